@@ -10,6 +10,7 @@ use hq_core::job::JobTotals;
 use hq_protocol::{client, common};
 
 use crate::args::global::OutputMode;
+use crate::submit::plan::Plan;
 
 pub(crate) mod console;
 pub(crate) mod format;
@@ -85,6 +86,9 @@ pub(crate) trait Output {
 
     /// `submit` and `job submit-file`.
     fn job_submitted(&self, out: Out<'_>, job: u32) -> io::Result<()>;
+
+    /// `submit --dry-run` and its like.
+    fn submit_plan(&self, out: Out<'_>, plan: &Plan) -> io::Result<()>;
 
     /// `job resubmit`: old and new job.
     fn jobs_resubmitted(&self, out: Out<'_>, jobs: &[ResubmittedView]) -> io::Result<()>;

@@ -16,6 +16,7 @@ pub(crate) mod entries;
 pub(crate) mod exact_json;
 pub(crate) mod jobfile;
 pub(crate) mod placeholder;
+pub(crate) mod plan;
 
 /// Reads what a user named, which may be a device or a FIFO that never ends: no more is taken into memory than can be sent.
 pub(crate) fn read_all(

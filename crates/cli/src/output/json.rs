@@ -15,9 +15,11 @@ use super::{
     JobInfoSink, JobListView, JobStatsView, Out, Output, ResubmittedView, TaskInfoSink,
     TaskListSink, TaskListView, view,
 };
+use crate::submit::plan::Plan;
 
 mod alloc;
 mod job;
+mod plan;
 mod stream;
 mod task;
 mod worker;
@@ -80,6 +82,10 @@ impl Output for JsonOutput {
 
     fn job_submitted(&self, out: Out<'_>, job: u32) -> io::Result<()> {
         write_value(out, &json!({ "id": job }))
+    }
+
+    fn submit_plan(&self, out: Out<'_>, plan: &Plan) -> io::Result<()> {
+        write_value(out, &plan::value(plan))
     }
 
     fn jobs_resubmitted(&self, out: Out<'_>, jobs: &[ResubmittedView]) -> io::Result<()> {

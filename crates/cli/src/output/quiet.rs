@@ -11,6 +11,7 @@ use super::{
     JobInfoSink, JobListView, JobStatsView, Out, Output, ResubmittedView, TaskInfoSink,
     TaskListSink, TaskListView,
 };
+use crate::submit::plan::Plan;
 
 /// Prints ids and states, and nothing where those are of no use.
 pub(crate) struct QuietOutput;
@@ -51,6 +52,10 @@ impl Output for QuietOutput {
 
     fn job_submitted(&self, out: Out<'_>, job: u32) -> io::Result<()> {
         writeln!(out, "{job}")
+    }
+
+    fn submit_plan(&self, out: Out<'_>, plan: &Plan) -> io::Result<()> {
+        writeln!(out, "{}", plan.task_count)
     }
 
     fn jobs_resubmitted(&self, out: Out<'_>, jobs: &[ResubmittedView]) -> io::Result<()> {

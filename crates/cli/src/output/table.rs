@@ -11,11 +11,13 @@ use super::{
     JobInfoSink, JobListView, JobStatsView, Out, Output, ResubmittedView, TaskInfoSink,
     TaskListSink, TaskListView,
 };
+use crate::submit::plan::Plan;
 
 mod alloc;
 mod explain;
 mod grid;
 mod job;
+mod plan;
 mod server;
 mod stream;
 mod task;
@@ -98,6 +100,10 @@ impl Output for TableOutput {
 
     fn job_submitted(&self, out: Out<'_>, job: u32) -> io::Result<()> {
         writeln!(out, "Job submitted successfully, job ID: {job}")
+    }
+
+    fn submit_plan(&self, out: Out<'_>, plan: &Plan) -> io::Result<()> {
+        plan::write(out, self.look, plan)
     }
 
     fn jobs_resubmitted(&self, out: Out<'_>, jobs: &[ResubmittedView]) -> io::Result<()> {

@@ -135,7 +135,7 @@ fn submit_value(submit: &client::SubmitInfo, job: u32) -> Value {
 }
 
 /// What a task is; paths of arrays know their job by now.
-fn definition(template: &common::TaskTemplate, job: Option<u32>) -> Value {
+pub(super) fn definition(template: &common::TaskTemplate, job: Option<u32>) -> Value {
     let path = |bytes: &[u8]| match job {
         Some(job) => view::job_path(bytes, job),
         None => lossy(bytes),

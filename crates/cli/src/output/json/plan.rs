@@ -1,0 +1,56 @@
+//! What `--dry-run` prints for programs.
+
+use serde_json::{Value, json};
+
+use super::job::definition;
+use crate::submit::plan::{Plan, PlannedTask};
+
+/// Everything that would be submitted.
+pub(super) fn value(plan: &Plan) -> Value {
+    let tasks: Vec<Value> = plan.tasks.iter().map(task).collect();
+    let templates: Vec<Value> = plan
+        .templates
+        .iter()
+        .map(|template| {
+            let mut value = definition(template, None);
+            // Of the program only that is shown which is the same for all.
+            let env = value["program"]["env"].take();
+            if let Some(map) = value.as_object_mut() {
+                map.remove("program");
+                map.insert("env".to_owned(), env);
+            }
+            value
+        })
+        .collect();
+    let workers = plan.workers.as_ref().map(|workers| {
+        let worker = |worker: &crate::submit::plan::PlannedWorker| {
+            json!({ "id": worker.id, "hostname": worker.hostname, "fits": worker.fits })
+        };
+        workers.iter().map(worker).collect::<Vec<_>>()
+    });
+    json!({
+        "dry_run": true,
+        "name": plan.name,
+        "job": plan.job,
+        "task_count": plan.task_count,
+        "ids": plan.ids,
+        "first": tasks.first(),
+        "last": tasks.last(),
+        "templates": templates,
+        "stream": plan.stream,
+        "after": plan.after,
+        "workers": workers,
+    })
+}
+
+fn task(task: &PlannedTask) -> Value {
+    json!({
+        "id": task.id,
+        "command": task.command,
+        "cwd": task.cwd,
+        "stdout": task.stdout,
+        "stderr": task.stderr,
+        "entry": task.entry,
+        "deps": task.deps,
+    })
+}

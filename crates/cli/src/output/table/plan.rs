@@ -1,0 +1,101 @@
+//! What `--dry-run` prints.
+
+use std::io;
+
+use super::grid::{Grid, Look};
+use super::template;
+use crate::import::shell_text;
+use crate::output::Out;
+use crate::submit::plan::{Plan, PlannedTask};
+
+/// Workers that are named.
+const NAMED_MAX: usize = 8;
+
+/// Everything that would be submitted.
+pub(super) fn write(out: Out<'_>, look: Look, plan: &Plan) -> io::Result<()> {
+    let mut grid = Grid::vertical(look);
+    match (&plan.name, plan.job) {
+        (Some(name), _) if !plan.is_local => grid.field("New job", name.as_str()),
+        (None, Some(job)) => grid.field("Open job", job.to_string()),
+        (Some(_) | None, _) => {}
+    }
+    let tasks = match plan.ids.as_str() {
+        "" => plan.task_count.to_string(),
+        ids => format!("{}; Ids: {ids}", plan.task_count),
+    };
+    grid.field("Tasks", tasks);
+    if let [one] = plan.templates.as_slice() {
+        grid.field("Resources", template::resources(one));
+        let environment = template::environment(one);
+        if !environment.is_empty() {
+            grid.field("Environment", environment);
+        }
+        grid.field("Task time limit", template::time_limit(one));
+    } else {
+        let kinds: Vec<String> = plan.templates.iter().map(template::resources).collect();
+        let mut distinct = kinds.clone();
+        distinct.sort_unstable();
+        distinct.dedup();
+        grid.field("Resources", distinct.join("\nor\n"));
+    }
+    if !plan.after.is_empty() {
+        grid.field("After jobs", plan.after.join("\n"));
+    }
+    if let Some(stream) = &plan.stream {
+        grid.field("Stream", stream.as_str());
+    }
+    for (task, label) in plan.tasks.iter().zip(["First task", "Last task"]) {
+        let label = if plan.tasks.len() == 1 { "Task" } else { label };
+        grid.field(label, task_text(task));
+    }
+    grid.field("Could run on", workers(plan));
+    grid.write(out)?;
+    writeln!(out, "Nothing was submitted.")
+}
+
+fn task_text(task: &PlannedTask) -> String {
+    let mut lines = vec![
+        format!("id {}", task.id),
+        format!("command: {}", shell_text(&task.command)),
+        format!("in: {}", task.cwd),
+    ];
+    for (name, path) in [("stdout", &task.stdout), ("stderr", &task.stderr)] {
+        lines.extend(path.as_ref().map(|path| format!("{name}: {path}")));
+    }
+    lines.extend(
+        task.entry
+            .as_ref()
+            .map(|entry| format!("HQ_ENTRY: {entry}")),
+    );
+    if !task.deps.is_empty() {
+        let deps: Vec<String> = task.deps.iter().map(u32::to_string).collect();
+        lines.push(format!("after tasks: {}", deps.join(", ")));
+    }
+    lines.join("\n")
+}
+
+fn workers(plan: &Plan) -> String {
+    if plan.is_local {
+        return "this machine".to_owned();
+    }
+    let Some(workers) = &plan.workers else {
+        return "not known: no server".to_owned();
+    };
+    let fitting: Vec<String> = workers
+        .iter()
+        .filter(|worker| worker.fits)
+        .map(|worker| format!("{} ({})", worker.id, worker.hostname))
+        .collect();
+    let total = workers.len();
+    let text = match fitting.len() {
+        0 if total == 0 => return "no worker is connected".to_owned(),
+        0 => return format!("none of {total} workers"),
+        count => format!("{count} of {total} workers: "),
+    };
+    let rest = fitting.len().saturating_sub(NAMED_MAX);
+    let named = fitting[..fitting.len().min(NAMED_MAX)].join(", ");
+    match rest {
+        0 => format!("{text}{named}"),
+        rest => format!("{text}{named} and {rest} others"),
+    }
+}

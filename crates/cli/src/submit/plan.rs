@@ -1,0 +1,244 @@
+//! What would be submitted: for `--dry-run`.
+
+use std::os::unix::ffi::OsStrExt;
+
+use hq_core::resource::amount::Amount;
+use hq_core::resource::request::{Policy, ResourceRequest};
+use hq_core::template::{
+    ArrayIds, ArraySpec, GraphSpec, StdioSpec, SubmitBody, SubmitSpec, SubmitTarget, TaskTemplate,
+};
+use hq_protocol::common;
+
+use super::build::PathResolver;
+use super::placeholder;
+use super::{PreparedSubmit, SubmitContext};
+
+/// A submit in the words of its user.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    /// `None`: it goes to an open job.
+    pub(crate) name: Option<String>,
+    pub(crate) job: Option<u32>,
+    pub(crate) task_count: u64,
+    /// `1-100`; with an open job the server may count on.
+    pub(crate) ids: String,
+    /// What the first and the last task would be; empty without tasks.
+    pub(crate) tasks: Vec<PlannedTask>,
+    /// Each distinct template of a graph, or the one of an array.
+    pub(crate) templates: Vec<common::TaskTemplate>,
+    pub(crate) stream: Option<String>,
+    pub(crate) after: Vec<String>,
+    /// `None`: nobody could be asked.
+    pub(crate) workers: Option<Vec<PlannedWorker>>,
+    /// Tasks print here, not into files.
+    pub(crate) is_local: bool,
+}
+
+/// One task with its paths. `%{JOB_ID}` stays, because nobody has the number yet.
+#[derive(Debug)]
+pub(crate) struct PlannedTask {
+    pub(crate) id: u32,
+    pub(crate) command: Vec<String>,
+    pub(crate) cwd: String,
+    /// `None`: it goes into a stream, or nowhere.
+    pub(crate) stdout: Option<String>,
+    pub(crate) stderr: Option<String>,
+    pub(crate) entry: Option<String>,
+    pub(crate) deps: Vec<u32>,
+}
+
+/// A worker that is connected.
+#[derive(Debug)]
+pub(crate) struct PlannedWorker {
+    pub(crate) id: u32,
+    pub(crate) hostname: String,
+    /// Has enough of everything that tasks of all kinds ask for.
+    pub(crate) fits: bool,
+}
+
+/// What a worker has.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Offer<'a> {
+    /// Names and amounts.
+    pub(crate) amounts: &'a [(String, Amount)],
+    /// Workers of its group, itself included.
+    pub(crate) group_size: u32,
+    /// Until it ends; `None` = without end.
+    pub(crate) left: Option<std::time::Duration>,
+}
+
+/// The plan of a submit, without workers.
+pub(crate) fn plan(prepared: &PreparedSubmit, context: SubmitContext<'_>) -> Plan {
+    let SubmitSpec {
+        target,
+        stream_dir,
+        after,
+        body,
+        ..
+    } = &prepared.spec;
+    let (name, job) = match target {
+        SubmitTarget::NewJob { name, .. } => (Some(name.to_string()), None),
+        SubmitTarget::Attach(job) => (None, Some(job.as_u32())),
+    };
+    let (task_count, ids, tasks, templates) = match body {
+        SubmitBody::Array(array) => of_array(array, job.is_some(), context),
+        SubmitBody::Graph(graph) => of_graph(graph, context),
+    };
+    let after = after.iter().map(|after| {
+        let each = if after.is_each { ", task by task" } else { "" };
+        let end = if after.is_any { "any" } else { "ok" };
+        format!("{}:{end}{each}", after.job.as_u32())
+    });
+    Plan {
+        name,
+        job,
+        task_count,
+        ids,
+        tasks,
+        templates,
+        stream: stream_dir.as_deref().map(lossy),
+        after: after.collect(),
+        workers: None,
+        is_local: context.output_dir.is_some(),
+    }
+}
+
+type Parts = (u64, String, Vec<PlannedTask>, Vec<common::TaskTemplate>);
+
+fn of_array(array: &ArraySpec, is_attached: bool, context: SubmitContext<'_>) -> Parts {
+    let (count, ids, ends) = match &array.ids {
+        ArrayIds::Given(ids) => {
+            let last = ids.len().checked_sub(1).and_then(|at| ids.get(at));
+            let ends = ids.get(0).zip(last);
+            (ids.len(), ids.to_string(), ends)
+        }
+        ArrayIds::Next(0) => (0, String::new(), None),
+        ArrayIds::Next(count) if is_attached => {
+            (*count, "the next ones".to_owned(), Some((0, count - 1)))
+        }
+        ArrayIds::Next(1) => (1, "0".to_owned(), Some((0, 0))),
+        ArrayIds::Next(count) => (*count, format!("0-{}", count - 1), Some((0, count - 1))),
+    };
+    let mut tasks = Vec::new();
+    if let Some((first, last)) = ends {
+        let entry = |at: u32| {
+            let entries = array.entries.as_ref()?;
+            entries.get(at).map(lossy)
+        };
+        tasks.push(planned(
+            first,
+            &array.template,
+            entry(0),
+            Vec::new(),
+            context,
+        ));
+        if count > 1 {
+            tasks.push(planned(
+                last,
+                &array.template,
+                entry(count - 1),
+                Vec::new(),
+                context,
+            ));
+        }
+    }
+    let template = common::TaskTemplate::without_stdin(&array.template);
+    (count.into(), ids, tasks, vec![template])
+}
+
+fn of_graph(graph: &GraphSpec, context: SubmitContext<'_>) -> Parts {
+    let mut ids: Vec<u32> = graph.tasks.iter().map(|task| task.id.as_u32()).collect();
+    ids.sort_unstable();
+    let shown = hq_core::range::IdArray::from_sorted(ids.iter().copied());
+    let shown = shown.map_or_else(|_| String::new(), |ids| ids.to_string());
+    let mut ends: Vec<u32> = ids.first().into_iter().chain(ids.last()).copied().collect();
+    ends.dedup();
+    let tasks = ends.iter().filter_map(|id| {
+        let task = graph.tasks.iter().find(|task| task.id.as_u32() == *id)?;
+        let template = graph.templates.get(task.template as usize)?;
+        let deps = task.deps.iter().map(|dep| dep.as_u32()).collect();
+        Some(planned(*id, template, None, deps, context))
+    });
+    let tasks = tasks.collect();
+    let templates = graph.templates.iter();
+    let templates = templates.map(|template| common::TaskTemplate::without_stdin(template));
+    (ids.len() as u64, shown, tasks, templates.collect())
+}
+
+fn planned(
+    id: u32,
+    template: &TaskTemplate,
+    entry: Option<String>,
+    deps: Vec<u32>,
+    context: SubmitContext<'_>,
+) -> PlannedTask {
+    let number = id.to_string();
+    let of_task = |path: &[u8]| {
+        let values: &[(&str, &[u8])] = &[("TASK_ID", number.as_bytes()), ("INSTANCE_ID", b"0")];
+        placeholder::replace(path, values)
+    };
+    let resolver = PathResolver::new(&of_task(&template.cwd), context);
+    let cwd = resolver.cwd();
+    let stdio = |spec: &StdioSpec| match resolver.stdio(spec.clone()) {
+        // `hq run` prints what nobody wants in a file.
+        StdioSpec::File { path, .. }
+            if !context
+                .output_dir
+                .is_some_and(|dir| path.starts_with(dir.as_os_str().as_bytes())) =>
+        {
+            let path = of_task(&path);
+            let base = std::path::Path::new(std::ffi::OsStr::from_bytes(&cwd));
+            let whole = base.join(std::ffi::OsStr::from_bytes(&path));
+            Some(lossy(whole.as_os_str().as_bytes()))
+        }
+        StdioSpec::File { .. } | StdioSpec::None | StdioSpec::Stream => None,
+    };
+    PlannedTask {
+        id,
+        command: template.args.iter().map(|arg| lossy(arg)).collect(),
+        stdout: stdio(&template.stdout),
+        stderr: stdio(&template.stderr),
+        cwd: lossy(&cwd),
+        entry,
+        deps,
+    }
+}
+
+fn lossy(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Whether tasks of every kind find enough of everything, when nothing else runs.
+pub(crate) fn fits(spec: &SubmitSpec, offer: Offer<'_>) -> bool {
+    let of_template = |template: &TaskTemplate| {
+        let mut variants = template.requests.as_slice().iter();
+        variants.any(|request| request_fits(request, offer))
+    };
+    match &spec.body {
+        SubmitBody::Array(array) => of_template(&array.template),
+        SubmitBody::Graph(graph) => graph.templates.iter().all(|template| of_template(template)),
+    }
+}
+
+fn request_fits(request: &ResourceRequest, offer: Offer<'_>) -> bool {
+    if request.n_nodes > offer.group_size || offer.left.is_some_and(|left| left < request.min_time)
+    {
+        return false;
+    }
+    request.entries.iter().all(|entry| {
+        let mut amounts = offer.amounts.iter();
+        let found = amounts.find(|(name, _)| **name == *entry.resource);
+        let total = found.map_or(Amount::ZERO, |(_, amount)| *amount);
+        match entry.policy {
+            Policy::All => total > Amount::ZERO,
+            Policy::Compact
+            | Policy::ForceCompact
+            | Policy::Tight
+            | Policy::ForceTight
+            | Policy::Scatter => total >= entry.amount,
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests;
