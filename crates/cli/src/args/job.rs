@@ -268,6 +268,10 @@ pub(crate) struct SubmitFileArgs {
     #[arg(long, value_name = "ID")]
     pub(crate) job: Option<u32>,
 
+    /// Show what would be submitted, and submit nothing; works without a server, too
+    #[arg(long, conflicts_with_all = ["wait", "progress"])]
+    pub(crate) dry_run: bool,
+
     #[command(flatten)]
     pub(crate) notify: NotifyArgs,
 

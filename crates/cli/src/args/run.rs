@@ -30,6 +30,12 @@ pub(crate) struct RunArgs {
     #[arg(long)]
     pub(crate) stdin: bool,
 
+    /// Show what would run, and run nothing
+    ///
+    /// Number of tasks, what each asks for, command and paths of the first and the last one.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+
     /// Where to look for `#HQ` lines with more options [default: auto]
     #[arg(long, value_enum, value_name = "MODE", default_value_t = DirectivesMode::Auto, hide_default_value = true)]
     pub(crate) directives: DirectivesMode,

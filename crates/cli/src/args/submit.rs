@@ -313,6 +313,13 @@ pub(crate) struct SubmitArgs {
     #[command(flatten)]
     pub(crate) notify: NotifyArgs,
 
+    /// Show what would be submitted, and submit nothing; works without a server, too
+    ///
+    /// Number of tasks, what each asks for, command and paths of the first and the last one, and the workers that could run
+    /// them.
+    #[arg(long, conflicts_with_all = ["wait", "progress"])]
+    pub(crate) dry_run: bool,
+
     /// Where to look for `#HQ` lines with more options [default: auto]
     #[arg(long, value_enum, value_name = "MODE", default_value_t = DirectivesMode::Auto, hide_default_value = true)]
     pub(crate) directives: DirectivesMode,

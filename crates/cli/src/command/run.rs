@@ -27,13 +27,14 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use super::Context;
-use super::submit::{current_dir, read_stdin};
+use super::submit::{current_dir, dry_run, read_stdin};
 use super::worker::start::split_off_keeper;
 use crate::args::run::RunArgs;
 use crate::client::{Client, WatchOptions};
 use crate::error::{CliError, CliResult, exit};
 use crate::parse::selector::Selector;
 use crate::submit::build::{SubmitRequest, build};
+use crate::submit::plan::plan;
 use crate::submit::{PreparedSubmit, SubmitContext, directives, jobfile};
 use crate::version::VERSION;
 
@@ -70,6 +71,9 @@ pub(super) fn run(args: RunArgs, context: &mut Context) -> CliResult<()> {
     } else {
         None
     };
+    if args.dry_run {
+        return show(args, stdin, context);
+    }
     let keeper = split_off_keeper()?;
     let files = ScratchDir::create_in(&std::env::temp_dir(), "hq-run")
         .map_err(|e| CliError::caused("Cannot make a directory for the output of the tasks", &e))?;
@@ -91,6 +95,25 @@ pub(super) fn run(args: RunArgs, context: &mut Context) -> CliResult<()> {
     let result = runtime.block_on(execute(job, context));
     runtime.shutdown_background();
     result
+}
+
+/// Shows what would run; what could not run here is refused as if it were started.
+fn show(args: RunArgs, stdin: Option<Vec<u8>>, context: &mut Context) -> CliResult<()> {
+    let machine = LocalMachine::detect(args.jobs)?;
+    // No file is made there.
+    let output_dir = std::env::temp_dir().join("hq-run");
+    let prepared = prepare(args, stdin, &output_dir)?;
+    for warning in &prepared.warnings {
+        tracing::warn!("{warning}");
+    }
+    machine.check_fits(&prepared.spec)?;
+    let submit_dir = current_dir()?;
+    let place = SubmitContext {
+        submit_dir: &submit_dir,
+        server_uid: None,
+        output_dir: Some(&output_dir),
+    };
+    dry_run::print(&plan(&prepared, place), context)
 }
 
 /// Everything that is known before the first task starts.

@@ -2,11 +2,13 @@
 
 mod after;
 mod batch;
+pub(super) mod dry_run;
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
 
-use hq_core::template::SubmitBody;
+use hq_core::range::IdArray;
+use hq_core::template::{After, SubmitBody};
 use hq_protocol::limits::REQUEST_MAX;
 
 use super::notify::Callback;
@@ -23,8 +25,20 @@ use crate::submit::{PreparedSubmit, SubmitContext, directives, jobfile, read_all
 
 /// Submits a command.
 pub(super) async fn submit(args: SubmitArgs, context: &mut Context) -> CliResult<()> {
+    let is_batch = args.command.len() == 1 && args.command[0] == "-";
+    if args.dry_run {
+        if is_batch {
+            return Err(dry_run::refuse_batch());
+        }
+        let stdin = if args.stdin {
+            Some(read_stdin()?)
+        } else {
+            None
+        };
+        return dry_run::submit(args, stdin, context).await;
+    }
     let mut client = context.connect().await?;
-    if args.command.len() == 1 && args.command[0] == "-" {
+    if is_batch {
         return batch::run(&mut client, context).await;
     }
     let stdin = if args.stdin {
@@ -72,11 +86,22 @@ async fn submit_through(
 
 /// Reads directives and files, checks everything that can be checked here.
 async fn prepare(
-    mut args: SubmitArgs,
+    args: SubmitArgs,
     stdin: Option<Vec<u8>>,
     client: &mut Client,
 ) -> CliResult<PreparedSubmit> {
-    let (after, default_ids) = after::resolve(&args, client).await?;
+    let conditions = after::resolve(&args, client).await?;
+    let server_uid = client.server_uid().map(str::to_owned);
+    prepare_with(args, stdin, conditions, server_uid.as_deref())
+}
+
+/// The same without a server: what to wait for, and the ids that follow from it, are known.
+fn prepare_with(
+    mut args: SubmitArgs,
+    stdin: Option<Vec<u8>>,
+    (after, default_ids): (Vec<After>, Option<IdArray>),
+    server_uid: Option<&str>,
+) -> CliResult<PreparedSubmit> {
     directives::find(args.directives, &args.command, stdin.as_deref())?
         .apply(&mut args.tasks, &mut args.command);
     let notify = args.notify.specs();
@@ -89,10 +114,9 @@ async fn prepare(
         default_ids,
     };
     let submit_dir = current_dir()?;
-    let server_uid = client.server_uid().map(str::to_owned);
     let place = SubmitContext {
         submit_dir: &submit_dir,
-        server_uid: server_uid.as_deref(),
+        server_uid,
         output_dir: None,
     };
     let mut prepared = build(request, place)?;
@@ -102,6 +126,9 @@ async fn prepare(
 
 /// Submits a job file.
 pub(super) async fn submit_file(args: SubmitFileArgs, context: &mut Context) -> CliResult<()> {
+    if args.dry_run {
+        return dry_run::submit_file(&args, context).await;
+    }
     let mut client = context.connect().await?;
     let submit_dir = current_dir()?;
     let server_uid = client.server_uid().map(str::to_owned);

@@ -29,7 +29,7 @@ const BATCH_MAX: usize = 256;
 const BUFFER_LEN: usize = 1 << 16;
 
 /// Options that make no sense for one submission of many.
-const REFUSED: [&str; 4] = ["wait", "progress", "on-notify", "stdin"];
+const REFUSED: [&str; 5] = ["wait", "progress", "on-notify", "stdin", "dry-run"];
 
 /// Options of one line.
 #[derive(Parser)]

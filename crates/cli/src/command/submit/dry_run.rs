@@ -1,0 +1,155 @@
+//! `--dry-run`: what would be submitted, as far as it is known without submitting it.
+
+use std::time::Duration;
+
+use hq_core::id::JobId;
+use hq_core::resource::amount::Amount;
+use hq_core::template::After;
+use hq_protocol::client;
+
+use super::{Context, after, current_dir, prepare_with, report_warnings};
+use crate::args::job::SubmitFileArgs;
+use crate::args::submit::SubmitArgs;
+use crate::client::Client;
+use crate::error::{CliError, CliResult};
+use crate::output::view::{total_units, worker_state};
+use crate::parse::selector::{Selector, SingleSelector};
+use crate::submit::plan::{Offer, Plan, PlannedWorker, fits, plan};
+use crate::submit::{PreparedSubmit, SubmitContext, jobfile};
+
+/// Shows what `hq submit` would do.
+pub(super) async fn submit(
+    args: SubmitArgs,
+    stdin: Option<Vec<u8>>,
+    context: &mut Context,
+) -> CliResult<()> {
+    let mut server = context.connect().await;
+    let (after, default_ids) = match &mut server {
+        Ok(client) => after::resolve(&args, client).await?,
+        Err(_) => match known_after(&args) {
+            Some(after) => (after, None),
+            // Only the server knows which job or tasks are meant.
+            None => return server.map(drop),
+        },
+    };
+    let mut client = server.ok();
+    let uid = client
+        .as_ref()
+        .and_then(Client::server_uid)
+        .map(str::to_owned);
+    let prepared = prepare_with(args, stdin, (after, default_ids), uid.as_deref())?;
+    show(&prepared, client.as_mut(), uid.as_deref(), context).await
+}
+
+/// Shows what `hq job submit-file` would do.
+pub(super) async fn submit_file(args: &SubmitFileArgs, context: &mut Context) -> CliResult<()> {
+    let mut client = context.connect().await.ok();
+    let uid = client
+        .as_ref()
+        .and_then(Client::server_uid)
+        .map(str::to_owned);
+    let submit_dir = current_dir()?;
+    let place = place(&submit_dir, uid.as_deref());
+    let prepared = jobfile::load(&args.path, args.job, place)?;
+    show(&prepared, client.as_mut(), uid.as_deref(), context).await
+}
+
+/// Conditions that need no server to be understood.
+fn known_after(args: &SubmitArgs) -> Option<Vec<After>> {
+    if args.after_each.is_some() {
+        return None;
+    }
+    let known = args.after.iter().map(|arg| match arg.job {
+        SingleSelector::Id(id) => Some(After {
+            job: JobId(id),
+            is_each: false,
+            is_any: arg.is_any,
+        }),
+        SingleSelector::Last => None,
+    });
+    known.collect()
+}
+
+fn place<'a>(submit_dir: &'a std::path::Path, uid: Option<&'a str>) -> SubmitContext<'a> {
+    SubmitContext {
+        submit_dir,
+        server_uid: uid,
+        output_dir: None,
+    }
+}
+
+async fn show(
+    prepared: &PreparedSubmit,
+    client: Option<&mut Client>,
+    uid: Option<&str>,
+    context: &mut Context,
+) -> CliResult<()> {
+    report_warnings(prepared);
+    let submit_dir = current_dir()?;
+    let mut plan = plan(prepared, place(&submit_dir, uid));
+    if let Some(client) = client {
+        plan.workers = Some(workers(prepared, client).await?);
+    }
+    print(&plan, context)
+}
+
+/// Prints a plan in the mode of the output.
+pub(in crate::command) fn print(plan: &Plan, context: &mut Context) -> CliResult<()> {
+    Ok(context.output.submit_plan(&mut context.out, plan)?)
+}
+
+/// All connected workers, and whether each has enough for every task.
+async fn workers(prepared: &PreparedSubmit, client: &mut Client) -> CliResult<Vec<PlannedWorker>> {
+    let mut all = client
+        .workers(Selector::All.to_message(), false)
+        .await?
+        .workers;
+    all.retain(|worker| worker_state(worker) == client::worker_info::State::Running);
+    let group = |worker: &client::WorkerInfo| {
+        let config = worker.config.as_ref();
+        config
+            .map(|config| config.group.clone())
+            .unwrap_or_default()
+    };
+    let planned = all.iter().map(|worker| {
+        let own = group(worker);
+        let size = all.iter().filter(|other| group(other) == own).count();
+        let config = worker.config.as_ref();
+        let resources = config.and_then(|config| config.resources.as_ref());
+        let items = resources.map(|found| found.items.as_slice());
+        let items = items.unwrap_or_default().iter();
+        let amounts: Vec<(String, Amount)> = items
+            .map(|item| (item.name.clone(), Amount(total_units(item))))
+            .collect();
+        let offer = Offer {
+            amounts: &amounts,
+            group_size: u32::try_from(size).unwrap_or(u32::MAX),
+            left: left(worker),
+        };
+        PlannedWorker {
+            id: worker.id,
+            hostname: config
+                .map(|config| config.hostname.clone())
+                .unwrap_or_default(),
+            fits: !worker.is_draining && fits(&prepared.spec, offer),
+        }
+    });
+    Ok(planned.collect())
+}
+
+/// How long a worker still lives; `None` if there is no end.
+fn left(worker: &client::WorkerInfo) -> Option<Duration> {
+    let limit = worker.config.as_ref()?.time_limit_ns?;
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let started = Duration::from_nanos(u64::try_from(worker.started_unix_ns).ok()?);
+    let age = now.ok()?.saturating_sub(started);
+    Some(Duration::from_nanos(limit).saturating_sub(age))
+}
+
+/// Lines of `hq submit -` are not shown.
+pub(super) fn refuse_batch() -> CliError {
+    CliError::new("`--dry-run` shows one submit, and `-` reads many").with_help(
+        "give the options and the command of one of them: `hq submit --dry-run -- ./program`"
+            .to_owned(),
+    )
+}

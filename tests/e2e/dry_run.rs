@@ -1,0 +1,136 @@
+//! `--dry-run`: what would be submitted is shown, and nothing is.
+
+use crate::harness::Env;
+
+/// Files and directories here; logs and the server directory are not counted.
+fn made(env: &Env) -> Vec<String> {
+    let entries = std::fs::read_dir(env.path("")).expect("a directory");
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let mut names: Vec<String> = names
+        .filter(|name| name != "server" && !name.ends_with(".log"))
+        .collect();
+    names.sort_unstable();
+    names
+}
+
+/// What is printed for programs; behind the command options would be its own.
+fn json(env: &Env, args: &[&str]) -> serde_json::Value {
+    let text = env.hq(&[&["--output-mode=json"], args].concat()).ok();
+    serde_json::from_str(&text).unwrap_or_else(|e| panic!("{text}: {e}"))
+}
+
+#[test]
+fn nothing_is_made_and_what_would_be_is_shown() {
+    let env = Env::new();
+    env.write(
+        "a.sh",
+        "#!/bin/bash -x\n#HQ --array 5-10000004 --cwd d/%{TASK_ID} --resource mem=2G\ntrue\n",
+    );
+    env.write("list", "first\nlast\n");
+    env.write(
+        "g.toml",
+        "[[task]]\nid = 3\ncommand = [\"./a\"]\n[[task]]\nid = 9\ncommand = [\"./b\"]\ndeps = [3]\n",
+    );
+    let dry = ["submit", "--dry-run", "--stream=log", "a.sh", "x y"];
+    let text = env.hq(&dry).ok();
+    for said in [
+        "10000000; Ids: 5-10000004",
+        "command: /bin/bash -x a.sh 'x y'",
+        "/d/10000004",
+        "mem: 2048 compact",
+        "not known: no server",
+        "Nothing was submitted.",
+    ] {
+        assert!(text.contains(said), "{said}: {text}");
+    }
+    env.hq(&["submit", "--dry-run", "--after=last", "--", "true"])
+        .exits_with(1)
+        .says("No server is running");
+    env.hq(&["submit", "--dry-run", "-"])
+        .exits_with(1)
+        .says("`-` reads many");
+    assert_eq!(made(&env), ["a.sh", "g.toml", "list"]);
+    with_workers(env, &dry);
+}
+
+/// The same with a server, which gets nothing to do.
+fn with_workers(mut env: Env, dry: &[&str]) {
+    env.start_server();
+    env.start_worker_with(&["--cpus=2", "--resource=mem=1G"]);
+    env.start_worker_with(&["--cpus=2", "--resource=mem=3G"]);
+    let plan = json(&env, dry);
+    let fits: Vec<_> = plan["workers"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|worker| &worker["fits"])
+        .collect();
+    assert_eq!(fits, [false, true]);
+    assert_eq!(
+        (&plan["first"]["id"], &plan["last"]["id"]),
+        (&5.into(), &10_000_004.into())
+    );
+    let entries = json(
+        &env,
+        &[
+            "submit",
+            "--dry-run",
+            "--each-line=list",
+            "--stdout=%{TASK_ID}.o",
+            "--",
+            "./x",
+        ],
+    );
+    assert_eq!(entries["last"]["entry"], "last");
+    assert!(
+        entries["last"]["stdout"]
+            .as_str()
+            .is_some_and(|path| path.ends_with("/1.o")),
+        "{entries}"
+    );
+    let graph = json(&env, &["job", "submit-file", "--dry-run", "g.toml"]);
+    assert_eq!(
+        (&graph["ids"], &graph["last"]["deps"]),
+        (&"3,9".into(), &[3].as_slice().into())
+    );
+    assert_eq!(
+        env.hq(&["job", "list", "--all", "--output-mode=quiet"])
+            .ok(),
+        ""
+    );
+    assert_eq!(made(&env), ["a.sh", "g.toml", "list"]);
+}
+
+#[test]
+fn a_run_shows_its_tasks_or_why_they_cannot_run_here() {
+    let env = Env::new();
+    env.write("list", "one\ntwo\nthree\n");
+    let text = env
+        .hq(&[
+            "run",
+            "--dry-run",
+            "--each-line=list",
+            "--",
+            "touch",
+            "made",
+        ])
+        .ok();
+    assert!(
+        text.contains("3; Ids: 0-2") && text.contains("HQ_ENTRY: three"),
+        "{text}"
+    );
+    assert!(text.contains("this machine"), "{text}");
+    env.hq(&["run", "--dry-run", "--resource", "none=1", "--", "true"])
+        .exits_with(1)
+        .says("this machine offers none 0");
+    let count = env.hq(&[
+        "run",
+        "--dry-run",
+        "--output-mode=quiet",
+        "--array=1-7",
+        "--",
+        "true",
+    ]);
+    assert_eq!(count.ok(), "7\n");
+    assert_eq!(made(&env), ["list"]);
+}
