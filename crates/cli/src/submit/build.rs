@@ -62,7 +62,8 @@ pub(crate) fn build(
         default_ids,
     } = request;
     let requests = build_requests(&options)?;
-    let grow = build_grow(options.retry_grow, &requests, options.time_limit)?;
+    let grow = (options.retry_grow, options.retries);
+    let grow = build_grow(grow, &requests, options.time_limit)?;
     let target = build_target(&options, &command, attach)?;
     let (ids, entries) = build_ids(&options, default_ids)?;
     let count = match &ids {
@@ -161,12 +162,17 @@ pub(crate) fn build_retry(
 
 /// What is to grow, if there is something that can.
 pub(crate) fn build_grow(
-    grow: Option<GrowSpec>,
+    (grow, retries): (Option<GrowSpec>, Option<u16>),
     requests: &RequestVariants,
     time_limit: Option<Duration>,
 ) -> CliResult<GrowSpec> {
     let grow = grow.unwrap_or_default();
     let refuse = |text: &str| Err(CliError::new(text));
+    if retries == Some(0) && grow != GrowSpec::default() {
+        return refuse(
+            "nothing can grow: with 0 retries there is no next attempt; leave retries out, or give a number",
+        );
+    }
     if let Some(growth) = grow.memory {
         let Some(asked) = memory(requests) else {
             return refuse(

@@ -208,7 +208,8 @@ fn build_template(
     warnings.extend(placeholder::unknown_warning(&cwd, PathRole::Cwd));
     let requests = build_requests(table.request)?;
     let time_limit = table.time_limit.map(|limit| limit.0);
-    let grow = build_grow(table.retry_grow.map(|grow| grow.0), &requests, time_limit)?;
+    let grow = table.retry_grow.map(|grow| grow.0);
+    let grow = build_grow((grow, table.retries), &requests, time_limit)?;
     Ok(TaskTemplate {
         args: table
             .command
@@ -233,7 +234,7 @@ fn build_template(
             table.stop_grace.map(|g| g.0),
         ),
         retry: build_retry(
-            Some(table.retries).filter(|retries| *retries > 0),
+            table.retries,
             table.retry_on.as_ref().map(|on| &on.0),
             table.retry_delay.map(|delay| delay.0),
             grow,

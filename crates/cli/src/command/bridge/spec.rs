@@ -114,8 +114,8 @@ impl TemplateSpec {
         let grow = grow
             .transpose()
             .map_err(|error| CliError::new(format!("Invalid retry_grow: {error}")))?;
-        let grow = build_grow(grow, &requests, time_limit)?;
         let retries = Some(self.retries).filter(|retries| *retries > 0);
+        let grow = build_grow((grow, retries), &requests, time_limit)?;
         use std::os::unix::ffi::OsStringExt as _;
         Ok(TaskTemplate {
             args: self.args.into_iter().map(bytes).collect(),

@@ -50,7 +50,7 @@ pub(super) struct CommonTable {
     pub(super) time_limit: Option<Words>,
     pub(super) priority: i32,
     pub(super) crash_limit: Limit,
-    pub(super) retries: u16,
+    pub(super) retries: Option<u16>,
     pub(super) retry_on: Option<Causes>,
     pub(super) retry_delay: Option<Words>,
     pub(super) retry_grow: Option<Grow>,
@@ -83,8 +83,7 @@ macro_rules! task_table {
             priority: i32,
             #[serde(default)]
             crash_limit: Limit,
-            #[serde(default)]
-            retries: u16,
+            retries: Option<u16>,
             retry_on: Option<Causes>,
             retry_delay: Option<Words>,
             retry_grow: Option<Grow>,

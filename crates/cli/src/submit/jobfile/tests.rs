@@ -56,6 +56,25 @@ deps = [1, 1]
 "#;
 
 #[test]
+fn tasks_that_grow_have_retries_unless_the_file_says_none() {
+    let file = |more: &str| {
+        format!(
+            "[[task]]\ncommand = [\"x\"]\ntime_limit = \"1min\"\nretry_grow = \"time=2\"\n{more}"
+        )
+    };
+    for (more, limit) in [("", 3), ("retries = 5\n", 5)] {
+        let prepared = load_text(&file(more)).expect("valid");
+        let SubmitBody::Graph(graph) = prepared.spec.body else {
+            panic!("a graph");
+        };
+        assert_eq!(graph.templates[0].retry.limit, limit);
+    }
+    assert!(refusal(&file("retries = 0\n")).contains("with 0 retries there is no next attempt"));
+    let none = "[[task]]\ncommand = [\"x\"]\nretries = 0\n";
+    load_text(none).expect("nothing grows");
+}
+
+#[test]
 fn memory_has_units_and_durations_have_clocks() {
     let file = |amount: &str, time: &str| {
         format!(
