@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use hq_core::signature::signature;
+use hq_core::signature::{sample, signature};
 
 /// A task that failed.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -54,10 +54,36 @@ pub(crate) fn error_words(error: &str) -> String {
     }
 }
 
-/// Which of so many failures to look at: at most `max`, evenly spread, so that no part of a job is left out.
-pub(crate) fn sample(count: usize, max: usize) -> impl Iterator<Item = usize> {
-    let chosen = count.min(max);
-    (0..chosen).map(move |number| number * count / chosen)
+/// Of which of these tasks to read the output: at most `max`, spread over the job and over the ways in which tasks ended. Half
+/// of them are shared out by how many ended in one way, the other half equally: what is rare has a reason, too.
+pub(crate) fn to_read(failed: &[Failed], max: usize) -> Vec<&Failed> {
+    if failed.len() <= max {
+        return failed.iter().collect();
+    }
+    let mut ways = BTreeMap::<String, Vec<&Failed>>::new();
+    for one in failed {
+        ways.entry(error_words(&one.error)).or_default().push(one);
+    }
+    let equal = max / 2 / ways.len();
+    let mut ways: Vec<(usize, Vec<&Failed>)> = ways
+        .into_values()
+        .map(|alike| {
+            let by_size = (max - max / 2) * alike.len() / failed.len();
+            (alike.len().min(equal + by_size), alike)
+        })
+        .collect();
+    let shared: usize = ways.iter().map(|(share, _)| share).sum();
+    let mut left = max.saturating_sub(shared);
+    // What rare ways do not need, and what rounding left over.
+    ways.sort_by_key(|(_, alike)| std::cmp::Reverse(alike.len()));
+    let mut chosen = Vec::new();
+    for (share, alike) in ways {
+        let more = left.min(alike.len() - share);
+        left -= more;
+        let some = sample(alike.len(), share + more);
+        chosen.extend(some.filter_map(|at| alike.get(at)));
+    }
+    chosen
 }
 
 /// Groups, the largest first. `said` = the last words of those tasks whose output was read.
@@ -139,11 +165,25 @@ mod tests {
     }
 
     #[test]
-    fn a_sample_is_spread_over_all() {
-        assert_eq!(sample(3, 10).collect::<Vec<_>>(), [0, 1, 2]);
-        assert_eq!(sample(10, 4).collect::<Vec<_>>(), [0, 2, 5, 7]);
-        assert_eq!(sample(0, 4).count(), 0);
-        assert_eq!(sample(5, 0).count(), 0);
+    fn what_is_rare_is_read_as_well() {
+        let failed: Vec<Failed> = (0..10_000)
+            .map(|task| Failed {
+                task,
+                host: "n1".to_owned(),
+                error: match task % 1_000 {
+                    7 => "Program terminated with exit code 3.".to_owned(),
+                    _ => "Program terminated with exit code 1.".to_owned(),
+                },
+            })
+            .collect();
+        let read = to_read(&failed, 200);
+        let rare = read.iter().filter(|one| one.error.contains('3')).count();
+        assert_eq!(rare, 10, "all of them");
+        assert_eq!(read.len(), 200);
+        let causes: BTreeSet<u32> = read.iter().map(|one| one.task % 12).collect();
+        assert_eq!(causes.len(), 12);
+        assert_eq!(to_read(&failed[..200], 200).len(), 200);
+        assert!(to_read(&failed, 0).is_empty());
     }
 
     #[test]

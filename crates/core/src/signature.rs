@@ -8,6 +8,28 @@ const LENGTH_MAX: usize = 160;
 /// Letters and digits from which on a word in base 16 is a number: an address, a hash.
 const HEX_MIN: usize = 6;
 
+/// Which of so many failures to look at: at most `max`, one of each part of the same size, so that no part of a job is left
+/// out. The same ones each time.
+pub fn sample(count: usize, max: usize) -> impl Iterator<Item = usize> {
+    let chosen = count.min(max);
+    let begin = move |number: usize| number * count / chosen;
+    (0..chosen).map(move |number| {
+        let part = begin(number)..begin(number + 1);
+        // Not always the first: causes often alternate with the ids of tasks, and steps of one length would meet a few of them
+        // again and again.
+        part.start + scatter(number) % part.len()
+    })
+}
+
+/// A number that says nothing about the one that it is made from: the finalizer of SplitMix64 (Steele, Lea, Flood 2014).
+fn scatter(number: usize) -> usize {
+    let mut z = (number as u64).wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    // The upper half: it is as well mixed, and fits a `usize` of any width.
+    usize::try_from(z >> 33).unwrap_or(0)
+}
+
 /// The line in which a program says why it ends: the last one that says anything. Lines of a stack, rules and hints that
 /// runtimes append say nothing.
 #[must_use]
@@ -127,6 +149,27 @@ mod tests {
         let mut all: Vec<String> = lines.iter().map(|line| signature(line)).collect();
         all.dedup();
         all
+    }
+
+    #[test]
+    fn a_sample_is_spread_over_all() {
+        assert_eq!(sample(3, 10).collect::<Vec<_>>(), [0, 1, 2]);
+        let of_ten: Vec<usize> = sample(10, 4).collect();
+        let parts: Vec<usize> = of_ten.iter().map(|at| (at * 4 + 2) / 10).collect();
+        assert_eq!(parts, [0, 1, 2, 3], "{of_ten:?}");
+        assert_eq!(sample(0, 4).count(), 0);
+        assert_eq!(sample(5, 0).count(), 0);
+    }
+
+    #[test]
+    fn a_sample_meets_every_cause_that_alternates_with_the_ids() {
+        for causes in 2..=13 {
+            for count in [4_096, 100_000, 1_000_000] {
+                let met: std::collections::BTreeSet<usize> =
+                    sample(count, 200).map(|at| at % causes).collect();
+                assert_eq!(met.len(), causes, "of {count}");
+            }
+        }
     }
 
     #[test]

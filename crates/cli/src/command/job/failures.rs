@@ -15,7 +15,7 @@ use crate::command::Context;
 use crate::command::missing::{JOBS, Missing};
 use crate::dashboard::model::clean;
 use crate::error::CliResult;
-use crate::failures::{Failed, Group, group, sample};
+use crate::failures::{Failed, Group, group, to_read};
 use crate::output::console::Console;
 use crate::output::format::joined_ids;
 use crate::output::json::write_value;
@@ -87,7 +87,7 @@ async fn read_some(
     max: usize,
 ) -> CliResult<BTreeMap<u32, Option<String>>> {
     let mut said = BTreeMap::new();
-    for one in sample(failed.len(), max).filter_map(|at| failed.get(at)) {
+    for one in to_read(failed, max) {
         let mut words = None;
         for is_stderr in [true, false] {
             // What cannot be read says nothing.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use axum::extract::{Path, State};
 use axum::response::Response;
 use hq_core::id::{JobId, TaskId, TaskKey};
-use hq_core::signature::signature;
+use hq_core::signature::{sample, signature};
 use hq_store::reader::{FAILURES_MAX, timeline};
 use serde_json::{Value, json};
 
@@ -37,8 +37,7 @@ pub(in crate::http) async fn signatures(
     past::failed_count(&app, job).await?;
     let make = async {
         let (last, _) = past::rows(&app, timeline::failures(job), FAILURES_MAX.into()).await?;
-        let step = last.len().div_ceil(READ_MAX).max(1);
-        let chosen = last.iter().step_by(step);
+        let chosen = sample(last.len(), READ_MAX).filter_map(|at| last.get(at));
         let chosen = chosen.filter_map(|row| Some((u32::try_from(row.task?).ok()?, &row.error)));
         let chosen: Vec<(u32, &String)> = chosen.collect();
         let key = |task: u32| TaskKey::new(JobId(job), TaskId(task));
