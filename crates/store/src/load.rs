@@ -209,10 +209,11 @@ fn decode_spec(bytes: &[u8]) -> Option<(IdArray, SubmitSpec)> {
 }
 
 fn load_tasks(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Result<()> {
+    // CROSS: job by job, as they are stored. Left to itself SQLite would look up the job of each task.
     let sql = "SELECT t.job, task, state, instance, worker, crash_count, started_unix_ns, run_us, \
                outcome, message, max_rss_kib, user_ms, system_ms, retry_count, variant \
-               FROM task_data t \
-               JOIN job_data j ON j.id = t.job WHERE j.is_forgotten = 0";
+               FROM job_data j \
+               CROSS JOIN task_data t ON t.job = j.id WHERE j.is_forgotten = 0";
     let mut statement = connection.prepare(sql)?;
     let mut nodes = load_nodes(connection)?;
     let mut rows = statement.query([])?;
