@@ -19,8 +19,18 @@ def selected(page, label):
     return page.get_by_role("grid", name=label).locator(SELECTED)
 
 
+# Faster than the browser tells of the address that the first one opens.
+TWO_KEYS = """keys => keys.forEach(key => document.body.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true })))"""
+
+
 def move_in_lists(page, url):
     page.goto(url + "/#/events")
+    expect(page).to_have_title(re.compile("^Events"))
+    page.evaluate(TWO_KEYS, ["2", "/"])
+    expect(page).to_have_title(re.compile("^Jobs"))
+    expect(page.get_by_role("searchbox")).to_be_focused()
+    page.goto(url + "/#/events")
+    expect(page).to_have_title(re.compile("^Events"))
     press(page, "2")
     # The focus goes into the list: no Tab, no click.
     expect(page.get_by_role("grid", name="Jobs", exact=True)).to_be_focused()
@@ -44,6 +54,7 @@ def move_in_lists(page, url):
     expect(page.locator(".jobs .space .row")).to_have_count(1)
     press(page, "Escape", "j", "Enter")
     expect(page).to_have_url(re.compile("#/job/2$"))
+    expect(page.locator(".jobhead")).to_be_visible()
 
 
 def act_on_jobs(page, url):
@@ -78,6 +89,8 @@ def act_on_tasks(page, url):
     press(page, "j", "j", "Enter")
     expect(page.locator(".failurebox .tail strong")).to_contain_text("Task")
     press(page, "Enter")
+    # The job's view has such a button too.
+    expect(page).to_have_title(re.compile(r"^Task \d+ of job 2"))
     expect(page).to_have_url(re.compile(r"#/job/2/task/\d+"))
     expect(page.get_by_role("button", name="stderr")).to_have_attribute("aria-pressed", "true")
     press(page, "o")

@@ -36,6 +36,10 @@ const live = find("#live");
 const away = find("#away");
 /** @type {View} */
 let current = nothing("");
+/** Where `current` is, without its choices. */
+let place = parts().join("/");
+/** The address that a key opened before the event that tells of it; that event has nothing left to do. */
+let opened = "";
 
 const isId = (text) => /^\d{1,10}$/.test(text ?? "") && Number(text) < 2 ** 32;
 
@@ -72,6 +76,7 @@ function route() {
   }
   current = open();
   main.append(current.element);
+  place = parts().join("/");
   main.dataset.view = parts()[0] ?? "overview";
   document.title = `${current.title} · hq`;
   scrollTo(0, 0);
@@ -134,6 +139,11 @@ function onKey(event) {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
   const { target } = event;
   if (target.closest("dialog")) return;
+  // Browsers handle keys before other events: this one is meant for the view that the key before it asked for.
+  if (parts().join("/") !== place) {
+    opened = location.href;
+    route();
+  }
   if (target.closest("input:not([type=checkbox]), textarea, select")) {
     // Out of the field, into what it found.
     if (event.key === "Escape" || (event.key === "Enter" && target.type === "search")) {
@@ -192,5 +202,9 @@ document.addEventListener("keydown", onKey);
 await start();
 onChange(renderFrame);
 // Also tells of "back" to an address that differs in choices only.
-addEventListener("hashchange", route);
+addEventListener("hashchange", ({ newURL }) => {
+  const isOpen = newURL === opened;
+  opened = "";
+  if (!isOpen) route();
+});
 route();
