@@ -36,7 +36,7 @@ pub(crate) enum System {
 impl System {
     const ALL: [Self; 3] = [Self::Slurm, Self::Pbs, Self::Lsf];
 
-    const fn label(self) -> &'static str {
+    pub(crate) const fn label(self) -> &'static str {
         match self {
             Self::Slurm => "Slurm",
             Self::Pbs => "PBS",

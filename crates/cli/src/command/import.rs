@@ -80,7 +80,7 @@ fn print(source: Source<'_>, conversion: &Conversion, context: &mut Context) -> 
     command.extend(conversion.outer().flatten().cloned());
     if context.mode() == OutputMode::Json {
         let value = json!({
-            "system": format!("{:?}", conversion.system).to_lowercase(),
+            "system": conversion.system.label().to_lowercase(),
             "lines": conversion.line_count,
             "script": script,
             "submit": command,

@@ -36,7 +36,7 @@ fn option(pair: &Pair, wish: &mut Wish) -> Option<()> {
         "-M" => limit(value, wish)?,
         "-o" => {
             wish.stdout = Some(path(&text()?));
-            wish.note("`-o`: files of output are written anew, not appended to".to_owned());
+            wish.note("`-o`: output replaces what a file has; it is not appended".to_owned());
         }
         "-oo" => wish.stdout = Some(path(&text()?)),
         "-e" | "-eo" => wish.stderr = Some(path(&text()?)),

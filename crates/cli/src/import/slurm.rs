@@ -187,7 +187,7 @@ fn other(name: &str, pair: &Pair, wish: &mut Wish) -> Option<()> {
         "--nice" => wish.priority = Some(0_i32.saturating_sub(value.parse().unwrap_or(100))),
         "--wait" => wish.waits = true,
         "--open-mode" if value == "truncate" => {}
-        "--open-mode" => wish.note("`--open-mode=append`: files of output are written anew".to_owned()),
+        "--open-mode" => wish.note("`--open-mode=append`: output replaces what a file has; it is not appended".to_owned()),
         "--time-min" | "--begin" | "--deadline" | "--hold" => wish.note(format!(
             "`{}`: a job starts as soon as workers have room; `hq submit --after JOB` makes it wait for another",
             pair.shown()

@@ -3,7 +3,7 @@
 use std::os::unix::ffi::OsStrExt;
 
 use hq_core::resource::amount::Amount;
-use hq_core::resource::request::{Policy, ResourceRequest};
+use hq_core::resource::request::ResourceRequest;
 use hq_core::template::{
     ArrayIds, ArraySpec, GraphSpec, StdioSpec, SubmitBody, SubmitSpec, SubmitTarget, TaskTemplate,
 };
@@ -229,14 +229,7 @@ fn request_fits(request: &ResourceRequest, offer: Offer<'_>) -> bool {
         let mut amounts = offer.amounts.iter();
         let found = amounts.find(|(name, _)| **name == *entry.resource);
         let total = found.map_or(Amount::ZERO, |(_, amount)| *amount);
-        match entry.policy {
-            Policy::All => total > Amount::ZERO,
-            Policy::Compact
-            | Policy::ForceCompact
-            | Policy::Tight
-            | Policy::ForceTight
-            | Policy::Scatter => total >= entry.amount,
-        }
+        entry.fits(total)
     })
 }
 

@@ -37,6 +37,21 @@ pub struct ResourceEntry {
     pub amount: Amount,
 }
 
+impl ResourceEntry {
+    /// Whether a worker with so much of the resource in all could give it.
+    #[must_use]
+    pub fn fits(&self, total: Amount) -> bool {
+        match self.policy {
+            Policy::All => total > Amount::ZERO,
+            Policy::Compact
+            | Policy::ForceCompact
+            | Policy::Tight
+            | Policy::ForceTight
+            | Policy::Scatter => total >= self.amount,
+        }
+    }
+}
+
 impl fmt::Display for ResourceEntry {
     /// `2 compact`, `0.5 tight!`, `all`: the text of `HQ_RESOURCE_REQUEST_*`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -96,15 +96,7 @@ impl LocalMachine {
             let name = &entry.resource;
             let pool = self.resources.items.iter().find(|item| item.name == *name);
             let total = pool.map_or(Amount::ZERO, |item| item.kind.total());
-            let fits = match entry.policy {
-                Policy::All => total > Amount::ZERO,
-                Policy::Compact
-                | Policy::ForceCompact
-                | Policy::Tight
-                | Policy::ForceTight
-                | Policy::Scatter => total >= entry.amount,
-            };
-            (!fits).then(|| {
+            (!entry.fits(total)).then(|| {
                 let wanted = if entry.policy == Policy::All {
                     String::new()
                 } else {
