@@ -10,9 +10,7 @@ use crate::id::{JobId, TaskId};
 use crate::range::IdArray;
 use crate::resource::request::RequestVariants;
 use crate::retry::{RetrySpec, StopSpec};
-
-/// Bytes that need not be UTF-8: arguments, paths, environment values.
-pub type ByteText = Box<[u8]>;
+pub use crate::texts::{ByteText, Entries};
 
 /// Where a standard stream of a task goes.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -93,65 +91,6 @@ pub struct TaskTemplate {
     /// Whether the program is an interpreter that carries out the entry of one task after the other, and answers each with
     /// a value.
     pub is_call: bool,
-}
-
-/// Per-task entries (`HQ_ENTRY`) in one buffer.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Entries {
-    data: Arc<[u8]>,
-    /// End offset of each entry in `data`, of which there are less than 4 GiB.
-    ends: Arc<[u32]>,
-}
-
-impl Entries {
-    /// Entries with the given lengths, back to back in `data`.
-    ///
-    /// Returns `None` if the lengths do not add up to `data`, or to 4 GiB.
-    #[must_use]
-    pub fn new(data: impl Into<Arc<[u8]>>, lengths: impl IntoIterator<Item = u64>) -> Option<Self> {
-        let data = data.into();
-        let lengths = lengths.into_iter();
-        let mut end = 0u32;
-        let mut ends = Vec::with_capacity(lengths.size_hint().0);
-        for length in lengths {
-            end = end.checked_add(u32::try_from(length).ok()?)?;
-            ends.push(end);
-        }
-        (end as usize == data.len()).then(|| Self {
-            data,
-            ends: ends.into(),
-        })
-    }
-
-    /// Number of entries.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.ends.len()
-    }
-
-    /// Whether there is no entry.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.ends.is_empty()
-    }
-
-    /// Bytes of all entries.
-    #[must_use]
-    pub fn data_len(&self) -> usize {
-        self.data.len()
-    }
-
-    /// Entry of the task with this index.
-    #[must_use]
-    pub fn get(&self, index: u32) -> Option<&[u8]> {
-        let index = index as usize;
-        let end = *self.ends.get(index)? as usize;
-        let start = match index {
-            0 => 0,
-            _ => self.ends[index - 1] as usize,
-        };
-        self.data.get(start..end)
-    }
 }
 
 /// One task of a graph submit.

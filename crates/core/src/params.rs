@@ -1,0 +1,480 @@
+//! Parameters of the tasks of an array: `lr=0.1,0.01` with `seed=1-100` are 200 tasks.
+//!
+//! What a task gets is computed from its id, so ten million combinations are one description and a range of ids, on the
+//! wire, in the state and in the store. Ids count the combinations as nested loops do: the last parameter changes fastest.
+//! A parameter that goes along with the one before has its first value with the first of that one, and so on.
+//!
+//! Texts with `{NAME}` get the value of one task by [`fill`]; nothing else in a text changes.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use crate::id::TaskId;
+use crate::texts::{ByteText, Entries};
+
+/// Most parameters of one submit.
+pub const PARAMS_MAX: usize = 64;
+
+/// Longest name of a parameter, in bytes.
+pub const NAME_BYTES_MAX: usize = 64;
+
+/// Most pieces of which the values of one parameter consist.
+pub const PIECES_MAX: usize = 4_096;
+
+/// Most digits behind the point: ten to the power of it still fits into 64 bits.
+pub const DIGITS_MAX: u8 = 18;
+
+/// Bytes of [`Param::describe`].
+const DESCRIPTION_MAX: usize = 200;
+
+/// Names that placeholders of paths have already.
+const RESERVED: [&str; 6] = [
+    "JOBID",
+    "TASKID",
+    "INSTANCEID",
+    "SUBMITDIR",
+    "SERVERUID",
+    "CWD",
+];
+
+/// Parameters that cannot be.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ParamsError {
+    /// A name that no placeholder and no variable can have.
+    #[error(
+        "`{0}` is no name of a parameter: expected a letter, then up to 63 letters, digits, `_` and `-`"
+    )]
+    Name(Box<str>),
+    /// `{TASK_ID}` would be one letter away from `%{TASK_ID}`.
+    #[error("a parameter cannot be called `{0}`, which is a placeholder of paths; rename it")]
+    Reserved(Box<str>),
+    /// Two parameters would set one variable.
+    #[error("the parameters `{0}` and `{1}` would both be {variable}; rename one", variable = variable(.0))]
+    SameName(Box<str>, Box<str>),
+    /// The first one has nothing before it.
+    #[error("the parameter `{0}` has none before it that it could go along with")]
+    AlongWithNothing(Box<str>),
+    /// What goes along needs as many values.
+    #[error(
+        "`{name}` goes along with `{with}` and needs as many values: it has {found}, `{with}` has {expected}"
+    )]
+    Lengths {
+        /// Parameter that goes along.
+        name: Box<str>,
+        /// First one of its group.
+        with: Box<str>,
+        /// Its number of values.
+        found: u32,
+        /// Theirs.
+        expected: u32,
+    },
+    /// Nothing to run.
+    #[error("the parameter `{0}` has no values")]
+    NoValues(Box<str>),
+    /// Ids of tasks have 32 bits.
+    #[error("there would be more than 4294967295 tasks")]
+    TooMany,
+    /// A variable cannot hold it.
+    #[error("a value of the parameter `{0}` contains a NUL byte")]
+    Nul(Box<str>),
+    /// More than [`PARAMS_MAX`] or [`PIECES_MAX`].
+    #[error(
+        "there are more than {PARAMS_MAX} parameters, or one is made of more than {PIECES_MAX} ranges and lists"
+    )]
+    TooLarge,
+    /// Numbers that do not fit.
+    #[error("a range of the parameter `{0}` has numbers with more than 18 digits")]
+    Range(Box<str>),
+}
+
+/// Evenly spaced decimals, exact: whole multiples of a power of ten.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Decimals {
+    /// First value, without its point.
+    pub first: i64,
+    /// Distance of two values, likewise.
+    pub step: i64,
+    /// How many values; at least 1.
+    pub count: u32,
+    /// Digits behind the point.
+    pub digits: u8,
+}
+
+impl Decimals {
+    fn is_valid(&self) -> bool {
+        let last = i128::from(self.first)
+            + i128::from(self.step) * i128::from(self.count.saturating_sub(1));
+        self.count > 0 && self.digits <= DIGITS_MAX && i64::try_from(last).is_ok()
+    }
+
+    /// Value with this index, with all its digits.
+    fn write(&self, index: u32, out: &mut String) {
+        // Checked when the parameters were made: it lies between the first and the last value.
+        let units = i128::from(self.step) * i128::from(index) + i128::from(self.first);
+        write_decimal(i64::try_from(units).unwrap_or(i64::MAX), self.digits, out);
+    }
+}
+
+fn write_decimal(units: i64, digits: u8, out: &mut String) {
+    let scale = 10_u64.saturating_pow(u32::from(digits));
+    let (whole, part) = (units.unsigned_abs() / scale, units.unsigned_abs() % scale);
+    let sign = if units < 0 { "-" } else { "" };
+    // Writing into a string cannot fail.
+    let _ = write!(out, "{sign}{whole}");
+    if digits > 0 {
+        let _ = write!(out, ".{part:0width$}", width = usize::from(digits));
+    }
+}
+
+/// Part of the values of a parameter.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Values {
+    /// Texts as the user wrote them.
+    Texts(Entries),
+    /// A range of numbers.
+    Decimals(Decimals),
+}
+
+impl Values {
+    fn count(&self) -> Option<u32> {
+        match self {
+            Self::Texts(texts) => u32::try_from(texts.len()).ok(),
+            Self::Decimals(decimals) => Some(decimals.count),
+        }
+    }
+
+    fn get(&self, index: u32) -> ByteText {
+        match self {
+            Self::Texts(texts) => texts.get(index).unwrap_or_default().into(),
+            Self::Decimals(decimals) => {
+                let mut text = String::new();
+                decimals.write(index, &mut text);
+                text.into_bytes().into()
+            }
+        }
+    }
+}
+
+/// A name and its values.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Param {
+    /// Name between braces.
+    pub name: Box<str>,
+    /// Goes along with the one before instead of making combinations with it.
+    pub is_along: bool,
+    /// Values in their order.
+    pub values: Vec<Values>,
+}
+
+impl Param {
+    fn count(&self) -> Result<u32, ParamsError> {
+        let mut count = 0_u32;
+        for values in &self.values {
+            let more = values.count().and_then(|more| count.checked_add(more));
+            count = more.ok_or(ParamsError::TooMany)?;
+        }
+        Ok(count)
+    }
+
+    fn get(&self, mut index: u32) -> ByteText {
+        for values in &self.values {
+            let count = values.count().unwrap_or(u32::MAX);
+            if index < count {
+                return values.get(index);
+            }
+            index -= count;
+        }
+        ByteText::default()
+    }
+
+    /// Its values in few words, as they are written: `0.1,0.01` or `1-100`.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        let mut text = String::new();
+        for values in &self.values {
+            match values {
+                Values::Texts(texts) => {
+                    let all = (0_u32..).map_while(|index| texts.get(index));
+                    for value in all {
+                        // There may be millions of them.
+                        if text.len() > DESCRIPTION_MAX {
+                            break;
+                        }
+                        separate(&mut text);
+                        text.push_str(&String::from_utf8_lossy(value));
+                    }
+                }
+                Values::Decimals(decimals) if text.len() <= DESCRIPTION_MAX => {
+                    separate(&mut text);
+                    decimals.write(0, &mut text);
+                    text.push('-');
+                    decimals.write(decimals.count.saturating_sub(1), &mut text);
+                    if decimals.digits > 0 || decimals.step != 1 {
+                        text.push(':');
+                        write_decimal(decimals.step, decimals.digits, &mut text);
+                    }
+                }
+                Values::Decimals(_) => {}
+            }
+        }
+        if text.len() > DESCRIPTION_MAX {
+            text.truncate(text.floor_char_boundary(DESCRIPTION_MAX));
+            text.push('…');
+        }
+        text
+    }
+
+    fn check(&self) -> Result<(), ParamsError> {
+        let name = || self.name.clone();
+        let mut bytes = self.name.bytes();
+        let begins = bytes
+            .next()
+            .is_some_and(|byte| byte.is_ascii_alphabetic() || byte == b'_');
+        let goes_on = bytes.all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'));
+        if !begins || !goes_on || self.name.len() > NAME_BYTES_MAX {
+            return Err(ParamsError::Name(name()));
+        }
+        let plain = self.name.replace(['_', '-'], "").to_ascii_uppercase();
+        if RESERVED.contains(&plain.as_str()) {
+            return Err(ParamsError::Reserved(name()));
+        }
+        if self.values.len() > PIECES_MAX {
+            return Err(ParamsError::TooLarge);
+        }
+        for values in &self.values {
+            match values {
+                Values::Texts(texts) => {
+                    let mut all = (0_u32..).map_while(|index| texts.get(index));
+                    if all.any(|text| text.contains(&0)) {
+                        return Err(ParamsError::Nul(name()));
+                    }
+                }
+                Values::Decimals(decimals) if decimals.is_valid() => {}
+                Values::Decimals(_) => return Err(ParamsError::Range(name())),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn separate(text: &mut String) {
+    if !text.is_empty() {
+        text.push(',');
+    }
+}
+
+/// Variable in which a task finds its value of a parameter.
+#[must_use]
+pub fn variable(name: &str) -> String {
+    let name = name.to_ascii_uppercase().replace('-', "_");
+    format!("HQ_PARAM_{name}")
+}
+
+/// Parameters that fit together, and which ids their combinations have.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Params {
+    list: Vec<Param>,
+    /// Of each parameter.
+    counts: Vec<u32>,
+    count: u32,
+    first: u32,
+}
+
+impl Params {
+    /// Parameters whose first combination has the id `first`.
+    ///
+    /// # Errors
+    ///
+    /// [`ParamsError`] says what does not fit.
+    pub fn new(list: Vec<Param>, first: u32) -> Result<Self, ParamsError> {
+        if list.len() > PARAMS_MAX {
+            return Err(ParamsError::TooLarge);
+        }
+        let mut counts = Vec::with_capacity(list.len());
+        let mut total = 1_u32;
+        let mut with: Option<(&Param, u32)> = None;
+        for (number, param) in list.iter().enumerate() {
+            param.check()?;
+            let same = |other: &&Param| variable(&other.name) == variable(&param.name);
+            if let Some(other) = list[..number].iter().find(same) {
+                let names = (other.name.clone(), param.name.clone());
+                return Err(ParamsError::SameName(names.0, names.1));
+            }
+            let count = param.count()?;
+            if count == 0 {
+                return Err(ParamsError::NoValues(param.name.clone()));
+            }
+            counts.push(count);
+            match with {
+                _ if !param.is_along => {
+                    total = total.checked_mul(count).ok_or(ParamsError::TooMany)?;
+                    with = Some((param, count));
+                }
+                None => return Err(ParamsError::AlongWithNothing(param.name.clone())),
+                Some((other, expected)) if expected != count => {
+                    return Err(ParamsError::Lengths {
+                        name: param.name.clone(),
+                        with: other.name.clone(),
+                        found: count,
+                        expected,
+                    });
+                }
+                Some(_) => {}
+            }
+        }
+        // The last combination has an id, too.
+        if first.checked_add(total).is_none() {
+            return Err(ParamsError::TooMany);
+        }
+        Ok(Self {
+            list,
+            counts,
+            count: total,
+            first,
+        })
+    }
+
+    /// The same combinations with other ids. `None` if there are not so many ids.
+    #[must_use]
+    pub fn with_first(&self, first: u32) -> Option<Self> {
+        first.checked_add(self.count)?;
+        Some(Self {
+            first,
+            ..self.clone()
+        })
+    }
+
+    /// How many combinations there are.
+    #[must_use]
+    pub const fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// Id of the first one.
+    #[must_use]
+    pub const fn first(&self) -> u32 {
+        self.first
+    }
+
+    /// The parameters in their order.
+    #[must_use]
+    pub fn list(&self) -> &[Param] {
+        &self.list
+    }
+
+    /// Whether there is a combination with this id.
+    #[must_use]
+    pub const fn has(&self, id: u32) -> bool {
+        id >= self.first && id - self.first < self.count
+    }
+
+    /// Parameter with this name.
+    #[must_use]
+    pub fn position(&self, name: &[u8]) -> Option<usize> {
+        let mut names = self.list.iter().map(|param| param.name.as_bytes());
+        names.position(|known| known == name)
+    }
+
+    /// What tells tasks apart: parameters of which at least one has to be in a path that no two tasks share.
+    pub fn groups(&self) -> impl Iterator<Item = &[Param]> {
+        let mut at = 0;
+        let groups = self.list.chunk_by(|_, next| next.is_along);
+        groups.filter(move |group| {
+            // All of a group have as many values.
+            let count = self.counts.get(at).copied().unwrap_or(1);
+            at += group.len();
+            count > 1
+        })
+    }
+
+    /// Values of a task, in the order of the parameters; empty if no combination has this id.
+    #[must_use]
+    pub fn values(&self, task: TaskId) -> Vec<(&str, ByteText)> {
+        let id = task.as_u32();
+        if !self.has(id) {
+            return Vec::new();
+        }
+        let mut rest = id - self.first;
+        let mut values = Vec::with_capacity(self.list.len());
+        // From the innermost loop to the outermost; those that go along have the index of their group.
+        let mut index = None;
+        for (param, count) in self.list.iter().zip(&self.counts).rev() {
+            let at = *index.get_or_insert(rest % count);
+            values.push((&*param.name, param.get(at)));
+            if !param.is_along {
+                rest /= count;
+                index = None;
+            }
+        }
+        values.reverse();
+        values
+    }
+}
+
+/// What stands at the beginning of `rest`: a parameter, and how many bytes its placeholder has.
+///
+/// `{NAME}` and `%{NAME}`, as other placeholders of paths are written, are the same. `${NAME}` is a variable of a shell.
+pub(crate) fn placeholder_at(
+    rest: &[u8],
+    before: Option<u8>,
+    position: impl Fn(&[u8]) -> Option<usize>,
+) -> Option<(usize, usize)> {
+    let open = match rest {
+        [b'%', b'{', ..] => 2,
+        [b'{', ..] if before != Some(b'$') => 1,
+        _ => return None,
+    };
+    let inner = rest.get(open..)?;
+    let end = inner
+        .iter()
+        .take(NAME_BYTES_MAX + 1)
+        .position(|byte| *byte == b'}')?;
+    Some((position(inner.get(..end)?)?, open + end + 1))
+}
+
+/// A text with the values of one task. What a value contains is not looked at again.
+#[must_use]
+pub fn fill<V: AsRef<[u8]>>(text: &[u8], values: &[(&str, V)]) -> Vec<u8> {
+    let position = |name: &[u8]| {
+        values
+            .iter()
+            .position(|(known, _)| known.as_bytes() == name)
+    };
+    let mut filled = Vec::with_capacity(text.len());
+    let mut at = 0;
+    while let Some(byte) = text.get(at) {
+        let before = at.checked_sub(1).and_then(|at| text.get(at)).copied();
+        let rest = text.get(at..).unwrap_or_default();
+        let found = placeholder_at(rest, before, position);
+        match found.and_then(|(which, length)| Some((values.get(which)?, length))) {
+            Some(((_, value), length)) => {
+                filled.extend_from_slice(value.as_ref());
+                at += length;
+            }
+            None => {
+                filled.push(*byte);
+                at += 1;
+            }
+        }
+    }
+    filled
+}
+
+/// Names of the parameters of which a text has the placeholder.
+#[must_use]
+pub fn used<'a>(text: &[u8], params: &'a Params) -> BTreeSet<&'a str> {
+    let mut found = BTreeSet::new();
+    let mut before = None;
+    for (at, byte) in text.iter().enumerate() {
+        let rest = text.get(at..).unwrap_or_default();
+        let which = placeholder_at(rest, before, |name| params.position(name));
+        if let Some(param) = which.and_then(|(which, _)| params.list.get(which)) {
+            found.insert(&*param.name);
+        }
+        before = Some(*byte);
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,65 @@
+//! Bytes of users: what they write need not be UTF-8, and there may be millions of them.
+
+use std::sync::Arc;
+
+/// Bytes that need not be UTF-8: arguments, paths, environment values.
+pub type ByteText = Box<[u8]>;
+
+/// Texts back to back in one buffer: per-task entries (`HQ_ENTRY`), values of a parameter.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Entries {
+    data: Arc<[u8]>,
+    /// End offset of each entry in `data`, of which there are less than 4 GiB.
+    ends: Arc<[u32]>,
+}
+
+impl Entries {
+    /// Entries with the given lengths, back to back in `data`.
+    ///
+    /// Returns `None` if the lengths do not add up to `data`, or to 4 GiB.
+    #[must_use]
+    pub fn new(data: impl Into<Arc<[u8]>>, lengths: impl IntoIterator<Item = u64>) -> Option<Self> {
+        let data = data.into();
+        let lengths = lengths.into_iter();
+        let mut end = 0u32;
+        let mut ends = Vec::with_capacity(lengths.size_hint().0);
+        for length in lengths {
+            end = end.checked_add(u32::try_from(length).ok()?)?;
+            ends.push(end);
+        }
+        (end as usize == data.len()).then(|| Self {
+            data,
+            ends: ends.into(),
+        })
+    }
+
+    /// Number of entries.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Whether there is no entry.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// Bytes of all entries.
+    #[must_use]
+    pub fn data_len(&self) -> usize {
+        self.data.len()
+    }
+
+    /// Entry of the task with this index.
+    #[must_use]
+    pub fn get(&self, index: u32) -> Option<&[u8]> {
+        let index = index as usize;
+        let end = *self.ends.get(index)? as usize;
+        let start = match index {
+            0 => 0,
+            _ => self.ends[index - 1] as usize,
+        };
+        self.data.get(start..end)
+    }
+}
