@@ -3,8 +3,11 @@
 //! A path is split once per template and rendered per task without searching it again. Unknown
 //! placeholders stay as they are. Only bytes are handled here; nothing touches a file system.
 
+use std::sync::Arc;
+
 use crate::id::{InstanceId, JobId, TaskId};
-use crate::template::{StdioSpec, TaskTemplate};
+use crate::params::{Params, placeholder_at};
+use crate::template::{ByteText, StdioSpec, TaskTemplate};
 
 /// What may stand between `%{` and `}`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,6 +44,8 @@ impl Placeholder {
 enum Part {
     Literal(Box<[u8]>),
     Placeholder(Placeholder),
+    /// Value of the parameter with this number.
+    Param(usize),
 }
 
 /// A path split into literals and placeholders.
@@ -68,23 +73,32 @@ impl PathPattern {
     /// Splits a path.
     #[must_use]
     pub fn parse(path: &[u8]) -> Self {
+        Self::parse_with(path, None)
+    }
+
+    /// Splits a path that may name parameters.
+    fn parse_with(path: &[u8], params: Option<&Params>) -> Self {
         let mut parts = Vec::new();
         let mut literal = Vec::new();
         let mut rest = path;
+        let mut before = None;
         while let Some((&first, tail)) = rest.split_first() {
-            let found = rest.strip_prefix(b"%{").and_then(|inner| {
-                let end = inner.iter().position(|byte| *byte == b'}')?;
-                Some((Placeholder::from_name(&inner[..end])?, &inner[end + 1..]))
+            let found = known_at(rest).or_else(|| {
+                let params = params?;
+                let at = placeholder_at(rest, before, |name| params.position(name));
+                at.map(|(which, length)| (Part::Param(which), length))
             });
-            if let Some((placeholder, after)) = found {
+            if let Some((part, length)) = found {
                 if !literal.is_empty() {
                     parts.push(Part::Literal(std::mem::take(&mut literal).into()));
                 }
-                parts.push(Part::Placeholder(placeholder));
-                rest = after;
+                parts.push(part);
+                rest = rest.get(length..).unwrap_or_default();
+                before = Some(b'}');
             } else {
                 literal.push(first);
                 rest = tail;
+                before = Some(first);
             }
         }
         if !literal.is_empty() {
@@ -99,16 +113,24 @@ impl PathPattern {
         self.0.iter().all(|part| {
             !matches!(
                 part,
-                Part::Placeholder(Placeholder::TaskId | Placeholder::InstanceId | Placeholder::Cwd)
+                Part::Param(_)
+                    | Part::Placeholder(
+                        Placeholder::TaskId | Placeholder::InstanceId | Placeholder::Cwd
+                    )
             )
         })
     }
 
     /// Appends the path of one task to `out`.
     pub fn render(&self, values: &PathValues<'_>, out: &mut Vec<u8>) {
+        self.render_with(values, &[], out);
+    }
+
+    fn render_with(&self, values: &PathValues<'_>, params: &[(&str, ByteText)], out: &mut Vec<u8>) {
         for part in &self.0 {
             match part {
                 Part::Literal(bytes) => out.extend_from_slice(bytes),
+                Part::Param(which) => out.extend(params.get(*which).iter().flat_map(|(_, v)| v)),
                 Part::Placeholder(Placeholder::JobId) => push_number(values.job.0, out),
                 Part::Placeholder(Placeholder::TaskId) => push_number(values.task.0, out),
                 Part::Placeholder(Placeholder::InstanceId) => push_number(values.instance.0, out),
@@ -118,6 +140,14 @@ impl PathPattern {
             }
         }
     }
+}
+
+/// The placeholder of every path that stands at the beginning of `rest`, and its length.
+fn known_at(rest: &[u8]) -> Option<(Part, usize)> {
+    let inner = rest.strip_prefix(b"%{")?;
+    let end = inner.iter().position(|byte| *byte == b'}')?;
+    let placeholder = Placeholder::from_name(inner.get(..end)?)?;
+    Some((Part::Placeholder(placeholder), end + b"%{}".len()))
 }
 
 fn push_number(number: u32, out: &mut Vec<u8>) {
@@ -188,48 +218,55 @@ pub struct PathPatterns {
     stderr: Option<(PathPattern, bool)>,
     stdout_other: StdioSpec,
     stderr_other: StdioSpec,
+    params: Option<Arc<Params>>,
 }
 
 impl PathPatterns {
     /// Splits the paths of a template.
     #[must_use]
     pub fn new(template: &TaskTemplate) -> Self {
+        let parse = |path: &[u8]| PathPattern::parse_with(path, template.params.as_deref());
         let split = |stdio: &StdioSpec| match stdio {
             StdioSpec::File {
                 path,
                 remove_if_finished,
-            } => Some((PathPattern::parse(path), *remove_if_finished)),
+            } => Some((parse(path), *remove_if_finished)),
             StdioSpec::None | StdioSpec::Stream => None,
         };
         Self {
-            cwd: PathPattern::parse(&template.cwd),
+            cwd: parse(&template.cwd),
             stdout: split(&template.stdout),
             stderr: split(&template.stderr),
             stdout_other: template.stdout.clone(),
             stderr_other: template.stderr.clone(),
+            params: template.params.clone(),
         }
     }
 
     /// Paths of one task. `values.cwd` is ignored: it follows from the others.
     #[must_use]
     pub fn render(&self, values: &PathValues<'_>) -> TaskPaths {
+        let params = self.params.as_deref();
+        let params = params.map_or_else(Vec::new, |params| params.values(values.task));
         let mut cwd = Vec::new();
-        self.cwd.render(
+        self.cwd.render_with(
             &PathValues {
                 cwd: &[],
                 ..*values
             },
+            &params,
             &mut cwd,
         );
         let cwd = join(values.submit_dir, &cwd);
         let stdio = |pattern: &Option<(PathPattern, bool)>, other: &StdioSpec| match pattern {
             Some((pattern, remove_if_finished)) => {
                 let mut path = Vec::new();
-                pattern.render(
+                pattern.render_with(
                     &PathValues {
                         cwd: &cwd,
                         ..*values
                     },
+                    &params,
                     &mut path,
                 );
                 StdioSpec::File {
@@ -305,5 +342,34 @@ mod tests {
             fill_known(b"%{JOB_ID}/%{TASK_ID}", JobId(4), "u"),
             b"4/%{TASK_ID}"
         );
+    }
+
+    #[test]
+    fn paths_name_parameters_of_their_task() {
+        let value = crate::template::Entries::new(*b"a%{JOB_ID}{x}", [13]).expect("adds up");
+        let params = vec![crate::params::Param {
+            name: "x".into(),
+            is_along: false,
+            values: vec![crate::params::Values::Texts(value)],
+        }];
+        let mut template = crate::testing::template(&["x"]);
+        template.cwd = Box::from(*b"d-{x}");
+        template.stdout = StdioSpec::File {
+            path: Box::from(*b"%{CWD}/%{x}.%{TASK_ID}.${x}"),
+            remove_if_finished: false,
+        };
+        let path = |template: &TaskTemplate| {
+            let paths = PathPatterns::new(template).render(&values());
+            match paths.stdout {
+                StdioSpec::File { path, .. } => String::from_utf8_lossy(&path).into_owned(),
+                StdioSpec::None | StdioSpec::Stream => String::new(),
+            }
+        };
+        assert_eq!(path(&template), "/s/d-{x}/%{x}.7.${x}");
+        let params = Params::new(params, 7).expect("fits");
+        template.params = Some(Arc::new(params));
+        // What a value contains is no placeholder.
+        let expected = "/s/d-a%{JOB_ID}{x}/a%{JOB_ID}{x}.7.${x}";
+        assert_eq!(path(&template), expected);
     }
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::id::{JobId, TaskId};
+use crate::params::Params;
 use crate::range::IdArray;
 use crate::resource::request::RequestVariants;
 use crate::retry::{RetrySpec, StopSpec};
@@ -91,6 +92,8 @@ pub struct TaskTemplate {
     /// Whether the program is an interpreter that carries out the entry of one task after the other, and answers each with
     /// a value.
     pub is_call: bool,
+    /// Parameters whose values arguments and paths name; of arrays only.
+    pub params: Option<Arc<Params>>,
 }
 
 /// One task of a graph submit.

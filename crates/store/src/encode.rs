@@ -58,7 +58,18 @@ pub(crate) fn spec_bytes(job: JobId, spec: &SubmitSpec, ids: &IdArray) -> Vec<u8
     let mut message = client::Submit::from(spec);
     message.target = Some(client::submit::Target::AttachJob(job.as_u32()));
     if let Some(client::submit::Body::Array(array)) = &mut message.body {
-        array.ids = Some(client::array_submit::Ids::Given(ids.into()));
+        use client::array_submit::Ids;
+        array.ids = Some(match array.ids {
+            Some(Ids::NextParams(_)) => {
+                // Values follow from ids: those of the combinations are known from here on.
+                if let (Some(template), Some(first)) = (&mut array.template, ids.get(0)) {
+                    template.params_first = first;
+                }
+                Ids::GivenParams(ids.into())
+            }
+            Some(Ids::GivenParams(_)) => Ids::GivenParams(ids.into()),
+            Some(Ids::Given(_) | Ids::Next(_)) | None => Ids::Given(ids.into()),
+        });
     }
     message.encode_to_vec()
 }
@@ -221,13 +232,21 @@ fn template_json(template: &TaskTemplate, ids: &IdArray) -> Value {
         CrashLimit::Unlimited => json!("Unlimited"),
         CrashLimit::Max(max) => json!({"MaxCrashes": max}),
     };
-    json!({
+    let mut value = json!({
         "ids": {"ranges": ranges},
         "priority": template.priority,
         "time_limit": template.time_limit.map(duration),
         "crash_limit": crash_limit,
         "resources": requests_json(&template.requests),
-    })
+    });
+    // Ours, and only where there are some.
+    if let Some(params) = &template.params {
+        let list = params.list().iter();
+        value["params"] = list
+            .map(|param| json!([param.name, param.describe()]))
+            .collect();
+    }
+    value
 }
 
 fn requests_json(requests: &RequestVariants) -> Value {

@@ -51,7 +51,7 @@ use memory::{Excess, MemoryWatch};
 use oom::OomWatch;
 use running_task::{RunningTask, RunningTasks};
 use streaming::Streaming;
-use template::{CompiledTemplate, Surroundings};
+use template::{CompiledTemplate, Surroundings, filled};
 
 /// What the kernel sends when memory runs out; also what others send.
 const SIGKILL: i32 = rustix::process::Signal::KILL.as_raw();
@@ -483,7 +483,11 @@ impl TaskLauncher {
         let Some(task) = self.running.get(token) else {
             return LaunchFailure::Permanent(error.to_string().into());
         };
-        let args = &task.template.task.args;
+        let template = &task.template.task;
+        let params = template.params.as_deref();
+        let values =
+            params.map(|params| filled(&template.args, &params.values(task.key.task.task)));
+        let args = values.as_ref().unwrap_or(&template.args);
         let program = args.first().map_or(&b""[..], |program| program);
         let program = String::from_utf8_lossy(program);
         // Only then asked: the answer also notes that the program was found busy.
@@ -622,7 +626,8 @@ impl TaskLauncher {
             cleanup.task_dir = Some(directory);
         }
         let stdin = spec.stdin.clone().map_or(Stdio::Null, Stdio::Bytes);
-        let mut plan = SpawnPlan::new(compiled.args.clone(), env)
+        let args = compiled.args(&compiled.params(task.key)).map_err(text)?;
+        let mut plan = SpawnPlan::new(args, env)
             .task_env(task_env)
             .cwd(&cwd)
             .stdin(stdin)

@@ -94,6 +94,7 @@ pub(crate) fn build(
             grow,
         ),
         is_call: false,
+        params: None,
     };
     let spec = SubmitSpec {
         target,

@@ -244,6 +244,7 @@ fn build_template(
         crash_limit: table.crash_limit.0,
         requests,
         is_call: false,
+        params: None,
     })
 }
 

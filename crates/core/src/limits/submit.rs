@@ -5,6 +5,7 @@
 use std::fmt;
 
 use crate::job::SharedTemplate;
+use crate::params::{Params, Values, variable};
 use crate::template::{
     ByteText, Entries, StdioSpec, SubmitBody, SubmitSpec, SubmitTarget, TaskTemplate,
 };
@@ -131,12 +132,44 @@ fn check_template(template: &TaskTemplate, shared: usize) -> Result<(), TooLarge
         let what = format_args!("the variable {shown}");
         TooLarge::check(what, length, STRING_BYTES_MAX, TooLarge::STRING)?;
     }
+    template.params.as_deref().map_or(Ok(()), check_params)?;
     let stdin = template.stdin.as_ref().map_or(0, |bytes| bytes.len());
     let what = "the data for standard input (--stdin)";
     TooLarge::check(what, stdin, TEMPLATE_BYTES_MAX, TooLarge::TEMPLATE)?;
     let what = "what the tasks share (arguments, environment, standard input)";
     let total = task_template_bytes(template) + shared;
     TooLarge::check(what, total, TEMPLATE_BYTES_MAX, TooLarge::TEMPLATE)
+}
+
+fn check_params(params: &Params) -> Result<(), TooLarge> {
+    for param in params.list() {
+        let name = variable(&param.name);
+        for values in &param.values {
+            // Numbers are short.
+            let Values::Texts(texts) = values else {
+                continue;
+            };
+            let all = (0_u32..).map_while(|index| texts.get(index));
+            let longest = all.map(<[u8]>::len).max().unwrap_or_default();
+            let what = format_args!("a value of the parameter {}", param.name);
+            let length = name.len() + "=".len() + longest;
+            TooLarge::check(what, length, STRING_BYTES_MAX, TooLarge::STRING)?;
+        }
+    }
+    Ok(())
+}
+
+/// Upper bound of the bytes of parameters in a message.
+fn params_bytes(params: &Params) -> usize {
+    let piece = |values: &Values| match values {
+        // Texts are shared with the length of each.
+        Values::Texts(texts) => texts.data_len() + texts.len() * size_of::<u64>() + TEXT_BYTES,
+        Values::Decimals(_) => REQUEST_BYTES,
+    };
+    let params = params.list().iter();
+    params
+        .map(|param| param.name.len() + TEXT_BYTES + param.values.iter().map(piece).sum::<usize>())
+        .sum()
 }
 
 fn path(what: &str, path: &ByteText) -> Result<(), TooLarge> {
@@ -172,6 +205,7 @@ fn task_template_bytes(template: &TaskTemplate) -> usize {
         + env.sum::<usize>()
         + requests.sum::<usize>()
         + template.retry.on.len() * CAUSE_BYTES
+        + template.params.as_deref().map_or(0, params_bytes)
         + template.cwd.len()
         + stdio(&template.stdout)
         + stdio(&template.stderr)

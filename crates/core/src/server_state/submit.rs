@@ -175,7 +175,7 @@ impl ServerState {
                     (None, ArrayIds::Next(count)) => self.next_ids(share.job, *count)?,
                 };
                 self.check_new(share.job, &ids)?;
-                let kind = self.finish_array(&share, next_number, array);
+                let kind = self.finish_array(&share, next_number, array, &ids);
                 (ids, kind, array.template.priority)
             }
             SubmitBody::Graph(asked) => {
@@ -209,13 +209,20 @@ impl ServerState {
         })
     }
 
-    fn finish_array(&mut self, share: &Share, id: TemplateId, array: &ArraySpec) -> SubmitKind {
-        let (template, asked) = match self.known_template(share, &array.template) {
+    fn finish_array(
+        &mut self,
+        share: &Share,
+        id: TemplateId,
+        array: &ArraySpec,
+        ids: &IdArray,
+    ) -> SubmitKind {
+        let asked = numbered(array, ids);
+        let (template, asked) = match self.known_template(share, &asked) {
             Some(known) => known,
             None => {
-                let filled = fill_paths(&array.template, share.job, &self.uid);
+                let filled = fill_paths(&asked, share.job, &self.uid);
                 let template = self.share_template(share, id, Arc::new(filled));
-                (template, Arc::clone(&array.template))
+                (template, asked)
             }
         };
         SubmitKind::Array {
@@ -329,6 +336,23 @@ impl ServerState {
         };
         self.start_submit(ctx, id, number);
         id
+    }
+}
+
+/// The template of an array, its parameters with the ids of their combinations: in an open job those behind the highest one.
+fn numbered(array: &ArraySpec, ids: &IdArray) -> Arc<TaskTemplate> {
+    let (ArrayIds::Next(_), Some(params)) = (&array.ids, &array.template.params) else {
+        // Ids that a client gives are those of the combinations that it chose.
+        return Arc::clone(&array.template);
+    };
+    let first = ids.get(0).unwrap_or_default();
+    // As many ids as combinations were just found.
+    match params.with_first(first).filter(|_| first != params.first()) {
+        Some(params) => Arc::new(TaskTemplate {
+            params: Some(Arc::new(params)),
+            ..TaskTemplate::clone(&array.template)
+        }),
+        None => Arc::clone(&array.template),
     }
 }
 

@@ -204,9 +204,14 @@ impl TryFrom<client::ArraySubmit> for ArraySpec {
 
     fn try_from(message: client::ArraySubmit) -> Result<Self, ConvertError> {
         use client::array_submit::Ids;
-        let ids = match required(message.ids, "ids")? {
-            Ids::Given(ids) => ArrayIds::Given(ids.try_into().within("given")?),
-            Ids::Next(count) => ArrayIds::Next(count),
+        let (ids, has_params) = match required(message.ids, "ids")? {
+            Ids::Given(ids) => (ArrayIds::Given(ids.try_into().within("given")?), false),
+            Ids::Next(count) => (ArrayIds::Next(count), false),
+            Ids::GivenParams(ids) => {
+                let ids = ids.try_into().within("given_params")?;
+                (ArrayIds::Given(ids), true)
+            }
+            Ids::NextParams(count) => (ArrayIds::Next(count), true),
         };
         let count = match &ids {
             ArrayIds::Given(ids) => ids.len(),
@@ -232,6 +237,7 @@ impl TryFrom<client::ArraySubmit> for ArraySpec {
             let refusal = ConvertError::invalid("data", "entries without NUL bytes", "one");
             return Err(refusal).within("entries");
         }
+        check_params(&template, &ids, (has_params, entries.is_some()))?;
         Ok(Self {
             ids,
             entries,
@@ -240,12 +246,48 @@ impl TryFrom<client::ArraySubmit> for ArraySpec {
     }
 }
 
+/// Each task has a combination of the parameters, and nothing else that differs.
+fn check_params(
+    template: &TaskTemplate,
+    ids: &ArrayIds,
+    (has_params, has_entries): (bool, bool),
+) -> Result<(), ConvertError> {
+    let refuse = |expected, found: &str| Err(ConvertError::invalid("params", expected, found));
+    let Some(params) = template.params.as_deref() else {
+        if has_params {
+            return Err(ConvertError::missing("params"));
+        }
+        return Ok(());
+    };
+    if !has_params {
+        return refuse("ids for parameters", "others");
+    }
+    if has_entries || template.is_call {
+        return refuse("tasks without entries", "entries");
+    }
+    let fits = match ids {
+        ArrayIds::Next(count) => params.count() == *count,
+        // Both ends, because everything between them is a combination, too.
+        ArrayIds::Given(ids) => ids
+            .ranges()
+            .iter()
+            .all(|range| params.has(range.first()) && params.has(range.last())),
+    };
+    if !fits {
+        return refuse("a combination for each id", "other ids");
+    }
+    Ok(())
+}
+
 impl From<&ArraySpec> for client::ArraySubmit {
     fn from(spec: &ArraySpec) -> Self {
         use client::array_submit::Ids;
+        let has_params = spec.template.params.is_some();
         Self {
             ids: Some(match &spec.ids {
+                ArrayIds::Given(ids) if has_params => Ids::GivenParams(ids.into()),
                 ArrayIds::Given(ids) => Ids::Given(ids.into()),
+                ArrayIds::Next(count) if has_params => Ids::NextParams(*count),
                 ArrayIds::Next(count) => Ids::Next(*count),
             }),
             entries: spec.entries.as_ref().map(Into::into),
@@ -304,6 +346,9 @@ impl TryFrom<client::GraphSubmit> for GraphSpec {
             ));
         }
         let templates: Vec<TaskTemplate> = each("templates", templates)?;
+        if templates.iter().any(|template| template.params.is_some()) {
+            return Err(ConvertError::invalid("templates", "no parameters", "some"));
+        }
         Ok(Self {
             templates: templates.into_iter().map(Arc::new).collect(),
             tasks,

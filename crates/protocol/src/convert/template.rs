@@ -1,13 +1,16 @@
 //! What the tasks of one submit share.
 
+use std::sync::Arc;
+
 use hq_core::growth::{GrowSpec, Growth, PERMILLE_MAX};
+use hq_core::params::{DIGITS_MAX, Decimals, PARAMS_MAX, PIECES_MAX, Param, Params, Values};
 use hq_core::resource::amount::Amount;
 use hq_core::retry::{RetryCause, RetrySpec, StopSpec};
 use hq_core::template::{ByteText, CrashLimit, PinMode, StdioSpec, TaskTemplate};
 use hq_core::time::nanos;
 
 use super::resource::request_variants;
-use super::{ConvertError, Within, at_most, duration, each, known, no_nul, path, required};
+use super::{ConvertError, Within, at_most, duration, each, known, no_nul, path, required, text};
 use crate::common;
 
 /// Most arguments; Linux allows about 2^20 bytes of them by default.
@@ -157,7 +160,84 @@ impl TryFrom<common::TaskTemplate> for TaskTemplate {
                 .within("retry")?
                 .unwrap_or_default(),
             is_call: message.is_call,
+            params: params(message.params, message.params_first)?,
         })
+    }
+}
+
+/// Parameters that fit together; none is as good as no list.
+fn params(list: Vec<common::Param>, first: u32) -> Result<Option<Arc<Params>>, ConvertError> {
+    at_most("params", list.len(), PARAMS_MAX)?;
+    if list.is_empty() {
+        return Ok(None);
+    }
+    let list = each("params", list)?;
+    let params = Params::new(list, first)
+        .map_err(|error| ConvertError::invalid("params", "parameters that fit together", error))?;
+    Ok(Some(Arc::new(params)))
+}
+
+impl TryFrom<common::Param> for Param {
+    type Error = ConvertError;
+
+    fn try_from(message: common::Param) -> Result<Self, ConvertError> {
+        at_most("values", message.values.len(), PIECES_MAX)?;
+        Ok(Self {
+            name: text("name", message.name)?,
+            is_along: message.is_along,
+            values: each("values", message.values)?,
+        })
+    }
+}
+
+impl From<&Param> for common::Param {
+    fn from(param: &Param) -> Self {
+        Self {
+            name: param.name.to_string(),
+            is_along: param.is_along,
+            values: param.values.iter().map(Into::into).collect(),
+        }
+    }
+}
+
+impl TryFrom<common::ParamValues> for Values {
+    type Error = ConvertError;
+
+    fn try_from(message: common::ParamValues) -> Result<Self, ConvertError> {
+        use common::param_values::Values as Kind;
+        match required(message.values, "values")? {
+            Kind::Texts(texts) => Ok(Self::Texts(texts.try_into().within("texts")?)),
+            Kind::Decimals(found) => {
+                let digits = u8::try_from(found.digits).ok();
+                let Some(digits) = digits.filter(|digits| *digits <= DIGITS_MAX) else {
+                    return Err(ConvertError::invalid("digits", "at most 18", found.digits));
+                };
+                Ok(Self::Decimals(Decimals {
+                    first: found.first,
+                    step: found.step,
+                    count: found.count,
+                    digits,
+                }))
+            }
+        }
+    }
+}
+
+impl From<&Values> for common::ParamValues {
+    fn from(values: &Values) -> Self {
+        use common::param_values::Values as Kind;
+        let values = match values {
+            Values::Texts(texts) => Kind::Texts(texts.into()),
+            Values::Decimals(decimals) => Kind::Decimals(common::Decimals {
+                first: decimals.first,
+                step: decimals.step,
+                count: decimals.count,
+                digits: decimals.digits.into(),
+            }),
+        };
+        Self {
+            values: Some(values),
+        }
     }
 }
 
@@ -314,7 +394,8 @@ fn variable_pair(variable: &common::EnvVar) -> Result<(ByteText, ByteText), Conv
 }
 
 impl common::TaskTemplate {
-    /// What is shown of a template: the data for standard input may be large, and nobody looks at it.
+    /// What is shown of a template: the data for standard input and the values of parameters may be large, and nobody looks at
+    /// all of them.
     #[must_use]
     pub fn without_stdin(template: &TaskTemplate) -> Self {
         let variable = |(name, value): &(ByteText, ByteText)| common::EnvVar {
@@ -343,6 +424,8 @@ impl common::TaskTemplate {
             stop: (template.stop != StopSpec::default()).then(|| template.stop.into()),
             retry: (template.retry != RetrySpec::default()).then(|| (&template.retry).into()),
             is_call: template.is_call,
+            params: Vec::new(),
+            params_first: 0,
         }
     }
 }
@@ -351,6 +434,10 @@ impl From<&TaskTemplate> for common::TaskTemplate {
     fn from(template: &TaskTemplate) -> Self {
         Self {
             stdin: template.stdin.as_ref().map(|bytes| bytes.to_vec().into()),
+            params: template.params.as_deref().map_or_else(Vec::new, |params| {
+                params.list().iter().map(Into::into).collect()
+            }),
+            params_first: template.params.as_deref().map_or(0, Params::first),
             ..Self::without_stdin(template)
         }
     }

@@ -170,6 +170,91 @@ proptest! {
     }
 }
 
+/// A submit of every combination of two parameters, as a message.
+fn params_submit() -> client::Submit {
+    use hq_core::params::{Decimals, Param, Params, Values};
+    use hq_core::template::{ArrayIds, Entries};
+    let texts = Entries::new(*b"0.10.01", [3, 4]).expect("adds up");
+    let seeds = Decimals {
+        first: -5,
+        step: 5,
+        count: 3,
+        digits: 1,
+    };
+    let param = |name: &str, values| Param {
+        name: name.into(),
+        is_along: false,
+        values: vec![values],
+    };
+    let list = vec![
+        param("lr", Values::Texts(texts)),
+        param("seed", Values::Decimals(seeds)),
+    ];
+    let mut template = hq_core::testing::template(&["true"]);
+    template.params = Some(Params::new(list, 0).expect("fits").into());
+    let mut spec = hq_core::testing::array_submit(0, template);
+    if let hq_core::template::SubmitBody::Array(array) = &mut spec.body {
+        array.ids = ArrayIds::Next(6);
+    }
+    (&spec).into()
+}
+
+#[test]
+fn parameters_survive_and_an_older_server_refuses_them() {
+    use client::array_submit::Ids;
+    let message = params_submit();
+    let spec = SubmitSpec::try_from(message.clone()).expect("valid");
+    assert_eq!(client::Submit::from(&spec), message);
+    let Some(client::submit::Body::Array(mut array)) = message.body.clone() else {
+        panic!("an array");
+    };
+    // What an earlier release skips: `ids` would be all that it looks for.
+    assert!(matches!(array.ids, Some(Ids::NextParams(6))));
+    let refused = |change: &dyn Fn(&mut client::ArraySubmit)| {
+        let mut array = array.clone();
+        change(&mut array);
+        let body = Some(client::submit::Body::Array(array));
+        let changed = client::Submit {
+            body,
+            ..message.clone()
+        };
+        SubmitSpec::try_from(changed)
+            .expect_err("refused")
+            .field()
+            .to_owned()
+    };
+    assert_eq!(refused(&|array| array.ids = None), "array.ids");
+    assert_eq!(
+        refused(&|array| array.ids = Some(Ids::Next(6))),
+        "array.params"
+    );
+    assert_eq!(
+        refused(&|array| array.ids = Some(Ids::NextParams(5))),
+        "array.params"
+    );
+    let given = |first, count| {
+        let ids = hq_core::range::IdArray::consecutive(first, count).expect("valid");
+        Some(Ids::GivenParams((&ids).into()))
+    };
+    assert_eq!(refused(&|array| array.ids = given(1, 6)), "array.params");
+    let template = |change: &dyn Fn(&mut common::TaskTemplate)| {
+        refused(&|array| change(array.template.as_mut().expect("there is one")))
+    };
+    assert_eq!(template(&|task| task.params.clear()), "array.params");
+    assert_eq!(template(&|task| task.is_call = true), "array.params");
+    assert_eq!(
+        template(&|task| task.params[1].name = "LR".to_owned()),
+        "array.template.params"
+    );
+    assert_eq!(
+        template(&|task| task.params[0].values[0].values = None),
+        "array.template.params[0].values[0].values"
+    );
+    array.ids = given(4, 2);
+    let body = Some(client::submit::Body::Array(array));
+    assert!(SubmitSpec::try_from(client::Submit { body, ..message }).is_ok());
+}
+
 fn worker_input(command: &hq_core::server_state::WorkerCommand) -> Input {
     let bytes = worker::ToWorker::from(command).encode_to_vec();
     let message = worker::ToWorker::decode(&bytes[..]).expect("own message");

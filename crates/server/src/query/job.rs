@@ -189,6 +189,20 @@ fn templates(submit: &Submit, first: usize, most: usize) -> Vec<common::TaskTemp
         .collect()
 }
 
+/// Names and values of the parameters of an array, in few words.
+fn described_params(submit: &Submit) -> Vec<client::Param> {
+    let SubmitKind::Array { template, .. } = &submit.kind else {
+        return Vec::new();
+    };
+    let params = template.task.params.iter();
+    let list = params.flat_map(|params| params.list());
+    list.map(|param| client::Param {
+        name: param.name.to_string(),
+        value: param.describe().into_bytes().into(),
+    })
+    .collect()
+}
+
 /// With at most so many templates, and without those of the tasks of a graph.
 fn submit_info(submit: &Submit, templates_max: usize) -> client::SubmitInfo {
     let is_graph = matches!(submit.kind, SubmitKind::Graph { .. });
@@ -199,6 +213,7 @@ fn submit_info(submit: &Submit, templates_max: usize) -> client::SubmitInfo {
         ids: (!is_graph).then(|| (&submit.ids).into()),
         templates: templates(submit, 0, templates_max),
         graph_templates: Vec::new(),
+        params: described_params(submit),
     }
 }
 

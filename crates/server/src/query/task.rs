@@ -10,6 +10,7 @@ use hq_core::outcome::Usage;
 use hq_core::placeholder::{PathPatterns, PathValues};
 use hq_core::server_state::ServerState;
 use hq_core::task::{TaskRecord, TaskState};
+use hq_core::template::ByteText;
 use hq_core::time::nanos;
 use hq_protocol::convert::TaskPageQuery;
 use hq_protocol::limits::PAGE_BYTES_MAX;
@@ -178,6 +179,7 @@ impl Page<'_> {
         let with_definition = self.query.with_definition;
         let number = self.number_template(template);
         let mut info = describe(self.state, submit, slot, TaskId(id));
+        info.params = params(template, TaskId(id));
         if let Some((_, patterns)) = self.templates.get(&template.id) {
             info.paths = paths(self.state, self.job, submit, slot, patterns);
         }
@@ -216,7 +218,20 @@ impl Page<'_> {
     }
 }
 
-/// Everything but paths and definition.
+/// What a task gets of its parameters.
+fn params(template: &SharedTemplate, id: TaskId) -> Vec<client::Param> {
+    let Some(params) = template.task.params.as_deref() else {
+        return Vec::new();
+    };
+    let values = params.values(id).into_iter();
+    let param = |(name, value): (&str, ByteText)| client::Param {
+        name: name.to_owned(),
+        value: value.into_vec().into(),
+    };
+    values.map(param).collect()
+}
+
+/// Everything but paths, parameters and definition.
 fn describe(state: &ServerState, submit: &Submit, slot: TaskSlot, id: TaskId) -> client::TaskInfo {
     let task_state = submit
         .tasks
@@ -333,6 +348,9 @@ pub(super) fn failed(state: &ServerState, job: &Job, task: TaskId) -> Option<cli
         id: task.as_u32(),
         workers: workers_of(state, submit, slot, record),
         error: submit.tasks.outcome(slot.index)?.error_text(),
+        params: submit
+            .template(slot.index)
+            .map_or_else(Vec::new, |template| params(template, task)),
     })
 }
 
@@ -349,7 +367,10 @@ pub(super) fn ended(
     let patterns = submit.template(slot.index).filter(|_| with_paths);
     let paths = patterns
         .and_then(|template| paths(state, job, submit, slot, &PathPatterns::new(&template.task)));
+    // Nobody asks what the others had.
+    let failed = submit.template(slot.index).filter(|_| info.error.is_some());
     Some(client::EndedTask {
+        params: failed.map_or_else(Vec::new, |template| params(template, task)),
         id: info.id,
         state: info.state,
         error: info.error,

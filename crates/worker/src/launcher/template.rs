@@ -8,6 +8,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use hq_core::params::{fill, variable};
 use hq_core::placeholder::{PathPatterns, PathValues, TaskPaths};
 use hq_core::resource::pool::PoolSet;
 use hq_core::resource::request::{Policy, ResourceEntry, ResourceRequest};
@@ -91,6 +92,22 @@ impl CompiledTemplate {
         })
     }
 
+    /// Values of the parameters of one task; empty without parameters.
+    pub(crate) fn params(&self, key: InstanceKey) -> Vec<(&str, ByteText)> {
+        let params = self.work.task.params.as_deref();
+        params.map_or_else(Vec::new, |params| params.values(key.task.task))
+    }
+
+    /// Arguments of a task with these values.
+    pub(crate) fn args(&self, params: &[(&str, ByteText)]) -> Result<ArgBlock, PlanError> {
+        // Those of most tasks are the same, and are encoded already.
+        if params.is_empty() {
+            return Ok(self.args.clone());
+        }
+        let filled = filled(&self.work.task.args, params);
+        ArgBlock::new(filled.iter().map(|arg| OsStr::from_bytes(arg)))
+    }
+
     /// Paths of one task.
     pub(crate) fn paths(&self, key: InstanceKey, server_uid: &str) -> TaskPaths {
         self.paths.render(&PathValues {
@@ -146,6 +163,9 @@ impl CompiledTemplate {
         let entry = launch.entry().filter(|_| !self.work.task.is_call);
         if let Some(entry) = entry {
             env.set("HQ_ENTRY", OsStr::from_bytes(entry))?;
+        }
+        for (name, value) in self.params(launch.key) {
+            env.set(&variable(name), OsStr::from_bytes(&value))?;
         }
         for variables in &variant.index_variables {
             let list = index_list(launch, variables.entry, pools);
@@ -214,6 +234,11 @@ impl CompiledVariant {
             index_variables,
         })
     }
+}
+
+/// Arguments with the values of one task.
+pub(crate) fn filled(args: &[ByteText], params: &[(&str, ByteText)]) -> Vec<ByteText> {
+    args.iter().map(|arg| fill(arg, params).into()).collect()
 }
 
 struct SharedEnv(Vec<(OsString, OsString)>);

@@ -152,6 +152,7 @@ impl TemplateSpec {
             stop: StopSpec::default(),
             retry: build_retry(retries, None, None, grow),
             is_call: self.is_call,
+            params: None,
         })
     }
 }

@@ -107,6 +107,8 @@ pub(super) fn template() -> common::TaskTemplate {
         stop: None,
         retry: None,
         is_call: false,
+        params: Vec::new(),
+        params_first: 0,
         args: words.iter().map(|word| word.to_vec().into()).collect(),
         env: vec![variable(b"A", b"B"), variable(b"HQ_X", b"hidden")],
         cwd: b"/w".to_vec().into(),
@@ -132,6 +134,7 @@ pub(super) fn job() -> client::JobDetail {
         finished_unix_ns: Some(START + 11_400_000),
         max_fails: None,
         submits: vec![client::SubmitInfo {
+            params: Vec::new(),
             submit_dir: b"/w".to_vec().into(),
             stream_dir: None,
             is_graph: false,
@@ -142,6 +145,7 @@ pub(super) fn job() -> client::JobDetail {
         workers: vec![worker_ref(1)],
         worker_count: 1,
         failed: vec![client::FailedTask {
+            params: Vec::new(),
             id: 2,
             workers: vec![worker_ref(1)],
             error: "Program terminated with exit code 1.".into(),

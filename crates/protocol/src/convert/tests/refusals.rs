@@ -26,6 +26,7 @@ fn template() -> common::TaskTemplate {
         stop: Default::default(),
         retry: Default::default(),
         is_call: false,
+        params: None,
     };
     (&template).into()
 }

@@ -141,6 +141,7 @@ fn template() -> impl Strategy<Value = TaskTemplate> {
                 stop,
                 retry,
                 is_call,
+                params: None,
             }
         })
 }

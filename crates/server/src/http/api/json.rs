@@ -3,6 +3,7 @@
 use hq_core::autoalloc::ReasonKind;
 use hq_core::id::TaskKey;
 use hq_core::job::TaskTotals;
+use hq_core::params::fill;
 use hq_core::task::TaskState;
 use hq_protocol::client;
 use hq_protocol::common::{self, ResourceDescriptor, resource_item::Kind};
@@ -103,8 +104,13 @@ pub(super) fn task(task: &client::TaskInfo) -> Value {
         client::TaskState::Aborted => "aborted",
     };
     let worker = task.workers.first();
+    let params = task.params.iter();
+    let params: serde_json::Map<String, Value> = params
+        .map(|param| (param.name.clone(), json!(lossy(&param.value))))
+        .collect();
     json!({
         "id": task.id,
+        "params": (!params.is_empty()).then_some(params),
         "state": state,
         "instance": task.instance,
         "crash_count": task.crash_count,
@@ -133,7 +139,16 @@ pub(super) fn task_detail(
     let path = |stdio: Option<&common::Stdio>| stdio.and_then(|stdio| path_of(stdio, cwd));
     let paths = found.paths.as_ref();
     let micros = |usage: client::TaskUsage| usage.user_us.saturating_add(usage.system_us);
-    value["command"] = json!(template.map(command));
+    let params: Vec<(&str, &[u8])> = found
+        .params
+        .iter()
+        .map(|param| (param.name.as_str(), &*param.value))
+        .collect();
+    let filled = |template: &common::TaskTemplate| -> Vec<String> {
+        let args = template.args.iter();
+        args.map(|arg| lossy(&fill(arg, &params))).collect()
+    };
+    value["command"] = json!(template.map(filled));
     value["env"] = own
         .map(|variable| json!([lossy(&variable.name), lossy(&variable.value)]))
         .collect();

@@ -219,6 +219,10 @@ fn has(task: &TaskInfo, page: &TaskPageReply, text: &str) -> bool {
         || task.workers.iter().any(|worker| is_in(&worker.hostname))
         || task.error.as_deref().is_some_and(is_in)
         || (task.entry.as_deref()).is_some_and(|entry| is_in(&String::from_utf8_lossy(entry)))
+        || task
+            .params
+            .iter()
+            .any(|param| is_in(&String::from_utf8_lossy(&param.value)))
         || template.is_some_and(|template| is_in(&shape::command(template).join(" ")))
 }
 

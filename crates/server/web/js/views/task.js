@@ -117,6 +117,7 @@ function factsOf(found, now) {
   /** @type {[string, string | null, boolean?][]} */
   const rows = [
     ["command", found.command ? plain(found.command.map(quoted).join(" ")) : null, true],
+    ["parameters", found.params === null ? null : plain(Object.entries(found.params).map(([name, value]) => `${name}=${value}`).join(", ")), true],
     ["entry", found.entry === null ? null : plain(found.entry), true],
     ["directory", found.cwd === null ? null : plain(found.cwd), true],
     ["resources", plain(found.resources)],
