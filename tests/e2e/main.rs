@@ -34,6 +34,7 @@ mod options;
 mod ordinary_user;
 mod output_modes;
 mod owners;
+mod parameters;
 mod queues;
 mod reattach;
 mod resources;

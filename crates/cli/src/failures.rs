@@ -13,6 +13,8 @@ pub(crate) struct Failed {
     pub(crate) host: String,
     /// How it ended.
     pub(crate) error: String,
+    /// Names and values of its parameters.
+    pub(crate) params: Vec<(String, String)>,
 }
 
 /// Tasks that failed alike.
@@ -28,6 +30,8 @@ pub(crate) struct Group {
     pub(crate) tasks: Vec<u32>,
     /// Where they ran.
     pub(crate) hosts: BTreeSet<String>,
+    /// Parameters that have the same value in all of them.
+    pub(crate) params: Vec<(String, String)>,
 }
 
 impl Group {
@@ -102,7 +106,9 @@ pub(crate) fn group(failed: &[Failed], said: &BTreeMap<u32, Option<String>>) -> 
                 words: words.flatten(),
                 tasks: Vec::new(),
                 hosts: BTreeSet::new(),
+                params: one.params.clone(),
             });
+        group.params.retain(|pair| one.params.contains(pair));
         group.tasks.push(one.task);
         group.hosts.insert(one.host.clone());
     }
@@ -124,6 +130,10 @@ mod tests {
             task,
             host: format!("n{}", task % 2),
             error: error.to_owned(),
+            params: vec![
+                ("lr".to_owned(), "0.1".to_owned()),
+                ("seed".to_owned(), task.to_string()),
+            ],
         };
         let exit = "Program terminated with exit code 2.";
         let all = [
@@ -162,6 +172,8 @@ mod tests {
             .map(|(reason, tasks, hosts)| (reason.to_owned(), tasks, hosts))
             .collect();
         assert_eq!(shown, expected);
+        let params: Vec<usize> = groups.iter().map(|group| group.params.len()).collect();
+        assert_eq!(params, [1, 2, 2, 2, 2], "what all of a group have");
     }
 
     #[test]
@@ -174,6 +186,7 @@ mod tests {
                     7 => "Program terminated with exit code 3.".to_owned(),
                     _ => "Program terminated with exit code 1.".to_owned(),
                 },
+                params: Vec::new(),
             })
             .collect();
         let read = to_read(&failed, 200);

@@ -12,6 +12,7 @@ pub(crate) mod array;
 pub(crate) mod coupling;
 pub(crate) mod duration;
 pub(crate) mod notify;
+pub(crate) mod param;
 pub(crate) mod request;
 pub(crate) mod resource;
 pub(crate) mod retry;

@@ -15,6 +15,7 @@ use crate::parse::after::{AfterArg, parse_after};
 use crate::parse::array::parse_id_array;
 use crate::parse::duration::parse_duration;
 use crate::parse::notify::parse_notify_target;
+use crate::parse::param::{ParamArg, parse_param};
 use crate::parse::request::{RequestAmount, parse_named_request, parse_request};
 use crate::parse::retry::{RetryOn, parse_retry_grow, parse_retry_on, parse_signal};
 use crate::parse::value::{
@@ -40,6 +41,15 @@ pub(crate) struct TaskOptions {
     /// One task for each item of a JSON array; the task finds its item in HQ_ENTRY
     #[arg(long, value_name = "FILE")]
     pub(crate) from_json: Option<PathBuf>,
+
+    /// One task for each combination of values, such as `lr=0.1,0.01` and `seed=1-100`; may be repeated
+    ///
+    /// `{lr}` in arguments and in paths becomes the value of the task, which is also in HQ_PARAM_LR. Values stand between
+    /// commas; `1-100`, `0-1:0.25` and `10-1:-1` are ranges, `@FILE` stands for the lines of a file, and what is in double
+    /// quotes is one text. With `+` in front a parameter does not make combinations but goes along with the one before:
+    /// `--param size=1,2 --param +mem=4,8`. The last parameter changes fastest.
+    #[arg(long, value_name = "NAME=VALUES", value_parser = param_parser(), conflicts_with_all = ["each_line", "from_json"])]
+    pub(crate) param: Vec<ParamArg>,
 
     /// Cpus of each task, such as `4`, `"8 compact!"` or `all` [default: 1]
     ///
@@ -151,6 +161,10 @@ pub(crate) struct TaskOptions {
 
 fn stdio_parser() -> impl TypedValueParser<Value = StdioArg> {
     OsStringValueParser::new().try_map(|text| parse_stdio(&text))
+}
+
+fn param_parser() -> impl TypedValueParser<Value = ParamArg> {
+    OsStringValueParser::new().try_map(|text| parse_param(&text))
 }
 
 fn env_parser() -> impl TypedValueParser<Value = EnvPair> {
@@ -299,7 +313,7 @@ pub(crate) struct SubmitArgs {
 
     /// Start each task as soon as the task with its id in this job has finished, or ended in any way
     ///
-    /// Without --array, --each-line and --from-json there is one task for each task of that job.
+    /// Without --array, --each-line, --from-json and --param there is one task for each task of that job.
     #[arg(long, value_name = "JOB[:ok|any]", value_parser = parse_after)]
     pub(crate) after_each: Option<AfterArg>,
 

@@ -24,6 +24,8 @@ mod stream;
 mod task;
 mod worker;
 
+pub(crate) use task::add_params;
+
 /// Prints JSON.
 pub(crate) struct JsonOutput;
 

@@ -3,6 +3,8 @@
 use hq_core::job::{JobState, TaskTotals};
 use hq_protocol::{client, common};
 
+use super::format::lossy;
+
 /// Words of a job's state.
 pub(crate) const fn job_state_name(state: JobState) -> &'static str {
     match state {
@@ -140,6 +142,15 @@ pub(crate) fn stdio_path(path: &[u8], cwd: &[u8], job: u32) -> String {
 /// Kind of a standard stream; a kind of a newer server counts as none.
 pub(crate) fn stdio_kind(stdio: &common::Stdio) -> common::stdio::Kind {
     common::stdio::Kind::try_from(stdio.kind).unwrap_or(common::stdio::Kind::None)
+}
+
+/// Parameters of a task in one line: `lr=0.1, seed=3`.
+pub(crate) fn params_text(params: &[client::Param]) -> String {
+    let pairs = params.iter();
+    let pairs: Vec<String> = pairs
+        .map(|param| format!("{}={}", param.name, lossy(&param.value)))
+        .collect();
+    pairs.join(", ")
 }
 
 /// Policy of a request; a policy of a newer server counts as compact.

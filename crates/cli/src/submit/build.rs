@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use hq_core::growth::{GrowSpec, memory};
 use hq_core::id::JobId;
+use hq_core::params::Params;
 use hq_core::range::IdArray;
 use hq_core::resource::amount::UNITS_PER_WHOLE;
 use hq_core::resource::request::{RequestVariants, ResourceRequest};
@@ -18,6 +19,7 @@ use hq_core::template::{
 };
 
 use super::entries::{EntryList, read_json, read_lines};
+use super::params::{self, fill_name, tells_apart, without};
 use super::placeholder::{self, PathRole};
 use super::{PreparedSubmit, SubmitContext, default_output};
 use crate::args::submit::TaskOptions;
@@ -64,14 +66,19 @@ pub(crate) fn build(
     let requests = build_requests(&options)?;
     let grow = (options.retry_grow, options.retries);
     let grow = build_grow(grow, &requests, options.time_limit)?;
-    let target = build_target(&options, &command, attach)?;
-    let (ids, entries) = build_ids(&options, default_ids)?;
+    let params = params::build(&options.param)?;
+    let target = build_target(&options, &command, attach, params.as_deref())?;
+    let (ids, entries) = build_ids(&options, default_ids, params.as_deref())?;
     let count = match &ids {
         ArrayIds::Given(ids) => ids.len(),
         ArrayIds::Next(count) => *count,
     };
     let mut warnings = Vec::new();
-    let paths = build_paths(&options, context, count, &mut warnings)?;
+    if let Some(params) = &params {
+        params::check_stream(&options, params)?;
+        params::warn_about_misspelled(&command, &options, params, &mut warnings);
+    }
+    let paths = build_paths(&options, params.as_deref(), context, count, &mut warnings)?;
     let env = build_env(&options.env, &mut warnings);
     let template = TaskTemplate {
         args: command.into_iter().map(into_bytes).collect(),
@@ -94,7 +101,7 @@ pub(crate) fn build(
             grow,
         ),
         is_call: false,
-        params: None,
+        params,
     };
     let spec = SubmitSpec {
         target,
@@ -228,12 +235,14 @@ fn build_target(
     options: &TaskOptions,
     command: &[OsString],
     attach: Option<u32>,
+    params: Option<&Params>,
 ) -> CliResult<SubmitTarget> {
     let Some(job) = attach else {
         let name = options
             .name
             .clone()
             .unwrap_or_else(|| default_name(command));
+        let name = params.map_or_else(|| name.clone(), |params| fill_name(&name, params));
         return Ok(SubmitTarget::NewJob {
             name: name.into(),
             max_fails: options.max_fails,
@@ -263,7 +272,11 @@ fn default_name(command: &[OsString]) -> String {
 fn build_ids(
     options: &TaskOptions,
     default_ids: Option<IdArray>,
+    params: Option<&Params>,
 ) -> CliResult<(ArrayIds, Option<Entries>)> {
+    if let Some(params) = params {
+        return Ok((params::ids(params, options.array.as_ref())?, None));
+    }
     let list = if let Some(path) = &options.each_line {
         tracing::info!("Reading file: {}", path.display());
         read_lines(path)?
@@ -300,6 +313,7 @@ struct Paths {
 
 fn build_paths(
     options: &TaskOptions,
+    params: Option<&Params>,
     context: SubmitContext<'_>,
     count: u32,
     warnings: &mut Vec<String>,
@@ -312,21 +326,23 @@ fn build_paths(
     let is_streamed = options.stream.is_some();
     let stdout = raw_stdio(options.stdout.as_ref(), "stdout", is_streamed, context);
     let stderr = raw_stdio(options.stderr.as_ref(), "stderr", is_streamed, context);
-    refuse_misspelled(cwd, PathRole::Cwd)?;
+    let plain_cwd = without(cwd, params);
+    refuse_misspelled(&plain_cwd, PathRole::Cwd)?;
     for (spec, role) in [(&stdout, PathRole::Stdout), (&stderr, PathRole::Stderr)] {
         if let StdioSpec::File { path, .. } = spec {
-            refuse_misspelled(path, role)?;
-            warnings.extend(placeholder::unknown_warning(path, role));
+            let path = without(path, params);
+            refuse_misspelled(&path, role)?;
+            warnings.extend(placeholder::unknown_warning(&path, role));
         }
     }
-    warnings.extend(placeholder::unknown_warning(cwd, PathRole::Cwd));
+    warnings.extend(placeholder::unknown_warning(&plain_cwd, PathRole::Cwd));
     let resolver = PathResolver::new(cwd, context);
     let paths = Paths {
         stdout: resolver.stdio(stdout),
         stderr: resolver.stdio(stderr),
         cwd: resolver.cwd.clone().into(),
     };
-    warn_about_files(&paths, count, context, warnings);
+    warn_about_files(&paths, params, count, context, warnings);
     Ok(paths)
 }
 
@@ -354,11 +370,13 @@ pub(crate) fn check_cwd(cwd: &[u8]) -> CliResult<()> {
 
 fn warn_about_files(
     paths: &Paths,
+    params: Option<&Params>,
     count: u32,
     context: SubmitContext<'_>,
     warnings: &mut Vec<String>,
 ) {
-    let has_task_id = |path: &[u8]| placeholder::contains(path, "TASK_ID");
+    let has_task_id =
+        |path: &[u8]| placeholder::contains(path, "TASK_ID") || tells_apart(path, params);
     let mut files = 0;
     for (name, spec) in [("stdout", &paths.stdout), ("stderr", &paths.stderr)] {
         let StdioSpec::File { path, .. } = spec else {

@@ -6,13 +6,15 @@
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use clap::Parser;
+use hq_core::range::IdArray;
 
 use crate::args::submit::{DirectivesMode, TaskOptions};
 use crate::error::{CliError, CliResult};
 use crate::import;
+use crate::parse::param::ParamArg;
 
 /// Only this much of a script is looked at, in bytes.
 const HEAD_LEN: usize = 32 * 1024;
@@ -233,12 +235,12 @@ fn shebang_words(head: &[u8]) -> Vec<OsString> {
 
 /// Adds what `extra` (the directives) says to `base` (the command line), which wins.
 fn merge(base: &mut TaskOptions, extra: TaskOptions) {
-    // These three are alternatives of one choice, and so are the two ways to ask for nodes.
-    if base.array.is_none() && base.each_line.is_none() && base.from_json.is_none() {
-        base.array = extra.array;
-        base.each_line = extra.each_line;
-        base.from_json = extra.from_json;
-    }
+    merge_tasks(
+        base,
+        (extra.array, extra.each_line, extra.from_json),
+        extra.param,
+    );
+    // The two ways to ask for nodes are alternatives of one choice.
     let asks_for_nodes = base.nodes.is_some_and(|count| count > 0);
     let asks_for_share = base.cpus.is_some() || base.pin.is_some();
     if !asks_for_nodes {
@@ -273,6 +275,33 @@ fn merge(base: &mut TaskOptions, extra: TaskOptions) {
     base.stream = base.stream.take().or(extra.stream);
     base.crash_limit = base.crash_limit.or(extra.crash_limit);
     base.max_fails = base.max_fails.or(extra.max_fails);
+}
+
+/// Which tasks there are: `--array`, `--each-line` and `--from-json` are alternatives of one choice.
+fn merge_tasks(
+    base: &mut TaskOptions,
+    (array, each_line, from_json): (Option<IdArray>, Option<PathBuf>, Option<PathBuf>),
+    params: Vec<ParamArg>,
+) {
+    let has_entries = base.each_line.is_some() || base.from_json.is_some();
+    // An array of a script without parameters knows nothing of combinations.
+    if base.array.is_none() && !has_entries && (base.param.is_empty() || !params.is_empty()) {
+        base.array = array;
+        base.each_line = each_line;
+        base.from_json = from_json;
+    }
+    // Neither the command line nor a script has both, so these are another choice.
+    if has_entries {
+        return;
+    }
+    let own = std::mem::replace(&mut base.param, params);
+    for param in own {
+        // In the place of the script's, so that what goes along with it still does.
+        match base.param.iter_mut().find(|known| known.name == param.name) {
+            Some(known) => *known = param,
+            None => base.param.push(param),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -333,6 +362,38 @@ mod tests {
         let env: Vec<_> = base.env.iter().map(|p| (&*p.name, &*p.value)).collect();
         assert_eq!(env, [(&b"A"[..], &b"1"[..]), (b"B", b"3")]);
         assert_eq!((base.resource.len(), base.cpus.is_some()), (1, true));
+    }
+
+    #[test]
+    fn parameters_of_the_command_line_take_the_place_of_those_of_the_script() {
+        let script = b"#HQ --param a=1,2 --param +b=x,y --array 0-1\n";
+        let merged = |words: &[&str]| {
+            let mut base = DirectiveLine::try_parse_from(words).expect("valid").options;
+            merge(&mut base, parse_options("f", script).expect("valid"));
+            let names = base
+                .param
+                .iter()
+                .map(|param| (param.name.clone(), param.is_along));
+            (names.collect::<Vec<_>>(), base.array.is_some())
+        };
+        let name = |name: &str, is_along| (name.to_owned(), is_along);
+        assert_eq!(
+            merged(&["--param", "c=1", "--param", "a=7,8"]),
+            (
+                vec![name("a", false), name("b", true), name("c", false)],
+                true
+            )
+        );
+        assert_eq!(merged(&["--each-line", "f"]), (Vec::new(), false));
+        let mut base = DirectiveLine::try_parse_from(["--param", "a=1"])
+            .expect("valid")
+            .options;
+        merge(
+            &mut base,
+            parse_options("f", b"#HQ --array 1-9\n").expect("valid"),
+        );
+        assert!(base.array.is_none() && base.param.len() == 1);
+        assert!(parse_options("f", b"#HQ --param a=1 --each-line x\n").is_err());
     }
 
     #[test]

@@ -18,7 +18,8 @@ pub(crate) struct EntryList {
 }
 
 impl EntryList {
-    fn push(&mut self, entry: &[u8]) {
+    /// Adds one at the end.
+    pub(crate) fn push(&mut self, entry: &[u8]) {
         self.data.extend_from_slice(entry);
         // What does not fit here is refused in the end, because the lengths do not add up.
         let length = u32::try_from(entry.len()).unwrap_or(u32::MAX);

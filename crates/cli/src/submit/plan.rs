@@ -2,12 +2,14 @@
 
 use std::os::unix::ffi::OsStrExt;
 
+use hq_core::id::TaskId;
+use hq_core::params::fill;
 use hq_core::resource::amount::Amount;
 use hq_core::resource::request::ResourceRequest;
 use hq_core::template::{
     ArrayIds, ArraySpec, GraphSpec, StdioSpec, SubmitBody, SubmitSpec, SubmitTarget, TaskTemplate,
 };
-use hq_protocol::common;
+use hq_protocol::{client, common};
 
 use super::build::PathResolver;
 use super::placeholder;
@@ -44,6 +46,8 @@ pub(crate) struct PlannedTask {
     pub(crate) stdout: Option<String>,
     pub(crate) stderr: Option<String>,
     pub(crate) entry: Option<String>,
+    /// Values of parameters.
+    pub(crate) params: Vec<client::Param>,
     pub(crate) deps: Vec<u32>,
 }
 
@@ -173,9 +177,12 @@ fn planned(
     context: SubmitContext<'_>,
 ) -> PlannedTask {
     let number = id.to_string();
+    let params = template.params.as_deref();
+    let params = params.map_or_else(Vec::new, |params| params.values(TaskId(id)));
     let of_task = |path: &[u8]| {
         let values: &[(&str, &[u8])] = &[("TASK_ID", number.as_bytes()), ("INSTANCE_ID", b"0")];
-        placeholder::replace(path, values)
+        // Last: what a value contains is no placeholder.
+        fill(&placeholder::replace(path, values), &params)
     };
     let resolver = PathResolver::new(&of_task(&template.cwd), context);
     let cwd = resolver.cwd();
@@ -195,11 +202,22 @@ fn planned(
     };
     PlannedTask {
         id,
-        command: template.args.iter().map(|arg| lossy(arg)).collect(),
+        command: template
+            .args
+            .iter()
+            .map(|arg| lossy(&fill(arg, &params)))
+            .collect(),
         stdout: stdio(&template.stdout),
         stderr: stdio(&template.stderr),
         cwd: lossy(&cwd),
         entry,
+        params: params
+            .into_iter()
+            .map(|(name, value)| client::Param {
+                name: name.to_owned(),
+                value: value.into_vec().into(),
+            })
+            .collect(),
         deps,
     }
 }

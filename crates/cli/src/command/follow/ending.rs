@@ -15,7 +15,7 @@ use crate::dashboard::model::clean;
 use crate::error::{CliError, CliResult, exit};
 use crate::output::console::error_line;
 use crate::output::format::cut;
-use crate::output::view::job_state;
+use crate::output::view::{job_state, params_text};
 use crate::parse::selector::one_job;
 
 /// Jobs that are named one by one.
@@ -167,7 +167,14 @@ fn line(
     }
     let said = said.map(|said| cut(said, ERROR_MAX).unwrap_or_else(|| said.to_owned()));
     let said = said.map_or_else(String::new, |said| format!(": {said}"));
-    text.push_str(&format!("; task {}: {error}{said}; {look}", task.id));
+    let params = match params_text(&task.params) {
+        params if params.is_empty() => params,
+        params => format!(" ({})", cut(&params, ERROR_MAX).unwrap_or(params)),
+    };
+    text.push_str(&format!(
+        "; task {}{params}: {error}{said}; {look}",
+        task.id
+    ));
     text
 }
 
@@ -197,6 +204,15 @@ mod tests {
             error: "Program terminated with exit code 1.".to_owned(),
             ..client::FailedTask::default()
         };
+        let with_params = client::FailedTask {
+            params: vec![client::Param {
+                name: "lr".to_owned(),
+                value: b"0.1".to_vec().into(),
+            }],
+            ..task.clone()
+        };
+        let text = line(&failed, Some(&with_params), None);
+        assert!(text.contains("; task 3 (lr=0.1): Program"), "{text}");
         assert_eq!(
             line(&failed, Some(&task), None),
             "Job 28 failed: 1 of 10 tasks failed, 1 of 10 tasks were aborted; task 3: Program terminated with exit code 1; \

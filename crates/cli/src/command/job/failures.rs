@@ -17,7 +17,7 @@ use crate::dashboard::model::clean;
 use crate::error::CliResult;
 use crate::failures::{Failed, Group, group, to_read};
 use crate::output::console::Console;
-use crate::output::format::joined_ids;
+use crate::output::format::{joined_ids, lossy};
 use crate::output::json::write_value;
 use crate::output::view::hostnames;
 use crate::text::fit;
@@ -67,10 +67,17 @@ async fn failed_tasks(client: &mut Client, job: u32) -> CliResult<Vec<Failed>> {
     });
     while let Some(request) = next.take() {
         let page = client.task_page(request.clone()).await?;
-        failed.extend(page.tasks.into_iter().map(|task| Failed {
-            task: task.id,
-            host: hostnames(&task.workers).next().unwrap_or("?").to_owned(),
-            error: task.error.unwrap_or_default(),
+        failed.extend(page.tasks.into_iter().map(|task| {
+            Failed {
+                task: task.id,
+                host: hostnames(&task.workers).next().unwrap_or("?").to_owned(),
+                error: task.error.unwrap_or_default(),
+                params: task
+                    .params
+                    .into_iter()
+                    .map(|param| (param.name, lossy(&param.value)))
+                    .collect(),
+            }
         }));
         next = page
             .next_cursor
@@ -148,6 +155,13 @@ fn write(
             "          task{plural} {} on {hosts}",
             fit(&tasks, IDS_WIDTH)
         )?;
+        if !group.params.is_empty() {
+            let pairs = group.params.iter();
+            let pairs: Vec<String> = pairs
+                .map(|(name, value)| format!("{name}={value}"))
+                .collect();
+            writeln!(out, "          with {}", clean(&pairs.join(", ")))?;
+        }
     }
     if let Some(task) = groups.first().and_then(|group| group.tasks.first()) {
         writeln!(
@@ -177,14 +191,22 @@ fn shape(job: &client::JobSummary, groups: &[Group], read: usize) -> Value {
     let rows: Vec<Value> = groups
         .iter()
         .map(|group| {
-            json!({
+            let mut value = json!({
                 "count": group.tasks.len(),
                 "error": group.error,
                 "last_words": group.words,
                 "is_read": group.is_read,
                 "tasks": joined_ids(group.tasks.iter().copied()),
                 "hosts": group.hosts,
-            })
+            });
+            if !group.params.is_empty() {
+                let params = group.params.iter();
+                let map: serde_json::Map<String, Value> = params
+                    .map(|(name, value)| (name.clone(), json!(value)))
+                    .collect();
+                value["params"] = map.into();
+            }
+            value
         })
         .collect();
     json!({

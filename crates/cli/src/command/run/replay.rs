@@ -49,6 +49,7 @@ pub(super) struct ReplayOptions {
 pub(super) struct Failure {
     pub(super) task: u32,
     pub(super) entry: Option<String>,
+    pub(super) params: Vec<client::Param>,
     pub(super) error: String,
     /// Last lines of its standard error.
     pub(super) tail: Vec<String>,
@@ -260,6 +261,7 @@ impl Printer {
         self.failures.shown.push(Failure {
             task: task.id,
             entry: self.entries.of(task.id),
+            params: task.params.clone(),
             error: task.error.clone().unwrap_or_default(),
             tail,
         });

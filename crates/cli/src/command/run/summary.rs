@@ -12,7 +12,8 @@ use crate::command::Context;
 use crate::error::{CliResult, exit};
 use crate::output::console::error_line;
 use crate::output::format::{printable, short_words};
-use crate::output::json::write_value;
+use crate::output::json::{add_params, write_value};
+use crate::output::view::params_text;
 
 /// How the run ended.
 pub(super) struct Summary {
@@ -92,10 +93,10 @@ impl Summary {
             short_words(self.elapsed)
         );
         for failure in &self.failures.shown {
-            let entry = failure
-                .entry
-                .as_deref()
-                .map(|entry| format!(" ({})", printable(entry)));
+            let params = params_text(&failure.params);
+            let params = (!params.is_empty()).then_some(params.as_str());
+            let entry = params.or(failure.entry.as_deref());
+            let entry = entry.map(|entry| format!(" ({})", printable(entry)));
             let _ = writeln!(
                 text,
                 "Task {}{} failed: {}",
@@ -128,12 +129,14 @@ impl Summary {
             .shown
             .iter()
             .map(|failure| {
-                json!({
+                let mut value = json!({
                     "entry": failure.entry,
                     "error": failure.error,
                     "stderr": failure.tail,
                     "task": failure.task,
-                })
+                });
+                add_params(&mut value, &failure.params);
+                value
             })
             .collect();
         json!({
@@ -159,6 +162,7 @@ mod tests {
 
     fn summary() -> Summary {
         let failure = |task| Failure {
+            params: Vec::new(),
             task,
             entry: Some("/missing".to_owned()),
             error: "Program terminated with exit code 1.".to_owned(),

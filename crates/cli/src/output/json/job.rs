@@ -115,10 +115,11 @@ impl JobInfoSink for JobInfos<'_> {
 
 fn submit_value(submit: &client::SubmitInfo, job: u32) -> Value {
     if !submit.is_graph {
-        let template = submit
-            .templates
-            .first()
-            .map(|template| definition(template, Some(job)));
+        let template = submit.templates.first().map(|template| {
+            let mut value = definition(template, Some(job));
+            task::add_params(&mut value, &submit.params);
+            value
+        });
         return json!({ "array": template });
     }
     let definitions: Vec<Value> = submit

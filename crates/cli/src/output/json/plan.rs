@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::job::definition;
+use super::task::add_params;
 use crate::submit::plan::{Plan, PlannedTask};
 
 /// Everything that would be submitted.
@@ -44,7 +45,7 @@ pub(super) fn value(plan: &Plan) -> Value {
 }
 
 fn task(task: &PlannedTask) -> Value {
-    json!({
+    let mut value = json!({
         "id": task.id,
         "command": task.command,
         "cwd": task.cwd,
@@ -52,5 +53,7 @@ fn task(task: &PlannedTask) -> Value {
         "stderr": task.stderr,
         "entry": task.entry,
         "deps": task.deps,
-    })
+    });
+    add_params(&mut value, &task.params);
+    value
 }

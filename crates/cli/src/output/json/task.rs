@@ -36,7 +36,20 @@ pub(super) fn task(info: &client::TaskInfo) -> Value {
     if state == client::TaskState::Failed {
         value["error"] = json!(info.error.clone().unwrap_or_default());
     }
+    add_params(&mut value, &info.params);
     value
+}
+
+/// Names and values of parameters, where there are some: documented in `docs/jobs.md`.
+pub(crate) fn add_params(value: &mut Value, params: &[client::Param]) {
+    if params.is_empty() {
+        return;
+    }
+    let pairs = params.iter();
+    let map: serde_json::Map<String, Value> = pairs
+        .map(|param| (param.name.clone(), json!(lossy(&param.value))))
+        .collect();
+    value["params"] = map.into();
 }
 
 /// What `-v` adds to a task object; documented in `docs/retries.md`.

@@ -312,6 +312,13 @@ fn add_definition(grid: &mut Grid, submit: &client::SubmitInfo, job: u32) {
     grid.field("Pin", template::pin(task));
     grid.field("Priority", task.priority.to_string());
     grid.field("Command", template::command(task));
+    if !submit.params.is_empty() {
+        let params = submit.params.iter();
+        let lines: Vec<String> = params
+            .map(|param| format!("{}: {}", param.name, lossy(&param.value)))
+            .collect();
+        grid.field("Parameters", lines.join("\n"));
+    }
     let stdio_path = |bytes: &[u8]| view::stdio_path(bytes, &task.cwd, job);
     grid.field("Stdout", template::stdio(task.stdout.as_ref(), stdio_path));
     grid.field("Stderr", template::stdio(task.stderr.as_ref(), stdio_path));
@@ -331,14 +338,20 @@ fn write_failed(
     if count == 0 {
         return Ok(());
     }
-    let mut grid = Grid::horizontal(look, &["Task ID", "Worker", "Error"], 0);
+    let has_params = job.failed.iter().any(|task| !task.params.is_empty());
+    let header = ["Task ID", "Worker", "Error", "Parameters"];
+    let mut grid = Grid::horizontal(look, &header[..if has_params { 4 } else { 3 }], 0);
     for task in &job.failed {
         let workers: Vec<&str> = hostnames(&task.workers).collect();
-        grid.row([
+        let mut cells: Vec<Text> = vec![
             task.id.to_string().into(),
             workers.join("\n").into(),
             Text::colored(task.error.as_str(), task_color(client::TaskState::Failed)),
-        ]);
+        ];
+        if has_params {
+            cells.push(view::params_text(&task.params).into());
+        }
+        grid.row(cells);
     }
     grid.write(out)?;
     let shown = job.failed.len();

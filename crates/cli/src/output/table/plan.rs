@@ -6,6 +6,7 @@ use super::grid::{Grid, Look};
 use super::template;
 use crate::import::shell_text;
 use crate::output::Out;
+use crate::output::view::params_text;
 use crate::submit::plan::{Plan, PlannedTask};
 
 /// Workers that are named.
@@ -67,6 +68,9 @@ fn task_text(task: &PlannedTask) -> String {
             .as_ref()
             .map(|entry| format!("HQ_ENTRY: {entry}")),
     );
+    if !task.params.is_empty() {
+        lines.push(format!("parameters: {}", params_text(&task.params)));
+    }
     if !task.deps.is_empty() {
         let deps: Vec<String> = task.deps.iter().map(u32::to_string).collect();
         lines.push(format!("after tasks: {}", deps.join(", ")));

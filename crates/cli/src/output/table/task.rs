@@ -3,13 +3,14 @@
 use std::io;
 use std::time::Duration;
 
+use hq_core::params::fill;
 use hq_protocol::{client, common};
 
 use super::grid::{Grid, Look, Text, task_color};
 use super::job::state_cell;
 use super::template;
 use crate::output::format::{cut, elapsed, local_seconds, lossy, memory, peak_memory, short_words};
-use crate::output::view::hostnames;
+use crate::output::view::{hostnames, params_text};
 use crate::output::{Out, TaskInfoSink, TaskListSink, TaskListView};
 
 /// Characters of an error in `task list`.
@@ -21,22 +22,19 @@ const INFO_ERROR_MAX: usize = 237;
 /// `task list`. A table cannot be written before its widest cell is known, so rows are collected.
 pub(super) struct TaskLists<'a> {
     out: Out<'a>,
-    grid: Grid,
+    look: Look,
+    /// Cells of each task, and its parameters.
+    rows: Vec<(Vec<Text>, String)>,
     view: TaskListView,
     is_cut: bool,
 }
 
 impl<'a> TaskLists<'a> {
     pub(super) fn new(out: Out<'a>, look: Look, view: TaskListView) -> Self {
-        let header = ["Job ID", "Task ID", "State", "Worker", "Makespan", "Error"];
-        let grid = if view.is_single_job {
-            Grid::horizontal(look, &header[1..], 1)
-        } else {
-            Grid::horizontal(look, &header, 2)
-        };
         Self {
             out,
-            grid,
+            look,
+            rows: Vec::new(),
             view,
             is_cut: false,
         }
@@ -63,13 +61,30 @@ impl TaskListSink for TaskLists<'_> {
             if !self.view.is_single_job {
                 cells.insert(0, page.job.to_string().into());
             }
-            self.grid.row(cells);
+            self.rows.push((cells, params_text(&task.params)));
         }
         Ok(())
     }
 
-    fn finish(mut self: Box<Self>) -> io::Result<bool> {
-        self.grid.write(self.out)?;
+    fn finish(self: Box<Self>) -> io::Result<bool> {
+        let mut header = vec!["Job ID", "Task ID", "State", "Worker", "Makespan", "Error"];
+        // Tables of tasks without parameters stay as they are.
+        let has_params = self.rows.iter().any(|(_, params)| !params.is_empty());
+        if has_params {
+            header.push("Parameters");
+        }
+        let mut grid = if self.view.is_single_job {
+            Grid::horizontal(self.look, &header[1..], 1)
+        } else {
+            Grid::horizontal(self.look, &header, 2)
+        };
+        for (mut cells, params) in self.rows {
+            if has_params {
+                cells.push(params.into());
+            }
+            grid.row(cells);
+        }
+        grid.write(self.out)?;
         Ok(self.is_cut)
     }
 }
@@ -132,7 +147,10 @@ impl<'a> TaskInfos<'a> {
         let mut grid = Grid::vertical(self.look);
         grid.field("Task ID", task.id.to_string());
         grid.field("State", state_cell(task));
-        grid.field("Command", template::command(definition));
+        if !task.params.is_empty() {
+            grid.field("Parameters", params_text(&task.params));
+        }
+        grid.field("Command", template::command(&filled(definition, task)));
         grid.field("Environment", template::environment(definition));
         grid.field("Worker", workers.join("\n"));
         grid.field("Start", local(task.started_unix_ns));
@@ -157,6 +175,20 @@ impl<'a> TaskInfos<'a> {
             grid.field("Attempts", attempts(task));
         }
         grid.write(self.out)
+    }
+}
+
+/// What a task was asked to do, with its parameters.
+fn filled(definition: &common::TaskTemplate, task: &client::TaskInfo) -> common::TaskTemplate {
+    let params: Vec<(&str, &[u8])> = task
+        .params
+        .iter()
+        .map(|param| (param.name.as_str(), &*param.value))
+        .collect();
+    let args = definition.args.iter();
+    common::TaskTemplate {
+        args: args.map(|arg| fill(arg, &params).into()).collect(),
+        ..definition.clone()
     }
 }
 
