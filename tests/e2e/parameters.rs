@@ -161,6 +161,11 @@ fn scripts_and_runs_have_parameters_and_a_dry_run_shows_them() {
         "exit $((2 - {n}))",
     ]);
     run.exits_with(1).says("Task 0 (n=1) failed");
+    // Lines about failures do not repeat a whole value.
+    let long = format!("--param=n={}", "x".repeat(10_000));
+    let failed = env.hq(&["run", &long, "--", "false"]).exits_with(1);
+    let text = failed.stderr;
+    assert!(text.contains("(n=xxx") && text.len() < 1_000, "{text}");
 }
 
 #[test]

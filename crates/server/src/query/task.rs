@@ -24,6 +24,9 @@ const PAGE_MAX: u32 = 4_096;
 /// Different templates of a page with their definitions, 5 µs each.
 const TEMPLATES_MAX: usize = 512;
 
+/// Bytes of a value of a parameter beside an error.
+const SHORT_VALUE_MAX: usize = 100;
+
 /// Cursor of a page: submit in the high half, index or position in the low one.
 fn cursor(high: u32, low: u32) -> u64 {
     u64::from(high) << 32 | u64::from(low)
@@ -231,6 +234,20 @@ fn params(template: &SharedTemplate, id: TaskId) -> Vec<client::Param> {
     values.map(param).collect()
 }
 
+/// The same in few words: of very many ended tasks in one message, and for lines about failures, which show no more.
+fn short_params(template: &SharedTemplate, id: TaskId) -> Vec<client::Param> {
+    let mut params = params(template, id);
+    for param in &mut params {
+        // A value may be as long as an argument.
+        if param.value.len() > SHORT_VALUE_MAX {
+            let mut value = param.value[..SHORT_VALUE_MAX].to_vec();
+            value.extend_from_slice("…".as_bytes());
+            param.value = value.into();
+        }
+    }
+    params
+}
+
 /// Everything but paths, parameters and definition.
 fn describe(state: &ServerState, submit: &Submit, slot: TaskSlot, id: TaskId) -> client::TaskInfo {
     let task_state = submit
@@ -350,7 +367,7 @@ pub(super) fn failed(state: &ServerState, job: &Job, task: TaskId) -> Option<cli
         error: submit.tasks.outcome(slot.index)?.error_text(),
         params: submit
             .template(slot.index)
-            .map_or_else(Vec::new, |template| params(template, task)),
+            .map_or_else(Vec::new, |template| short_params(template, task)),
     })
 }
 
@@ -370,7 +387,7 @@ pub(super) fn ended(
     // Nobody asks what the others had.
     let failed = submit.template(slot.index).filter(|_| info.error.is_some());
     Some(client::EndedTask {
-        params: failed.map_or_else(Vec::new, |template| params(template, task)),
+        params: failed.map_or_else(Vec::new, |template| short_params(template, task)),
         id: info.id,
         state: info.state,
         error: info.error,
