@@ -58,6 +58,12 @@ def make_spec(options: Dict[str, Any]) -> Dict[str, Any]:
         spec["retry_grow"] = options["retry_grow"]
     if options["resources"]:
         amounts = {name: str(amount) for name, amount in options["resources"].items()}
+        nodes = amounts.pop("nodes", None)
+        if nodes is not None:
+            if amounts:
+                raise ValueError(f"nodes are reserved whole, with all that they have: leave out {', '.join(sorted(amounts))}")
+            spec["requests"] = [{"n_nodes": int(nodes)}]
+            return spec
         if "cpus" not in amounts:
             amounts["cpus"] = "1"
         spec["requests"] = [{"resources": amounts}]
