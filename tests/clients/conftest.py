@@ -1,0 +1,122 @@
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "python/tests"))
+
+from cluster import HQ, Cluster, wait_for  # noqa: E402
+
+__all__ = ["Engine", "wait_for"]
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "slow: left out of the short form")
+
+
+@pytest.fixture(autouse=True)
+def in_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+class Engine(Cluster):
+    """A server with workers, and what an engine that uses it sees: the variables, the program, files of the test."""
+
+    def __init__(self, path):
+        super().__init__(path)
+        self.path = path
+        self.server = None
+        # Engines look for `hq` in the path, and may keep settings at home.
+        self.bin = path / "bin"
+        self.bin.mkdir()
+        (self.bin / "hq").symlink_to(HQ)
+        self.env = {
+            **os.environ,
+            "HQ_SERVER_DIR": str(self.dir),
+            "PATH": f"{self.bin}:{os.environ['PATH']}",
+            "HOME": str(path),
+        }
+
+    def start_server(self, *args):
+        self.server = super().start_server(*args)
+        return self.server
+
+    def restart_server(self):
+        """The server is killed, and another one goes on with its work."""
+        self.server.kill()
+        self.server.wait()
+        return self.start_server("--resume")
+
+    def run(self, command, timeout=300, **options):
+        return subprocess.run(
+            command, env=self.env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=timeout, **options
+        )
+
+    def begin(self, command, **options):
+        """A process in a session of its own, whose output is in `process.log`."""
+        log = open(self.path / f"engine-{len(self.processes)}.log", "w+b")
+        process = subprocess.Popen(
+            command, env=self.env, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True, **options
+        )
+        process.log = log
+        return process
+
+    def said(self, process):
+        process.log.seek(0)
+        return process.log.read().decode(errors="replace")
+
+    def ends(self, process, seconds=120):
+        """Exit code and output of a process that was begun."""
+        try:
+            code = process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            raise AssertionError(f"does not end: {self.said(process)}") from None
+        return code, self.said(process)
+
+    def ask_json(self, *args):
+        import json
+
+        return json.loads(self.ask("--output-mode", "json", *args).stdout)
+
+
+@pytest.fixture
+def engine(tmp_path):
+    made = Engine(tmp_path)
+    made.start_server()
+    made.start_worker(4)
+    made.start_worker(4)
+    yield made
+    made.end()
+
+
+def restart_when(engine, condition):
+    """Kills the server once something has happened, on a thread: the engine is waited for meanwhile."""
+
+    def then():
+        wait_for(condition, "the workflow is under way")
+        engine.restart_server()
+
+    thread = threading.Thread(target=then)
+    thread.start()
+    return thread
+
+
+def processes_with(word):
+    """Ids of processes with a word in their command line."""
+    found = []
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                line = Path("/proc", entry, "cmdline").read_bytes()
+            except OSError:
+                continue
+            if word.encode() in line and int(entry) != os.getpid():
+                found.append(int(entry))
+    return found
