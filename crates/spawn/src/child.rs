@@ -3,7 +3,7 @@
 //! The parent has other threads, and in most backends the child shares its memory. So everything here is a plain
 //! system call on data that was prepared before: no allocation, no lock, no formatting, no panic path, no value
 //! that would be dropped. The only memory written is the child's own stack, the [`ChildReport`] and what it tells of
-//! its [`Home`]; not `errno`, because the thread that created it may be awake (see `raw.rs`). The child leaves by
+//! its [`CpuPin`]; not `errno`, because the thread that created it may be awake (see `raw.rs`). The child leaves by
 //! `execve` or `exit_group`.
 //!
 //! Descriptors: where the kernel has `close_range` the child starts on its parent's descriptor table and takes a
@@ -30,12 +30,12 @@ use core::ffi::{CStr, c_char, c_int, c_long, c_uint, c_void};
 use core::ptr;
 
 use crate::error::Stage;
-use crate::placement::Home;
-use crate::plan::Leads;
+use crate::placement::CpuPin;
+use crate::plan::ProcessGroup;
 use crate::raw::{self, KernelRlimit, int};
 use crate::signal::{KernelSigset, SIGSET_BYTES};
 
-/// What a child that could not execute its program leaves behind.
+/// Report of a child that could not execute its program.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct ChildReport {
@@ -95,14 +95,14 @@ pub(crate) struct ChildPlan<'a> {
     pub(crate) reset_signals: KernelSigset,
     /// Those that are left to do after a clone that has reset what has a handler.
     pub(crate) ignored_signals: KernelSigset,
-    pub(crate) leads: Leads,
+    pub(crate) process_group: ProcessGroup,
     /// 0 for none.
     pub(crate) death_signal: c_int,
     /// The launcher's process id.
     pub(crate) parent: libc::pid_t,
     pub(crate) affinity: &'a [usize],
     /// The thread that was held to its CPU for the clone, and the child with it.
-    pub(crate) home: Option<Home<'a>>,
+    pub(crate) pin: Option<CpuPin<'a>>,
     pub(crate) umask: Option<u32>,
     pub(crate) rlimits: &'a [(c_uint, KernelRlimit)],
     pub(crate) nice: Option<c_int>,
@@ -142,13 +142,13 @@ enum Never {}
 
 fn run(plan: &ChildPlan<'_>) -> Result<Never, Failure> {
     reset_dispositions(plan.reset_signals);
-    match plan.leads {
-        Leads::Nothing => {}
-        Leads::Group => {
+    match plan.process_group {
+        ProcessGroup::Inherit => {}
+        ProcessGroup::New => {
             // SAFETY: plain numbers; 0 is the caller.
             unsafe { call(Stage::Group, libc::SYS_setpgid, [0; 5]) }?;
         }
-        Leads::Session => {
+        ProcessGroup::NewSession => {
             // SAFETY: setsid takes nothing.
             unsafe { call(Stage::Session, libc::SYS_setsid, [0; 5]) }?;
         }
@@ -293,13 +293,12 @@ fn set_limit(resource: c_uint, limit: &KernelRlimit) -> Result<(), Failure> {
 
 /// Lets the child and the thread that created it run where they may; see `placement.rs`.
 fn leave_home(plan: &ChildPlan<'_>) -> Result<(), Failure> {
-    let Some(home) = &plan.home else {
+    let Some(pin) = &plan.pin else {
         return Ok(());
     };
     // If it is refused the thread does it itself when it wakes up.
-    home.released
-        .set(set_affinity(home.thread, home.mask).is_ok());
-    if plan.affinity.is_empty() && set_affinity(0, home.mask).is_err() {
+    pin.released.set(set_affinity(pin.thread, pin.mask).is_ok());
+    if plan.affinity.is_empty() && set_affinity(0, pin.mask).is_err() {
         /// For when none of the former CPUs is allowed any more.
         static EVERYWHERE: [usize; 1024] = [usize::MAX; 1024];
         set_affinity(0, &EVERYWHERE)?;

@@ -46,7 +46,7 @@ pub enum LauncherError {
     /// A system call failed.
     #[error("start the launcher: {step}")]
     Os {
-        /// What was being set up.
+        /// The step that failed.
         step: &'static str,
         /// The operating system's answer.
         #[source]
@@ -55,7 +55,7 @@ pub enum LauncherError {
     /// The forced backend does not exist.
     #[error("choose a spawn backend: expected one of {expected}, found {found:?}")]
     UnknownBackend {
-        /// What was asked for.
+        /// The name that was asked for.
         found: String,
         /// The accepted names.
         expected: &'static str,
@@ -65,7 +65,7 @@ pub enum LauncherError {
     BackendUnavailable {
         /// Its name.
         backend: &'static str,
-        /// What is missing.
+        /// The missing feature.
         reason: &'static str,
     },
     /// A strategy needs something that this build or caller does not provide.
@@ -73,7 +73,7 @@ pub enum LauncherError {
     StrategyUnavailable {
         /// Its name.
         strategy: &'static str,
-        /// What is missing.
+        /// The missing feature.
         reason: &'static str,
     },
 }

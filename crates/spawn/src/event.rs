@@ -1,4 +1,4 @@
-//! What a launcher reports: a started child, a spawn that failed, a child that ended.
+//! Events of a launcher: a started child, a spawn that failed, a child that ended.
 //!
 //! Plain values only. Nothing here knows how a child is created or waited for. For one token the order is
 //! always `Started` before `Exited`, and either `Failed` or `Exited` is the last event of that token. `Stalled` and
@@ -64,7 +64,7 @@ impl fmt::Display for ExitStatus {
     }
 }
 
-/// What the kernel accounted to a child and to the descendants it waited for.
+/// Resource usage that the kernel accounted to a child and to the descendants it waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ResourceUsage {
     /// Largest resident set in KiB.
@@ -132,7 +132,7 @@ pub enum Event {
         token: Token,
         /// Exit status or signal.
         status: ExitStatus,
-        /// What it used.
+        /// Its resource usage.
         usage: ResourceUsage,
         /// When the spawn began.
         started: MonotonicNs,

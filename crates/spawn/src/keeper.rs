@@ -36,7 +36,7 @@ use crate::procfs::{self, Families, Process};
 use crate::signal;
 use crate::sys::{self, WaitFor};
 
-/// What the front calls itself, so that a kill by the program's name does not meet it.
+/// Process name of the front, so that a kill by the program's name does not hit it.
 pub(crate) const FRONT_NAME: &std::ffi::CStr = c"hq-keeper";
 
 /// How long descendants are killed before giving up on those that cannot die (uninterruptible waits).
@@ -53,7 +53,7 @@ const HUNG_LOOK: libc::timespec = libc::timespec {
     tv_nsec: 0,
 };
 
-/// What such a worker has to last: the threads of a healthy one end within a millisecond of it.
+/// Grace period for such a worker: the threads of a healthy one end within a millisecond of each other.
 const HUNG_WORKER_PATIENCE: Duration = Duration::from_millis(200);
 
 /// Pause between two rounds of killing. SIGKILL takes effect within a fraction of a millisecond.
@@ -67,7 +67,7 @@ pub(crate) fn is_halted() -> bool {
     HALTED.load(Ordering::Acquire)
 }
 
-/// What the worker process knows about its front process.
+/// The worker process's view of its front process.
 #[derive(Debug)]
 pub struct KeeperContext {
     /// Process id of the front, the process that was started.
@@ -95,7 +95,7 @@ pub enum KeeperError {
     /// A system call failed.
     #[error("set up the keeper process: {step}")]
     Os {
-        /// What was being set up.
+        /// The step that failed.
         step: &'static str,
         /// The operating system's answer.
         #[source]
@@ -385,7 +385,7 @@ fn hung_end_of(worker: libc::pid_t) -> Option<ExitStatus> {
         .then(|| procfs::exit_status(worker).unwrap_or(ExitStatus::Code(128 + libc::SIGKILL)))
 }
 
-/// Reaps ended children; answers with the worker's status if it is among them.
+/// Reaps ended children; returns the worker's status if it is among them.
 fn reap_until(worker: libc::pid_t) -> Option<ExitStatus> {
     while let Ok(Some(waited)) = sys::wait(WaitFor::OwnThread, libc::WNOHANG) {
         if waited.pid == worker {

@@ -16,7 +16,7 @@
 //! soft limit of that task, and gives its own tasks a lower one: so those that it loses still name their outermost
 //! launcher in their hard limit.
 //!
-//! What carries the label of a task is killed with the task. So no two tasks of one process may have the same one, whichever of
+//! A process that carries the label of a task is killed with the task. So no two tasks of one process may have the same one, whichever of
 //! its launchers has created them and however many there have been: the tasks of all launchers are counted together, and
 //! where the count begins again it leaves out those that still live.
 
@@ -71,7 +71,7 @@ fn numbers() -> MutexGuard<'static, Numbers> {
     NUMBERS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What one task and all that it starts are known by. No other task of this process gets the same until it is dropped.
+/// Identifies one task and all processes that it starts. No other task of this process gets the same label until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Label {
     limit: KernelRlimit,

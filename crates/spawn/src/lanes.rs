@@ -21,7 +21,7 @@ pub struct Lane(pub u64);
 pub(crate) struct Job {
     pub(crate) token: Token,
     pub(crate) plan: SpawnPlan,
-    /// What it waits behind.
+    /// Lane whose earlier requests it waits for.
     pub(crate) lane: Option<Lane>,
     /// Those that hang at the same places.
     pub(crate) kin: Kin,

@@ -1,4 +1,4 @@
-//! What tasks of a killed launcher left behind, ended when the next one starts on the machine.
+//! Ends processes that tasks of a killed launcher left behind, when the next launcher starts on the machine.
 //!
 //! A launcher that is killed together with its front process (see [`crate::keeper`]) can end nothing any more. Its
 //! direct children die by their parent-death signal; what those have started lives on, on CPUs that are handed out
@@ -57,7 +57,7 @@ impl Launched {
 pub struct Ended {
     /// Process id.
     pub pid: u32,
-    /// What the process called itself.
+    /// Name of the process (`comm`).
     pub program: String,
 }
 

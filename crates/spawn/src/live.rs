@@ -66,9 +66,9 @@ pub(crate) struct Running {
     /// Whether it leads a process group of its own.
     pub(crate) leader: bool,
     pub(crate) marker: Option<Vec<u8>>,
-    /// What everything that it starts inherits: see `label.rs`.
+    /// Label that its descendants inherit: see `label.rs`.
     pub(crate) label: Option<Label>,
-    /// What waits for its end.
+    /// Lane whose next request waits for its end.
     pub(crate) lane: Option<Lane>,
     /// It was sent SIGKILL while it was being created, as far as was known: alone, without what it may have started.
     pub(crate) killed_early: bool,
@@ -92,7 +92,7 @@ enum State {
     Running(Running),
 }
 
-/// What a spawner thread is creating right now, for those who want to end it.
+/// The child that a spawner thread is creating right now, for callers that want to end it.
 ///
 /// The kernel writes the number of the child's pidfd before the child runs, while the spawner thread sleeps until
 /// the child executes its program. A child that hangs on the way there (opening a fifo, or a file on a dead server)
@@ -161,16 +161,16 @@ struct Slot {
     is_doomed: bool,
 }
 
-/// What happens to a child at a deadline.
+/// Action on a child at a deadline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Step {
     /// It gets SIGKILL.
     Kill,
-    /// What still exists by now cannot be killed.
+    /// Reports the child as unkillable if it still exists.
     Report,
 }
 
-/// What is due, in buffers that are used again.
+/// Due actions, in buffers that are reused.
 #[derive(Debug, Default)]
 pub(crate) struct Due {
     /// Running children that get SIGKILL.
@@ -189,7 +189,7 @@ impl Due {
 /// When a child in creation gets SIGKILL again: the first one may have come before there was a process.
 const KILL_AGAIN: Duration = Duration::from_millis(100);
 
-/// All children that have not been handed to the reaper for their last rites.
+/// All children that have not been handed to the reaper yet.
 #[derive(Debug)]
 pub(crate) struct Table {
     slots: Vec<Slot>,
@@ -197,7 +197,7 @@ pub(crate) struct Table {
     by_token: HashMap<Token, usize>,
     /// Process ids of children that were taken out and have not been reaped yet.
     ending: Vec<libc::pid_t>,
-    /// What happens to children when. May name children that have ended meanwhile.
+    /// Deadlines of children; may name children that have ended meanwhile.
     deadlines: BinaryHeap<Reverse<(Instant, Key, Step)>>,
     /// How long after SIGKILL a child that still exists is reported.
     unkillable_after: Duration,
@@ -333,7 +333,7 @@ impl Table {
         }
     }
 
-    /// Plans the end of a child: schedules SIGKILL and answers with the child and the signal to send now.
+    /// Plans the end of a child: schedules SIGKILL and returns the child and the signal to send now.
     pub(crate) fn terminate(
         &mut self,
         token: Token,

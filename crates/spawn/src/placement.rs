@@ -9,7 +9,7 @@
 //!
 //! That costs a few system calls, and there is nothing to win while every process finds an idle CPU anyway. So threads
 //! are held only while the short children of the thread have to wait for a CPU, which their ends tell: see
-//! [`Crowding`].
+//! [`CpuPressure`].
 //!
 //! Both get the mask back that the thread had. One that may run on every CPU of its control group gets a mask of all
 //! ones: the kernel keeps a mask that was set, and would apply that of today to a group that has got more CPUs since.
@@ -19,16 +19,16 @@ use std::cell::Cell;
 use crate::event::{MonotonicNs, ResourceUsage};
 use crate::sys;
 
-/// What an ended child tells of the machine, in nanoseconds.
+/// Times of an ended child, in nanoseconds; together they show how busy the machine is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Life {
-    /// From the begin of its creation until its end was noticed.
+pub(crate) struct ChildTimes {
+    /// From the beginning of its creation until its end was noticed.
     pub(crate) lived: u64,
-    /// How long of that it was on a CPU.
+    /// Time on a CPU.
     pub(crate) on_cpu: u64,
 }
 
-impl Life {
+impl ChildTimes {
     pub(crate) const fn new(
         started: MonotonicNs,
         ended: MonotonicNs,
@@ -47,28 +47,28 @@ impl Life {
 /// Two moving averages: of the time that children were on a CPU, and of the rest of their lives. A child that sleeps
 /// looks like one that waits; it costs such children nothing that counts.
 #[derive(Debug, Clone, Copy)]
-struct Crowding {
+struct CpuPressure {
     on_cpu: u64,
     off_cpu: u64,
     is_crowded: bool,
 }
 
-impl Crowding {
-    /// The last so many children count.
+impl CpuPressure {
+    /// Number of children that the averages remember.
     const CHILDREN: u64 = 64;
     /// One child counts at most this much, so that a long one is not remembered for long.
     const LIFE_MAX_NS: u64 = 5_000_000;
-    /// What creating a process and noticing its end take at most on a machine with nothing else to do.
+    /// Longest time that creating a process and noticing its end take on an idle machine.
     const OVERHEAD_NS: u64 = 100_000;
 
-    /// Of a machine that nothing is known of. Holding threads where it is of no use costs little, and the opposite much.
+    /// Initial state. Pinning threads where it does not help costs little; not pinning where it would help costs much.
     const UNKNOWN: Self = Self {
         on_cpu: 0,
         off_cpu: 0,
         is_crowded: true,
     };
 
-    fn learn(&mut self, life: Life) {
+    fn learn(&mut self, life: ChildTimes) {
         let average = |average: u64, new: u64| {
             (average * (Self::CHILDREN - 1) + new.min(Self::LIFE_MAX_NS)) / Self::CHILDREN
         };
@@ -80,9 +80,9 @@ impl Crowding {
     }
 }
 
-/// What has to be undone after a clone on the thread's own CPU.
+/// Affinity that the child restores after a clone on the thread's own CPU.
 #[derive(Debug)]
-pub(crate) struct Home<'a> {
+pub(crate) struct CpuPin<'a> {
     /// The thread that is held.
     pub(crate) thread: libc::pid_t,
     /// Where it and its child may run, as the kernel takes it.
@@ -102,7 +102,7 @@ pub(crate) struct Placement {
     known: Option<(Vec<usize>, bool)>,
     /// Whether it works here: not once it was refused.
     usable: bool,
-    crowding: Crowding,
+    pressure: CpuPressure,
 }
 
 /// CPUs of the first mask; a machine with more answers that it is too short.
@@ -120,7 +120,7 @@ impl Placement {
             one: Vec::new(),
             known: None,
             usable: true,
-            crowding: Crowding::UNKNOWN,
+            pressure: CpuPressure::UNKNOWN,
         };
         let mut cpus = CPUS;
         while cpus <= CPUS_MAX {
@@ -138,8 +138,8 @@ impl Placement {
 
     /// Holds the calling thread, the one this was made for, to the CPU it runs on. `None` if that is of no use or
     /// not possible; it is not held then.
-    pub(crate) fn hold(&mut self) -> Option<Home<'_>> {
-        if !self.usable || !self.crowding.is_crowded || sys::affinity(&mut self.mask).is_err() {
+    pub(crate) fn hold(&mut self) -> Option<CpuPin<'_>> {
+        if !self.usable || !self.pressure.is_crowded || sys::affinity(&mut self.mask).is_err() {
             return None;
         }
         let cpus: usize = self
@@ -164,7 +164,7 @@ impl Placement {
             }
             return None;
         }
-        Some(Home {
+        Some(CpuPin {
             thread: self.thread,
             mask: &self.mask,
             released: Cell::new(false),
@@ -193,8 +193,8 @@ impl Placement {
     }
 
     /// Takes in how a child of this thread fared.
-    pub(crate) fn learn(&mut self, life: Life) {
-        self.crowding.learn(life);
+    pub(crate) fn learn(&mut self, life: ChildTimes) {
+        self.pressure.learn(life);
     }
 
     /// Lets the calling thread run where it might before, after a child that did not get to it.
@@ -219,8 +219,8 @@ mod tests {
         mask
     }
 
-    fn life(lived_us: u64, on_cpu_us: u64) -> Life {
-        Life {
+    fn life(lived_us: u64, on_cpu_us: u64) -> ChildTimes {
+        ChildTimes {
             lived: lived_us * 1000,
             on_cpu: on_cpu_us * 1000,
         }
@@ -228,14 +228,14 @@ mod tests {
 
     #[test]
     fn threads_are_held_while_children_wait_for_a_cpu() {
-        let mut crowding = Crowding::UNKNOWN;
+        let mut pressure = CpuPressure::UNKNOWN;
         // As measured with `/bin/true`: alone on the machine, beside busy programs, and there with held threads.
         let (alone, crowded, held) = (life(880, 780), life(2_500, 880), life(1_200, 780));
         let mut after = |children, life| {
             for _ in 0..children {
-                crowding.learn(life);
+                pressure.learn(life);
             }
-            crowding.is_crowded
+            pressure.is_crowded
         };
         assert!(!after(64, alone));
         assert!(after(64, crowded));
@@ -249,12 +249,12 @@ mod tests {
     fn a_thread_is_held_to_one_cpu_and_released() {
         let before = allowed();
         let mut placement = Placement::new();
-        let Some(home) = placement.hold() else {
+        let Some(pin) = placement.hold() else {
             let cpus: u32 = before.iter().map(|word| word.count_ones()).sum();
             assert_eq!(cpus, 1, "not held although there is a choice");
             return;
         };
-        assert_eq!(home.thread, sys::gettid());
+        assert_eq!(pin.thread, sys::gettid());
         let held = allowed();
         assert_eq!(held.iter().map(|word| word.count_ones()).sum::<u32>(), 1);
         placement.release();
@@ -269,8 +269,8 @@ mod tests {
         let mut placement = Placement::new();
         // As if the machine had more CPUs than the group.
         placement.online = CPUS_MAX;
-        if let Some(home) = placement.hold() {
-            assert!(home.mask.iter().all(|word| *word == usize::MAX));
+        if let Some(pin) = placement.hold() {
+            assert!(pin.mask.iter().all(|word| *word == usize::MAX));
             placement.release();
         } else {
             let cpus: u32 = widest.iter().map(|word| word.count_ones()).sum();

@@ -102,12 +102,15 @@ pub struct Rlimit {
     pub hard: u64,
 }
 
-/// What a child is the leader of.
+/// Process group and session of a child.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Leads {
-    Nothing,
-    Group,
-    Session,
+pub(crate) enum ProcessGroup {
+    /// Those of the parent.
+    Inherit,
+    /// A process group of its own in the parent's session.
+    New,
+    /// A session of its own, and so a process group.
+    NewSession,
 }
 
 /// The caller's own work before a child is created, which may ask whether the child is still wanted. A failure names the
@@ -152,7 +155,7 @@ pub struct SpawnPlan {
     pub(crate) stdin: Stdio,
     pub(crate) stdout: Stdio,
     pub(crate) stderr: Stdio,
-    pub(crate) leads: Leads,
+    pub(crate) process_group: ProcessGroup,
     pub(crate) death_signal: Option<i32>,
     pub(crate) affinity: Option<CpuSet>,
     pub(crate) umask: Option<u32>,
@@ -177,7 +180,7 @@ impl SpawnPlan {
             stdin: Stdio::Null,
             stdout: Stdio::Null,
             stderr: Stdio::Null,
-            leads: Leads::Session,
+            process_group: ProcessGroup::NewSession,
             death_signal: Some(libc::SIGKILL),
             affinity: None,
             umask: None,
@@ -232,7 +235,11 @@ impl SpawnPlan {
     /// [`SpawnPlan::marker`] attributes its orphans to it.
     #[must_use]
     pub const fn new_session(mut self, yes: bool) -> Self {
-        self.leads = if yes { Leads::Session } else { Leads::Nothing };
+        self.process_group = if yes {
+            ProcessGroup::NewSession
+        } else {
+            ProcessGroup::Inherit
+        };
         self
     }
 
@@ -243,7 +250,7 @@ impl SpawnPlan {
     /// found by a [`SpawnPlan::marker`] only.
     #[must_use]
     pub const fn new_group(mut self) -> Self {
-        self.leads = Leads::Group;
+        self.process_group = ProcessGroup::New;
         self
     }
 

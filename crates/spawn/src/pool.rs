@@ -17,7 +17,7 @@ use crate::kin::Kin;
 use crate::lanes::{Job, Lane, Lanes};
 use crate::live::{InFlight, Key, Running, Termination};
 use crate::mechanism::Backend;
-use crate::placement::Life;
+use crate::placement::ChildTimes;
 use crate::plan::SpawnPlan;
 use crate::prepare::Common;
 use crate::probe::Features;
@@ -54,14 +54,14 @@ struct Queue {
     /// Requests behind others.
     lanes: Lanes,
     /// Threads that wait for the end of a child of theirs and may be called away.
-    minders: Vec<Arc<Minder>>,
+    waiters: Vec<Arc<ChildWaiter>>,
     /// Nothing starts before this time: the machine is short of something.
     paused_until: Option<Instant>,
     /// Successive transient failures.
     failures: u32,
     /// Creations under way, a thread each; those that hang included.
     at_work: Vec<AtWork>,
-    /// What resembles those that hang, each once.
+    /// Keys of the creations that hang, each once.
     suspects: Vec<Kin>,
     /// Threads that create a process now, and how many may. Those that hang do not count.
     active: usize,
@@ -90,16 +90,16 @@ struct AtWork {
     is_stalled: bool,
 }
 
-/// How a thread that waits for the end of its last child is called away.
+/// Waits for the end of a thread's last child, and lets the pool interrupt that wait when there is other work.
 #[derive(Debug)]
-pub(crate) struct Minder(OwnedFd);
+pub(crate) struct ChildWaiter(OwnedFd);
 
-impl Minder {
+impl ChildWaiter {
     pub(crate) fn new() -> io::Result<Self> {
         sys::eventfd().map(Self)
     }
 
-    /// Waits for the end of a child, by the number of its pidfd, or until called. Answers whether the child ended.
+    /// Waits for the end of a child, by the number of its pidfd, or until called. Returns whether the child ended.
     pub(crate) fn wait(&self, pidfd: RawFd) -> bool {
         let (ended, called) = sys::wait_either(pidfd, self.0.as_fd());
         if called {
@@ -171,8 +171,8 @@ impl Queue {
     }
 }
 
-/// Runs a closure on some other thread, soon.
-pub(crate) type Lend = Box<dyn Fn(Box<dyn FnOnce() + Send>) + Send + Sync>;
+/// Runs a closure on another thread, soon.
+pub(crate) type RunOnThread = Box<dyn Fn(Box<dyn FnOnce() + Send>) + Send + Sync>;
 
 /// Where the threads come from.
 pub(crate) enum Threads {
@@ -183,13 +183,13 @@ pub(crate) enum Threads {
         not(feature = "tokio"),
         expect(dead_code, reason = "only tokio lends threads")
     )]
-    Borrowed(Lend),
+    Borrowed(RunOnThread),
 }
 
-/// What a thread of the pool does, with a stack for its children, until there is nothing for it any more.
+/// Main function of a thread of the pool, with a stack for its children; returns when there is no more work for the thread.
 pub(crate) type Work = fn(&Arc<Pool>, ChildStack);
 
-/// What a thread does next.
+/// Next action of a thread.
 pub(crate) enum Next {
     Job {
         job: Box<Job>,
@@ -198,13 +198,13 @@ pub(crate) enum Next {
         alone: bool,
     },
     /// There is nothing to create: wait for the end of the last child.
-    Mind,
+    WaitForChild,
     /// There is something else to do: leave the last child to the reaper.
     HandOver,
     Stop,
 }
 
-/// What became of the last request of a thread.
+/// Result of the last request of a thread.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
     None,
@@ -408,8 +408,8 @@ impl Pool {
     fn call_threads(self: &Arc<Self>, mut queue: MutexGuard<'_, Queue>) {
         let wanted = queue.jobs.len();
         let waking = wanted.min(queue.idle);
-        let keep = queue.minders.len().saturating_sub(wanted - waking);
-        let called = queue.minders.split_off(keep);
+        let keep = queue.waiters.len().saturating_sub(wanted - waking);
+        let called = queue.waiters.split_off(keep);
         let borrowing = match self.source {
             Threads::Dedicated => 0,
             Threads::Borrowed(_) => {
@@ -422,8 +422,8 @@ impl Pool {
         for _ in 0..waking {
             self.work.notify_one();
         }
-        for minder in called {
-            minder.call();
+        for waiter in called {
+            waiter.call();
         }
         for _ in 0..borrowing {
             self.borrow_thread();
@@ -433,7 +433,11 @@ impl Pool {
     /// Reaps and reports children that have ended and were taken out of the table; what waited behind them is
     /// queued. `alone`: the caller asks for the next request itself, nobody needs to be woken for it. Answers how the
     /// last of them fared.
-    pub(crate) fn finish(self: &Arc<Self>, ended: &mut Vec<Running>, alone: bool) -> Option<Life> {
+    pub(crate) fn finish(
+        self: &Arc<Self>,
+        ended: &mut Vec<Running>,
+        alone: bool,
+    ) -> Option<ChildTimes> {
         let mut lanes: Vec<_> = ended.iter().filter_map(|child| child.lane).collect();
         // The consumer may sleep a little while there is more to do.
         let lazily = lanes.len() == ended.len() && {
@@ -476,19 +480,19 @@ impl Pool {
         }
     }
 
-    /// What a thread that waits for its last child is called away by. A borrowed thread never waits for one.
-    pub(crate) fn minder(&self) -> Option<Arc<Minder>> {
+    /// Waiter for a thread that may wait for its last child; `None` for a borrowed thread, which never does.
+    pub(crate) fn waiter(&self) -> Option<Arc<ChildWaiter>> {
         match self.source {
-            Threads::Dedicated => Minder::new().ok().map(Arc::new),
+            Threads::Dedicated => ChildWaiter::new().ok().map(Arc::new),
             Threads::Borrowed(_) => None,
         }
     }
 
     /// The thread does not wait for its child any more.
-    pub(crate) fn stop_minding(&self, minder: &Arc<Minder>) {
+    pub(crate) fn stop_waiting(&self, waiter: &Arc<ChildWaiter>) {
         self.lock()
-            .minders
-            .retain(|other| !Arc::ptr_eq(other, minder));
+            .waiters
+            .retain(|other| !Arc::ptr_eq(other, waiter));
     }
 
     fn borrow_thread(self: &Arc<Self>) {
@@ -548,11 +552,11 @@ impl Pool {
     pub(crate) fn stop(&self) {
         let mut queue = self.lock();
         queue.stop = true;
-        let minders = std::mem::take(&mut queue.minders);
+        let waiters = std::mem::take(&mut queue.waiters);
         drop(queue);
         self.work.notify_all();
-        for minder in minders {
-            minder.call();
+        for waiter in waiters {
+            waiter.call();
         }
     }
 
@@ -562,21 +566,21 @@ impl Pool {
         queue.jobs.len() + queue.delayed.len() + queue.lanes.len()
     }
 
-    /// Waits for the next thing to do. With `minder` the thread has a child to wait for.
+    /// Waits for the next thing to do. With `waiter` the thread has a child to wait for.
     pub(crate) fn next(
         &self,
         outcome: Outcome,
         in_flight: &Arc<InFlight>,
-        minder: Option<&Arc<Minder>>,
+        waiter: Option<&Arc<ChildWaiter>>,
     ) -> Next {
         let mut queue = self.lock();
         self.account(&mut queue, outcome, in_flight);
-        if let Some(minder) = minder {
+        if let Some(waiter) = waiter {
             if queue.stop || !queue.jobs.is_empty() || !queue.delayed.is_empty() {
                 return Next::HandOver;
             }
-            queue.minders.push(Arc::clone(minder));
-            return Next::Mind;
+            queue.waiters.push(Arc::clone(waiter));
+            return Next::WaitForChild;
         }
         loop {
             let resume_at = self.release_delayed(&mut queue);

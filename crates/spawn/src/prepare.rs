@@ -15,13 +15,13 @@ use std::sync::Arc;
 use crate::child::{ChildPlan, ChildReport, Descriptors, StdioStep};
 use crate::error::{SpawnError, Stage};
 use crate::label::Labels;
-use crate::placement::Home;
+use crate::placement::CpuPin;
 use crate::plan::{SpawnPlan, Stdio};
 use crate::raw::{self, KernelRlimit};
 use crate::signal;
 use crate::sys;
 
-/// What all spawns of a launcher have in common.
+/// Settings shared by all spawns of a launcher.
 #[derive(Debug)]
 pub(crate) struct Common {
     /// The launcher's process id.
@@ -78,7 +78,7 @@ impl Scratch {
     /// Prepares `plan` and hands it to `spawn`.
     ///
     /// `found` is the program's path, or `None` to execute the plan's program as given. With `share_descriptors`
-    /// the child may start on the parent's descriptor table. `home`: what the child has to release. `label`: the limit
+    /// the child may start on the parent's descriptor table. `pin`: what the child has to release. `label`: the limit
     /// that everything it starts inherits.
     pub(crate) fn with_child_plan<T>(
         &mut self,
@@ -86,7 +86,7 @@ impl Scratch {
         found: Option<&Arc<CStr>>,
         common: &Common,
         share_descriptors: bool,
-        (home, label): (Option<Home<'_>>, Option<KernelRlimit>),
+        (pin, label): (Option<CpuPin<'_>>, Option<KernelRlimit>),
         spawn: impl FnOnce(&mut ChildPlan<'_>) -> Result<T, SpawnError>,
     ) -> Result<T, SpawnError> {
         let ignored_signals = self.ignored.signals();
@@ -132,14 +132,14 @@ impl Scratch {
             descriptors: descriptors(common, share_descriptors, highest),
             reset_signals: signal::ALL_SIGNALS,
             ignored_signals,
-            leads: plan.leads,
+            process_group: plan.process_group,
             death_signal: plan
                 .death_signal
                 .filter(|_| common.death_signal)
                 .unwrap_or(0),
             parent: common.parent,
             affinity: plan.affinity.as_ref().map_or(&[], |set| set.words()),
-            home,
+            pin,
             umask: plan.umask,
             rlimits: &self.rlimits,
             nice: plan.nice,

@@ -1,4 +1,4 @@
-//! What this kernel, C library and sandbox offer, found out by trying, once per process.
+//! Features of this kernel, C library and sandbox, found by trying, once per process.
 //!
 //! "Not there" (an old kernel, or a seccomp filter that answers ENOSYS or EPERM) is remembered. "Not now" (no
 //! descriptors, no processes) is not: then the next launcher asks again and this one assumes the best.
@@ -16,7 +16,7 @@ use crate::signal::Blocked;
 use crate::stack::ChildStack;
 use crate::sys::{self, WaitFor};
 
-/// What this kernel and sandbox offer for creating processes and waiting for them.
+/// Features of this kernel and sandbox for creating processes and waiting for them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Features {
     /// `clone` honours `CLONE_PIDFD` (Linux 5.2).

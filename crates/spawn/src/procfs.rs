@@ -1,4 +1,4 @@
-//! What `/proc` says about other processes: parents, sessions, environments, children.
+//! Reads `/proc`: parents, sessions, environments and children of other processes.
 //!
 //! Everything read here is out of date when it is looked at. A caller that acts on it pins the process with a pidfd
 //! first and looks again ([`kill_if`]).
@@ -44,7 +44,7 @@ impl Process {
     }
 }
 
-/// What [`parse_stat`] reads.
+/// Fields that [`parse_stat`] reads.
 pub(crate) fn read_stat(pid: libc::pid_t) -> io::Result<Vec<u8>> {
     if pid == sys::getpid() {
         // An emulator of one process writes the file of its process itself, and has it begin a little later than the kernel
@@ -160,7 +160,7 @@ pub(crate) fn has_our_clock(pid: libc::pid_t) -> bool {
     }
 }
 
-/// What `/proc/PID/status` says of a process, readable for everybody.
+/// Fields of `/proc/PID/status`, which everybody may read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Status {
     /// Its real user.

@@ -42,7 +42,7 @@ pub(crate) unsafe fn call(number: c_long, arguments: [usize; 5]) -> Result<usize
     Ok(usize::try_from(result.cast_unsigned()).unwrap_or(usize::MAX))
 }
 
-/// What a child runs. It must not return.
+/// Entry function of a child. It must not return.
 pub(crate) type Entry = extern "C" fn(*mut c_void) -> c_int;
 
 /// `clone` with a stack for the child, which runs `entry(argument)` on it: the child's id, or an error number. With

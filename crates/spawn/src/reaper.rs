@@ -14,7 +14,7 @@ use crate::event::{Event, ExitStatus, ResourceUsage, Token};
 use crate::event_queue::EventQueue;
 use crate::live::{Due, InFlight, Key, Running, Table};
 use crate::orphans::{self, Census, Orphans, Task};
-use crate::placement::Life;
+use crate::placement::ChildTimes;
 use crate::procfs;
 use crate::signal;
 use crate::sys::{self, Epoll, WaitFor, Waited};
@@ -27,7 +27,7 @@ const TIMER: u64 = u64::MAX - 1;
 /// Pause between two looks whether the tracer of an ended child has let go of it: nothing tells of it.
 const HELD_PAUSE: Duration = Duration::from_millis(100);
 
-/// What spawner threads, the reaper and the public front share about children.
+/// State about children that spawner threads, the reaper and the public front share.
 pub(crate) struct Watch {
     table: Mutex<Table>,
     /// Children that have ended and cannot be reaped yet, because somebody traces them. They are not in the table.
@@ -43,7 +43,7 @@ pub(crate) struct Watch {
     stop: AtomicBool,
 }
 
-/// What children are watched by.
+/// Mechanism that notices ends of children.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Means {
     /// A pidfd can be waited for.
@@ -160,7 +160,7 @@ impl Watch {
     /// Reaps children that have ended and reports them. They have been taken out of the table. Those that cannot be
     /// reaped yet stay in `ended`, for [`Watch::hold`]. `lazily`: nobody waits for the news. Returns how the last of
     /// them fared.
-    pub(crate) fn finish(&self, ended: &mut Vec<Running>, lazily: bool) -> Option<Life> {
+    pub(crate) fn finish(&self, ended: &mut Vec<Running>, lazily: bool) -> Option<ChildTimes> {
         let at = sys::monotonic_now();
         let mut orphans = self.orphans();
         let any_running = || !self.table().is_empty();
@@ -187,7 +187,7 @@ impl Watch {
                 return true;
             };
             reaped.push(child.pid);
-            life = Some(Life::new(child.started, at, &waited.usage));
+            life = Some(ChildTimes::new(child.started, at, &waited.usage));
             let counted = leaked.get(&child.token).copied();
             let leaked = counted.unwrap_or_else(|| {
                 if (self.adopting && !self.seeking) || !child.leader {

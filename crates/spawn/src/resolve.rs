@@ -14,7 +14,7 @@ use crate::error::{SpawnError, Stage};
 use crate::plan::SpawnPlan;
 use crate::sys;
 
-/// What `execvp` searches when `PATH` is not set.
+/// Path that `execvp` searches when `PATH` is not set.
 const DEFAULT_PATH: &[u8] = b"/bin:/usr/bin";
 
 /// Programs remembered for one `PATH`, and paths remembered at all. Beyond that the cache starts over: more

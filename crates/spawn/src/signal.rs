@@ -66,7 +66,7 @@ fn ignored() -> KernelSigset {
     })
 }
 
-/// What this process does on a signal, in the kernel's layout, of which the handler is the first word.
+/// Disposition of a signal in the kernel's layout, of which the handler is the first word.
 fn action(signal: libc::c_int) -> Option<[usize; 8]> {
     let mut action = [0; 8];
     // SAFETY: a null new action only queries; `action` is larger than any layout and valid for writes.
@@ -105,7 +105,7 @@ pub(crate) fn block_all() {
     set_mask(ALL_SIGNALS);
 }
 
-/// What a thread that creates processes blocks.
+/// Signals that a thread that creates processes blocks.
 fn spawner_mask() -> KernelSigset {
     match action(libc::SIGCHLD) {
         Some([libc::SIG_DFL, ..]) => ALL_SIGNALS & !only(libc::SIGCHLD),

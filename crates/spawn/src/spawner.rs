@@ -19,8 +19,8 @@ use crate::lanes::Job;
 use crate::live::{InFlight, Key, Running};
 use crate::mechanism::Backend;
 use crate::placement::Placement;
-use crate::plan::{Leads, SpawnPlan, Stdio};
-use crate::pool::{self, Minder, Next, Outcome, Pool};
+use crate::plan::{ProcessGroup, SpawnPlan, Stdio};
+use crate::pool::{self, ChildWaiter, Next, Outcome, Pool};
 use crate::prepare::{self, Scratch};
 use crate::raw::KernelRlimit;
 use crate::resolve::Resolved;
@@ -47,9 +47,9 @@ struct Spawner<'a> {
     /// Pidfds of children that failed before their program ran; see [`InFlight`] for why they are kept a while.
     failed: Vec<OwnedFd>,
     /// The last child, if it is in a lane: this thread waits for its end unless there is something else to do.
-    minded: Option<Minded>,
+    awaited: Option<Minded>,
     /// How this thread is called away from it. `None`: it never waits for one.
-    minder: Option<Arc<Minder>>,
+    waiter: Option<Arc<ChildWaiter>>,
     /// Whether the last child that this thread waited for took less than [`PATIENCE`].
     brief: bool,
     /// Ended children, as buffer.
@@ -72,8 +72,8 @@ impl<'a> Spawner<'a> {
             placement: Placement::new(),
             in_flight: Arc::default(),
             failed: Vec::new(),
-            minded: None,
-            minder: pool.minder(),
+            awaited: None,
+            waiter: pool.waiter(),
             brief: false,
             ended: Vec::new(),
         }
@@ -85,19 +85,19 @@ impl<'a> Spawner<'a> {
         let _mask = signal::Blocked::for_spawner();
         let mut outcome = Outcome::None;
         loop {
-            let minder = self.minder.as_ref().filter(|_| self.minded.is_some());
-            match self.pool.next(outcome, &self.in_flight, minder) {
+            let waiter = self.waiter.as_ref().filter(|_| self.awaited.is_some());
+            match self.pool.next(outcome, &self.in_flight, waiter) {
                 Next::Job { job, key, alone } => {
                     outcome = self.launch(*job, key, alone);
                 }
-                Next::Mind => {
+                Next::WaitForChild => {
                     outcome = Outcome::None;
                     self.mind();
                 }
                 Next::HandOver => {
                     outcome = Outcome::None;
-                    if let Some(minded) = self.minded.take() {
-                        self.have_watched(minded.key);
+                    if let Some(awaited) = self.awaited.take() {
+                        self.have_watched(awaited.key);
                     }
                 }
                 Next::Stop => break,
@@ -114,7 +114,7 @@ impl<'a> Spawner<'a> {
             Err(SpawnError::cancelled())
         } else {
             // Others that wait for a thread must not wait for the end of this child, too.
-            let patience = self.brief && alone && job.lane.is_some() && self.minder.is_some();
+            let patience = self.brief && alone && job.lane.is_some() && self.waiter.is_some();
             let limit = label.as_ref().map(Label::limit);
             self.create(&job.plan, limit, patience.then_some(PATIENCE))
         };
@@ -178,7 +178,7 @@ impl<'a> Spawner<'a> {
             pid,
             pidfd,
             started,
-            leader: job.plan.leads != Leads::Nothing,
+            leader: job.plan.process_group != ProcessGroup::Inherit,
             marker: job.plan.marker,
             label,
             lane: job.lane,
@@ -202,8 +202,8 @@ impl<'a> Spawner<'a> {
         drop(table);
         self.brief = false;
         match pidfd_number {
-            Some(pidfd) if job.lane.is_some() && self.minder.is_some() => {
-                self.minded = Some(Minded { key, pidfd });
+            Some(pidfd) if job.lane.is_some() && self.waiter.is_some() => {
+                self.awaited = Some(Minded { key, pidfd });
             }
             Some(_) => self.have_watched(key),
             None => self.pool.waiter.add(pid, key),
@@ -229,14 +229,14 @@ impl<'a> Spawner<'a> {
 
     /// Waits for the end of the last child, or until there is something else to do.
     fn mind(&mut self) {
-        let (Some(minded), Some(minder)) = (self.minded, &self.minder) else {
+        let (Some(awaited), Some(waiter)) = (self.awaited, &self.waiter) else {
             return;
         };
-        let has_ended = minder.wait(minded.pidfd);
-        self.pool.stop_minding(minder);
+        let has_ended = waiter.wait(awaited.pidfd);
+        self.pool.stop_waiting(waiter);
         if has_ended {
-            self.minded = None;
-            let child = self.pool.watch.table().take(minded.key);
+            self.awaited = None;
+            let child = self.pool.watch.table().take(awaited.key);
             let begun = child.as_ref().map_or(0, |child| child.started.0);
             self.brief = sys::monotonic_now().0.saturating_sub(begun)
                 < u64::try_from(PATIENCE.as_nanos()).unwrap_or(u64::MAX);
@@ -323,33 +323,28 @@ impl<'a> Spawner<'a> {
         let share = pool.backend.shares_descriptors();
         let (in_flight, failed) = (&self.in_flight, &mut self.failed);
         // Only a child that shares this memory can tell that it has released this thread.
-        let home = (pool.backend == Backend::ClonePidfd)
+        let pin = (pool.backend == Backend::ClonePidfd)
             .then(|| self.placement.hold())
             .flatten();
-        let mut held = home.is_some();
-        let result = self.scratch.with_child_plan(
-            plan,
-            found,
-            &pool.common,
-            share,
-            (home, label),
-            |child| {
-                let created = backend::create(
-                    pool.backend,
-                    &pool.features,
-                    child,
-                    stack,
-                    in_flight,
-                    patience,
-                );
-                held &= !child.home.as_ref().is_some_and(|home| home.released.get());
-                created.map_err(|failure| {
-                    failed.extend(failure.pidfd);
-                    let path = prepare::path_of(failure.stage, plan, found);
-                    SpawnError::new(failure.stage, failure.errno, path)
-                })
-            },
-        );
+        let mut held = pin.is_some();
+        let result =
+            self.scratch
+                .with_child_plan(plan, found, &pool.common, share, (pin, label), |child| {
+                    let created = backend::create(
+                        pool.backend,
+                        &pool.features,
+                        child,
+                        stack,
+                        in_flight,
+                        patience,
+                    );
+                    held &= !child.pin.as_ref().is_some_and(|pin| pin.released.get());
+                    created.map_err(|failure| {
+                        failed.extend(failure.pidfd);
+                        let path = prepare::path_of(failure.stage, plan, found);
+                        SpawnError::new(failure.stage, failure.errno, path)
+                    })
+                });
         if held {
             self.placement.release();
         }

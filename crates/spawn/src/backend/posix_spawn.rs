@@ -1,6 +1,6 @@
 //! The C library's `posix_spawn`, for the plans it can express.
 //!
-//! It says that a spawn failed, but not which step. So this file only ever answers with a running process or with
+//! It says that a spawn failed, but not which step. So this file only ever returns a running process or
 //! "no": the caller then makes the process step by step, which either works or names the step.
 #![expect(unsafe_code, reason = "posix_spawn")]
 
@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 
 use super::Created;
 use crate::child::{ChildPlan, Descriptors, StdioStep};
-use crate::plan::Leads;
+use crate::plan::ProcessGroup;
 
 /// Creates a session for the child. In glibc since 2.26 and in musl since 1.1.22; older ones refuse the flag.
 const POSIX_SPAWN_SETSID: c_int = 0x80;
@@ -37,7 +37,7 @@ pub(super) fn spawn(child: &ChildPlan<'_>) -> Option<Created> {
     if child.descriptors != Descriptors::Trust {
         actions.close_from(3)?;
     }
-    let attributes = Attributes::new(child.leads)?;
+    let attributes = Attributes::new(child.process_group)?;
     let mut pid: libc::pid_t = 0;
     // SAFETY: program, argv and envp are valid C strings and null-terminated arrays of such; the actions and
     // attributes are initialised and live until the call returns.
@@ -139,7 +139,7 @@ struct Attributes(libc::posix_spawnattr_t);
 
 impl Attributes {
     /// All signals back to default and unblocked, and a new session or group.
-    fn new(leads: Leads) -> Option<Self> {
+    fn new(process_group: ProcessGroup) -> Option<Self> {
         let mut attributes = MaybeUninit::zeroed();
         // SAFETY: `attributes` is valid for writes.
         let result = unsafe { libc::posix_spawnattr_init(attributes.as_mut_ptr()) };
@@ -160,11 +160,11 @@ impl Attributes {
         let mask = unsafe { libc::posix_spawnattr_setsigmask(&raw mut attributes.0, set.as_ptr()) };
         let flags = libc::POSIX_SPAWN_SETSIGDEF | libc::POSIX_SPAWN_SETSIGMASK;
         let flags = flags
-            | match leads {
-                Leads::Nothing => 0,
+            | match process_group {
+                ProcessGroup::Inherit => 0,
                 // The group's id is 0, as initialised: that of the child.
-                Leads::Group => libc::POSIX_SPAWN_SETPGROUP,
-                Leads::Session => POSIX_SPAWN_SETSID,
+                ProcessGroup::New => libc::POSIX_SPAWN_SETPGROUP,
+                ProcessGroup::NewSession => POSIX_SPAWN_SETSID,
             };
         let flags = libc::c_short::try_from(flags).ok()?;
         // SAFETY: the attributes are initialised.

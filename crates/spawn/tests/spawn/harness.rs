@@ -188,7 +188,7 @@ impl Rig {
         }
     }
 
-    /// Waits until all tokens have ended and answers with their ends.
+    /// Waits until all tokens have ended and returns their ends.
     #[track_caller]
     pub(crate) fn ends(&mut self, tokens: &[Token]) -> HashMap<Token, End> {
         let mut missing: HashSet<Token> = tokens.iter().copied().collect();
@@ -266,7 +266,7 @@ pub(crate) fn eventually<T>(what: &str, mut condition: impl FnMut() -> Option<T>
     }
 }
 
-/// Waits for a file with at least one complete line and answers with its content.
+/// Waits for a file with at least one complete line and returns its content.
 #[track_caller]
 pub(crate) fn eventually_lines(path: &Path, lines: usize) -> Vec<String> {
     eventually(&format!("{lines} lines in {}", path.display()), || {
