@@ -111,7 +111,7 @@ class Bridge:
                 raise ServerGone(f"the bridge to the server is gone: {error}") from error
 
     def _check_process(self) -> None:
-        # Ahead of any lock: whoever held it in the parent does not exist in the child.
+        # Before any lock: a thread that held it in the parent does not exist in the child.
         if os.getpid() != self._pid:
             raise ServerGone("the connection to the server was made before a fork; make another one in this process")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "python"))
 os.environ.setdefault("HQ_BINARY", str(ROOT / "target/debug/hq"))
-# A server of whoever runs the tests is none of theirs.
+# The tests must not use a server of the user who runs them.
 os.environ.pop("HQ_SERVER_DIR", None)
 
 HQ = os.environ["HQ_BINARY"]

@@ -1,4 +1,4 @@
-"""A short game of faults.py: every future settles, whoever is killed."""
+"""A short game of faults.py: every future settles, whichever process is killed."""
 
 import faults
 import pytest

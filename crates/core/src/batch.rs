@@ -188,7 +188,7 @@ pub enum DescriptionError {
     EmptyText(&'static str),
 }
 
-/// The placeholders of an entry as an enum, so that whoever fills them in must have a value for each: one that is
+/// The placeholders of an entry as an enum, so that code that fills them in must have a value for each: one that is
 /// accepted and not filled in would stand in a script as it is.
 macro_rules! placeholders {
     ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $text:literal,)+ }) => {

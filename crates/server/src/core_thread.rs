@@ -303,7 +303,7 @@ impl Core {
             let _ = told.send(());
         });
         self.delivery.when_stored(&self.state, told);
-        self.delivery.hurry();
+        self.delivery.commit_now();
     }
 
     fn on_query(&mut self, now: Now, look: QueryFn) {

@@ -119,8 +119,8 @@ impl Delivery {
     }
 
     /// Somebody waits for the last commit.
-    pub(crate) fn hurry(&self) {
-        self.gate.hurry();
+    pub(crate) fn commit_now(&self) {
+        self.gate.commit_now();
     }
 
     /// Returns when there is something for [`Self::release`].
@@ -252,7 +252,7 @@ impl Delivery {
             self.send(state, wait, message);
         }
         if is_awaited {
-            self.gate.hurry();
+            self.gate.commit_now();
         }
     }
 
@@ -336,7 +336,7 @@ impl Delivery {
         match self.gate.pass(Wait::All, message) {
             Some(message) => self.deliver(state, message),
             // Else the answer would wait as long as the store collects changes for one commit.
-            None => self.gate.hurry(),
+            None => self.gate.commit_now(),
         }
     }
 

@@ -66,9 +66,9 @@ impl<T> StoreGate<T> {
     }
 
     /// Has what messages wait for committed now.
-    pub(crate) fn hurry(&self) {
+    pub(crate) fn commit_now(&self) {
         if let Some(store) = self.store.as_ref().filter(|_| self.gate.is_waiting()) {
-            store.hurry();
+            store.commit_now();
         }
     }
 

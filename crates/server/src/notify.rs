@@ -41,17 +41,17 @@ const PAUSES: [Duration; 4] = [
 /// Longest text of an error that is kept.
 const ERROR_LEN_MAX: usize = 500;
 
-/// Where the core's thread says what is owed.
+/// Sending end of the queue of notifications; the core's thread has it.
 #[derive(Clone)]
 pub(crate) struct Outbox(UnboundedSender<NoticeKey>);
 
-/// Where it is heard.
-pub(crate) struct Owed(UnboundedReceiver<NoticeKey>);
+/// Receiving end of the queue of notifications.
+pub(crate) struct PendingNotifications(UnboundedReceiver<NoticeKey>);
 
-/// Both ends.
-pub(crate) fn outbox() -> (Outbox, Owed) {
+/// Creates the queue of notifications.
+pub(crate) fn outbox() -> (Outbox, PendingNotifications) {
     let (tx, rx) = unbounded_channel();
-    (Outbox(tx), Owed(rx))
+    (Outbox(tx), PendingNotifications(rx))
 }
 
 impl Outbox {
@@ -82,7 +82,12 @@ struct Delivery {
 }
 
 /// Sends until dropped.
-pub(crate) async fn run(core: CoreHandle, relay: Arc<Relay>, mut owed: Owed, server_uid: String) {
+pub(crate) async fn run(
+    core: CoreHandle,
+    relay: Arc<Relay>,
+    mut owed: PendingNotifications,
+    server_uid: String,
+) {
     let server_uid: Arc<str> = server_uid.into();
     let mut running = JoinSet::new();
     let mut queue: Queue<tokio::task::Id, Delivery> = Queue::new();

@@ -57,7 +57,7 @@ pub struct Server {
     workers: WorkerPlane,
     http_parts: HttpParts,
     stops: mpsc::Receiver<Stop>,
-    owed: notify::Owed,
+    owed: notify::PendingNotifications,
     /// Of the core.
     thread: std::thread::JoinHandle<()>,
     /// How far the journal is.

@@ -74,12 +74,12 @@ pub(crate) fn spec_bytes(job: JobId, spec: &SubmitSpec, ids: &IdArray) -> Vec<u8
     message.encode_to_vec()
 }
 
-/// What a worker said of itself, as its message.
+/// Encodes a worker's description of itself as its registration message.
 pub(crate) fn registration_bytes(config: &WorkerConfig) -> Vec<u8> {
     worker::ToServer::from(config).encode_to_vec()
 }
 
-/// The other way.
+/// Inverse of [`registration_bytes`]; `None` if the bytes are damaged.
 pub(crate) fn registration_of(bytes: &[u8]) -> Option<WorkerConfig> {
     match FromWorker::try_from(worker::ToServer::decode(bytes).ok()?).ok()? {
         FromWorker::Register(config, _) => Some(*config),
@@ -87,7 +87,7 @@ pub(crate) fn registration_of(bytes: &[u8]) -> Option<WorkerConfig> {
     }
 }
 
-/// FNV-1a with 64 bits: tells damage, not malice.
+/// FNV-1a with 64 bits: detects corruption, not tampering.
 pub(crate) fn checksum(bytes: &[u8]) -> i64 {
     let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)

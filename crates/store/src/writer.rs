@@ -126,7 +126,7 @@ impl StoreHandle {
     }
 
     /// Somebody waits for what was handed over: it is committed now, not with the next group.
-    pub fn hurry(&self) {
+    pub fn commit_now(&self) {
         // If the writer is gone, its last report said why.
         let _ = self.messages.send(Message::Hurry);
     }

@@ -111,7 +111,7 @@ impl OutputReader {
         })
     }
 
-    /// Looks for what was written since; answers with the size.
+    /// Looks for what was written since; returns the size.
     fn update(&mut self) -> io::Result<u64> {
         let place = &mut self.place;
         match &self.source {
@@ -130,7 +130,7 @@ impl OutputReader {
         }
     }
 
-    /// Appends bytes to `out`; answers with the offset behind them.
+    /// Appends bytes to `out`; returns the offset behind them.
     fn read_at(&self, offset: u64, length: u64, out: &mut Vec<u8>) -> io::Result<u64> {
         match &self.place {
             Place::Nowhere => Ok(offset),

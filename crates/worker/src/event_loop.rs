@@ -30,7 +30,6 @@ use tokio::time::{Instant, Interval, MissedTickBehavior};
 use crate::bounded::{in_time, remove_in_time};
 use crate::clock;
 use crate::config::WorkDir;
-use crate::doubtful::Doubtful;
 use crate::launcher::TaskLauncher;
 use crate::notify::{Notification, NotifySocket};
 use crate::output_service::OutputService;
@@ -38,6 +37,7 @@ use crate::overview::Overviews;
 use crate::registration::RegisteredWorker;
 use crate::reported::Reported;
 use crate::server_link::{ConnectError, Link, Redial, RegisterError, introduce};
+use crate::sigterm_hold::SigtermHold;
 
 /// Why a worker has ended.
 pub type WorkerEnd = ExitReason;
@@ -129,15 +129,15 @@ where
             control: Some(control),
             effects: Vec::new(),
             events: Vec::new(),
-            doubtful: Doubtful::default(),
+            held_ends: SigtermHold::default(),
             reported: Reported::default(),
             end: None,
             next_look: clock::now().mono,
             hung_looks: 0,
         };
         let reason = loop {
-            let woken = event_loop.wait().await;
-            event_loop.turn(woken);
+            let event = event_loop.wait().await;
+            event_loop.handle(event);
             if let Some(reason) = event_loop.end {
                 break reason;
             }
@@ -147,9 +147,9 @@ where
     }
 }
 
-/// What woke the loop.
-enum Woken<S> {
-    News(Vec<LaunchEvent>),
+/// Event for which the loop waits.
+enum LoopEvent<S> {
+    Launcher(Vec<LaunchEvent>),
     Server(Vec<ToWorker>),
     Written,
     ServerLost(Box<str>),
@@ -158,8 +158,8 @@ enum Woken<S> {
     /// The server cannot come back.
     ServerGone,
     Timer,
-    /// Doubtful ends have waited long enough.
-    Certain,
+    /// The ends that are held back have waited long enough.
+    HoldExpired,
     Heartbeat,
     Notify(Notification),
     Output(Box<worker::Output>),
@@ -199,33 +199,33 @@ where
     /// # Cancel safety
     ///
     /// Nothing is lost if the future is dropped.
-    async fn wait(&mut self, redial: &mut Option<Redial<S>>) -> Woken<S> {
+    async fn wait(&mut self, redial: &mut Option<Redial<S>>) -> LoopEvent<S> {
         match self {
             Self::Up(Link { reader, writer, .. }) => {
                 let mut batch = Vec::new();
                 tokio::select! {
                     read = reader.next_batch(MESSAGES_PER_TURN, &mut batch) => match read {
-                        Ok(true) => Woken::Server(batch),
-                        Ok(false) => Woken::ServerLost("it closed the connection".into()),
-                        Err(error) => Woken::ServerLost(describe(&error)),
+                        Ok(true) => LoopEvent::Server(batch),
+                        Ok(false) => LoopEvent::ServerLost("it closed the connection".into()),
+                        Err(error) => LoopEvent::ServerLost(describe(&error)),
                     },
                     written = writer.flush(), if writer.buffered() > 0 => match written {
-                        Ok(()) => Woken::Written,
-                        Err(error) => Woken::ServerLost(describe(&error)),
+                        Ok(()) => LoopEvent::Written,
+                        Err(error) => LoopEvent::ServerLost(describe(&error)),
                     },
                 }
             }
             Self::Redialing(attempt) => match (&mut attempt.0).await {
                 Ok(Some((dial, connection))) => {
                     *redial = Some(dial);
-                    Woken::Dialed(Box::new(connection))
+                    LoopEvent::Dialed(Box::new(connection))
                 }
-                Ok(None) => Woken::ServerGone,
-                Err(_) => Woken::ServerLost("the attempts to reach it were aborted".into()),
+                Ok(None) => LoopEvent::ServerGone,
+                Err(_) => LoopEvent::ServerLost("the attempts to reach it were aborted".into()),
             },
             Self::Introducing(attempt) => match (&mut attempt.0).await {
-                Ok(result) => Woken::Introduced(Box::new(result)),
-                Err(_) => Woken::ServerLost("the registration was aborted".into()),
+                Ok(result) => LoopEvent::Introduced(Box::new(result)),
+                Err(_) => LoopEvent::ServerLost("the registration was aborted".into()),
             },
             Self::Down => pending().await,
         }
@@ -315,7 +315,7 @@ struct EventLoop<S> {
     /// Buffers that keep their memory between turns.
     effects: Vec<Effect>,
     events: Vec<LaunchEvent>,
-    doubtful: Doubtful,
+    held_ends: SigtermHold,
     reported: Reported,
     end: Option<ExitReason>,
     /// While it stops: when to look whether what is left hangs, and how often in a row it did.
@@ -327,76 +327,76 @@ impl<S> EventLoop<S>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    async fn wait(&mut self) -> Woken<S> {
+    async fn wait(&mut self) -> LoopEvent<S> {
         let deadline = self.state.next_deadline();
         let control = &mut self.control;
         let has_room = self.link.has_room();
-        let until = self.doubtful.until();
+        let until = self.held_ends.until();
         let killed_at = self.state.all_killed_at();
         let look_at = killed_at.map(|time| time.max(self.next_look));
         tokio::select! {
-            events = self.launcher.news() => Woken::News(events),
-            woken = self.link.wait(&mut self.redial) => woken,
-            () = sleep_until(deadline) => Woken::Timer,
+            events = self.launcher.news() => LoopEvent::Launcher(events),
+            event = self.link.wait(&mut self.redial) => event,
+            () = sleep_until(deadline) => LoopEvent::Timer,
             () = tokio::time::sleep_until(until.unwrap_or_else(Instant::now)), if until.is_some() => {
-                Woken::Certain
+                LoopEvent::HoldExpired
             }
-            _ = self.heartbeat.tick() => Woken::Heartbeat,
-            () = sleep_until(look_at), if look_at.is_some() => Woken::Look,
+            _ = self.heartbeat.tick() => LoopEvent::Heartbeat,
+            () = sleep_until(look_at), if look_at.is_some() => LoopEvent::Look,
             notification = next_notification(&mut self.notify), if has_room => {
-                Woken::Notify(notification)
+                LoopEvent::Notify(notification)
             }
-            output = self.outputs.next(), if has_room => Woken::Output(Box::new(output)),
-            usage = self.overviews.next(), if has_room => Woken::Overview(Box::new(usage)),
+            output = self.outputs.next(), if has_room => LoopEvent::Output(Box::new(output)),
+            usage = self.overviews.next(), if has_room => LoopEvent::Overview(Box::new(usage)),
             interrupt = receive(control) => match interrupt {
-                Some(interrupt) => Woken::Interrupt(interrupt),
-                None => Woken::ControlClosed,
+                Some(interrupt) => LoopEvent::Interrupt(interrupt),
+                None => LoopEvent::ControlClosed,
             },
         }
     }
 
-    fn turn(&mut self, woken: Woken<S>) {
-        match woken {
-            Woken::News(mut events) => self.events.append(&mut events),
-            Woken::Server(messages) => {
+    fn handle(&mut self, event: LoopEvent<S>) {
+        match event {
+            LoopEvent::Launcher(mut events) => self.events.append(&mut events),
+            LoopEvent::Server(messages) => {
                 self.silent_heartbeats = 0;
                 self.pause = REDIAL_PAUSE_MIN;
                 for message in messages {
                     self.on_message(message);
                 }
             }
-            Woken::Written => {}
-            Woken::ServerLost(why) => self.on_server_lost(&why),
-            Woken::Dialed(connection) => self.introduce_again(*connection),
-            Woken::Introduced(result) => match *result {
+            LoopEvent::Written => {}
+            LoopEvent::ServerLost(why) => self.on_server_lost(&why),
+            LoopEvent::Dialed(connection) => self.introduce_again(*connection),
+            LoopEvent::Introduced(result) => match *result {
                 Ok(link) => self.on_server_back(link),
                 Err(error) => {
                     self.refusals.note(&describe(&error));
                     self.dial();
                 }
             },
-            Woken::ServerGone => {
+            LoopEvent::ServerGone => {
                 tracing::warn!(
                     "The directory of the server is gone; the worker ends when its tasks have ended"
                 );
                 self.link = LinkState::Down;
                 self.apply(Input::ServerGone);
             }
-            Woken::Timer => self.apply(Input::Timer),
-            Woken::Certain => self.release_doubtful(),
-            Woken::Heartbeat => self.send_heartbeat(),
-            Woken::Notify(notification) => self.link.feed(&notification.into()),
-            Woken::Output(output) => self.link.feed(&ToServer {
+            LoopEvent::Timer => self.apply(Input::Timer),
+            LoopEvent::HoldExpired => self.release_held_ends(),
+            LoopEvent::Heartbeat => self.send_heartbeat(),
+            LoopEvent::Notify(notification) => self.link.feed(&notification.into()),
+            LoopEvent::Output(output) => self.link.feed(&ToServer {
                 message: Some(to_server::Message::Output(*output)),
             }),
-            Woken::Overview(usage) => self.link.feed(&(&*usage).into()),
-            Woken::Interrupt(interrupt) => {
+            LoopEvent::Overview(usage) => self.link.feed(&(&*usage).into()),
+            LoopEvent::Interrupt(interrupt) => {
                 self.apply(Input::Interrupt(interrupt));
                 // Now they are known to be ends with the worker.
-                self.release_doubtful();
+                self.release_held_ends();
             }
-            Woken::ControlClosed => self.control = None,
-            Woken::Look => self.look_for_hung(),
+            LoopEvent::ControlClosed => self.control = None,
+            LoopEvent::Look => self.look_for_hung(),
         }
         self.collect_news();
         if self.launcher.take_unkillable_changed() {
@@ -425,8 +425,8 @@ where
         self.state.apply(clock::now(), input, &mut self.effects);
     }
 
-    fn release_doubtful(&mut self) {
-        let events = self.doubtful.release();
+    fn release_held_ends(&mut self) {
+        let events = self.held_ends.release();
         if !events.is_empty() {
             self.apply(Input::Launcher(events));
         }
@@ -443,7 +443,7 @@ where
         }
         if self.config.allocation.is_some() {
             let is_ending = |token| self.state.is_ending(token);
-            self.doubtful.sift(&mut events, is_ending);
+            self.held_ends.take_suspects(&mut events, is_ending);
         }
         if events.is_empty() {
             self.events = events;

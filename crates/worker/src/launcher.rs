@@ -47,11 +47,11 @@ pub(crate) use calls::CallPool;
 use cleaners::Cleaners;
 use control_group::{ControlGroups, TaskGroup};
 use inherited::inherited;
-use memory::{Excess, MemoryWatch};
+use memory::{MemoryOveruse, MemoryWatch};
 use oom::OomWatch;
 use running_task::{RunningTask, RunningTasks};
 use streaming::Streaming;
-use template::{CompiledTemplate, Surroundings, filled};
+use template::{BaseEnvironment, CompiledTemplate, filled};
 
 /// What the kernel sends when memory runs out; also what others send.
 const SIGKILL: i32 = rustix::process::Signal::KILL.as_raw();
@@ -60,7 +60,7 @@ const SIGKILL: i32 = rustix::process::Signal::KILL.as_raw();
 pub(crate) struct TaskLauncher {
     engine: Launcher,
     wake: Arc<Notify>,
-    surroundings: Surroundings,
+    surroundings: BaseEnvironment,
     /// What no other worker has, on this machine and in this process.
     nonce: Box<str>,
     task_dirs: PathBuf,
@@ -72,8 +72,8 @@ pub(crate) struct TaskLauncher {
     memory: Option<MemoryWatch>,
     /// Set if the kernel does that; what has no group is watched.
     groups: Option<ControlGroups>,
-    excess_tx: mpsc::UnboundedSender<Excess>,
-    excess_rx: mpsc::UnboundedReceiver<Excess>,
+    excess_tx: mpsc::UnboundedSender<MemoryOveruse>,
+    excess_rx: mpsc::UnboundedReceiver<MemoryOveruse>,
     /// How tasks reach the worker; `None` = they cannot.
     notify: Option<NotifyAccess>,
     /// Events of the engine, as buffer.
@@ -114,7 +114,7 @@ impl TaskLauncher {
             engine: Launcher::start(config)?,
             streaming: Streaming::new(host, Arc::clone(&wake)),
             wake,
-            surroundings: Surroundings {
+            surroundings: BaseEnvironment {
                 env: inherited(),
                 hq_path,
                 server_uid: "".into(),
@@ -266,7 +266,7 @@ impl TaskLauncher {
         &mut self.calls
     }
 
-    fn end_for_memory(&mut self, excess: Excess) {
+    fn end_for_memory(&mut self, excess: MemoryOveruse) {
         if calls::is_interpreter(excess.token.0) {
             self.end_interpreter_for_memory(excess);
             return;
@@ -294,7 +294,7 @@ impl TaskLauncher {
     }
 
     /// Looks no longer after the memory of a task; says whether it was ended for that.
-    fn stop_watching(&self, token: LaunchToken) -> Option<Excess> {
+    fn stop_watching(&self, token: LaunchToken) -> Option<MemoryOveruse> {
         let task = self.running.get(token)?;
         // At the end and not later: the number of its process may soon be somebody else's.
         if let (Some(watch), Some(_)) = (&self.memory, task.memory_limit) {
@@ -313,14 +313,14 @@ impl TaskLauncher {
     }
 
     /// Removes the control group of a task, if it has one; says whether it used too much.
-    fn leave_group(&mut self, token: LaunchToken) -> Option<Excess> {
+    fn leave_group(&mut self, token: LaunchToken) -> Option<MemoryOveruse> {
         let group = self.running.get_mut(token)?.group.take()?;
         let used = group.excess();
         if let Some(groups) = &mut self.groups {
             groups.remove(&group);
         }
         let limit = group.limit;
-        used.map(|used| Excess { token, used, limit })
+        used.map(|used| MemoryOveruse { token, used, limit })
     }
 
     /// Collects what has happened. `is_ending` says whether an instance was told to end.
@@ -470,7 +470,7 @@ impl TaskLauncher {
                         system: Duration::from_micros(usage.system_us),
                     },
                     // The kernel's figures are exact, ours are those of the last look.
-                    message: by_kernel.or(excess).map(Excess::words),
+                    message: by_kernel.or(excess).map(MemoryOveruse::words),
                 };
                 (event, status.success())
             }

@@ -16,7 +16,9 @@ use crate::bounded::remove_in_time;
 use crate::config::{WorkDir, WorkerParams};
 use crate::launcher::TaskLauncher;
 use crate::notify::NotifySocket;
-use crate::server_link::{Connector, Link, Redial, RegisterError, Search, Whereabouts, introduce};
+use crate::server_link::{
+    Connector, Link, Redial, RegisterError, Search, ServerLocation, introduce,
+};
 
 /// A worker that the server knows; does nothing until it is run. Dropping it ends it.
 pub struct RegisteredWorker<S> {
@@ -97,7 +99,7 @@ impl Connector {
     pub async fn register(
         &self,
         params: WorkerParams,
-        find: impl Fn() -> Whereabouts + Send + Sync + 'static,
+        find: impl Fn() -> ServerLocation + Send + Sync + 'static,
         interrupts: &mut mpsc::Receiver<Interrupt>,
     ) -> Result<RegisteredWorker<TcpStream>, RegisterError> {
         let launcher = start_launcher(&params)?;

@@ -115,12 +115,12 @@ pub enum ConnectError {
 
 /// Where a lost server is now.
 #[derive(Clone, Debug)]
-pub enum Whereabouts {
-    /// There.
+pub enum ServerLocation {
+    /// At this address.
     At(Connector),
     /// Nothing is known; the last place may still be right.
     Unknown,
-    /// What told where it is no longer exists, so that it cannot come back elsewhere.
+    /// The server directory no longer exists, so that the server cannot come back elsewhere.
     Gone,
 }
 
@@ -247,16 +247,16 @@ fn spread(pause: Duration) -> Duration {
 
 /// Looks for the server again and again.
 pub(crate) struct Search {
-    find: Arc<dyn Fn() -> Whereabouts + Send + Sync>,
+    find: Arc<dyn Fn() -> ServerLocation + Send + Sync>,
     /// The file system does not answer; another look would only wait, too.
-    under_way: Option<JoinHandle<Whereabouts>>,
+    under_way: Option<JoinHandle<ServerLocation>>,
     last: Connector,
 }
 
 impl Search {
     pub(crate) fn new(
         first: &Connector,
-        find: impl Fn() -> Whereabouts + Send + Sync + 'static,
+        find: impl Fn() -> ServerLocation + Send + Sync + 'static,
     ) -> Self {
         Self {
             find: Arc::new(find),
@@ -346,15 +346,15 @@ impl Search {
         };
         self.under_way = None;
         match found {
-            Ok(Whereabouts::At(place)) => {
+            Ok(ServerLocation::At(place)) => {
                 self.last = Connector {
                     connect_retry: self.last.connect_retry,
                     register_retry: self.last.register_retry,
                     ..place
                 };
             }
-            Ok(Whereabouts::Gone) => return true,
-            Ok(Whereabouts::Unknown) | Err(_) => {}
+            Ok(ServerLocation::Gone) => return true,
+            Ok(ServerLocation::Unknown) | Err(_) => {}
         }
         false
     }

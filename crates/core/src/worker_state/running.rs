@@ -168,7 +168,7 @@ impl RunningTasks {
         self.tasks.is_empty()
     }
 
-    /// Adds a lane for the next instance that is inserted; answers with its name.
+    /// Adds a lane for the next instance that is inserted; returns its name.
     pub(super) fn open_lane(
         &mut self,
         grant: Arc<Grant>,
@@ -241,7 +241,7 @@ impl RunningTasks {
         Some(changed)
     }
 
-    /// An instance of a lane has ended; answers with the grant if it was the last.
+    /// An instance of a lane has ended; returns the grant if it was the last.
     pub(super) fn leave_lane(
         &mut self,
         token: LaunchToken,

@@ -24,7 +24,7 @@ use super::answer::Known;
 use super::dirs::{self, Dirs};
 use super::hosts::Hosts;
 use super::record::QueueShell;
-use super::work::{self, Errand};
+use super::work::{self, BatchCommands};
 use super::{Ask, NewsReceiver, WorkerNews, record, reply};
 use crate::clock::Clock;
 use crate::core_handle::CoreHandle;
@@ -43,7 +43,7 @@ pub(super) struct Driver {
     hosts: Hosts,
     clock: Clock,
     core: CoreHandle,
-    errand: Arc<Errand>,
+    commands: Arc<BatchCommands>,
     /// Commands under way.
     jobs: JoinSet<Vec<Input>>,
     /// Test submissions under way; they answer for themselves.
@@ -62,7 +62,7 @@ impl Driver {
             hosts: Hosts::default(),
             clock: Clock::new(),
             core,
-            errand: Arc::new(Errand::new(instance)),
+            commands: Arc::new(BatchCommands::new(instance)),
             jobs: JoinSet::new(),
             trials: JoinSet::new(),
             answers: JoinSet::new(),
@@ -211,9 +211,9 @@ impl Driver {
         let answer = match request {
             AllocRequest::Add(params) => self.add(params).await,
             AllocRequest::DryRun(params) => {
-                let errand = self.errand.clone();
+                let commands = self.commands.clone();
                 self.trials.spawn(async move {
-                    let outcome = errand.try_out(&params).await;
+                    let outcome = commands.try_out(&params).await;
                     let answer = outcome.map_or_else(
                         // The client puts the prefix before it.
                         |text| Refusal::failed(text).bare().into(),
@@ -405,12 +405,12 @@ impl Driver {
         let Some(stored) = self.persist(Vec::new()).await else {
             return;
         };
-        let errand = self.errand.clone();
+        let commands = self.commands.clone();
         self.jobs.spawn(async move {
             if stored.await.is_err() {
                 return Vec::new();
             }
-            let outcome = errand.submit(&params, key, workers, &dir).await;
+            let outcome = commands.submit(&params, key, workers, &dir).await;
             vec![Input::Submitted(key, outcome)]
         });
     }

@@ -1,4 +1,4 @@
-//! What takes time: the commands of batch systems and the files around them.
+//! The slow part: runs the commands of batch systems and writes the files that they need.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -17,14 +17,14 @@ const ASK_TIMEOUT: Duration = Duration::from_secs(60);
 /// Linux marks the path of an executable that was replaced.
 const DELETED: &str = " (deleted)";
 
-/// What submissions of one server share.
+/// Runs the commands of batch systems for one server.
 #[derive(Debug)]
-pub(super) struct Errand {
+pub(super) struct BatchCommands {
     program: Program,
     server_dir: PathBuf,
 }
 
-impl Errand {
+impl BatchCommands {
     pub(super) fn new(instance: &Path) -> Self {
         let hq = std::env::current_exe()
             .and_then(|path| std::fs::canonicalize(&path).or(Ok(path)))

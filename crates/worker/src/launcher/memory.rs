@@ -31,17 +31,17 @@ const TASK_SCORE: i16 = 500;
 const WORKER_SCORE: &str = "-500";
 pub(super) const KIB: u64 = 1024;
 
-/// A tree that used more than it may.
+/// A process tree that used more memory than it may.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Excess {
+pub(super) struct MemoryOveruse {
     pub(super) token: LaunchToken,
-    /// What it used, in KiB.
+    /// Memory in use, in KiB.
     pub(super) used: u64,
-    /// What it asked for, in KiB.
+    /// Memory that the task asked for, in KiB.
     pub(super) limit: u64,
 }
 
-impl Excess {
+impl MemoryOveruse {
     /// What users are told.
     pub(super) fn words(self) -> Box<str> {
         let [used, limit] = [self.used, self.limit].map(mib);
@@ -85,7 +85,7 @@ pub(super) struct MemoryWatch {
 
 impl MemoryWatch {
     /// Starts the thread. What it finds goes to `found`, each tree once.
-    pub(super) fn start(found: mpsc::UnboundedSender<Excess>) -> std::io::Result<Self> {
+    pub(super) fn start(found: mpsc::UnboundedSender<MemoryOveruse>) -> std::io::Result<Self> {
         let task_score = task_score();
         // Behind the score of tasks, which is derived from what this process had.
         protect_worker();
@@ -173,7 +173,7 @@ struct Watcher {
     shared: Arc<Shared>,
     proc: PathBuf,
     page_kib: u64,
-    found: mpsc::UnboundedSender<Excess>,
+    found: mpsc::UnboundedSender<MemoryOveruse>,
     /// Trees that seemed to use too much and did not.
     acquitted: BTreeMap<LaunchToken, Acquittal>,
 }
@@ -216,7 +216,7 @@ impl Watcher {
     }
 
     /// The trees that use too much.
-    fn look(&mut self, tasks: &BTreeMap<LaunchToken, Watched>) -> Vec<Excess> {
+    fn look(&mut self, tasks: &BTreeMap<LaunchToken, Watched>) -> Vec<MemoryOveruse> {
         let families = Families::new(self.processes());
         let mut found = Vec::new();
         for (token, task) in tasks {
@@ -238,7 +238,7 @@ impl Watcher {
                 let until = Instant::now() + ACQUITTED;
                 self.acquitted.insert(*token, Acquittal { own, until });
             } else {
-                found.push(Excess {
+                found.push(MemoryOveruse {
                     token: *token,
                     used,
                     limit: task.limit,
@@ -427,7 +427,7 @@ mod tests {
         let (used, limit) = (364, 363);
         assert_eq!(
             found,
-            [Excess {
+            [MemoryOveruse {
                 token: LaunchToken(1),
                 used,
                 limit
@@ -484,7 +484,7 @@ mod tests {
 
     #[test]
     fn words_have_both_numbers() {
-        let excess = |used, limit| Excess {
+        let excess = |used, limit| MemoryOveruse {
             token: LaunchToken(0),
             used,
             limit,

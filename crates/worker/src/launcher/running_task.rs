@@ -7,7 +7,7 @@ use std::sync::Arc;
 use hq_core::worker_state::{InstanceKey, LaunchToken, WorkTemplate};
 
 use super::control_group::TaskGroup;
-use super::memory::Excess;
+use super::memory::MemoryOveruse;
 use crate::output::Cleanup;
 
 /// One launched instance.
@@ -25,7 +25,7 @@ pub(super) struct RunningTask {
     /// Processes that the kernel had killed for lack of memory when it was launched.
     pub(super) oom_kills_before: u64,
     /// It was killed for using more.
-    pub(super) excess: Option<Excess>,
+    pub(super) excess: Option<MemoryOveruse>,
 }
 
 /// All launched instances whose last launcher event has not been seen.

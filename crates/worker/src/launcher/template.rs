@@ -18,9 +18,9 @@ use hq_spawn::{ArgBlock, EnvBlock, PlanError, TaskEnv};
 
 use crate::hardware::{CPUS, GPUS_AMD, GPUS_NVIDIA};
 
-/// What is the same for all tasks of this worker.
+/// The part of the environment that is the same for all tasks of this worker.
 #[derive(Debug)]
-pub(crate) struct Surroundings {
+pub(crate) struct BaseEnvironment {
     /// The worker's own environment.
     pub(crate) env: EnvBlock,
     /// `HQ`.
@@ -67,7 +67,7 @@ impl CompiledTemplate {
     /// Encodes what the tasks share.
     pub(crate) fn new(
         work: &Arc<WorkTemplate>,
-        surroundings: &Surroundings,
+        surroundings: &BaseEnvironment,
         pools: &PoolSet,
     ) -> Result<Self, PlanError> {
         let task = &work.task;
@@ -194,7 +194,7 @@ impl CompiledVariant {
         work: &WorkTemplate,
         request: &ResourceRequest,
         number: Option<usize>,
-        surroundings: &Surroundings,
+        surroundings: &BaseEnvironment,
         pools: &PoolSet,
     ) -> Result<Self, PlanError> {
         let task = &work.task;

@@ -69,7 +69,7 @@ impl TaskEnvironment {
             stream_dir: None,
             task: Arc::new(TaskTemplate { requests, ..task }),
         });
-        let surroundings = Surroundings {
+        let surroundings = BaseEnvironment {
             env: EnvBlock::empty()
                 .overlay([
                     ("OMP_NUM_THREADS".into(), "99".into()),
@@ -539,7 +539,7 @@ async fn an_interpreter_that_uses_too_much_memory_is_killed() {
     let (mut launcher, task, pools) = launcher_with(sleeps, dir.path());
     launcher.launch(vec![task], &pools);
     let next = launcher.calls.next_id();
-    launcher.end_interpreter_for_memory(Excess {
+    launcher.end_interpreter_for_memory(MemoryOveruse {
         token: LaunchToken(next - 1),
         used: 2,
         limit: 1,

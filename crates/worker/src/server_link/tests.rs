@@ -30,8 +30,8 @@ fn params() -> WorkerParams {
 }
 
 /// What tells where the server is knows of no other place.
-fn stays() -> Whereabouts {
-    Whereabouts::Unknown
+fn stays() -> ServerLocation {
+    ServerLocation::Unknown
 }
 
 /// Interrupts that do not come.
@@ -41,7 +41,7 @@ fn quiet() -> mpsc::Receiver<Interrupt> {
 
 async fn register_at(
     connector: &Connector,
-    find: impl Fn() -> Whereabouts + Send + Sync + 'static,
+    find: impl Fn() -> ServerLocation + Send + Sync + 'static,
 ) -> Result<RegisteredWorker<TcpStream>, RegisterError> {
     connector.register(params(), find, &mut quiet()).await
 }
@@ -189,7 +189,7 @@ async fn a_server_that_was_started_again_is_found_with_its_new_port_and_key() {
         refused.map(drop).expect_err("another key");
         answer(&second, registered()).await
     };
-    let find = move || Whereabouts::At(Connector::new("localhost", port, Some(KEY)));
+    let find = move || ServerLocation::At(Connector::new("localhost", port, Some(KEY)));
     let (worker, _connection) = tokio::join!(register_at(&connector, find), server);
     assert_eq!(worker.expect("it is there").id().as_u32(), 7);
 }
@@ -202,8 +202,8 @@ async fn a_server_that_was_found_elsewhere_is_sought_there_again() {
     let looks = AtomicUsize::new(0);
     // What told of the second place is out of reach afterwards.
     let find = move || match looks.fetch_add(1, Ordering::Relaxed) {
-        0 => Whereabouts::At(Connector::new("localhost", port, Some(KEY))),
-        _ => Whereabouts::Unknown,
+        0 => ServerLocation::At(Connector::new("localhost", port, Some(KEY))),
+        _ => ServerLocation::Unknown,
     };
     let server = async {
         drop(first.accept().await.expect("the first attempt"));
@@ -324,8 +324,8 @@ async fn a_server_directory_that_does_not_answer_holds_up_nothing_else() {
     let search = Search::new(&connector, move || {
         let answered = wait.lock().map(|wait| wait.recv());
         match answered {
-            Ok(Ok(())) => Whereabouts::Gone,
-            Ok(Err(_)) | Err(_) => Whereabouts::Unknown,
+            Ok(Ok(())) => ServerLocation::Gone,
+            Ok(Err(_)) | Err(_) => ServerLocation::Unknown,
         }
     });
     let mut redial = search.redial();
@@ -356,7 +356,7 @@ async fn a_look_that_hangs_is_not_made_twice() {
         counted.fetch_add(1, Ordering::Relaxed);
         let answered = wait.lock().map(|wait| wait.recv());
         drop(answered);
-        Whereabouts::Gone
+        ServerLocation::Gone
     });
     for _ in 0..3 {
         // Given up by its waiter.

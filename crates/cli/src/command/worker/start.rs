@@ -10,7 +10,7 @@ use hq_protocol::client;
 use hq_spawn::keeper::{self, KeeperContext};
 use hq_worker::hardware::{CPUS, DetectSet, Detector, GPUS_AMD, GPUS_NVIDIA, MEMORY};
 use hq_worker::{
-    Connector, DataProvider, Interrupt, RegisterError, Whereabouts, WorkDir, WorkerEnd,
+    Connector, DataProvider, Interrupt, RegisterError, ServerLocation, WorkDir, WorkerEnd,
     WorkerParams,
 };
 use rustix::process::Signal;
@@ -188,12 +188,12 @@ async fn wait_for_access(dir: &ServerDir) -> CliResult<(std::path::PathBuf, Acce
 }
 
 /// Where the server is now: a restarted one has another port and another directory.
-fn find_again(dir: &ServerDir) -> Whereabouts {
+fn find_again(dir: &ServerDir) -> ServerLocation {
     match load_again(dir) {
-        Some(connector) => Whereabouts::At(connector),
+        Some(connector) => ServerLocation::At(connector),
         // Only if it is certain: a file system may be away for a while.
-        None if matches!(dir.root().try_exists(), Ok(false)) => Whereabouts::Gone,
-        None => Whereabouts::Unknown,
+        None if matches!(dir.root().try_exists(), Ok(false)) => ServerLocation::Gone,
+        None => ServerLocation::Unknown,
     }
 }
 

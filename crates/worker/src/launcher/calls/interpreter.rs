@@ -22,7 +22,7 @@ use tokio::task::JoinHandle;
 use super::packet::{self, INLINE_MAX, IS_FILE, PACKET_MAX};
 use super::{Call, Recipe};
 use crate::launcher::control_group::TaskGroup;
-use crate::launcher::memory::Excess;
+use crate::launcher::memory::MemoryOveruse;
 
 /// What an interpreter runs.
 const PROGRAM: &[u8] = include_bytes!("../../../../../python/hq/_interpreter.py");
@@ -65,7 +65,7 @@ pub(in crate::launcher) struct Interpreter {
     place: Option<Arc<[u8]>>,
     outputs: [Output; 2],
     pub(in crate::launcher) group: Option<TaskGroup>,
-    pub(in crate::launcher) excess: Option<Excess>,
+    pub(in crate::launcher) excess: Option<MemoryOveruse>,
     pub(in crate::launcher) oom_kills_before: u64,
 }
 

@@ -15,7 +15,7 @@ use hq_spawn::{Event, SpawnPlan, Stdio, Termination, Token};
 use serde_json::json;
 
 use super::{Call, Interpreter, Kind, Recipe, Wanted};
-use crate::launcher::memory::{Excess, MemoryWatch};
+use crate::launcher::memory::{MemoryOveruse, MemoryWatch};
 use crate::launcher::template::CompiledTemplate;
 use crate::launcher::{SIGKILL, TaskLauncher, failure, memory_of};
 use crate::leftovers::MARK;
@@ -157,7 +157,7 @@ impl TaskLauncher {
     }
 
     /// An interpreter uses more memory than its calls asked for.
-    pub(in crate::launcher) fn end_interpreter_for_memory(&mut self, excess: Excess) {
+    pub(in crate::launcher) fn end_interpreter_for_memory(&mut self, excess: MemoryOveruse) {
         if let Some(interpreter) = self.calls.get_mut(excess.token.0) {
             interpreter.excess = Some(excess);
             self.kill_interpreter(Token(excess.token.0));
@@ -213,7 +213,7 @@ impl TaskLauncher {
                 groups.remove(&group);
             }
             let (token, limit) = (LaunchToken(id), group.limit);
-            used.map(|used| Excess { token, used, limit })
+            used.map(|used| MemoryOveruse { token, used, limit })
         });
         let excess = by_kernel.or(watched);
         let status = match status {
@@ -227,7 +227,7 @@ impl TaskLauncher {
             }
             hq_spawn::ExitStatus::Signal { signal, .. } => ExitStatus::Signal(signal),
         };
-        let words = excess.map(Excess::words);
+        let words = excess.map(MemoryOveruse::words);
         if let Some(wanted) = self.calls.on_exited(id, status, words) {
             self.start_interpreter(wanted);
         }

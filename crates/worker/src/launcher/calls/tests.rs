@@ -18,7 +18,7 @@ use hq_spawn::EnvBlock;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use tempfile::TempDir;
 
-use super::super::template::Surroundings;
+use super::super::template::BaseEnvironment;
 use super::interpreter::Ends;
 use super::packet::{HAS_PLACE, INLINE_MAX, IS_FILE, PACKET_MAX};
 use super::*;
@@ -114,7 +114,7 @@ impl Bench {
             stream_dir: None,
             task: Arc::clone(&task),
         });
-        let surroundings = Surroundings {
+        let surroundings = BaseEnvironment {
             env: EnvBlock::empty(),
             hq_path: "/opt/hq".into(),
             server_uid: "uid".into(),

@@ -20,21 +20,21 @@ const SIGTERM: i32 = 15;
 const SIGKILL_CODE: i32 = 128 + SIGKILL;
 const SIGTERM_CODE: i32 = 128 + SIGTERM;
 
-/// Ends that wait.
+/// Ends of tasks that wait until it is clear whether the worker is being ended, too.
 #[derive(Debug, Default)]
-pub(crate) struct Doubtful {
+pub(crate) struct SigtermHold {
     events: Vec<LaunchEvent>,
     until: Option<Instant>,
 }
 
-impl Doubtful {
-    /// Takes the doubtful ends out of what has happened. A task that is being ended is not in doubt.
-    pub(crate) fn sift(
+impl SigtermHold {
+    /// Moves ends that the batch system may have caused from `events` into the hold. A task that is being ended is not suspect.
+    pub(crate) fn take_suspects(
         &mut self,
         events: &mut Vec<LaunchEvent>,
         is_ending: impl Fn(LaunchToken) -> bool,
     ) {
-        let is_doubtful = |event: &LaunchEvent| match event {
+        let is_suspect = |event: &LaunchEvent| match event {
             LaunchEvent::Exited { token, status, .. } => {
                 let by_signal = matches!(
                     status,
@@ -45,21 +45,21 @@ impl Doubtful {
             }
             LaunchEvent::Started { .. } | LaunchEvent::Failed { .. } => false,
         };
-        if !events.iter().any(is_doubtful) {
+        if !events.iter().any(is_suspect) {
             return;
         }
-        let (held, rest) = events.drain(..).partition(is_doubtful);
+        let (held, rest) = events.drain(..).partition(is_suspect);
         *events = rest;
         self.events.extend::<Vec<LaunchEvent>>(held);
         self.until.get_or_insert_with(|| Instant::now() + WAIT);
     }
 
-    /// When they count, if there are some.
+    /// Time at which the held ends count; `None` without any.
     pub(crate) const fn until(&self) -> Option<Instant> {
         self.until
     }
 
-    /// They wait no longer.
+    /// Ends the wait and returns the held ends.
     pub(crate) fn release(&mut self) -> Vec<LaunchEvent> {
         self.until = None;
         std::mem::take(&mut self.events)
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn only_ends_by_the_signals_of_batch_systems_that_nobody_asked_for_are_in_doubt() {
-        let mut doubtful = Doubtful::default();
+        let mut held_ends = SigtermHold::default();
         let all = [
             exited(1, ExitStatus::Signal(15)),
             exited(2, ExitStatus::Code(143)),
@@ -96,11 +96,11 @@ mod tests {
             exited(7, ExitStatus::Code(137)),
         ];
         let mut events = all.to_vec();
-        doubtful.sift(&mut events, |token| token == LaunchToken(5));
+        held_ends.take_suspects(&mut events, |token| token == LaunchToken(5));
         assert_eq!(events, [all[2].clone(), all[3].clone(), all[4].clone()]);
-        assert!(doubtful.until().is_some());
+        assert!(held_ends.until().is_some());
         let held = [0, 1, 5, 6].map(|at: usize| all[at].clone());
-        assert_eq!(doubtful.release(), held);
-        assert_eq!((doubtful.until(), doubtful.release()), (None, Vec::new()));
+        assert_eq!(held_ends.release(), held);
+        assert_eq!((held_ends.until(), held_ends.release()), (None, Vec::new()));
     }
 }
