@@ -34,6 +34,7 @@ pub mod selector;
 pub mod server_state;
 pub mod shell;
 pub mod signature;
+pub mod sizing;
 pub mod task;
 pub mod template;
 pub mod texts;

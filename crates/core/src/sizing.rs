@@ -1,0 +1,353 @@
+//! What the tasks of a group needed, and the requests that follow for those that are like them.
+//!
+//! Memory: the first allocation of Tovar et al., "A Job Sizing Strategy for High-Throughput Scientific Workflows" (IEEE
+//! TPDS 29(2), 2018), by which Work Queue and TaskVine size the tasks of a category: of all sizes the one for which the
+//! product of what is reserved and the time is expected to be smallest, if what it is too small for runs once more with
+//! the largest size. Time: a quantile.
+//!
+//! Both come from histograms whose classes are a sixteenth of a power of two wide: some thousand numbers at most,
+//! whatever ran, in any order.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::growth::MEMORY;
+use crate::resource::amount::{Amount, UNITS_PER_WHOLE};
+use crate::resource::request::{Policy, RequestVariants, ResourceEntry};
+
+/// Classes for each power of two, as a power of two: what is said is up to a sixteenth more than what was measured.
+const STEP_BITS: u32 = 4;
+/// Bits of a class that are ones in the last of each four.
+const COARSE: u16 = 3;
+
+/// Fewer tasks than this say nothing about those that follow.
+pub const TASKS_MIN: u64 = 10;
+
+/// Share of the tasks whose run time a worker must have left, in thousandths, unless a submit says otherwise.
+pub const PREDICT_DEFAULT: u16 = 950;
+
+/// Run times below this are not worth a prediction: little is lost with what is cut off.
+const PREDICTED_MIN: Duration = Duration::from_secs(1);
+
+/// What is said about tasks by what others of their submit needed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct LearnSpec {
+    /// Their memory; `None` = it is as was asked for.
+    pub memory: Option<FirstMemory>,
+    /// Share of them whose run time a worker must have left, in thousandths; 0 = nobody asks for that, `None` =
+    /// [`PREDICT_DEFAULT`].
+    pub predict: Option<u16>,
+}
+
+/// Memory of the first tasks, of which nothing is known.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum FirstMemory {
+    /// Their share of a worker: as much as there is for each if as many as can run beside each other.
+    Share,
+    /// This much.
+    Given(Amount),
+}
+
+/// What a task of a submit gets besides what was asked for.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Size {
+    /// Of [`MEMORY`]; `None` = what was asked for.
+    pub memory: Option<Amount>,
+    /// Least remaining lifetime of its worker.
+    pub min_time: Duration,
+}
+
+impl LearnSpec {
+    /// Share of the tasks whose run time is to be left, in thousandths; 0 = none.
+    #[must_use]
+    pub fn predict_permille(self) -> u16 {
+        self.predict.unwrap_or(PREDICT_DEFAULT)
+    }
+}
+
+impl Size {
+    /// What was requested, with this size.
+    #[must_use]
+    pub fn requests(self, asked: &RequestVariants) -> RequestVariants {
+        let variants = asked.as_slice().iter().map(|variant| {
+            let mut variant = variant.clone();
+            variant.min_time = variant.min_time.max(self.min_time);
+            if let Some(amount) = self.memory.filter(|_| variant.n_nodes == 0) {
+                variant.entries.retain(|entry| &*entry.resource != MEMORY);
+                variant.entries.push(ResourceEntry {
+                    resource: MEMORY.into(),
+                    policy: Policy::default(),
+                    amount,
+                });
+            }
+            variant
+        });
+        // At least as much time, and one amount of memory that is not zero: no rule is broken.
+        RequestVariants::new(variants.collect()).unwrap_or_else(|_| asked.clone())
+    }
+}
+
+/// KiB as an amount of [`MEMORY`], in whole MiB.
+#[must_use]
+pub fn memory_amount(kib: u64) -> Amount {
+    Amount::whole(
+        u32::try_from(kib.div_ceil(1_024))
+            .unwrap_or(u32::MAX)
+            .max(1),
+    )
+}
+
+/// An amount of [`MEMORY`] in KiB.
+#[must_use]
+pub fn kib(amount: Amount) -> u64 {
+    let kib = u128::from(amount.0) * 1_024 / u128::from(UNITS_PER_WHOLE);
+    u64::try_from(kib).unwrap_or(u64::MAX)
+}
+
+/// Measurements of tasks that finished.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Needs {
+    /// By class of memory in KiB.
+    memory: BTreeMap<u16, Mass>,
+    /// Tasks by class of run time in milliseconds.
+    time: BTreeMap<u16, u64>,
+    count: u64,
+}
+
+/// Tasks of one class.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Mass {
+    count: u64,
+    run_ms: u64,
+}
+
+/// A size for which some tasks may be too large.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FirstSize {
+    /// In KiB.
+    pub kib: u64,
+    /// Tasks that needed more.
+    pub larger: u64,
+    /// Reserved memory times time if all tasks begin with it, and those that need more run once more with the most that
+    /// one needed; in KiB · ms.
+    pub cost: u128,
+}
+
+impl Needs {
+    /// Adds a task that finished, with the most memory that it had, in KiB.
+    pub fn note(&mut self, memory_kib: u64, run: Duration) {
+        let run_ms = u64::try_from(run.as_millis()).unwrap_or(u64::MAX);
+        let mass = self.memory.entry(class(memory_kib)).or_default();
+        mass.count += 1;
+        mass.run_ms = mass.run_ms.saturating_add(run_ms);
+        *self.time.entry(class(run_ms)).or_default() += 1;
+        self.count += 1;
+    }
+
+    /// Adds what others needed.
+    pub fn add(&mut self, others: &Self) {
+        for (class, mass) in &others.memory {
+            let sum = self.memory.entry(*class).or_default();
+            sum.count += mass.count;
+            sum.run_ms = sum.run_ms.saturating_add(mass.run_ms);
+        }
+        for (class, count) in &others.time {
+            *self.time.entry(*class).or_default() += count;
+        }
+        self.count += others.count;
+    }
+
+    /// Number of tasks.
+    #[must_use]
+    pub const fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// The size that is enough for all of them, in KiB; `None` = there are none.
+    #[must_use]
+    pub fn memory_max(&self) -> Option<u64> {
+        self.memory.last_key_value().map(|(class, _)| bound(*class))
+    }
+
+    /// Reserved memory times time if each task has so much, in KiB · ms.
+    #[must_use]
+    pub fn cost(&self, kib: u64) -> u128 {
+        let run: u128 = self
+            .memory
+            .values()
+            .map(|mass| u128::from(mass.run_ms))
+            .sum();
+        u128::from(kib) * run
+    }
+
+    /// The size for which memory times time is expected to be smallest; `None` = there are no tasks.
+    #[must_use]
+    pub fn first_size(&self) -> Option<FirstSize> {
+        let largest = u128::from(self.memory_max()?);
+        let mut above = Mass::default();
+        let mut best: Option<FirstSize> = None;
+        // From the largest on: of equal costs the one with which fewer run twice.
+        for (class, mass) in self.memory.iter().rev() {
+            let kib = bound(*class);
+            // A failed attempt is taken to last as long as the one that follows.
+            let cost = self.cost(kib) + largest * u128::from(above.run_ms);
+            if best.is_none_or(|best| cost < best.cost) {
+                best = Some(FirstSize {
+                    kib,
+                    larger: above.count,
+                    cost,
+                });
+            }
+            above.count += mass.count;
+            above.run_ms = above.run_ms.saturating_add(mass.run_ms);
+        }
+        best
+    }
+
+    /// The time within which this share of them ended, in thousandths; `None` = there are none.
+    #[must_use]
+    pub fn run_time(&self, permille: u32) -> Option<Duration> {
+        let wanted = u128::from(self.count) * u128::from(permille);
+        let mut seen = 0;
+        let found = self.time.iter().find(|(_, count)| {
+            seen += u128::from(**count) * 1_000;
+            seen >= wanted
+        });
+        found.map(|(class, _)| Duration::from_millis(bound(*class)))
+    }
+
+    /// The lifetime that a worker must have left for a task; zero if that is not worth asking for. Coarser than
+    /// [`Needs::run_time`], so that the tasks of very many jobs have few different requests.
+    #[must_use]
+    pub fn min_time(&self, permille: u16) -> Duration {
+        let time = self.run_time(permille.into()).unwrap_or_default();
+        if permille == 0 || self.count < TASKS_MIN || time < PREDICTED_MIN {
+            return Duration::ZERO;
+        }
+        let ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        Duration::from_millis(bound(class(ms) | COARSE))
+    }
+
+    /// The memory that a task gets, if enough is known.
+    #[must_use]
+    pub fn memory(&self) -> Option<Amount> {
+        let size = self.first_size().filter(|_| self.count >= TASKS_MIN)?;
+        Some(memory_amount(size.kib))
+    }
+}
+
+/// Class of a number: its power of two and the bits behind its first one.
+fn class(number: u64) -> u16 {
+    let power = u64::BITS - 1 - number.max(1).leading_zeros();
+    // The first numbers have a class each.
+    let Some(shift) = power.checked_sub(STEP_BITS) else {
+        return u16::try_from(number).unwrap_or(0);
+    };
+    let within = number >> shift;
+    u16::try_from((u64::from(shift) << STEP_BITS) + within).unwrap_or(u16::MAX)
+}
+
+/// The largest number of a class.
+fn bound(class: u16) -> u64 {
+    let class = u64::from(class);
+    let steps = 1 << STEP_BITS;
+    let Some(above) = class.checked_sub(steps) else {
+        return class;
+    };
+    let shift = above >> STEP_BITS;
+    let next = u128::from(class - (shift << STEP_BITS) + 1) << shift;
+    u64::try_from(next - 1).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 10;
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn a_class_is_at_most_a_sixteenth_wide() {
+        let mut number = 0_u64;
+        while number < u64::MAX / 3 {
+            for value in [
+                number,
+                number + 1,
+                number.saturating_mul(2).saturating_sub(1),
+            ] {
+                let most = bound(class(value));
+                assert!(
+                    value <= most && most - value <= value / 16,
+                    "{value}: {most}"
+                );
+                assert_eq!(class(most), class(value));
+                assert!(most == u64::MAX || class(most + 1) == class(value) + 1);
+            }
+            number = number * 17 / 16 + 1;
+        }
+        assert_eq!(bound(class(u64::MAX)), u64::MAX);
+    }
+
+    #[test]
+    fn few_large_tasks_run_twice_and_many_do_not() {
+        let mut few = Needs::default();
+        let mut many = Needs::default();
+        for number in 0..100 {
+            let large = |from| {
+                if number >= from {
+                    6_400 * MIB
+                } else {
+                    100 * MIB
+                }
+            };
+            few.note(large(98), SECOND);
+            many.note(large(40), SECOND);
+        }
+        let size = few.first_size().expect("there are tasks");
+        assert!((100 * MIB..107 * MIB).contains(&size.kib), "{size:?}");
+        assert_eq!(size.larger, 2);
+        assert!(size.cost * 10 < few.cost(6_400 * MIB), "{size:?}");
+        let size = many.first_size().expect("there are tasks");
+        assert_eq!((size.larger, Some(size.kib)), (0, many.memory_max()));
+    }
+
+    #[test]
+    fn a_long_task_counts_for_more_than_a_short_one() {
+        let mut needs = Needs::default();
+        for _ in 0..9 {
+            needs.note(100 * MIB, SECOND);
+        }
+        // Nine tenths of all are small, but the large one takes nearly all of the time.
+        needs.note(400 * MIB, SECOND * 100);
+        assert_eq!(needs.first_size().map(|size| size.larger), Some(0));
+    }
+
+    #[test]
+    fn what_is_learned_does_not_depend_on_the_order() {
+        let tasks: Vec<u64> = (0..500).map(|number| number * 7_919 % 1_009 + 1).collect();
+        let mut forward = Needs::default();
+        let mut parts = [Needs::default(), Needs::default()];
+        for (number, task) in tasks.iter().enumerate() {
+            forward.note(*task * MIB, SECOND * u32::try_from(*task).expect("small"));
+            let other = tasks[tasks.len() - 1 - number];
+            parts[number % 2].note(other * MIB, SECOND * u32::try_from(other).expect("small"));
+        }
+        let [mut sum, part] = parts;
+        sum.add(&part);
+        assert_eq!(sum, forward);
+    }
+
+    #[test]
+    fn a_quantile_of_the_time_covers_its_share() {
+        let mut needs = Needs::default();
+        assert_eq!((needs.run_time(900), needs.first_size()), (None, None));
+        for number in 1..=100 {
+            needs.note(MIB, SECOND * number);
+        }
+        for (permille, least) in [(500, 50), (900, 90), (1_000, 100), (1, 1)] {
+            let time = needs.run_time(permille).expect("there are tasks");
+            let range = SECOND * least..=SECOND * least * 17 / 16;
+            assert!(range.contains(&time), "{permille}: {time:?}");
+        }
+    }
+}
