@@ -18,10 +18,12 @@ pub(crate) mod json;
 pub(crate) mod pace;
 pub(crate) mod quiet;
 mod stats;
+pub(crate) mod suggest;
 pub(crate) mod table;
 pub(crate) mod view;
 
 pub(crate) use stats::{Distribution, JobStatsView};
+use suggest::Suggestion;
 pub(crate) use table::Look;
 
 /// Where output goes.
@@ -104,6 +106,9 @@ pub(crate) trait Output {
 
     /// `job stats`.
     fn job_stats(&self, out: Out<'_>, view: &JobStatsView) -> io::Result<()>;
+
+    /// `job stats --suggest`.
+    fn job_suggestions(&self, out: Out<'_>, suggestions: &[Suggestion]) -> io::Result<()>;
 
     /// Whether `job info` needs the tasks of each job.
     fn wants_tasks_of_jobs(&self) -> bool;

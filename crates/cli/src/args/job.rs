@@ -74,6 +74,10 @@ pub(crate) struct StatsArgs {
     /// Write comma separated values: seconds, bytes, and shares of the requested cpus
     #[arg(long)]
     pub(crate) csv: bool,
+
+    /// Show requests for memory and time that would have fitted, and what they would have saved
+    #[arg(long, conflicts_with = "csv")]
+    pub(crate) suggest: bool,
 }
 
 /// Options of `job failures`.

@@ -19,6 +19,7 @@ mod cat;
 mod failures;
 mod resubmit;
 mod stats;
+mod suggest;
 mod tail;
 
 pub(super) use cat::cat;

@@ -11,6 +11,7 @@ use hq_protocol::{client, common};
 use serde_json::{Value, json};
 
 use super::format::rfc3339;
+use super::suggest::Suggestion;
 use super::{
     JobInfoSink, JobListView, JobStatsView, Out, Output, ResubmittedView, TaskInfoSink,
     TaskListSink, TaskListView, view,
@@ -126,6 +127,10 @@ impl Output for JsonOutput {
 
     fn job_stats(&self, out: Out<'_>, view: &JobStatsView) -> io::Result<()> {
         write_value(out, &view.json())
+    }
+
+    fn job_suggestions(&self, out: Out<'_>, suggestions: &[Suggestion]) -> io::Result<()> {
+        write_value(out, &suggestions.iter().map(Suggestion::json).collect())
     }
 
     fn wants_tasks_of_jobs(&self) -> bool {

@@ -6,6 +6,7 @@ use std::path::Path;
 use hq_core::job::JobTotals;
 use hq_protocol::{client, common};
 
+use super::suggest::Suggestion;
 use super::view::{job_state, job_state_name, summary_states, worker_state_word};
 use super::{
     JobInfoSink, JobListView, JobStatsView, Out, Output, ResubmittedView, TaskInfoSink,
@@ -85,6 +86,13 @@ impl Output for QuietOutput {
 
     fn job_stats(&self, out: Out<'_>, view: &JobStatsView) -> io::Result<()> {
         view.write_csv(out)
+    }
+
+    fn job_suggestions(&self, out: Out<'_>, suggestions: &[Suggestion]) -> io::Result<()> {
+        for option in suggestions.iter().flat_map(Suggestion::options) {
+            writeln!(out, "{option}")?;
+        }
+        Ok(())
     }
 
     fn wants_tasks_of_jobs(&self) -> bool {

@@ -7,6 +7,7 @@ use hq_core::job::JobTotals;
 use hq_protocol::{client, common};
 
 use super::format::id_array;
+use super::suggest::Suggestion;
 use super::{
     JobInfoSink, JobListView, JobStatsView, Out, Output, ResubmittedView, TaskInfoSink,
     TaskListSink, TaskListView,
@@ -136,6 +137,10 @@ impl Output for TableOutput {
 
     fn job_stats(&self, out: Out<'_>, view: &JobStatsView) -> io::Result<()> {
         job::write_stats(out, self.look, view)
+    }
+
+    fn job_suggestions(&self, out: Out<'_>, suggestions: &[Suggestion]) -> io::Result<()> {
+        job::write_suggestions(out, self.look, suggestions)
     }
 
     fn wants_tasks_of_jobs(&self) -> bool {

@@ -1,9 +1,10 @@
 //! `job stats`: how long tasks ran and waited, and what they used, as percentiles.
 //!
-//! Tasks are fetched page by page and reduced to four numbers each.
+//! Tasks are fetched page by page and reduced to four numbers each, with `--suggest` to histograms.
 
 use hq_protocol::{client, common};
 
+use super::suggest::Groups;
 use crate::args::job::StatsArgs;
 use crate::command::missing::{JOBS, Missing};
 use crate::command::{Context, all_tasks};
@@ -25,6 +26,7 @@ pub(in crate::command) async fn stats(args: StatsArgs, context: &mut Context) ->
         |jobs| format!("Jobs {jobs} not found"),
     );
     let mut samples = Samples::default();
+    let mut groups = Groups::default();
     for job in &infos.jobs {
         let id = job.summary.as_ref().map_or(0, |summary| summary.id);
         let mut request = client::TaskPage {
@@ -39,12 +41,23 @@ pub(in crate::command) async fn stats(args: StatsArgs, context: &mut Context) ->
         };
         loop {
             let page = client.task_page(request.clone()).await?;
-            samples.add(&page, job.submitted_unix_ns);
+            if args.suggest {
+                groups.add(&page);
+            } else {
+                samples.add(&page, job.submitted_unix_ns);
+            }
             let Some(cursor) = page.next_cursor else {
                 break;
             };
             request.cursor = cursor;
         }
+    }
+    if args.suggest {
+        let suggestions = groups.into_suggestions();
+        context
+            .output
+            .job_suggestions(&mut context.out, &suggestions)?;
+        return missing.end(JOBS, context);
     }
     let view = samples.into_view();
     if args.csv {

@@ -9,6 +9,7 @@ use super::grid::{Grid, Look, Text, job_state, task_color, task_state};
 use super::template;
 use crate::output::format::{elapsed, id_array, lossy, short_name, short_words, utc_seconds};
 use crate::output::pace;
+use crate::output::suggest::Suggestion;
 use crate::output::view::{self, hostnames};
 use crate::output::{JobInfoSink, JobListView, JobStatsView, Out};
 
@@ -87,6 +88,22 @@ pub(super) fn write_stats(out: Out<'_>, look: Look, view: &JobStatsView) -> io::
         row(label, cells.collect());
     }
     grid.write(out)
+}
+
+/// `job stats --suggest`: a table for each kind of task.
+pub(super) fn write_suggestions(
+    out: Out<'_>,
+    look: Look,
+    suggestions: &[Suggestion],
+) -> io::Result<()> {
+    for suggestion in suggestions {
+        let mut grid = Grid::vertical(look);
+        for (label, text) in suggestion.fields() {
+            grid.field(label, text);
+        }
+        grid.write(out)?;
+    }
+    Ok(())
 }
 
 /// `job summary`.

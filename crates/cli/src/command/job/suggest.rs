@@ -1,0 +1,183 @@
+//! `job stats --suggest`: requests that would have fitted what tasks turned out to need.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use hq_core::growth::MEMORY;
+use hq_core::outcome::LostReason;
+use hq_core::sizing::Needs;
+use hq_protocol::{client, common};
+
+use crate::output::format::{elapsed, lossy};
+use crate::output::suggest::{CutOff, Suggestion};
+use crate::output::view;
+
+/// With more commands than this, those that ask for the same are put together.
+const COMMANDS_MAX: usize = 16;
+/// Units of one whole cpu.
+const UNITS_PER_CPU: f64 = 10_000.0;
+
+/// Tasks that can have the same request.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Kind {
+    job: u32,
+    /// Empty = any.
+    command: Vec<Vec<u8>>,
+    /// Resources besides memory: name, policy, units.
+    resources: Vec<(String, i32, u64)>,
+}
+
+/// What tasks of a kind had and used.
+#[derive(Clone, Debug)]
+struct Group {
+    needs: Needs,
+    /// Memory and time that all attempts had, in KiB · ms; `None` = some asked for no amount of it.
+    reserved: Option<u128>,
+    cut_off: CutOff,
+}
+
+/// Tasks on their way to suggestions.
+#[derive(Default, Debug)]
+pub(super) struct Groups(BTreeMap<Kind, Group>);
+
+impl Groups {
+    pub(super) fn add(&mut self, page: &client::TaskPageReply) {
+        for task in &page.tasks {
+            let template = usize::try_from(task.template)
+                .ok()
+                .and_then(|index| page.templates.get(index));
+            // Nodes are taken whole: there is nothing to suggest.
+            let Some((template, request)) =
+                template.and_then(|template| Some((template, one_request(template)?)))
+            else {
+                continue;
+            };
+            let kind = Kind::of(page.job, template, request);
+            let group = self.0.entry(kind).or_default();
+            group.add(task, request);
+        }
+    }
+
+    pub(super) fn into_suggestions(self) -> Vec<Suggestion> {
+        let mut groups = self.0;
+        if groups.len() > COMMANDS_MAX {
+            let mut merged: BTreeMap<Kind, Group> = BTreeMap::new();
+            for (kind, group) in groups {
+                let kind = Kind {
+                    command: Vec::new(),
+                    ..kind
+                };
+                merged.entry(kind).or_default().merge(&group);
+            }
+            groups = merged;
+        }
+        let suggestions = groups.into_iter().map(|(kind, group)| Suggestion {
+            job: kind.job,
+            command: kind.command.iter().map(|arg| lossy(arg)).collect(),
+            needs: group.needs,
+            reserved: group.reserved,
+            cut_off: group.cut_off,
+        });
+        suggestions.collect()
+    }
+}
+
+impl Kind {
+    fn of(job: u32, template: &common::TaskTemplate, request: &common::ResourceRequest) -> Self {
+        let others = request
+            .entries
+            .iter()
+            .filter(|entry| entry.resource != MEMORY);
+        Self {
+            job,
+            command: template.args.iter().map(|arg| arg.to_vec()).collect(),
+            resources: others
+                .map(|entry| (entry.resource.clone(), entry.policy, entry.amount_units))
+                .collect(),
+        }
+    }
+}
+
+impl Default for Group {
+    /// Without tasks nothing is reserved.
+    fn default() -> Self {
+        Self {
+            needs: Needs::default(),
+            reserved: Some(0),
+            cut_off: CutOff::default(),
+        }
+    }
+}
+
+impl Group {
+    fn add(&mut self, task: &client::TaskInfo, request: &common::ResourceRequest) {
+        let asked = memory_kib(request);
+        for attempt in &task.attempts {
+            let run = elapsed(attempt.started_unix_ns, attempt.finished_unix_ns);
+            self.reserve(attempt.memory_units.map(kib).or(asked), run);
+            if is_cut_off(&attempt.error) {
+                self.cut_off.attempts += 1;
+                self.cut_off.cpu_time += run.mul_f64(cpus(request));
+            }
+        }
+        let (Some(start), Some(end)) = (task.started_unix_ns, task.finished_unix_ns) else {
+            return;
+        };
+        let run = elapsed(start, end);
+        self.reserve(asked, run);
+        // How much more others would have needed nobody knows.
+        if let (client::TaskState::Finished, Some(usage)) =
+            (view::task_state(task.state), &task.usage)
+        {
+            self.needs.note(usage.max_rss_kib, run);
+        }
+    }
+
+    fn reserve(&mut self, kib: Option<u64>, run: Duration) {
+        let sum = self.reserved.zip(kib);
+        self.reserved = sum.map(|(sum, kib)| sum + u128::from(kib) * run.as_millis());
+    }
+
+    fn merge(&mut self, other: &Self) {
+        self.needs.add(&other.needs);
+        let sum = self.reserved.zip(other.reserved);
+        self.reserved = sum.map(|(one, other)| one + other);
+        self.cut_off.attempts += other.cut_off.attempts;
+        self.cut_off.cpu_time += other.cut_off.cpu_time;
+    }
+}
+
+/// The request of tasks on a part of one node without alternatives.
+fn one_request(template: &common::TaskTemplate) -> Option<&common::ResourceRequest> {
+    match template.requests.as_slice() {
+        [request] if request.n_nodes == 0 => Some(request),
+        _ => None,
+    }
+}
+
+/// `mem` of a request, if that is a number.
+fn memory_kib(request: &common::ResourceRequest) -> Option<u64> {
+    let mut entries = request.entries.iter();
+    let entry = entries.find(|entry| entry.resource == MEMORY)?;
+    (view::policy(entry) != common::Policy::All).then(|| kib(entry.amount_units))
+}
+
+/// KiB of an amount of `mem`.
+fn kib(units: u64) -> u64 {
+    let kib = u128::from(units) * 1_024 / u128::from(hq_core::resource::amount::UNITS_PER_WHOLE);
+    u64::try_from(kib).unwrap_or(u64::MAX)
+}
+
+/// Cpus of a request; one if it does not say how many.
+fn cpus(request: &common::ResourceRequest) -> f64 {
+    let mut entries = request.entries.iter();
+    let entry = entries.find(|entry| entry.resource == "cpus" && entry.amount_units > 0);
+    #[expect(clippy::cast_precision_loss, reason = "no machine has 2^40 cpus")]
+    entry.map_or(1.0, |entry| entry.amount_units as f64 / UNITS_PER_CPU)
+}
+
+/// Whether an attempt was lost because the life of its worker was over.
+fn is_cut_off(error: &str) -> bool {
+    let ends = [LostReason::TimeLimitReached, LostReason::AllocationEnded];
+    ends.iter().any(|reason| error.contains(reason.words()))
+}

@@ -1,0 +1,231 @@
+//! What `job stats --suggest` shows: what tasks needed, and options that would have fitted.
+
+use std::time::Duration;
+
+use hq_core::growth::PERMILLE_MAX;
+use hq_core::sizing::Needs;
+use serde_json::{Value, json};
+
+use super::format::{cut, peak_memory, short_words};
+
+/// Share of the tasks that a suggested time request covers, in thousandths.
+const TIME_PERMILLE: u32 = 950;
+/// A name for tasks is cut here.
+const COMMAND_MAX: usize = 60;
+
+/// Attempts that were lost because the life of their worker was over.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub(crate) struct CutOff {
+    /// How many.
+    pub(crate) attempts: u64,
+    /// How long they had run, times their cpus.
+    pub(crate) cpu_time: Duration,
+}
+
+/// What is known of tasks that can have the same request.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Suggestion {
+    /// Their job.
+    pub(crate) job: u32,
+    /// Their command; empty if they have several.
+    pub(crate) command: Vec<String>,
+    /// What those that finished needed.
+    pub(crate) needs: Needs,
+    /// Memory times time that all attempts had, in KiB · ms; `None` = some asked for no amount of it.
+    pub(crate) reserved: Option<u128>,
+    /// Attempts that were lost.
+    pub(crate) cut_off: CutOff,
+}
+
+/// A request for memory.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct MemoryOption {
+    /// As it is typed.
+    pub(crate) options: String,
+    /// Tasks that would have needed a second attempt.
+    pub(crate) again: u64,
+    /// Share of the memory times time that was reserved, which would not have been; less than zero if it would have been
+    /// more, `None` if it is not known.
+    pub(crate) saved: Option<f64>,
+}
+
+impl Suggestion {
+    /// The name of these tasks.
+    pub(crate) fn title(&self) -> String {
+        let command = self.command.join(" ");
+        let command = command.split_whitespace().collect::<Vec<_>>().join(" ");
+        match command.as_str() {
+            "" => "all that ask for the same".to_owned(),
+            _ => cut(&command, COMMAND_MAX).unwrap_or(command),
+        }
+    }
+
+    /// Requests for memory: the one that fits all tasks, and the one that costs least if it is smaller.
+    pub(crate) fn memory(&self) -> Vec<MemoryOption> {
+        let (Some(largest), Some(first)) = (self.needs.memory_max(), self.needs.first_size())
+        else {
+            return Vec::new();
+        };
+        let all = MemoryOption {
+            options: format!("--resource mem={}MiB", mebibytes(largest)),
+            again: 0,
+            saved: self.saved(self.needs.cost(largest)),
+        };
+        if first.larger == 0 {
+            return vec![all];
+        }
+        let (small, large) = (mebibytes(first.kib), mebibytes(largest));
+        // One step to the largest: each further attempt would cost more than it saves.
+        let most = u64::from(PERMILLE_MAX / 1_000);
+        let factor = large.div_ceil(small.max(1)).clamp(2, most);
+        let small = MemoryOption {
+            options: format!("--resource mem={small}MiB --retry-grow mem={factor},max={large}MiB"),
+            again: first.larger,
+            saved: self.saved(first.cost),
+        };
+        vec![small, all]
+    }
+
+    /// The time request that covers nearly all tasks.
+    pub(crate) fn time_request(&self) -> Option<Duration> {
+        let time = self.needs.run_time(TIME_PERMILLE)?;
+        // Requests are in whole seconds for people.
+        Some(Duration::from_secs(time.as_secs() + 1))
+    }
+
+    /// The longest run.
+    pub(crate) fn longest(&self) -> Option<Duration> {
+        self.needs.run_time(1_000)
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "a share is rounded anyway")]
+    fn saved(&self, cost: u128) -> Option<f64> {
+        let reserved = self.reserved.filter(|reserved| *reserved > 0)?;
+        Some(1.0 - cost as f64 / reserved as f64)
+    }
+
+    /// For programs.
+    pub(crate) fn json(&self) -> Value {
+        let memory = self.memory().into_iter().map(|option| {
+            json!({ "options": option.options, "again": option.again, "saved": option.saved })
+        });
+        json!({
+            "job": self.job,
+            "command": self.command,
+            "finished": self.needs.count(),
+            "memory_max_kib": self.needs.memory_max(),
+            "memory": memory.collect::<Vec<_>>(),
+            "run_time_max": self.longest().map(|time| time.as_secs_f64()),
+            "time_request": self.time_request().map(|time| time.as_secs()),
+            "cut_off": self.cut_off.attempts,
+            "cut_off_cpu_seconds": self.cut_off.cpu_time.as_secs_f64(),
+        })
+    }
+
+    /// Options to be typed, a line each: those that cost least.
+    pub(crate) fn options(&self) -> Vec<String> {
+        let memory = self.memory().into_iter().map(|option| option.options);
+        let time = self.time_request();
+        let time = time.map(|time| format!("--time-request {}s", time.as_secs()));
+        memory.take(1).chain(time).collect()
+    }
+
+    /// Labels and texts for people.
+    pub(crate) fn fields(&self) -> Vec<(&'static str, String)> {
+        let mut fields = vec![
+            ("Job", self.job.to_string()),
+            ("Tasks", self.title()),
+            ("Finished", self.needs.count().to_string()),
+        ];
+        if let Some(kib) = self.needs.memory_max() {
+            fields.push(("Most memory", peak_memory(kib.saturating_mul(1_024))));
+        }
+        for option in self.memory() {
+            let again = match option.again {
+                0 => "fits all of them".to_owned(),
+                1 => "1 task runs twice".to_owned(),
+                many => format!("{many} tasks run twice"),
+            };
+            let saved = option.saved.map_or_else(String::new, |saved| {
+                let more = if saved < 0.0 { "more" } else { "less" };
+                format!(", {:.0} % {more} memory × time", saved.abs() * 100.0)
+            });
+            fields.push(("Memory", format!("{}\n{again}{saved}", option.options)));
+        }
+        if let (Some(longest), Some(request)) = (self.longest(), self.time_request()) {
+            let text = format!(
+                "--time-request {}s\nfits {} % of them, the longest took {}",
+                request.as_secs(),
+                TIME_PERMILLE / 10,
+                short_words(longest)
+            );
+            fields.push(("Time", text));
+        }
+        if self.cut_off.attempts > 0 {
+            let text = format!(
+                "{} attempts by the end of their worker: {} of cpu time",
+                self.cut_off.attempts,
+                short_words(self.cut_off.cpu_time)
+            );
+            fields.push(("Cut off", text));
+        }
+        fields
+    }
+}
+
+/// Rounded up.
+fn mebibytes(kib: u64) -> u64 {
+    kib.div_ceil(1_024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn suggestion(sizes_mib: impl Iterator<Item = u64>, reserved_mib: Option<u64>) -> Suggestion {
+        let second = Duration::from_secs(1);
+        let mut needs = Needs::default();
+        for mib in sizes_mib {
+            needs.note(mib << 10, second);
+        }
+        Suggestion {
+            job: 3,
+            command: vec!["./fit".into(), "it".into()],
+            reserved: reserved_mib.map(|mib| needs.cost(mib << 10)),
+            needs,
+            cut_off: CutOff::default(),
+        }
+    }
+
+    #[test]
+    fn what_few_need_is_left_to_a_second_attempt() {
+        let sizes = (0..100).map(|number| if number < 97 { 100 } else { 3_000 });
+        let found = suggestion(sizes, Some(3_000));
+        let [small, all] = &found.memory()[..] else {
+            panic!("two: {found:?}");
+        };
+        let wanted = "--resource mem=104MiB --retry-grow mem=30,max=3072MiB";
+        assert_eq!((small.options.as_str(), small.again), (wanted, 3));
+        assert!(
+            small
+                .saved
+                .is_some_and(|saved| (0.8..0.97).contains(&saved))
+        );
+        assert_eq!(all.options, "--resource mem=3072MiB");
+        assert_eq!(found.options(), [wanted, "--time-request 2s"]);
+        assert_eq!(found.json()["memory"][0]["again"], 3);
+    }
+
+    #[test]
+    fn equal_tasks_have_one_size_and_nothing_is_saved_that_is_not_known() {
+        let found = suggestion((0..5).map(|_| 512), None);
+        let [all] = &found.memory()[..] else {
+            panic!("one: {found:?}");
+        };
+        assert_eq!(all.saved, None);
+        let more = suggestion((0..5).map(|_| 512), Some(100));
+        let text = format!("{:?}", more.fields());
+        assert!(text.contains("% more memory"), "{text}");
+        assert!(suggestion(std::iter::empty(), None).memory().is_empty());
+    }
+}
