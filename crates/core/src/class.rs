@@ -117,6 +117,22 @@ impl Classes {
         self.classes.get(id.0 as usize)
     }
 
+    /// Cpus that a task of a variant takes, if that is a number.
+    #[must_use]
+    pub fn cpus(&self, id: ClassId, variant: u32) -> Option<f64> {
+        let (class, cpus) = (self.get(id)?, self.find_resource("cpus")?);
+        let variant = class.variants.get(variant as usize)?;
+        let demand = variant
+            .demands
+            .iter()
+            .find(|demand| demand.resource == cpus)?;
+        #[expect(clippy::cast_precision_loss, reason = "no machine has 2^40 cpus")]
+        let units = demand.units? as f64;
+        #[expect(clippy::cast_precision_loss, reason = "10 000")]
+        let whole = UNITS_PER_WHOLE as f64;
+        Some(units / whole)
+    }
+
     /// The number of a resource name, made on first sight.
     pub fn resource(&mut self, name: &str) -> ResourceId {
         if let Some(id) = self.resources.get(name) {

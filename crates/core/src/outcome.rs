@@ -32,6 +32,15 @@ impl LostReason {
         }
     }
 
+    /// Whether its life was over at a time that was known before.
+    #[must_use]
+    pub const fn is_end_of_life(self) -> bool {
+        match self {
+            Self::TimeLimitReached | Self::AllocationEnded => true,
+            Self::Stopped | Self::IdleTimeout | Self::ConnectionLost | Self::HeartbeatLost => false,
+        }
+    }
+
     /// Name in events and rows of workers: `ConnectionLost`. An allocation that ended is not told from a lost connection.
     #[must_use]
     pub const fn name(self) -> &'static str {

@@ -138,6 +138,9 @@ fn add_work(registry: &mut Registry, figures: &Figures) {
     registry.register("instances_started", help, count(totals.started));
     let help = "Instances that failed or were lost and were followed by another one";
     registry.register("instances_superseded", help, count(totals.superseded));
+    let help = "Cpu seconds of instances that were cut off by the end of the life of their worker";
+    let cut_off = count(totals.cut_off.as_secs());
+    registry.register("cut_off_cpu_seconds", help, cut_off);
     let help = "Tasks that could run if a worker had room";
     registry.register("tasks_ready", help, gauge(figures.ready));
     let help = "Tasks that were sent to workers ahead of time";

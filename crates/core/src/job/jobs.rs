@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
+use std::time::Duration;
 
 use super::followers::Followers;
 use super::{Job, Submit, TaskSlot, Totals};
@@ -230,6 +231,11 @@ impl Jobs {
     /// Counts an instance that another one follows.
     pub(crate) const fn count_superseded(&mut self) {
         self.totals.superseded += 1;
+    }
+
+    /// Counts what an instance had used that the end of its worker cut off.
+    pub(crate) fn count_cut_off(&mut self, cpu_time: Duration) {
+        self.totals.cut_off = self.totals.cut_off.saturating_add(cpu_time);
     }
 
     /// Prepares jobs of an earlier run of the server: phases are as they were stored.

@@ -4,6 +4,7 @@
 //! `job list` shows; the counters only grow and begin with the server.
 
 use std::ops::Add;
+use std::time::Duration;
 
 use super::{Job, JobState};
 use crate::task::TaskState;
@@ -162,6 +163,8 @@ pub struct Totals {
     pub started: u64,
     /// Instances that failed or were lost, and that another one follows.
     pub superseded: u64,
+    /// Time that instances had run, times their cpus, when the life of their worker was over, since the server started.
+    pub cut_off: Duration,
 }
 
 impl Totals {

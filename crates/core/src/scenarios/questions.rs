@@ -1,5 +1,7 @@
 //! What can be asked of the server at any time: names, numbers and sums.
 
+use std::time::Duration;
+
 use super::bench::*;
 use crate::id::{JobId, WorkerId};
 use crate::job::JobState;
@@ -88,7 +90,7 @@ fn attempts_that_others_follow_are_counted() {
     let (mut bench, worker) = Bench::with_worker(1);
     let job = bench.submit(tasks_with(1, |task| {
         task.retry.limit = 1;
-        task.retry.delay = std::time::Duration::ZERO;
+        task.retry.delay = Duration::ZERO;
     }));
     assert_eq!(bench.state.totals().superseded, 0);
     bench.fail(worker, key(job, 0));
@@ -96,6 +98,12 @@ fn attempts_that_others_follow_are_counted() {
     bench.start(worker, key(job, 0));
     bench.leave(worker, LostReason::ConnectionLost);
     assert_eq!(bench.state.totals().superseded, 2);
+    assert_eq!(bench.state.totals().cut_off, Duration::ZERO);
+    let worker = bench.worker(1);
+    bench.start(worker, key(job, 0));
+    bench.wait(Duration::from_secs(90));
+    bench.leave(worker, LostReason::TimeLimitReached);
+    assert_eq!(bench.state.totals().cut_off, Duration::from_secs(90));
 }
 
 #[test]

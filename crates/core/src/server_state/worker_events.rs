@@ -503,6 +503,9 @@ impl ServerState {
                 }
                 Some(Phase::Running) => {
                     let slot = assigned.slot;
+                    if reason.is_end_of_life() {
+                        self.count_cut_off(ctx.now, task.job, &assigned);
+                    }
                     self.on_running_task_lost(ctx, task.job, slot, (reason, is_crash));
                 }
                 Some(
@@ -521,6 +524,19 @@ impl ServerState {
         self.stop_waiting_for(ctx, id);
         for job in touched {
             self.note_job_progress(ctx, job);
+        }
+    }
+
+    /// Counts what a task had used whose worker did not live long enough.
+    fn count_cut_off(&mut self, now: Now, job: JobId, assigned: &Assigned) {
+        let record = self.jobs.get(job).and_then(|job| job.record(assigned.slot));
+        let run = record.and_then(|record| Some(now.wall.since(record.started()?)));
+        let classes = self.dispatcher.classes();
+        let cpus = classes
+            .cpus(assigned.key.class, assigned.variant)
+            .unwrap_or(1.0);
+        if let Some(run) = run {
+            self.jobs.count_cut_off(run.mul_f64(cpus));
         }
     }
 
