@@ -11,6 +11,7 @@ use crate::params::Params;
 use crate::range::IdArray;
 use crate::resource::request::RequestVariants;
 use crate::retry::{RetrySpec, StopSpec};
+use crate::sizing::LearnSpec;
 pub use crate::texts::{ByteText, Entries};
 
 /// Where a standard stream of a task goes.
@@ -94,6 +95,8 @@ pub struct TaskTemplate {
     pub is_call: bool,
     /// Parameters whose values arguments and paths name; of arrays only.
     pub params: Option<Arc<Params>>,
+    /// What follows from what others needed.
+    pub learn: LearnSpec,
 }
 
 /// One task of a graph submit.

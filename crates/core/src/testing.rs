@@ -101,6 +101,7 @@ pub fn template(args: &[&str]) -> TaskTemplate {
         stop: StopSpec::default(),
         retry: RetrySpec::default(),
         is_call: false,
+        learn: crate::sizing::LearnSpec::default(),
         params: None,
     }
 }

@@ -13,6 +13,7 @@ use hq_core::range::IdArray;
 use hq_core::resource::amount::UNITS_PER_WHOLE;
 use hq_core::resource::request::{RequestVariants, ResourceRequest};
 use hq_core::retry::{RetryCause, RetrySpec, StopSpec};
+use hq_core::sizing::LearnSpec;
 use hq_core::template::{
     After, ArrayIds, ArraySpec, ByteText, Entries, PinMode, StdioSpec, SubmitBody, SubmitSpec,
     SubmitTarget, TaskTemplate,
@@ -101,6 +102,7 @@ pub(crate) fn build(
             grow,
         ),
         is_call: false,
+        learn: LearnSpec::default(),
         params,
     };
     let spec = SubmitSpec {

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use hq_core::id::{JobId, TaskId};
 use hq_core::range::IdArray;
 use hq_core::resource::request::{RequestVariants, ResourceRequest};
+use hq_core::sizing::LearnSpec;
 use hq_core::template::{
     ArrayIds, ArraySpec, ByteText, Entries, GraphSpec, GraphTask, SubmitBody, SubmitSpec,
     SubmitTarget, TaskTemplate,
@@ -244,6 +245,7 @@ fn build_template(
         crash_limit: table.crash_limit.0,
         requests,
         is_call: false,
+        learn: LearnSpec::default(),
         params: None,
     })
 }

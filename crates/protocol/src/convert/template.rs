@@ -6,6 +6,7 @@ use hq_core::growth::{GrowSpec, Growth, PERMILLE_MAX};
 use hq_core::params::{DIGITS_MAX, Decimals, PARAMS_MAX, PIECES_MAX, Param, Params, Values};
 use hq_core::resource::amount::Amount;
 use hq_core::retry::{RetryCause, RetrySpec, StopSpec};
+use hq_core::sizing::{FirstMemory, LearnSpec};
 use hq_core::template::{ByteText, CrashLimit, PinMode, StdioSpec, TaskTemplate};
 use hq_core::time::nanos;
 
@@ -161,7 +162,54 @@ impl TryFrom<common::TaskTemplate> for TaskTemplate {
                 .unwrap_or_default(),
             is_call: message.is_call,
             params: params(message.params, message.params_first)?,
+            learn: message
+                .learn
+                .map(TryInto::try_into)
+                .transpose()
+                .within("learn")?
+                .unwrap_or_default(),
         })
+    }
+}
+
+impl TryFrom<common::Learn> for LearnSpec {
+    type Error = ConvertError;
+
+    fn try_from(message: common::Learn) -> Result<Self, ConvertError> {
+        let permille = message.predict_permille.map(u16::try_from).transpose();
+        let predict = permille
+            .ok()
+            .filter(|permille| permille.is_none_or(|p| p <= 1_000));
+        let Some(predict) = predict else {
+            let found = message.predict_permille.unwrap_or_default();
+            return Err(ConvertError::invalid(
+                "predict_permille",
+                "at most 1000",
+                found,
+            ));
+        };
+        let first = match message.first_memory_units {
+            Some(0) => return Err(ConvertError::invalid("first_memory_units", "at least 1", 0)),
+            Some(units) => FirstMemory::Given(Amount(units)),
+            None => FirstMemory::Share,
+        };
+        Ok(Self {
+            memory: message.memory.then_some(first),
+            predict,
+        })
+    }
+}
+
+impl From<LearnSpec> for common::Learn {
+    fn from(learn: LearnSpec) -> Self {
+        Self {
+            memory: learn.memory.is_some(),
+            first_memory_units: match learn.memory {
+                Some(FirstMemory::Given(amount)) => Some(amount.0),
+                Some(FirstMemory::Share) | None => None,
+            },
+            predict_permille: learn.predict.map(u32::from),
+        }
     }
 }
 
@@ -426,6 +474,7 @@ impl common::TaskTemplate {
             is_call: template.is_call,
             params: Vec::new(),
             params_first: 0,
+            learn: (template.learn != LearnSpec::default()).then(|| template.learn.into()),
         }
     }
 }

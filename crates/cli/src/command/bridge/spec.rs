@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use hq_core::resource::request::{RequestVariants, ResourceRequest};
 use hq_core::retry::StopSpec;
+use hq_core::sizing::LearnSpec;
 use hq_core::template::{ByteText, CrashLimit, PinMode, StdioSpec, TaskTemplate};
 use serde::Deserialize;
 
@@ -152,6 +153,7 @@ impl TemplateSpec {
             stop: StopSpec::default(),
             retry: build_retry(retries, None, None, grow),
             is_call: self.is_call,
+            learn: LearnSpec::default(),
             params: None,
         })
     }

@@ -107,6 +107,7 @@ pub(super) fn template() -> common::TaskTemplate {
         stop: None,
         retry: None,
         is_call: false,
+        learn: None,
         params: Vec::new(),
         params_first: 0,
         args: words.iter().map(|word| word.to_vec().into()).collect(),

@@ -3,6 +3,7 @@
 use hq_core::id::{InstanceId, JobId, TaskId, TaskKey};
 use hq_core::range::IdArray;
 use hq_core::resource::descriptor::ResourceDescriptor;
+use hq_core::sizing::LearnSpec;
 use hq_core::template::{ArrayIds, ArraySpec, GraphSpec, SubmitBody, SubmitSpec, SubmitTarget};
 use hq_core::template::{CrashLimit, PinMode, StdioSpec, TaskTemplate};
 use hq_core::worker_config::{OnServerLost, WorkerConfig};
@@ -26,6 +27,7 @@ fn template() -> common::TaskTemplate {
         stop: Default::default(),
         retry: Default::default(),
         is_call: false,
+        learn: LearnSpec::default(),
         params: None,
     };
     (&template).into()

@@ -16,6 +16,7 @@ use hq_core::resource::request::RequestVariants;
 use hq_core::retry::{RetryCause, RetrySpec, StopSpec};
 use hq_core::selector::Selector;
 use hq_core::server_state::{Assignment, Command, WatchSpec};
+use hq_core::sizing::{FirstMemory, LearnSpec};
 use hq_core::task::TaskState;
 use hq_core::template::{
     After, ArrayIds, ArraySpec, ByteText, CrashLimit, Entries, GraphSpec, GraphTask, NotifyEvent,
@@ -119,12 +120,12 @@ fn template() -> impl Strategy<Value = TaskTemplate> {
             any::<i32>(),
             limit,
             requests,
-            (stop_spec(), retry_spec(), any::<bool>()),
+            (stop_spec(), retry_spec(), any::<bool>(), learn_spec()),
         ),
     )
         .prop_map(|((args, env, cwd, stdout, stderr, stdin), rest)| {
             let (task_dir, pin, time_limit, priority, crash_limit, requests, last) = rest;
-            let (stop, retry, is_call) = last;
+            let (stop, retry, is_call, learn) = last;
             TaskTemplate {
                 args,
                 env,
@@ -142,8 +143,18 @@ fn template() -> impl Strategy<Value = TaskTemplate> {
                 retry,
                 is_call,
                 params: None,
+                learn,
             }
         })
+}
+
+fn learn_spec() -> impl Strategy<Value = LearnSpec> {
+    let first = prop_oneof![
+        Just(FirstMemory::Share),
+        (1..u64::MAX).prop_map(|units| FirstMemory::Given(Amount(units))),
+    ];
+    (option::of(first), option::of(0..=1_000_u16))
+        .prop_map(|(memory, predict)| LearnSpec { memory, predict })
 }
 
 fn stop_spec() -> impl Strategy<Value = StopSpec> {
