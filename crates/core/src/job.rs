@@ -7,6 +7,7 @@ mod followers;
 mod grown;
 mod index;
 mod jobs;
+mod learned;
 mod state;
 mod totals;
 
@@ -26,6 +27,7 @@ use crate::time::Timestamp;
 pub use grown::{Grown, GrownTasks};
 use index::{IdIndex, merge_ranges};
 pub use jobs::Jobs;
+pub use learned::Learned;
 pub use state::JobState;
 pub use totals::{JobTotals, PerState, TaskCounts, TaskTotals, Totals};
 
@@ -116,12 +118,25 @@ pub struct Submit {
     pub tasks: TaskTable,
     /// Tasks that got more than was asked for.
     pub grown: GrownTasks,
+    /// What was learned from its tasks; `None` = nothing is.
+    pub learned: Option<Box<Learned>>,
 }
 
 impl Submit {
-    /// Template of a task, with what its last instance gets or got.
+    /// Template of a task, with what its next instance gets, or its last one got. Of one that did not grow but began before
+    /// what is learned now was, the memory may be another.
     #[must_use]
     pub fn template(&self, index: u32) -> Option<&Arc<SharedTemplate>> {
+        let grown = self.grown.last(index).map(|grown| &grown.template);
+        let learned = || self.learned.as_ref()?.template();
+        grown
+            .or_else(learned)
+            .or_else(|| self.asked_template(index))
+    }
+
+    /// Template of a task for people: what was asked for, or what it has grown to.
+    #[must_use]
+    pub fn shown_template(&self, index: u32) -> Option<&Arc<SharedTemplate>> {
         let grown = self.grown.last(index).map(|grown| &grown.template);
         grown.or_else(|| self.asked_template(index))
     }

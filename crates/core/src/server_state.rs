@@ -24,6 +24,7 @@ mod gate;
 mod grow;
 mod hold;
 mod input;
+mod learn;
 mod notify;
 mod portions;
 mod refusal;
@@ -38,7 +39,7 @@ mod sweep;
 mod triggers;
 mod worker_events;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 #[cfg(test)]
 use std::sync::Arc;
 
@@ -100,6 +101,8 @@ pub struct ServerState {
     last_template: u32,
     /// Who could give tasks more than they asked for.
     offers: Offers,
+    /// Submits whose tasks got an amount of memory before anybody was known who has some.
+    guessed: BTreeSet<(JobId, u32)>,
     ignored: Ignored,
     /// The server is about to end, and whether workers wait for the next one.
     ending: Option<ending::Ending>,
@@ -201,7 +204,10 @@ impl ServerState {
                 attempts,
                 error,
             } => self.note_notified(ctx, key, (attempts, error)),
-            Input::QueueOffers(kinds) => self.offers.set_queues(kinds),
+            Input::QueueOffers(kinds) => {
+                self.offers.set_queues(kinds);
+                self.look_at_guessed(now.mono);
+            }
             Input::Ending { keep_workers } => self.on_ending(ctx, keep_workers),
             Input::Ended => self.give_up_leaving(ctx),
             Input::Timer => self.on_timer(ctx, now.mono),
@@ -448,6 +454,9 @@ impl ServerState {
         if is_completed {
             self.jobs.note_end(id, None);
             self.drop_templates(id);
+        }
+        if is_new_completed && let Some(job) = self.jobs.get_mut(id) {
+            job.forget_learned();
         }
     }
 

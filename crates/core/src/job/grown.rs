@@ -72,16 +72,7 @@ impl GrownTasks {
 
     /// First and last number of each run of templates that were made.
     pub(crate) fn template_runs(&self) -> Vec<(TemplateId, TemplateId)> {
-        let mut ids: Vec<TemplateId> = self.templates.values().map(|made| made.id).collect();
-        ids.sort_unstable();
-        let mut runs: Vec<(TemplateId, TemplateId)> = Vec::new();
-        for id in ids {
-            match runs.last_mut() {
-                Some((_, last)) if last.0.checked_add(1) == Some(id.0) => *last = id,
-                _ => runs.push((id, id)),
-            }
-        }
-        runs
+        runs(self.templates.values().map(|made| made.id).collect())
     }
 
     /// The templates that were made, to be freed in portions.
@@ -122,6 +113,19 @@ impl GrownTasks {
         }
         parts
     }
+}
+
+/// First and last number of each run of templates.
+pub(super) fn runs(mut ids: Vec<TemplateId>) -> Vec<(TemplateId, TemplateId)> {
+    ids.sort_unstable();
+    let mut runs: Vec<(TemplateId, TemplateId)> = Vec::new();
+    for id in ids {
+        match runs.last_mut() {
+            Some((_, last)) if last.0.checked_add(1) == Some(id.0) => *last = id,
+            _ => runs.push((id, id)),
+        }
+    }
+    runs
 }
 
 #[cfg(test)]

@@ -35,6 +35,7 @@ fn submit(ids: IdArray) -> Submit {
         },
         priority_max: 0,
         grown: GrownTasks::default(),
+        learned: None,
     }
 }
 

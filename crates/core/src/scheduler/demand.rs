@@ -32,7 +32,7 @@ pub struct WorkerKind {
 }
 
 /// Units of a resource of which there is plenty.
-const PLENTY: u64 = u64::MAX >> 1;
+pub(crate) const PLENTY: u64 = u64::MAX >> 1;
 
 impl WorkerKind {
     /// What such a worker offers, by resource number.

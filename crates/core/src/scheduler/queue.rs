@@ -119,6 +119,30 @@ impl ReadyQueue {
         removed
     }
 
+    /// Removes all that a submit has in a queue, unless that is more than so many ranges; `None` = they are too many.
+    pub fn remove_submit(
+        &mut self,
+        key: QueueKey,
+        job: JobId,
+        submit: u32,
+        most: usize,
+    ) -> Option<IndexSet> {
+        let Some(queue) = self.queues.get_mut(&key) else {
+            return Some(IndexSet::new());
+        };
+        let found = queue.entries.get(&(job, submit));
+        if found.is_some_and(|set| set.ranges().nth(most).is_some()) {
+            return None;
+        }
+        let Some(set) = queue.entries.remove(&(job, submit)) else {
+            return Some(IndexSet::new());
+        };
+        queue.len -= u64::from(set.len());
+        self.len -= u64::from(set.len());
+        self.forget_entry(key, job);
+        Some(set)
+    }
+
     /// Removes what the first submits of a job have here, from behind the queue `done_to` on and at most `left`
     /// entries, a submit in a queue each; says whether that was all.
     pub fn remove_some(

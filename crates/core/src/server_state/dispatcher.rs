@@ -18,6 +18,7 @@ use super::triggers::{ROUND_TASKS_MAX, RoundSize, RoundTriggers};
 use crate::class::{Class, ClassId, Classes, Offer, QueueKey};
 use crate::id::{JobId, WorkerId};
 use crate::job::{Job, SharedTemplate, Submit, TaskSlot};
+use crate::range::IndexSet;
 use crate::resource::descriptor::ResourceDescriptor;
 use crate::resource::request::RequestVariants;
 use crate::scheduler::queue::{ReadyQueue, TakenRange};
@@ -25,6 +26,9 @@ use crate::scheduler::solve::{GangStart, Placement, RoundInput, RoundPlan, solve
 use crate::scheduler::window::{Window, window};
 use crate::time::Time;
 use crate::worker::{Worker, Workers};
+
+/// Pieces of a submit that are moved from one queue to another at once, in about a millisecond.
+const MOVED_RANGES_MAX: usize = 4_096;
 
 /// The ready queue and everything that rounds remember.
 #[derive(Clone, Debug, Default)]
@@ -117,6 +121,16 @@ impl Dispatcher {
     /// Takes tasks out to hand them out.
     pub(super) fn take(&mut self, key: QueueKey, count: u64) -> Vec<TakenRange> {
         self.ready.take(key, count)
+    }
+
+    /// Takes all of a submit out of a queue, to be put into another one; `None` = it is in too many pieces.
+    pub(super) fn take_submit(
+        &mut self,
+        key: QueueKey,
+        job: JobId,
+        submit: u32,
+    ) -> Option<IndexSet> {
+        self.ready.remove_submit(key, job, submit, MOVED_RANGES_MAX)
     }
 
     /// A task has ended before it was handed out.

@@ -13,13 +13,18 @@ use crate::id::{InstanceId, JobId, TaskId};
 use crate::job::{Grown, SharedTemplate, TaskSlot};
 use crate::outcome::Outcome;
 use crate::resource::amount::Amount;
-use crate::scheduler::demand::WorkerKind;
+use crate::resource::request::RequestVariants;
+use crate::scheduler::demand::{PLENTY, WorkerKind};
+use crate::sizing::{Size, memory_amount};
 use crate::template::TaskTemplate;
 use crate::time::{Time, nanos};
 use crate::worker::Workers;
 
 /// How long it is taken for true what others offer: very many tasks can fail at a time, and there are few kinds of them.
 const OFFERS_AGE_MAX: Duration = Duration::from_secs(1);
+
+/// No task gets less than this as its share: tasks that ask for nothing else can run by the thousand.
+const SHARE_MIN: Amount = Amount::whole(64);
 
 /// Who could give a task more.
 #[derive(Clone, Debug, Default)]
@@ -42,7 +47,56 @@ impl Offers {
         self.forget();
     }
 
-    fn largest(&mut self, now: Time, id: ClassId, classes: &Classes, workers: &Workers) -> Largest {
+    /// The most memory that there is for each task of a class if as many as can run beside each other; `None` = nobody is
+    /// known who could run one, or how much memory they have.
+    pub(super) fn share(
+        &self,
+        id: ClassId,
+        classes: &Classes,
+        workers: &Workers,
+    ) -> Option<Amount> {
+        let (class, memory) = (classes.get(id)?, classes.find_resource(MEMORY)?.0 as usize);
+        let share = |offers: &[Offer]| {
+            let units = offers.get(memory)?.units;
+            let all = |slot: usize| {
+                let units = offers.get(slot).map_or(0, |offer| offer.units);
+                i64::try_from(units).unwrap_or(i64::MAX)
+            };
+            let variants = class.variants.iter();
+            let fit = variants
+                .map(|variant| fitting(variant, offers, all))
+                .max()?;
+            (fit > 0 && units > 0 && units < PLENTY).then(|| units / u64::from(fit))
+        };
+        let of_workers = workers
+            .live()
+            .values()
+            .filter_map(|worker| share(worker.offers()));
+        let of_queues = self
+            .queues
+            .iter()
+            .filter_map(|kind| share(&kind.offers(classes)));
+        let most = of_workers.chain(of_queues).max()?;
+        Some(Amount(most).max(SHARE_MIN))
+    }
+
+    /// The shortest life that a worker has in all; `None` = all of them live for ever, or there are none.
+    pub(super) fn lifetime_min(&self, workers: &Workers) -> Option<Duration> {
+        let of_workers = workers
+            .live()
+            .values()
+            .map(|worker| worker.config.time_limit);
+        let of_queues = self.queues.iter().map(|kind| kind.time_limit);
+        of_workers.flatten().chain(of_queues).min()
+    }
+
+    pub(super) fn largest(
+        &mut self,
+        now: Time,
+        id: ClassId,
+        classes: &Classes,
+        workers: &Workers,
+    ) -> Largest {
         if let Some((at, known)) = self.known.get(&id)
             && now.since(*at) < OFFERS_AGE_MAX
         {
@@ -188,6 +242,31 @@ fn look(
     }
 }
 
+/// Memory of which the [`Scale`] of a task says how often it has that, if its memory is learned: so much was never asked for.
+const AUTO_BASE: Amount = Amount::whole(16);
+
+/// More than `had` for a task that ran out of it: what is known to have been `needed` by others, at least twice as much,
+/// but not more than there is.
+fn more(had: Amount, needed: Amount, largest: Option<Amount>) -> Amount {
+    let more = needed.max(Amount(had.0.saturating_mul(2)));
+    largest.map_or(more, |largest| more.min(largest)).max(had)
+}
+
+fn auto_scale(amount: Amount) -> u32 {
+    // Rounded down: a little too much would fit nowhere.
+    let permille = u128::from(amount.0) * 1_000 / u128::from(AUTO_BASE.0);
+    u32::try_from(permille).unwrap_or(u32::MAX).max(1_001)
+}
+
+fn auto_requests(scale: Scale, asked: &RequestVariants) -> RequestVariants {
+    let units = u128::from(AUTO_BASE.0) * u128::from(scale.memory) / 1_000;
+    let size = Size {
+        memory: Some(Amount(u64::try_from(units).unwrap_or(u64::MAX))),
+        ..Size::default()
+    };
+    size.requests(&scale.requests(asked))
+}
+
 fn sizes(task: &TaskTemplate) -> Asked<'_> {
     Asked {
         grow: task.retry.grow,
@@ -202,13 +281,15 @@ impl ServerState {
         &mut self,
         now: Time,
         (id, slot): (JobId, TaskSlot),
+        had: Option<ClassId>,
         outcome: &Outcome,
     ) -> Option<Grant> {
         let job = self.jobs.get(id)?;
         let submit = job.submit(slot)?;
         let asked = Arc::clone(submit.asked_template(slot.index)?);
+        let is_sized = asked.task.learn.memory.is_some();
         // Most tasks have nothing that could grow, and may fail by the million.
-        if asked.task.retry.grow == GrowSpec::default() {
+        if asked.task.retry.grow == GrowSpec::default() && !is_sized {
             return None;
         }
         let next = job.record(slot)?.instance();
@@ -217,7 +298,25 @@ impl ServerState {
         let class = submit.template(slot.index)?.class;
         let classes = self.dispatcher.classes();
         let largest = self.offers.largest(now, class, classes, &self.workers);
-        let scale = before.after(outcome, sizes(&asked.task), largest);
+        let mut scale = before.after(outcome, sizes(&asked.task), largest);
+        if is_sized {
+            let had = had.unwrap_or(class);
+            let had = classes.get(had).and_then(|class| memory(&class.request));
+            let needed = submit
+                .learned
+                .as_ref()
+                .and_then(|learned| learned.needs().memory_max());
+            scale.memory = match (had, outcome) {
+                (Some(had), Outcome::OutOfMemory(_)) => {
+                    let most = needed.map(memory_amount).unwrap_or_default();
+                    auto_scale(more(had, most, largest.memory))
+                }
+                // What grows from now on is no longer learned.
+                (Some(had), _) if scale != before => auto_scale(had),
+                (Some(_) | None, _) => before.memory,
+            }
+            .max(before.memory);
+        }
         if scale == before {
             return None;
         }
@@ -239,8 +338,12 @@ impl ServerState {
         let submit = self.jobs.get(id).and_then(|job| job.submit(slot));
         let known = submit.and_then(|submit| submit.grown.known(asked.id, scale));
         let template = known.unwrap_or_else(|| {
+            let requests = match asked.task.learn.memory {
+                Some(_) => auto_requests(scale, &asked.task.requests),
+                None => scale.requests(&asked.task.requests),
+            };
             let task = TaskTemplate {
-                requests: scale.requests(&asked.task.requests),
+                requests,
                 time_limit: asked.task.time_limit.map(|limit| scale.time_limit(limit)),
                 ..TaskTemplate::clone(&asked.task)
             };

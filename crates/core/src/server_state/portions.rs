@@ -176,11 +176,16 @@ impl Portions {
                 _ => runs.push((first.id, last.id)),
             }
         }
-        runs.extend(
-            submits
-                .iter()
-                .flat_map(|submit| submit.grown.template_runs()),
-        );
+        for submit in submits {
+            runs.extend(submit.grown.template_runs());
+            let learned = submit.learned.as_ref();
+            runs.extend(
+                learned
+                    .map(|learned| learned.template_runs())
+                    .into_iter()
+                    .flatten(),
+            );
+        }
         let runs: Arc<[_]> = runs.into();
         self.dropped.extend(workers.map(|worker| Dropped {
             worker,

@@ -12,7 +12,7 @@ use crate::job::{Job, TaskSlot};
 use crate::range::IdArray;
 use crate::task::{Attempt, Phase, StoredTask, TaskState};
 use crate::template::SubmitSpec;
-use crate::time::{Now, Timestamp};
+use crate::time::{Now, Time, Timestamp};
 use crate::worker::{Assigned, Worker};
 use crate::worker_config::{OnServerLost, WorkerConfig};
 
@@ -127,7 +127,9 @@ impl ServerState {
         let mut draft = self.draft_for(target, prepared);
         self.build(&mut draft, usize::MAX);
         let submit = self.finish(draft, Some(ids)).map_err(bad)?;
-        self.jobs.add_submit(id, submit);
+        if let Some(number) = self.jobs.add_submit(id, submit) {
+            self.begin_learning(Time(0), id, number);
+        }
         Ok(())
     }
 
@@ -320,6 +322,7 @@ impl ServerState {
         // nothing.
         self.jobs.replay_graphs();
         for id in self.jobs.all().keys().copied().collect::<Vec<_>>() {
+            self.learn_again(now.mono, id);
             self.hold_job(ctx, id);
         }
         self.jobs.finish_restore(now.wall);

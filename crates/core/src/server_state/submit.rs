@@ -206,6 +206,7 @@ impl ServerState {
             priority_max,
             tasks,
             grown: GrownTasks::default(),
+            learned: None,
         })
     }
 
@@ -334,6 +335,8 @@ impl ServerState {
             bug!("job {id} is gone, but a submit was accepted for it");
             return id;
         };
+        // Before it is queued, with the request that it then has.
+        self.begin_learning(ctx.now.mono, id, number);
         self.start_submit(ctx, id, number);
         id
     }

@@ -10,6 +10,7 @@ use super::{
     StartedRow, WorkerCommand, WorkerMessage,
 };
 use crate::bug;
+use crate::class::ClassId;
 use crate::growth::Grant;
 use crate::id::{InstanceId, JobId, TaskKey, WorkerId};
 use crate::job::{Job, TaskSlot};
@@ -48,6 +49,7 @@ impl ServerState {
         self.dispatcher.add_worker(&worker);
         self.offers.forget();
         self.workers.add(worker);
+        self.look_at_guessed(ctx.now.mono);
         ctx.emit(Effect::Registered {
             link,
             worker: id,
@@ -272,7 +274,7 @@ impl ServerState {
         if end.outcome != Outcome::Finished
             && self.may_retry(job, assigned.slot, |retry| retry.allows(&end.outcome, ran))
         {
-            self.retry(ctx, job, assigned.slot, end);
+            self.retry(ctx, job, (assigned.slot, Some(assigned.key.class)), end);
             return;
         }
         self.end_task(ctx, job, assigned.slot, &end);
@@ -323,8 +325,14 @@ impl ServerState {
         }
     }
 
-    /// Lets a failed task wait for its next attempt.
-    fn retry(&mut self, ctx: &mut Ctx<'_>, id: JobId, slot: TaskSlot, end: TaskEnd) {
+    /// Lets a failed task wait for its next attempt. `class` = what the failed one had, if that is known.
+    fn retry(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        id: JobId,
+        (slot, class): (TaskSlot, Option<ClassId>),
+        end: TaskEnd,
+    ) {
         let Some(job) = self.jobs.get_mut(id) else {
             bug!("job {id} is gone, but a task of it is tried again");
             return;
@@ -341,7 +349,7 @@ impl ServerState {
         });
         self.jobs.set_phase(id, slot, Phase::Waiting);
         // Before it is queued, with the request that it then has.
-        let grown = self.grow(ctx.now.mono, (id, slot), &outcome);
+        let grown = self.grow(ctx.now.mono, (id, slot), class, &outcome);
         self.note_requeued(ctx, id, slot, grown);
         // What is held is let go with all the rest, whatever its delay.
         if delay.is_zero() || self.jobs.is_held(id, slot) {
@@ -413,6 +421,13 @@ impl ServerState {
         };
         job.record_end(slot, end);
         if is_finished {
+            if job.learn(slot, end) {
+                self.look_at_learned(ctx.now.mono, (id, slot.submit));
+            }
+            let Some(job) = self.jobs.get_mut(id) else {
+                bug!("job {id} is gone, but a task of it has just ended");
+                return;
+            };
             let free = job.release_dependents(slot);
             self.jobs.set_phase(id, slot, Phase::Finished);
             // Before dependents can be handed out: their worker must not hear of them ahead of the
@@ -588,7 +603,7 @@ impl ServerState {
                 let end = lost_end(text.into());
                 // The crash limit says that it failed; retries say whether that is final.
                 if self.may_retry(id, slot, RetrySpec::allows_loss) {
-                    self.retry(ctx, id, slot, end);
+                    self.retry(ctx, id, (slot, None), end);
                 } else {
                     self.end_task(ctx, id, slot, &end);
                 }

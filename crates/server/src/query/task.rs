@@ -172,7 +172,7 @@ impl Page<'_> {
         let (Some(phase), Some(id), Some(template)) = (
             submit.tasks.phase(slot.index),
             submit.ids.get(slot.index),
-            submit.template(slot.index),
+            submit.shown_template(slot.index),
         ) else {
             return;
         };

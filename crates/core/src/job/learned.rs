@@ -1,0 +1,146 @@
+//! What a submit has learned from its tasks, and the template that those get which have not begun.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::grown::runs;
+use super::{Job, SharedTemplate, Submit, TaskSlot, TemplateId};
+use crate::growth::{Scale, memory};
+use crate::sizing::{Needs, Size, TASKS_MIN, kib};
+use crate::task::{Phase, TaskEnd};
+
+/// Tasks of a submit from which is learned after a restart; with more the start of a server would only take longer.
+const RELEARNED_MAX: usize = 100_000;
+
+/// Needs of the tasks that finished, and what followed from them so far.
+#[derive(Clone, Debug)]
+pub struct Learned {
+    needs: Needs,
+    /// With so many tasks it is looked at again what follows.
+    due: u64,
+    current: Option<(Size, Arc<SharedTemplate>)>,
+    /// All templates that were made: workers may have any of them. Their number follows the logarithm of that of the
+    /// tasks.
+    made: BTreeMap<Size, Arc<SharedTemplate>>,
+}
+
+impl Default for Learned {
+    fn default() -> Self {
+        Self {
+            needs: Needs::default(),
+            due: TASKS_MIN,
+            current: None,
+            made: BTreeMap::new(),
+        }
+    }
+}
+
+impl Learned {
+    /// What the tasks that finished needed.
+    #[must_use]
+    pub const fn needs(&self) -> &Needs {
+        &self.needs
+    }
+
+    /// Template of tasks that have not grown; `None` = what was asked for.
+    #[must_use]
+    pub fn template(&self) -> Option<&Arc<SharedTemplate>> {
+        self.current.as_ref().map(|(_, template)| template)
+    }
+
+    /// What these tasks get.
+    #[must_use]
+    pub fn size(&self) -> Size {
+        self.current
+            .as_ref()
+            .map_or_else(Size::default, |(size, _)| *size)
+    }
+
+    /// Adds a task; says whether it is time to look at what follows.
+    pub(super) fn note(&mut self, memory_kib: u64, run: Duration) -> bool {
+        self.needs.note(memory_kib, run);
+        self.needs.count() >= self.due
+    }
+
+    /// It was looked at: the next time is when there are half as many more, so that all together costs little.
+    pub(crate) fn note_looked_at(&mut self) {
+        let count = self.needs.count();
+        self.due = TASKS_MIN.max(count + count / 2);
+    }
+
+    /// A template that was made before.
+    pub(crate) fn known(&self, size: Size) -> Option<Arc<SharedTemplate>> {
+        self.made.get(&size).map(Arc::clone)
+    }
+
+    /// Tasks that begin from now on get this.
+    pub(crate) fn set(&mut self, size: Size, template: Arc<SharedTemplate>) {
+        self.made.insert(size, Arc::clone(&template));
+        self.current = Some((size, template));
+    }
+
+    /// First and last number of each run of templates that were made.
+    pub(crate) fn template_runs(&self) -> Vec<(TemplateId, TemplateId)> {
+        runs(self.made.values().map(|made| made.id).collect())
+    }
+}
+
+impl Job {
+    /// Learns from a task that finished; says whether it is time to look at what follows.
+    pub(crate) fn learn(&mut self, slot: TaskSlot, end: &TaskEnd) -> bool {
+        let submit = self.submits.get_mut(slot.submit as usize);
+        let learned = submit.and_then(|submit| {
+            let granted = submit.grown_memory(slot.index);
+            Some((submit.learned.as_mut()?, granted))
+        });
+        learned.is_some_and(|(learned, granted)| {
+            learned.note(granted.unwrap_or(end.usage.max_rss_kib), end.run)
+        })
+    }
+
+    /// Nothing follows any more from what its tasks needed.
+    pub(crate) fn forget_learned(&mut self) {
+        for submit in &mut self.submits {
+            submit.learned = None;
+        }
+    }
+
+    /// Learns from tasks that were restored: from so many that it is known what they need.
+    pub(crate) fn learn_again(&mut self) {
+        for submit in &mut self.submits {
+            submit.learn_again();
+        }
+    }
+}
+
+impl Submit {
+    /// What is known to have been enough for a task that ran out of memory, in KiB; what it used says less than what its
+    /// worker counted if it has several processes.
+    fn grown_memory(&self, index: u32) -> Option<u64> {
+        let grown = self.grown.last(index)?;
+        let grew = grown.scale.memory > Scale::default().memory;
+        memory(&grown.template.task.requests)
+            .filter(|_| grew)
+            .map(kib)
+    }
+
+    fn learn_again(&mut self) {
+        let Some(mut learned) = self.learned.take() else {
+            return;
+        };
+        let runs = self.tasks.runs(0, self.tasks.len());
+        let finished = runs.filter(|(_, _, phase)| *phase == Phase::Finished);
+        let indices = finished.flat_map(|(from, to, _)| from..to);
+        for index in indices.take(RELEARNED_MAX) {
+            let record = self.tasks.record(index);
+            let run = record
+                .and_then(|record| Some((record, record.finished()?.since(record.started()?))));
+            if let Some((record, run)) = run {
+                let granted = self.grown_memory(index);
+                learned.note(granted.unwrap_or(record.usage().max_rss_kib), run);
+            }
+        }
+        self.learned = Some(learned);
+    }
+}
