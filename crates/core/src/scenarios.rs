@@ -12,6 +12,7 @@ mod explaining;
 mod gangs;
 mod growth;
 mod jobs;
+mod learning;
 mod params;
 mod patience;
 mod placing;

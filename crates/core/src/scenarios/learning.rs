@@ -1,0 +1,302 @@
+//! Requests that follow from what other tasks of an array needed.
+
+use std::time::Duration;
+
+use super::bench::*;
+use crate::growth::{MEMORY, memory};
+use crate::id::{JobId, TaskKey, WorkerId};
+use crate::outcome::{LostReason, Outcome, Usage};
+use crate::resource::amount::Amount;
+use crate::resource::descriptor::{ResourceItem, ResourceKind};
+use crate::retry::RetryCause;
+use crate::scheduler::demand::WorkerKind;
+use crate::server_state::Input;
+use crate::sizing::FirstMemory;
+use crate::task::Phase;
+use crate::template::{SubmitSpec, TaskTemplate};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn worker_of(
+    bench: &mut Bench,
+    cpus: u32,
+    mebibytes: u32,
+    time_limit: Option<Duration>,
+) -> WorkerId {
+    bench.worker_with(cpus, |config| {
+        config.time_limit = time_limit;
+        config.resources.items.push(ResourceItem {
+            name: MEMORY.into(),
+            kind: ResourceKind::Sum(Amount::whole(mebibytes)),
+        });
+    })
+}
+
+/// Tasks whose memory is learned.
+fn sized(count: u32, first: FirstMemory, change: impl FnOnce(&mut TaskTemplate)) -> SubmitSpec {
+    tasks_with(count, |task| {
+        task.learn.memory = Some(first);
+        task.learn.predict = Some(0);
+        task.retry.limit = 9;
+        task.retry.on = vec![RetryCause::OutOfMemory];
+        task.retry.delay = Duration::ZERO;
+        change(task);
+    })
+}
+
+/// Memory in MiB and time that a worker must have left for a task.
+fn gets(bench: &Bench, task: TaskKey) -> (u64, Duration) {
+    let job = &bench.state.jobs()[&task.job];
+    let slot = job.find(task.task).expect("it exists");
+    let template = job.submits[0].template(slot.index).expect("it has one");
+    let requests = &template.task.requests;
+    let memory = memory(requests).map_or(0, Amount::whole_part);
+    (memory, requests.as_slice()[0].min_time)
+}
+
+/// Ends a task as its worker says it: with so much memory, after so long.
+fn end_with(
+    bench: &mut Bench,
+    (worker, task): (WorkerId, TaskKey),
+    outcome: Outcome,
+    (mebibytes, run): (u64, Duration),
+) {
+    let mut report = bench.end_report(worker, task, outcome);
+    report.ended[0].run = run;
+    report.ended[0].usage = Usage {
+        max_rss_kib: mebibytes * 1_024,
+        ..Usage::default()
+    };
+    bench.report(worker, report);
+}
+
+/// Finishes so many of those that a worker has.
+fn finish_some(bench: &mut Bench, worker: WorkerId, count: usize, needs: (u64, Duration)) {
+    for _ in 0..count {
+        let (job, task) = bench.has(worker)[0];
+        let task = key(JobId(job), task);
+        end_with(bench, (worker, task), Outcome::Finished, needs);
+    }
+}
+
+fn placed(bench: &Bench, worker: WorkerId) -> usize {
+    bench.state.workers()[&worker].placed_len()
+}
+
+#[test]
+fn the_first_tasks_get_their_share_and_later_ones_what_those_needed() {
+    let mut bench = Bench::new();
+    let worker = worker_of(&mut bench, 4, 16_000, None);
+    let job = bench.submit(sized(1_000, FirstMemory::Share, |task| {
+        task.requests = cpus_of(2);
+    }));
+    assert_eq!(
+        gets(&bench, key(job, 999)).0,
+        8_000,
+        "two run beside each other"
+    );
+    finish_some(&mut bench, worker, 9, (500, MINUTE));
+    assert_eq!(gets(&bench, key(job, 999)).0, 8_000, "nine say nothing");
+    finish_some(&mut bench, worker, 1, (500, MINUTE));
+    let (learned, _) = gets(&bench, key(job, 999));
+    assert!((500..=532).contains(&learned), "{learned}");
+    // What was sent before keeps what it has; the rest is handed out with less.
+    finish_some(&mut bench, worker, 40, (500, MINUTE));
+    assert_eq!(placed(&bench, worker), 2, "cpus limit them now");
+    bench.finish_all();
+    assert_eq!(bench.counts(job).finished, 1_000);
+    assert!(!bench.state.workers()[&worker].knows_templates());
+}
+
+#[test]
+fn what_needs_more_than_most_runs_again_with_more() {
+    let mut bench = Bench::new();
+    let worker = worker_of(&mut bench, 100, 1_000_000, None);
+    let first = FirstMemory::Given(Amount::whole(400));
+    let job = bench.submit(sized(100, first, |_| {}));
+    let task = key(job, 0);
+    assert_eq!(gets(&bench, task).0, 400);
+    let mut sizes = Vec::new();
+    for _ in 0..3 {
+        let failed = (worker, task);
+        end_with(
+            &mut bench,
+            failed,
+            Outcome::OutOfMemory(None),
+            (400, MINUTE),
+        );
+        sizes.push(gets(&bench, task).0);
+    }
+    assert_eq!(sizes, [800, 1_600, 3_200]);
+    assert_eq!(
+        gets(&bench, key(job, 50)).0,
+        400,
+        "others keep what they get"
+    );
+    end_with(
+        &mut bench,
+        (worker, task),
+        Outcome::Finished,
+        (2_000, MINUTE),
+    );
+    // What its processes had together is not known, but that this was enough.
+    let failed = (worker, key(job, 1));
+    end_with(
+        &mut bench,
+        failed,
+        Outcome::OutOfMemory(None),
+        (400, MINUTE),
+    );
+    assert!(gets(&bench, key(job, 1)).0 >= 3_200);
+    finish_some(&mut bench, worker, 20, (100, MINUTE));
+    assert_eq!(gets(&bench, key(job, 0)).0, 3_200, "it keeps what it got");
+    bench.finish_all();
+    assert_eq!(bench.counts(job).finished, 100);
+}
+
+#[test]
+fn nothing_gets_more_memory_than_there_is() {
+    let mut bench = Bench::new();
+    let worker = worker_of(&mut bench, 2, 10_000, None);
+    let job = bench.submit(sized(1, FirstMemory::Share, |_| {}));
+    let task = key(job, 0);
+    assert_eq!(gets(&bench, task).0, 5_000);
+    for _ in 0..3 {
+        let failed = (worker, task);
+        end_with(
+            &mut bench,
+            failed,
+            Outcome::OutOfMemory(None),
+            (5_000, MINUTE),
+        );
+        assert!((9_990..=10_000).contains(&gets(&bench, task).0));
+        assert_eq!(placed(&bench, worker), 1);
+    }
+    // A size that nobody has would wait for ever.
+    let first = FirstMemory::Given(Amount::whole(64_000));
+    let job = bench.submit(sized(1, first, |_| {}));
+    assert_eq!(gets(&bench, key(job, 0)).0, 10_000);
+}
+
+#[test]
+fn a_failure_that_more_memory_cannot_cure_teaches_nothing() {
+    let mut bench = Bench::new();
+    let worker = worker_of(&mut bench, 1, 8_000, None);
+    let job = bench.submit(sized(100, FirstMemory::Share, |task| task.retry.on.clear()));
+    for _ in 0..30 {
+        let (_, task) = bench.has(worker)[0];
+        let failed = (worker, key(job, task));
+        end_with(&mut bench, failed, Outcome::ExitCode(1), (10, MINUTE));
+    }
+    assert_eq!(gets(&bench, key(job, 99)).0, 8_000);
+}
+
+#[test]
+fn memory_that_was_guessed_is_corrected_when_somebody_comes() {
+    let mut bench = Bench::new();
+    let job = bench.submit(sized(10, FirstMemory::Share, |_| {}));
+    assert_eq!(gets(&bench, key(job, 0)).0, 512, "nobody is there");
+    let small = worker_of(&mut bench, 2, 200, None);
+    assert_eq!(gets(&bench, key(job, 0)).0, 100);
+    assert_eq!(placed(&bench, small), 2);
+    // What was known at the submit is not looked at again.
+    worker_of(&mut bench, 1, 64_000, None);
+    assert_eq!(gets(&bench, key(job, 9)).0, 100);
+}
+
+#[test]
+fn what_was_learned_survives_a_restart() {
+    let mut bench = Bench::new();
+    let worker = worker_of(&mut bench, 1, 8_000, Some(MINUTE * 600));
+    let job = bench.submit(sized(100, FirstMemory::Share, |task| {
+        task.learn.predict = None
+    }));
+    finish_some(&mut bench, worker, 15, (500, MINUTE));
+    let before = gets(&bench, key(job, 99));
+    assert!(before.0 < 540 && before.1 >= MINUTE, "{before:?}");
+    bench.leave(worker, LostReason::Stopped);
+    bench.restart();
+    assert_eq!(gets(&bench, key(job, 99)).0, before.0);
+    let worker = worker_of(&mut bench, 4, 8_000, Some(MINUTE * 600));
+    assert_eq!(placed(&bench, worker), 4);
+    bench.finish_all();
+    assert_eq!(bench.counts(job).finished, 100);
+}
+
+#[test]
+fn a_worker_near_its_end_starts_nothing_that_will_not_finish() {
+    let mut bench = Bench::new();
+    let old = worker_of(&mut bench, 1, 100, Some(MINUTE * 60));
+    let job = bench.submit(tasks(100));
+    finish_some(&mut bench, old, 20, (1, MINUTE * 10));
+    let (_, needed) = gets(&bench, key(job, 99));
+    assert!((MINUTE * 10..MINUTE * 12).contains(&needed), "{needed:?}");
+    // Tasks that were sent ahead are the worker's business.
+    bench.wait(MINUTE * 55);
+    for (_, task) in bench.has(old) {
+        bench.give_back(old, key(job, task));
+    }
+    assert_eq!(bench.has(old), []);
+    let young = worker_of(&mut bench, 1, 100, Some(MINUTE * 60));
+    assert!(!bench.has(young).is_empty());
+    bench.state.check_invariants();
+}
+
+#[test]
+fn nothing_is_foreseen_where_nobody_ends_or_where_it_is_not_wanted() {
+    let hour = Some(MINUTE * 60);
+    for (time_limit, predict, is_call) in [
+        (None, None, false),
+        (hour, Some(0), false),
+        (hour, None, true),
+    ] {
+        let mut bench = Bench::new();
+        let worker = worker_of(&mut bench, 1, 100, time_limit);
+        let job = bench.submit(tasks_with(100, |task| {
+            task.learn.predict = predict;
+            task.is_call = is_call;
+        }));
+        finish_some(&mut bench, worker, 20, (1, MINUTE));
+        assert_eq!(gets(&bench, key(job, 99)).1, Duration::ZERO);
+    }
+    // Short tasks are not worth it.
+    let mut bench = Bench::new();
+    let worker = worker_of(&mut bench, 1, 100, Some(MINUTE));
+    let job = bench.submit(tasks(100));
+    finish_some(&mut bench, worker, 20, (1, Duration::from_millis(300)));
+    assert_eq!(gets(&bench, key(job, 99)).1, Duration::ZERO);
+}
+
+#[test]
+fn tasks_that_take_longer_than_anybody_lives_still_have_their_chance() {
+    let mut bench = Bench::new();
+    let worker = worker_of(&mut bench, 1, 100, Some(MINUTE * 60));
+    let job = bench.submit(tasks(100));
+    finish_some(&mut bench, worker, 20, (1, MINUTE * 300));
+    assert_eq!(gets(&bench, key(job, 99)).1, MINUTE * 30);
+    // In the first half of each life everything may start: also of those that an allocation queue would start.
+    bench.step(Input::QueueOffers(vec![WorkerKind {
+        resources: [("cpus".into(), 640_000)].into(),
+        others_plentiful: true,
+        time_limit: MINUTE * 20,
+        min_utilization: 0.0,
+    }]));
+    finish_some(&mut bench, worker, 15, (1, MINUTE * 300));
+    assert_eq!(gets(&bench, key(job, 99)).1, MINUTE * 10);
+}
+
+#[test]
+fn a_cancel_ends_what_was_moved_to_another_queue() {
+    let mut bench = Bench::new();
+    let worker = worker_of(&mut bench, 2, 8_000, Some(MINUTE * 60));
+    let job = bench.submit(sized(500, FirstMemory::Share, |task| {
+        task.learn.predict = None
+    }));
+    let other = bench.submit(tasks(3));
+    finish_some(&mut bench, worker, 12, (500, MINUTE));
+    bench.cancel(job);
+    assert_eq!(bench.counts(job).unfinished(), 0);
+    bench.state.check_invariants();
+    bench.finish_all();
+    assert_eq!(bench.phase(key(other, 2)), Phase::Finished);
+}
