@@ -24,6 +24,7 @@ mod http;
 mod hung_files;
 mod imports;
 mod jobs;
+mod learning;
 mod limits;
 mod local;
 mod mistakes;

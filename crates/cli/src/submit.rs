@@ -15,6 +15,7 @@ pub(crate) mod directives;
 pub(crate) mod entries;
 pub(crate) mod exact_json;
 pub(crate) mod jobfile;
+mod learn;
 pub(crate) mod params;
 pub(crate) mod placeholder;
 pub(crate) mod plan;

@@ -8,15 +8,15 @@ use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use hq_core::growth::GrowSpec;
 use hq_core::range::IdArray;
-use hq_core::resource::request::ResourceEntry;
 use hq_core::template::{CrashLimit, NotifyEvent, NotifySpec, NotifyTarget, PinMode};
 
 use crate::parse::after::{AfterArg, parse_after};
 use crate::parse::array::parse_id_array;
 use crate::parse::duration::parse_duration;
+use crate::parse::learn::{TimeRequest, parse_share, parse_time_request};
 use crate::parse::notify::parse_notify_target;
 use crate::parse::param::{ParamArg, parse_param};
-use crate::parse::request::{RequestAmount, parse_named_request, parse_request};
+use crate::parse::request::{RequestAmount, ResourceArg, parse_request, parse_resource_arg};
 use crate::parse::retry::{RetryOn, parse_retry_grow, parse_retry_on, parse_signal};
 use crate::parse::value::{
     EnvPair, StdioArg, parse_crash_limit, parse_env, parse_job_name, parse_stdio, parse_weight,
@@ -59,16 +59,30 @@ pub(crate) struct TaskOptions {
     pub(crate) cpus: Option<RequestAmount>,
 
     /// Another resource each task needs, such as `gpus/nvidia=1` or `mem=2048`; may be repeated
-    #[arg(long, value_name = "NAME=AMOUNT", value_parser = parse_named_request)]
-    pub(crate) resource: Vec<ResourceEntry>,
+    ///
+    /// `mem=auto` gives the first tasks of an array their share of a worker's memory, or with `mem=auto:4G` that much, and later ones
+    /// as much as it takes least memory times time if those that need more run again with more.
+    #[arg(long, value_name = "NAME=AMOUNT", value_parser = parse_resource_arg)]
+    pub(crate) resource: Vec<ResourceArg>,
 
     /// Run each task on this many whole nodes; 0 means a share of one node [default: 0]
     #[arg(long, value_name = "COUNT", conflicts_with = "pin")]
     pub(crate) nodes: Option<u32>,
 
-    /// Start tasks only on workers that will live at least this long [default: 0ms]
-    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
-    pub(crate) time_request: Option<Duration>,
+    /// Start tasks only on workers that will live at least this long, or `auto` [default: auto]
+    ///
+    /// `auto` is the time within which most tasks of the array have ended so far (--predict); it is not asked for before ten of
+    /// them have ended, and not if it is less than a second.
+    #[arg(long, value_name = "DURATION", value_parser = parse_time_request)]
+    pub(crate) time_request: Option<TimeRequest>,
+
+    /// Share of the tasks that `--time-request auto` is enough for [default: 0.95]
+    #[arg(long, value_name = "SHARE", value_parser = parse_share)]
+    pub(crate) predict: Option<u16>,
+
+    /// Start tasks also on workers that will end before most of them would
+    #[arg(long, conflicts_with = "predict")]
+    pub(crate) no_predict: bool,
 
     /// Kill a task, which then counts as failed, after this time [default: none]
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]

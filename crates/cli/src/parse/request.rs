@@ -2,6 +2,7 @@
 
 use hq_core::resource::amount::{Amount, AmountError, UNITS_PER_WHOLE};
 use hq_core::resource::request::{Policy, ResourceEntry};
+use hq_core::sizing::FirstMemory;
 
 use super::{Cursor, ParseError};
 
@@ -9,6 +10,18 @@ const WHAT: &str = "resource request";
 
 /// The resource that is counted in MiB.
 const MEMORY: &str = "mem";
+
+/// What follows from what others needed.
+pub(crate) const AUTO: &str = "auto";
+
+/// Value of `--resource`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum ResourceArg {
+    /// As much as it says.
+    Amount(ResourceEntry),
+    /// Memory as others needed it.
+    AutoMemory(FirstMemory),
+}
 
 /// How much of one resource, and how to choose it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,6 +62,27 @@ pub(crate) fn parse_named_request(text: &str) -> Result<ResourceEntry, ParseErro
         return Err(cursor.unexpected(&["`=`"]));
     }
     parse_rest(cursor, is_memory(name)).map(|request| request.for_resource(name))
+}
+
+/// Reads `NAME=REQUEST`, or `mem=auto` with the size of the first tasks: `mem=auto:4G`.
+pub(crate) fn parse_resource_arg(text: &str) -> Result<ResourceArg, ParseError> {
+    let mut cursor = Cursor::new(WHAT, text);
+    if !(cursor.eat(MEMORY) && cursor.eat("=") && cursor.eat(AUTO)) {
+        return parse_named_request(text).map(ResourceArg::Amount);
+    }
+    if cursor.is_at_end() {
+        return Ok(ResourceArg::AutoMemory(FirstMemory::Share));
+    }
+    if !cursor.eat(":") {
+        return Err(cursor.unexpected(&["`:` and a size", "end of input"]));
+    }
+    let start = cursor.pos();
+    let amount = parse_quantity(&mut cursor, true)?;
+    cursor.finish(&["`K`", "`M`", "`G`", "`T`", "end of input"])?;
+    if amount == Amount::ZERO {
+        return Err(cursor.note_at(start, "Zero resources cannot be requested"));
+    }
+    Ok(ResourceArg::AutoMemory(FirstMemory::Given(amount)))
 }
 
 /// Reads a name: a letter, then letters, digits and `/`.
@@ -248,6 +282,25 @@ mod tests {
         assert!(parse_request_of("cpus", "2G").is_err());
         let error = parse_request_of("mem", "4Gb/s").expect_err("no unit");
         assert!(!error.to_string().contains("only `mem`"), "{error}");
+    }
+
+    #[test]
+    fn memory_may_follow_from_what_others_needed() {
+        let gib = |count: u64| FirstMemory::Given(Amount(count * 1_024 * UNITS_PER_WHOLE));
+        for (text, first) in [("mem=auto", FirstMemory::Share), ("mem=auto:4G", gib(4))] {
+            assert_eq!(parse_resource_arg(text), Ok(ResourceArg::AutoMemory(first)));
+        }
+        let plain = parse_named_request("mem=4G").map(ResourceArg::Amount);
+        assert_eq!(parse_resource_arg("mem=4G"), plain);
+        for text in [
+            "mem=auto:",
+            "mem=auto:0",
+            "mem=auto 4G",
+            "cpus=auto",
+            "mem=auto:4G tight",
+        ] {
+            assert!(parse_resource_arg(text).is_err(), "{text}");
+        }
     }
 
     #[test]

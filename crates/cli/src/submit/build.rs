@@ -11,15 +11,15 @@ use hq_core::id::JobId;
 use hq_core::params::Params;
 use hq_core::range::IdArray;
 use hq_core::resource::amount::UNITS_PER_WHOLE;
-use hq_core::resource::request::{RequestVariants, ResourceRequest};
+use hq_core::resource::request::{RequestVariants, ResourceEntry, ResourceRequest};
 use hq_core::retry::{RetryCause, RetrySpec, StopSpec};
-use hq_core::sizing::LearnSpec;
 use hq_core::template::{
     After, ArrayIds, ArraySpec, ByteText, Entries, PinMode, StdioSpec, SubmitBody, SubmitSpec,
     SubmitTarget, TaskTemplate,
 };
 
 use super::entries::{EntryList, read_json, read_lines};
+use super::learn;
 use super::params::{self, fill_name, tells_apart, without};
 use super::placeholder::{self, PathRole};
 use super::{PreparedSubmit, SubmitContext, default_output};
@@ -64,7 +64,9 @@ pub(crate) fn build(
         after,
         default_ids,
     } = request;
-    let requests = build_requests(&options)?;
+    let (entries, auto) = learn::split(&options.resource)?;
+    let requests = build_requests(&options, entries)?;
+    let learn = learn::build(&options, auto)?;
     let grow = (options.retry_grow, options.retries);
     let grow = build_grow(grow, &requests, options.time_limit)?;
     let params = params::build(&options.param)?;
@@ -99,10 +101,10 @@ pub(crate) fn build(
             options.retries,
             options.retry_on.as_ref(),
             options.retry_delay,
-            grow,
+            (grow, auto.is_some()),
         ),
         is_call: false,
-        learn: LearnSpec::default(),
+        learn,
         params,
     };
     let spec = SubmitSpec {
@@ -123,6 +125,9 @@ pub(crate) fn build(
 /// Retries of tasks that grow, unless the user says how many.
 const GROWN_RETRIES: u16 = 3;
 
+/// The same of tasks whose memory is learned: from a share of a worker to all of it is not further than that by doubling.
+const SIZED_RETRIES: u16 = 16;
+
 /// How tasks are told to end; what is not given is as usual.
 pub(crate) fn build_stop(signal: Option<i32>, grace: Option<Duration>) -> StopSpec {
     let usual = StopSpec::default();
@@ -132,20 +137,20 @@ pub(crate) fn build_stop(signal: Option<i32>, grace: Option<Duration>) -> StopSp
     }
 }
 
-/// Whether tasks are tried again; what is not given is as usual.
+/// Whether tasks are tried again; what is not given is as usual. `is_sized` = their memory is learned.
 pub(crate) fn build_retry(
     limit: Option<u16>,
     on: Option<&RetryOn>,
     delay: Option<Duration>,
-    grow: GrowSpec,
+    (grow, is_sized): (GrowSpec, bool),
 ) -> RetrySpec {
     let usual = RetrySpec::default();
     let cured = [
-        grow.memory.map(|_| RetryCause::OutOfMemory),
+        (grow.memory.is_some() || is_sized).then_some(RetryCause::OutOfMemory),
         grow.time.map(|_| RetryCause::TimeLimit),
     ];
     let cured = cured.into_iter().flatten();
-    let does_grow = grow != GrowSpec::default();
+    let does_grow = grow != GrowSpec::default() || is_sized;
     let mut on = match on {
         Some(RetryOn(causes)) => causes.clone(),
         // Nobody asked for other retries than those that growth is about.
@@ -157,10 +162,10 @@ pub(crate) fn build_retry(
             on.push(cause);
         }
     }
-    let usual_limit = if does_grow {
-        GROWN_RETRIES
-    } else {
-        usual.limit
+    let usual_limit = match (does_grow, is_sized) {
+        (_, true) => SIZED_RETRIES,
+        (true, false) => GROWN_RETRIES,
+        (false, false) => usual.limit,
     };
     RetrySpec {
         limit: limit.unwrap_or(usual_limit),
@@ -206,8 +211,10 @@ pub(crate) fn build_grow(
     Ok(grow)
 }
 
-fn build_requests(options: &TaskOptions) -> CliResult<RequestVariants> {
-    let mut entries = options.resource.clone();
+fn build_requests(
+    options: &TaskOptions,
+    mut entries: Vec<ResourceEntry>,
+) -> CliResult<RequestVariants> {
     let names_cpus = entries.iter().any(|entry| &*entry.resource == "cpus");
     if options.cpus.is_some() && names_cpus {
         return Err(CliError::new(
@@ -225,7 +232,7 @@ fn build_requests(options: &TaskOptions) -> CliResult<RequestVariants> {
     let request = ResourceRequest {
         entries,
         n_nodes,
-        min_time: options.time_request.unwrap_or_default(),
+        min_time: learn::min_time(options),
         weight: options
             .weight
             .unwrap_or(u32::try_from(UNITS_PER_WHOLE).unwrap_or(u32::MAX)),

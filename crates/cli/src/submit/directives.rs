@@ -260,6 +260,11 @@ fn merge(base: &mut TaskOptions, extra: TaskOptions) {
     base.task_dir |= extra.task_dir;
     base.name = base.name.take().or(extra.name);
     base.time_request = base.time_request.or(extra.time_request);
+    // Both are about the same; the command line wins.
+    if base.predict.is_none() && !base.no_predict {
+        base.predict = extra.predict;
+        base.no_predict = extra.no_predict;
+    }
     base.time_limit = base.time_limit.or(extra.time_limit);
     base.stop_signal = base.stop_signal.or(extra.stop_signal);
     base.stop_grace = base.stop_grace.or(extra.stop_grace);

@@ -8,11 +8,12 @@ use std::collections::HashMap;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use hq_core::id::{JobId, TaskId};
 use hq_core::range::IdArray;
 use hq_core::resource::request::{RequestVariants, ResourceRequest};
-use hq_core::sizing::LearnSpec;
+use hq_core::sizing::{FirstMemory, LearnSpec, PREDICT_DEFAULT};
 use hq_core::template::{
     ArrayIds, ArraySpec, ByteText, Entries, GraphSpec, GraphTask, SubmitBody, SubmitSpec,
     SubmitTarget, TaskTemplate,
@@ -23,9 +24,11 @@ use super::build::{
     stream_dir,
 };
 use super::entries::EntryList;
+use super::learn;
 use super::placeholder::{self, PathRole};
 use super::{PreparedSubmit, SubmitContext, read_file};
 use crate::error::{CliError, CliResult};
+use crate::parse::learn::TimeRequest;
 
 mod diagnostic;
 mod graph;
@@ -159,12 +162,13 @@ fn build_tasks(
         let mut deps: Vec<TaskId> = table.deps.drain(..).map(TaskId).collect();
         deps.sort_unstable();
         deps.dedup();
-        let template = Arc::new(build_template(
-            table.into_common(),
-            is_streamed,
-            context,
-            warnings,
-        )?);
+        let template = build_template(table.into_common(), is_streamed, context, warnings)?;
+        if template.learn.memory.is_some() {
+            return Err(diagnostic::plain(
+                "mem = \"auto\" is for the tasks of an [array], which share a command; give a size, and retry_grow",
+            ));
+        }
+        let template = Arc::new(template);
         let template = *known.entry(template).or_insert_with_key(|template| {
             templates.push(Arc::clone(template));
             u32::try_from(templates.len() - 1).unwrap_or(u32::MAX)
@@ -207,7 +211,13 @@ fn build_template(
         }
     }
     warnings.extend(placeholder::unknown_warning(&cwd, PathRole::Cwd));
-    let requests = build_requests(table.request)?;
+    let (requests, auto, is_timed) = build_requests(table.request)?;
+    learn::check_retries(auto, table.retries)?;
+    let predict = table.predict.map(|predict| predict.0);
+    let learn = LearnSpec {
+        memory: auto,
+        predict: predict.or(is_timed.then_some(PREDICT_DEFAULT)),
+    };
     let time_limit = table.time_limit.map(|limit| limit.0);
     let grow = table.retry_grow.map(|grow| grow.0);
     let grow = build_grow((grow, table.retries), &requests, time_limit)?;
@@ -238,37 +248,62 @@ fn build_template(
             table.retries,
             table.retry_on.as_ref().map(|on| &on.0),
             table.retry_delay.map(|delay| delay.0),
-            grow,
+            (grow, auto.is_some()),
         ),
         time_limit,
         priority: table.priority,
         crash_limit: table.crash_limit.0,
         requests,
         is_call: false,
-        learn: LearnSpec::default(),
+        learn,
         params: None,
     })
 }
 
-fn build_requests(tables: Vec<schema::RequestTable>) -> CliResult<RequestVariants> {
+/// Requests, the memory that is left to be learned, and whether the time is.
+fn build_requests(
+    tables: Vec<schema::RequestTable>,
+) -> CliResult<(RequestVariants, Option<FirstMemory>, bool)> {
     if tables.is_empty() {
-        return Ok(RequestVariants::default());
+        return Ok((RequestVariants::default(), None, false));
     }
-    let variants = tables
-        .into_iter()
-        .map(|table| ResourceRequest {
-            entries: table
-                .resources
-                .0
-                .into_iter()
-                .map(|(name, amount)| amount.0.for_resource(&name.0))
-                .collect(),
+    let (mut variants, mut autos, mut is_timed) = (Vec::new(), Vec::new(), false);
+    for table in tables {
+        let resources: Vec<_> = table
+            .resources
+            .0
+            .into_values()
+            .map(|value| value.0)
+            .collect();
+        let (entries, auto) = learn::split(&resources)?;
+        autos.push(auto);
+        let min_time = match table.time_request.map(|time| time.0) {
+            Some(TimeRequest::Given(time)) => time,
+            Some(TimeRequest::Auto) => {
+                is_timed = true;
+                Duration::ZERO
+            }
+            None => Duration::ZERO,
+        };
+        variants.push(ResourceRequest {
+            entries,
             n_nodes: table.n_nodes,
-            min_time: table.time_request.map(|time| time.0).unwrap_or_default(),
+            min_time,
             weight: table.weight.0,
-        })
-        .collect();
-    RequestVariants::new(variants).map_err(|error| diagnostic::plain(&error.to_string()))
+        });
+    }
+    let auto = autos.first().copied().flatten();
+    if autos.iter().any(|other| *other != auto) {
+        return Err(diagnostic::plain(
+            "mem = \"auto\" is for all requests of a task, or for none",
+        ));
+    }
+    if auto.is_some() && variants.iter().any(|variant| variant.n_nodes > 0) {
+        return Err(diagnostic::plain(learn::WHOLE_NODES));
+    }
+    let requests = RequestVariants::new(variants);
+    let requests = requests.map_err(|error| diagnostic::plain(&error.to_string()))?;
+    Ok((requests, auto, is_timed))
 }
 
 #[cfg(test)]

@@ -151,7 +151,7 @@ impl TemplateSpec {
             },
             requests,
             stop: StopSpec::default(),
-            retry: build_retry(retries, None, None, grow),
+            retry: build_retry(retries, None, None, (grow, false)),
             is_call: self.is_call,
             learn: LearnSpec::default(),
             params: None,

@@ -39,6 +39,10 @@ pub(super) fn resources(template: &common::TaskTemplate) -> String {
     let mut blocks = Vec::new();
     for (i, request) in template.requests.iter().enumerate() {
         let mut lines = request_lines(request);
+        // By what others needed.
+        if template.learn.is_some_and(|learn| learn.memory) && request.n_nodes == 0 {
+            lines.push("mem: auto".to_owned());
+        }
         if !is_single {
             lines.insert(0, format!("# Variant {}", i + 1));
         }

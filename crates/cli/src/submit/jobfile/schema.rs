@@ -9,6 +9,7 @@ use hq_core::growth::GrowSpec;
 use hq_core::range::IdArray;
 use hq_core::resource::amount::{Amount, UNITS_PER_WHOLE};
 use hq_core::resource::request::Policy;
+use hq_core::sizing::PREDICT_DEFAULT;
 use hq_core::template::{CrashLimit, PinMode};
 use serde::Deserialize;
 use serde::de::value::MapAccessDeserializer;
@@ -16,7 +17,11 @@ use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, Visitor};
 
 use crate::parse::array::parse_id_array;
 use crate::parse::duration::parse_duration_words;
-use crate::parse::request::{RequestAmount, parse_named_request, parse_request_of};
+use crate::parse::learn::{TimeRequest, parse_share};
+use crate::parse::request::{
+    AUTO, RequestAmount, ResourceArg, is_memory, parse_named_request, parse_request_of,
+    parse_resource_arg,
+};
 use crate::parse::retry::{RetryOn, parse_retry_grow, parse_retry_on, parse_signal};
 use crate::parse::value::{
     StdioArg, crash_limit_from_number, parse_crash_limit, parse_job_name, weight_units,
@@ -56,6 +61,7 @@ pub(super) struct CommonTable {
     pub(super) retry_grow: Option<Grow>,
     pub(super) stop_signal: Option<Signal>,
     pub(super) stop_grace: Option<Words>,
+    pub(super) predict: Option<Predict>,
     pub(super) request: Vec<RequestTable>,
 }
 
@@ -89,6 +95,7 @@ macro_rules! task_table {
             retry_grow: Option<Grow>,
             stop_signal: Option<Signal>,
             stop_grace: Option<Words>,
+            predict: Option<Predict>,
             #[serde(default)]
             request: Vec<RequestTable>,
             #[serde(default, rename = "data_layer")]
@@ -116,6 +123,7 @@ macro_rules! task_table {
                     retry_grow: self.retry_grow,
                     stop_signal: self.stop_signal,
                     stop_grace: self.stop_grace,
+                    predict: self.predict,
                     request: self.request,
                 }
             }
@@ -146,7 +154,7 @@ task_table! {
 pub(super) struct RequestTable {
     #[serde(default)]
     pub(super) n_nodes: u32,
-    pub(super) time_request: Option<Words>,
+    pub(super) time_request: Option<TimeWords>,
     #[serde(default)]
     pub(super) weight: Weight,
     #[serde(default)]
@@ -204,6 +212,14 @@ parsed_text!(
     /// A duration in words, or a clock with all its fields.
     Words(Duration),
     parse_duration_words
+);
+parsed_text!(
+    /// The same, or `auto`.
+    TimeWords(TimeRequest),
+    |text: &str| match text {
+        AUTO => Ok(TimeRequest::Auto),
+        _ => parse_duration_words(text).map(TimeRequest::Given),
+    }
 );
 parsed_text!(
     /// What another attempt may follow.
@@ -395,17 +411,45 @@ impl<'de> Deserialize<'de> for Limit {
     }
 }
 
-/// Amount of a resource: a number, or text as on the command line.
-pub(super) struct ResourceValue(pub(super) RequestAmount);
+/// Share of the tasks whose run time a worker must have left, in thousandths: a number, or `false` for none.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Predict(pub(super) u16);
+
+impl<'de> Deserialize<'de> for Predict {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Value {
+            Switch(bool),
+            Share(f64),
+        }
+        let permille = match Value::deserialize(deserializer)? {
+            Value::Switch(false) => Ok(0),
+            Value::Switch(true) => Ok(PREDICT_DEFAULT),
+            Value::Share(share) => parse_share(&share.to_string()),
+        };
+        permille.map(Self).map_err(D::Error::custom)
+    }
+}
+
+/// Request for a resource: a number, or text as on the command line.
+pub(super) struct ResourceValue(pub(super) ResourceArg);
 
 /// Reads an amount of the resource with this name.
 struct AmountOf<'a>(&'a str);
 
 impl AmountOf<'_> {
     fn read_text<E: Error>(&self, text: &str) -> Result<ResourceValue, E> {
-        parse_request_of(self.0, text)
-            .map(ResourceValue)
-            .map_err(E::custom)
+        let request = if is_memory(self.0) && text.starts_with(AUTO) {
+            parse_resource_arg(&format!("{}={text}", self.0))
+        } else {
+            parse_request_of(self.0, text).map(|request| self.amount(request))
+        };
+        request.map(ResourceValue).map_err(E::custom)
+    }
+
+    fn amount(&self, request: RequestAmount) -> ResourceArg {
+        ResourceArg::Amount(request.for_resource(self.0))
     }
 }
 
@@ -441,10 +485,10 @@ impl Visitor<'_> for AmountOf<'_> {
         if amount == Amount::ZERO {
             return Err(E::custom("Zero resources cannot be requested"));
         }
-        Ok(ResourceValue(RequestAmount {
+        Ok(ResourceValue(self.amount(RequestAmount {
             policy: Policy::Compact,
             amount,
-        }))
+        })))
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<ResourceValue, E> {

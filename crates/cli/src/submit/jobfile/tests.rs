@@ -1,6 +1,8 @@
 //! What a job file becomes, and how wrong ones are refused.
 
 use super::*;
+use hq_core::resource::amount::Amount;
+use hq_core::retry::RetryCause;
 use hq_core::template::{CrashLimit, PinMode, StdioSpec};
 
 fn load_text(content: &str) -> CliResult<PreparedSubmit> {
@@ -98,6 +100,38 @@ fn memory_has_units_and_durations_have_clocks() {
 }
 
 #[test]
+fn an_array_may_leave_its_sizes_to_be_learned() {
+    let file = |kind: &str, more: &str, amount: &str| {
+        format!(
+            "[{kind}]\ncommand = [\"x\"]\n{more}\n[[{}.request]]\n{amount}\n",
+            kind.trim_matches(['[', ']'])
+        )
+    };
+    let ids = "ids = \"1-9\"\n";
+    let amount = "time_request = \"auto\"\nresources = { cpus = 2, mem = \"auto:4G\" }";
+    let prepared = load_text(&file("array", ids, amount)).expect("valid");
+    let SubmitBody::Array(array) = prepared.spec.body else {
+        panic!("an array");
+    };
+    let learn = array.template.learn;
+    assert_eq!(learn.memory, Some(FirstMemory::Given(Amount::whole(4_096))));
+    assert_eq!(learn.predict, Some(PREDICT_DEFAULT));
+    assert_eq!(array.template.retry.on, [RetryCause::OutOfMemory]);
+    let plain = "resources = { cpus = 2 }";
+    for (predict, wanted) in [("false", Some(0)), ("0.99", Some(990)), ("true", Some(950))] {
+        let text = file("array", &format!("{ids}predict = {predict}"), plain);
+        let SubmitBody::Array(array) = load_text(&text).expect("valid").spec.body else {
+            panic!("an array");
+        };
+        assert_eq!(array.template.learn.predict, wanted, "{predict}");
+    }
+    let text = refusal(&file("array", &format!("{ids}predict = 95"), plain));
+    assert!(text.contains("a share above 0"), "{text}");
+    let text = refusal(&file("[task]", "", "resources = { mem = \"auto\" }"));
+    assert!(text.contains("is for the tasks of an [array]"), "{text}");
+}
+
+#[test]
 fn every_key_arrives() {
     let prepared = load_text(FULL).expect("valid");
     assert!(prepared.warnings.is_empty());
@@ -124,7 +158,7 @@ fn every_key_arrives() {
         (PinMode::Taskset, -2, true)
     );
     assert_eq!(task.crash_limit, CrashLimit::NeverRestart);
-    assert_eq!(task.time_limit, Some(std::time::Duration::from_secs(90)));
+    assert_eq!(task.time_limit, Some(Duration::from_secs(90)));
     assert_eq!((task.retry.limit, task.retry.delay.as_secs()), (2, 5));
     let causes: Vec<_> = task.retry.on.iter().map(|on| on.to_string()).collect();
     assert_eq!(causes, ["3", "oom"]);

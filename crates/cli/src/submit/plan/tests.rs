@@ -5,7 +5,8 @@ use std::path::Path;
 use super::*;
 use crate::args::submit::TaskOptions;
 use crate::parse::array::parse_id_array;
-use crate::parse::request::parse_named_request;
+use crate::parse::learn::TimeRequest;
+use crate::parse::request::{ResourceArg, parse_named_request};
 use crate::parse::resource::parse_definition;
 use crate::submit::build::{SubmitRequest, build};
 
@@ -61,9 +62,12 @@ fn workers_fit_if_they_have_enough_of_everything() {
     };
     let spec = |asked: &str, nodes: Option<u32>| {
         let options = TaskOptions {
-            resource: parse_named_request(asked).into_iter().collect(),
+            resource: parse_named_request(asked)
+                .map(ResourceArg::Amount)
+                .into_iter()
+                .collect(),
             nodes,
-            time_request: Some(std::time::Duration::from_secs(60)),
+            time_request: Some(TimeRequest::Given(std::time::Duration::from_secs(60))),
             ..TaskOptions::default()
         };
         prepared(options).spec

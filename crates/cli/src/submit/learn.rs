@@ -1,0 +1,83 @@
+//! What tasks get because of what others needed.
+
+use std::time::Duration;
+
+use hq_core::growth::MEMORY;
+use hq_core::resource::request::ResourceEntry;
+use hq_core::sizing::{FirstMemory, LearnSpec, PREDICT_DEFAULT};
+
+use crate::args::submit::TaskOptions;
+use crate::error::{CliError, CliResult};
+use crate::parse::learn::TimeRequest;
+use crate::parse::request::ResourceArg;
+
+/// Why memory of multi-node tasks is not learned.
+pub(super) const WHOLE_NODES: &str =
+    "mem=auto is for tasks on a part of one node; whole nodes come with all their memory";
+
+/// Requests by amount, and the one for memory that is left to be learned.
+pub(super) fn split(
+    resources: &[ResourceArg],
+) -> CliResult<(Vec<ResourceEntry>, Option<FirstMemory>)> {
+    let (mut entries, mut auto) = (Vec::new(), None);
+    for resource in resources {
+        match resource {
+            ResourceArg::Amount(entry) => entries.push(entry.clone()),
+            ResourceArg::AutoMemory(first) if auto.is_none() => auto = Some(*first),
+            ResourceArg::AutoMemory(_) => return Err(twice()),
+        }
+    }
+    if auto.is_some() && entries.iter().any(|entry| &*entry.resource == MEMORY) {
+        return Err(twice());
+    }
+    Ok((entries, auto))
+}
+
+fn twice() -> CliError {
+    CliError::new(format!("Resource '{MEMORY}' defined more than once"))
+}
+
+/// What a submit says about learning.
+pub(super) fn build(options: &TaskOptions, memory: Option<FirstMemory>) -> CliResult<LearnSpec> {
+    if memory.is_some() && options.nodes.is_some_and(|nodes| nodes > 0) {
+        return Err(CliError::new(WHOLE_NODES));
+    }
+    check_retries(memory, options.retries)?;
+    let is_auto = options.time_request == Some(TimeRequest::Auto);
+    let is_given = matches!(options.time_request, Some(TimeRequest::Given(_)));
+    if is_auto && options.no_predict {
+        return Err(CliError::new(
+            "--time-request auto and --no-predict contradict each other",
+        ));
+    }
+    if is_given && options.predict.is_some() {
+        return Err(CliError::new(
+            "--predict says what --time-request auto is; it cannot be combined with a given time",
+        ));
+    }
+    let predict = match (options.predict, options.no_predict) {
+        (_, true) => Some(0),
+        (Some(permille), false) => Some(permille),
+        // As good as saying nothing, but other defaults of later servers do not count.
+        (None, false) => is_auto.then_some(PREDICT_DEFAULT),
+    };
+    Ok(LearnSpec { memory, predict })
+}
+
+/// Whether a task could get more than it turned out to be too little for.
+pub(super) fn check_retries(memory: Option<FirstMemory>, retries: Option<u16>) -> CliResult<()> {
+    if memory.is_some() && retries == Some(0) {
+        return Err(CliError::new(
+            "mem=auto needs another attempt for tasks that need more than most: leave retries out, or give a number",
+        ));
+    }
+    Ok(())
+}
+
+/// Least lifetime of workers that was asked for.
+pub(super) fn min_time(options: &TaskOptions) -> Duration {
+    match options.time_request {
+        Some(TimeRequest::Given(time)) => time,
+        Some(TimeRequest::Auto) | None => Duration::ZERO,
+    }
+}

@@ -1,0 +1,113 @@
+//! Requests that follow from what tasks needed.
+
+use crate::harness::Env;
+
+/// Holds so many MB, in the shell itself, for as long as somebody needs to look at it.
+fn hold(megabytes: &str) -> String {
+    format!("x=$(head -c $(({megabytes} * 1000000)) /dev/zero | tr '\\0' a); sleep 0.3")
+}
+
+#[test]
+fn what_would_have_fitted_is_suggested() {
+    let env = Env::with_worker(4);
+    let script = hold("(HQ_TASK_ID == 7 ? 150 : 20)");
+    let mut submit = vec!["--array=1-20", "--resource=mem=900", "--wait", "--"];
+    submit.extend(["bash", "-c", &script]);
+    let job = env.submit(&submit);
+    let found = env.json(&["job", "stats", &job, "--suggest"]);
+    let [one] = found.as_array().expect("a list").as_slice() else {
+        panic!("one kind of task: {found}");
+    };
+    assert_eq!(one["finished"], 20, "{one}");
+    let options = one["memory"].as_array().expect("a list");
+    assert_eq!(options.len(), 2, "{one}");
+    assert_eq!(options[0]["again"], 1, "{one}");
+    let text = options[0]["options"].as_str().expect("text");
+    assert!(text.contains("--retry-grow mem="), "{text}");
+    let saved = |option: &serde_json::Value| option["saved"].as_f64().expect("it is known");
+    assert!(
+        saved(&options[0]) > saved(&options[1]) && saved(&options[1]) > 0.2,
+        "{one}"
+    );
+    // What is suggested can be typed.
+    let options = env
+        .hq(&["--output-mode=quiet", "job", "stats", &job, "--suggest"])
+        .ok();
+    let words: Vec<&str> = options.split_whitespace().collect();
+    let again = [&words[..], &["--array=1-3", "--wait=ok", "--", "true"]].concat();
+    env.submit(&again);
+    let table = env.hq(&["job", "stats", &job, "--suggest"]).ok();
+    assert!(
+        table.contains("1 task runs twice") && table.contains("fits all of them"),
+        "{table}"
+    );
+}
+
+#[test]
+fn memory_follows_from_what_the_first_tasks_needed() {
+    let mut env = Env::new();
+    env.start_server();
+    env.start_worker_with(&["--cpus=2", "--resource=mem=sum(2000)", "--enforce-memory"]);
+    let script = format!(
+        "echo $HQ_TASK_ID $HQ_RESOURCE_REQUEST_mem >> sizes; {}",
+        hold("(HQ_TASK_ID == 24 ? 200 : 20)")
+    );
+    let mut submit = vec!["--array=1-24", "--resource=mem=auto", "--retry-delay=10ms"];
+    submit.extend(["--stdout=none", "--", "bash", "-c", &script]);
+    let job = env.submit(&submit);
+    env.wait_job(&job);
+    assert_eq!(env.stats(&job)["finished"], 24, "{:?}", env.tasks(&job));
+    let sizes = env.read("sizes");
+    let of = |task: &str| -> Vec<f64> {
+        let lines = sizes
+            .lines()
+            .filter(|line| line.starts_with(&format!("{task} ")));
+        lines
+            .map(|line| {
+                line.split(' ')
+                    .nth(1)
+                    .expect("a size")
+                    .parse()
+                    .expect("a number")
+            })
+            .collect()
+    };
+    // The first ones have their share; the large one ran out of what was learned.
+    assert_eq!(of("1"), [1000.0], "{sizes}");
+    let last = of("24");
+    assert!(
+        last.len() >= 2 && (20.0..200.0).contains(&last[0]),
+        "{sizes}"
+    );
+    assert!(last[last.len() - 1] >= 200.0, "{sizes}");
+}
+
+#[test]
+fn what_cannot_be_learned_is_refused() {
+    let mut env = Env::new();
+    env.start_server();
+    for (options, code, wanted) in [
+        (
+            &["--resource=mem=auto", "--resource=mem=5"][..],
+            1,
+            "more than once",
+        ),
+        (&["--resource=mem=auto", "--nodes=2"], 1, "part of one node"),
+        (
+            &["--resource=mem=auto", "--retries=0"],
+            1,
+            "another attempt",
+        ),
+        (&["--resource=cpus=auto"], 2, "number"),
+        (&["--predict=95"], 2, "a share above 0 and up to 1"),
+        (
+            &["--time-request=1h", "--predict=0.9"],
+            1,
+            "--time-request auto",
+        ),
+        (&["--time-request=auto", "--no-predict"], 1, "contradict"),
+    ] {
+        let submit = [&["submit"], options, &["--", "true"]].concat();
+        env.hq(&submit).exits_with(code).says(wanted);
+    }
+}
