@@ -11,6 +11,7 @@ pub mod autoalloc;
 pub mod batch;
 pub mod bug;
 pub mod class;
+pub mod column;
 pub mod command_text;
 pub mod diagnosis;
 pub mod error_chain;
