@@ -329,7 +329,7 @@ fn the_journal_is_exported_streamed_pruned_and_queried() {
     assert_eq!(csv, "task,state,exit_code\n1,finished,0\n2,failed,1\n");
     env.hq(&["query", "--list"]).says("crash_count").ok();
     for refused in [
-        "DELETE FROM task_data",
+        "DELETE FROM job_data",
         "ATTACH 'x.db' AS x",
         "PRAGMA user_version = 9",
     ] {

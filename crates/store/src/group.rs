@@ -534,7 +534,7 @@ impl<'a> Group<'a> {
         self.run(
             "INSERT OR IGNORE INTO attempt_data (job, task, instance, worker, variant, \
              started_unix_ns, start_seq) SELECT job, task, instance, worker, variant, \
-             started_unix_ns, start_seq FROM task_data \
+             started_unix_ns, start_seq FROM task_row_data \
              WHERE job = ? AND task = ? AND state = ? AND instance <> ?",
             params![
                 job,
@@ -545,7 +545,7 @@ impl<'a> Group<'a> {
         )?;
         // Crashes and retries of a row that is there stay: they are the task's, and not of one instance.
         self.run(
-            "INSERT INTO task_data (job, task, state, instance, crash_count, worker, variant, \
+            "INSERT INTO task_row_data (job, task, state, instance, crash_count, worker, variant, \
              started_unix_ns, start_seq) VALUES (?1, ?2, ?8, ?3, 0, ?4, ?5, ?6, ?7) \
              ON CONFLICT DO UPDATE SET state = ?8, instance = ?3, worker = ?4, variant = ?5, \
              started_unix_ns = ?6, start_seq = ?7",
@@ -601,7 +601,7 @@ impl<'a> Group<'a> {
         let started = end.at.minus(end.run).0;
         // Of a start in an earlier group the row has variant and number already; neither is written over.
         self.run(
-            "INSERT INTO task_data (job, task, state, instance, crash_count, worker, variant, \
+            "INSERT INTO task_row_data (job, task, state, instance, crash_count, worker, variant, \
              started_unix_ns, run_us, outcome, message, max_rss_kib, user_ms, system_ms, \
              start_seq, end_seq) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, \
              ?14, ?15, ?16) ON CONFLICT DO UPDATE SET state = ?3, instance = ?4, crash_count = ?5, \
@@ -646,7 +646,7 @@ impl<'a> Group<'a> {
         self.run(
             "INSERT OR IGNORE INTO attempt_data (job, task, instance, worker, variant, \
              started_unix_ns, start_seq) SELECT job, task, instance, worker, variant, \
-             started_unix_ns, start_seq FROM task_data WHERE job = ? AND task = ? AND state = ?",
+             started_unix_ns, start_seq FROM task_row_data WHERE job = ? AND task = ? AND state = ?",
             params![job, id, TaskState::Running.number()],
         )?;
         if let Some(attempt) = attempt {
@@ -654,7 +654,7 @@ impl<'a> Group<'a> {
             self.end_attempt(*task, attempt)?;
         }
         self.run(
-            "INSERT INTO task_data (job, task, state, instance, crash_count, retry_count, worker, \
+            "INSERT INTO task_row_data (job, task, state, instance, crash_count, retry_count, worker, \
              variant) VALUES (?1, ?2, ?6, ?3, ?4, ?5, 0, 0) ON CONFLICT DO UPDATE SET state = ?6, \
              instance = ?3, crash_count = ?4, retry_count = ?5, start_seq = NULL",
             params![
@@ -728,7 +728,7 @@ impl<'a> Group<'a> {
             )?;
             // What has ended meanwhile keeps its end, and only what ran has a run time.
             self.run(
-                "UPDATE task_data SET state = ?1, \
+                "UPDATE task_row_data SET state = ?1, \
                  run_us = CASE state WHEN ?6 THEN max(0, (?8 - started_unix_ns) / 1000) END \
                  WHERE job = ?2 AND task BETWEEN ?3 AND ?4 AND state IN (?5, ?6) AND (task - ?3) % ?7 = 0",
                 params![
@@ -745,7 +745,7 @@ impl<'a> Group<'a> {
             // What was given nodes and never started is not found again by them.
             self.run(
                 "DELETE FROM node_data WHERE job = ?1 AND task BETWEEN ?2 AND ?3 \
-                 AND (task - ?2) % ?4 = 0 AND NOT EXISTS (SELECT 1 FROM task_data t \
+                 AND (task - ?2) % ?4 = 0 AND NOT EXISTS (SELECT 1 FROM task_row_data t \
                  WHERE t.job = ?1 AND t.task = node_data.task)",
                 params![job.as_u32(), first, range.last(), step],
             )?;

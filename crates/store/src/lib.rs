@@ -36,6 +36,7 @@ mod schema;
 #[cfg(test)]
 mod simulation;
 pub mod statement;
+mod stretch;
 mod subscribe;
 #[cfg(test)]
 mod testing;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use hq_core::growth::Scale;
 use hq_core::id::{InstanceId, JobId, QueueId, TaskId, WorkerId};
-use hq_core::outcome::Usage;
+use hq_core::outcome::{Outcome, Usage};
 use hq_core::range::{IdArray, IdRange};
 use hq_core::server_state::{
     JobRecord, NoticeKey, NoticeOutcome, ServerState, StoredNodes, StoredTask, StoredWorker,
@@ -19,6 +19,7 @@ use rusqlite::{Connection, Row};
 
 use crate::encode;
 use crate::meta::{self, draining_key};
+use crate::stretch::{self, Stretch};
 
 /// What a store held.
 #[derive(Debug)]
@@ -68,6 +69,7 @@ pub(crate) fn load(connection: &Connection, uid: &str, now: Now) -> rusqlite::Re
     // What a task may use is known before it goes on, or is queued.
     load_grown(connection, &mut loaded)?;
     load_tasks(connection, &mut loaded)?;
+    load_stretches(connection, &mut loaded)?;
     load_attempts(connection, &mut loaded)?;
     load_dropped(connection, &mut loaded)?;
     // Behind the submits, which number the notifications of a job.
@@ -213,7 +215,7 @@ fn load_tasks(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Result<
     let sql = "SELECT t.job, task, state, instance, worker, crash_count, started_unix_ns, run_us, \
                outcome, message, max_rss_kib, user_ms, system_ms, retry_count, variant \
                FROM job_data j \
-               CROSS JOIN task_data t ON t.job = j.id WHERE j.is_forgotten = 0";
+               CROSS JOIN task_row_data t ON t.job = j.id WHERE j.is_forgotten = 0";
     let mut statement = connection.prepare(sql)?;
     let mut nodes = load_nodes(connection)?;
     let mut rows = statement.query([])?;
@@ -233,6 +235,62 @@ fn load_tasks(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Result<
         }
     }
     Ok(())
+}
+
+fn load_stretches(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Result<()> {
+    let sql = stretch::select(
+        "job_data j CROSS JOIN stretch_data s ON s.job = j.id WHERE j.is_forgotten = 0 \
+         ORDER BY s.job, s.first",
+    );
+    let mut statement = connection.prepare(&sql)?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        let Some(found) = Stretch::read(row)? else {
+            tracing::error!(
+                "results that are stored together cannot be read; their tasks wait again"
+            );
+            loaded.dropped_count += 1;
+            continue;
+        };
+        let job = JobId(found.job);
+        for (task, values) in found.tasks() {
+            let stored = finished_task(TaskId(task), found.variant, *values);
+            if loaded.state.restore_task(job, &stored).is_err() {
+                loaded.dropped_count += 1;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A task out of a stretch.
+fn finished_task(task: TaskId, variant: u32, values: stretch::Values) -> StoredTask {
+    let [worker, started, run, rss, user, system, ..] = values.map(|value| unsigned(Some(value)));
+    let small = |value| u32::try_from(value).unwrap_or(u32::MAX);
+    let started = Timestamp(started.cast_signed());
+    let run = Duration::from_micros(run);
+    StoredTask {
+        task,
+        state: TaskState::Finished,
+        instance: InstanceId(0),
+        worker: WorkerId(small(worker)),
+        variant,
+        crash_count: 0,
+        retry_count: 0,
+        started: Some(started),
+        end: Some(TaskEnd {
+            outcome: Outcome::Finished,
+            at: started.plus(run),
+            run,
+            usage: Usage {
+                max_rss_kib: rss,
+                user: Duration::from_millis(user),
+                system: Duration::from_millis(system),
+            },
+        }),
+        run_until_dropped: None,
+        nodes: None,
+    }
 }
 
 /// The nodes of multi-node tasks, of the latest instance that had some.

@@ -71,8 +71,10 @@ fn new_database() -> Connection {
 
 /// Leaves only the schema.
 fn empty(connection: &Connection) -> rusqlite::Result<()> {
-    let mut tables =
-        connection.prepare_cached("SELECT name FROM sqlite_schema WHERE type = 'table'")?;
+    // Places in stretches are part of it.
+    let mut tables = connection.prepare_cached(
+        "SELECT name FROM sqlite_schema WHERE type = 'table' AND name <> 'place_data'",
+    )?;
     let names = tables.query_map([], |row| row.get::<_, String>(0))?;
     for name in names {
         let delete = format!("DELETE FROM {}", name?);

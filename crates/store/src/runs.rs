@@ -101,7 +101,7 @@ mod tests {
         db
     }
 
-    const TASK: &str = "INSERT INTO task_data (job, task, state, instance, crash_count, worker, variant, \
+    const TASK: &str = "INSERT INTO task_row_data (job, task, state, instance, crash_count, worker, variant, \
                         started_unix_ns, run_us, start_seq)";
 
     #[test]

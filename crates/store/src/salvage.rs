@@ -44,7 +44,7 @@ const SHAPES: &[TableShape] = &[
         types: "iiiibi",
     },
     TableShape {
-        name: "task_data",
+        name: "task_row_data",
         has_rowid: false,
         types: "iiiiiiiIIITIIIIIi",
     },
@@ -137,7 +137,7 @@ impl fmt::Display for RepairReport {
             f,
             "kept: {} jobs, {} task records, {} earlier attempts, {} workers, {} other events",
             kept("job_data"),
-            kept("task_data"),
+            kept("task_row_data"),
             kept("attempt_data"),
             kept("worker_data"),
             kept("event_log")
@@ -396,7 +396,7 @@ fn fitting(shape: &TableShape, record: &Record) -> Option<Vec<Value>> {
         }
         ("event_log", [.., Value::Text(data)]) => is_json(data),
         ("worker_data", [.., Value::Text(config), _]) => is_json(config),
-        ("task_data", [_, _, Value::Integer(state), ..]) => (0..=5).contains(state),
+        ("task_row_data", [_, _, Value::Integer(state), ..]) => (0..=5).contains(state),
         _ => true,
     };
     if shape.has_rowid && !shape.types.starts_with('n') {
@@ -413,7 +413,7 @@ fn is_json(text: &str) -> bool {
 fn drop_dangling(db: &Transaction<'_>, report: &mut RepairReport) -> rusqlite::Result<()> {
     for table in [
         "submit_data",
-        "task_data",
+        "task_row_data",
         "attempt_data",
         "node_data",
         "value_data",
@@ -434,7 +434,7 @@ fn drop_dangling(db: &Transaction<'_>, report: &mut RepairReport) -> rusqlite::R
     let sql = "SELECT j.id, \
         (SELECT count(*) FROM event_log e WHERE e.job = j.id AND e.type = 'job-created'), \
         max((SELECT coalesce(max(number) + 1, 0) FROM submit_data s WHERE s.job = j.id), \
-        EXISTS (SELECT 1 FROM task_data t WHERE t.job = j.id)) FROM job_data j \
+        EXISTS (SELECT 1 FROM task_row_data t WHERE t.job = j.id)) FROM job_data j \
         WHERE j.is_forgotten = 0";
     let jobs: Vec<(u32, u32, u32)> = {
         let mut statement = db.prepare(sql)?;
@@ -479,12 +479,13 @@ fn name_lost_results(
     for (job, is_completed) in jobs {
         let ids = load::submitted_ids(db, job)?;
         let present: BTreeSet<u32> = {
-            let mut statement = db.prepare_cached("SELECT task FROM task_data WHERE job = ?")?;
+            let mut statement =
+                db.prepare_cached("SELECT task FROM task_row_data WHERE job = ?")?;
             let rows = statement.query_map([job], |row| row.get(0))?;
             rows.collect::<Result<_, _>>()?
         };
         for stray in present.iter().filter(|task| !ids.contains(task)) {
-            let sql = "DELETE FROM task_data WHERE job = ? AND task = ?";
+            let sql = "DELETE FROM task_row_data WHERE job = ? AND task = ?";
             db.prepare_cached(sql)?.execute((job, stray))?;
         }
         let gone: Vec<u32> = ids
@@ -514,7 +515,7 @@ fn name_lost_results(
 fn in_gap(gaps: &[Gap], job: u32, task: u32) -> bool {
     let key = (i64::from(job), i64::from(task));
     gaps.iter()
-        .filter(|gap| gap.table == "task_data")
+        .filter(|gap| gap.table == "task_row_data")
         .any(|gap| gap.low.is_none_or(|low| low < key) && gap.high.is_none_or(|high| key < high))
 }
 
@@ -541,7 +542,7 @@ fn mend_counters(db: &Transaction<'_>, report: &mut RepairReport) -> rusqlite::R
     )?;
     let last_worker = highest(
         "SELECT max(coalesce((SELECT max(id) FROM worker_data), 0), \
-         coalesce((SELECT max(worker) FROM task_data), 0))",
+         coalesce((SELECT max(worker) FROM task_row_data), 0))",
     )?;
     let last_seq = highest("SELECT coalesce(max(seq), 0) FROM events")?;
     let events = highest("SELECT count(*) FROM events")?;

@@ -23,6 +23,7 @@ const STEPS: &[&str] = &[
     include_str!("schema/0007.sql"),
     include_str!("schema/0008.sql"),
     include_str!("schema/0009.sql"),
+    include_str!("schema/0010.sql"),
 ];
 
 /// Present version of the schema.
@@ -136,12 +137,15 @@ mod tests {
     }
 
     /// Functions that SQLite 3.26 has, of those that views use.
-    const OLD_FUNCTIONS: [&str; 6] = [
+    const OLD_FUNCTIONS: [&str; 9] = [
         "coalesce",
         "count",
+        "instr",
         "json",
         "json_group_array",
         "json_object",
+        "length",
+        "substr",
         "sum",
     ];
     /// What later versions brought.
@@ -203,9 +207,10 @@ mod tests {
     fn shown(db: &Connection, state: TaskState, outcome: Option<&Outcome>) -> Shown {
         let number = outcome.map(|outcome| OutcomeCode::of(outcome).number());
         let text = outcome.and_then(Outcome::text);
-        db.execute("DELETE FROM task_data", []).expect("a table");
+        db.execute("DELETE FROM task_row_data", [])
+            .expect("a table");
         db.execute(
-            "INSERT INTO task_data (job, task, state, instance, crash_count, worker, variant, started_unix_ns, \
+            "INSERT INTO task_row_data (job, task, state, instance, crash_count, worker, variant, started_unix_ns, \
              run_us, outcome, message, end_seq) VALUES (1, 1, ?, 0, 0, 1, 0, 5000, 2, ?, ?, 7)",
             rusqlite::params![state.number(), number, text],
         )
@@ -304,7 +309,7 @@ mod tests {
     fn programs_of_the_system_read_every_view() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("j.db");
-        crate::testing::filled(&path, &[3]);
+        crate::testing::filled(&path, &[300]);
         let db = Connection::open(&path).expect("a database");
         db.execute_batch(
             "INSERT INTO node_data VALUES (1, 2, 0, 1, 5, 0), (1, 2, 0, 0, 9, 0), (1, 2, 0, 2, 7, 0)",

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hq_core::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
 use hq_core::outcome::{Outcome, Usage};
@@ -17,7 +17,7 @@ use rusqlite::Connection;
 
 use crate::lock::Lock;
 use crate::pages::Pages;
-use crate::{Store, StoreHandle};
+use crate::{Store, StoreHandle, meta};
 
 pub(crate) const WORKER: WorkerId = WorkerId(1);
 
@@ -157,4 +157,53 @@ pub(crate) fn events(path: &Path) -> u64 {
         .query_row("SELECT count(*) FROM events", [], |row| row.get(0))
         .expect("the view");
     u64::from(count)
+}
+
+/// Longest that a condition may take.
+const TIMEOUT: Duration = Duration::from_secs(240);
+
+pub(crate) fn wait_for(what: &str, is_so: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < TIMEOUT, "gave up waiting: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+pub(crate) fn number(path: &Path, sql: &str) -> u32 {
+    let db = Connection::open(path).expect("a database");
+    db.query_row(sql, [], |row| row.get(0)).expect("a number")
+}
+
+/// The file is whole, no event is missing without being counted, and a server can start with it.
+pub(crate) fn check_whole(path: &Path, handle: StoreHandle) {
+    drop(handle);
+    assert_eq!(crate::check(path).expect("the file"), Vec::<String>::new());
+    let pages = pages(path);
+    assert_eq!(pages.problems(), Vec::<String>::new());
+    drop(pages);
+    let db = Connection::open(path).expect("a database");
+    let meta = |key| meta::number(&db, key).expect("a number");
+    let known = meta("next_seq") - 1 - meta("pruned_count");
+    drop(db);
+    assert_eq!(u64::try_from(known).expect("positive"), events(path));
+    let store = Store::open(path).expect("it is whole");
+    let loaded = store.load("TestUid", NOW).expect("it can be read");
+    assert_eq!(loaded.dropped_count, 0);
+}
+
+/// All rows of a view, as texts in order.
+pub(crate) fn rows(db: &Connection, view: &str) -> Vec<String> {
+    let sql = format!("SELECT * FROM {view}");
+    let mut statement = db.prepare(&sql).expect("a view");
+    let width = statement.column_count();
+    let found = statement.query_map([], |row| {
+        let value = |at| Ok(format!("{:?}", row.get_ref(at)?));
+        (0..width).map(value).collect::<rusqlite::Result<Vec<_>>>()
+    });
+    let found = found.expect("rows").collect::<Result<Vec<_>, _>>();
+    let found = found.expect("values");
+    let mut found: Vec<String> = found.iter().map(|row| row.join(" ")).collect();
+    found.sort();
+    found
 }

@@ -59,7 +59,7 @@ pub fn read(db: &Connection, job: u32, tasks: &IdArray, bytes_max: usize) -> Res
 
 fn find(db: &Connection, job: u32, tasks: &IdArray, bytes_max: usize) -> rusqlite::Result<Found> {
     let mut select = db.prepare_cached(
-        "SELECT v.data FROM task_data t JOIN value_data v ON v.job = t.job AND v.task = t.task \
+        "SELECT v.data FROM task_row_data t JOIN value_data v ON v.job = t.job AND v.task = t.task \
          AND v.instance = t.instance AND v.worker = t.worker WHERE t.job = ? AND t.task = ?",
     )?;
     let mut found = Found::default();
@@ -106,7 +106,7 @@ mod tests {
         ];
         write(&transaction, &sent).expect("stored");
         for (task, instance) in [(0, 1), (2, 0)] {
-            let sql = "INSERT INTO task_data (job, task, state, instance, crash_count, worker, variant) \
+            let sql = "INSERT INTO task_row_data (job, task, state, instance, crash_count, worker, variant) \
                        VALUES (3, ?, 2, ?, 0, 2, 0)";
             transaction.execute(sql, [task, instance]).expect("a row");
         }

@@ -27,7 +27,7 @@ const fn table(name: &'static str, key: &'static str, events: &'static str) -> J
 /// The job itself is last: as long as it is there, it is known that it was forgotten.
 const JOB_TABLES: [JobTable; 10] = [
     table(
-        "task_data",
+        "task_row_data",
         "task",
         "(start_seq IS NOT NULL) + (end_seq IS NOT NULL)",
     ),
@@ -44,7 +44,7 @@ const JOB_TABLES: [JobTable; 10] = [
 
 /// Tables that name workers, with their keys.
 const WORKER_TABLES: [(&str, &str, usize); 3] = [
-    ("task_data", "job, task", 2),
+    ("task_row_data", "job, task", 2),
     ("attempt_data", "job, task, instance", 3),
     ("node_data", "job, task, instance, position", 4),
 ];

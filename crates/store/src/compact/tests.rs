@@ -5,45 +5,13 @@ use hq_core::id::{JobId, WorkerId};
 use hq_core::server_state::ChangeKind;
 
 use super::*;
-use crate::meta;
-use crate::testing::{NOW, add_job, change, events, filled, results, started};
-use crate::{Store, StoreHandle};
-
-/// Longest that a condition may take.
-const TIMEOUT: Duration = Duration::from_secs(240);
-
-fn wait_for(what: &str, is_so: impl Fn() -> bool) {
-    let start = Instant::now();
-    while !is_so() {
-        assert!(start.elapsed() < TIMEOUT, "gave up waiting: {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
+use crate::Store;
+use crate::testing::{
+    NOW, add_job, change, check_whole, filled, number, results, started, wait_for,
+};
 
 fn file_len(path: &Path) -> u64 {
     std::fs::metadata(path).expect("the file").len()
-}
-
-fn number(path: &Path, sql: &str) -> u32 {
-    let db = Connection::open(path).expect("a database");
-    db.query_row(sql, [], |row| row.get(0)).expect("a number")
-}
-
-/// The file is whole, no event is missing without being counted, and a server can start with it.
-fn check_whole(path: &Path, handle: StoreHandle) {
-    drop(handle);
-    assert_eq!(crate::check(path).expect("the file"), Vec::<String>::new());
-    let pages = crate::testing::pages(path);
-    assert_eq!(pages.problems(), Vec::<String>::new());
-    drop(pages);
-    let db = Connection::open(path).expect("a database");
-    let meta = |key| meta::number(&db, key).expect("a number");
-    let known = meta("next_seq") - 1 - meta("pruned_count");
-    drop(db);
-    assert_eq!(u64::try_from(known).expect("positive"), events(path));
-    let store = Store::open(path).expect("it is whole");
-    let loaded = store.load("TestUid", NOW).expect("it can be read");
-    assert_eq!(loaded.dropped_count, 0);
 }
 
 #[test]

@@ -61,7 +61,7 @@ fn rows_in_pages(path: &Path, count: usize) -> BTreeSet<(u32, u32)> {
     let roots = pages.roots();
     let (_, root) = roots
         .iter()
-        .find(|(name, _)| name == "task_data")
+        .find(|(name, _)| name == "task_row_data")
         .expect("the table");
     for step in Walk::new(&pages, *root) {
         let Step::Page(number, page) = step else {
@@ -177,7 +177,7 @@ fn a_job_with_lost_results_is_not_complete_and_stays() {
     let roots = pages.roots();
     let (_, root) = roots
         .iter()
-        .find(|(name, _)| name == "task_data")
+        .find(|(name, _)| name == "task_row_data")
         .expect("the table");
     let leaf = Walk::new(&pages, *root).filter_map(|step| match step {
         Step::Page(number, page) if page.children.is_empty() => Some(number),
@@ -207,7 +207,7 @@ fn a_forgotten_job_of_which_a_part_is_deleted_stays_forgotten() {
     filled(&path, &[20, 10]);
     let db = Connection::open(&path).expect("a database");
     // As after a crash between two steps of compaction.
-    let swept = "UPDATE job_data SET is_forgotten = 1 WHERE id = 1; DELETE FROM task_data WHERE job = 1; \
+    let swept = "UPDATE job_data SET is_forgotten = 1 WHERE id = 1; DELETE FROM task_row_data WHERE job = 1; \
                  DELETE FROM submit_data WHERE job = 1";
     db.execute_batch(swept).expect("tables");
     drop(db);

@@ -10,6 +10,7 @@ use super::{Message, Position, Subscription};
 use crate::compact::Pruned;
 use crate::place::Place;
 use crate::pulse::Pulse;
+use crate::reader;
 use crate::values::CallValue;
 
 /// How often who waits for the writer looks whether it hangs.
@@ -39,7 +40,7 @@ impl StoreClient {
     ///
     /// A sentence for users.
     pub fn read(&self) -> Result<Connection, String> {
-        let connected = self.place.read();
+        let connected = self.place.read().map(reader::fast);
         connected.map_err(|error| format!("the journal cannot be read: {error}"))
     }
 

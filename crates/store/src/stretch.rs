@@ -1,0 +1,309 @@
+//! Stretches: tasks of one job with consecutive ids that finished in their first instance, in columns.
+//!
+//! Of each value a stretch has the lowest and how far those of all tasks are above it: the lowest byte of each task, then the
+//! next byte of each, as many as the largest needs. Plain SQL reads that ([`schema/0010.sql`]), and gives the same rows as if
+//! each task had one; our own connections read it faster ([`read_fast`]). What has any other value stays a row.
+//!
+//! [`schema/0010.sql`]: ../../src/schema/0010.sql
+
+use std::ops::RangeInclusive;
+
+use hq_core::column;
+use hq_core::outcome::OutcomeCode;
+use hq_core::task::TaskState;
+use rusqlite::functions::FunctionFlags;
+use rusqlite::types::{Value, ValueRef};
+use rusqlite::{Connection, Row, params_from_iter};
+
+use crate::encode;
+
+/// Most tasks of a stretch: so many places are stored.
+pub(crate) const TASKS_MAX: usize = 256;
+/// Most bytes of all columns: two such rows fill a page of 4 KiB.
+const BYTES_MAX: usize = 1_950;
+/// Most bytes of a value above the lowest one: three days of nanoseconds. The views read as many.
+const PLANES_MAX: u32 = 6;
+/// Columns that tasks may differ in, in the order of [`Values`]; beside each is one with the suffix `_bytes`.
+const COLUMNS: [&str; COLUMN_COUNT] = [
+    "worker",
+    "started_unix_ns",
+    "run_us",
+    "max_rss_kib",
+    "user_ms",
+    "system_ms",
+    "start_seq",
+    "end_seq",
+];
+const COLUMN_COUNT: usize = 8;
+/// Columns of the table: job, first, count, variant, two for each of [`COLUMNS`], and the check.
+pub(crate) const WIDTH: usize = 4 + 2 * COLUMN_COUNT + 1;
+
+/// What is particular to a task that finished.
+pub(crate) type Values = [i64; COLUMN_COUNT];
+
+/// Some tasks, at least one.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Stretch {
+    pub(crate) job: u32,
+    pub(crate) variant: u32,
+    /// Id of the first task.
+    pub(crate) first: u32,
+    /// Of each task, by its id.
+    tasks: Vec<Values>,
+    low: Values,
+    high: Values,
+}
+
+impl Stretch {
+    /// One task.
+    pub(crate) fn new(job: u32, variant: u32, first: u32, values: Values) -> Self {
+        Self {
+            job,
+            variant,
+            first,
+            tasks: vec![values],
+            low: values,
+            high: values,
+        }
+    }
+
+    /// Adds the task behind the last one; `false` if it does not fit in.
+    pub(crate) fn push(&mut self, values: Values) -> bool {
+        let (mut low, mut high) = (self.low, self.high);
+        let mut len = 0;
+        for ((low, high), value) in low.iter_mut().zip(&mut high).zip(values) {
+            (*low, *high) = (value.min(*low), value.max(*high));
+            let planes = column::planes(*low, *high);
+            if planes > PLANES_MAX {
+                return false;
+            }
+            len += planes as usize;
+        }
+        let count = self.tasks.len() + 1;
+        // Ids end somewhere.
+        let is_id = u32::try_from(count - 1).is_ok_and(|n| self.first.checked_add(n).is_some());
+        if count > TASKS_MAX || count * len > BYTES_MAX || !is_id {
+            return false;
+        }
+        (self.low, self.high) = (low, high);
+        self.tasks.push(values);
+        true
+    }
+
+    /// Number of tasks.
+    pub(crate) fn len(&self) -> u32 {
+        // At most `TASKS_MAX`.
+        u32::try_from(self.tasks.len()).unwrap_or(0)
+    }
+
+    /// Ids of the tasks.
+    pub(crate) fn ids(&self) -> RangeInclusive<u32> {
+        self.first..=self.first + (self.len() - 1)
+    }
+
+    /// The tasks by their ids.
+    pub(crate) fn tasks(&self) -> impl Iterator<Item = (u32, &Values)> {
+        self.ids().zip(&self.tasks)
+    }
+
+    /// Workers of the tasks, in their order.
+    pub(crate) fn workers(&self) -> impl Iterator<Item = u32> {
+        let worker = |values: &Values| u32::try_from(values[0]).unwrap_or(0);
+        self.tasks.iter().map(worker)
+    }
+
+    /// Stores it.
+    pub(crate) fn write(&self, db: &Connection) -> rusqlite::Result<()> {
+        let marks = vec!["?"; WIDTH].join(", ");
+        let sql = format!("INSERT INTO stretch_data VALUES ({marks})");
+        db.prepare_cached(&sql)?
+            .execute(params_from_iter(self.row()))?;
+        Ok(())
+    }
+
+    /// Stores a row for each task that has none.
+    pub(crate) fn write_rows(&self, db: &Connection) -> rusqlite::Result<()> {
+        let mut insert = db.prepare_cached(
+            "INSERT OR IGNORE INTO task_row_data (job, task, state, instance, crash_count, variant, outcome, \
+             worker, started_unix_ns, run_us, max_rss_kib, user_ms, system_ms, start_seq, end_seq) \
+             VALUES (?, ?, ?, 0, 0, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        )?;
+        let state = TaskState::Finished.number();
+        let outcome = OutcomeCode::FINISHED.number();
+        for (task, values) in self.tasks() {
+            let head: [i64; 5] = [
+                self.job.into(),
+                task.into(),
+                state.into(),
+                self.variant.into(),
+                outcome.into(),
+            ];
+            insert.execute(params_from_iter(head.iter().chain(values)))?;
+        }
+        Ok(())
+    }
+
+    /// All columns of the table.
+    pub(crate) fn row(&self) -> Vec<Value> {
+        let head = [self.job, self.first, self.len(), self.variant];
+        let mut row: Vec<Value> = head
+            .iter()
+            .map(|number| i64::from(*number).into())
+            .collect();
+        for at in 0..COLUMN_COUNT {
+            row.push(self.low[at].into());
+            row.push(self.bytes(at).into());
+        }
+        row.push(check_of(row.iter().map(ValueRef::from)).into());
+        row
+    }
+
+    fn bytes(&self, at: usize) -> Vec<u8> {
+        let values = self.tasks.iter().map(|task| task[at]);
+        column::bytes(values, (self.low[at], self.high[at]))
+    }
+
+    /// Reads a row of all columns of the table; `None` if it is not what was written.
+    pub(crate) fn read(row: &Row<'_>) -> rusqlite::Result<Option<Self>> {
+        let mut values = Vec::with_capacity(WIDTH);
+        for at in 0..WIDTH {
+            values.push(row.get_ref(at)?);
+        }
+        Ok(Self::of(&values))
+    }
+
+    /// The same from values.
+    pub(crate) fn of(row: &[ValueRef<'_>]) -> Option<Self> {
+        let [
+            ValueRef::Integer(job),
+            ValueRef::Integer(first),
+            ValueRef::Integer(count),
+            ValueRef::Integer(variant),
+            columns @ ..,
+            ValueRef::Integer(check),
+        ] = row
+        else {
+            return None;
+        };
+        if row.len() != WIDTH || check_of(row[..WIDTH - 1].iter().copied()) != *check {
+            return None;
+        }
+        let (first, variant) = (u32::try_from(*first).ok()?, u32::try_from(*variant).ok()?);
+        let last = u32::try_from(*count).ok()?.checked_sub(1)?;
+        first.checked_add(last)?;
+        let count = last as usize + 1;
+        let (mut low, mut tasks) = (Values::default(), vec![Values::default(); count]);
+        for (at, column) in columns.chunks_exact(2).enumerate() {
+            let [ValueRef::Integer(base), ValueRef::Blob(bytes)] = column else {
+                return None;
+            };
+            if bytes.len() % count != 0 {
+                return None;
+            }
+            low[at] = *base;
+            for (place, task) in tasks.iter_mut().enumerate() {
+                task[at] = column::value_at(*base, bytes, count, place);
+            }
+        }
+        let mut high = low;
+        for (at, high) in high.iter_mut().enumerate() {
+            *high = tasks.iter().map(|task| task[at]).max()?;
+        }
+        Some(Self {
+            job: u32::try_from(*job).ok()?,
+            variant,
+            first,
+            tasks,
+            low,
+            high,
+        })
+    }
+}
+
+/// FNV-1a of all values of a row.
+fn check_of<'a>(row: impl Iterator<Item = ValueRef<'a>>) -> i64 {
+    let mut bytes = Vec::with_capacity(2 * BYTES_MAX);
+    for value in row {
+        match value {
+            ValueRef::Integer(number) => bytes.extend(number.to_le_bytes()),
+            ValueRef::Blob(blob) => bytes.extend(blob),
+            ValueRef::Null | ValueRef::Real(_) | ValueRef::Text(_) => {}
+        }
+    }
+    encode::checksum(&bytes)
+}
+
+/// The statement that [`Stretch::read`] reads, of stretches with a condition.
+pub(crate) fn select(condition: &str) -> String {
+    let pairs = COLUMNS.map(|name| format!("s.{name}, s.{name}_bytes"));
+    let pairs = pairs.join(", ");
+    format!("SELECT s.job, s.first, s.count, s.variant, {pairs}, s.check_sum FROM {condition}")
+}
+
+/// Whether a file can have stretches; those of earlier releases have no table for them.
+fn is_known(db: &Connection) -> rusqlite::Result<bool> {
+    let sql = "SELECT EXISTS (SELECT 1 FROM main.sqlite_schema WHERE name = 'stretch_data')";
+    db.query_row(sql, [], |row| row.get(0))
+}
+
+/// Which stretches are not what was written: job and first task of each.
+pub(crate) fn broken(db: &Connection) -> rusqlite::Result<Vec<(i64, i64)>> {
+    let mut broken = Vec::new();
+    if !is_known(db)? {
+        return Ok(broken);
+    }
+    let mut statement = db.prepare(&select("stretch_data s"))?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        if Stretch::read(row)?.is_none() {
+            broken.push((row.get(0)?, row.get(1)?));
+        }
+    }
+    Ok(broken)
+}
+
+/// Lets this connection read stretches by a function of ours instead of plain SQL: views of the same names and rows come before
+/// those of the file. Of a file of an earlier release nothing is changed.
+pub(crate) fn read_fast(db: &Connection) -> rusqlite::Result<()> {
+    if !is_known(db)? {
+        return Ok(());
+    }
+    let views: Vec<String> = {
+        let sql = "SELECT sql FROM main.sqlite_schema WHERE type = 'view' AND name IN ('tasks', 'attempts', 'events') \
+                   ORDER BY rowid";
+        let mut statement = db.prepare(sql)?;
+        let rows = statement.query_map([], |row| row.get(0))?;
+        rows.collect::<Result<_, _>>()?
+    };
+    let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC;
+    db.create_scalar_function("hq_stretch_value", 4, flags, |call| {
+        let (base, count, place): (i64, u32, u32) = (call.get(0)?, call.get(2)?, call.get(3)?);
+        let bytes = call.get_raw(1).as_blob().unwrap_or_default();
+        // Places count from 1.
+        Ok(column::value_at(
+            base,
+            bytes,
+            count as usize,
+            (place as usize).wrapping_sub(1),
+        ))
+    })?;
+    let [worker, started, run, rss, user, system, start_seq, end_seq] =
+        COLUMNS.map(|name| format!("hq_stretch_value(s.{name}, s.{name}_bytes, s.count, p.place)"));
+    db.execute_batch(&format!(
+        "CREATE TEMP VIEW task_data AS \
+         SELECT job, task, state, instance, crash_count, worker, variant, started_unix_ns, run_us, outcome, message, \
+         max_rss_kib, user_ms, system_ms, start_seq, end_seq, retry_count FROM main.task_row_data \
+         UNION ALL SELECT s.job, s.first + p.place - 1, 2, 0, 0, {worker}, s.variant, {started}, {run}, 0, NULL, \
+         {rss}, {user}, {system}, {start_seq}, {end_seq}, 0 \
+         FROM main.stretch_data s CROSS JOIN main.place_data p ON p.place <= s.count"
+    ))?;
+    for sql in &views {
+        if let Some(view) = sql.strip_prefix("CREATE VIEW") {
+            db.execute_batch(&format!("CREATE TEMP VIEW{view}"))?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,113 @@
+//! That nothing is lost in a stretch, and that all readers read the same.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::schema;
+use crate::testing::rows;
+
+fn fresh() -> Connection {
+    let mut db = Connection::open_in_memory().expect("a database in memory");
+    schema::migrate(&mut db, 0).expect("the steps are valid");
+    db
+}
+
+/// Tasks whose values differ by as many bits as `spread` says, around `around`.
+fn tasks() -> impl Strategy<Value = Vec<Values>> {
+    let bits = prop::array::uniform8(0_u32..=50);
+    let around = prop::array::uniform8(-(1_i64 << 60)..1 << 60);
+    (bits, around, 1_usize..300).prop_flat_map(|(bits, around, count)| {
+        let one = prop::array::uniform8(any::<u64>()).prop_map(move |random| {
+            let mut values = around;
+            for ((value, random), bits) in values.iter_mut().zip(random).zip(bits) {
+                *value += (random & ((1 << bits) - 1)).cast_signed();
+            }
+            values
+        });
+        prop::collection::vec(one, count..=count)
+    })
+}
+
+proptest! {
+    // Each makes two databases.
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    #[test]
+    fn every_reader_reads_what_was_written(tasks in tasks(), first in 0..u32::MAX) {
+        let mut stretch = Stretch::new(7, 1, first, tasks[0]);
+        let taken = tasks[1..].iter().take_while(|values| stretch.push(**values)).count();
+        let tasks = &tasks[..=taken];
+        prop_assert!(stretch.row().iter().all(|value| !matches!(value, Value::Null)));
+
+        let db = fresh();
+        stretch.write(&db).expect("a row");
+        let read = {
+            let mut statement = db.prepare(&select("stretch_data s")).expect("a query");
+            statement.query_row([], Stretch::read).expect("a row")
+        };
+        prop_assert_eq!(read.as_ref(), Some(&stretch));
+        let of_stretch: Vec<_> = stretch.tasks().map(|(id, values)| (id, *values)).collect();
+        let expected: Vec<_> = (first..).zip(tasks.iter().copied()).collect();
+        prop_assert_eq!(of_stretch, expected);
+
+        // The same tasks as rows.
+        let plain = fresh();
+        stretch.write_rows(&plain).expect("rows");
+        for view in ["task_data", "tasks", "attempts", "events"] {
+            prop_assert_eq!(rows(&db, view), rows(&plain, view), "{}", view);
+        }
+        read_fast(&db).expect("views of ours");
+        for view in ["task_data", "tasks", "attempts", "events"] {
+            prop_assert_eq!(rows(&db, view), rows(&plain, view), "{}", view);
+        }
+    }
+
+    #[test]
+    fn what_was_changed_is_no_stretch(at in 0..WIDTH, by in 1_i64..1_000) {
+        let mut stretch = Stretch::new(3, 0, 10, [1, 5_000, 7, 0, 0, 0, 1, 2]);
+        for number in 1..40 {
+            prop_assert!(stretch.push([number % 3, 5_000 + number * 300, 7, 0, 0, 0, number, number + 1]));
+        }
+        let mut row = stretch.row();
+        let read = |row: &[Value]| {
+            let row: Vec<ValueRef<'_>> = row.iter().map(ValueRef::from).collect();
+            Stretch::of(&row)
+        };
+        prop_assert_eq!(read(&row), Some(stretch));
+        match &mut row[at] {
+            Value::Integer(number) => *number += by,
+            Value::Blob(bytes) => bytes.push(1),
+            Value::Null | Value::Real(_) | Value::Text(_) => unreachable!("numbers and bytes"),
+        }
+        prop_assert_eq!(read(&row), None);
+    }
+}
+
+#[test]
+fn a_stretch_ends_where_a_page_would_be_left_half_empty_or_ids_end() {
+    let values = |number: i64| [number % 7, number << 20, 9, 0, 0, 0, 1, 2];
+    let mut stretch = Stretch::new(1, 0, 0, values(0));
+    let count = (1..)
+        .take_while(|number| stretch.push(values(*number)))
+        .count();
+    assert_eq!(
+        count + 1,
+        TASKS_MAX,
+        "small ones are as many as there are places"
+    );
+    let wide = |number: i64| [number % 7, number << 32, number << 16, 0, 0, 0, 1, 2];
+    let mut stretch = Stretch::new(1, 0, 0, wide(0));
+    let count = (1..)
+        .take_while(|number| stretch.push(wide(*number)))
+        .count();
+    let len: usize = (0..COLUMN_COUNT).map(|at| stretch.bytes(at).len()).sum();
+    assert!(
+        count > 100 && len <= BYTES_MAX && len > BYTES_MAX - 20,
+        "{count} with {len} bytes"
+    );
+    assert!(
+        !Stretch::new(1, 0, 0, wide(0)).push(wide(1 << 20)),
+        "too far apart"
+    );
+    assert!(!Stretch::new(1, 0, u32::MAX, wide(0)).push(wide(0)));
+}
