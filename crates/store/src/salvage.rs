@@ -12,11 +12,12 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use hq_core::range::IdArray;
-use rusqlite::types::Value;
+use rusqlite::types::{Value, ValueRef};
 use rusqlite::{Connection, Transaction, params_from_iter};
 
 use crate::lock::{Lock, with_suffix};
 use crate::pages::{Key, Pages, Record, Step, Walk};
+use crate::stretch::{self, Stretch};
 use crate::{StoreError, encode, load, meta, schema};
 
 /// A table as its rows look in the file. Types: `i` number, `t` text, `b` bytes, `*` anything, capitals may
@@ -26,6 +27,12 @@ struct TableShape {
     has_rowid: bool,
     types: &'static str,
 }
+
+/// Tasks, each with a row; and how this table was called up to version 9.
+const ROWS: &str = "task_row_data";
+const ROWS_EARLIER: &str = "task_data";
+/// Tasks in columns. Repair makes rows of them, which compaction puts together again.
+const STRETCHES: &str = "stretch_data";
 
 const SHAPES: &[TableShape] = &[
     TableShape {
@@ -44,9 +51,14 @@ const SHAPES: &[TableShape] = &[
         types: "iiiibi",
     },
     TableShape {
-        name: "task_row_data",
+        name: ROWS,
         has_rowid: false,
         types: "iiiiiiiIIITIIIIIi",
+    },
+    TableShape {
+        name: STRETCHES,
+        has_rowid: true,
+        types: "iiiiibibibibibibibibi",
     },
     TableShape {
         name: "attempt_data",
@@ -137,7 +149,7 @@ impl fmt::Display for RepairReport {
             f,
             "kept: {} jobs, {} task records, {} earlier attempts, {} workers, {} other events",
             kept("job_data"),
-            kept("task_row_data"),
+            kept(ROWS),
             kept("attempt_data"),
             kept("worker_data"),
             kept("event_log")
@@ -269,6 +281,7 @@ impl Salvage<'_> {
     fn take_trees(&mut self, pages: &Pages) -> rusqlite::Result<()> {
         self.reached.insert(1);
         for (name, root) in pages.roots() {
+            let name = present_name(&name);
             let shape = SHAPES.iter().find(|shape| shape.name == name);
             for step in Walk::new(pages, root) {
                 match (step, shape) {
@@ -307,6 +320,9 @@ impl Salvage<'_> {
     }
 
     fn note_gap(&mut self, shape: &TableShape, low: Option<Key>, high: Option<Key>) {
+        // The keys of stretches in the file do not tell whose they are.
+        let is_known = shape.name != STRETCHES;
+        let (low, high) = (low.filter(|_| is_known), high.filter(|_| is_known));
         self.gaps.push(Gap {
             table: shape.name,
             low,
@@ -332,8 +348,16 @@ impl Salvage<'_> {
             }
         }
         let roots = pages.roots();
+        let has = |wanted: &str| roots.iter().any(|(name, _)| name == wanted);
         for shape in SHAPES {
-            if !roots.iter().any(|(name, _)| name == shape.name) {
+            let name = shape.name;
+            // Earlier releases had all tasks in rows.
+            let is_there = if [ROWS, STRETCHES].contains(&name) {
+                has(name) || has(ROWS_EARLIER)
+            } else {
+                has(name)
+            };
+            if !is_there {
                 self.note_gap(shape, None, None);
             }
         }
@@ -345,11 +369,30 @@ impl Salvage<'_> {
         let Some(values) = fitting(shape, record) else {
             return Ok(false);
         };
+        if shape.name == STRETCHES {
+            return self.take_stretch(&values);
+        }
         let sql = self.inserts.get(shape.name).map_or("", String::as_str);
         let mut statement = self.transaction.prepare_cached(sql)?;
         statement.execute(params_from_iter(values))?;
         Ok(true)
     }
+
+    /// Inserts the tasks of a stretch, if it is what was written.
+    fn take_stretch(&self, values: &[Value]) -> rusqlite::Result<bool> {
+        let values: Vec<ValueRef<'_>> = values.iter().map(ValueRef::from).collect();
+        let columns = values.get(..stretch::WIDTH).unwrap_or_default();
+        let Some(found) = Stretch::of(columns) else {
+            return Ok(false);
+        };
+        found.write_rows(self.transaction)?;
+        Ok(true)
+    }
+}
+
+/// The present name of a table.
+fn present_name(name: &str) -> &str {
+    if name == ROWS_EARLIER { ROWS } else { name }
 }
 
 /// `INSERT` of all columns, with the row id as the last one of tables that have one.
@@ -396,7 +439,7 @@ fn fitting(shape: &TableShape, record: &Record) -> Option<Vec<Value>> {
         }
         ("event_log", [.., Value::Text(data)]) => is_json(data),
         ("worker_data", [.., Value::Text(config), _]) => is_json(config),
-        ("task_row_data", [_, _, Value::Integer(state), ..]) => (0..=5).contains(state),
+        (ROWS, [_, _, Value::Integer(state), ..]) => (0..=5).contains(state),
         _ => true,
     };
     if shape.has_rowid && !shape.types.starts_with('n') {
@@ -413,7 +456,7 @@ fn is_json(text: &str) -> bool {
 fn drop_dangling(db: &Transaction<'_>, report: &mut RepairReport) -> rusqlite::Result<()> {
     for table in [
         "submit_data",
-        "task_row_data",
+        ROWS,
         "attempt_data",
         "node_data",
         "value_data",
@@ -515,7 +558,7 @@ fn name_lost_results(
 fn in_gap(gaps: &[Gap], job: u32, task: u32) -> bool {
     let key = (i64::from(job), i64::from(task));
     gaps.iter()
-        .filter(|gap| gap.table == "task_row_data")
+        .filter(|gap| [ROWS, STRETCHES].contains(&gap.table))
         .any(|gap| gap.low.is_none_or(|low| low < key) && gap.high.is_none_or(|high| key < high))
 }
 

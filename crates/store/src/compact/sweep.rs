@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, VecDeque};
 use rusqlite::{Transaction, params, params_from_iter};
 
 use crate::meta::{self, set_number};
+use crate::stretch::{self, Stretch};
 
 /// What one step does: rows that it deletes and statements that it runs, some µs each.
 const STEP_WORK: u32 = 2_000;
@@ -13,24 +14,41 @@ const STEP_SCAN: u32 = 20_000;
 /// Events that one step looks at.
 const STEP_EVENTS: u32 = 5_000;
 
-/// A table with rows of jobs: its name, its key, and the events that a row stands for.
+/// Work that a stretch is, compared with other rows.
+const STRETCH_WORK: u32 = 20;
+
+/// A table with rows of jobs: its name, its key, the events that a row stands for, and the work that it is to delete.
 struct JobTable {
     name: &'static str,
     key: &'static str,
     events: &'static str,
+    work: u32,
 }
 
 const fn table(name: &'static str, key: &'static str, events: &'static str) -> JobTable {
-    JobTable { name, key, events }
+    let work = 1;
+    JobTable {
+        name,
+        key,
+        events,
+        work,
+    }
 }
 
 /// The job itself is last: as long as it is there, it is known that it was forgotten.
-const JOB_TABLES: [JobTable; 10] = [
+const JOB_TABLES: [JobTable; 11] = [
     table(
         "task_row_data",
         "task",
         "(start_seq IS NOT NULL) + (end_seq IS NOT NULL)",
     ),
+    JobTable {
+        name: "stretch_data",
+        key: "first",
+        // A start and an end of each task.
+        events: "2 * count",
+        work: STRETCH_WORK,
+    },
     table("attempt_data", "task, instance", "start_seq IS NOT NULL"),
     table("node_data", "task, instance, position", "0"),
     table("value_data", "task, instance, worker", "0"),
@@ -43,11 +61,15 @@ const JOB_TABLES: [JobTable; 10] = [
 ];
 
 /// Tables that name workers, with their keys.
-const WORKER_TABLES: [(&str, &str, usize); 3] = [
+const WORKER_TABLES: [(&str, &str, usize); 4] = [
     ("task_row_data", "job, task", 2),
+    (STRETCHES, "job, first", 2),
     ("attempt_data", "job, task, instance", 3),
     ("node_data", "job, task, instance, position", 4),
 ];
+
+/// The one of them of which a row names several workers.
+const STRETCHES: &str = "stretch_data";
 
 /// What is to be deleted, in this order.
 #[derive(Debug)]
@@ -160,26 +182,33 @@ fn sweep_jobs(
 ) -> rusqlite::Result<bool> {
     let mut left = STEP_WORK;
     while let Some(job) = jobs.last() {
-        while let Some(JobTable { name, key, events }) = JOB_TABLES.get(*table) {
+        while let Some(found) = JOB_TABLES.get(*table) {
             if left == 0 {
                 return Ok(false);
             }
+            let JobTable {
+                name,
+                key,
+                events,
+                work,
+            } = found;
+            let rows_max = left.div_ceil(*work);
             let column = if *name == "job_data" { "id" } else { "job" };
             let sql = format!(
                 "DELETE FROM {name} WHERE {column} = ?1 AND ({key}) IN \
                  (SELECT {key} FROM {name} WHERE {column} = ?1 LIMIT ?2) RETURNING {events}"
             );
             let mut statement = db.prepare_cached(&sql)?;
-            let mut rows = statement.query(params![job, left])?;
+            let mut rows = statement.query(params![job, rows_max])?;
             let mut deleted = 0;
             while let Some(row) = rows.next()? {
                 deleted += 1;
                 *removed_events += row.get::<_, i64>(0)?;
             }
-            if deleted < left {
+            if deleted < rows_max {
                 *table += 1;
             }
-            left = left.saturating_sub(deleted + 1);
+            left = left.saturating_sub(deleted * work + 1);
         }
         jobs.pop();
         *table = 0;
@@ -220,6 +249,14 @@ fn find_used(
         return Ok(true);
     };
     after.resize(*width, -1);
+    if *name == STRETCHES {
+        let is_done = find_used_in_stretches(db, unused, after)?;
+        if is_done {
+            *table += 1;
+            after.clear();
+        }
+        return Ok(false);
+    }
     let marks = vec!["?"; *width].join(", ");
     let sql = format!(
         "SELECT worker, {key} FROM {name} WHERE ({key}) > ({marks}) ORDER BY {key} LIMIT {STEP_SCAN}"
@@ -239,6 +276,37 @@ fn find_used(
         after.clear();
     }
     Ok(*table == WORKER_TABLES.len())
+}
+
+/// The same for stretches; `after` is the key of the last one that was looked at. Says whether there are no more.
+fn find_used_in_stretches(
+    db: &Transaction<'_>,
+    unused: &mut BTreeSet<u32>,
+    after: &mut [i64],
+) -> rusqlite::Result<bool> {
+    let count_max = STEP_SCAN / u32::try_from(stretch::TASKS_MAX).unwrap_or(1);
+    let sql = stretch::select(&format!(
+        "stretch_data s WHERE (s.job, s.first) > (?, ?) ORDER BY s.job, s.first LIMIT {count_max}"
+    ));
+    let mut statement = db.prepare_cached(&sql)?;
+    let mut rows = statement.query(params_from_iter(after.to_vec()))?;
+    let mut count = 0;
+    while let Some(row) = rows.next()? {
+        count += 1;
+        for (at, value) in after.iter_mut().enumerate() {
+            *value = row.get(at)?;
+        }
+        match Stretch::read(row)? {
+            Some(found) => {
+                for worker in found.workers() {
+                    unused.remove(&worker);
+                }
+            }
+            // Whom it names is not known.
+            None => unused.clear(),
+        }
+    }
+    Ok(count < count_max)
 }
 
 fn sweep_workers(db: &Transaction<'_>, workers: &mut BTreeSet<u32>) -> rusqlite::Result<bool> {

@@ -61,7 +61,7 @@ fn rows_in_pages(path: &Path, count: usize) -> BTreeSet<(u32, u32)> {
     let roots = pages.roots();
     let (_, root) = roots
         .iter()
-        .find(|(name, _)| name == "task_row_data")
+        .find(|(name, _)| name == ROWS)
         .expect("the table");
     for step in Walk::new(&pages, *root) {
         let Step::Page(number, page) = step else {
@@ -177,7 +177,7 @@ fn a_job_with_lost_results_is_not_complete_and_stays() {
     let roots = pages.roots();
     let (_, root) = roots
         .iter()
-        .find(|(name, _)| name == "task_row_data")
+        .find(|(name, _)| name == ROWS)
         .expect("the table");
     let leaf = Walk::new(&pages, *root).filter_map(|step| match step {
         Step::Page(number, page) if page.children.is_empty() => Some(number),
