@@ -30,7 +30,7 @@ use hq_core::task::TaskEnd;
 use hq_core::template::{ArrayIds, ArraySpec, SubmitBody, SubmitSpec, SubmitTarget};
 use hq_core::testing::{template, worker_config};
 use hq_core::time::Timestamp;
-use hq_store::Store;
+use hq_store::{Store, StoreHandle, reader};
 
 /// Jobs that share the tasks.
 const JOBS: u32 = 10;
@@ -40,6 +40,11 @@ const BATCH_LEN: usize = 1_000;
 const START_TIMEOUT: Duration = Duration::from_secs(120);
 /// Pause between two questions whether the server is there.
 const LOOK_INTERVAL: Duration = Duration::from_millis(5);
+/// How long compaction may take, and how often it is looked whether it is done: when file and rows do not change.
+const REST_TIMEOUT: Duration = Duration::from_secs(1_200);
+const REST_INTERVAL: Duration = Duration::from_secs(4);
+/// Rows that may be left: too few for another pass.
+const ROWS_AT_REST: u64 = 1_100;
 
 struct Options {
     hq: PathBuf,
@@ -72,13 +77,19 @@ fn run(options: &Options, dir: &Path) -> Result<()> {
 fn size_and_restart(options: &Options, dir: &Path) -> Result<()> {
     let journal = dir.join("j.db");
     let start = Instant::now();
-    fill(&journal, options.tasks)?;
+    let handle = fill(&journal, options.tasks)?;
     let filled = start.elapsed();
-    let size = std::fs::metadata(&journal)?.len();
+    let per_task = || -> Result<f64> {
+        Ok(std::fs::metadata(&journal)?.len() as f64 / f64::from(options.tasks))
+    };
+    let written = per_task()?;
+    wait_for_rest(&journal, &start)?;
+    let rested = start.elapsed() - filled;
+    drop(handle);
     println!(
-        "{} finished tasks: {size} bytes, {:.1} a task; written in {filled:.1?}",
+        "{} finished tasks: {written:.1} bytes a task when they were written after {filled:.1?}, {:.1} at rest {rested:.1?} later",
         options.tasks,
-        size as f64 / f64::from(options.tasks)
+        per_task()?
     );
     let mut rounds = Rounds::default();
     let mut resident = 0;
@@ -174,8 +185,25 @@ fn now() -> Timestamp {
     Timestamp(i64::try_from(nanos).unwrap_or(0))
 }
 
-/// Makes a store of completed jobs, closed cleanly.
-fn fill(path: &Path, tasks: u32) -> Result<()> {
+/// Waits until compaction has put finished tasks together and gave the pages back.
+fn wait_for_rest(journal: &Path, start: &Instant) -> Result<()> {
+    let mut before = (0, 0);
+    loop {
+        let size = std::fs::metadata(journal)?.len();
+        let now = (reader::task_rows(journal)?, size);
+        if now == before && now.0 < ROWS_AT_REST {
+            return Ok(());
+        }
+        if start.elapsed() > REST_TIMEOUT {
+            bail!("{} tasks still have rows of their own", now.0);
+        }
+        before = now;
+        std::thread::sleep(REST_INTERVAL);
+    }
+}
+
+/// Makes a store of completed jobs, all of it written.
+fn fill(path: &Path, tasks: u32) -> Result<StoreHandle> {
     let mut handle = Store::open(path)?.start("BenchUid", &[], now(), |_| {})?;
     let worker = WorkerId(1);
     let config = Arc::new(worker_config(64));
@@ -222,7 +250,10 @@ fn fill(path: &Path, tasks: u32) -> Result<()> {
         batch.push(change(ChangeKind::JobCompleted(job)));
         handle.store(batch);
     }
-    Ok(())
+    if !handle.client().flush() {
+        bail!("the writer has ended");
+    }
+    Ok(handle)
 }
 
 fn submitted(job: JobId, ids: &IdArray) -> ChangeKind {

@@ -1,6 +1,6 @@
 //! Keeping the file as small as what it has to hold.
 //!
-//! Rows of forgotten jobs go; so do the oldest completed jobs when the file reaches its largest size, and the oldest
+//! Tasks that finished are put together in stretches, which take a third of the room. Rows of forgotten jobs go; so do the oldest completed jobs when the file reaches its largest size, and the oldest
 //! overviews of workers when they take too large a part of it. Pages that are free then go back to the file system. All
 //! in steps of a few milliseconds between commits, so that nobody waits for it. A crash between two steps leaves jobs
 //! that are marked as forgotten, and the next server goes on with them.
@@ -12,8 +12,12 @@ use rusqlite::{Connection, Transaction, TransactionBehavior};
 
 use crate::lease;
 
+mod fold;
 mod sweep;
 
+use fold::Fold;
+#[cfg(any(test, feature = "testing"))]
+pub(crate) use fold::fold_all;
 use sweep::{Scope, Sweep};
 
 /// Least time between two looks at the size.
@@ -25,6 +29,11 @@ const FAILURE_PAUSE: Duration = Duration::from_secs(30);
 /// Pause between two steps, and between those that somebody waits for.
 const STEP_PAUSE: Duration = Duration::from_millis(20);
 const PRUNE_PAUSE: Duration = Duration::from_millis(2);
+/// Least number of tasks that finished since the last pass over all rows before there is another one. There have to be as many as
+/// rows that it left, so that passes cost no more than what finishes.
+const FOLD_MIN: u64 = 1_024;
+/// Pause after a step of such a pass, as a multiple of its time: commits have most of the thread.
+const FOLD_PAUSE: u32 = 2;
 /// Pages that one step gives back.
 const STEP_PAGES: u32 = 256;
 /// Free pages that are kept for what comes next: 1 MiB, or a share of the file if that is more.
@@ -60,6 +69,8 @@ pub struct Pruned {
 #[derive(Debug)]
 enum Phase {
     Idle,
+    /// Rows become stretches.
+    Fold(Fold),
     /// Rows are deleted.
     Sweep(Sweep),
     /// Free pages are given back.
@@ -93,6 +104,11 @@ pub(crate) struct Compactor {
     has_dropped: bool,
     /// Overviews in the file; `None` = not counted yet.
     overviews: Option<u64>,
+    /// Tasks that finished since the last pass over their rows began, and the rows that it left.
+    finished: u64,
+    left: u64,
+    /// Whether commits are not synced at present.
+    is_unsynced: bool,
     prune: Option<Pruned>,
     pause_until: Option<Instant>,
 }
@@ -109,9 +125,26 @@ impl Compactor {
             is_warned: false,
             has_dropped: false,
             overviews: None,
+            finished: 0,
+            left: 0,
+            is_unsynced: false,
             prune: None,
             pause_until: None,
         }
+    }
+
+    /// The file has rows of tasks that an earlier server left.
+    pub(crate) fn note_rows(&mut self, db: &Connection) -> rusqlite::Result<()> {
+        let sql = "SELECT EXISTS (SELECT 1 FROM task_row_data)";
+        if db.query_row(sql, [], |row| row.get(0))? {
+            self.finished = FOLD_MIN;
+        }
+        Ok(())
+    }
+
+    /// So many tasks finished.
+    pub(crate) const fn add_finished(&mut self, count: u64) {
+        self.finished += count;
     }
 
     /// Jobs were forgotten.
@@ -134,6 +167,12 @@ impl Compactor {
 
     /// How long commits come first before the next step; `None` = there is none.
     pub(crate) fn pause_len(&self) -> Option<Duration> {
+        if matches!(self.phase, Phase::Idle) {
+            return None;
+        }
+        if let (Phase::Fold(_), Some(until)) = (&self.phase, self.pause_until) {
+            return Some(until.saturating_duration_since(Instant::now()));
+        }
         let pause = if self.prune.is_some() {
             PRUNE_PAUSE
         } else {
@@ -142,8 +181,25 @@ impl Compactor {
         self.is_busy().then_some(pause)
     }
 
+    /// Makes sure that what is committed from now on is on disk then. To be called before each commit that somebody waits for.
+    pub(crate) fn sync_again(&mut self, db: &Connection) -> rusqlite::Result<()> {
+        if self.is_unsynced {
+            db.pragma_update(None, "synchronous", "FULL")?;
+            self.is_unsynced = false;
+        }
+        Ok(())
+    }
+
+    /// Another pass follows one that does not come to its end.
+    fn end_fold(&mut self) {
+        if matches!(self.phase, Phase::Fold(_)) {
+            self.finished += FOLD_MIN.max(self.left);
+        }
+    }
+
     /// A step failed: what it had done is undone, and all begins again after a while. A prune is given up.
     pub(crate) fn give_up(&mut self) {
+        self.end_fold();
         self.phase = Phase::Idle;
         self.is_sweep_wanted = true;
         self.swept = None;
@@ -178,6 +234,9 @@ impl Compactor {
             self.swept = Some(Instant::now());
             self.is_sweep_wanted = false;
             self.has_dropped = false;
+        } else if matches!(self.phase, Phase::Idle) && self.finished >= FOLD_MIN.max(self.left) {
+            self.phase = Phase::Fold(Fold::new());
+            self.finished = 0;
         }
         Ok(true)
     }
@@ -267,6 +326,7 @@ impl Compactor {
     /// Begins to drop all completed and forgotten jobs, lost workers and overviews; [`Stepped::pruned`] tells the end.
     /// `false` if another server has taken over the store.
     pub(crate) fn prune(&mut self, db: &mut Connection) -> rusqlite::Result<bool> {
+        self.sync_again(db)?;
         let transaction = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let jobs = transaction.execute(
             "UPDATE job_data SET is_forgotten = 1 WHERE completed_unix_ns IS NOT NULL AND is_forgotten = 0",
@@ -293,6 +353,7 @@ impl Compactor {
             .map_or(0, |prune| prune.jobs + jobs as u64);
         let jobs = earlier.max(forgotten.into());
         self.prune = Some(Pruned { jobs });
+        self.end_fold();
         self.phase = Phase::Sweep(sweep);
         self.overviews = Some(0);
         self.pause_until = None;
@@ -302,10 +363,13 @@ impl Compactor {
     /// One step. `Ok(None)` if another server has taken over the store.
     pub(crate) fn step(&mut self, db: &mut Connection) -> rusqlite::Result<Option<Stepped>> {
         self.pause_until = None;
+        if matches!(self.phase, Phase::Fold(_)) {
+            return self.step_fold(db);
+        }
         let transaction = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let is_prune = self.prune.is_some();
         let is_done = match &mut self.phase {
-            Phase::Idle => return Ok(Some(Stepped::default())),
+            Phase::Idle | Phase::Fold(_) => return Ok(Some(Stepped::default())),
             Phase::Sweep(sweep) => sweep.step(&transaction)?,
             Phase::Shrink => shrink_some(&transaction, is_prune, self.size_max)?,
             Phase::Rewrite => true,
@@ -327,13 +391,46 @@ impl Compactor {
                 db.execute_batch("VACUUM")?;
                 Phase::Idle
             }
-            Phase::Shrink | Phase::Idle => Phase::Idle,
+            Phase::Shrink | Phase::Fold(_) | Phase::Idle => Phase::Idle,
         };
         let has_finished = matches!(self.phase, Phase::Idle);
         Ok(Some(Stepped {
             has_finished,
             pruned: self.prune.take_if(|_| has_finished),
         }))
+    }
+
+    /// One step of a pass over rows of tasks. Commits do not wait for the disk because of it: it need not be there after a
+    /// crash, and the next commit that is synced brings it along.
+    fn step_fold(&mut self, db: &mut Connection) -> rusqlite::Result<Option<Stepped>> {
+        let Phase::Fold(fold) = &mut self.phase else {
+            return Ok(Some(Stepped::default()));
+        };
+        let began = Instant::now();
+        // First, because it may fail and be done all the same.
+        self.is_unsynced = true;
+        db.pragma_update(None, "synchronous", "NORMAL")?;
+        let transaction = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let is_done = fold.step(&transaction)?;
+        if !lease::renew(&transaction, self.fence, true)? {
+            return Ok(None);
+        }
+        transaction.commit()?;
+        let (folded, left) = (fold.folded, fold.left);
+        self.sync_again(db)?;
+        if is_done {
+            self.left = left;
+            // While more finishes, it finds the free pages.
+            let is_at_rest = self.finished < FOLD_MIN && folded > 0;
+            self.phase = if is_at_rest {
+                Phase::Shrink
+            } else {
+                Phase::Idle
+            };
+        } else {
+            self.pause_until = Some(Instant::now() + began.elapsed() * FOLD_PAUSE);
+        }
+        Ok(Some(Stepped::default()))
     }
 
     /// Gives the file spare pages. `false` if another server has taken over the store.

@@ -14,10 +14,13 @@ use serde_json::Value;
 use crate::reader::run;
 use crate::rows::Rows;
 use crate::statement::Query;
-use crate::{group, load, schema};
+use crate::{compact, group, load, schema};
 
 /// Statements that stay prepared: more than a world uses.
 const STATEMENTS_MAX: usize = 128;
+
+/// Shortest stretch: jobs of simulated worlds are small.
+const FOLD_LEN_MIN: u32 = 2;
 
 thread_local! {
     /// An empty database of an earlier world. Making the schema and preparing statements takes a quarter of a world's time.
@@ -98,6 +101,7 @@ impl Drop for MemoryDisk {
 impl Disk for MemoryDisk {
     fn commit(&mut self, changes: &[Change]) {
         self.next_seq = self.write(changes, |transaction| {
+            compact::fold_all(&transaction, FOLD_LEN_MIN).expect("rows can become stretches");
             transaction.commit().expect("memory is never full");
         });
     }

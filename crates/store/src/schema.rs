@@ -315,6 +315,16 @@ mod tests {
             "INSERT INTO node_data VALUES (1, 2, 0, 1, 5, 0), (1, 2, 0, 0, 9, 0), (1, 2, 0, 2, 7, 0)",
         )
         .expect("rows");
+        // Ids as factors: each value is that of its task.
+        let sums = "SELECT sum(task * (ended_unix_ns % 1000003)), sum(task * run_us), count(DISTINCT started_unix_ns) FROM tasks";
+        let found = |db: &Connection| -> [i64; 3] {
+            let row = db.query_row(sums, [], |row| Ok([row.get(0)?, row.get(1)?, row.get(2)?]));
+            row.expect("a row")
+        };
+        let of_rows = found(&db);
+        crate::testing::fold(&path);
+        assert_eq!((found(&db), of_rows[2]), (of_rows, 300));
+        let of_rows = of_rows.map(|sum| sum.to_string());
         let sql = "SELECT group_concat(name) FROM sqlite_schema WHERE type = 'view'";
         let views: String = db.query_row(sql, [], |row| row.get(0)).expect("views");
         let nodes = "SELECT json_extract(data, '$.workers') FROM events WHERE task = 2 AND type = 'task-started'";
@@ -325,6 +335,8 @@ mod tests {
             .split(',')
             .map(|view| format!("SELECT count(*) FROM {view};"))
             .collect();
+        sql.push_str(sums);
+        sql.push(';');
         sql.push_str(nodes);
         let script = "import sqlite3, sys\ndb = sqlite3.connect(sys.argv[1])\n\
                       for sql in sys.argv[2].split(';'): print(*db.execute(sql).fetchone())";
@@ -340,7 +352,11 @@ mod tests {
                 String::from_utf8_lossy(&read.stderr),
             );
             assert!(read.status.success(), "{program}: {error}");
-            assert_eq!(out.lines().last(), Some("[9,5,7]"), "{program}: {out}");
+            let mut last = out.lines().rev();
+            assert_eq!(last.next(), Some("[9,5,7]"), "{program}: {out}");
+            let sums = last.next().unwrap_or_default();
+            let sums: Vec<&str> = sums.split(['|', ' ']).collect();
+            assert_eq!(sums, of_rows, "{program}");
         }
     }
 }

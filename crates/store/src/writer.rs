@@ -260,6 +260,7 @@ impl Writer {
             is_bare: false,
             _lock: owned.lock,
         };
+        writer.compactor.note_rows(&writer.connection)?;
         writer.note_server_start(uid, gone_workers, at)?;
         writer.settle();
         Ok(writer)
@@ -521,6 +522,17 @@ impl Writer {
                     |change: &&Change| matches!(change.kind, ChangeKind::WorkerOverview { .. });
                 let overviews = changes.iter().filter(is_overview).count();
                 self.compactor.add_overviews(overviews as u64);
+                let has_finished = |change: &&Change| {
+                    matches!(
+                        change.kind,
+                        ChangeKind::TaskEnded {
+                            is_finished: true,
+                            ..
+                        }
+                    )
+                };
+                let finished = changes.iter().filter(has_finished).count();
+                self.compactor.add_finished(finished as u64);
                 self.has_log |= !pending.is_empty();
                 if !pending.is_empty() && std::mem::take(&mut self.is_bare) {
                     // At once, so that the next prune leaves a smaller file even if it follows soon.
@@ -649,6 +661,7 @@ impl Writer {
         events: Option<&mut Vec<Event>>,
     ) -> rusqlite::Result<(i64, bool)> {
         let mut seq = self.next_seq;
+        self.compactor.sync_again(&self.connection)?;
         let transaction = self
             .connection
             .transaction_with_behavior(TransactionBehavior::Immediate)?;

@@ -1,0 +1,220 @@
+//! Rows of tasks that finished become stretches, in the order of their keys, so many at a time.
+//!
+//! A task that finished never changes, and nothing that is acknowledged depends on how it is stored: a step is done or not.
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+
+use hq_core::outcome::OutcomeCode;
+use hq_core::task::TaskState;
+use rusqlite::{Connection, Row, params};
+
+use crate::stretch::{Stretch, Values};
+
+/// Rows that one step reads: a few milliseconds.
+const STEP_ROWS: u32 = 1_024;
+/// Fewest tasks of a stretch; fewer are hardly smaller than their rows.
+const LEN_MIN: u32 = 8;
+
+/// One pass over all rows.
+#[derive(Debug)]
+pub(super) struct Fold {
+    /// Key of the last row that is done with.
+    mark: (i64, i64),
+    len_min: u32,
+    /// Tasks that are in stretches now.
+    pub(super) folded: u64,
+    /// Rows that were left as they are.
+    pub(super) left: u64,
+}
+
+/// A row: its key, and the rest if it may become part of a stretch.
+struct Found {
+    job: u32,
+    task: u32,
+    is_terminal: bool,
+    part: Option<(u32, Values)>,
+}
+
+impl Fold {
+    pub(super) const fn new() -> Self {
+        Self {
+            mark: (-1, -1),
+            len_min: LEN_MIN,
+            folded: 0,
+            left: 0,
+        }
+    }
+
+    /// Does some of it, in a transaction of the caller; says whether it was the last step. If the transaction does not come
+    /// about, the pass has to begin again.
+    pub(super) fn step(&mut self, db: &Connection) -> rusqlite::Result<bool> {
+        let rows = read(db, self.mark)?;
+        let Some(last) = rows.last() else {
+            return Ok(true);
+        };
+        let is_last = rows.len() < STEP_ROWS as usize;
+        self.mark = (last.job.into(), last.task.into());
+        let mut jobs = Jobs::default();
+        let mut open: Option<Stretch> = None;
+        for row in &rows {
+            let part = match row.part {
+                Some(part) if !jobs.has_more(db, row, &rows)? => part,
+                _ => {
+                    self.left += 1;
+                    let next = open.as_ref().map(next_key);
+                    // What follows is another stretch, also when it has ended.
+                    let is_settled = row.is_terminal && next == Some((row.job, row.task));
+                    self.close(db, &mut jobs, open.take(), is_settled)?;
+                    continue;
+                }
+            };
+            let (variant, values) = part;
+            let is_next = open.as_ref().is_some_and(|open| {
+                next_key(open) == (row.job, row.task) && open.variant == variant
+            });
+            if is_next && open.as_mut().is_some_and(|open| open.push(values)) {
+                continue;
+            }
+            self.close(db, &mut jobs, open.take(), is_next)?;
+            open = Some(Stretch::new(row.job, variant, row.task, values));
+        }
+        match open {
+            // The next step may add to it. It is far shorter than a step, which so gets on.
+            Some(open) if !is_last => {
+                self.mark = (open.job.into(), i64::from(open.first) - 1);
+            }
+            open => self.close(db, &mut jobs, open, false)?,
+        }
+        Ok(is_last)
+    }
+
+    /// Stores a stretch instead of its rows, unless it may become longer: `is_settled` = what is behind it is known.
+    fn close(
+        &mut self,
+        db: &Connection,
+        jobs: &mut Jobs,
+        stretch: Option<Stretch>,
+        is_settled: bool,
+    ) -> rusqlite::Result<()> {
+        let Some(stretch) = stretch else {
+            return Ok(());
+        };
+        let len = stretch.len();
+        if len < self.len_min || !(is_settled || jobs.is_completed(db, stretch.job)?) {
+            self.left += u64::from(len);
+            return Ok(());
+        }
+        let sql = "DELETE FROM task_row_data WHERE job = ? AND task BETWEEN ? AND ?";
+        let (first, last) = stretch.ids().into_inner();
+        let deleted = db
+            .prepare_cached(sql)?
+            .execute(params![stretch.job, first, last])?;
+        if deleted != len as usize {
+            // Nothing is lost: the transaction is rolled back.
+            return Err(rusqlite::Error::StatementChangedRows(deleted));
+        }
+        self.folded += u64::from(len);
+        stretch.write(db)
+    }
+}
+
+/// Folds all that can be, of simulated worlds also the shortest stretches.
+#[cfg(any(test, feature = "testing"))]
+pub(crate) fn fold_all(db: &Connection, len_min: u32) -> rusqlite::Result<u64> {
+    let mut fold = Fold {
+        len_min,
+        ..Fold::new()
+    };
+    while !fold.step(db)? {}
+    Ok(fold.folded)
+}
+
+/// Job and id of the task that comes next, if it is part of the stretch.
+fn next_key(stretch: &Stretch) -> (u32, u32) {
+    let last = *stretch.ids().end();
+    // The highest id has no next one, and is never looked for.
+    (stretch.job, last.wrapping_add(1))
+}
+
+fn read(db: &Connection, mark: (i64, i64)) -> rusqlite::Result<Vec<Found>> {
+    let sql = format!(
+        "SELECT job, task, state, instance, crash_count, retry_count, variant, outcome, message IS NULL, \
+         worker, started_unix_ns, run_us, max_rss_kib, user_ms, system_ms, start_seq, end_seq \
+         FROM task_row_data WHERE (job, task) > (?, ?) ORDER BY job, task LIMIT {STEP_ROWS}"
+    );
+    let mut statement = db.prepare_cached(&sql)?;
+    let rows = statement.query_map([mark.0, mark.1], |row| {
+        let state = TaskState::from_number(row.get(2)?);
+        Ok(Found {
+            job: row.get(0)?,
+            task: row.get(1)?,
+            is_terminal: !matches!(state, Some(TaskState::Waiting | TaskState::Running) | None),
+            part: part(row, state)?,
+        })
+    })?;
+    rows.collect()
+}
+
+/// What a stretch holds of a row, if it holds all.
+fn part(row: &Row<'_>, state: Option<TaskState>) -> rusqlite::Result<Option<(u32, Values)>> {
+    let number = |at| row.get::<_, Option<i64>>(at);
+    let is_plain = state == Some(TaskState::Finished)
+        && number(3)? == Some(0)
+        && number(4)? == Some(0)
+        && number(5)? == Some(0)
+        && number(7)? == Some(OutcomeCode::FINISHED.number().into())
+        && row.get(8)?;
+    if !is_plain {
+        return Ok(None);
+    }
+    let mut values = Values::default();
+    for (value, at) in values.iter_mut().zip(9..) {
+        match number(at)? {
+            Some(found) => *value = found,
+            None => return Ok(None),
+        }
+    }
+    Ok(Some((row.get(6)?, values)))
+}
+
+/// What is known of jobs, for one step.
+#[derive(Default)]
+struct Jobs {
+    completed: BTreeMap<u32, bool>,
+    /// Tasks of which there is more than their row.
+    with_more: BTreeMap<u32, BTreeSet<u32>>,
+}
+
+impl Jobs {
+    fn is_completed(&mut self, db: &Connection, job: u32) -> rusqlite::Result<bool> {
+        if let Some(is_completed) = self.completed.get(&job) {
+            return Ok(*is_completed);
+        }
+        let sql =
+            "SELECT EXISTS (SELECT 1 FROM job_data WHERE id = ? AND completed_unix_ns IS NOT NULL)";
+        let is_completed = db.prepare_cached(sql)?.query_row([job], |row| row.get(0))?;
+        self.completed.insert(job, is_completed);
+        Ok(is_completed)
+    }
+
+    /// Whether a task of `rows` has nodes or a value, whose rows are looked for by its row.
+    fn has_more(&mut self, db: &Connection, row: &Found, rows: &[Found]) -> rusqlite::Result<bool> {
+        if let Entry::Vacant(entry) = self.with_more.entry(row.job) {
+            let of_job = rows.partition_point(|other| other.job <= row.job);
+            let last = rows
+                .get(of_job.wrapping_sub(1))
+                .map_or(row.task, |last| last.task);
+            let sql = "SELECT task FROM node_data WHERE job = ?1 AND task BETWEEN ?2 AND ?3 \
+                       UNION SELECT task FROM value_data WHERE job = ?1 AND task BETWEEN ?2 AND ?3";
+            let mut statement = db.prepare_cached(sql)?;
+            let tasks = statement.query_map([row.job, row.task, last], |row| row.get(0))?;
+            entry.insert(tasks.collect::<Result<_, _>>()?);
+        }
+        let found = self.with_more.get(&row.job);
+        Ok(found.is_some_and(|tasks| tasks.contains(&row.task)))
+    }
+}
+
+#[cfg(test)]
+mod tests;
