@@ -37,7 +37,7 @@ pub enum AccessError {
     InvalidDirectory {
         /// How to name it in a hint.
         hint: ServerHint,
-        /// What is wrong with it.
+        /// Why it cannot be used.
         #[source]
         source: NotADirectory,
     },
@@ -126,7 +126,7 @@ pub enum AccessError {
         path: PathBuf,
         /// Which key.
         plane: Plane,
-        /// What is wrong.
+        /// Why it cannot be used.
         #[source]
         source: KeyError,
     },
@@ -137,7 +137,7 @@ pub enum AccessError {
         path: PathBuf,
         /// Name of the missing part.
         field: &'static str,
-        /// What wanted to use it.
+        /// The role that wanted to use it.
         plane: Plane,
     },
     /// The file, directory or link cannot be made.

@@ -56,7 +56,7 @@ pub enum ConvertError {
         field: String,
         /// The rule.
         expected: &'static str,
-        /// What was there, shortened.
+        /// The value found, shortened.
         found: String,
     },
     /// More elements than allowed.

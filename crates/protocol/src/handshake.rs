@@ -100,7 +100,7 @@ impl fmt::Display for VersionRange {
     }
 }
 
-/// What a completed handshake agreed on.
+/// Result of a completed handshake.
 pub struct Session {
     /// Protocol version to speak.
     pub version: u32,
@@ -201,7 +201,7 @@ impl Handshake {
         }
     }
 
-    /// What is to be sent now; empty if nothing.
+    /// Bytes to send now; may be empty.
     pub fn take_output(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.output)
     }

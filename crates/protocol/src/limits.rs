@@ -1,4 +1,4 @@
-//! What may be sent: one limit for each direction of each plane, and the reasons.
+//! Limits on messages: one for each direction of each plane, with the reasons.
 //!
 //! The rule is that whatever one side can build passes the reader of the other side. The writer therefore knows the same
 //! limit and refuses to send more, so that a message that is too large is an error where it is made and not the end of
@@ -72,7 +72,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// What the side of a plane that dialed sends and takes.
+    /// Limits of the side of a plane that dialed.
     #[must_use]
     pub const fn connecting(plane: Plane) -> Self {
         match plane {
@@ -89,7 +89,7 @@ impl Limits {
         }
     }
 
-    /// What the side of a plane that listens sends and takes.
+    /// Limits of the side of a plane that listens.
     #[must_use]
     pub const fn accepting(plane: Plane) -> Self {
         let other = Self::connecting(plane);

@@ -33,7 +33,7 @@ const REQUEST_QUEUE_LEN: usize = 64;
 /// Longest time that a server which ends spends on canceling its allocations.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What happened to a worker that runs inside a job of a batch system.
+/// Event of a worker that runs inside a job of a batch system.
 pub(crate) enum WorkerNews {
     /// It registered.
     Connected(WorkerId, Arc<WorkerConfig>),

@@ -24,7 +24,7 @@ use crate::relay::Relay;
 use crate::values::Values;
 use crate::{journal_link, output_link, problems, query};
 
-/// What the connections of clients work with.
+/// Handles that connections of clients need.
 #[derive(Clone)]
 pub(crate) struct ClientPlane {
     pub(crate) core: CoreHandle,
@@ -33,9 +33,9 @@ pub(crate) struct ClientPlane {
     pub(crate) store: Option<StoreClient>,
     /// Automatic allocation; `None` in a server without ports.
     pub(crate) alloc: Option<AllocHandle>,
-    /// What calls came to.
+    /// Values of calls.
     pub(crate) values: Arc<Values>,
-    /// What is wrong.
+    /// Current problems.
     pub(crate) problems: Arc<Problems>,
     /// Carries questions about output to workers.
     pub(crate) relay: Arc<Relay>,

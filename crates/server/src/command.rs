@@ -18,7 +18,7 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 /// How often to look for the end of a command if no signal tells of it.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What a command may use.
+/// Limits of a command.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     /// Longest run; then it is killed.

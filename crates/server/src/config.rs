@@ -1,4 +1,4 @@
-//! What a server is told before it starts, why it cannot start, and how it ends.
+//! Configuration of a server, reasons why it cannot start, and ways in which it ends.
 
 use std::io;
 use std::net::SocketAddr;
@@ -78,7 +78,7 @@ pub enum StartError {
     OtherVersionOnline {
         /// The server directory.
         dir: PathBuf,
-        /// What its access file says.
+        /// Content of its access file.
         version: String,
         /// How to name it in the hint.
         hint: hq_protocol::access::ServerHint,

@@ -42,7 +42,7 @@ pub(crate) type QueryFn = Box<dyn FnOnce(&View<'_>) -> Seen + Send>;
 /// Delivers an answer.
 pub(crate) type SendReply = Box<dyn FnOnce() + Send>;
 
-/// What a query returns.
+/// Result of a query.
 pub(crate) enum Seen {
     /// An answer: it may tell of changes, so it waits until they are on disk.
     Answer(SendReply),
@@ -50,7 +50,7 @@ pub(crate) enum Seen {
     Part(SendReply),
 }
 
-/// What reaches the core's thread.
+/// Messages to the core's thread.
 pub(crate) enum Event {
     Command(Command, oneshot::Sender<Result<Reply, Refusal>>),
     Submit(Box<Submission>, oneshot::Sender<Result<Reply, Refusal>>),
@@ -71,9 +71,9 @@ pub(crate) enum Event {
     /// The permit is given back when it is digested.
     WorkerMessage(WorkerId, LinkId, WorkerMessage, OwnedSemaphorePermit),
     WorkerGone(WorkerId, LinkId, LinkEnd),
-    /// What became of a notification: attempts, and why it was given up.
+    /// Outcome of a notification: attempts, and why it was given up.
     Notified(NoticeKey, u32, Option<Box<str>>),
-    /// What workers would offer for which automatic allocation can ask now.
+    /// Resources of workers for which automatic allocation can ask now.
     QueueOffers(Vec<WorkerKind>),
     /// The server is to end: whether workers are kept, and who is told when those that are not have gone.
     Ending(bool, oneshot::Sender<()>),
@@ -86,7 +86,7 @@ pub(crate) enum Event {
     Persist(Vec<ChangeKind>, oneshot::Sender<()>),
 }
 
-/// What queries can see.
+/// The state that queries can see.
 pub(crate) struct View<'a> {
     /// The state, between two batches.
     pub(crate) state: &'a ServerState,
@@ -162,7 +162,7 @@ impl Events {
         self.taken_requests.pop_front()
     }
 
-    /// What a worker said.
+    /// A message of a worker.
     pub(crate) fn next_report(&mut self) -> Option<Event> {
         let (arrived, report) = self.taken_reports.pop_front()?;
         self.last_heard = arrived;
@@ -337,7 +337,7 @@ impl CoreHandle {
         Ok(rx)
     }
 
-    /// What became of a notification.
+    /// Outcome of a notification.
     pub(crate) async fn notified(
         &self,
         key: NoticeKey,
@@ -347,7 +347,7 @@ impl CoreHandle {
         self.send(Event::Notified(key, attempts, error)).await
     }
 
-    /// What workers would offer for which automatic allocation can ask now.
+    /// Resources of workers for which automatic allocation can ask now.
     pub(crate) async fn queue_offers(&self, kinds: Vec<WorkerKind>) -> Result<(), CoreGone> {
         self.send(Event::QueueOffers(kinds)).await
     }

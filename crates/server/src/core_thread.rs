@@ -72,7 +72,7 @@ struct Core {
     is_demand_partial: bool,
     /// Nothing was applied since the last round.
     is_settled: bool,
-    /// What follows from the inputs since the last round.
+    /// Effects of the inputs since the last round.
     effects: Vec<Effect>,
     stats: Stats,
     /// [`REQUESTS_CPU_MAX`]; tests that count requests have none, because also what a hypervisor takes counts as CPU time.

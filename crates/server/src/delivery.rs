@@ -1,4 +1,4 @@
-//! What leaves the core's thread: to clients, to workers, to the store and to automatic allocation.
+//! Delivers effects of the core to clients, workers, the store and automatic allocation.
 //!
 //! Effects that tell of a change wait here until the store has it. Nothing here waits for a peer: one that does not take its
 //! messages in time is cut off.
@@ -28,7 +28,7 @@ use crate::stats::Stats;
 /// Commands that may wait for a worker that does not read; beyond that it is cut off.
 pub(crate) const WORKER_QUEUE_LEN: usize = 1_024;
 
-/// What leaves the core's thread once the store allows it.
+/// Deliveries that wait for a commit.
 pub(crate) enum Outgoing {
     Reply(RequestId, Reply),
     Update {
@@ -113,7 +113,7 @@ impl Delivery {
         }
     }
 
-    /// What becomes of the store.
+    /// State of the store.
     pub(crate) fn health(&self) -> Health {
         self.gate.health()
     }

@@ -5,7 +5,7 @@ use rustix::process::{Resource, getrlimit};
 /// One listener's part of the descriptors that this process may have: an eighth, so that the listeners together
 /// leave enough for the store, for commands of batch systems and for each other.
 const PARTS: u64 = 8;
-/// What a listener gets however few there are.
+/// Descriptors that a listener gets however few there are.
 const SHARE_MIN: usize = 4;
 
 /// How many connections a listener may keep that nobody has vouched for; at most `max`.

@@ -106,7 +106,7 @@ impl EmbeddedServer {
         })
     }
 
-    /// What the server says of itself; hosts and ports are empty.
+    /// The server's description of itself; hosts and ports are empty.
     #[must_use]
     pub fn info(&self) -> &client::ServerInfo {
         &self.clients.info

@@ -126,7 +126,7 @@ impl HttpServer {
     }
 }
 
-/// What the listener is given of the server.
+/// Parts of the server that the listener gets.
 #[derive(Clone)]
 pub(crate) struct HttpParts {
     pub(crate) core: CoreHandle,
@@ -135,17 +135,17 @@ pub(crate) struct HttpParts {
     pub(crate) store: Option<StoreClient>,
     /// Automatic allocation; `None` in a server without ports.
     pub(crate) alloc: Option<AllocHandle>,
-    /// What is wrong.
+    /// Current problems.
     pub(crate) problems: Arc<Problems>,
     /// Carries questions about output to workers.
     pub(crate) relay: Arc<Relay>,
     /// Requests that change something and are being answered: a server that ends does not cut them off.
     pub(crate) answering: Answering,
-    /// What the server measures of itself.
+    /// The server's measurements of itself.
     pub(crate) stats: Stats,
 }
 
-/// What every request works with.
+/// State that every request shares.
 pub(crate) struct App {
     parts: HttpParts,
     entrance: Entrance,

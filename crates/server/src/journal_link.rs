@@ -45,7 +45,7 @@ static QUERIES: Semaphore = Semaphore::const_new(READS_MAX);
 /// How an event becomes a line.
 pub(crate) type Format = fn(&Event) -> String;
 
-/// What a reader gets.
+/// Messages to a reader.
 #[derive(Debug)]
 pub(crate) enum Part {
     /// Events in order.

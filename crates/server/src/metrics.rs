@@ -94,7 +94,7 @@ const fn reason_label(reason: LostReason) -> &'static str {
     }
 }
 
-/// What is known outside of the state.
+/// Figures from outside of the state.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct ProcessFigures {
     /// Allocations by state.

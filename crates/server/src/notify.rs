@@ -1,6 +1,6 @@
 //! Sends notifications: a command, or a request to a web server; tried again with growing pauses.
 //!
-//! What is owed comes from the core when it is on disk, and what became of it goes back there. A server that ends while
+//! Pending notifications come from the core when they are on disk, and their outcomes go back there. A server that ends while
 //! one is under way sends it again in its next life: at least once.
 
 mod command;
@@ -61,7 +61,7 @@ impl Outbox {
     }
 }
 
-/// What is sent, as things stood when it was owed.
+/// Content of a notification, as things stood when it became due.
 struct Message {
     target: NotifyTarget,
     event: NotifyEvent,
@@ -183,7 +183,7 @@ async fn add_words(core: &CoreHandle, relay: &Arc<Relay>, message: &mut Message)
     }
 }
 
-/// What hangs or fails together: a web server, or a program.
+/// Notifications that hang or fail together: of a web server, or of a program.
 fn place(target: &NotifyTarget) -> Box<str> {
     match target {
         NotifyTarget::Command(command) => {

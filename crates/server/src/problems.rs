@@ -1,4 +1,4 @@
-//! What is wrong, by the rules of [`hq_core::diagnosis`], as every display tells it: since when, whether it is over, and
+//! Current problems, by the rules of [`hq_core::diagnosis`], as every display shows them: since when, whether it is over, and
 //! whether somebody has said that he knows.
 
 use std::collections::{BTreeMap, HashMap};
@@ -57,7 +57,7 @@ pub(crate) struct Problem {
     pub(crate) is_acknowledged: bool,
     /// The job as which the tasks of an ended one were submitted again.
     pub(crate) resubmitted_as: Option<JobId>,
-    /// What failed tasks said last, with `#` for numbers.
+    /// Last line that failed tasks wrote, with `#` for numbers.
     pub(crate) cause: Option<String>,
 }
 
@@ -77,11 +77,11 @@ pub(crate) struct Problems {
     shares: Shares,
     /// By id, and how much of it there was; `None` = not read from the store yet.
     acknowledged: Mutex<Option<BTreeMap<String, u64>>>,
-    /// What failed tasks of a job said last, by job and number of its failures.
+    /// Last lines of failed tasks, by job and number of its failures.
     causes: Mutex<HashMap<(JobId, u32), Cause>>,
 }
 
-/// What of the state is looked at, but for jobs.
+/// The part of the state that is looked at, except jobs.
 struct Looked {
     connected: u64,
     lost: u64,
@@ -292,7 +292,7 @@ impl Problems {
         Ok(())
     }
 
-    /// What is acknowledged, read from the store if that was not done yet.
+    /// Acknowledgements, read from the store if that was not done yet.
     async fn known<'a>(
         &self,
         place: &'a mut Option<BTreeMap<String, u64>>,
@@ -390,7 +390,7 @@ impl Problems {
     }
 }
 
-/// What failed tasks of a job said last.
+/// Last lines that failed tasks of a job wrote.
 struct Cause {
     text: Option<String>,
     /// Not all answered: they are asked again from then on.

@@ -24,7 +24,7 @@ pub(crate) use job::JobOverview;
 use listed::ListedJob;
 pub(crate) use parts::{Asked, ask};
 
-/// What an element of a list takes besides its own bytes, at most: its tag and its length.
+/// Overhead of an element of a list besides its own bytes, at most: its tag and its length.
 const ELEMENT_BYTES: usize = 12;
 
 /// Answers a query in the steps in which the core's thread does it; `between` is called between two of them.

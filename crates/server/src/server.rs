@@ -146,7 +146,7 @@ impl Server {
         })
     }
 
-    /// What the server says of itself.
+    /// The server's description of itself.
     #[must_use]
     pub fn info(&self) -> &client::ServerInfo {
         &self.clients.info
@@ -266,7 +266,7 @@ async fn close(
     }
 }
 
-/// What the HTTP listener is given.
+/// Parts of the server that the HTTP listener gets.
 fn http_parts(
     core: CoreHandle,
     info: client::ServerInfo,
@@ -289,7 +289,7 @@ fn http_parts(
     }
 }
 
-/// What the connections of clients and of workers are given.
+/// Handles for the connections of clients and of workers.
 fn planes(
     parts: &HttpParts,
     idle_timeout: Option<Duration>,

@@ -85,7 +85,7 @@ pub(crate) fn open(config: &ServerConfig, instance: &Path) -> Result<Option<Stor
     Ok(Some(store?.with_size_max(config.journal_size_max)))
 }
 
-/// What was stored, and the store to go on with.
+/// The restored state, and the store to continue with.
 pub(crate) struct Opened {
     pub(crate) state: ServerState,
     /// Queues of automatic allocation, `None` = removed.

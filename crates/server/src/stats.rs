@@ -1,4 +1,4 @@
-//! What the server measures of itself while it works: durations and connections.
+//! The server's measurements of itself: durations and connections.
 //!
 //! Recording costs an atomic or two, or a short uncontended lock. What can be read from the state is not counted here; see
 //! [`crate::metrics`].

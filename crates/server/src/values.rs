@@ -1,4 +1,4 @@
-//! What calls came to, on its way from workers to the store and to those who wait.
+//! Values of calls, on their way from workers to the store and to clients that wait.
 //!
 //! The core knows nothing of values. They arrive ahead of the ends of their tasks and are handed to the store first, so
 //! that they are on disk when anybody hears of the end. Those of the last moments are kept here for that somebody; older
@@ -20,7 +20,7 @@ use hq_store::values::{self, CallValue};
 const KEPT_MAX: usize = 64 << 20;
 /// The same without a store, where what is dropped is lost: only values that nobody has asked for are.
 const KEPT_MAX_ALONE: usize = 1 << 30;
-/// What a value takes beside its bytes.
+/// Overhead of a value beside its bytes.
 const VALUE_BYTES: usize = 128;
 /// Tasks of one message whose values are looked for in the store.
 const MISSING_MAX: usize = 2_000;
@@ -234,7 +234,7 @@ pub(crate) struct Pages<'a> {
     values: &'a Values,
     /// Jobs with their tasks that are not sent yet.
     jobs: VecDeque<(client::WatchedJob, VecDeque<client::EndedTask>)>,
-    /// What is beside the jobs; `None` behind the last message.
+    /// Message after those of the jobs; `None` behind the last message.
     rest: Option<client::WatchUpdate>,
 }
 

@@ -1,4 +1,4 @@
-//! What failed tasks said last, read where they ran.
+//! Last lines that failed tasks wrote, read where they ran.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ const LINES: u32 = 30;
 /// Workers that do not answer in this time are not waited for: once for all tasks, however many ran there.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What a task said.
+/// Last line that a task wrote.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Words {
     /// On standard error, or else on standard output.

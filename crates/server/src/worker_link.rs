@@ -26,14 +26,14 @@ const BYTES_PER_FLUSH: usize = 1 << 20;
 /// of the server. Far more than a worker says before the core has listened.
 const ROWS_WAITING_MAX: u32 = 1 << 18;
 
-/// What the connections of workers work with.
+/// Handles that connections of workers need.
 #[derive(Clone)]
 pub(crate) struct WorkerPlane {
     pub(crate) core: CoreHandle,
     pub(crate) info: Arc<ServerInfo>,
     /// Idle timeout of workers that set none.
     pub(crate) idle_timeout: Option<Duration>,
-    /// What calls came to.
+    /// Values of calls.
     pub(crate) values: Arc<Values>,
     /// Carries questions about output to workers.
     pub(crate) relay: Arc<Relay>,

@@ -141,7 +141,7 @@ impl Channel {
     }
 }
 
-/// What a block says.
+/// Content of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BlockKind {
     /// The instance is about to start.
@@ -180,7 +180,7 @@ impl BlockKind {
 /// Header of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockHeader {
-    /// What it says.
+    /// Kind of content.
     pub kind: BlockKind,
     /// About whom.
     pub key: Key,

@@ -1,4 +1,4 @@
-//! What one instance of a task has written on one channel, wherever that is, as one row of bytes.
+//! Output of one instance of a task on one channel, wherever it is stored, as one sequence of bytes.
 //!
 //! Made for looking at output while it is written: nothing is kept between two looks but where the
 //! pieces are, and whatever is not there yet is simply not there.

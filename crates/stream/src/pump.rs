@@ -21,7 +21,7 @@ use crate::format::{Channel, Key};
 
 mod thread;
 
-/// What a pump is told about an instance that is about to start.
+/// Settings of an instance that is about to start.
 #[derive(Debug)]
 pub struct StreamStart {
     /// Which one.
@@ -54,7 +54,7 @@ pub enum EndKind {
     Abandoned,
 }
 
-/// What became of an instance's output.
+/// Outcome of an instance's output.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PumpEvent {
     /// The file is there: the instance may start.

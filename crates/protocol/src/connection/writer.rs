@@ -82,7 +82,7 @@ impl<W: AsyncWrite + Unpin> MessageWriter<W> {
     ///
     /// # Cancel safety
     ///
-    /// What is not written stays queued, in order.
+    /// Unwritten messages stay queued, in order.
     pub async fn flush(&mut self) -> Result<(), WriteError> {
         while !self.plain.is_empty() || !self.out.is_empty() {
             if let Some(sealer) = &mut self.sealer {

@@ -56,20 +56,20 @@ pub enum ClientRequest {
     },
     /// The HTTP listener is to be opened.
     HttpOpen,
-    /// What is wrong, and what somebody knows of it.
+    /// Asks for the current problems, after one of them was acknowledged or taken back, if given.
     Problems(Option<Acknowledge>),
     /// The server is to write what it knows into this file.
     DebugDump(ByteText),
     /// About the journal.
     Journal {
-        /// What to do.
+        /// The action.
         action: JournalAction,
         /// Number of the last event that is known already.
         after: i64,
     },
     /// SQL of a user.
     Sql(client::SqlQuery),
-    /// What calls came to.
+    /// Values of calls.
     ReadValues {
         /// Their job.
         job: JobId,
@@ -87,7 +87,7 @@ pub struct Acknowledge {
     pub is_known: bool,
 }
 
-/// What can be done with the journal.
+/// Actions on the journal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum JournalAction {
     /// Give the events so far.
@@ -103,7 +103,7 @@ pub enum JournalAction {
 /// A request that changes nothing.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Query {
-    /// What `server info` shows.
+    /// Fields of `server info`.
     ServerInfo,
     /// Summaries of jobs.
     JobList(Selector),

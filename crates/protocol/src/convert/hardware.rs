@@ -1,4 +1,4 @@
-//! What machines are busy with.
+//! Hardware usage of workers.
 
 use hq_core::hardware::{GpuUsage, HardwareUsage, NetworkCounters, Share};
 use hq_core::limits::shortened;

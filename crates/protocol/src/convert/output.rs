@@ -49,7 +49,7 @@ pub enum ReadFrom {
 pub struct OutputRequest {
     /// Repeated in the answer.
     pub id: u64,
-    /// What to read.
+    /// The part to read.
     pub source: OutputSource,
     /// From where.
     pub from: ReadFrom,

@@ -8,7 +8,7 @@ use hq_core::refusal::{Refusal, RefusalKind};
 
 use crate::client;
 
-/// What scripts look for.
+/// Prefix that scripts look for.
 const PREFIX: &str = "Error: ";
 
 /// The sentence for people.

@@ -1,4 +1,4 @@
-//! What workers offer and tasks ask for.
+//! Resources that workers offer and tasks request.
 
 use hq_core::resource::amount::Amount;
 use hq_core::resource::descriptor::{

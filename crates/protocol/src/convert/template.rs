@@ -1,4 +1,4 @@
-//! What the tasks of one submit share.
+//! Templates: the part that all tasks of one submit share.
 
 use std::sync::Arc;
 
@@ -442,7 +442,7 @@ fn variable_pair(variable: &common::EnvVar) -> Result<(ByteText, ByteText), Conv
 }
 
 impl common::TaskTemplate {
-    /// What is shown of a template: the data for standard input and the values of parameters may be large, and nobody looks at
+    /// Reduces a template to what displays show: the data for standard input and the values of parameters may be large, and nobody looks at
     /// all of them.
     #[must_use]
     pub fn without_stdin(template: &TaskTemplate) -> Self {

@@ -34,7 +34,7 @@ pub const VALUE_MAX: usize = 1 << 20;
 /// Most nodes of one task.
 const NODES_MAX: usize = 1 << 16;
 
-/// What a worker can send.
+/// Messages from a worker.
 #[derive(Clone, Debug)]
 pub enum FromWorker {
     /// Wants to join; the first message of a connection and no other.
@@ -43,11 +43,11 @@ pub enum FromWorker {
     Message(WorkerMessage),
     /// Answers a question about output; nothing for the core.
     Output(worker::Output),
-    /// What calls came to; nothing for the core.
+    /// Values of calls; they bypass the core.
     Values(Vec<worker::Value>),
 }
 
-/// What a server can send to a worker.
+/// Messages from the server to a worker.
 #[derive(Clone, Debug)]
 pub enum FromServer {
     /// Answers the registration.

@@ -1,4 +1,4 @@
-//! What a worker says about itself.
+//! A worker's description of itself.
 
 use hq_core::time::nanos;
 use hq_core::worker_config::{Allocation, BatchSystem, HEARTBEAT_MIN, OnServerLost, WorkerConfig};

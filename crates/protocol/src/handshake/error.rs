@@ -26,9 +26,9 @@ pub enum HandshakeError {
          (builds of one release can differ)"
     )]
     VersionMismatch {
-        /// What this program speaks.
+        /// Versions that this program speaks.
         ours: VersionRange,
-        /// What the peer speaks.
+        /// Versions that the peer speaks.
         theirs: VersionRange,
     },
     /// A worker at the client port or the other way round.
@@ -91,7 +91,7 @@ impl HandshakeError {
         }
     }
 
-    /// What the peer may know about the failure.
+    /// The part of the failure that the peer may know.
     pub(super) const fn refusal_code(&self) -> Option<Code> {
         match self {
             Self::VersionMismatch { .. } => Some(Code::Version),

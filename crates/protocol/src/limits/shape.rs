@@ -25,7 +25,7 @@ enum Part {
     Numbers(usize),
 }
 
-/// What a text takes beside its bytes: as large as any type that texts are decoded to.
+/// Overhead of a text beside its bytes: as large as any type that texts are decoded to.
 const TEXT_SIZE: usize = size_of::<bytes::Bytes>();
 
 const fn each<M>(shape: &'static Shape) -> Part {

@@ -13,7 +13,7 @@ use super::dirs::Dirs;
 use super::record::QueueShell;
 use super::{reply, script};
 
-/// What answers are made of.
+/// The parts of which answers are made.
 pub(super) struct Known<'a> {
     pub(super) state: &'a AutoallocState,
     pub(super) queues: &'a BTreeMap<QueueId, QueueShell>,

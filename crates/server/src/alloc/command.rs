@@ -14,7 +14,7 @@ pub(super) const TIMEOUT: Duration = Duration::from_secs(90);
 /// Most bytes that are kept of each stream; the state of ten thousand jobs fits.
 const OUTPUT_MAX: u64 = 64 << 20;
 
-/// What a program that was started left.
+/// Result of a program that was started.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Ran {
     /// Name of the program.
@@ -51,7 +51,7 @@ impl Ran {
         self.code == Some(0)
     }
 
-    /// What happened, for people.
+    /// Description of the result, for people.
     pub(super) fn failure(&self) -> String {
         let code = self
             .code

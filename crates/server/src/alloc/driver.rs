@@ -37,7 +37,7 @@ const LAST_STORE_TIMEOUT: Duration = Duration::from_secs(6);
 pub(super) struct Driver {
     state: AutoallocState,
     queues: BTreeMap<QueueId, QueueShell>,
-    /// What the core knows of their workers.
+    /// The core's view of their workers.
     offered: Vec<WorkerKind>,
     dirs: Dirs,
     hosts: Hosts,
@@ -279,7 +279,7 @@ impl Driver {
         });
     }
 
-    /// What answers are made of.
+    /// The parts of which answers are made.
     fn known(&self, now: Now) -> Known<'_> {
         Known {
             state: &self.state,
@@ -295,7 +295,7 @@ impl Driver {
         self.core.persist(changes).await.ok()
     }
 
-    /// What is to be kept of a queue.
+    /// The stored form of a queue.
     fn stored(&self, id: QueueId) -> Option<AllocationChange> {
         let record = self.state.queue(id)?.record();
         let bytes = record::encode(&record, self.queues.get(&id)?, &self.dirs);

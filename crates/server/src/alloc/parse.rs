@@ -1,4 +1,4 @@
-//! What batch systems answer, turned into what automatic allocation understands. Pure.
+//! Parses answers of batch systems into inputs of automatic allocation. Pure.
 //!
 //! Nothing here trusts an answer: what is not clearly an answer is an error, and what is not clearly a
 //! refusal may have happened.
@@ -28,7 +28,7 @@ const UNREACHABLE: [&str; 2] = [
 /// The result of running a command.
 pub(super) type Answer = Result<Ran, CommandError>;
 
-/// What became of a submission.
+/// Outcome of a submission.
 pub(super) fn submitted(system: &SystemSpec, answer: &Answer) -> SubmitOutcome {
     let ran = match answer {
         Ok(ran) => ran,
@@ -166,7 +166,7 @@ pub(super) fn find_again(system: &SystemSpec, asked: &CommandTemplate) -> Option
     (system.find_format == FindFormat::PbsJson).then(|| pbs::in_plain_text(asked))
 }
 
-/// What became of the question of [`find_again`].
+/// Outcome of the question of [`find_again`].
 pub(super) fn looked_again(answer: &Answer, name: &str, dir: &str) -> LookOutcome {
     match answer {
         Ok(ran) if ran.is_ok() && !pbs::keeps_no_history(ran) => {
@@ -191,7 +191,7 @@ fn of_lines(system: &SystemSpec, text: &str, job: &str) -> Report {
     meaning(system, state, &rest.join(" "))
 }
 
-/// What a word for a state means here; `hint` is what the batch system adds.
+/// Meaning of a word for a state; `hint` is what the batch system adds.
 fn meaning(system: &SystemSpec, state: &str, hint: &str) -> Report {
     let failed = |may_return| {
         let text = if hint.is_empty() {
@@ -217,7 +217,7 @@ fn meaning(system: &SystemSpec, state: &str, hint: &str) -> Report {
     }
 }
 
-/// What became of a look for a job of this name, submitted in this directory.
+/// Outcome of the search for a job of this name, submitted in this directory.
 pub(super) fn looked(system: &SystemSpec, answer: &Answer, name: &str, dir: &str) -> LookOutcome {
     let ran = match answer {
         Ok(ran) if ran.is_ok() => ran,

@@ -1,4 +1,4 @@
-//! What is stored of a queue, as bytes, and what the journal says of it.
+//! The stored form of a queue, as bytes, and its events in the journal.
 
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::PathBuf;
@@ -20,14 +20,14 @@ use super::script;
 /// Allocations that are over and are stored all the same: those whose directories may exist.
 const ENDED_STORED_MAX: usize = 20;
 
-/// What the decisions do not need to know of a queue.
+/// The part of a queue that decisions do not need.
 pub(super) struct QueueShell {
     pub(super) params: Arc<QueueParams>,
-    /// What its last worker offered.
+    /// Resources that its last worker offered.
     pub(super) known: Option<ResourceDescriptor>,
 }
 
-/// What decides about a queue of these parameters.
+/// The decision part of a queue with these parameters.
 pub(super) fn spec(params: &QueueParams) -> QueueSpec {
     QueueSpec {
         backlog: params.backlog,

@@ -12,7 +12,7 @@ use hq_core::time::nanos;
 
 use super::command::replace;
 
-/// What all scripts of a server share.
+/// The part that all scripts of a server share.
 #[derive(Clone, Debug)]
 pub(super) struct Program {
     /// This executable.
@@ -72,7 +72,7 @@ impl Job<'_> {
         script
     }
 
-    /// What starts all workers of the allocation.
+    /// The command that starts all workers of the allocation.
     fn command(&self) -> String {
         let command = self.worker_command();
         if self.workers <= 1 {
@@ -107,7 +107,7 @@ impl Job<'_> {
             || params.wrap_command.as_deref().is_some_and(has_syntax)
     }
 
-    /// What starts one worker.
+    /// The command that starts one worker.
     fn worker_command(&self) -> String {
         let params = self.params;
         let mut text = String::new();

@@ -191,7 +191,7 @@ pub(super) async fn poll(
     inputs
 }
 
-/// What it says of some jobs, and whether it did not answer in time.
+/// States of some jobs, and whether the batch system did not answer in time.
 async fn ask_status(
     params: &QueueParams,
     jobs: &[(AllocationKey, Box<str>)],

@@ -18,7 +18,7 @@ use serde_json::json;
 use super::packed::Packed;
 use super::{App, auth, now_ms};
 
-/// What a page may load: its own files; no text becomes script or markup.
+/// Content security policy of a page: its own files; no text becomes script or markup.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'; \
                       require-trusted-types-for 'script'; trusted-types 'none'";

@@ -17,7 +17,7 @@ const TIMEOUT: Duration = ATTEMPT_TIMEOUT.saturating_sub(Duration::from_secs(2))
 ///
 /// # Errors
 ///
-/// What is wrong with it.
+/// Why it is not valid.
 pub fn check_webhook(url: &str) -> Result<(), String> {
     let uri: Uri = url.parse().map_err(|error: InvalidUri| error.to_string())?;
     let authority = uri.authority().ok_or("it has no host")?;

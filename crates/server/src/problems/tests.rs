@@ -1,4 +1,4 @@
-//! What is said of an acknowledgement: the part of the loop that stores it is played by the tests.
+//! Acknowledgements; the tests play the part of the loop that stores them.
 
 use super::*;
 use crate::core_handle::Event;

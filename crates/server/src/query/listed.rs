@@ -30,7 +30,7 @@ pub(crate) struct ListedJob {
     pub(crate) pace: Option<Pace>,
 }
 
-/// What one task of a job asks for.
+/// Resources that one task of a job requests.
 pub(crate) struct Asked {
     /// Units of cpus; `None` = all that a worker has.
     pub(crate) cpus: Option<u64>,

@@ -7,7 +7,7 @@ use hq_core::task::TaskState;
 use hq_core::template::StdioSpec;
 use hq_protocol::convert::{OutputQuery, OutputSource};
 
-/// What the state knows of the output of a task.
+/// The state's knowledge about the output of a task.
 #[derive(Debug)]
 pub(crate) enum OutputLocation {
     /// No such job or task.

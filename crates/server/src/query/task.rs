@@ -221,7 +221,7 @@ impl Page<'_> {
     }
 }
 
-/// What a task gets of its parameters.
+/// Values of a task's parameters.
 fn params(template: &SharedTemplate, id: TaskId) -> Vec<client::Param> {
     let Some(params) = template.task.params.as_deref() else {
         return Vec::new();

@@ -215,7 +215,7 @@ fn explain_worker(
     }
 }
 
-/// What is known of a group of workers.
+/// Facts about a group of workers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Group {
     /// Its workers.

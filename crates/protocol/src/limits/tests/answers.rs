@@ -1,4 +1,4 @@
-//! What is asked and answered on the way: answers to clients, questions about output, loads of machines.
+//! Questions and answers: answers to clients, questions about output, hardware usage.
 
 use std::time::Duration;
 

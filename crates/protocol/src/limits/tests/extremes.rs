@@ -211,7 +211,7 @@ pub(super) fn largest_submits() -> Vec<SubmitSpec> {
         .into()
 }
 
-/// What a worker is sent of a submit.
+/// The messages about a submit that a worker gets.
 pub(super) fn shared(spec: &SubmitSpec) -> SharedTemplate {
     let SubmitBody::Array(array) = &spec.body else {
         panic!("an array");

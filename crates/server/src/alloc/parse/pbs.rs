@@ -1,4 +1,4 @@
-//! What `qstat -f -F json` prints. Numbers may be strings, and attributes differ between states.
+//! Output of `qstat -f -F json`. Numbers may be strings, and attributes differ between states.
 //!
 //! A job that is not in the answer is not a job that does not exist: a server that keeps no history
 //! answers `-x` with no jobs at all, and some releases print only the first of several. Only a line on
@@ -31,7 +31,7 @@ pub(super) fn reports(
     Some(jobs.iter().map(of_job).collect())
 }
 
-/// What standard error says of a job by its id.
+/// State of a job, by its id, from standard error.
 fn complaint(system: &SystemSpec, ran: &Ran, job: &str) -> Option<Report> {
     // `qstat` succeeds when it found all jobs, or looked for none.
     if ran.is_ok() {

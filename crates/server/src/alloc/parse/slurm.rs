@@ -1,4 +1,4 @@
-//! What `sbatch` and `scontrol show job` print.
+//! Output of `sbatch` and `scontrol show job`.
 
 use hq_core::autoalloc::Report;
 use hq_core::batch::SystemSpec;

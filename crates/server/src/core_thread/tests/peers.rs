@@ -55,7 +55,7 @@ impl Peer {
         said.expect("the core is there");
     }
 
-    /// What counts its messages; the worker is gone.
+    /// Counter of its messages; the worker is gone.
     pub(super) fn into_turns(self) -> Arc<Semaphore> {
         self.turns
     }

@@ -1,4 +1,4 @@
-//! What one turn of the loop does, turn by turn: nobody waits behind all that workers have said.
+//! Single turns of the loop: no client waits behind all messages of workers.
 
 use hq_core::id::{InstanceId, JobId, TaskKey};
 use hq_core::server_state::{Report, StartedRow, WorkerMessage};

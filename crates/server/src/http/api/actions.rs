@@ -1,4 +1,4 @@
-//! What a dashboard may do. Each answers when it is on disk.
+//! Actions of dashboards. Each returns when it is on disk.
 
 use std::sync::Arc;
 

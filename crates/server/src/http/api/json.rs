@@ -236,7 +236,7 @@ pub(super) fn worker(worker: &client::WorkerInfo, tasks: &[TaskKey]) -> Value {
     })
 }
 
-/// What a machine is busy with; shares from 0 to 1.
+/// Hardware usage of a machine; shares from 0 to 1.
 fn load(load: client::WorkerLoad) -> Value {
     let share = |hundredths: u32| f64::from(hundredths) / 10_000.0;
     json!({

@@ -1,4 +1,4 @@
-//! What dashboards ask of the store: sums over tasks, the timeline, failures, the journal's last lines.
+//! Views that come from the store: sums over tasks, the timeline, failures, the journal's last lines.
 //!
 //! Read on threads of their own and kept for a while, see [`ResponseCache`](crate::http::kept::ResponseCache).
 

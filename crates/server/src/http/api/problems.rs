@@ -1,4 +1,4 @@
-//! What is wrong, as JSON.
+//! Current problems, as JSON.
 
 use std::sync::Arc;
 use std::time::Duration;

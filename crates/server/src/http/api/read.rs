@@ -139,7 +139,7 @@ pub(super) fn accepted(reply: Reply) -> Result<Reply, ApiError> {
     Ok(reply)
 }
 
-/// What is searched for, in small letters; `None` = everything.
+/// Search text, in lower case; `None` = everything.
 fn searched(text: Option<String>) -> Result<Option<String>, ApiError> {
     let Some(text) = text.filter(|text| !text.trim().is_empty()) else {
         return Ok(None);

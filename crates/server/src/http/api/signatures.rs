@@ -1,4 +1,4 @@
-//! What failed tasks of a job have in common: the last thing that they said.
+//! Failure signatures of a job: the last line that failed tasks wrote.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

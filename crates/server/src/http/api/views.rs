@@ -1,4 +1,4 @@
-//! What dashboards ask of the core: a job as a strip, its graph, one task, why a task waits.
+//! Views that come from the core: a job as a strip, its graph, one task, why a task waits.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -245,13 +245,13 @@ enum GroupOf {
     Each(Vec<u32>),
 }
 
-/// What is copied out of the core to find the shape.
+/// The part that is copied out of the core to find the shape.
 enum Copied {
     Array(Arc<SharedTemplate>),
     Graph(Vec<Arc<SharedTemplate>>, Vec<u32>, Box<Graph>),
 }
 
-/// What waits for what in a job, its tasks collapsed by template.
+/// Dependencies in a job, its tasks collapsed by template.
 pub(in crate::http) async fn graph(
     State(app): State<Arc<App>>,
     Path(job): Path<String>,

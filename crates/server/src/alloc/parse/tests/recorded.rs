@@ -1,4 +1,4 @@
-//! What OpenPBS 23.06.06 was recorded to answer, word for word.
+//! Recorded answers of OpenPBS 23.06.06, word for word.
 
 use super::*;
 
