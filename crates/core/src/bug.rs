@@ -1,6 +1,6 @@
 //! States that cannot be: asserted in tests and simulations, reported in production.
 //!
-//! What a peer sends is never such a state, however odd it is; messages that mean nothing are counted as ignored. A bug is a
+//! A message of a peer is never such a state, however odd it is; messages that mean nothing are counted as ignored. A bug is a
 //! contradiction between two parts of our own state. A server goes on without the step that it was about to take, because
 //! ending it would end the runs of everybody; it logs each place once, counts all of them, and tells people by `hq problems`
 //! and the metric `internal_errors`.

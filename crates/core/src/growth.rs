@@ -1,6 +1,6 @@
 //! More for the next attempt of a task that ran out of memory or time.
 //!
-//! What an attempt gets is kept as multiples of what was asked for, so that it fits every variant of a request and
+//! The grant of an attempt is kept as multiples of the request, so that it fits every variant of a request and
 //! survives a restart as two numbers.
 
 use std::time::Duration;
@@ -27,7 +27,7 @@ pub struct Growth<T> {
     pub max: Option<T>,
 }
 
-/// What grows after which failure.
+/// Growth of requests by kind of failure.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct GrowSpec {
     /// [`MEMORY`], after an attempt that was out of it.
@@ -36,7 +36,7 @@ pub struct GrowSpec {
     pub time: Option<Growth<Duration>>,
 }
 
-/// What an attempt gets as multiples of what was asked for, in thousandths.
+/// Grant of an attempt as multiples of the request, in thousandths.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Scale {
     /// Of [`MEMORY`].
@@ -55,10 +55,10 @@ impl Default for Scale {
     }
 }
 
-/// What was asked for of that which can grow.
+/// The part of a request that can grow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Asked<'a> {
-    /// What grows.
+    /// Amounts that grow.
     pub grow: GrowSpec,
     /// Resources and time request.
     pub requests: &'a RequestVariants,
@@ -66,7 +66,7 @@ pub struct Asked<'a> {
     pub time_limit: Option<Duration>,
 }
 
-/// What an attempt gets, to be stored.
+/// Grant of an attempt, to be stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Grant {
     /// As a multiple of what was asked for.
@@ -93,7 +93,7 @@ impl Scale {
         (memory >= ONCE && time >= ONCE).then_some(Self { memory, time })
     }
 
-    /// What the attempt behind one that ended like this gets. It is never less than before, and the same after failures that
+    /// Grant of the attempt after one that ended like this. It is never less than before, and the same after failures that
     /// more of anything cannot cure.
     #[must_use]
     pub fn after(self, outcome: &Outcome, asked: Asked<'_>, largest: Largest) -> Self {
@@ -137,7 +137,7 @@ impl Scale {
         }
     }
 
-    /// What was requested, with this much.
+    /// The request, grown by this much.
     #[must_use]
     pub fn requests(self, asked: &RequestVariants) -> RequestVariants {
         let variants = asked.as_slice().iter();

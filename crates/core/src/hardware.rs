@@ -1,4 +1,4 @@
-//! What a machine is busy with, as its worker reports it from time to time.
+//! Hardware usage of a machine, as its worker reports it from time to time.
 //!
 //! The core only passes it on; it decides nothing by it.
 
@@ -13,7 +13,7 @@ pub struct HardwareUsage {
     pub memory_free: u64,
     /// Memory there is, in bytes.
     pub memory_total: u64,
-    /// What went through the network since the machine started, loopback excluded.
+    /// Network traffic since the machine started, loopback excluded.
     pub network: NetworkCounters,
     /// NVIDIA GPUs; `None` = the worker offers none, or they do not answer.
     pub nvidia: Option<Vec<GpuUsage>>,

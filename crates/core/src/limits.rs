@@ -60,7 +60,7 @@ pub(crate) const ASSIGNMENT_BYTES: usize = 64;
 /// One range of ids.
 pub(crate) const RANGE_BYTES: usize = 28;
 
-/// What an entry or the name of a node takes besides its own bytes.
+/// Overhead of an entry or the name of a node besides its own bytes.
 pub(crate) const ITEM_BYTES: usize = 10;
 
 /// Upper bound of the bytes of an end in a report.

@@ -20,11 +20,11 @@ pub struct Notice {
     pub spec: NotifySpec,
     /// Directory of the submit that asked for it.
     pub submit_dir: ByteText,
-    /// What became of it.
+    /// Its outcome.
     pub state: NoticeState,
 }
 
-/// What became of a notification.
+/// Outcome of a notification.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum NoticeState {
     /// Nothing to tell yet.
@@ -47,7 +47,7 @@ pub struct NoticeOutcome {
     pub error: Option<Box<str>>,
 }
 
-/// What people see of a target: addresses often have a secret in their path, commands in their options.
+/// The displayed form of a target: addresses often have a secret in their path, commands in their options.
 #[must_use]
 pub fn shown_target(target: &NotifyTarget) -> String {
     match target {

@@ -21,7 +21,7 @@ const CHANGE_MIN: f64 = 1.3;
 /// Fewer ends than this say nothing about a rate.
 const WINDOW_ENDS_MIN: u64 = 4;
 
-/// What a job remembers of the ends of its tasks. A few hundred bytes, whatever it has.
+/// A job's record of the ends of its tasks. A few hundred bytes, whatever it has.
 #[derive(Clone, Debug, Default)]
 pub struct Ends {
     count: u64,
@@ -35,7 +35,7 @@ pub struct Ends {
     spacing: Duration,
 }
 
-/// What is known of the ends of the tasks of a job.
+/// Statistics on the ends of the tasks of a job.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct PaceFacts {
     /// Tasks that ended by themselves.

@@ -9,10 +9,10 @@ use crate::limits::shorten;
 /// Longest words of a refusal. They may repeat what was asked, which has megabytes if somebody wants.
 const TEXT_MAX: usize = 16 << 10;
 
-/// What a refusal means for the one who asked.
+/// Kind of a refusal, by what the client can do about it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum RefusalKind {
-    /// What it is about does not exist.
+    /// The subject of the request does not exist.
     NotFound,
     /// It exists, but is in a state in which that is not possible.
     Conflict,

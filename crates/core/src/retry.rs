@@ -69,16 +69,16 @@ impl fmt::Display for RetryCause {
 pub struct RetrySpec {
     /// Attempts after the first one; 0 = none.
     pub limit: u16,
-    /// What another attempt may follow.
+    /// Failures that another attempt may follow.
     pub on: Vec<RetryCause>,
     /// Wait before the second attempt; doubles from attempt to attempt up to ten minutes.
     pub delay: Duration,
-    /// What another attempt gets more of.
+    /// Growth of the request for another attempt.
     pub grow: GrowSpec,
 }
 
 impl RetrySpec {
-    /// What is tried again unless the user says otherwise: everything that the program did itself or
+    /// Failures that are tried again by default: everything that the program did itself or
     /// that happened to it, but neither a program that is not there nor lost workers, for which there
     /// is the crash limit.
     pub const DEFAULT_ON: [RetryCause; 4] = [

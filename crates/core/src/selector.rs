@@ -15,7 +15,7 @@ pub enum Selector {
     Ids(IdArray),
 }
 
-/// What a selector found. Ids that do not exist stay ranges: of `1-4294967295` nearly none does.
+/// Result of a selector. Ids that do not exist stay ranges: of `1-4294967295` nearly none does.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Selected<T> {
     /// One row for each id that exists, in the order of the selector.

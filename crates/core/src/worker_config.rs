@@ -1,4 +1,4 @@
-//! What a worker reports about itself when it registers; validated, shown to users as it is.
+//! A worker's description of itself at registration; validated, shown to users as it is.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ pub const SILENT_PERIODS_MAX: u32 = 2;
 /// price is that a worker of which only the connection is dead comes back too late, as a new one.
 pub const UNANSWERED_HEARTBEATS_MAX: u32 = SILENT_PERIODS_MAX + 1;
 
-/// What a worker does when it loses its server.
+/// Behaviour of a worker that loses its server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OnServerLost {
     /// Ends its tasks and itself.
@@ -76,13 +76,13 @@ pub struct WorkerConfig {
     pub retract_check_interval: Duration,
     /// Least share of its cpus that must be busy, 0.0 to 1.0.
     pub min_utilization: f32,
-    /// What happens without a server.
+    /// Behaviour without a server.
     pub on_server_lost: OnServerLost,
     /// Process id a person would signal.
     pub process_pid: u32,
     /// Surrounding batch job.
     pub allocation: Option<Allocation>,
-    /// What it offers.
+    /// Its resources.
     pub resources: ResourceDescriptor,
 }
 

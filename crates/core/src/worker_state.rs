@@ -71,7 +71,7 @@ pub struct Ignored {
     pub launcher: u64,
 }
 
-/// What the worker is about.
+/// Phase of the worker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Mode {
     /// Takes and starts tasks.
@@ -399,7 +399,7 @@ impl WorkerState {
         task.is_some_and(|task| task.phase == Phase::Ending(EndCause::Void))
     }
 
-    /// What is not here any more gets no answer: it had one, which is under way. A second one could be
+    /// A task that is not here any more gets no answer: it had one, which is under way. A second one could be
     /// taken for that of the next assignment of the same instance.
     fn on_retract(&mut self, keys: Vec<InstanceKey>) {
         for key in keys {

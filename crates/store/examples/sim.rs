@@ -137,7 +137,7 @@ impl Options {
 }
 
 thread_local! {
-    /// What the last panic of this thread said, and where.
+    /// Message and place of the last panic of this thread.
     static FAILURE: RefCell<String> = const { RefCell::new(String::new()) };
 }
 

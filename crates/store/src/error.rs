@@ -29,7 +29,7 @@ pub enum StoreError {
     NotOurs {
         /// Which file.
         path: PathBuf,
-        /// What was found.
+        /// Content or version that was found.
         reason: String,
     },
     /// Parts of the file are not what they should be.
@@ -37,7 +37,7 @@ pub enum StoreError {
     Damaged {
         /// Which file.
         path: PathBuf,
-        /// What was found; at least one.
+        /// The problems; at least one.
         problems: Vec<String>,
     },
     /// Another server writes the file.
@@ -61,7 +61,7 @@ pub enum StoreError {
     NoLocks {
         /// Which file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// SQLite refused.
@@ -90,7 +90,7 @@ fn more(problems: &[String]) -> String {
     }
 }
 
-/// What helps against an error that is none of the file.
+/// Remedy for an error that is not the file's.
 fn advice(error: &rusqlite::Error) -> &'static str {
     match error.sqlite_error_code() {
         Some(ErrorCode::DiskFull) => "make room on its file system",

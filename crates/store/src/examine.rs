@@ -19,7 +19,7 @@ const HEADER_LEN: usize = 100;
 /// Longest wait for others who have the file open when it is looked through.
 const FOLD_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// What became of a write-ahead log.
+/// State of a write-ahead log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Folded {
     /// It is in the file.
@@ -127,7 +127,7 @@ pub fn owner(path: &Path) -> Option<String> {
     })
 }
 
-/// What is wrong with a file, a line a problem; empty if it is whole. A server may be using it.
+/// Problems of a file, a line each; empty if it is whole. A server may be using it.
 ///
 /// # Errors
 ///
@@ -232,7 +232,7 @@ pub(crate) fn check_header(lock: &Lock, place: &Place, given: &Path) -> Result<i
     Ok(number(60))
 }
 
-/// What SQLite itself says, the write-ahead log included.
+/// SQLite's own findings, the write-ahead log included.
 fn version_with_log(place: &Place) -> i32 {
     place
         .peek()

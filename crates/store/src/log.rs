@@ -1,4 +1,4 @@
-//! What was committed to the write-ahead log of an SQLite file, read without SQLite.
+//! Commits in the write-ahead log of an SQLite file, read without SQLite.
 //!
 //! A file that SQLite refuses is repaired together with its log, in which the latest acknowledged work may be. The
 //! format is that of <https://www.sqlite.org/fileformat2.html#the_write_ahead_log>: frames with a page each, of which

@@ -29,7 +29,7 @@ const UNUSED_AT: u64 = 1 << 30;
 /// Largest record that is read, in bytes.
 const RECORD_MAX: u64 = 1 << 30;
 
-/// What kind of page, by its first byte.
+/// Kind of a page, by its first byte.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum PageKind {
     IndexInterior,

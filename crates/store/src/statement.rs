@@ -42,7 +42,7 @@ impl<R> Query<R> {
         &self.sql
     }
 
-    /// What came back.
+    /// The result.
     #[must_use]
     pub fn read(&self, rows: &Rows) -> Vec<R> {
         rows.iter().map(self.read).collect()

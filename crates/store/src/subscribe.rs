@@ -79,7 +79,7 @@ impl Live {
         Poll::Ready(take(&mut queue, count_max))
     }
 
-    /// What is there already, at most `count_max`; `None` is the end.
+    /// Events that are there already, at most `count_max`; `None` is the end.
     pub fn ready(&mut self, count_max: usize) -> Option<Vec<Arc<Event>>> {
         let mut queue = lock(&self.0);
         let events = take(&mut queue, count_max);

@@ -38,7 +38,7 @@ const EVENTS: u32 = 40;
 const JOBS_SQL: &str =
     "SELECT coalesce(group_concat(id), '') FROM (SELECT id FROM jobs ORDER BY id)";
 
-/// What a server process does when it is asked; not a test of its own.
+/// Main function of a server process; not a test of its own.
 #[test]
 fn server_process() {
     let Some(path) = std::env::var_os(PATH_VARIABLE) else {

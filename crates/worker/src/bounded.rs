@@ -1,4 +1,4 @@
-//! What may block for ever, and is waited for so long only.
+//! Runs calls that may block for ever, and waits for them for a bounded time.
 
 use std::time::Duration;
 

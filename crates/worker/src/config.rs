@@ -1,4 +1,4 @@
-//! What a worker needs beyond its `WorkerConfig`: directories, sockets, the keeper.
+//! Configuration of a worker beyond its `WorkerConfig`: directories, sockets, the keeper.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -15,7 +15,7 @@ use crate::scratch_dir::ScratchDir;
 /// Everything a worker consists of before it is registered.
 #[derive(Debug)]
 pub struct WorkerParams {
-    /// What it reports and obeys.
+    /// The part that it reports and obeys.
     pub config: WorkerConfig,
     /// Absolute path of the running executable; tasks see it as `HQ`.
     pub hq_path: PathBuf,
@@ -44,7 +44,7 @@ pub struct WorkDirError {
 #[derive(Debug)]
 pub struct WorkDir {
     path: PathBuf,
-    /// What is removed: the whole directory if we chose it, else a part of it that is only ours.
+    /// Directory to remove: the whole one if we chose it, else a part of it that is only ours.
     own: ScratchDir,
     /// Parent of the tasks' private directories.
     tasks: PathBuf,

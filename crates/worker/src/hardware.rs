@@ -1,4 +1,4 @@
-//! What the node offers: cpus by NUMA node, memory, GPUs.
+//! Detects resources of the node: cpus by NUMA node, memory, GPUs.
 //!
 //! Read from `/proc`, `/sys` and the environment only; nothing is executed. All files are looked up
 //! below a root directory, so that tests can describe other machines. What the process may not use
@@ -28,7 +28,7 @@ pub use cgroup::ControlGroups;
 
 const MIB: u64 = 1 << 20;
 
-/// What to look for.
+/// Resources to look for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DetectSet {
     /// Cpus.
@@ -171,7 +171,7 @@ impl Detector {
         (amount > Amount::ZERO).then_some(ResourceKind::Sum(amount))
     }
 
-    /// What Slurm gave us of this node; it says 0 for all of it.
+    /// Memory that Slurm gave us of this node; it says 0 for all of it.
     fn slurm_memory(&self) -> Option<u64> {
         let number = |name: &str| {
             let text = self.text_variable(name)?;
@@ -193,7 +193,7 @@ impl Detector {
         Some(kib.saturating_mul(1024))
     }
 
-    /// What the control groups around this process offer and forbid.
+    /// Limits of the control groups around this process.
     #[must_use]
     pub fn control_groups(&self) -> ControlGroups {
         cgroup::survey(self)

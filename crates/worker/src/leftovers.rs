@@ -1,4 +1,4 @@
-//! What names a worker on its machine, and what is left of tasks whose workers are gone.
+//! Names of workers on their machine, and processes of tasks whose workers are gone.
 //!
 //! A worker that is killed together with its front process ends nothing any more: what its tasks have started lives
 //! on, on cpus that the next worker offers again. So each worker looks for such processes when it starts.
@@ -68,7 +68,7 @@ pub fn end_leftovers() {
     }
 }
 
-/// What the log says of processes that were ended.
+/// Text for the log about processes that were ended.
 fn report_on(ended: &[Ended]) -> String {
     let mut named: Vec<_> = ended.iter().take(NAMED_MAX).map(Ended::to_string).collect();
     let unnamed = ended.len().saturating_sub(NAMED_MAX);

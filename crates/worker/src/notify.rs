@@ -42,7 +42,7 @@ const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause after `accept` failed, most likely out of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
-/// What a task said.
+/// Message of a task.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Notification {
     pub(crate) task: TaskKey,
@@ -63,7 +63,7 @@ impl From<Notification> for ToServer {
     }
 }
 
-/// What a task needs to send.
+/// Address and secret with which a task sends messages.
 #[derive(Clone, Debug)]
 pub(crate) struct NotifyAccess {
     socket: PathBuf,

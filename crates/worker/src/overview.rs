@@ -90,7 +90,7 @@ struct CpuTime {
     total: u64,
 }
 
-/// What is read of a machine, and what was read the time before.
+/// Counters of a machine, and those of the time before.
 #[derive(Debug)]
 struct Machine {
     root: PathBuf,

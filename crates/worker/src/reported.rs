@@ -9,7 +9,7 @@ use crate::launcher::CallPool;
 
 /// Bytes of values in one message.
 const MESSAGE_BYTES: usize = 1 << 20;
-/// What a value takes beside its bytes.
+/// Overhead of a value beside its bytes.
 const VALUE_BYTES: usize = 32;
 
 /// Calls whose values were sent, by the number of the report of their ends.

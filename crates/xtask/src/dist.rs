@@ -27,7 +27,7 @@ use crate::tidy::workspace_root;
 use build::{Target, Tools};
 use shell::{output, run};
 
-/// What to make.
+/// Artefacts to make.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Options {
     /// Only what a test of a change needs: x86-64 tarball, wheel and package for Debian.
@@ -66,7 +66,7 @@ impl Options {
 /// Where things are, and what is the same for all artefacts.
 pub(crate) struct Dist {
     root: PathBuf,
-    /// What is shipped.
+    /// The program that is shipped.
     out: PathBuf,
     /// Intermediate files, kept for the next run.
     work: PathBuf,
@@ -77,11 +77,11 @@ pub(crate) struct Dist {
     program: Option<PathBuf>,
 }
 
-/// What became of an artefact.
+/// Outcome of an artefact.
 pub(crate) enum Made {
     /// Name of the file.
     File(String),
-    /// What it would be, and why this machine cannot make it.
+    /// Its name, and why this machine cannot make it.
     Missing(String, String),
 }
 

@@ -30,7 +30,7 @@ const PROPTEST_CASES: &str = "64";
 const TIMEOUT_MIN: &str = "60";
 const TIMEOUT_MULTIPLIER: &str = "1.5";
 
-/// What to do.
+/// Options.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Options {
     count: usize,
@@ -240,7 +240,7 @@ fn report(out: &Path, chosen: usize) -> anyhow::Result<bool> {
     Ok(is_good)
 }
 
-/// What is told of a run, and whether every survivor has a reason. With `failed` changes a test failed; with those of
+/// Report of a run, and whether every survivor has a reason. With `failed` changes a test failed; with those of
 /// `endless` the tests were ended because one of them, or the code it calls, went on for ever.
 fn verdict(
     failed: usize,

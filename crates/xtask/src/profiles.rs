@@ -19,7 +19,7 @@ use serde_json::Value;
 use crate::tidy::workspace_root;
 use system::{PROFILES, Profile};
 
-/// What to do.
+/// Options.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Task {
     /// Run the tests.
@@ -179,7 +179,7 @@ fn test(is_short: bool, only: Option<&str>) -> anyhow::Result<bool> {
     Ok(failures.is_empty())
 }
 
-/// What a short run takes of a test program; `None` = nothing.
+/// Tests of a program that a short run takes; `None` = nothing.
 fn short(name: &str) -> Option<&'static [&'static str]> {
     let found = SHORT.iter().find(|(suite, _)| *suite == name);
     found.map(|(_, arguments)| *arguments)

@@ -19,7 +19,7 @@ pub(super) const LEAVE_GRACE: Duration = Duration::from_secs(120);
 /// Fruitless attempts to learn something until nobody can hold it against us.
 pub(super) const TRIES_MAX: u32 = 20;
 
-/// What users see.
+/// State as users see it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AllocationState {
     /// Waits in the batch system.
@@ -95,7 +95,7 @@ pub struct Allocation {
     /// When the answer to a question is overdue.
     pub(super) polling: Option<Time>,
     pub(super) started: Option<Time>,
-    /// What the batch system said last.
+    /// Last answer of the batch system.
     pub(super) hint: Box<str>,
     /// It was given up because nobody answered, not on evidence.
     pub(super) is_doubtful: bool,

@@ -1,4 +1,4 @@
-//! What batch systems and workers say, and what follows from it.
+//! Handlers for answers of batch systems and events of workers.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What automatic allocation hears and what it asks for: closed sets.
+//! Inputs and effects of automatic allocation: closed sets.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,13 +13,13 @@ pub enum Input {
     Changed,
     /// The scheduler's answer to [`Effect::AskDemand`].
     Demand(Vec<QueueDemand>),
-    /// What became of [`Effect::Submit`].
+    /// Outcome of [`Effect::Submit`].
     Submitted(AllocationKey, SubmitOutcome),
-    /// What became of [`Effect::Look`].
+    /// Outcome of [`Effect::Look`].
     Looked(AllocationKey, LookOutcome),
     /// The batch system's answer to [`Effect::Poll`], for one allocation.
     Reported(AllocationKey, Report),
-    /// What became of [`Effect::Cancel`]: an unknown job counts as canceled.
+    /// Outcome of [`Effect::Cancel`]: an unknown job counts as canceled.
     Canceled(AllocationKey, Result<(), Box<str>>),
     /// A worker connected from inside a job.
     WorkerConnected {
@@ -45,7 +45,7 @@ pub enum Input {
     Timer,
 }
 
-/// What became of a submission.
+/// Outcome of a submission.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum SubmitOutcome {
     /// The batch system's id of the job.
@@ -58,7 +58,7 @@ pub enum SubmitOutcome {
     Unclear(Box<str>),
 }
 
-/// What became of a look for a job by its name.
+/// Outcome of the search for a job by its name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LookOutcome {
     /// There is one with this id.
@@ -69,7 +69,7 @@ pub enum LookOutcome {
     Error(Box<str>),
 }
 
-/// What a batch system says of a job.
+/// State of a job according to the batch system.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Report {
     /// It waits (or is held, suspended, requeued); the text says why, if known.
@@ -104,7 +104,7 @@ pub enum Level {
     Error,
 }
 
-/// What is recorded of an allocation's life.
+/// Recorded events of an allocation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum AllocationEvent {
     /// The batch system took it.
@@ -132,7 +132,7 @@ pub enum AllocationEvent {
     },
 }
 
-/// What the shell has to do.
+/// Actions that the shell has to carry out.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Effect {
     /// Ask the scheduler; answered by [`Input::Demand`].

@@ -34,7 +34,7 @@ const RETRY_MIN: Duration = Duration::from_secs(10);
 /// Ended allocations that are remembered.
 const ENDED_MAX: usize = 1_000;
 
-/// What decides about a queue; the shell knows more about it.
+/// The part of a queue that decisions need; the shell knows the rest.
 #[derive(Clone, PartialEq, Debug)]
 pub struct QueueSpec {
     /// Allocations that may wait in the batch system, at least 1.
@@ -67,7 +67,7 @@ pub enum QueueState {
 pub struct QueueFailure {
     /// The first of the failures in a row.
     pub since: Timestamp,
-    /// What the last one said.
+    /// Answer to the last one.
     pub last: Box<str>,
 }
 

@@ -24,7 +24,7 @@ pub enum Reason {
         waiting: u32,
         /// How many may.
         max: u32,
-        /// What the batch system says of the first.
+        /// The batch system's hint on the first.
         hint: String,
     },
     /// There are enough workers.
@@ -156,7 +156,7 @@ impl ReasonKind {
 }
 
 impl Reason {
-    /// What kind of reason it is.
+    /// Kind of the reason.
     #[must_use]
     pub const fn kind(&self) -> ReasonKind {
         match self {

@@ -99,7 +99,7 @@ proptest! {
         }
     }
 
-    /// What a selector costs follows what exists, not the ids that it could mean.
+    /// The cost of a selector follows the existing ids, not those that it could mean.
     #[test]
     fn separating_looks_at_each_existing_id_once(
         first in 0u32..1_000,

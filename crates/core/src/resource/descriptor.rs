@@ -1,4 +1,4 @@
-//! What a worker offers: named pools with indices, groups of indices, or a plain quantity.
+//! Resources of a worker: named pools with indices, groups of indices, or a plain quantity.
 
 use super::amount::Amount;
 

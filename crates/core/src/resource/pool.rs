@@ -92,14 +92,14 @@ struct PoolEntry {
     groups_max: u32,
 }
 
-/// What one running instance holds.
+/// Resources that one running instance holds.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Grant {
     /// One entry per requested resource, in the order of the request.
     pub entries: Vec<GrantEntry>,
 }
 
-/// What one running instance holds of one resource.
+/// Share of one resource that one running instance holds.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct GrantEntry {
     /// Position of the resource in the worker's descriptor.

@@ -1,4 +1,4 @@
-//! What a task asks for: amounts with a policy, in one or more variants.
+//! Resource requests of tasks: amounts with a policy, in one or more variants.
 
 use std::fmt;
 use std::time::Duration;

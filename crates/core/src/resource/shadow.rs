@@ -19,7 +19,7 @@ struct Kind {
     holders: u64,
 }
 
-/// What others may take, given what is missing and what each holder would free: `(units, holders)`.
+/// Amount that others may take, given the shortage and the amount that each holder would free: `(units, holders)`.
 #[must_use]
 pub fn slack(missing: u64, held: impl Iterator<Item = (u64, u32)>) -> u64 {
     if missing == 0 {

@@ -1,4 +1,4 @@
-//! What has to be on the disk before anybody hears of it.
+//! Changes have to be on disk before a peer hears of them.
 
 use super::bench::*;
 use crate::id::{JobId, TaskKey, WorkerId};

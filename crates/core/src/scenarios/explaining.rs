@@ -19,7 +19,7 @@ fn conditions(bench: &Bench, job: JobId, worker: WorkerId, group: u32) -> Vec<Co
     explain(class, state.classes(), worker, group, now).remove(0)
 }
 
-/// What is in the way of the job's first task on a worker, in words.
+/// Obstacles of the job's first task on a worker, in words.
 fn in_the_way(bench: &Bench, job: JobId, worker: WorkerId, empty: u32) -> Vec<String> {
     let state = &bench.state;
     let submit = &state.jobs()[&job].submits[0];

@@ -37,7 +37,7 @@ enum Dimension {
     Time,
 }
 
-/// What is known of one dimension in a node, both ends included.
+/// Range of one dimension in a node, both ends included.
 #[derive(Clone, Copy, Debug)]
 struct Range {
     dimension: Dimension,
@@ -49,7 +49,7 @@ struct Range {
 #[derive(Clone, Copy, Debug)]
 struct Step {
     digit: u64,
-    /// What it tells; `None` = all resources are named now.
+    /// Range that it narrows; `None` = all resources are named now.
     range: Option<Range>,
     /// Says which resource comes next, or that there is none.
     names_resource: bool,
@@ -219,7 +219,7 @@ impl RequestIndex {
     }
 }
 
-/// What is left of an index that nobody needs.
+/// Remains of an index that is no longer needed.
 #[derive(Clone, Debug)]
 pub(super) struct Rubble {
     nodes: Vec<Node>,
@@ -343,7 +343,7 @@ impl Node {
         })
     }
 
-    /// What no request in it is worth more than.
+    /// Upper bound of the value of its requests.
     fn value_max(&self, view: &View<'_>) -> u64 {
         let mut weight = u64::from(u32::MAX);
         let mut share = 0_u64;
@@ -377,7 +377,7 @@ impl Node {
 /// A worker as a search sees it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct View<'v> {
-    /// What it offers, what of that may be taken, and how much shares count.
+    /// Its resources, the amounts that may be taken, and the weights of shares.
     pub(super) bin: Bin<'v>,
     /// Lifetime that it has left.
     pub(super) time_left_ns: u64,
@@ -400,7 +400,7 @@ impl View<'_> {
     }
 }
 
-/// What comes first: the most urgent, of these the most valuable, of these what was asked for first.
+/// Order of requests: by priority, then by value, then by age.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Rank {
     priority: i32,

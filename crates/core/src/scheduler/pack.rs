@@ -32,7 +32,7 @@ const REST_NODES: u32 = 8_192;
 /// A worker to be filled.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bin<'a> {
-    /// What it offers, by resource number.
+    /// Its free amounts, by resource number.
     pub(super) offers: &'a [Offer],
     /// Units that may be given away now, by resource number.
     pub(super) available: &'a [i64],
@@ -68,7 +68,7 @@ pub(super) fn weights_of_shares(shares: Vec<u64>) -> Vec<u64> {
     shares.into_iter().map(worth).collect()
 }
 
-/// What shares that count so much together are worth: their power of 5/4.
+/// Value of shares with this sum of weights: its power of 5/4.
 pub(super) fn value_of(share: u64) -> u64 {
     let squared = u128::from(share) * u128::from(share);
     let power = squared.saturating_mul(u128::from(share.isqrt())).isqrt();
@@ -106,7 +106,7 @@ impl<'a> Candidate<'a> {
 }
 
 impl Bin<'_> {
-    /// What a task of a variant is worth.
+    /// Value of a task of a variant.
     pub(super) fn value(&self, demand: &VariantDemand) -> u64 {
         let shares = costs(demand, self.offers).map(|(slot, units)| self.share(slot, units));
         value_of(shares.fold(0, u64::saturating_add))
@@ -171,7 +171,7 @@ fn take(available: &mut [i64], demand: &VariantDemand, offers: &[Offer], count: 
     }
 }
 
-/// What all searches of a round may still do; what is left afterwards is placed greedily.
+/// Steps that all searches of a round may still take; the rest is placed greedily.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Budget {
     /// Counts that are tried.
@@ -297,7 +297,7 @@ struct Search<'s> {
     available: Vec<i64>,
     /// Of the candidates up to the one in hand; those behind it are 0.
     counts: Vec<u32>,
-    /// What those before each of these candidates are worth together.
+    /// Value of all candidates before each candidate, together.
     values: Vec<u64>,
     best: Vec<u32>,
     best_value: u64,
@@ -452,14 +452,14 @@ const UNKNOWN: u32 = u32::MAX;
 struct RemainderTable<'s> {
     bin: Bin<'s>,
     candidates: &'s [Candidate<'s>],
-    /// What one task more of a candidate adds to the position in `fewest`.
+    /// Offset in `fewest` of one more task of a candidate.
     strides: Vec<usize>,
     fewest: Vec<u32>,
     empty: Vec<i64>,
     nodes: u32,
 }
 
-/// What is done with what a mix leaves; `None` = too many steps.
+/// Called with the amounts that a mix leaves; `None` = too many steps.
 type OnRest<'f, 's> = &'f mut dyn FnMut(&mut RemainderTable<'s>, &mut [u32]) -> Option<()>;
 
 impl<'s> RemainderTable<'s> {

@@ -68,7 +68,7 @@ pub struct Placement {
     pub placed: bool,
 }
 
-/// What a round looks at.
+/// Input of a round.
 #[derive(Clone, Copy, Debug)]
 pub struct RoundInput<'a> {
     /// Ready tasks, in order of priority; within one, those that go first if all else is equal.
@@ -91,7 +91,7 @@ pub struct RoundInput<'a> {
     pub now: Time,
 }
 
-/// What a round decides.
+/// Result of a round.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct RoundPlan {
     /// In the order in which tasks are to be taken from their queues.
@@ -254,7 +254,7 @@ struct Round<'a> {
     memo_level: usize,
     /// By level and kind of worker.
     rankings: BTreeMap<(usize, usize), Arc<Ranking>>,
-    /// What differs now from [`RoundInput::reservation_counts`].
+    /// Differences from [`RoundInput::reservation_counts`].
     reservation_counts: BTreeMap<QueueKey, u64>,
     reservations: BTreeMap<WorkerId, Vec<(QueueKey, u32)>>,
     /// Classes of which some are left that are more urgent than what comes now.
@@ -264,7 +264,7 @@ struct Round<'a> {
 
 /// The requests of a level as a kind of worker sees them.
 struct Ranking {
-    /// What shares of its resources count.
+    /// Weights of shares of its resources.
     resource_weights: Vec<u64>,
     /// Queues it could serve, each with the first variant that it could, the most valuable first.
     queues: Vec<(usize, u32)>,

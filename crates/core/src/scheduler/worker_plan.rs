@@ -47,7 +47,7 @@ pub(crate) struct WorkerPlan<'a> {
     /// Tasks that wait on the worker, most urgent first; for those before `absorbed` room is reserved.
     blocked: Vec<(QueueKey, u32)>,
     absorbed: usize,
-    /// What the worker has reservations for is in `blocked`.
+    /// Requests for which the worker has reservations are in `blocked`.
     reservations_noted: bool,
     /// Placed and sent ahead in this round.
     placed: Vec<(ClassId, u32, u32)>,
@@ -64,7 +64,7 @@ pub(crate) struct WorkerPlan<'a> {
     pub(crate) is_selected: bool,
     /// Tasks that should wait on it at its present rate; known once it was asked for.
     rate_target: Option<u32>,
-    /// What waits on it, as seen from the level in hand.
+    /// Tasks that wait on it, as seen from the current level.
     split: Option<(Reverse<i32>, Split)>,
 }
 
@@ -293,7 +293,7 @@ impl<'a> WorkerPlan<'a> {
         i64::try_from(need).unwrap_or(i64::MAX)
     }
 
-    /// What runs here, and how often.
+    /// Variants that run here, with counts.
     fn held<'b>(&'b self, classes: &'b Classes) -> impl Iterator<Item = (&'b VariantDemand, u32)> {
         let held = self.worker.placed().chain(self.placed.iter().copied());
         held.filter_map(|(class, variant, count)| {

@@ -1,4 +1,4 @@
-//! What one worker gets in one round, as messages of bounded size.
+//! Assignments of one worker in one round, as messages of bounded size.
 //!
 //! A task is named here and nowhere else: template, ids, instance, entry. A template cannot be divided, and neither can
 //! the assignment of one task; everything else is.
@@ -48,7 +48,7 @@ pub(super) struct Run {
 pub(super) struct NamedTask {
     pub(super) id: TaskId,
     pub(super) template: Arc<SharedTemplate>,
-    /// What it adds to an assignment.
+    /// Bytes that it adds to an assignment.
     pub(super) bytes: usize,
 }
 

@@ -35,7 +35,7 @@ struct Watch {
     next: Time,
     /// Nothing was sent yet.
     is_new: bool,
-    /// What the request named in vain; taken by the first update.
+    /// Ids in the request that do not exist; taken by the first update.
     not_found: IdArray,
     notifications: Vec<Notification>,
 }
@@ -161,7 +161,7 @@ impl Audience {
         self.fresh.push(request);
     }
 
-    /// What tasks of these jobs have said of late to nobody.
+    /// Recent messages of tasks of these jobs that no client has heard.
     fn take_unheard(&mut self, now: Time, jobs: &BTreeMap<JobId, Followed>) -> Vec<Notification> {
         self.drop_old_unheard(now);
         let (heard, unheard) = std::mem::take(&mut self.unheard)
@@ -409,7 +409,7 @@ mod tests {
         state.apply(now, input, &mut Vec::new());
     }
 
-    /// What a client that begins to watch is told of first, after so many seconds.
+    /// First update of a client that begins to watch after so many seconds.
     fn watch(
         state: &mut ServerState,
         seconds: u64,

@@ -1,4 +1,4 @@
-//! What every handler of an input needs besides the state: the time, and where effects go.
+//! Context of every handler of an input: the time, and where effects go.
 
 use super::change::{Change, ChangeKind};
 use super::effect::{Effect, WorkerCommand};

@@ -1,4 +1,4 @@
-//! What waits for workers: the question that automatic allocation asks.
+//! Demand for workers, for automatic allocation.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

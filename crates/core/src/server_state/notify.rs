@@ -37,7 +37,7 @@ impl ServerState {
         ctx.persist(notified);
     }
 
-    /// What became of a notification in an earlier run of the server; to be called behind the last submit.
+    /// Restores the outcome of a notification from an earlier run of the server; to be called after the last submit.
     pub fn restore_notified(&mut self, key: NoticeKey, outcome: NoticeOutcome) {
         let job = self.jobs.get_mut(key.job);
         if let Some(notice) = job.and_then(|job| job.notices.get_mut(key.number as usize)) {

@@ -21,7 +21,7 @@ const RESERVATION_HORIZON: Duration = Duration::from_millis(100);
 /// Most tasks that one round takes back so that workers can keep room; there is no hurry.
 const RESERVATION_TASKS_MAX: usize = 64;
 
-/// What of the workers' reservations is looked up by others.
+/// Indexes over the workers' reservations.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Reservations {
     /// Workers that are reserved for multi-node tasks.

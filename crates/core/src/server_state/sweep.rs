@@ -13,7 +13,7 @@ use crate::range::IdArray;
 use crate::selector::{Selected, Selector};
 use crate::task::TaskState;
 
-/// What is done to each job.
+/// Action on each job.
 #[derive(Clone, Debug)]
 pub(super) enum Deed {
     /// Closes it.

@@ -1,4 +1,4 @@
-//! What makes a round look at which workers, so that its cost follows what changed.
+//! Selects the workers that a round looks at, so that its cost follows the changes.
 //!
 //! A worker that was tried against everything that is ready gains room only by its own reports. A queue
 //! that was empty may have something for any worker; for one that was not nobody had room.
@@ -33,7 +33,7 @@ pub struct RoundSize {
     pub gangs: usize,
 }
 
-/// What the next round looks at, and when it is due without any other input.
+/// Workers and requests that the next round looks at, and when it is due without any other input.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RoundTriggers {
     /// A queue that was empty got something since the last round.
@@ -67,7 +67,7 @@ impl RoundTriggers {
         self.more = true;
     }
 
-    /// What waits or what could serve it changed for multi-node tasks.
+    /// Multi-node tasks or the workers that could serve them changed.
     pub(super) const fn note_plans(&mut self) {
         self.plans = true;
     }

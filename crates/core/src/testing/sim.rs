@@ -51,7 +51,7 @@ const HEARTBEAT: Duration = SILENCE_MAX
 /// Machines at a time, unless all faults are over.
 const NODES_MAX: usize = 6;
 
-/// What a run came to; equal for equal seeds.
+/// Result of a run; equal for equal seeds.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Summary {
     /// Inputs that were applied.
@@ -116,7 +116,7 @@ pub struct World {
     trace: Option<Trace>,
 }
 
-/// What happened in a world, a line each; outlives it, also if it fails.
+/// Log of a world, a line for each event; outlives it, also if it fails.
 pub type Trace = Arc<Mutex<Vec<String>>>;
 
 impl World {

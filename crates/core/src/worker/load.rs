@@ -1,9 +1,9 @@
-//! What a worker's machine is busy with, as it told last.
+//! Last reported hardware usage of a worker's machine.
 
 use crate::hardware::{HardwareUsage, Share};
 use crate::time::Timestamp;
 
-/// What a machine is busy with, tasks of others included.
+/// Hardware usage of a machine, tasks of others included.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Load {
     /// When the worker told.

@@ -1,6 +1,6 @@
 //! All workers of a server: those that are live, those that have ended, and what is looked up about them.
 //!
-//! What depends on a worker's life, duty or part in a multi-node task is indexed here and changes together with it. The
+//! Indexes by a worker's life, duty or part in a multi-node task; they change together with it. The
 //! rest of a live worker, such as the account of what it was given, is its own: see [`Workers::get_mut`].
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -41,9 +41,9 @@ pub struct Workers {
     awaited: BTreeSet<WorkerId>,
 }
 
-/// What is left of a worker that is gone.
+/// Remains of a worker that is gone.
 pub(crate) struct LostWorker {
-    /// What it had.
+    /// Tasks that it was assigned.
     pub(crate) tasks: BTreeMap<TaskKey, Assigned>,
     /// Queues for which it had reservations.
     pub(crate) reservations: Vec<QueueKey>,
@@ -138,7 +138,7 @@ impl Workers {
         found.filter_map(|id| Some(WorkerId(id)))
     }
 
-    /// What a selector of a command names; `all` = live workers.
+    /// Workers that a selector of a command names; `all` = live workers.
     pub(crate) fn select(&self, selector: &Selector) -> Selected<WorkerId> {
         match selector {
             Selector::All => Selected::all(self.live.keys().copied().collect()),

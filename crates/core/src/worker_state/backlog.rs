@@ -21,7 +21,7 @@ use crate::resource::pool::PoolRequest;
 use crate::template::{Entries, TaskTemplate};
 use crate::time::Time;
 
-/// What decides whether a task can start.
+/// Facts that decide whether a task can start.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct Class {
     pub(super) request: PoolRequest,

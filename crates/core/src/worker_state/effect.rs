@@ -1,4 +1,4 @@
-//! What a worker's state asks its shell to do.
+//! Effects of a worker's state, for its shell to carry out.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,13 +39,13 @@ pub struct LaunchTask {
     /// Token of the first launch of its lane: launches of one lane share a grant and run one after the other,
     /// in the order in which they were handed over.
     pub lane: LaunchToken,
-    /// What to launch.
+    /// The task to launch.
     pub template: Arc<WorkTemplate>,
     /// Which task and instance.
     pub key: InstanceKey,
     /// Variant of the resource request, valid for the template.
     pub variant: u32,
-    /// What it may use.
+    /// Resources that it may use.
     pub grant: Arc<Grant>,
     /// Entries of its assignment and its position among them.
     pub entries: Option<(Entries, u32)>,
@@ -165,6 +165,6 @@ pub struct EndedRow {
     pub age: Duration,
     /// How long it ran; zero if it never started.
     pub run: Duration,
-    /// What it used.
+    /// Its resource usage.
     pub usage: Usage,
 }

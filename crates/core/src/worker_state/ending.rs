@@ -48,7 +48,7 @@ impl WorkerState {
         }
     }
 
-    /// What has ended by now is told; behind the goodbye nothing could be.
+    /// Ends up to now are reported; after the goodbye none could be.
     fn let_server_go(&mut self, now: Time, effects: &mut Vec<Effect>) {
         // Nobody is there to be told.
         if self.serverless_since.is_some() {
@@ -106,7 +106,7 @@ impl WorkerState {
         }
     }
 
-    /// What a server that the worker returns to must know. It is complete: news that came before it and was not reported
+    /// State that a server to which the worker returns must know. It is complete: news that came before it and was not reported
     /// is in it or void.
     ///
     /// Of ends that were not acknowledged only the instances are in it, as if they were being launched: the ends follow in

@@ -1,4 +1,4 @@
-//! What can happen to a worker: the closed set of inputs of [`super::WorkerState::apply`].
+//! Inputs of a worker: the closed set of [`super::WorkerState::apply`].
 
 use std::fmt;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ impl fmt::Display for InstanceKey {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct LaunchToken(pub u64);
 
-/// What tasks of one submit share, as a worker keeps it.
+/// The part that tasks of one submit share, as a worker keeps it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct WorkTemplate {
     /// Its name on the wire.
@@ -61,7 +61,7 @@ pub struct WorkTemplate {
 /// Tasks that share template, instance and variant.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct WorkAssignment {
-    /// What they share.
+    /// Their template.
     pub template: TemplateId,
     /// Which tasks.
     pub ids: IdArray,
@@ -154,7 +154,7 @@ pub enum LaunchEvent {
         ended: Time,
         /// How long it ran.
         run: Duration,
-        /// What it used.
+        /// Its resource usage.
         usage: Usage,
         /// The task's own words about its failure, or the worker's; ignored if it succeeded.
         message: Option<Box<str>>,

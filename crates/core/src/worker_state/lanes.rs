@@ -19,7 +19,7 @@ use crate::time::Time;
 /// How long one task of a lane may hold up the others.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// What is said about a task of which nothing is known.
+/// Text about a task of which nothing is known.
 const UNKNOWN: Duration = Duration::MAX;
 
 impl WorkerState {

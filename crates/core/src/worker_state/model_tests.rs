@@ -143,7 +143,7 @@ impl Model {
         }
     }
 
-    /// What waits and did not end unreported.
+    /// Tasks that wait and did not end unreported.
     fn waiting(&self) -> impl Iterator<Item = &Known> {
         let here = |key: &InstanceKey| self.bench.state.knows(*key);
         let waiting = self

@@ -1,4 +1,4 @@
-//! What follows from the state and the time alone: expired limits, tasks that can start, reports.
+//! Consequences of the state and the time alone: expired limits, tasks that can start, reports.
 //!
 //! One round looks at the first task of each class in start order. A task that does not fit blocks its
 //! class and keeps others from what it needs: tasks of lower priority at once, tasks of the same
@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// repair of the server's machine takes less.
 const SERVERLESS_MAX: Duration = Duration::from_secs(3_600);
 
-/// What blocked tasks keep from later ones in a round.
+/// Resources that blocked tasks keep from later ones in a round.
 #[derive(Debug, Default)]
 struct Round {
     /// Kept from everybody that comes later.

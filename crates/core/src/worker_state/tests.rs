@@ -1,4 +1,4 @@
-//! What a worker does with each input.
+//! Tests of a worker's inputs.
 
 mod ending;
 mod lanes;

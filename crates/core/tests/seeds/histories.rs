@@ -60,7 +60,7 @@ struct Job {
     connected: BTreeSet<u32>,
 }
 
-/// What happens by itself in the world.
+/// Events that happen by themselves in the world.
 enum Event {
     Hear(Input),
     Start(u32),

@@ -17,7 +17,7 @@ fn until(seconds: u64) -> [Option<Timestamp>; 2] {
     [Some(NOW.wall), Some(end)]
 }
 
-/// What is compared: phase, instance, worker, crashes, retries, start and end, attempts.
+/// Compared fields: phase, instance, worker, crashes, retries, start and end, attempts.
 type Seen = (
     Phase,
     u32,

@@ -1,4 +1,4 @@
-//! What a report asks of a journal: figures of the time from `from_ns` to `to_ns`, in nanoseconds since 1970.
+//! Queries of a report: figures of the time from `from_ns` to `to_ns`, in nanoseconds since 1970.
 //!
 //! Each statement passes over the tasks once; what comes back grows neither with them nor with the jobs.
 
@@ -66,7 +66,7 @@ pub fn workers(period: Period) -> Query<WorkerRow> {
     })
 }
 
-/// What tasks that began or ended in a step ask for of a resource.
+/// Amount of a resource that tasks that began or ended in a step request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ResourceRow {
     /// Whether they ended.
@@ -151,9 +151,9 @@ pub struct JobRow {
     pub finished: u64,
     /// Tasks that failed.
     pub failed: u64,
-    /// What these cost, and those that were canceled or given up while they ran.
+    /// Cost of these, and of those that were canceled or given up while they ran.
     pub core_us: u64,
-    /// What those that failed cost.
+    /// Cost of those that failed.
     pub failed_core_us: u64,
     /// Most memory that one of them used.
     pub rss_kib: u64,
@@ -217,7 +217,7 @@ pub fn run_times_at(job: u32, period: Period, positions: &[u64]) -> Query<(u64, 
     Query::new(&sql, &period.values(), |row| (row.uint(0), row.uint(1)))
 }
 
-/// What tasks asked for of each worker's cpus while they ran: worker and µs of a core.
+/// Requested time of each worker's cpus: worker and µs of a core.
 #[must_use]
 pub fn usage(period: Period) -> Query<(u32, u64)> {
     let sql = format!(
@@ -230,7 +230,7 @@ pub fn usage(period: Period) -> Query<(u32, u64)> {
     Query::new(&sql, &period.values(), |row| (row.small(0), row.uint(1)))
 }
 
-/// What became of the time of cores in the period, in µs of a core: by the state of the tasks that they ran, `None` = for
+/// Use of the time of cores in the period, in µs of a core: by the state of the tasks that they ran, `None` = for
 /// instances that another one followed.
 #[must_use]
 pub fn costs(period: Period) -> Query<(Option<TaskState>, u64)> {
@@ -283,7 +283,7 @@ pub fn slowest(period: Period, tasks_max: u32) -> Query<SlowRow> {
 pub struct FailuresRow {
     /// Their job.
     pub job: u32,
-    /// What went wrong, in a few words.
+    /// The failure, in a few words.
     pub error: String,
     /// Where they ran.
     pub host: Option<String>,

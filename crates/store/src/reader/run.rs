@@ -1,4 +1,4 @@
-//! What dashboards ask of a run, as of a time: `at_ns` is in nanoseconds since 1970.
+//! Queries of dashboards about a run, as of a time: `at_ns` is in nanoseconds since 1970.
 //!
 //! Each statement passes over the tasks of a job, or of all jobs, once; SQLite adds up, and what comes back does not grow
 //! with the tasks.
@@ -27,7 +27,7 @@ pub struct EndedRow {
     pub worker: u32,
     /// Its host.
     pub host: Option<String>,
-    /// What went wrong, in a few words.
+    /// The failure, in a few words.
     pub error: Option<String>,
     /// Number of these tasks.
     pub count: u64,
@@ -141,7 +141,7 @@ pub struct DroppedRow {
     pub state: TaskState,
 }
 
-/// What of a job was canceled or aborted.
+/// Tasks of a job that were canceled or aborted.
 #[must_use]
 pub fn dropped(job: u32, at_ns: i64) -> Query<DroppedRow> {
     let sql =
@@ -162,7 +162,7 @@ pub struct FailureRow {
     pub task: u32,
     /// Instance that failed.
     pub instance: u32,
-    /// What went wrong, in a few words.
+    /// The failure, in a few words.
     pub error: String,
     /// Where it ran.
     pub host: Option<String>,
@@ -208,7 +208,7 @@ pub struct TaskRow {
     pub started_ns: i64,
     /// How long it ran.
     pub run_us: Option<u64>,
-    /// What went wrong, in a few words.
+    /// The failure, in a few words.
     pub error: Option<String>,
 }
 
@@ -262,7 +262,7 @@ pub fn first_start() -> Query<Option<i64>> {
     Query::new(sql, &[], |row| row.number(0))
 }
 
-/// What tasks of a job ask for of one resource.
+/// Amount of one resource that tasks of a job request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RequestRow {
     /// Job that asks.
@@ -275,7 +275,7 @@ pub struct RequestRow {
     pub units: Option<u64>,
 }
 
-/// What jobs ask for, `None` = all jobs. Of graphs the journal does not tell.
+/// Requests of jobs, `None` = all jobs. Of graphs the journal does not tell.
 #[must_use]
 pub fn requests(jobs: Option<&[u32]>) -> Query<RequestRow> {
     let which = jobs.map_or(String::new(), |jobs| {
@@ -426,7 +426,7 @@ pub struct RunningRow {
     pub count: u32,
 }
 
-/// What ran where.
+/// Tasks by worker.
 #[must_use]
 pub fn running(at_ns: i64) -> Query<RunningRow> {
     let sql = format!(
@@ -462,7 +462,7 @@ pub fn queues() -> Query<QueueRow> {
 /// Larger submits are not read for a look at an output: their tasks have a template each.
 const SPEC_BYTES_MAX: u32 = 4 << 20;
 
-/// What a job was given: messages `Submit` of the client protocol.
+/// Submits of a job: messages `Submit` of the client protocol.
 #[must_use]
 pub fn submits(job: u32) -> Query<Option<Vec<u8>>> {
     let sql = format!(
@@ -536,7 +536,7 @@ pub struct EventRow {
     pub job: Option<u32>,
     /// Worker that it is about.
     pub worker: Option<u32>,
-    /// What is particular to it.
+    /// Its details.
     pub data: Value,
 }
 

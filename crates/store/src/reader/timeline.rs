@@ -1,4 +1,4 @@
-//! What the web dashboard asks of the past: failures, run times, which worker ran what and when, the last events.
+//! Queries of the web dashboard about the past: failures, run times, which worker ran what and when, the last events.
 //! Times are nanoseconds since 1970; the end of a period is not part of it.
 
 use hq_core::outcome::OutcomeCode;
@@ -22,7 +22,7 @@ fn words(row: RowRef<'_>, column: usize) -> String {
 /// A failed task.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FailureRow {
-    /// What went wrong.
+    /// The failure.
     pub error: String,
     /// Task id within the job.
     pub task: Option<i64>,
@@ -61,7 +61,7 @@ pub fn failures(job: u32) -> Query<FailureRow> {
 /// Tasks of a job that failed alike on one host.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FailureGroupRow {
-    /// What went wrong.
+    /// The failure.
     pub error: String,
     /// Where they ran.
     pub host: Option<String>,
@@ -176,7 +176,7 @@ pub struct BarRow {
     pub task: i64,
 }
 
-/// What ran in a period. Attempts that failed and other nodes of a multi-node task are rows of their own.
+/// Attempts that ran in a period. Those that failed and other nodes of a multi-node task are rows of their own.
 #[must_use]
 pub fn bars(from: i64, to: i64) -> Query<BarRow> {
     let start = |t: &str| format!("round(({t}.started_unix_ns - ?F) / 1e6, 1)");
@@ -228,7 +228,7 @@ pub struct BarSumRow {
     pub failed: i64,
 }
 
-/// What ran in a period, in steps of `width`, with the attempts that failed.
+/// Attempts that ran in a period, in steps of `width`, failed ones included.
 #[must_use]
 pub fn bar_sums(from: i64, to: i64, width: i64) -> Query<BarSumRow> {
     let sql = "SELECT worker, max(0, started_unix_ns - ?F) / ?W, round(sum(coalesce(run_us, 0)) / 1e3), \
@@ -251,7 +251,7 @@ pub fn bar_sums(from: i64, to: i64, width: i64) -> Query<BarSumRow> {
 /// Tasks that started or ended in one step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HistoryRow {
-    /// What they did: running stands for those that started.
+    /// Their events: running stands for those that started.
     pub state: TaskState,
     /// Step of the period.
     pub step: i64,
@@ -291,7 +291,7 @@ pub struct LogRow {
     pub job: Option<i64>,
     /// Worker that it is about.
     pub worker: Option<i64>,
-    /// What is particular to it; `None` if it is no JSON.
+    /// Its details; `None` if they are not JSON.
     pub data: Option<Value>,
 }
 

@@ -1,4 +1,4 @@
-//! What an error of SQLite means for a journal that is being written.
+//! Classifies errors of SQLite for a journal that is being written.
 
 use rusqlite::ErrorCode;
 

@@ -1,10 +1,10 @@
-//! What the writer has not stored yet.
+//! Changes that the writer has not stored yet.
 
 use hq_core::server_state::Change;
 
 use crate::values::CallValue;
 
-/// What is still to be stored.
+/// Changes that are still to be stored.
 #[derive(Default)]
 pub(super) struct Pending {
     pub(super) changes: Vec<Change>,

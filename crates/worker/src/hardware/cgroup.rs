@@ -68,7 +68,7 @@ fn levels(detector: &Detector, controller: &str) -> Vec<PathBuf> {
     relative.ancestors().map(|level| base.join(level)).collect()
 }
 
-/// What the control groups around this process offer and forbid.
+/// Limits of the control groups around this process.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ControlGroups {
     /// 2 or 1; `None` = there are none to be seen.

@@ -42,7 +42,7 @@ pub(super) struct MemoryOveruse {
 }
 
 impl MemoryOveruse {
-    /// What users are told.
+    /// Text for users.
     pub(super) fn words(self) -> Box<str> {
         let [used, limit] = [self.used, self.limit].map(mib);
         format!("used {used} of {limit} MiB").into()
@@ -160,7 +160,7 @@ fn protect_worker() {
     }
 }
 
-/// What is known of a process from one look.
+/// Facts about a process from one look.
 #[derive(Clone, Copy, Debug)]
 struct Process {
     pid: u32,
@@ -181,7 +181,7 @@ struct Watcher {
 /// A tree whose shares were summed up and found to be small enough.
 #[derive(Clone, Copy, Debug)]
 struct Acquittal {
-    /// What it seemed to use, in KiB.
+    /// Memory that it seemed to use, in KiB.
     own: u64,
     /// When its shares are summed up again even if that has not grown.
     until: Instant,

@@ -1,4 +1,4 @@
-//! What the shell remembers of a launched instance: what to clean up and how to name it in errors.
+//! The shell's record of a launched instance: what to clean up and how to name it in errors.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

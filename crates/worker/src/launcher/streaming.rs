@@ -41,7 +41,7 @@ struct Waiting {
     is_ready: bool,
 }
 
-/// What became of streamed instances.
+/// Outcomes of streamed instances.
 #[derive(Default)]
 pub(super) struct News {
     /// May start now, each behind those before it in its lane.
@@ -224,7 +224,7 @@ impl Streaming {
         }
     }
 
-    /// What has happened since the last call.
+    /// Outcomes since the last call.
     pub(super) fn collect(&mut self) -> News {
         let mut events = Vec::new();
         if let Some(pump) = &self.pump {

@@ -1,4 +1,4 @@
-//! What GPUs are busy with, as the programs of their makers tell.
+//! Usage of GPUs, as the programs of their makers report it.
 
 use std::process::Stdio;
 use std::time::Duration;

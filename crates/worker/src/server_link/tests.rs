@@ -29,7 +29,7 @@ fn params() -> WorkerParams {
     }
 }
 
-/// What tells where the server is knows of no other place.
+/// The server directory names no other place.
 fn stays() -> ServerLocation {
     ServerLocation::Unknown
 }

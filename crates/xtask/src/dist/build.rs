@@ -21,9 +21,9 @@ pub(super) struct Target {
     pub(super) triple: &'static str,
     /// Oldest glibc that has all symbols; `None` = the program is static.
     pub(super) glibc: Option<&'static str>,
-    /// What Python calls it.
+    /// Its name in Python.
     pub(super) wheel_tag: &'static str,
-    /// What Debian and RPM call the processor.
+    /// Name of the processor in Debian and RPM.
     pub(super) deb_arch: &'static str,
     pub(super) rpm_arch: &'static str,
     pub(super) is_in_short: bool,

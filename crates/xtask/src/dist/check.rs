@@ -11,7 +11,7 @@ use super::build::{TARGETS, Target, Tools};
 use super::shell::{command, is_there, output, run};
 use super::{Dist, Made, oci};
 
-/// What has to be done on Debian to have the kernel run programs for another processor, and where their C library is then.
+/// Steps on Debian to have the kernel run programs for another processor, and the place of their C library then.
 const EMULATION: &str = "`apt install qemu-user-static binfmt-support libc6-arm64-cross`";
 const FOREIGN_ROOT: &str = "/usr/aarch64-linux-gnu";
 /// Size of a page on the largest machines, in bytes; only an emulator can be told.
@@ -44,7 +44,7 @@ hq server stop >"$root/tmp/stop" 2>&1
 wait "$server"
 "#;
 
-/// What the program `$1` for another processor does where an emulator runs it, as slow as that is: a server keeps a job in a
+/// Script that tries the program `$1` for another processor under an emulator, as slow as that is: a server keeps a job in a
 /// journal, the next one goes on with it, and a worker runs its tasks, which are programs of this machine.
 const SERVE: &str = r#"
 set -eu

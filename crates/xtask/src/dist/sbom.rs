@@ -1,4 +1,4 @@
-//! What is in the program: its packages with versions, licences and checksums (CycloneDX 1.6).
+//! Bill of materials of the program: its packages with versions, licences and checksums (CycloneDX 1.6).
 //!
 //! Only what is compiled into it; what is needed to build or to test it is left out.
 
@@ -94,7 +94,7 @@ fn describe(
     }))
 }
 
-/// What a package has compiled into itself.
+/// Libraries that a package has compiled into itself.
 fn linked(node: &Value) -> Vec<&str> {
     let uses = list(node, "deps").iter().filter(|used| {
         // `null` = a usual dependency; the others are `build` and `dev`.

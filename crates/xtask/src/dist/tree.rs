@@ -1,4 +1,4 @@
-//! What all packages have in common: the program, its pages, completions, units and licence, as they are installed.
+//! Files that all packages have in common: the program, its pages, completions, units and licence, as they are installed.
 
 use std::fs;
 use std::io::ErrorKind;

@@ -17,7 +17,7 @@ pub(super) fn copy_sources(root: &Path, to: &Path) -> anyhow::Result<()> {
     remove_others(to, &to.join("crates"), &files)
 }
 
-/// What git knows or would add, relative to `root`.
+/// Files that git knows or would add, relative to `root`.
 fn sources(root: &Path) -> anyhow::Result<BTreeSet<PathBuf>> {
     let output = Command::new("git")
         .arg("-C")

@@ -94,7 +94,7 @@ pub(super) struct Feature {
     pub(super) since: Kernel,
     pub(super) call: i64,
     pub(super) when: When,
-    /// What kernels return that do not know it.
+    /// Error of kernels that do not know it.
     pub(super) errno: u32,
 }
 
@@ -115,7 +115,7 @@ const ENOSYS: u32 = 38;
 /// Flags of `open`: a file without a name.
 const TMPFILE: u64 = 0o20_000_000;
 
-/// What can be told from the arguments. A filter does not see memory, nor can it have a flag ignored.
+/// Conditions on the arguments. A filter does not see memory, nor can it have a flag ignored.
 pub(super) const FEATURES: &[Feature] = &[
     // open, openat
     Feature {

@@ -1,4 +1,4 @@
-//! What may stand in the file that runs between clone and exec.
+//! Checks the file that runs between clone and exec.
 //!
 //! The parent has other threads and shares its memory: no allocation, lock, formatting, panic or drop of a value, and
 //! of the C library only thin wrappers around system calls. Lints that must be denied there find part of it; here it

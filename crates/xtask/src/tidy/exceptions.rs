@@ -8,7 +8,7 @@ use super::Problem;
 /// Files that break a rule, and in how many lines.
 pub(super) type Exceptions = &'static [(&'static str, usize)];
 
-/// What is left of the problems of one file; `list` says where the exceptions are written.
+/// Problems of one file without the excepted ones; `list` says where the exceptions are written.
 pub(super) fn allow(
     exceptions: Exceptions,
     list: &str,

@@ -1,4 +1,4 @@
-//! What may open the database of a store beside SQLite.
+//! Checks that only SQLite and a few named places open the database of a store.
 //!
 //! The kernel drops all POSIX locks of a process on a file when the process closes any descriptor of it. A server that
 //! opens its own database so lets others in, and the first of them to leave deletes the log with acknowledged work. So

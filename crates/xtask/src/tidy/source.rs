@@ -32,7 +32,7 @@ const UNFINISHED: &[(&str, &str)] = &[
 const MACHINE_PATHS: &[&str] = &["/home/", "/root/", "/Users/"];
 const EXAMPLE_HOME: &str = "/home/u/";
 
-/// What would let the core see more than its inputs, or behave differently with the same ones.
+/// Items that would let the core see more than its inputs, or behave differently with the same ones.
 const IMPURE: &[&str] = &[
     "Instant::now",
     "SystemTime::now",

@@ -8,7 +8,7 @@ use super::{FULL, GrantedIndex, IndexedPool, PoolEntry};
 use crate::resource::amount::Amount;
 use crate::resource::request::Policy;
 
-/// What is asked of an indexed pool.
+/// Request to an indexed pool.
 #[derive(Clone, Copy)]
 pub(super) struct Need {
     /// Complete indices.
@@ -17,7 +17,7 @@ pub(super) struct Need {
     fraction: u32,
 }
 
-/// What the groups give.
+/// Amounts that the groups give.
 struct Choice {
     /// Completely free indices to take, per chosen group.
     takes: Vec<(usize, u32)>,

@@ -1,4 +1,4 @@
-//! What is to be read from effects.
+//! Reads effects.
 
 use crate::id::{InstanceId, JobId, TaskKey, WorkerId};
 use crate::outcome::LostReason;
@@ -57,7 +57,7 @@ pub(in crate::scenarios) fn is_stored_at_once(
         .any(|change| change.is_urgent() && is_it(change))
 }
 
-/// What one worker is told, in order.
+/// Messages to one worker, in order.
 pub(in crate::scenarios) fn told(effects: &[Effect], worker: WorkerId) -> Vec<&WorkerCommand> {
     let commands = effects.iter().filter_map(|effect| {
         let Effect::ToWorker(to, command) = effect else {
@@ -127,7 +127,7 @@ pub(in crate::scenarios) fn lost(effects: &[Effect], id: WorkerId) -> Option<Los
     })
 }
 
-/// What a watching client is told, in order.
+/// Messages to a watching client, in order.
 pub(in crate::scenarios) fn updates(effects: &[Effect], id: RequestId) -> Vec<&WatchUpdate> {
     let updates = effects.iter().filter_map(|effect| {
         let Effect::WatchUpdate(to, update) = effect else {

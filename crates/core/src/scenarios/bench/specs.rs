@@ -1,4 +1,4 @@
-//! What is submitted.
+//! Builders of submits.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! Work for a worker that takes enough of it or nothing.
 //!
-//! What goes best together is not always enough: three tasks of 3 cpus leave a quarter of 12 cpus idle, and
+//! The best mix is not always enough: three tasks of 3 cpus leave a quarter of 12 cpus idle, and
 //! behind them waits a task of 12. Other mixes follow until one is enough: those with the most cpus, then
 //! without the most urgent tasks, which cannot use such a worker now. See `docs/scheduling.md`.
 

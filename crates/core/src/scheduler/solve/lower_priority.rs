@@ -1,4 +1,4 @@
-//! What was sent ahead and has to make way for more urgent tasks.
+//! Tasks that were sent ahead and have to make way for more urgent ones.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! What happens in a step of the simulated world, as a value: drawn from a seed, recorded, replayed.
+//! Actions of the simulated world, as values: drawn from a seed, recorded, replayed.
 //!
 //! Each step carries a seed of its own for what is random in it, such as which worker it is about. So a step that is left
 //! out changes what the others find, but not what they choose.
@@ -85,7 +85,7 @@ const WORLD: [(Action, &str, u32); 19] = [
     (Action::ReadAtWorker, "read-at-worker", 22),
 ];
 
-/// What the disk does after each of those, if there is one.
+/// Action of the disk after each of those, if there is one.
 const DISK: [(Action, &str, u32); 6] = [
     (Action::Commit, "commit", 50),
     (Action::CommitSome, "commit-some", 10),
@@ -130,7 +130,7 @@ impl Action {
 pub struct Step {
     /// Time that passes before.
     pub pause: Duration,
-    /// What happens.
+    /// The action.
     pub action: Action,
     /// For what is random in it.
     pub seed: u64,
@@ -143,7 +143,7 @@ pub struct Course {
     pub seed: u64,
     /// Whether there is a disk, and crashes.
     pub is_durable: bool,
-    /// What happens.
+    /// The action.
     pub steps: Vec<Step>,
 }
 

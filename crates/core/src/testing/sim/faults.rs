@@ -1,4 +1,4 @@
-//! What goes wrong in the simulated world, apart from crashes of the server.
+//! Faults of the simulated world, apart from crashes of the server.
 
 use std::time::Duration;
 

@@ -14,14 +14,14 @@ use crate::server_state::{Input, LinkEnd, LinkId, Reattach, WorkerCommand, Worke
 use crate::worker_config::{OnServerLost, UNANSWERED_HEARTBEATS_MAX};
 use crate::worker_state::{self, ExitReason};
 
-/// What is under way to the server.
+/// Messages under way to the server.
 #[derive(Debug)]
 pub(super) enum ToServer {
     Register(Option<Box<Reattach>>),
     Message(WorkerMessage),
 }
 
-/// What is under way to a worker.
+/// Messages under way to a worker.
 #[derive(Debug)]
 pub(super) enum ToWorker {
     Registered(WorkerId, bool),

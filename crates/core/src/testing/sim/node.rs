@@ -29,7 +29,7 @@ pub(super) struct Process {
     dies_at: Option<Time>,
 }
 
-/// What became of a process that had its turn.
+/// Outcome of a process that had its turn.
 pub(super) enum Turn {
     Started(InstanceKey),
     Succeeded(InstanceKey),
@@ -159,7 +159,7 @@ impl Node {
         Some(LaunchEvent::Failed { token, failure })
     }
 
-    /// What has not started never will; what runs may take its time.
+    /// Tasks that have not started never will; those that run may take their time.
     fn terminate(&mut self, now: Time, token: LaunchToken, rng: &mut Rng) -> Option<LaunchEvent> {
         let process = self.processes.get_mut(&token)?;
         if process.since.is_none() && rng.chance(70) {
@@ -246,13 +246,13 @@ impl Node {
         live.map(|process| parts(process.key))
     }
 
-    /// What was handed to its launcher and has not started.
+    /// Tasks that were handed to its launcher and have not started.
     pub(super) fn launching(&self) -> impl Iterator<Item = (TaskKey, InstanceId)> + '_ {
         let launching = self.processes.values().filter(|p| p.since.is_none());
         launching.map(|process| parts(process.key))
     }
 
-    /// What it says to a server that it returns to.
+    /// Its message to a server that it returns to.
     pub(super) fn reattach(&mut self, now: Now, server_uid: &str) -> Option<Reattach> {
         let worker = self.id?;
         let Holding {
@@ -369,7 +369,7 @@ fn work(shared: &crate::job::SharedTemplate) -> Arc<WorkTemplate> {
     })
 }
 
-/// What the server is told of the end of a worker that still has a connection.
+/// Message to the server about the end of a worker that still has a connection.
 pub(super) const fn goodbye(reason: ExitReason) -> Option<LostReason> {
     match reason {
         ExitReason::Stopped | ExitReason::ServerEnded => Some(LostReason::Stopped),

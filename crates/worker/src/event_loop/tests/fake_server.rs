@@ -53,7 +53,7 @@ pub(super) struct FakeServer {
     started: BTreeSet<u32>,
     ended: BTreeMap<u32, EndedRow>,
     retracted: Vec<u32>,
-    /// What each task was assigned with.
+    /// Assignment of each task.
     assigned: BTreeMap<u32, (SharedTemplate, Option<Entries>)>,
     /// Tasks that were asked back.
     asked_back: BTreeSet<u32>,

@@ -9,7 +9,7 @@ use crate::rust_text::{self, Layers};
 /// Segments of a path, as written.
 pub(super) type Segments = Vec<String>;
 
-/// What one file mentions.
+/// Paths that one file mentions.
 #[derive(Default, Debug)]
 pub(super) struct Paths {
     /// Names of the modules that it declares in files of their own.
