@@ -26,6 +26,8 @@ _LATE = (
     "snakemake.scheduling.milp",
     "snakemake.storage",
     "pulp",
+    "requests",
+    "smart_open",
 )
 
 #: `PR_SET_PDEATHSIG` of Linux.
