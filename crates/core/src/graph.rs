@@ -122,6 +122,25 @@ impl Graph {
         free
     }
 
+    /// Has a task wait for one more task, which is not in this graph.
+    pub fn wait_outside(&mut self, index: u32) {
+        match self.unfinished.get_mut(index as usize) {
+            Some(count) => *count = count.saturating_add(1),
+            None => bug!("a graph has no task {index} that could wait"),
+        }
+    }
+
+    /// Notes that such a task finished; says whether the one that waited for it became free.
+    pub fn finish_outside(&mut self, index: u32) -> bool {
+        let count = self.unfinished.get_mut(index as usize);
+        let Some(count) = count.filter(|count| **count > 0) else {
+            bug!("task {index} of a graph waits for nothing, but an earlier task frees it");
+            return false;
+        };
+        *count -= 1;
+        *count == 0
+    }
+
     /// Everything that depends on one of `roots`, directly or not; each once, in time of what is found, however many roots
     /// lead to it.
     #[must_use]

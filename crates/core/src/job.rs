@@ -3,6 +3,7 @@
 //! Every change of a task's phase goes through [`Job`], which keeps the counters true. A job does not
 //! know workers, queues or clients.
 
+mod earlier;
 mod followers;
 mod grown;
 mod index;
@@ -24,6 +25,7 @@ use crate::range::{IdArray, IdRange};
 use crate::task::{Attempt, Phase, TaskEnd, TaskRecord, TaskState, TaskTable};
 use crate::template::{After, ByteText, Entries, NotifyEvent, NotifySpec, TaskTemplate};
 use crate::time::Timestamp;
+use earlier::EarlierDeps;
 pub use grown::{Grown, GrownTasks};
 use index::{IdIndex, merge_ranges};
 pub use jobs::Jobs;
@@ -92,6 +94,8 @@ pub enum SubmitKind {
         template_of: Vec<u32>,
         /// Dependencies.
         graph: Box<Graph>,
+        /// Tasks of earlier submits for which tasks wait or waited: by index, then by id.
+        earlier: Vec<(u32, TaskId)>,
     },
 }
 
@@ -201,6 +205,27 @@ impl Submit {
         ids
     }
 
+    /// Tasks of earlier submits for which a task waits or waited.
+    pub fn earlier_deps(&self, index: u32) -> impl Iterator<Item = TaskId> + '_ {
+        let all = match &self.kind {
+            SubmitKind::Array { .. } => &[][..],
+            SubmitKind::Graph { earlier, .. } => earlier,
+        };
+        let from = all.partition_point(|(other, _)| *other < index);
+        let own = all[from..]
+            .iter()
+            .take_while(move |(other, _)| *other == index);
+        own.map(|(_, task)| *task)
+    }
+
+    /// Everything that a task waits or waited for.
+    #[must_use]
+    pub fn deps(&self, index: u32) -> Vec<TaskId> {
+        let graph = self.graph().map_or(&[][..], |graph| graph.deps(index));
+        let same = graph.iter().filter_map(|dep| self.ids.get(*dep));
+        self.earlier_deps(index).chain(same.map(TaskId)).collect()
+    }
+
     /// Dependencies, if the submit has any.
     #[must_use]
     pub fn graph(&self) -> Option<&Graph> {
@@ -249,6 +274,7 @@ pub struct Job {
     ends: Ends,
     failed_lowest: BTreeSet<TaskId>,
     index: IdIndex,
+    earlier: EarlierDeps,
 }
 
 impl Job {
@@ -281,6 +307,7 @@ impl Job {
             ends: Ends::default(),
             failed_lowest: BTreeSet::new(),
             index: IdIndex::default(),
+            earlier: EarlierDeps::default(),
         }
     }
 
@@ -424,8 +451,9 @@ impl Job {
     }
 
     /// Appends a submit whose ids are new; its tasks wait. Returns its position.
-    fn add_submit(&mut self, submit: Submit) -> u32 {
+    fn add_submit(&mut self, mut submit: Submit) -> u32 {
         let number = u32::try_from(self.submits.len()).unwrap_or(u32::MAX);
+        self.note_earlier(number, &mut submit);
         self.index.insert(number, &submit.ids);
         self.counts.waiting = self.counts.waiting.saturating_add(submit.ids.len());
         // The end of the new tasks is an end of its own. A submit without tasks has none.
@@ -551,24 +579,6 @@ impl Job {
         })
     }
 
-    /// Counts finished dependencies again, after phases were restored.
-    fn replay_graphs(&mut self) {
-        for submit in &mut self.submits {
-            let SubmitKind::Graph { graph, .. } = &mut submit.kind else {
-                continue;
-            };
-            for (from, to, phase) in submit.tasks.runs(0, submit.tasks.len()) {
-                // Failed ones release nobody: their dependents were aborted, and are stored as
-                // such.
-                if phase == Phase::Finished {
-                    for index in from..to {
-                        graph.finish(index);
-                    }
-                }
-            }
-        }
-    }
-
     /// Ends every unfinished task as `to` at the moment `at`; returns how many there were.
     fn end_all(&mut self, to: Phase, at: Timestamp) -> u32 {
         let (mut waiting, mut running) = (0, 0);
@@ -680,45 +690,6 @@ impl Job {
             submit.tasks.record_attempt(slot.index, attempt);
         }
     }
-
-    /// Notes that a dependency finished; returns slots that became free.
-    pub(crate) fn release_dependents(&mut self, slot: TaskSlot) -> Vec<TaskSlot> {
-        match self
-            .submits
-            .get_mut(slot.submit as usize)
-            .map(|s| &mut s.kind)
-        {
-            Some(SubmitKind::Graph { graph, .. }) => graph
-                .finish(slot.index)
-                .into_iter()
-                .map(|index| TaskSlot { index, ..slot })
-                .collect(),
-            Some(SubmitKind::Array { .. }) | None => Vec::new(),
-        }
-    }
-
-    /// Slots of everything that depends on a task.
-    #[must_use]
-    pub fn descendants(&self, slot: TaskSlot) -> Vec<TaskSlot> {
-        self.descendants_of_all(&[slot])
-    }
-
-    /// Slots of everything that depends on one of some tasks, each once.
-    #[must_use]
-    pub fn descendants_of_all(&self, slots: &[TaskSlot]) -> Vec<TaskSlot> {
-        let mut roots = std::collections::BTreeMap::<u32, Vec<u32>>::new();
-        for slot in slots {
-            roots.entry(slot.submit).or_default().push(slot.index);
-        }
-        let mut found = Vec::new();
-        for (submit, roots) in roots {
-            let any = TaskSlot { submit, index: 0 };
-            let graph = self.submit(any).and_then(Submit::graph);
-            let below = graph.map_or_else(Vec::new, |graph| graph.descendants(&roots));
-            found.extend(below.into_iter().map(|index| TaskSlot { submit, index }));
-        }
-        found
-    }
 }
 
 /// Why the tasks of a graph submit cannot be accepted. The field is the offending task.
@@ -730,10 +701,12 @@ pub enum GraphError {
     Cycle(TaskId),
 }
 
-/// Ids in ascending order, position of each in the spec, and the dependency graph over the new order.
+/// Ids in ascending order, position of each in the spec, and the dependency graph over the new order. With `may_name_others`
+/// dependencies that are not in the submit come back by themselves, as [`SubmitKind::Graph::earlier`].
 pub(crate) fn build_graph(
     spec: &crate::template::GraphSpec,
-) -> Result<(IdArray, Vec<u32>, Graph), GraphError> {
+    may_name_others: bool,
+) -> Result<BuiltGraph, GraphError> {
     let mut by_id: Vec<u32> = (0..u32::try_from(spec.tasks.len()).unwrap_or(u32::MAX)).collect();
     // Kept in the order of their ids, so that neighbours share a range.
     by_id.sort_by_key(|position| spec.tasks[*position as usize].id);
@@ -741,25 +714,41 @@ pub(crate) fn build_graph(
     if let Some(pair) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
         return Err(GraphError::Duplicate(TaskId(pair[0])));
     }
-    let find = |id: TaskId| {
-        sorted
-            .binary_search(&id.0)
-            // An id that is not there becomes an index that no graph has, which is refused like a
-            // cycle.
-            .map_or(u32::MAX, |i| u32::try_from(i).unwrap_or(u32::MAX))
-    };
-    let deps = by_id.iter().map(|position| {
-        spec.tasks[*position as usize]
-            .deps
-            .iter()
-            .map(|dep| find(*dep))
-            .collect()
+    let mut earlier = Vec::new();
+    let deps = by_id.iter().enumerate().map(|(index, position)| {
+        let index = u32::try_from(index).unwrap_or(u32::MAX);
+        let mut own = Vec::new();
+        for dep in &spec.tasks[*position as usize].deps {
+            match sorted.binary_search(&dep.0) {
+                Ok(found) => own.push(u32::try_from(found).unwrap_or(u32::MAX)),
+                Err(_) if may_name_others => earlier.push((index, *dep)),
+                // An index that no graph has, which is refused like a cycle.
+                Err(_) => own.push(u32::MAX),
+            }
+        }
+        own
     });
     let graph = Graph::new(deps).map_err(|Cycle(index)| {
         GraphError::Cycle(TaskId(sorted.get(index as usize).copied().unwrap_or(0)))
     })?;
-    let ids = IdArray::from_sorted(sorted.iter().copied()).unwrap_or_default();
-    Ok((ids, by_id, graph))
+    earlier.sort_unstable();
+    earlier.dedup();
+    Ok(BuiltGraph {
+        ids: IdArray::from_sorted(sorted.iter().copied()).unwrap_or_default(),
+        positions: by_id,
+        graph,
+        earlier,
+    })
+}
+
+/// Tasks of a graph submit in the order of their ids.
+pub(crate) struct BuiltGraph {
+    pub(crate) ids: IdArray,
+    /// Position of each task in the spec.
+    pub(crate) positions: Vec<u32>,
+    pub(crate) graph: Graph,
+    /// As [`SubmitKind::Graph::earlier`].
+    pub(crate) earlier: Vec<(u32, TaskId)>,
 }
 
 #[cfg(test)]

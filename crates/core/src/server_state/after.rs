@@ -88,7 +88,27 @@ impl ServerState {
     /// Queues what can run of a submit that was just added or restored, and drops what never will.
     pub(super) fn start_submit(&mut self, ctx: &mut Ctx<'_>, id: JobId, number: u32) {
         self.jobs.follow(id, number);
+        self.drop_doomed(ctx, id, number);
         self.review(ctx, id, number, true);
+    }
+
+    /// Gives up what waits for tasks of earlier submits that have ended without success.
+    fn drop_doomed(&mut self, ctx: &mut Ctx<'_>, id: JobId, number: u32) {
+        let Some(job) = self.jobs.get(id) else {
+            // Canceled and forgotten while it waited.
+            return;
+        };
+        let mut slots = job.doomed(number);
+        if slots.is_empty() {
+            return;
+        }
+        slots.extend(job.descendants_of_all(&slots));
+        let aborted = self.abort_waiting(id, slots);
+        // After a restart they have ended before.
+        if !aborted.is_empty() {
+            persist_dropped(ctx, id, sorted_ids(id, aborted));
+            self.note_job_progress(ctx, id);
+        }
     }
 
     /// Handles what ended since the last time.

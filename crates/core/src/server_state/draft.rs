@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use super::refusal::SubmitRefusal;
 use crate::graph::Graph;
-use crate::id::JobId;
-use crate::job::{SharedTemplate, TemplateId, build_graph};
+use crate::id::{JobId, TaskId};
+use crate::job::{BuiltGraph, SharedTemplate, TemplateId, build_graph};
 use crate::limits::check_submit;
 use crate::range::IdArray;
-use crate::template::{ByteText, GraphSpec, SubmitBody, SubmitSpec};
+use crate::template::{ByteText, GraphSpec, SubmitBody, SubmitSpec, SubmitTarget};
 
 /// A submit of which everything was checked and built that does not depend on the server's state. With very
 /// many tasks that takes long: it is to be made where nobody waits for it.
@@ -25,6 +25,8 @@ pub(super) struct PreparedGraph {
     pub(super) ids: IdArray,
     pub(super) template_of: Vec<u32>,
     pub(super) graph: Graph,
+    /// Tasks of the open job for which these wait, see [`SubmitKind::Graph`](crate::job::SubmitKind::Graph).
+    pub(super) earlier: Vec<(u32, TaskId)>,
     /// The highest priority of its tasks.
     pub(super) priority_max: i32,
 }
@@ -46,7 +48,7 @@ impl Prepared {
         let graph = match &spec.body {
             // An array has no dependencies that could be wrong.
             SubmitBody::Array(_) => None,
-            SubmitBody::Graph(graph) => Some(PreparedGraph::new(graph)?),
+            SubmitBody::Graph(graph) => Some(PreparedGraph::new(graph, &spec.target)?),
         };
         Ok(Self { spec, graph })
     }
@@ -61,8 +63,15 @@ impl Prepared {
 }
 
 impl PreparedGraph {
-    pub(super) fn new(spec: &GraphSpec) -> Result<Self, SubmitRefusal> {
-        let (ids, positions, graph) = build_graph(spec)?;
+    pub(super) fn new(spec: &GraphSpec, target: &SubmitTarget) -> Result<Self, SubmitRefusal> {
+        // Only an open job has tasks that could be named.
+        let may_name_others = matches!(target, SubmitTarget::Attach(_));
+        let BuiltGraph {
+            ids,
+            positions,
+            graph,
+            earlier,
+        } = build_graph(spec, may_name_others)?;
         let template_of = positions
             .iter()
             .map(|p| spec.tasks[*p as usize].template)
@@ -72,6 +81,7 @@ impl PreparedGraph {
             ids,
             template_of,
             graph,
+            earlier,
             priority_max: priorities.max().unwrap_or(0),
         })
     }

@@ -23,6 +23,12 @@ pub enum SubmitRefusal {
     /// A task of a graph can never run.
     #[error("Task {0} is part of dependency cycle or has an invalid dependencies")]
     Cycle(TaskId),
+    /// A task of a graph names one that is neither in the submit nor in its open job. Begins as that of a cycle does: scripts
+    /// look for it.
+    #[error(
+        "Task {0} is part of dependency cycle or has an invalid dependencies: task {1} is neither in this submit nor in job {2}"
+    )]
+    DependencyUnknown(TaskId, TaskId, JobId),
     /// More ids than fit `u32`.
     #[error("the job would have more task ids than 4294967295; use fewer or lower ids")]
     TooManyTasks,
@@ -38,6 +44,12 @@ pub enum SubmitRefusal {
     /// Too many tasks wait one by one.
     #[error("at most 16777216 tasks can wait task by task; use --after to wait for the whole job")]
     TooManyAfter,
+    /// Each of them is looked at in one step.
+    #[error(
+        "the tasks of one submit can name at most 65536 tasks of earlier submits in their deps; let one task wait for those, and \
+         the others for it"
+    )]
+    TooManyEarlier,
     /// Too many notifications.
     #[error("a job can have at most 64 notifications (--notify)")]
     TooManyNotices,
@@ -69,12 +81,16 @@ impl SubmitRefusal {
             Self::JobNotOpen(_) | Self::TaskExists(..) | Self::DependencyNotChosen(..) => {
                 RefusalKind::Conflict
             }
-            Self::TaskTwice(_) | Self::Cycle(_) | Self::AfterCycle(_) | Self::AfterNoTask(..) => {
-                RefusalKind::Invalid
-            }
-            Self::TooManyTasks | Self::TooManyAfter | Self::TooManyNotices | Self::TooLarge(_) => {
-                RefusalKind::TooLarge
-            }
+            Self::TaskTwice(_)
+            | Self::Cycle(_)
+            | Self::DependencyUnknown(..)
+            | Self::AfterCycle(_)
+            | Self::AfterNoTask(..) => RefusalKind::Invalid,
+            Self::TooManyTasks
+            | Self::TooManyEarlier
+            | Self::TooManyAfter
+            | Self::TooManyNotices
+            | Self::TooLarge(_) => RefusalKind::TooLarge,
             Self::TooManyJobs => RefusalKind::Unavailable,
         }
     }
@@ -86,10 +102,12 @@ impl SubmitRefusal {
                 (Some(job), None)
             }
             Self::TaskExists(task, job) | Self::AfterNoTask(task, job) => (Some(job), Some(task)),
-            Self::TaskTwice(task) | Self::Cycle(task) | Self::DependencyNotChosen(task, _) => {
-                (None, Some(task))
-            }
+            Self::TaskTwice(task)
+            | Self::Cycle(task)
+            | Self::DependencyUnknown(task, ..)
+            | Self::DependencyNotChosen(task, _) => (None, Some(task)),
             Self::TooManyTasks
+            | Self::TooManyEarlier
             | Self::TooManyJobs
             | Self::TooManyAfter
             | Self::TooManyNotices
@@ -106,7 +124,9 @@ impl SubmitRefusal {
             | Self::DependencyNotChosen(..) => true,
             Self::TaskTwice(_)
             | Self::Cycle(_)
+            | Self::DependencyUnknown(..)
             | Self::TooManyTasks
+            | Self::TooManyEarlier
             | Self::TooManyJobs
             | Self::AfterCycle(_)
             | Self::AfterNoTask(..)

@@ -308,7 +308,7 @@ fn bodies(job: &Job, states: &[TaskState]) -> Result<Vec<(SubmitSpec, u32)>, Sub
                 (SubmitBody::Array(array), count)
             }
             SubmitKind::Graph { .. } => {
-                let graph = select_graph(submit, wanted)?;
+                let graph = select_graph(job, submit, wanted)?;
                 let count = u32::try_from(graph.tasks.len()).unwrap_or(u32::MAX);
                 (SubmitBody::Graph(graph), count)
             }
@@ -372,6 +372,7 @@ fn chosen_ranges(submit: &Submit, wanted: impl Fn(Phase) -> bool) -> Vec<(u32, u
 
 /// Chosen tasks of a graph. What they depended on has finished or is chosen too.
 fn select_graph(
+    job: &Job,
     submit: &Submit,
     wanted: impl Fn(Phase) -> bool,
 ) -> Result<GraphSpec, SubmitRefusal> {
@@ -379,6 +380,7 @@ fn select_graph(
         templates,
         template_of,
         graph,
+        ..
     } = &submit.kind
     else {
         return Ok(GraphSpec {
@@ -391,12 +393,18 @@ fn select_graph(
     let mut tasks = Vec::new();
     for index in graph.order().iter().copied().filter(|i| wanted(phase(*i))) {
         let mut deps = Vec::new();
-        for dep in graph.deps(index).iter().copied() {
+        let same = graph.deps(index).iter().copied();
+        let earlier = submit.earlier_deps(index).map(|task| {
+            let slot = job.find(task);
+            (task, slot.and_then(|slot| job.phase(slot)))
+        });
+        let earlier = earlier.map(|(task, phase)| (task, phase.unwrap_or(Phase::Aborted)));
+        for (dep, phase) in same.map(|dep| (id(dep), phase(dep))).chain(earlier) {
             // A dependency that has finished need not run again; one that has not must be chosen, too.
-            if wanted(phase(dep)) {
-                deps.push(id(dep));
-            } else if phase(dep) != Phase::Finished {
-                return Err(SubmitRefusal::DependencyNotChosen(id(index), id(dep)));
+            if wanted(phase) {
+                deps.push(dep);
+            } else if phase != Phase::Finished {
+                return Err(SubmitRefusal::DependencyNotChosen(id(index), dep));
             }
         }
         tasks.push(GraphTask {

@@ -190,14 +190,8 @@ impl Page<'_> {
             info.attempts = attempts(self.state, submit, slot.index);
             info.template = number;
             info.entry = submit.entry(slot.index).map(|entry| entry.to_vec().into());
-            let deps = submit
-                .graph()
-                .map(|graph| graph.deps(slot.index))
-                .unwrap_or_default();
-            info.deps = deps
-                .iter()
-                .filter_map(|index| submit.ids.get(*index))
-                .collect();
+            let deps = submit.deps(slot.index);
+            info.deps = deps.into_iter().map(TaskId::as_u32).collect();
             info.after = submit.after.iter().map(Into::into).collect();
         }
         self.bytes += info.encoded_len();

@@ -126,7 +126,7 @@ pub(super) fn explain(
         return refused(missing_task);
     };
     let graph = submit.graph();
-    let deps = graph.map_or(0, |graph| graph.deps(slot.index).len());
+    let deps = submit.deps(slot.index).len();
     let (awaited, pending) = state.awaited(job, slot);
     let unfinished = graph.map_or(0, |graph| graph.unfinished(slot.index));
     let waiting_dep_count = unfinished.saturating_add(pending);

@@ -335,6 +335,7 @@ fn copy(job: &Job) -> Vec<Copied> {
             templates,
             template_of,
             graph,
+            ..
         } => Copied::Graph(templates.clone(), template_of.clone(), graph.clone()),
     });
     submits.collect()

@@ -1,0 +1,182 @@
+//! Dependencies of a job: within one submit, and on tasks of earlier submits of the same job.
+//!
+//! Those on earlier submits always point back, so that submits are walked in their order. They cost nothing where there
+//! are none.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Job, Submit, SubmitKind, TaskSlot};
+use crate::bug;
+use crate::graph::Graph;
+use crate::id::TaskId;
+use crate::task::Phase;
+
+/// Who waits for tasks of earlier submits.
+#[derive(Clone, Debug, Default)]
+pub(super) struct EarlierDeps {
+    /// What is waited for, then what waits; only of tasks that have not finished.
+    pairs: BTreeSet<(TaskSlot, TaskSlot)>,
+}
+
+impl EarlierDeps {
+    /// Tasks of later submits that wait for a task.
+    fn of(&self, slot: TaskSlot) -> impl Iterator<Item = TaskSlot> + '_ {
+        let first = TaskSlot {
+            submit: 0,
+            index: 0,
+        };
+        let last = TaskSlot {
+            submit: u32::MAX,
+            index: u32::MAX,
+        };
+        let pairs = self.pairs.range((slot, first)..=(slot, last));
+        pairs.map(|(_, waiting)| *waiting)
+    }
+
+    /// The same when it has finished: they do not wait for it any more.
+    fn take(&mut self, slot: TaskSlot) -> Vec<TaskSlot> {
+        let waiting: Vec<TaskSlot> = self.of(slot).collect();
+        for waiting in &waiting {
+            self.pairs.remove(&(slot, *waiting));
+        }
+        waiting
+    }
+}
+
+impl Job {
+    /// Has the tasks of a new submit wait for the tasks of earlier ones that they name.
+    pub(super) fn note_earlier(&mut self, number: u32, submit: &mut Submit) {
+        let SubmitKind::Graph { graph, earlier, .. } = &mut submit.kind else {
+            return;
+        };
+        for (index, task) in earlier {
+            let Some(slot) = self.find(*task) else {
+                bug!("job {} has no task {task} to wait for", self.id);
+                continue;
+            };
+            // What ended otherwise stays in the way: these tasks will never run.
+            if self.phase(slot) != Some(Phase::Finished) {
+                graph.wait_outside(*index);
+                let waiting = TaskSlot {
+                    submit: number,
+                    index: *index,
+                };
+                self.earlier.pairs.insert((slot, waiting));
+            }
+        }
+    }
+
+    /// Tasks of a submit that wait for an earlier one which has ended without success.
+    pub(crate) fn doomed(&self, number: u32) -> Vec<TaskSlot> {
+        let submit = self.submits.get(number as usize);
+        let Some(SubmitKind::Graph { earlier, .. }) = submit.map(|submit| &submit.kind) else {
+            return Vec::new();
+        };
+        let has_failed = |task: TaskId| {
+            let phase = self.find(task).and_then(|slot| self.phase(slot));
+            phase.is_some_and(|phase| phase.is_terminal() && phase != Phase::Finished)
+        };
+        let doomed = earlier.iter().filter(|(_, task)| has_failed(*task));
+        let indices: BTreeSet<u32> = doomed.map(|(index, _)| *index).collect();
+        let slots = indices.into_iter().map(|index| TaskSlot {
+            submit: number,
+            index,
+        });
+        slots.collect()
+    }
+
+    /// Counts finished dependencies again, after phases were restored.
+    pub(super) fn replay_graphs(&mut self) {
+        for submit in &mut self.submits {
+            let SubmitKind::Graph { graph, .. } = &mut submit.kind else {
+                continue;
+            };
+            for (from, to, phase) in submit.tasks.runs(0, submit.tasks.len()) {
+                // Failed ones release nobody: their dependents were aborted, and are stored as
+                // such.
+                if phase == Phase::Finished {
+                    for index in from..to {
+                        graph.finish(index);
+                    }
+                }
+            }
+        }
+        let awaited = self.earlier.pairs.iter().map(|(slot, _)| *slot);
+        let awaited: BTreeSet<TaskSlot> = awaited.collect();
+        for slot in awaited {
+            if self.phase(slot) == Some(Phase::Finished) {
+                self.release_later(slot);
+            }
+        }
+    }
+
+    /// Notes that a dependency finished; returns slots that became free.
+    pub(crate) fn release_dependents(&mut self, slot: TaskSlot) -> Vec<TaskSlot> {
+        let graph = self.graph_mut(slot.submit);
+        let free = graph.map_or_else(Vec::new, |graph| graph.finish(slot.index));
+        let free = free.into_iter().map(|index| TaskSlot { index, ..slot });
+        let mut free: Vec<TaskSlot> = free.collect();
+        free.extend(self.release_later(slot));
+        free
+    }
+
+    /// The same for tasks of later submits.
+    fn release_later(&mut self, slot: TaskSlot) -> Vec<TaskSlot> {
+        let mut waiting = self.earlier.take(slot);
+        waiting.retain(|waiting| {
+            let graph = self.graph_mut(waiting.submit);
+            graph.is_some_and(|graph| graph.finish_outside(waiting.index))
+        });
+        waiting
+    }
+
+    fn graph_mut(&mut self, submit: u32) -> Option<&mut Graph> {
+        match self.submits.get_mut(submit as usize).map(|s| &mut s.kind) {
+            Some(SubmitKind::Graph { graph, .. }) => Some(graph),
+            Some(SubmitKind::Array { .. }) | None => None,
+        }
+    }
+
+    /// Slots of everything that depends on a task.
+    #[must_use]
+    pub fn descendants(&self, slot: TaskSlot) -> Vec<TaskSlot> {
+        self.descendants_of_all(&[slot])
+    }
+
+    /// Slots of everything that depends on one of some tasks, each once.
+    #[must_use]
+    pub fn descendants_of_all(&self, slots: &[TaskSlot]) -> Vec<TaskSlot> {
+        let mut roots = BTreeMap::<u32, Vec<u32>>::new();
+        for slot in slots {
+            roots.entry(slot.submit).or_default().push(slot.index);
+        }
+        let mut found = Vec::new();
+        // Of later submits, which come behind all that lead to them.
+        let mut later = BTreeSet::new();
+        while let Some((submit, roots_here)) = roots.pop_first() {
+            let any = TaskSlot { submit, index: 0 };
+            let graph = self.submit(any).and_then(Submit::graph);
+            let below = graph.map_or_else(Vec::new, |graph| graph.descendants(&roots_here));
+            if !self.earlier.pairs.is_empty() {
+                for index in roots_here.iter().chain(&below) {
+                    for waiting in self.earlier.of(TaskSlot {
+                        submit,
+                        index: *index,
+                    }) {
+                        if later.insert(waiting) {
+                            let roots = roots.entry(waiting.submit).or_default();
+                            roots.push(waiting.index);
+                        }
+                    }
+                }
+            }
+            found.extend(below.into_iter().map(|index| TaskSlot { submit, index }));
+        }
+        if !later.is_empty() {
+            found.extend(later);
+            found.sort_unstable();
+            found.dedup();
+        }
+        found
+    }
+}
