@@ -83,6 +83,7 @@ fn fill(path: &Path) {
             stream_dir: None,
             after: Vec::new(),
             notify: Vec::new(),
+            origin: None,
             body: SubmitBody::Array(ArraySpec {
                 ids: ArrayIds::Given(ids.clone()),
                 entries: None,

@@ -63,6 +63,7 @@ fn run(workers: u32) -> Result<(Duration, Duration)> {
         stream_dir: None,
         after: Vec::new(),
         notify: Vec::new(),
+        origin: None,
         body: SubmitBody::Array(ArraySpec {
             ids: ArrayIds::Given(IdArray::consecutive(0, TASKS).context("no tasks")?),
             entries: None,

@@ -266,6 +266,7 @@ fn submitted(job: JobId, ids: &IdArray) -> ChangeKind {
         stream_dir: None,
         after: Vec::new(),
         notify: Vec::new(),
+        origin: None,
         body: SubmitBody::Array(ArraySpec {
             ids: ArrayIds::Given(ids.clone()),
             entries: None,

@@ -237,6 +237,7 @@ impl Cluster {
             stream_dir: None,
             after: Vec::new(),
             notify: Vec::new(),
+            origin: None,
             body,
         };
         self.jobs += 1;

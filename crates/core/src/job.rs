@@ -9,6 +9,7 @@ mod grown;
 mod index;
 mod jobs;
 mod learned;
+mod origins;
 mod state;
 mod totals;
 
@@ -23,13 +24,15 @@ use crate::notice::{Notice, NoticeState};
 use crate::pace::{Ends, PaceFacts};
 use crate::range::{IdArray, IdRange};
 use crate::task::{Attempt, Phase, TaskEnd, TaskRecord, TaskState, TaskTable};
-use crate::template::{After, ByteText, Entries, NotifyEvent, NotifySpec, TaskTemplate};
+use crate::template::{After, ByteText, Entries, NotifyEvent, NotifySpec, Origin, TaskTemplate};
 use crate::time::Timestamp;
 use earlier::EarlierDeps;
 pub use grown::{Grown, GrownTasks};
 use index::{IdIndex, merge_ranges};
 pub use jobs::Jobs;
 pub use learned::Learned;
+use origins::Origins;
+pub use origins::Repeat;
 pub use state::JobState;
 pub use totals::{JobTotals, PerState, TaskCounts, TaskTotals, Totals};
 
@@ -114,6 +117,8 @@ pub struct Submit {
     pub after: Vec<After>,
     /// Who is told of its end or its first failure.
     pub notify: Vec<NotifySpec>,
+    /// The task of this job that added it, with the last attempt that did.
+    pub origin: Option<Origin>,
     /// Template, entries, dependencies.
     pub kind: SubmitKind,
     /// The highest priority of its tasks.
@@ -247,6 +252,10 @@ pub struct Job {
     pub max_fails: Option<u32>,
     /// Whether more submits may come.
     pub is_open: bool,
+    /// Whether it closes when none of its tasks is left that could add others.
+    pub closes_itself: bool,
+    /// Most tasks that it may ever have; `None` = as many as there are ids.
+    pub tasks_max: Option<u32>,
     /// Latest reason given with a cancel that canceled something.
     pub cancel_reason: Option<Box<str>>,
     /// When it was submitted or opened.
@@ -275,6 +284,7 @@ pub struct Job {
     failed_lowest: BTreeSet<TaskId>,
     index: IdIndex,
     earlier: EarlierDeps,
+    origins: Origins,
 }
 
 impl Job {
@@ -292,6 +302,8 @@ impl Job {
             name,
             max_fails,
             is_open,
+            closes_itself: false,
+            tasks_max: None,
             cancel_reason: None,
             submitted: now,
             idle_since: now,
@@ -308,6 +320,7 @@ impl Job {
             failed_lowest: BTreeSet::new(),
             index: IdIndex::default(),
             earlier: EarlierDeps::default(),
+            origins: Origins::default(),
         }
     }
 
@@ -454,6 +467,9 @@ impl Job {
     fn add_submit(&mut self, mut submit: Submit) -> u32 {
         let number = u32::try_from(self.submits.len()).unwrap_or(u32::MAX);
         self.note_earlier(number, &mut submit);
+        if let Some(origin) = &submit.origin {
+            self.origins.note(number, origin);
+        }
         self.index.insert(number, &submit.ids);
         self.counts.waiting = self.counts.waiting.saturating_add(submit.ids.len());
         // The end of the new tasks is an end of its own. A submit without tasks has none.

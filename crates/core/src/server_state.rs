@@ -26,6 +26,7 @@ mod hold;
 mod input;
 mod learn;
 mod notify;
+mod origin;
 mod portions;
 mod refusal;
 mod reservations;
@@ -450,11 +451,13 @@ impl ServerState {
         if is_new_completed {
             ctx.persist(ChangeKind::JobCompleted(id));
         }
-        // Nobody needs its templates any more, and who waits for it can go on.
-        if is_completed {
-            self.jobs.note_end(id, None);
-            self.drop_templates(id);
+        if !is_completed {
+            self.close_if_over(ctx, id);
+            return;
         }
+        // Nobody needs its templates any more, and who waits for it can go on.
+        self.jobs.note_end(id, None);
+        self.drop_templates(id);
         if is_new_completed && let Some(job) = self.jobs.get_mut(id) {
             job.forget_learned();
         }

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::id::{JobId, TaskId};
+use crate::id::{InstanceId, JobId, TaskId};
 use crate::params::Params;
 use crate::range::IdArray;
 use crate::resource::request::RequestVariants;
@@ -158,8 +158,31 @@ pub enum SubmitTarget {
         /// Failed tasks tolerated before the rest is aborted; `None` = all.
         max_fails: Option<u32>,
     },
+    /// A new job that its own tasks can add tasks to; it closes when none of them is left that could.
+    SelfClosing {
+        /// Name shown to users.
+        name: Box<str>,
+        /// Failed tasks tolerated before the rest is aborted; `None` = all.
+        max_fails: Option<u32>,
+        /// Most tasks that the job may ever have; `None` = as many as there are ids.
+        tasks_max: Option<u32>,
+    },
     /// An open job.
     Attach(JobId),
+}
+
+/// The task that makes a submit for its own job. An attempt that does again what an earlier one did adds nothing: its submits are
+/// recognised by their key, otherwise by their order.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Origin {
+    /// The task, of the job that the submit is for.
+    pub task: TaskId,
+    /// The attempt of it that submits.
+    pub instance: InstanceId,
+    /// A name that the task gave to this submit.
+    pub key: Option<Box<str>>,
+    /// Hash of what is submitted. Two submits with one hash count as equal.
+    pub digest: u64,
 }
 
 /// Another job for which the tasks of a submit wait.
@@ -224,6 +247,8 @@ pub struct SubmitSpec {
     pub after: Vec<After>,
     /// Who is told of its end or its first failure.
     pub notify: Vec<NotifySpec>,
+    /// The task that submits, if the job is its own; `None` = a user, or for another job.
+    pub origin: Option<Origin>,
     /// The tasks.
     pub body: SubmitBody,
 }

@@ -9,7 +9,7 @@ use hq_core::range::IdArray;
 use hq_core::resource::descriptor::{ResourceDescriptor, ResourceItem, ResourceKind};
 use hq_core::resource::request::{Policy, RequestVariants, ResourceRequest};
 use hq_core::task::TaskState;
-use hq_core::template::{CrashLimit, SubmitBody, SubmitSpec, TaskTemplate};
+use hq_core::template::{CrashLimit, SubmitBody, SubmitSpec, SubmitTarget, TaskTemplate};
 use hq_core::worker_config::{BatchSystem, OnServerLost, WorkerConfig};
 use hq_protocol::convert::FromWorker;
 use hq_protocol::{Message as _, client, worker};
@@ -56,7 +56,10 @@ pub fn failure_words(outcome: i64, message: Option<&str>) -> String {
 /// The submit as its message, attached to the job and with the ids that the tasks got.
 pub(crate) fn spec_bytes(job: JobId, spec: &SubmitSpec, ids: &IdArray) -> Vec<u8> {
     let mut message = client::Submit::from(spec);
-    message.target = Some(client::submit::Target::AttachJob(job.as_u32()));
+    // The first submit of a job that closes by itself is where that is kept.
+    if !matches!(spec.target, SubmitTarget::SelfClosing { .. }) {
+        message.target = Some(client::submit::Target::AttachJob(job.as_u32()));
+    }
     if let Some(client::submit::Body::Array(array)) = &mut message.body {
         use client::array_submit::Ids;
         array.ids = Some(match array.ids {

@@ -1,5 +1,7 @@
 //! From changes to rows: what one transaction of the writer does.
 
+mod job;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -175,6 +177,7 @@ impl<'a> Group<'a> {
             | ChangeKind::JobCompleted(_)
             | ChangeKind::JobNotified { .. }
             | ChangeKind::JobResubmitted { .. }
+            | ChangeKind::SubmitRepeated { .. }
             | ChangeKind::JobsForgotten(_) => self.apply_job(change),
         }
     }
@@ -291,8 +294,7 @@ impl<'a> Group<'a> {
                 max_fails,
             } => {
                 self.add_job(at, *job, name, *max_fails, true)?;
-                let data = json!({"job_id": job.as_u32(), "name": name, "max_fails": max_fails});
-                self.event(at, "job-open", Some(*job), None, &data)
+                self.opened(at, *job, name, *max_fails)
             }
             ChangeKind::Submitted { .. } => self.submit(change),
             ChangeKind::JobClosed(job) => {
@@ -334,10 +336,8 @@ impl<'a> Group<'a> {
                 outcome,
             } => self.notified(*key, *event, outcome),
             ChangeKind::JobsForgotten(jobs) => self.forget(jobs),
-            ChangeKind::JobResubmitted { job, new } => {
-                let key = format!("{}{job}", meta::RESUBMITTED);
-                set_number(self.connection, &key, new.as_u32().into())
-            }
+            ChangeKind::JobResubmitted { .. } => self.resubmitted(change),
+            ChangeKind::SubmitRepeated { .. } => self.repeated(change),
             ChangeKind::TaskStarted { .. }
             | ChangeKind::ProblemAcknowledged { .. }
             | ChangeKind::NodesAssigned { .. }
@@ -352,16 +352,6 @@ impl<'a> Group<'a> {
             | ChangeKind::TaskNotified { .. }
             | ChangeKind::Allocation(_) => Ok(()),
         }
-    }
-
-    fn forget(&mut self, jobs: &[JobId]) -> rusqlite::Result<()> {
-        for job in jobs {
-            let sql = "UPDATE job_data SET is_forgotten = 1 WHERE id = ?";
-            self.run(sql, [job.as_u32()])?;
-            // The row of the job stays until compaction; this note would outlive it.
-            meta::remove(self.connection, &format!("{}{job}", meta::RESUBMITTED))?;
-        }
-        Ok(())
     }
 
     /// Notes how much there is of a problem that somebody knows of, or that nobody does any more.
@@ -460,65 +450,6 @@ impl<'a> Group<'a> {
         };
         let data = json!({"queue-id": key.queue.as_u32(), "allocation-id": job});
         self.event(at, kind, None, None, &data)
-    }
-
-    fn add_job(
-        &mut self,
-        at: Timestamp,
-        job: JobId,
-        name: &str,
-        max_fails: Option<u32>,
-        is_open: bool,
-    ) -> rusqlite::Result<()> {
-        self.run(
-            "INSERT OR REPLACE INTO job_data VALUES (?, ?, ?, ?, NULL, ?, NULL, 0)",
-            params![job.as_u32(), name, max_fails, is_open, at.0],
-        )?;
-        // Not the last one that was stored: a large submit is stored behind smaller ones that came later.
-        let last = meta::number(self.connection, "last_job")?;
-        set_number(
-            self.connection,
-            "last_job",
-            last.max(i64::from(job.as_u32())),
-        )
-    }
-
-    fn submit(&mut self, change: &Change) -> rusqlite::Result<()> {
-        let ChangeKind::Submitted {
-            job,
-            is_new,
-            name,
-            max_fails,
-            number,
-            ids,
-            spec,
-        } = &change.kind
-        else {
-            return Ok(());
-        };
-        // Also one that was opened before has its row already.
-        if *is_new {
-            self.add_job(change.at, *job, name, *max_fails, false)?;
-        }
-        let bytes = encode::spec_bytes(*job, spec, ids);
-        self.run(
-            "INSERT OR REPLACE INTO submit_data VALUES (?, ?, ?, ?, ?, ?)",
-            params![
-                job.as_u32(),
-                number,
-                change.at.0,
-                ids.len(),
-                bytes,
-                encode::checksum(&bytes)
-            ],
-        )?;
-        let data = json!({
-            "job": job.as_u32(),
-            "closed_job": is_new,
-            "job_desc": {"name": name, "max_fails": max_fails},
-            "submit_desc": encode::submit_json(spec, ids),
-        });
-        self.event(change.at, "job-created", Some(*job), None, &data)
     }
 
     fn write_starts(&mut self) -> rusqlite::Result<()> {

@@ -63,8 +63,9 @@ pub(crate) fn load(connection: &Connection, uid: &str, now: Now) -> rusqlite::Re
     let last_job = JobId(last_job);
     loaded.state.restore_counters(last_job, last_worker);
     load_jobs(connection, &mut loaded)?;
-    // In this order, which the state asks for: tasks belong to submits and may go on on workers.
+    // In this order, which the state asks for: repeats belong to submits, tasks belong to submits and may go on on workers.
     load_submits(connection, &mut loaded)?;
+    load_repeated(connection, &mut loaded)?;
     load_workers(connection, &mut loaded, now)?;
     // What a task may use is known before it goes on, or is queued.
     load_grown(connection, &mut loaded)?;
@@ -175,6 +176,19 @@ fn load_submits(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Resul
         if restored.is_none() {
             tracing::error!(%job, "a stored submit cannot be read and was left out");
             loaded.dropped_count += 1;
+        }
+    }
+    Ok(())
+}
+
+fn load_repeated(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Result<()> {
+    for (key, instance) in meta::numbers(connection, meta::REPEATED)? {
+        let submit = key.split_once('_');
+        let submit =
+            submit.and_then(|(job, number)| Some((job.parse().ok()?, number.parse().ok()?)));
+        if let (Some((job, number)), Ok(instance)) = (submit, u32::try_from(instance)) {
+            let instance = InstanceId(instance);
+            loaded.state.restore_repeated(JobId(job), number, instance);
         }
     }
     Ok(())

@@ -36,6 +36,17 @@ pub(crate) fn remove(connection: &Connection, key: &str) -> rusqlite::Result<()>
     Ok(())
 }
 
+/// Forgets all keys that begin with this, which ends in `_`.
+pub(crate) fn remove_all(connection: &Connection, prefix: &str) -> rusqlite::Result<()> {
+    // Up to the byte behind `_`: a range of the primary key.
+    connection
+        .prepare_cached(
+            "DELETE FROM meta WHERE key >= ?1 AND key < substr(?1, 1, length(?1) - 1) || '`'",
+        )?
+        .execute([prefix])?;
+    Ok(())
+}
+
 /// What follows this in keys, and the number of each of them.
 pub(crate) fn numbers(
     connection: &Connection,
@@ -52,6 +63,9 @@ pub(crate) fn numbers(
 pub(crate) const ACKNOWLEDGED: &str = "acknowledged_";
 /// Begin of the keys of jobs that were submitted again: as which job.
 pub(crate) const RESUBMITTED: &str = "resubmitted_";
+
+/// Begin of the keys of submits that a later attempt of their task made once more, `<job>_<number>`: which attempt.
+pub(crate) const REPEATED: &str = "repeated_";
 
 /// Key of the table `meta` that is there while a worker drains.
 pub(crate) fn draining_key(worker: WorkerId) -> String {

@@ -105,6 +105,7 @@ pub(crate) fn submitted_with(job: JobId, ids: &IdArray, arg_len: usize) -> Chang
         stream_dir: None,
         after: Vec::new(),
         notify: Vec::new(),
+        origin: None,
         body: SubmitBody::Array(ArraySpec {
             ids: ArrayIds::Given(ids.clone()),
             entries: None,

@@ -409,8 +409,8 @@ fn open_request(spec: &SubmitSpec) -> client::OpenJob {
             name: name.to_string(),
             max_fails: *max_fails,
         },
-        // Nobody can name an open job of a server that does not exist yet.
-        SubmitTarget::Attach(_) => client::OpenJob::default(),
+        // Nobody can name an open job of a server that does not exist yet, or ask for one.
+        SubmitTarget::Attach(_) | SubmitTarget::SelfClosing { .. } => client::OpenJob::default(),
     }
 }
 

@@ -113,6 +113,7 @@ pub(crate) fn build(
         stream_dir: stream_dir(options.stream.as_deref(), context, &mut warnings),
         after,
         notify: Vec::new(),
+        origin: None,
         body: SubmitBody::Array(ArraySpec {
             ids,
             entries,

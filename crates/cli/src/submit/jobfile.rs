@@ -103,6 +103,7 @@ pub(super) fn parse(
         stream_dir,
         after: Vec::new(),
         notify: Vec::new(),
+        origin: None,
         body,
     };
     Ok(PreparedSubmit { spec, warnings })

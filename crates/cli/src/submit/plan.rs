@@ -81,7 +81,9 @@ pub(crate) fn plan(prepared: &PreparedSubmit, context: SubmitContext<'_>) -> Pla
         ..
     } = &prepared.spec;
     let (name, job) = match target {
-        SubmitTarget::NewJob { name, .. } => (Some(name.to_string()), None),
+        SubmitTarget::NewJob { name, .. } | SubmitTarget::SelfClosing { name, .. } => {
+            (Some(name.to_string()), None)
+        }
         SubmitTarget::Attach(job) => (None, Some(job.as_u32())),
     };
     let (task_count, ids, tasks, templates) = match body {

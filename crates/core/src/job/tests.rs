@@ -28,6 +28,7 @@ fn submit(ids: IdArray) -> Submit {
         asked_stream_dir: None,
         after: Vec::new(),
         notify: Vec::new(),
+        origin: None,
         kind: SubmitKind::Array {
             template,
             asked,

@@ -84,7 +84,9 @@ pub fn check_submit(spec: &SubmitSpec) -> Result<(), TooLarge> {
     let shared = spec.submit_dir.len()
         + spec.stream_dir.as_ref().map_or(0, |dir| dir.len())
         + match &spec.target {
-            SubmitTarget::NewJob { name, .. } => name.len(),
+            SubmitTarget::NewJob { name, .. } | SubmitTarget::SelfClosing { name, .. } => {
+                name.len()
+            }
             SubmitTarget::Attach(_) => 0,
         };
     match &spec.body {

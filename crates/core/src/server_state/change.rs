@@ -77,6 +77,15 @@ pub enum ChangeKind {
         /// What was asked.
         spec: Arc<SubmitSpec>,
     },
+    /// A submit of a task was made once more, by a later attempt of it: it is not added a second time.
+    SubmitRepeated {
+        /// Job of the task and of its submit.
+        job: JobId,
+        /// Position of the submit in the job.
+        number: u32,
+        /// The attempt that made it last.
+        instance: InstanceId,
+    },
     /// An open job was closed.
     JobClosed(JobId),
     /// A cancel ended tasks of a job; the tasks follow as [`ChangeKind::TasksDropped`].
@@ -227,6 +236,7 @@ impl ChangeKind {
             | Self::WorkerDraining(_)
             | Self::JobOpened { .. }
             | Self::Submitted { .. }
+            | Self::SubmitRepeated { .. }
             | Self::JobClosed(_)
             | Self::JobCanceled { .. }
             | Self::JobsForgotten(_)

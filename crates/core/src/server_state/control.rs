@@ -21,6 +21,7 @@ impl ServerState {
         // Nothing else would note it: the last task ended while more could come.
         if job.is_completed() {
             job.note_completed();
+            job.forget_learned();
             ctx.persist(ChangeKind::JobCompleted(id));
             self.jobs.note_end(id, None);
             self.drop_templates(id);
@@ -30,6 +31,14 @@ impl ServerState {
             canceled: 0,
             already_finished: 0,
         })
+    }
+
+    /// Closes a job that closes by itself, once none of its tasks is left that could add others.
+    pub(super) fn close_if_over(&mut self, ctx: &mut Ctx<'_>, id: JobId) {
+        let job = self.jobs.get(id);
+        if job.is_some_and(|job| job.closes_itself && job.is_open && job.is_idle()) {
+            self.close_job(ctx, id);
+        }
     }
 
     /// `None` if there is no such job.

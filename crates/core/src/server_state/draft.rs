@@ -134,6 +134,10 @@ pub(super) struct Target {
     pub(super) is_new: bool,
     pub(super) name: Box<str>,
     pub(super) max_fails: Option<u32>,
+    /// Whether it closes by itself.
+    pub(super) closes_itself: bool,
+    /// Most tasks that it may ever have.
+    pub(super) tasks_max: Option<u32>,
 }
 
 /// What the tasks of one submit share besides their template.

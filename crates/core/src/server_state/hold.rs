@@ -35,6 +35,7 @@ impl ServerState {
     }
 
     fn start_submits(&mut self, ctx: &mut Ctx<'_>, id: JobId, submits: u32) {
+        self.supersede_unseen(ctx, id);
         for number in 0..submits {
             self.start_submit(ctx, id, number);
         }

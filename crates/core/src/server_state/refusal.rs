@@ -1,6 +1,6 @@
 //! Why the state refuses a submit.
 
-use crate::id::{JobId, TaskId};
+use crate::id::{InstanceId, JobId, TaskId};
 use crate::job::GraphError;
 use crate::limits::TooLarge;
 use crate::refusal::{Refusal, RefusalKind};
@@ -32,6 +32,29 @@ pub enum SubmitRefusal {
     /// More ids than fit `u32`.
     #[error("the job would have more task ids than 4294967295; use fewer or lower ids")]
     TooManyTasks,
+    /// A job that adds tasks to itself has reached its limit.
+    #[error(
+        "the job may have at most {max} tasks (--max-tasks); it has {known}, and this submit has {new}"
+    )]
+    TasksMax {
+        /// Most tasks that the job may ever have.
+        max: u32,
+        /// Tasks that it has.
+        known: u32,
+        /// Tasks of the submit.
+        new: u32,
+    },
+    /// The task that submits has ended, or another attempt of it runs.
+    #[error(
+        "attempt {2} of task {1}@{0} is over or was replaced, so that it can add no tasks; only the attempt that runs can"
+    )]
+    OriginOver(JobId, TaskId, InstanceId),
+    /// An earlier attempt has submitted something else at this place.
+    #[error(
+        "task {1}@{0} is tried again, and this submit is none of those that its earlier attempts made and this one has not \
+         repeated; say with --once NAME, in every attempt, which submits are the same"
+    )]
+    OriginDiffers(JobId, TaskId),
     /// All job ids are used up.
     #[error("all job ids are used up; start a new server")]
     TooManyJobs,
@@ -78,15 +101,18 @@ impl SubmitRefusal {
     pub const fn kind(&self) -> RefusalKind {
         match self {
             Self::JobNotFound(_) => RefusalKind::NotFound,
-            Self::JobNotOpen(_) | Self::TaskExists(..) | Self::DependencyNotChosen(..) => {
-                RefusalKind::Conflict
-            }
+            Self::JobNotOpen(_)
+            | Self::TaskExists(..)
+            | Self::OriginOver(..)
+            | Self::OriginDiffers(..)
+            | Self::DependencyNotChosen(..) => RefusalKind::Conflict,
             Self::TaskTwice(_)
             | Self::Cycle(_)
             | Self::DependencyUnknown(..)
             | Self::AfterCycle(_)
             | Self::AfterNoTask(..) => RefusalKind::Invalid,
             Self::TooManyTasks
+            | Self::TasksMax { .. }
             | Self::TooManyEarlier
             | Self::TooManyAfter
             | Self::TooManyNotices
@@ -101,12 +127,16 @@ impl SubmitRefusal {
             Self::JobNotFound(job) | Self::JobNotOpen(job) | Self::AfterCycle(job) => {
                 (Some(job), None)
             }
-            Self::TaskExists(task, job) | Self::AfterNoTask(task, job) => (Some(job), Some(task)),
+            Self::TaskExists(task, job)
+            | Self::AfterNoTask(task, job)
+            | Self::OriginOver(job, task, _)
+            | Self::OriginDiffers(job, task) => (Some(job), Some(task)),
             Self::TaskTwice(task)
             | Self::Cycle(task)
             | Self::DependencyUnknown(task, ..)
             | Self::DependencyNotChosen(task, _) => (None, Some(task)),
             Self::TooManyTasks
+            | Self::TasksMax { .. }
             | Self::TooManyEarlier
             | Self::TooManyJobs
             | Self::TooManyAfter
@@ -126,6 +156,9 @@ impl SubmitRefusal {
             | Self::Cycle(_)
             | Self::DependencyUnknown(..)
             | Self::TooManyTasks
+            | Self::TasksMax { .. }
+            | Self::OriginOver(..)
+            | Self::OriginDiffers(..)
             | Self::TooManyEarlier
             | Self::TooManyJobs
             | Self::AfterCycle(_)

@@ -7,11 +7,11 @@ use super::dispatcher::Dispatcher;
 use super::draft::{Prepared, Target};
 use super::{Ctx, ServerState};
 use crate::bug;
-use crate::id::{JobId, TaskId, TaskKey, WorkerId};
+use crate::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
 use crate::job::{Job, TaskSlot};
 use crate::range::IdArray;
 use crate::task::{Attempt, Phase, StoredTask, TaskState};
-use crate::template::SubmitSpec;
+use crate::template::{SubmitSpec, SubmitTarget};
 use crate::time::{Now, Time, Timestamp};
 use crate::worker::{Assigned, Worker};
 use crate::worker_config::{OnServerLost, WorkerConfig};
@@ -121,6 +121,8 @@ impl ServerState {
             is_new: false,
             name: job.name.clone(),
             max_fails: job.max_fails,
+            closes_itself: job.closes_itself,
+            tasks_max: job.tasks_max,
         };
         let bad = |_| RestoreError::BadSubmit(id);
         let prepared = Prepared::accepted(Arc::clone(spec)).map_err(bad)?;
@@ -130,7 +132,24 @@ impl ServerState {
         if let Some(number) = self.jobs.add_submit(id, submit) {
             self.begin_learning(Time(0), id, number);
         }
+        // Only the first submit of such a job says so.
+        if let SubmitTarget::SelfClosing { tasks_max, .. } = spec.target
+            && let Some(job) = self.jobs.get_mut(id)
+        {
+            (job.closes_itself, job.tasks_max) = (true, tasks_max);
+        }
         Ok(())
+    }
+
+    /// A later attempt of the task that made a submit has made it, too; of a submit that is not there nothing is noted.
+    pub fn restore_repeated(&mut self, id: JobId, number: u32, instance: InstanceId) {
+        let Some(job) = self.jobs.get_mut(id) else {
+            return;
+        };
+        let submit = job.submits.get(number as usize);
+        if submit.is_some_and(|submit| submit.origin.is_some()) {
+            job.note_repeated(number, instance);
+        }
     }
 
     /// Gives a task the state it had. One that ran goes on if its worker is expected back; otherwise it
@@ -324,6 +343,8 @@ impl ServerState {
         for id in self.jobs.all().keys().copied().collect::<Vec<_>>() {
             self.learn_again(now.mono, id);
             self.hold_job(ctx, id);
+            // The end of its last task was stored, and what follows from it may not have been.
+            self.close_if_over(ctx, id);
         }
         self.jobs.finish_restore(now.wall);
         self.restore_owed_notices(ctx);

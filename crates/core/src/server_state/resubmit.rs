@@ -256,11 +256,8 @@ impl ServerState {
         ctx: &mut Ctx<'_>,
         specs: Vec<SubmitSpec>,
     ) -> Result<JobId, SubmitRefusal> {
-        // All submits of a job have its name and its limit.
-        let Some((name, max_fails)) = specs.first().and_then(|spec| match &spec.target {
-            SubmitTarget::NewJob { name, max_fails } => Some((name.clone(), *max_fails)),
-            SubmitTarget::Attach(_) => None,
-        }) else {
+        // All submits of a job have its name and its limits.
+        let Some(first) = specs.first().map(|spec| spec.target.clone()) else {
             return Err(SubmitRefusal::TooManyJobs);
         };
         let new = self.jobs.next_id().ok_or(SubmitRefusal::TooManyJobs)?;
@@ -268,17 +265,29 @@ impl ServerState {
             return Err(SubmitRefusal::TooManyNotices);
         }
         // Before there is a job: an earlier release may have accepted what is too large for this one.
-        let prepared = specs.into_iter().map(|spec| {
-            let target = SubmitTarget::Attach(new);
+        let is_self_closing = matches!(first, SubmitTarget::SelfClosing { .. });
+        let prepared = specs.into_iter().enumerate().map(|(number, spec)| {
+            let target = if is_self_closing && number == 0 {
+                first.clone()
+            } else {
+                SubmitTarget::Attach(new)
+            };
             Prepared::new(Box::new(SubmitSpec { target, ..spec }))
         });
         let prepared: Vec<Prepared> = prepared.collect::<Result<_, _>>()?;
-        let new = self.new_open_job(ctx, name, max_fails)?;
+        let new = match first {
+            SubmitTarget::NewJob { name, max_fails } => self.new_open_job(ctx, name, max_fails)?,
+            // Its first submit makes it, and its last task closes it.
+            SubmitTarget::SelfClosing { .. } => new,
+            SubmitTarget::Attach(_) => return Err(SubmitRefusal::JobNotFound(new)),
+        };
         for prepared in prepared {
             // Their tasks were in one job before, so they fit into one.
             self.submit_prepared(ctx, prepared)?;
         }
-        self.close_job(ctx, new);
+        if !is_self_closing {
+            self.close_job(ctx, new);
+        }
         Ok(new)
     }
 }
@@ -317,15 +326,24 @@ fn bodies(job: &Job, states: &[TaskState]) -> Result<Vec<(SubmitSpec, u32)>, Sub
         if count == 0 {
             continue;
         }
+        let (name, max_fails) = (job.name.clone(), job.max_fails);
+        // What added tasks to the old job may add some to the new one.
+        let target = if job.closes_itself {
+            SubmitTarget::SelfClosing {
+                name,
+                max_fails,
+                tasks_max: job.tasks_max,
+            }
+        } else {
+            SubmitTarget::NewJob { name, max_fails }
+        };
         let spec = SubmitSpec {
-            target: SubmitTarget::NewJob {
-                name: job.name.clone(),
-                max_fails: job.max_fails,
-            },
+            target,
             submit_dir: submit.submit_dir.clone(),
             stream_dir: submit.asked_stream_dir.clone(),
             after: Vec::new(),
             notify: submit.notify.clone(),
+            origin: None,
             body,
         };
         specs.push((spec, count));

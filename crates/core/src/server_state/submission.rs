@@ -43,6 +43,13 @@ impl UnderWay {
     }
 }
 
+/// What becomes of a submit at first.
+enum Begun {
+    Draft(Box<Draft>),
+    /// It was made before, by an earlier attempt of the same task.
+    Known(JobId),
+}
+
 /// Requests whose submits are too large for one step.
 #[derive(Clone, Debug, Default)]
 pub(super) struct UnderWays {
@@ -111,7 +118,15 @@ impl ServerState {
             let draft = match under_way.draft.take() {
                 Some(draft) => Ok(draft),
                 None => match under_way.left.submits.pop_front() {
-                    Some(next) => next.and_then(|prepared| self.draft(prepared)),
+                    Some(next) => match next.and_then(|prepared| self.begin(ctx, prepared)) {
+                        Ok(Begun::Draft(draft)) => Ok(draft),
+                        Ok(Begun::Known(job)) => {
+                            left -= 1;
+                            under_way.results.push(Ok(job));
+                            continue;
+                        }
+                        Err(refusal) => Err(refusal),
+                    },
                     None => break,
                 },
             };
@@ -138,6 +153,21 @@ impl ServerState {
         } else {
             // Others have their turn.
             self.under_way.requests.push_back(under_way);
+        }
+    }
+
+    /// Begins with a submit, unless it is there already.
+    fn begin(&mut self, ctx: &mut Ctx<'_>, prepared: Prepared) -> Result<Begun, SubmitRefusal> {
+        match self.repeat(ctx, &prepared.spec) {
+            Ok(None) => self.draft(prepared).map(Begun::Draft),
+            Ok(Some(job)) => {
+                self.dispatcher.discard_refused(prepared);
+                Ok(Begun::Known(job))
+            }
+            Err(refusal) => {
+                self.dispatcher.discard_refused(prepared);
+                Err(refusal)
+            }
         }
     }
 

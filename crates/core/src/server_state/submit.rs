@@ -72,6 +72,15 @@ impl ServerState {
         ctx: &mut Ctx<'_>,
         mut draft: Draft,
     ) -> Result<JobId, SubmitRefusal> {
+        // An earlier attempt may have been heard meanwhile.
+        match self.repeat(ctx, &draft.prepared.spec) {
+            Ok(None) => {}
+            known => {
+                self.dispatcher.discard_refused(draft.prepared);
+                self.dispatcher.discard(draft.templates);
+                return known.map(|_| draft.target.job);
+            }
+        }
         self.note_job(&mut draft);
         draft.rename_some(usize::MAX);
         // Other submits were accepted while the templates of this one were built.
@@ -84,6 +93,7 @@ impl ServerState {
         // Refusals come before anything is stored: a refused submit leaves nothing behind.
         let submit = self.finish(draft, None)?;
         self.check_after(target.job, &submit.after, &submit.ids)?;
+        self.check_tasks_max(&target, submit.ids.len())?;
         let submitted = ChangeKind::Submitted {
             job: target.job,
             is_new: target.is_new,
@@ -209,6 +219,7 @@ impl ServerState {
             asked_stream_dir: spec.stream_dir.clone(),
             after: spec.after.clone(),
             notify: spec.notify.clone(),
+            origin: spec.origin.clone(),
             kind,
             priority_max,
             tasks,
@@ -271,6 +282,23 @@ impl ServerState {
                     is_new: true,
                     name: name.clone(),
                     max_fails: *max_fails,
+                    closes_itself: false,
+                    tasks_max: None,
+                })
+            }
+            SubmitTarget::SelfClosing {
+                name,
+                max_fails,
+                tasks_max,
+            } => {
+                let job = self.jobs.next_id().ok_or(SubmitRefusal::TooManyJobs)?;
+                Ok(Target {
+                    job,
+                    is_new: true,
+                    name: name.clone(),
+                    max_fails: *max_fails,
+                    closes_itself: true,
+                    tasks_max: *tasks_max,
                 })
             }
             SubmitTarget::Attach(id) => {
@@ -286,9 +314,24 @@ impl ServerState {
                     is_new: false,
                     name,
                     max_fails,
+                    closes_itself: job.closes_itself,
+                    tasks_max: job.tasks_max,
                 })
             }
         }
+    }
+
+    /// A job that adds tasks to itself may do so without end.
+    fn check_tasks_max(&self, target: &Target, new: u32) -> Result<(), SubmitRefusal> {
+        let Some(max) = target.tasks_max else {
+            return Ok(());
+        };
+        let job = self.jobs.get(target.job).filter(|_| !target.is_new);
+        let known = job.map_or(0, |job| job.counts().total());
+        if known.checked_add(new).is_some_and(|total| total <= max) {
+            return Ok(());
+        }
+        Err(SubmitRefusal::TasksMax { max, known, new })
     }
 
     fn next_ids(&self, job: JobId, count: u32) -> Result<IdArray, SubmitRefusal> {
@@ -356,7 +399,9 @@ impl ServerState {
         let id = target.job;
         // Only now has the job an id: ids are in the order of the answers.
         if target.is_new {
-            let job = Job::new(id, target.name, target.max_fails, false, ctx.now.wall);
+            let is_open = target.closes_itself;
+            let mut job = Job::new(id, target.name, target.max_fails, is_open, ctx.now.wall);
+            (job.closes_itself, job.tasks_max) = (target.closes_itself, target.tasks_max);
             self.jobs.add(job);
         }
         let Some(number) = self.jobs.add_submit(id, submit) else {
@@ -366,6 +411,8 @@ impl ServerState {
         // Before it is queued, with the request that it then has.
         self.begin_learning(ctx.now.mono, id, number);
         self.start_submit(ctx, id, number);
+        // One without tasks has nobody who could add any.
+        self.close_if_over(ctx, id);
         id
     }
 }

@@ -15,7 +15,7 @@ use crate::server_state::{
     StoredWorker,
 };
 use crate::task::{Attempt, TaskState};
-use crate::template::SubmitSpec;
+use crate::template::{SubmitSpec, SubmitTarget};
 use crate::time::{Now, Timestamp};
 
 #[derive(Clone, Debug)]
@@ -27,6 +27,7 @@ struct StoredJob {
     grown: BTreeMap<TaskId, Vec<(InstanceId, Scale)>>,
     dropped: Vec<(IdArray, TaskState, Timestamp)>,
     notified: Vec<(NoticeKey, NoticeOutcome)>,
+    repeated: Vec<(u32, InstanceId)>,
     resubmitted_as: Option<JobId>,
 }
 
@@ -71,6 +72,7 @@ impl Ledger {
             grown: BTreeMap::new(),
             dropped: Vec::new(),
             notified: Vec::new(),
+            repeated: Vec::new(),
             resubmitted_as: None,
         };
         self.jobs.insert(id, job);
@@ -86,6 +88,11 @@ impl Ledger {
             ChangeKind::JobResubmitted { job, new } => {
                 self.job(*job, |job| job.resubmitted_as = Some(*new));
             }
+            ChangeKind::SubmitRepeated {
+                job,
+                number,
+                instance,
+            } => self.job(*job, |job| job.repeated.push((*number, *instance))),
             ChangeKind::JobsForgotten(jobs) => self.jobs.retain(|id, _| !jobs.contains(id)),
             ChangeKind::JobClosed(job) => self.job(*job, |job| job.record.is_open = false),
             ChangeKind::JobCompleted(job) => {
@@ -187,7 +194,8 @@ impl Ledger {
         } = &change.kind
         {
             if *is_new {
-                self.add_job(record(*job, name, *max_fails, false, change.at));
+                let is_open = matches!(spec.target, SubmitTarget::SelfClosing { .. });
+                self.add_job(record(*job, name, *max_fails, is_open, change.at));
             }
             let submit = (ids.clone(), Arc::clone(spec));
             self.job(*job, |job| job.submits.push(submit));
@@ -327,6 +335,9 @@ impl Disk for Ledger {
             for (ids, spec) in &job.submits {
                 let restored = state.restore_submit(*id, ids.clone(), spec);
                 restored.expect("what was accepted is valid");
+            }
+            for (number, instance) in &job.repeated {
+                state.restore_repeated(*id, *number, *instance);
             }
         }
         self.restore_workers(&mut state, now);

@@ -5,10 +5,10 @@
 
 use std::sync::Arc;
 
-use hq_core::id::{JobId, TaskId};
+use hq_core::id::{InstanceId, JobId, TaskId};
 use hq_core::template::{
     After, ArrayIds, ArraySpec, Entries, GraphSpec, GraphTask, NotifyEvent, NotifySpec,
-    NotifyTarget, StdioSpec, SubmitBody, SubmitSpec, SubmitTarget, TaskTemplate,
+    NotifyTarget, Origin, StdioSpec, SubmitBody, SubmitSpec, SubmitTarget, TaskTemplate,
 };
 
 use super::{
@@ -30,6 +30,9 @@ const NOTIFY_MAX: usize = 64;
 /// Longest command or address of one.
 const NOTIFY_LEN_MAX: usize = 4_096;
 
+/// Longest name that a task gives to a submit.
+const ORIGIN_KEY_MAX: usize = 256;
+
 /// Most templates of one graph submit.
 const GRAPH_TEMPLATES_MAX: usize = 1 << 22;
 
@@ -48,12 +51,19 @@ impl TryFrom<client::Submit> for SubmitSpec {
             Body::Array(array) => SubmitBody::Array(array.try_into().within("array")?),
             Body::Graph(graph) => SubmitBody::Graph(graph.try_into().within("graph")?),
         };
+        let target = required(message.target, "target")?.try_into()?;
+        let origin: Option<Origin> = message.origin.map(TryInto::try_into).transpose()?;
+        if origin.is_some() && !matches!(target, SubmitTarget::Attach(_)) {
+            let expected = "a submit for the job of its task";
+            return Err(ConvertError::invalid("origin", expected, "a new job"));
+        }
         let spec = Self {
-            target: required(message.target, "target")?.try_into()?,
+            target,
             submit_dir: absolute_path("submit_dir", &message.submit_dir)?,
             stream_dir: stream_dir.transpose()?,
             after: message.after.into_iter().map(Into::into).collect(),
             notify: each("notify", message.notify)?,
+            origin,
             body,
         };
         check_streams(&spec)?;
@@ -85,10 +95,39 @@ impl From<&SubmitSpec> for client::Submit {
             stream_dir: spec.stream_dir.as_ref().map(|dir| dir.to_vec().into()),
             after: spec.after.iter().map(Into::into).collect(),
             notify: spec.notify.iter().map(Into::into).collect(),
+            origin: spec.origin.as_ref().map(Into::into),
             body: Some(match &spec.body {
                 SubmitBody::Array(array) => Body::Array(array.into()),
                 SubmitBody::Graph(graph) => Body::Graph(graph.into()),
             }),
+        }
+    }
+}
+
+impl TryFrom<client::Origin> for Origin {
+    type Error = ConvertError;
+
+    fn try_from(message: client::Origin) -> Result<Self, ConvertError> {
+        let key = message.key.map(|key| {
+            at_most("origin.key", key.len(), ORIGIN_KEY_MAX)?;
+            text("origin.key", key)
+        });
+        Ok(Self {
+            task: TaskId(message.task),
+            instance: InstanceId(message.instance),
+            key: key.transpose()?,
+            digest: message.digest,
+        })
+    }
+}
+
+impl From<&Origin> for client::Origin {
+    fn from(origin: &Origin) -> Self {
+        Self {
+            task: origin.task.as_u32(),
+            instance: origin.instance.as_u32(),
+            key: origin.key.as_deref().map(str::to_owned),
+            digest: origin.digest,
         }
     }
 }
@@ -182,6 +221,14 @@ impl TryFrom<client::submit::Target> for SubmitTarget {
                 name: text("new_job.name", name)?,
                 max_fails,
             }),
+            Target::SelfClosingJob(client::SelfClosingJob { job, tasks_max }) => {
+                let client::NewJob { name, max_fails } = required(job, "self_closing_job.job")?;
+                Ok(Self::SelfClosing {
+                    name: text("self_closing_job.job.name", name)?,
+                    max_fails,
+                    tasks_max,
+                })
+            }
             Target::AttachJob(job) => Ok(Self::Attach(JobId(job))),
         }
     }
@@ -193,6 +240,17 @@ impl From<&SubmitTarget> for client::submit::Target {
             SubmitTarget::NewJob { name, max_fails } => Self::NewJob(client::NewJob {
                 name: name.to_string(),
                 max_fails: *max_fails,
+            }),
+            SubmitTarget::SelfClosing {
+                name,
+                max_fails,
+                tasks_max,
+            } => Self::SelfClosingJob(client::SelfClosingJob {
+                job: Some(client::NewJob {
+                    name: name.to_string(),
+                    max_fails: *max_fails,
+                }),
+                tasks_max: *tasks_max,
             }),
             SubmitTarget::Attach(job) => Self::AttachJob(job.as_u32()),
         }

@@ -193,6 +193,8 @@ impl Page<'_> {
             let deps = submit.deps(slot.index);
             info.deps = deps.into_iter().map(TaskId::as_u32).collect();
             info.after = submit.after.iter().map(Into::into).collect();
+            let origin = submit.origin.as_ref();
+            info.submitted_by = origin.map(|origin| origin.task.as_u32());
         }
         self.bytes += info.encoded_len();
         self.reply.tasks.push(info);

@@ -103,6 +103,7 @@ impl Joined {
             stream_dir: None,
             after: Vec::new(),
             notify: Vec::new(),
+            origin: None,
             body: SubmitBody::Array(ArraySpec {
                 ids: ArrayIds::Given(ids),
                 entries: Some(entries),

@@ -192,6 +192,7 @@ fn graph_spec(question: Question, blob: &Bytes) -> CliResult<SubmitSpec> {
         stream_dir: None,
         after: Vec::new(),
         notify: Vec::new(),
+        origin: None,
         body: SubmitBody::Graph(graph),
     })
 }

@@ -28,6 +28,7 @@ impl World {
             stream_dir: None,
             after: self.random_after(),
             notify: self.random_notify(),
+            origin: None,
             body,
         };
         self.request(Command::Submit(Box::new(spec)));

@@ -44,6 +44,7 @@ fn submit() -> client::Submit {
         stream_dir: None,
         after: Vec::new(),
         notify: Vec::new(),
+        origin: None,
         body: SubmitBody::Array(ArraySpec {
             ids: ArrayIds::Next(2),
             entries: None,

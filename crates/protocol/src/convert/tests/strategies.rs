@@ -20,7 +20,7 @@ use hq_core::sizing::{FirstMemory, LearnSpec};
 use hq_core::task::TaskState;
 use hq_core::template::{
     After, ArrayIds, ArraySpec, ByteText, CrashLimit, Entries, GraphSpec, GraphTask, NotifyEvent,
-    NotifySpec, NotifyTarget, PinMode, StdioSpec, SubmitBody, SubmitSpec, SubmitTarget,
+    NotifySpec, NotifyTarget, Origin, PinMode, StdioSpec, SubmitBody, SubmitSpec, SubmitTarget,
     TaskTemplate,
 };
 use hq_core::worker_config::{Allocation, BatchSystem, HEARTBEAT_MIN, OnServerLost, WorkerConfig};
@@ -228,6 +228,13 @@ pub(super) fn submit() -> impl Strategy<Value = SubmitSpec> {
     let target = prop_oneof![
         (text(), option::of(any::<u32>()))
             .prop_map(|(name, max_fails)| SubmitTarget::NewJob { name, max_fails }),
+        (text(), option::of(any::<u32>()), option::of(any::<u32>())).prop_map(
+            |(name, max_fails, tasks_max)| SubmitTarget::SelfClosing {
+                name,
+                max_fails,
+                tasks_max,
+            }
+        ),
         any::<u32>().prop_map(|job| SubmitTarget::Attach(JobId(job))),
     ];
     let body = prop_oneof![
@@ -255,9 +262,23 @@ pub(super) fn submit() -> impl Strategy<Value = SubmitSpec> {
             },
         }
     });
-    let lists = (vec(after, 0..3), vec(notify, 0..3));
+    let origin = (
+        any::<u32>(),
+        any::<u32>(),
+        option::of("[a-z]{0,9}"),
+        any::<u64>(),
+    );
+    let origin = origin.prop_map(|(task, instance, key, digest)| Origin {
+        task: TaskId(task),
+        instance: InstanceId(instance),
+        key: key.map(Into::into),
+        digest,
+    });
+    let lists = (vec(after, 0..3), vec(notify, 0..3), option::of(origin));
     (target, absolute_path(), path(), lists, body).prop_map(
-        |(target, submit_dir, stream_dir, (after, notify), body)| SubmitSpec {
+        |(target, submit_dir, stream_dir, (after, notify, origin), body)| SubmitSpec {
+            // Only an open job can be that of a task.
+            origin: origin.filter(|_| matches!(target, SubmitTarget::Attach(_))),
             target,
             submit_dir,
             stream_dir: Some(stream_dir),

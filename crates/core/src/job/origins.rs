@@ -1,0 +1,128 @@
+//! Submits that tasks of a job made for it, so that another attempt of such a task adds nothing twice.
+//!
+//! A submit is recognised by the key that the task gave it. Without a key it is recognised by its content, among those that
+//! earlier attempts made and this one has not made yet. If some are left and none is the same, nobody can tell whether it is
+//! new or an old one that turned out differently: it is refused, so that nothing is lost or done twice in silence.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Job, TaskSlot};
+use crate::bug;
+use crate::id::{InstanceId, TaskId};
+use crate::task::{Phase, TaskRecord};
+use crate::template::Origin;
+
+/// What a submit of a task is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Repeat {
+    /// A new one.
+    New,
+    /// The same as this submit of the job.
+    Of(u32),
+    /// None of those that earlier attempts made, of which some are left.
+    Differs,
+}
+
+/// Submits of all tasks of a job.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Origins {
+    by_task: BTreeMap<TaskId, MadeBy>,
+}
+
+/// Submits of one task.
+#[derive(Clone, Debug, Default)]
+struct MadeBy {
+    /// Those without a key, in order.
+    numbers: Vec<u32>,
+    by_key: BTreeMap<Box<str>, u32>,
+    /// The attempt for which `left` is known.
+    instance: Option<InstanceId>,
+    /// Submits without a key that only other attempts have made.
+    left: BTreeSet<u32>,
+}
+
+impl Origins {
+    /// Notes a new submit.
+    pub(super) fn note(&mut self, number: u32, origin: &Origin) {
+        let made = self.by_task.entry(origin.task).or_default();
+        match &origin.key {
+            Some(key) => {
+                made.by_key.insert(key.clone(), number);
+            }
+            None => {
+                made.numbers.push(number);
+                if made.instance != Some(origin.instance) {
+                    made.left.insert(number);
+                }
+            }
+        }
+    }
+}
+
+impl Job {
+    /// Whether a task makes a submit that it has made before.
+    pub(crate) fn repeat_of(&mut self, origin: &Origin) -> Repeat {
+        let Some(made) = self.origins.by_task.get_mut(&origin.task) else {
+            return Repeat::New;
+        };
+        if let Some(key) = &origin.key {
+            let known = made.by_key.get(key);
+            return known.map_or(Repeat::New, |number| Repeat::Of(*number));
+        }
+        let origin_of = |number: &u32| self.submits.get(*number as usize)?.origin.as_ref();
+        // The first submit of an attempt; for those behind it nothing is searched.
+        if made.instance != Some(origin.instance) {
+            let by_others = made.numbers.iter().filter(|number| {
+                origin_of(number).is_some_and(|other| other.instance != origin.instance)
+            });
+            made.left = by_others.copied().collect();
+            made.instance = Some(origin.instance);
+        }
+        let same = made
+            .left
+            .iter()
+            .find(|number| origin_of(number).is_some_and(|other| other.digest == origin.digest));
+        match same {
+            Some(number) => Repeat::Of(*number),
+            None if made.left.is_empty() => Repeat::New,
+            None => Repeat::Differs,
+        }
+    }
+
+    /// Waiting tasks whose next attempt has the number of one that has submitted something.
+    pub(crate) fn unseen_origins(&self) -> Vec<TaskSlot> {
+        let origins = self
+            .submits
+            .iter()
+            .filter_map(|submit| submit.origin.as_ref());
+        let slots: BTreeSet<TaskSlot> = origins
+            .filter_map(|origin| {
+                let slot = self.find(origin.task)?;
+                let next = self
+                    .record(slot)
+                    .map_or(InstanceId(0), TaskRecord::instance);
+                let is_unseen = self.phase(slot) == Some(Phase::Waiting) && next == origin.instance;
+                is_unseen.then_some(slot)
+            })
+            .collect();
+        slots.into_iter().collect()
+    }
+
+    /// Another attempt of the task that made a submit has made it, too.
+    pub(crate) fn note_repeated(&mut self, number: u32, instance: InstanceId) {
+        let submit = self.submits.get_mut(number as usize);
+        let Some(origin) = submit.and_then(|submit| submit.origin.as_mut()) else {
+            bug!(
+                "submit {number} of job {} is repeated, but no task made it",
+                self.id
+            );
+            return;
+        };
+        origin.instance = instance;
+        if let Some(made) = self.origins.by_task.get_mut(&origin.task)
+            && made.instance == Some(instance)
+        {
+            made.left.remove(&number);
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! Submits that tasks make for their own job: only the attempt that runs can, and what an earlier one has made is there.
+
+use super::{ChangeKind, Ctx, ServerState, SubmitRefusal};
+use crate::id::{InstanceId, JobId};
+use crate::job::{Job, Repeat};
+use crate::task::TaskRecord;
+use crate::template::{Origin, SubmitSpec, SubmitTarget};
+
+impl ServerState {
+    /// The job of a submit that was made before, by an earlier attempt of the same task or under the same key.
+    ///
+    /// # Errors
+    ///
+    /// The task cannot add anything any more, or it is not clear whether the submit is a new one.
+    pub(super) fn repeat(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        spec: &SubmitSpec,
+    ) -> Result<Option<JobId>, SubmitRefusal> {
+        let (Some(origin), SubmitTarget::Attach(id)) = (&spec.origin, &spec.target) else {
+            return Ok(None);
+        };
+        let Some(job) = self.jobs.get_mut(*id) else {
+            return Err(SubmitRefusal::JobNotFound(*id));
+        };
+        if !is_current(job, origin) {
+            return Err(SubmitRefusal::OriginOver(*id, origin.task, origin.instance));
+        }
+        match job.repeat_of(origin) {
+            Repeat::New => Ok(None),
+            Repeat::Differs => Err(SubmitRefusal::OriginDiffers(*id, origin.task)),
+            Repeat::Of(number) => {
+                job.note_repeated(number, origin.instance);
+                let repeated = ChangeKind::SubmitRepeated {
+                    job: *id,
+                    number,
+                    instance: origin.instance,
+                };
+                ctx.persist(repeated);
+                Ok(Some(*id))
+            }
+        }
+    }
+
+    /// After a restart: a task that has submitted has run, also if its start was not stored and its worker does not have it. Its
+    /// next attempt must not be taken for that one, whose submits it repeats.
+    pub(super) fn supersede_unseen(&mut self, ctx: &mut Ctx<'_>, id: JobId) {
+        let slots = self.jobs.get(id).map_or_else(Vec::new, Job::unseen_origins);
+        for slot in slots {
+            let record = self.jobs.get_mut(id).and_then(|job| job.touch(slot));
+            if let Some(record) = record {
+                record.supersede();
+            }
+            self.note_requeued(ctx, id, slot, None);
+        }
+    }
+}
+
+/// Whether an attempt is the last one of its task, and may still run. It may be heard before the report of its start, and after a
+/// restart of the server before its worker is back.
+fn is_current(job: &Job, origin: &Origin) -> bool {
+    let Some(slot) = job.find(origin.task) else {
+        return false;
+    };
+    let instance = job.record(slot).map_or(InstanceId(0), TaskRecord::instance);
+    let phase = job.phase(slot);
+    phase.is_some_and(|phase| !phase.is_terminal()) && instance == origin.instance
+}

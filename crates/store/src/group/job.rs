@@ -1,0 +1,122 @@
+//! Rows of jobs: made, submitted to, forgotten.
+
+use hq_core::id::JobId;
+use hq_core::server_state::{Change, ChangeKind};
+use hq_core::template::SubmitTarget;
+use hq_core::time::Timestamp;
+use rusqlite::params;
+use serde_json::json;
+
+use super::Group;
+use crate::encode;
+use crate::meta::{self, set_number};
+
+impl Group<'_> {
+    pub(super) fn forget(&mut self, jobs: &[JobId]) -> rusqlite::Result<()> {
+        for job in jobs {
+            let sql = "UPDATE job_data SET is_forgotten = 1 WHERE id = ?";
+            self.run(sql, [job.as_u32()])?;
+            // The row of the job stays until compaction; this note would outlive it.
+            meta::remove(self.connection, &format!("{}{job}", meta::RESUBMITTED))?;
+            meta::remove_all(self.connection, &format!("{}{job}_", meta::REPEATED))?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn add_job(
+        &mut self,
+        at: Timestamp,
+        job: JobId,
+        name: &str,
+        max_fails: Option<u32>,
+        is_open: bool,
+    ) -> rusqlite::Result<()> {
+        self.run(
+            "INSERT OR REPLACE INTO job_data VALUES (?, ?, ?, ?, NULL, ?, NULL, 0)",
+            params![job.as_u32(), name, max_fails, is_open, at.0],
+        )?;
+        // Not the last one that was stored: a large submit is stored behind smaller ones that came later.
+        let last = meta::number(self.connection, "last_job")?;
+        set_number(
+            self.connection,
+            "last_job",
+            last.max(i64::from(job.as_u32())),
+        )
+    }
+
+    pub(super) fn resubmitted(&self, change: &Change) -> rusqlite::Result<()> {
+        let ChangeKind::JobResubmitted { job, new } = &change.kind else {
+            return Ok(());
+        };
+        let key = format!("{}{job}", meta::RESUBMITTED);
+        set_number(self.connection, &key, new.as_u32().into())
+    }
+
+    /// Which attempt of its task has made a submit last.
+    pub(super) fn repeated(&self, change: &Change) -> rusqlite::Result<()> {
+        let ChangeKind::SubmitRepeated {
+            job,
+            number,
+            instance,
+        } = &change.kind
+        else {
+            return Ok(());
+        };
+        let key = format!("{}{job}_{number}", meta::REPEATED);
+        set_number(self.connection, &key, instance.as_u32().into())
+    }
+
+    pub(super) fn opened(
+        &mut self,
+        at: Timestamp,
+        job: JobId,
+        name: &str,
+        max_fails: Option<u32>,
+    ) -> rusqlite::Result<()> {
+        let data = json!({"job_id": job.as_u32(), "name": name, "max_fails": max_fails});
+        self.event(at, "job-open", Some(job), None, &data)
+    }
+
+    pub(super) fn submit(&mut self, change: &Change) -> rusqlite::Result<()> {
+        let ChangeKind::Submitted {
+            job,
+            is_new,
+            name,
+            max_fails,
+            number,
+            ids,
+            spec,
+        } = &change.kind
+        else {
+            return Ok(());
+        };
+        // Also one that was opened before has its row already.
+        let stays_open = matches!(spec.target, SubmitTarget::SelfClosing { .. });
+        if *is_new {
+            self.add_job(change.at, *job, name, *max_fails, stays_open)?;
+        }
+        // To those who read events it is a job that is opened, and a submit for it.
+        if *is_new && stays_open {
+            self.opened(change.at, *job, name, *max_fails)?;
+        }
+        let bytes = encode::spec_bytes(*job, spec, ids);
+        self.run(
+            "INSERT OR REPLACE INTO submit_data VALUES (?, ?, ?, ?, ?, ?)",
+            params![
+                job.as_u32(),
+                number,
+                change.at.0,
+                ids.len(),
+                bytes,
+                encode::checksum(&bytes)
+            ],
+        )?;
+        let data = json!({
+            "job": job.as_u32(),
+            "closed_job": *is_new && !stays_open,
+            "job_desc": {"name": name, "max_fails": max_fails},
+            "submit_desc": encode::submit_json(spec, ids),
+        });
+        self.event(change.at, "job-created", Some(*job), None, &data)
+    }
+}
