@@ -34,6 +34,7 @@ mod notify;
 mod options;
 mod ordinary_user;
 mod output_modes;
+mod own_tasks;
 mod owners;
 mod parameters;
 mod queues;

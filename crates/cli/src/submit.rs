@@ -8,6 +8,7 @@ use std::path::Path;
 use hq_core::template::SubmitSpec;
 use hq_protocol::limits::REQUEST_MAX;
 
+use crate::args::submit::Destination;
 use crate::error::{CliError, CliResult};
 
 pub(crate) mod build;
@@ -16,6 +17,7 @@ pub(crate) mod entries;
 pub(crate) mod exact_json;
 pub(crate) mod jobfile;
 mod learn;
+pub(crate) mod origin;
 pub(crate) mod params;
 pub(crate) mod placeholder;
 pub(crate) mod plan;
@@ -84,7 +86,13 @@ pub(crate) fn check_job_file(content: &str) -> CliResult<()> {
         server_uid: None,
         output_dir: None,
     };
-    jobfile::parse(Path::new("job.toml"), content, None, context).map(|_| ())
+    jobfile::parse(
+        Path::new("job.toml"),
+        content,
+        Destination::default(),
+        context,
+    )
+    .map(|_| ())
 }
 
 #[cfg(test)]

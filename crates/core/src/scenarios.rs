@@ -13,6 +13,7 @@ mod gangs;
 mod growth;
 mod jobs;
 mod learning;
+mod own_tasks;
 mod params;
 mod patience;
 mod placing;

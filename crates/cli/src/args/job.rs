@@ -9,7 +9,7 @@ use hq_core::range::IdArray;
 use hq_protocol::client;
 
 use super::deferred::Deferred;
-use super::submit::{FollowArgs, NotifyArgs, SubmitArgs};
+use super::submit::{FollowArgs, NotifyArgs, OwnTasksArgs, SubmitArgs};
 use super::task::TaskStateArg;
 use crate::parse::array::parse_id_array;
 use crate::parse::selector::{
@@ -271,6 +271,9 @@ pub(crate) struct SubmitFileArgs {
     /// Add the tasks to this open job [default: make a new job]
     #[arg(long, value_name = "ID")]
     pub(crate) job: Option<u32>,
+
+    #[command(flatten)]
+    pub(crate) own: OwnTasksArgs,
 
     /// Show what would be submitted, and submit nothing; works without a server, too
     #[arg(long, conflicts_with_all = ["wait", "progress"])]

@@ -274,6 +274,47 @@ impl NotifyArgs {
     }
 }
 
+/// Jobs that get tasks from their own tasks.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct OwnTasksArgs {
+    /// Let the tasks of the new job add tasks to it with `--job $HQ_JOB_ID`; it closes by itself when all have ended
+    #[arg(long, conflicts_with = "job")]
+    pub(crate) open: bool,
+
+    /// With --open: most tasks that the job may ever have [default: no limit]
+    #[arg(long, value_name = "COUNT", requires = "open")]
+    pub(crate) max_tasks: Option<u32>,
+
+    /// In a task, for its own job: submit only if no attempt of the task has submitted under this name
+    ///
+    /// Without it a task that is tried again may make the same submits in the same order: what an earlier attempt has
+    /// submitted is not submitted a second time.
+    #[arg(long, value_name = "NAME", requires = "job")]
+    pub(crate) once: Option<String>,
+}
+
+/// Where the tasks of a submit go.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Destination {
+    /// An open job.
+    pub(crate) attach: Option<u32>,
+    /// Otherwise a new one, which its own tasks can add tasks to.
+    pub(crate) is_open: bool,
+    /// Most tasks of that.
+    pub(crate) tasks_max: Option<u32>,
+}
+
+impl OwnTasksArgs {
+    /// With the option --job.
+    pub(crate) const fn place(&self, job: Option<u32>) -> Destination {
+        Destination {
+            attach: job,
+            is_open: self.open,
+            tasks_max: self.max_tasks,
+        }
+    }
+}
+
 /// Whether a command stays until its jobs have ended.
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct FollowArgs {
@@ -317,6 +358,9 @@ pub(crate) struct SubmitArgs {
     /// Add the tasks to this open job [default: make a new job]
     #[arg(long, value_name = "ID")]
     pub(crate) job: Option<u32>,
+
+    #[command(flatten)]
+    pub(crate) own: OwnTasksArgs,
 
     /// Start no task before this job has ended; may be repeated
     ///

@@ -30,6 +30,7 @@ use super::Context;
 use super::submit::{current_dir, dry_run, read_stdin};
 use super::worker::start::split_off_keeper;
 use crate::args::run::RunArgs;
+use crate::args::submit::Destination;
 use crate::client::{Client, WatchOptions};
 use crate::error::{CliError, CliResult, exit};
 use crate::parse::selector::Selector;
@@ -137,7 +138,7 @@ fn prepare(
         output_dir: Some(output_dir),
     };
     if let Some(path) = job_file(&args.command) {
-        return jobfile::load(path, None, place);
+        return jobfile::load(path, Destination::default(), place);
     }
     directives::find(args.directives, &args.command, stdin.as_deref())?
         .apply(&mut args.tasks, &mut args.command);
@@ -145,7 +146,7 @@ fn prepare(
         options: args.tasks,
         command: args.command,
         stdin,
-        attach: None,
+        destination: Destination::default(),
         after: Vec::new(),
         default_ids: None,
     };

@@ -21,7 +21,7 @@ use crate::error::{CliError, CliResult};
 use crate::output::console::error_line;
 use crate::parse::selector::one_job;
 use crate::submit::build::{SubmitRequest, build};
-use crate::submit::{PreparedSubmit, SubmitContext, directives, jobfile, read_all};
+use crate::submit::{PreparedSubmit, SubmitContext, directives, jobfile, origin, read_all};
 
 /// Submits a command.
 pub(super) async fn submit(args: SubmitArgs, context: &mut Context) -> CliResult<()> {
@@ -86,13 +86,16 @@ async fn submit_through(
 
 /// Reads directives and files, checks everything that can be checked here.
 async fn prepare(
-    args: SubmitArgs,
+    mut args: SubmitArgs,
     stdin: Option<Vec<u8>>,
     client: &mut Client,
 ) -> CliResult<PreparedSubmit> {
     let conditions = after::resolve(&args, client).await?;
     let server_uid = client.server_uid().map(str::to_owned);
-    prepare_with(args, stdin, conditions, server_uid.as_deref())
+    let once = args.own.once.take();
+    let mut prepared = prepare_with(args, stdin, conditions, server_uid.as_deref())?;
+    origin::add(&mut prepared.spec, server_uid.as_deref(), once.as_deref())?;
+    Ok(prepared)
 }
 
 /// The same without a server: what to wait for, and the ids that follow from it, are known.
@@ -109,7 +112,7 @@ fn prepare_with(
         options: args.tasks,
         command: args.command,
         stdin,
-        attach: args.job,
+        destination: args.own.place(args.job),
         after,
         default_ids,
     };
@@ -137,8 +140,10 @@ pub(super) async fn submit_file(args: SubmitFileArgs, context: &mut Context) -> 
         server_uid: server_uid.as_deref(),
         output_dir: None,
     };
-    let mut prepared = jobfile::load(&args.path, args.job, place)?;
+    let mut prepared = jobfile::load(&args.path, args.own.place(args.job), place)?;
     prepared.spec.notify = args.notify.specs();
+    let once = args.own.once.as_deref();
+    origin::add(&mut prepared.spec, client.server_uid(), once)?;
     let job = send(&prepared, &mut client, context).await?;
     tell_obstacle(&mut client, job, &prepared, context).await?;
     follow::stay(&mut client, one_job(job)?, args.follow, context, None).await

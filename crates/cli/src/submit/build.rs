@@ -23,7 +23,7 @@ use super::learn;
 use super::params::{self, fill_name, tells_apart, without};
 use super::placeholder::{self, PathRole};
 use super::{PreparedSubmit, SubmitContext, default_output};
-use crate::args::submit::TaskOptions;
+use crate::args::submit::{Destination, TaskOptions};
 use crate::error::{CliError, CliResult};
 use crate::parse::retry::RetryOn;
 use crate::parse::value::{EnvPair, StdioArg, into_bytes};
@@ -43,8 +43,8 @@ pub(crate) struct SubmitRequest {
     pub(crate) command: Vec<OsString>,
     /// What every task reads from standard input.
     pub(crate) stdin: Option<Vec<u8>>,
-    /// Open job to add to.
-    pub(crate) attach: Option<u32>,
+    /// Job to add to, or to make.
+    pub(crate) destination: Destination,
     /// Jobs to wait for.
     pub(crate) after: Vec<After>,
     /// Ids, if the options name none.
@@ -60,7 +60,7 @@ pub(crate) fn build(
         options,
         command,
         stdin,
-        attach,
+        destination,
         after,
         default_ids,
     } = request;
@@ -70,7 +70,7 @@ pub(crate) fn build(
     let grow = (options.retry_grow, options.retries);
     let grow = build_grow(grow, &requests, options.time_limit)?;
     let params = params::build(&options.param)?;
-    let target = build_target(&options, &command, attach, params.as_deref())?;
+    let target = build_target(&options, &command, destination, params.as_deref())?;
     let (ids, entries) = build_ids(&options, default_ids, params.as_deref())?;
     let count = match &ids {
         ArrayIds::Given(ids) => ids.len(),
@@ -244,19 +244,16 @@ fn build_requests(
 fn build_target(
     options: &TaskOptions,
     command: &[OsString],
-    attach: Option<u32>,
+    destination: Destination,
     params: Option<&Params>,
 ) -> CliResult<SubmitTarget> {
-    let Some(job) = attach else {
+    let Some(job) = destination.attach else {
         let name = options
             .name
             .clone()
             .unwrap_or_else(|| default_name(command));
         let name = params.map_or_else(|| name.clone(), |params| fill_name(&name, params));
-        return Ok(SubmitTarget::NewJob {
-            name: name.into(),
-            max_fails: options.max_fails,
-        });
+        return Ok(new_job(name.into(), options.max_fails, destination));
     };
     for (option, is_given) in [
         ("--name", options.name.is_some()),
@@ -269,6 +266,23 @@ fn build_target(
         }
     }
     Ok(SubmitTarget::Attach(JobId(job)))
+}
+
+/// A job that does not exist yet.
+pub(crate) fn new_job(
+    name: Box<str>,
+    max_fails: Option<u32>,
+    destination: Destination,
+) -> SubmitTarget {
+    if destination.is_open {
+        SubmitTarget::SelfClosing {
+            name,
+            max_fails,
+            tasks_max: destination.tasks_max,
+        }
+    } else {
+        SubmitTarget::NewJob { name, max_fails }
+    }
 }
 
 fn default_name(command: &[OsString]) -> String {

@@ -20,13 +20,14 @@ use hq_core::template::{
 };
 
 use super::build::{
-    DEFAULT_CWD, PathResolver, build_grow, build_retry, build_stop, check_cwd, raw_stdio,
+    DEFAULT_CWD, PathResolver, build_grow, build_retry, build_stop, check_cwd, new_job, raw_stdio,
     stream_dir,
 };
 use super::entries::EntryList;
 use super::learn;
 use super::placeholder::{self, PathRole};
 use super::{PreparedSubmit, SubmitContext, read_file};
+use crate::args::submit::Destination;
 use crate::error::{CliError, CliResult};
 use crate::parse::learn::TimeRequest;
 
@@ -41,7 +42,7 @@ use schema::{ArrayTable, CommonTable, TaskTable};
 /// Reads a job file and builds its submit.
 pub(crate) fn load(
     path: &Path,
-    attach: Option<u32>,
+    destination: Destination,
     context: SubmitContext<'_>,
 ) -> CliResult<PreparedSubmit> {
     let unreadable = |why: &dyn std::fmt::Display| {
@@ -50,24 +51,21 @@ pub(crate) fn load(
     let bytes = read_file(path)?;
     let content = std::str::from_utf8(&bytes)
         .map_err(|error| unreadable(&diagnostic::no_text(&bytes, error.valid_up_to())))?;
-    parse(path, content, attach, context)
+    parse(path, content, destination, context)
 }
 
 /// Builds the submit of a job file with this content; `path` is for messages.
 pub(super) fn parse(
     path: &Path,
     content: &str,
-    attach: Option<u32>,
+    destination: Destination,
     context: SubmitContext<'_>,
 ) -> CliResult<PreparedSubmit> {
     let file =
         parts::read(content).map_err(|misread| diagnostic::misread(path, content, misread))?;
-    let target = match attach {
+    let target = match destination.attach {
         Some(job) => SubmitTarget::Attach(JobId(job)),
-        None => SubmitTarget::NewJob {
-            name: file.name.0.into_boxed_str(),
-            max_fails: file.max_fails,
-        },
+        None => new_job(file.name.0.into_boxed_str(), file.max_fails, destination),
     };
     let mut warnings = Vec::new();
     let is_streamed = file.stream.is_some();
@@ -89,7 +87,7 @@ pub(super) fn parse(
         (None, false) => {
             let count = file.task.len();
             let (templates, tasks) = build_tasks(file.task, is_streamed, context, &mut warnings)?;
-            let tasks = graph::order(tasks).map_err(|mistake| {
+            let tasks = graph::order(tasks, destination.attach.is_some()).map_err(|mistake| {
                 let span = place::of(content, count, &mistake);
                 diagnostic::mistake(path, content, &mistake, span)
             })?;

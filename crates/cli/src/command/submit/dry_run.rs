@@ -50,7 +50,7 @@ pub(super) async fn submit_file(args: &SubmitFileArgs, context: &mut Context) ->
         .map(str::to_owned);
     let submit_dir = current_dir()?;
     let place = place(&submit_dir, uid.as_deref());
-    let prepared = jobfile::load(&args.path, args.job, place)?;
+    let prepared = jobfile::load(&args.path, args.own.place(args.job), place)?;
     show(&prepared, client.as_mut(), uid.as_deref(), context).await
 }
 

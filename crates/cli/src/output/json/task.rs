@@ -156,6 +156,9 @@ impl TaskInfoSink for TaskInfos<'_> {
         self.open()?;
         for info in &page.tasks {
             let mut value = task(info);
+            if let Some(by) = info.submitted_by {
+                value["submitted_by"] = json!(by);
+            }
             if self.is_verbose {
                 add_details(&mut value, info);
             }

@@ -138,7 +138,7 @@ impl<'a> TaskInfos<'a> {
         &mut self,
         task: &client::TaskInfo,
         definition: &common::TaskTemplate,
-        now_unix_ns: i64,
+        (job, now_unix_ns): (u32, i64),
     ) -> io::Result<()> {
         let local = |at: Option<i64>| at.map(local_seconds).unwrap_or_default();
         let paths = task.paths.clone().unwrap_or_default();
@@ -168,6 +168,10 @@ impl<'a> TaskInfos<'a> {
         let after = task.after.iter().map(|after| after_text(*after));
         let deps: Vec<String> = deps.chain(after).collect();
         grid.field("Dependencies", deps.join(","));
+        // Tables of tasks that a user submitted stay as they are.
+        if let Some(by) = task.submitted_by {
+            grid.field("Submitted by", format!("{job}@{by}"));
+        }
         grid.field("Error", error_text(task, INFO_ERROR_MAX, self.is_verbose).0);
         if self.is_verbose {
             grid.field("Max RSS", task.usage.map_or_else(String::new, max_rss));
@@ -240,7 +244,7 @@ impl TaskInfoSink for TaskInfos<'_> {
         for task in &page.tasks {
             let index = usize::try_from(task.template).unwrap_or(usize::MAX);
             let definition = page.templates.get(index).unwrap_or(&unknown);
-            self.task(task, definition, page.now_unix_ns)?;
+            self.task(task, definition, (page.job, page.now_unix_ns))?;
         }
         Ok(())
     }

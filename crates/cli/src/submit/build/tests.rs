@@ -22,7 +22,7 @@ fn prepare(words: &[&str]) -> CliResult<PreparedSubmit> {
         options: args.tasks,
         command: args.command,
         stdin: None,
-        attach: args.job,
+        destination: args.own.place(args.job),
         after: Vec::new(),
         default_ids: None,
     };

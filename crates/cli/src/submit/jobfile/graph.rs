@@ -93,8 +93,11 @@ pub(super) fn assign_ids(
 
 /// Sorts the tasks so that every dependency comes first; among free tasks the file's order stays.
 ///
-/// O(tasks + dependencies).
-pub(super) fn order(tasks: Vec<GraphTask>) -> Result<Vec<GraphTask>, Mistake> {
+/// With `may_name_others` what is not in the file is left to the server: the open job may have it. O(tasks + dependencies).
+pub(super) fn order(
+    tasks: Vec<GraphTask>,
+    may_name_others: bool,
+) -> Result<Vec<GraphTask>, Mistake> {
     let mut index: HashMap<TaskId, usize> = HashMap::with_capacity(tasks.len());
     for (i, task) in tasks.iter().enumerate() {
         if index.insert(task.id, i).is_some() {
@@ -107,9 +110,14 @@ pub(super) fn order(tasks: Vec<GraphTask>) -> Result<Vec<GraphTask>, Mistake> {
     let mut dependents: Vec<Vec<usize>> = vec![Vec::new(); tasks.len()];
     let mut missing: Vec<usize> = Vec::with_capacity(tasks.len());
     for (i, task) in tasks.iter().enumerate() {
+        let mut count = 0;
         for dep in &task.deps {
             match index.get(dep) {
-                Some(dep) => dependents[*dep].push(i),
+                Some(dep) => {
+                    dependents[*dep].push(i);
+                    count += 1;
+                }
+                None if may_name_others => {}
                 None => {
                     return Err(Mistake::Unknown {
                         task: i,
@@ -119,7 +127,7 @@ pub(super) fn order(tasks: Vec<GraphTask>) -> Result<Vec<GraphTask>, Mistake> {
                 }
             }
         }
-        missing.push(task.deps.len());
+        missing.push(count);
     }
     let mut ready: Vec<usize> = (0..tasks.len()).filter(|i| missing[*i] == 0).collect();
     let mut done = 0;
@@ -177,7 +185,7 @@ mod tests {
                 deps: deps.iter().copied().map(TaskId).collect(),
             })
             .collect();
-        order(tasks).map(|tasks| tasks.iter().map(|task| task.id.as_u32()).collect())
+        order(tasks, false).map(|tasks| tasks.iter().map(|task| task.id.as_u32()).collect())
     }
 
     #[test]

@@ -11,7 +11,12 @@ fn load_text(content: &str) -> CliResult<PreparedSubmit> {
         server_uid: None,
         output_dir: None,
     };
-    parse(Path::new("job.toml"), content, None, context)
+    parse(
+        Path::new("job.toml"),
+        content,
+        Destination::default(),
+        context,
+    )
 }
 
 fn refusal(content: &str) -> String {

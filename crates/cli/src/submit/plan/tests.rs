@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::*;
-use crate::args::submit::TaskOptions;
+use crate::args::submit::{Destination, TaskOptions};
 use crate::parse::array::parse_id_array;
 use crate::parse::learn::TimeRequest;
 use crate::parse::request::{ResourceArg, parse_named_request};
@@ -23,7 +23,7 @@ fn prepared(options: TaskOptions) -> PreparedSubmit {
         options,
         command: vec!["./x".into(), "a b".into()],
         stdin: None,
-        attach: None,
+        destination: Destination::default(),
         after: Vec::new(),
         default_ids: None,
     };
