@@ -14,6 +14,7 @@ pub mod class;
 pub mod column;
 pub mod command_text;
 pub mod diagnosis;
+pub mod done;
 pub mod error_chain;
 pub mod graph;
 pub mod growth;

@@ -218,7 +218,18 @@ pub struct PathPatterns {
     stderr: Option<(PathPattern, bool)>,
     stdout_other: StdioSpec,
     stderr_other: StdioSpec,
+    inputs: Vec<PathPattern>,
+    outputs: Vec<PathPattern>,
     params: Option<Arc<Params>>,
+}
+
+/// Final paths of the files that one task reads and writes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FilePaths {
+    /// What it reads, absolute.
+    pub inputs: Vec<Vec<u8>>,
+    /// What it writes, absolute.
+    pub outputs: Vec<Vec<u8>>,
 }
 
 impl PathPatterns {
@@ -239,7 +250,38 @@ impl PathPatterns {
             stderr: split(&template.stderr),
             stdout_other: template.stdout.clone(),
             stderr_other: template.stderr.clone(),
+            inputs: template
+                .files
+                .inputs
+                .iter()
+                .map(|path| parse(path))
+                .collect(),
+            outputs: template
+                .files
+                .outputs
+                .iter()
+                .map(|path| parse(path))
+                .collect(),
             params: template.params.clone(),
+        }
+    }
+
+    /// Files of one task, whose working directory is `values.cwd`.
+    #[must_use]
+    pub fn files(&self, values: &PathValues<'_>) -> FilePaths {
+        let params = self.params.as_deref();
+        let params = params.map_or_else(Vec::new, |params| params.values(values.task));
+        let all = |patterns: &[PathPattern]| {
+            let paths = patterns.iter().map(|pattern| {
+                let mut path = Vec::new();
+                pattern.render_with(values, &params, &mut path);
+                join(values.cwd, &path)
+            });
+            paths.collect()
+        };
+        FilePaths {
+            inputs: all(&self.inputs),
+            outputs: all(&self.outputs),
         }
     }
 

@@ -97,6 +97,27 @@ pub struct TaskTemplate {
     pub params: Option<Arc<Params>>,
     /// What follows from what others needed.
     pub learn: LearnSpec,
+    /// What it reads and writes, as far as the user says.
+    pub files: TaskFiles,
+}
+
+/// Files that a task reads and writes: paths with placeholders, relative to the working directory.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub struct TaskFiles {
+    /// What it reads.
+    pub inputs: Vec<ByteText>,
+    /// What it writes. Beside the first one is kept what was done, see [`crate::done`].
+    pub outputs: Vec<ByteText>,
+    /// Whether a task fails that exits with 0 and leaves an output missing.
+    pub must_exist: bool,
+}
+
+impl TaskFiles {
+    /// Whether nothing is known of any.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.inputs.is_empty() && self.outputs.is_empty()
+    }
 }
 
 /// One task of a graph submit.

@@ -16,7 +16,7 @@ use crate::scheduler::demand::{QueueQuery, WorkerKind};
 use crate::server_state::{Command, Effect, Input, RequestId, ServerState};
 use crate::template::{
     ArrayIds, ArraySpec, CrashLimit, PinMode, StdioSpec, SubmitBody, SubmitSpec, SubmitTarget,
-    TaskTemplate,
+    TaskFiles, TaskTemplate,
 };
 use crate::time::{Now, Time, Timestamp};
 use crate::worker_config::{OnServerLost, WorkerConfig};
@@ -104,6 +104,7 @@ pub fn template(args: &[&str]) -> TaskTemplate {
         is_call: false,
         learn: crate::sizing::LearnSpec::default(),
         params: None,
+        files: TaskFiles::default(),
     }
 }
 

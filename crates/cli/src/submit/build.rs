@@ -15,7 +15,7 @@ use hq_core::resource::request::{RequestVariants, ResourceEntry, ResourceRequest
 use hq_core::retry::{RetryCause, RetrySpec, StopSpec};
 use hq_core::template::{
     After, ArrayIds, ArraySpec, ByteText, Entries, PinMode, StdioSpec, SubmitBody, SubmitSpec,
-    SubmitTarget, TaskTemplate,
+    SubmitTarget, TaskFiles, TaskTemplate,
 };
 
 use super::entries::{EntryList, read_json, read_lines};
@@ -106,6 +106,7 @@ pub(crate) fn build(
         is_call: false,
         learn,
         params,
+        files: TaskFiles::default(),
     };
     let spec = SubmitSpec {
         target,

@@ -16,7 +16,7 @@ use hq_core::resource::request::{RequestVariants, ResourceRequest};
 use hq_core::sizing::{FirstMemory, LearnSpec, PREDICT_DEFAULT};
 use hq_core::template::{
     ArrayIds, ArraySpec, ByteText, Entries, GraphSpec, GraphTask, SubmitBody, SubmitSpec,
-    SubmitTarget, TaskTemplate,
+    SubmitTarget, TaskFiles, TaskTemplate,
 };
 
 use super::build::{
@@ -256,6 +256,7 @@ fn build_template(
         is_call: false,
         learn,
         params: None,
+        files: TaskFiles::default(),
     })
 }
 

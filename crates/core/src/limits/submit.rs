@@ -124,6 +124,10 @@ fn check_template(template: &TaskTemplate, shared: usize) -> Result<(), TooLarge
             path(what, file)?;
         }
     }
+    let files = &template.files;
+    for file in files.inputs.iter().chain(&files.outputs) {
+        path("the path of an input or output", file)?;
+    }
     for (number, arg) in template.args.iter().enumerate() {
         let what = format_args!("argument {number} of the program");
         TooLarge::check(what, arg.len(), STRING_BYTES_MAX, TooLarge::STRING)?;
@@ -202,6 +206,8 @@ fn task_template_bytes(template: &TaskTemplate) -> usize {
         let entries = entries.map(|entry| entry.resource.len() + REQUEST_BYTES);
         REQUEST_BYTES + entries.sum::<usize>()
     });
+    let files = &template.files;
+    let files = files.inputs.iter().chain(&files.outputs);
     TEMPLATE_BYTES
         + args.sum::<usize>()
         + env.sum::<usize>()
@@ -209,6 +215,7 @@ fn task_template_bytes(template: &TaskTemplate) -> usize {
         + template.retry.on.len() * CAUSE_BYTES
         + template.params.as_deref().map_or(0, params_bytes)
         + template.cwd.len()
+        + files.map(|path| path.len() + TEXT_BYTES).sum::<usize>()
         + stdio(&template.stdout)
         + stdio(&template.stderr)
         + template.stdin.as_ref().map_or(0, |bytes| bytes.len())

@@ -7,7 +7,7 @@ use hq_core::params::{DIGITS_MAX, Decimals, PARAMS_MAX, PIECES_MAX, Param, Param
 use hq_core::resource::amount::Amount;
 use hq_core::retry::{RetryCause, RetrySpec, StopSpec};
 use hq_core::sizing::{FirstMemory, LearnSpec};
-use hq_core::template::{ByteText, CrashLimit, PinMode, StdioSpec, TaskTemplate};
+use hq_core::template::{ByteText, CrashLimit, PinMode, StdioSpec, TaskFiles, TaskTemplate};
 use hq_core::time::nanos;
 
 use super::resource::request_variants;
@@ -16,6 +16,9 @@ use crate::common;
 
 /// Most arguments; Linux allows about 2^20 bytes of them by default.
 const ARGS_MAX: usize = 1 << 18;
+
+/// Most inputs, and most outputs, of one template.
+const FILES_MAX: usize = 1 << 16;
 
 /// Largest signal number of Linux.
 const SIGNAL_MAX: i32 = 64;
@@ -168,6 +171,11 @@ impl TryFrom<common::TaskTemplate> for TaskTemplate {
                 .transpose()
                 .within("learn")?
                 .unwrap_or_default(),
+            files: TaskFiles {
+                inputs: files("inputs", &message.inputs)?,
+                outputs: files("outputs", &message.outputs)?,
+                must_exist: message.outputs_must_exist,
+            },
         })
     }
 }
@@ -214,6 +222,14 @@ impl From<LearnSpec> for common::Learn {
 }
 
 /// Parameters that fit together; none is as good as no list.
+fn files(field: &'static str, paths: &[impl AsRef<[u8]>]) -> Result<Vec<ByteText>, ConvertError> {
+    at_most(field, paths.len(), FILES_MAX)?;
+    paths
+        .iter()
+        .map(|each| path(field, each.as_ref()))
+        .collect()
+}
+
 fn params(list: Vec<common::Param>, first: u32) -> Result<Option<Arc<Params>>, ConvertError> {
     at_most("params", list.len(), PARAMS_MAX)?;
     if list.is_empty() {
@@ -475,8 +491,15 @@ impl common::TaskTemplate {
             params: Vec::new(),
             params_first: 0,
             learn: (template.learn != LearnSpec::default()).then(|| template.learn.into()),
+            inputs: paths(&template.files.inputs),
+            outputs: paths(&template.files.outputs),
+            outputs_must_exist: template.files.must_exist,
         }
     }
+}
+
+fn paths(paths: &[ByteText]) -> Vec<bytes::Bytes> {
+    paths.iter().map(|path| path.to_vec().into()).collect()
 }
 
 impl From<&TaskTemplate> for common::TaskTemplate {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use hq_core::resource::request::{RequestVariants, ResourceRequest};
 use hq_core::retry::StopSpec;
 use hq_core::sizing::LearnSpec;
-use hq_core::template::{ByteText, CrashLimit, PinMode, StdioSpec, TaskTemplate};
+use hq_core::template::{ByteText, CrashLimit, PinMode, StdioSpec, TaskFiles, TaskTemplate};
 use serde::Deserialize;
 
 use crate::error::{CliError, CliResult};
@@ -155,6 +155,7 @@ impl TemplateSpec {
             is_call: self.is_call,
             learn: LearnSpec::default(),
             params: None,
+            files: TaskFiles::default(),
         })
     }
 }

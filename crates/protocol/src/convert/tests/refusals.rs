@@ -5,7 +5,7 @@ use hq_core::range::IdArray;
 use hq_core::resource::descriptor::ResourceDescriptor;
 use hq_core::sizing::LearnSpec;
 use hq_core::template::{ArrayIds, ArraySpec, GraphSpec, SubmitBody, SubmitSpec, SubmitTarget};
-use hq_core::template::{CrashLimit, PinMode, StdioSpec, TaskTemplate};
+use hq_core::template::{CrashLimit, PinMode, StdioSpec, TaskFiles, TaskTemplate};
 use hq_core::worker_config::{OnServerLost, WorkerConfig};
 
 use super::*;
@@ -29,6 +29,7 @@ fn template() -> common::TaskTemplate {
         is_call: false,
         learn: LearnSpec::default(),
         params: None,
+        files: TaskFiles::default(),
     };
     (&template).into()
 }

@@ -21,7 +21,7 @@ use hq_core::task::TaskState;
 use hq_core::template::{
     After, ArrayIds, ArraySpec, ByteText, CrashLimit, Entries, GraphSpec, GraphTask, NotifyEvent,
     NotifySpec, NotifyTarget, Origin, PinMode, StdioSpec, SubmitBody, SubmitSpec, SubmitTarget,
-    TaskTemplate,
+    TaskFiles, TaskTemplate,
 };
 use hq_core::worker_config::{Allocation, BatchSystem, HEARTBEAT_MIN, OnServerLost, WorkerConfig};
 use hq_core::worker_state::{EndedRow, InstanceKey, Report, StartedRow};
@@ -120,12 +120,12 @@ fn template() -> impl Strategy<Value = TaskTemplate> {
             any::<i32>(),
             limit,
             requests,
-            (stop_spec(), retry_spec(), any::<bool>(), learn_spec()),
+            (stop_spec(), retry_spec(), any::<bool>(), learn_spec(), task_files()),
         ),
     )
         .prop_map(|((args, env, cwd, stdout, stderr, stdin), rest)| {
             let (task_dir, pin, time_limit, priority, crash_limit, requests, last) = rest;
-            let (stop, retry, is_call, learn) = last;
+            let (stop, retry, is_call, learn, files) = last;
             TaskTemplate {
                 args,
                 env,
@@ -144,6 +144,7 @@ fn template() -> impl Strategy<Value = TaskTemplate> {
                 is_call,
                 params: None,
                 learn,
+                files,
             }
         })
 }
@@ -155,6 +156,16 @@ fn learn_spec() -> impl Strategy<Value = LearnSpec> {
     ];
     (option::of(first), option::of(0..=1_000_u16))
         .prop_map(|(memory, predict)| LearnSpec { memory, predict })
+}
+
+fn task_files() -> impl Strategy<Value = TaskFiles> {
+    (vec(path(), 0..3), vec(path(), 0..3), any::<bool>()).prop_map(
+        |(inputs, outputs, must_exist)| TaskFiles {
+            inputs,
+            outputs,
+            must_exist,
+        },
+    )
 }
 
 fn stop_spec() -> impl Strategy<Value = StopSpec> {
