@@ -601,7 +601,7 @@ impl TaskLauncher {
         task_env.set(MARK, &mark).map_err(text)?;
         let paths = compiled.paths(task.key, uid);
         let cwd = PathBuf::from(OsString::from_vec(paths.cwd));
-        let mut cleanup = Cleanup::default();
+        let mut cleanup = Cleanup::new(compiled.done(task, &cwd, uid));
         let stdout = stdio(paths.stdout, &mut cleanup)?;
         let stderr = stdio(paths.stderr, &mut cleanup)?;
         if let Some(access) = &self.notify {
@@ -610,7 +610,7 @@ impl TaskLauncher {
                 .map_err(text)?;
         }
         let spec = &compiled.work.task;
-        let mut preparation = Preparation::default();
+        let mut preparation = Preparation::new(cleanup.done.clone());
         if spec.retry.limit > 0 {
             // The files of the attempt before are what explains why there is another one.
             preparation.keep_earlier(task.key.instance, [&stdout, &stderr]);

@@ -14,6 +14,7 @@ pub mod hardware;
 mod bounded;
 mod clock;
 mod config;
+mod done;
 mod event_loop;
 mod launcher;
 mod leftovers;
@@ -28,6 +29,7 @@ mod server_link;
 mod sigterm_hold;
 
 pub use config::{DataProvider, WorkDir, WorkDirError, WorkerParams};
+pub use done::stamp;
 pub use event_loop::WorkerEnd;
 pub use hq_core::worker_state::Interrupt;
 pub use leftovers::end_leftovers;

@@ -13,6 +13,8 @@ use hq_core::id::InstanceId;
 use hq_spawn::Stdio;
 use rustix::fs::{Mode, OFlags};
 
+use crate::done::Done;
+
 /// Longest error message that is taken from a task, in bytes.
 const MESSAGE_MAX: usize = 2048;
 
@@ -30,20 +32,50 @@ pub(crate) struct Cleanup {
     pub(crate) remove_if_finished: Vec<PathBuf>,
     /// Private directory, removed however the task ends.
     pub(crate) task_dir: Option<PathBuf>,
+    /// What it reads and writes.
+    pub(crate) done: Option<Arc<Done>>,
+}
+
+/// What comes of a cleanup while it goes on.
+#[derive(Debug)]
+pub(crate) enum Found {
+    /// The task's own words about its failure.
+    Words(Box<str>),
+    /// Why a task has failed that exited with 0.
+    Failure(Box<str>),
 }
 
 impl Cleanup {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.remove_if_finished.is_empty() && self.task_dir.is_none()
+    /// For a task with these files.
+    pub(crate) fn new(done: Option<Done>) -> Self {
+        Self {
+            done: done.map(Arc::new),
+            ..Self::default()
+        }
     }
 
-    /// Does it; `said` gets the task's own words about its failure as soon as they are known.
-    pub(crate) fn finish(self, has_finished: bool, said: impl FnOnce(Box<str>)) {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.remove_if_finished.is_empty() && self.task_dir.is_none() && self.done.is_none()
+    }
+
+    /// Does it; `found` gets what somebody waits for as soon as it is known.
+    pub(crate) fn finish(self, has_finished: bool, found: impl FnOnce(Found)) {
+        let mut has_finished = has_finished;
+        let mut found = Some(found);
+        let ended = self.done.filter(|_| has_finished).map(|done| done.end());
+        if let Some(Err(words)) = ended {
+            // What it wrote explains its failure.
+            has_finished = false;
+            if let Some(found) = found.take() {
+                found(Found::Failure(words));
+            }
+        }
         // First, for somebody waits for it.
         if let Some(directory) = self.task_dir.as_deref().filter(|_| !has_finished)
+            && let Some(found) = found
             && let Some(words) = read_message(&directory.join(ERROR_FILE))
         {
-            said(words);
+            found(Found::Words(words));
         }
         if has_finished {
             for path in &self.remove_if_finished {
@@ -65,9 +97,19 @@ pub(crate) struct Preparation {
     /// Nodes of a multi-node task, for files in that directory.
     nodes: Arc<[Box<str>]>,
     is_dir_made: bool,
+    /// What it reads and writes, until that was looked at.
+    done: Option<Arc<Done>>,
 }
 
 impl Preparation {
+    /// For a task with these files.
+    pub(crate) fn new(done: Option<Arc<Done>>) -> Self {
+        Self {
+            done,
+            ..Self::default()
+        }
+    }
+
     /// What an earlier attempt wrote to these is moved out of the way of this one: `0.stdout` becomes
     /// `0.stdout.attempt-0`. What cannot be moved is overwritten, as without another attempt.
     pub(crate) fn keep_earlier(&mut self, instance: InstanceId, files: [&Stdio; 2]) {
@@ -92,7 +134,7 @@ impl Preparation {
     }
 
     pub(crate) const fn is_empty(&self) -> bool {
-        self.earlier.is_none() && self.task_dir.is_none()
+        self.earlier.is_none() && self.task_dir.is_none() && self.done.is_none()
     }
 
     /// Does it. After a failure it can be called again; what was made is left to [`Cleanup::finish`].
@@ -107,6 +149,9 @@ impl Preparation {
             for path in files {
                 log_failure(&path, keep(&path, earlier, is_cancelled));
             }
+        }
+        if let Some(done) = self.done.take_if(|_| !is_cancelled()) {
+            done.begin();
         }
         let Some(directory) = &self.task_dir else {
             return Ok(());
@@ -285,7 +330,11 @@ mod tests {
             ..Cleanup::default()
         };
         let mut message = None;
-        cleanup.finish(false, |words| message = Some(words));
+        cleanup.finish(false, |found| {
+            if let Found::Words(words) = found {
+                message = Some(words);
+            }
+        });
         assert!(!directory.exists());
         message
     }
@@ -336,10 +385,10 @@ mod tests {
         let path = parent.path().join("out");
         let cleanup = || Cleanup {
             remove_if_finished: vec![path.clone()],
-            task_dir: None,
+            ..Cleanup::default()
         };
         fs::write(&path, "").expect("writable");
-        let nothing = |words| panic!("it said {words}");
+        let nothing = |found| panic!("it found {found:?}");
         cleanup().finish(false, nothing);
         assert!(path.exists());
         cleanup().finish(true, nothing);
@@ -361,9 +410,9 @@ mod tests {
                 .expect("nothing that can fail");
             let cleanup = Cleanup {
                 remove_if_finished: vec![path(name)],
-                task_dir: None,
+                ..Cleanup::default()
             };
-            cleanup.finish(true, |words| panic!("it said {words}"));
+            cleanup.finish(true, |found| panic!("it found {found:?}"));
             assert!(fs::symlink_metadata(path(name)).is_ok(), "{name}");
             assert!(fs::symlink_metadata(kept).is_err(), "{name}");
         }
@@ -396,9 +445,9 @@ mod tests {
         assert!(link.is_symlink());
         let cleanup = Cleanup {
             remove_if_finished: vec![path("out")],
-            task_dir: None,
+            ..Cleanup::default()
         };
-        cleanup.finish(true, |words| panic!("it said {words}"));
+        cleanup.finish(true, |found| panic!("it found {found:?}"));
         assert_eq!(read("large/out"), "2", "only regular files are removed");
     }
 

@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use hq_core::worker_state::{LaunchEvent, LaunchToken};
+use hq_core::worker_state::{ExitStatus, LaunchEvent, LaunchToken};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::output::Cleanup;
+use crate::output::{Cleanup, Found};
 
 /// How long an end waits for its cleanup once that has begun, or for those before it if none of them comes to an end.
 /// What a task asked for stays taken that long; the cleanup itself goes on.
@@ -30,11 +30,25 @@ struct Waiting {
     words: Option<Box<str>>,
 }
 
+impl Waiting {
+    fn note(&mut self, found: Found) {
+        match found {
+            Found::Words(words) => self.words = Some(words),
+            Found::Failure(words) => {
+                if let LaunchEvent::Exited { status, .. } = &mut self.event {
+                    *status = ExitStatus::Code(1);
+                }
+                self.words = Some(words);
+            }
+        }
+    }
+}
+
 /// News of a cleanup.
 #[derive(Debug)]
 pub(super) enum Step {
-    /// What the task said.
-    Said(LaunchToken, Box<str>),
+    /// What was found meanwhile.
+    Found(LaunchToken, Found),
     /// All is done.
     Done(LaunchToken),
 }
@@ -136,9 +150,9 @@ impl Cleaners {
         let mut next = step;
         while let Some(step) = next.take().or_else(|| self.steps.try_recv().ok()) {
             match step {
-                Step::Said(token, words) => {
+                Step::Found(token, found) => {
                     if let Some(end) = self.ends.get_mut(&token) {
-                        end.words = Some(words);
+                        end.note(found);
                     }
                 }
                 Step::Done(token) => {
@@ -217,8 +231,8 @@ fn clean(number: u64, shared: &Mutex<Queue>, steps: &mpsc::UnboundedSender<Step>
         queue.last_taken = Some(since);
         drop(queue);
         // The receiver is gone only if the worker is.
-        let said = |words| drop(steps.send(Step::Said(token, words)));
-        work.cleanup.finish(work.has_finished, said);
+        let found = |found| drop(steps.send(Step::Found(token, found)));
+        work.cleanup.finish(work.has_finished, found);
         let _ = steps.send(Step::Done(token));
     }
 }

@@ -5,9 +5,10 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use hq_core::done::command_digest;
 use hq_core::params::{fill, variable};
 use hq_core::placeholder::{PathPatterns, PathValues, TaskPaths};
 use hq_core::resource::pool::PoolSet;
@@ -16,6 +17,7 @@ use hq_core::template::{ByteText, PinMode};
 use hq_core::worker_state::{InstanceKey, LaunchTask, WorkTemplate};
 use hq_spawn::{ArgBlock, EnvBlock, PlanError, TaskEnv};
 
+use crate::done::Done;
 use crate::hardware::{CPUS, GPUS_AMD, GPUS_NVIDIA};
 
 /// The part of the environment that is the same for all tasks of this worker.
@@ -118,6 +120,26 @@ impl CompiledTemplate {
             server_uid,
             cwd: &[],
         })
+    }
+
+    /// What one task reads and writes; `None` if nothing is known of its outputs.
+    pub(crate) fn done(&self, launch: &LaunchTask, cwd: &Path, server_uid: &str) -> Option<Done> {
+        let task = &self.work.task;
+        // Nothing is filled in for most tasks.
+        if task.files.outputs.is_empty() {
+            return None;
+        }
+        let files = self.paths.files(&PathValues {
+            job: launch.key.task.job,
+            task: launch.key.task.task,
+            instance: launch.key.instance,
+            submit_dir: &self.work.submit_dir,
+            server_uid,
+            cwd: cwd.as_os_str().as_bytes(),
+        });
+        let params = self.params(launch.key);
+        let command = command_digest(task, &params, launch.entry());
+        Done::new(files, command, task.files.must_exist)
     }
 
     /// Variables of one task that name granted indices: those that programs read when they start, and those of ours, which
