@@ -15,6 +15,7 @@ pub(crate) mod build;
 pub(crate) mod directives;
 pub(crate) mod entries;
 pub(crate) mod exact_json;
+pub(crate) mod files;
 pub(crate) mod jobfile;
 mod learn;
 pub(crate) mod origin;

@@ -171,6 +171,22 @@ pub(crate) struct TaskOptions {
     /// Give up the rest of the job when more than this many tasks have failed [default: never]
     #[arg(long, value_name = "COUNT")]
     pub(crate) max_fails: Option<u32>,
+
+    /// A file that each task reads, such as `in/%{TASK_ID}.dat`; may be repeated
+    ///
+    /// With placeholders and parameters, relative to the working directory of the task.
+    #[arg(long, value_name = "PATH")]
+    pub(crate) inputs: Vec<PathBuf>,
+
+    /// A file that each task writes; may be repeated
+    ///
+    /// When a task has finished and its outputs are there, a record is kept beside the first one, as `.NAME.hq-done`.
+    #[arg(long, value_name = "PATH")]
+    pub(crate) outputs: Vec<PathBuf>,
+
+    /// A task that exits with 0 and leaves one of its outputs missing has failed
+    #[arg(long)]
+    pub(crate) check_outputs: bool,
 }
 
 fn stdio_parser() -> impl TypedValueParser<Value = StdioArg> {

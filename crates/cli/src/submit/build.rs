@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,6 +19,7 @@ use hq_core::template::{
 };
 
 use super::entries::{EntryList, read_json, read_lines};
+use super::files::task_files;
 use super::learn;
 use super::params::{self, fill_name, tells_apart, without};
 use super::placeholder::{self, PathRole};
@@ -83,6 +84,7 @@ pub(crate) fn build(
     }
     let paths = build_paths(&options, params.as_deref(), context, count, &mut warnings)?;
     let env = build_env(&options.env, &mut warnings);
+    let files = build_files(&options, &paths.cwd)?;
     let template = TaskTemplate {
         args: command.into_iter().map(into_bytes).collect(),
         env,
@@ -106,7 +108,7 @@ pub(crate) fn build(
         is_call: false,
         learn,
         params,
-        files: TaskFiles::default(),
+        files,
     };
     let spec = SubmitSpec {
         target,
@@ -122,6 +124,17 @@ pub(crate) fn build(
         }),
     };
     Ok(PreparedSubmit { spec, warnings })
+}
+
+fn build_files(options: &TaskOptions, cwd: &[u8]) -> CliResult<TaskFiles> {
+    let bytes = |paths: &[PathBuf]| {
+        let paths = paths
+            .iter()
+            .map(|path| path.as_os_str().as_bytes().to_vec());
+        paths.collect()
+    };
+    let (inputs, outputs) = (bytes(&options.inputs), bytes(&options.outputs));
+    task_files(inputs, outputs, options.check_outputs, cwd)
 }
 
 /// Retries of tasks that grow, unless the user says how many.
@@ -472,7 +485,7 @@ impl<'a> PathResolver<'a> {
         let cwd = replace_known(cwd, context, None);
         let absolute = context.submit_dir.join(std::ffi::OsStr::from_bytes(&cwd));
         // Drops `.` and doubled slashes, which would only be noise in every shown path.
-        let absolute: std::path::PathBuf = absolute.components().collect();
+        let absolute: PathBuf = absolute.components().collect();
         Self {
             context,
             cwd: absolute.as_os_str().as_bytes().to_vec(),

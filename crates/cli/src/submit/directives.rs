@@ -280,6 +280,10 @@ fn merge(base: &mut TaskOptions, extra: TaskOptions) {
     base.stream = base.stream.take().or(extra.stream);
     base.crash_limit = base.crash_limit.or(extra.crash_limit);
     base.max_fails = base.max_fails.or(extra.max_fails);
+    base.inputs.extend(extra.inputs);
+    // The record is beside the first one, wherever that is named.
+    base.outputs.splice(0..0, extra.outputs);
+    base.check_outputs |= extra.check_outputs;
 }
 
 /// Which tasks there are: `--array`, `--each-line` and `--from-json` are alternatives of one choice.

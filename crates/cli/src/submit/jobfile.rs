@@ -24,6 +24,7 @@ use super::build::{
     stream_dir,
 };
 use super::entries::EntryList;
+use super::files::{add_edges, task_files};
 use super::learn;
 use super::placeholder::{self, PathRole};
 use super::{PreparedSubmit, SubmitContext, read_file};
@@ -86,7 +87,9 @@ pub(super) fn parse(
         }
         (None, false) => {
             let count = file.task.len();
-            let (templates, tasks) = build_tasks(file.task, is_streamed, context, &mut warnings)?;
+            let (templates, mut tasks) =
+                build_tasks(file.task, is_streamed, context, &mut warnings)?;
+            add_edges(&templates, &mut tasks, context.submit_dir)?;
             let tasks = graph::order(tasks, destination.attach.is_some()).map_err(|mistake| {
                 let span = place::of(content, count, &mistake);
                 diagnostic::mistake(path, content, &mistake, span)
@@ -217,6 +220,7 @@ fn build_template(
         memory: auto,
         predict: predict.or(is_timed.then_some(PREDICT_DEFAULT)),
     };
+    let files = build_files((table.inputs, table.outputs), table.check_outputs, &cwd)?;
     let time_limit = table.time_limit.map(|limit| limit.0);
     let grow = table.retry_grow.map(|grow| grow.0);
     let grow = build_grow((grow, table.retries), &requests, time_limit)?;
@@ -256,11 +260,20 @@ fn build_template(
         is_call: false,
         learn,
         params: None,
-        files: TaskFiles::default(),
+        files,
     })
 }
 
 /// Requests, the memory that is left to be learned, and whether the time is.
+fn build_files(
+    (inputs, outputs): (Vec<String>, Vec<String>),
+    must_exist: bool,
+    cwd: &[u8],
+) -> CliResult<TaskFiles> {
+    let bytes = |paths: Vec<String>| paths.into_iter().map(String::into_bytes).collect();
+    task_files(bytes(inputs), bytes(outputs), must_exist, cwd)
+}
+
 fn build_requests(
     tables: Vec<schema::RequestTable>,
 ) -> CliResult<(RequestVariants, Option<FirstMemory>, bool)> {

@@ -62,6 +62,9 @@ pub(super) struct CommonTable {
     pub(super) stop_signal: Option<Signal>,
     pub(super) stop_grace: Option<Words>,
     pub(super) predict: Option<Predict>,
+    pub(super) inputs: Vec<String>,
+    pub(super) outputs: Vec<String>,
+    pub(super) check_outputs: bool,
     pub(super) request: Vec<RequestTable>,
 }
 
@@ -97,6 +100,12 @@ macro_rules! task_table {
             stop_grace: Option<Words>,
             predict: Option<Predict>,
             #[serde(default)]
+            inputs: Vec<String>,
+            #[serde(default)]
+            outputs: Vec<String>,
+            #[serde(default)]
+            check_outputs: bool,
+            #[serde(default)]
             request: Vec<RequestTable>,
             #[serde(default, rename = "data_layer")]
             _data_layer: bool,
@@ -124,6 +133,9 @@ macro_rules! task_table {
                     stop_signal: self.stop_signal,
                     stop_grace: self.stop_grace,
                     predict: self.predict,
+                    inputs: self.inputs,
+                    outputs: self.outputs,
+                    check_outputs: self.check_outputs,
                     request: self.request,
                 }
             }

@@ -120,7 +120,13 @@ fn template() -> impl Strategy<Value = TaskTemplate> {
             any::<i32>(),
             limit,
             requests,
-            (stop_spec(), retry_spec(), any::<bool>(), learn_spec(), task_files()),
+            (
+                stop_spec(),
+                retry_spec(),
+                any::<bool>(),
+                learn_spec(),
+                task_files(),
+            ),
         ),
     )
         .prop_map(|((args, env, cwd, stdout, stderr, stdin), rest)| {

@@ -1,0 +1,151 @@
+//! Inputs and outputs of tasks, before they are submitted: which paths they are, and who waits for whom because of them.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Component, Path, PathBuf};
+
+use hq_core::id::{InstanceId, JobId, TaskId};
+use hq_core::placeholder::{FilePaths, PathPatterns, PathValues};
+use hq_core::template::{ByteText, GraphTask, TaskFiles, TaskTemplate};
+
+use crate::error::{CliError, CliResult};
+
+/// Placeholders that stand for something else in each job or attempt: nobody would find such a file again.
+const FLEETING: [&str; 3] = ["%{JOB_ID}", "%{INSTANCE_ID}", "%{SERVER_UID}"];
+
+/// What the options or keys of the same names say.
+pub(crate) fn task_files(
+    inputs: Vec<Vec<u8>>,
+    outputs: Vec<Vec<u8>>,
+    must_exist: bool,
+    cwd: &[u8],
+) -> CliResult<TaskFiles> {
+    if must_exist && outputs.is_empty() {
+        return Err(
+            CliError::new("--check-outputs needs outputs that could be missing")
+                .with_help("name them with --outputs".to_owned()),
+        );
+    }
+    let all = || inputs.iter().chain(&outputs);
+    if all().any(Vec::is_empty) {
+        return Err(CliError::new(
+            "Expected the path of an input or output, found nothing",
+        ));
+    }
+    let depends_on_cwd = all().any(|path| !path.starts_with(b"/"));
+    let paths = all()
+        .map(Vec::as_slice)
+        .chain(depends_on_cwd.then_some(cwd));
+    for path in paths {
+        let text = String::from_utf8_lossy(path);
+        if let Some(name) = FLEETING.iter().find(|name| text.contains(*name)) {
+            return Err(CliError::new(format!(
+                "The path {text} of an input or output, or of the working directory in which it is, changes with {name}"
+            ))
+            .with_help("the next submit looks for the same files: use %{TASK_ID} or parameters".to_owned()));
+        }
+    }
+    let texts = |paths: Vec<Vec<u8>>| paths.into_iter().map(ByteText::from).collect();
+    Ok(TaskFiles {
+        inputs: texts(inputs),
+        outputs: texts(outputs),
+        must_exist,
+    })
+}
+
+/// Paths of the files of one task.
+pub(crate) fn paths_of(patterns: &PathPatterns, task: TaskId, submit_dir: &[u8]) -> FilePaths {
+    let values = PathValues {
+        job: JobId(0),
+        task,
+        instance: InstanceId(0),
+        submit_dir,
+        server_uid: "",
+        cwd: &[],
+    };
+    let cwd = patterns.render(&values).cwd;
+    patterns.files(&PathValues {
+        cwd: &cwd,
+        ..values
+    })
+}
+
+/// Has each task that reads what another one writes wait for that.
+pub(crate) fn add_edges(
+    templates: &[std::sync::Arc<TaskTemplate>],
+    tasks: &mut [GraphTask],
+    submit_dir: &Path,
+) -> CliResult<()> {
+    if templates.iter().all(|template| template.files.is_empty()) {
+        return Ok(());
+    }
+    let patterns: Vec<PathPatterns> = templates.iter().map(|t| PathPatterns::new(t)).collect();
+    let submit_dir = submit_dir.as_os_str().as_bytes();
+    let files: Vec<FilePaths> = tasks
+        .iter()
+        .filter_map(|task| {
+            let patterns = patterns.get(task.template as usize)?;
+            Some(paths_of(patterns, task.id, submit_dir))
+        })
+        .collect();
+    let mut writers: HashMap<PathBuf, TaskId> = HashMap::new();
+    for (task, files) in tasks.iter().zip(&files) {
+        for output in &files.outputs {
+            let path = normal(output);
+            if let Some(other) = writers
+                .insert(path, task.id)
+                .filter(|other| *other != task.id)
+            {
+                let path = String::from_utf8_lossy(output);
+                return Err(CliError::new(format!(
+                    "Tasks {other} and {} both write {path}",
+                    task.id
+                ))
+                .with_help("give each of them outputs of its own".to_owned()));
+            }
+        }
+    }
+    for (task, files) in tasks.iter_mut().zip(&files) {
+        let found = files
+            .inputs
+            .iter()
+            .filter_map(|input| writers.get(&normal(input)));
+        let id = task.id;
+        task.deps
+            .extend(found.copied().filter(|writer| *writer != id));
+        task.deps.sort_unstable();
+        task.deps.dedup();
+    }
+    Ok(())
+}
+
+/// A path without `.` and doubled slashes. `..` stays: behind a link it is somewhere else.
+fn normal(path: &[u8]) -> PathBuf {
+    let path = PathBuf::from(OsString::from_vec(path.to_vec()));
+    path.components()
+        .filter(|part| !matches!(part, Component::CurDir))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_that_no_later_submit_could_find_are_refused() {
+        let files = |output: &str, cwd: &str| {
+            task_files(Vec::new(), vec![output.into()], false, cwd.as_bytes())
+        };
+        assert!(files("out/%{TASK_ID}.txt", "%{SUBMIT_DIR}").is_ok());
+        assert!(files("/out/a", "/run/%{JOB_ID}").is_ok());
+        for (output, cwd) in [
+            ("out/%{JOB_ID}", "/w"),
+            ("out/a", "/run/%{JOB_ID}"),
+            ("", "/w"),
+        ] {
+            assert!(files(output, cwd).is_err(), "{output} in {cwd}");
+        }
+        assert!(task_files(vec!["a".into()], Vec::new(), true, b"/w").is_err());
+    }
+}
