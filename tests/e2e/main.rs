@@ -13,6 +13,7 @@ mod damage;
 mod dashboard;
 mod disks;
 mod doctor;
+mod done;
 mod dry_run;
 mod durable;
 mod exposition;

@@ -10,6 +10,7 @@ use hq_protocol::limits::REQUEST_MAX;
 
 use crate::args::submit::Destination;
 use crate::error::{CliError, CliResult};
+use skip::{Skipped, leave_out};
 
 pub(crate) mod build;
 pub(crate) mod directives;
@@ -22,6 +23,7 @@ pub(crate) mod origin;
 pub(crate) mod params;
 pub(crate) mod placeholder;
 pub(crate) mod plan;
+pub(crate) mod skip;
 
 /// Reads what a user named, which may be a device or a FIFO that never ends: no more is taken into memory than can be sent.
 pub(crate) fn read_all(
@@ -78,6 +80,35 @@ pub(crate) struct PreparedSubmit {
     pub(crate) spec: SubmitSpec,
     /// Complete sentences.
     pub(crate) warnings: Vec<String>,
+    /// Tasks that are done, if anybody looked.
+    pub(crate) skipped: Option<Skipped>,
+}
+
+impl PreparedSubmit {
+    /// Nobody has looked yet at what is done.
+    pub(crate) const fn new(spec: SubmitSpec, warnings: Vec<String>) -> Self {
+        Self {
+            spec,
+            warnings,
+            skipped: None,
+        }
+    }
+
+    /// Leaves out what is done.
+    pub(crate) fn skip_done(mut self) -> CliResult<Self> {
+        self.skipped = Some(leave_out(&mut self.spec)?);
+        Ok(self)
+    }
+
+    /// Logs what the user should know of it.
+    pub(crate) fn report(&self) {
+        for warning in &self.warnings {
+            tracing::warn!("{warning}");
+        }
+        if let Some(skipped) = &self.skipped {
+            tracing::info!("{skipped}");
+        }
+    }
 }
 
 /// Builds the submit of a job file and forgets it.

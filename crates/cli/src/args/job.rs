@@ -275,6 +275,12 @@ pub(crate) struct SubmitFileArgs {
     #[command(flatten)]
     pub(crate) own: OwnTasksArgs,
 
+    /// Leave out tasks whose work is done: outputs are there, and inputs and command as they were when the task last finished
+    ///
+    /// What depends on a task that runs, runs. `--dry-run` says what runs, and why.
+    #[arg(long)]
+    pub(crate) skip_done: bool,
+
     /// Show what would be submitted, and submit nothing; works without a server, too
     #[arg(long, conflicts_with_all = ["wait", "progress"])]
     pub(crate) dry_run: bool,

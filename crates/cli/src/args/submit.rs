@@ -187,6 +187,12 @@ pub(crate) struct TaskOptions {
     /// A task that exits with 0 and leaves one of its outputs missing has failed
     #[arg(long)]
     pub(crate) check_outputs: bool,
+
+    /// Leave out tasks whose work is done: outputs are there, and inputs and command as they were when the task last finished
+    ///
+    /// What depends on a task that runs, runs. `--dry-run` says what runs, and why.
+    #[arg(long)]
+    pub(crate) skip_done: bool,
 }
 
 fn stdio_parser() -> impl TypedValueParser<Value = StdioArg> {

@@ -33,6 +33,7 @@ use crate::args::run::RunArgs;
 use crate::args::submit::Destination;
 use crate::client::{Client, WatchOptions};
 use crate::error::{CliError, CliResult, exit};
+use crate::output::console::error_line;
 use crate::parse::selector::Selector;
 use crate::submit::build::{SubmitRequest, build};
 use crate::submit::plan::plan;
@@ -80,8 +81,10 @@ pub(super) fn run(args: RunArgs, context: &mut Context) -> CliResult<()> {
         .map_err(|e| CliError::caused("Cannot make a directory for the output of the tasks", &e))?;
     let (limit, is_ordered) = (args.jobs, !args.unordered);
     let prepared = prepare(args, stdin, files.path())?;
-    for warning in &prepared.warnings {
-        tracing::warn!("{warning}");
+    prepared.report();
+    // Notes of this level are not shown here, where most runs are short.
+    if let Some(skipped) = &prepared.skipped {
+        error_line(&skipped.to_string());
     }
     let machine = LocalMachine::detect(limit)?;
     machine.check_fits(&prepared.spec)?;
@@ -104,9 +107,7 @@ fn show(args: RunArgs, stdin: Option<Vec<u8>>, context: &mut Context) -> CliResu
     // No file is made there.
     let output_dir = std::env::temp_dir().join("hq-run");
     let prepared = prepare(args, stdin, &output_dir)?;
-    for warning in &prepared.warnings {
-        tracing::warn!("{warning}");
-    }
+    prepared.report();
     machine.check_fits(&prepared.spec)?;
     let submit_dir = current_dir()?;
     let place = SubmitContext {
@@ -138,10 +139,12 @@ fn prepare(
         output_dir: Some(output_dir),
     };
     if let Some(path) = job_file(&args.command) {
-        return jobfile::load(path, Destination::default(), place);
+        let prepared = jobfile::load(path, Destination::default(), place)?;
+        return skip_if(args.tasks.skip_done, prepared);
     }
     directives::find(args.directives, &args.command, stdin.as_deref())?
         .apply(&mut args.tasks, &mut args.command);
+    let skips_done = args.tasks.skip_done;
     let request = SubmitRequest {
         options: args.tasks,
         command: args.command,
@@ -150,7 +153,15 @@ fn prepare(
         after: Vec::new(),
         default_ids: None,
     };
-    build(request, place)
+    skip_if(skips_done, build(request, place)?)
+}
+
+fn skip_if(skips_done: bool, prepared: PreparedSubmit) -> CliResult<PreparedSubmit> {
+    if skips_done {
+        prepared.skip_done()
+    } else {
+        Ok(prepared)
+    }
 }
 
 /// A single argument that ends in `.toml` is a job file.

@@ -108,6 +108,7 @@ fn prepare_with(
     directives::find(args.directives, &args.command, stdin.as_deref())?
         .apply(&mut args.tasks, &mut args.command);
     let notify = args.notify.specs();
+    let skips_done = args.tasks.skip_done;
     let request = SubmitRequest {
         options: args.tasks,
         command: args.command,
@@ -124,6 +125,9 @@ fn prepare_with(
     };
     let mut prepared = build(request, place)?;
     prepared.spec.notify = notify;
+    if skips_done {
+        return prepared.skip_done();
+    }
     Ok(prepared)
 }
 
@@ -141,6 +145,9 @@ pub(super) async fn submit_file(args: SubmitFileArgs, context: &mut Context) -> 
         output_dir: None,
     };
     let mut prepared = jobfile::load(&args.path, args.own.place(args.job), place)?;
+    if args.skip_done {
+        prepared = prepared.skip_done()?;
+    }
     prepared.spec.notify = args.notify.specs();
     let once = args.own.once.as_deref();
     origin::add(&mut prepared.spec, client.server_uid(), once)?;
@@ -149,18 +156,12 @@ pub(super) async fn submit_file(args: SubmitFileArgs, context: &mut Context) -> 
     follow::stay(&mut client, one_job(job)?, args.follow, context, None).await
 }
 
-fn report_warnings(prepared: &PreparedSubmit) {
-    for warning in &prepared.warnings {
-        tracing::warn!("{warning}");
-    }
-}
-
 async fn send(
     prepared: &PreparedSubmit,
     client: &mut Client,
     context: &mut Context,
 ) -> CliResult<u32> {
-    report_warnings(prepared);
+    prepared.report();
     let job = client.submit((&prepared.spec).into()).await?;
     context.output.job_submitted(&mut context.out, job)?;
     // Scripts use the id while we wait.

@@ -123,7 +123,7 @@ pub(crate) fn build(
             template: Arc::new(template),
         }),
     };
-    Ok(PreparedSubmit { spec, warnings })
+    Ok(PreparedSubmit::new(spec, warnings))
 }
 
 fn build_files(options: &TaskOptions, cwd: &[u8]) -> CliResult<TaskFiles> {

@@ -284,6 +284,7 @@ fn merge(base: &mut TaskOptions, extra: TaskOptions) {
     // The record is beside the first one, wherever that is named.
     base.outputs.splice(0..0, extra.outputs);
     base.check_outputs |= extra.check_outputs;
+    base.skip_done |= extra.skip_done;
 }
 
 /// Which tasks there are: `--array`, `--each-line` and `--from-json` are alternatives of one choice.

@@ -107,7 +107,7 @@ pub(super) fn parse(
         origin: None,
         body,
     };
-    Ok(PreparedSubmit { spec, warnings })
+    Ok(PreparedSubmit::new(spec, warnings))
 }
 
 fn build_array(
@@ -195,18 +195,10 @@ fn build_template(
         None => DEFAULT_CWD.into(),
     };
     check_cwd(&cwd)?;
-    let stdout = raw_stdio(
-        table.stdout.as_ref().map(|s| &s.0),
-        "stdout",
-        is_streamed,
-        context,
-    );
-    let stderr = raw_stdio(
-        table.stderr.as_ref().map(|s| &s.0),
-        "stderr",
-        is_streamed,
-        context,
-    );
+    let raw = |stdio: &Option<schema::Stdio>, name| {
+        raw_stdio(stdio.as_ref().map(|s| &s.0), name, is_streamed, context)
+    };
+    let (stdout, stderr) = (raw(&table.stdout, "stdout"), raw(&table.stderr, "stderr"));
     for (spec, role) in [(&stdout, PathRole::Stdout), (&stderr, PathRole::Stderr)] {
         if let hq_core::template::StdioSpec::File { path, .. } = spec {
             warnings.extend(placeholder::unknown_warning(path, role));
@@ -264,7 +256,6 @@ fn build_template(
     })
 }
 
-/// Requests, the memory that is left to be learned, and whether the time is.
 fn build_files(
     (inputs, outputs): (Vec<String>, Vec<String>),
     must_exist: bool,
@@ -274,6 +265,7 @@ fn build_files(
     task_files(bytes(inputs), bytes(outputs), must_exist, cwd)
 }
 
+/// Requests, the memory that is left to be learned, and whether the time is.
 fn build_requests(
     tables: Vec<schema::RequestTable>,
 ) -> CliResult<(RequestVariants, Option<FirstMemory>, bool)> {

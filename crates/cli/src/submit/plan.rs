@@ -13,6 +13,7 @@ use hq_protocol::{client, common};
 
 use super::build::PathResolver;
 use super::placeholder;
+use super::skip::Skipped;
 use super::{PreparedSubmit, SubmitContext};
 
 /// A submit in the words of its user.
@@ -32,6 +33,8 @@ pub(crate) struct Plan {
     pub(crate) after: Vec<String>,
     /// `None`: nobody could be asked.
     pub(crate) workers: Option<Vec<PlannedWorker>>,
+    /// What is done, if that was asked for.
+    pub(crate) skipped: Option<Skipped>,
     /// Tasks print here, not into files.
     pub(crate) is_local: bool,
 }
@@ -105,6 +108,7 @@ pub(crate) fn plan(prepared: &PreparedSubmit, context: SubmitContext<'_>) -> Pla
         stream: stream_dir.as_deref().map(lossy),
         after: after.collect(),
         workers: None,
+        skipped: prepared.skipped.clone(),
         is_local: context.output_dir.is_some(),
     }
 }

@@ -12,7 +12,7 @@ use hq_protocol::client;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use super::{prepare, report_warnings};
+use super::prepare;
 use crate::args::submit::SubmitArgs;
 use crate::client::Client;
 use crate::command::Context;
@@ -133,7 +133,7 @@ impl Batch {
         };
         self.refusals.push(match prepared {
             Ok(prepared) => {
-                report_warnings(&prepared);
+                prepared.report();
                 self.submits.push((&prepared.spec).into());
                 None
             }

@@ -7,7 +7,7 @@ use hq_core::resource::amount::Amount;
 use hq_core::template::After;
 use hq_protocol::client;
 
-use super::{Context, after, current_dir, prepare_with, report_warnings};
+use super::{Context, after, current_dir, prepare_with};
 use crate::args::job::SubmitFileArgs;
 use crate::args::submit::SubmitArgs;
 use crate::client::Client;
@@ -50,7 +50,10 @@ pub(super) async fn submit_file(args: &SubmitFileArgs, context: &mut Context) ->
         .map(str::to_owned);
     let submit_dir = current_dir()?;
     let place = place(&submit_dir, uid.as_deref());
-    let prepared = jobfile::load(&args.path, args.own.place(args.job), place)?;
+    let mut prepared = jobfile::load(&args.path, args.own.place(args.job), place)?;
+    if args.skip_done {
+        prepared = prepared.skip_done()?;
+    }
     show(&prepared, client.as_mut(), uid.as_deref(), context).await
 }
 
@@ -84,7 +87,7 @@ async fn show(
     uid: Option<&str>,
     context: &mut Context,
 ) -> CliResult<()> {
-    report_warnings(prepared);
+    prepared.report();
     let submit_dir = current_dir()?;
     let mut plan = plan(prepared, place(&submit_dir, uid));
     if let Some(client) = client {

@@ -29,7 +29,7 @@ pub(super) fn value(plan: &Plan) -> Value {
         };
         workers.iter().map(worker).collect::<Vec<_>>()
     });
-    json!({
+    let mut value = json!({
         "dry_run": true,
         "name": plan.name,
         "job": plan.job,
@@ -41,7 +41,14 @@ pub(super) fn value(plan: &Plan) -> Value {
         "stream": plan.stream,
         "after": plan.after,
         "workers": workers,
-    })
+    });
+    if let Some(skipped) = &plan.skipped {
+        let runs = skipped.runs.iter();
+        let runs = runs.map(|(id, why)| json!({ "id": id, "why": why.to_string() }));
+        value["left_out"] = json!(skipped.left_out);
+        value["runs"] = runs.collect();
+    }
+    value
 }
 
 fn task(task: &PlannedTask) -> Value {

@@ -8,9 +8,13 @@ use crate::import::shell_text;
 use crate::output::Out;
 use crate::output::view::params_text;
 use crate::submit::plan::{Plan, PlannedTask};
+use crate::submit::skip::Skipped;
 
 /// Workers that are named.
 const NAMED_MAX: usize = 8;
+
+/// Tasks of which is said why they run.
+const REASONS_MAX: usize = 20;
 
 /// Everything that would be submitted.
 pub(super) fn write(out: Out<'_>, look: Look, plan: &Plan) -> io::Result<()> {
@@ -25,6 +29,10 @@ pub(super) fn write(out: Out<'_>, look: Look, plan: &Plan) -> io::Result<()> {
         ids => format!("{}; Ids: {ids}", plan.task_count),
     };
     grid.field("Tasks", tasks);
+    if let Some(skipped) = &plan.skipped {
+        grid.field("Done, left out", skipped.left_out.to_string());
+        grid.field("Runs because", reasons(skipped));
+    }
     if let [one] = plan.templates.as_slice() {
         grid.field("Resources", template::resources(one));
         let environment = template::environment(one);
@@ -52,6 +60,16 @@ pub(super) fn write(out: Out<'_>, look: Look, plan: &Plan) -> io::Result<()> {
     grid.field("Could run on", workers(plan));
     grid.write(out)?;
     writeln!(out, "Nothing was submitted.")
+}
+
+fn reasons(skipped: &Skipped) -> String {
+    let shown = skipped.runs.iter().take(REASONS_MAX);
+    let mut lines: Vec<String> = shown.map(|(id, why)| format!("{id}: {why}")).collect();
+    let rest = skipped.runs.len().saturating_sub(REASONS_MAX);
+    if rest > 0 {
+        lines.push(format!("and {rest} others; --output-mode json names all"));
+    }
+    lines.join("\n")
 }
 
 fn task_text(task: &PlannedTask) -> String {

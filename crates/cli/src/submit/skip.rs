@@ -1,0 +1,275 @@
+//! Tasks whose work is done are left out of a submit: `--skip-done`.
+//!
+//! A task is done if all its outputs are there, beside the first one is the record that its worker kept when it finished, and a
+//! record made now would be the same ([`hq_core::done`]). What depends on a task that runs, runs. Only files are looked at, by
+//! several threads: on a shared file system most of the time is spent waiting.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use hq_core::done::{
+    Difference, RECORD_BYTES_MAX, command_digest, difference, record, record_path,
+};
+use hq_core::id::TaskId;
+use hq_core::placeholder::{FilePaths, PathPatterns};
+use hq_core::range::{IdArray, IdRange};
+use hq_core::template::{
+    ArrayIds, ArraySpec, Entries, GraphSpec, SubmitBody, SubmitSpec, SubmitTarget, TaskTemplate,
+};
+
+use super::files::paths_of;
+use crate::error::{CliError, CliResult};
+
+/// Threads that look at files. More hardly help where one server of files answers all of them.
+const THREADS: usize = 16;
+
+/// Tasks that one thread looks at before it takes more.
+const CHUNK: usize = 64;
+
+/// Why a task runs.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Why {
+    /// Nobody says what it writes.
+    NoOutputs,
+    /// It depends on a task that runs.
+    After(TaskId),
+    /// An output is not there, or cannot be looked at.
+    Output(String),
+    /// An input is not there, or cannot be looked at.
+    Input(String),
+    /// There is no record of a run that finished.
+    NoRecord(String),
+    /// Something is not as it was then.
+    Changed(Difference),
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoOutputs => f.write_str("it has no outputs that could be there"),
+            Self::After(task) => write!(f, "it depends on task {task}, which runs"),
+            Self::Output(path) => write!(f, "output {path} is missing"),
+            Self::Input(path) => write!(f, "input {path} is missing"),
+            Self::NoRecord(path) => write!(f, "no run that finished is recorded in {path}"),
+            Self::Changed(Difference::Unreadable) => f.write_str("its record cannot be read"),
+            Self::Changed(Difference::Command) => f.write_str("its command has changed"),
+            Self::Changed(Difference::Input(path)) => write!(f, "input {path} has changed"),
+        }
+    }
+}
+
+/// What became of the tasks of a submit.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Skipped {
+    /// Tasks that are done.
+    pub(crate) left_out: usize,
+    /// Those that run, and why.
+    pub(crate) runs: Vec<(u32, Why)>,
+}
+
+impl fmt::Display for Skipped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let left_out = self.left_out;
+        let total = left_out + self.runs.len();
+        write!(f, "{left_out} of {total} tasks are done and left out")
+    }
+}
+
+/// Leaves out of a submit what is done.
+///
+/// # Errors
+///
+/// No task has outputs, or the ids of the tasks are not known yet.
+pub(crate) fn leave_out(spec: &mut SubmitSpec) -> CliResult<Skipped> {
+    let is_attached = matches!(spec.target, SubmitTarget::Attach(_));
+    let submit_dir = spec.submit_dir.to_vec();
+    match &mut spec.body {
+        SubmitBody::Array(array) => skip_array(array, is_attached, &submit_dir),
+        SubmitBody::Graph(graph) => skip_graph(graph, &submit_dir),
+    }
+}
+
+fn no_outputs() -> CliError {
+    CliError::new("--skip-done needs to know what tasks write").with_help(
+        "name the outputs with --outputs, in a job file with `outputs = [\"…\"]`".to_owned(),
+    )
+}
+
+fn skip_array(array: &mut ArraySpec, is_attached: bool, submit_dir: &[u8]) -> CliResult<Skipped> {
+    let template = &array.template;
+    if template.files.outputs.is_empty() {
+        return Err(no_outputs());
+    }
+    let ids = match &array.ids {
+        ArrayIds::Given(ids) => ids.clone(),
+        ArrayIds::Next(_) if is_attached => {
+            return Err(
+                CliError::new("--skip-done needs to know the ids of the tasks")
+                    .with_help("give them with --array".to_owned()),
+            );
+        }
+        ArrayIds::Next(count) => IdArray::consecutive(0, *count)
+            .map_err(|error| CliError::caused("Cannot number the tasks", &error))?,
+    };
+    let patterns = PathPatterns::new(template);
+    let whys = in_parallel(ids.len() as usize, |index| {
+        let index = u32::try_from(index).unwrap_or(u32::MAX);
+        let task = TaskId(ids.get(index).unwrap_or_default());
+        let entry = array
+            .entries
+            .as_ref()
+            .and_then(|entries| entries.get(index));
+        why(template, &patterns, (task, entry), submit_dir).map(Box::new)
+    });
+    let mut chosen: Vec<(u32, u32)> = Vec::new();
+    let mut runs = Vec::new();
+    for (index, why) in (0_u32..).zip(whys) {
+        let Some(why) = why else { continue };
+        runs.push((ids.get(index).unwrap_or_default(), *why));
+        match chosen.last_mut() {
+            Some((_, end)) if *end == index => *end = index + 1,
+            _ => chosen.push((index, index + 1)),
+        }
+    }
+    if let Some(entries) = &array.entries {
+        let texts = chosen.iter().flat_map(|(from, to)| *from..*to);
+        let texts: Vec<&[u8]> = texts.filter_map(|index| entries.get(index)).collect();
+        let lengths = texts.iter().map(|text| text.len() as u64);
+        array.entries = Entries::new(texts.concat(), lengths);
+    }
+    let left: Vec<IdRange> = chosen
+        .iter()
+        .flat_map(|(from, to)| ids.slice(*from, *to))
+        .collect();
+    array.ids = ArrayIds::Given(IdArray::new(left).unwrap_or_default());
+    Ok(Skipped {
+        left_out: ids.len() as usize - runs.len(),
+        runs,
+    })
+}
+
+fn skip_graph(graph: &mut GraphSpec, submit_dir: &[u8]) -> CliResult<Skipped> {
+    let templates = &graph.templates;
+    if templates
+        .iter()
+        .all(|template| template.files.outputs.is_empty())
+    {
+        return Err(no_outputs());
+    }
+    let patterns: Vec<PathPatterns> = templates.iter().map(|t| PathPatterns::new(t)).collect();
+    let tasks = &graph.tasks;
+    let whys = in_parallel(tasks.len(), |index| {
+        let task = tasks.get(index)?;
+        let at = task.template as usize;
+        let (template, patterns) = (templates.get(at)?, patterns.get(at)?);
+        why(template, patterns, (task.id, None), submit_dir).map(Box::new)
+    });
+    let total = tasks.len();
+    let mut is_run: HashMap<TaskId, bool> = HashMap::with_capacity(total);
+    let mut runs = Vec::new();
+    // Dependencies come first: so they were ordered when the file was read.
+    for (task, why) in tasks.iter().zip(whys) {
+        let before = task.deps.iter().find(|dep| is_run.get(*dep) == Some(&true));
+        let why = before.map(|dep| Why::After(*dep)).or(why.map(|why| *why));
+        is_run.insert(task.id, why.is_some());
+        runs.extend(why.map(|why| (task.id.as_u32(), why)));
+    }
+    graph
+        .tasks
+        .retain(|task| is_run.get(&task.id) == Some(&true));
+    for task in &mut graph.tasks {
+        // What is done is waited for by nobody. Tasks of the open job are not in here.
+        task.deps.retain(|dep| is_run.get(dep) != Some(&false));
+    }
+    Ok(Skipped {
+        left_out: total - runs.len(),
+        runs,
+    })
+}
+
+/// Why a task runs, whatever the others do; `None` = it is done.
+fn why(
+    template: &TaskTemplate,
+    patterns: &PathPatterns,
+    (task, entry): (TaskId, Option<&[u8]>),
+    submit_dir: &[u8],
+) -> Option<Why> {
+    let FilePaths { inputs, outputs } = paths_of(patterns, task, submit_dir);
+    let Some(first) = outputs.first() else {
+        return Some(Why::NoOutputs);
+    };
+    let is_there = |path: &&Vec<u8>| std::fs::metadata(as_path(path)).is_ok();
+    if let Some(missing) = outputs.iter().find(|path| !is_there(path)) {
+        return Some(Why::Output(lossy(missing)));
+    }
+    let at = record_path(first);
+    let Some(kept) = read_record(as_path(&at)) else {
+        return Some(Why::NoRecord(lossy(&at)));
+    };
+    let mut stamps = Vec::with_capacity(inputs.len());
+    for input in inputs {
+        match hq_worker::stamp(as_path(&input)) {
+            Some(stamp) => stamps.push((input, stamp)),
+            None => return Some(Why::Input(lossy(&input))),
+        }
+    }
+    let params = template.params.as_deref();
+    let params = params.map_or_else(Vec::new, |params| params.values(task));
+    let now = record(command_digest(template, &params, entry), &stamps);
+    difference(&kept, &now).map(Why::Changed)
+}
+
+fn read_record(path: &Path) -> Option<Vec<u8>> {
+    let file = std::fs::File::open(path).ok()?;
+    let mut kept = Vec::new();
+    file.take(RECORD_BYTES_MAX).read_to_end(&mut kept).ok()?;
+    Some(kept)
+}
+
+fn as_path(bytes: &[u8]) -> &Path {
+    Path::new(std::ffi::OsStr::from_bytes(bytes))
+}
+
+fn lossy(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Calls a function with all numbers below `count`, from several threads; results in the order of the numbers.
+fn in_parallel<T: Send>(count: usize, call: impl Fn(usize) -> Option<T> + Sync) -> Vec<Option<T>> {
+    let next = AtomicUsize::new(0);
+    let mut results: Vec<Option<T>> = Vec::new();
+    results.resize_with(count, || None);
+    let results = Mutex::new(results);
+    let work = || {
+        loop {
+            let start = next.fetch_add(CHUNK, Ordering::Relaxed);
+            if start >= count {
+                return;
+            }
+            let part: Vec<_> = (start..count.min(start + CHUNK)).map(&call).collect();
+            let mut results = results.lock().unwrap_or_else(PoisonError::into_inner);
+            for (slot, result) in results.iter_mut().skip(start).zip(part) {
+                *slot = result;
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..THREADS.min(count.div_ceil(CHUNK)) {
+            let thread = std::thread::Builder::new().spawn_scoped(scope, work);
+            // With a limit of threads fewer do all of it.
+            if thread.is_err() {
+                break;
+            }
+        }
+        work();
+    });
+    results.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests;

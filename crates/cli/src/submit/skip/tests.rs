@@ -1,0 +1,199 @@
+//! Which tasks are left out, against real files.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::time::{Duration, Instant, SystemTime};
+
+use super::*;
+use crate::args::submit::Destination;
+use crate::submit::{SubmitContext, jobfile};
+
+/// A submit in a directory, as job file.
+fn submit(dir: &Path, file: &str) -> SubmitSpec {
+    let context = SubmitContext {
+        submit_dir: dir,
+        server_uid: None,
+        output_dir: None,
+    };
+    let prepared = jobfile::parse(Path::new("job.toml"), file, Destination::default(), context);
+    prepared.expect("a valid file").spec
+}
+
+/// What the worker does behind each task: outputs and records.
+fn carry_out(spec: &SubmitSpec) {
+    let SubmitBody::Graph(graph) = &spec.body else {
+        panic!("a graph");
+    };
+    for task in &graph.tasks {
+        let template = &graph.templates[task.template as usize];
+        let patterns = PathPatterns::new(template);
+        let files = paths_of(&patterns, task.id, &spec.submit_dir);
+        let stamps = files.inputs.into_iter().map(|input| {
+            let stamp = hq_worker::stamp(as_path(&input)).expect("an input");
+            (input, stamp)
+        });
+        let record = record(
+            command_digest(template, &[], None),
+            &stamps.collect::<Vec<_>>(),
+        );
+        for output in &files.outputs {
+            fs::write(as_path(output), "x").expect("written");
+        }
+        if let Some(first) = files.outputs.first() {
+            fs::write(as_path(&record_path(first)), record).expect("written");
+        }
+    }
+}
+
+fn runs(mut spec: SubmitSpec) -> BTreeSet<u32> {
+    let skipped = leave_out(&mut spec).expect("it has outputs");
+    skipped.runs.iter().map(|(id, _)| *id).collect()
+}
+
+/// Pairs of tasks: `i` makes `a<i>` of `in<i>`, `pairs + i` makes `b<i>` of that.
+fn pipeline(pairs: u32) -> String {
+    let mut file = String::new();
+    for i in 0..pairs {
+        let second = pairs + i;
+        file.push_str(&format!(
+            "[[task]]\nid = {i}\ncommand = [\"a\"]\ninputs = [\"in{i}\"]\noutputs = [\"a{i}\"]\n\
+             [[task]]\nid = {second}\ncommand = [\"b\"]\ninputs = [\"./a{i}\"]\noutputs = [\"b{i}\"]\n"
+        ));
+    }
+    file
+}
+
+fn touch(path: &Path, at: SystemTime) {
+    let file = fs::File::options().write(true).open(path).expect("a file");
+    file.set_modified(at).expect("a time");
+}
+
+#[test]
+fn of_ten_thousand_tasks_those_behind_what_was_touched_run_again() {
+    const PAIRS: u32 = 5_000;
+    let dir = tempfile::tempdir().expect("a directory");
+    for i in 0..PAIRS {
+        fs::write(dir.path().join(format!("in{i}")), "x").expect("written");
+    }
+    let spec = submit(dir.path(), &pipeline(PAIRS));
+    assert_eq!(runs(spec.clone()).len(), 10_000, "nothing was made yet");
+    carry_out(&spec);
+    assert_eq!(runs(spec.clone()), BTreeSet::new());
+    let touched: Vec<u32> = (0..37).map(|i| i * 131).collect();
+    // Older than what was made of it, as with a clock that is wrong: it is another file all the same.
+    for (i, number) in touched.iter().zip(0_u64..) {
+        let age = Duration::from_secs(if number % 2 == 0 { 1_000_000 } else { 0 });
+        touch(&dir.path().join(format!("in{i}")), SystemTime::now() - age);
+    }
+    let began = Instant::now();
+    let mut left = spec.clone();
+    let skipped = leave_out(&mut left).expect("it has outputs");
+    let took = began.elapsed();
+    let expected: BTreeSet<u32> = touched.iter().flat_map(|i| [*i, PAIRS + *i]).collect();
+    let found: BTreeSet<u32> = skipped.runs.iter().map(|(id, _)| *id).collect();
+    assert_eq!(found, expected);
+    assert_eq!(skipped.left_out, 10_000 - 74);
+    let SubmitBody::Graph(graph) = &left.body else {
+        panic!("a graph");
+    };
+    assert_eq!(graph.tasks.len(), 74);
+    // Generous: with all looks at files, on a busy machine.
+    assert!(took < Duration::from_secs(10), "it took {took:?}");
+    println!("decided in {took:?}");
+}
+
+#[test]
+fn deleted_outputs_other_commands_and_missing_records_are_reasons() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let at = |name: &str| dir.path().join(name);
+    for i in 0..2 {
+        fs::write(at(&format!("in{i}")), "x").expect("written");
+    }
+    let file = pipeline(2);
+    let spec = submit(dir.path(), &file);
+    carry_out(&spec);
+    let why = |file: &str| {
+        let mut spec = submit(dir.path(), file);
+        let skipped = leave_out(&mut spec).expect("it has outputs");
+        let runs = skipped.runs.into_iter();
+        runs.map(|(id, why)| format!("{id}: {why}"))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(why(&file), [] as [&str; 0]);
+    let other = file.replacen("\"b\"", "\"b\", \"--new\"", 1);
+    assert_eq!(why(&other), ["2: its command has changed"]);
+    fs::remove_file(at("b1")).expect("removed");
+    let missing = at("b1").display().to_string();
+    assert_eq!(why(&file), [format!("3: output {missing} is missing")]);
+    fs::remove_file(at(".a0.hq-done")).expect("removed");
+    let said = why(&file);
+    assert!(
+        said[0].starts_with("0: no run that finished is recorded in "),
+        "{said:?}"
+    );
+    assert_eq!(said[1], "2: it depends on task 0, which runs");
+    let without = "[[task]]\ncommand = [\"x\"]\n";
+    assert!(leave_out(&mut submit(dir.path(), without)).is_err());
+}
+
+#[test]
+fn arrays_keep_the_ids_and_entries_of_what_runs() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = "[array]\nids = \"3-6\"\nentries = [\"a\", \"b\", \"c\", \"d\"]\ncommand = [\"x\"]\n\
+                outputs = [\"out/%{TASK_ID}\"]\n";
+    let spec = submit(dir.path(), file);
+    let SubmitBody::Array(array) = &spec.body else {
+        panic!("an array");
+    };
+    fs::create_dir(dir.path().join("out")).expect("made");
+    for (id, entry) in [(4, b"b"), (6, b"d")] {
+        let output = dir.path().join(format!("out/{id}"));
+        fs::write(&output, "").expect("written");
+        let kept = record(command_digest(&array.template, &[], Some(entry)), &[]);
+        let at = record_path(output.as_os_str().as_bytes());
+        fs::write(as_path(&at), kept).expect("written");
+    }
+    let mut left = spec.clone();
+    let skipped = leave_out(&mut left).expect("it has outputs");
+    assert_eq!(skipped.left_out, 2);
+    let SubmitBody::Array(array) = left.body else {
+        panic!("an array");
+    };
+    let ArrayIds::Given(ids) = array.ids else {
+        panic!("given");
+    };
+    assert_eq!(ids.to_string(), "3,5");
+    let entries = array.entries.expect("entries");
+    assert_eq!(
+        (entries.get(0), entries.get(1)),
+        (Some(&b"a"[..]), Some(&b"c"[..]))
+    );
+}
+
+#[test]
+fn who_reads_what_another_writes_waits_for_it_and_two_cannot_write_one_file() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let spec = submit(dir.path(), &pipeline(2));
+    let SubmitBody::Graph(graph) = &spec.body else {
+        panic!("a graph");
+    };
+    let deps = |id| {
+        let mut tasks = graph.tasks.iter();
+        let task = tasks.find(|task| task.id == TaskId(id)).expect("a task");
+        task.deps.clone()
+    };
+    assert_eq!(
+        (deps(0), deps(2), deps(3)),
+        (vec![], vec![TaskId(0)], vec![TaskId(1)])
+    );
+    let twice = "[[task]]\ncommand = [\"a\"]\noutputs = [\"x\"]\n[[task]]\ncommand = [\"b\"]\noutputs = [\"./x\"]\n";
+    let context = SubmitContext {
+        submit_dir: dir.path(),
+        server_uid: None,
+        output_dir: None,
+    };
+    let refused = jobfile::parse(Path::new("f"), twice, Destination::default(), context);
+    let text = format!("{:?}", refused.map(drop).expect_err("refused"));
+    assert!(text.contains("Tasks 1 and 2 both write"), "{text}");
+}
