@@ -2,23 +2,24 @@
 
 use crate::harness::Env;
 
-/// Holds so many MB, in the shell itself, for as long as somebody needs to look at it.
-fn hold(megabytes: &str) -> String {
-    format!("x=$(head -c $(({megabytes} * 1000000)) /dev/zero | tr '\\0' a); sleep 0.3")
+/// Has so many MiB; with more rounds for longer, until somebody looks.
+fn hold(mebibytes: &str, rounds: &str) -> String {
+    format!("dd if=/dev/zero of=/dev/null bs=$(({mebibytes}))M count=$(({rounds})) 2> /dev/null")
 }
 
 #[test]
 fn what_would_have_fitted_is_suggested() {
     let env = Env::with_worker(4);
-    let script = hold("(HQ_TASK_ID == 7 ? 150 : 20)");
-    let mut submit = vec!["--array=1-20", "--resource=mem=900", "--wait", "--"];
+    // That the large one also takes longer is not to count for much.
+    let script = hold("HQ_TASK_ID == 7 ? 300 : 80", "1") + "; sleep 0.2";
+    let mut submit = vec!["--array=1-40", "--resource=mem=900", "--wait", "--"];
     submit.extend(["bash", "-c", &script]);
     let job = env.submit(&submit);
     let found = env.json(&["job", "stats", &job, "--suggest"]);
     let [one] = found.as_array().expect("a list").as_slice() else {
         panic!("one kind of task: {found}");
     };
-    assert_eq!(one["finished"], 20, "{one}");
+    assert_eq!(one["finished"], 40, "{one}");
     let options = one["memory"].as_array().expect("a list");
     assert_eq!(options.len(), 2, "{one}");
     assert_eq!(options[0]["again"], 1, "{one}");
@@ -50,7 +51,7 @@ fn memory_follows_from_what_the_first_tasks_needed() {
     env.start_worker_with(&["--cpus=2", "--resource=mem=sum(2000)", "--enforce-memory"]);
     let script = format!(
         "echo $HQ_TASK_ID $HQ_RESOURCE_REQUEST_mem >> sizes; {}",
-        hold("(HQ_TASK_ID == 24 ? 200 : 20)")
+        hold("HQ_TASK_ID == 24 ? 300 : 80", "HQ_TASK_ID == 24 ? 80 : 1")
     );
     let mut submit = vec!["--array=1-24", "--resource=mem=auto", "--retry-delay=10ms"];
     submit.extend(["--stdout=none", "--", "bash", "-c", &script]);
@@ -76,10 +77,10 @@ fn memory_follows_from_what_the_first_tasks_needed() {
     assert_eq!(of("1"), [1000.0], "{sizes}");
     let last = of("24");
     assert!(
-        last.len() >= 2 && (20.0..200.0).contains(&last[0]),
+        last.len() >= 2 && (80.0..300.0).contains(&last[0]),
         "{sizes}"
     );
-    assert!(last[last.len() - 1] >= 200.0, "{sizes}");
+    assert!(last[last.len() - 1] >= 300.0, "{sizes}");
 }
 
 #[test]
