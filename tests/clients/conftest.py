@@ -10,9 +10,15 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "python/tests"))
 
-from cluster import HQ, Cluster, wait_for  # noqa: E402
+import cluster as local_cluster  # noqa: E402
+from cluster import HQ, Cluster  # noqa: E402
 
 __all__ = ["Engine", "wait_for"]
+
+
+def wait_for(condition, what, seconds=300):
+    """Engines take long to start on a busy machine."""
+    return local_cluster.wait_for(condition, what, seconds)
 
 
 def pytest_configure(config):
@@ -52,7 +58,7 @@ class Engine(Cluster):
         self.server.wait()
         return self.start_server("--resume")
 
-    def run(self, command, timeout=300, **options):
+    def run(self, command, timeout=600, **options):
         return subprocess.run(
             command, env=self.env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=timeout, **options
         )
@@ -70,7 +76,7 @@ class Engine(Cluster):
         process.log.seek(0)
         return process.log.read().decode(errors="replace")
 
-    def ends(self, process, seconds=120):
+    def ends(self, process, seconds=300):
         """Exit code and output of a process that was begun."""
         try:
             code = process.wait(seconds)
