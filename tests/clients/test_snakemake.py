@@ -278,6 +278,7 @@ def test_without_a_server_it_is_told_what_to_do(tmp_path):
 def test_a_thousand_short_rules(engine, capsys):
     """Within 1.3 times of the ideal; `cluster-generic`, which starts Snakemake for each job, does fewer."""
     count, sample, cpus = 1000, 60, 8
+    is_quiet = os.getloadavg()[0] < 1
     write(COUNTED % (count, 1))
     begin = time.monotonic()
     ended = engine.run(snakemake_command("--quiet", "--jobs", "1000", "--default-resources", "mem_mb=100"), timeout=400)
@@ -297,4 +298,7 @@ def test_a_thousand_short_rules(engine, capsys):
             f"\n{count} rules of one second on {cpus} cpus: hq {ours:.0f} s, {ours / ideal:.2f} of the ideal; "
             f"{sample} of them with cluster-generic: {generic:.0f} s, {generic / (sample / cpus):.2f} of the ideal"
         )
+    assert ours / count < generic / sample / 4
+    if not is_quiet:
+        pytest.skip("the bound is only meant for a machine that does nothing else")
     assert ours < 1.3 * ideal
