@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from typing import Dict
+
 from .common import GenericPath
 from .job import Job
 from .utils.package import MissingPackageException
@@ -14,10 +17,25 @@ def visualize_job(job: Job, path: GenericPath) -> None:
     except ImportError:
         raise MissingPackageException("pydot") from None
     graph = pydot.Dot("job", graph_type="digraph")
-    for task in job.tasks:
-        graph.add_node(pydot.Node(str(task.task_id), label=f'"{task.label}"'))
+    names = _names(job)
+    for name in names.values():
+        graph.add_node(pydot.Node(name))
     for task in job.tasks:
         for dependency in task.dependencies:
-            graph.add_edge(pydot.Edge(str(dependency.task_id), str(task.task_id)))
+            graph.add_edge(pydot.Edge(names[dependency.task_id], names[task.task_id]))
     with open(path, "w", encoding="utf-8") as file:
         file.write(graph.to_string())
+
+
+def _names(job: Job) -> Dict[int, str]:
+    """Names of nodes: the labels of tasks, with the id where another task has the same one."""
+    names: Dict[int, str] = {}
+    taken = set()
+    for task in job.tasks:
+        label = task.label if task.label not in taken else f"{task.label} ({task.task_id})"
+        taken.add(label)
+        # What DOT, or pydot, would read as something else than a name.
+        is_plain = re.fullmatch(r"[A-Za-z_]\w*|\d+", label, re.ASCII)
+        text = label.replace("\\", "\\\\").replace('"', '\\"')
+        names[task.task_id] = label if is_plain else f'"{text}"'
+    return names

@@ -162,7 +162,8 @@ def test_a_cluster_that_was_stopped():
 def test_pictures(tmp_path):
     job = Job()
     first = job.program("a", name="first")
-    job.program("b", name="second", deps=[first])
+    second = job.program("b", name='a "second": one', deps=[first])
+    job.program("c", name="first", deps=[second])
     try:
         import pydot  # noqa: F401
     except ImportError:
@@ -171,7 +172,7 @@ def test_pictures(tmp_path):
         return
     visualize_job(job, tmp_path / "a.dot")
     text = (tmp_path / "a.dot").read_text()
-    assert "first" in text and "0 -> 1" in text
+    assert 'first -> "a \\"second\\": one"' in text and '"a \\"second\\": one" -> "first (2)"' in text
 
 
 def test_the_version_is_that_of_the_program():
