@@ -27,6 +27,7 @@ mod reported;
 mod scratch_dir;
 mod server_link;
 mod sigterm_hold;
+pub mod values;
 
 pub use config::{DataProvider, WorkDir, WorkDirError, WorkerParams};
 pub use done::stamp;
