@@ -1,0 +1,180 @@
+//! Asks a holder for values, and tells it which are not needed any more. Used by workers and by bridges of clients.
+
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+use std::time::Duration;
+
+use hq_protocol::worker::{FromHolder, HeldNames, ToHolder, from_holder, to_holder};
+use hq_protocol::{MessageReader, MessageWriter, Plane};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::task::{JoinHandle, spawn_blocking};
+
+use super::Reference;
+use super::holder::LIMITS;
+
+/// Longest wait for a connection to one address.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Longest wait for the next bytes.
+const STALL_TIMEOUT: Duration = Duration::from_secs(30);
+/// Names in one message.
+const NAMES_MAX: usize = 1_000;
+
+/// Why a value cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum FetchError {
+    /// Its holder does not have it.
+    #[error("the worker that made it does not hold it any more")]
+    Gone,
+    /// Its holder does not answer: it has ended, or there is no way.
+    #[error("the worker that made it cannot be reached: {0}")]
+    Unreachable(String),
+    /// It cannot be put where it is wanted.
+    #[error("its {size} bytes cannot be put into {place}: {error}")]
+    Local {
+        /// Bytes of the value.
+        size: u64,
+        /// Where it was to be.
+        place: String,
+        /// What went wrong.
+        error: io::Error,
+    },
+}
+
+type Line = (MessageReader<OwnedReadHalf>, MessageWriter<OwnedWriteHalf>);
+
+/// Connects to the first address of a holder at which it is.
+async fn dial(reference: &Reference) -> Result<Line, FetchError> {
+    let mut tried = Vec::new();
+    for (host, port) in &reference.at {
+        match tokio::time::timeout(CONNECT_TIMEOUT, dial_one(reference, host, *port)).await {
+            Ok(Ok(line)) => return Ok(line),
+            // Whoever is there has another key.
+            Ok(Err(reason)) => tried.push(format!("{host}:{port}: {reason}")),
+            Err(_) => tried.push(format!("{host}:{port}: no answer")),
+        }
+    }
+    Err(FetchError::Unreachable(tried.join(", ")))
+}
+
+async fn dial_one(reference: &Reference, host: &str, port: u16) -> Result<Line, String> {
+    let stream = hq_protocol::connect_tcp(host, port)
+        .await
+        .map_err(|error| error.to_string())?;
+    let mut connection = hq_protocol::connect(stream, Plane::Worker, Some(&reference.key))
+        .await
+        .map_err(|error| error.to_string())?;
+    connection.set_limits(LIMITS);
+    Ok(connection.split_tcp())
+}
+
+async fn next(
+    reader: &mut MessageReader<OwnedReadHalf>,
+) -> Result<from_holder::Message, FetchError> {
+    let unreachable = |text: String| FetchError::Unreachable(text);
+    let read = tokio::time::timeout(STALL_TIMEOUT, reader.next::<FromHolder>()).await;
+    let read = read.map_err(|_| unreachable("it says nothing".to_owned()))?;
+    let message = read.map_err(|error| unreachable(error.to_string()))?;
+    message
+        .and_then(|message| message.message)
+        .ok_or_else(|| unreachable("it has closed the connection".to_owned()))
+}
+
+/// Puts a value into a new file, which is not there if this fails.
+///
+/// # Errors
+///
+/// [`FetchError`]; nothing is tried again.
+pub async fn fetch(reference: &Reference, to: &Path) -> Result<(), FetchError> {
+    let (mut reader, mut writer) = dial(reference).await?;
+    let get = ToHolder {
+        message: Some(to_holder::Message::Get(reference.name.clone())),
+    };
+    let sent = writer.send(&get).await;
+    sent.map_err(|error| FetchError::Unreachable(error.to_string()))?;
+    match next(&mut reader).await? {
+        from_holder::Message::Size(size) if size == reference.size => {}
+        from_holder::Message::Size(_)
+        | from_holder::Message::Chunk(_)
+        | from_holder::Message::Gone(_)
+        | from_holder::Message::Dropped(_) => return Err(FetchError::Gone),
+    }
+    let local = |error| FetchError::Local {
+        size: reference.size,
+        place: to.display().to_string(),
+        error,
+    };
+    let file = create(to).map_err(local)?;
+    let mut unfinished = Unfinished(Some(to));
+    let mut writing = None;
+    let mut left = reference.size;
+    let mut file = Some(file);
+    while left > 0 {
+        let from_holder::Message::Chunk(chunk) = next(&mut reader).await? else {
+            return Err(FetchError::Gone);
+        };
+        left = left
+            .checked_sub(chunk.len() as u64)
+            .ok_or(FetchError::Gone)?;
+        // The next one is decrypted while this one is written.
+        if let Some(before) = writing.take() {
+            file = Some(written(before).await.map_err(local)?);
+        }
+        if let Some(mut file) = file.take() {
+            writing = Some(spawn_blocking(move || {
+                file.write_all(&chunk).map(|()| file)
+            }));
+        }
+    }
+    if let Some(last) = writing {
+        written(last).await.map_err(local)?;
+    }
+    unfinished.0 = None;
+    Ok(())
+}
+
+async fn written(writing: JoinHandle<io::Result<File>>) -> io::Result<File> {
+    writing
+        .await
+        .unwrap_or_else(|_| Err(io::Error::other("the thread that writes has ended")))
+}
+
+fn create(path: &Path) -> io::Result<File> {
+    let mut options = File::options();
+    options.write(true).create_new(true).mode(0o600).open(path)
+}
+
+/// A file that is removed unless it is whole.
+struct Unfinished<'a>(Option<&'a Path>);
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        if let Some(path) = self.0 {
+            // Nobody looks for it.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// Tells a holder that nobody asks for these any more; all of them have to be of one holder.
+///
+/// # Errors
+///
+/// [`FetchError::Unreachable`]: then it keeps them until it ends.
+pub async fn drop_values(references: &[Reference]) -> Result<(), FetchError> {
+    let Some(first) = references.first() else {
+        return Ok(());
+    };
+    let (mut reader, mut writer) = dial(first).await?;
+    for part in references.chunks(NAMES_MAX) {
+        let names = part.iter().map(|one| one.name.clone()).collect();
+        let message = ToHolder {
+            message: Some(to_holder::Message::Drop(HeldNames { names })),
+        };
+        let sent = writer.send(&message).await;
+        sent.map_err(|error| FetchError::Unreachable(error.to_string()))?;
+        next(&mut reader).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,164 @@
+//! Gives values of this worker to those who have a reference to them.
+//!
+//! Everybody who knows the worker's key for values and the name of one may read and drop it: both are in references only.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use hq_protocol::worker::{FromHolder, ToHolder, from_holder, to_holder};
+use hq_protocol::{Limits, MessageWriter, Plane, SecretKey};
+use tokio::net::tcp::OwnedWriteHalf;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::task::spawn_blocking;
+
+/// Bytes of a value in one message: some milliseconds of encryption on the worker's main thread.
+const CHUNK: usize = 256 << 10;
+/// What both sides of a connection accept: a chunk, or names.
+pub(super) const LIMITS: Limits = Limits {
+    message_max: 1 << 20,
+    send_max: 1 << 20,
+    decoded: None,
+};
+/// Connections at once; others wait. Each costs a descriptor and a few buffers.
+const CONNECTIONS_MAX: usize = 64;
+/// Pause after an attempt to accept that failed, such as for want of descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
+/// How long one who is connected may be silent, or take nothing.
+const SILENCE_MAX: Duration = Duration::from_secs(30);
+
+/// Values that are held, by name.
+#[derive(Default)]
+pub(super) struct Held(Mutex<HashMap<String, (PathBuf, u64)>>);
+
+impl Held {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, (PathBuf, u64)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn add(&self, name: String, path: PathBuf, size: u64) {
+        self.lock().insert(name, (path, size));
+    }
+
+    pub(super) fn get(&self, name: &str) -> Option<(PathBuf, u64)> {
+        self.lock().get(name).cloned()
+    }
+
+    fn take(&self, names: &[String]) -> Vec<PathBuf> {
+        let mut held = self.lock();
+        let taken = names.iter().filter_map(|name| held.remove(name));
+        taken.map(|(path, _)| path).collect()
+    }
+}
+
+/// Serves whoever comes until it is aborted.
+pub(super) async fn serve(listener: TcpListener, key: SecretKey, held: Arc<Held>) {
+    let seats = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    loop {
+        let Ok(seat) = Arc::clone(&seats).acquire_owned().await else {
+            return;
+        };
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let (key, held) = (key.clone(), Arc::clone(&held));
+                tokio::spawn(async move {
+                    if let Err(error) = serve_one(stream, &key, &held).await {
+                        tracing::debug!("a connection for values has ended: {error}");
+                    }
+                    drop(seat);
+                });
+            }
+            Err(error) => {
+                tracing::warn!("values cannot be given out: {error}");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+async fn serve_one(stream: TcpStream, key: &SecretKey, held: &Held) -> Result<(), String> {
+    let text = |error: &dyn std::error::Error| error.to_string();
+    let connection = hq_protocol::accept(stream, Plane::Worker, Some(key)).await;
+    let mut connection = connection.map_err(|error| text(&error))?;
+    connection.set_limits(LIMITS);
+    let (mut reader, mut writer) = connection.split_tcp();
+    loop {
+        let read = tokio::time::timeout(SILENCE_MAX, reader.next::<ToHolder>());
+        let read = read.await.map_err(|_| "it says nothing".to_owned())?;
+        let Some(message) = read.map_err(|error| text(&error))? else {
+            return Ok(());
+        };
+        match message.message {
+            Some(to_holder::Message::Get(name)) => give(&mut writer, held.get(&name)).await?,
+            Some(to_holder::Message::Drop(names)) => {
+                let paths = held.take(&names.names);
+                // A file system may be slow.
+                let removed = spawn_blocking(move || paths.iter().for_each(remove));
+                let _ = removed.await;
+                say(&mut writer, from_holder::Message::Dropped(true)).await?;
+            }
+            None => return Err("an unknown message".to_owned()),
+        }
+    }
+}
+
+fn remove(path: &PathBuf) {
+    if let Err(error) = std::fs::remove_file(path) {
+        tracing::warn!("a value that nobody needs cannot be removed: {error}");
+    }
+}
+
+async fn give(
+    writer: &mut MessageWriter<OwnedWriteHalf>,
+    value: Option<(PathBuf, u64)>,
+) -> Result<(), String> {
+    let Some((path, size)) = value else {
+        return say(writer, from_holder::Message::Gone(true)).await;
+    };
+    let file = match spawn_blocking(move || File::open(path)).await {
+        Ok(Ok(file)) => Arc::new(file),
+        Ok(Err(_)) | Err(_) => return say(writer, from_holder::Message::Gone(true)).await,
+    };
+    say(writer, from_holder::Message::Size(size)).await?;
+    let mut ahead = Some(read(&file, 0, size));
+    let mut from = 0;
+    while let Some(reading) = ahead.take() {
+        let chunk = reading.await.map_err(|error| error.to_string())?;
+        let chunk = chunk.map_err(|error| error.to_string())?;
+        from += chunk.len() as u64;
+        // Read while this one is encrypted.
+        ahead = (from < size).then(|| read(&file, from, size));
+        say(writer, from_holder::Message::Chunk(chunk)).await?;
+        // The worker has more to do than this.
+        tokio::task::yield_now().await;
+    }
+    Ok(())
+}
+
+fn read(file: &Arc<File>, from: u64, size: u64) -> tokio::task::JoinHandle<io::Result<Bytes>> {
+    let file = Arc::clone(file);
+    let len = usize::try_from(size - from).unwrap_or(CHUNK).min(CHUNK);
+    spawn_blocking(move || {
+        let mut chunk = vec![0; len];
+        file.read_exact_at(&mut chunk, from)?;
+        Ok(chunk.into())
+    })
+}
+
+async fn say(
+    writer: &mut MessageWriter<OwnedWriteHalf>,
+    message: from_holder::Message,
+) -> Result<(), String> {
+    let message = FromHolder {
+        message: Some(message),
+    };
+    let sent = tokio::time::timeout(SILENCE_MAX, writer.send(&message)).await;
+    sent.map_err(|_| "it takes nothing".to_owned())?
+        .map_err(|error| error.to_string())
+}
