@@ -98,7 +98,7 @@ fn is_abandoned(dir: &Path) -> bool {
 
 /// Name of this machine, and what the kernel calls the time since its start. Containers of one machine share the
 /// latter, and locks as well.
-fn this_machine() -> String {
+pub(crate) fn this_machine() -> String {
     let start = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let name = rustix::system::uname();
     format!("{} {}\n", name.nodename().to_string_lossy(), start.trim())

@@ -7,6 +7,7 @@ use std::collections::hash_map::RandomState;
 use std::future::Future;
 use std::hash::BuildHasher as _;
 use std::io;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -291,10 +292,16 @@ impl Search {
         let mut attempt = 1;
         loop {
             let error = match self.connect().await {
-                Ok(connection) => match introduce(connection, registration).await {
-                    Ok(link) => return Ok(link),
-                    Err(error) => error,
-                },
+                Ok(connection) => {
+                    let ip = connection.stream().local_addr().ok();
+                    match introduce(connection, registration).await {
+                        Ok(link) => {
+                            let ip = ip.map(|address| address.ip());
+                            return Ok(Link { ip, ..link });
+                        }
+                        Err(error) => error,
+                    }
+                }
                 Err(error) => RegisterError::Connect(error),
             };
             if attempt >= retry.attempts {
@@ -380,6 +387,8 @@ pub(crate) struct Link<S> {
     pub(crate) idle_timeout_default: Option<Duration>,
     /// The server knows us as the worker that we were.
     pub(crate) reattached: bool,
+    /// Our address on the way to the server; `None` = it is in this process, or this is no first registration.
+    pub(crate) ip: Option<IpAddr>,
     pub(crate) reader: MessageReader<ReadHalf<S>>,
     pub(crate) writer: MessageWriter<WriteHalf<S>>,
 }
@@ -413,6 +422,7 @@ where
             server_uid,
             idle_timeout_default,
             reattached,
+            ip: None,
             reader,
             writer,
         }),

@@ -158,6 +158,7 @@ async fn a_worker_that_is_slow_to_end_sends_heartbeats_meanwhile() {
             server_uid: "".into(),
             idle_timeout_default: None,
             reattached: false,
+            ip: None,
             reader,
             writer,
         });

@@ -1,0 +1,139 @@
+//! Two workers over real sockets.
+
+use hq_core::id::{InstanceId, JobId};
+use serde_json::json;
+use tempfile::TempDir;
+
+use super::*;
+
+/// So long that only a value that is lost takes it.
+const IN_TIME: Duration = Duration::from_secs(60);
+/// More than a few chunks, and no multiple of one.
+const SIZE: usize = 1_234_567;
+
+fn store() -> (ValueStore, TempDir) {
+    let dir = tempfile::tempdir().expect("directory");
+    let mut store = ValueStore::new(dir.path().to_owned(), "localhost");
+    store.set_worker(7, Some(Ipv4Addr::LOCALHOST.into()));
+    (store, dir)
+}
+
+fn content() -> Vec<u8> {
+    (0..SIZE)
+        .map(|at| u8::try_from(at % 251).expect("small"))
+        .collect()
+}
+
+fn hold(store: &mut ValueStore) -> Reference {
+    std::fs::write(store.place_of(5), content()).expect("written");
+    let key = InstanceKey::new(JobId(1), 2, InstanceId(0));
+    store.hold(5, key).expect("it is there")
+}
+
+/// The same value for one on another machine.
+fn from_afar(reference: &Reference) -> Reference {
+    let mut json = reference.json().clone();
+    json["machine"] = json!("another");
+    Reference::parse(json).expect("valid")
+}
+
+async fn next(store: &mut ValueStore) -> Fetched {
+    let next = tokio::time::timeout(IN_TIME, store.next());
+    next.await.expect("in time")
+}
+
+#[tokio::test]
+async fn a_value_is_moved_once_and_read_where_it_is() {
+    let ((mut one, _dir), (mut other, other_dir)) = (store(), store());
+    let reference = hold(&mut one);
+    assert_eq!(reference.size(), SIZE as u64);
+    let own = one.get(&reference).expect("held").expect("here");
+    assert_eq!(std::fs::read(own.path()).expect("readable"), content());
+
+    let afar = from_afar(&reference);
+    for _ in 0..2 {
+        assert!(other.get(&afar).expect("can be asked for").is_none());
+    }
+    let (name, result) = next(&mut other).await;
+    assert_eq!(name, reference.name());
+    result.expect("fetched");
+    let copy = other.get(&afar).expect("known").expect("here");
+    assert!(copy.path().starts_with(other_dir.path()));
+    assert_eq!(std::fs::read(copy.path()).expect("readable"), content());
+    assert!(other.try_next().is_none(), "it was moved twice");
+
+    // On the same machine it is not moved at all.
+    let (mut third, _third_dir) = store();
+    assert!(third.get(&reference).expect("can be asked for").is_none());
+    next(&mut third).await.1.expect("found");
+    let found = third.get(&reference).expect("known").expect("here");
+    assert_eq!(found.path(), own.path());
+}
+
+#[tokio::test]
+async fn what_was_dropped_is_gone_and_its_file_too() {
+    let ((mut one, dir), (mut other, _other_dir)) = (store(), store());
+    let reference = hold(&mut one);
+    drop_values(std::slice::from_ref(&reference))
+        .await
+        .expect("heard");
+    assert!(matches!(one.get(&reference), Err(FetchError::Gone)));
+    assert_eq!(std::fs::read_dir(dir.path()).expect("readable").count(), 0);
+    assert!(other.get(&reference).expect("can be asked for").is_none());
+    let (_, result) = next(&mut other).await;
+    assert!(matches!(result, Err(FetchError::Gone)), "{result:?}");
+}
+
+#[tokio::test]
+async fn nothing_is_given_to_one_without_the_key_or_by_one_that_has_ended() {
+    let (mut one, _dir) = store();
+    let reference = hold(&mut one);
+    let mut json = reference.json().clone();
+    json["key"] = json!("00".repeat(32));
+    let stranger = Reference::parse(json).expect("valid");
+    let place = tempfile::tempdir().expect("directory");
+    let to = place.path().join("copy");
+    let refused = fetch(&stranger, &to).await;
+    assert!(
+        matches!(refused, Err(FetchError::Unreachable(_))),
+        "{refused:?}"
+    );
+    drop(one);
+    let gone = fetch(&reference, &to).await;
+    assert!(matches!(gone, Err(FetchError::Unreachable(_))), "{gone:?}");
+    assert!(!to.exists());
+}
+
+#[tokio::test]
+async fn a_value_that_finds_no_room_leaves_nothing() {
+    let (mut one, _dir) = store();
+    let reference = hold(&mut one);
+    let result = fetch(&reference, Path::new("/nonexistent/copy")).await;
+    let error = result.expect_err("there is no such directory");
+    assert!(error.to_string().contains(&SIZE.to_string()), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn copies_are_removed_some_time_after_their_last_user() {
+    let copies = Arc::new(Copies::default());
+    let dir = tempfile::tempdir().expect("directory");
+    let path = dir.path().join("copy");
+    std::fs::write(&path, "value").expect("written");
+    let copy = Copy {
+        file: Arc::new(ValueFile(path.clone())),
+        is_ours: true,
+        used: Instant::now(),
+    };
+    copies.lock().insert("name".to_owned(), copy);
+    let user = copies.get("name").expect("it is there");
+    tokio::time::advance(2 * COPY_KEPT).await;
+    assert_eq!(copies.take_idle(), (vec![], true), "it is used");
+    drop(user);
+    assert_eq!(
+        copies.take_idle(),
+        (vec![], true),
+        "it was used a moment ago"
+    );
+    tokio::time::advance(2 * COPY_KEPT).await;
+    assert_eq!(copies.take_idle(), (vec![path], false));
+}
