@@ -530,7 +530,7 @@ where
         self.silent_heartbeats = 0;
         self.identity = (link.worker, link.server_uid.clone());
         self.launcher
-            .set_server(link.server_uid.clone(), link.worker);
+            .set_server(link.server_uid.clone(), link.worker, link.ip);
         self.link = LinkState::Up(link);
         if !reattached {
             self.reported = Reported::default();

@@ -17,6 +17,7 @@ mod template;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
+use std::net::IpAddr;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -66,7 +67,8 @@ pub(crate) struct TaskLauncher {
     task_dirs: PathBuf,
     templates: BTreeMap<TemplateId, Arc<CompiledTemplate>>,
     running: RunningTasks,
-    calls: CallPool,
+    /// On the heap, because futures that are moved contain all of this.
+    calls: Box<CallPool>,
     oom: OomWatch,
     /// Set if tasks are held to the memory that they asked for.
     memory: Option<MemoryWatch>,
@@ -120,7 +122,7 @@ impl TaskLauncher {
                 server_uid: "".into(),
             },
             nonce: nonce().into(),
-            calls: CallPool::new(task_dirs.clone()),
+            calls: Box::new(CallPool::new(task_dirs.clone(), host)),
             task_dirs,
             templates: BTreeMap::new(),
             running: RunningTasks::default(),
@@ -162,7 +164,8 @@ impl TaskLauncher {
     }
 
     /// Which server the tasks of now on belong to, and who this worker is there.
-    pub(crate) fn set_server(&mut self, uid: Box<str>, worker: WorkerId) {
+    pub(crate) fn set_server(&mut self, uid: Box<str>, worker: WorkerId, ip: Option<IpAddr>) {
+        self.calls.long.set_worker(worker.as_u32(), ip);
         self.surroundings.server_uid = uid;
         self.streaming.set_worker(worker);
     }
@@ -262,7 +265,7 @@ impl TaskLauncher {
     }
 
     /// What calls came to that the server has not acknowledged.
-    pub(crate) const fn calls(&mut self) -> &mut CallPool {
+    pub(crate) fn calls(&mut self) -> &mut CallPool {
         &mut self.calls
     }
 
@@ -354,6 +357,7 @@ impl TaskLauncher {
             }
         }
         self.drained = drained;
+        self.start_wanted();
         self.calls.collect(events);
         events.append(&mut self.failed);
         let news = self.streaming.collect();

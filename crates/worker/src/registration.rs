@@ -38,7 +38,7 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     fn new(link: Link<S>, params: WorkerParams, mut launcher: TaskLauncher) -> Self {
-        launcher.set_server(link.server_uid.clone(), link.worker);
+        launcher.set_server(link.server_uid.clone(), link.worker, link.ip);
         let notify = NotifySocket::bind(params.work_dir.tasks(), launcher.nonce());
         let notify = notify
             .inspect_err(|error| tracing::warn!(%error, "tasks cannot send notifications"))

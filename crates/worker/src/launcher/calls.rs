@@ -16,6 +16,7 @@
 
 mod interpreter;
 mod launch;
+mod needs;
 mod packet;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -34,8 +35,10 @@ use tokio::sync::mpsc;
 
 use super::template::CompiledTemplate;
 use crate::clock;
+use crate::values::{Reference, ValueFile, ValueStore};
 pub(super) use interpreter::Interpreter;
 use interpreter::{Packet, Packets, Sent};
+use needs::Parked;
 use packet::Answer;
 
 /// Tokens of interpreters, which tasks never have.
@@ -89,6 +92,8 @@ pub(super) struct Call {
     pub(super) server_uid: Box<str>,
     /// Since when it counts as started; `None` = it waits for its turn.
     pub(super) since: Option<Time>,
+    /// Values that it reads, which stay here for that long.
+    pub(super) needs: Vec<Arc<ValueFile>>,
 }
 
 impl Call {
@@ -133,6 +138,12 @@ pub(crate) struct CallPool {
     events: Vec<LaunchEvent>,
     values: HashMap<InstanceKey, Box<[u8]>>,
     value_bytes: usize,
+    /// Values that are too long for the server.
+    pub(super) long: ValueStore,
+    /// Calls that wait for values of other workers.
+    parked: Vec<Parked>,
+    /// Those whose values are here, for which there is no interpreter.
+    wanted: Vec<Wanted>,
     idle_max: usize,
     /// Where payloads are put that do not fit into a packet.
     pub(super) dir: PathBuf,
@@ -144,7 +155,7 @@ pub(super) const fn is_interpreter(token: u64) -> bool {
 }
 
 impl CallPool {
-    pub(super) fn new(dir: PathBuf) -> Self {
+    pub(super) fn new(dir: PathBuf, host: &str) -> Self {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         Self {
             interpreters: BTreeMap::new(),
@@ -156,6 +167,9 @@ impl CallPool {
             events: Vec::new(),
             values: HashMap::new(),
             value_bytes: 0,
+            long: ValueStore::new(dir.clone(), host),
+            parked: Vec::new(),
+            wanted: Vec::new(),
             // As many as can be busy at once, and some for kinds that take turns.
             idle_max: cpus + SPARE_MAX,
             dir,
@@ -171,6 +185,7 @@ impl CallPool {
         tokio::select! {
             Some((id, packet)) = self.packets.1.recv() => self.on_packet(id, &packet),
             Some(event) = self.copied.1.recv() => self.events.push(event),
+            fetched = self.long.next() => self.on_fetched(fetched),
         }
         self.take_packets();
     }
@@ -181,6 +196,9 @@ impl CallPool {
         }
         while let Ok(event) = self.copied.1.try_recv() {
             self.events.push(event);
+        }
+        while let Some(fetched) = self.long.try_next() {
+            self.on_fetched(fetched);
         }
     }
 
@@ -348,13 +366,16 @@ impl CallPool {
                     return;
                 };
                 self.calls.remove(&call.token);
-                if !done.value.is_empty() {
-                    self.value_bytes += done.value.len();
-                    // A later attempt of one instance does not exist, but its bytes must never be
-                    // counted twice.
-                    let before = self.values.insert(call.key, done.value.into());
-                    self.value_bytes -= before.map_or(0, |value| value.len());
-                }
+                let held = done.is_held.then(|| self.long.hold(done.token, call.key));
+                let value = match &held {
+                    None => done.value.into(),
+                    Some(Ok(reference)) => value_of_kind(HELD, reference.json()),
+                    Some(Err(error)) => {
+                        tracing::error!("a value of a call is lost: {error}");
+                        Box::default()
+                    }
+                };
+                keep(&mut self.values, &mut self.value_bytes, call.key, value);
                 let event = LaunchEvent::Exited {
                     token: call.token,
                     status: ExitStatus::Code(i32::from(!done.is_ok)),
@@ -386,6 +407,13 @@ impl CallPool {
 
     /// Takes a call back that has not begun; `false` if it has. If its interpreter is to end then, it gets no other one.
     pub(super) fn take_back(&mut self, token: LaunchToken, ends_otherwise: bool) -> bool {
+        if self.unpark(token) {
+            self.events.push(LaunchEvent::Failed {
+                token,
+                failure: LaunchFailure::Cancelled,
+            });
+            return true;
+        }
         let Some(interpreter) = self
             .calls
             .get(&token)
@@ -429,13 +457,16 @@ impl CallPool {
 
     /// How a call is told to end; `None` = there is no such call.
     pub(super) fn stop_of(&self, token: LaunchToken) -> Option<StopSpec> {
-        let id = self.calls.get(&token)?;
+        let Some(id) = self.calls.get(&token) else {
+            let parked = self.parked.iter().find(|one| one.token() == token)?;
+            return Some(parked.recipe.kind.template.stop);
+        };
         Some(self.interpreters.get(id)?.recipe.kind.template.stop)
     }
 
     /// Whether a call is in an interpreter or waits for one.
     pub(super) fn has(&self, token: LaunchToken) -> bool {
-        self.calls.contains_key(&token)
+        self.calls.contains_key(&token) || self.parked.iter().any(|one| one.token() == token)
     }
 
     /// An interpreter has not come about.
@@ -506,6 +537,8 @@ impl CallPool {
         let ends = interpreter.output_ends();
         for call in begun {
             self.calls.remove(&call.token);
+            // What it has begun to write is nobody's.
+            let _ = std::fs::remove_file(self.long.place_of(call.token.0));
             let now = clock::now().mono;
             let since = call.since.unwrap_or(now);
             // The core hears of a start before it hears of an end.
@@ -571,6 +604,33 @@ impl CallPool {
         self.values.clear();
         self.value_bytes = 0;
     }
+}
+
+/// First bytes of what calls came to, where they are not those of an interpreter; see python/hq/_pickle.py.
+const HELD: u8 = 7;
+const LOST: u8 = 8;
+
+/// A value that the worker makes itself.
+fn value_of_kind(kind: u8, json: &serde_json::Value) -> Box<[u8]> {
+    let mut value = vec![kind];
+    value.extend(json.to_string().into_bytes());
+    value.into()
+}
+
+/// Keeps a value until the server has it.
+fn keep(
+    values: &mut HashMap<InstanceKey, Box<[u8]>>,
+    bytes: &mut usize,
+    key: InstanceKey,
+    value: Box<[u8]>,
+) {
+    if value.is_empty() {
+        return;
+    }
+    *bytes += value.len();
+    // A later attempt of one instance does not exist, but its bytes must never be counted twice.
+    let before = values.insert(key, value);
+    *bytes -= before.map_or(0, |value| value.len());
 }
 
 /// The end of a call that was told to end before its interpreter had begun with it.

@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
-use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use hq_core::worker_state::{ExitStatus, LaunchEvent, LaunchFailure, LaunchTask, 
 use hq_spawn::{Event, SpawnPlan, Stdio, Termination, Token};
 use serde_json::json;
 
-use super::{Call, Interpreter, Kind, Recipe, Wanted};
+use super::{Call, Interpreter, Kind, Recipe, Wanted, needs};
 use crate::launcher::memory::{MemoryOveruse, MemoryWatch};
 use crate::launcher::template::CompiledTemplate;
 use crate::launcher::{SIGKILL, TaskLauncher, failure, memory_of};
@@ -44,12 +44,27 @@ impl TaskLauncher {
         let call = Call {
             token: task.token,
             key: task.key,
-            place: place(&cwd, &values.of_call, &cpus(&compiled, task, pools)?),
+            place: place(
+                &cwd,
+                &values.of_call,
+                &cpus(&compiled, task, pools)?,
+                self.calls.long.dir(),
+            ),
             compiled,
             payload: task.entry().unwrap_or_default().into(),
             server_uid: uid,
             since: None,
+            needs: Vec::new(),
         };
+        let references = needs::of_payload(&call.payload)?;
+        if !references.is_empty() {
+            let recipe = self.recipe(&call, task, pools, (kind, cwd))?;
+            self.calls.park(task.lane, recipe, call, references);
+            self.start_wanted();
+            // It may have ended already.
+            self.wake.notify_one();
+            return Ok(());
+        }
         // None of its kind is idle.
         let Some(call) = self.calls.push(task.lane, &kind, call) else {
             return Ok(());
@@ -64,6 +79,13 @@ impl TaskLauncher {
             self.kill_interpreter(surplus);
         }
         Ok(())
+    }
+
+    /// Starts interpreters for calls whose values have come.
+    pub(in crate::launcher) fn start_wanted(&mut self) {
+        for wanted in self.calls.take_wanted() {
+            self.start_interpreter(wanted);
+        }
     }
 
     fn recipe(
@@ -251,13 +273,19 @@ fn cpus(
 }
 
 /// Where and with what a call runs, for its interpreter.
-fn place(cwd: &[u8], variables: &[(String, String)], cpus: &[u32]) -> Arc<[u8]> {
+fn place(cwd: &[u8], variables: &[(String, String)], cpus: &[u32], values: &Path) -> Arc<[u8]> {
     let env: serde_json::Map<String, serde_json::Value> = variables
         .iter()
         .map(|(name, value)| (name.clone(), json!(value)))
         .collect();
     // Any bytes as characters, which JSON can carry; the interpreter turns them back.
-    let cwd: String = cwd.iter().map(|byte| char::from(*byte)).collect();
-    let place = json!({"cwd": cwd, "env": env, "cpus": cpus});
+    let text = |bytes: &[u8]| {
+        bytes
+            .iter()
+            .map(|byte| char::from(*byte))
+            .collect::<String>()
+    };
+    let values = text(values.as_os_str().as_bytes());
+    let place = json!({"cwd": text(cwd), "env": env, "cpus": cpus, "values": values});
     place.to_string().into_bytes().into()
 }

@@ -5,7 +5,7 @@
 //!                      0 flags:u8 context, or the path of a file with it
 //!                      1 flags:u8 token:u64 job:u32 task:u32 instance:u32 [place_len:u32 place] payload or path
 //! from it              0                                             it is ready
-//!                      1 is_ok:u8 token:u64 run_ns:u64 user_us:u64 system_us:u64 rss_kib:u64 out_end:u64 err_end:u64
+//!                      1 flags:u8 token:u64 run_ns:u64 user_us:u64 system_us:u64 rss_kib:u64 out_end:u64 err_end:u64
 //!                        message_len:u32 message value
 //! ```
 
@@ -18,6 +18,11 @@ use hq_core::worker_state::InstanceKey;
 pub(super) const HAS_PLACE: u8 = 1;
 /// The payload is the path of a file that contains it.
 pub(super) const IS_FILE: u8 = 2;
+
+/// The call ended well.
+const IS_OK: u8 = 1;
+/// Its value is in the file of its token.
+const IS_HELD: u8 = 2;
 
 /// Longest payload inside a packet.
 pub(super) const INLINE_MAX: usize = 48 << 10;
@@ -42,6 +47,8 @@ pub(super) struct Done<'a> {
     pub(super) out_end: u64,
     pub(super) err_end: u64,
     pub(super) message: String,
+    /// Whether the value is in a file instead.
+    pub(super) is_held: bool,
     pub(super) value: &'a [u8],
 }
 
@@ -89,15 +96,15 @@ fn u32_of(rest: &mut &[u8]) -> Option<u32> {
 pub(super) fn parse(packet: &[u8]) -> Result<Answer<'_>, &'static str> {
     match packet {
         [0, ..] => Ok(Answer::Ready),
-        [1, is_ok, rest @ ..] => {
-            let done = done(*is_ok != 0, rest);
+        [1, flags, rest @ ..] => {
+            let done = done(*flags, rest);
             done.map(Answer::Done).ok_or("an end that is too short")
         }
         _ => Err("an unknown packet"),
     }
 }
 
-fn done(is_ok: bool, mut rest: &[u8]) -> Option<Done<'_>> {
+fn done(flags: u8, mut rest: &[u8]) -> Option<Done<'_>> {
     let rest = &mut rest;
     let token = u64_of(rest)?;
     let run = Duration::from_nanos(u64_of(rest)?);
@@ -108,7 +115,8 @@ fn done(is_ok: bool, mut rest: &[u8]) -> Option<Done<'_>> {
     let len = usize::try_from(u32_of(rest)?).ok()?;
     let (message, value) = rest.split_at_checked(len)?;
     Some(Done {
-        is_ok,
+        is_ok: flags & IS_OK != 0,
+        is_held: flags & IS_HELD != 0,
         token,
         run,
         usage: Usage {

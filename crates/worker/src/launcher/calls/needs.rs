@@ -1,0 +1,219 @@
+//! Calls that read values of other calls: they get an interpreter when all of these are here.
+//!
+//! ```text
+//! payload   3 len:u32 references payload        references: a JSON list of what stands for values, see `values`
+//! ```
+//!
+//! The interpreter gets the same, with paths that it can open in the references.
+
+use std::collections::VecDeque;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hq_core::outcome::Usage;
+use hq_core::worker_state::{ExitStatus, LaunchEvent, LaunchToken};
+use serde_json::{Value, json};
+
+use super::{Call, CallPool, LOST, Recipe, Reference, ValueFile, Wanted, keep, value_of_kind};
+use crate::clock;
+use crate::values::{FetchError, Fetched};
+
+/// First byte of a payload with references.
+const HAS_NEEDS: u8 = 3;
+
+/// A call that waits for values.
+pub(super) struct Parked {
+    lane: LaunchToken,
+    pub(super) recipe: Recipe,
+    call: Call,
+    references: Vec<Reference>,
+    /// Those that are here, in the order of the references.
+    files: Vec<Option<Arc<ValueFile>>>,
+}
+
+impl Parked {
+    pub(super) const fn token(&self) -> LaunchToken {
+        self.call.token
+    }
+}
+
+/// Divides a payload; `None` = it has no references.
+fn divide(payload: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (len, rest) = payload.strip_prefix(&[HAS_NEEDS])?.split_first_chunk()?;
+    rest.split_at_checked(usize::try_from(u32::from_le_bytes(*len)).ok()?)
+}
+
+/// Values that a call reads.
+pub(super) fn of_payload(payload: &[u8]) -> Result<Vec<Reference>, Box<str>> {
+    if payload.first() != Some(&HAS_NEEDS) {
+        return Ok(Vec::new());
+    }
+    let parse = || -> Option<Vec<Reference>> {
+        let (list, _) = divide(payload)?;
+        let list: Vec<Value> = serde_json::from_slice(list).ok()?;
+        list.into_iter().map(Reference::parse).collect()
+    };
+    parse().ok_or_else(|| {
+        "The values that the call needs are named in a way that this worker does not understand: \
+         its release is another one than that of the client"
+            .into()
+    })
+}
+
+/// The payload for an interpreter.
+fn with_paths(payload: &[u8], needs: &[(&Reference, &Path)]) -> Box<[u8]> {
+    let Some((_, rest)) = divide(payload) else {
+        return payload.into();
+    };
+    let list: Value = needs.iter().map(|(one, path)| one.at_path(path)).collect();
+    let list = list.to_string().into_bytes();
+    let len = u32::try_from(list.len()).unwrap_or(u32::MAX);
+    [&[HAS_NEEDS][..], &len.to_le_bytes(), &list, rest]
+        .concat()
+        .into()
+}
+
+impl CallPool {
+    /// Takes a call that reads values; it goes on at once if they are here.
+    pub(super) fn park(
+        &mut self,
+        lane: LaunchToken,
+        recipe: Recipe,
+        call: Call,
+        references: Vec<Reference>,
+    ) {
+        let mut files = Vec::with_capacity(references.len());
+        for reference in &references {
+            match self.long.get(reference) {
+                Ok(file) => files.push(file),
+                Err(error) => return self.end_without(&call, reference, &error),
+            }
+        }
+        let parked = Parked {
+            lane,
+            recipe,
+            call,
+            references,
+            files,
+        };
+        if parked.files.iter().all(Option::is_some) {
+            self.go_on(parked);
+        } else {
+            self.parked.push(parked);
+        }
+    }
+
+    /// Forgets a call that waits for values; `false` = there is none.
+    pub(super) fn unpark(&mut self, token: LaunchToken) -> bool {
+        let found = self.parked.iter().position(|one| one.token() == token);
+        found.is_some_and(|position| {
+            self.parked.remove(position);
+            true
+        })
+    }
+
+    /// Calls for which there is no interpreter.
+    pub(super) fn take_wanted(&mut self) -> Vec<Wanted> {
+        std::mem::take(&mut self.wanted)
+    }
+
+    /// A value is here, or cannot be had.
+    pub(super) fn on_fetched(&mut self, (name, result): Fetched) {
+        for mut parked in std::mem::take(&mut self.parked) {
+            let position = parked.references.iter().position(|one| one.name() == name);
+            let Some(position) = position else {
+                self.parked.push(parked);
+                continue;
+            };
+            // Asked for again, it is found among the copies.
+            let found = match &result {
+                Ok(()) => self.long.get(&parked.references[position]),
+                Err(error) => {
+                    self.end_without(&parked.call, &parked.references[position], error);
+                    continue;
+                }
+            };
+            let same = parked.references.iter().zip(&mut parked.files);
+            for (_, file) in same.filter(|(one, _)| one.name() == name) {
+                file.clone_from(&found.as_ref().ok().cloned().flatten());
+            }
+            if parked.files.iter().all(Option::is_some) {
+                self.go_on(parked);
+            } else {
+                self.parked.push(parked);
+            }
+        }
+    }
+
+    /// All values are here.
+    fn go_on(&mut self, parked: Parked) {
+        let Parked {
+            lane,
+            recipe,
+            mut call,
+            references,
+            files,
+        } = parked;
+        call.needs = files.into_iter().flatten().collect();
+        let paths = references.iter().zip(&call.needs);
+        let paths: Vec<_> = paths.map(|(one, file)| (one, file.path())).collect();
+        call.payload = with_paths(&call.payload, &paths);
+        if let Some(call) = self.push(lane, &recipe.kind, call) {
+            self.wanted.push(Wanted {
+                lane,
+                recipe,
+                calls: VecDeque::from([call]),
+            });
+        }
+    }
+
+    /// Ends a call whose value cannot be had: its client knows what to do.
+    fn end_without(&mut self, call: &Call, reference: &Reference, error: &FetchError) {
+        let why = match error {
+            FetchError::Gone => "gone",
+            FetchError::Unreachable(_) => "unreachable",
+            FetchError::Local { .. } => "local",
+        };
+        let text = format!("A value that the call needs is not there: {error}");
+        let value = json!({"ref": reference.json(), "why": why, "text": text});
+        let value = value_of_kind(LOST, &value);
+        keep(&mut self.values, &mut self.value_bytes, call.key, value);
+        let token = call.token;
+        let now = clock::now().mono;
+        // The core hears of a start before it hears of an end.
+        self.events.push(LaunchEvent::Started { token, at: now });
+        self.events.push(LaunchEvent::Exited {
+            token,
+            status: ExitStatus::Code(1),
+            ended: now,
+            run: Duration::ZERO,
+            usage: Usage::default(),
+            message: Some(text.into()),
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_payload_that_names_values_wrongly_is_refused_and_no_other_is() {
+        assert_eq!(of_payload(b"").expect("nothing").len(), 0);
+        assert_eq!(of_payload(b"\0 no needs").expect("nothing").len(), 0);
+        for wrong in [
+            &b"\x03"[..],
+            b"\x03\xff\xff\xff\xff[]",
+            b"\x03\x02\0\0\0{}",
+            b"\x03\x04\0\0\0[{}]rest",
+        ] {
+            assert!(of_payload(wrong).is_err(), "{wrong:?}");
+        }
+        assert!(
+            of_payload(b"\x03\x02\0\0\0[]rest")
+                .expect("a list")
+                .is_empty()
+        );
+    }
+}
