@@ -32,6 +32,7 @@ mod frame;
 mod questions;
 mod spec;
 mod talk;
+mod values;
 mod watch;
 
 /// Requests for a connection that may wait.

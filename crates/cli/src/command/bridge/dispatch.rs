@@ -1,6 +1,7 @@
 //! Takes frames and hands each to the part that knows what to do.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -14,13 +15,26 @@ use super::questions::{self, Question};
 use super::spec::{TemplateSpec, Templates};
 use super::talk::{answer, tell};
 use super::watch::{Settle, follow_calls};
-use super::{Dialer, Shared};
+use super::{Dialer, Shared, values};
 use crate::command::submit::current_dir;
 use crate::error::{CliError, CliResult};
 use crate::version::VERSION;
 
 /// Batches of calls that may wait for the server; then nothing more is read, and calls gather in the program.
 const BATCHES_MAX: usize = 4;
+
+/// A call that is made again.
+#[derive(Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+struct Again {
+    id: u64,
+    job: u32,
+    task: u32,
+    t: u64,
+    number: u32,
+    #[serde(default)]
+    swap: HashMap<String, Value>,
+}
 
 /// What the program wants. `id` names the answer.
 #[derive(Deserialize, Debug)]
@@ -51,6 +65,21 @@ enum Op {
     },
     /// Tells again of calls that have ended already.
     Settle { job: u32, first: u32, count: u32 },
+    /// Submits a call again, as `number`, with other references to values in the place of those that are named by `swap`.
+    /// Answered when it is handed over.
+    Again(Again),
+    /// Puts a value that a worker holds into a new file.
+    Fetch {
+        id: u64,
+        r#ref: Value,
+        path: PathBuf,
+    },
+    /// Nobody will ask for these values any more.
+    Release {
+        #[serde(default)]
+        id: Option<u64>,
+        refs: Vec<Value>,
+    },
     /// Anything that is answered once.
     Ask { id: u64, question: Question },
 }
@@ -172,12 +201,17 @@ impl Desk {
                     let _ = settle.send(Settle { first, count }).await;
                 }
             }
+            Op::Again(again) => {
+                tokio::spawn(submit_again(shared.clone(), self.work.clone(), again));
+            }
+            Op::Fetch { id, r#ref, path } => {
+                tokio::spawn(values::fetch(shared.clone(), id, r#ref, path));
+            }
+            Op::Release { id, refs } => {
+                tokio::spawn(values::release(shared.clone(), id, refs));
+            }
             Op::Ask { id, question } => {
-                let shared = shared.clone();
-                tokio::spawn(async move {
-                    let result = questions::ask(&shared, id, question, blob).await;
-                    answer(&shared, Some(id), result).await;
-                });
+                tokio::spawn(ask(shared.clone(), id, question, blob));
             }
         }
         Ok(())
@@ -187,4 +221,30 @@ impl Desk {
         let gone = |_| CliError::new("The calls can no longer be submitted");
         self.work.send(work).await.map_err(gone)
     }
+}
+
+async fn ask(shared: Shared, id: u64, question: Question, blob: Bytes) {
+    let result = questions::ask(&shared, id, question, blob).await;
+    answer(&shared, Some(id), result).await;
+}
+
+/// Submits a call again, behind what waits to be submitted.
+async fn submit_again(shared: Shared, work: mpsc::Sender<Work>, again: Again) {
+    let call = (again.job, again.task);
+    let result = match values::again(&shared, call, &again.swap).await {
+        Ok(payload) => {
+            let batch = Batch {
+                job: again.job,
+                template: again.t,
+                first: again.number,
+                lens: vec![payload.len() as u64],
+                data: payload,
+            };
+            // The bridge ends if nobody takes it.
+            let _ = work.send(Work::Calls(batch)).await;
+            Ok(Value::Null)
+        }
+        Err(error) => Err(error),
+    };
+    answer(&shared, Some(again.id), result).await;
 }

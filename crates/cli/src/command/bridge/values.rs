@@ -1,0 +1,141 @@
+//! Values that workers hold: fetched, released, and made again when the only copy is lost.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+
+use bytes::{BufMut as _, Bytes, BytesMut};
+use hq_core::range::IdArray;
+use hq_protocol::client;
+use hq_worker::values::{self, FetchError, Reference};
+use serde_json::{Value, json};
+
+use super::Shared;
+use super::talk::{answer, come_back};
+use crate::error::{CliError, CliResult};
+
+/// First byte of a payload that names values: a `u32` length, a JSON list of references, and the payload itself.
+const HAS_NEEDS: u8 = 3;
+
+fn parse(reference: Value) -> CliResult<Reference> {
+    Reference::parse(reference)
+        .ok_or_else(|| CliError::new("Expected a reference to a value, found something else"))
+}
+
+/// Puts a value into a file that is not there yet; tells whether that was possible.
+pub(super) async fn fetch(shared: Shared, id: u64, reference: Value, to: PathBuf) {
+    let result = match parse(reference) {
+        Ok(reference) => Ok(try_fetch(&reference, &to).await),
+        Err(error) => Err(error),
+    };
+    answer(&shared, Some(id), result).await;
+}
+
+async fn try_fetch(reference: &Reference, to: &Path) -> Value {
+    let result = values::fetch(reference, to).await;
+    let (how, text) = match result {
+        Ok(()) => ("here", None),
+        Err(error) => {
+            let how = match &error {
+                FetchError::Gone => "gone",
+                FetchError::Unreachable(_) => "unreachable",
+                FetchError::Local { .. } => "local",
+            };
+            (how, Some(error.to_string()))
+        }
+    };
+    json!({"how": how, "text": text})
+}
+
+/// Tells the holders of values that nobody will ask for them; answers the request `id`.
+pub(super) async fn release(shared: Shared, id: Option<u64>, references: Vec<Value>) {
+    let mut by_holder: BTreeMap<String, Vec<Reference>> = BTreeMap::new();
+    for reference in references.into_iter().filter_map(Reference::parse) {
+        let holder = reference.json()["key"].to_string();
+        by_holder.entry(holder).or_default().push(reference);
+    }
+    for references in by_holder.into_values() {
+        if let Err(error) = values::drop_values(&references).await {
+            // It has ended, and its values with it; or it keeps them until then.
+            tracing::debug!("values were not released: {error}");
+        }
+    }
+    if id.is_some() {
+        answer(&shared, id, Ok(Value::Null)).await;
+    }
+}
+
+/// The payload of a call that is made again.
+pub(super) async fn again(
+    shared: &Shared,
+    (job, task): (u32, u32),
+    swap: &HashMap<String, Value>,
+) -> CliResult<Bytes> {
+    let mut client = come_back(shared, None).await?;
+    let tasks = IdArray::consecutive(task, 1)
+        .map_err(|error| CliError::caused("Invalid id of a call", &error))?;
+    let page = client
+        .task_page(client::TaskPage {
+            job: Some(client::task_page::Job::Id(job)),
+            tasks: Some((&tasks).into()),
+            with_definition: true,
+            ..client::TaskPage::default()
+        })
+        .await?;
+    let entry = page.tasks.into_iter().find_map(|task| task.entry);
+    let entry = entry.ok_or_else(|| {
+        CliError::new(format!(
+            "The server does not know any more what call {task} of job {job} is"
+        ))
+    })?;
+    Ok(swapped(entry, swap))
+}
+
+/// A payload with other references in the place of some.
+fn swapped(payload: Bytes, swap: &HashMap<String, Value>) -> Bytes {
+    let parts = || {
+        let (len, rest) = payload.strip_prefix(&[HAS_NEEDS])?.split_first_chunk()?;
+        let (list, rest) =
+            rest.split_at_checked(usize::try_from(u32::from_le_bytes(*len)).ok()?)?;
+        Some((serde_json::from_slice::<Vec<Value>>(list).ok()?, rest))
+    };
+    let Some((mut references, rest)) = parts() else {
+        return payload;
+    };
+    for reference in &mut references {
+        let other = reference["name"].as_str().and_then(|name| swap.get(name));
+        if let Some(other) = other {
+            *reference = other.clone();
+        }
+    }
+    let list = Value::from(references).to_string();
+    let mut made = BytesMut::with_capacity(5 + list.len() + rest.len());
+    made.put_u8(HAS_NEEDS);
+    made.put_u32_le(u32::try_from(list.len()).unwrap_or(u32::MAX));
+    made.put_slice(list.as_bytes());
+    made.put_slice(rest);
+    made.freeze()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn payload(references: &Value) -> Bytes {
+        let list = references.to_string();
+        let len = u32::try_from(list.len()).expect("short");
+        [&[3][..], &len.to_le_bytes(), list.as_bytes(), b"rest"]
+            .concat()
+            .into()
+    }
+
+    #[test]
+    fn only_the_references_that_are_named_are_swapped() {
+        let before = payload(&json!([{"name": "a"}, {"name": "b"}]));
+        let swap = HashMap::from([("b".to_owned(), json!({"name": "c"}))]);
+        let after = payload(&json!([{"name": "a"}, {"name": "c"}]));
+        assert_eq!(swapped(before, &swap), after);
+        for other in [&b"\0rest"[..], b"\x03", b"\x03\xff\0\0\0[]"] {
+            assert_eq!(swapped(Bytes::from(other), &swap), other);
+        }
+    }
+}
