@@ -19,6 +19,8 @@ from .errors import (
     RemoteTraceback,
     ServerGone,
     TimeLimitReached,
+    ValueTooLarge,
+    ValueUnreachable,
     WorkerLost,
     WrongPython,
 )
@@ -44,6 +46,8 @@ __all__ = [
     "RemoteTraceback",
     "ServerGone",
     "TimeLimitReached",
+    "ValueTooLarge",
+    "ValueUnreachable",
     "WorkerLost",
     "WrongPython",
     "jobs",

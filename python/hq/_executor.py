@@ -33,7 +33,7 @@ from typing import (
 
 from . import _pickle
 from ._bridge import Bridge
-from ._future import CallFuture
+from ._future import CallFuture, Continuation
 from ._pickle import Needs
 from ._program import Argument, ProgramFuture, submit_program
 from ._spec import Resources, make_context, make_spec, parse_bytes
@@ -71,6 +71,12 @@ class Executor(_BaseExecutor):
     :param max_tasks_per_child: calls after which an interpreter is replaced.
     :param max_memory_per_child: memory in bytes, or as ``"2GiB"``, above which an interpreter is replaced after a call.
     :param output: directory of what calls print; `None` = nothing is kept.
+    :param mode: ``"direct"`` = calls run in the interpreter itself, as threads and CUDA need it; ``"fork"`` = each runs in a
+        child of it, so that none sees what another one has left behind.
+    :param values: directory that this machine and all workers see. With it long results are files there; without it they
+        stay with the workers that made them, and go from there to who needs them.
+    :param max_value: size of a result, in bytes or as ``"2GiB"``, above which its call fails with
+        :class:`hq.ValueTooLarge`; ``"16GiB"`` if nothing is said.
     """
 
     def __init__(
@@ -97,6 +103,9 @@ class Executor(_BaseExecutor):
         max_memory_per_child: Union[int, str, None] = None,
         pin: bool = False,
         output: Optional[str] = "job-%{JOB_ID}",
+        mode: str = "direct",
+        values: Union[str, "os.PathLike[str]", None] = None,
+        max_value: Union[int, str, None] = None,
         bridge: Optional[Bridge] = None,
         _attach: Optional[int] = None,
     ) -> None:
@@ -107,6 +116,8 @@ class Executor(_BaseExecutor):
             raise TypeError("init must be a callable")
         if max_tasks_per_child is not None and max_tasks_per_child <= 0:
             raise ValueError("max_tasks_per_child must be >= 1")
+        if mode not in ("direct", "fork"):
+            raise ValueError(f"mode must be 'direct' or 'fork', found {mode!r}")
         memory = None if max_memory_per_child is None else parse_bytes(max_memory_per_child)
         owns_bridge = bridge is None
         if bridge is None:
@@ -117,11 +128,11 @@ class Executor(_BaseExecutor):
         try:
             self._functions = _pickle.Functions()
             self._max_workers = max_workers or _count_cpus(bridge) or os.cpu_count() or 1
-            base = tempfile.gettempdir() if is_local else os.getcwd()
+            base = os.path.abspath(values) if values is not None else tempfile.gettempdir() if is_local else os.getcwd()
             spool = os.path.join(base, f".hq-values-{uuid.uuid4().hex[:12]}")
             job = bridge.ask({"what": "open", "name": name or "python"}) if _attach is None else _attach
             workers = self._max_workers if is_local else None
-            self._state = State(bridge, owns_bridge, job, workers, spool)
+            self._state = State(bridge, owns_bridge, job, workers, spool, crash_limit)
             #: Calls that were there before, by task id; see :meth:`attach`.
             self.futures: Dict[int, "CallFuture[Any]"] = {}
             if _attach is not None:
@@ -140,10 +151,17 @@ class Executor(_BaseExecutor):
                 "pin": pin,
                 "output": output,
             }
-            limits = {"max_calls": max_tasks_per_child, "max_memory": memory}
-            self._context = make_context(init, initargs, spool, limits)
+            how = {
+                "max_calls": max_tasks_per_child,
+                "max_memory": memory,
+                "max_value": None if max_value is None else parse_bytes(max_value),
+                "mode": mode,
+                "spool": spool,
+                "values": None if values is None else spool,
+            }
+            self._context = make_context(init, initargs, how)
             self._templates: Dict[str, int] = {}
-            self._template = self._name_template(self._options)
+            self._template = self._state.template = self._name_template(self._options)
             state = self._state
             bridge.follow(job, state.on_event)
             if self.futures:
@@ -201,6 +219,11 @@ class Executor(_BaseExecutor):
             self._thread.join()
 
     # ---- beyond it
+
+    @property
+    def _broken(self) -> bool:
+        # What those of the standard library have.
+        return self._state.broken is not None
 
     @property
     def job(self) -> int:
@@ -262,7 +285,10 @@ class Executor(_BaseExecutor):
         failure: BaseException
         try:
             payload = make(needs)
-            return None if needs.missing else Call(future, self._shortened(payload), template)
+            if needs.missing:
+                return None
+            payload = _pickle.with_needs(self._shortened(payload), needs.held)
+            return Call(future, payload, template, None, needs.held)
         except _pickle.NeedFailed as error:
             failure = error.error
         except Exception as error:
@@ -376,7 +402,9 @@ class Executor(_BaseExecutor):
         def make() -> Optional[Call]:
             try:
                 for need in needs:
-                    need.result(0)
+                    error = need.exception(0)
+                    if error is not None:
+                        raise error
                 return Call(future, b"", next(_numbers), prepare())
             except BaseException as error:
                 if begin(future):
@@ -430,7 +458,7 @@ def when_all(needs: "Iterable[Future[Any]]", then: Callable[[], None]) -> None:
         _do_in_turn(then)
 
     for need in needs:
-        need.add_done_callback(ended)
+        need.add_done_callback(Continuation(ended))
 
 
 class _Turns(threading.local):

@@ -6,7 +6,9 @@ import _thread
 import threading
 from concurrent.futures import Future
 from concurrent.futures import _base as _futures
-from typing import Any, List, Optional, Protocol, TypeVar
+from typing import Any, Callable, List, Optional, Protocol, TypeVar
+
+from ._held import Held
 
 T = TypeVar("T")
 
@@ -67,6 +69,18 @@ class _Condition:
         self.notify_all()
 
 
+class Continuation:
+    """A callback of ours, which does not ask for the value of its future."""
+
+    __slots__ = ("then",)
+
+    def __init__(self, then: "Callable[[Future[Any]], None]") -> None:
+        self.then = then
+
+    def __call__(self, future: "Future[Any]") -> None:
+        self.then(future)
+
+
 class CallFuture(Future[T]):
     """The future of a call. :meth:`cancel` works until the call has ended: one that runs is ended, and its interpreter with
     it."""
@@ -80,6 +94,7 @@ class CallFuture(Future[T]):
         "_done_callbacks",
         "_owner",
         "_number",
+        "_template",
     )
 
     def __init__(self, owner: Optional[Owner] = None) -> None:
@@ -93,6 +108,29 @@ class CallFuture(Future[T]):
         self._owner = owner
         #: Task id, once the call was handed over.
         self._number: Optional[int] = None
+        #: Names what it has in common with others.
+        self._template: Optional[int] = None
+
+    def result(self, timeout: Optional[float] = None) -> T:
+        value: Any = super().result(timeout)
+        if type(value) is Held:
+            value = value.load()
+        return value  # type: ignore[no-any-return]
+
+    def settle_if_unwatched(self, value: Any) -> bool:
+        """Ends the future, unless somebody's callback has to run: it may ask for the value, which this thread cannot get."""
+        with self._condition:
+            if self._state not in (_futures.PENDING, _futures.RUNNING):
+                return True
+            if any(type(callback) is not Continuation for callback in self._done_callbacks):
+                return False
+            self._result = value
+            self._state = _futures.FINISHED
+            for waiter in self._waiters:
+                waiter.add_result(self)
+            self._condition.notify_all()
+        self._invoke_callbacks()  # type: ignore[attr-defined]
+        return True
 
     def cancel(self) -> bool:
         if super().cancel():

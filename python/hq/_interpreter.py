@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """What runs on a worker: takes calls from a socket, one at a time, and answers each.
 
 The worker sends this text to the interpreter that it has started, so that nothing needs to be installed there. It uses
@@ -5,6 +6,7 @@ the standard library only. See crates/worker/src/launcher/calls/packet.rs for th
 """
 
 import json
+import mmap
 import os
 import pickle
 import resource
@@ -25,6 +27,10 @@ VALUE, EXCEPTION, DESCRIBED, IN_FILE, UNPICKLABLE, INIT_FAILED, MISFIT = range(7
 
 CALL = struct.Struct("<BBQIII")
 DONE = struct.Struct("<BBQQQQQQQI")
+
+# A file with a value: length of the pickle and number of buffers, offset and length of each; see _held.py.
+HEAD = struct.Struct("<QQ")
+ALIGNMENT = 64
 
 
 class Interpreter:
@@ -273,6 +279,19 @@ def dumps(value):
         return cloudpickle.dumps(value, 5)
 
 
+def map_value(path):
+    with open(path, "rb") as file:
+        # What is changed in it is changed in memory only, and what nobody touches is not read.
+        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
+
+
+def load_value(view):
+    size, count = HEAD.unpack_from(view)
+    begin = HEAD.size * (1 + count)
+    places = [HEAD.unpack_from(view, HEAD.size * (1 + number)) for number in range(count)]
+    return pickle.loads(view[begin : begin + size], buffers=[view[at : at + length] for at, length in places])
+
+
 def describe(error):
     """Type, text and traceback of an exception as JSON, and the first line for people."""
     import traceback
@@ -293,5 +312,7 @@ def describe(error):
     return json.dumps(described).encode(), message
 
 
-signal.signal(signal.SIGINT, signal.default_int_handler)
-Interpreter(s).run()  # noqa: F821  `s` is the socket of the line that runs this text
+if "s" in globals():
+    # The socket of the line that runs this text; the package on the other side reads values with what is above.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    Interpreter(s).run()  # noqa: F821

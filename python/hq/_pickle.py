@@ -18,6 +18,7 @@ import types
 from concurrent.futures import CancelledError, Future
 from typing import Any, Callable
 
+from ._held import Held, held_by
 from .errors import (
     CallDied,
     CallError,
@@ -28,6 +29,7 @@ from .errors import (
     RemoteError,
     RemoteTraceback,
     TimeLimitReached,
+    ValueTooLarge,
     WorkerLost,
     WrongPython,
 )
@@ -35,7 +37,7 @@ from .errors import (
 PROTOCOL = 5
 
 # First byte of what a call came to; see _interpreter.py.
-VALUE, EXCEPTION, DESCRIBED, IN_FILE, UNPICKLABLE, INIT_FAILED, MISFIT = range(7)
+VALUE, EXCEPTION, DESCRIBED, IN_FILE, UNPICKLABLE, INIT_FAILED, MISFIT, HELD, LOST, TOO_LARGE, DIED = range(11)
 
 _SIMPLE = frozenset({int, float, str, bytes, bool, type(None), complex})
 
@@ -58,13 +60,20 @@ class Needs:
 
     def __init__(self) -> None:
         self.missing: set[Future[Any]] = set()
+        #: Values that workers hold: the call refers to them by their positions here.
+        self.held: list[Held] = []
 
     def reduce(self, future: Future[Any]) -> Any:
         if future.done():
             error = CancelledError() if future.cancelled() else future.exception()
             if error is not None:
                 raise NeedFailed(error)
-            return operator.getitem, ((future.result(),), 0)
+            held = held_by(future)
+            if held is None:
+                return operator.getitem, ((future.result(),), 0)
+            if held not in self.held:
+                self.held.append(held)
+            return _hq_values.load, (self.held.index(held),)
         self.missing.add(future)
         # It is pickled again when all are there.
         return int, ()
@@ -267,6 +276,27 @@ def payload(function: bytes, arguments: bytes, is_chunk: bool) -> bytes:
     return b"".join((b"\1" if is_chunk else b"\0", len(function).to_bytes(4, "little"), function, arguments))
 
 
+def with_needs(payload: bytes, held: list[Held]) -> bytes:
+    """A payload with the values that its arguments refer to, for the worker to have them ready."""
+    if not held:
+        return payload
+    references = json.dumps([one.reference for one in held]).encode()
+    return b"".join((b"\3", len(references).to_bytes(4, "little"), references, payload))
+
+
+class _HqValues(types.ModuleType):
+    """A module that interpreters have: arguments refer to values by calls of its `load`."""
+
+    @staticmethod
+    def load(index: int) -> Any:
+        raise RuntimeError("values of calls are read on workers only")
+
+
+_HqValues.load.__module__, _HqValues.load.__qualname__ = "_hq_values", "load"
+# In an interpreter of a worker, where a call may use this package, it is there already.
+_hq_values: Any = sys.modules.setdefault("_hq_values", _HqValues("_hq_values"))
+
+
 def load(value: bytes) -> tuple[Any, BaseException | None, bytes | None]:
     """What a call came to: a result, or an exception; and the file that contained it, which can go."""
     kind, data = value[0], memoryview(value)[1:]
@@ -295,6 +325,10 @@ def load(value: bytes) -> tuple[Any, BaseException | None, bytes | None]:
         failed = _PicklingError(text)
     elif kind == MISFIT:
         failed = WrongPython(text)
+    elif kind == TOO_LARGE:
+        failed = ValueTooLarge(text)
+    elif kind == DIED:
+        failed = without_value(text)
     else:
         failed = CallError(f"a value of an unknown kind, {kind}: the worker is of another release")
     return None, failed, path

@@ -90,14 +90,13 @@ def make_program_spec(
 
 
 def make_context(
-    init: Optional[Callable[..., Any]], initargs: Tuple[Any, ...], spool: str, limits: Dict[str, Optional[int]]
+    init: Optional[Callable[..., Any]], initargs: Tuple[Any, ...], how: Dict[str, Union[int, str, None]]
 ) -> bytes:
     head = {
         "python": list(sys.version_info[:2]),
         "path": [os.path.abspath(entry) if isinstance(entry, str) else entry for entry in sys.path],
         "argv": list(sys.argv),
-        "spool": spool,
-        **limits,
+        **how,
     }
     context = json.dumps(head).encode() + b"\n"
     if init is not None:

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import atexit
 import collections
+import itertools
+import json
 import logging
 import os
 import threading
 import time
 import weakref
 from concurrent.futures import Future, InvalidStateError
-from typing import Any, Deque, Dict, Iterable, List, Optional, Set, Tuple
+from typing import Any, Callable, Deque, Dict, Iterable, List, Optional, Sequence, Set, Tuple
 
 from . import _pickle
 from ._bridge import Bridge
 from ._future import CallFuture, mark_cancelled
+from ._held import Held
 from ._program import ProgramFuture
+from ._values import Values
 from .errors import HqError, InitFailed, ServerGone
 
 #: Calls in one message to the bridge, and bytes of them.
@@ -23,6 +27,8 @@ _BATCH_MAX = 5_000
 _BATCH_BYTES = 8 << 20
 #: Seconds after which the thread that sends looks for work though nobody told it.
 _LOOK_AGAIN = 30.0
+#: The same while values may become unneeded.
+_LOOK_SOON = 1.0
 
 _log = logging.getLogger(__name__)
 
@@ -32,7 +38,7 @@ FINISHED, FAILED, CANCELED, ABORTED = 2, 3, 4, 5
 class Call:
     """A call that was not yet handed to the bridge; `spec` is that of a template of its own, with what the task reads."""
 
-    __slots__ = ("future", "payload", "spec", "template")
+    __slots__ = ("future", "needs", "payload", "spec", "template")
 
     def __init__(
         self,
@@ -40,17 +46,22 @@ class Call:
         payload: bytes,
         template: int,
         spec: Optional[Tuple[Dict[str, Any], bytes]] = None,
+        needs: Sequence[Held] = (),
     ) -> None:
         self.future = future
         self.payload = payload
         self.template = template
         self.spec = spec
+        #: Values that it reads, which stay on their workers for that long.
+        self.needs = needs
 
 
 class State:
     """What an executor and its threads share; it does not know the executor, so that this can be collected."""
 
-    def __init__(self, bridge: Bridge, owns_bridge: bool, job: int, workers: Optional[int], spool: str) -> None:
+    def __init__(
+        self, bridge: Bridge, owns_bridge: bool, job: int, workers: Optional[int], spool: str, crash_limit: int = 0
+    ) -> None:
         self.bridge = bridge
         self.owns_bridge = owns_bridge
         self.job = job
@@ -72,6 +83,8 @@ class State:
         self.was_away = False
         # Tasks with smaller ids were there before.
         self.adopted = 0
+        # Template of calls that nothing else is known of.
+        self.template = 0
         self.is_shut = False
         self.is_cancelled = False
         self.is_over = False
@@ -82,6 +95,11 @@ class State:
         self.ended_count = 0
         self.window_since = time.monotonic()
         self.files = False
+        self.values = Values(self, crash_limit)
+        # Values that calls under way read.
+        self.needs: Dict[int, Sequence[Held]] = {}
+        # What else the thread that sends has to do.
+        self.errands: Deque[Callable[[], None]] = collections.deque()
 
     # ---- the thread that sends
 
@@ -89,18 +107,25 @@ class State:
         try:
             while True:
                 with self.changed:
-                    while not (self._may_send() or self.cancels or self.cancels_waiting or self.was_away):
+                    while not (self._may_send() or self.cancels or self.cancels_waiting or self.was_away or self._has_more()):
                         if self.broken is not None or self._is_done():
                             break
                         # It looks again by itself: a finalizer on this very thread tells nobody who waits.
-                        self.changed.wait(_LOOK_AGAIN)
+                        self.changed.wait(_LOOK_SOON if self.values.live else _LOOK_AGAIN)
                     if self.broken is not None or self._is_done():
                         break
+                    errands, self.errands = self.errands, collections.deque()
                     cancels, self.cancels = self.cancels, []
                     waiting, self.cancels_waiting = self.cancels_waiting, []
                     away = sorted(self.pending) if self.was_away else []
                     self.was_away = False
                     batch, first, template = self._take_batch() if self._may_send() else ([], 0, 0)
+                for errand in errands:
+                    errand()
+                del errands
+                released = self.values.take_released()
+                if released:
+                    self.bridge.send({"op": "release", "refs": released})
                 self._send_cancels(cancels, False)
                 self._send_cancels(waiting, True)
                 if away:
@@ -146,7 +171,21 @@ class State:
             self.bridge.send(message)
 
     def _is_done(self) -> bool:
-        return self.is_shut and not (self.waiting or self.pending or self.deferred or self.making or self.cancels)
+        return self._has_ended() and (self.values.are_home or _is_exiting or not self.values.live)
+
+    def _has_ended(self) -> bool:
+        """Whether all that is left to do is to bring values home."""
+        busy = self.waiting or self.pending or self.deferred or self.making or self.cancels or self.errands
+        return self.is_shut and not (busy or self.values.is_settling)
+
+    def _has_more(self) -> bool:
+        """Whether there is something to do that is not about calls."""
+        values = self.values
+        if not values.is_bringing and values.live and self._has_ended() and not _is_exiting and self.broken is None:
+            values.is_bringing = True
+            # Of its own: what is lost is made again, for which this one has to send.
+            threading.Thread(target=values.bring_home, name="hq-values-home", daemon=True).start()
+        return bool(self.errands or values.released)
 
     def _may_send(self) -> bool:
         return bool(self.waiting) and (self.window is None or len(self.pending) < self.window)
@@ -165,6 +204,9 @@ class State:
             if not begin(call.future):
                 continue
             call.future._number = self.next_id
+            call.future._template = call.template
+            if call.needs:
+                self.needs[self.next_id] = call.needs
             self.pending[self.next_id] = call.future
             self.next_id += 1
             batch.append(call)
@@ -176,6 +218,8 @@ class State:
         with self.changed:
             if self.is_over:
                 return
+        self.values.end()
+        with self.changed:
             self.is_over = True
         try:
             # What was cancelled is cancelled before the bridge goes.
@@ -223,6 +267,12 @@ class State:
                 continue
             value = blob[offset : offset + length]
             offset += length
+            if value[0] == _pickle.LOST:
+                self.values.on_lost(number, json.loads(bytes(value[1:])))
+                continue
+            if value[0] == _pickle.HELD:
+                settled.append((number, self.values.take(number, bytes(value[1:])), None))
+                continue
             result, error = self._load(value)
             del value
             settled.append((number, result, error))
@@ -262,6 +312,8 @@ class State:
         with self.changed:
             for number, result, error in settled:
                 future = self.pending.pop(number, None)
+                if self.needs:
+                    self.needs.pop(number, None)
                 if future is not None:
                     futures.append((future, result, error))
             self._widen(len(futures))
@@ -269,8 +321,14 @@ class State:
                 self.changed.notify_all()
         for future, result, error in futures:
             if isinstance(error, InitFailed):
+                if self.broken is None:
+                    # As the standard library does.
+                    logging.getLogger("concurrent.futures").critical("Exception in initializer:", exc_info=error)
                 self.fail_all(error)
-            _settle(future, result, error)
+            if type(result) is Held:
+                self.values.settle(future, result)
+            else:
+                settle(future, result, error)
 
     def _widen(self, ended: int) -> None:
         """Hands over as many calls as have ended in the last moments, so that short ones flow."""
@@ -292,6 +350,7 @@ class State:
                 self.broken = error
             futures = list(self.pending.values())
             self.pending.clear()
+            self.needs.clear()
             waiting = [call.future for call in self.waiting]
             self.waiting.clear()
             self.changed.notify_all()
@@ -299,7 +358,53 @@ class State:
             if begin(future):
                 futures.append(future)
         for future in futures:
-            _settle(future, None, same(error))
+            settle(future, None, same(error))
+
+    # ---- calls that are made again
+
+    def add_errand(self, errand: Callable[[], None]) -> None:
+        with self.changed:
+            self.errands.append(errand)
+            self.changed.notify_all()
+
+    def make_again(self, number: int, held: Held, name: str) -> None:
+        """Makes a call again that could not have a value, which was called `name`."""
+        with self.changed:
+            self.values.recovering.discard(number)
+            future = self.pending.pop(number, None)
+            needs = self.needs.pop(number, ())
+        if future is not None:
+            self.submit_again(future, number, {name: held.reference}, [*needs, held])
+
+    def give_up(self, number: int, error: BaseException) -> None:
+        self.values.recovering.discard(number)
+        self._settle([(number, None, same(error))])
+
+    def submit_again(self, future: "CallFuture[Any]", task: int, swap: Dict[str, Any], needs: Sequence[Held]) -> None:
+        """Has the server's copy of a call carried out once more, as another task."""
+        with self.changed:
+            number = future._number = self.next_id
+            self.next_id += 1
+            self.pending[number] = future
+            if needs:
+                self.needs[number] = needs
+        template = self.template if future._template is None else future._template
+        message = {"op": "again", "job": self.job, "task": task, "t": template, "number": number, "swap": swap}
+
+        def answered(answer: "Future[Any]") -> None:
+            error = answer.exception()
+            if error is not None:
+                self.fail(future, error)
+
+        def send() -> None:
+            try:
+                self.bridge.begin(message).add_done_callback(answered)
+            except ServerGone:
+                raise
+            except Exception as error:
+                self.fail(future, error)
+
+        self.add_errand(send)
 
     # ---- for the executor
 
@@ -310,7 +415,7 @@ class State:
                 self.pending.pop(future._number, None)
             self.waiting = collections.deque(call for call in self.waiting if call.future is not future)
             self.changed.notify_all()
-        _settle(future, None, error)
+        settle(future, None, error)
 
     def cancel_sent(self, future: "CallFuture[Any]") -> bool:
         """Has a call cancelled that was handed over, whether it runs or not; `False` if it has ended. The future is the
@@ -392,14 +497,18 @@ class State:
         with self.changed:
             self.is_shut = True
             self.is_cancelled |= cancel
-            cancelled = [call.future for call in self.waiting] if cancel else []
+            cancelled = []
             if cancel:
-                self.waiting.clear()
+                # As the standard library: the first ones, for which there is a cpu here, count as begun.
+                spared = 0 if self.workers is None else self.workers
+                kept = max(0, spared - len(self.pending))
+                cancelled = [call.future for call in itertools.islice(self.waiting, kept, None)]
+                self.waiting = collections.deque(itertools.islice(self.waiting, kept))
                 # What they wait for may never end.
                 cancelled += self.deferred
                 self.deferred.clear()
                 # What was handed over may not have begun either.
-                self.cancels_waiting = list(self.pending)
+                self.cancels_waiting = list(self.pending)[spared:]
             self.changed.notify_all()
         for future in cancelled:
             future.cancel()
@@ -417,7 +526,7 @@ def begin(future: "CallFuture[Any]") -> bool:
     return future.set_running_or_notify_cancel()
 
 
-def _settle(future: "CallFuture[Any]", result: Any, error: Optional[BaseException]) -> None:
+def settle(future: "CallFuture[Any]", result: Any, error: Optional[BaseException]) -> None:
     try:
         if error is None:
             future.set_result(result)

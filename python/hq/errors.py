@@ -30,6 +30,14 @@ class WrongPython(CallError):
     """The interpreter on the worker cannot read what this one has pickled."""
 
 
+class ValueTooLarge(CallError):
+    """A result is larger than is allowed, or than there is room for on its worker."""
+
+
+class ValueUnreachable(CallError):
+    """A value is on a worker that runs but cannot be reached from where the value is needed."""
+
+
 class CallDied(CallError):
     """The interpreter ended during the call: a signal, `os._exit`, a crash."""
 

@@ -1,0 +1,162 @@
+"""Values that are too long for the server: their workers hold them until somebody needs them."""
+
+from __future__ import annotations
+
+import os
+import threading
+from concurrent.futures import Future
+from typing import Any, Dict, List, Optional, Protocol
+
+from ._interpreter import load_value, map_value
+from .errors import CallError, HqError
+
+Reference = Dict[str, Any]
+
+
+class Keeper(Protocol):
+    """Gets values from their workers."""
+
+    def fetch(self, reference: Reference) -> str: ...
+
+    def recover(self, held: "Held", why: str, text: str) -> "Future[None]": ...
+
+    def release(self, held: "Held") -> None: ...
+
+    @property
+    def is_over(self) -> bool: ...
+
+
+def this_machine() -> str:
+    """Name of this machine, with its start, as workers write it."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            boot = file.read().strip()
+    except OSError:
+        boot = ""
+    return f"{os.uname().nodename} {boot}".strip()
+
+
+class NotThere(CallError):
+    """A value cannot be had from its worker: `why` is `gone`, `unreachable` or `local`."""
+
+    def __init__(self, why: str, text: str) -> None:
+        super().__init__(text)
+        self.why = why
+        self.text = text
+
+
+class Held:
+    """Stands for a value on a worker. When nobody has it any more, nobody can ask for the value."""
+
+    __slots__ = ("keeper", "reference", "runs", "is_borrowed", "template", "_value", "_home", "_lock", "__weakref__")
+
+    def __init__(self, keeper: Keeper, reference: Reference, is_borrowed: bool = False) -> None:
+        self.keeper = keeper
+        self.reference = reference
+        #: How often its call was made again.
+        self.runs = 0
+        #: Whether it is another process's to release.
+        self.is_borrowed = is_borrowed
+        #: Names what its call has in common with others; `None` = what the executor has without further options.
+        self.template: Optional[int] = None
+        self._value: Optional[List[Any]] = None
+        #: A file of our own with it.
+        self._home: Optional[str] = None
+        # Taken while it is read, which may take long.
+        self._lock = threading.RLock()
+
+    @property
+    def name(self) -> str:
+        return str(self.reference["name"])
+
+    @property
+    def is_here(self) -> bool:
+        return self._value is not None or self._home is not None
+
+    def load(self) -> Any:
+        """The value; the same object each time."""
+        with self._lock:
+            if self._value is None:
+                # In a list of its own: it may be `None`.
+                self._value = [self._read()]
+                self.leave_home()
+            return self._value[0]
+
+    def _read(self) -> Any:
+        view = self._map()
+        try:
+            return load_value(view)  # type: ignore[no-untyped-call]
+        except Exception as error:
+            raise HqError(f"the result of the call cannot be unpickled here: {type(error).__name__}: {error}") from error
+
+    def _map(self) -> Any:
+        while True:
+            path = self._home or self.path_here()
+            try:
+                if path is None:
+                    path = self._home = self.keeper.fetch(self.reference)
+                return map_value(path)  # type: ignore[no-untyped-call]
+            except NotThere as error:
+                self.keeper.recover(self, error.why, error.text).result()
+            except OSError as error:
+                # Its worker has ended in this moment.
+                self._home = None
+                self.keeper.recover(self, "gone", str(error)).result()
+
+    def path_here(self) -> Optional[str]:
+        """The file of its worker, if that can be read here."""
+        if self.reference["machine"] != this_machine():
+            return None
+        path = str(self.reference["path"])
+        try:
+            return path if os.stat(path).st_size == self.reference["size"] else None
+        except OSError:
+            return None
+
+    def bring_home(self, directory: str) -> None:
+        """Gets it into a file of this process: its worker, or the way to it, is about to end."""
+        with self._lock:
+            if self.is_here:
+                return
+            path = self.path_here()
+            if path is not None:
+                home = os.path.join(directory, self.name)
+                try:
+                    os.link(path, home)
+                except OSError:
+                    import shutil
+
+                    shutil.copyfile(path, home)
+                self._home = home
+                return
+            while self._home is None:
+                try:
+                    self._home = self.keeper.fetch(self.reference)
+                except NotThere as error:
+                    self.keeper.recover(self, error.why, error.text).result()
+
+    def leave_home(self) -> None:
+        home, self._home = self._home, None
+        if home is not None:
+            try:
+                os.unlink(home)
+            except OSError:
+                pass
+
+    def __repr__(self) -> str:
+        return f"<a value of {self.reference['size']} bytes on worker {self.reference['worker']}>"
+
+    def __del__(self) -> None:
+        try:
+            self.leave_home()
+            if not self.is_borrowed:
+                self.keeper.release(self)
+        except Exception:
+            # Python is ending.
+            pass
+
+
+def held_by(future: "Future[Any]") -> Optional[Held]:
+    """What stands for the value of a future, if a worker holds that."""
+    value = getattr(future, "_result", None)
+    return value if type(value) is Held and not value.keeper.is_over else None

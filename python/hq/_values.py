@@ -1,0 +1,283 @@
+"""What an executor knows of values that workers hold: which there are, how they are got, and what is done when one is lost."""
+
+from __future__ import annotations
+
+import collections
+import json
+import os
+import tempfile
+import threading
+import time
+import weakref
+from concurrent.futures import Future, InvalidStateError
+from typing import TYPE_CHECKING, Any, Deque, Dict, List, Optional, Set, Tuple
+
+from ._future import CallFuture, Continuation
+from ._held import Held, NotThere, Reference
+from .errors import CallError, HqError, ServerGone, ValueUnreachable, WorkerLost
+
+if TYPE_CHECKING:
+    from ._state import State
+
+#: Seconds in which a worker that the server still counts on has to be reached, and between two attempts.
+_PATIENCE = 60.0
+_PAUSE = 1.0
+#: Seconds for workers to hear what is not needed any more, at the end of an executor.
+_RELEASE_PATIENCE = 10.0
+
+
+class Values:
+    """Values of the calls of one executor."""
+
+    def __init__(self, state: "State", crash_limit: int) -> None:
+        self.state = state
+        #: How often a value may be lost; 0 = any number of times.
+        self.crash_limit = crash_limit
+        self.live: "weakref.WeakSet[Held]" = weakref.WeakSet()
+        # By all names that a value has had.
+        self.by_name: "weakref.WeakValueDictionary[str, Held]" = weakref.WeakValueDictionary()
+        self.released: Deque[Reference] = collections.deque()
+        self.recoveries: Dict[Held, "Future[None]"] = {}
+        # When a value could not be reached for the first time.
+        self.unreachable_since: Dict[Held, float] = {}
+        # Calls that wait for a value to be made again.
+        self.recovering: Set[int] = set()
+        self.home: Optional[tempfile.TemporaryDirectory[str]] = None
+        self.number = 0
+        # Futures whose callbacks may ask for their values, and whether a thread is at them.
+        self.watched: Deque[Tuple["CallFuture[Any]", Held]] = collections.deque()
+        self.is_settling = False
+        # Whether values are being brought home, and whether all have been.
+        self.is_bringing = False
+        self.are_home = False
+
+    # ---- for values
+
+    def take(self, number: int, data: bytes) -> Held:
+        """The value of a call, from what its worker says of it."""
+        reference = json.loads(data)
+        state = self.state
+        with state.lock:
+            future = state.pending.get(number)
+        held = Held(self, reference, number < state.adopted)
+        held.template = getattr(future, "_template", None)
+        self._add(held)
+        return held
+
+    def _add(self, held: Held) -> None:
+        with self.state.lock:
+            self.live.add(held)
+            self.by_name[held.name] = held
+
+    @property
+    def is_over(self) -> bool:
+        return self.state.is_over
+
+    def fetch(self, reference: Reference) -> str:
+        with self.state.lock:
+            if self.home is None:
+                self.home = tempfile.TemporaryDirectory(prefix="hq-values-")
+            self.number += 1
+            path = os.path.join(self.home.name, str(self.number))
+        answer = self.state.bridge.request({"op": "fetch", "ref": reference, "path": path})
+        if answer["how"] == "here":
+            return path
+        raise NotThere(answer["how"], answer["text"])
+
+    def release(self, held: Held) -> None:
+        if not self.state.is_over:
+            # No lock: this may be the finalizer of anything. The thread that sends looks by itself.
+            self.released.append(held.reference)
+
+    def take_released(self) -> List[Reference]:
+        found = []
+        while self.released:
+            found.append(self.released.popleft())
+        return found
+
+    # ---- when one is lost
+
+    def on_lost(self, number: int, described: Dict[str, Any]) -> None:
+        """A call could not have a value that it needs: it is made again, when the value is there again."""
+        state = self.state
+        lost = described["ref"]
+        with state.lock:
+            future = state.pending.get(number)
+            if future is None or number in self.recovering:
+                return
+            self.recovering.add(number)
+            of_call = [held for held in state.needs.get(number, ()) if held.name == lost["name"]]
+            held = of_call[0] if of_call else self.by_name.get(lost["name"])
+        if held is None:
+            # Of a call that another process has made.
+            held = Held(self, lost, True)
+            self._add(held)
+        known: Held = held
+
+        def go_on(done: "Future[None]") -> None:
+            error = done.exception()
+            if error is None:
+                state.make_again(number, known, lost["name"])
+            else:
+                state.give_up(number, error)
+
+        if known.name != lost["name"]:
+            state.make_again(number, known, lost["name"])
+        else:
+            known.keeper.recover(known, described["why"], described["text"]).add_done_callback(Continuation(go_on))
+
+    def recover(self, held: Held, why: str, text: str) -> "Future[None]":
+        """Has a value made again if it is lost; the result says that it is worth another attempt to get it."""
+        done: "Future[None]" = Future()
+        with self.state.lock:
+            running = self.recoveries.get(held)
+            if running is not None:
+                return running
+            over = self.state.is_over or self.state.broken is not None
+            if not over:
+                self.recoveries[held] = done
+        done.add_done_callback(Continuation(lambda _: self._end_recovery(held)))
+        if over:
+            done.set_exception(ServerGone(f"{text}; its executor cannot make it again any more"))
+        elif why == "local":
+            done.set_exception(CallError(text))
+        elif why == "gone":
+            self._run_again(held, done)
+        else:
+            self._look_for_worker(held, done, text)
+        return done
+
+    def _end_recovery(self, held: Held) -> None:
+        with self.state.lock:
+            self.recoveries.pop(held, None)
+
+    def _look_for_worker(self, held: Held, done: "Future[None]", text: str) -> None:
+        """Whether a worker that cannot be reached has ended, or only the way to it is missing."""
+
+        def answered(answer: "Future[Any]") -> None:
+            try:
+                workers = answer.result()
+            except BaseException as error:
+                done.set_exception(error)
+                return
+            is_running = any(worker["id"] == held.reference["worker"] and worker["is_running"] for worker in workers)
+            if not is_running:
+                self._run_again(held, done)
+                return
+            since = self.unreachable_since.setdefault(held, time.monotonic())
+            if time.monotonic() - since < _PATIENCE:
+                timer = threading.Timer(_PAUSE, _go_on, (done,))
+                timer.daemon = True
+                timer.start()
+                return
+            del self.unreachable_since[held]
+            running = f"Worker {held.reference['worker']} runs; with values=DIRECTORY long results are files that all see"
+            done.set_exception(ValueUnreachable(f"{text}. {running}"))
+
+        def ask() -> None:
+            try:
+                self.state.bridge.begin({"op": "ask", "question": {"what": "workers"}}).add_done_callback(answered)
+            except BaseException as error:
+                done.set_exception(error)
+
+        self.state.add_errand(ask)
+
+    def _run_again(self, held: Held, done: "Future[None]") -> None:
+        reference = held.reference
+        self.unreachable_since.pop(held, None)
+        held.runs += 1
+        if self.crash_limit and held.runs > self.crash_limit:
+            done.set_exception(WorkerLost(f"the value of call {reference['task']} was lost {held.runs} times with its worker"))
+            return
+        future: "CallFuture[Any]" = CallFuture(self.state)
+        future.set_running_or_notify_cancel()
+        future._template = held.template
+
+        def ended(_: "Future[Any]") -> None:
+            error = None if future.cancelled() else future.exception()
+            value = future._result
+            if future.cancelled() or error is not None:
+                done.set_exception(error or HqError("the call that makes the value again was cancelled"))
+            elif type(value) is Held:
+                # One of them is enough to release it.
+                value.is_borrowed = True
+                with self.state.lock:
+                    held.reference = value.reference
+                    self.by_name[held.name] = held
+                done.set_result(None)
+            else:
+                done.set_exception(CallError(f"call {reference['task']} came to a short value when it was made again"))
+
+        future.add_done_callback(Continuation(ended))
+        self.state.submit_again(future, reference["task"], {}, [])
+
+    # ---- for the thread that reads
+
+    def settle(self, future: "CallFuture[Any]", held: Held) -> None:
+        if future.settle_if_unwatched(held):
+            return
+        with self.state.lock:
+            self.watched.append((future, held))
+            if self.is_settling:
+                return
+            self.is_settling = True
+        threading.Thread(target=self._settle_watched, name="hq-values", daemon=True).start()
+
+    def _settle_watched(self) -> None:
+        from ._state import settle
+
+        state = self.state
+        while True:
+            with state.changed:
+                if not self.watched:
+                    self.is_settling = False
+                    state.changed.notify_all()
+                    return
+                future, held = self.watched.popleft()
+            settle(future, held, None)
+            del future, held
+
+    # ---- at the end
+
+    def bring_home(self) -> None:
+        """Gets what can still be asked for, before the way to the workers ends."""
+        state = self.state
+        for held in list(self.live):
+            try:
+                with state.lock:
+                    if self.home is None:
+                        self.home = tempfile.TemporaryDirectory(prefix="hq-values-")
+                held.bring_home(self.home.name)
+            except Exception:
+                # Who asks for it hears of it.
+                pass
+            del held
+        with state.changed:
+            self.are_home = True
+            state.changed.notify_all()
+
+    def end(self) -> None:
+        """Nothing more can be had."""
+        state = self.state
+        with state.lock:
+            ours = [held.reference for held in self.live if not held.is_borrowed]
+            unsettled = list(self.recoveries.values())
+        gone = ServerGone("the executor was shut down")
+        for done in unsettled:
+            if not done.done():
+                done.set_exception(gone)
+        references = self.take_released() + ours
+        if references and state.broken is None and not state.bridge.is_local:
+            try:
+                state.bridge.request({"op": "release", "refs": references}, timeout=_RELEASE_PATIENCE)
+            except Exception:
+                # They go with their workers.
+                pass
+
+
+def _go_on(done: "Future[None]") -> None:
+    try:
+        done.set_result(None)
+    except InvalidStateError:
+        # The executor has ended.
+        pass
