@@ -156,7 +156,6 @@ class Executor(_BaseExecutor):
                 "max_memory": memory,
                 "max_value": None if max_value is None else parse_bytes(max_value),
                 "mode": mode,
-                "spool": spool,
                 "values": None if values is None else spool,
             }
             self._context = make_context(init, initargs, how)

@@ -14,20 +14,24 @@ import signal
 import struct
 import sys
 import time
+import types
 
 PACKET_MAX = 128 << 10
-# A value that does not fit into a packet goes through a file.
+# A longer value goes into a file, which the worker holds.
 INLINE_MAX = 60 << 10
+# A shorter buffer, such as that of an array, is pickled with the rest.
+BUFFER_MIN = 4 << 10
+# Longest value, unless the client says otherwise.
+VALUE_MAX = 16 << 30
 MESSAGE_MAX = 2_000
 PAGE = os.sysconf("SC_PAGE_SIZE")
 FUNCTIONS_MAX = 256
 
 # First byte of what a call came to.
-VALUE, EXCEPTION, DESCRIBED, IN_FILE, UNPICKLABLE, INIT_FAILED, MISFIT = range(7)
+VALUE, EXCEPTION, DESCRIBED, IN_FILE, UNPICKLABLE, INIT_FAILED, MISFIT, HELD, LOST, TOO_LARGE, DIED = range(11)
 
 CALL = struct.Struct("<BBQIII")
 DONE = struct.Struct("<BBQQQQQQQI")
-
 # A file with a value: length of the pickle and number of buffers, offset and length of each; see _held.py.
 HEAD = struct.Struct("<QQ")
 ALIGNMENT = 64
@@ -46,6 +50,11 @@ class Interpreter:
         self.view = memoryview(self.buffer)
         self.functions = {}
         self.spool = None
+        self.values = None
+        self.value_max = VALUE_MAX
+        self.is_forked = False
+        # References to values that the call reads.
+        self.needs = []
         self.refusal = None
         self.calls_left = None
         self.memory_max = None
@@ -76,7 +85,18 @@ class Interpreter:
         context = bytes(self.content(packet[1], packet[2:]))
         head, _, init = context.partition(b"\n")
         head = json.loads(head or b"{}")
-        self.spool = head.get("spool")
+        self.spool = head.get("values")
+        self.value_max = head.get("max_value") or VALUE_MAX
+        self.is_forked = head.get("mode") == "fork"
+        # By this name pickled arguments refer to values.
+        module = types.ModuleType("_hq_values")
+
+        def load(index):
+            return self.load_need(index)
+
+        load.__module__, load.__qualname__ = "_hq_values", "load"
+        module.load = load
+        sys.modules["_hq_values"] = module
         self.calls_left = head.get("max_calls")
         self.memory_max = head.get("max_memory")
         sys.path[:] = head.get("path") or sys.path
@@ -118,23 +138,84 @@ class Interpreter:
                 if self.refusal:
                     value, message = self.refusal
                 else:
-                    value, message = self.call(self.content(flags, rest))
+                    payload = self.content(flags, rest)
+                    if self.is_forked:
+                        done = self.fork(token, begin, payload)
+                        del rest, packet, payload
+                        if done is not None:
+                            self.answer(token, begin, *done)
+                        self.end_if_spent()
+                        continue
+                    value, message = self.call(token, payload)
+                    del payload
             except KeyboardInterrupt:
                 # The worker wants the call to end, and the interpreter with it.
                 os._exit(130)
             except BaseException as error:
-                value, message = describe(error)
-                value = bytes([DESCRIBED]) + value
+                value, message = self.described(error)
             del rest, packet
             if os.getpid() != self.pid:
                 # A child of the call that went on as if it were its parent.
                 os._exit(1 if message else 0)
-            if len(value) > INLINE_MAX:
-                value, message = self.put_aside(value, message)
             self.answer(token, begin, value, message)
+            self.end_if_spent()
+
+    def fork(self, token, begin, payload):
+        """Carries a call out in a child; its end if the child has told none."""
+        self.warm(payload)
+        # What an import has printed each child would print again.
+        flush(sys.stdout)
+        flush(sys.stderr)
+        told, tell = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            pid = os.fork()
+            if not pid:
+                try:
+                    self.pid = os.getpid()
+                    self.cpu = (0, 0)
+                    value, message = self.call(token, payload)
+                    if os.getpid() == self.pid:
+                        self.answer(token, begin, value, message)
+                        os.write(tell, b"1")
+                finally:
+                    os._exit(0)
+            _, status = os.waitpid(pid, 0)
+            try:
+                if os.read(told, 1):
+                    return None
+            except BlockingIOError:
+                pass
+        finally:
+            os.close(told)
+            os.close(tell)
+        self.remove_value(token)
+        if os.WIFSIGNALED(status):
+            number = os.WTERMSIG(status)
+            name = signal.Signals(number).name if number in signal.Signals.__members__.values() else "unknown"
+            text = f"The process of the call received signal {number} ({name})"
+        else:
+            text = f"The process of the call ended with exit code {os.WEXITSTATUS(status)} during the call"
+        return bytes([DIED]) + text.encode(), text
+
+    def warm(self, payload):
+        """What the parent has imported every child has."""
+        try:
+            self.function(self.parts(payload)[0])
+        except BaseException:
+            # The child comes upon it again, and tells.
+            pass
+
+    def end_if_spent(self):
+        if self.calls_left is not None:
+            self.calls_left -= 1
+            if self.calls_left <= 0:
+                os._exit(0)
+        if self.memory_max is not None and memory_used() > self.memory_max:
+            os._exit(0)
 
     def move(self, place):
         cwd = place["cwd"].encode("latin-1")
+        self.values = place.get("values", "").encode("latin-1")
         os.chdir(cwd)
         os.environ.update(place["env"])
         if place["cpus"]:
@@ -149,24 +230,37 @@ class Interpreter:
             os.environ["HQ_INSTANCE_ID"] = str(instance)
         os.environ["HQ_TASK_ID"] = str(task)
 
-    def call(self, payload):
+    def parts(self, payload):
+        """Function and arguments, pickled, and whether these are of several calls."""
+        self.needs = []
+        if payload[0] == 3:
+            (size,) = struct.unpack_from("<I", payload, 1)
+            self.needs = [[reference] for reference in json.loads(bytes(payload[5 : 5 + size]))]
+            payload = payload[5 + size :]
         if payload[0] == 2:
             # Too long for the server: the caller has put it into a file, which stays for another attempt.
             with open(bytes(payload[1:]), "rb") as file:
                 payload = memoryview(file.read())
-        is_chunk = payload[0]
         (size,) = struct.unpack_from("<I", payload, 1)
-        name = bytes(payload[5 : 5 + size])
+        return bytes(payload[5 : 5 + size]), payload[5 + size :], payload[0]
+
+    def function(self, name):
+        function = self.functions.get(name)
+        if function is None:
+            if len(self.functions) >= FUNCTIONS_MAX:
+                self.functions.clear()
+            function = self.functions[name] = pickle.loads(name)
+            if self.shared and is_by_value(function):
+                names = function.__globals__
+                names.update({word: self.shared[word] for word in names if word in self.shared})
+        return function
+
+    def call(self, token, payload):
         try:
-            function = self.functions.get(name)
-            if function is None:
-                if len(self.functions) >= FUNCTIONS_MAX:
-                    self.functions.clear()
-                function = self.functions[name] = pickle.loads(name)
-                if self.shared and is_by_value(function):
-                    names = function.__globals__
-                    names.update({word: self.shared[word] for word in names if word in self.shared})
-            arguments = pickle.loads(payload[5 + size :])
+            name, arguments, is_chunk = self.parts(payload)
+            function = self.function(name)
+            arguments = pickle.loads(arguments)
+            self.needs = []
             if is_chunk:
                 result = [function(*args) for args in arguments]
             else:
@@ -175,16 +269,74 @@ class Interpreter:
             del arguments
         except KeyboardInterrupt:
             raise
+        except Lost as lost:
+            return lost.args
         except BaseException as error:
             return self.failure(error)
+        finally:
+            self.needs = []
+        if type(result) in SIMPLE:
+            return VALUE_BYTE + pickle.dumps(result, 5), None
+        return self.result(token, result)
+
+    def result(self, token, result):
+        kind = type(result).__qualname__
+        buffers = []
         try:
-            return VALUE_BYTE + dumps(result), None
+            pickled = dumps(result, buffers)
+            size = len(pickled) + sum(len(buffer) for buffer in buffers)
+            if size <= INLINE_MAX:
+                return VALUE_BYTE + (dumps(result, None) if buffers else pickled), None
         except KeyboardInterrupt:
             raise
         except BaseException as error:
-            kind = type(result).__qualname__
             text = f"the result, of type {kind}, cannot be pickled: {type(error).__name__}: {error}"
-            return bytes([UNPICKLABLE]) + text.encode("utf-8", "backslashreplace"), text
+            return bytes([UNPICKLABLE]) + text.encode("utf-8", "backslashreplace")[:INLINE_MAX], text
+        if size > self.value_max:
+            text = f"the result, of type {kind}, has {size} bytes, and at most {self.value_max} are allowed (max_value)"
+            return bytes([TOO_LARGE]) + text.encode(), text
+        if self.spool is not None:
+            return self.put_aside(result, kind)
+        return self.hold(token, (pickled, buffers), size, kind)
+
+    def hold(self, token, parts, size, kind):
+        """Puts a value into the file that the worker expects."""
+        path = self.value_path(token)
+        try:
+            write_value(path, *parts)
+        except OSError as error:
+            self.remove_value(token)
+            text = f"the result, of type {kind}, has {size} bytes and cannot be put into {os.fsdecode(self.values)}: {error}"
+            return bytes([TOO_LARGE]) + text.encode("utf-8", "backslashreplace"), text
+        # The worker makes a value of it.
+        return None, None
+
+    def value_path(self, token):
+        return os.path.join(self.values, b"value-%d" % token)
+
+    def remove_value(self, token):
+        try:
+            os.unlink(self.value_path(token))
+        except OSError:
+            pass
+
+    def load_need(self, index):
+        """A value that the call reads; called when its arguments are unpickled."""
+        need = self.needs[index]
+        if len(need) == 1:
+            reference = need[0]
+            try:
+                view = map_value(reference["path"].encode("latin-1"))
+            except OSError as error:
+                text = f"A value that the call needs is not there: {error}"
+                described = {"ref": reference, "why": "gone", "text": text}
+                raise Lost(bytes([LOST]) + json.dumps(described).encode(), text) from None
+            need.append(load_value(view))
+        return need[1]
+
+    def described(self, error):
+        described, message = describe(error)
+        return bytes([DESCRIBED]) + described, message
 
     def failure(self, error):
         described, message = describe(error)
@@ -192,36 +344,35 @@ class Interpreter:
             # The frames hold what the call had; they cannot be pickled, and are in the text.
             text = json.loads(described)["traceback"]
             error.__traceback__ = None
-            pickled = dumps((error, text))
-            pickle.loads(pickled)
-            return bytes([EXCEPTION]) + pickled, message
+            pickled = dumps((error, text), None)
+            if len(pickled) <= INLINE_MAX:
+                pickle.loads(pickled)
+                return bytes([EXCEPTION]) + pickled, message
         except KeyboardInterrupt:
             raise
         except BaseException:
-            return bytes([DESCRIBED]) + described, message
+            pass
+        return bytes([DESCRIBED]) + described, message
 
-    def put_aside(self, value, message):
+    def put_aside(self, result, kind):
+        """Puts a value into the directory that client and workers share."""
+        value = VALUE_BYTE + dumps(result, None)
         try:
-            if self.spool is None:
-                raise OSError(f"a value of {len(value)} bytes needs a directory")
             os.makedirs(self.spool, 0o700, exist_ok=True)
             path = os.path.join(self.spool, f"value-{self.job}-{self.task_name()}-{os.urandom(6).hex()}")
             with open(path, "wb") as file:
                 file.write(value)
-            return bytes([IN_FILE]) + os.fsencode(path), message
+            return bytes([IN_FILE]) + os.fsencode(path), None
         except OSError as error:
-            text = f"the result has {len(value)} bytes and cannot be put into {self.spool}: {error}"
-            return bytes([UNPICKLABLE]) + text.encode("utf-8", "backslashreplace"), text
+            text = f"the result, of type {kind}, has {len(value)} bytes and cannot be put into {self.spool}: {error}"
+            return bytes([TOO_LARGE]) + text.encode("utf-8", "backslashreplace"), text
 
     def task_name(self):
         return os.environ.get("HQ_TASK_ID", "")
 
     def answer(self, token, begin, value, message):
         for number, stream in ((0, sys.stdout), (1, sys.stderr)):
-            try:
-                stream.flush()
-            except Exception:
-                pass
+            flush(stream)
             try:
                 self.ends[number] = os.fstat(number + 1).st_size
             except OSError:
@@ -232,7 +383,8 @@ class Interpreter:
         text = b"" if message is None else message[:MESSAGE_MAX].encode("utf-8", "backslashreplace")
         head = DONE.pack(
             1,
-            message is None,
+            # A value that is in a file has no bytes here.
+            (message is None) | (value is None) << 1,
             token,
             time.perf_counter_ns() - begin,
             max(0, int((user - self.cpu[0]) * 1e6)),
@@ -243,16 +395,19 @@ class Interpreter:
             len(text),
         )
         self.cpu = (user, system)
-        self.sock.send(b"".join((head, text, value)))
-        if self.calls_left is not None:
-            self.calls_left -= 1
-            if self.calls_left <= 0:
-                os._exit(0)
-        if self.memory_max is not None and memory_used() > self.memory_max:
-            os._exit(0)
+        self.sock.send(b"".join((head, text, value or b"")))
+
+
+def flush(stream):
+    try:
+        stream.flush()
+    except Exception:
+        # The call has closed it, or put something else there.
+        pass
 
 
 VALUE_BYTE = bytes([VALUE])
+SIMPLE = frozenset({int, float, bool, type(None)})
 
 
 def is_by_value(function):
@@ -267,16 +422,52 @@ def memory_used():
         return int(file.read().split()[1]) * PAGE
 
 
-def dumps(value):
+def dumps(value, buffers):
+    """Pickles; long buffers in it, such as those of arrays, are added to `buffers`, unless this is `None`."""
+
+    def keep(buffer):
+        try:
+            raw = buffer.raw()
+        except BufferError:
+            return True
+        if len(raw) < BUFFER_MIN:
+            return True
+        buffers.append(raw)
+        return False
+
+    callback = None if buffers is None else keep
     try:
-        return pickle.dumps(value, 5)
+        return pickle.dumps(value, 5, buffer_callback=callback)
     except KeyboardInterrupt:
         raise
     except BaseException:
         cloudpickle = sys.modules.get("cloudpickle")
         if cloudpickle is None:
             raise
-        return cloudpickle.dumps(value, 5)
+        if buffers:
+            buffers.clear()
+        return cloudpickle.dumps(value, 5, buffer_callback=callback)
+
+
+class Lost(BaseException):
+    """A value that the call reads is gone; what its client is told."""
+
+
+def write_value(path, pickled, buffers):
+    places = []
+    end = HEAD.size * (1 + len(buffers)) + len(pickled)
+    for buffer in buffers:
+        begin = -(-end // ALIGNMENT) * ALIGNMENT
+        places.append((begin, len(buffer)))
+        end = begin + len(buffer)
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+        file.write(HEAD.pack(len(pickled), len(buffers)))
+        for place in places:
+            file.write(HEAD.pack(*place))
+        file.write(pickled)
+        for (begin, _), buffer in zip(places, buffers):
+            file.seek(begin)
+            file.write(buffer)
 
 
 def map_value(path):
@@ -304,12 +495,13 @@ def describe(error):
         lines = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     except BaseException:
         lines = ""
-    if len(lines) > 20_000:
-        lines = lines[:10_000] + "\n...\n" + lines[-10_000:]
+    if len(lines) > 8_000:
+        lines = lines[:4_000] + "\n...\n" + lines[-4_000:]
     name = type(error).__qualname__
-    described = {"type": name, "module": type(error).__module__, "text": text[:10_000], "traceback": lines}
+    # Short enough for a packet, however it is escaped.
+    described = {"type": name, "module": type(error).__module__, "text": text[:4_000], "traceback": lines}
     message = f"{name}: {text}" if text else name
-    return json.dumps(described).encode(), message
+    return json.dumps(described, ensure_ascii=False).encode("utf-8", "backslashreplace"), message
 
 
 if "s" in globals():
