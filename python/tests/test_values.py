@@ -1,0 +1,275 @@
+"""Long values stay with the workers that made them until somebody needs them."""
+
+import asyncio
+import gc
+import os
+import subprocess
+import threading
+from concurrent.futures import wait
+
+import pytest
+from conftest import Cluster, wait_for
+
+import hq
+from hq._held import Held
+
+LONG = 1 << 20
+
+
+def make(size=LONG):
+    return bytearray(range(256)) * (size // 256)
+
+
+def length(value):
+    return len(value), type(value).__name__
+
+
+def of_pair(first, second):
+    return len(first) + len(second["deep"][0])
+
+
+def files(path, kind):
+    return [file for file in path.rglob(f"{kind}-*") if file.is_file()]
+
+
+def kill(cluster, worker):
+    """Kills the only worker, and waits until nothing of it is left."""
+    worker.kill()
+    worker.wait()
+    wait_for(lambda: not cluster.ask("--output-mode", "quiet", "worker", "list").stdout, "the worker is gone")
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    made = Cluster(tmp_path)
+    made.start_server()
+    yield made
+    made.end()
+
+
+@pytest.fixture
+def no_shortcut(monkeypatch):
+    """This process is on another machine than all workers."""
+    monkeypatch.setattr("hq._held.this_machine", lambda: "another machine")
+
+
+def test_a_long_value_is_read_when_somebody_asks(cluster):
+    cluster.start_worker()
+    with hq.Executor(server_dir=cluster.dir) as executor:
+        future = executor.submit(make)
+        wait([future])
+        assert type(future._result) is Held and not future._result.is_here
+        value = future.result()
+        assert value == make() and future.result() is value
+        # It can be changed, and nobody else sees that.
+        value[0] = 7
+        assert executor.submit(length, future).result() == (LONG, "bytearray")
+
+
+def test_a_value_comes_from_its_worker_over_the_network(cluster, no_shortcut):
+    cluster.start_worker()
+    with hq.Executor(server_dir=cluster.dir) as executor:
+        futures = [executor.submit(make) for _ in range(3)]
+        assert all(future.result() == make() for future in futures)
+        # Callbacks may ask for it on the thread that tells of it.
+        told = []
+        future = executor.submit(make)
+        future.add_done_callback(lambda done: told.append(len(done.result())))
+        wait_for(lambda: told == [LONG], "the callback has the value")
+
+        async def ask():
+            return len(await asyncio.wrap_future(executor.submit(make)))
+
+        assert asyncio.run(ask()) == LONG
+
+
+def test_what_was_not_read_is_there_after_the_end(cluster, no_shortcut, tmp_path):
+    cluster.start_worker()
+    with hq.Executor(server_dir=cluster.dir) as executor:
+        future = executor.submit(make)
+    assert future.result() == make()
+    with hq.Executor(2, local=True) as executor:
+        alone = executor.submit(make)
+    assert alone.result() == make()
+
+
+def test_a_value_that_nobody_can_ask_for_is_deleted(cluster, tmp_path):
+    place = tmp_path / "place"
+    place.mkdir()
+    cluster.start("worker", "start", "--cpus", "2", "--work-dir", str(place))
+    with hq.Executor(server_dir=cluster.dir) as executor:
+        future = executor.submit(make)
+        wait([future])
+        assert len(files(place, "held")) == 1
+        user = executor.submit(length, future)
+        del future
+        assert user.result()[0] == LONG
+        gc.collect()
+        wait_for(lambda: not files(place, "held"), "the value is deleted")
+        other = executor.submit(make)
+        wait([other])
+        assert len(files(place, "held")) == 1
+    wait_for(lambda: not files(place, "held"), "the value is deleted")
+    assert other.result() == make()
+
+
+def test_a_lost_value_is_made_again(cluster, tmp_path, no_shortcut):
+    first = cluster.start_worker()
+    path = tmp_path / "runs"
+    with hq.Executor(server_dir=cluster.dir) as executor:
+
+        def note(path, size):
+            with open(path, "a") as file:
+                file.write("x")
+            return bytearray(size)
+
+        def add(value):
+            return value + b"more"
+
+        made = executor.submit(note, str(path), LONG)
+        then = executor.submit(add, made)
+        unread = executor.submit(note, str(path), LONG)
+        wait([made, then, unread])
+        assert path.read_text() == "xx"
+        kill(cluster, first)
+        cluster.start_worker()
+        # What needs it, and who reads it; one needs another that is lost, too.
+        assert executor.submit(length, then).result()[0] == LONG + 4
+        assert path.read_text() == "xxx"
+        assert unread.result() == bytearray(LONG)
+        assert path.read_text() == "xxxx"
+        assert made.result() == bytearray(LONG)
+        assert path.read_text() == "xxxx"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a host name of its own needs root")
+def test_a_value_goes_from_worker_to_worker_once(cluster, tmp_path):
+    places = {}
+    for name in ("one", "other"):
+        places[name] = tmp_path / name
+        places[name].mkdir()
+        start = cluster.hq("worker", "start", "--cpus", "1", "--resource", f"{name}=sum(9)", "--work-dir", str(places[name]))
+        apart = ["unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', name, *start]
+        cluster.processes.append(subprocess.Popen(apart, stdout=cluster.log, stderr=cluster.log))
+    with hq.Executor(server_dir=cluster.dir) as executor:
+        made = executor.options(resources={"one": 1}).submit(make)
+        readers = [executor.options(resources={"other": 1}).submit(length, made) for _ in range(5)]
+        assert [reader.result() for reader in readers] == [(LONG, "bytearray")] * 5
+        assert len(files(places["one"], "held")) == 1 and not files(places["one"], "copy")
+        assert len(files(places["other"], "copy")) == 1
+        assert not made._result.is_here, "it went through this process"
+        # One that is gone is made again.
+        os.unlink(files(places["one"], "held")[0])
+        again = executor.options(resources={"one": 1}).submit(length, made)
+        assert again.result() == (LONG, "bytearray")
+        assert len(files(places["one"], "held")) == 1
+
+
+def test_a_value_that_is_lost_too_often_is_named(cluster, no_shortcut):
+    first = cluster.start_worker()
+    with hq.Executor(server_dir=cluster.dir, crash_limit=1) as executor:
+        made = executor.submit(make)
+        wait([made])
+        made._result.runs = 1
+        kill(cluster, first)
+        with pytest.raises(hq.WorkerLost, match="lost 2 times"):
+            made.result()
+
+
+def test_results_of_a_notebook_that_died_are_there(cluster, no_shortcut):
+    cluster.start_worker()
+    executor = hq.Executor(server_dir=cluster.dir)
+    wait([executor.submit(make)])
+    os.kill(executor._bridge.pid, 9)
+    executor.shutdown(wait=False)
+    with hq.Executor.attach(executor.job, server_dir=cluster.dir) as other:
+        assert other.futures[0].result() == make()
+        assert other.submit(length, other.futures[0]).result()[0] == LONG
+
+
+def test_values_may_be_anywhere_among_arguments(cluster):
+    cluster.start_worker()
+    with hq.Executor(server_dir=cluster.dir) as executor:
+        one, other = executor.submit(make), executor.submit(make)
+        assert executor.submit(of_pair, one, {"deep": [other]}).result() == 2 * LONG
+        # Among arguments that are long themselves, and in chunks.
+        assert executor.submit(of_pair, one, {"deep": [make(3 * LONG)]}).result() == 4 * LONG
+        assert list(executor.map(length, [one, other], chunksize=2)) == [(LONG, "bytearray")] * 2
+
+
+def test_a_value_that_is_too_large_is_named_with_its_size(cluster, tmp_path):
+    cluster.start_worker()
+    with hq.Executor(server_dir=cluster.dir, max_value="512KiB") as executor:
+        with pytest.raises(hq.ValueTooLarge, match=r"bytearray, has 10\d+ bytes, and at most 524288 are allowed"):
+            executor.submit(make).result()
+        assert executor.submit(make, LONG // 4).result() == make(LONG // 4)
+
+
+def test_with_a_shared_directory_values_are_files_there(cluster, tmp_path):
+    cluster.start_worker()
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    with hq.Executor(server_dir=cluster.dir, values=shared) as executor:
+        future = executor.submit(make)
+        assert future.result() == make()
+        assert executor.submit(length, future).result()[0] == LONG
+
+
+def test_an_array_of_a_call_is_not_copied_by_its_readers(cluster):
+    numpy = pytest.importorskip("numpy")
+    cluster.start_worker()
+    with hq.Executor(server_dir=cluster.dir) as executor:
+        made = executor.submit(numpy.arange, 1_000_000)
+
+        def change(array):
+            before = int(array.sum())
+            array[:] = 0
+            return before, int(array.sum())
+
+        first, second = executor.submit(change, made), executor.submit(change, made)
+        assert first.result() == second.result() == (499999500000, 0)
+        assert made.result()[-1] == 999_999
+
+
+def test_threads_that_ask_for_a_value_get_the_same(cluster, no_shortcut):
+    cluster.start_worker()
+    with hq.Executor(server_dir=cluster.dir) as executor:
+        future = executor.submit(make)
+        found = []
+        threads = [threading.Thread(target=lambda: found.append(id(future.result()))) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(set(found)) == 1 and len(found) == 8
+
+
+FORK_STATE = []
+
+
+def remember(value):
+    FORK_STATE.append(value)
+    return len(FORK_STATE)
+
+
+def end_now(how):
+    if how == "exit":
+        os._exit(0)
+    os.kill(os.getpid(), 9)
+
+
+def test_calls_of_forks_see_nothing_of_each_other():
+    pytest.importorskip("cloudpickle")
+    with hq.Executor(1, local=True, mode="fork", max_tasks_per_child=50) as executor:
+        assert list(executor.map(remember, range(3))) == [1, 1, 1]
+        assert executor.submit(make).result() == make()
+        parents = {executor.submit(os.getppid).result() for _ in range(5)}
+        assert len(parents) == 1
+        with pytest.raises(hq.CallDied, match="ended with exit code 0 during the call"):
+            executor.submit(end_now, "exit").result()
+        with pytest.raises(hq.CallKilled, match="received signal 9"):
+            executor.submit(end_now, "kill").result()
+        with pytest.raises(ZeroDivisionError):
+            executor.submit(divmod, 1, 0).result()
+        # Its interpreter is still the same.
+        assert executor.submit(os.getppid).result() in parents
