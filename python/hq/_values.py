@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Deque, Dict, List, Optional, Set, Tuple
 
 from ._future import CallFuture, Continuation
 from ._held import Held, NotThere, Reference
-from .errors import CallError, HqError, ServerGone, ValueUnreachable, WorkerLost
+from .errors import CallError, HqError, ServerGone, ValueTooLarge, ValueUnreachable, WorkerLost
 
 if TYPE_CHECKING:
     from ._state import State
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 #: Seconds in which a worker that the server still counts on has to be reached, and between two attempts.
 _PATIENCE = 60.0
 _PAUSE = 1.0
+#: Bytes that are fetched at the end of an executor, because futures still stand for them.
+_HOME_MAX = 1 << 30
 #: Seconds for workers to hear what is not needed any more, at the end of an executor.
 _RELEASE_PATIENCE = 10.0
 
@@ -74,6 +76,11 @@ class Values:
         return self.state.is_over
 
     def fetch(self, reference: Reference) -> str:
+        if self.state.is_over:
+            raise ValueTooLarge(
+                f"the value of call {reference['task']} has {reference['size']} bytes and was not read before its executor was shut "
+                f"down, when at most {_HOME_MAX} bytes of such values are fetched: ask for it earlier"
+            )
         with self.state.lock:
             if self.home is None:
                 self.home = tempfile.TemporaryDirectory(prefix="hq-values-")
@@ -242,7 +249,14 @@ class Values:
     def bring_home(self) -> None:
         """Gets what can still be asked for, before the way to the workers ends."""
         state = self.state
+        left = _HOME_MAX
         for held in list(self.live):
+            if held.is_here:
+                continue
+            if held.path_here() is None:
+                left -= held.reference["size"]
+                if left < 0:
+                    break
             try:
                 with state.lock:
                     if self.home is None:
@@ -267,7 +281,7 @@ class Values:
             if not done.done():
                 done.set_exception(gone)
         references = self.take_released() + ours
-        if references and state.broken is None and not state.bridge.is_local:
+        if references and state.broken is None and not (state.owns_bridge and state.bridge.is_local):
             try:
                 state.bridge.request({"op": "release", "refs": references}, timeout=_RELEASE_PATIENCE)
             except Exception:

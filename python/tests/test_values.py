@@ -176,6 +176,33 @@ def test_a_value_that_is_lost_too_often_is_named(cluster, no_shortcut):
             made.result()
 
 
+def test_a_worker_that_runs_but_cannot_be_reached_is_named(cluster, no_shortcut, monkeypatch):
+    monkeypatch.setattr("hq._values._PATIENCE", 0.5)
+    cluster.start_worker()
+    with hq.Executor(server_dir=cluster.dir) as executor:
+        future = executor.submit(make)
+        wait([future])
+        # A port at which nobody listens.
+        future._result.reference["at"] = [["127.0.0.1", 1]]
+        with pytest.raises(hq.ValueUnreachable, match="127.0.0.1:1: .*refused.*Worker 1 runs; with values=DIRECTORY"):
+            future.result()
+
+
+def test_at_the_end_only_so_much_is_fetched(cluster, no_shortcut, monkeypatch):
+    monkeypatch.setattr("hq._values._HOME_MAX", 3 * LONG)
+    cluster.start_worker()
+    with hq.Executor(server_dir=cluster.dir) as executor:
+        futures = [executor.submit(make) for _ in range(5)]
+    ends = []
+    for future in futures:
+        try:
+            ends.append(len(future.result()))
+        except hq.ValueTooLarge as error:
+            assert "was not read before its executor was shut down" in str(error)
+            ends.append(None)
+    assert 1 <= ends.count(LONG) < 5 and len(ends) == 5
+
+
 def test_results_of_a_notebook_that_died_are_there(cluster, no_shortcut):
     cluster.start_worker()
     executor = hq.Executor(server_dir=cluster.dir)
