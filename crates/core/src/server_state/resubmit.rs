@@ -303,8 +303,16 @@ fn size(spec: &SubmitSpec) -> usize {
 /// A spec for every submit of which anything is chosen, with the number of its tasks.
 fn bodies(job: &Job, states: &[TaskState]) -> Result<Vec<(SubmitSpec, u32)>, SubmitRefusal> {
     let wanted = |phase: Phase| states.is_empty() || states.contains(&phase.state());
+    // A task that runs again adds its tasks again: with those of the old job they would be there twice.
+    let is_added_again = |submit: &Submit| {
+        let by = submit
+            .origin
+            .as_ref()
+            .and_then(|origin| job.find(origin.task));
+        by.and_then(|slot| job.phase(slot)).is_some_and(wanted)
+    };
     let mut specs = Vec::new();
-    for submit in &job.submits {
+    for submit in job.submits.iter().filter(|submit| !is_added_again(submit)) {
         let (body, count) = match &submit.kind {
             SubmitKind::Array { asked, entries, .. } => {
                 let (ids, entries) = select_array(submit, entries.as_ref(), wanted);
@@ -317,7 +325,7 @@ fn bodies(job: &Job, states: &[TaskState]) -> Result<Vec<(SubmitSpec, u32)>, Sub
                 (SubmitBody::Array(array), count)
             }
             SubmitKind::Graph { .. } => {
-                let graph = select_graph(job, submit, wanted)?;
+                let graph = select_graph(job, submit, &wanted, &is_added_again)?;
                 let count = u32::try_from(graph.tasks.len()).unwrap_or(u32::MAX);
                 (SubmitBody::Graph(graph), count)
             }
@@ -392,7 +400,8 @@ fn chosen_ranges(submit: &Submit, wanted: impl Fn(Phase) -> bool) -> Vec<(u32, u
 fn select_graph(
     job: &Job,
     submit: &Submit,
-    wanted: impl Fn(Phase) -> bool,
+    wanted: &dyn Fn(Phase) -> bool,
+    is_added_again: &dyn Fn(&Submit) -> bool,
 ) -> Result<GraphSpec, SubmitRefusal> {
     let SubmitKind::Graph {
         templates,
@@ -414,14 +423,17 @@ fn select_graph(
         let same = graph.deps(index).iter().copied();
         let earlier = submit.earlier_deps(index).map(|task| {
             let slot = job.find(task);
-            (task, slot.and_then(|slot| job.phase(slot)))
+            let there = slot.filter(|slot| !job.submit(*slot).is_some_and(is_added_again));
+            // What is not in the new job when this is submitted cannot be waited for.
+            let phase = there.and_then(|slot| job.phase(slot));
+            (task, phase, phase.is_some_and(wanted))
         });
-        let earlier = earlier.map(|(task, phase)| (task, phase.unwrap_or(Phase::Aborted)));
-        for (dep, phase) in same.map(|dep| (id(dep), phase(dep))).chain(earlier) {
+        let same = same.map(|dep| (id(dep), Some(phase(dep)), wanted(phase(dep))));
+        for (dep, phase, is_chosen) in same.chain(earlier) {
             // A dependency that has finished need not run again; one that has not must be chosen, too.
-            if wanted(phase) {
+            if is_chosen {
                 deps.push(dep);
-            } else if phase != Phase::Finished {
+            } else if phase != Some(Phase::Finished) {
                 return Err(SubmitRefusal::DependencyNotChosen(id(index), dep));
             }
         }
