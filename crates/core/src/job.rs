@@ -410,7 +410,7 @@ impl Job {
 
     /// Record of a task that was handed out.
     #[must_use]
-    pub fn record(&self, slot: TaskSlot) -> Option<&TaskRecord> {
+    pub fn record(&self, slot: TaskSlot) -> Option<TaskRecord> {
         self.submit(slot)?.tasks.record(slot.index)
     }
 
@@ -663,6 +663,17 @@ impl Job {
         self.record_end(slot, end);
         // What is said about the last ends needs the order of time, and this is that of ids.
         self.ends.forget_order();
+    }
+
+    /// Gives a task the end that was stored: it finished in its first instance.
+    pub(crate) fn restore_finished(&mut self, slot: TaskSlot, worker: WorkerId, end: &TaskEnd) {
+        if let Some(record) = self.touch(slot) {
+            record.assign(worker);
+        }
+        self.restore_end(slot, end);
+        self.idle_since = self.idle_since.max(end.at);
+        self.workers.insert(worker);
+        self.set_phase(slot, Phase::Finished);
     }
 
     /// Records an instance that another one follows: the task waits again.

@@ -1,4 +1,5 @@
-//! State of the tasks of one submit, packed: an untouched task costs nothing, a touched one a record.
+//! State of the tasks of one submit, packed: an untouched task costs nothing, a touched one a record, and neighbours that have all
+//! finished a few bytes each.
 //!
 //! ```text
 //!            assign          started           exit 0
@@ -12,12 +13,15 @@
 //! The last four never change. This file only stores; [`crate::job::Job`] owns the counters and is the
 //! only caller that changes a phase.
 
+mod packed;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::id::{InstanceId, TaskId, WorkerId};
 use crate::outcome::{Outcome, OutcomeCode, Usage};
 use crate::time::Timestamp;
+use packed::Packed;
 
 /// State of a task as users see it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -178,49 +182,49 @@ impl TaskRecord {
 
     /// State inside the server.
     #[must_use]
-    pub const fn phase(&self) -> Phase {
+    pub const fn phase(self) -> Phase {
         self.phase
     }
 
     /// Worker that has or had the current instance; meaningless before the first assignment.
     #[must_use]
-    pub const fn worker(&self) -> WorkerId {
+    pub const fn worker(self) -> WorkerId {
         WorkerId(self.worker)
     }
 
     /// Current instance, or the next one while the task waits.
     #[must_use]
-    pub const fn instance(&self) -> InstanceId {
+    pub const fn instance(self) -> InstanceId {
         InstanceId(self.instance)
     }
 
     /// Losses of workers that counted.
     #[must_use]
-    pub const fn crash_count(&self) -> u32 {
+    pub const fn crash_count(self) -> u32 {
         self.crash_count as u32
     }
 
     /// Attempts after the first one that failures led to.
     #[must_use]
-    pub const fn retry_count(&self) -> u16 {
+    pub const fn retry_count(self) -> u16 {
         self.retry_count
     }
 
     /// Whether any instance was seen to start.
     #[must_use]
-    pub const fn was_started(&self) -> bool {
+    pub const fn was_started(self) -> bool {
         self.was_started
     }
 
     /// Start of the last instance that started.
     #[must_use]
-    pub fn started(&self) -> Option<Timestamp> {
+    pub fn started(self) -> Option<Timestamp> {
         self.was_started.then_some(self.started)
     }
 
     /// Whether the last instance that started is the one that runs or ran: it is not, while another one is waited for.
     #[must_use]
-    pub const fn has_run(&self) -> bool {
+    pub const fn has_run(self) -> bool {
         match self.phase {
             Phase::Running | Phase::Finished | Phase::Failed => true,
             Phase::Waiting | Phase::Queued => false,
@@ -231,14 +235,14 @@ impl TaskRecord {
 
     /// End of the task, if it ran and has ended.
     #[must_use]
-    pub fn finished(&self) -> Option<Timestamp> {
+    pub fn finished(self) -> Option<Timestamp> {
         (self.has_run() && self.phase.is_terminal())
             .then(|| self.started.plus(Duration::from_micros(self.run_us)))
     }
 
     /// Resources used by the last instance that ended by itself.
     #[must_use]
-    pub fn usage(&self) -> Usage {
+    pub fn usage(self) -> Usage {
         Usage {
             max_rss_kib: u64::from(self.max_rss_kib),
             user: Duration::from_millis(u64::from(self.user_ms)),
@@ -413,7 +417,26 @@ const CHUNK_LEN: u32 = 256;
 enum Chunk {
     /// No task of the chunk was ever handed out; all are in this phase.
     Uniform(Phase),
-    Records(Box<[TaskRecord]>),
+    Records {
+        records: Box<[TaskRecord]>,
+        /// How many of them have not finished.
+        unfinished: u32,
+    },
+    /// All of them have finished.
+    Packed(Box<Packed>),
+}
+
+impl Chunk {
+    fn of(records: Box<[TaskRecord]>) -> Self {
+        let open = records
+            .iter()
+            .filter(|record| record.phase != Phase::Finished);
+        Self::Records {
+            // At most `CHUNK_LEN`.
+            unfinished: u32::try_from(open.count()).unwrap_or(CHUNK_LEN),
+            records,
+        }
+    }
 }
 
 /// Phases and records of the tasks of one submit, addressed by index.
@@ -468,7 +491,8 @@ impl TaskTable {
             // Nobody has touched a task as far back as this.
             None => Some(self.tail),
             Some(Chunk::Uniform(phase)) => Some(*phase),
-            Some(Chunk::Records(records)) => records
+            Some(Chunk::Packed(_)) => Some(Phase::Finished),
+            Some(Chunk::Records { records, .. }) => records
                 .get((index % CHUNK_LEN) as usize)
                 .map(|record| record.phase),
         }
@@ -476,10 +500,12 @@ impl TaskTable {
 
     /// Record of a task whose chunk was touched.
     #[must_use]
-    pub fn record(&self, index: u32) -> Option<&TaskRecord> {
+    pub fn record(&self, index: u32) -> Option<TaskRecord> {
+        let place = (index % CHUNK_LEN) as usize;
         match self.chunks.get((index / CHUNK_LEN) as usize)? {
             Chunk::Uniform(_) => None,
-            Chunk::Records(records) => records.get((index % CHUNK_LEN) as usize),
+            Chunk::Records { records, .. } => records.get(place).copied(),
+            Chunk::Packed(packed) => packed.record(place),
         }
     }
 
@@ -498,19 +524,44 @@ impl TaskTable {
             self.chunks.resize(number as usize + 1, tail);
         }
         let chunk = self.chunks.get_mut(number as usize)?;
-        if let Chunk::Uniform(phase) = chunk {
-            *chunk = Chunk::Records(vec![TaskRecord::new(*phase); width].into_boxed_slice());
+        match chunk {
+            Chunk::Records { .. } => {}
+            Chunk::Uniform(phase) => {
+                let records = vec![TaskRecord::new(*phase); width].into_boxed_slice();
+                *chunk = Chunk::of(records);
+            }
+            // Seldom: what has finished does not change.
+            Chunk::Packed(packed) => *chunk = Chunk::of(packed.records()),
         }
         match chunk {
-            Chunk::Records(records) => records.get_mut((index % CHUNK_LEN) as usize),
-            Chunk::Uniform(_) => None,
+            Chunk::Records { records, .. } => records.get_mut((index % CHUNK_LEN) as usize),
+            Chunk::Uniform(_) | Chunk::Packed(_) => None,
         }
     }
 
-    /// Sets the phase and says what it was.
+    /// Sets the phase and says what it was. The last of a chunk that finishes lets it be packed: its record is complete then.
     pub(crate) fn set_phase(&mut self, index: u32, phase: Phase) -> Option<Phase> {
         let record = self.touch(index)?;
-        Some(std::mem::replace(&mut record.phase, phase))
+        let earlier = std::mem::replace(&mut record.phase, phase);
+        let chunk = self.chunks.get_mut((index / CHUNK_LEN) as usize)?;
+        if let Chunk::Records {
+            records,
+            unfinished,
+        } = chunk
+            && (earlier == Phase::Finished) != (phase == Phase::Finished)
+        {
+            if phase == Phase::Finished {
+                *unfinished = unfinished.saturating_sub(1);
+            } else {
+                *unfinished += 1;
+            }
+            if *unfinished == 0
+                && let Some(packed) = Packed::new(records)
+            {
+                *chunk = Chunk::Packed(Box::new(packed));
+            }
+        }
+        Some(earlier)
     }
 
     /// Notes that a task that runs is ended at the moment `at`.
@@ -529,12 +580,13 @@ impl TaskTable {
             start += width;
             match chunk {
                 // All of it has ended before, and stays as it ended.
+                Chunk::Packed(_) => {}
                 Chunk::Uniform(phase) if phase.is_terminal() => {}
                 Chunk::Uniform(phase) => {
                     *phase = to;
                     waiting += width;
                 }
-                Chunk::Records(records) => {
+                Chunk::Records { records, .. } => {
                     for record in records.iter_mut().filter(|r| !r.phase.is_terminal()) {
                         match record.phase {
                             Phase::Running => {
@@ -633,11 +685,16 @@ impl TaskTable {
                     // Whole stretches at once where nothing is recorded, so that a million tasks
                     // are a few steps.
                     None if self.tail == phase => index = to,
+                    Some(Chunk::Packed(_)) if phase == Phase::Finished => {
+                        index = (index / CHUNK_LEN + 1).saturating_mul(CHUNK_LEN).min(to);
+                    }
                     Some(Chunk::Uniform(other)) if *other == phase => {
                         index = (index / CHUNK_LEN + 1).saturating_mul(CHUNK_LEN).min(to);
                     }
-                    Some(Chunk::Records(_)) if self.phase(index) == Some(phase) => index += 1,
-                    None | Some(Chunk::Uniform(_) | Chunk::Records(_)) => break,
+                    Some(Chunk::Records { .. }) if self.phase(index) == Some(phase) => index += 1,
+                    None | Some(Chunk::Uniform(_) | Chunk::Records { .. } | Chunk::Packed(_)) => {
+                        break;
+                    }
                 }
             }
             Some((start, index, phase))
@@ -646,108 +703,4 @@ impl TaskTable {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn end(outcome: Outcome) -> TaskEnd {
-        let usage = Usage {
-            max_rss_kib: 7,
-            user: Duration::from_millis(3),
-            system: Duration::ZERO,
-        };
-        TaskEnd {
-            outcome,
-            at: Timestamp(5_000_000),
-            run: Duration::from_micros(20),
-            usage,
-        }
-    }
-
-    #[test]
-    fn states_have_numbers_and_names_that_never_change() {
-        let names = [
-            "waiting", "running", "finished", "failed", "canceled", "aborted",
-        ];
-        for (number, state) in TaskState::ALL.into_iter().enumerate() {
-            assert_eq!(usize::from(state.number()), number);
-            assert_eq!(TaskState::from_number(state.number().into()), Some(state));
-            assert_eq!(state.name(), names[number]);
-            assert_eq!(TaskState::from_name(state.name()), Some(state));
-        }
-        assert_eq!(TaskState::from_number(-1), None);
-        assert_eq!(TaskState::from_number(6), None);
-        assert_eq!(TaskState::from_name("done"), None);
-    }
-
-    #[test]
-    fn untouched_tasks_have_no_record() {
-        let mut table = TaskTable::new(1_000_000);
-        assert!(table.record(3).is_none());
-        table.touch(700_000);
-        assert_eq!(
-            table.record(700_001).map(TaskRecord::phase),
-            Some(Phase::Waiting)
-        );
-        assert!(table.record(3).is_none());
-        assert_eq!(table.phase(1_000_000), None);
-    }
-
-    #[test]
-    fn outcomes_survive_packing() {
-        let mut table = TaskTable::new(300);
-        for (index, outcome, phase) in [
-            (0, Outcome::Finished, Phase::Finished),
-            (1, Outcome::ExitCode(3), Phase::Failed),
-            (2, Outcome::Signal(9), Phase::Failed),
-            (3, Outcome::TimeLimit, Phase::Failed),
-            (299, Outcome::Message("no such file".into()), Phase::Failed),
-        ] {
-            table.record_end(index, &end(outcome.clone()));
-            table.set_phase(index, phase);
-            assert_eq!(table.outcome(index), Some(outcome));
-        }
-        let record = table.record(1).expect("touched");
-        assert_eq!(record.usage().max_rss_kib, 7);
-        assert_eq!(record.finished(), Some(Timestamp(5_000_000)));
-    }
-
-    #[test]
-    fn what_is_canceled_keeps_how_long_it_ran() {
-        let mut table = TaskTable::new(3);
-        for (index, phase) in [(0, Phase::Running), (1, Phase::Waiting)] {
-            table
-                .touch(index)
-                .expect("it exists")
-                .start(Timestamp(1_000_000));
-            table.set_phase(index, phase);
-        }
-        assert_eq!(table.end_all(Phase::Canceled, Timestamp(5_000_000)), (2, 1));
-        let shown = |index| {
-            let record = table.record(index).expect("touched");
-            (record.has_run(), record.finished())
-        };
-        assert_eq!(shown(0), (true, Some(Timestamp(5_000_000))));
-        assert_eq!(shown(1), (false, None), "it waited for its next instance");
-        assert_eq!(shown(2), (false, None));
-    }
-
-    #[test]
-    fn runs_join_equal_neighbours_across_chunks() {
-        let mut table = TaskTable::new(1_000);
-        table.set_phase(500, Phase::Running);
-        table.set_phase(999, Phase::Finished);
-        let runs: Vec<_> = table.runs(0, 2_000).collect();
-        assert_eq!(
-            runs,
-            [
-                (0, 500, Phase::Waiting),
-                (500, 501, Phase::Running),
-                (501, 999, Phase::Waiting),
-                (999, 1_000, Phase::Finished)
-            ]
-        );
-        assert_eq!(table.end_all(Phase::Canceled, Timestamp(7)), (998, 1));
-        assert_eq!(table.phase(0), Some(Phase::Canceled));
-        assert_eq!(table.phase(999), Some(Phase::Finished));
-    }
-}
+mod tests;

@@ -507,7 +507,7 @@ impl Bench {
     pub(super) fn record(&self, task: TaskKey) -> TaskRecord {
         let job = &self.state.jobs()[&task.job];
         let slot = job.find(task.task).expect("the task exists");
-        *job.record(slot).expect("the task was handed out")
+        job.record(slot).expect("the task was handed out")
     }
 
     pub(super) fn instance(&self, task: TaskKey) -> u32 {

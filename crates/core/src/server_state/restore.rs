@@ -10,7 +10,7 @@ use crate::bug;
 use crate::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
 use crate::job::{Job, TaskSlot};
 use crate::range::IdArray;
-use crate::task::{Attempt, Phase, StoredTask, TaskState};
+use crate::task::{Attempt, Phase, StoredTask, TaskEnd, TaskState};
 use crate::template::{SubmitSpec, SubmitTarget};
 use crate::time::{Now, Time, Timestamp};
 use crate::worker::{Assigned, Worker};
@@ -201,6 +201,29 @@ impl ServerState {
             self.restore_gang(id, slot, stored);
         }
         Ok(())
+    }
+
+    /// Gives tasks with consecutive ids, from `first` on, the ends that they had: each finished in its first instance on this worker.
+    ///
+    /// # Errors
+    ///
+    /// [`RestoreError`] if the job or one of the tasks is not there; the others have their ends.
+    pub fn restore_finished(
+        &mut self,
+        id: JobId,
+        first: TaskId,
+        ends: impl Iterator<Item = (WorkerId, TaskEnd)>,
+    ) -> Result<(), RestoreError> {
+        let job = self.jobs.get_mut(id).ok_or(RestoreError::NoJob(id))?;
+        let mut missing = None;
+        for (task, (worker, end)) in (first.0..).map(TaskId).zip(ends) {
+            match job.find(task) {
+                Some(slot) => job.restore_finished(slot, worker, &end),
+                None => missing = missing.or(Some(task)),
+            }
+        }
+        self.jobs.note_changed(id);
+        missing.map_or(Ok(()), |task| Err(RestoreError::NoTask(id, task)))
     }
 
     /// A task runs on a worker that is expected back.

@@ -80,7 +80,7 @@ fn ended(id: u32, instance: u32, outcome: Outcome) -> EndedRow {
 fn record(state: &ServerState, key: TaskKey) -> TaskRecord {
     let job = &state.jobs()[&key.job];
     let slot = job.find(key.task).expect("it exists");
-    *job.record(slot).expect("it was handed out")
+    job.record(slot).expect("it was handed out")
 }
 
 fn phase(state: &ServerState, key: TaskKey) -> Phase {

@@ -317,7 +317,7 @@ fn workers_of(
     state: &ServerState,
     submit: &Submit,
     slot: TaskSlot,
-    record: &TaskRecord,
+    record: TaskRecord,
 ) -> Vec<client::WorkerRef> {
     match submit.tasks.nodes(slot.index) {
         [] => vec![worker_ref(state, record.worker())],

@@ -1,12 +1,13 @@
 //! A state from records.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::*;
-use crate::outcome::LostReason;
+use crate::outcome::{LostReason, Outcome, Usage};
 use crate::range::IdArray;
 use crate::resource::request::{RequestVariants, ResourceRequest};
-use crate::task::TaskState;
+use crate::task::{TaskEnd, TaskState};
 use crate::testing::NOW;
 use crate::time::Timestamp;
 
@@ -81,6 +82,51 @@ fn what_ran_goes_on_where_it_was_and_elsewhere_waits_with_the_next_number() {
         state.restore_task(JobId(1), &ran(9, 1, None)),
         Err(RestoreError::NoTask(..))
     ));
+}
+
+#[test]
+fn tasks_that_finished_are_restored_together_as_one_by_one() {
+    let end = |task: u32| TaskEnd {
+        outcome: Outcome::Finished,
+        at: Timestamp(50_000 + i64::from(task % 7)),
+        run: Duration::from_micros(u64::from(task)),
+        usage: Usage::default(),
+    };
+    let stored_end = |task: u32| StoredTask {
+        task: TaskId(task),
+        state: TaskState::Finished,
+        instance: InstanceId(0),
+        worker: WorkerId(1 + task % 2),
+        crash_count: 0,
+        retry_count: 0,
+        started: Some(end(task).at.minus(end(task).run)),
+        end: Some(end(task)),
+        ..ran(task, 1, None)
+    };
+    let (mut single, mut together) = (
+        stored(600, template(&["true"])),
+        stored(600, template(&["true"])),
+    );
+    for task in 10..595 {
+        let restored = single.restore_task(JobId(1), &stored_end(task));
+        restored.expect("known");
+    }
+    let ends = (10..595).map(|task| (WorkerId(1 + task % 2), end(task)));
+    let restored = together.restore_finished(JobId(1), TaskId(10), ends);
+    restored.expect("known");
+    for state in [&mut single, &mut together] {
+        state.finish_restore(NOW);
+        state.check_invariants();
+    }
+    assert_eq!(
+        format!("{:?}", together.jobs()),
+        format!("{:?}", single.jobs())
+    );
+    let beyond = (0..2).map(|task| (WorkerId(1), end(task)));
+    assert_eq!(
+        together.restore_finished(JobId(1), TaskId(599), beyond),
+        Err(RestoreError::NoTask(JobId(1), TaskId(600)))
+    );
 }
 
 #[test]

@@ -326,7 +326,7 @@ fn check_restored(before: &ServerState, after: &ServerState) {
                 };
                 let what = format!("task {index} of submit {number} of job {}", job.id);
                 let is = again.record(slot);
-                let counted = |record: &TaskRecord| (record.crash_count(), record.retry_count());
+                let counted = |record: TaskRecord| (record.crash_count(), record.retry_count());
                 let none = (0, 0);
                 assert_eq!(is.map_or(none, counted), counted(was), "counts of {what}");
                 let attempts = |job: &Job| job.submits[number as usize].tasks.attempts(index).len();

@@ -66,7 +66,7 @@ impl World {
         })
     }
 
-    pub(super) fn record(&self, task: TaskKey) -> Option<&TaskRecord> {
+    pub(super) fn record(&self, task: TaskKey) -> Option<TaskRecord> {
         let job = self.state.jobs().get(&task.job)?;
         job.record(job.find(task.task)?)
     }
