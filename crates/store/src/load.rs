@@ -266,45 +266,32 @@ fn load_stretches(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Res
             loaded.dropped_count += 1;
             continue;
         };
-        let job = JobId(found.job);
-        for (task, values) in found.tasks() {
-            let stored = finished_task(TaskId(task), found.variant, *values);
-            if loaded.state.restore_task(job, &stored).is_err() {
-                loaded.dropped_count += 1;
-            }
+        let ends = found.tasks().map(|(_, values)| finished(*values));
+        let restored = loaded
+            .state
+            .restore_finished(JobId(found.job), TaskId(found.first), ends);
+        if restored.is_err() {
+            loaded.dropped_count += 1;
         }
     }
     Ok(())
 }
 
-/// A task out of a stretch.
-fn finished_task(task: TaskId, variant: u32, values: stretch::Values) -> StoredTask {
+/// Where a task of a stretch finished, and how.
+fn finished(values: stretch::Values) -> (WorkerId, TaskEnd) {
     let [worker, started, run, rss, user, system, ..] = values.map(|value| unsigned(Some(value)));
-    let small = |value| u32::try_from(value).unwrap_or(u32::MAX);
-    let started = Timestamp(started.cast_signed());
     let run = Duration::from_micros(run);
-    StoredTask {
-        task,
-        state: TaskState::Finished,
-        instance: InstanceId(0),
-        worker: WorkerId(small(worker)),
-        variant,
-        crash_count: 0,
-        retry_count: 0,
-        started: Some(started),
-        end: Some(TaskEnd {
-            outcome: Outcome::Finished,
-            at: started.plus(run),
-            run,
-            usage: Usage {
-                max_rss_kib: rss,
-                user: Duration::from_millis(user),
-                system: Duration::from_millis(system),
-            },
-        }),
-        run_until_dropped: None,
-        nodes: None,
-    }
+    let end = TaskEnd {
+        outcome: Outcome::Finished,
+        at: Timestamp(started.cast_signed()).plus(run),
+        run,
+        usage: Usage {
+            max_rss_kib: rss,
+            user: Duration::from_millis(user),
+            system: Duration::from_millis(system),
+        },
+    };
+    (WorkerId(u32::try_from(worker).unwrap_or(u32::MAX)), end)
 }
 
 /// The nodes of multi-node tasks, of the latest instance that had some.
