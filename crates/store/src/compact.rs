@@ -1,6 +1,6 @@
 //! Keeping the file as small as what it has to hold.
 //!
-//! Tasks that finished are put together in stretches, which take a third of the room. Rows of forgotten jobs go; so do the oldest completed jobs when the file reaches its largest size, and the oldest
+//! Tasks that finished are put together in stretches, which take less room. Rows of forgotten jobs go; so do the oldest completed jobs when the file reaches its largest size, and the oldest
 //! overviews of workers when they take too large a part of it. Pages that are free then go back to the file system. All
 //! in steps of a few milliseconds between commits, so that nobody waits for it. A crash between two steps leaves jobs
 //! that are marked as forgotten, and the next server goes on with them.
