@@ -6,8 +6,13 @@
 //!   they fail on. Only these jobs count: a job that fails everywhere says nothing about a node.
 //! * Otherwise the job. What failed of it on a broken node counts, too, unless it goes well on other nodes.
 
+mod blame;
+mod exact;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+
+pub(crate) use blame::{Blame, Peers};
 
 use crate::resource::amount::{Amount, UNITS_PER_WHOLE};
 
@@ -269,6 +274,18 @@ impl Ends {
         } else {
             self.good += share.count;
         }
+    }
+
+    const fn count(&mut self, is_bad: bool) {
+        if is_bad {
+            self.bad += 1;
+        } else {
+            self.good += 1;
+        }
+    }
+
+    const fn total(self) -> u64 {
+        self.good + self.bad
     }
 
     const fn is_well(self) -> bool {

@@ -1,0 +1,321 @@
+//! Evidence against single workers, gathered as tasks end: does what fails on one of them go well elsewhere?
+//!
+//! For each worker there is a *run*: what ended there since failures began to prevail. It begins with a failure and is over
+//! when as many tasks went well as failed: Page's cumulative sum (1954) with steps of one, so that a node that breaks after a
+//! good week is found as fast as one that never worked. A run is compared with what ended of the same jobs on others, by the
+//! exact test of [`exact`]. Everything is looked at again and again, on many workers; the level of the test is
+//! divided among all that could be looked at (Bonferroni): among the workers, and for each of them among its runs
+//! and their lengths, with shares of 1 / (i · (i + 1)), which add up to one. So the chance that a
+//! job whose tasks fail independently of where they run brings any worker under suspicion is below the level,
+//! however long it lasts.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Ends;
+use super::exact::{Stratum, p_value};
+use crate::id::{JobId, WorkerId};
+
+/// Level at which a worker is suspected: then what fails there is tried elsewhere, which decides.
+const SUSPECT_LEVEL: f64 = 0.05;
+/// Level at which it is to blame, if that agrees.
+const GUILTY_LEVEL: f64 = 0.01;
+/// A worker is not suspected before it has failed so many tasks more than went well,
+const SUSPECT_EXCESS: u32 = 2;
+/// and not to blame before so many.
+const GUILTY_EXCESS: u32 = 3;
+/// Where next to nothing is known of others, so many failures are enough for a suspicion: short failures can empty a queue
+/// before anything has ended elsewhere.
+const UNKNOWN_EXCESS: u32 = 5;
+/// Fewer ends elsewhere are next to nothing.
+const KNOWN_MIN: u64 = 3;
+/// More do not count, so that a node that was repaired is not distrusted for as long as it was broken.
+const EXCESS_MAX: u32 = 16;
+/// Ends of a run that are compared, and their jobs: more would only cost time.
+const RUN_MAX: u64 = 128;
+const RUN_JOBS_MAX: usize = 64;
+/// Pairs of a job and a worker of which ends are kept, a few megabytes; what is beyond drops the oldest jobs.
+const CELLS_MAX: usize = 1 << 16;
+
+/// How the last tasks of one job ended on one worker: a bit each, the newest lowest, set for a failure.
+#[derive(Clone, Copy, Default, Debug)]
+struct Recent {
+    bits: u64,
+    len: u8,
+}
+
+impl Recent {
+    /// Adds an end; returns the one that it pushes out.
+    fn push(&mut self, is_bad: bool) -> Option<bool> {
+        let is_full = u32::from(self.len) == u64::BITS;
+        let oldest = is_full.then_some(self.bits >> (u64::BITS - 1) == 1);
+        self.bits = (self.bits << 1) | u64::from(is_bad);
+        self.len += u8::from(!is_full);
+        oldest
+    }
+
+    fn ends(self) -> Ends {
+        let bad = u64::from(self.bits.count_ones());
+        Ends {
+            good: u64::from(self.len) - bad,
+            bad,
+        }
+    }
+}
+
+/// What ended of one job.
+#[derive(Clone, Default, Debug)]
+struct JobEnds {
+    /// On each worker, the last ones.
+    recent: BTreeMap<WorkerId, Recent>,
+    /// Their sum.
+    sum: Ends,
+    /// All that there ever were.
+    ever: Ends,
+    /// Tasks of it that failed on a suspected worker failed elsewhere, too.
+    is_to_blame: bool,
+}
+
+/// Part of a run that is of one job.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    own: Ends,
+    /// What had ended of the job before, anywhere.
+    before: Ends,
+}
+
+/// What ended on a worker since failures began to prevail.
+#[derive(Clone, Default, Debug)]
+struct Run {
+    /// Which one of the worker's runs, from 1.
+    number: u64,
+    /// Failures minus tasks that went well; 0 = none is under way.
+    excess: u32,
+    /// What is compared, see [`RUN_MAX`].
+    ends: Ends,
+    jobs: BTreeMap<JobId, Part>,
+}
+
+/// The evidence against every worker.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Blame {
+    jobs: BTreeMap<JobId, JobEnds>,
+    cells: usize,
+    runs: BTreeMap<WorkerId, Run>,
+    /// Workers with an excess of at least [`UNKNOWN_EXCESS`].
+    failing: BTreeSet<WorkerId>,
+}
+
+/// Those with whom a worker is compared.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Peers<'a> {
+    /// Workers that could be looked at, itself included.
+    pub(crate) count: usize,
+    /// Those of them that are suspected themselves: what fails there says nothing about a job.
+    pub(crate) doubtful: &'a [WorkerId],
+}
+
+impl Blame {
+    /// Notes how a task ended on a worker.
+    pub(crate) fn note(&mut self, worker: WorkerId, job: JobId, is_bad: bool) {
+        let before = self.count_end(worker, job, is_bad);
+        let Some(run) = self.runs.get_mut(&worker).filter(|run| run.excess > 0) else {
+            // While nothing fails there is nothing to weigh.
+            if is_bad {
+                let run = self.runs.entry(worker).or_default();
+                run.number += 1;
+                run.add(job, is_bad, before);
+            }
+            return;
+        };
+        run.add(job, is_bad, before);
+        if run.excess == 0 {
+            run.end();
+        }
+        if run.excess >= UNKNOWN_EXCESS {
+            self.failing.insert(worker);
+        } else {
+            self.failing.remove(&worker);
+        }
+    }
+
+    /// Adds an end to those of its job; returns what had ended before.
+    fn count_end(&mut self, worker: WorkerId, job: JobId, is_bad: bool) -> Ends {
+        let ends = self.jobs.entry(job).or_default();
+        let before = ends.ever;
+        let known = ends.recent.len();
+        let oldest = ends.recent.entry(worker).or_default().push(is_bad);
+        self.cells += ends.recent.len() - known;
+        ends.sum.count(is_bad);
+        ends.ever.count(is_bad);
+        match oldest {
+            Some(true) => ends.sum.bad -= 1,
+            Some(false) => ends.sum.good -= 1,
+            None => {}
+        }
+        while self.cells > CELLS_MAX
+            && let Some((_, oldest)) = self.jobs.pop_first()
+        {
+            self.cells -= oldest.recent.len();
+        }
+        before
+    }
+
+    /// Whether so much fails on a worker, or so much that goes well elsewhere, that it should be found out whose fault it is.
+    pub(crate) fn is_suspect(&self, worker: WorkerId, peers: Peers<'_>) -> bool {
+        let Some(run) = self.run(worker, SUSPECT_EXCESS) else {
+            return false;
+        };
+        // Where most of them fail it is not their fault.
+        if self.failing.len().saturating_mul(2) > peers.count {
+            return false;
+        }
+        // Two broken nodes must not excuse each other.
+        let failing = self.failing.iter().copied();
+        let failing = failing.filter(|other| !peers.doubtful.contains(other));
+        let doubtful: Vec<WorkerId> = peers.doubtful.iter().copied().chain(failing).collect();
+        let peers = Peers {
+            doubtful: &doubtful,
+            ..peers
+        };
+        let elsewhere = self.elsewhere(worker, run, peers);
+        if elsewhere.total() < KNOWN_MIN {
+            let job = |id| self.jobs.get(id);
+            let mut jobs = run.jobs.keys();
+            return run.excess >= UNKNOWN_EXCESS
+                && jobs.any(|id| job(id).is_none_or(|job| !job.is_to_blame));
+        }
+        // Most failures are those of jobs that fail everywhere: the test would only cost time.
+        elsewhere.good >= elsewhere.bad && self.is_significant(worker, run, peers, SUSPECT_LEVEL)
+    }
+
+    /// Whether it cannot be chance that so much fails on a worker.
+    pub(crate) fn is_guilty(&self, worker: WorkerId, peers: Peers<'_>) -> bool {
+        let run = self.run(worker, GUILTY_EXCESS);
+        run.is_some_and(|run| self.is_significant(worker, run, peers, GUILTY_LEVEL))
+    }
+
+    /// Whether the jobs of its run went well elsewhere since it began.
+    pub(crate) fn goes_well_elsewhere(&self, worker: WorkerId) -> bool {
+        let Some(run) = self.runs.get(&worker) else {
+            return false;
+        };
+        let mut sum = Ends::default();
+        for (job, part) in &run.jobs {
+            let now = self.jobs.get(job).map_or(part.before, |ends| ends.ever);
+            sum.good += now.good.saturating_sub(part.before.good + part.own.good);
+            sum.bad += now.bad.saturating_sub(part.before.bad + part.own.bad);
+        }
+        sum.is_well()
+    }
+
+    /// Failures and ends of its run.
+    pub(crate) fn run_ends(&self, worker: WorkerId) -> (u64, u64) {
+        let ends = self.runs.get(&worker).map_or(Ends::default(), |r| r.ends);
+        (ends.bad, ends.total())
+    }
+
+    /// Whether failures prevail on a worker at the moment.
+    pub(crate) fn is_failing(&self, worker: WorkerId) -> bool {
+        self.run(worker, 1).is_some()
+    }
+
+    /// What failed there fails elsewhere, too: the jobs of its run are to blame.
+    pub(crate) fn blame_jobs(&mut self, worker: WorkerId) {
+        let run = self.runs.get(&worker);
+        for job in run.into_iter().flat_map(|run| run.jobs.keys()) {
+            if let Some(job) = self.jobs.get_mut(job) {
+                job.is_to_blame = true;
+            }
+        }
+    }
+
+    /// Its failures were somebody else's fault, or are mended: evidence is gathered from the beginning.
+    pub(crate) fn clear(&mut self, worker: WorkerId) {
+        self.failing.remove(&worker);
+        if let Some(run) = self.runs.get_mut(&worker) {
+            run.end();
+        }
+    }
+
+    /// A worker is gone.
+    pub(crate) fn forget_worker(&mut self, worker: WorkerId) {
+        self.failing.remove(&worker);
+        self.runs.remove(&worker);
+    }
+
+    fn run(&self, worker: WorkerId, excess_min: u32) -> Option<&Run> {
+        let run = self.runs.get(&worker)?;
+        (run.excess >= excess_min.max(1)).then_some(run)
+    }
+
+    fn is_significant(&self, worker: WorkerId, run: &Run, peers: Peers<'_>, level: f64) -> bool {
+        let strata = run.jobs.iter().map(|(job, part)| {
+            let elsewhere = self.elsewhere_of(worker, *job, peers.doubtful);
+            Stratum {
+                here: count(part.own.total()),
+                here_bad: count(part.own.bad),
+                elsewhere: count(elsewhere.total()),
+                elsewhere_bad: count(elsewhere.bad),
+            }
+        });
+        let shares = [run.number, run.ends.total()].map(|i| f64::from(count(i)));
+        let divisor: f64 = shares.iter().map(|i| i * (i + 1.0)).product();
+        let workers = f64::from(count(peers.count as u64));
+        p_value(strata) <= level / (workers.max(1.0) * divisor)
+    }
+
+    fn elsewhere(&self, worker: WorkerId, run: &Run, peers: Peers<'_>) -> Ends {
+        let mut sum = Ends::default();
+        for job in run.jobs.keys() {
+            let ends = self.elsewhere_of(worker, *job, peers.doubtful);
+            sum.good += ends.good;
+            sum.bad += ends.bad;
+        }
+        sum
+    }
+
+    /// The last ends of a job on others that are not suspected themselves.
+    fn elsewhere_of(&self, worker: WorkerId, job: JobId, doubtful: &[WorkerId]) -> Ends {
+        let Some(ends) = self.jobs.get(&job) else {
+            return Ends::default();
+        };
+        let mut sum = ends.sum;
+        let others = doubtful.iter().filter(|other| **other != worker);
+        for other in others.chain([&worker]) {
+            let left_out = ends.recent.get(other).map_or(Ends::default(), |r| r.ends());
+            sum.good -= left_out.good;
+            sum.bad -= left_out.bad;
+        }
+        sum
+    }
+}
+
+impl Run {
+    fn add(&mut self, job: JobId, is_bad: bool, before: Ends) {
+        self.excess = if is_bad {
+            (self.excess + 1).min(EXCESS_MAX)
+        } else {
+            self.excess.saturating_sub(1)
+        };
+        let is_known = self.jobs.contains_key(&job);
+        if self.ends.total() < RUN_MAX && (is_known || self.jobs.len() < RUN_JOBS_MAX) {
+            self.ends.count(is_bad);
+            let part = self.jobs.entry(job).or_insert(Part {
+                own: Ends::default(),
+                before,
+            });
+            part.own.count(is_bad);
+        }
+    }
+
+    fn end(&mut self) {
+        self.excess = 0;
+        self.ends = Ends::default();
+        self.jobs.clear();
+    }
+}
+
+/// For arithmetic: more than four billion make no difference.
+fn count(number: u64) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}
