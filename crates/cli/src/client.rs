@@ -518,6 +518,36 @@ impl Client {
         Ok(results)
     }
 
+    /// Gives workers no tasks for a while; one result per worker.
+    pub(crate) async fn quarantine_workers(
+        &mut self,
+        workers: client::Selector,
+        span: Duration,
+        why: String,
+    ) -> CliResult<client::WorkerStopResults> {
+        let quarantine = client::QuarantineWorkers {
+            workers: Some(workers),
+            span_ns: u64::try_from(span.as_nanos()).unwrap_or(u64::MAX),
+            why,
+        };
+        let request = Request::WorkerQuarantine(quarantine);
+        let Reply::WorkerStop(results) = self.ask(request).await? else {
+            return Err(unexpected_reply());
+        };
+        Ok(results)
+    }
+
+    /// Gives tasks again to workers; one result per worker.
+    pub(crate) async fn release_workers(
+        &mut self,
+        workers: client::Selector,
+    ) -> CliResult<client::WorkerStopResults> {
+        let Reply::WorkerStop(results) = self.ask(Request::WorkerRelease(workers)).await? else {
+            return Err(unexpected_reply());
+        };
+        Ok(results)
+    }
+
     /// Begins to follow jobs; [`Client::next_update`] follows until an update is `done`.
     pub(crate) async fn watch(
         &mut self,

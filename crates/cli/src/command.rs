@@ -215,6 +215,8 @@ fn run_worker(command: WorkerCommand, context: &mut Context) -> CliResult<()> {
         WorkerCommand::DeploySsh(Deferred(args)) => worker::deploy_ssh(args, context),
         WorkerCommand::Stop(Deferred(args)) => as_client(worker::stop(args, context)),
         WorkerCommand::Drain(Deferred(args)) => as_client(worker::drain(args, context)),
+        WorkerCommand::Quarantine(Deferred(args)) => as_client(worker::quarantine(args, context)),
+        WorkerCommand::Release(Deferred(args)) => as_client(worker::release(args, context)),
         WorkerCommand::List(Deferred(args)) => as_client(worker::list(args, context)),
         WorkerCommand::Info(Deferred(args)) => as_client(worker::info(args, context)),
         WorkerCommand::Address(Deferred(args)) => as_client(worker::address(args, context)),

@@ -158,6 +158,19 @@ pub fn lacking(resource: &str, asked: Amount, most: Amount) -> String {
     }
 }
 
+/// A node that the server found to be broken, or that somebody set aside.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BrokenNode {
+    /// Its host.
+    pub host: String,
+    /// The worker there.
+    pub worker: u32,
+    /// Why, a sentence without subject and full stop; may be empty.
+    pub why: String,
+    /// Whether it gets no tasks.
+    pub is_set_aside: bool,
+}
+
 /// All that is looked at.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts<'a> {
@@ -169,6 +182,8 @@ pub struct Facts<'a> {
     pub queues: &'a [QueueFacts<'a>],
     /// How tasks ended.
     pub shares: &'a [Share],
+    /// Nodes of which the server says that they are broken.
+    pub broken: &'a [BrokenNode],
     /// Why jobs do not run; `None` = nobody can be asked.
     pub obstacles: Option<&'a [Obstacle]>,
     /// Contradictions that the server found in its state.
@@ -333,7 +348,9 @@ pub fn find(facts: &Facts<'_>) -> Vec<Finding> {
     let own_fault = failing_by_themselves(facts.shares, &suspects);
     // First of all: while nothing is stored nothing new starts, and what is known of the rest may be old.
     let mut found: Vec<Finding> = facts.hung_journal.map(hung_journal).into_iter().collect();
-    found.append(&mut broken_nodes(facts.shares, &suspects, &own_fault));
+    let mut broken = broken_nodes(facts.shares, &suspects, &own_fault);
+    note_set_aside(&mut broken, facts.broken);
+    found.append(&mut broken);
     let mut failing: Vec<Finding> = failing_jobs(facts, &suspects, &own_fault);
     failing.sort_by_key(|finding| {
         std::cmp::Reverse(finding.part.saturating_mul(1_000) / finding.whole.max(1))
@@ -440,6 +457,44 @@ fn broken_nodes(
         }
     });
     nodes.filter(|finding| finding.part > 0).collect()
+}
+
+/// Adds what the server says of broken nodes.
+fn note_set_aside(found: &mut Vec<Finding>, broken: &[BrokenNode]) {
+    for node in broken {
+        let state = if node.is_set_aside {
+            "it gets no tasks until one that is tried on it goes well"
+        } else {
+            "it gets tasks all the same"
+        };
+        let known = found.iter_mut().find(|finding| finding.title == node.host);
+        if let Some(known) = known {
+            known.text.push_str("; ");
+            known.text.push_str(state);
+            continue;
+        }
+        let why = if node.why.is_empty() {
+            String::new()
+        } else {
+            format!("{}; ", node.why)
+        };
+        found.push(Finding {
+            // Nothing is lost there any more.
+            severity: if node.is_set_aside {
+                Severity::Warning
+            } else {
+                Severity::Error
+            },
+            subject: Subject::Node {
+                host: node.host.clone(),
+                worker: node.worker,
+            },
+            title: node.host.clone(),
+            text: format!("{why}{state}"),
+            part: 1,
+            whole: 1,
+        });
+    }
 }
 
 fn failing_jobs(

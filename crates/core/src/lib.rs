@@ -27,6 +27,7 @@ pub mod outcome;
 pub mod pace;
 pub mod params;
 pub mod placeholder;
+pub mod quarantine;
 pub mod range;
 pub mod refusal;
 pub mod resource;

@@ -28,6 +28,7 @@ mod learn;
 mod notify;
 mod origin;
 mod portions;
+mod quarantine;
 mod refusal;
 mod reservations;
 mod restore;
@@ -59,6 +60,7 @@ pub use input::{
     CANCELED_MAX, Command, EndedRow, Input, JobResult, LinkId, ROWS_PER_ROUND_MAX, Reattach,
     Report, RequestId, StartedRow, WatchSpec, WorkerMessage,
 };
+pub use quarantine::QUARANTINE;
 pub use refusal::SubmitRefusal;
 pub use restore::{JobRecord, RestoreError, StoredWorker};
 pub use triggers::RoundSize;
@@ -77,6 +79,7 @@ use audience::Audience;
 use ctx::Ctx;
 use dispatcher::Dispatcher;
 use grow::Offers;
+use quarantine::Suspicions;
 use resubmit::Resubmission;
 use submission::UnderWays;
 use sweep::{Deed, Sweep};
@@ -105,6 +108,8 @@ pub struct ServerState {
     /// Submits whose tasks got an amount of memory before anybody was known who has some.
     guessed: BTreeSet<(JobId, u32)>,
     ignored: Ignored,
+    /// Workers that seem broken.
+    suspicions: Suspicions,
     /// The server is about to end, and whether workers wait for the next one.
     ending: Option<ending::Ending>,
     /// Very large submits that are not answered yet.
@@ -223,6 +228,7 @@ impl ServerState {
         ctx.emit_all(std::mem::take(&mut self.owed));
         self.follow_up(ctx);
         self.go_on_draining(ctx);
+        self.go_on_suspecting(ctx);
         // A server that ends hands out nothing more.
         if self.ending.is_none() {
             self.submit_portion(ctx);
@@ -248,6 +254,7 @@ impl ServerState {
             // At the end of a server there are no more rounds, so nothing would make them less due.
             self.dispatcher.due_at().filter(|_| self.ending.is_none()),
             self.jobs.next_deadline(),
+            self.suspicions.next_deadline(),
         ]
         .into_iter()
         .flatten()
@@ -384,6 +391,10 @@ impl ServerState {
             }
             Command::StopWorkers(workers) => Reply::Workers(self.stop_workers(ctx, &workers)),
             Command::DrainWorkers(workers) => Reply::Workers(self.drain_workers(ctx, &workers)),
+            Command::QuarantineWorkers { workers, span, why } => {
+                Reply::Workers(self.quarantine_workers(ctx, (&workers, span, &why)))
+            }
+            Command::ReleaseWorkers(workers) => Reply::Workers(self.release_workers(ctx, &workers)),
             Command::Watch(spec) => {
                 // Of all jobs those that have completed have nothing to tell.
                 let jobs = self.jobs.select(&spec.jobs, |job| !job.is_completed());
@@ -489,6 +500,7 @@ impl ServerState {
             self.check_job(job);
         }
         self.jobs.check();
+        self.check_suspicions();
     }
 
     #[cfg(any(test, feature = "testing"))]

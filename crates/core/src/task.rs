@@ -134,7 +134,7 @@ impl Phase {
 }
 
 /// Earlier attempts of one task that are remembered; of more, the latest.
-const ATTEMPTS_KEPT_MAX: usize = 32;
+pub(crate) const ATTEMPTS_KEPT_MAX: usize = 32;
 
 /// What is kept of a task that was handed out at least once. 48 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

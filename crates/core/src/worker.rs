@@ -26,7 +26,7 @@ use crate::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
 use crate::job::{TaskSlot, TemplateId};
 use crate::time::{Now, Time, Timestamp};
 use crate::worker_config::WorkerConfig;
-pub use life::{Dedication, Duty, GangNode, Life};
+pub use life::{Dedication, Duty, GangNode, Life, Standing};
 pub use load::Load;
 use rate::Rate;
 pub(crate) use room::Room;
@@ -133,6 +133,7 @@ pub struct Worker {
     life: Life,
     duty: Duty,
     dedication: Dedication,
+    standing: Standing,
     /// What its machine was busy with when it last told.
     load: Option<Load>,
     /// The task that started last, and when.
@@ -182,6 +183,7 @@ impl Worker {
             },
             duty: Duty::Serve,
             dedication: Dedication::None,
+            standing: Standing::Trusted,
             load: None,
             registration: 0,
             last_task: None,

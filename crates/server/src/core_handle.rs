@@ -248,6 +248,8 @@ impl CoreHandle {
             | Command::Resubmit { .. }
             | Command::StopWorkers(_)
             | Command::DrainWorkers(_)
+            | Command::QuarantineWorkers { .. }
+            | Command::ReleaseWorkers(_)
             | Command::Watch(_) => Event::Command(command, tx),
         };
         self.send(event).await?;

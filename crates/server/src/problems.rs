@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hq_core::diagnosis::{
-    Facts, Finding, JobFacts, Obstacle, QueueFacts, Subject, WorkerFacts, find,
+    BrokenNode, Facts, Finding, JobFacts, Obstacle, QueueFacts, Subject, WorkerFacts, find,
 };
-use hq_core::id::{JobId, TaskId, TaskKey};
+use hq_core::id::{JobId, TaskId, TaskKey, WorkerId};
 use hq_core::refusal::Refusal;
-use hq_core::server_state::ChangeKind;
+use hq_core::server_state::{ChangeKind, ServerState};
 use hq_core::signature::signature;
 use hq_core::time::Timestamp;
 use hq_protocol::client::{self, alloc_reply, reply::Reply};
@@ -92,6 +92,7 @@ struct Looked {
     unkillable: u64,
     /// Where the first of these tasks is.
     first_unkillable: String,
+    broken: Vec<BrokenNode>,
 }
 
 struct Job {
@@ -192,6 +193,7 @@ impl Problems {
             workers,
             queues: &queues,
             shares: &found.shares,
+            broken: &looked.broken,
             obstacles: Some(&obstacles),
             internal_errors: hq_core::bug::count(),
             hung_journal: hung_journal.as_ref().map(|(path, _)| path.as_str()),
@@ -556,6 +558,7 @@ fn read_state(view: &View<'_>) -> Looked {
         format!("{} ({place})", one.task)
     });
     Looked {
+        broken: broken_nodes(state),
         unkillable: unkillable().count() as u64,
         first_unkillable: first_unkillable.unwrap_or_default(),
         connected: state.workers().len() as u64,
@@ -564,6 +567,20 @@ fn read_state(view: &View<'_>) -> Looked {
         last_lost: last_lost.unwrap_or_default().to_owned(),
         last_lost_at,
     }
+}
+
+fn broken_nodes(state: &ServerState) -> Vec<BrokenNode> {
+    let node = |worker: WorkerId, why: &str, is_set_aside| BrokenNode {
+        host: state.hostname(worker).unwrap_or("?").to_owned(),
+        worker: worker.as_u32(),
+        why: why.to_owned(),
+        is_set_aside,
+    };
+    let aside = state.quarantines();
+    let aside = aside.map(|quarantine| node(quarantine.worker, &quarantine.why, true));
+    let told = state.suspicions();
+    let told = told.map(|(worker, suspicion)| node(worker, &suspicion.why, false));
+    aside.chain(told).collect()
 }
 
 fn queue_facts(queue: &client::AllocQueue) -> QueueFacts<'_> {

@@ -1,6 +1,7 @@
 //! From changes to rows: what one transaction of the writer does.
 
 mod job;
+mod set_aside;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -154,8 +155,11 @@ impl<'a> Group<'a> {
             }
             ChangeKind::WorkerConnected { .. }
             | ChangeKind::WorkerLost { .. }
-            | ChangeKind::WorkerDraining(_)
             | ChangeKind::WorkerOverview { .. } => self.apply_worker(change),
+            ChangeKind::WorkerDraining(_)
+            | ChangeKind::WorkerQuarantined(_)
+            | ChangeKind::WorkerReleased { .. }
+            | ChangeKind::WorkerSuspected { .. } => self.apply_set_aside(change),
             ChangeKind::Allocation(change) => self.apply_allocation(at, change),
             ChangeKind::ProblemAcknowledged { problem, part } => self.acknowledge(problem, *part),
             ChangeKind::JobIdle(job) => {
@@ -273,11 +277,6 @@ impl<'a> Group<'a> {
             let data = json!({"id": worker.as_u32(), "reason": reason});
             self.event(at, "worker-lost", None, Some(*worker), &data)?;
         }
-        if let ChangeKind::WorkerDraining(worker) = &change.kind {
-            set_number(self.connection, &draining_key(*worker), 1)?;
-            let data = json!({"id": worker.as_u32()});
-            self.event(at, "worker-draining", None, Some(*worker), &data)?;
-        }
         if let ChangeKind::WorkerOverview { worker, usage } = &change.kind {
             let data = json!({"id": worker.as_u32(), "hw-state": encode::usage_json(usage)});
             self.event(at, "worker-overview", None, Some(*worker), &data)?;
@@ -322,13 +321,8 @@ impl<'a> Group<'a> {
             ChangeKind::JobCompleted(job) => {
                 let sql = "UPDATE job_data SET completed_unix_ns = ? WHERE id = ?";
                 self.run(sql, params![at.0, job.as_u32()])?;
-                self.event(
-                    at,
-                    "job-completed",
-                    Some(*job),
-                    None,
-                    &json!({"job": job.as_u32()}),
-                )
+                let data = json!({"job": job.as_u32()});
+                self.event(at, "job-completed", Some(*job), None, &data)
             }
             ChangeKind::JobNotified {
                 key,
@@ -347,6 +341,9 @@ impl<'a> Group<'a> {
             | ChangeKind::WorkerConnected { .. }
             | ChangeKind::WorkerLost { .. }
             | ChangeKind::WorkerDraining(_)
+            | ChangeKind::WorkerQuarantined(_)
+            | ChangeKind::WorkerReleased { .. }
+            | ChangeKind::WorkerSuspected { .. }
             | ChangeKind::WorkerOverview { .. }
             | ChangeKind::JobIdle(_)
             | ChangeKind::TaskNotified { .. }

@@ -113,6 +113,9 @@ fn load_workers(connection: &Connection, loaded: &mut Loaded, now: Now) -> rusql
             loaded.state.restore_draining(id);
         }
     }
+    for quarantine in meta::quarantines(connection)? {
+        loaded.state.restore_quarantine(now, quarantine);
+    }
     Ok(())
 }
 

@@ -1,7 +1,10 @@
 //! The table `meta`: one value for each key.
 
 use hq_core::id::WorkerId;
+use hq_core::quarantine::Quarantine;
+use hq_core::time::Timestamp;
 use rusqlite::{Connection, OptionalExtension as _, params};
+use serde_json::{Value, json};
 
 /// The text of a key, if it is there.
 pub(crate) fn text(connection: &Connection, key: &str) -> rusqlite::Result<Option<String>> {
@@ -66,6 +69,61 @@ pub(crate) const RESUBMITTED: &str = "resubmitted_";
 
 /// Begin of the keys of submits that a later attempt of their task made once more, `<job>_<number>`: which attempt.
 pub(crate) const REPEATED: &str = "repeated_";
+
+/// Begin of the keys of workers that are set aside: how, as JSON.
+pub(crate) const QUARANTINE: &str = "quarantine_";
+
+/// Keeps that a worker is set aside.
+pub(crate) fn set_quarantine(
+    connection: &Connection,
+    quarantine: &Quarantine,
+) -> rusqlite::Result<()> {
+    let key = format!("{QUARANTINE}{}", quarantine.worker);
+    let value = quarantine_json(quarantine).to_string();
+    let sql = "INSERT INTO meta (key, value) VALUES (?, ?) ON CONFLICT DO UPDATE SET value = excluded.value";
+    connection.prepare_cached(sql)?.execute((key, value))?;
+    Ok(())
+}
+
+/// Everything about it; in events, too.
+pub(crate) fn quarantine_json(quarantine: &Quarantine) -> Value {
+    json!({
+        "id": quarantine.worker.as_u32(),
+        "since_unix_ns": quarantine.since.0,
+        "until_unix_ns": quarantine.until.0,
+        "round": quarantine.round,
+        "is_asked": quarantine.is_asked,
+        "reason": quarantine.why,
+    })
+}
+
+/// All that are kept; what cannot be read is left out, and its worker is trusted.
+pub(crate) fn quarantines(connection: &Connection) -> rusqlite::Result<Vec<Quarantine>> {
+    let sql =
+        "SELECT CAST(value AS TEXT) FROM meta WHERE substr(key, 1, length(?1)) = ?1 ORDER BY key";
+    let mut statement = connection.prepare(sql)?;
+    let rows = statement.query_map([QUARANTINE], |row| row.get::<_, String>(0))?;
+    let mut found = Vec::new();
+    for row in rows {
+        found.extend(
+            serde_json::from_str(&row?)
+                .ok()
+                .and_then(|value| quarantine_of(&value)),
+        );
+    }
+    Ok(found)
+}
+
+fn quarantine_of(value: &Value) -> Option<Quarantine> {
+    Some(Quarantine {
+        worker: WorkerId(u32::try_from(value.get("id")?.as_u64()?).ok()?),
+        since: Timestamp(value.get("since_unix_ns")?.as_i64()?),
+        until: Timestamp(value.get("until_unix_ns")?.as_i64()?),
+        round: u32::try_from(value.get("round")?.as_u64()?).ok()?.max(1),
+        is_asked: value.get("is_asked")?.as_bool()?,
+        why: value.get("reason")?.as_str()?.into(),
+    })
+}
 
 /// Key of the table `meta` that is there while a worker drains.
 pub(crate) fn draining_key(worker: WorkerId) -> String {

@@ -23,6 +23,10 @@ pub(crate) enum WorkerCommand {
     Stop(Deferred<SelectorArgs>),
     /// Let workers finish what they run and stop then; they get no new tasks
     Drain(Deferred<SelectorArgs>),
+    /// Give workers no tasks for a while; what runs there goes on
+    Quarantine(Deferred<QuarantineArgs>),
+    /// Give tasks again to workers that were set aside
+    Release(Deferred<SelectorArgs>),
     /// List workers
     List(Deferred<ListArgs>),
     /// Show everything about workers
@@ -206,6 +210,22 @@ pub(crate) struct SelectorArgs {
     /// `last`, `all`, or ids such as `1-4,7`
     #[arg(value_name = "WORKERS", value_parser = parse_selector)]
     pub(crate) selector: Selector,
+}
+
+/// Options of `worker quarantine`.
+#[derive(Args, Debug)]
+pub(crate) struct QuarantineArgs {
+    /// `last`, `all`, or ids such as `1-4,7`
+    #[arg(value_name = "WORKERS", value_parser = parse_selector)]
+    pub(crate) selector: Selector,
+
+    /// When a task is tried on them again; they get more if it goes well
+    #[arg(long = "for", value_name = "DURATION", value_parser = parse_duration, default_value = "1h")]
+    pub(crate) span: Duration,
+
+    /// Why, for those who look at the workers later
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) reason: Option<String>,
 }
 
 /// Options of `worker list`.

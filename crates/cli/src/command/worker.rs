@@ -9,7 +9,9 @@ use hq_protocol::client::{self, worker_stop_result};
 use super::Context;
 use super::missing::{self, Missing};
 use crate::args::global::OutputMode;
-use crate::args::worker::{AddressArgs, ListArgs, SelectorArgs, WaitArgs, WorkerFilter};
+use crate::args::worker::{
+    AddressArgs, ListArgs, QuarantineArgs, SelectorArgs, WaitArgs, WorkerFilter,
+};
 use crate::client::Client;
 use crate::error::{CliError, CliResult};
 use crate::output::console::error_line;
@@ -39,7 +41,10 @@ pub(super) async fn stop(args: SelectorArgs, context: &mut Context) -> CliResult
         let worker = result.worker;
         match Kind::try_from(result.kind) {
             Ok(Kind::Stopped | Kind::Draining) => tracing::info!("Worker {worker} stopped"),
-            Ok(Kind::AlreadyStopped) | Err(_) => {
+            Ok(
+                Kind::AlreadyStopped | Kind::Quarantined | Kind::Released | Kind::NotQuarantined,
+            )
+            | Err(_) => {
                 tracing::warn!("Stopping worker {worker} failed; worker is already stopped");
             }
         }
@@ -67,7 +72,10 @@ pub(super) async fn drain(args: SelectorArgs, context: &mut Context) -> CliResul
             Ok(Kind::Draining | Kind::Stopped) => tracing::info!(
                 "Worker {worker} gets no new tasks and stops when its running ones have ended"
             ),
-            Ok(Kind::AlreadyStopped) | Err(_) => {
+            Ok(
+                Kind::AlreadyStopped | Kind::Quarantined | Kind::Released | Kind::NotQuarantined,
+            )
+            | Err(_) => {
                 tracing::warn!("Draining worker {worker} failed; worker is already stopped");
             }
         }
@@ -76,6 +84,48 @@ pub(super) async fn drain(args: SelectorArgs, context: &mut Context) -> CliResul
     missing.tell(
         |worker| format!("Draining worker {worker} failed; worker not found"),
         |workers| format!("Draining workers {workers} failed; workers not found"),
+    );
+    context.done()?;
+    missing.end(missing::WORKERS, context)
+}
+
+/// `worker quarantine`.
+pub(super) async fn quarantine(args: QuarantineArgs, context: &mut Context) -> CliResult<()> {
+    let workers = args.selector.to_message();
+    let mut client = context.connect().await?;
+    let found = client.quarantine_workers(workers, args.span, args.reason.unwrap_or_default());
+    tell_of(found.await?, "Setting aside", context)
+}
+
+/// `worker release`.
+pub(super) async fn release(args: SelectorArgs, context: &mut Context) -> CliResult<()> {
+    let workers = args.selector.to_message();
+    let found = context.connect().await?.release_workers(workers).await?;
+    tell_of(found, "Releasing", context)
+}
+
+fn tell_of(found: client::WorkerStopResults, doing: &str, context: &mut Context) -> CliResult<()> {
+    for result in found.results {
+        use worker_stop_result::Kind;
+        let worker = result.worker;
+        match Kind::try_from(result.kind) {
+            Ok(Kind::Quarantined) => tracing::info!(
+                "Worker {worker} gets no new tasks until `hq worker release {worker}`, or until its time is over and a task \
+                 that is tried on it goes well"
+            ),
+            Ok(Kind::Released) => tracing::info!("Worker {worker} gets tasks again"),
+            Ok(Kind::NotQuarantined) => {
+                tracing::warn!("{doing} worker {worker} changes nothing; it was not set aside");
+            }
+            Ok(Kind::AlreadyStopped | Kind::Draining | Kind::Stopped) | Err(_) => {
+                tracing::warn!("{doing} worker {worker} failed; worker is already stopped");
+            }
+        }
+    }
+    let missing = Missing::of(found.not_found.as_ref());
+    missing.tell(
+        |worker| format!("{doing} worker {worker} failed; worker not found"),
+        |workers| format!("{doing} workers {workers} failed; workers not found"),
     );
     context.done()?;
     missing.end(missing::WORKERS, context)

@@ -23,6 +23,7 @@ pub(crate) fn find(
         workers: workers(&snapshot.workers),
         queues: &queues,
         shares: ended,
+        broken: &[],
         obstacles,
         internal_errors: snapshot.internal_errors,
         // The server itself says so, where there is one.

@@ -98,6 +98,8 @@ pub enum Hindrance {
     Ending,
     /// The worker gets no new tasks.
     Draining,
+    /// Tasks fail on the worker, which gets none until it has shown that it works.
+    Quarantined,
     /// The worker has no connection and is expected back.
     Away,
     /// The worker is a node of this multi-node task.
@@ -133,6 +135,7 @@ impl fmt::Display for Hindrance {
         match self {
             Self::Ending => f.write_str("the worker is about to end"),
             Self::Draining => f.write_str("the worker is being drained"),
+            Self::Quarantined => f.write_str("the worker is set aside because tasks fail there"),
             Self::Away => f.write_str("the worker has lost its connection"),
             Self::Node(task) => write!(f, "the worker is a node of multi-node task {task}"),
             Self::Kept => f.write_str("the worker is being emptied for a multi-node task"),
@@ -191,6 +194,8 @@ pub fn hindrances(
         Some(Hindrance::Draining)
     } else if worker.is_away() {
         Some(Hindrance::Away)
+    } else if !worker.is_trusted() {
+        Some(Hindrance::Quarantined)
     } else if let Some(node) = worker.node() {
         Some(Hindrance::Node(node.task))
     } else if demand.n_nodes == 0 && !plan.admits(key) {

@@ -72,7 +72,9 @@ impl<'a> GangPlanner<'a> {
         now: Time,
     ) -> Self {
         let mut groups: BTreeMap<&str, Vec<Node<'_>>> = BTreeMap::new();
-        for worker in workers.filter(|worker| worker.accepts_work()) {
+        // With one that may be broken all of its nodes would wait for nothing.
+        let able = workers.filter(|worker| worker.accepts_work() && worker.is_trusted());
+        for worker in able {
             // A backlog is no hindrance to others, but a node must be empty.
             let is_busy = !worker.assigned().is_empty();
             let group = groups.entry(&worker.config.group).or_default();

@@ -304,8 +304,8 @@ impl<'a> Chooser<'a> {
     /// Chooses multi-node tasks: the most urgent, for which workers are reserved, and those that could start.
     fn look_for_nodes(&mut self, workers: impl Iterator<Item = &'a Worker>) {
         let mut empty: BTreeMap<&str, u32> = BTreeMap::new();
-        for worker in workers.filter(|worker| worker.accepts_work() && worker.assigned().is_empty())
-        {
+        let able = workers.filter(|worker| worker.accepts_work() && worker.is_trusted());
+        for worker in able.filter(|worker| worker.assigned().is_empty()) {
             *empty.entry(&worker.config.group).or_default() += 1;
         }
         let most = empty.into_values().max().unwrap_or(0);

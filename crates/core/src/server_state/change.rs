@@ -10,6 +10,7 @@ use crate::growth::Grant;
 use crate::hardware::HardwareUsage;
 use crate::id::{InstanceId, JobId, QueueId, TaskKey, WorkerId};
 use crate::outcome::LostReason;
+use crate::quarantine::Quarantine;
 use crate::range::IdArray;
 use crate::task::{Attempt, TaskEnd, TaskState};
 use crate::template::{NotifyEvent, SubmitSpec};
@@ -44,6 +45,22 @@ pub enum ChangeKind {
     },
     /// A worker gets no new tasks and ends when what runs on it has ended.
     WorkerDraining(WorkerId),
+    /// A worker gets no new tasks for a while.
+    WorkerQuarantined(Box<Quarantine>),
+    /// A worker that was set aside gets tasks again, or is gone and another one came in its place.
+    WorkerReleased {
+        /// Which worker.
+        worker: WorkerId,
+        /// Why, a sentence without full stop.
+        why: Box<str>,
+    },
+    /// A worker seems broken, and gets tasks all the same; told, not kept.
+    WorkerSuspected {
+        /// Which worker.
+        worker: WorkerId,
+        /// Why, a sentence without full stop.
+        why: Box<str>,
+    },
     /// A worker told what its machine is busy with.
     WorkerOverview {
         /// The worker on that machine.
@@ -234,6 +251,8 @@ impl ChangeKind {
             Self::WorkerConnected { .. }
             | Self::WorkerLost { .. }
             | Self::WorkerDraining(_)
+            | Self::WorkerQuarantined(_)
+            | Self::WorkerReleased { .. }
             | Self::JobOpened { .. }
             | Self::Submitted { .. }
             | Self::SubmitRepeated { .. }
@@ -252,6 +271,7 @@ impl ChangeKind {
             | Self::JobIdle(_)
             | Self::TaskStarted { .. }
             | Self::TaskNotified { .. }
+            | Self::WorkerSuspected { .. }
             | Self::WorkerOverview { .. } => false,
         }
     }

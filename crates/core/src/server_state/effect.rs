@@ -90,6 +90,12 @@ pub enum StopResult {
     Draining,
     /// It has ended already.
     AlreadyStopped,
+    /// It gets no tasks for a while.
+    Quarantined,
+    /// It gets tasks again.
+    Released,
+    /// It gets tasks and was not set aside.
+    NotQuarantined,
 }
 
 /// What changed for a watching client; counts are read from the state when it is sent.

@@ -152,6 +152,17 @@ pub enum Command {
     StopWorkers(Selector),
     /// Has workers end once what runs on them has ended; they get no new tasks. `All` = as above.
     DrainWorkers(Selector),
+    /// Gives workers no tasks for a while; `All` = as above.
+    QuarantineWorkers {
+        /// Which workers.
+        workers: Selector,
+        /// For how long.
+        span: Duration,
+        /// Why; may be empty.
+        why: Box<str>,
+    },
+    /// Gives tasks again to workers that were set aside; `All` = all of those.
+    ReleaseWorkers(Selector),
     /// Follows jobs; answered by [`super::Effect::WatchUpdate`] until the last one.
     Watch(WatchSpec),
 }

@@ -55,6 +55,7 @@ impl ServerState {
             worker: id,
             reattached: false,
         });
+        self.note_newcomer(ctx, id);
         self.dismiss_if_ending(ctx, id);
     }
 
@@ -119,6 +120,7 @@ impl ServerState {
     /// `heard` = when what workers said last arrived that was taken.
     pub(super) fn on_timer(&mut self, ctx: &mut Ctx<'_>, heard: Time) {
         self.release_delayed(ctx.now);
+        self.probe_due(ctx.now.mono);
         // A sign of life that waits for its turn was in time.
         for (deadline, id) in self.workers.overdue(heard) {
             // The timer itself came late: this process stood still, and the workers may have sent heartbeats meanwhile.
@@ -269,6 +271,12 @@ impl ServerState {
             run: row.run,
             usage: row.usage,
         };
+        // First of all: what is the fault of the node is no failure of the task.
+        let weighed = (row.task, assigned.slot, assigned.key);
+        if self.weigh_end(ctx, id, weighed, &end.outcome) {
+            self.run_again(ctx, row.task, assigned.slot, end);
+            return;
+        }
         let ran = !end.run.is_zero();
         // Retries come before what a failure means for others.
         if end.outcome != Outcome::Finished
@@ -496,6 +504,7 @@ impl ServerState {
         let is_crash = reason.is_crash() && !lost.was_restored;
         ctx.persist(ChangeKind::WorkerLost { worker: id, reason });
         ctx.emit(Effect::DropWorker(id));
+        self.note_leaver(id);
         self.offers.forget();
         self.dispatcher
             .forget_worker(id, lost.reservations.into_iter());

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use super::sim::Disk;
 use crate::growth::Scale;
 use crate::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
+use crate::quarantine::Quarantine;
 use crate::range::IdArray;
 use crate::server_state::{
     Change, ChangeKind, JobRecord, NoticeKey, NoticeOutcome, ServerState, StoredNodes, StoredTask,
@@ -46,6 +47,7 @@ pub struct Ledger {
     last_worker: WorkerId,
     jobs: BTreeMap<JobId, StoredJob>,
     workers: BTreeMap<WorkerId, StoredLife>,
+    quarantines: BTreeMap<WorkerId, Quarantine>,
 }
 
 impl Ledger {
@@ -58,6 +60,7 @@ impl Ledger {
             last_worker: WorkerId(0),
             jobs: BTreeMap::new(),
             workers: BTreeMap::new(),
+            quarantines: BTreeMap::new(),
         }
     }
 
@@ -83,7 +86,9 @@ impl Ledger {
         match &change.kind {
             ChangeKind::WorkerConnected { .. }
             | ChangeKind::WorkerLost { .. }
-            | ChangeKind::WorkerDraining(_) => self.apply_to_worker(change),
+            | ChangeKind::WorkerDraining(_)
+            | ChangeKind::WorkerQuarantined(_)
+            | ChangeKind::WorkerReleased { .. } => self.apply_to_worker(change),
             ChangeKind::JobOpened { .. } | ChangeKind::Submitted { .. } => self.add(change),
             ChangeKind::JobResubmitted { job, new } => {
                 self.job(*job, |job| job.resubmitted_as = Some(*new));
@@ -140,6 +145,7 @@ impl Ledger {
             ChangeKind::TaskEnded { .. } => self.apply_end(change),
             ChangeKind::TaskRequeued { .. } => self.apply_requeue(change),
             ChangeKind::WorkerOverview { .. }
+            | ChangeKind::WorkerSuspected { .. }
             | ChangeKind::JobIdle(_)
             | ChangeKind::ProblemAcknowledged { .. }
             | ChangeKind::TaskNotified { .. }
@@ -166,6 +172,13 @@ impl Ledger {
             && let Some(life) = self.workers.get_mut(worker)
         {
             life.has_ended = true;
+        }
+        if let ChangeKind::WorkerQuarantined(quarantine) = &change.kind {
+            let quarantine = (**quarantine).clone();
+            self.quarantines.insert(quarantine.worker, quarantine);
+        }
+        if let ChangeKind::WorkerReleased { worker, .. } = &change.kind {
+            self.quarantines.remove(worker);
         }
         if let ChangeKind::WorkerDraining(worker) = &change.kind
             && let Some(life) = self.workers.get_mut(worker)
@@ -309,6 +322,9 @@ impl Ledger {
             } else if life.is_draining {
                 state.restore_draining(*id);
             }
+        }
+        for quarantine in self.quarantines.values() {
+            state.restore_quarantine(now, quarantine.clone());
         }
     }
 }

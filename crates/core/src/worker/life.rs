@@ -1,5 +1,5 @@
-//! A worker's situation as three independent enums: its connection, what people asked it to do, what the scheduler set
-//! it aside for.
+//! A worker's situation as four independent enums: its connection, what people asked it to do, what the scheduler set
+//! it aside for, whether tasks are entrusted to it.
 //!
 //! ```text
 //!                 connection breaks                    silence limit
@@ -11,7 +11,7 @@
 //!
 //! The silence limit is [`WorkerConfig::silence_max`](crate::worker_config::WorkerConfig::silence_max).
 //!
-//! One enum would be the product of the three: a worker that is away can be told to stop, and one that drains can lose its
+//! One enum would be the product of the four: a worker that is away can be told to stop, and one that drains can lose its
 //! connection and come back. They change in methods of [`Worker`] that only [`super::Workers`] may call where an index
 //! depends on them.
 
@@ -82,6 +82,19 @@ pub enum Dedication {
     Node(GangNode),
 }
 
+/// Whether tasks are entrusted to a worker.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Standing {
+    /// It gets tasks.
+    Trusted,
+    /// Tasks fail there: it gets none until it is known whether they go well elsewhere.
+    Suspected,
+    /// It gets none.
+    Quarantined,
+    /// It gets one task, which decides.
+    Probed,
+}
+
 /// Part of a worker in a multi-node task.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GangNode {
@@ -110,10 +123,35 @@ impl Worker {
         self.dedication
     }
 
-    /// Connected, not asked to end, and not a node of a multi-node task.
+    /// Whether tasks are entrusted to it.
     #[must_use]
-    pub const fn accepts_work(&self) -> bool {
+    pub const fn standing(&self) -> Standing {
+        self.standing
+    }
+
+    /// Whether it can be given whatever fits, not only a task that shows whether it works.
+    #[must_use]
+    pub const fn is_trusted(&self) -> bool {
+        matches!(self.standing, Standing::Trusted)
+    }
+
+    /// Connected, not asked to end, and trusted.
+    pub(crate) const fn is_serving(&self) -> bool {
         matches!(self.life, Life::Connected { .. })
+            && matches!(self.duty, Duty::Serve)
+            && self.is_trusted()
+    }
+
+    /// Connected, not asked to end, not a node of a multi-node task, and not set aside as broken.
+    #[must_use]
+    pub fn accepts_work(&self) -> bool {
+        let is_entrusted = match self.standing {
+            Standing::Trusted => true,
+            Standing::Probed => self.assigned.is_empty(),
+            Standing::Suspected | Standing::Quarantined => false,
+        };
+        is_entrusted
+            && matches!(self.life, Life::Connected { .. })
             && matches!(self.duty, Duty::Serve)
             && !matches!(self.dedication, Dedication::Node(_))
     }
@@ -277,6 +315,10 @@ impl Worker {
 
     pub(super) fn set_duty(&mut self, duty: Duty) {
         self.duty = duty;
+    }
+
+    pub(crate) const fn set_standing(&mut self, standing: Standing) {
+        self.standing = standing;
     }
 
     pub(super) fn set_node(&mut self, node: GangNode) {

@@ -13,7 +13,9 @@ impl<'a> Room<'a> {
     /// `None` = whatever is free there is nothing for a task that is to be moved: the worker takes none, or keeps its room
     /// for others. To one with a backlog nothing is moved either.
     pub(crate) fn of(worker: &'a Worker) -> Option<Self> {
-        let is_kept = worker.reserved_for().is_some()
+        // One that is probed gets a single task, from the queue.
+        let is_kept = !worker.is_trusted()
+            || worker.reserved_for().is_some()
             || worker.has_reservations()
             || worker.backlog_len() > 0;
         (worker.accepts_work() && !is_kept).then(|| Self {

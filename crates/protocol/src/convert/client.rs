@@ -3,6 +3,8 @@
 //! Lists and details for display are filled in by the server straight into messages and shown by the
 //! command line straight from them; only what decides something is converted.
 
+use std::time::Duration;
+
 use hq_core::id::{JobId, TaskId};
 use hq_core::range::IdArray;
 use hq_core::selector::Selector;
@@ -20,6 +22,10 @@ const STATES_MAX: usize = 64;
 
 /// Most submits of one request.
 const SUBMITS_MAX: usize = 1 << 12;
+
+/// How long workers can be set aside at a time.
+const QUARANTINE_MIN: Duration = Duration::from_secs(1);
+const QUARANTINE_MAX: Duration = Duration::from_hours(24 * 366);
 
 /// States in which a job can be forgotten; an empty filter means all of them.
 const FORGETTABLE: [TaskState; 4] = [
@@ -180,6 +186,7 @@ impl TryFrom<client::Request> for ClientRequest {
 
     fn try_from(message: client::Request) -> Result<Self, ConvertError> {
         use client::request::Request;
+        let command = |command: Result<Command, ConvertError>| command.map(Self::Command);
         match required(message.request, "request")? {
             Request::ServerStop(client::ServerStop { keep_workers }) => {
                 Ok(Self::ServerStop { keep_workers })
@@ -219,25 +226,23 @@ impl TryFrom<client::Request> for ClientRequest {
                 let reason = text("job_cancel.reason", cancel.reason)?;
                 Ok(Self::Command(Command::CancelJobs { jobs, reason }))
             }
-            Request::TaskCancel(cancel) => {
-                Ok(Self::Command(cancel_tasks(cancel).within("task_cancel")?))
+            Request::TaskCancel(cancel) => command(cancel_tasks(cancel).within("task_cancel")),
+            Request::JobForget(forget) => command(forget_command(forget).within("job_forget")),
+            Request::JobResubmit(again) => Ok(Self::Command(
+                resubmit_command(again).within("job_resubmit")?,
+            )),
+            Request::WorkerStop(workers) => {
+                of_workers(Command::StopWorkers, workers, "worker_stop")
             }
-            Request::JobForget(forget) => {
-                Ok(Self::Command(forget_command(forget).within("job_forget")?))
+            Request::WorkerDrain(workers) => {
+                of_workers(Command::DrainWorkers, workers, "worker_drain")
             }
-            Request::JobResubmit(client::Resubmit {
-                jobs,
-                states: filter,
-            }) => Ok(Self::Command(Command::Resubmit {
-                jobs: selector(jobs, "jobs").within("job_resubmit")?,
-                states: states(&filter).within("job_resubmit")?,
-            })),
-            Request::WorkerStop(workers) => Ok(Self::Command(Command::StopWorkers(
-                workers.try_into().within("worker_stop")?,
-            ))),
-            Request::WorkerDrain(workers) => Ok(Self::Command(Command::DrainWorkers(
-                workers.try_into().within("worker_drain")?,
-            ))),
+            Request::WorkerQuarantine(asked) => {
+                quarantine_request(asked).within("worker_quarantine")
+            }
+            Request::WorkerRelease(workers) => {
+                of_workers(Command::ReleaseWorkers, workers, "worker_release")
+            }
             Request::Watch(watch) => Ok(Self::Command(Command::Watch(
                 watch.try_into().within("watch")?,
             ))),
@@ -250,6 +255,23 @@ impl TryFrom<client::Request> for ClientRequest {
             | Request::Explain(_)) => Ok(Self::Query(query.try_into()?)),
         }
     }
+}
+
+/// A command that is about workers and says nothing else.
+fn of_workers(
+    command: fn(Selector) -> Command,
+    workers: client::Selector,
+    field: &'static str,
+) -> Result<ClientRequest, ConvertError> {
+    let workers = workers.try_into().within(field)?;
+    Ok(ClientRequest::Command(command(workers)))
+}
+
+fn resubmit_command(message: client::Resubmit) -> Result<Command, ConvertError> {
+    Ok(Command::Resubmit {
+        jobs: selector(message.jobs, "jobs")?,
+        states: states(&message.states)?,
+    })
 }
 
 fn values_request(
@@ -328,6 +350,8 @@ impl TryFrom<client::request::Request> for Query {
             | Request::JobResubmit(_)
             | Request::WorkerStop(_)
             | Request::WorkerDrain(_)
+            | Request::WorkerQuarantine(_)
+            | Request::WorkerRelease(_)
             | Request::Watch(_) => Err(ConvertError::invalid("request", "a query", "a command")),
         }
     }
@@ -359,6 +383,23 @@ fn cancel_tasks(
         tasks,
         keep_running,
     })
+}
+
+fn quarantine_request(message: client::QuarantineWorkers) -> Result<ClientRequest, ConvertError> {
+    let span = duration(message.span_ns);
+    if span < QUARANTINE_MIN || span > QUARANTINE_MAX {
+        let found = format!("{span:?}");
+        return Err(ConvertError::invalid(
+            "span_ns",
+            "a second to a year",
+            found,
+        ));
+    }
+    Ok(ClientRequest::Command(Command::QuarantineWorkers {
+        workers: selector(message.workers, "workers")?,
+        span,
+        why: text("why", message.why)?,
+    }))
 }
 
 fn forget_command(message: client::Forget) -> Result<Command, ConvertError> {
@@ -468,6 +509,14 @@ impl From<&Command> for client::Request {
             }),
             Command::StopWorkers(workers) => Request::WorkerStop(workers.into()),
             Command::DrainWorkers(workers) => Request::WorkerDrain(workers.into()),
+            Command::QuarantineWorkers { workers, span, why } => {
+                Request::WorkerQuarantine(client::QuarantineWorkers {
+                    workers: Some(workers.into()),
+                    span_ns: nanos(*span),
+                    why: why.to_string(),
+                })
+            }
+            Command::ReleaseWorkers(workers) => Request::WorkerRelease(workers.into()),
             Command::Watch(spec) => Request::Watch(spec.into()),
         };
         Self {

@@ -137,6 +137,9 @@ impl From<&(WorkerId, StopResult)> for client::WorkerStopResult {
             StopResult::Stopped => Kind::Stopped,
             StopResult::Draining => Kind::Draining,
             StopResult::AlreadyStopped => Kind::AlreadyStopped,
+            StopResult::Quarantined => Kind::Quarantined,
+            StopResult::Released => Kind::Released,
+            StopResult::NotQuarantined => Kind::NotQuarantined,
         };
         Self {
             worker: worker.as_u32(),
@@ -154,6 +157,9 @@ impl TryFrom<client::WorkerStopResult> for (WorkerId, StopResult) {
             Kind::Stopped => StopResult::Stopped,
             Kind::Draining => StopResult::Draining,
             Kind::AlreadyStopped => StopResult::AlreadyStopped,
+            Kind::Quarantined => StopResult::Quarantined,
+            Kind::Released => StopResult::Released,
+            Kind::NotQuarantined => StopResult::NotQuarantined,
         };
         Ok((WorkerId(message.worker), result))
     }

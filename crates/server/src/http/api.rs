@@ -126,6 +126,7 @@ pub(super) fn router() -> Router<Arc<App>> {
         .route("/workers", get(read::workers))
         .route("/workers/{worker}/stop", post(actions::stop_worker))
         .route("/workers/{worker}/drain", post(actions::drain_worker))
+        .route("/workers/{worker}/release", post(actions::release_worker))
         .route("/queues", get(read::queues))
         .route("/queues/{queue}/pause", post(actions::pause_queue))
         .route("/queues/{queue}/resume", post(actions::resume_queue))

@@ -11,7 +11,7 @@ use hq_core::scheduler::explain::{Condition, explain as explain_class, hindrance
 use hq_core::server_state::ServerState;
 use hq_core::task::{Phase, TaskRecord, TaskState};
 use hq_core::time::{Time, nanos};
-use hq_core::worker::{Unkillable, Worker};
+use hq_core::worker::{Standing, Unkillable, Worker};
 use hq_protocol::client::{self, reply::Reply};
 use hq_protocol::convert::JobRef;
 
@@ -58,7 +58,27 @@ pub(super) fn worker_info(
         runtime,
         is_draining: worker.is_draining() && worker.is_live(),
         unkillable: worker.unkillable().iter().map(unkillable_task).collect(),
+        quarantine: quarantine(state, worker),
     }
+}
+
+fn quarantine(state: &ServerState, worker: &Worker) -> Option<client::Quarantine> {
+    use client::quarantine::Stage;
+    let stage = match worker.standing() {
+        _ if !worker.is_live() => return None,
+        Standing::Trusted => return None,
+        Standing::Suspected => Stage::Suspected,
+        Standing::Quarantined => Stage::Quarantined,
+        Standing::Probed => Stage::Probed,
+    };
+    let known = state.quarantine(worker.id);
+    Some(client::Quarantine {
+        stage: stage.into(),
+        since_unix_ns: state.doubted_since(worker.id).map_or(0, |since| since.0),
+        until_unix_ns: known.map(|known| known.until.0),
+        is_asked: known.is_some_and(|known| known.is_asked),
+        why: known.map_or(String::new(), |known| known.why.to_string()),
+    })
 }
 
 fn unkillable_task(one: &Unkillable) -> client::UnkillableTask {

@@ -263,6 +263,7 @@ pub(super) fn worker() -> client::WorkerInfo {
             load: None,
         }),
         is_draining: false,
+        quarantine: None,
         unkillable: Vec::new(),
     }
 }

@@ -419,6 +419,14 @@ pub(super) fn command() -> impl Strategy<Value = Command> {
         (selector(), states(ENDED)).prop_map(|(jobs, states)| Command::Resubmit { jobs, states }),
         selector().prop_map(Command::StopWorkers),
         selector().prop_map(Command::DrainWorkers),
+        (selector(), 1_u64 << 30..1 << 50, text()).prop_map(|(workers, span, why)| {
+            Command::QuarantineWorkers {
+                workers,
+                span: Duration::from_nanos(span),
+                why,
+            }
+        }),
+        selector().prop_map(Command::ReleaseWorkers),
         watch.prop_map(Command::Watch),
     ]
 }

@@ -118,6 +118,9 @@ pub(in crate::http) async fn stop_worker(
     match results.rows.first() {
         Some((_, StopResult::Stopped | StopResult::Draining)) => Ok(Json(json!({"stopped": true}))),
         Some((_, StopResult::AlreadyStopped)) => Ok(Json(json!({"stopped": false}))),
+        Some((_, StopResult::Quarantined | StopResult::Released | StopResult::NotQuarantined)) => {
+            Err(unexpected())
+        }
         None => Err(ApiError::not_found(format!("there is no worker {worker}"))),
     }
 }
@@ -136,6 +139,25 @@ pub(in crate::http) async fn drain_worker(
             Ok(Json(json!({"draining": true})))
         }
         Some((_, StopResult::AlreadyStopped)) => Ok(Json(json!({"draining": false}))),
+        Some((_, StopResult::Quarantined | StopResult::Released | StopResult::NotQuarantined)) => {
+            Err(unexpected())
+        }
+        None => Err(ApiError::not_found(format!("there is no worker {worker}"))),
+    }
+}
+
+/// It gets tasks again.
+pub(in crate::http) async fn release_worker(
+    State(app): State<Arc<App>>,
+    Path(worker): Path<String>,
+) -> Answer {
+    let command = Command::ReleaseWorkers(only(&worker, "worker")?);
+    let Outcome::Workers(results) = carry_out(&app, command).await? else {
+        return Err(unexpected());
+    };
+    let result = results.rows.first().map(|(_, result)| *result);
+    match result {
+        Some(result) => Ok(Json(json!({"released": result == StopResult::Released}))),
         None => Err(ApiError::not_found(format!("there is no worker {worker}"))),
     }
 }

@@ -226,6 +226,7 @@ pub(super) fn worker(worker: &client::WorkerInfo, tasks: &[TaskKey]) -> Value {
         "group": config.group,
         "state": state,
         "is_draining": worker.is_draining,
+        "quarantine": worker.quarantine.as_ref().map(quarantine),
         "load": worker.runtime.as_ref().and_then(|runtime| runtime.load).map(load),
         "started_ms": ms(worker.started_unix_ns),
         "ended_ms": worker.ended_unix_ns.map(ms),
@@ -233,6 +234,21 @@ pub(super) fn worker(worker: &client::WorkerInfo, tasks: &[TaskKey]) -> Value {
         "running_tasks": worker.runtime.as_ref().map_or(0, |runtime| runtime.running_tasks),
         "resources": offered,
         "allocation": config.allocation.map(|allocation| allocation.id),
+    })
+}
+
+fn quarantine(quarantine: &client::Quarantine) -> Value {
+    use client::quarantine::Stage;
+    json!({
+        "stage": match quarantine.stage() {
+            Stage::Suspected => "suspected",
+            Stage::Quarantined => "quarantined",
+            Stage::Probed => "probed",
+        },
+        "since_ms": ms(quarantine.since_unix_ns),
+        "until_ms": quarantine.until_unix_ns.map(ms),
+        "is_asked": quarantine.is_asked,
+        "reason": quarantine.why,
     })
 }
 

@@ -1,0 +1,715 @@
+//! Workers on which tasks fail that go well elsewhere: found out, set aside for a while, and tried again.
+//!
+//! ```text
+//!             too much fails                  goes well elsewhere                its time is over
+//!   Trusted ──────────────────▶ Suspected ───────────────────────▶ Quarantined ──────────────────┐
+//!      ▲                        │  ▲   │                              ▲                          │
+//!      │◀───────────────────────┘  │   │ nobody could say             │ went well elsewhere      ▼
+//!      │   fails elsewhere, too    │   └────────────────────────────▶ │ ◀───────────────────── Probed
+//!      │                           └──────────── it fails ────────────┴────────────────────────┤ │
+//!      └───────────────────────────────────── a task goes well ────────────────────────────────┘
+//! ```
+//!
+//! What fails on a worker that is not trusted runs again elsewhere and counts for nothing: not as a retry, not as a failure
+//! of its job. How it ends there is the evidence that decides; statistics alone, which a stretch of bad inputs could fool, only
+//! raise the question. A task is given back in this way [`UNCHARGED_MAX`] times, so that none is for ever. A suspicion needs
+//! somebody else who can run the task, and at most half of the workers are set aside at a time: if more of them fail, it
+//! is not their fault.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::{ChangeKind, Ctx, ServerState, StopResult, WorkerCommand};
+use crate::class::QueueKey;
+use crate::diagnosis::{Blame, Peers};
+use crate::id::{TaskKey, WorkerId};
+use crate::job::TaskSlot;
+use crate::outcome::Outcome;
+use crate::quarantine::{Quarantine, QuarantineMode, Suspicion};
+use crate::selector::{Selected, Selector};
+use crate::task::{ATTEMPTS_KEPT_MAX, TaskEnd};
+use crate::template::CrashLimit;
+use crate::time::{Now, Time, Timestamp};
+use crate::worker::{Duty, Standing, Worker};
+
+/// Attempts of one task that count for nothing. More than one, because two nodes may be broken; few, because a task that
+/// is itself to blame fails as often more.
+const UNCHARGED_MAX: usize = 3;
+/// Tasks that failed there and went well elsewhere before a worker is set aside,
+const CONFIRMED_MIN: u32 = 3;
+/// and so many times as many as failed there, too.
+const CONFIRMED_FACTOR: u32 = 4;
+/// How long it may take until something is known, before a task is tried on a suspected worker; twice as long after each
+/// one that fails.
+const SUSPENSE: Duration = Duration::from_secs(30);
+const SUSPENSE_MAX: Duration = Duration::from_mins(10);
+/// How long the first quarantine lasts: long enough that a probe costs nothing, short enough that a node that somebody
+/// mended is back soon. Later ones are twice as long each.
+pub const QUARANTINE: Duration = Duration::from_mins(10);
+const QUARANTINE_MAX: Duration = Duration::from_hours(4);
+/// Characters of an error that are told.
+const ERROR_MAX: usize = 160;
+/// Nodes that the next allocation should not have: a batch system takes no line of any length.
+const AVOIDED_MAX: usize = 64;
+/// Quarantines of workers that are gone that are remembered.
+const FORMER_MAX: usize = 1_000;
+
+/// A worker that is not trusted, or of which people were told.
+#[derive(Clone, Debug)]
+struct Case {
+    since: Timestamp,
+    /// When a task is tried there; `None` = one is, or it is trusted.
+    due: Option<Time>,
+    /// How long the next suspense is.
+    suspense: Duration,
+    /// Tasks that failed there and run elsewhere.
+    pending: BTreeSet<TaskKey>,
+    /// Those that went well there.
+    confirmed: u32,
+    /// Those that failed there, too.
+    refuted: u32,
+    /// What the last one said.
+    error: Box<str>,
+    /// If it was set aside.
+    quarantine: Option<Quarantine>,
+    /// What people were told, if they were.
+    told: Option<Box<str>>,
+}
+
+/// Evidence and cases.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Suspicions {
+    mode: QuarantineMode,
+    blame: Blame,
+    cases: BTreeMap<WorkerId, Case>,
+    /// By when they are due.
+    due: BTreeSet<(Time, WorkerId)>,
+    /// Quarantines of workers that are gone, by host: who comes in their place is not trusted either.
+    former: BTreeMap<Box<str>, Quarantine>,
+}
+
+impl Case {
+    fn new(since: Timestamp) -> Self {
+        Self {
+            since,
+            due: None,
+            suspense: SUSPENSE,
+            pending: BTreeSet::new(),
+            confirmed: 0,
+            refuted: 0,
+            error: Box::default(),
+            quarantine: None,
+            told: None,
+        }
+    }
+
+    /// Whether what failed there went well elsewhere. One that was set aside before is known: one task is enough.
+    const fn is_confirmed(&self) -> bool {
+        let enough = if self.quarantine.is_some() {
+            1
+        } else {
+            CONFIRMED_MIN
+        };
+        self.confirmed >= enough && self.confirmed >= self.refuted.saturating_mul(CONFIRMED_FACTOR)
+    }
+
+    const fn is_refuted(&self) -> bool {
+        self.refuted >= CONFIRMED_MIN && self.refuted > self.confirmed
+    }
+}
+
+impl Suspicions {
+    /// When the first case is due.
+    pub(super) fn next_deadline(&self) -> Option<Time> {
+        self.due.first().map(|(time, _)| *time)
+    }
+
+    fn set_due(&mut self, id: WorkerId, due: Option<Time>) {
+        let Some(case) = self.cases.get_mut(&id) else {
+            return;
+        };
+        if let Some(before) = std::mem::replace(&mut case.due, due) {
+            self.due.remove(&(before, id));
+        }
+        self.due.extend(due.map(|due| (due, id)));
+    }
+
+    fn remove(&mut self, id: WorkerId) -> Option<Case> {
+        self.set_due(id, None);
+        self.cases.remove(&id)
+    }
+}
+
+/// Whether an end says something about the node: `Some(true)` against it. Limits are about what a task asked for.
+const fn speaks(outcome: &Outcome) -> Option<bool> {
+    match outcome {
+        Outcome::Finished => Some(false),
+        Outcome::ExitCode(_) | Outcome::Signal(_) | Outcome::Message(_) => Some(true),
+        Outcome::TimeLimit | Outcome::OutOfMemory(_) | Outcome::Killed => None,
+    }
+}
+
+/// How tasks end, and what that means for the worker.
+impl ServerState {
+    /// Weighs the end of a task on a worker; says whether it counts for nothing and the task is to run again.
+    pub(super) fn weigh_end(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        id: WorkerId,
+        (task, slot, key): (TaskKey, TaskSlot, QueueKey),
+        outcome: &Outcome,
+    ) -> bool {
+        let class = self.dispatcher.class(key);
+        let is_off =
+            self.suspicions.mode == QuarantineMode::Off && self.suspicions.cases.is_empty();
+        // Any node of a multi-node task may be the one to blame.
+        if is_off || class.is_none_or(|class| class.is_multi_node()) {
+            return false;
+        }
+        let Some(is_bad) = speaks(outcome) else {
+            self.drop_pending(task);
+            return false;
+        };
+        self.suspicions.blame.note(id, task.job, is_bad);
+        if !self.suspicions.cases.is_empty() {
+            self.settle_pending(ctx, (task, id), is_bad);
+        }
+        if !is_bad {
+            self.note_good(ctx, id);
+            return false;
+        }
+        self.note_bad(ctx, id, key, outcome);
+        let is_trusted = self.workers.get(id).is_none_or(Worker::is_trusted);
+        if is_trusted || !self.may_be_uncharged(task, slot) {
+            return false;
+        }
+        let case = self.suspicions.cases.get_mut(&id);
+        case.is_some_and(|case| {
+            case.pending.insert(task);
+            true
+        })
+    }
+
+    /// Lets a task run again as if its last attempt had not been.
+    pub(super) fn run_again(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        task: TaskKey,
+        slot: TaskSlot,
+        end: TaskEnd,
+    ) {
+        if let Some(job) = self.jobs.get_mut(task.job) {
+            job.record_attempt(slot, end);
+        }
+        self.note_requeued(ctx, task.job, slot, None);
+        self.requeue(task.job, slot);
+    }
+
+    fn may_be_uncharged(&self, task: TaskKey, slot: TaskSlot) -> bool {
+        let job = self.jobs.get(task.job);
+        let found = job.and_then(|job| {
+            let submit = job.submit(slot)?;
+            let limit = submit.template(slot.index)?.task.crash_limit;
+            let record = job.record(slot)?;
+            let counted = usize::from(record.retry_count()) + record.crash_count() as usize;
+            Some((limit, submit.tasks.attempts(slot.index).len(), counted))
+        });
+        // The user wants at most one start. Attempts are stored, so the limit outlives the server; of very many only the
+        // latest are, and then nobody knows how many of them counted.
+        found.is_some_and(|(limit, attempts, counted)| {
+            limit != CrashLimit::NeverRestart
+                && attempts < (counted + UNCHARGED_MAX).min(ATTEMPTS_KEPT_MAX)
+        })
+    }
+
+    /// A task ended in a way that says nothing: nobody waits for it any more.
+    fn drop_pending(&mut self, task: TaskKey) {
+        for case in self.suspicions.cases.values_mut() {
+            case.pending.remove(&task);
+        }
+    }
+
+    /// A task that failed on suspected workers has ended on another one.
+    fn settle_pending(&mut self, ctx: &mut Ctx<'_>, (task, id): (TaskKey, WorkerId), is_bad: bool) {
+        let is_trusted = self.workers.get(id).is_some_and(Worker::is_trusted);
+        let cases = self.suspicions.cases.iter_mut();
+        let others = cases.filter(|(suspect, _)| **suspect != id);
+        let mut settled = Vec::new();
+        for (suspect, case) in others {
+            if case.pending.remove(&task) {
+                // Where much fails, one more failure says nothing.
+                case.confirmed += u32::from(!is_bad);
+                case.refuted += u32::from(is_bad && is_trusted);
+                settled.push(*suspect);
+            }
+        }
+        for suspect in settled {
+            self.judge(ctx, suspect);
+        }
+    }
+
+    /// Decides a case, if that can be done.
+    fn judge(&mut self, ctx: &mut Ctx<'_>, id: WorkerId) {
+        let standing = self.workers.get(id).map(Worker::standing);
+        let Some(case) = self.suspicions.cases.get(&id) else {
+            return;
+        };
+        if standing != Some(Standing::Suspected) {
+            return;
+        }
+        let (is_confirmed, is_refuted) = (case.is_confirmed(), case.is_refuted());
+        let is_open = !case.pending.is_empty();
+        let was_aside = case.quarantine.is_some();
+        if is_confirmed && (was_aside || self.is_guilty(id)) {
+            self.set_aside(ctx, id);
+        } else if is_refuted {
+            self.suspicions.blame.blame_jobs(id);
+            self.trust(ctx, id, "its tasks fail elsewhere, too");
+        } else if !is_open {
+            // What is known is not enough either way.
+            self.probe(id);
+        }
+    }
+
+    fn note_good(&mut self, ctx: &mut Ctx<'_>, id: WorkerId) {
+        if !self.suspicions.cases.contains_key(&id) {
+            return;
+        }
+        let is_failing = self.suspicions.blame.is_failing(id);
+        match self.workers.get(id).map(Worker::standing) {
+            Some(Standing::Probed) => self.trust(ctx, id, "a task went well there"),
+            // What ran there meanwhile outweighs what failed.
+            Some(Standing::Suspected | Standing::Trusted) if !is_failing => {
+                self.trust(ctx, id, "tasks go well there");
+            }
+            Some(Standing::Suspected | Standing::Trusted | Standing::Quarantined) | None => {}
+        }
+    }
+
+    fn note_bad(&mut self, ctx: &mut Ctx<'_>, id: WorkerId, key: QueueKey, outcome: &Outcome) {
+        match self.workers.get(id).map(Worker::standing) {
+            Some(Standing::Trusted) => {
+                let case = self.suspicions.cases.get(&id);
+                if case.is_some_and(|case| case.told.is_some()) || !self.is_suspect(id) {
+                    return;
+                }
+                let acts = self.suspicions.mode == QuarantineMode::Act;
+                if acts && self.can_spare(ctx.now, id, key) {
+                    self.suspect(ctx.now, id);
+                } else if self.suspicions.blame.goes_well_elsewhere(id) && self.is_guilty(id) {
+                    self.tell(ctx, id, outcome);
+                }
+            }
+            Some(Standing::Probed) => self.suspect(ctx.now, id),
+            Some(Standing::Suspected | Standing::Quarantined) | None => {}
+        }
+        if let Some(case) = self.suspicions.cases.get_mut(&id) {
+            case.error = short(outcome);
+        }
+    }
+
+    fn is_suspect(&self, id: WorkerId) -> bool {
+        let doubtful = self.doubtful();
+        self.suspicions.blame.is_suspect(id, self.peers(&doubtful))
+    }
+
+    fn is_guilty(&self, id: WorkerId) -> bool {
+        let doubtful = self.doubtful();
+        self.suspicions.blame.is_guilty(id, self.peers(&doubtful))
+    }
+
+    fn peers<'a>(&self, doubtful: &'a [WorkerId]) -> Peers<'a> {
+        Peers {
+            count: self.workers.live().len(),
+            doubtful,
+        }
+    }
+
+    /// Workers that are not trusted.
+    fn doubtful(&self) -> Vec<WorkerId> {
+        let is_doubtful = |id: &WorkerId| self.workers.get(*id).is_some_and(|w| !w.is_trusted());
+        let cases = self.suspicions.cases.keys().copied();
+        cases.filter(is_doubtful).collect()
+    }
+
+    /// Whether at least half of the workers are trusted without this one, and one of them can run such tasks.
+    fn can_spare(&self, now: Now, id: WorkerId, key: QueueKey) -> bool {
+        let Some(class) = self.dispatcher.class(key) else {
+            return false;
+        };
+        let others = self.workers.live().values();
+        let others = || others.clone().filter(|w| w.id != id && w.is_serving());
+        let can_run = |worker: &Worker| {
+            let mut variants = class.variants.iter();
+            variants.any(|v| worker.capacity(v) > 0 && worker.has_time(v, now.mono))
+        };
+        let doubtful = self.doubtful().into_iter().filter(|other| *other != id);
+        others().count() > doubtful.count() && others().any(can_run)
+    }
+}
+
+/// How a worker's standing changes.
+impl ServerState {
+    fn set_standing(&mut self, id: WorkerId, standing: Standing) {
+        let Some(worker) = self.workers.get_mut(id) else {
+            return;
+        };
+        worker.set_standing(standing);
+        self.dispatcher.note_room(id);
+        self.dispatcher.note_plans_changed();
+    }
+
+    /// What fails there is tried elsewhere, and it gets nothing meanwhile.
+    fn suspect(&mut self, now: Now, id: WorkerId) {
+        let cases = &mut self.suspicions.cases;
+        let case = cases.entry(id).or_insert_with(|| Case::new(now.wall));
+        let due = now.mono + case.suspense;
+        case.suspense = (case.suspense * 2).min(SUSPENSE_MAX);
+        self.suspicions.set_due(id, Some(due));
+        self.set_standing(id, Standing::Suspected);
+    }
+
+    /// It gets one task, which decides.
+    fn probe(&mut self, id: WorkerId) {
+        self.suspicions.set_due(id, None);
+        self.set_standing(id, Standing::Probed);
+    }
+
+    /// It gets no tasks for a while.
+    fn set_aside(&mut self, ctx: &mut Ctx<'_>, id: WorkerId) {
+        let Some(case) = self.suspicions.cases.get(&id) else {
+            return;
+        };
+        let (bad, ends) = self.suspicions.blame.run_ends(id);
+        let before = case.quarantine.as_ref();
+        let round = before.map_or(1, |before| before.round.saturating_add(1));
+        let tried = case.confirmed + case.refuted;
+        let why = match before {
+            Some(_) => format!(
+                "the task that was tried on it failed, and went well elsewhere: {}",
+                case.error
+            ),
+            None => format!(
+                "{bad} of {ends} tasks failed there, {} of {tried} that were tried elsewhere went well; the last one: {}",
+                case.confirmed, case.error
+            ),
+        };
+        let span = QUARANTINE
+            .saturating_mul(1_u32.checked_shl(round - 1).unwrap_or(u32::MAX))
+            .min(QUARANTINE_MAX);
+        let quarantine = Quarantine {
+            worker: id,
+            since: ctx.now.wall,
+            until: ctx.now.wall.plus(span),
+            round,
+            is_asked: false,
+            why: why.into(),
+        };
+        self.begin_quarantine(ctx, quarantine);
+    }
+
+    fn begin_quarantine(&mut self, ctx: &mut Ctx<'_>, quarantine: Quarantine) {
+        tracing::warn!(worker = %quarantine.worker, "worker is set aside: {}", quarantine.why);
+        ctx.persist(ChangeKind::WorkerQuarantined(Box::new(quarantine.clone())));
+        self.resume_quarantine(ctx.now, quarantine);
+    }
+
+    fn resume_quarantine(&mut self, now: Now, quarantine: Quarantine) {
+        let id = quarantine.worker;
+        let due = now.mono + quarantine.until.since(now.wall);
+        let cases = &mut self.suspicions.cases;
+        let case = cases
+            .entry(id)
+            .or_insert_with(|| Case::new(quarantine.since));
+        // The next decision is about what is tried then.
+        case.pending.clear();
+        (case.confirmed, case.refuted, case.suspense) = (0, 0, SUSPENSE);
+        case.quarantine = Some(quarantine);
+        self.suspicions.set_due(id, Some(due));
+        self.set_standing(id, Standing::Quarantined);
+    }
+
+    /// It gets tasks like all others.
+    fn trust(&mut self, ctx: &mut Ctx<'_>, id: WorkerId, why: &str) {
+        let Some(case) = self.suspicions.remove(id) else {
+            return;
+        };
+        self.suspicions.blame.clear(id);
+        if case.quarantine.is_some() {
+            self.note_released(ctx, id, why);
+        }
+        self.set_standing(id, Standing::Trusted);
+    }
+
+    fn note_released(&self, ctx: &mut Ctx<'_>, worker: WorkerId, why: &str) {
+        tracing::info!(%worker, "worker gets tasks again: {why}");
+        ctx.persist(ChangeKind::WorkerReleased {
+            worker,
+            why: why.into(),
+        });
+    }
+
+    /// Tells of a worker that seems broken, without doing anything about it.
+    fn tell(&mut self, ctx: &mut Ctx<'_>, id: WorkerId, outcome: &Outcome) {
+        let (bad, ends) = self.suspicions.blame.run_ends(id);
+        let last = short(outcome);
+        let why: Box<str> =
+            format!("{bad} of {ends} tasks failed there; the same jobs go well elsewhere; the last one: {last}").into();
+        let cases = &mut self.suspicions.cases;
+        let case = cases.entry(id).or_insert_with(|| Case::new(ctx.now.wall));
+        case.told = Some(why.clone());
+        tracing::warn!(worker = %id, "worker seems broken: {why}");
+        ctx.persist(ChangeKind::WorkerSuspected { worker: id, why });
+    }
+
+    /// Cases whose time is over: a task is tried there.
+    pub(super) fn probe_due(&mut self, now: Time) {
+        while let Some((due, id)) = self.suspicions.due.first().copied() {
+            if due > now {
+                return;
+            }
+            self.probe(id);
+        }
+    }
+
+    /// Takes back what workers that are set aside have not started, and trusts them if nobody else is left.
+    pub(super) fn go_on_suspecting(&mut self, ctx: &mut Ctx<'_>) {
+        if self.suspicions.cases.is_empty() {
+            return;
+        }
+        let doubtful = self.doubtful();
+        for id in &doubtful {
+            let Some(worker) = self.workers.get_mut(*id) else {
+                continue;
+            };
+            // A single task is tried, and it is on its way; a worker without connection tells when it is back.
+            if worker.is_away() || worker.node().is_some() || worker.standing() == Standing::Probed
+            {
+                continue;
+            }
+            let back = worker.take_unstarted();
+            if !back.is_empty() {
+                ctx.send(*id, WorkerCommand::Retract(back));
+            }
+        }
+        let mut live = self.workers.live().values();
+        if doubtful.is_empty() || live.any(|w| w.is_trusted() && w.duty() == Duty::Serve) {
+            return;
+        }
+        for id in doubtful {
+            let case = self.suspicions.cases.get(&id);
+            let quarantine = case.and_then(|case| case.quarantine.as_ref());
+            // Somebody who asks for it may want to have none at all.
+            if !quarantine.is_some_and(|quarantine| quarantine.is_asked) {
+                self.trust(ctx, id, "no other worker is left");
+            }
+        }
+    }
+
+    /// A new worker takes over the quarantine of one that is gone from the same host.
+    pub(super) fn note_newcomer(&mut self, ctx: &mut Ctx<'_>, id: WorkerId) {
+        let host = self
+            .workers
+            .get(id)
+            .map(|worker| worker.config.hostname.clone());
+        let Some(former) = host.and_then(|host| self.suspicions.former.remove(&host)) else {
+            return;
+        };
+        self.note_released(ctx, former.worker, "its worker is gone");
+        if former.until <= ctx.now.wall {
+            return;
+        }
+        let is_asked = former.is_asked;
+        let quarantine = Quarantine {
+            worker: id,
+            ..former
+        };
+        self.begin_quarantine(ctx, quarantine);
+        // Whoever started it may have mended the node: one task shows it.
+        if !is_asked {
+            self.probe(id);
+        }
+    }
+
+    /// A worker is gone: its quarantine is kept for who comes in its place.
+    pub(super) fn note_leaver(&mut self, id: WorkerId) {
+        let case = self.suspicions.remove(id);
+        self.suspicions.blame.forget_worker(id);
+        let host = self.workers.hostname(id);
+        if let Some((host, quarantine)) = host.zip(case.and_then(|case| case.quarantine)) {
+            self.suspicions.former.insert(host.into(), quarantine);
+            // The name is all that is known of it, so there is no telling which of them matters least.
+            if self.suspicions.former.len() > FORMER_MAX {
+                self.suspicions.former.pop_first();
+            }
+        }
+    }
+}
+
+/// What people ask for and see.
+impl ServerState {
+    /// What this server does about workers on which tasks fail that go well elsewhere.
+    pub const fn set_quarantine_mode(&mut self, mode: QuarantineMode) {
+        self.suspicions.mode = mode;
+    }
+
+    /// The quarantine of a worker, also while a task is tried on it.
+    #[must_use]
+    pub fn quarantine(&self, id: WorkerId) -> Option<&Quarantine> {
+        self.suspicions.cases.get(&id)?.quarantine.as_ref()
+    }
+
+    /// Since when a worker is not trusted.
+    #[must_use]
+    pub fn doubted_since(&self, id: WorkerId) -> Option<Timestamp> {
+        Some(self.suspicions.cases.get(&id)?.since)
+    }
+
+    /// All quarantines of workers that are live.
+    pub fn quarantines(&self) -> impl Iterator<Item = &Quarantine> {
+        let cases = self.suspicions.cases.values();
+        cases.filter_map(|case| case.quarantine.as_ref())
+    }
+
+    /// The names of nodes of batch systems that the next allocation should not have, without their domains.
+    #[must_use]
+    pub fn nodes_to_avoid(&self, now: Timestamp) -> Vec<String> {
+        // Of one that is gone for long nobody knows where it came from.
+        let is_of_batch_system = |worker: WorkerId| {
+            let known = self.workers.known(worker);
+            known.is_none_or(|worker| worker.config.allocation.is_some())
+        };
+        let all = self.all_quarantines(now);
+        let nodes = all.filter(|(_, quarantine)| is_of_batch_system(quarantine.worker));
+        let nodes = nodes.map(|(host, _)| host.split('.').next().unwrap_or(host));
+        // It becomes part of a script.
+        let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+        let nodes = nodes.filter(|node| !node.is_empty() && node.chars().all(is_name));
+        let nodes: BTreeSet<&str> = nodes.collect();
+        nodes
+            .into_iter()
+            .take(AVOIDED_MAX)
+            .map(str::to_owned)
+            .collect()
+    }
+
+    /// Host and quarantine of all workers, whether they live or not.
+    fn all_quarantines(&self, now: Timestamp) -> impl Iterator<Item = (&str, &Quarantine)> {
+        let former = self.suspicions.former.iter();
+        let former = former.filter(move |(_, quarantine)| quarantine.until > now);
+        let live = self.quarantines().filter_map(|quarantine| {
+            let worker = self.workers.get(quarantine.worker)?;
+            Some((&*worker.config.hostname, quarantine))
+        });
+        former
+            .map(|(host, quarantine)| (&**host, quarantine))
+            .chain(live)
+    }
+
+    /// Workers that seem broken and get tasks all the same.
+    pub fn suspicions(&self) -> impl Iterator<Item = (WorkerId, Suspicion)> {
+        self.suspicions.cases.iter().filter_map(|(id, case)| {
+            let suspicion = Suspicion {
+                since: case.since,
+                why: case.told.clone()?,
+            };
+            Some((*id, suspicion))
+        })
+    }
+
+    pub(super) fn quarantine_workers(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        (selector, span, why): (&Selector, Duration, &str),
+    ) -> Selected<(WorkerId, StopResult)> {
+        let workers = self.workers.select(selector);
+        workers.filter_map(|id| {
+            let Some(worker) = self.workers.get(id) else {
+                return Some((id, StopResult::AlreadyStopped));
+            };
+            // It ends anyway.
+            if worker.is_stopping() {
+                return Some((id, StopResult::AlreadyStopped));
+            }
+            let quarantine = Quarantine {
+                worker: id,
+                since: ctx.now.wall,
+                until: ctx.now.wall.plus(span),
+                round: 1,
+                is_asked: true,
+                why: why.into(),
+            };
+            self.begin_quarantine(ctx, quarantine);
+            Some((id, StopResult::Quarantined))
+        })
+    }
+
+    pub(super) fn release_workers(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        selector: &Selector,
+    ) -> Selected<(WorkerId, StopResult)> {
+        let workers = match selector {
+            Selector::All => Selected::all(self.doubtful()),
+            Selector::Last | Selector::Ids(_) => self.workers.select(selector),
+        };
+        workers.filter_map(|id| {
+            let Some(worker) = self.workers.get(id) else {
+                return Some((id, StopResult::AlreadyStopped));
+            };
+            let result = if worker.is_trusted() {
+                StopResult::NotQuarantined
+            } else {
+                StopResult::Released
+            };
+            // Also one of which people were told: evidence is gathered from the beginning.
+            self.trust(ctx, id, "somebody released it");
+            Some((id, result))
+        })
+    }
+
+    /// Goes on with what was stored. To be called behind the last worker.
+    pub fn restore_quarantine(&mut self, now: Now, quarantine: Quarantine) {
+        let id = quarantine.worker;
+        if self.workers.get(id).is_some() {
+            self.resume_quarantine(now, quarantine);
+        } else if let Some(host) = self.workers.hostname(id) {
+            self.suspicions.former.insert(host.into(), quarantine);
+        }
+    }
+
+    /// Panics unless cases and workers agree.
+    #[cfg(any(test, feature = "testing"))]
+    pub(super) fn check_suspicions(&self) {
+        for worker in self.workers.live().values().filter(|w| !w.is_trusted()) {
+            let case = self.suspicions.cases.get(&worker.id);
+            let case = case.expect("who is not trusted has a case");
+            let is_probed = worker.standing() == Standing::Probed;
+            assert_eq!(
+                case.due.is_none(),
+                is_probed,
+                "the case of {} goes on",
+                worker.id
+            );
+        }
+        for (id, case) in &self.suspicions.cases {
+            assert!(self.workers.get(*id).is_some(), "cases are of live workers");
+            assert_eq!(
+                case.due.is_some(),
+                case.due
+                    .is_some_and(|due| self.suspicions.due.contains(&(due, *id)))
+            );
+        }
+    }
+}
+
+/// An error in a few words.
+fn short(outcome: &Outcome) -> Box<str> {
+    let text = outcome.error_text();
+    let line = text
+        .lines()
+        .next()
+        .unwrap_or_default()
+        .trim_end_matches('.');
+    line.chars().take(ERROR_MAX).collect::<String>().into()
+}
