@@ -18,6 +18,7 @@ mod params;
 mod patience;
 mod placing;
 mod portions;
+mod quarantine;
 mod questions;
 mod reconnect;
 mod restart;
