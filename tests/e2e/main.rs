@@ -4,6 +4,7 @@
 
 mod batch_pbs;
 mod batch_slurm;
+mod broken_nodes;
 mod campaign;
 mod chains;
 mod cluster_shapes;

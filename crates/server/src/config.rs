@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use hq_core::quarantine::QuarantineMode;
 use hq_protocol::Plane;
 use hq_protocol::access::{AccessError, CURRENT_LINK_NAME};
 
@@ -58,6 +59,8 @@ pub struct ServerConfig {
     pub resume: bool,
     /// Where metrics are served over HTTP; `None` = nowhere.
     pub http: Option<SocketAddr>,
+    /// What is done about workers on which tasks fail that go well elsewhere.
+    pub quarantine: QuarantineMode,
     /// Version of this program.
     pub version: String,
 }

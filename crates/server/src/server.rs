@@ -326,13 +326,19 @@ fn restore(
     instance: &Path,
     given: Option<&AccessFile>,
 ) -> Result<(ServerUid, Opened), StartError> {
-    let Some(store) = state_file::open(config, instance)? else {
-        let uid = uid(given, None)?;
-        let opened = Opened::unstored(uid.as_str());
-        return Ok((uid, opened));
+    let (uid, mut opened) = match state_file::open(config, instance)? {
+        Some(store) => {
+            let uid = uid(given, store.server_uid()?)?;
+            let opened = state_file::load(store, uid.as_str())?;
+            (uid, opened)
+        }
+        None => {
+            let uid = uid(given, None)?;
+            let opened = Opened::unstored(uid.as_str());
+            (uid, opened)
+        }
     };
-    let uid = uid(given, store.server_uid()?)?;
-    let opened = state_file::load(store, uid.as_str())?;
+    opened.state.set_quarantine_mode(config.quarantine);
     Ok((uid, opened))
 }
 

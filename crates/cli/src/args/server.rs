@@ -5,10 +5,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use hq_core::quarantine::QuarantineMode;
 
 use crate::parse::duration::parse_duration;
 use crate::parse::size::{SizeMax, parse_size_max};
-use crate::parse::value::parse_http_address;
+use crate::parse::value::{parse_http_address, parse_quarantine};
 
 /// Commands about the server.
 #[derive(Subcommand, Debug)]
@@ -113,6 +114,14 @@ pub(crate) struct StartArgs {
         default_missing_value = "0"
     )]
     pub(crate) http: Option<SocketAddr>,
+
+    /// What to do about a worker on which tasks fail that go well on others
+    ///
+    /// `tell`: an event and a line among the problems. `act`: it gets no tasks until one that is tried on it goes well, first
+    /// after 10 minutes, then after twice as long; what failed on it runs again on others, and counts neither as a retry nor as
+    /// a failure. `off`: nothing.
+    #[arg(long, value_name = "WHAT", value_parser = parse_quarantine, default_value = "tell")]
+    pub(crate) quarantine: QuarantineMode,
 
     /// Let anybody who reaches the client port control the server, without encryption
     #[arg(long)]

@@ -62,6 +62,7 @@ async fn serve(args: StartArgs, context: &mut Context) -> CliResult<()> {
         journal_size_max: args.journal_max_size.0,
         resume: args.resume,
         http: args.http,
+        quarantine: args.quarantine,
         version: VERSION.to_owned(),
     };
     let shutdown = stop_signal()?;

@@ -68,6 +68,8 @@ pub(crate) struct WorkerRow {
     pub(crate) running: u32,
     /// It gets no new tasks and ends when its own have.
     pub(crate) is_draining: bool,
+    /// It gets none, or a single one, because tasks fail there: in one word.
+    pub(crate) quarantine: Option<String>,
     /// What its machine is busy with, if it tells.
     pub(crate) load: Option<LoadRow>,
     pub(crate) resources: Vec<ResourceRow>,

@@ -92,11 +92,27 @@ pub(crate) const fn worker_state_name(state: client::worker_info::State) -> &'st
     }
 }
 
+/// Word of a worker that gets no tasks, or a single one, because tasks fail there.
+pub(crate) fn quarantine_word(worker: &client::WorkerInfo) -> Option<&'static str> {
+    use client::quarantine::Stage;
+    let quarantine = worker.quarantine.as_ref()?;
+    Some(match Stage::try_from(quarantine.stage) {
+        Ok(Stage::Suspected) => "SUSPECTED",
+        Ok(Stage::Probed) => "PROBED",
+        Ok(Stage::Quarantined) | Err(_) => "QUARANTINED",
+    })
+}
+
 /// Word of what a worker is doing.
 pub(crate) fn worker_state_word(worker: &client::WorkerInfo) -> &'static str {
     let state = worker_state(worker);
     if worker.is_draining && state == client::worker_info::State::Running {
         return "DRAINING";
+    }
+    if state == client::worker_info::State::Running
+        && let Some(word) = quarantine_word(worker)
+    {
+        return word;
     }
     worker_state_name(state)
 }

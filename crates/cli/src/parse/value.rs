@@ -4,6 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
+use hq_core::quarantine::QuarantineMode;
 use hq_core::resource::amount::UNITS_PER_WHOLE;
 use hq_core::template::CrashLimit;
 
@@ -40,6 +41,14 @@ pub(crate) fn parse_http_address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| {
         "expected PORT, or the address of an interface with a port such as 0.0.0.0:8080".to_owned()
     })
+}
+
+/// Reads what is done about broken workers.
+pub(crate) fn parse_quarantine(text: &str) -> Result<QuarantineMode, String> {
+    let mut known = QuarantineMode::ALL.into_iter();
+    let found = known.find(|(name, _)| *name == text);
+    let found = found.map(|(_, mode)| mode);
+    found.ok_or_else(|| "expected off, tell or act".to_owned())
 }
 
 /// Reads `KEY=VALUE` or `KEY`.

@@ -130,6 +130,13 @@ export const actions = {
     path: `/workers/${worker.id}/stop`,
     then: () => toast(`Worker ${worker.id} is stopped`),
   }),
+  releaseWorker: (worker) => confirmed({
+    title: `Give tasks again to worker ${worker.id}?`,
+    text: `${plain(worker.host)}: ${plain(worker.quarantine?.reason || "tasks failed there")}.`,
+    yes: "Release the worker",
+    path: `/workers/${worker.id}/release`,
+    then: () => toast(`Worker ${worker.id} gets tasks again`),
+  }),
   drainWorker: (worker) => confirmed({
     title: `Drain worker ${worker.id}?`,
     text: `${plain(worker.host)}: it gets no new tasks and stops ${worker.running_tasks > 0 ? `when the ${number(worker.running_tasks)} that run there have ended` : "at once, as nothing runs there"}.`,

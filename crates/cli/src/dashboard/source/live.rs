@@ -14,7 +14,7 @@ use crate::dashboard::model::{
 };
 use crate::error::{CliError, CliResult};
 use crate::output::pace;
-use crate::output::view::totals;
+use crate::output::view::{quarantine_word, totals};
 
 /// Longest run of a query of the dashboard.
 const SQL_TIME_MAX_NS: u64 = 20_000_000_000;
@@ -94,6 +94,7 @@ fn worker(worker: client::WorkerInfo) -> WorkerRow {
         State::ConnectionLost | State::HeartbeatLost => true,
         State::Running | State::IdleTimeout | State::Stopped | State::TimeLimitReached => false,
     };
+    let quarantine = quarantine_word(&worker);
     let config = worker.config.unwrap_or_default();
     let runtime = worker.runtime.unwrap_or_default();
     let mut resources = config.resources.as_ref().map(resources).unwrap_or_default();
@@ -112,6 +113,7 @@ fn worker(worker: client::WorkerInfo) -> WorkerRow {
         started_ns: worker.started_unix_ns,
         running: runtime.running_tasks,
         is_draining: worker.is_draining,
+        quarantine: quarantine.map(str::to_lowercase),
         load: runtime.load.map(|load| LoadRow {
             cpus: load.cpu_share / 100,
             gpus: load.gpu_share.map(|share| share / 100),

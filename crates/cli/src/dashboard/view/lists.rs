@@ -215,12 +215,14 @@ pub(super) fn workers(frame: &mut Frame<'_>, area: Rect, app: &mut App) {
         .map(|worker| {
             let state = match worker.ended.as_deref() {
                 Some(why) => why,
+                None if worker.quarantine.is_some() => worker.quarantine.as_deref().unwrap_or(""),
                 None if suspects.contains(worker.host.as_str()) => "broken?",
                 None if worker.is_draining => "draining",
                 None => "connected",
             };
             let look = match state {
                 "draining" | "connected" | "broken?" => state,
+                _ if worker.ended.is_none() => "draining",
                 _ => "lost",
             };
             let style = state_style(theme, look);

@@ -25,6 +25,15 @@ pub(super) fn worker(worker: &client::WorkerInfo) -> Value {
     if worker.is_draining {
         value["is_draining"] = true.into();
     }
+    if let Some(quarantine) = &worker.quarantine {
+        value["quarantine"] = json!({
+            "stage": view::quarantine_word(worker).unwrap_or_default().to_lowercase(),
+            "since": rfc3339(quarantine.since_unix_ns),
+            "until": quarantine.until_unix_ns.map(rfc3339),
+            "is_asked": quarantine.is_asked,
+            "reason": quarantine.why,
+        });
+    }
     if !worker.unkillable.is_empty() {
         let tasks = worker.unkillable.iter().map(|one| {
             json!({ "task_id": { "job_id": one.job, "job_task_id": one.task }, "pid": one.pid })

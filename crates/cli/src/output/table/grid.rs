@@ -193,7 +193,7 @@ pub(super) fn worker_state_text(worker: &client::WorkerInfo) -> Text {
     use client::worker_info::State;
     let state = worker_state(worker);
     let color = match state {
-        State::Running if worker.is_draining => Color::Yellow,
+        State::Running if worker.is_draining || worker.quarantine.is_some() => Color::Yellow,
         State::Running => Color::Green,
         State::ConnectionLost | State::HeartbeatLost => Color::Red,
         State::IdleTimeout | State::TimeLimitReached => Color::Cyan,

@@ -92,6 +92,7 @@ function runsOn(worker) {
 /** Its state: how it looks, and in words. @returns {[string, string]} */
 function wordsOf({ worker, rank: found }) {
   if (found === RANK.suspect) return ["failed", "broken?"];
+  if (worker.quarantine && worker.state === "connected") return ["canceled", worker.quarantine.stage];
   const words = worker.is_draining ? "draining" : worker.state.replace("-", " ");
   return [found === RANK.lost ? "failed" : worker.state === "connected" ? "finished" : "canceled", words];
 }
@@ -104,16 +105,18 @@ function row() {
   const fill = h("span", { className: "fill" });
   const failedText = h("span", { className: "figures" });
   const failed = h("span", { className: "meter failedthere" }, h("span", { className: "track" }, fill), failedText);
+  const release = h("button", { type: "button", onclick: () => actions.releaseWorker(shown.worker) }, "Release …");
   const drain = h("button", { type: "button", onclick: () => actions.drainWorker(shown.worker) }, "Drain …");
   const stop = h("button", { type: "button", onclick: () => actions.stopWorker(shown.worker) }, "Stop …");
   return {
-    cells: [id, host, h("span", null, word.element), running, h("span", null, cpus.element), memory, gpus, h("span", null, failed), h("span", null, drain, " ", stop)],
+    cells: [id, host, h("span", null, word.element), running, h("span", null, cpus.element), memory, gpus, h("span", null, failed), h("span", null, release, " ", drain, " ", stop)],
     update(found) {
       shown = found;
       const { worker, ends } = found;
       setText(id, String(worker.id));
       setText(host, plain(worker.host));
       word.update(...wordsOf(found));
+      word.element.title = worker.quarantine?.reason ?? "";
       const isHere = worker.state === "connected";
       const runs = runsOn(worker);
       setText(running, runs);
@@ -130,8 +133,10 @@ function row() {
       const width = `${all > 0 ? ((ends.bad / all) * 100).toFixed(1) : 0}%`;
       if (fill.style.width !== width) fill.style.width = width;
       setText(failedText, ends.bad > 0 ? `${number(ends.bad)} of ${number(all)}` : all > 0 ? "none" : "");
+      show(release, isHere && worker.quarantine !== null);
       show(drain, isHere && !worker.is_draining);
       show(stop, isHere);
+      allow(release, true);
       allow(drain, true);
       allow(stop, true);
     },

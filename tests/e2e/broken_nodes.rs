@@ -1,0 +1,114 @@
+//! Nodes on which tasks fail that go well elsewhere: several workers of this machine, one of which cannot find the program.
+
+use std::os::unix::fs::PermissionsExt as _;
+
+use crate::harness::{Env, wait_for};
+
+/// A server with these arguments, one worker that does not find `tool`, and three that do.
+fn with_broken_worker(args: &[&str]) -> Env {
+    let mut env = Env::new();
+    env.start_server_with(args);
+    std::fs::create_dir(env.path("bin")).expect("it is new");
+    let tool = env.write("bin/tool", "#!/bin/sh\nsleep 0.01\n");
+    std::fs::set_permissions(&tool, std::fs::Permissions::from_mode(0o755)).expect("it is ours");
+    let system = std::env::var("PATH").expect("there is one");
+    for number in 1..=4 {
+        let path = match number {
+            1 => format!("PATH={system}"),
+            _ => format!("PATH={}:{system}", env.path("bin").display()),
+        };
+        let host = format!("--hostname=node{number}");
+        env.start_worker_behind(&["env", &path], &["--cpus=2", &host]);
+    }
+    env
+}
+
+/// Worker and reason of each event of a type.
+fn events(env: &Env, kind: &str) -> Vec<String> {
+    let sql = format!(
+        "SELECT worker || ': ' || json_extract(data, '$.reason') AS said FROM events WHERE type = '{kind}'"
+    );
+    let rows = env.json(&["query", &sql]);
+    let rows = rows.as_array().expect("rows").iter();
+    rows.map(|row| row["said"].as_str().expect("a text").to_owned())
+        .collect()
+}
+
+#[test]
+fn a_worker_that_fails_what_others_do_well_is_set_aside_until_it_is_released() {
+    let mut env = with_broken_worker(&["--quarantine=act"]);
+    let job = env.submit(&["--array=1-1000", "tool"]);
+    env.wait_job(&job);
+    let stats = env.stats(&job);
+    let failed = stats["failed"].as_u64().expect("a number");
+    assert!(failed <= 10, "{stats}");
+    assert_eq!(env.workers()[0], "QUARANTINED");
+    let told = events(&env, "worker-quarantined");
+    assert!(
+        told[0].starts_with("1: ") && told[0].contains("tasks failed there"),
+        "{told:?}"
+    );
+    env.hq(&["problems"])
+        .says("node1")
+        .says("it gets no tasks until one that is tried on it goes well")
+        .ok();
+    let worker = &env.json(&["worker", "info", "1"])[0];
+    assert_eq!(worker["quarantine"]["stage"], "quarantined", "{worker}");
+    // What failed there and ran again is not forgotten.
+    let sql = "SELECT count(*) AS n FROM attempts a JOIN tasks t USING (job, task) \
+               WHERE a.worker = 1 AND a.state = 'failed' AND t.state = 'finished' AND t.retry_count = 0";
+    let again = &env.json(&["query", sql])[0]["n"];
+    assert!(again.as_u64().is_some_and(|count| count >= 3), "{again}");
+    // It outlives the server.
+    env.hq(&["server", "stop", "--keep-workers"]).ok();
+    env.wait_exit("server");
+    env.start_server_with(&["--resume", "--quarantine=act"]);
+    wait_for("the workers are back", || {
+        let states = env.workers();
+        if states == ["QUARANTINED", "RUNNING", "RUNNING", "RUNNING"] {
+            Ok(())
+        } else {
+            Err(format!("{states:?}"))
+        }
+    });
+    env.hq(&["worker", "release", "all"])
+        .says("Worker 1 gets tasks again")
+        .ok();
+    assert_eq!(env.workers()[0], "RUNNING");
+    assert_eq!(events(&env, "worker-released"), ["1: somebody released it"]);
+}
+
+#[test]
+fn a_server_tells_of_a_broken_worker_and_leaves_the_rest_to_people() {
+    let env = with_broken_worker(&[]);
+    let job = env.submit(&["--array=1-600", "tool"]);
+    env.wait_job(&job);
+    let told = events(&env, "worker-suspected");
+    assert!(told.len() == 1 && told[0].starts_with("1: "), "{told:?}");
+    assert_eq!(env.workers()[0], "RUNNING");
+    env.hq(&["problems"])
+        .says("node1")
+        .says("it gets tasks all the same")
+        .ok();
+    env.hq(&[
+        "worker",
+        "quarantine",
+        "1",
+        "--for=30min",
+        "--reason=its PATH is wrong",
+    ])
+    .says("Worker 1 gets no new tasks until `hq worker release 1`")
+    .ok();
+    assert_eq!(env.workers()[0], "QUARANTINED");
+    let job = env.submit(&["--array=1-40", "tool"]);
+    env.wait_job(&job);
+    assert_eq!(env.stats(&job)["finished"], 40);
+    let worker = &env.json(&["worker", "info", "1"])[0];
+    assert_eq!(worker["quarantine"]["reason"], "its PATH is wrong");
+    env.hq(&["worker", "quarantine", "7"])
+        .says("worker not found")
+        .exits_with(1);
+    env.hq(&["worker", "release", "2"])
+        .says("it was not set aside")
+        .ok();
+}
