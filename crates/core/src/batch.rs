@@ -244,6 +244,8 @@ placeholders! {
         Args = "args",
         /// What starts the workers.
         Command = "command",
+        /// Nodes that are to be avoided, separated by commas. A line with it is left out if there are none.
+        Excluded = "excluded",
         /// Nothing; a line with it is left out unless the job is submitted only to be canceled.
         IfTest = "if-test",
     }

@@ -405,12 +405,16 @@ impl Driver {
         let Some(stored) = self.persist(Vec::new()).await else {
             return;
         };
-        let commands = self.commands.clone();
+        let (commands, core) = (self.commands.clone(), self.core.clone());
         self.jobs.spawn(async move {
             if stored.await.is_err() {
                 return Vec::new();
             }
-            let outcome = commands.submit(&params, key, workers, &dir).await;
+            let avoided = core.query(|view| view.state.nodes_to_avoid(view.now.wall));
+            let excluded = avoided.await.unwrap_or_default().join(",");
+            let outcome = commands
+                .submit(&params, key, workers, (&dir, &excluded))
+                .await;
             vec![Input::Submitted(key, outcome)]
         });
     }

@@ -34,6 +34,8 @@ pub(super) struct Job<'a> {
     pub(super) server_dir: &'a Path,
     /// Number of workers.
     pub(super) workers: u32,
+    /// Nodes that are to be avoided, separated by commas.
+    pub(super) excluded: &'a str,
     /// It is submitted only to be canceled.
     pub(super) is_test: bool,
 }
@@ -55,6 +57,7 @@ impl Job<'_> {
             ScriptPlaceholder::Walltime => &*walltime,
             ScriptPlaceholder::Seconds => &*seconds,
             ScriptPlaceholder::Args => &*args,
+            ScriptPlaceholder::Excluded => self.excluded,
             ScriptPlaceholder::Command => &*command,
             ScriptPlaceholder::IfTest => "",
         };
@@ -62,6 +65,7 @@ impl Job<'_> {
         for line in system.script.split_inclusive('\n') {
             // Lines that have nothing to say are left out.
             let is_void = (ScriptPlaceholder::Args.is_in(line) && args.is_empty())
+                || (ScriptPlaceholder::Excluded.is_in(line) && self.excluded.is_empty())
                 || (ScriptPlaceholder::IfTest.is_in(line) && !self.is_test);
             if is_void {
                 continue;

@@ -49,7 +49,7 @@ impl BatchCommands {
         params: &QueueParams,
         key: AllocationKey,
         workers: u32,
-        dir: &Path,
+        (dir, excluded): (&Path, &str),
     ) -> SubmitOutcome {
         let name = job_name(params, key);
         let job = Job {
@@ -59,9 +59,23 @@ impl BatchCommands {
             dir,
             server_dir: &self.server_dir,
             workers,
+            excluded,
             is_test: false,
         };
-        let outcome = submit_script(params, &job).await;
+        let mut outcome = submit_script(params, &job).await;
+        // Perhaps because it does not know a node by that name: an allocation with it is better than none.
+        if let SubmitOutcome::Refused(text) = &outcome
+            && !excluded.is_empty()
+        {
+            tracing::warn!(
+                "an allocation that avoids {excluded} was refused, and is asked for without that: {text}"
+            );
+            let job = Job {
+                excluded: "",
+                ..job
+            };
+            outcome = submit_script(params, &job).await;
+        }
         if let SubmitOutcome::Accepted(id) = &outcome
             && let Err(error) = tokio::fs::write(dir.join(dirs::JOB_ID), id.as_bytes()).await
         {
@@ -95,6 +109,7 @@ impl BatchCommands {
             dir: &dir,
             server_dir: temporary.path(),
             workers: params.max_workers_per_alloc,
+            excluded: "",
             is_test: true,
         };
         let outcome = match submit_script(params, &job).await {

@@ -59,6 +59,10 @@ fn params(system: SystemSpec) -> QueueParams {
 }
 
 fn script(params: &QueueParams, workers: u32, is_test: bool) -> String {
+    script_avoiding("", params, workers, is_test)
+}
+
+fn script_avoiding(excluded: &str, params: &QueueParams, workers: u32, is_test: bool) -> String {
     let program = Program {
         hq: "/opt/hq".to_owned(),
         rust_log: None,
@@ -70,6 +74,7 @@ fn script(params: &QueueParams, workers: u32, is_test: bool) -> String {
         dir: Path::new("/s/001/autoalloc/1/001"),
         server_dir: Path::new("/s/001"),
         workers,
+        excluded,
         is_test,
     };
     job.script()
@@ -144,6 +149,14 @@ fn more_than_a_program_is_run_by_a_shell_on_each_node() {
 }
 
 #[test]
+fn slurm_is_told_which_nodes_are_set_aside() {
+    let params = params(system(SLURM, "slurm"));
+    let text = script_avoiding("n3,n7", &params, 1, false);
+    assert!(text.contains("\n#SBATCH --exclude=n3,n7\n"), "{text}");
+    assert!(!script(&params, 1, false).contains("exclude"));
+}
+
+#[test]
 fn values_cannot_break_out_of_their_quotes() {
     let params = params(system(SLURM, "slurm"));
     let program = Program {
@@ -157,6 +170,7 @@ fn values_cannot_break_out_of_their_quotes() {
         dir: Path::new("/d"),
         server_dir: Path::new("/s \"$HOME`"),
         workers: 1,
+        excluded: "",
         is_test: false,
     };
     let text = job.worker_command();
