@@ -2,7 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use hq_core::signature::{sample, signature};
+use hq_core::signature::{sample, signature, without_paths};
+
+/// If the output of at least so many tasks that ended in one way was read and all said the same, the others most likely did, too.
+const ALIKE_MIN: usize = 3;
 
 /// A task that failed.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -22,10 +25,10 @@ pub(crate) struct Failed {
 pub(crate) struct Group {
     /// How they ended.
     pub(crate) error: String,
-    /// Their last words, with `#` for numbers; `None` if they said nothing.
+    /// Their last words, with `#` for numbers, and `/…` for paths if these differ; `None` if they said nothing.
     pub(crate) words: Option<String>,
-    /// Whether their output was read.
-    pub(crate) is_read: bool,
+    /// Of how many of them the output was read. The others ended in the same way, and all that were read said this.
+    pub(crate) read: usize,
     /// Ids in ascending order.
     pub(crate) tasks: Vec<u32>,
     /// Where they ran.
@@ -39,7 +42,7 @@ impl Group {
     pub(crate) fn reason(&self) -> String {
         match &self.words {
             Some(words) => format!("{}: {words}", self.error),
-            None if self.is_read => format!("{}, without a word", self.error),
+            None if self.read > 0 => format!("{}, without a word", self.error),
             None => format!("{}; their output was not read", self.error),
         }
     }
@@ -98,26 +101,55 @@ pub(crate) fn group(failed: &[Failed], said: &BTreeMap<u32, Option<String>>) -> 
             .get(&one.task)
             .map(|words| words.as_deref().map(signature));
         let error = error_words(&one.error);
+        // What differs in its paths only has one cause.
+        let cause = words
+            .as_ref()
+            .map(|words| words.as_deref().map(without_paths));
         let group = groups
-            .entry((error.clone(), words.clone()))
+            .entry((error.clone(), cause.clone()))
             .or_insert_with(|| Group {
                 error,
-                is_read: words.is_some(),
-                words: words.flatten(),
+                read: 0,
+                words: words.clone().flatten(),
                 tasks: Vec::new(),
                 hosts: BTreeSet::new(),
                 params: one.params.clone(),
             });
+        // As much as all of them say.
+        if group.words != words.flatten() {
+            group.words = cause.flatten();
+        }
         group.params.retain(|pair| one.params.contains(pair));
+        group.read += usize::from(said.contains_key(&one.task));
         group.tasks.push(one.task);
         group.hosts.insert(one.host.clone());
     }
-    let mut groups: Vec<Group> = groups.into_values().collect();
+    let mut groups = join_unread(groups.into_values().collect());
     for group in &mut groups {
         group.tasks.sort_unstable();
     }
     groups.sort_by_key(|group| std::cmp::Reverse(group.tasks.len()));
     groups
+}
+
+/// Adds tasks whose output was not read to those that ended in the same way, if these all said the same.
+fn join_unread(groups: Vec<Group>) -> Vec<Group> {
+    let (mut read, unread): (Vec<Group>, Vec<Group>) =
+        groups.into_iter().partition(|group| group.read > 0);
+    let mut left = Vec::new();
+    for rest in unread {
+        let mut alike = read.iter_mut().filter(|group| group.error == rest.error);
+        match (alike.next(), alike.next()) {
+            (Some(group), None) if group.read >= ALIKE_MIN => {
+                group.params.retain(|pair| rest.params.contains(pair));
+                group.tasks.extend(rest.tasks);
+                group.hosts.extend(rest.hosts);
+            }
+            _ => left.push(rest),
+        }
+    }
+    read.extend(left);
+    read
 }
 
 #[cfg(test)]
@@ -197,6 +229,43 @@ mod tests {
         assert_eq!(causes.len(), 12);
         assert_eq!(to_read(&failed[..200], 200).len(), 200);
         assert!(to_read(&failed, 0).is_empty());
+    }
+
+    #[test]
+    fn many_failures_with_few_causes_are_few_groups() {
+        let failed: Vec<Failed> = (0..100_000)
+            .map(|task| Failed {
+                task,
+                host: format!("n{}", task % 7),
+                error: format!("Program terminated with exit code {}.", 1 + task % 12),
+                params: Vec::new(),
+            })
+            .collect();
+        let read = to_read(&failed, 200);
+        // Each names a file of its own.
+        let words = |task: u32| {
+            format!(
+                "cause {}: /data/{task:x}/in.bam",
+                "abcdefghijkl".split_at((task % 12) as usize).1
+            )
+        };
+        let said = read.iter().map(|one| (one.task, Some(words(one.task))));
+        let groups = group(&failed, &said.collect());
+        assert_eq!(groups.len(), 12, "{groups:?}");
+        let sum: usize = groups.iter().map(|group| group.tasks.len()).sum();
+        assert_eq!(sum, 100_000);
+        assert!(groups.iter().all(|group| group.reason().ends_with(": /…")));
+        // One of them said something else, so nobody knows of the rest.
+        let other = read[0].task;
+        let said = read.iter().map(|one| {
+            let words = if one.task == other {
+                "another".to_owned()
+            } else {
+                words(one.task)
+            };
+            (one.task, Some(words))
+        });
+        assert_eq!(group(&failed, &said.collect()).len(), 14);
     }
 
     #[test]

@@ -50,19 +50,97 @@ fn is_appendix(line: &str) -> bool {
         || text.starts_with("slurmstepd: ")
 }
 
-/// A line with `#` for each number in it, and without control characters. Tasks that fail for one reason have one.
+/// A line with `#` for each number and address in it, and without control characters. Tasks that fail for one reason have one,
+/// unless they name different files: see [`without_paths`].
 #[must_use]
 pub fn signature(line: &str) -> String {
     let mut masked = String::new();
     let mut is_space = true;
-    for word in plain(line).split_inclusive(|c: char| !c.is_alphanumeric()) {
+    let line = plain(line);
+    for part in line.split_inclusive(|c: char| !is_of_address(c)) {
+        let address = part.trim_end_matches(|c: char| !is_of_address(c));
+        let address = address.trim_end_matches([':', '-']);
+        if is_address(address) {
+            is_space = false;
+            push_number(&mut masked);
+            push_words(&mut masked, &mut is_space, &part[address.len()..]);
+        } else {
+            push_words(&mut masked, &mut is_space, part);
+        }
+    }
+    shorten(&masked)
+}
+
+fn is_of_address(c: char) -> bool {
+    c.is_alphanumeric() || matches!(c, ':' | '-')
+}
+
+/// Parts of a UUID and of a hardware address.
+const UUID_PARTS: usize = 5;
+const HARDWARE_PARTS: usize = 6;
+/// Parts of an address of IPv6 that leaves none out.
+const IPV6_PARTS: usize = 8;
+
+/// A UUID, a hardware address or one of IPv6: their letters are digits.
+fn is_address(text: &str) -> bool {
+    let is_part = |part: &str, long: usize| {
+        part.len() <= long && part.bytes().all(|byte| byte.is_ascii_hexdigit())
+    };
+    let has_digit = text.bytes().any(|byte| byte.is_ascii_digit());
+    let by_dash: Vec<&str> = text.split('-').collect();
+    let by_colon: Vec<&str> = text.split(':').collect();
+    let is_uuid = by_dash.len() == UUID_PARTS
+        && by_dash
+            .iter()
+            .all(|part| is_part(part, 12) && part.len() >= 4);
+    let is_hardware = |parts: &[&str]| {
+        parts.len() == HARDWARE_PARTS
+            && parts.iter().all(|part| part.len() == 2 && is_part(part, 2))
+    };
+    let is_ipv6 = (text.contains("::") || by_colon.len() == IPV6_PARTS)
+        && by_colon.iter().all(|part| is_part(part, 4));
+    has_digit && (is_uuid || is_ipv6 || is_hardware(&by_dash) || is_hardware(&by_colon))
+}
+
+/// A signature with `/…` for each path in it: failures that name different files can have one reason.
+#[must_use]
+pub fn without_paths(signature: &str) -> String {
+    let mut masked = String::new();
+    for part in signature.split_inclusive(|c: char| !is_of_path(c)) {
+        let path = part.trim_end_matches(|c: char| !is_of_path(c) || c == '.');
+        // A single slash stands between alternatives and units, too.
+        let is_path = path.starts_with(['/', '~']) && path.len() > 1 && path.contains('/')
+            || path.starts_with("./")
+            || path.starts_with("../")
+            || path.matches('/').count() > 1 && !path.starts_with("//");
+        if is_path {
+            masked.push_str("/…");
+            masked.push_str(&part[path.len()..]);
+        } else {
+            masked.push_str(part);
+        }
+    }
+    masked
+}
+
+fn is_of_path(c: char) -> bool {
+    c.is_alphanumeric()
+        || matches!(
+            c,
+            '/' | '.' | '_' | '-' | '+' | '#' | '~' | '@' | '%' | '=' | '…'
+        )
+}
+
+fn push_words(masked: &mut String, was_space: &mut bool, text: &str) {
+    let mut is_space = *was_space;
+    for word in text.split_inclusive(|c: char| !c.is_alphanumeric()) {
         let (letters, separator) = match word.char_indices().next_back() {
             Some((at, c)) if !c.is_alphanumeric() => (&word[..at], Some(c)),
             Some(_) | None => (word, None),
         };
         if !letters.is_empty() {
             is_space = false;
-            push_word(&mut masked, letters);
+            push_word(masked, letters);
         }
         match separator {
             Some(c) if c.is_whitespace() => {
@@ -78,7 +156,7 @@ pub fn signature(line: &str) -> String {
             None => {}
         }
     }
-    shorten(&masked)
+    *was_space = is_space;
 }
 
 /// Without escape sequences of terminals.
@@ -197,6 +275,20 @@ mod tests {
                 ],
             ),
             (
+                "no route to # from #: gone",
+                &[
+                    "no route to fe80::a1:b2ff from 52:54:00:ab:cd:ef: gone",
+                    "no route to ::1 from aa-bb-cc-00-11-22: gone",
+                ],
+            ),
+            (
+                "run # of std::abc and a-b-c",
+                &[
+                    "run 7c9e6679-7425-40de-944b-e07fc1f90ae7 of std::abc and a-b-c",
+                    "run deadbeef-abcd-abcd-abcd-aaaaaaaaaaa1 of std::abc and a-b-c",
+                ],
+            ),
+            (
                 "loss is # after # steps",
                 &["loss is 1.5 after 10 steps", "loss is 0.25 after 7 steps"],
             ),
@@ -213,6 +305,22 @@ mod tests {
             ),
         ] {
             assert_eq!(masked(lines), [expected], "{lines:?}");
+        }
+    }
+
+    #[test]
+    fn paths_are_left_out_where_they_differ() {
+        for (expected, line) in [
+            (
+                "[Errno 2] No such file or directory: '/…'",
+                "[Errno 2] No such file or directory: '/data/alice/in.bam'",
+            ),
+            ("/…: not found.", "./tools/align: not found."),
+            ("cannot open ~", "cannot open ~"),
+            ("read/write or 3 km/h", "read/write or 3 km/h"),
+            ("a 1: /…, /…", "a 1: /x, run/sub/y.txt"),
+        ] {
+            assert_eq!(without_paths(line), expected);
         }
     }
 

@@ -150,9 +150,14 @@ fn write(
             hosts.push_str(&format!(" and {more} more"));
         }
         let plural = if group.tasks.len() == 1 { "" } else { "s" };
+        let read = match group.read {
+            0 => String::new(),
+            all if all == group.tasks.len() => String::new(),
+            some => format!("; output of {} read", number(some as u64)),
+        };
         writeln!(
             out,
-            "          task{plural} {} on {hosts}",
+            "          task{plural} {} on {hosts}{read}",
             fit(&tasks, IDS_WIDTH)
         )?;
         if !group.params.is_empty() {
@@ -195,7 +200,8 @@ fn shape(job: &client::JobSummary, groups: &[Group], read: usize) -> Value {
                 "count": group.tasks.len(),
                 "error": group.error,
                 "last_words": group.words,
-                "is_read": group.is_read,
+                "is_read": group.read > 0,
+                "read": group.read,
                 "tasks": joined_ids(group.tasks.iter().copied()),
                 "hosts": group.hosts,
             });

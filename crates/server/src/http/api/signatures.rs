@@ -7,7 +7,7 @@ use std::time::Duration;
 use axum::extract::{Path, State};
 use axum::response::Response;
 use hq_core::id::{JobId, TaskId, TaskKey};
-use hq_core::signature::{sample, signature};
+use hq_core::signature::{sample, signature, without_paths};
 use hq_store::reader::{FAILURES_MAX, timeline};
 use serde_json::{Value, json};
 
@@ -26,6 +26,8 @@ const REST_MAX: Duration = Duration::from_secs(10);
 struct Group {
     count: u64,
     first: u32,
+    /// As much as all of them said.
+    words: String,
 }
 
 /// The signatures of the last failures, the most frequent first.
@@ -52,10 +54,18 @@ pub(in crate::http) async fn signatures(
                 Words::Unknown => continue,
             };
             read += 1;
-            let group = groups.entry((error.clone(), line)).or_insert(Group {
-                count: 0,
-                first: task,
-            });
+            // What differs in its paths only has one cause.
+            let cause = without_paths(&line);
+            let group = groups
+                .entry((error.clone(), cause.clone()))
+                .or_insert_with(|| Group {
+                    count: 0,
+                    first: task,
+                    words: line.clone(),
+                });
+            if group.words != line {
+                group.words = cause;
+            }
             group.count += 1;
             group.first = group.first.min(task);
         }
@@ -64,8 +74,8 @@ pub(in crate::http) async fn signatures(
         let rows: Vec<Value> = groups
             .iter()
             .take(GROUPS_MAX)
-            .map(|((error, words), group)| {
-                let words = (!words.is_empty()).then_some(words);
+            .map(|((error, _), group)| {
+                let words = (!group.words.is_empty()).then_some(&group.words);
                 json!({"error": error, "last_words": words, "count": group.count, "first": group.first})
             })
             .collect();
