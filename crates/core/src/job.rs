@@ -136,11 +136,13 @@ impl Submit {
     /// what is learned now was, the memory may be another.
     #[must_use]
     pub fn template(&self, index: u32) -> Option<&Arc<SharedTemplate>> {
-        let grown = self.grown.last(index).map(|grown| &grown.template);
-        let learned = || self.learned.as_ref()?.template();
-        grown
-            .or_else(learned)
-            .or_else(|| self.asked_template(index))
+        let learned = self.learned.as_ref();
+        let cut_off = learned.and_then(|learned| learned.cut_off(index));
+        let grown = || self.grown.last(index).map(|grown| &grown.template);
+        let special = cut_off
+            .or_else(grown)
+            .or_else(|| learned.and_then(|learned| learned.template()));
+        special.or_else(|| self.asked_template(index))
     }
 
     /// Template of a task for people: what was asked for, or what it has grown to.

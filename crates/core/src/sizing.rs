@@ -224,8 +224,7 @@ impl Needs {
         if permille == 0 || self.count < TASKS_MIN || time < PREDICTED_MIN {
             return Duration::ZERO;
         }
-        let ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-        Duration::from_millis(bound(class(ms) | COARSE))
+        coarse(time)
     }
 
     /// The memory that a task gets, if enough is known.
@@ -234,6 +233,13 @@ impl Needs {
         let size = self.first_size().filter(|_| self.count >= TASKS_MIN)?;
         Some(memory_amount(size.kib))
     }
+}
+
+/// A time that is up to a quarter longer, of which there are few different ones.
+#[must_use]
+pub fn coarse(time: Duration) -> Duration {
+    let ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    Duration::from_millis(bound(class(ms) | COARSE))
 }
 
 /// Class of a number: its power of two and the bits behind its first one.

@@ -23,6 +23,10 @@ pub struct Learned {
     /// All templates that were made: workers may have any of them. Their number follows the logarithm of that of the
     /// tasks.
     made: BTreeMap<Size, Arc<SharedTemplate>>,
+    /// Tasks that the end of their worker cut off, with what their next instance gets.
+    cut_off: BTreeMap<u32, Arc<SharedTemplate>>,
+    /// Their templates, by those that they had and the time that a worker must have left.
+    made_for_cut_off: BTreeMap<(TemplateId, Duration), Arc<SharedTemplate>>,
 }
 
 impl Default for Learned {
@@ -32,6 +36,8 @@ impl Default for Learned {
             due: TASKS_MIN,
             current: None,
             made: BTreeMap::new(),
+            cut_off: BTreeMap::new(),
+            made_for_cut_off: BTreeMap::new(),
         }
     }
 }
@@ -80,9 +86,42 @@ impl Learned {
         self.current = Some((size, template));
     }
 
+    /// Template of a task that was cut off.
+    #[must_use]
+    pub fn cut_off(&self, index: u32) -> Option<&Arc<SharedTemplate>> {
+        self.cut_off.get(&index)
+    }
+
+    /// A template that was made for another task that was cut off.
+    pub(crate) fn known_cut_off(
+        &self,
+        had: TemplateId,
+        min_time: Duration,
+    ) -> Option<Arc<SharedTemplate>> {
+        self.made_for_cut_off.get(&(had, min_time)).map(Arc::clone)
+    }
+
+    /// The next instance of a task that was cut off gets this.
+    pub(crate) fn set_cut_off(
+        &mut self,
+        index: u32,
+        (had, min_time): (TemplateId, Duration),
+        template: Arc<SharedTemplate>,
+    ) {
+        let made = Arc::clone(&template);
+        self.made_for_cut_off.insert((had, min_time), made);
+        self.cut_off.insert(index, template);
+    }
+
+    /// The task gets something else.
+    pub(crate) fn forget_cut_off(&mut self, index: u32) {
+        self.cut_off.remove(&index);
+    }
+
     /// First and last number of each run of templates that were made.
     pub(crate) fn template_runs(&self) -> Vec<(TemplateId, TemplateId)> {
-        runs(self.made.values().map(|made| made.id).collect())
+        let made = self.made.values().chain(self.made_for_cut_off.values());
+        runs(made.map(|made| made.id).collect())
     }
 }
 
@@ -115,6 +154,29 @@ impl Job {
 }
 
 impl Submit {
+    /// `from..to` cut where tasks have requests of their own: what is in one part has one template, if the submit has.
+    pub(crate) fn parts(&self, from: u32, to: u32) -> Vec<(u32, u32)> {
+        let parts = self.grown.parts(from, to);
+        let Some(learned) = self.learned.as_ref().filter(|l| !l.cut_off.is_empty()) else {
+            return parts;
+        };
+        let mut all = Vec::new();
+        for (from, to) in parts {
+            let mut start = from;
+            for index in learned.cut_off.range(from..to).map(|(index, _)| *index) {
+                if start < index {
+                    all.push((start, index));
+                }
+                all.push((index, index + 1));
+                start = index + 1;
+            }
+            if start < to {
+                all.push((start, to));
+            }
+        }
+        all
+    }
+
     /// What is known to have been enough for a task that ran out of memory, in KiB; what it used says less than what its
     /// worker counted if it has several processes.
     fn grown_memory(&self, index: u32) -> Option<u64> {

@@ -243,6 +243,30 @@ fn a_worker_near_its_end_starts_nothing_that_will_not_finish() {
 }
 
 #[test]
+fn what_was_cut_off_goes_where_more_time_is_left() {
+    let mut bench = Bench::new();
+    let old = worker_of(&mut bench, 1, 100, Some(MINUTE * 60));
+    let job = bench.submit(tasks(100));
+    bench.wait(MINUTE * 40);
+    let young = worker_of(&mut bench, 1, 100, Some(MINUTE * 60));
+    // The first one takes longer than its worker lives.
+    bench.start(old, key(job, 0));
+    bench.wait(MINUTE * 20);
+    bench.leave(old, LostReason::TimeLimitReached);
+    let (_, needed) = gets(&bench, key(job, 0));
+    // Twice as long as it ran, but no more than anybody has.
+    assert!((MINUTE * 35..=MINUTE * 36).contains(&needed), "{needed:?}");
+    assert_eq!(gets(&bench, key(job, 99)).1, Duration::ZERO);
+    bench.wait(MINUTE * 10);
+    assert!(!bench.has(young).contains(&(job.0, 0)));
+    let fresh = worker_of(&mut bench, 100, 100, Some(MINUTE * 60));
+    assert!(bench.has(fresh).contains(&(job.0, 0)));
+    bench.finish_all();
+    assert_eq!(bench.counts(job).finished, 100);
+    bench.state.check_invariants();
+}
+
+#[test]
 fn nothing_is_foreseen_where_nobody_ends_or_where_it_is_not_wanted() {
     let hour = Some(MINUTE * 60);
     for (time_limit, predict, is_call) in [

@@ -268,7 +268,7 @@ impl ServerState {
             }
             // Whole ranges at a time: a million tasks of an array are a few of these.
             if is_alike {
-                for (from, to) in submit.grown.parts(from, to) {
+                for (from, to) in submit.parts(from, to) {
                     let slot = TaskSlot {
                         submit: number,
                         index: from,

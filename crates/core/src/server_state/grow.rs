@@ -358,6 +358,12 @@ impl ServerState {
         let grown = Grown { scale, template };
         if let Some(job) = self.jobs.get_mut(id) {
             job.add_grown(slot, from, asked.id, grown);
+            // It is another request, of which nobody knows yet whether it is cut off.
+            if let Some(submit) = job.submits.get_mut(slot.submit as usize)
+                && let Some(learned) = &mut submit.learned
+            {
+                learned.forget_cut_off(slot.index);
+            }
         }
         task
     }

@@ -15,7 +15,8 @@ use crate::class::QueueKey;
 use crate::id::JobId;
 use crate::job::{Learned, SharedTemplate, SubmitKind, TaskSlot};
 use crate::resource::amount::Amount;
-use crate::sizing::{FirstMemory, Size, TASKS_MIN};
+use crate::resource::request::RequestVariants;
+use crate::sizing::{FirstMemory, Size, TASKS_MIN, coarse};
 use crate::template::TaskTemplate;
 use crate::time::Time;
 
@@ -149,6 +150,67 @@ impl ServerState {
         }
     }
 
+    /// A task was cut off by the end of its worker after it had run for so long: its next instance goes where more time is
+    /// left, as far as there is. Otherwise the same would happen again and again, where the oldest workers come first.
+    pub(super) fn note_cut_off(&mut self, now: Time, id: JobId, slot: TaskSlot, run: Duration) {
+        let submit = self.jobs.get(id).and_then(|job| job.submit(slot));
+        let found = submit.and_then(|submit| {
+            let asked = submit.asked_template(slot.index)?;
+            let is_wanted = submit.learned.is_some() && is_any_predicted(&asked.task);
+            submit
+                .template(slot.index)
+                .filter(|_| is_wanted)
+                .map(Arc::clone)
+        });
+        let Some(had) = found else {
+            return;
+        };
+        let classes = self.dispatcher.classes();
+        let largest = self.offers.largest(now, had.class, classes, &self.workers);
+        let variants = had.task.requests.as_slice().iter();
+        let before = variants.map(|variant| variant.min_time).max();
+        let wanted = coarse(run.saturating_mul(2));
+        let min_time = largest.lifetime.map_or(wanted, |most| wanted.min(most));
+        if before.is_none_or(|before| min_time <= before) {
+            return;
+        }
+        let submit = self.jobs.get(id).and_then(|job| job.submit(slot));
+        let known = submit.and_then(|submit| {
+            let learned = submit.learned.as_ref()?;
+            learned.known_cut_off(had.id, min_time)
+        });
+        let template = known.unwrap_or_else(|| {
+            let size = Size {
+                memory: None,
+                min_time,
+            };
+            self.template_with(&had, size.requests(&had.task.requests))
+        });
+        let job = self.jobs.get_mut(id);
+        let submit = job.and_then(|job| job.submits.get_mut(slot.submit as usize));
+        if let Some(learned) = submit.and_then(|submit| submit.learned.as_mut()) {
+            learned.set_cut_off(slot.index, (had.id, min_time), template);
+        }
+    }
+
+    /// A template like another one, for another request.
+    fn template_with(
+        &mut self,
+        like: &Arc<SharedTemplate>,
+        requests: RequestVariants,
+    ) -> Arc<SharedTemplate> {
+        let task = TaskTemplate {
+            requests,
+            ..TaskTemplate::clone(&like.task)
+        };
+        Arc::new(SharedTemplate {
+            id: self.number_templates(1),
+            class: self.dispatcher.intern(&task.requests),
+            task: Arc::new(task),
+            ..SharedTemplate::clone(like)
+        })
+    }
+
     /// The first worker came that could run tasks whose memory was guessed.
     pub(super) fn look_at_guessed(&mut self, now: Time) {
         for at in std::mem::take(&mut self.guessed) {
@@ -168,18 +230,7 @@ impl ServerState {
         };
         let submit = self.jobs.get(id).and_then(|job| job.submit(slot));
         let known = submit.and_then(|submit| submit.learned.as_ref()?.known(size));
-        known.unwrap_or_else(|| {
-            let task = TaskTemplate {
-                requests: size.requests(&asked.task.requests),
-                ..TaskTemplate::clone(&asked.task)
-            };
-            Arc::new(SharedTemplate {
-                id: self.number_templates(1),
-                class: self.dispatcher.intern(&task.requests),
-                task: Arc::new(task),
-                ..SharedTemplate::clone(asked)
-            })
-        })
+        known.unwrap_or_else(|| self.template_with(asked, size.requests(&asked.task.requests)))
     }
 
     /// Moves what is ready of a submit to the queue of its new template, unless that would take long.
@@ -202,9 +253,7 @@ impl ServerState {
             && let Some(submit) = job.submits.get(number as usize)
         {
             // Some of those that grew may have been in the same queue, and stay there.
-            let parts = ready
-                .ranges()
-                .flat_map(|(from, to)| submit.grown.parts(from, to));
+            let parts = ready.ranges().flat_map(|(from, to)| submit.parts(from, to));
             for (from, to) in parts {
                 let slot = TaskSlot {
                     submit: number,

@@ -621,6 +621,10 @@ impl ServerState {
                 let text = format!("The worker was lost: {}.", reason.words());
                 job.record_attempt(slot, lost_end(text.into()));
                 self.note_requeued(ctx, id, slot, None);
+                if reason.is_end_of_life() {
+                    let run = ctx.now.wall.since(started);
+                    self.note_cut_off(ctx.now.mono, id, slot, run);
+                }
                 self.requeue(id, slot);
             }
         }
