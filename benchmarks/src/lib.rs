@@ -7,6 +7,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 
 pub mod baseline;
+pub mod campaign;
 pub mod cluster;
 pub mod cluster_suite;
 pub mod options;
