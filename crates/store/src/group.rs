@@ -162,6 +162,9 @@ impl<'a> Group<'a> {
             | ChangeKind::WorkerSuspected { .. } => self.apply_set_aside(change),
             ChangeKind::Allocation(change) => self.apply_allocation(at, change),
             ChangeKind::ProblemAcknowledged { problem, part } => self.acknowledge(problem, *part),
+            ChangeKind::TokenChanged { name, record } => {
+                meta::note_token(self.connection, name, record.as_deref())
+            }
             ChangeKind::JobIdle(job) => {
                 self.tell(at, &json!({"job_id": job.as_u32()}));
                 Ok(())
@@ -334,6 +337,7 @@ impl<'a> Group<'a> {
             ChangeKind::SubmitRepeated { .. } => self.repeated(change),
             ChangeKind::TaskStarted { .. }
             | ChangeKind::ProblemAcknowledged { .. }
+            | ChangeKind::TokenChanged { .. }
             | ChangeKind::NodesAssigned { .. }
             | ChangeKind::TaskEnded { .. }
             | ChangeKind::TaskRequeued { .. }

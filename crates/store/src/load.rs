@@ -32,6 +32,8 @@ pub struct Loaded {
     pub dropped_count: u64,
     /// Queues of automatic allocation with what was kept of them; `None` if they were removed.
     pub queues: Vec<(QueueId, Option<Vec<u8>>)>,
+    /// Tokens for programs by their names, with what was kept of them.
+    pub tokens: Vec<(String, String)>,
     /// Workers that were connected and will not come back.
     pub gone_workers: Vec<WorkerId>,
 }
@@ -49,6 +51,7 @@ pub(crate) fn load(connection: &Connection, uid: &str, now: Now) -> rusqlite::Re
         is_restored: is_used(connection)?,
         dropped_count: 0,
         queues: Vec::new(),
+        tokens: Vec::new(),
         gone_workers: Vec::new(),
     };
     if !loaded.is_restored {
@@ -79,6 +82,7 @@ pub(crate) fn load(connection: &Connection, uid: &str, now: Now) -> rusqlite::Re
     let mut queues = connection.prepare("SELECT id, record FROM queue_data ORDER BY id")?;
     let rows = queues.query_map([], |row| Ok((QueueId(row.get(0)?), row.get(1)?)))?;
     loaded.queues = rows.collect::<Result<_, _>>()?;
+    loaded.tokens = meta::texts(connection, meta::TOKEN)?;
     Ok(loaded)
 }
 

@@ -3,6 +3,7 @@
 use hq_core::id::WorkerId;
 use hq_core::quarantine::Quarantine;
 use hq_core::time::Timestamp;
+use rusqlite::types::FromSql;
 use rusqlite::{Connection, OptionalExtension as _, params};
 use serde_json::{Value, json};
 
@@ -25,6 +26,14 @@ pub(crate) fn number(connection: &Connection, key: &str) -> rusqlite::Result<i64
 
 /// Sets a number of the table `meta`.
 pub(crate) fn set_number(connection: &Connection, key: &str, value: i64) -> rusqlite::Result<()> {
+    connection
+        .prepare_cached("INSERT OR REPLACE INTO meta VALUES (?, ?)")?
+        .execute(params![key, value])?;
+    Ok(())
+}
+
+/// Sets a text of the table `meta`.
+pub(crate) fn set_text(connection: &Connection, key: &str, value: &str) -> rusqlite::Result<()> {
     connection
         .prepare_cached("INSERT OR REPLACE INTO meta VALUES (?, ?)")?
         .execute(params![key, value])?;
@@ -55,15 +64,48 @@ pub(crate) fn numbers(
     connection: &Connection,
     prefix: &str,
 ) -> rusqlite::Result<Vec<(String, i64)>> {
-    let sql = "SELECT substr(key, length(?1) + 1), CAST(value AS INTEGER) FROM meta \
-               WHERE substr(key, 1, length(?1)) = ?1 ORDER BY key";
-    let mut statement = connection.prepare(sql)?;
+    values(connection, prefix, "INTEGER")
+}
+
+/// What follows this in keys, and the text of each of them.
+pub(crate) fn texts(
+    connection: &Connection,
+    prefix: &str,
+) -> rusqlite::Result<Vec<(String, String)>> {
+    values(connection, prefix, "TEXT")
+}
+
+fn values<T: FromSql>(
+    connection: &Connection,
+    prefix: &str,
+    kind: &str,
+) -> rusqlite::Result<Vec<(String, T)>> {
+    let sql = format!(
+        "SELECT substr(key, length(?1) + 1), CAST(value AS {kind}) FROM meta \
+         WHERE substr(key, 1, length(?1)) = ?1 ORDER BY key"
+    );
+    let mut statement = connection.prepare(&sql)?;
     let rows = statement.query_map([prefix], |row| Ok((row.get(0)?, row.get(1)?)))?;
     rows.collect()
 }
 
+/// Keeps what is known of a token, or forgets it.
+pub(crate) fn note_token(
+    connection: &Connection,
+    name: &str,
+    record: Option<&str>,
+) -> rusqlite::Result<()> {
+    let key = format!("{TOKEN}{name}");
+    match record {
+        Some(record) => set_text(connection, &key, record),
+        None => remove(connection, &key),
+    }
+}
+
 /// Begin of the keys of problems that are acknowledged: how much of each there was.
 pub(crate) const ACKNOWLEDGED: &str = "acknowledged_";
+/// Begin of the keys of tokens for programs: what is kept of each.
+pub(crate) const TOKEN: &str = "token_";
 /// Begin of the keys of jobs that were submitted again: as which job.
 pub(crate) const RESUBMITTED: &str = "resubmitted_";
 

@@ -139,6 +139,13 @@ pub enum ChangeKind {
         /// How much of it there was; `None` = taken back.
         part: Option<u64>,
     },
+    /// A token for programs was made or revoked.
+    TokenChanged {
+        /// Its name.
+        name: Box<str>,
+        /// What is to be kept of it, which only the shell understands; `None` = revoked.
+        record: Option<Box<str>>,
+    },
     /// Jobs were forgotten.
     JobsForgotten(Vec<JobId>),
     /// An instance started.
@@ -261,6 +268,7 @@ impl ChangeKind {
             | Self::JobsForgotten(_)
             | Self::JobResubmitted { .. }
             | Self::ProblemAcknowledged { .. }
+            | Self::TokenChanged { .. }
             | Self::NodesAssigned { .. }
             | Self::TaskRequeued { .. }
             | Self::TasksDropped { .. }

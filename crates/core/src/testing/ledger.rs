@@ -148,6 +148,7 @@ impl Ledger {
             | ChangeKind::WorkerSuspected { .. }
             | ChangeKind::JobIdle(_)
             | ChangeKind::ProblemAcknowledged { .. }
+            | ChangeKind::TokenChanged { .. }
             | ChangeKind::TaskNotified { .. }
             | ChangeKind::Allocation(_) => {}
         }
