@@ -18,6 +18,7 @@ mod report;
 mod resource;
 mod submit;
 mod template;
+mod token;
 mod worker;
 mod worker_config;
 
@@ -32,6 +33,7 @@ pub use client::{Acknowledge, ClientRequest, JobRef, JournalAction, Query, TaskP
 pub use ids::ID_RANGES_MAX;
 pub use output::{OUTPUT_DATA_MAX, OutputQuery, OutputRequest, OutputSource, ReadFrom};
 pub use refusal::refusal_text;
+pub use token::{Role, TokenChange};
 pub use worker::{FromServer, FromWorker, NOTIFICATION_MAX, VALUE_MAX, heartbeat, reattach};
 
 /// Longest name of a job, node, group or resource, in bytes.

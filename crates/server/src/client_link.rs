@@ -6,7 +6,9 @@ use std::sync::Arc;
 use hq_core::refusal::Refusal;
 use hq_core::server_state::Command;
 use hq_protocol::client::{self, reply};
-use hq_protocol::convert::{Acknowledge, AllocRequest, ClientRequest, JournalAction, Query};
+use hq_protocol::convert::{
+    Acknowledge, AllocRequest, ClientRequest, JournalAction, Query, TokenChange,
+};
 use hq_protocol::{Connection, MessageReader, MessageWriter, WriteError};
 use hq_store::StoreClient;
 use hq_store::event::Event;
@@ -18,7 +20,7 @@ use crate::answering::{Answering, BeingAnswered};
 use crate::clock::Clock;
 use crate::config::Stop;
 use crate::core_handle::{CoreGone, CoreHandle};
-use crate::http::HttpControl;
+use crate::http::{HttpControl, Tokens};
 use crate::problems::Problems;
 use crate::relay::Relay;
 use crate::values::Values;
@@ -43,6 +45,8 @@ pub(crate) struct ClientPlane {
     pub(crate) answering: Answering,
     /// How to ask for the HTTP listener; `None` in a server without ports.
     pub(crate) door: Option<HttpControl>,
+    /// Tokens for the HTTP interface; `None` in a server without ports.
+    pub(crate) tokens: Option<Arc<Tokens>>,
     /// Told when a client wants the server to end, and how.
     pub(crate) stop: mpsc::Sender<Stop>,
 }
@@ -104,14 +108,16 @@ const PROBLEMS_MAX: usize = 1_000;
 fn begin(answering: &Answering, request: &ClientRequest) -> Option<BeingAnswered> {
     let changes = match request {
         ClientRequest::Command(Command::Watch(_)) => false,
-        ClientRequest::Command(_) | ClientRequest::Alloc(_) | ClientRequest::Problems(Some(_)) => {
-            true
-        }
+        ClientRequest::Command(_)
+        | ClientRequest::Alloc(_)
+        | ClientRequest::Tokens(Some(_))
+        | ClientRequest::Problems(Some(_)) => true,
         ClientRequest::ServerStop { .. }
         | ClientRequest::HttpOpen
         | ClientRequest::DebugDump(_)
         | ClientRequest::ReadOutput(_)
         | ClientRequest::Problems(None)
+        | ClientRequest::Tokens(None)
         | ClientRequest::Journal { .. }
         | ClientRequest::Sql(_)
         | ClientRequest::ReadValues { .. }
@@ -167,6 +173,7 @@ where
         ClientRequest::Alloc(request) => Ok(reply(ask_alloc(request, plane).await)),
         ClientRequest::HttpOpen => Ok(reply(open_http(plane).await)),
         ClientRequest::Problems(change) => Ok(reply(ask_problems(change, plane).await)),
+        ClientRequest::Tokens(change) => Ok(reply(ask_tokens(change, plane).await)),
         ClientRequest::DebugDump(path) => {
             let dump = plane.core.query(query::dump::dump).await;
             match dump {
@@ -241,6 +248,16 @@ async fn ask_problems(change: Option<Acknowledge>, plane: &ClientPlane) -> reply
                 .collect(),
             is_cut,
         }),
+        Err(refusal) => refusal.into(),
+    }
+}
+
+async fn ask_tokens(change: Option<TokenChange>, plane: &ClientPlane) -> reply::Reply {
+    let Some(tokens) = &plane.tokens else {
+        return Refusal::unavailable("this server has no ports").into();
+    };
+    match tokens.ask(change).await {
+        Ok(tokens) => reply::Reply::Tokens(tokens),
         Err(refusal) => refusal.into(),
     }
 }

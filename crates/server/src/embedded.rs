@@ -95,6 +95,7 @@ impl EmbeddedServer {
             relay,
             answering: Answering::new(),
             door: None,
+            tokens: None,
             // It ends when it is dropped, and by no request.
             stop: mpsc::channel(1).0,
         };

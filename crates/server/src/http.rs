@@ -13,6 +13,8 @@ mod figures;
 mod kept;
 mod packed;
 mod pages;
+mod revocable;
+mod tokens;
 
 use std::io;
 use std::net::SocketAddr;
@@ -39,8 +41,9 @@ use crate::problems::Problems;
 use crate::relay::Relay;
 use crate::stats::Stats;
 pub(crate) use auth::Token;
-use auth::{Access, Asked, Entrance};
+use auth::{Admission, Asked, Entrance};
 pub(crate) use door::{HttpControl, HttpControlRx, door, keep};
+pub(crate) use tokens::Tokens;
 
 /// Name of the file with the token, in the directory of the instance.
 const TOKEN_FILE_NAME: &str = "http-token";
@@ -113,8 +116,8 @@ impl HttpServer {
         // Who follows the events holds the core: that ends when this is dropped.
         let (_alive, ended) = watch::channel(());
         let app = Arc::new(App {
+            entrance: Entrance::new(self.token, self.read_token, Arc::clone(&parts.tokens)),
             parts,
-            entrance: Entrance::new(self.token, self.read_token),
             event_seats: Arc::new(Semaphore::new(EVENT_READERS_MAX)),
             ended,
             page_key: self.page_key,
@@ -141,6 +144,8 @@ pub(crate) struct HttpParts {
     pub(crate) relay: Arc<Relay>,
     /// Requests that change something and are being answered: a server that ends does not cut them off.
     pub(crate) answering: Answering,
+    /// Tokens that people have made for programs.
+    pub(crate) tokens: Arc<Tokens>,
     /// The server's measurements of itself.
     pub(crate) stats: Stats,
 }
@@ -164,7 +169,7 @@ pub(crate) struct App {
 impl App {
     /// What a request may do that shows a token or is signed with it. Its connection is then not one of those that
     /// make room for others.
-    fn admits(&self, request: &Request) -> Option<Access> {
+    fn admits(&self, request: &Request) -> Option<Admission> {
         let asked = Asked {
             method: request.method(),
             target: request
@@ -173,11 +178,11 @@ impl App {
                 .map_or("", |target| target.as_str()),
             headers: request.headers(),
         };
-        let access = self.entrance.admits(asked, now_ms())?;
+        let admission = self.entrance.admits(asked, now_ms())?;
         if let Some(admitted) = request.extensions().get::<connections::Admitted>() {
             admitted.note();
         }
-        Some(access)
+        Some(admission)
     }
 }
 
@@ -196,26 +201,30 @@ fn router(app: Arc<App>) -> Router {
         .with_state(app)
 }
 
-/// Lets a request pass that shows the token, and forbids browsers what they need not do.
+/// Lets a request pass that shows a token for what it wants, and forbids browsers what they need not do.
 async fn guard(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     let stats = &app.parts.stats;
     let answering = &app.parts.answering;
     let being_answered = (!request.method().is_safe()).then(|| answering.count());
+    let needed = auth::needed(request.method(), request.uri().path());
     let mut response = match app.admits(&request) {
-        Some(access) if access.allows(request.method()) => {
+        Some(Admission { role, issued }) if role >= needed => {
             stats.http_requests.inc();
-            request.extensions_mut().insert(access);
+            request.extensions_mut().insert(role);
             let is_action = request.method() == Method::POST;
-            let response = next.run(request).await;
+            let response = match issued {
+                Some(issued) => revocable::run(request, next, &issued).await,
+                None => next.run(request).await,
+            };
             // One that was refused has changed nothing.
             if is_action && response.status().is_success() {
                 app.kept.forget().await;
             }
             response
         }
-        Some(_) => {
+        Some(Admission { role, .. }) => {
             stats.http_refused.inc();
-            auth::read_only()
+            auth::forbidden(role)
         }
         None => {
             stats.http_refused.inc();

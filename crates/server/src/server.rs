@@ -22,7 +22,7 @@ use crate::clock::Clock;
 use crate::config::{Journal, RunError, ServerConfig, StartError, Stop};
 use crate::core_handle::CoreHandle;
 use crate::core_thread;
-use crate::http::{self, HttpParts, HttpServer};
+use crate::http::{self, HttpParts, HttpServer, Tokens};
 use crate::problems::Problems;
 use crate::relay::Relay;
 use crate::state_file::Opened;
@@ -125,7 +125,8 @@ impl Server {
         }
         let alloc = alloc::start(core.clone(), heard, &instance, opened.queues);
         let ((door, asks), (stop, stops)) = (http::door(), mpsc::channel(1));
-        let http_parts = http_parts(core, info, client, alloc, stats);
+        let tokens = Arc::new(Tokens::new(core.clone(), opened.tokens));
+        let http_parts = http_parts(core, info, client, alloc, (tokens, stats));
         let (clients, workers) = planes(&http_parts, config.idle_timeout, door, stop);
         Ok(Self {
             dir,
@@ -272,7 +273,7 @@ fn http_parts(
     info: client::ServerInfo,
     store: Option<StoreClient>,
     alloc: AllocHandle,
-    stats: Stats,
+    (tokens, stats): (Arc<Tokens>, Stats),
 ) -> HttpParts {
     let relay = Arc::new(Relay::new(info.start_unix_ns.unsigned_abs()));
     let (of_store, of_alloc) = (store.clone(), Some(alloc.clone()));
@@ -285,6 +286,7 @@ fn http_parts(
         problems: Arc::new(problems),
         relay,
         answering: Answering::new(),
+        tokens,
         stats,
     }
 }
@@ -315,6 +317,7 @@ fn planes(
         relay: parts.relay,
         answering: parts.answering,
         door: Some(door),
+        tokens: Some(parts.tokens),
         stop,
     };
     (clients, workers)

@@ -90,6 +90,8 @@ pub(crate) struct Opened {
     pub(crate) state: ServerState,
     /// Queues of automatic allocation, `None` = removed.
     pub(crate) queues: Vec<(QueueId, Option<Vec<u8>>)>,
+    /// Tokens for programs by their names, with what was kept of them.
+    pub(crate) tokens: Vec<(String, String)>,
     /// The writer and how far it is.
     pub(crate) store: Option<(StoreHandle, watch::Receiver<Progress>)>,
 }
@@ -100,6 +102,7 @@ impl Opened {
         Self {
             state: ServerState::new(uid),
             queues: Vec::new(),
+            tokens: Vec::new(),
             store: None,
         }
     }
@@ -138,6 +141,7 @@ pub(crate) fn load(store: Store, uid: &str) -> Result<Opened, StoreError> {
     Ok(Opened {
         state: loaded.state,
         queues: loaded.queues,
+        tokens: loaded.tokens,
         store: Some((handle, rx)),
     })
 }

@@ -14,6 +14,7 @@ use hq_core::template::ByteText;
 use hq_core::time::nanos;
 
 use super::output::OutputQuery;
+use super::token::{self, TokenChange};
 use super::{AllocRequest, ConvertError, Within, at_most, duration, each, known, required, text};
 use crate::client;
 
@@ -64,6 +65,8 @@ pub enum ClientRequest {
     HttpOpen,
     /// Asks for the current problems, after one of them was acknowledged or taken back, if given.
     Problems(Option<Acknowledge>),
+    /// Which tokens for the HTTP interface there are, and a change of them.
+    Tokens(Option<TokenChange>),
     /// The server is to write what it knows into this file.
     DebugDump(ByteText),
     /// About the journal.
@@ -193,6 +196,7 @@ impl TryFrom<client::Request> for ClientRequest {
             }
             Request::HttpOpen(_) => Ok(Self::HttpOpen),
             Request::Problems(asked) => Ok(Self::Problems(acknowledge(asked)?)),
+            Request::Tokens(asked) => Ok(Self::Tokens(token::change(asked).within("tokens")?)),
             Request::Alloc(request) => {
                 Ok(Self::Alloc(Box::new(request.try_into().within("alloc")?)))
             }
@@ -334,6 +338,7 @@ impl TryFrom<client::request::Request> for Query {
             Request::ServerStop(_)
             | Request::HttpOpen(_)
             | Request::Problems(_)
+            | Request::Tokens(_)
             | Request::Alloc(_)
             | Request::DebugDump(_)
             | Request::ReadOutput(_)
@@ -626,6 +631,9 @@ impl From<&ClientRequest> for client::Request {
             },
             ClientRequest::Problems(change) => Self {
                 request: Some(Request::Problems(ask_problems(change.as_ref()))),
+            },
+            ClientRequest::Tokens(change) => Self {
+                request: Some(Request::Tokens(token::ask(change.as_ref()))),
             },
             ClientRequest::DebugDump(path) => Self {
                 request: Some(Request::DebugDump(client::DebugDump {

@@ -4,17 +4,21 @@
 //! any user may listen there. The dashboard in a browser dials by itself and for days, so it never sends the token:
 //! the server proves first that it has it (`/login/proof`), and requests carry a signature that is worth nothing
 //! for another request, after a minute, or to another run of the server. Programs that send the token itself,
-//! such as Prometheus, do so to whatever listens; each start of the server has a new token.
+//! such as Prometheus, do so to whatever listens; each start of the server has a new token. Those that people make for
+//! programs ([`Tokens`]) outlive it: they are to be sent to a port that is sure to be the server's.
 
 use std::collections::VecDeque;
 use std::io::{self, Write as _};
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use hq_protocol::convert::Role;
 use ring::hmac;
 use serde_json::json;
+
+use super::tokens::{Issued, Tokens};
 
 /// Random bytes of a token; it is twice as many hexadecimal digits.
 const TOKEN_LEN: usize = 32;
@@ -79,24 +83,34 @@ pub(super) struct Asked<'a> {
     pub(super) headers: &'a HeaderMap,
 }
 
-/// What somebody who was let in may do.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Access {
-    /// Everything.
-    Full,
-    /// Look.
-    Read,
+/// Somebody who was let in.
+#[derive(Clone, Debug)]
+pub(super) struct Admission {
+    /// What he may do.
+    pub(super) role: Role,
+    /// What he showed, if it can be revoked.
+    pub(super) issued: Option<Arc<Issued>>,
 }
 
-impl Access {
-    /// Whether a request may be answered.
-    pub(super) fn allows(self, method: &Method) -> bool {
-        self == Self::Full || *method == Method::GET || *method == Method::HEAD
+/// Begin of the paths of what changes jobs and nothing else.
+const JOBS_PATH: &str = "/api/v1/jobs";
+
+/// What it takes to be answered, for all routes: what looks is for everybody, what changes jobs for those who submit, and what
+/// changes anything else needs all rights. So a new route that nobody thought of here is the last. The path is as the client
+/// wrote it, and so compared with routes: no other route fits one that begins like this.
+pub(super) fn needed(method: &Method, path: &str) -> Role {
+    if *method == Method::GET || *method == Method::HEAD {
+        return Role::Read;
+    }
+    match path.strip_prefix(JOBS_PATH) {
+        Some(rest) if rest.is_empty() || rest.starts_with('/') => Role::Submit,
+        Some(_) | None => Role::Full,
     }
 }
 
-/// Lets those in who know one of the tokens.
+/// Lets those in who know one of the tokens: two of this run of the server, and those that people have made.
 pub(crate) struct Entrance {
+    tokens: Arc<Tokens>,
     token: Token,
     /// Opens the same to those who only look.
     read_token: Token,
@@ -105,8 +119,9 @@ pub(crate) struct Entrance {
 }
 
 impl Entrance {
-    pub(super) fn new(token: Token, read_token: Token) -> Self {
+    pub(super) fn new(token: Token, read_token: Token, tokens: Arc<Tokens>) -> Self {
         Self {
+            tokens,
             token,
             read_token,
             used: Mutex::default(),
@@ -121,25 +136,30 @@ impl Entrance {
         [proof(&self.token), proof(&self.read_token)]
     }
 
-    /// What a request may do that shows a token (`Bearer`), or is signed with it (`HQ`); `None` = it is not let in.
-    pub(super) fn admits(&self, asked: Asked<'_>, now_ms: i64) -> Option<Access> {
+    /// What a request may do that shows a token (`Bearer`), or is signed with one of this run (`HQ`); `None` = it is not let
+    /// in. Of the other tokens only a hash is known, which signs nothing.
+    pub(super) fn admits(&self, asked: Asked<'_>, now_ms: i64) -> Option<Admission> {
         let shown = asked.headers.get(header::AUTHORIZATION);
         let (scheme, shown) = shown
             .and_then(|value| value.to_str().ok())?
             .split_once(' ')?;
-        let kinds = [
-            (&self.token, Access::Full),
-            (&self.read_token, Access::Read),
-        ];
+        let is_bearer = scheme.eq_ignore_ascii_case("bearer");
+        let kinds = [(&self.token, Role::Full), (&self.read_token, Role::Read)];
         let is_shown = |token: &Token| {
-            if scheme.eq_ignore_ascii_case("bearer") {
+            if is_bearer {
                 token.matches(shown.trim())
             } else {
                 scheme == "HQ" && self.is_signed(token, asked, shown, now_ms)
             }
         };
-        let found = kinds.into_iter().find(|(token, _)| is_shown(token));
-        found.map(|(_, access)| access)
+        if let Some((_, role)) = kinds.into_iter().find(|(token, _)| is_shown(token)) {
+            return Some(Admission { role, issued: None });
+        }
+        let issued = self.tokens.find(shown.trim()).filter(|_| is_bearer)?;
+        Some(Admission {
+            role: issued.role(),
+            issued: Some(issued),
+        })
     }
 
     /// `TIME.RANDOM.SIGNATURE`; the signature is over method, target, time and random text, which is all that a request
@@ -184,30 +204,39 @@ fn has_body(headers: &HeaderMap) -> bool {
     headers.contains_key(header::TRANSFER_ENCODING) || lengths.any(|length| length != "0")
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub(super) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn from_hex(text: &str) -> Option<Vec<u8>> {
+pub(super) fn from_hex(text: &str) -> Option<Vec<u8>> {
     let (pairs, rest) = text.as_bytes().as_chunks::<2>();
     let digit = |digit: u8| char::from(digit).to_digit(16);
     let byte = |[high, low]: &[u8; 2]| u8::try_from(digit(*high)? * 16 + digit(*low)?).ok();
     rest.is_empty().then(|| pairs.iter().map(byte).collect())?
 }
 
-/// The answer to a request that changes something, with a token for reading.
-pub(super) fn read_only() -> Response {
-    let text =
-        "this token is for reading only; `hq dashboard --web` prints a link that may change things";
-    let body = json!({"error": text, "kind": "read-only"});
+/// The answer to a request that takes more than its token may do.
+pub(super) fn forbidden(role: Role) -> Response {
+    let (kind, text) = match role {
+        Role::Read => (
+            "read-only",
+            "this token is for reading only; `hq dashboard --web` prints a link that may change things, \
+             `hq token create` makes tokens for programs",
+        ),
+        Role::Submit | Role::Full => (
+            "forbidden",
+            "this token may look and change jobs, nothing else; `hq token create --role full` makes one that may",
+        ),
+    };
+    let body = json!({"error": text, "kind": kind});
     (StatusCode::FORBIDDEN, axum::Json(body)).into_response()
 }
 
-/// The answer to a request without the token.
+/// The answer to a request without a token.
 pub(super) fn refusal() -> Response {
     let how = [(header::WWW_AUTHENTICATE, "Bearer realm=\"hq\"")];
-    let text = "the token is missing or wrong; send `Authorization: Bearer TOKEN` with the content of \
-                the file http-token of the running server's directory\n";
+    let text = "the token is missing, wrong or revoked; send `Authorization: Bearer TOKEN` with one that \
+                `hq token create` has printed, or with the content of the file http-token of the running server's directory\n";
     (StatusCode::UNAUTHORIZED, how, text).into_response()
 }
 
@@ -216,10 +245,17 @@ mod tests {
     use axum::http::HeaderValue;
 
     use super::*;
+    use crate::core_handle::CoreHandle;
 
     fn entrance() -> Entrance {
+        with_token("a")
+    }
+
+    fn with_token(letter: &str) -> Entrance {
         let read_token = Token("r".repeat(64).into());
-        Entrance::new(Token("a".repeat(64).into()), read_token)
+        let (core, _) = CoreHandle::new();
+        let tokens = Arc::new(Tokens::new(core, Vec::new()));
+        Entrance::new(Token(letter.repeat(64).into()), read_token, tokens)
     }
 
     fn with(value: &str) -> HeaderMap {
@@ -270,7 +306,7 @@ mod tests {
             target: "/",
             headers: &HeaderMap::new(),
         };
-        assert_eq!(entrance.admits(nothing, 0), None);
+        assert!(entrance.admits(nothing, 0).is_none());
     }
 
     #[test]
@@ -289,8 +325,7 @@ mod tests {
             now + 60_001
         ));
         assert!(!check(&Method::GET, "/api/v1/jobs?limit=2", &get, 900_000));
-        let none = Token("c".repeat(64).into());
-        let other = Entrance::new(Token("b".repeat(64).into()), none);
+        let other = with_token("b");
         assert!(!admits(
             &other,
             &Method::GET,
@@ -338,20 +373,41 @@ mod tests {
                 target: "/api/v1/jobs/3/cancel",
                 headers: &with(&value),
             };
-            entrance.admits(asked, 0)
+            let admission = entrance.admits(asked, 0);
+            admission.map(|admission| admission.role)
         };
-        assert_eq!(access("a"), Some(Access::Full));
-        assert_eq!(access("r"), Some(Access::Read));
+        assert_eq!(access("a"), Some(Role::Full));
+        assert_eq!(access("r"), Some(Role::Read));
         assert_eq!(access("x"), None);
-        for method in [Method::POST, Method::PUT, Method::PATCH, Method::DELETE] {
-            assert!(Access::Full.allows(&method));
-            assert!(!Access::Read.allows(&method), "{method}");
-        }
-        assert!(Access::Read.allows(&Method::GET) && Access::Read.allows(&Method::HEAD));
         let [_, proof] = entrance.prove("00ff", 5);
         let key = hmac::Key::new(hmac::HMAC_SHA256, "r".repeat(64).as_bytes());
         let bytes = from_hex(&proof).expect("hexadecimal digits");
         hmac::verify(&key, b"hq-server\n00ff\n5", &bytes).expect("the proof of this token");
+    }
+
+    #[test]
+    fn a_route_that_nobody_thought_of_takes_all_rights() {
+        let jobs = ["/api/v1/jobs", "/api/v1/jobs/3/cancel"];
+        let others = [
+            "/api/v1/jobsters",
+            "/api/v1/workers/1/stop",
+            "/api/v1/%6aobs",
+            "/metrics",
+            "",
+        ];
+        for method in [Method::POST, Method::PUT, Method::PATCH, Method::DELETE] {
+            for route in jobs {
+                assert_eq!(needed(&method, route), Role::Submit, "{method} {route}");
+            }
+            for route in others {
+                assert_eq!(needed(&method, route), Role::Full, "{method} {route}");
+            }
+        }
+        for method in [Method::GET, Method::HEAD] {
+            assert_eq!(needed(&method, ""), Role::Read);
+        }
+        assert_eq!(needed(&Method::OPTIONS, ""), Role::Full);
+        assert!(Role::Read < Role::Submit && Role::Submit < Role::Full);
     }
 
     #[test]

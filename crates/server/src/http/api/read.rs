@@ -10,7 +10,9 @@ use hq_core::id::{JobId, QueueId, TaskId, TaskKey, WorkerId};
 use hq_core::selector::Selector;
 use hq_core::task::TaskState;
 use hq_protocol::client::{self, TaskInfo, TaskPageReply, alloc_reply, reply::Reply};
-use hq_protocol::convert::{AllocRequest, JobRef, OutputQuery, Query, ReadFrom, TaskPageQuery};
+use hq_protocol::convert::{
+    AllocRequest, JobRef, OutputQuery, Query, ReadFrom, Role, TaskPageQuery,
+};
 use hq_store::reader::{self, run, timeline};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -18,7 +20,6 @@ use serde_json::{Value, json};
 use super::past::rows;
 use super::{Answer, ApiError, Parameters, bounded, id, json as shape, parameters};
 use crate::http::App;
-use crate::http::auth::Access;
 use crate::query::listed;
 use crate::{metrics, output_link, query};
 
@@ -36,11 +37,12 @@ const POSITION_MAX: u64 = i64::MAX.unsigned_abs();
 
 pub(in crate::http) async fn server(
     State(app): State<Arc<App>>,
-    Extension(access): Extension<Access>,
+    Extension(role): Extension<Role>,
 ) -> Json<Value> {
     let info = &app.parts.info;
     Json(json!({
-        "is_read_only": access == Access::Read,
+        "is_read_only": role == Role::Read,
+        "role": role.name(),
         "server_uid": info.server_uid,
         "version": info.version,
         "host": info.client_host,

@@ -1,0 +1,117 @@
+//! Tokens for the HTTP interface.
+
+use super::{ConvertError, Within, known};
+use crate::client::{self, TokenRole};
+
+/// Longest name of a token, in bytes.
+const NAME_LEN_MAX: usize = 64;
+
+/// What somebody who shows a token may do. Each role may do what those before it may.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Role {
+    /// Look at everything.
+    Read,
+    /// Submit jobs, and cancel, close and submit again any.
+    Submit,
+    /// Everything.
+    Full,
+}
+
+impl Role {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Read, Self::Submit, Self::Full];
+
+    /// `read`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Submit => "submit",
+            Self::Full => "full",
+        }
+    }
+
+    /// From its name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|role| role.name() == name)
+    }
+}
+
+impl From<Role> for TokenRole {
+    fn from(role: Role) -> Self {
+        match role {
+            Role::Read => Self::Read,
+            Role::Submit => Self::Submit,
+            Role::Full => Self::Full,
+        }
+    }
+}
+
+impl TokenRole {
+    /// `read`; `unknown` for one of a later release.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Unspecified => "unknown",
+            Self::Read => Role::Read.name(),
+            Self::Submit => Role::Submit.name(),
+            Self::Full => Role::Full.name(),
+        }
+    }
+}
+
+/// A change of the tokens.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum TokenChange {
+    /// A new one is wanted.
+    Create {
+        /// Its name: letters, digits, `.`, `_` and `-`, at most 64.
+        name: Box<str>,
+        /// What it opens.
+        role: Role,
+    },
+    /// The one with this name is to open nothing any more.
+    Revoke(Box<str>),
+}
+
+pub(super) fn change(asked: client::AskTokens) -> Result<Option<TokenChange>, ConvertError> {
+    use client::ask_tokens::Change;
+    match asked.change {
+        None => Ok(None),
+        Some(Change::Revoke(name)) => Ok(Some(TokenChange::Revoke(named(name).within("revoke")?))),
+        Some(Change::Create(client::NewToken { name, role })) => {
+            let role = match known("role", role)? {
+                TokenRole::Unspecified => {
+                    return Err(ConvertError::invalid("role", "a known role", "none"));
+                }
+                TokenRole::Read => Role::Read,
+                TokenRole::Submit => Role::Submit,
+                TokenRole::Full => Role::Full,
+            };
+            let name = named(name).within("create")?;
+            Ok(Some(TokenChange::Create { name, role }))
+        }
+    }
+}
+
+fn named(name: String) -> Result<Box<str>, ConvertError> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    if name.is_empty() || name.len() > NAME_LEN_MAX || !name.chars().all(is_plain) {
+        let expected = "1 to 64 letters, digits, `.`, `_` or `-`";
+        return Err(ConvertError::invalid("name", expected, name));
+    }
+    Ok(name.into())
+}
+
+pub(super) fn ask(change: Option<&TokenChange>) -> client::AskTokens {
+    use client::ask_tokens::Change;
+    let change = change.map(|change| match change {
+        TokenChange::Create { name, role } => Change::Create(client::NewToken {
+            name: name.to_string(),
+            role: TokenRole::from(*role).into(),
+        }),
+        TokenChange::Revoke(name) => Change::Revoke(name.to_string()),
+    });
+    client::AskTokens { change }
+}

@@ -1,0 +1,61 @@
+//! Answers that end when the token of their request is revoked, however long they would take.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use axum::body::{Body, Bytes};
+use axum::extract::Request;
+use axum::middleware::Next;
+use axum::response::Response;
+use hyper::body::{Frame, SizeHint};
+
+use super::auth;
+use super::tokens::Issued;
+
+/// Answers a request with this token.
+pub(super) async fn run(request: Request, next: Next, issued: &Issued) -> Response {
+    // What changes something was begun while the token was good, and whoever began it should hear what became of it.
+    let is_action = !request.method().is_safe();
+    let answer = next.run(request);
+    if is_action {
+        return answer.await;
+    }
+    tokio::select! {
+        response = answer => {
+            let revoked = Box::pin(issued.revoked());
+            response.map(|body| Body::new(Revocable { body, revoked }))
+        }
+        () = issued.revoked() => auth::refusal(),
+    }
+}
+
+/// A body that ends in the middle when the token is revoked.
+struct Revocable {
+    body: Body,
+    revoked: Pin<Box<dyn Future<Output = ()> + Send>>,
+}
+
+impl hyper::body::Body for Revocable {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        if self.revoked.as_mut().poll(context).is_ready() {
+            let why = axum::Error::new("the token of this request was revoked");
+            return Poll::Ready(Some(Err(why)));
+        }
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

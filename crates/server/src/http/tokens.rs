@@ -1,0 +1,304 @@
+//! Tokens that people make for programs (`hq token`). Each has a name and a role, is kept with the state of the server,
+//! and opens nothing any more the moment it is revoked.
+//!
+//! Only a hash is kept: who reads the journal, or a copy of it, cannot show the token. It has 256 random bits, so a plain
+//! hash is enough, and a comparison of hashes tells nothing that helps to guess one.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::future::Future;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use hq_core::refusal::Refusal;
+use hq_core::server_state::ChangeKind;
+use hq_protocol::client;
+use hq_protocol::convert::{Role, TokenChange};
+use ring::digest;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use super::auth::{Token, from_hex, hex};
+use crate::clock::Clock;
+use crate::core_handle::CoreHandle;
+
+/// Tokens at once. Each request that shows one is compared with all.
+const TOKENS_MAX: usize = 256;
+
+/// Begin of each token: people and scanners of repositories see what it is.
+const PREFIX: &str = "hq_";
+
+/// A token that can be revoked.
+pub(crate) struct Issued {
+    role: Role,
+    created_unix_ns: i64,
+    /// When it was shown last, since the server started; 0 = not yet.
+    used_unix_ns: AtomicI64,
+    hash: [u8; digest::SHA256_OUTPUT_LEN],
+    revoked: watch::Sender<bool>,
+}
+
+impl fmt::Debug for Issued {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Issued")
+            .field("role", &self.role)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Issued {
+    fn new(role: Role, created_unix_ns: i64, hash: [u8; digest::SHA256_OUTPUT_LEN]) -> Arc<Self> {
+        Arc::new(Self {
+            role,
+            created_unix_ns,
+            used_unix_ns: AtomicI64::new(0),
+            hash,
+            revoked: watch::Sender::new(false),
+        })
+    }
+
+    pub(super) const fn role(&self) -> Role {
+        self.role
+    }
+
+    /// Completes when it is revoked.
+    pub(super) fn revoked(&self) -> impl Future<Output = ()> + Send + use<> {
+        let mut revoked = self.revoked.subscribe();
+        async move {
+            // An error is the end of the token itself.
+            let _ = revoked.wait_for(|is_revoked| *is_revoked).await;
+        }
+    }
+
+    /// What is kept of it.
+    fn record(&self) -> String {
+        let hash = hex(&self.hash);
+        json!({"role": self.role.name(), "created_unix_ns": self.created_unix_ns, "sha256": hash})
+            .to_string()
+    }
+
+    fn from_record(text: &str) -> Option<Arc<Self>> {
+        let value: Value = serde_json::from_str(text).ok()?;
+        let role = Role::from_name(value["role"].as_str()?)?;
+        let hash = from_hex(value["sha256"].as_str()?)?;
+        let created = value["created_unix_ns"].as_i64()?;
+        Some(Self::new(role, created, hash.try_into().ok()?))
+    }
+
+    fn told(&self, name: &str) -> client::Token {
+        let used = self.used_unix_ns.load(Ordering::Relaxed);
+        client::Token {
+            name: name.to_owned(),
+            role: client::TokenRole::from(self.role).into(),
+            created_unix_ns: self.created_unix_ns,
+            used_unix_ns: (used != 0).then_some(used),
+        }
+    }
+}
+
+/// All tokens that people have made and not revoked.
+pub(crate) struct Tokens {
+    core: CoreHandle,
+    known: RwLock<BTreeMap<Box<str>, Arc<Issued>>>,
+    /// Held while a change is handed to the store: it comes there in the same order.
+    changing: tokio::sync::Mutex<()>,
+}
+
+impl Tokens {
+    /// With those that were kept.
+    pub(crate) fn new(core: CoreHandle, kept: Vec<(String, String)>) -> Self {
+        let restored = kept.into_iter().filter_map(|(name, record)| {
+            let issued = Issued::from_record(&record);
+            if issued.is_none() {
+                tracing::warn!(
+                    "the token '{name}' is damaged in the journal and opens nothing; make it again"
+                );
+            }
+            Some((name.into_boxed_str(), issued?))
+        });
+        Self {
+            core,
+            known: RwLock::new(restored.collect()),
+            changing: tokio::sync::Mutex::default(),
+        }
+    }
+
+    /// The token whose text somebody shows.
+    pub(super) fn find(&self, shown: &str) -> Option<Arc<Issued>> {
+        let hash = sha256(shown);
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        let found = known.values().find(|issued| issued.hash == hash)?;
+        found
+            .used_unix_ns
+            .store(Clock::new().now().wall.0, Ordering::Relaxed);
+        Some(Arc::clone(found))
+    }
+
+    /// Makes or revokes one, if that is wanted, and tells which there are. Returns when it is on disk; what is revoked opens
+    /// nothing from the beginning on.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such token, or it is there already, or there are too many, or the server ends.
+    pub(crate) async fn ask(&self, change: Option<TokenChange>) -> Result<client::Tokens, Refusal> {
+        let secret = match change {
+            None => String::new(),
+            Some(TokenChange::Create { name, role }) => self.create(name, role).await?,
+            Some(TokenChange::Revoke(name)) => {
+                self.revoke(name).await?;
+                String::new()
+            }
+        };
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        let tokens = known.iter().map(|(name, issued)| issued.told(name));
+        Ok(client::Tokens {
+            tokens: tokens.collect(),
+            secret,
+        })
+    }
+
+    async fn create(&self, name: Box<str>, role: Role) -> Result<String, Refusal> {
+        let random = Token::random().map_err(|error| Refusal::failed(error.to_string()))?;
+        let secret = format!("{PREFIX}{}", random.as_str());
+        let issued = Issued::new(role, Clock::new().now().wall.0, sha256(&secret));
+        let turn = self.changing.lock().await;
+        {
+            let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+            if known.contains_key(&name) {
+                return Err(Refusal::conflict(format!(
+                    "there is a token `{name}` already; choose another name, or revoke it first"
+                )));
+            }
+            if known.len() >= TOKENS_MAX {
+                return Err(Refusal::too_large(format!(
+                    "there are {TOKENS_MAX} tokens, which is all that is possible; revoke some"
+                )));
+            }
+            // Nobody knows it until it is on disk.
+            known.insert(name.clone(), Arc::clone(&issued));
+        }
+        let record = Some(issued.record().into());
+        self.persist(ChangeKind::TokenChanged { name, record }, turn)
+            .await?;
+        Ok(secret)
+    }
+
+    async fn revoke(&self, name: Box<str>) -> Result<(), Refusal> {
+        let turn = self.changing.lock().await;
+        let gone = {
+            let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+            known.remove(&name)
+        };
+        let Some(gone) = gone else {
+            return Err(Refusal::not_found(format!("there is no token `{name}`")));
+        };
+        gone.revoked.send_replace(true);
+        let record = None;
+        self.persist(ChangeKind::TokenChanged { name, record }, turn)
+            .await
+    }
+
+    async fn persist(
+        &self,
+        change: ChangeKind,
+        turn: tokio::sync::MutexGuard<'_, ()>,
+    ) -> Result<(), Refusal> {
+        let stored = self.core.persist(vec![change]).await;
+        let stored = stored.map_err(|_| Refusal::shutting_down())?;
+        // While the disk is full this takes long, and others can be revoked meanwhile.
+        drop(turn);
+        // Without a word the server has ended before it could store it.
+        let ended = || Refusal::unavailable("the server ended before this was stored; do it again");
+        stored.await.map_err(|_| ended())
+    }
+}
+
+fn sha256(text: &str) -> [u8; digest::SHA256_OUTPUT_LEN] {
+    let mut hash = [0; digest::SHA256_OUTPUT_LEN];
+    hash.copy_from_slice(digest::digest(&digest::SHA256, text.as_bytes()).as_ref());
+    hash
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core_handle::{Event, Events};
+
+    /// Asks for a change, has it stored, and gives what came to the store.
+    async fn change(
+        tokens: &Arc<Tokens>,
+        events: &mut Events,
+        change: TokenChange,
+    ) -> (client::Tokens, Option<(String, String)>) {
+        let asked = Arc::clone(tokens);
+        let asking = tokio::spawn(async move { asked.ask(Some(change)).await });
+        assert!(events.take().await, "the handle is there");
+        let Some(Event::Persist(changes, stored)) = events.next_request() else {
+            panic!("it is stored");
+        };
+        assert!(!asking.is_finished(), "nobody hears of it before");
+        stored.send(()).expect("it is awaited");
+        let told = asking.await.expect("no panic").expect("it is done");
+        let Some(ChangeKind::TokenChanged { name, record }) = changes.into_iter().next() else {
+            panic!("a token");
+        };
+        (told, record.map(|record| (name.into(), record.into())))
+    }
+
+    fn create(role: Role) -> TokenChange {
+        let name = "ci".into();
+        TokenChange::Create { name, role }
+    }
+
+    #[tokio::test]
+    async fn a_token_opens_until_it_is_revoked_also_in_the_next_run() {
+        let (core, mut events) = CoreHandle::new();
+        let tokens = Arc::new(Tokens::new(core.clone(), Vec::new()));
+        let (told, record) = change(&tokens, &mut events, create(Role::Submit)).await;
+        let secret = told.secret;
+        let record = record.expect("a record");
+        assert!(!record.1.contains(&secret[PREFIX.len()..]), "{}", record.1);
+        let found = tokens.find(&secret).expect("it opens");
+        assert_eq!(found.role(), Role::Submit);
+        assert!(tokens.find(&secret[..secret.len() - 1]).is_none());
+        assert!(tokens.find("").is_none());
+        let damaged = ("other".to_owned(), "{}".to_owned());
+        let next = Arc::new(Tokens::new(core, vec![record, damaged]));
+        assert_eq!(
+            next.find(&secret).map(|found| found.role()),
+            Some(Role::Submit)
+        );
+        let revoke = TokenChange::Revoke("ci".into());
+        let (told, record) = change(&tokens, &mut events, revoke).await;
+        assert!(told.tokens.is_empty() && record.is_none());
+        assert!(tokens.find(&secret).is_none());
+        // What it began ends.
+        found.revoked().await;
+    }
+
+    #[tokio::test]
+    async fn a_token_that_is_revoked_opens_nothing_while_the_disk_is_full() {
+        let (core, mut events) = CoreHandle::new();
+        let tokens = Arc::new(Tokens::new(core, Vec::new()));
+        let (told, _) = change(&tokens, &mut events, create(Role::Full)).await;
+        let found = tokens.find(&told.secret).expect("it opens");
+        let asked = Arc::clone(&tokens);
+        let revoking =
+            tokio::spawn(async move { asked.ask(Some(TokenChange::Revoke("ci".into()))).await });
+        found.revoked().await;
+        assert!(tokens.find(&told.secret).is_none() && !revoking.is_finished());
+    }
+
+    #[tokio::test]
+    async fn names_are_taken_once() {
+        let (core, mut events) = CoreHandle::new();
+        let tokens = Arc::new(Tokens::new(core, Vec::new()));
+        change(&tokens, &mut events, create(Role::Read)).await;
+        let refused = tokens.ask(Some(create(Role::Full))).await;
+        let text = refused.expect_err("it is there").text;
+        assert!(text.contains("there is a token `ci` already"), "{text}");
+        let refused = tokens.ask(Some(TokenChange::Revoke("x".into()))).await;
+        let text = refused.expect_err("it is not there").text;
+        assert!(text.contains("there is no token `x`"), "{text}");
+    }
+}
