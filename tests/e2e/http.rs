@@ -64,7 +64,7 @@ impl Site {
     }
 
     /// Reads a stream until a line contains `last`.
-    fn lines(&self, path: &str, last: &str) -> Vec<String> {
+    pub(crate) fn lines(&self, path: &str, last: &str) -> Vec<String> {
         let mut stream = TcpStream::connect(&self.address).expect("the listener answers");
         let timeout = std::time::Duration::from_secs(60);
         stream.set_read_timeout(Some(timeout)).expect("a limit");
@@ -121,6 +121,24 @@ impl Site {
         let value = line.and_then(|value| value.parse().ok());
         value.unwrap_or_else(|| panic!("no {name} in:\n{}", answer.body))
     }
+}
+
+/// Resources of the interface that have a method, about job, task, worker and queue 1.
+pub(crate) fn resources(method: &str) -> Vec<String> {
+    let description = include_str!("../../docs/openapi.yaml");
+    let (mut path, mut found) = ("", Vec::new());
+    for line in description.lines() {
+        if let Some(named) = line.strip_prefix("  /") {
+            path = named.trim_end_matches(':');
+        } else if line == format!("    {method}:") {
+            let parts = path.split('/');
+            let parts = parts.map(|part| if part.starts_with('{') { "1" } else { part });
+            let path = parts.collect::<Vec<_>>().join("/");
+            found.push(format!("/api/v1/{path}"));
+        }
+    }
+    assert!(found.len() >= 8, "{method}: {found:?}");
+    found
 }
 
 fn token_path(env: &Env) -> PathBuf {

@@ -47,4 +47,5 @@ mod shapes;
 mod stopping;
 mod streaming;
 mod tail;
+mod tokens;
 mod web;

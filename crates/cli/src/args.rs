@@ -22,6 +22,7 @@ pub(crate) mod run;
 pub(crate) mod server;
 pub(crate) mod submit;
 pub(crate) mod task;
+pub(crate) mod token;
 pub(crate) mod worker;
 
 use deferred::Deferred;
@@ -109,6 +110,12 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: Option<Deferred<alloc::AllocCommand>>,
     },
+    /// Make, list and revoke tokens for programs that use the HTTP interface
+    #[command(disable_help_subcommand = true)]
+    Token {
+        #[command(subcommand)]
+        command: Option<Deferred<token::TokenCommand>>,
+    },
     /// Watch jobs, workers and allocations on a full screen
     #[command(disable_help_subcommand = true)]
     Dashboard(Deferred<dashboard::DashboardArgs>),
@@ -148,6 +155,7 @@ impl Command {
             Self::Task { command: None } => Some("task"),
             Self::Journal { command: None } => Some("journal"),
             Self::Alloc { command: None } => Some("alloc"),
+            Self::Token { command: None } => Some("token"),
             Self::Server { .. }
             | Self::Worker { .. }
             | Self::Job { .. }
@@ -157,6 +165,7 @@ impl Command {
             | Self::Status
             | Self::Problems(_)
             | Self::Alloc { .. }
+            | Self::Token { .. }
             | Self::Doctor { .. }
             | Self::Dashboard(_)
             | Self::Run(_)

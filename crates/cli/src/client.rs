@@ -259,6 +259,18 @@ impl Client {
         Ok(problems)
     }
 
+    /// Asks for the tokens of the HTTP interface; before that, makes or revokes one.
+    pub(crate) async fn tokens(
+        &mut self,
+        change: Option<client::ask_tokens::Change>,
+    ) -> CliResult<client::Tokens> {
+        let request = Request::Tokens(client::AskTokens { change });
+        let Reply::Tokens(tokens) = self.ask(request).await? else {
+            return Err(unexpected_reply());
+        };
+        Ok(tokens)
+    }
+
     /// Asks the server to write its state into a file; returns where that is.
     pub(crate) async fn debug_dump(&mut self, path: Vec<u8>) -> CliResult<Vec<u8>> {
         let dump = client::DebugDump { path: path.into() };

@@ -44,6 +44,7 @@ mod situation;
 mod status;
 mod submit;
 mod task;
+mod token;
 mod worker;
 
 /// Name of the server directory inside the home directory.
@@ -132,6 +133,7 @@ const fn role(command: &Command) -> Role {
         | Command::Problems(_)
         | Command::OutputLog(_)
         | Command::Alloc { .. }
+        | Command::Token { .. }
         | Command::Dashboard(_)
         | Command::Doctor { .. }
         | Command::Doc(_)
@@ -174,6 +176,9 @@ pub(crate) fn run(command: Command, context: &mut Context) -> CliResult<()> {
         Command::Alloc {
             command: Some(Deferred(command)),
         } => as_client(alloc::run(command, context)),
+        Command::Token {
+            command: Some(Deferred(command)),
+        } => as_client(token::run(command, context)),
         Command::Submit(Deferred(args)) => as_client(submit::submit(*args, context)),
         Command::Import(Deferred(args)) => import::run(&args, context),
         Command::OutputLog(Deferred(args)) => output_log::run(&args, context),
@@ -193,7 +198,8 @@ pub(crate) fn run(command: Command, context: &mut Context) -> CliResult<()> {
         | Command::Job { command: None }
         | Command::Task { command: None }
         | Command::Journal { command: None }
-        | Command::Alloc { command: None } => Err(CliError::Told(crate::error::exit::USAGE)),
+        | Command::Alloc { command: None }
+        | Command::Token { command: None } => Err(CliError::Told(crate::error::exit::USAGE)),
     }
 }
 

@@ -152,6 +152,9 @@ pub(crate) trait Output {
     /// `alloc info`.
     fn alloc_info(&self, out: Out<'_>, allocations: &[client::AllocAllocation]) -> io::Result<()>;
 
+    /// `token list`.
+    fn token_list(&self, out: Out<'_>, tokens: &[client::Token]) -> io::Result<()>;
+
     /// End of a command that prints nothing else, or only raw text.
     fn done(&self, out: Out<'_>) -> io::Result<()>;
 }

@@ -34,6 +34,15 @@ EXAMPLES:
   hq server start --http=8080                          with dashboard and metrics
   hq doc durability                                    what survives the end of a server";
 
+/// Of `hq token create`.
+pub(crate) const TOKEN_CREATE: &str = "\
+EXAMPLES:
+  hq token create grafana                              looks at everything, changes nothing
+  hq token create ci --role submit > ci-token          submits jobs, and cancels them
+  hq token list
+  hq token revoke ci                                   is dead at once
+  hq doc api                                           what programs can ask";
+
 /// Of `hq worker start`.
 pub(crate) const WORKER_START: &str = "\
 EXAMPLES:

@@ -200,6 +200,18 @@ impl Output for JsonOutput {
         write_value(out, &allocations.iter().map(alloc::allocation).collect())
     }
 
+    fn token_list(&self, out: Out<'_>, tokens: &[client::Token]) -> io::Result<()> {
+        let rows = tokens.iter().map(|token| {
+            json!({
+                "name": token.name,
+                "role": token.role().name(),
+                "created_at": rfc3339(token.created_unix_ns),
+                "used_at": token.used_unix_ns.map(rfc3339),
+            })
+        });
+        write_value(out, &rows.collect())
+    }
+
     fn done(&self, out: Out<'_>) -> io::Result<()> {
         writeln!(out, "{{}}")
     }

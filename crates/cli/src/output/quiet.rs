@@ -150,6 +150,13 @@ impl Output for QuietOutput {
         Ok(())
     }
 
+    fn token_list(&self, out: Out<'_>, tokens: &[client::Token]) -> io::Result<()> {
+        for token in tokens {
+            writeln!(out, "{} {}", token.name, token.role().name())?;
+        }
+        Ok(())
+    }
+
     fn done(&self, _out: Out<'_>) -> io::Result<()> {
         Ok(())
     }

@@ -194,6 +194,10 @@ impl Output for TableOutput {
         alloc::write_info(out, self.look, allocations)
     }
 
+    fn token_list(&self, out: Out<'_>, tokens: &[client::Token]) -> io::Result<()> {
+        server::write_tokens(out, self.look, tokens)
+    }
+
     fn done(&self, _out: Out<'_>) -> io::Result<()> {
         Ok(())
     }
