@@ -37,6 +37,7 @@ mod retract;
 mod schedule;
 mod submission;
 mod submit;
+mod submit_key;
 mod sweep;
 mod triggers;
 mod worker_events;
@@ -63,6 +64,7 @@ pub use input::{
 pub use quarantine::QUARANTINE;
 pub use refusal::SubmitRefusal;
 pub use restore::{JobRecord, RestoreError, StoredWorker};
+pub use submit_key::SubmitKey;
 pub use triggers::RoundSize;
 
 use crate::bug;
@@ -82,6 +84,7 @@ use grow::Offers;
 use quarantine::Suspicions;
 use resubmit::Resubmission;
 use submission::UnderWays;
+use submit_key::SubmitKeys;
 use sweep::{Deed, Sweep};
 
 /// Inputs that made no sense and were ignored.
@@ -118,6 +121,8 @@ pub struct ServerState {
     sweeps: VecDeque<Sweep>,
     /// Requests to submit jobs again that are not answered yet.
     resubmissions: VecDeque<Resubmission>,
+    /// What clients call their submits, to submit them again if they got no answer.
+    submit_keys: SubmitKeys,
     /// What restoring led to and nobody could be given yet.
     owed: Vec<Effect>,
     /// Uid of the server, which paths can name.

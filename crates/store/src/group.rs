@@ -162,6 +162,7 @@ impl<'a> Group<'a> {
             | ChangeKind::WorkerSuspected { .. } => self.apply_set_aside(change),
             ChangeKind::Allocation(change) => self.apply_allocation(at, change),
             ChangeKind::ProblemAcknowledged { problem, part } => self.acknowledge(problem, *part),
+            ChangeKind::SubmitKeyed { job, key } => meta::note_key(self.connection, *job, key),
             ChangeKind::TokenChanged { name, record } => {
                 meta::note_token(self.connection, name, record.as_deref())
             }
@@ -338,6 +339,7 @@ impl<'a> Group<'a> {
             ChangeKind::TaskStarted { .. }
             | ChangeKind::ProblemAcknowledged { .. }
             | ChangeKind::TokenChanged { .. }
+            | ChangeKind::SubmitKeyed { .. }
             | ChangeKind::NodesAssigned { .. }
             | ChangeKind::TaskEnded { .. }
             | ChangeKind::TaskRequeued { .. }

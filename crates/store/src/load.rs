@@ -10,6 +10,7 @@ use hq_core::outcome::{Outcome, Usage};
 use hq_core::range::{IdArray, IdRange};
 use hq_core::server_state::{
     JobRecord, NoticeKey, NoticeOutcome, ServerState, StoredNodes, StoredTask, StoredWorker,
+    SubmitKey,
 };
 use hq_core::task::{Attempt, TaskEnd, TaskState};
 use hq_core::template::{ArrayIds, SubmitBody, SubmitSpec};
@@ -66,6 +67,7 @@ pub(crate) fn load(connection: &Connection, uid: &str, now: Now) -> rusqlite::Re
     let last_job = JobId(last_job);
     loaded.state.restore_counters(last_job, last_worker);
     load_jobs(connection, &mut loaded)?;
+    load_submit_keys(connection, &mut loaded)?;
     // In this order, which the state asks for: repeats belong to submits, tasks belong to submits and may go on on workers.
     load_submits(connection, &mut loaded)?;
     load_repeated(connection, &mut loaded)?;
@@ -161,6 +163,21 @@ fn load_jobs(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Result<(
     for (job, new) in meta::numbers(connection, meta::RESUBMITTED)? {
         if let (Ok(job), Ok(new)) = (job.parse(), u32::try_from(new)) {
             loaded.state.restore_resubmitted(JobId(job), JobId(new));
+        }
+    }
+    Ok(())
+}
+
+/// Keys of submits. Those of jobs that were dropped from the file are of no use any more.
+fn load_submit_keys(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Result<()> {
+    for (place, digest) in meta::texts(connection, meta::SUBMIT_KEY)? {
+        let found = place.split_once('_');
+        if let Some((Ok(job), name)) = found.map(|(job, name)| (job.parse(), name)) {
+            let key = SubmitKey {
+                name: name.into(),
+                digest: digest.into(),
+            };
+            loaded.state.restore_submit_key(JobId(job), key);
         }
     }
     Ok(())

@@ -1,7 +1,8 @@
 //! The table `meta`: one value for each key.
 
-use hq_core::id::WorkerId;
+use hq_core::id::{JobId, WorkerId};
 use hq_core::quarantine::Quarantine;
+use hq_core::server_state::SubmitKey;
 use hq_core::time::Timestamp;
 use rusqlite::types::FromSql;
 use rusqlite::{Connection, OptionalExtension as _, params};
@@ -102,6 +103,16 @@ pub(crate) fn note_token(
     }
 }
 
+/// Keeps the key of a submit.
+pub(crate) fn note_key(
+    connection: &Connection,
+    job: JobId,
+    key: &SubmitKey,
+) -> rusqlite::Result<()> {
+    let name = format!("{SUBMIT_KEY}{job}_{}", key.name);
+    set_text(connection, &name, &key.digest)
+}
+
 /// Begin of the keys of problems that are acknowledged: how much of each there was.
 pub(crate) const ACKNOWLEDGED: &str = "acknowledged_";
 /// Begin of the keys of tokens for programs: what is kept of each.
@@ -111,6 +122,8 @@ pub(crate) const RESUBMITTED: &str = "resubmitted_";
 
 /// Begin of the keys of submits that a later attempt of their task made once more, `<job>_<number>`: which attempt.
 pub(crate) const REPEATED: &str = "repeated_";
+/// Begin of the keys of submits that have one: then job, `_` and the key; how to recognise the submit.
+pub(crate) const SUBMIT_KEY: &str = "submit_key_";
 
 /// Begin of the keys of workers that are set aside: how, as JSON.
 pub(crate) const QUARANTINE: &str = "quarantine_";

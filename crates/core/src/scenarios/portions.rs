@@ -8,8 +8,8 @@ use crate::job::JobState;
 use crate::range::IdArray;
 use crate::selector::Selector;
 use crate::server_state::{
-    ChangeKind, Command, Effect, Input, LinkId, Reply, RequestId, Resubmitted, SubmitRefusal,
-    WorkerCommand,
+    ChangeKind, Command, Effect, Input, LinkId, Reply, RequestId, Resubmitted, Submission,
+    SubmitKey, SubmitRefusal, WorkerCommand,
 };
 use crate::task::TaskState;
 use crate::template::{GraphSpec, GraphTask, SubmitBody, SubmitSpec};
@@ -328,4 +328,22 @@ fn a_server_that_ends_answers_who_submits_again() {
     assert_eq!(answered(&effects), [1]);
     let effects = bench.step(resubmit(2, Selector::All));
     assert_eq!(answered(&effects), [2], "later ones at once");
+}
+
+#[test]
+fn of_two_large_submits_with_one_key_the_second_becomes_the_job_of_the_first() {
+    let mut bench = small_steps();
+    for id in [1, 2] {
+        let (name, digest) = ("a".into(), "1".into());
+        let submission = Submission::once(Box::new(various(20)), SubmitKey { name, digest });
+        let input = Input::Submit(RequestId(1_000 + id), Box::new(submission));
+        assert!(answered(&bench.step(input)).is_empty());
+    }
+    assert_eq!(bench.state.submitting(), 2);
+    let effects = bench.apply(Input::Timer);
+    assert_eq!(answered(&effects), [1, 2]);
+    let job = Reply::Submitted(JobId(1));
+    let is_other = |effect: &Effect| matches!(effect, Effect::Reply(_, reply) if *reply != job);
+    assert!(!effects.iter().any(is_other), "{effects:?}");
+    assert_eq!(bench.state.jobs().len(), 1);
 }

@@ -5,8 +5,14 @@ use std::collections::BTreeSet;
 use super::bench::*;
 use crate::id::{JobId, TaskId};
 use crate::job::JobState;
-use crate::server_state::{ChangeKind, Command, Effect, Reply, SubmitRefusal, WorkerCommand};
-use crate::template::{ArrayIds, Entries, NotifyEvent, NotifySpec, NotifyTarget, SubmitBody};
+use crate::server_state::{
+    ChangeKind, Command, Effect, Input, Reply, RequestId, Submission, SubmitKey, SubmitRefusal,
+    WorkerCommand,
+};
+use crate::task::TaskState;
+use crate::template::{
+    ArrayIds, Entries, NotifyEvent, NotifySpec, NotifyTarget, SubmitBody, SubmitSpec,
+};
 
 #[test]
 fn a_submit_is_stored_before_anybody_hears_of_it() {
@@ -230,4 +236,51 @@ fn submits_that_ask_for_the_same_share_a_template() {
     bench.close(job);
     bench.restart();
     assert_eq!(bench.job_state(job), JobState::Finished);
+}
+
+/// Submits with a key.
+fn keyed(bench: &mut Bench, name: &str, digest: &str, spec: SubmitSpec) -> Reply {
+    let (name, digest) = (name.into(), digest.into());
+    let submission = Submission::once(Box::new(spec), SubmitKey { name, digest });
+    let input = Input::Submit(RequestId(u64::MAX), Box::new(submission));
+    reply(&bench.apply(input)).clone()
+}
+
+#[test]
+fn a_submit_that_is_repeated_with_its_key_is_the_job_of_the_first_time() {
+    let mut bench = Bench::new();
+    assert_eq!(
+        keyed(&mut bench, "a", "1", tasks(1)),
+        Reply::Submitted(JobId(1))
+    );
+    assert_eq!(
+        keyed(&mut bench, "a", "1", tasks(1)),
+        Reply::Submitted(JobId(1))
+    );
+    let taken = Reply::Refused(SubmitRefusal::KeyTaken(JobId(1)));
+    assert_eq!(keyed(&mut bench, "a", "2", tasks(2)), taken);
+    assert_eq!(
+        keyed(&mut bench, "b", "1", tasks(1)),
+        Reply::Submitted(JobId(2))
+    );
+    // Also what could not be accepted now: the job was open.
+    let open = bench.open(None);
+    let more = || into(open, tasks(1));
+    assert_eq!(keyed(&mut bench, "c", "3", more()), Reply::Submitted(open));
+    bench.close(open);
+    bench.restart();
+    assert_eq!(keyed(&mut bench, "c", "3", more()), Reply::Submitted(open));
+    assert_eq!(keyed(&mut bench, "a", "2", tasks(2)), taken);
+    assert_eq!(bench.counts(open).total(), 1);
+    assert_eq!(bench.state.last_job(), open);
+    // A key is as old as its job.
+    bench.cancel(JobId(1));
+    bench.request(Command::ForgetJobs {
+        jobs: one(JobId(1)),
+        states: vec![TaskState::Canceled],
+    });
+    assert_eq!(
+        keyed(&mut bench, "a", "2", tasks(2)),
+        Reply::Submitted(JobId(4))
+    );
 }

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use super::SubmitKey;
 use crate::autoalloc::AllocationEvent;
 use crate::growth::Grant;
 use crate::hardware::HardwareUsage;
@@ -102,6 +103,13 @@ pub enum ChangeKind {
         number: u32,
         /// The attempt that made it last.
         instance: InstanceId,
+    },
+    /// The submit before this has a key.
+    SubmitKeyed {
+        /// The job that it made or extended.
+        job: JobId,
+        /// Its key.
+        key: SubmitKey,
     },
     /// An open job was closed.
     JobClosed(JobId),
@@ -263,6 +271,7 @@ impl ChangeKind {
             | Self::JobOpened { .. }
             | Self::Submitted { .. }
             | Self::SubmitRepeated { .. }
+            | Self::SubmitKeyed { .. }
             | Self::JobClosed(_)
             | Self::JobCanceled { .. }
             | Self::JobsForgotten(_)

@@ -211,6 +211,7 @@ impl ServerState {
         if let Some(job) = self.jobs.forget(id) {
             self.dispatcher.discard_job(job);
         }
+        self.submit_keys.forget(id);
         true
     }
 

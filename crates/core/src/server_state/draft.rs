@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::refusal::SubmitRefusal;
+use super::submit_key::SubmitKey;
 use crate::graph::Graph;
 use crate::id::{JobId, TaskId};
 use crate::job::{BuiltGraph, SharedTemplate, TemplateId, build_graph};
@@ -17,6 +18,8 @@ use crate::template::{ByteText, GraphSpec, SubmitBody, SubmitSpec, SubmitTarget}
 pub struct Prepared {
     pub(super) spec: Arc<SubmitSpec>,
     pub(super) graph: Option<PreparedGraph>,
+    /// What the client calls it, if it may submit it again.
+    pub(super) key: Option<SubmitKey>,
 }
 
 /// The tasks of a graph in the order of their ids.
@@ -50,7 +53,8 @@ impl Prepared {
             SubmitBody::Array(_) => None,
             SubmitBody::Graph(graph) => Some(PreparedGraph::new(graph, &spec.target)?),
         };
-        Ok(Self { spec, graph })
+        let key = None;
+        Ok(Self { spec, graph, key })
     }
 
     /// Templates that are built one by one.
@@ -101,6 +105,19 @@ impl Submission {
     pub fn one(spec: Box<SubmitSpec>) -> Self {
         Self {
             submits: VecDeque::from([Prepared::new(spec)]),
+            is_list: false,
+        }
+    }
+
+    /// Prepares one submit that may have been accepted before, with the same key.
+    #[must_use]
+    pub fn once(spec: Box<SubmitSpec>, key: SubmitKey) -> Self {
+        let prepared = Prepared::new(spec).map(|prepared| Prepared {
+            key: Some(key),
+            ..prepared
+        });
+        Self {
+            submits: VecDeque::from([prepared]),
             is_list: false,
         }
     }

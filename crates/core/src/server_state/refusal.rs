@@ -76,6 +76,11 @@ pub enum SubmitRefusal {
     /// Too many notifications.
     #[error("a job can have at most 64 notifications (--notify)")]
     TooManyNotices,
+    /// Another submit had the key.
+    #[error(
+        "the key of this submit was that of another one, which became job {0}; use a new key for each submit"
+    )]
+    KeyTaken(JobId),
     /// Something could not be sent to a worker, or not be started there.
     #[error("{0}")]
     TooLarge(TooLarge),
@@ -105,7 +110,8 @@ impl SubmitRefusal {
             | Self::TaskExists(..)
             | Self::OriginOver(..)
             | Self::OriginDiffers(..)
-            | Self::DependencyNotChosen(..) => RefusalKind::Conflict,
+            | Self::DependencyNotChosen(..)
+            | Self::KeyTaken(_) => RefusalKind::Conflict,
             Self::TaskTwice(_)
             | Self::Cycle(_)
             | Self::DependencyUnknown(..)
@@ -124,9 +130,10 @@ impl SubmitRefusal {
     /// Job and task that it is about; for a submit that is not accepted, the ids that it wanted.
     const fn about(&self) -> (Option<JobId>, Option<TaskId>) {
         match *self {
-            Self::JobNotFound(job) | Self::JobNotOpen(job) | Self::AfterCycle(job) => {
-                (Some(job), None)
-            }
+            Self::JobNotFound(job)
+            | Self::JobNotOpen(job)
+            | Self::AfterCycle(job)
+            | Self::KeyTaken(job) => (Some(job), None),
             Self::TaskExists(task, job)
             | Self::AfterNoTask(task, job)
             | Self::OriginOver(job, task, _)
@@ -165,6 +172,7 @@ impl SubmitRefusal {
             | Self::AfterNoTask(..)
             | Self::TooManyAfter
             | Self::TooManyNotices
+            | Self::KeyTaken(_)
             | Self::TooLarge(_) => false,
         }
     }

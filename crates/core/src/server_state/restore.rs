@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::dispatcher::Dispatcher;
 use super::draft::{Prepared, Target};
-use super::{Ctx, ServerState};
+use super::{Ctx, ServerState, SubmitKey};
 use crate::bug;
 use crate::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
 use crate::job::{Job, TaskSlot};
@@ -101,6 +101,13 @@ impl ServerState {
     pub fn restore_resubmitted(&mut self, id: JobId, new: JobId) {
         if let Some(job) = self.jobs.get_mut(id) {
             job.resubmitted_as = Some(new);
+        }
+    }
+
+    /// Notes the key of a submit; of a job that is not there nothing is noted.
+    pub fn restore_submit_key(&mut self, job: JobId, key: SubmitKey) {
+        if self.jobs.get(job).is_some() {
+            self.submit_keys.note(job, key);
         }
     }
 

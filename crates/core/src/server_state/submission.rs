@@ -158,6 +158,12 @@ impl ServerState {
 
     /// Begins with a submit, unless it is there already.
     fn begin(&mut self, ctx: &mut Ctx<'_>, prepared: Prepared) -> Result<Begun, SubmitRefusal> {
+        // Before anything is checked: what was possible the first time, such as adding to a job that was open, need not be
+        // so now.
+        if let Some(known) = self.find_key(&prepared) {
+            self.dispatcher.discard_refused(prepared);
+            return known.map(Begun::Known);
+        }
         match self.repeat(ctx, &prepared.spec) {
             Ok(None) => self.draft(prepared).map(Begun::Draft),
             Ok(Some(job)) => {

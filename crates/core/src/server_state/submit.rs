@@ -81,6 +81,12 @@ impl ServerState {
                 return known.map(|_| draft.target.job);
             }
         }
+        // One with the same key may have been accepted while the templates of this one were built.
+        if let Some(known) = self.find_key(&draft.prepared) {
+            self.dispatcher.discard_refused(draft.prepared);
+            self.dispatcher.discard(draft.templates);
+            return known;
+        }
         self.note_job(&mut draft);
         draft.rename_some(usize::MAX);
         // Other submits were accepted while the templates of this one were built.
@@ -90,6 +96,7 @@ impl ServerState {
             return Err(refusal);
         }
         let (target, spec) = (draft.target.clone(), Arc::clone(&draft.prepared.spec));
+        let key = draft.prepared.key.clone();
         // Refusals come before anything is stored: a refused submit leaves nothing behind.
         let submit = self.finish(draft, None)?;
         self.check_after(target.job, &submit.after, &submit.ids)?;
@@ -106,7 +113,18 @@ impl ServerState {
             spec,
         };
         ctx.persist(submitted);
+        if let Some(key) = key {
+            let job = target.job;
+            self.submit_keys.note(job, key.clone());
+            // Of the same step, so it is on disk if the submit is.
+            ctx.persist(ChangeKind::SubmitKeyed { job, key });
+        }
         Ok(self.add_submit(ctx, target, submit))
+    }
+
+    /// What became of the same submit before.
+    pub(super) fn find_key(&self, prepared: &Prepared) -> Option<Result<JobId, SubmitRefusal>> {
+        self.submit_keys.find(prepared.key.as_ref()?)
     }
 
     /// A new job gets the next id. Another one may have got that which was the next when the first template was built.
@@ -175,7 +193,7 @@ impl ServerState {
     ) -> Result<Submit, SubmitRefusal> {
         let next_number = TemplateId(draft.next_number());
         let Draft {
-            prepared: Prepared { spec, graph },
+            prepared: Prepared { spec, graph, .. },
             share,
             templates,
             ..

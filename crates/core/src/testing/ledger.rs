@@ -13,7 +13,7 @@ use crate::quarantine::Quarantine;
 use crate::range::IdArray;
 use crate::server_state::{
     Change, ChangeKind, JobRecord, NoticeKey, NoticeOutcome, ServerState, StoredNodes, StoredTask,
-    StoredWorker,
+    StoredWorker, SubmitKey,
 };
 use crate::task::{Attempt, TaskState};
 use crate::template::{SubmitSpec, SubmitTarget};
@@ -29,6 +29,7 @@ struct StoredJob {
     dropped: Vec<(IdArray, TaskState, Timestamp)>,
     notified: Vec<(NoticeKey, NoticeOutcome)>,
     repeated: Vec<(u32, InstanceId)>,
+    keys: Vec<SubmitKey>,
     resubmitted_as: Option<JobId>,
 }
 
@@ -76,6 +77,7 @@ impl Ledger {
             dropped: Vec::new(),
             notified: Vec::new(),
             repeated: Vec::new(),
+            keys: Vec::new(),
             resubmitted_as: None,
         };
         self.jobs.insert(id, job);
@@ -98,6 +100,9 @@ impl Ledger {
                 number,
                 instance,
             } => self.job(*job, |job| job.repeated.push((*number, *instance))),
+            ChangeKind::SubmitKeyed { job, key } => {
+                self.job(*job, |job| job.keys.push(key.clone()));
+            }
             ChangeKind::JobsForgotten(jobs) => self.jobs.retain(|id, _| !jobs.contains(id)),
             ChangeKind::JobClosed(job) => self.job(*job, |job| job.record.is_open = false),
             ChangeKind::JobCompleted(job) => {
@@ -379,6 +384,9 @@ impl Disk for Ledger {
             }
             if let Some(new) = job.resubmitted_as {
                 state.restore_resubmitted(*id, new);
+            }
+            for key in &job.keys {
+                state.restore_submit_key(*id, key.clone());
             }
             for (key, outcome) in &job.notified {
                 state.restore_notified(*key, outcome.clone());

@@ -19,6 +19,7 @@ impl Group<'_> {
             // The row of the job stays until compaction; this note would outlive it.
             meta::remove(self.connection, &format!("{}{job}", meta::RESUBMITTED))?;
             meta::remove_all(self.connection, &format!("{}{job}_", meta::REPEATED))?;
+            meta::remove_all(self.connection, &format!("{}{job}_", meta::SUBMIT_KEY))?;
         }
         Ok(())
     }

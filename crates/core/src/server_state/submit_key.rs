@@ -1,0 +1,50 @@
+//! Keys of submits. A client that has no answer to a submit, because of a time-out or a restart of the server, submits
+//! again with the same key, and gets the job of the first time.
+//!
+//! A key is remembered as long as its job.
+
+use std::collections::BTreeMap;
+
+use super::SubmitRefusal;
+use crate::id::JobId;
+
+/// What a client calls a submit.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SubmitKey {
+    /// Its name; no other submit of the server has it.
+    pub name: Box<str>,
+    /// Of all that it says, so that a key that is used for something else is noticed.
+    pub digest: Box<str>,
+}
+
+/// The keys of all jobs.
+#[derive(Clone, Debug, Default)]
+pub(super) struct SubmitKeys {
+    by_name: BTreeMap<Box<str>, (JobId, Box<str>)>,
+    by_job: BTreeMap<JobId, Vec<Box<str>>>,
+}
+
+impl SubmitKeys {
+    /// What became of the submit with this key; `None` = there was none.
+    pub(super) fn find(&self, key: &SubmitKey) -> Option<Result<JobId, SubmitRefusal>> {
+        let (job, digest) = self.by_name.get(&key.name)?;
+        Some(if *digest == key.digest {
+            Ok(*job)
+        } else {
+            Err(SubmitRefusal::KeyTaken(*job))
+        })
+    }
+
+    /// Notes the key of a submit that was accepted.
+    pub(super) fn note(&mut self, job: JobId, key: SubmitKey) {
+        self.by_job.entry(job).or_default().push(key.name.clone());
+        self.by_name.insert(key.name, (job, key.digest));
+    }
+
+    /// Forgets a job.
+    pub(super) fn forget(&mut self, job: JobId) {
+        for name in self.by_job.remove(&job).unwrap_or_default() {
+            self.by_name.remove(&name);
+        }
+    }
+}
