@@ -118,13 +118,12 @@ pub(crate) fn check_job_file(content: &str) -> CliResult<()> {
         server_uid: None,
         output_dir: None,
     };
-    jobfile::parse(
-        Path::new("job.toml"),
+    let source = jobfile::Source {
+        path: Path::new("job.toml"),
         content,
-        Destination::default(),
-        context,
-    )
-    .map(|_| ())
+        format: jobfile::Format::Toml,
+    };
+    jobfile::parse(source, Destination::default(), context).map(|_| ())
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Job files: a submit described in TOML.
+//! Job files: a submit described in TOML, or in JSON, as programs send it.
 //!
 //! [`schema`] says what may be written, [`diagnostic`] draws where it is wrong, [`graph`] checks and
 //! orders dependencies. Paths of task graphs keep all their placeholders, because every task may have
@@ -33,11 +33,13 @@ use crate::error::{CliError, CliResult};
 use crate::parse::learn::TimeRequest;
 
 mod diagnostic;
+mod format;
 mod graph;
 mod parts;
 mod place;
 mod schema;
 
+pub(crate) use format::{Format, Source};
 use schema::{ArrayTable, CommonTable, TaskTable};
 
 /// Reads a job file and builds its submit.
@@ -52,18 +54,23 @@ pub(crate) fn load(
     let bytes = read_file(path)?;
     let content = std::str::from_utf8(&bytes)
         .map_err(|error| unreadable(&diagnostic::no_text(&bytes, error.valid_up_to())))?;
-    parse(path, content, destination, context)
+    let source = Source {
+        path,
+        content,
+        format: Format::of(path),
+    };
+    parse(source, destination, context)
 }
 
-/// Builds the submit of a job file with this content; `path` is for messages.
-pub(super) fn parse(
-    path: &Path,
-    content: &str,
+/// Builds the submit of a job file.
+pub(crate) fn parse(
+    source: Source<'_>,
     destination: Destination,
     context: SubmitContext<'_>,
 ) -> CliResult<PreparedSubmit> {
-    let file =
-        parts::read(content).map_err(|misread| diagnostic::misread(path, content, misread))?;
+    let file = source
+        .read()
+        .map_err(|misread| diagnostic::misread(source, misread))?;
     let target = match destination.attach {
         Some(job) => SubmitTarget::Attach(JobId(job)),
         None => new_job(file.name.0.into_boxed_str(), file.max_fails, destination),
@@ -91,8 +98,8 @@ pub(super) fn parse(
                 build_tasks(file.task, is_streamed, context, &mut warnings)?;
             add_edges(&templates, &mut tasks, context.submit_dir)?;
             let tasks = graph::order(tasks, destination.attach.is_some()).map_err(|mistake| {
-                let span = place::of(content, count, &mistake);
-                diagnostic::mistake(path, content, &mistake, span)
+                let span = source.place_of(count, &mistake);
+                diagnostic::mistake(source, &mistake, span)
             })?;
             SubmitBody::Graph(GraphSpec { templates, tasks })
         }

@@ -1,11 +1,11 @@
 //! Errors of job files: one sentence with key, line and column, and a drawing for people.
 
 use std::ops::Range;
-use std::path::Path;
 
 use annotate_snippets::renderer::DecorStyle;
 use annotate_snippets::{AnnotationKind, Level, Renderer, Snippet};
 
+use super::format::Source;
 use super::graph::Mistake;
 use super::parts::Misread;
 use crate::error::CliError;
@@ -16,17 +16,23 @@ pub(super) fn plain(message: &str) -> CliError {
     CliError::new(format!("Deserialization error: {message}"))
 }
 
-/// A file that is no TOML, or not what a job file looks like.
-pub(super) fn misread(path: &Path, content: &str, error: Misread) -> CliError {
+/// A file that is not of its format, or not what a job file looks like.
+pub(super) fn misread(source: Source<'_>, error: Misread) -> CliError {
+    let Source {
+        path,
+        content,
+        format,
+    } = source;
     let message = error.message.trim_end();
     let Some(span) = error.span.map(|span| clamp(content, span)) else {
         return plain(message);
     };
     let (line, column) = position(content, span.start);
-    let key = match key_at(content, span.start) {
-        Some(key) => format!(" (key `{key}`)"),
-        None => String::new(),
+    let key = match format.assignment() {
+        Some(sign) => key_at(content, span.start, sign),
+        None => None,
     };
+    let key = key.map_or_else(String::new, |key| format!(" (key `{key}`)"));
     let file = path.display().to_string();
     plain(&format!(
         "{message}\n{file}, line {line}, column {column}{key}"
@@ -66,8 +72,7 @@ fn help(message: &str) -> String {
 
 /// Tasks that cannot be ordered; `span` = what is wrong about them, where it could be found.
 pub(super) fn mistake(
-    path: &Path,
-    content: &str,
+    Source { path, content, .. }: Source<'_>,
     mistake: &Mistake,
     span: Option<Range<usize>>,
 ) -> CliError {
@@ -135,20 +140,22 @@ fn position(content: &str, at: usize) -> (usize, usize) {
     (line, column)
 }
 
-/// The key whose value begins at `at` or around it: what stands before the last `=` of that line.
-fn key_at(content: &str, at: usize) -> Option<String> {
+/// The key whose value begins at `at` or around it: what stands before the last `sign` of that line.
+fn key_at(content: &str, at: usize, sign: char) -> Option<String> {
     let line_start = content[..at].rfind('\n').map_or(0, |end| end + 1);
     let line = content[line_start..].lines().next()?;
     let before = content[line_start..at].trim_end();
-    let key = match before.strip_suffix('=') {
+    let key = match before.strip_suffix(sign) {
         Some(key) => key,
-        None => line.split_once('=')?.0,
+        None => line.split_once(sign)?.0,
     };
     let key = key
         .trim_end()
-        .rsplit(['{', ',', '='])
+        .rsplit(['{', ',', sign])
         .next()?
         .trim()
+        // An item of a list in YAML.
+        .trim_start_matches("- ")
         .trim_matches(['"', '\'']);
     (!key.is_empty() && !key.contains('[')).then(|| key.to_owned())
 }
@@ -182,11 +189,11 @@ mod tests {
     fn keys_are_found_before_the_value() {
         let text = "name = \"x\"\n[[task]]\nenv = { A = 1, \"B\" = 2 }\n";
         let at = |needle: &str| text.find(needle).expect("present");
-        assert_eq!(key_at(text, at("\"x\"")).as_deref(), Some("name"));
-        assert_eq!(key_at(text, at("1,")).as_deref(), Some("A"));
-        assert_eq!(key_at(text, at("2 }")).as_deref(), Some("B"));
-        assert_eq!(key_at(text, at("env")).as_deref(), Some("env"));
-        assert_eq!(key_at(text, at("[[task")), None);
+        assert_eq!(key_at(text, at("\"x\""), '=').as_deref(), Some("name"));
+        assert_eq!(key_at(text, at("1,"), '=').as_deref(), Some("A"));
+        assert_eq!(key_at(text, at("2 }"), '=').as_deref(), Some("B"));
+        assert_eq!(key_at(text, at("env"), '=').as_deref(), Some("env"));
+        assert_eq!(key_at(text, at("[[task"), '='), None);
         assert_eq!(position(text, at("env")), (3, 1));
     }
 }

@@ -6,17 +6,22 @@ use hq_core::retry::RetryCause;
 use hq_core::template::{CrashLimit, PinMode, StdioSpec};
 
 fn load_text(content: &str) -> CliResult<PreparedSubmit> {
+    load_as(Format::Toml, content)
+}
+
+fn load_as(format: Format, content: &str) -> CliResult<PreparedSubmit> {
     let context = SubmitContext {
         submit_dir: Path::new("/w"),
         server_uid: None,
         output_dir: None,
     };
-    parse(
-        Path::new("job.toml"),
+    let path = Path::new("job.toml");
+    let source = Source {
+        path,
         content,
-        Destination::default(),
-        context,
-    )
+        format,
+    };
+    parse(source, Destination::default(), context)
 }
 
 fn refusal(content: &str) -> String {
@@ -372,5 +377,46 @@ fn changed_job_files_become_submits_or_are_refused_with_a_reason() {
                 );
             }
         }
+    }
+}
+
+/// The same in the format of programs.
+const FULL_JSON: &str = r#"{
+"name": "pipeline", "max_fails": 3,
+"task": [
+  {"id": 1, "command": ["./prepare", "--fast"], "env": {"A": "1"}, "cwd": "work", "stdout": "none",
+   "stderr": {"path": "err.txt", "on_close": "rm-if-finished"}, "stdin": "text", "pin": "taskset", "task_dir": true,
+   "time_limit": "1min 30s", "priority": -2, "crash_limit": "never-restart", "data_layer": true, "retries": 2,
+   "retry_on": "3,oom", "retry_delay": "5s", "stop_signal": "SIGTERM", "stop_grace": "1min",
+   "request": [
+     {"time_request": "10m", "weight": 2.0, "resources": {"cpus": "4 compact", "gpus/nvidia": 1, "mem": 100.5}},
+     {"resources": {"cpus": "all"}}]},
+  {"command": ["./run"], "deps": [1, 1]}
+]}"#;
+
+#[test]
+fn programs_write_the_same_in_json() {
+    assert_eq!(load_as(Format::Json, FULL_JSON), load_text(FULL));
+    let refusal = |content: &str| {
+        let refused = load_as(Format::Json, content).expect_err("must be refused");
+        refused.text().unwrap_or_default()
+    };
+    for (content, words) in [
+        (
+            "{\"task\": [\n {\"comand\": [\"a\"]}]}",
+            "unknown field `comand`",
+        ),
+        ("{\"task\": [\n {\"comand\": [\"a\"]}]}", "line 2, column "),
+        ("{\"task\": [{\"command\": []}]}", "found an empty list"),
+        ("{", "EOF while parsing an object"),
+        ("", "line 1, column 0"),
+        ("{}", "No tasks defined"),
+        (
+            "{\"task\": [{\"command\": [\"a\"], \"deps\": [9]}]}",
+            "there is no task 9",
+        ),
+    ] {
+        let text = refusal(content);
+        assert!(text.contains(words), "{content}: {text}");
     }
 }

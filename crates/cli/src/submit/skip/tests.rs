@@ -9,6 +9,14 @@ use super::*;
 use crate::args::submit::Destination;
 use crate::submit::{SubmitContext, jobfile};
 
+fn toml(content: &str) -> jobfile::Source<'_> {
+    jobfile::Source {
+        path: Path::new("job.toml"),
+        content,
+        format: jobfile::Format::Toml,
+    }
+}
+
 /// A submit in a directory, as job file.
 fn submit(dir: &Path, file: &str) -> SubmitSpec {
     let context = SubmitContext {
@@ -16,7 +24,7 @@ fn submit(dir: &Path, file: &str) -> SubmitSpec {
         server_uid: None,
         output_dir: None,
     };
-    let prepared = jobfile::parse(Path::new("job.toml"), file, Destination::default(), context);
+    let prepared = jobfile::parse(toml(file), Destination::default(), context);
     prepared.expect("a valid file").spec
 }
 
@@ -193,7 +201,7 @@ fn who_reads_what_another_writes_waits_for_it_and_two_cannot_write_one_file() {
         server_uid: None,
         output_dir: None,
     };
-    let refused = jobfile::parse(Path::new("f"), twice, Destination::default(), context);
+    let refused = jobfile::parse(toml(twice), Destination::default(), context);
     let text = format!("{:?}", refused.map(drop).expect_err("refused"));
     assert!(text.contains("Tasks 1 and 2 both write"), "{text}");
 }
