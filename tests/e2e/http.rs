@@ -87,10 +87,25 @@ impl Site {
         panic!("the stream ended: {lines:?}");
     }
 
+    /// Describes a job; `more` = further lines of the request.
+    pub(crate) fn submit(&self, path: &str, more: &str, body: &str) -> Answer {
+        let lines = format!(
+            "POST {path} HTTP/1.1\r\nAuthorization: Bearer {}\r\nContent-Length: {}\r\n{more}",
+            self.token,
+            body.len()
+        );
+        self.send_with(&lines, body)
+    }
+
     /// Sends the first lines of a request without a body.
     pub(crate) fn send(&self, lines: &str) -> Answer {
+        self.send_with(lines, "")
+    }
+
+    fn send_with(&self, lines: &str, body: &str) -> Answer {
         let mut stream = TcpStream::connect(&self.address).expect("the listener answers");
-        let request = format!("{lines}Host: {}\r\nConnection: close\r\n\r\n", self.address);
+        let address = &self.address;
+        let request = format!("{lines}Host: {address}\r\nConnection: close\r\n\r\n{body}");
         stream
             .write_all(request.as_bytes())
             .expect("send a request");

@@ -39,6 +39,7 @@ mod output_modes;
 mod own_tasks;
 mod owners;
 mod parameters;
+mod programs;
 mod queues;
 mod reattach;
 mod resources;

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use hq_core::template::SubmitSpec;
 use hq_protocol::limits::REQUEST_MAX;
+use hq_server::{JobFormat, JobText};
 
 use crate::args::submit::Destination;
 use crate::error::{CliError, CliResult};
@@ -108,6 +109,27 @@ impl PreparedSubmit {
         if let Some(skipped) = &self.skipped {
             tracing::info!("{skipped}");
         }
+    }
+}
+
+/// Reads a job that a program describes to the server: what `hq job submit-file` takes.
+pub(crate) fn read_job(job: JobText<'_>) -> Result<(SubmitSpec, Vec<String>), String> {
+    let context = SubmitContext {
+        submit_dir: job.submit_dir,
+        server_uid: Some(job.server_uid),
+        output_dir: None,
+    };
+    let source = jobfile::Source {
+        path: Path::new("the description"),
+        content: job.text,
+        format: match job.format {
+            JobFormat::Json => jobfile::Format::Json,
+            JobFormat::Toml => jobfile::Format::Toml,
+        },
+    };
+    match jobfile::parse(source, Destination::default(), context) {
+        Ok(prepared) => Ok((prepared.spec, prepared.warnings)),
+        Err(error) => Err(error.text().unwrap_or_default()),
     }
 }
 

@@ -9,6 +9,8 @@ use hq_core::quarantine::QuarantineMode;
 use hq_protocol::Plane;
 use hq_protocol::access::{AccessError, CURRENT_LINK_NAME};
 
+use crate::http::ReadJob;
+
 /// How a server ends when somebody wants it to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stop {
@@ -61,6 +63,8 @@ pub struct ServerConfig {
     pub http: Option<SocketAddr>,
     /// What is done about workers on which tasks fail that go well elsewhere.
     pub quarantine: QuarantineMode,
+    /// Reads the jobs that programs describe over HTTP; `None` = they cannot.
+    pub read_job: Option<ReadJob>,
     /// Version of this program.
     pub version: String,
 }

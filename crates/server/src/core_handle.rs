@@ -256,6 +256,16 @@ impl CoreHandle {
         rx.await.map_err(|_| CoreGone)
     }
 
+    /// Has prepared submits accepted.
+    pub(crate) async fn submit(
+        &self,
+        submission: Submission,
+    ) -> Result<Result<Reply, Refusal>, CoreGone> {
+        let (tx, rx) = oneshot::channel();
+        self.send(Event::Submit(Box::new(submission), tx)).await?;
+        rx.await.map_err(|_| CoreGone)
+    }
+
     /// Follows jobs. The receiver ends behind the update that is `done`, or early when the client was
     /// too slow.
     pub(crate) async fn watch(

@@ -40,6 +40,7 @@ use crate::metrics;
 use crate::problems::Problems;
 use crate::relay::Relay;
 use crate::stats::Stats;
+pub use api::{JobFormat, JobText, ReadJob};
 pub(crate) use auth::Token;
 use auth::{Admission, Asked, Entrance};
 pub(crate) use door::{HttpControl, HttpControlRx, door, keep};
@@ -119,6 +120,7 @@ impl HttpServer {
             entrance: Entrance::new(self.token, self.read_token, Arc::clone(&parts.tokens)),
             parts,
             event_seats: Arc::new(Semaphore::new(EVENT_READERS_MAX)),
+            description_seats: Semaphore::new(api::DESCRIPTIONS_AT_ONCE),
             ended,
             page_key: self.page_key,
             kept: kept::ResponseCache::default(),
@@ -146,6 +148,8 @@ pub(crate) struct HttpParts {
     pub(crate) answering: Answering,
     /// Tokens that people have made for programs.
     pub(crate) tokens: Arc<Tokens>,
+    /// Reads descriptions of jobs.
+    pub(crate) read_job: Option<ReadJob>,
     /// The server's measurements of itself.
     pub(crate) stats: Stats,
 }
@@ -156,6 +160,8 @@ pub(crate) struct App {
     entrance: Entrance,
     /// For those that follow the events.
     event_seats: Arc<Semaphore>,
+    /// For those that send descriptions of jobs.
+    description_seats: Semaphore,
     /// Closed when the listener ends.
     ended: watch::Receiver<()>,
     /// Opens the files of the web dashboard, and nothing else.

@@ -126,7 +126,8 @@ impl Server {
         let alloc = alloc::start(core.clone(), heard, &instance, opened.queues);
         let ((door, asks), (stop, stops)) = (http::door(), mpsc::channel(1));
         let tokens = Arc::new(Tokens::new(core.clone(), opened.tokens));
-        let http_parts = http_parts(core, info, client, alloc, (tokens, stats));
+        let mut http_parts = http_parts(core, info, client, alloc, (tokens, stats));
+        http_parts.read_job = config.read_job;
         let (clients, workers) = planes(&http_parts, config.idle_timeout, door, stop);
         Ok(Self {
             dir,
@@ -287,6 +288,7 @@ fn http_parts(
         relay,
         answering: Answering::new(),
         tokens,
+        read_job: None,
         stats,
     }
 }

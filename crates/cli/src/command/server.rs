@@ -15,6 +15,7 @@ use crate::args::server::{DebugDumpArgs, GenerateAccessArgs, StartArgs, StopArgs
 use crate::client::{Client, access_error};
 use crate::error::{CliError, CliResult};
 use crate::output::format::words;
+use crate::submit::read_job;
 use crate::version::VERSION;
 
 /// Longest wait for threads that read the journal or other files when the server ends.
@@ -63,6 +64,7 @@ async fn serve(args: StartArgs, context: &mut Context) -> CliResult<()> {
         resume: args.resume,
         http: args.http,
         quarantine: args.quarantine,
+        read_job: Some(read_job),
         version: VERSION.to_owned(),
     };
     let shutdown = stop_signal()?;

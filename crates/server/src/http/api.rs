@@ -10,13 +10,15 @@ mod past;
 mod problems;
 mod read;
 mod signatures;
+mod submit;
 mod views;
+mod wait;
 
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::Query as UrlQuery;
 use axum::extract::rejection::QueryRejection;
+use axum::extract::{DefaultBodyLimit, Query as UrlQuery};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -26,6 +28,8 @@ use serde_json::{Value, json};
 
 use super::App;
 use super::packed::Packed;
+pub(super) use submit::DESCRIPTIONS_AT_ONCE;
+pub use submit::{JobFormat, JobText, ReadJob};
 pub(super) use views::Graphs;
 
 /// Description of the interface, for programs.
@@ -111,8 +115,9 @@ pub(super) fn router() -> Router<Arc<App>> {
         .route("/openapi.yaml", get(open_api))
         .route("/server", get(read::server))
         .route("/summary", get(read::summary))
-        .route("/jobs", get(read::jobs))
+        .route("/jobs", get(read::jobs).post(submit::submit))
         .route("/jobs/{job}", get(read::job))
+        .route("/jobs/{job}/wait", get(wait::wait))
         .route("/jobs/{job}/tasks", get(read::tasks))
         .route("/jobs/{job}/tasks/{task}", get(views::task))
         .route("/jobs/{job}/tasks/{task}/output", get(read::output))
@@ -138,6 +143,7 @@ pub(super) fn router() -> Router<Arc<App>> {
         .route("/timeline", get(past::bars))
         .route("/log", get(past::log))
         .route("/events", get(events::stream))
+        .layer(DefaultBodyLimit::max(submit::DESCRIPTION_MAX))
         .fallback(async || {
             ApiError::not_found("there is no such resource; see /api/v1/openapi.yaml")
         })

@@ -1,0 +1,207 @@
+//! `POST /jobs`: a job as programs describe it, which is what job files say.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::{FromRequest as _, Request, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use hq_core::error_chain::ErrorChain;
+use hq_core::limits::shortened;
+use hq_core::refusal::{Refusal, RefusalKind};
+use hq_core::server_state::{Reply as Outcome, Submission, SubmitKey};
+use hq_core::template::SubmitSpec;
+use hq_protocol::client;
+use ring::digest;
+use serde::Deserialize;
+use serde_json::json;
+
+use super::read::unexpected;
+use super::{Answer, ApiError, Parameters, parameters};
+use crate::http::App;
+use crate::http::auth::hex;
+
+/// Largest description of a job.
+pub(super) const DESCRIPTION_MAX: usize = 64 << 20;
+
+/// Descriptions that are read at once: each is in memory as a whole, and then as what it describes.
+pub(in crate::http) const DESCRIPTIONS_AT_ONCE: usize = 4;
+
+/// How long one may take to arrive.
+const ARRIVAL_MAX: Duration = Duration::from_secs(60);
+
+/// Longest key of a submit.
+const KEY_LEN_MAX: usize = 255;
+
+/// How a description is written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum JobFormat {
+    /// `application/json`.
+    Json,
+    /// `application/toml`: a job file.
+    Toml,
+}
+
+impl JobFormat {
+    fn of(headers: &HeaderMap) -> Result<Self, ApiError> {
+        let told = headers.get(header::CONTENT_TYPE);
+        let told = told.and_then(|value| value.to_str().ok()).unwrap_or("");
+        let kind = told.split(';').next().unwrap_or("").trim();
+        match kind.to_ascii_lowercase().as_str() {
+            "application/json" => Ok(Self::Json),
+            "application/toml" => Ok(Self::Toml),
+            _ => {
+                let found = if kind.is_empty() { "nothing" } else { kind };
+                let text = format!(
+                    "expected application/json or application/toml as Content-Type, found {found}"
+                );
+                let text = shortened(&text, super::TEXT_MAX);
+                Err(ApiError(StatusCode::UNSUPPORTED_MEDIA_TYPE, text, None))
+            }
+        }
+    }
+}
+
+/// A job as somebody describes it.
+#[derive(Clone, Copy, Debug)]
+pub struct JobText<'a> {
+    /// The description.
+    pub text: &'a str,
+    /// How it is written.
+    pub format: JobFormat,
+    /// Directory against which its paths are resolved; absolute.
+    pub submit_dir: &'a Path,
+    /// Uid of the server, which paths may name.
+    pub server_uid: &'a str,
+}
+
+/// What a description says, and what is doubtful about it, in sentences; or why it says nothing, for people.
+pub type ReadJob = fn(JobText<'_>) -> Result<(SubmitSpec, Vec<String>), String>;
+
+#[derive(Deserialize)]
+pub(in crate::http) struct SubmitQuery {
+    /// Of the user, on the machines of the workers; paths of the description are relative to it.
+    submit_dir: String,
+}
+
+pub(in crate::http) async fn submit(
+    State(app): State<Arc<App>>,
+    asked: Parameters<SubmitQuery>,
+    request: Request,
+) -> Answer {
+    let SubmitQuery { submit_dir } = parameters(asked)?;
+    if !submit_dir.starts_with('/') || submit_dir.contains('\0') {
+        return Err(ApiError::bad(format!(
+            "expected an absolute path as submit_dir, found `{submit_dir}`"
+        )));
+    }
+    let format = JobFormat::of(request.headers())?;
+    let name = key_name(request.headers())?;
+    let Some(read_job) = app.parts.read_job else {
+        return Err(ApiError::busy("this server reads no descriptions of jobs"));
+    };
+    let seat = app.description_seats.acquire().await;
+    let body = receive(request).await?;
+    let uid = app.parts.info.server_uid.clone();
+    let reading = tokio::task::spawn_blocking(move || {
+        let key = name.map(|name| SubmitKey {
+            digest: digest(&submit_dir, &body),
+            name,
+        });
+        let text = std::str::from_utf8(&body).map_err(|error| {
+            format!(
+                "expected UTF-8, found other bytes behind the first {}",
+                error.valid_up_to()
+            )
+        })?;
+        let text = JobText {
+            text,
+            format,
+            submit_dir: Path::new(&submit_dir),
+            server_uid: &uid,
+        };
+        let (spec, warnings) = read_job(text)?;
+        let submission = match key {
+            Some(key) => Submission::once(checked(&spec)?, key),
+            None => Submission::one(checked(&spec)?),
+        };
+        Ok::<_, String>((submission, warnings))
+    });
+    let (submission, warnings) = reading
+        .await
+        .map_err(|_| unexpected())?
+        .map_err(|text| invalid(&text))?;
+    let outcome = app.parts.core.submit(submission).await?;
+    drop(seat);
+    match outcome.map_err(ApiError::from)? {
+        Outcome::Submitted(job) => Ok(Json(json!({"job": job.as_u32(), "warnings": warnings}))),
+        Outcome::Refused(why) => Err(Refusal::from(&why).into()),
+        Outcome::SubmittedAll(_)
+        | Outcome::Jobs(_)
+        | Outcome::Resubmitted(_)
+        | Outcome::Forgotten { .. }
+        | Outcome::Workers(_) => Err(unexpected()),
+    }
+}
+
+/// The same checks as for what a client sends: what reads descriptions is not trusted more.
+fn checked(spec: &SubmitSpec) -> Result<Box<SubmitSpec>, String> {
+    let checked = SubmitSpec::try_from(client::Submit::from(spec));
+    checked
+        .map(Box::new)
+        .map_err(|error| ErrorChain(&error).to_string())
+}
+
+/// By what a client calls the submit, so that it can be repeated.
+fn key_name(headers: &HeaderMap) -> Result<Option<Box<str>>, ApiError> {
+    let Some(told) = headers.get("idempotency-key") else {
+        return Ok(None);
+    };
+    let is_plain = |text: &&str| {
+        (1..=KEY_LEN_MAX).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
+    };
+    match told.to_str().ok().filter(is_plain) {
+        Some(name) => Ok(Some(name.into())),
+        None => Err(ApiError::bad(format!(
+            "expected 1 to {KEY_LEN_MAX} visible ASCII characters without spaces as Idempotency-Key"
+        ))),
+    }
+}
+
+/// Tells submits with the same key apart.
+fn digest(submit_dir: &str, body: &[u8]) -> Box<str> {
+    let mut context = digest::Context::new(&digest::SHA256);
+    context.update(submit_dir.as_bytes());
+    context.update(&[0]);
+    context.update(body);
+    hex(context.finish().as_ref()).into()
+}
+
+/// The body, up to the largest that is taken.
+async fn receive(request: Request) -> Result<Bytes, ApiError> {
+    let arriving = tokio::time::timeout(ARRIVAL_MAX, Bytes::from_request(request, &())).await;
+    let Ok(arrived) = arriving else {
+        let text = format!("the description did not arrive within {ARRIVAL_MAX:?}");
+        return Err(ApiError(StatusCode::REQUEST_TIMEOUT, text, None));
+    };
+    arrived.map_err(|rejection| match rejection.status() {
+        StatusCode::PAYLOAD_TOO_LARGE => {
+            let text = format!(
+                "the description has more than {DESCRIPTION_MAX} bytes; large data belongs into files, of which tasks get the path"
+            );
+            ApiError(
+                StatusCode::PAYLOAD_TOO_LARGE,
+                text,
+                Some(RefusalKind::TooLarge),
+            )
+        }
+        _ => ApiError::bad(rejection.body_text()),
+    })
+}
+
+fn invalid(text: &str) -> ApiError {
+    let text = shortened(text, super::TEXT_MAX);
+    ApiError(StatusCode::BAD_REQUEST, text, Some(RefusalKind::Invalid))
+}

@@ -1,0 +1,79 @@
+//! Waiting for the end of a job.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::{Path, State};
+use hq_core::range::IdArray;
+use hq_core::selector::Selector;
+use hq_core::server_state::{RequestId, WatchSpec};
+use serde::Deserialize;
+use serde_json::json;
+
+use super::{Answer, ApiError, Parameters, bounded, id, parameters, read};
+use crate::core_handle::CoreHandle;
+use crate::http::App;
+
+/// How long a request waits, unless it says so.
+const USUAL_MS: u64 = 30_000;
+/// Proxies end requests that take longer.
+const WAIT_MAX_MS: u64 = 600_000;
+
+#[derive(Deserialize)]
+pub(in crate::http) struct WaitQuery {
+    timeout_ms: Option<u64>,
+}
+
+pub(in crate::http) async fn wait(
+    State(app): State<Arc<App>>,
+    Path(job): Path<String>,
+    asked: Parameters<WaitQuery>,
+) -> Answer {
+    let timeout = parameters(asked)?.timeout_ms;
+    let timeout = bounded("timeout_ms", timeout, USUAL_MS, 0..=WAIT_MAX_MS)?;
+    let number = id(&job, "job")?;
+    let spec = WatchSpec {
+        jobs: Selector::Ids(IdArray::single(number)),
+        until_idle: false,
+        with_progress: false,
+        with_outcomes: false,
+        with_notifications: false,
+        interval: Duration::ZERO,
+    };
+    let core = &app.parts.core;
+    let (request, mut updates) = core.watch(spec, false).await?;
+    let _watch = Watch(core.clone(), request);
+    let ends = async {
+        while let Some(update) = updates.recv().await {
+            if update.done {
+                return Ok(());
+            }
+        }
+        // Ended without `done`: the server ends.
+        Err(ApiError::gone())
+    };
+    let is_ended = match tokio::time::timeout(Duration::from_millis(timeout), ends).await {
+        Ok(ended) => ended.map(|()| true)?,
+        Err(_) => false,
+    };
+    // Of a job that is not there, which is over at once, this says so.
+    let Json(shown) = read::job(State(Arc::clone(&app)), Path(job)).await?;
+    Ok(Json(json!({"is_ended": is_ended, "job": shown})))
+}
+
+/// Is taken back when its client has gone, too.
+struct Watch(CoreHandle, RequestId);
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        let (core, request) = (self.0.clone(), self.1);
+        // There is no runtime any more when the server has ended.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move {
+                // If the core is gone there is nothing to take back.
+                let _ = core.unwatch(request).await;
+            });
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! Programs that submit jobs over HTTP.
+
+use serde_json::json;
+
+use crate::harness::Env;
+use crate::http::{Answer, Site};
+
+const JSON: &str = "Content-Type: application/json\r\n";
+
+fn submitted(env: &Env, site: &Site, more: &str, body: &str) -> Answer {
+    let dir = env.path("");
+    let path = format!("/api/v1/jobs?submit_dir={}", dir.display());
+    site.submit(&path, more, body)
+}
+
+#[test]
+fn a_program_submits_waits_and_cancels() {
+    let mut env = Env::new();
+    env.start_server_with(&["--http"]);
+    env.start_worker(2);
+    let owner = Site::of(&env);
+    let token = env.hq(&["token", "create", "ci", "--role=submit"]).ok();
+    let (address, token) = (owner.address, token.trim().to_owned());
+    let site = Site { address, token };
+    let graph = json!({"name": "graph", "task": [
+        {"id": 1, "command": ["bash", "-c", "echo one > made"]},
+        {"id": 2, "command": ["bash", "-c", "cat made; exit 3"], "stdout": "seen", "deps": [1]}]});
+    let answer = submitted(&env, &site, JSON, &graph.to_string());
+    assert_eq!(
+        (answer.status, answer.value()["job"].as_u64()),
+        (200, Some(1)),
+        "{}",
+        answer.body
+    );
+    let ended = site.json("/api/v1/jobs/1/wait?timeout_ms=60000");
+    assert_eq!(ended["is_ended"], true);
+    assert_eq!(
+        (&ended["job"]["name"], &ended["job"]["tasks"]["failed"]),
+        (&"graph".into(), &1.into())
+    );
+    assert_eq!(env.read("seen"), "one\n");
+    let file = "[array]\nids = \"1-1000000\"\ncommand = [\"true\"]\n\n[[array.request]]\nresources = { cpus = 99 }\n";
+    let answer = submitted(
+        &env,
+        &site,
+        "Content-Type: application/toml; charset=utf-8\r\n",
+        file,
+    );
+    assert_eq!(answer.value()["job"], 2, "{}", answer.body);
+    let waited = site.json("/api/v1/jobs/2/wait?timeout_ms=1");
+    assert_eq!(waited["is_ended"], false);
+    let waiting = std::thread::spawn({
+        let (address, token) = (site.address.clone(), site.token.clone());
+        move || Site { address, token }.json("/api/v1/jobs/2/wait?timeout_ms=60000")
+    });
+    assert_eq!(
+        site.post("/api/v1/jobs/2/cancel").value()["canceled"],
+        1_000_000
+    );
+    assert_eq!(waiting.join().expect("an answer")["is_ended"], true);
+    assert_eq!(site.get("/api/v1/jobs/9/wait").status, 404);
+}
+
+#[test]
+fn a_repeated_submit_is_submitted_once_also_by_the_next_server() {
+    let mut env = Env::new();
+    env.start_server_with(&["--http"]);
+    let site = Site::of(&env);
+    let keyed = |key: &str| format!("{JSON}Idempotency-Key: {key}\r\n");
+    let body = json!({"task": [{"command": ["true"]}]}).to_string();
+    let job =
+        |site: &Site, key: &str| submitted(&env, site, &keyed(key), &body).value()["job"].as_u64();
+    assert_eq!(
+        (job(&site, "a"), job(&site, "b"), job(&site, "a")),
+        (Some(1), Some(2), Some(1))
+    );
+    let other = json!({"task": [{"command": ["false"]}]}).to_string();
+    let refused = submitted(&env, &site, &keyed("a"), &other);
+    assert_eq!(
+        (refused.status, &refused.value()["kind"]),
+        (409, &"conflict".into()),
+        "{}",
+        refused.body
+    );
+    assert_eq!(submitted(&env, &site, &keyed("\u{e4}"), &body).status, 400);
+    env.hq(&["server", "stop"]).ok();
+    assert_eq!(env.wait_exit("server"), Some(0));
+    env.start_server_with(&["--http", "--resume"]);
+    let site = Site::of(&env);
+    let job = |key: &str| submitted(&env, &site, &keyed(key), &body).value()["job"].as_u64();
+    assert_eq!((job("b"), job("c"), job("a")), (Some(2), Some(3), Some(1)));
+    // It is good as long as the job is known.
+    env.hq(&["job", "cancel", "all"]).ok();
+    env.hq(&["job", "forget", "1"]).ok();
+    assert_eq!((job("a"), job("b")), (Some(4), Some(2)));
+    env.hq(&["server", "stop"]).ok();
+    assert_eq!(env.wait_exit("server"), Some(0));
+    env.start_server_with(&["--http", "--resume"]);
+    let site = Site::of(&env);
+    let job = |key: &str| submitted(&env, &site, &keyed(key), &body).value()["job"].as_u64();
+    assert_eq!((job("a"), job("b"), job("c")), (Some(4), Some(2), Some(3)));
+}
+
+#[test]
+fn descriptions_that_make_no_sense_are_refused_as_on_the_command_line() {
+    let mut env = Env::new();
+    env.start_server_with(&["--http"]);
+    let site = Site::of(&env);
+    let path = "/api/v1/jobs?submit_dir=/tmp";
+    for (path, kind, body, status, words) in [
+        (
+            path,
+            JSON,
+            "{\"task\": [\n{\"comand\": []}]}",
+            400,
+            "unknown field `comand`",
+        ),
+        (
+            path,
+            JSON,
+            "{\"task\": [\n{\"comand\": []}]}",
+            400,
+            "line 2, column",
+        ),
+        (path, JSON, "", 400, "Deserialization error"),
+        (
+            path,
+            JSON,
+            "{\"task\": [{\"command\": [\"a\\u0000b\"]}]}",
+            400,
+            "NUL",
+        ),
+        (
+            path,
+            JSON,
+            "{\"array\": {\"command\": [\"a\"]}}",
+            400,
+            "'ids', 'entries'",
+        ),
+        (
+            path,
+            "",
+            "{}",
+            415,
+            "expected application/json or application/toml",
+        ),
+        ("/api/v1/jobs", JSON, "{}", 400, "submit_dir"),
+        (
+            "/api/v1/jobs?submit_dir=here",
+            JSON,
+            "{}",
+            400,
+            "expected an absolute path",
+        ),
+    ] {
+        let answer = site.submit(path, kind, body);
+        assert_eq!(answer.status, status, "{body}: {}", answer.body);
+        let error = answer.value()["error"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned();
+        assert!(error.contains(words), "{body}: {error}");
+    }
+    // The server does not wait for what it will not take.
+    let token = &site.token;
+    let answer = site.send(&format!(
+        "POST {path} HTTP/1.1\r\nAuthorization: Bearer {token}\r\n{JSON}Content-Length: 99999999\r\n"
+    ));
+    assert_eq!(answer.status, 413, "{}", answer.body);
+    assert_eq!(
+        env.hq(&["--output-mode=quiet", "job", "list", "--all"])
+            .ok(),
+        ""
+    );
+}
