@@ -142,7 +142,7 @@ fn descriptions_that_make_no_sense_are_refused_as_on_the_command_line() {
             "",
             "{}",
             415,
-            "expected application/json or application/toml",
+            "expected application/json, application/toml or",
         ),
         ("/api/v1/jobs", JSON, "{}", 400, "submit_dir"),
         (

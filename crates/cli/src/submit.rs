@@ -125,6 +125,7 @@ pub(crate) fn read_job(job: JobText<'_>) -> Result<(SubmitSpec, Vec<String>), St
         format: match job.format {
             JobFormat::Json => jobfile::Format::Json,
             JobFormat::Toml => jobfile::Format::Toml,
+            JobFormat::Yaml => jobfile::Format::Yaml,
         },
     };
     match jobfile::parse(source, Destination::default(), context) {

@@ -40,7 +40,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_enum, value_name = "MODE", default_value_t = DirectivesMode::Auto, hide_default_value = true)]
     pub(crate) directives: DirectivesMode,
 
-    /// Program and arguments of the tasks, or a single job file whose name ends in `.toml`
+    /// Program and arguments of the tasks, or a single job file whose name ends in `.toml`, `.yaml` or `.json`
     #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true)]
     pub(crate) command: Vec<OsString>,
 }

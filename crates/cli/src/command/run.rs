@@ -164,13 +164,11 @@ fn skip_if(skips_done: bool, prepared: PreparedSubmit) -> CliResult<PreparedSubm
     }
 }
 
-/// A single argument that ends in `.toml` is a job file.
+/// A single argument that ends in `.toml`, `.yaml` or `.json` is a job file.
 fn job_file(command: &[OsString]) -> Option<&Path> {
     let [path] = command else { return None };
     let path = Path::new(path);
-    path.extension()
-        .is_some_and(|extension| extension == "toml")
-        .then_some(path)
+    jobfile::Format::is_certain(path).then_some(path)
 }
 
 async fn execute(job: Job<'_>, context: &mut Context) -> CliResult<()> {

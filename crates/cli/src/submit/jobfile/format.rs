@@ -3,6 +3,9 @@
 use std::ops::Range;
 use std::path::Path;
 
+use hq_protocol::limits::REQUEST_MAX;
+use serde::Deserialize;
+
 use super::graph::Mistake;
 use super::parts::Misread;
 use super::schema::FileTable;
@@ -15,6 +18,8 @@ pub(crate) enum Format {
     Toml,
     /// What programs write.
     Json,
+    /// What people know from other programs.
+    Yaml,
 }
 
 impl Format {
@@ -22,14 +27,23 @@ impl Format {
     pub(super) fn of(path: &Path) -> Self {
         match path.extension().and_then(|end| end.to_str()) {
             Some("json") => Self::Json,
+            Some("yaml" | "yml") => Self::Yaml,
             Some(_) | None => Self::Toml,
         }
+    }
+
+    /// Whether a file with this name can only be a job file.
+    pub(crate) fn is_certain(path: &Path) -> bool {
+        let known = ["toml", "json", "yaml", "yml"];
+        path.extension()
+            .is_some_and(|end| known.iter().any(|known| end == *known))
     }
 
     /// What stands between a key and its value, if a mistake in the value is told with the place where that begins.
     pub(super) const fn assignment(self) -> Option<char> {
         match self {
             Self::Toml => Some('='),
+            Self::Yaml => Some(':'),
             Self::Json => None,
         }
     }
@@ -50,16 +64,78 @@ impl Source<'_> {
             Format::Toml => parts::read(self.content),
             Format::Json => serde_json::from_str(self.content)
                 .map_err(|error| misread_json(self.content, &error)),
+            Format::Yaml => yaml(self.content).map_err(|error| misread_yaml(self.content, &error)),
         }
     }
 
     /// Which bytes a mistake is about; `count` = tasks in the file.
     pub(super) fn place_of(self, count: usize, mistake: &Mistake) -> Option<Range<usize>> {
         match self.format {
-            Format::Toml => place::of(self.content, count, mistake),
+            Format::Toml => place::of(mistake, |task| place::toml_task(self.content, count, task)),
+            Format::Yaml => {
+                let tasks = place::yaml_tasks(self.content)?;
+                place::of(mistake, |task| tasks.into_iter().nth(task))
+            }
             // The message names the tasks.
             Format::Json => None,
         }
+    }
+}
+
+/// Nodes of a file: more than anybody can send has, less than would be endless.
+const YAML_NODES_MAX: usize = 1 << 28;
+
+/// Reads YAML 1.2. What aliases repeat is bounded, so that a short file does not become a huge one.
+pub(super) fn yaml<'de, T: Deserialize<'de>>(content: &'de str) -> Result<T, serde_saphyr::Error> {
+    let budget = serde_saphyr::budget! {
+        max_events: 2 * YAML_NODES_MAX,
+        max_nodes: YAML_NODES_MAX,
+        max_total_scalar_bytes: REQUEST_MAX,
+        max_documents: 1,
+    };
+    let options = serde_saphyr::options! {
+        budget: budget,
+        with_snippet: false,
+    };
+    serde_saphyr::from_str_with_options(content, options)
+}
+
+fn misread_yaml(content: &str, error: &serde_saphyr::Error) -> Misread {
+    let text = error.to_string();
+    let Some(place) = error.location() else {
+        return Misread {
+            message: text,
+            span: None,
+        };
+    };
+    let suffix = format!(" at line {}, column {}", place.line(), place.column());
+    let at = yaml_offset(content, place);
+    Misread {
+        message: usual_words(text.strip_suffix(&suffix).unwrap_or(&text)),
+        span: Some(at..at),
+    }
+}
+
+/// What the reader of YAML says, in the words of the other readers.
+fn usual_words(message: &str) -> String {
+    if message == "expected sequence start" {
+        return "expected a list, such as `[a, b]`".to_owned();
+    }
+    match message.split_once(", expected one of ") {
+        Some((found, known)) if !known.contains('`') => {
+            let known: Vec<String> = known.split(", ").map(|name| format!("`{name}`")).collect();
+            format!("{found}, expected one of {}", known.join(", "))
+        }
+        Some(_) | None => message.to_owned(),
+    }
+}
+
+/// Where a place of a YAML file is, in bytes.
+pub(super) fn yaml_offset(content: &str, place: serde_saphyr::Location) -> usize {
+    let number = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
+    match place.span().byte_offset() {
+        Some(at) => number(at),
+        None => offset(content, number(place.line()), number(place.column())),
     }
 }
 

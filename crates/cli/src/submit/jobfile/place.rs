@@ -6,51 +6,54 @@ use std::ops::Range;
 use serde::Deserialize;
 use toml::Spanned;
 
+use super::format::{yaml, yaml_offset};
 use super::graph::Mistake;
 use super::parts;
 
 /// Files up to this size, in bytes, are read as a whole to find a place.
 const WHOLE_MAX: usize = 1 << 24;
 
+/// The places of a task.
+pub(super) struct PlacedTask {
+    id: Option<Range<usize>>,
+    deps: Vec<(u32, Range<usize>)>,
+}
+
+/// Which bytes of the file a mistake is about; `read` finds the task at a position.
+pub(super) fn of(
+    mistake: &Mistake,
+    read: impl FnOnce(usize) -> Option<PlacedTask>,
+) -> Option<Range<usize>> {
+    let dependency = |task: PlacedTask, is_meant: &dyn Fn(u32) -> bool| {
+        let mut deps = task.deps.into_iter();
+        deps.find(|(dep, _)| is_meant(*dep)).map(|(_, span)| span)
+    };
+    match mistake {
+        Mistake::Twice { task, .. } => read(*task)?.id,
+        Mistake::Unknown { task, dep, .. } => dependency(read(*task)?, &|id| id == dep.as_u32()),
+        Mistake::Cycle { task, ids } => {
+            let is_member = |id| ids.iter().any(|member| member.as_u32() == id);
+            dependency(read(*task)?, &is_member)
+        }
+    }
+}
+
 /// What of a file has a place here.
 #[derive(Deserialize)]
-struct Placed {
+struct TomlFile {
     #[serde(default)]
-    task: Vec<PlacedTask>,
+    task: Vec<TomlTask>,
 }
 
 #[derive(Deserialize)]
-struct PlacedTask {
+struct TomlTask {
     id: Option<Spanned<u32>>,
     #[serde(default)]
     deps: Vec<Spanned<u32>>,
 }
 
-/// Which bytes of the file a mistake is about; `count` = tasks in the file.
-pub(super) fn of(content: &str, count: usize, mistake: &Mistake) -> Option<Range<usize>> {
-    let dependency = |task: usize, is_meant: &dyn Fn(u32) -> bool| {
-        let (task, offset) = read_task(content, count, task)?;
-        let found = task.deps.into_iter().find(|dep| is_meant(*dep.get_ref()));
-        Some(shifted(found?.span(), offset))
-    };
-    match mistake {
-        Mistake::Twice { task, .. } => {
-            let (task, offset) = read_task(content, count, *task)?;
-            Some(shifted(task.id?.span(), offset))
-        }
-        Mistake::Unknown { task, dep, .. } => dependency(*task, &|id| id == dep.as_u32()),
-        Mistake::Cycle { task, ids } => {
-            dependency(*task, &|id| ids.iter().any(|member| member.as_u32() == id))
-        }
-    }
-}
-
-fn shifted(span: Range<usize>, offset: usize) -> Range<usize> {
-    span.start + offset..span.end + offset
-}
-
-/// The task at a position of the file, and where the text begins that was read for it.
-fn read_task(content: &str, count: usize, index: usize) -> Option<(PlacedTask, usize)> {
+/// The task at a position of a file with so many tasks.
+pub(super) fn toml_task(content: &str, count: usize, index: usize) -> Option<PlacedTask> {
     let headers = parts::header_positions(content);
     let (range, nth) = if headers.len() == count {
         let end = headers.get(index + 1).copied();
@@ -61,6 +64,48 @@ fn read_task(content: &str, count: usize, index: usize) -> Option<(PlacedTask, u
         return None;
     };
     let offset = range.start;
-    let placed: Placed = toml::from_str(&content[range]).ok()?;
-    Some((placed.task.into_iter().nth(nth)?, offset))
+    let shifted = |span: Range<usize>| span.start + offset..span.end + offset;
+    let file: TomlFile = toml::from_str(&content[range]).ok()?;
+    let task = file.task.into_iter().nth(nth)?;
+    let deps = task.deps.into_iter();
+    Some(PlacedTask {
+        id: task.id.map(|id| shifted(id.span())),
+        deps: deps
+            .map(|dep| (*dep.get_ref(), shifted(dep.span())))
+            .collect(),
+    })
+}
+
+#[derive(Deserialize)]
+struct YamlFile {
+    #[serde(default)]
+    task: Vec<YamlTask>,
+}
+
+#[derive(Deserialize)]
+struct YamlTask {
+    id: Option<serde_saphyr::Spanned<u32>>,
+    #[serde(default)]
+    deps: Vec<serde_saphyr::Spanned<u32>>,
+}
+
+/// All tasks of a file.
+pub(super) fn yaml_tasks(content: &str) -> Option<Vec<PlacedTask>> {
+    if content.len() > WHOLE_MAX {
+        return None;
+    }
+    let place = |found: &serde_saphyr::Spanned<u32>| {
+        let at = yaml_offset(content, found.referenced);
+        at..at + found.value.to_string().len()
+    };
+    let file: YamlFile = yaml(content).ok()?;
+    let tasks = file.task.iter().map(|task| PlacedTask {
+        id: task.id.as_ref().map(place),
+        deps: task
+            .deps
+            .iter()
+            .map(|dep| (dep.value, place(dep)))
+            .collect(),
+    });
+    Some(tasks.collect())
 }

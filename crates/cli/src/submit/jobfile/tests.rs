@@ -409,7 +409,7 @@ fn programs_write_the_same_in_json() {
         ("{\"task\": [\n {\"comand\": [\"a\"]}]}", "line 2, column "),
         ("{\"task\": [{\"command\": []}]}", "found an empty list"),
         ("{", "EOF while parsing an object"),
-        ("", "line 1, column 0"),
+        ("", "line 1, column 1"),
         ("{}", "No tasks defined"),
         (
             "{\"task\": [{\"command\": [\"a\"], \"deps\": [9]}]}",
@@ -419,4 +419,101 @@ fn programs_write_the_same_in_json() {
         let text = refusal(content);
         assert!(text.contains(words), "{content}: {text}");
     }
+}
+
+/// The same in YAML.
+const FULL_YAML: &str = r#"
+name: pipeline
+max_fails: 3
+task:
+  - id: 1
+    command: [./prepare, --fast]
+    env: { A: "1" }
+    cwd: work
+    stdout: none
+    stderr: { path: err.txt, on_close: rm-if-finished }
+    stdin: text
+    pin: taskset
+    task_dir: true
+    time_limit: 1min 30s
+    priority: -2
+    crash_limit: never-restart
+    data_layer: true
+    retries: 2
+    retry_on: "3,oom"
+    retry_delay: 5s
+    stop_signal: SIGTERM
+    stop_grace: 1min
+    request:
+      - time_request: 10m
+        weight: 2.0
+        resources: { cpus: 4 compact, gpus/nvidia: 1, mem: 100.5 }
+      - resources: { cpus: all }
+  # Runs behind it.
+  - command:
+      - ./run
+    deps: [1, 1]
+"#;
+
+#[test]
+fn yaml_says_the_same_and_mistakes_have_their_place() {
+    assert_eq!(load_as(Format::Yaml, FULL_YAML), load_text(FULL));
+    let refusal = |content: &str| {
+        let refused = load_as(Format::Yaml, content).expect_err("must be refused");
+        refused.text().unwrap_or_default()
+    };
+    let task = |more: &str| format!("task:\n  - command: [a]\n    {more}\n");
+    for (content, words) in [
+        (
+            task("prio: 3"),
+            "unknown field `prio`, expected one of `id`, `deps`",
+        ),
+        (task("prio: 3"), "line 3, column 5"),
+        (
+            task("crash_limit: 0"),
+            "line 3, column 18 (key `crash_limit`)",
+        ),
+        (
+            task("time_limit: soon"),
+            "line 3, column 17 (key `time_limit`)",
+        ),
+        (task("priority: [1"), "line "),
+        (task("stdout: \"\""), "a path cannot be empty"),
+        (
+            "task:\n  - command: sort -u\n".to_owned(),
+            "expected a list, such as `[a, b]`\njob.toml, line 2, column 14 (key `command`)",
+        ),
+        ("name: a\nname: b\n".to_owned(), "line 2"),
+        (task("deps: [9]"), "line 3, column 12: there is no task 9"),
+        (
+            task("deps: [7]\n    id: 7"),
+            "line 3, column 12: it waits for itself",
+        ),
+        (
+            task("id: 3\n  - command: [b]\n    id: 3"),
+            "line 5, column 9",
+        ),
+        (String::new(), "No tasks defined"),
+        ("a: &a [x, x]\nb: [*a, *a]\n".to_owned(), "unknown field"),
+    ] {
+        let text = refusal(&content);
+        assert!(text.contains(words), "{content}: {text}");
+    }
+}
+
+#[test]
+fn yaml_of_a_hundred_thousand_tasks_is_read_and_one_that_explodes_is_not() {
+    let many = format!("task:\n{}", "  - command: [a, b]\n".repeat(100_000));
+    let prepared = load_as(Format::Yaml, &many).expect("a large file");
+    let SubmitBody::Graph(graph) = prepared.spec.body else {
+        panic!("a graph");
+    };
+    assert_eq!((graph.tasks.len(), graph.templates.len()), (100_000, 1));
+    let mut bomb = "a: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
+    for level in 1..12 {
+        let of = level - 1;
+        let again = vec![format!("*a{of}"); 10].join(", ");
+        bomb.push_str(&format!("b{level}: &a{level} [{again}]\n"));
+    }
+    assert!(load_as(Format::Yaml, &format!("{bomb}task: *a11\n")).is_err());
 }

@@ -42,6 +42,8 @@ pub enum JobFormat {
     Json,
     /// `application/toml`: a job file.
     Toml,
+    /// `application/yaml`: the same.
+    Yaml,
 }
 
 impl JobFormat {
@@ -52,10 +54,11 @@ impl JobFormat {
         match kind.to_ascii_lowercase().as_str() {
             "application/json" => Ok(Self::Json),
             "application/toml" => Ok(Self::Toml),
+            "application/yaml" => Ok(Self::Yaml),
             _ => {
                 let found = if kind.is_empty() { "nothing" } else { kind };
                 let text = format!(
-                    "expected application/json or application/toml as Content-Type, found {found}"
+                    "expected application/json, application/toml or application/yaml as Content-Type, found {found}"
                 );
                 let text = shortened(&text, super::TEXT_MAX);
                 Err(ApiError(StatusCode::UNSUPPORTED_MEDIA_TYPE, text, None))
@@ -181,24 +184,31 @@ fn digest(submit_dir: &str, body: &[u8]) -> Box<str> {
 
 /// The body, up to the largest that is taken.
 async fn receive(request: Request) -> Result<Bytes, ApiError> {
+    let length = request.headers().get(header::CONTENT_LENGTH);
+    let length = length.and_then(|length| length.to_str().ok()?.parse().ok());
+    if length.is_some_and(|length: u64| length > DESCRIPTION_MAX as u64) {
+        return Err(too_large());
+    }
     let arriving = tokio::time::timeout(ARRIVAL_MAX, Bytes::from_request(request, &())).await;
     let Ok(arrived) = arriving else {
         let text = format!("the description did not arrive within {ARRIVAL_MAX:?}");
         return Err(ApiError(StatusCode::REQUEST_TIMEOUT, text, None));
     };
     arrived.map_err(|rejection| match rejection.status() {
-        StatusCode::PAYLOAD_TOO_LARGE => {
-            let text = format!(
-                "the description has more than {DESCRIPTION_MAX} bytes; large data belongs into files, of which tasks get the path"
-            );
-            ApiError(
-                StatusCode::PAYLOAD_TOO_LARGE,
-                text,
-                Some(RefusalKind::TooLarge),
-            )
-        }
+        StatusCode::PAYLOAD_TOO_LARGE => too_large(),
         _ => ApiError::bad(rejection.body_text()),
     })
+}
+
+fn too_large() -> ApiError {
+    let text = format!(
+        "the description has more than {DESCRIPTION_MAX} bytes; large data belongs into files, of which tasks get the path"
+    );
+    ApiError(
+        StatusCode::PAYLOAD_TOO_LARGE,
+        text,
+        Some(RefusalKind::TooLarge),
+    )
 }
 
 fn invalid(text: &str) -> ApiError {
