@@ -119,6 +119,11 @@ pub(crate) enum Command {
     /// Watch jobs, workers and allocations on a full screen
     #[command(disable_help_subcommand = true)]
     Dashboard(Deferred<dashboard::DashboardArgs>),
+    /// Show which defaults of options hold here and where they come from
+    ///
+    /// They stand in `~/.config/hq/config.toml` and, for all users of a site, in `/etc/hq/config.toml`. `hq doc config`
+    /// says what can stand there.
+    Config,
     /// Check this installation on this machine: kernel, limits, file system, batch system, server
     ///
     /// Says for each what was found and, where it is not good, what to do. Run it on the machine that makes trouble: the
@@ -146,6 +151,17 @@ pub(crate) enum Command {
 }
 
 impl Command {
+    /// Whether it is about the program only: no default of an option changes what it does.
+    pub(crate) const fn is_about_itself(&self) -> bool {
+        matches!(
+            self,
+            Self::Doc(_)
+                | Self::GenerateCompletion(_)
+                | Self::GenerateMan(_)
+                | Self::GenerateReference
+        )
+    }
+
     /// Name of the group whose subcommand is missing, if it is.
     pub(crate) const fn incomplete_group(&self) -> Option<&'static str> {
         match self {
@@ -167,6 +183,7 @@ impl Command {
             | Self::Alloc { .. }
             | Self::Token { .. }
             | Self::Doctor { .. }
+            | Self::Config
             | Self::Dashboard(_)
             | Self::Run(_)
             | Self::Submit(_)

@@ -27,6 +27,7 @@ use crate::output::{self, Look, Output};
 mod alloc;
 mod bridge;
 mod completion;
+mod config;
 mod dashboard;
 mod doc;
 mod doctor;
@@ -136,6 +137,7 @@ const fn role(command: &Command) -> Role {
         | Command::Token { .. }
         | Command::Dashboard(_)
         | Command::Doctor { .. }
+        | Command::Config
         | Command::Doc(_)
         | Command::GenerateCompletion(_)
         | Command::GenerateMan(_)
@@ -173,6 +175,7 @@ pub(crate) fn run(command: Command, context: &mut Context) -> CliResult<()> {
             command: Some(Deferred(DoctorCommand::Part { part })),
         } => doctor::part(part, context),
         Command::Doctor { command: None } => doctor::all(context),
+        Command::Config => config::show(context),
         Command::Alloc {
             command: Some(Deferred(command)),
         } => as_client(alloc::run(command, context)),

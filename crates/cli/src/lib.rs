@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -13,6 +14,7 @@ mod args;
 mod batch_system;
 mod client;
 mod command;
+mod config;
 mod dashboard;
 mod error;
 mod failures;
@@ -27,8 +29,8 @@ mod submit;
 mod text;
 mod version;
 
-use args::Cli;
 use args::global::OutputMode;
+use args::{Cli, Command};
 use command::Context;
 use error::{CliError, CliResult, exit};
 
@@ -36,9 +38,15 @@ use error::{CliError, CliResult, exit};
 #[must_use]
 pub fn main() -> ExitCode {
     abort_on_panic();
-    let cli = match Cli::try_parse() {
+    let words: Vec<OsString> = std::env::args_os().collect();
+    let cli = match Cli::try_parse_from(&words) {
         Ok(cli) => cli,
-        Err(error) => return usage(args::bytes::explained(error, std::env::args_os())),
+        Err(error) => return usage(args::bytes::explained(error, words.into_iter())),
+    };
+    let global = cli.global.clone();
+    let cli = match configured(cli, words) {
+        Ok(cli) => cli,
+        Err(error) => return fail(&error, &mut Context::new(global)),
     };
     let mut context = Context::new(cli.global.clone());
     let mut result = run(cli, &mut context);
@@ -49,6 +57,15 @@ pub fn main() -> ExitCode {
         Ok(()) => ExitCode::from(exit::OK),
         Err(error) => fail(&error, &mut context),
     }
+}
+
+/// With what the files of the user and of the site say, where that matters.
+fn configured(cli: Cli, words: Vec<OsString>) -> CliResult<Cli> {
+    // The manual says what to write into a file that makes no sense.
+    if cli.version || cli.command.as_ref().is_none_or(Command::is_about_itself) {
+        return Ok(cli);
+    }
+    config::apply(cli, words)
 }
 
 /// Reads a job file as `hq job submit-file` does, for fuzzing; the error is what people see.

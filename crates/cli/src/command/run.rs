@@ -32,6 +32,7 @@ use super::worker::start::split_off_keeper;
 use crate::args::run::RunArgs;
 use crate::args::submit::Destination;
 use crate::client::{Client, WatchOptions};
+use crate::config::complete_tasks;
 use crate::error::{CliError, CliResult, exit};
 use crate::output::console::error_line;
 use crate::parse::selector::Selector;
@@ -144,6 +145,7 @@ fn prepare(
     }
     directives::find(args.directives, &args.command, stdin.as_deref())?
         .apply(&mut args.tasks, &mut args.command);
+    complete_tasks(&mut args.tasks)?;
     let skips_done = args.tasks.skip_done;
     let request = SubmitRequest {
         options: args.tasks,

@@ -17,6 +17,7 @@ use crate::args::global::OutputMode;
 use crate::args::job::SubmitFileArgs;
 use crate::args::submit::SubmitArgs;
 use crate::client::Client;
+use crate::config::complete_tasks;
 use crate::error::{CliError, CliResult};
 use crate::output::console::error_line;
 use crate::parse::selector::one_job;
@@ -107,6 +108,7 @@ fn prepare_with(
 ) -> CliResult<PreparedSubmit> {
     directives::find(args.directives, &args.command, stdin.as_deref())?
         .apply(&mut args.tasks, &mut args.command);
+    complete_tasks(&mut args.tasks)?;
     let notify = args.notify.specs();
     let skips_done = args.tasks.skip_done;
     let request = SubmitRequest {

@@ -23,6 +23,16 @@ pub(crate) enum ResourceArg {
     AutoMemory(FirstMemory),
 }
 
+impl ResourceArg {
+    /// Which resource.
+    pub(crate) fn name(&self) -> &str {
+        match self {
+            Self::Amount(entry) => &entry.resource,
+            Self::AutoMemory(_) => MEMORY,
+        }
+    }
+}
+
 /// How much of one resource, and how to choose it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct RequestAmount {

@@ -87,6 +87,20 @@ impl Directives {
     }
 }
 
+/// Adds options that neither the command line nor a script has.
+pub(crate) fn add_defaults(options: &mut TaskOptions, mut defaults: TaskOptions) {
+    let takes_nodes = options.nodes.is_some_and(|count| count > 0);
+    let has_cpus = options.cpus.is_some();
+    let said = |name: &str| options.resource.iter().any(|asked| asked.name() == name);
+    // An amount that somebody names is not added to one that nobody thought of.
+    let is_settled = |name: &str| said(name) || name == "cpus" && has_cpus;
+    defaults
+        .resource
+        .retain(|asked| !takes_nodes && !is_settled(asked.name()));
+    defaults.cpus = defaults.cpus.filter(|_| !said("cpus"));
+    merge(options, defaults);
+}
+
 fn failed(source: &str, error: &dyn std::fmt::Display) -> CliError {
     CliError::new(format!("Could not parse directives from {source}: {error}"))
 }

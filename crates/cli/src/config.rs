@@ -1,0 +1,249 @@
+//! Defaults of options: a file of the user and one of the site, read once at the start.
+//!
+//! What stands there is weaker than the command line, `#HQ` lines and the environment. A key is a long option without its
+//! dashes; options of commands stand in a table with the name of the command. Words of the files become words of the
+//! command line, so that they mean the same and are checked by the same code.
+
+mod read;
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use clap::error::ErrorKind;
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args as _, FromArgMatches as _};
+
+use crate::args::global::GlobalArgs;
+use crate::args::server::StartArgs as ServerStart;
+use crate::args::submit::TaskOptions;
+use crate::args::worker::StartArgs as WorkerStart;
+use crate::args::{self, Cli};
+use crate::error::{CliError, CliResult};
+use crate::submit::directives;
+
+/// Where settings may stand.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Section {
+    /// At the top: options of all commands.
+    Global,
+    /// `[submit]`: options of tasks, for `hq submit` and `hq run`.
+    Submit,
+    /// `[server.start]`.
+    ServerStart,
+    /// `[worker.start]`.
+    WorkerStart,
+}
+
+impl Section {
+    pub(crate) const ALL: [Self; 4] = [
+        Self::Global,
+        Self::Submit,
+        Self::ServerStart,
+        Self::WorkerStart,
+    ];
+
+    /// As in the file; nothing at the top.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Global => "",
+            Self::Submit => "submit",
+            Self::ServerStart => "server.start",
+            Self::WorkerStart => "worker.start",
+        }
+    }
+
+    /// Options that are no defaults of anything: they say what is wanted once.
+    const fn excluded(self) -> &'static [&'static str] {
+        match self {
+            Self::Global => &["debug"],
+            Self::Submit => &["array", "each-line", "from-json", "param", "name"],
+            Self::ServerStart => &["background", "detached", "resume"],
+            Self::WorkerStart => &["background", "detached"],
+        }
+    }
+
+    /// A command line that has only its options.
+    fn command(self) -> clap::Command {
+        let command = clap::Command::new("config").no_binary_name(true);
+        match self {
+            Self::Global => GlobalArgs::augment_args(command),
+            Self::Submit => TaskOptions::augment_args(command),
+            Self::ServerStart => ServerStart::augment_args(command),
+            Self::WorkerStart => WorkerStart::augment_args(command),
+        }
+        .disable_help_flag(true)
+    }
+}
+
+/// One line of a file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Setting {
+    pub(crate) section: Section,
+    /// Long option without its dashes.
+    pub(crate) key: String,
+    /// As on the command line, one for each time that the option is given; none if it takes no value.
+    pub(crate) values: Vec<String>,
+    pub(crate) path: PathBuf,
+    /// From 1.
+    pub(crate) line: usize,
+}
+
+impl Setting {
+    /// With the name of its table.
+    pub(crate) fn full_key(&self) -> String {
+        if self.section == Section::Global {
+            return self.key.clone();
+        }
+        format!("{}.{}", self.section.name(), self.key)
+    }
+
+    /// As words of a command line.
+    fn words(&self) -> Vec<OsString> {
+        let key = &self.key;
+        if self.values.is_empty() {
+            return vec![format!("--{key}").into()];
+        }
+        let values = self.values.iter();
+        values
+            .map(|value| format!("--{key}={value}").into())
+            .collect()
+    }
+}
+
+/// All settings that hold.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Config {
+    /// Files that are looked for, the weaker one first, and whether they are there.
+    pub(crate) files: Vec<(PathBuf, bool)>,
+    /// In the order of sections and keys.
+    pub(crate) settings: Vec<Setting>,
+}
+
+static CONFIG: OnceLock<Config> = OnceLock::new();
+
+/// The settings of this process; none before they were read.
+pub(crate) fn current() -> Option<&'static Config> {
+    CONFIG.get()
+}
+
+/// Reads the files and gives the command line what it does not say itself.
+///
+/// # Errors
+///
+/// If a file makes no sense.
+pub(crate) fn apply(cli: Cli, words: Vec<OsString>) -> CliResult<Cli> {
+    let config = read::all(&paths())?;
+    let config = CONFIG.get_or_init(|| config);
+    if config.settings.is_empty() {
+        return Ok(cli);
+    }
+    Ok(config.complete(words).unwrap_or(cli))
+}
+
+/// That of the site, then that of the user, which is stronger.
+fn paths() -> Vec<PathBuf> {
+    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    let site = set("HQ_SITE_CONFIG").map_or_else(|| "/etc/hq/config.toml".into(), PathBuf::from);
+    let below = |dir: OsString| Path::new(&dir).join("hq/config.toml");
+    let user = set("HQ_CONFIG")
+        .map(PathBuf::from)
+        .or_else(|| set("XDG_CONFIG_HOME").map(below))
+        .or_else(|| set("HOME").map(|home| Path::new(&home).join(".config/hq/config.toml")));
+    [Some(site), user].into_iter().flatten().collect()
+}
+
+impl Config {
+    fn of(&self, section: Section) -> impl Iterator<Item = &Setting> {
+        let settings = self.settings.iter();
+        settings.filter(move |setting| setting.section == section)
+    }
+
+    /// The command line with what it does not say itself; `None` = it says everything.
+    fn complete(&self, mut words: Vec<OsString>) -> Option<Cli> {
+        let mut found = None;
+        let parse = |words: &[OsString]| args::command().try_get_matches_from(words);
+        for (section, setting) in self.settings.iter().map(|one| (one.section, one)) {
+            let Ok(matches) = parse(&words) else {
+                return found;
+            };
+            let (path, leaf) = leaf(&matches);
+            let is_there = match section {
+                Section::Global => true,
+                Section::Submit => false,
+                Section::ServerStart => path == ["server", "start"],
+                Section::WorkerStart => path == ["worker", "start"],
+            };
+            if !is_there || is_said(leaf, &setting.key) {
+                continue;
+            }
+            let mut more = words.clone();
+            let at = match section {
+                Section::Global => 1,
+                // These commands end with options, unless nothing more may be one.
+                Section::Submit | Section::ServerStart | Section::WorkerStart => {
+                    let end = words.iter().position(|word| word == "--");
+                    end.unwrap_or(words.len())
+                }
+            };
+            more.splice(at..at, setting.words());
+            // What excludes something that somebody asked for now does not hold.
+            match parse(&more) {
+                Ok(matches) => {
+                    found = Cli::from_arg_matches(&matches).ok();
+                    words = more;
+                }
+                Err(error) if error.kind() == ErrorKind::ArgumentConflict => {}
+                Err(_) => return found,
+            }
+        }
+        found
+    }
+
+    /// What tasks are given that neither the command line nor a script says.
+    pub(crate) fn task_defaults(&self) -> CliResult<TaskOptions> {
+        let words: Vec<OsString> = self.of(Section::Submit).flat_map(Setting::words).collect();
+        let found = Section::Submit
+            .command()
+            .try_get_matches_from(words)
+            .and_then(|mut matches| TaskOptions::from_arg_matches_mut(&mut matches));
+        // Each was checked when it was read, so only a combination can be wrong.
+        found.map_err(|error| {
+            let text = read::reason(&error);
+            CliError::new(format!(
+                "The settings of [submit] cannot be combined: {text}"
+            ))
+            .with_help("`hq config` shows where they stand")
+        })
+    }
+}
+
+/// Gives a submit what nobody said about its tasks.
+pub(crate) fn complete_tasks(options: &mut TaskOptions) -> CliResult<()> {
+    if let Some(config) = current().filter(|config| config.of(Section::Submit).next().is_some()) {
+        directives::add_defaults(options, config.task_defaults()?);
+    }
+    Ok(())
+}
+
+/// The command that was typed, and what was said there.
+fn leaf(matches: &ArgMatches) -> (Vec<&str>, &ArgMatches) {
+    let (mut path, mut leaf) = (Vec::new(), matches);
+    while let Some((name, more)) = leaf.subcommand() {
+        path.push(name);
+        leaf = more;
+    }
+    (path, leaf)
+}
+
+/// Whether the command line or the environment says it.
+pub(crate) fn is_said(matches: &ArgMatches, key: &str) -> bool {
+    let id = key.replace('-', "_");
+    // It panics for what a command does not have.
+    let is_known = matches.try_contains_id(&id).is_ok();
+    is_known
+        && matches!(
+            matches.value_source(&id),
+            Some(ValueSource::CommandLine | ValueSource::EnvVariable)
+        )
+}

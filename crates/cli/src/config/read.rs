@@ -1,0 +1,206 @@
+//! From files to settings.
+
+use std::io::ErrorKind;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::{Config, Section, Setting};
+use crate::error::{CliError, CliResult};
+use crate::text::closest;
+
+/// Nobody writes more by hand, in bytes.
+const FILE_LEN_MAX: u64 = 1 << 20;
+
+/// Reads these files, of which later ones are stronger.
+///
+/// # Errors
+///
+/// If one is there and cannot be read, or makes no sense.
+pub(super) fn all(paths: &[PathBuf]) -> CliResult<Config> {
+    let mut config = Config::default();
+    for path in paths {
+        let text = text(path)?;
+        config.files.push((path.clone(), text.is_some()));
+        for setting in text.map_or_else(|| Ok(Vec::new()), |text| settings(path, &text))? {
+            let is_same =
+                |known: &Setting| (known.section, &known.key) == (setting.section, &setting.key);
+            config.settings.retain(|known| !is_same(known));
+            config.settings.push(setting);
+        }
+    }
+    config
+        .settings
+        .sort_by(|a, b| (a.section, &a.key).cmp(&(b.section, &b.key)));
+    Ok(config)
+}
+
+fn text(path: &Path) -> CliResult<Option<String>> {
+    use std::io::Read as _;
+    let failed =
+        |error: std::io::Error| CliError::new(format!("Cannot read {}: {error}", path.display()));
+    let file = match std::fs::File::open(path) {
+        Ok(file) => file,
+        Err(error) => {
+            let is_missing = matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory);
+            return if is_missing {
+                Ok(None)
+            } else {
+                Err(failed(error))
+            };
+        }
+    };
+    let mut text = String::new();
+    file.take(FILE_LEN_MAX)
+        .read_to_string(&mut text)
+        .map_err(failed)?;
+    Ok(Some(text))
+}
+
+/// A file, while it is read.
+#[derive(Clone, Copy)]
+struct Source<'a> {
+    path: &'a Path,
+    text: &'a str,
+}
+
+impl Source<'_> {
+    fn line(self, at: usize) -> usize {
+        self.text[..at.min(self.text.len())].matches('\n').count() + 1
+    }
+
+    fn refuse(self, span: &Range<usize>, why: &str) -> CliError {
+        let at = span.start.min(self.text.len());
+        let before = self.text[..at].rsplit('\n').next().unwrap_or_default();
+        let (line, column) = (self.line(at), before.chars().count() + 1);
+        let path = self.path.display();
+        CliError::new(format!("{path}, line {line}, column {column}: {why}"))
+            .with_help("`hq doc config` says what can stand there")
+    }
+}
+
+fn settings(path: &Path, text: &str) -> CliResult<Vec<Setting>> {
+    let source = Source { path, text };
+    let root = DeTable::parse(text).map_err(|error| {
+        let span = error.span().unwrap_or_default();
+        source.refuse(&span, error.message().trim_end())
+    })?;
+    let mut found = Vec::new();
+    table(source, "", root.get_ref(), &mut found)?;
+    Ok(found)
+}
+
+/// Reads a table; `name` = of which.
+fn table(
+    source: Source<'_>,
+    name: &str,
+    entries: &DeTable<'_>,
+    found: &mut Vec<Setting>,
+) -> CliResult<()> {
+    let section = Section::ALL.into_iter().find(|one| one.name() == name);
+    for (key, value) in entries {
+        if let DeValue::Table(inner) = value.get_ref() {
+            let inner_name = match name {
+                "" => key.get_ref().to_string(),
+                outer => format!("{outer}.{}", key.get_ref()),
+            };
+            let begins = |section: &Section| {
+                let rest = section.name().strip_prefix(inner_name.as_str());
+                rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+            };
+            if !Section::ALL.iter().any(begins) {
+                let why = format!(
+                    "expected the table [submit], [server.start] or [worker.start], found [{inner_name}]"
+                );
+                return Err(source.refuse(&key.span(), &why));
+            }
+            table(source, &inner_name, inner, found)?;
+            continue;
+        }
+        let Some(section) = section else {
+            let why = format!("expected a table [{name}.start], found `{}`", key.get_ref());
+            return Err(source.refuse(&key.span(), &why));
+        };
+        found.push(setting(source, section, key, value)?);
+    }
+    Ok(())
+}
+
+fn setting(
+    source: Source<'_>,
+    section: Section,
+    key: &Spanned<std::borrow::Cow<'_, str>>,
+    value: &Spanned<DeValue<'_>>,
+) -> CliResult<Setting> {
+    let command = section.command();
+    let name = key.get_ref().as_ref();
+    let known: Vec<&str> = command
+        .get_arguments()
+        .filter_map(clap::Arg::get_long)
+        .filter(|long| !section.excluded().contains(long))
+        .collect();
+    if !known.contains(&name) {
+        let place = if section == Section::Global {
+            "of all commands".to_owned()
+        } else {
+            format!("of [{}]", section.name())
+        };
+        let meant = closest(name, known.iter().copied());
+        let meant = meant.map_or_else(String::new, |meant| format!("; did you mean `{meant}`?"));
+        let why = format!("`{name}` is no option {place} that can have a default{meant}");
+        return Err(source.refuse(&key.span(), &why));
+    }
+    let values = values(value.get_ref()).map_err(|why| source.refuse(&value.span(), why))?;
+    let setting = Setting {
+        section,
+        key: name.to_owned(),
+        values: values.unwrap_or_default(),
+        path: source.path.to_path_buf(),
+        line: source.line(key.span().start),
+    };
+    match section.command().try_get_matches_from(setting.words()) {
+        Ok(_) => Ok(setting),
+        Err(error) => Err(source.refuse(&value.span(), &format!("{name}: {}", reason(&error)))),
+    }
+}
+
+/// Values as words; `None` = an option without a value that is wanted.
+fn values(value: &DeValue<'_>) -> Result<Option<Vec<String>>, &'static str> {
+    match value {
+        DeValue::Boolean(true) => Ok(None),
+        DeValue::Boolean(false) => {
+            Err("an option without a value is `true`; leave it out if it is not wanted")
+        }
+        DeValue::Array(items) if items.is_empty() => Err("expected at least one value"),
+        DeValue::Array(items) => {
+            let words = items.iter().map(|item| word(item.get_ref()));
+            words.collect::<Result<_, _>>().map(Some)
+        }
+        DeValue::String(_)
+        | DeValue::Integer(_)
+        | DeValue::Float(_)
+        | DeValue::Datetime(_)
+        | DeValue::Table(_) => Ok(Some(vec![word(value)?])),
+    }
+}
+
+fn word(value: &DeValue<'_>) -> Result<String, &'static str> {
+    match value {
+        DeValue::String(text) if text.contains('\0') => Err("a text cannot contain NUL"),
+        DeValue::String(text) => Ok(text.to_string()),
+        DeValue::Integer(number) => Ok(number.to_string()),
+        DeValue::Float(number) => Ok(number.to_string()),
+        DeValue::Boolean(_) | DeValue::Datetime(_) | DeValue::Array(_) | DeValue::Table(_) => {
+            Err("expected a text or a number")
+        }
+    }
+}
+
+/// Why words are refused, in one line.
+pub(super) fn reason(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let first = text.lines().next().unwrap_or_default();
+    first.strip_prefix("error: ").unwrap_or(first).to_owned()
+}
