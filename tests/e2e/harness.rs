@@ -195,6 +195,9 @@ impl Env {
             .args(&words[1..])
             .env("HQ_SERVER_DIR", self.server_dir())
             .env_remove("RUST_LOG")
+            // What whoever runs the tests has set for himself is not there.
+            .env("HQ_CONFIG", self.path("no-config.toml"))
+            .env("HQ_SITE_CONFIG", self.path("no-config.toml"))
             .envs(self.variables.iter().map(|(name, value)| (name, value)))
             .current_dir(self.dir.path())
             .stdin(Stdio::null());

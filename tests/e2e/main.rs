@@ -44,6 +44,7 @@ mod queues;
 mod reattach;
 mod resources;
 mod scale;
+mod settings;
 mod shapes;
 mod stopping;
 mod streaming;
