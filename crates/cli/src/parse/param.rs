@@ -137,7 +137,7 @@ fn split_range(text: &str) -> Option<(&str, &str, Option<&str>)> {
     (number_len(step)? == step.len()).then_some((first, last, Some(step)))
 }
 
-/// Length of the decimal at the beginning: `-1`, `0.25`.
+/// Length of the number at the beginning: `-1`, `0.25`, `1e-3`.
 fn number_len(text: &str) -> Option<usize> {
     let digits = |text: &str| text.bytes().take_while(u8::is_ascii_digit).count();
     let sign = usize::from(text.starts_with('-'));
@@ -147,11 +147,23 @@ fn number_len(text: &str) -> Option<usize> {
     }
     let end = sign + whole;
     let part = text[end..].strip_prefix('.').map_or(0, digits);
-    Some(if part == 0 { end } else { end + 1 + part })
+    let end = if part == 0 { end } else { end + 1 + part };
+    let exponent = text[end..].strip_prefix(['e', 'E']);
+    let exponent = exponent.map(|text| text.strip_prefix(['-', '+']).unwrap_or(text));
+    Some(match exponent {
+        Some(rest) if digits(rest) > 0 => text.len() - rest.len() + digits(rest),
+        Some(_) | None => end,
+    })
 }
 
 /// A decimal as whole number and digits behind its point.
 fn decimal(text: &str) -> Result<(i128, usize), String> {
+    // Values are texts, and which one stands between 1e-4 and 1e-2 nobody could tell.
+    if text.contains(['e', 'E']) {
+        return Err(format!(
+            "has a number with an exponent, `{text}`; write it as a decimal"
+        ));
+    }
     let (whole, part) = text.split_once('.').unwrap_or((text, ""));
     let plain = whole.trim_start_matches('-');
     if plain.len() > 1 && plain.starts_with('0') {
@@ -270,6 +282,8 @@ mod tests {
             ("x=1,,2", "no value between two commas"),
             ("x=@", "name of a file"),
             ("x=0.1-0.5", "`0.1-0.5` of decimals needs a step"),
+            ("x=1e-4-1e-2:1e-4", "has a number with an exponent, `1e-4`"),
+            ("x=0-1E3", "has a number with an exponent, `1E3`"),
             ("x=5-1", "`5-1` ends before it begins"),
             ("x=1-5:-1", "rises and has a negative step"),
             ("x=1-5:0", "step 0"),
