@@ -1,9 +1,12 @@
 //! Programs that submit jobs over HTTP.
 
+use std::process::Command;
+
 use serde_json::json;
 
-use crate::harness::Env;
+use crate::harness::{Env, skip};
 use crate::http::{Answer, Site};
+use crate::web::python_with;
 
 const JSON: &str = "Content-Type: application/json\r\n";
 
@@ -172,4 +175,41 @@ fn descriptions_that_make_no_sense_are_refused_as_on_the_command_line() {
             .ok(),
         ""
     );
+}
+
+#[test]
+fn a_client_that_was_generated_from_the_description_drives_a_server() {
+    let module = "openapi_python_client";
+    let python = match python_with(module) {
+        Ok(python) => python,
+        Err(reason) => {
+            skip(&reason);
+            return;
+        }
+    };
+    let mut env = Env::new();
+    env.start_server_with(&["--http"]);
+    env.start_worker(2);
+    let owner = Site::of(&env);
+    let token = env.hq(&["token", "create", "ci", "--role=submit"]).ok();
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../");
+    std::fs::create_dir(env.path("client")).expect("a directory");
+    let mut generating = Command::new(&python);
+    generating
+        .args(["-m", module, "generate", "--meta", "none", "--overwrite"])
+        .args(["--path", &format!("{root}docs/openapi.yaml")])
+        .arg("--output-path")
+        .arg(env.path("client/hq_client"))
+        .current_dir(env.path(""));
+    let made = generating.output().expect("it can be run");
+    let driven = Command::new(&python)
+        .arg(format!("{root}tests/web/generated_client.py"))
+        .arg(format!("http://{}/api/v1", owner.address))
+        .args([token.trim(), &env.path("").display().to_string()])
+        .env("PYTHONPATH", env.path("client"))
+        .output()
+        .expect("it can be run");
+    let told = String::from_utf8_lossy(&driven.stderr).into_owned();
+    let made = String::from_utf8_lossy(&made.stdout).into_owned();
+    assert!(driven.status.success(), "{made}\n{told}");
 }

@@ -132,7 +132,7 @@ fn works(command: &mut Command) -> bool {
 }
 
 /// A Python that has a module, or why there is none.
-fn python_with(module: &str) -> Result<String, String> {
+pub(crate) fn python_with(module: &str) -> Result<String, String> {
     let python = std::env::var(PYTHON).unwrap_or_else(|_| "python3".to_owned());
     if works(Command::new(&python).args(["-c", &format!("import {module}")])) {
         return Ok(python);
