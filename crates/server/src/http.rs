@@ -14,6 +14,7 @@ mod kept;
 mod packed;
 mod pages;
 mod revocable;
+mod secret;
 mod tokens;
 
 use std::io;
@@ -41,9 +42,9 @@ use crate::problems::Problems;
 use crate::relay::Relay;
 use crate::stats::Stats;
 pub use api::{JobFormat, JobText, ReadJob};
-pub(crate) use auth::Token;
 use auth::{Admission, Asked, Entrance};
 pub(crate) use door::{HttpControl, HttpControlRx, door, keep};
+pub(crate) use secret::Token;
 pub(crate) use tokens::Tokens;
 
 /// Name of the file with the token, in the directory of the instance.

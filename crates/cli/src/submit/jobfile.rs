@@ -38,6 +38,7 @@ mod graph;
 mod parts;
 mod place;
 mod schema;
+mod yaml;
 
 pub(crate) use format::{Format, Source};
 use schema::{ArrayTable, CommonTable, TaskTable};

@@ -8,8 +8,6 @@
 //! programs ([`Tokens`]) outlive it: they are to be sent to a port that is sure to be the server's.
 
 use std::collections::VecDeque;
-use std::io::{self, Write as _};
-use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::http::{HeaderMap, Method, StatusCode, header};
@@ -18,61 +16,13 @@ use hq_protocol::convert::Role;
 use ring::hmac;
 use serde_json::json;
 
+use super::secret::{Token, from_hex, hex};
 use super::tokens::{Issued, Tokens};
 
-/// Random bytes of a token; it is twice as many hexadecimal digits.
-const TOKEN_LEN: usize = 32;
 /// How far the time of a signed request may be off. The page follows the server's clock.
 const FRESH_MS: u64 = 60_000;
 /// Requests that change something and are still fresh; more than anybody clicks.
 const USED_MAX: usize = 1_024;
-
-/// A secret text.
-#[derive(Clone)]
-pub(crate) struct Token(Box<str>);
-
-impl std::fmt::Debug for Token {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Token(…)")
-    }
-}
-
-impl Token {
-    /// Writes it into a file that only its owner can read, in the place of that of an earlier run.
-    pub(super) fn store(&self, path: &Path) -> io::Result<()> {
-        let dir = path.parent().unwrap_or(Path::new("."));
-        // Made with mode 0600, and in place at once: a scraper reads the old one or the new one.
-        let mut file = tempfile::NamedTempFile::new_in(dir)?;
-        file.write_all(self.0.as_bytes())?;
-        file.persist(path).map_err(|error| error.error)?;
-        Ok(())
-    }
-
-    /// A new one for each run: a client that sent that of an earlier one to another program, on a port that the
-    /// server had left, gave nothing away.
-    pub(super) fn random() -> io::Result<Self> {
-        let mut bytes = [0; TOKEN_LEN];
-        getrandom::fill(&mut bytes).map_err(io::Error::other)?;
-        let text: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-        Ok(Self(text.into()))
-    }
-
-    /// The secret itself.
-    pub(super) fn as_str(&self) -> &str {
-        &self.0
-    }
-
-    /// Compares in a time that does not tell how much is right.
-    pub(super) fn matches(&self, shown: &str) -> bool {
-        let (ours, shown) = (self.0.as_bytes(), shown.as_bytes());
-        let differences = ours.iter().zip(shown).fold(0, |sum, (a, b)| sum | (a ^ b));
-        ours.len() == shown.len() && differences == 0
-    }
-
-    fn key(&self) -> hmac::Key {
-        hmac::Key::new(hmac::HMAC_SHA256, self.0.as_bytes())
-    }
-}
 
 /// What a request says of itself, as far as it is signed.
 #[derive(Clone, Copy, Debug)]
@@ -202,17 +152,6 @@ impl Entrance {
 fn has_body(headers: &HeaderMap) -> bool {
     let mut lengths = headers.get_all(header::CONTENT_LENGTH).iter();
     headers.contains_key(header::TRANSFER_ENCODING) || lengths.any(|length| length != "0")
-}
-
-pub(super) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-pub(super) fn from_hex(text: &str) -> Option<Vec<u8>> {
-    let (pairs, rest) = text.as_bytes().as_chunks::<2>();
-    let digit = |digit: u8| char::from(digit).to_digit(16);
-    let byte = |[high, low]: &[u8; 2]| u8::try_from(digit(*high)? * 16 + digit(*low)?).ok();
-    rest.is_empty().then(|| pairs.iter().map(byte).collect())?
 }
 
 /// The answer to a request that takes more than its token may do.

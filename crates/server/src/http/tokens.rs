@@ -18,7 +18,7 @@ use ring::digest;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use super::auth::{Token, from_hex, hex};
+use super::secret::{Token, from_hex, hex};
 use crate::clock::Clock;
 use crate::core_handle::CoreHandle;
 

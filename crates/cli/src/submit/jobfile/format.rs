@@ -3,12 +3,10 @@
 use std::ops::Range;
 use std::path::Path;
 
-use hq_protocol::limits::REQUEST_MAX;
-use serde::Deserialize;
-
 use super::graph::Mistake;
 use super::parts::Misread;
 use super::schema::FileTable;
+use super::yaml::{offset, yaml, yaml_offset};
 use super::{parts, place};
 
 /// How a job file is written. All formats have the same keys and values.
@@ -82,24 +80,6 @@ impl Source<'_> {
     }
 }
 
-/// Nodes of a file: more than anybody can send has, less than would be endless.
-const YAML_NODES_MAX: usize = 1 << 28;
-
-/// Reads YAML 1.2. What aliases repeat is bounded, so that a short file does not become a huge one.
-pub(super) fn yaml<'de, T: Deserialize<'de>>(content: &'de str) -> Result<T, serde_saphyr::Error> {
-    let budget = serde_saphyr::budget! {
-        max_events: 2 * YAML_NODES_MAX,
-        max_nodes: YAML_NODES_MAX,
-        max_total_scalar_bytes: REQUEST_MAX,
-        max_documents: 1,
-    };
-    let options = serde_saphyr::options! {
-        budget: budget,
-        with_snippet: false,
-    };
-    serde_saphyr::from_str_with_options(content, options)
-}
-
 fn misread_yaml(content: &str, error: &serde_saphyr::Error) -> Misread {
     let text = error.to_string();
     let Some(place) = error.location() else {
@@ -130,15 +110,6 @@ fn usual_words(message: &str) -> String {
     }
 }
 
-/// Where a place of a YAML file is, in bytes.
-pub(super) fn yaml_offset(content: &str, place: serde_saphyr::Location) -> usize {
-    let number = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
-    match place.span().byte_offset() {
-        Some(at) => number(at),
-        None => offset(content, number(place.line()), number(place.column())),
-    }
-}
-
 fn misread_json(content: &str, error: &serde_json::Error) -> Misread {
     let text = error.to_string();
     let place = format!(" at line {} column {}", error.line(), error.column());
@@ -149,11 +120,4 @@ fn misread_json(content: &str, error: &serde_json::Error) -> Misread {
             at..at
         }),
     }
-}
-
-/// Where a line and a column of bytes are, both from 1.
-fn offset(content: &str, line: usize, column: usize) -> usize {
-    let before = content.split_inclusive('\n').take(line.saturating_sub(1));
-    let start: usize = before.map(str::len).sum();
-    (start + column.saturating_sub(1)).min(content.len())
 }

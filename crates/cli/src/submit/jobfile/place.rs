@@ -6,9 +6,9 @@ use std::ops::Range;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::format::{yaml, yaml_offset};
 use super::graph::Mistake;
 use super::parts;
+use super::yaml::{yaml, yaml_offset};
 
 /// Files up to this size, in bytes, are read as a whole to find a place.
 const WHOLE_MAX: usize = 1 << 24;

@@ -21,7 +21,7 @@ use serde_json::json;
 use super::read::unexpected;
 use super::{Answer, ApiError, Parameters, parameters};
 use crate::http::App;
-use crate::http::auth::hex;
+use crate::http::secret::hex;
 
 /// Largest description of a job.
 pub(super) const DESCRIPTION_MAX: usize = 64 << 20;

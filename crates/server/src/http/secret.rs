@@ -1,0 +1,68 @@
+//! Secret texts, and bytes as text.
+
+use std::io::{self, Write as _};
+use std::path::Path;
+
+use ring::hmac;
+
+/// Random bytes of a token; it is twice as many hexadecimal digits.
+const TOKEN_LEN: usize = 32;
+
+/// A secret text.
+#[derive(Clone)]
+pub(crate) struct Token(pub(super) Box<str>);
+
+impl std::fmt::Debug for Token {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Token(…)")
+    }
+}
+
+impl Token {
+    /// Writes it into a file that only its owner can read, in the place of that of an earlier run.
+    pub(super) fn store(&self, path: &Path) -> io::Result<()> {
+        let dir = path.parent().unwrap_or(Path::new("."));
+        // Made with mode 0600, and in place at once: a scraper reads the old one or the new one.
+        let mut file = tempfile::NamedTempFile::new_in(dir)?;
+        file.write_all(self.0.as_bytes())?;
+        file.persist(path).map_err(|error| error.error)?;
+        Ok(())
+    }
+
+    /// A new one for each run: a client that sent that of an earlier one to another program, on a port that the
+    /// server had left, gave nothing away.
+    pub(super) fn random() -> io::Result<Self> {
+        let mut bytes = [0; TOKEN_LEN];
+        getrandom::fill(&mut bytes).map_err(io::Error::other)?;
+        let text: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        Ok(Self(text.into()))
+    }
+
+    /// The secret itself.
+    pub(super) fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Compares in a time that does not tell how much is right.
+    pub(super) fn matches(&self, shown: &str) -> bool {
+        let (ours, shown) = (self.0.as_bytes(), shown.as_bytes());
+        let differences = ours.iter().zip(shown).fold(0, |sum, (a, b)| sum | (a ^ b));
+        ours.len() == shown.len() && differences == 0
+    }
+
+    /// For signatures.
+    pub(super) fn key(&self) -> hmac::Key {
+        hmac::Key::new(hmac::HMAC_SHA256, self.0.as_bytes())
+    }
+}
+
+pub(super) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+pub(super) fn from_hex(text: &str) -> Option<Vec<u8>> {
+    let (pairs, rest) = text.as_bytes().as_chunks::<2>();
+    let digit = |digit: u8| char::from(digit).to_digit(16);
+    let byte = |[high, low]: &[u8; 2]| u8::try_from(digit(*high)? * 16 + digit(*low)?).ok();
+    rest.is_empty().then(|| pairs.iter().map(byte).collect())?
+}
