@@ -322,8 +322,8 @@ impl Params {
                 Some(_) => {}
             }
         }
-        // The last combination has an id, too.
-        if first.checked_add(total).is_none() {
+        // The last combination has an id, too, perhaps the last one that there is.
+        if first.checked_add(total - 1).is_none() {
             return Err(ParamsError::TooMany);
         }
         Ok(Self {
@@ -337,7 +337,7 @@ impl Params {
     /// The same combinations with other ids. `None` if there are not so many ids.
     #[must_use]
     pub fn with_first(&self, first: u32) -> Option<Self> {
-        first.checked_add(self.count)?;
+        first.checked_add(self.count - 1)?;
         Some(Self {
             first,
             ..self.clone()

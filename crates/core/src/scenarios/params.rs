@@ -59,6 +59,19 @@ fn in_an_open_job_combinations_begin_behind_the_highest_id() {
 }
 
 #[test]
+fn the_last_ids_have_values_too() {
+    let mut bench = Bench::new();
+    let job = bench.open(None);
+    bench.submit(into(job, numbered(given(u32::MAX - 6, 1), tasks(0))));
+    bench.submit(combinations(Some(job)));
+    let shown = [5, 0].map(|back| values(&bench, job, u32::MAX - back));
+    assert_eq!(shown, ["1 1", "3 2"]);
+    bench.restart();
+    let again = [5, 0].map(|back| values(&bench, job, u32::MAX - back));
+    assert_eq!(again, shown);
+}
+
+#[test]
 fn what_is_submitted_again_has_the_values_that_it_had() {
     let (mut bench, worker) = Bench::with_worker(1);
     let open = bench.open(None);
