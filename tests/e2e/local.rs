@@ -119,6 +119,9 @@ fn runs_inside_a_task_without_its_variables() {
     let inner = "\"$HQ\" run --output-mode=quiet -- bash -c 'echo ${HQ_ENTRY-unset} $HQ_TASK_ID'";
     let ran = env.hq(&["run", "--each-line=list", "--", "bash", "-c", inner]);
     assert_eq!(ran.ok(), "unset 0\n");
+    let inner = inner.replace("HQ_ENTRY", "HQ_PARAM_N");
+    let ran = env.hq(&["run", "--param=n=7", "--", "bash", "-c", &inner]);
+    assert_eq!(ran.ok(), "unset 0\n");
 }
 
 #[test]

@@ -58,6 +58,7 @@ pub(super) fn inherited() -> EnvBlock {
         name.to_str().is_some_and(|name| {
             TASK_VARIABLES.contains(&name)
                 || name.starts_with("HQ_RESOURCE_")
+                || name.starts_with("HQ_PARAM_")
                 || (!keeps_step && is_of_step(name))
         })
     };
