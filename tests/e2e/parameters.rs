@@ -185,6 +185,7 @@ fn what_cannot_be_combined_is_refused() {
     refused(&["--param=a=1", "--from-json=x"], "cannot be used with");
     refused(&["--param=a=1-2", "--param=+b=1-3"], "needs as many values");
     refused(&["--param=a=1", "--param=A=2"], "would both be HQ_PARAM_A");
+    refused(&["--param=a=1", "--param=a=2"], "one list, such as `a=1,2`");
     refused(&["--param=task_id=1"], "placeholder of paths");
     refused(&["--param=a=0.1-0.5"], "needs a step");
     refused(

@@ -48,6 +48,11 @@ pub enum ParamsError {
     /// `{TASK_ID}` would be one letter away from `%{TASK_ID}`.
     #[error("a parameter cannot be called `{0}`, which is a placeholder of paths; rename it")]
     Reserved(Box<str>),
+    /// Two lists of values.
+    #[error(
+        "the parameter `{0}` is there twice; put all its values into one list, such as `{0}=1,2`"
+    )]
+    Twice(Box<str>),
     /// Two parameters would set one variable.
     #[error("the parameters `{0}` and `{1}` would both be {variable}; rename one", variable = variable(.0))]
     SameName(Box<str>, Box<str>),
@@ -297,6 +302,9 @@ impl Params {
             param.check()?;
             let same = |other: &&Param| variable(&other.name) == variable(&param.name);
             if let Some(other) = list[..number].iter().find(same) {
+                if other.name == param.name {
+                    return Err(ParamsError::Twice(param.name.clone()));
+                }
                 let names = (other.name.clone(), param.name.clone());
                 return Err(ParamsError::SameName(names.0, names.1));
             }

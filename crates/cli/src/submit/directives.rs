@@ -318,11 +318,14 @@ fn merge_tasks(
     if has_entries {
         return;
     }
+    // Those of the script whose place is not taken yet.
+    let mut places: Vec<usize> = (0..params.len()).collect();
     let own = std::mem::replace(&mut base.param, params);
     for param in own {
-        // In the place of the script's, so that what goes along with it still does.
-        match base.param.iter_mut().find(|known| known.name == param.name) {
-            Some(known) => *known = param,
+        let mut found = places.iter();
+        // In the place of the script's, so that what goes along with it still does. Twice on the command line is refused later.
+        match found.position(|at| base.param[*at].name == param.name) {
+            Some(found) => base.param[places.remove(found)] = param,
             None => base.param.push(param),
         }
     }
@@ -408,6 +411,12 @@ mod tests {
                 true
             )
         );
+        // What is there twice is not made one: it is refused with all other parameters.
+        let twice = merged(&[
+            "--param", "c=1", "--param", "a=7", "--param", "c=2", "--param", "a=8",
+        ]);
+        let names: Vec<&str> = twice.0.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["a", "b", "c", "c", "a"]);
         assert_eq!(merged(&["--each-line", "f"]), (Vec::new(), false));
         let mut base = DirectiveLine::try_parse_from(["--param", "a=1"])
             .expect("valid")
