@@ -255,6 +255,31 @@ fn parameters_survive_and_an_older_server_refuses_them() {
     assert!(SubmitSpec::try_from(client::Submit { body, ..message }).is_ok());
 }
 
+#[test]
+fn an_older_worker_runs_nothing_without_its_values() {
+    let Some(client::submit::Body::Array(array)) = params_submit().body else {
+        panic!("an array");
+    };
+    let task = hq_core::template::TaskTemplate::try_from(array.template.expect("there is one"));
+    let template = hq_core::job::SharedTemplate {
+        id: hq_core::job::TemplateId(1),
+        job: hq_core::id::JobId(1),
+        job_name: "sweep".into(),
+        submit_dir: Box::from(*b"/"),
+        stream_dir: None,
+        class: hq_core::class::ClassId(0),
+        task: std::sync::Arc::new(task.expect("valid")),
+    };
+    let message = worker::Template::from(&template);
+    // All that it knows.
+    let known = message.task.clone().expect("a task");
+    let program = String::from_utf8_lossy(&known.args[0]);
+    assert!(program.contains("older than its server"), "{program}");
+    assert_eq!(known.args.len(), 1);
+    let read = hq_core::worker_state::WorkTemplate::try_from(message).expect("valid");
+    assert_eq!(read.task, template.task);
+}
+
 fn worker_input(command: &hq_core::server_state::WorkerCommand) -> Input {
     let bytes = worker::ToWorker::from(command).encode_to_vec();
     let message = worker::ToWorker::decode(&bytes[..]).expect("own message");

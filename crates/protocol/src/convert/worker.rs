@@ -20,7 +20,7 @@ use super::{
     ConvertError, Within, absolute_path, at_most, duration, each, known, path, required, same_len,
     text,
 };
-use crate::worker;
+use crate::{common, worker};
 
 /// Most templates, and most assignments, in one message.
 const ASSIGN_MAX: usize = 1 << 20;
@@ -30,6 +30,10 @@ pub const NOTIFICATION_MAX: usize = 1024;
 
 /// Longest value of a call, in bytes; what is longer goes another way.
 pub const VALUE_MAX: usize = 1 << 20;
+
+/// What a worker cannot execute that does not know parameters; it is said in the error of the task.
+const WITHOUT_PARAMS: &str =
+    "this worker is older than its server and does not know `--param`; drain it, start another one";
 
 /// Most nodes of one task.
 const NODES_MAX: usize = 1 << 16;
@@ -384,7 +388,11 @@ impl TryFrom<worker::Template> for WorkTemplate {
             .stream_dir
             .as_deref()
             .map(|dir| path("stream_dir", dir));
-        let task: TaskTemplate = required(message.task, "task")?.try_into().within("task")?;
+        let mut task = required(message.task, "task")?;
+        if !message.param_args.is_empty() {
+            task.args = message.param_args;
+        }
+        let task: TaskTemplate = task.try_into().within("task")?;
         Ok(Self {
             id: TemplateId(message.id),
             job: JobId(message.job),
@@ -398,13 +406,20 @@ impl TryFrom<worker::Template> for WorkTemplate {
 
 impl From<&SharedTemplate> for worker::Template {
     fn from(template: &SharedTemplate) -> Self {
+        let mut task = common::TaskTemplate::from(template.task.as_ref());
+        let mut param_args = Vec::new();
+        if template.task.params.is_some() {
+            let instead = vec![WITHOUT_PARAMS.as_bytes().to_vec().into()];
+            param_args = std::mem::replace(&mut task.args, instead);
+        }
         Self {
             id: template.id.0,
             job: template.job.as_u32(),
             job_name: template.job_name.to_string(),
             submit_dir: template.submit_dir.to_vec().into(),
             stream_dir: template.stream_dir.as_ref().map(|dir| dir.to_vec().into()),
-            task: Some(template.task.as_ref().into()),
+            task: Some(task),
+            param_args,
         }
     }
 }
