@@ -193,4 +193,7 @@ fn what_cannot_be_combined_is_refused() {
         "one directory for all tasks",
     );
     refused(&["--param=a=@missing"], "missing");
+    env.write("dos", "one\r\ntwo\r\n");
+    env.hq(&["submit", "--dry-run", "--param=a=@dos", "--", "{a}"])
+        .says("`a` end with a carriage return");
 }

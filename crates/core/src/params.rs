@@ -148,6 +148,23 @@ impl Values {
         }
     }
 
+    /// Bytes of the longest one.
+    fn longest(&self) -> usize {
+        match self {
+            Self::Texts(texts) => {
+                let all = (0_u32..).map_while(|index| texts.get(index));
+                all.map(<[u8]>::len).max().unwrap_or_default()
+            }
+            // Between first and last no number has more digits.
+            Self::Decimals(decimals) => {
+                let ends = [0, decimals.count.saturating_sub(1)];
+                ends.map(|end| self.get(end).len())
+                    .into_iter()
+                    .fold(0, usize::max)
+            }
+        }
+    }
+
     fn get(&self, index: u32) -> ByteText {
         match self {
             Self::Texts(texts) => texts.get(index).unwrap_or_default().into(),
@@ -383,6 +400,28 @@ impl Params {
         names.position(|known| known == name)
     }
 
+    /// Bytes of the longest value of each parameter.
+    #[must_use]
+    pub fn longest(&self) -> Vec<usize> {
+        let params = self.list.iter();
+        let longest = params.map(|param| param.values.iter().map(Values::longest).max());
+        longest.map(Option::unwrap_or_default).collect()
+    }
+
+    /// Bytes that a text has at most with values; `longest` = [`Self::longest`].
+    #[must_use]
+    pub fn filled_max(&self, text: &[u8], longest: &[usize]) -> usize {
+        let mut length = 0_usize;
+        let position = |name: &[u8]| self.position(name);
+        each_part(text, position, |part| {
+            length = length.saturating_add(match part {
+                Part::Byte(_) => 1,
+                Part::Param(which) => longest.get(which).copied().unwrap_or_default(),
+            });
+        });
+        length
+    }
+
     /// What tells tasks apart: parameters of which at least one has to be in a path that no two tasks share.
     pub fn groups(&self) -> impl Iterator<Item = &[Param]> {
         let mut at = 0;
@@ -440,6 +479,31 @@ pub(crate) fn placeholder_at(
     Some((position(inner.get(..end)?)?, open + end + 1))
 }
 
+/// Part of a text.
+enum Part {
+    Byte(u8),
+    /// The placeholder of the parameter with this number.
+    Param(usize),
+}
+
+fn each_part(text: &[u8], position: impl Fn(&[u8]) -> Option<usize>, mut found: impl FnMut(Part)) {
+    let mut at = 0;
+    while let Some(byte) = text.get(at) {
+        let before = at.checked_sub(1).and_then(|at| text.get(at)).copied();
+        let rest = text.get(at..).unwrap_or_default();
+        match placeholder_at(rest, before, &position) {
+            Some((which, length)) => {
+                found(Part::Param(which));
+                at += length;
+            }
+            None => {
+                found(Part::Byte(*byte));
+                at += 1;
+            }
+        }
+    }
+}
+
 /// A text with the values of one task. What a value contains is not looked at again.
 #[must_use]
 pub fn fill<V: AsRef<[u8]>>(text: &[u8], values: &[(&str, V)]) -> Vec<u8> {
@@ -449,22 +513,10 @@ pub fn fill<V: AsRef<[u8]>>(text: &[u8], values: &[(&str, V)]) -> Vec<u8> {
             .position(|(known, _)| known.as_bytes() == name)
     };
     let mut filled = Vec::with_capacity(text.len());
-    let mut at = 0;
-    while let Some(byte) = text.get(at) {
-        let before = at.checked_sub(1).and_then(|at| text.get(at)).copied();
-        let rest = text.get(at..).unwrap_or_default();
-        let found = placeholder_at(rest, before, position);
-        match found.and_then(|(which, length)| Some((values.get(which)?, length))) {
-            Some(((_, value), length)) => {
-                filled.extend_from_slice(value.as_ref());
-                at += length;
-            }
-            None => {
-                filled.push(*byte);
-                at += 1;
-            }
-        }
-    }
+    each_part(text, position, |part| match part {
+        Part::Byte(byte) => filled.push(byte),
+        Part::Param(which) => filled.extend(values.get(which).iter().flat_map(|(_, v)| v.as_ref())),
+    });
     filled
 }
 

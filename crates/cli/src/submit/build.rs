@@ -80,6 +80,7 @@ pub(crate) fn build(
     let mut warnings = Vec::new();
     if let Some(params) = &params {
         params::check_stream(&options, params)?;
+        params::warn_about_line_ends(params, &mut warnings);
         params::warn_about_misspelled(&command, &options, params, &mut warnings);
     }
     let paths = build_paths(&options, params.as_deref(), context, count, &mut warnings)?;

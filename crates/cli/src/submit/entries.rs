@@ -100,7 +100,7 @@ fn check_lines(path: &Path, content: &[u8]) -> CliResult<()> {
     };
     let line = content[..at].iter().filter(|byte| **byte == b'\n').count() + 1;
     Err(CliError::new(format!(
-        "--each-line {}: expected lines without NUL bytes, found one in line {line}",
+        "{}: expected lines without NUL bytes, found one in line {line}",
         path.display()
     )))
 }
@@ -158,7 +158,7 @@ mod tests {
         let check = |content: &[u8]| check_lines(Path::new("f"), content);
         assert_eq!(check(b"a\n\xff\n"), Ok(()));
         let error = check(b"a\nb\0c\n").expect_err("a NUL byte").text();
-        let wanted = "--each-line f: expected lines without NUL bytes, found one in line 2";
+        let wanted = "f: expected lines without NUL bytes, found one in line 2";
         assert_eq!(error.as_deref(), Some(wanted));
     }
 

@@ -107,6 +107,24 @@ pub(crate) fn tells_apart(path: &[u8], params: Option<&Params>) -> bool {
     groups.all(|group| group.iter().any(|param| used.contains(&*param.name)))
 }
 
+/// A sentence about values that end with a part of the end of a line.
+pub(crate) fn warn_about_line_ends(params: &Params, warnings: &mut Vec<String>) {
+    for param in params.list() {
+        let texts = param.values.iter().filter_map(|values| match values {
+            Values::Texts(texts) => Some(texts),
+            Values::Decimals(_) => None,
+        });
+        let mut all = texts.flat_map(|texts| (0_u32..).map_while(|index| texts.get(index)));
+        if all.any(|value| value.ends_with(b"\r")) {
+            warnings.push(format!(
+                "Values of the parameter `{}` end with a carriage return, as lines of a file from Windows do, and keep it; \
+                 `sed -i 's/\\r$//' FILE` removes it",
+                param.name
+            ));
+        }
+    }
+}
+
 /// All tasks stream into one directory.
 pub(crate) fn check_stream(options: &TaskOptions, params: &Params) -> CliResult<()> {
     let dir = options

@@ -53,6 +53,8 @@ impl TooLarge {
     const TEMPLATE: &'static str =
         "; each worker has to be sent all of it: put large data into files that the tasks read";
 
+    const VALUES: &'static str = "; each worker has to be sent all of it: with --each-line FILE each task is sent its own line, in HQ_ENTRY";
+
     fn check(
         what: impl fmt::Display,
         found: usize,
@@ -115,14 +117,8 @@ fn check_entries(entries: &Entries) -> Result<(), TooLarge> {
 }
 
 fn check_template(template: &TaskTemplate, shared: usize) -> Result<(), TooLarge> {
-    path("the working directory", &template.cwd)?;
-    for (what, stdio) in [
-        ("the path of standard output", &template.stdout),
-        ("the path of standard error", &template.stderr),
-    ] {
-        if let StdioSpec::File { path: file, .. } = stdio {
-            path(what, file)?;
-        }
+    for (what, file) in paths(template) {
+        path(what, file)?;
     }
     let files = &template.files;
     for file in files.inputs.iter().chain(&files.outputs) {
@@ -138,31 +134,56 @@ fn check_template(template: &TaskTemplate, shared: usize) -> Result<(), TooLarge
         let what = format_args!("the variable {shown}");
         TooLarge::check(what, length, STRING_BYTES_MAX, TooLarge::STRING)?;
     }
-    template.params.as_deref().map_or(Ok(()), check_params)?;
+    if let Some(params) = &template.params {
+        check_params(template, params)?;
+    }
     let stdin = template.stdin.as_ref().map_or(0, |bytes| bytes.len());
     let what = "the data for standard input (--stdin)";
     TooLarge::check(what, stdin, TEMPLATE_BYTES_MAX, TooLarge::TEMPLATE)?;
-    let what = "what the tasks share (arguments, environment, standard input)";
+    let what = "what the tasks share (arguments, environment, parameters, standard input)";
     let total = task_template_bytes(template) + shared;
     TooLarge::check(what, total, TEMPLATE_BYTES_MAX, TooLarge::TEMPLATE)
 }
 
-fn check_params(params: &Params) -> Result<(), TooLarge> {
-    for param in params.list() {
-        let name = variable(&param.name);
-        for values in &param.values {
-            // Numbers are short.
-            let Values::Texts(texts) = values else {
-                continue;
-            };
-            let all = (0_u32..).map_while(|index| texts.get(index));
-            let longest = all.map(<[u8]>::len).max().unwrap_or_default();
-            let what = format_args!("a value of the parameter {}", param.name);
-            let length = name.len() + "=".len() + longest;
-            TooLarge::check(what, length, STRING_BYTES_MAX, TooLarge::STRING)?;
-        }
+/// Checks what tasks get of the parameters: a worker makes their arguments and paths, whatever these come to.
+fn check_params(template: &TaskTemplate, params: &Params) -> Result<(), TooLarge> {
+    let longest = params.longest();
+    for (param, longest) in params.list().iter().zip(&longest) {
+        let what = format_args!("a value of the parameter {}", param.name);
+        let length = variable(&param.name).len() + "=".len() + longest;
+        TooLarge::check(what, length, STRING_BYTES_MAX, TooLarge::STRING)?;
+    }
+    let what = "the list of values of parameters (--param)";
+    let listed = params_bytes(params);
+    TooLarge::check(what, listed, TEMPLATE_BYTES_MAX, TooLarge::VALUES)?;
+    let mut total = 0_usize;
+    for (number, arg) in template.args.iter().enumerate() {
+        let length = params.filled_max(arg, &longest);
+        let what = format_args!("argument {number} of the program, with the longest values,");
+        TooLarge::check(what, length, STRING_BYTES_MAX, TooLarge::STRING)?;
+        total = total.saturating_add(length);
+    }
+    let what = "the arguments, with the longest values,";
+    TooLarge::check(what, total, TEMPLATE_BYTES_MAX, TooLarge::STRING)?;
+    for (what, file) in paths(template) {
+        let what = format_args!("{what}, with the longest values,");
+        let length = params.filled_max(file, &longest);
+        TooLarge::check(what, length, PATH_BYTES_MAX, TooLarge::PATH)?;
     }
     Ok(())
+}
+
+/// Working directory, and files for output, with what they are.
+fn paths(template: &TaskTemplate) -> impl Iterator<Item = (&'static str, &ByteText)> {
+    let files = [
+        ("the path of standard output", &template.stdout),
+        ("the path of standard error", &template.stderr),
+    ];
+    let files = files.into_iter().filter_map(|(what, stdio)| match stdio {
+        StdioSpec::File { path, .. } => Some((what, path)),
+        StdioSpec::None | StdioSpec::Stream => None,
+    });
+    std::iter::once(("the working directory", &template.cwd)).chain(files)
 }
 
 /// Upper bound of the bytes of parameters in a message.
@@ -291,6 +312,62 @@ mod tests {
         assert_eq!(check_submit(&fits), Ok(()));
         let refused = check_submit(&submit(template(&["env"]), Some(entries(longest + 1))));
         assert_eq!(&*refused.expect_err("too long").what, "entry 3");
+    }
+
+    #[test]
+    fn values_of_parameters_count_where_they_are_put() {
+        use crate::params::Param;
+        let with = |args: &[&str], cwd: &str, bytes: usize, count: usize| {
+            let data = vec![b'v'; bytes * count];
+            let texts = Entries::new(data, std::iter::repeat_n(bytes as u64, count));
+            let param = Param {
+                name: "x".into(),
+                is_along: false,
+                values: vec![Values::Texts(texts.expect("adds up"))],
+            };
+            let params = Params::new(vec![param], 0).expect("fits");
+            refusal(TaskTemplate {
+                params: Some(params.into()),
+                cwd: cwd.as_bytes().into(),
+                ..template(args)
+            })
+        };
+        assert_eq!(with(&["./x", "{x}{x}"], "{x}", 4_000, 2), None);
+        for (args, cwd, bytes, count, said) in [
+            (
+                &["./x", "{x}"][..],
+                "/d/{x}",
+                4_093,
+                1,
+                "the working directory, with",
+            ),
+            // A worker would make ten gigabytes of it.
+            (
+                &[&"{x}".repeat(10_000)],
+                "/",
+                1 << 20,
+                1,
+                "argument 0 of the program, with",
+            ),
+            (
+                &["{x}"; 65],
+                "/",
+                1 << 20,
+                1,
+                "the arguments, with the longest",
+            ),
+            (
+                &["{x}"],
+                "/",
+                1 << 20,
+                64,
+                "the list of values of parameters (--param) has",
+            ),
+            (&["./x"], "/", 1 << 21, 1, "a value of the parameter x has"),
+        ] {
+            let text = with(args, cwd, bytes, count).expect("too large");
+            assert!(text.starts_with(said), "{text}");
+        }
     }
 
     #[test]

@@ -27,6 +27,8 @@ const LINES: u32 = 30;
 /// Hosts and columns of ids that are shown of a group.
 const HOSTS_SHOWN_MAX: usize = 4;
 const IDS_WIDTH: usize = 40;
+/// The same of a value of a parameter, which may have megabytes.
+const VALUE_WIDTH: usize = 60;
 
 /// `job failures`.
 pub(in crate::command) async fn failures(
@@ -163,7 +165,7 @@ fn write(
         if !group.params.is_empty() {
             let pairs = group.params.iter();
             let pairs: Vec<String> = pairs
-                .map(|(name, value)| format!("{name}={value}"))
+                .map(|(name, value)| format!("{name}={}", fit(value, VALUE_WIDTH)))
                 .collect();
             writeln!(out, "          with {}", clean(&pairs.join(", ")))?;
         }
