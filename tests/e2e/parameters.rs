@@ -98,6 +98,43 @@ fn values_stay_with_their_ids_in_open_jobs_resubmits_and_after_a_restart() {
 }
 
 #[test]
+fn a_value_can_be_a_whole_path() {
+    let env = Env::with_worker(4);
+    let elsewhere = env.path("elsewhere");
+    env.write("dirs", format!("{}/a\nb\n", elsewhere.display()));
+    let submit = [
+        "submit",
+        "--param=dir=@dirs",
+        "--cwd={dir}",
+        "--stderr={dir}.err",
+        "--",
+        "bash",
+        "-c",
+        "pwd; echo {dir} >&2",
+    ];
+    env.hq(&submit).ok();
+    env.wait_job("1");
+    let outputs = [("elsewhere/a", 0), ("b", 1)];
+    for (dir, task) in outputs {
+        let dir_path = env.path(dir);
+        assert_eq!(
+            env.read(&format!("{dir}/job-1/{task}.stdout")),
+            format!("{}\n", dir_path.display())
+        );
+    }
+    // A relative one is relative to the working directory, as paths of output are.
+    assert_eq!(env.read("b/b.err"), "b\n");
+    assert!(env.path("elsewhere/a.err").exists());
+    let plan = json_of(&env, &[&["submit", "--dry-run"], &submit[1..]].concat());
+    assert_eq!(plan["first"]["cwd"], json!(env.path("elsewhere/a")));
+    assert_eq!(plan["last"]["cwd"], json!(env.path("b")));
+    assert_eq!(
+        plan["last"]["stdout"],
+        json!(env.path("b/job-%{JOB_ID}/1.stdout"))
+    );
+}
+
+#[test]
 fn ten_million_combinations_are_one_description() {
     let mut env = Env::new();
     env.start_server();

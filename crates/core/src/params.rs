@@ -520,6 +520,12 @@ pub fn fill<V: AsRef<[u8]>>(text: &[u8], values: &[(&str, V)]) -> Vec<u8> {
     filled
 }
 
+/// Whether a text begins with the placeholder of a parameter.
+#[must_use]
+pub fn begins_with_param(text: &[u8], params: &Params) -> bool {
+    placeholder_at(text, None, |name| params.position(name)).is_some()
+}
+
 /// Names of the parameters of which a text has the placeholder.
 #[must_use]
 pub fn used<'a>(text: &[u8], params: &'a Params) -> BTreeSet<&'a str> {

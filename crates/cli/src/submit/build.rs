@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use hq_core::growth::{GrowSpec, memory};
 use hq_core::id::JobId;
-use hq_core::params::Params;
+use hq_core::params::{Params, begins_with_param};
 use hq_core::range::IdArray;
 use hq_core::resource::amount::UNITS_PER_WHOLE;
 use hq_core::resource::request::{RequestVariants, ResourceEntry, ResourceRequest};
@@ -375,7 +375,7 @@ fn build_paths(
         }
     }
     warnings.extend(placeholder::unknown_warning(&plain_cwd, PathRole::Cwd));
-    let resolver = PathResolver::new(cwd, context);
+    let resolver = PathResolver::with_params(cwd, params, context);
     let paths = Paths {
         stdout: resolver.stdio(stdout),
         stderr: resolver.stdio(stderr),
@@ -478,6 +478,8 @@ pub(crate) fn stream_dir(
 pub(crate) struct PathResolver<'a> {
     context: SubmitContext<'a>,
     cwd: Vec<u8>,
+    /// It differs from task to task in more than a part: its placeholder stays.
+    is_open: bool,
 }
 
 impl<'a> PathResolver<'a> {
@@ -490,6 +492,20 @@ impl<'a> PathResolver<'a> {
         Self {
             context,
             cwd: absolute.as_os_str().as_bytes().to_vec(),
+            is_open: false,
+        }
+    }
+
+    /// The same where parameters may be named: a directory that begins with one is made absolute by whoever knows its value,
+    /// which may be a whole path.
+    fn with_params(cwd: &[u8], params: Option<&Params>, context: SubmitContext<'a>) -> Self {
+        if !params.is_some_and(|params| begins_with_param(cwd, params)) {
+            return Self::new(cwd, context);
+        }
+        Self {
+            context,
+            cwd: replace_known(cwd, context, None),
+            is_open: true,
         }
     }
 
@@ -500,12 +516,13 @@ impl<'a> PathResolver<'a> {
 
     /// The stream with everything replaced but what differs per task.
     pub(crate) fn stdio(&self, spec: StdioSpec) -> StdioSpec {
+        let cwd = (!self.is_open).then_some(&*self.cwd);
         match spec {
             StdioSpec::File {
                 path,
                 remove_if_finished,
             } => StdioSpec::File {
-                path: replace_known(&path, self.context, Some(&self.cwd)).into(),
+                path: replace_known(&path, self.context, cwd).into(),
                 remove_if_finished,
             },
             StdioSpec::None | StdioSpec::Stream => spec,
