@@ -1,6 +1,6 @@
 //! `--dry-run`: what would be submitted is shown, and nothing is.
 
-use crate::harness::Env;
+use crate::harness::{Env, signal};
 
 /// Files and directories here; logs and the server directory are not counted.
 fn made(env: &Env) -> Vec<String> {
@@ -55,7 +55,7 @@ fn nothing_is_made_and_what_would_be_is_shown() {
 
 /// The same with a server, which gets nothing to do.
 fn with_workers(mut env: Env, dry: &[&str]) {
-    env.start_server();
+    let server = env.start_server();
     env.start_worker_with(&["--cpus=2", "--resource=mem=1G"]);
     env.start_worker_with(&["--cpus=2", "--resource=mem=3G"]);
     let plan = json(&env, dry);
@@ -93,12 +93,27 @@ fn with_workers(mut env: Env, dry: &[&str]) {
         (&graph["ids"], &graph["last"]["deps"]),
         (&"3,9".into(), &[3].as_slice().into())
     );
+    // Tasks of different kinds need not fit one worker.
+    let kinds = "[[task]]\ncommand = [\"./a\"]\n[[task.request]]\nresources = { mem = \"2G\" }\n\
+                 [[task]]\ncommand = [\"./b\"]\n[[task.request]]\nresources = { cpus = 3 }\n";
+    env.write("list", kinds);
+    let text = env.hq(&["job", "submit-file", "--dry-run", "list"]).ok();
+    assert!(
+        text.contains("1 of 2 workers: 2") && text.contains("cpus: 3 compact"),
+        "{text}"
+    );
     assert_eq!(
         env.hq(&["job", "list", "--all", "--output-mode=quiet"])
             .ok(),
         ""
     );
     assert_eq!(made(&env), ["a.sh", "g.toml", "list"]);
+    // Its files say that there is a server.
+    signal(server, "KILL");
+    env.wait_exit("server");
+    env.hq(dry)
+        .says("cannot be asked which workers there are")
+        .says("no server to ask");
 }
 
 #[test]

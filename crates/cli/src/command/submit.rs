@@ -8,7 +8,7 @@ use std::io::IsTerminal;
 use std::path::PathBuf;
 
 use hq_core::range::IdArray;
-use hq_core::template::{After, SubmitBody};
+use hq_core::template::After;
 use hq_protocol::limits::REQUEST_MAX;
 
 use super::notify::Callback;
@@ -22,6 +22,7 @@ use crate::error::{CliError, CliResult};
 use crate::output::console::error_line;
 use crate::parse::selector::one_job;
 use crate::submit::build::{SubmitRequest, build};
+use crate::submit::plan::kinds;
 use crate::submit::{PreparedSubmit, SubmitContext, directives, jobfile, origin, read_all};
 
 /// Submits a command.
@@ -181,10 +182,7 @@ async fn tell_obstacle(
     if context.mode() != OutputMode::Cli {
         return Ok(());
     }
-    let requests: Vec<_> = match &prepared.spec.body {
-        SubmitBody::Array(array) => vec![&array.template.requests],
-        SubmitBody::Graph(graph) => graph.templates.iter().map(|t| &t.requests).collect(),
-    };
+    let requests = kinds(&prepared.spec.body);
     if let Some(why) = situation::at_submit(client, job, &requests).await? {
         tracing::warn!("{why}");
     }

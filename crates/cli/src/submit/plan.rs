@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use hq_core::id::TaskId;
 use hq_core::params::fill;
 use hq_core::resource::amount::Amount;
-use hq_core::resource::request::ResourceRequest;
+use hq_core::resource::request::{RequestVariants, ResourceRequest};
 use hq_core::template::{
     ArrayIds, ArraySpec, GraphSpec, StdioSpec, SubmitBody, SubmitSpec, SubmitTarget, TaskTemplate,
 };
@@ -35,6 +35,8 @@ pub(crate) struct Plan {
     pub(crate) workers: Option<Vec<PlannedWorker>>,
     /// What is done, if that was asked for.
     pub(crate) skipped: Option<Skipped>,
+    /// What tasks of kinds ask for that fit no worker; empty without workers.
+    pub(crate) unfit: Vec<String>,
     /// Tasks print here, not into files.
     pub(crate) is_local: bool,
 }
@@ -59,7 +61,7 @@ pub(crate) struct PlannedTask {
 pub(crate) struct PlannedWorker {
     pub(crate) id: u32,
     pub(crate) hostname: String,
-    /// Has enough of everything that tasks of all kinds ask for.
+    /// Has enough for tasks of at least one kind.
     pub(crate) fits: bool,
 }
 
@@ -109,6 +111,7 @@ pub(crate) fn plan(prepared: &PreparedSubmit, context: SubmitContext<'_>) -> Pla
         after: after.collect(),
         workers: None,
         skipped: prepared.skipped.clone(),
+        unfit: Vec::new(),
         is_local: context.output_dir.is_some(),
     }
 }
@@ -232,16 +235,21 @@ fn lossy(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Whether tasks of every kind find enough of everything, when nothing else runs.
-pub(crate) fn fits(spec: &SubmitSpec, offer: Offer<'_>) -> bool {
-    let of_template = |template: &TaskTemplate| {
-        let mut variants = template.requests.as_slice().iter();
-        variants.any(|request| request_fits(request, offer))
+/// What tasks ask for, each kind once: a graph may have a template for each task.
+pub(crate) fn kinds(body: &SubmitBody) -> Vec<&RequestVariants> {
+    let mut kinds: Vec<&RequestVariants> = match body {
+        SubmitBody::Array(array) => vec![&array.template.requests],
+        SubmitBody::Graph(graph) => graph.templates.iter().map(|t| &t.requests).collect(),
     };
-    match &spec.body {
-        SubmitBody::Array(array) => of_template(&array.template),
-        SubmitBody::Graph(graph) => graph.templates.iter().all(|template| of_template(template)),
-    }
+    kinds.sort_unstable();
+    kinds.dedup();
+    kinds
+}
+
+/// Whether tasks of one kind find enough of everything, when nothing else runs.
+pub(crate) fn fits(requests: &RequestVariants, offer: Offer<'_>) -> bool {
+    let mut variants = requests.as_slice().iter();
+    variants.any(|request| request_fits(request, offer))
 }
 
 fn request_fits(request: &ResourceRequest, offer: Offer<'_>) -> bool {

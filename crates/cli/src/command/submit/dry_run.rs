@@ -1,9 +1,11 @@
 //! `--dry-run`: what would be submitted, as far as it is known without submitting it.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use hq_core::id::JobId;
 use hq_core::resource::amount::Amount;
+use hq_core::resource::request::RequestVariants;
 use hq_core::template::After;
 use hq_protocol::client;
 
@@ -12,9 +14,10 @@ use crate::args::job::SubmitFileArgs;
 use crate::args::submit::SubmitArgs;
 use crate::client::Client;
 use crate::error::{CliError, CliResult};
+use crate::output::format::short_words;
 use crate::output::view::{total_units, worker_state};
 use crate::parse::selector::{Selector, SingleSelector};
-use crate::submit::plan::{Offer, Plan, PlannedWorker, fits, plan};
+use crate::submit::plan::{Offer, Plan, PlannedWorker, fits, kinds, plan};
 use crate::submit::{PreparedSubmit, SubmitContext, jobfile};
 
 /// Shows what `hq submit` would do.
@@ -23,7 +26,7 @@ pub(super) async fn submit(
     stdin: Option<Vec<u8>>,
     context: &mut Context,
 ) -> CliResult<()> {
-    let mut server = context.connect().await;
+    let mut server = connect(context).await;
     let (after, default_ids) = match &mut server {
         Ok(client) => after::resolve(&args, client).await?,
         Err(_) => match known_after(&args) {
@@ -43,7 +46,7 @@ pub(super) async fn submit(
 
 /// Shows what `hq job submit-file` would do.
 pub(super) async fn submit_file(args: &SubmitFileArgs, context: &mut Context) -> CliResult<()> {
-    let mut client = context.connect().await.ok();
+    let mut client = connect(context).await.ok();
     let uid = client
         .as_ref()
         .and_then(Client::server_uid)
@@ -55,6 +58,17 @@ pub(super) async fn submit_file(args: &SubmitFileArgs, context: &mut Context) ->
         prepared = prepared.skip_done()?;
     }
     show(&prepared, client.as_mut(), uid.as_deref(), context).await
+}
+
+/// Connects to a server, if there is one. Why one that there is cannot be asked is told: it is no reason to show nothing.
+async fn connect(context: &Context) -> CliResult<Client> {
+    let server = context.connect().await;
+    let found = context.server_dir().load_access_any();
+    let is_there = !found.is_err_and(|error| error.is_no_server_yet());
+    if is_there && let Some(why) = server.as_ref().err().and_then(CliError::text) {
+        tracing::warn!("The server cannot be asked which workers there are: {why}");
+    }
+    server
 }
 
 /// Conditions that need no server to be understood.
@@ -91,7 +105,7 @@ async fn show(
     let submit_dir = current_dir()?;
     let mut plan = plan(prepared, place(&submit_dir, uid));
     if let Some(client) = client {
-        plan.workers = Some(workers(prepared, client).await?);
+        add_workers(&mut plan, prepared, client).await?;
     }
     print(&plan, context)
 }
@@ -101,22 +115,24 @@ pub(in crate::command) fn print(plan: &Plan, context: &mut Context) -> CliResult
     Ok(context.output.submit_plan(&mut context.out, plan)?)
 }
 
-/// All connected workers, and whether each has enough for every task.
-async fn workers(prepared: &PreparedSubmit, client: &mut Client) -> CliResult<Vec<PlannedWorker>> {
+/// Adds all connected workers, whether each has enough for some of the tasks, and for which tasks none has.
+async fn add_workers(
+    plan: &mut Plan,
+    prepared: &PreparedSubmit,
+    client: &mut Client,
+) -> CliResult<()> {
     let mut all = client
         .workers(Selector::All.to_message(), false)
         .await?
         .workers;
     all.retain(|worker| worker_state(worker) == client::worker_info::State::Running);
-    let group = |worker: &client::WorkerInfo| {
-        let config = worker.config.as_ref();
-        config
-            .map(|config| config.group.clone())
-            .unwrap_or_default()
-    };
+    let mut sizes = BTreeMap::<&str, u32>::new();
+    for worker in &all {
+        *sizes.entry(group(worker)).or_default() += 1;
+    }
+    let mut unfit = kinds(&prepared.spec.body);
+    let all_kinds = unfit.clone();
     let planned = all.iter().map(|worker| {
-        let own = group(worker);
-        let size = all.iter().filter(|other| group(other) == own).count();
         let config = worker.config.as_ref();
         let resources = config.and_then(|config| config.resources.as_ref());
         let items = resources.map(|found| found.items.as_slice());
@@ -126,18 +142,45 @@ async fn workers(prepared: &PreparedSubmit, client: &mut Client) -> CliResult<Ve
             .collect();
         let offer = Offer {
             amounts: &amounts,
-            group_size: u32::try_from(size).unwrap_or(u32::MAX),
+            group_size: sizes.get(group(worker)).copied().unwrap_or_default(),
             left: left(worker),
         };
+        let can_run = |kind: &&RequestVariants| !worker.is_draining && fits(kind, offer);
+        unfit.retain(|kind| !can_run(kind));
         PlannedWorker {
             id: worker.id,
             hostname: config
                 .map(|config| config.hostname.clone())
                 .unwrap_or_default(),
-            fits: !worker.is_draining && fits(&prepared.spec, offer),
+            fits: all_kinds.iter().any(can_run),
         }
     });
-    Ok(planned.collect())
+    plan.workers = Some(planned.collect());
+    plan.unfit = unfit.into_iter().map(shown).collect();
+    Ok(())
+}
+
+/// What tasks of a kind ask for, in one line.
+fn shown(requests: &RequestVariants) -> String {
+    let variants = requests.as_slice().iter().map(|request| {
+        let entries = request.entries.iter();
+        let mut parts: Vec<String> = entries
+            .map(|entry| format!("{}: {entry}", entry.resource))
+            .collect();
+        if request.n_nodes > 0 {
+            parts.push(format!("nodes: {}", request.n_nodes));
+        }
+        if !request.min_time.is_zero() {
+            parts.push(format!("time request: {}", short_words(request.min_time)));
+        }
+        parts.join(", ")
+    });
+    variants.collect::<Vec<_>>().join(" or ")
+}
+
+fn group(worker: &client::WorkerInfo) -> &str {
+    let config = worker.config.as_ref();
+    config.map_or("", |config| config.group.as_str())
 }
 
 /// How long a worker still lives; `None` if there is no end.

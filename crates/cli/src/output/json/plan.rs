@@ -41,6 +41,7 @@ pub(super) fn value(plan: &Plan) -> Value {
         "stream": plan.stream,
         "after": plan.after,
         "workers": workers,
+        "unfit": workers.as_ref().map(|_| &plan.unfit),
     });
     if let Some(skipped) = &plan.skipped {
         let runs = skipped.runs.iter();

@@ -7,7 +7,7 @@ use super::template;
 use crate::import::shell_text;
 use crate::output::Out;
 use crate::output::view::params_text;
-use crate::submit::plan::{Plan, PlannedTask};
+use crate::submit::plan::{Plan, PlannedTask, PlannedWorker};
 use crate::submit::skip::Skipped;
 
 /// Workers that are named.
@@ -58,6 +58,11 @@ pub(super) fn write(out: Out<'_>, look: Look, plan: &Plan) -> io::Result<()> {
         grid.field(label, task_text(task));
     }
     grid.field("Could run on", workers(plan));
+    let fits_some = |workers: &Vec<PlannedWorker>| workers.iter().any(|worker| worker.fits);
+    // Where no worker has room for any of them, that says it.
+    if !plan.unfit.is_empty() && plan.workers.as_ref().is_some_and(fits_some) {
+        grid.field("No worker has", plan.unfit.join("\n"));
+    }
     grid.write(out)?;
     writeln!(out, "Nothing was submitted.")
 }
@@ -101,7 +106,7 @@ fn workers(plan: &Plan) -> String {
         return "this machine".to_owned();
     }
     let Some(workers) = &plan.workers else {
-        return "not known: no server".to_owned();
+        return "not known: no server to ask".to_owned();
     };
     let fitting: Vec<String> = workers
         .iter()

@@ -72,6 +72,10 @@ fn workers_fit_if_they_have_enough_of_everything() {
         };
         prepared(options).spec
     };
+    let fits = |spec: &SubmitSpec, offer| {
+        let kinds = kinds(&spec.body);
+        kinds.len() == 1 && fits(kinds[0], offer)
+    };
     let small = items(&["cpus=[0]", "mem=sum(100)"]);
     let offer = Offer {
         amounts: &small,
