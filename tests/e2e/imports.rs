@@ -299,6 +299,10 @@ fn converted_scripts_are_printed_and_can_be_submitted() {
         .says("none.sh has no #SBATCH, #PBS or #BSUB lines");
     env.hq(&["import", "--system=slurm", "--options=-J a -c 2", "none.sh"])
         .says("#HQ --cpus 2\n");
+    // A device has no end, and a script some.
+    env.hq(&["import", "/dev/zero"])
+        .exits_with(1)
+        .says("/dev/zero has more than 4194304 bytes");
     let script = script("mpi.sh");
     for words in [&[script.as_str()][..], &["bash", &script]] {
         let ran = env.hq(&[&["submit"], words].concat());
