@@ -153,6 +153,8 @@ fn canceling_ends_the_wait_for_another_attempt() {
             .then_some(())
             .ok_or(stats.to_string())
     });
+    env.hq(&["task", "explain", &job, "0"])
+        .says("Its last attempt failed; the next one begins in 9m");
     env.hq(&["job", "cancel", &job])
         .says("1 tasks canceled")
         .ok();

@@ -272,6 +272,12 @@ impl ServerState {
         self.jobs.all()
     }
 
+    /// When the next attempt of a task begins, if it waits for that.
+    #[must_use]
+    pub fn next_attempt(&self, job: JobId, slot: TaskSlot) -> Option<Time> {
+        self.jobs.next_attempt(job, slot)
+    }
+
     /// Sums over all jobs, as of the last [`ServerState::settle`].
     #[must_use]
     pub const fn totals(&self) -> &Totals {

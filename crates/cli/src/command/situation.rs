@@ -3,6 +3,7 @@
 mod largest;
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use hq_core::diagnosis::{number, queue_reason, why_waiting};
 use hq_core::resource::amount::Amount;
@@ -12,6 +13,7 @@ use hq_protocol::why_nothing_runs;
 
 use crate::client::Client;
 use crate::error::CliResult;
+use crate::output::format::short_words;
 use crate::output::view::{is_idle, offered, total_units, worker_state};
 use crate::parse::selector::Selector;
 use crate::text::closest;
@@ -272,6 +274,13 @@ async fn behind(
         } else {
             format!("it starts after job {}", after.join(", "))
         }));
+    }
+    if let Some(wait) = explanation.next_attempt_in_ns {
+        return Ok(Some(format!(
+            "task {} failed, and its next attempt begins in {}",
+            task.id,
+            short_words(Duration::from_nanos(wait))
+        )));
     }
     let (total, used) = cpus(workers);
     let before: u64 = client

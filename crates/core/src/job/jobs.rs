@@ -261,8 +261,15 @@ impl Jobs {
 
     /// Whether a task waits for the time of its next attempt.
     pub(crate) fn is_delayed(&self, id: JobId, slot: TaskSlot) -> bool {
+        self.next_attempt(id, slot).is_some()
+    }
+
+    /// When the next attempt of a task begins, if it waits for that.
+    #[must_use]
+    pub fn next_attempt(&self, id: JobId, slot: TaskSlot) -> Option<Time> {
         let mut delayed = self.delayed.iter();
-        delayed.any(|(_, job, other)| (*job, *other) == (id, slot))
+        let found = delayed.find(|(_, job, other)| (*job, *other) == (id, slot));
+        found.map(|(time, ..)| *time)
     }
 
     /// A task whose wait for another attempt is over. It may have ended meanwhile.

@@ -129,15 +129,7 @@ pub(super) fn explain(
     let task_state = submit.tasks.phase(slot.index).map(Phase::state);
     let unkillable = unkillable_at(state, TaskKey::new(job.id, task));
     if !matches!(task_state, Some(TaskState::Waiting | TaskState::Running)) {
-        let text = "Explain command works only for tasks in WAITING or RUNNING state";
-        let left = unkillable.map_or_else(String::new, |place| {
-            format!("\nIts process still exists and keeps what it uses: {place}")
-        });
-        let text = format!(
-            "{text}\n`hq task info {} {task}` tells how this one has ended{left}",
-            job.id
-        );
-        return refused(Refusal::conflict(text).about(Some(job.id), Some(task)));
+        return refused(has_ended(TaskKey::new(job.id, task), unkillable));
     }
     let class = submit
         .template(slot.index)
@@ -151,9 +143,14 @@ pub(super) fn explain(
     let unfinished = graph.map_or(0, |graph| graph.unfinished(slot.index));
     let waiting_dep_count = unfinished.saturating_add(pending);
     let phase = submit.tasks.phase(slot.index);
+    let next_attempt = state
+        .next_attempt(job.id, slot)
+        .filter(|_| phase == Some(Phase::Waiting));
+    let is_ready =
+        phase == Some(Phase::Waiting) && waiting_dep_count == 0 && next_attempt.is_none();
     let ready_key = submit
         .template(slot.index)
-        .filter(|_| phase == Some(Phase::Waiting) && waiting_dep_count == 0)
+        .filter(|_| is_ready)
         .map(|template| QueueKey::new(template.task.priority, template.class));
     let record = submit.tasks.record(slot.index);
     let holder = record
@@ -183,7 +180,19 @@ pub(super) fn explain(
         is_ready: ready_key.is_some(),
         unkillable,
         start_overdue_ns: start_overdue.map(nanos),
+        next_attempt_in_ns: next_attempt.map(|at| nanos(at.since(view.now.mono))),
     })
+}
+
+/// Nothing is to be explained of a task that has ended.
+fn has_ended(key: TaskKey, unkillable: Option<String>) -> Refusal {
+    let TaskKey { job, task } = key;
+    let text = "Explain command works only for tasks in WAITING or RUNNING state";
+    let left = unkillable.map_or_else(String::new, |place| {
+        format!("\nIts process still exists and keeps what it uses: {place}")
+    });
+    let text = format!("{text}\n`hq task info {job} {task}` tells how this one has ended{left}");
+    Refusal::conflict(text).about(Some(job), Some(task))
 }
 
 /// How long ago a task was sent to a worker that counts it among what runs, and has not reported its start.

@@ -216,6 +216,9 @@ pub(super) fn explanation(explanation: &client::Explanation) -> Value {
     if let Some(overdue) = explanation.start_overdue_ns {
         value["explanation"]["start_overdue"] = duration(overdue);
     }
+    if let Some(wait) = explanation.next_attempt_in_ns {
+        value["explanation"]["next_attempt_in"] = duration(wait);
+    }
     value
 }
 

@@ -8,7 +8,7 @@ use hq_protocol::client;
 
 use super::grid::{Grid, Look, Text};
 use crate::output::Out;
-use crate::output::format::{amount, joined_ids, words};
+use crate::output::format::{amount, joined_ids, short_words, words};
 use crate::output::view::variant_fits;
 
 /// `task explain`.
@@ -73,6 +73,13 @@ pub(super) fn write(
             "Worker {worker} has had the task for {} and room for it, and has not started it: most likely a file system \
              does not answer there (program, directories, output files).",
             words(Duration::from_nanos(overdue))
+        )?;
+    }
+    if let Some(wait) = explanation.next_attempt_in_ns {
+        writeln!(
+            out,
+            "Its last attempt failed; the next one begins in {}.",
+            short_words(Duration::from_nanos(wait))
         )?;
     }
     // Scripts read up to the end of the table.
