@@ -51,6 +51,26 @@ pub struct Ledger {
     quarantines: BTreeMap<WorkerId, Quarantine>,
 }
 
+impl StoredJob {
+    fn drop_tasks(&mut self, ids: &IdArray, to: TaskState, at: Timestamp) {
+        let is_dropped = |task: TaskId| {
+            let mut ranges = ids.ranges().iter();
+            ranges.any(|range| range.position(task.0).is_some())
+        };
+        let dropped = self.tasks.iter_mut();
+        for (_, stored) in dropped.filter(|(task, _)| is_dropped(**task)) {
+            let ran = stored
+                .started
+                .filter(|_| stored.state == TaskState::Running);
+            if matches!(stored.state, TaskState::Waiting | TaskState::Running) {
+                stored.run_until_dropped = ran.map(|started| at.since(started));
+                stored.state = to;
+            }
+        }
+        self.dropped.push((ids.clone(), to, at));
+    }
+}
+
 impl Ledger {
     /// An empty one for the server with this uid.
     #[must_use]
@@ -117,22 +137,7 @@ impl Ledger {
                 self.job(key.job, |job| job.notified.push((*key, outcome.clone())));
             }
             ChangeKind::TasksDropped { job, ids, to } => {
-                self.job(*job, |job| {
-                    let is_dropped = |task: TaskId| {
-                        let mut ranges = ids.ranges().iter();
-                        ranges.any(|range| range.position(task.0).is_some())
-                    };
-                    for (_, stored) in job.tasks.iter_mut().filter(|(task, _)| is_dropped(**task)) {
-                        let ran = stored
-                            .started
-                            .filter(|_| stored.state == TaskState::Running);
-                        if matches!(stored.state, TaskState::Waiting | TaskState::Running) {
-                            stored.run_until_dropped = ran.map(|started| at.since(started));
-                            stored.state = *to;
-                        }
-                    }
-                    job.dropped.push((ids.clone(), *to, at));
-                });
+                self.job(*job, |job| job.drop_tasks(ids, *to, at));
             }
             ChangeKind::TaskStarted { .. } => self.apply_start(change),
             ChangeKind::NodesAssigned {
