@@ -272,7 +272,7 @@ fn a_submit_that_is_repeated_with_its_key_is_the_job_of_the_first_time() {
     assert_eq!(keyed(&mut bench, "c", "3", more()), Reply::Submitted(open));
     assert_eq!(keyed(&mut bench, "a", "2", tasks(2)), taken);
     assert_eq!(bench.counts(open).total(), 1);
-    assert_eq!(bench.state.last_job(), open);
+    assert_eq!(bench.state.last_job(), Some(open));
     // A key is as old as its job.
     bench.cancel(JobId(1));
     bench.request(Command::ForgetJobs {
