@@ -104,7 +104,7 @@ enum Event {
     End(WorkerId, TaskKey, InstanceId, Outcome),
     NodeEnd(WorkerId),
     NodeStart,
-    ToServer(Input),
+    ToServer(Box<Input>),
     ToWorker(WorkerId, WorkerCommand),
 }
 
@@ -276,7 +276,7 @@ impl World {
             }
             Some(Event::NodeEnd(worker)) => self.end_node(worker),
             Some(Event::NodeStart) => self.join(),
-            Some(Event::ToServer(input)) => self.apply(input),
+            Some(Event::ToServer(input)) => self.apply(*input),
             Some(Event::ToWorker(id, command)) => {
                 self.take(id, command);
                 self.start_some(id);
@@ -306,7 +306,8 @@ impl World {
     }
 
     fn tell(&mut self, id: WorkerId, message: WorkerMessage) {
-        self.put(LINK, Event::ToServer(Input::WorkerMessage(id, message)));
+        let input = Input::WorkerMessage(id, message);
+        self.put(LINK, Event::ToServer(Box::new(input)));
     }
 
     fn register(&mut self, worker: WorkerId) {

@@ -83,7 +83,9 @@ pub struct JobText<'a> {
 /// What a description says, and what is doubtful about it, in sentences; or why it says nothing, for people.
 pub type ReadJob = fn(JobText<'_>) -> Result<(SubmitSpec, Vec<String>), String>;
 
+// A parameter that is not known would be ignored, and the submit would be another one than was meant.
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(in crate::http) struct SubmitQuery {
     /// Of the user, on the machines of the workers; paths of the description are relative to it.
     submit_dir: String,
