@@ -126,11 +126,9 @@ fn failures_with_one_reason_are_one_group() {
         (&8.into(), &4.into())
     );
     let groups = found[0]["groups"].as_array().expect("groups");
-    let sum = |wanted: bool| -> u64 {
-        let read = groups.iter().filter(|group| group["is_read"] == wanted);
-        read.filter_map(|group| group["count"].as_u64()).sum()
-    };
-    assert_eq!((sum(true), sum(false)), (4, 4), "{found}");
+    let sum = |name: &str| -> u64 { groups.iter().filter_map(|one| one[name].as_u64()).sum() };
+    // Those that were not read are counted to the ones that ended alike, if enough of these were read.
+    assert_eq!((sum("count"), sum("read")), (8, 4), "{found}");
     let quiet = env
         .hq(&["job", "failures", &job, "--output-mode=quiet"])
         .ok();

@@ -128,7 +128,16 @@ pub(crate) fn group(failed: &[Failed], said: &BTreeMap<u32, Option<String>>) -> 
     for group in &mut groups {
         group.tasks.sort_unstable();
     }
-    groups.sort_by_key(|group| std::cmp::Reverse(group.tasks.len()));
+    groups.sort_by_cached_key(|group| {
+        let size = std::cmp::Reverse(group.tasks.len());
+        // Those of which least is known stand first among the ones of a size that ended alike.
+        (
+            size,
+            group.error.clone(),
+            group.read > 0,
+            group.words.clone(),
+        )
+    });
     groups
 }
 

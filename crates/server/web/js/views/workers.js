@@ -89,6 +89,9 @@ function runsOn(worker) {
   return more > 0 ? `${named} +${number(more)}` : named;
 }
 
+/** Why it gets no tasks, if it gets none. */
+const reasonOf = (worker) => worker.quarantine?.reason ?? "";
+
 /** Its state: how it looks, and in words. @returns {[string, string]} */
 function wordsOf({ worker, rank: found }) {
   if (found === RANK.suspect) return ["failed", "broken?"];
@@ -116,7 +119,7 @@ function row() {
       setText(id, String(worker.id));
       setText(host, plain(worker.host));
       word.update(...wordsOf(found));
-      word.element.title = worker.quarantine?.reason ?? "";
+      word.element.title = reasonOf(worker);
       const isHere = worker.state === "connected";
       const runs = runsOn(worker);
       setText(running, runs);
