@@ -9,7 +9,9 @@ fn hold(mebibytes: &str, rounds: &str) -> String {
 
 #[test]
 fn what_would_have_fitted_is_suggested() {
-    let env = Env::with_worker(4);
+    let mut env = Env::new();
+    env.start_server();
+    env.start_worker_with(&["--cpus=4", "--resource=mem=sum(8000)"]);
     // That the large one also takes longer is not to count for much.
     let script = hold("HQ_TASK_ID == 7 ? 300 : 80", "1") + "; sleep 0.2";
     let mut submit = vec!["--array=1-40", "--resource=mem=900", "--wait", "--"];

@@ -44,7 +44,11 @@ fn text(path: &Path) -> CliResult<Option<String>> {
     let file = match std::fs::File::open(path) {
         Ok(file) => file,
         Err(error) => {
-            let is_missing = matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory);
+            let kind = error.kind();
+            // Behind the home of somebody else, as after `setpriv` or `su` without `-`, there is nothing for this user.
+            let is_hidden = kind == ErrorKind::PermissionDenied && path.metadata().is_err();
+            let is_missing =
+                is_hidden || matches!(kind, ErrorKind::NotFound | ErrorKind::NotADirectory);
             return if is_missing {
                 Ok(None)
             } else {
