@@ -13,6 +13,6 @@ import pytest
     ],
     ids=["worker", "server", "bridge"],
 )
-def test_every_future_settles_whoever_is_killed(tmp_path, deeds):
+def test_every_future_settles_whichever_process_is_killed(tmp_path, deeds):
     killed, (died, _) = faults.play(tmp_path, 1, 400, deeds)
     assert died <= killed["interpreter"]

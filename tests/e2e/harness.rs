@@ -195,7 +195,7 @@ impl Env {
             .args(&words[1..])
             .env("HQ_SERVER_DIR", self.server_dir())
             .env_remove("RUST_LOG")
-            // What whoever runs the tests has set for himself is not there.
+            // Settings of the user who runs the tests must not take part.
             .env("HQ_CONFIG", self.path("no-config.toml"))
             .env("HQ_SITE_CONFIG", self.path("no-config.toml"))
             .envs(self.variables.iter().map(|(name, value)| (name, value)))

@@ -296,7 +296,12 @@ fn export(value: &str, wish: &mut Wish) {
 
 /// `B:USR1@120`.
 fn signal(value: &str, wish: &mut Wish) -> Option<()> {
-    let value = value.trim_start_matches(['R', 'B']).trim_start_matches(':');
+    // The letters end with a colon; without one they are part of a name, as in `BUS`.
+    let value = match value.split_once(':') {
+        Some(("R" | "B" | "RB" | "BR", signal)) => signal,
+        Some(_) => return None,
+        None => value,
+    };
     let (signal, before) = value.split_once('@').unwrap_or((value, "60"));
     wish.signal = Some((signal.to_owned(), before.parse().ok()?));
     Some(())

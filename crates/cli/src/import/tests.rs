@@ -49,6 +49,14 @@ fn resources_of_slurm() {
             "--stop-signal TERM --stop-grace 600s --time-limit 00:50:00",
         ),
         (
+            "-t 1:00:00 --signal=BUS@600",
+            "--stop-signal BUS --stop-grace 600s --time-limit 00:50:00",
+        ),
+        (
+            "-t 1:00:00 --signal=B:USR1@600",
+            "--stop-signal USR1 --stop-grace 600s --time-limit 00:50:00",
+        ),
+        (
             "--nice=10 --no-requeue",
             "--crash-limit never-restart --priority=-10",
         ),

@@ -210,8 +210,8 @@ pub(crate) fn build_grow(
                 "mem cannot grow: the tasks ask for no amount of it; add --resource mem=SIZE",
             );
         };
-        if growth.max.is_some_and(|max| max < asked) {
-            return refuse("mem cannot grow: the tasks ask for more than its max");
+        if growth.max.is_some_and(|max| max <= asked) {
+            return refuse("mem cannot grow: the tasks ask for its max, or more, already");
         }
     }
     if let Some(growth) = grow.time {
@@ -220,8 +220,8 @@ pub(crate) fn build_grow(
                 "time cannot grow: the tasks have no time limit; add --time-limit DURATION",
             );
         };
-        if growth.max.is_some_and(|max| max < limit) {
-            return refuse("time cannot grow: the time limit is more than its max");
+        if growth.max.is_some_and(|max| max <= limit) {
+            return refuse("time cannot grow: the time limit is its max, or more, already");
         }
     }
     Ok(grow)
@@ -496,7 +496,7 @@ impl<'a> PathResolver<'a> {
         }
     }
 
-    /// The same where parameters may be named: a directory that begins with one is made absolute by whoever knows its value,
+    /// The same where parameters may be named: a directory that begins with one is made absolute where its value is known,
     /// which may be a whole path.
     fn with_params(cwd: &[u8], params: Option<&Params>, context: SubmitContext<'a>) -> Self {
         if !params.is_some_and(|params| begins_with_param(cwd, params)) {

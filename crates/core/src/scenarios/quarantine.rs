@@ -388,7 +388,7 @@ fn a_quarantine_outlives_the_server_and_the_worker() {
 }
 
 #[test]
-fn whoever_is_left_gets_tasks_again_when_all_others_are_gone() {
+fn the_last_worker_gets_tasks_again_when_all_others_are_gone() {
     let (mut bench, broken, _) = with_broken();
     bench.set_aside(broken);
     bench.leave(WorkerId(2), LostReason::Stopped);

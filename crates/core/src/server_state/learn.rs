@@ -270,7 +270,7 @@ impl ServerState {
     }
 }
 
-/// Whether the time that a task takes is foreseen: whoever says how long it takes knows better.
+/// Whether the run time of a task is predicted; a time request of the user takes precedence.
 fn is_any_predicted(task: &TaskTemplate) -> bool {
     let mut variants = task.requests.as_slice().iter();
     task.learn.predict_permille() > 0

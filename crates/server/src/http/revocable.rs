@@ -15,7 +15,7 @@ use super::tokens::Issued;
 
 /// Answers a request with this token.
 pub(super) async fn run(request: Request, next: Next, issued: &Issued) -> Response {
-    // What changes something was begun while the token was good, and whoever began it should hear what became of it.
+    // A change was begun while the token was good, and its client should learn the outcome.
     let is_action = !request.method().is_safe();
     let answer = next.run(request);
     if is_action {

@@ -28,7 +28,7 @@ pub(super) const LIMITS: Limits = Limits {
 };
 /// Connections at once; others wait. Each costs a descriptor and a few buffers.
 const CONNECTIONS_MAX: usize = 64;
-/// Pause after an attempt to accept that failed, such as for want of descriptors.
+/// Pause after a failed attempt to accept, for example without free descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 /// How long one who is connected may be silent, or take nothing.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
@@ -57,7 +57,7 @@ impl Held {
     }
 }
 
-/// Serves whoever comes until it is aborted.
+/// Serves connections until it is aborted.
 pub(super) async fn serve(listener: TcpListener, key: SecretKey, held: Arc<Held>) {
     let seats = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 const NAME_LEN: usize = 32;
 
 /// Says where a value is and gives the right to read it. The server keeps it as what the call came to and does not look into
-/// it; whoever has it was told by the server, over a connection with a key.
+/// it; its owner got it from the server, over a connection with a key.
 #[derive(Clone, Debug)]
 pub struct Reference {
     /// The whole of it, as it is passed on: also what a later release adds.
