@@ -31,13 +31,41 @@ const SHARE_MIN: Amount = Amount::whole(64);
 pub(super) struct Offers {
     /// Workers that automatic allocation can ask for.
     queues: Vec<WorkerKind>,
+    /// Kinds of workers that are there, and when that was found: there may be thousands of workers, and of classes.
+    kinds: Option<(Time, Vec<Kind>)>,
     /// The most for tasks of a class, and when that was found.
     known: BTreeMap<ClassId, (Time, Largest)>,
+}
+
+/// Connected workers that offer the same.
+#[derive(Clone, Debug)]
+struct Kind {
+    offers: Vec<Offer>,
+    /// The longest time that any of them still has; `None` = no end is known.
+    left: Option<Duration>,
+    /// The shortest life that one of them has in all; `None` = no end is known.
+    lifetime: Option<Duration>,
+}
+
+fn kinds(workers: &Workers, now: Time) -> Vec<Kind> {
+    let mut kinds: BTreeMap<&[Offer], Kind> = BTreeMap::new();
+    for worker in workers.live().values() {
+        let (left, lifetime) = (worker.remaining(now), worker.config.time_limit);
+        let kind = kinds.entry(worker.offers()).or_insert_with(|| Kind {
+            offers: worker.offers().to_vec(),
+            left,
+            lifetime,
+        });
+        kind.left = kind.left.zip(left).map(|(one, other)| one.max(other));
+        kind.lifetime = [kind.lifetime, lifetime].into_iter().flatten().min();
+    }
+    kinds.into_values().collect()
 }
 
 impl Offers {
     /// Workers came or went.
     pub(super) fn forget(&mut self) {
+        self.kinds = None;
         self.known.clear();
     }
 
@@ -47,10 +75,19 @@ impl Offers {
         self.forget();
     }
 
+    fn kinds(&mut self, now: Time, workers: &Workers) -> &[Kind] {
+        let is_old = |(at, _): &(Time, Vec<Kind>)| now.since(*at) >= OFFERS_AGE_MAX;
+        if self.kinds.as_ref().is_none_or(is_old) {
+            self.kinds = Some((now, kinds(workers, now)));
+        }
+        self.kinds.as_ref().map_or(&[], |(_, kinds)| kinds)
+    }
+
     /// The most memory that there is for each task of a class if as many as can run beside each other; `None` = nobody is
     /// known who could run one, or how much memory they have.
     pub(super) fn share(
-        &self,
+        &mut self,
+        now: Time,
         id: ClassId,
         classes: &Classes,
         workers: &Workers,
@@ -68,26 +105,22 @@ impl Offers {
                 .max()?;
             (fit > 0 && units > 0 && units < PLENTY).then(|| units / u64::from(fit))
         };
-        let of_workers = workers
-            .live()
-            .values()
-            .filter_map(|worker| share(worker.offers()));
+        let kinds = self.kinds(now, workers).iter();
+        let of_workers = kinds.filter_map(|kind| share(&kind.offers)).max();
         let of_queues = self
             .queues
             .iter()
             .filter_map(|kind| share(&kind.offers(classes)));
-        let most = of_workers.chain(of_queues).max()?;
+        let most = of_queues.chain(of_workers).max()?;
         Some(Amount(most).max(SHARE_MIN))
     }
 
     /// The shortest life that a worker has in all; `None` = all of them live for ever, or there are none.
-    pub(super) fn lifetime_min(&self, workers: &Workers) -> Option<Duration> {
-        let of_workers = workers
-            .live()
-            .values()
-            .map(|worker| worker.config.time_limit);
+    pub(super) fn lifetime_min(&mut self, now: Time, workers: &Workers) -> Option<Duration> {
+        let kinds = self.kinds(now, workers).iter();
+        let of_workers = kinds.filter_map(|kind| kind.lifetime).min();
         let of_queues = self.queues.iter().map(|kind| kind.time_limit);
-        of_workers.flatten().chain(of_queues).min()
+        of_queues.chain(of_workers).min()
     }
 
     pub(super) fn largest(
@@ -102,10 +135,16 @@ impl Offers {
         {
             return *known;
         }
-        let found = classes
-            .get(id)
-            .map(|class| look(class, classes, (workers, &self.queues), now))
-            .unwrap_or_default();
+        let found = match classes.get(id) {
+            Some(class) => {
+                let mut search = Search::new(class, classes);
+                for kind in self.kinds(now, workers) {
+                    search.add(&kind.offers, kind.left);
+                }
+                look(search, classes, (workers, &self.queues), now)
+            }
+            None => Largest::default(),
+        };
         self.known.insert(id, (now, found));
         found
     }
@@ -161,7 +200,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Looks at a worker for tasks on one node, with the lifetime that it has left.
+    /// Looks at workers for tasks on one node, with the longest lifetime that one of them has left.
     fn add(&mut self, offers: &[Offer], left: Option<Duration>) {
         for (variant, without) in self.class.variants.iter().zip(&self.without) {
             if !fits(without, offers) {
@@ -211,24 +250,22 @@ fn usable(left: Option<Duration>) -> Duration {
     left.map_or(Duration::MAX, |left| left / 10 * 9)
 }
 
-/// The most that workers and queues offer that have everything else that a class asks for.
+/// The most that workers and queues offer that have everything else that a class asks for; single workers are looked at.
 fn look(
-    class: &Class,
+    mut search: Search<'_>,
     classes: &Classes,
     (workers, queues): (&Workers, &[WorkerKind]),
     now: Time,
 ) -> Largest {
-    let mut search = Search::new(class, classes);
-    let mut groups: BTreeMap<&str, Vec<Option<Duration>>> = BTreeMap::new();
-    for worker in workers.live().values() {
-        let left = worker.remaining(now);
-        search.add(worker.offers(), left);
-        if class.is_multi_node() {
+    if search.class.is_multi_node() {
+        let mut groups: BTreeMap<&str, Vec<Option<Duration>>> = BTreeMap::new();
+        for worker in workers.live().values() {
+            let left = worker.remaining(now);
             groups.entry(&worker.config.group).or_default().push(left);
         }
-    }
-    for left in groups.into_values() {
-        search.add_group(left);
+        for left in groups.into_values() {
+            search.add_group(left);
+        }
     }
     for queue in queues {
         search.add(&queue.offers(classes), Some(queue.time_limit));
@@ -284,6 +321,10 @@ impl ServerState {
         had: Option<ClassId>,
         outcome: &Outcome,
     ) -> Option<Grant> {
+        // Nothing else is cured by more.
+        if !matches!(outcome, Outcome::OutOfMemory(_) | Outcome::TimeLimit) {
+            return None;
+        }
         let job = self.jobs.get(id)?;
         let submit = job.submit(slot)?;
         let asked = Arc::clone(submit.asked_template(slot.index)?);

@@ -127,7 +127,7 @@ impl ServerState {
                 .memory;
             let memory = learned.or(match first {
                 FirstMemory::Given(amount) => Some(amount),
-                FirstMemory::Share => self.offers.share(asked.class, classes, &self.workers),
+                FirstMemory::Share => self.offers.share(now, asked.class, classes, &self.workers),
             });
             let is_known = memory.is_some();
             let memory = memory.unwrap_or(FIRST_MEMORY);
@@ -141,7 +141,7 @@ impl ServerState {
         {
             self.guessed.insert(at);
         }
-        let shortest = self.offers.lifetime_min(&self.workers);
+        let shortest = self.offers.lifetime_min(now, &self.workers);
         Size {
             memory: memory.map(|(memory, _)| memory),
             // Nobody ends at a known time: nothing is to be foreseen. And whatever takes long must have its chance
