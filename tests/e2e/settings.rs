@@ -96,6 +96,15 @@ fn a_file_that_makes_no_sense_is_refused_with_its_place() {
         env.hq(&["submit", "--", "true"]).exits_with(1).says(words);
         env.hq(&["doc", "config"]).ok();
     }
+    let mut env = with_files("", "");
+    env.set("HQ_CONFIG", "/dev/null");
+    env.hq(&["job", "list"]).exits_with(1).says("No server");
+    let pipe = env.path("pipe");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RWXU).expect("a FIFO");
+    env.set("HQ_CONFIG", &pipe.display().to_string());
+    env.hq(&["job", "list"])
+        .exits_with(1)
+        .says("it is not a regular file");
     let env = with_files("", "colors = \"loud\"\n");
     env.hq(&["job", "list"])
         .exits_with(1)

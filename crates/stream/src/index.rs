@@ -351,7 +351,7 @@ fn open_file(path: &Path) -> Result<Option<Scanner<File>>, OpenError> {
         path: path.to_owned(),
         source,
     };
-    let file = match crate::regular::open(path) {
+    let file = match crate::regular::open_regular(path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
             tracing::warn!("{} is left out: {error}", path.display());

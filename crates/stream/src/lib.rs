@@ -21,6 +21,7 @@ pub use format::{BlockHeader, BlockKind, Channel, FileHeader, FormatError, Key};
 pub use index::{Chunk, Index, OpenError, Stream, StreamDir, Summary, TaskStreams};
 pub use output::{From as ReadFrom, OutputReader, Part, Source};
 pub use pump::{EndKind, Ends, Pump, PumpEvent, StreamStart};
+pub use regular::open_regular;
 pub use scan::{Block, ReadAt, Scanner};
 
 /// Suffix of stream files.

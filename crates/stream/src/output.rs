@@ -206,7 +206,7 @@ impl OutputReader {
 
 fn update_file(path: &Path, place: &mut Place) -> io::Result<u64> {
     // Opened each time: an earlier file may have been replaced.
-    match crate::regular::open(path) {
+    match crate::regular::open_regular(path) {
         Ok(file) => {
             let size = file.metadata()?.len();
             *place = Place::File(file);

@@ -8,7 +8,11 @@ use rustix::fs::{Mode, OFlags};
 
 /// Opens a regular file for reading. Anything else is refused: to open a FIFO waits for a writer, for ever, and to
 /// read from one takes away what was meant for another.
-pub(crate) fn open(path: &Path) -> io::Result<File> {
+///
+/// # Errors
+///
+/// If it cannot be opened, or is no regular file.
+pub fn open_regular(path: &Path) -> io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
     if file.metadata()?.is_file() {
@@ -34,7 +38,7 @@ mod tests {
         // With a writer, whose data belong to somebody else.
         let flags = OFlags::RDWR | OFlags::NONBLOCK;
         let _writer = rustix::fs::open(&path, flags, Mode::empty()).expect("both ends");
-        let error = open(&path).expect_err("not a file");
+        let error = open_regular(&path).expect_err("not a file");
         assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
         let mut reader = OutputReader::new(Source::File(path));
         let error = reader.read(From::Offset(0), 10).expect_err("not a file");

@@ -34,9 +34,8 @@ pub(super) async fn list(args: ListArgs, context: &mut Context) -> CliResult<()>
     let mut jobs = client.job_list(Selector::All.to_message()).await?;
     jobs.sort_unstable_by_key(|job| job.id);
     let is_shown = |job: &&client::JobSummary| match &args.filter {
-        _ if args.all => true,
         Some(states) => states.contains(&job_state(job)),
-        None => job.is_open || job_state(job).is_unfinished(),
+        None => args.all || job.is_open || job_state(job).is_unfinished(),
     };
     let shown: Vec<_> = jobs.iter().filter(is_shown).collect();
     let progress_at_ns = if args.progress {

@@ -301,7 +301,7 @@ fn advice(problem: &Problem) -> String {
         "node" => {
             let worker = problem.worker.unwrap_or(0);
             format!(
-                "`hq worker drain {worker}` keeps tasks away from it, `hq worker info {worker}` shows it"
+                "`hq worker info {worker}` shows it, `hq worker quarantine {worker}` keeps tasks away from it, `hq worker release {worker}` gives it tasks again"
             )
         }
         "failing-job" | "failed-tasks" => format!(

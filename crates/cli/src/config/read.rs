@@ -41,7 +41,11 @@ fn text(path: &Path) -> CliResult<Option<String>> {
     use std::io::Read as _;
     let failed =
         |error: std::io::Error| CliError::new(format!("Cannot read {}: {error}", path.display()));
-    let file = match std::fs::File::open(path) {
+    // Usual for "no file at all".
+    if path == Path::new("/dev/null") {
+        return Ok(None);
+    }
+    let file = match hq_stream::open_regular(path) {
         Ok(file) => file,
         Err(error) => {
             let kind = error.kind();

@@ -225,7 +225,7 @@ fn why(
 }
 
 fn read_record(path: &Path) -> Option<Vec<u8>> {
-    let file = std::fs::File::open(path).ok()?;
+    let file = hq_stream::open_regular(path).ok()?;
     let mut kept = Vec::new();
     file.take(RECORD_BYTES_MAX).read_to_end(&mut kept).ok()?;
     Some(kept)
