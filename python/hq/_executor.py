@@ -38,12 +38,14 @@ from ._pickle import Needs
 from ._program import Argument, ProgramFuture, submit_program
 from ._spec import Resources, make_context, make_spec, parse_bytes
 from ._state import Call, State, begin, states
-from .errors import HqError
+from .errors import HqError, ValueTooLarge
 
 T = TypeVar("T")
 
 #: Longest payload that goes through the server; what is longer goes through a file.
 _PAYLOAD_MAX = 1 << 20
+#: What the server takes for one call, with references to values.
+_ENTRY_MAX = 2_000_000
 
 
 
@@ -287,6 +289,11 @@ class Executor(_BaseExecutor):
             if needs.missing:
                 return None
             payload = _pickle.with_needs(self._shortened(payload), needs.held)
+            if len(payload) > _ENTRY_MAX:
+                raise ValueTooLarge(
+                    f"the call needs {len(needs.held)} long values of other calls, whose references have {len(payload)} bytes, and at "
+                    f"most {_ENTRY_MAX} fit: let some calls combine a few hundred of them each"
+                )
             return Call(future, payload, template, None, needs.held)
         except _pickle.NeedFailed as error:
             failure = error.error

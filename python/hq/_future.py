@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import threading
+import time
 from concurrent.futures import Future
 from concurrent.futures import _base as _futures
 from typing import Any, Callable, List, Optional, Protocol, TypeVar
@@ -112,9 +113,10 @@ class CallFuture(Future[T]):
         self._template: Optional[int] = None
 
     def result(self, timeout: Optional[float] = None) -> T:
+        end = None if timeout is None else time.monotonic() + timeout
         value: Any = super().result(timeout)
         if type(value) is Held:
-            value = value.load()
+            value = value.load(None if end is None else end - time.monotonic())
         return value  # type: ignore[no-any-return]
 
     def settle_if_unwatched(self, value: Any) -> bool:

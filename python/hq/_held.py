@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from concurrent.futures import Future
+import time
+from concurrent.futures import Future, TimeoutError, wait
 from typing import Any, Dict, List, Optional, Protocol
 
 from ._interpreter import load_value, map_value
@@ -16,7 +17,7 @@ Reference = Dict[str, Any]
 class Keeper(Protocol):
     """Gets values from their workers."""
 
-    def fetch(self, reference: Reference) -> str: ...
+    def begin_fetch(self, reference: Reference) -> "Future[str]": ...
 
     def recover(self, held: "Held", why: str, text: str) -> "Future[None]": ...
 
@@ -48,7 +49,7 @@ class NotThere(CallError):
 class Held:
     """Stands for a value on a worker. When nobody has it any more, nobody can ask for the value."""
 
-    __slots__ = ("keeper", "reference", "runs", "is_borrowed", "template", "_value", "_home", "_lock", "__weakref__")
+    __slots__ = ("keeper", "reference", "runs", "is_borrowed", "template", "_value", "_home", "_coming", "_lock", "__weakref__")
 
     def __init__(self, keeper: Keeper, reference: Reference, is_borrowed: bool = False) -> None:
         self.keeper = keeper
@@ -62,6 +63,8 @@ class Held:
         self._value: Optional[List[Any]] = None
         #: A file of our own with it.
         self._home: Optional[str] = None
+        # The file that is being got; stays when somebody has no more time to wait for it.
+        self._coming: "Optional[Future[str]]" = None
         # Taken while it is read, which may take long.
         self._lock = threading.RLock()
 
@@ -73,35 +76,60 @@ class Held:
     def is_here(self) -> bool:
         return self._value is not None or self._home is not None
 
-    def load(self) -> Any:
-        """The value; the same object each time."""
-        with self._lock:
+    def load(self, timeout: Optional[float] = None) -> Any:
+        """The value; the same object each time. Raises `TimeoutError` of `concurrent.futures` if it is not there in time, in
+        seconds; it goes on being fetched, and can be asked for again."""
+        end = None if timeout is None else time.monotonic() + timeout
+        if not self._lock.acquire(timeout=-1 if timeout is None else max(timeout, 0)):
+            raise TimeoutError()
+        try:
             if self._value is None:
                 # In a list of its own: it may be `None`.
-                self._value = [self._read()]
+                self._value = [self._read(end)]
                 self.leave_home()
             return self._value[0]
+        finally:
+            self._lock.release()
 
-    def _read(self) -> Any:
-        view = self._map()
+    def _read(self, end: Optional[float]) -> Any:
+        view = self._map(end)
         try:
             return load_value(view)  # type: ignore[no-untyped-call]
         except Exception as error:
             raise HqError(f"the result of the call cannot be unpickled here: {type(error).__name__}: {error}") from error
 
-    def _map(self) -> Any:
+    def _map(self, end: Optional[float]) -> Any:
         while True:
             path = self._home or self.path_here()
             try:
                 if path is None:
-                    path = self._home = self.keeper.fetch(self.reference)
+                    path = self._fetch(end)
                 return map_value(path)  # type: ignore[no-untyped-call]
             except NotThere as error:
-                self.keeper.recover(self, error.why, error.text).result()
+                self._wait(self.keeper.recover(self, error.why, error.text), end)
+            except TimeoutError:
+                raise
             except OSError as error:
                 # Its worker has ended in this moment.
                 self._home = None
-                self.keeper.recover(self, "gone", str(error)).result()
+                self._wait(self.keeper.recover(self, "gone", str(error)), end)
+
+    def _fetch(self, end: Optional[float]) -> str:
+        """The file of our own, which is got from its worker; as often as that is asked for while it comes, once."""
+        if self._coming is None:
+            self._coming = self.keeper.begin_fetch(self.reference)
+        coming = self._coming
+        home: str = self._wait(coming, end)
+        self._home = home
+        return home
+
+    def _wait(self, coming: "Future[Any]", end: Optional[float]) -> Any:
+        done, _ = wait([coming], None if end is None else max(end - time.monotonic(), 0))
+        if not done:
+            raise TimeoutError()
+        if coming is self._coming:
+            self._coming = None
+        return coming.result()
 
     def path_here(self) -> Optional[str]:
         """The file of its worker, if that can be read here."""
@@ -131,7 +159,7 @@ class Held:
                 return
             while self._home is None:
                 try:
-                    self._home = self.keeper.fetch(self.reference)
+                    self._fetch(None)
                 except NotThere as error:
                     self.keeper.recover(self, error.why, error.text).result()
 

@@ -313,7 +313,9 @@ class State:
             for number, result, error in settled:
                 future = self.pending.pop(number, None)
                 if self.needs:
-                    self.needs.pop(number, None)
+                    for held in self.needs.pop(number, ()):
+                        # The call had it, whatever came of it.
+                        self.values.unreachable_since.pop(held, None)
                 if future is not None:
                     futures.append((future, result, error))
             self._widen(len(futures))

@@ -41,7 +41,7 @@ class Values:
         self.released: Deque[Reference] = collections.deque()
         self.recoveries: Dict[Held, "Future[None]"] = {}
         # When a value could not be reached for the first time.
-        self.unreachable_since: Dict[Held, float] = {}
+        self.unreachable_since: "weakref.WeakKeyDictionary[Held, float]" = weakref.WeakKeyDictionary()
         # Calls that wait for a value to be made again.
         self.recovering: Set[int] = set()
         self.home: Optional[tempfile.TemporaryDirectory[str]] = None
@@ -75,7 +75,8 @@ class Values:
     def is_over(self) -> bool:
         return self.state.is_over
 
-    def fetch(self, reference: Reference) -> str:
+    def begin_fetch(self, reference: Reference) -> "Future[str]":
+        """The file with a value, which was got from its worker. Does not wait."""
         if self.state.is_over:
             raise ValueTooLarge(
                 f"the value of call {reference['task']} has {reference['size']} bytes and was not read before its executor was shut "
@@ -86,10 +87,28 @@ class Values:
                 self.home = tempfile.TemporaryDirectory(prefix="hq-values-")
             self.number += 1
             path = os.path.join(self.home.name, str(self.number))
-        answer = self.state.bridge.request({"op": "fetch", "ref": reference, "path": path})
-        if answer["how"] == "here":
-            return path
-        raise NotThere(answer["how"], answer["text"])
+        fetched: "Future[str]" = Future()
+
+        def answered(answer: "Future[Any]") -> None:
+            try:
+                came = answer.result()
+                if came["how"] == "here":
+                    self.note_reached(reference["name"])
+                    fetched.set_result(path)
+                else:
+                    fetched.set_exception(NotThere(came["how"], came["text"]))
+            except BaseException as error:
+                fetched.set_exception(error)
+
+        self.state.bridge.begin({"op": "fetch", "ref": reference, "path": path}).add_done_callback(answered)
+        return fetched
+
+    def note_reached(self, name: str) -> None:
+        """A value was got: the next time that it cannot be reached is the first one again."""
+        with self.state.lock:
+            held = self.by_name.get(name)
+            if held is not None:
+                self.unreachable_since.pop(held, None)
 
     def release(self, held: Held) -> None:
         if not self.state.is_over:
@@ -177,7 +196,7 @@ class Values:
                 timer.daemon = True
                 timer.start()
                 return
-            del self.unreachable_since[held]
+            self.unreachable_since.pop(held, None)
             running = f"Worker {held.reference['worker']} runs; with values=DIRECTORY long results are files that all see"
             done.set_exception(ValueUnreachable(f"{text}. {running}"))
 
@@ -250,13 +269,14 @@ class Values:
         """Gets what can still be asked for, before the way to the workers ends."""
         state = self.state
         left = _HOME_MAX
-        for held in list(self.live):
+        # As many as fit.
+        for held in sorted(self.live, key=lambda held: int(held.reference["size"])):
             if held.is_here:
                 continue
             if held.path_here() is None:
+                if held.reference["size"] > left:
+                    continue
                 left -= held.reference["size"]
-                if left < 0:
-                    break
             try:
                 with state.lock:
                     if self.home is None:

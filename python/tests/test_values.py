@@ -1,10 +1,13 @@
 """Long values stay with the workers that made them until somebody needs them."""
 
 import asyncio
+import concurrent.futures
 import gc
 import os
+import socket
 import subprocess
 import threading
+import time
 from concurrent.futures import wait
 
 import pytest
@@ -192,7 +195,11 @@ def test_at_the_end_only_so_much_is_fetched(cluster, no_shortcut, monkeypatch):
     monkeypatch.setattr("hq._values._HOME_MAX", 3 * LONG)
     cluster.start_worker()
     with hq.Executor(server_dir=cluster.dir) as executor:
+        # Too long by itself, which costs the others nothing.
+        long = executor.submit(make, 4 * LONG)
         futures = [executor.submit(make) for _ in range(5)]
+    with pytest.raises(hq.ValueTooLarge):
+        long.result()
     ends = []
     for future in futures:
         try:
@@ -200,7 +207,45 @@ def test_at_the_end_only_so_much_is_fetched(cluster, no_shortcut, monkeypatch):
         except hq.ValueTooLarge as error:
             assert "was not read before its executor was shut down" in str(error)
             ends.append(None)
-    assert 1 <= ends.count(LONG) < 5 and len(ends) == 5
+    assert ends.count(LONG) == 2 and len(ends) == 5
+
+
+def test_a_result_that_does_not_come_in_time_can_be_asked_for_again(cluster, no_shortcut):
+    cluster.start_worker()
+    with hq.Executor(server_dir=cluster.dir) as executor:
+        future = executor.submit(make)
+        wait([future])
+        held = future._result
+        # Connects, and waits for somebody to answer.
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            real, held.reference["at"] = held.reference["at"], [["127.0.0.1", silent.getsockname()[1]]]
+            began = time.monotonic()
+            with pytest.raises(concurrent.futures.TimeoutError):
+                future.result(timeout=0.2)
+            assert time.monotonic() - began < 5
+            held.reference["at"] = real
+        assert future.result(timeout=60) == make()
+
+
+def test_who_has_no_key_keeps_nobody_away(cluster, no_shortcut):
+    cluster.start_worker()
+    with hq.Executor(server_dir=cluster.dir) as executor:
+        future = executor.submit(make)
+        wait([future])
+        [[host, port], *_] = future._result.reference["at"]
+        strangers = [socket.create_connection((host, port)) for _ in range(150)]
+        assert future.result(timeout=60) == make()
+        assert strangers.pop()
+
+
+def test_more_values_than_fit_into_a_call_are_told(cluster):
+    cluster.start_worker()
+    with hq.Executor(server_dir=cluster.dir) as executor:
+        future = executor.submit(make)
+        wait([future])
+        future._result.reference["path"] += "/" * (2 << 20)
+        with pytest.raises(hq.ValueTooLarge, match="1 long values of other calls, .* let some calls combine"):
+            executor.submit(length, future).result()
 
 
 def test_results_of_a_notebook_that_died_are_there(cluster, no_shortcut):
