@@ -21,7 +21,7 @@ use std::time::Duration;
 use hq_core::worker_state::InstanceKey;
 use hq_protocol::SecretKey;
 use tokio::net::TcpListener;
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::Instant;
 
@@ -37,6 +37,8 @@ pub use reference::Reference;
 
 /// How long a copy is kept after the last call that needed it: others may follow.
 const COPY_KEPT: Duration = Duration::from_secs(60);
+/// Values that are got from other workers at once; others wait. Each costs a connection and a thread that writes.
+const FETCHES_MAX: usize = 16;
 
 /// A file with a value; a copy of another worker's is removed some time after its last user.
 #[derive(Debug)]
@@ -119,6 +121,10 @@ pub(crate) struct ValueStore {
         mpsc::UnboundedReceiver<Fetched>,
     ),
     sweeper: Option<JoinHandle<()>>,
+    /// Copies that were asked for so far: each has a file name of its own, since an earlier one may be being removed.
+    copy_count: u64,
+    /// Those that are got from others at once.
+    fetching: Arc<Semaphore>,
 }
 
 impl Drop for ValueStore {
@@ -147,6 +153,8 @@ impl ValueStore {
             under_way: HashMap::new(),
             fetched: mpsc::unbounded_channel(),
             sweeper: None,
+            copy_count: 0,
+            fetching: Arc::new(Semaphore::new(FETCHES_MAX)),
         }
     }
 
@@ -252,10 +260,13 @@ impl ValueStore {
         Ok(None)
     }
 
-    fn start_fetch(&self, reference: Reference) -> JoinHandle<()> {
-        let copies = Arc::clone(&self.copies);
+    fn start_fetch(&mut self, reference: Reference) -> JoinHandle<()> {
+        self.copy_count += 1;
+        let (copies, fetching) = (Arc::clone(&self.copies), Arc::clone(&self.fetching));
         let told = self.fetched.0.clone();
-        let to = self.dir.join(format!("copy-{}", reference.name));
+        let to = self
+            .dir
+            .join(format!("copy-{}-{}", self.copy_count, reference.name));
         let is_here = reference.machine == self.machine;
         tokio::spawn(async move {
             let theirs = (reference.path.clone(), reference.size);
@@ -268,6 +279,8 @@ impl ValueStore {
             let result = if is_readable {
                 Ok(())
             } else {
+                // It is never closed.
+                let _turn = fetching.acquire().await;
                 fetch(&reference, &to).await
             };
             if result.is_ok() {

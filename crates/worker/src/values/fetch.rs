@@ -16,6 +16,8 @@ use super::holder::LIMITS;
 
 /// Longest wait for a connection to one address.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Longest wait for the first answer: a holder serves a few dozen at a time, and each may take a long value.
+const TURN_TIMEOUT: Duration = Duration::from_mins(2);
 /// Longest wait for the next bytes.
 const STALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// Names in one message.
@@ -71,9 +73,10 @@ async fn dial_one(reference: &Reference, host: &str, port: u16) -> Result<Line, 
 
 async fn next(
     reader: &mut MessageReader<OwnedReadHalf>,
+    patience: Duration,
 ) -> Result<from_holder::Message, FetchError> {
     let unreachable = |text: String| FetchError::Unreachable(text);
-    let read = tokio::time::timeout(STALL_TIMEOUT, reader.next::<FromHolder>()).await;
+    let read = tokio::time::timeout(patience, reader.next::<FromHolder>()).await;
     let read = read.map_err(|_| unreachable("it says nothing".to_owned()))?;
     let message = read.map_err(|error| unreachable(error.to_string()))?;
     message
@@ -93,7 +96,7 @@ pub async fn fetch(reference: &Reference, to: &Path) -> Result<(), FetchError> {
     };
     let sent = writer.send(&get).await;
     sent.map_err(|error| FetchError::Unreachable(error.to_string()))?;
-    match next(&mut reader).await? {
+    match next(&mut reader, TURN_TIMEOUT).await? {
         from_holder::Message::Size(size) if size == reference.size => {}
         from_holder::Message::Size(_)
         | from_holder::Message::Chunk(_)
@@ -111,7 +114,7 @@ pub async fn fetch(reference: &Reference, to: &Path) -> Result<(), FetchError> {
     let mut left = reference.size;
     let mut file = Some(file);
     while left > 0 {
-        let from_holder::Message::Chunk(chunk) = next(&mut reader).await? else {
+        let from_holder::Message::Chunk(chunk) = next(&mut reader, STALL_TIMEOUT).await? else {
             return Err(FetchError::Gone);
         };
         left = left
@@ -174,7 +177,7 @@ pub async fn drop_values(references: &[Reference]) -> Result<(), FetchError> {
         };
         let sent = writer.send(&message).await;
         sent.map_err(|error| FetchError::Unreachable(error.to_string()))?;
-        next(&mut reader).await?;
+        next(&mut reader, TURN_TIMEOUT).await?;
     }
     Ok(())
 }

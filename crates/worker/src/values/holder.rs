@@ -2,21 +2,21 @@
 //!
 //! Everybody who knows the worker's key for values and the name of one may read and drop it: both are in references only.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use hq_protocol::worker::{FromHolder, ToHolder, from_holder, to_holder};
-use hq_protocol::{Limits, MessageWriter, Plane, SecretKey};
+use hq_protocol::{Connection, Limits, MessageWriter, Plane, SecretKey};
 use tokio::net::tcp::OwnedWriteHalf;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
-use tokio::task::spawn_blocking;
+use tokio::task::{AbortHandle, spawn_blocking};
 
 /// Bytes of a value in one message: some milliseconds of encryption on the worker's main thread.
 const CHUNK: usize = 256 << 10;
@@ -26,8 +26,12 @@ pub(super) const LIMITS: Limits = Limits {
     send_max: 1 << 20,
     decoded: None,
 };
-/// Connections at once; others wait. Each costs a descriptor and a few buffers.
-const CONNECTIONS_MAX: usize = 64;
+/// Peers with the key that are served at once; others wait. Each costs a descriptor and a few buffers.
+const SERVED_MAX: usize = 64;
+/// Peers that may be in the handshake at once, and how long one may be when others wait: whoever has no key must not keep
+/// away those who have.
+const STRANGERS_MAX: usize = 64;
+const GRACE: Duration = Duration::from_millis(500);
 /// Pause after a failed attempt to accept, for example without free descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 /// How long one who is connected may be silent, or take nothing.
@@ -57,22 +61,43 @@ impl Held {
     }
 }
 
+/// Handshakes under way, oldest first.
+#[derive(Default)]
+struct Strangers(VecDeque<(AbortHandle, Instant)>);
+
+impl Strangers {
+    /// Waits until there is room for another one, which takes [`GRACE`] at most.
+    async fn make_room(&mut self) {
+        self.0.retain(|(task, _)| !task.is_finished());
+        if self.0.len() < STRANGERS_MAX {
+            return;
+        }
+        if let Some((oldest, since)) = self.0.pop_front() {
+            tokio::time::sleep_until((since + GRACE).into()).await;
+            // If it has ended meanwhile, nothing happens.
+            oldest.abort();
+        }
+    }
+}
+
 /// Serves connections until it is aborted.
 pub(super) async fn serve(listener: TcpListener, key: SecretKey, held: Arc<Held>) {
-    let seats = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let seats = Arc::new(Semaphore::new(SERVED_MAX));
+    let mut strangers = Strangers::default();
     loop {
-        let Ok(seat) = Arc::clone(&seats).acquire_owned().await else {
-            return;
-        };
+        strangers.make_room().await;
         match listener.accept().await {
             Ok((stream, _)) => {
-                let (key, held) = (key.clone(), Arc::clone(&held));
-                tokio::spawn(async move {
-                    if let Err(error) = serve_one(stream, &key, &held).await {
-                        tracing::debug!("a connection for values has ended: {error}");
+                let (key, held, seats) = (key.clone(), Arc::clone(&held), Arc::clone(&seats));
+                let handshake = tokio::spawn(async move {
+                    match hq_protocol::accept(stream, Plane::Worker, Some(&key)).await {
+                        // In a task of its own, because this one is ended if it takes long.
+                        Ok(connection) => drop(tokio::spawn(serve_one(connection, held, seats))),
+                        Err(error) => tracing::debug!("a connection for values: {error}"),
                     }
-                    drop(seat);
                 });
+                let handshake = (handshake.abort_handle(), Instant::now());
+                strangers.0.push_back(handshake);
             }
             Err(error) => {
                 tracing::warn!("values cannot be given out: {error}");
@@ -82,10 +107,18 @@ pub(super) async fn serve(listener: TcpListener, key: SecretKey, held: Arc<Held>
     }
 }
 
-async fn serve_one(stream: TcpStream, key: &SecretKey, held: &Held) -> Result<(), String> {
+/// Serves a peer that has the key, when it is its turn.
+async fn serve_one(connection: Connection<TcpStream>, held: Arc<Held>, seats: Arc<Semaphore>) {
+    let Ok(_seat) = seats.acquire().await else {
+        return;
+    };
+    if let Err(error) = answer_all(connection, &held).await {
+        tracing::debug!("a connection for values has ended: {error}");
+    }
+}
+
+async fn answer_all(mut connection: Connection<TcpStream>, held: &Held) -> Result<(), String> {
     let text = |error: &dyn std::error::Error| error.to_string();
-    let connection = hq_protocol::accept(stream, Plane::Worker, Some(key)).await;
-    let mut connection = connection.map_err(|error| text(&error))?;
     connection.set_limits(LIMITS);
     let (mut reader, mut writer) = connection.split_tcp();
     loop {
