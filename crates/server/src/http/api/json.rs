@@ -153,7 +153,7 @@ pub(super) fn task_detail(
         .map(|variable| json!([lossy(&variable.name), lossy(&variable.value)]))
         .collect();
     value["resources"] = json!(words);
-    value["entry"] = json!(found.entry.as_deref().map(lossy));
+    value["entry"] = json!(entry(found, template).map(lossy));
     value["deps"] = json!(found.deps);
     value["attempts"] = found.attempts.iter().map(attempt).collect();
     value["stdout"] = json!(path(paths.and_then(|paths| paths.stdout.as_ref())));
@@ -166,6 +166,16 @@ pub(super) fn task_detail(
     value["priority"] = json!(template.map_or(0, |template| template.priority));
     value["cpu_ms"] = json!(found.usage.map(|usage| micros(usage) / 1_000));
     value
+}
+
+/// The entry of a task as far as it is shown: that of a call is pickled, and has the key to values that workers hold. Who may
+/// look may not read and drop those.
+pub(super) fn entry<'a>(
+    found: &'a client::TaskInfo,
+    template: Option<&common::TaskTemplate>,
+) -> Option<&'a [u8]> {
+    let is_shown = template.is_some_and(|template| !template.is_call);
+    found.entry.as_deref().filter(|_| is_shown)
 }
 
 /// Arguments of a template.

@@ -220,7 +220,7 @@ fn has(task: &TaskInfo, page: &TaskPageReply, text: &str) -> bool {
     task.id.to_string() == text
         || task.workers.iter().any(|worker| is_in(&worker.hostname))
         || task.error.as_deref().is_some_and(is_in)
-        || (task.entry.as_deref()).is_some_and(|entry| is_in(&String::from_utf8_lossy(entry)))
+        || shape::entry(task, template).is_some_and(|entry| is_in(&String::from_utf8_lossy(entry)))
         || task
             .params
             .iter()
