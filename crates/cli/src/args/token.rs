@@ -43,7 +43,7 @@ pub(crate) struct RevokeArgs {
 pub(crate) enum RoleArg {
     /// Look at everything
     Read,
-    /// Also submit jobs, and cancel and resubmit any job
+    /// Also submit jobs, and cancel and resubmit any job: what is submitted runs as the user of the server
     Submit,
     /// Everything, also stop workers and pause queues
     Full,

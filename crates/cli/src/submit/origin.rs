@@ -24,7 +24,11 @@ pub(crate) fn add(
         SubmitTarget::Attach(job) => mark.as_deref().and_then(|mark| {
             let (server, job_of_task, task, instance) = parse(mark)?;
             let is_own = Some(server) == server_uid && job_of_task == job.as_u32();
-            is_own.then_some((task, instance))
+            // The mark is that of the process, and an interpreter that stays carries out one call after the other.
+            let now = numbers(|name| std::env::var(name).ok())
+                .filter(|(job_of_call, ..)| *job_of_call == job_of_task)
+                .map_or((task, instance), |(_, task, instance)| (task, instance));
+            is_own.then_some(now)
         }),
         SubmitTarget::NewJob { .. } | SubmitTarget::SelfClosing { .. } => None,
     };
@@ -59,6 +63,16 @@ fn parse(mark: &str) -> Option<(&str, u32, TaskId, InstanceId)> {
     ))
 }
 
+/// Job, task and attempt by the variables that every task and call has.
+fn numbers(get: impl Fn(&str) -> Option<String>) -> Option<(u32, TaskId, InstanceId)> {
+    let number = |name| get(name)?.parse().ok();
+    Some((
+        number("HQ_JOB_ID")?,
+        TaskId(number("HQ_TASK_ID")?),
+        InstanceId(number("HQ_INSTANCE_ID")?),
+    ))
+}
+
 /// FNV-1a with 64 bits: tells different submits of one task apart, not malice.
 fn digest(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
@@ -75,5 +89,17 @@ mod tests {
         let found = parse("aBc1/3@17/2/5f-1a-9-0");
         assert_eq!(found, Some(("aBc1", 3, TaskId(17), InstanceId(2))));
         assert_eq!(parse("something/else"), None);
+    }
+
+    #[test]
+    fn variables_name_the_call_that_an_interpreter_is_at() {
+        let get = |name: &str| match name {
+            "HQ_JOB_ID" => Some("3".to_owned()),
+            "HQ_TASK_ID" => Some("18".to_owned()),
+            "HQ_INSTANCE_ID" => Some("0".to_owned()),
+            _ => None,
+        };
+        assert_eq!(numbers(get), Some((3, TaskId(18), InstanceId(0))));
+        assert_eq!(numbers(|_| None), None);
     }
 }
