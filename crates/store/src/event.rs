@@ -13,6 +13,7 @@ use rusqlite::{Connection, Row, params};
 use serde_json::{Map, Value, json};
 
 use crate::encode;
+use crate::stretch::{self, Stretch};
 
 /// Tasks that [`Event::bounded_line`] names one by one.
 const TASKS_NAMED_MAX: u64 = 1_000;
@@ -307,9 +308,11 @@ pub fn ended_tasks(
     upto: i64,
     take: &mut dyn FnMut(EndedTask),
 ) -> rusqlite::Result<()> {
-    let sql = "SELECT job, worker, state, outcome, message, coalesce(started_unix_ns, 0) + coalesce(run_us, 0) * 1000 FROM task_data \
+    let sql = "SELECT job, worker, state, outcome, message, coalesce(started_unix_ns, 0) + coalesce(run_us, 0) * 1000 FROM task_row_data \
                WHERE state IN (?, ?) AND coalesce(end_seq, 0) <= ?";
-    let mut statement = connection.prepare(sql)?;
+    // Of one moment: a task that is put together with others meanwhile would count twice.
+    let moment = connection.unchecked_transaction()?;
+    let mut statement = moment.prepare(sql)?;
     let (finished, failed) = (TaskState::Finished.number(), TaskState::Failed.number());
     let mut rows = statement.query(params![finished, failed, upto])?;
     while let Some(row) = rows.next()? {
@@ -325,6 +328,34 @@ pub fn ended_tasks(
             },
             at: Timestamp(row.get(5)?),
         });
+    }
+    ended_together(&moment, upto, take)
+}
+
+/// The same of tasks that are stored in columns.
+fn ended_together(
+    connection: &Connection,
+    upto: i64,
+    take: &mut dyn FnMut(EndedTask),
+) -> rusqlite::Result<()> {
+    let mut statement = connection.prepare(&stretch::select("stretch_data s"))?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        let Some(found) = Stretch::read(row)? else {
+            // The check of the journal names it.
+            continue;
+        };
+        for (worker, at, end_seq) in found.ends() {
+            if end_seq <= upto {
+                take(EndedTask {
+                    job: found.job,
+                    worker,
+                    failure: None,
+                    message: None,
+                    at,
+                });
+            }
+        }
     }
     Ok(())
 }

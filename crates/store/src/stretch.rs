@@ -7,10 +7,12 @@
 //! [`schema/0010.sql`]: ../../src/schema/0010.sql
 
 use std::ops::RangeInclusive;
+use std::time::Duration;
 
 use hq_core::column;
 use hq_core::outcome::OutcomeCode;
 use hq_core::task::TaskState;
+use hq_core::time::Timestamp;
 use rusqlite::functions::FunctionFlags;
 use rusqlite::types::{Value, ValueRef};
 use rusqlite::{Connection, Row, params_from_iter};
@@ -110,6 +112,17 @@ impl Stretch {
     pub(crate) fn workers(&self) -> impl Iterator<Item = u32> {
         let worker = |values: &Values| u32::try_from(values[0]).unwrap_or(0);
         self.tasks.iter().map(worker)
+    }
+
+    /// Worker, moment and number of the end of each task.
+    pub(crate) fn ends(&self) -> impl Iterator<Item = (u32, Timestamp, i64)> {
+        let ends = self.tasks.iter().map(|[_, started, run_us, .., end_seq]| {
+            let run = Duration::from_micros(run_us.unsigned_abs());
+            (Timestamp(*started).plus(run), *end_seq)
+        });
+        self.workers()
+            .zip(ends)
+            .map(|(worker, (at, seq))| (worker, at, seq))
     }
 
     /// Stores it.

@@ -140,3 +140,25 @@ fn a_pass_that_another_server_interrupts_changes_nothing() {
     assert_eq!(rows(&db, "tasks"), before);
     assert_eq!(fold.folded, 3_000);
 }
+
+#[test]
+fn ends_are_counted_once_wherever_they_are_stored() {
+    let dir = tempfile::tempdir().expect("directory");
+    let path = dir.path().join("j.db");
+    filled(&path, &[900, 50]);
+    let ends = || {
+        let db = crate::reader::open_for_reading(&path).expect("a store");
+        let mut ends = Vec::new();
+        let mut take = |end: crate::event::EndedTask| ends.push(format!("{end:?}"));
+        crate::event::ended_tasks(&db, 1_000, &mut take).expect("it can be read");
+        ends.sort();
+        ends
+    };
+    let before = ends();
+    assert!(before.len() > 400 && before.len() < 500, "{}", before.len());
+    crate::testing::fold(&path);
+    assert!(
+        ends() == before,
+        "behind the number that was asked for is nothing"
+    );
+}
