@@ -32,7 +32,9 @@ pub(super) async fn wait(args: WaitArgs, context: &mut Context) -> CliResult<()>
     let followed = wait_for(
         &mut client,
         args.selector,
-        args.without_close,
+        Whose::Known {
+            until_idle: args.without_close,
+        },
         None,
         context,
     )
@@ -75,7 +77,7 @@ pub(super) async fn stay(
     callback: Option<&Callback>,
 ) -> CliResult<()> {
     if let Some(wanted) = how.wait {
-        let followed = wait_for(client, jobs, false, callback, context).await?;
+        let followed = wait_for(client, jobs, Whose::New, callback, context).await?;
         if wanted == WaitFor::Ok {
             context.flush()?;
             ending::require_good(&followed.jobs)?;
@@ -90,6 +92,17 @@ pub(super) async fn stay(
     Ok(())
 }
 
+/// Jobs that are waited for.
+#[derive(Clone, Copy)]
+enum Whose {
+    /// This command has submitted them, and knows their ids.
+    New,
+    Known {
+        /// An open job without unfinished tasks counts as ended.
+        until_idle: bool,
+    },
+}
+
 /// How following some jobs ended.
 struct Followed {
     /// Those that do not exist.
@@ -102,21 +115,25 @@ struct Followed {
 async fn wait_for(
     client: &mut Client,
     jobs: Selector,
-    until_idle: bool,
+    whose: Whose,
     callback: Option<&Callback>,
     context: &Context,
 ) -> CliResult<Followed> {
     let mut missing = Missing::default();
     let options = WatchOptions {
-        until_idle,
+        until_idle: matches!(whose, Whose::Known { until_idle: true }),
         with_notifications: callback.is_some(),
         ..WatchOptions::default()
     };
     let seen = Seen::default();
     if context.mode() == OutputMode::Cli {
         // The first update may be the last one.
-        let known = client.job_list(jobs.to_message()).await?.into_iter();
-        let open = known.filter(situation::is_unfinished);
+        let known = match (whose, &jobs) {
+            // Without a question, which waits for a commit.
+            (Whose::New, Selector::Ids(ids)) => ids.iter().map(unknown).collect(),
+            _ => client.job_list(jobs.to_message()).await?,
+        };
+        let open = known.into_iter().filter(situation::is_unfinished);
         seen.borrow_mut().extend(open.map(|job| (job.id, job)));
     }
     let follow = client.follow(jobs.to_message(), options, |update| {
@@ -136,6 +153,15 @@ async fn wait_for(
     let jobs: Vec<_> = seen.into_inner().into_values().collect();
     ending::tell(client, &jobs, context).await?;
     Ok(Followed { missing, jobs })
+}
+
+/// A job of which only the id is known: it is not closed, so that it counts as unfinished.
+fn unknown(id: u32) -> client::JobSummary {
+    client::JobSummary {
+        id,
+        is_open: true,
+        ..client::JobSummary::default()
+    }
 }
 
 /// Remembers the jobs of an update.

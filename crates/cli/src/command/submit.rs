@@ -4,8 +4,10 @@ mod after;
 mod batch;
 pub(super) mod dry_run;
 
+use std::convert::Infallible;
 use std::io::IsTerminal;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use hq_core::range::IdArray;
 use hq_core::template::After;
@@ -15,7 +17,7 @@ use super::notify::Callback;
 use super::{Context, follow, situation};
 use crate::args::global::OutputMode;
 use crate::args::job::SubmitFileArgs;
-use crate::args::submit::SubmitArgs;
+use crate::args::submit::{FollowArgs, SubmitArgs};
 use crate::client::Client;
 use crate::config::complete_tasks;
 use crate::error::{CliError, CliResult};
@@ -24,6 +26,9 @@ use crate::parse::selector::one_job;
 use crate::submit::build::{SubmitRequest, build};
 use crate::submit::plan::kinds;
 use crate::submit::{PreparedSubmit, SubmitContext, directives, jobfile, origin, read_all};
+
+/// When somebody who waits for a job is told that nothing of it can run: by then most short ones have ended.
+const OBSTACLE_DELAY: Duration = Duration::from_millis(250);
 
 /// Submits a command.
 pub(super) async fn submit(args: SubmitArgs, context: &mut Context) -> CliResult<()> {
@@ -77,9 +82,14 @@ async fn submit_through(
         .map(|program| Callback::start(program, mode));
     let callback = callback.transpose()?;
     let job = send(&prepared, &mut client, context).await?;
-    tell_obstacle(&mut client, job, &prepared, context).await?;
-    let jobs = one_job(job)?;
-    let ended = follow::stay(&mut client, jobs, how, context, callback.as_ref()).await;
+    let ended = stay(
+        &mut client,
+        (job, &prepared),
+        how,
+        context,
+        callback.as_ref(),
+    )
+    .await;
     if let Some(callback) = callback {
         callback.finish();
     }
@@ -155,8 +165,7 @@ pub(super) async fn submit_file(args: SubmitFileArgs, context: &mut Context) -> 
     let once = args.own.once.as_deref();
     origin::add(&mut prepared.spec, client.server_uid(), once)?;
     let job = send(&prepared, &mut client, context).await?;
-    tell_obstacle(&mut client, job, &prepared, context).await?;
-    follow::stay(&mut client, one_job(job)?, args.follow, context, None).await
+    stay(&mut client, (job, &prepared), args.follow, context, None).await
 }
 
 async fn send(
@@ -172,16 +181,37 @@ async fn send(
     Ok(job)
 }
 
-/// Tells people at once that nothing of a new job will run as things are.
-async fn tell_obstacle(
+/// Follows a new job if that is asked for, and tells people what keeps it from running.
+async fn stay(
     client: &mut Client,
-    job: u32,
-    prepared: &PreparedSubmit,
-    context: &Context,
+    (job, prepared): (u32, &PreparedSubmit),
+    how: FollowArgs,
+    context: &mut Context,
+    callback: Option<&Callback>,
 ) -> CliResult<()> {
-    if context.mode() != OutputMode::Cli {
-        return Ok(());
+    let is_for_people = context.mode() == OutputMode::Cli;
+    if is_for_people && how.wait.is_none() {
+        tell_obstacle(client, job, prepared).await?;
     }
+    let dir = context.server_dir();
+    let obstacle = async {
+        tokio::time::sleep(OBSTACLE_DELAY).await;
+        // It is not what the command is for: who cannot be told is not told.
+        if let Ok(mut other) = Client::connect(&dir).await {
+            let _ = tell_obstacle(&mut other, job, prepared).await;
+        }
+        std::future::pending::<Infallible>().await
+    };
+    let ended = follow::stay(client, one_job(job)?, how, context, callback);
+    tokio::select! {
+        ended = ended => ended,
+        // Beside the wait: each question waits for a commit, and a short job would be told of that much later.
+        never = obstacle, if is_for_people && how.wait.is_some() => match never {},
+    }
+}
+
+/// Tells people that nothing of a new job will run as things are.
+async fn tell_obstacle(client: &mut Client, job: u32, prepared: &PreparedSubmit) -> CliResult<()> {
     let requests = kinds(&prepared.spec.body);
     if let Some(why) = situation::at_submit(client, job, &requests).await? {
         tracing::warn!("{why}");
