@@ -268,6 +268,7 @@ fn ask(cluster: &Cluster, row: &mut Row) {
         && let Some(task) = found.tasks.last()
     {
         let explain = Query::Explain {
+            until_able: false,
             job: JobRef::Id(JobId(1)),
             task: TaskId(task.id),
         };

@@ -465,7 +465,8 @@ impl Client {
         Ok(explanation)
     }
 
-    /// The first waiting task of a job, and why it waits; `None` if none waits any more.
+    /// The first waiting task of a job, and why it waits; `None` if none waits any more. Of workers that could run it only one
+    /// is told.
     pub(crate) async fn explain_first_waiting(
         &mut self,
         job: u32,
@@ -483,6 +484,7 @@ impl Client {
         let explain = client::Explain {
             job: Some(client::explain::Job::Id(job)),
             task: task.id,
+            until_able: true,
         };
         // It may have ended or been forgotten meanwhile.
         Ok(match self.explain(explain).await {

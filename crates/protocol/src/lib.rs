@@ -42,7 +42,7 @@ pub use convert::ConvertError;
 pub use handshake::{HandshakeError, Plane};
 pub use key::SecretKey;
 pub use limits::Limits;
-pub use obstacle::why_nothing_runs;
+pub use obstacle::{could_run, why_nothing_runs};
 pub use resolve::{connect_tcp, resolve};
 
 pub use prost::Message;

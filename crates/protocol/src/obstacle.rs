@@ -5,7 +5,9 @@ use std::time::Duration;
 use hq_core::diagnosis;
 use hq_core::resource::amount::Amount;
 
-use crate::client::{ExplainItem, Explanation, VariantExplanation, explain_item::Item};
+use crate::client::{
+    ExplainItem, Explanation, VariantExplanation, WorkerExplanation, explain_item::Item,
+};
 
 /// The reason, unless waiting is normal: for other tasks, or for their resources.
 #[must_use]
@@ -13,17 +15,19 @@ pub fn why_nothing_runs(explanation: &Explanation) -> Option<String> {
     if explanation.waiting_dep_count > 0 || explanation.sent_to.is_some() {
         return None;
     }
-    let mut variants = explanation
-        .workers
-        .iter()
-        .flat_map(|worker| &worker.variants);
-    if explanation.workers.is_empty() || variants.any(variant_fits) {
+    if explanation.workers.is_empty() || explanation.workers.iter().any(could_run) {
         return None;
     }
     Some(missing(explanation).unwrap_or_else(|| {
         "each of the things that they ask for is somewhere, but no worker has all of them"
             .to_owned()
     }))
+}
+
+/// Whether a worker has all that a task asks for, if nothing else ran there.
+#[must_use]
+pub fn could_run(worker: &WorkerExplanation) -> bool {
+    worker.variants.iter().any(variant_fits)
 }
 
 /// All that the first variant asks for and no worker has: who mends one of them would wait for the next in vain.

@@ -263,6 +263,7 @@ impl Problems {
             let question = Query::Explain {
                 job: JobRef::Id(JobId(job.id)),
                 task: TaskId(task),
+                until_able: true,
             };
             // It may run meanwhile, or be gone.
             if let Reply::Explanation(explanation) = self.ask(question).await?

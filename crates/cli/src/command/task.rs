@@ -139,6 +139,7 @@ pub(super) async fn explain(args: ExplainArgs, context: &mut Context) -> CliResu
     let request = client::Explain {
         job: Some(job),
         task: args.task,
+        until_able: false,
     };
     let mut client = context.connect().await?;
     let explanation = match client.explain(request).await {

@@ -140,6 +140,8 @@ pub enum Query {
         job: JobRef,
         /// Task id within that job.
         task: TaskId,
+        /// Whether the first worker that could run it completes the answer: with thousands of workers most are alike.
+        until_able: bool,
     },
 }
 
@@ -324,7 +326,11 @@ impl TryFrom<client::request::Request> for Query {
                 workers: selector(workers, "workers").within("workers")?,
                 with_runtime,
             }),
-            Request::Explain(client::Explain { job, task }) => {
+            Request::Explain(client::Explain {
+                job,
+                task,
+                until_able,
+            }) => {
                 use client::explain::Job;
                 let job = match required(job, "explain.job")? {
                     Job::Id(id) => JobRef::Id(JobId(id)),
@@ -333,6 +339,7 @@ impl TryFrom<client::request::Request> for Query {
                 Ok(Query::Explain {
                     job,
                     task: TaskId(task),
+                    until_able,
                 })
             }
             Request::ServerStop(_)
@@ -549,7 +556,11 @@ impl From<&Query> for client::Request {
                 workers: Some(workers.into()),
                 with_runtime: *with_runtime,
             }),
-            Query::Explain { job, task } => {
+            Query::Explain {
+                job,
+                task,
+                until_able,
+            } => {
                 use client::explain::Job;
                 let job = match job {
                     JobRef::Id(id) => Job::Id(id.as_u32()),
@@ -558,6 +569,7 @@ impl From<&Query> for client::Request {
                 Request::Explain(client::Explain {
                     job: Some(job),
                     task: task.as_u32(),
+                    until_able: *until_able,
                 })
             }
         };

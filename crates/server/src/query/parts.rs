@@ -13,6 +13,7 @@ use hq_core::server_state::ServerState;
 use hq_core::task::TaskState;
 use hq_protocol::client::{self, reply::Reply};
 use hq_protocol::convert::{JobRef, Query};
+use hq_protocol::could_run;
 
 use super::{job, task, worker};
 use crate::core_handle::{CoreGone, CoreHandle, View};
@@ -80,6 +81,8 @@ pub(crate) enum Asked {
     },
     Explain {
         task: (JobRef, TaskId),
+        /// The answer is complete with the first worker that could run it.
+        until_able: bool,
         /// The worker of the last row.
         after: WorkerId,
         workers: Vec<client::WorkerExplanation>,
@@ -134,9 +137,10 @@ impl Asked {
             }
             Self::Explain {
                 task,
+                until_able,
                 after,
                 workers,
-            } => Self::explain(view, task, after, workers),
+            } => Self::explain(view, (task, until_able), after, workers),
         }
     }
 
@@ -202,8 +206,13 @@ impl Asked {
                     reply,
                 }
             }
-            Query::Explain { job, task } => Self::Explain {
+            Query::Explain {
+                job,
+                task,
+                until_able,
+            } => Self::Explain {
                 task: (job, task),
+                until_able,
                 after: WorkerId(0),
                 workers: Vec::new(),
             },
@@ -245,15 +254,19 @@ impl Asked {
     /// Of several moments the last one is told, with the workers of all.
     fn explain(
         view: &View<'_>,
-        task: (JobRef, TaskId),
+        (task, until_able): ((JobRef, TaskId), bool),
         after: WorkerId,
         mut workers: Vec<client::WorkerExplanation>,
     ) -> Result<Reply, Self> {
-        let mut part = match worker::explain(view, task, after, EXPLAINED_MAX) {
+        let which = (after, EXPLAINED_MAX, until_able);
+        let mut part = match worker::explain(view, task, which) {
             Ok(part) => part,
             Err(refusal) => return Ok(*refusal),
         };
         workers.append(&mut part.workers);
+        if until_able && workers.last().is_some_and(could_run) {
+            return Ok(Reply::Explanation(client::Explanation { workers, ..part }));
+        }
         let after = workers.last().map_or(after, |row| WorkerId(row.worker));
         if view
             .state
@@ -264,6 +277,7 @@ impl Asked {
         {
             return Err(Self::Explain {
                 task: (JobRef::Id(JobId(part.job)), task.1),
+                until_able,
                 after,
                 workers,
             });
@@ -383,6 +397,7 @@ mod tests {
             let waiting = Query::Explain {
                 job: JobRef::Id(JobId(job)),
                 task: TaskId(0),
+                until_able: false,
             };
             let reply = answer_in_steps(&state, now, waiting, || ());
             let Reply::Explanation(told) = reply else {
@@ -408,16 +423,25 @@ mod tests {
             panic!("another answer: {reply:?}");
         };
         assert_eq!((list.workers.len(), steps), (1_200, 10));
-        let waiting = Query::Explain {
-            job: JobRef::Last,
-            task: TaskId(0),
+        let explain = |task: u32, until_able: bool| {
+            let waiting = Query::Explain {
+                job: JobRef::Last,
+                task: TaskId(task),
+                until_able,
+            };
+            let (reply, steps) = ask(&state, waiting);
+            let Reply::Explanation(told) = reply else {
+                panic!("another answer: {reply:?}");
+            };
+            let ids: Vec<u32> = told.workers.iter().map(|row| row.worker).collect();
+            (ids, steps)
         };
-        let (reply, steps) = ask(&state, waiting);
-        let Reply::Explanation(told) = reply else {
-            panic!("another answer: {reply:?}");
-        };
-        assert_eq!(steps, 3);
-        let ids = told.workers.iter().map(|row| row.worker);
-        assert!(ids.eq(1..1_201), "each once");
+        let all: Vec<u32> = (1..=1_200).collect();
+        assert_eq!(explain(0, false), (all, 3), "each once");
+        assert_eq!(
+            explain(0, true),
+            (vec![1], 1),
+            "one that could run it is enough"
+        );
     }
 }

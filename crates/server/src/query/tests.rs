@@ -174,6 +174,7 @@ fn every_answer_passes_the_reader_of_a_client() {
         Query::Explain {
             job: JobRef::Last,
             task: TaskId(0),
+            until_able: false,
         },
     ] {
         let sent = client::Reply {

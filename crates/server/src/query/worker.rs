@@ -14,6 +14,7 @@ use hq_core::time::{Time, nanos};
 use hq_core::worker::{Standing, Unkillable, Worker};
 use hq_protocol::client::{self, reply::Reply};
 use hq_protocol::convert::JobRef;
+use hq_protocol::could_run;
 
 use super::resolve;
 use crate::core_handle::View;
@@ -107,12 +108,12 @@ fn resource_use(state: &ServerState, worker: &Worker) -> Vec<client::ResourceUse
     rows.collect()
 }
 
-/// What is told of a task, with the first workers behind this one, at most so many. The error is a refusal.
+/// What is told of a task, with the first workers behind this one, at most so many, and if wanted none behind one that could run
+/// it. The error is a refusal.
 pub(super) fn explain(
     view: &View<'_>,
     (job, task): (JobRef, TaskId),
-    after: WorkerId,
-    most: usize,
+    (after, most, until_able): (WorkerId, usize, bool),
 ) -> Result<client::Explanation, Box<Reply>> {
     let refused = |refusal: Refusal| Err(Box::new(refusal.into()));
     let state = view.state;
@@ -161,13 +162,20 @@ pub(super) fn explain(
         holder.and_then(|id| start_overdue(state.workers().get(&id)?, job.id, task, view.now.mono));
     let groups = Groups::of(state.workers().values());
     let behind = (Bound::Excluded(after), Bound::Unbounded);
-    let workers = state.workers().range(behind).take(most);
-    let workers = workers
-        .map(|(_, worker)| {
-            let is_sent = sent_to == Some(worker.id.as_u32());
-            explain_worker(view, class, worker, (ready_key, &groups), is_sent)
-        })
-        .collect();
+    let mut workers = Vec::new();
+    for (_, worker) in state.workers().range(behind).take(most) {
+        let is_sent = sent_to == Some(worker.id.as_u32());
+        workers.push(explain_worker(
+            view,
+            class,
+            worker,
+            (ready_key, &groups),
+            is_sent,
+        ));
+        if until_able && workers.last().is_some_and(could_run) {
+            break;
+        }
+    }
     Ok(client::Explanation {
         job: job.id.as_u32(),
         task: task.as_u32(),

@@ -467,9 +467,12 @@ pub(super) fn query() -> impl Strategy<Value = Query> {
             workers,
             with_runtime
         }),
-        (job_ref(), any::<u32>()).prop_map(|(job, task)| Query::Explain {
-            job,
-            task: TaskId(task)
+        (job_ref(), any::<u32>(), any::<bool>()).prop_map(|(job, task, until_able)| {
+            Query::Explain {
+                job,
+                task: TaskId(task),
+                until_able,
+            }
         }),
     ]
 }

@@ -74,6 +74,7 @@ pub(in crate::http) async fn explain(
     let query = Query::Explain {
         job: JobRef::Id(JobId(id(&job, "job")?)),
         task: TaskId(id(&task, "task")?),
+        until_able: false,
     };
     let answer = crate::query::ask(&app.parts.core, query).await?;
     let Reply::Explanation(found) = accepted(answer)? else {
