@@ -113,6 +113,8 @@ pub struct ServerState {
     ignored: Ignored,
     /// Workers that seem broken.
     suspicions: Suspicions,
+    /// When the last portion of silent workers was lost, if some are left.
+    overdue_left: Option<Time>,
     /// The server is about to end, and whether workers wait for the next one.
     ending: Option<ending::Ending>,
     /// Very large submits that are not answered yet.
@@ -188,6 +190,21 @@ impl ServerState {
     #[must_use]
     pub fn uid(&self) -> &str {
         &self.uid
+    }
+
+    /// About how many rows of work an input is: with a worker all tasks go, or are compared, that it was given.
+    #[must_use]
+    pub fn rows_of(&self, input: &Input) -> usize {
+        let worker = if let Input::WorkerGone(id, _)
+        | Input::WorkerMessage(id, WorkerMessage::Goodbye(_)) = input
+        {
+            self.workers.get(*id)
+        } else if let Input::WorkerReattached(_, _, reattach) = input {
+            self.workers.get(reattach.worker)
+        } else {
+            None
+        };
+        input.rows() + worker.map_or(0, |worker| worker.assigned().len())
     }
 
     /// Takes one input. Effects are appended in the order in which they must be carried out.

@@ -287,7 +287,7 @@ impl Core {
                 Input::WorkerGone(worker, how)
             }
         };
-        let rows = input.rows();
+        let rows = self.state.rows_of(&input);
         self.apply(now, input);
         rows
     }

@@ -3,13 +3,15 @@
 use std::time::Duration;
 
 use super::bench::*;
-use crate::id::{InstanceId, JobId, TaskKey};
+use crate::id::{InstanceId, JobId, TaskKey, WorkerId};
 use crate::outcome::{LostReason, Outcome};
 use crate::server_state::{Effect, Input, WorkerCommand, WorkerMessage};
 use crate::task::Phase;
 use crate::worker_config::OnServerLost;
 
 const TASK: TaskKey = key(JobId(1), 0);
+/// A timer that comes so much too late tells that the server stood still.
+const STALL: Duration = Duration::from_millis(500);
 
 #[test]
 fn a_running_task_goes_on_when_its_worker_comes_back() {
@@ -146,6 +148,57 @@ fn a_sign_of_life_that_waits_for_its_turn_was_in_time() {
     assert_eq!(lost(&effects, worker), None);
     let effects = bench.step(Input::TimerBehind(bench.now.mono));
     assert_eq!(lost(&effects, worker), Some(LostReason::HeartbeatLost));
+}
+
+/// How many of these workers are lost in one step.
+fn lost_in_step(bench: &mut Bench, workers: &[WorkerId]) -> usize {
+    let effects = bench.step(Input::Timer);
+    let is_lost = |worker: &&WorkerId| lost(&effects, **worker) == Some(LostReason::HeartbeatLost);
+    workers.iter().filter(is_lost).count()
+}
+
+#[test]
+fn many_silent_workers_are_lost_in_steps() {
+    let mut bench = Bench::new();
+    bench.state.limit_portions(4);
+    let workers: Vec<WorkerId> = (0..6).map(|_| bench.mortal(1)).collect();
+    bench.submit(tasks(6));
+    bench.skip(SILENCE_MAX);
+    let mut steps = Vec::new();
+    while steps.iter().sum::<usize>() < workers.len() {
+        steps.push(lost_in_step(&mut bench, &workers));
+        assert!(!steps.ends_with(&[0]), "{steps:?}");
+        // The last of them are much later than their limit, which is no fault of the server.
+        bench.skip(STALL - Duration::from_millis(1));
+    }
+    assert!(steps.len() > 1, "{steps:?}");
+}
+
+#[test]
+fn a_server_that_stood_still_between_two_steps_blames_no_more_workers() {
+    let mut bench = Bench::new();
+    bench.state.limit_portions(4);
+    let workers: Vec<WorkerId> = (0..6).map(|_| bench.mortal(1)).collect();
+    bench.submit(tasks(6));
+    bench.skip(SILENCE_MAX);
+    let first = lost_in_step(&mut bench, &workers);
+    assert!(first > 0 && first < workers.len(), "{first}");
+    bench.skip(STALL);
+    bench.wait(Duration::ZERO);
+    let left = workers.iter().filter(|worker| bench.knows(**worker));
+    assert_eq!(left.count(), workers.len() - first);
+}
+
+#[test]
+fn with_a_worker_all_that_it_has_is_counted_as_work() {
+    let (mut bench, worker) = Bench::with_worker(3);
+    bench.submit(tasks(3));
+    let gone = Input::WorkerGone(worker, crate::server_state::LinkEnd::Broken);
+    assert_eq!(bench.state.rows_of(&gone), 4);
+    let bye = WorkerMessage::Goodbye(LostReason::Stopped);
+    let bye = Input::WorkerMessage(worker, bye);
+    assert_eq!(bench.state.rows_of(&bye), 4);
+    assert_eq!(bench.state.rows_of(&Input::Timer), 1);
 }
 
 #[test]

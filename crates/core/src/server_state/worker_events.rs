@@ -121,10 +121,27 @@ impl ServerState {
     pub(super) fn on_timer(&mut self, ctx: &mut Ctx<'_>, heard: Time) {
         self.release_delayed(ctx.now);
         self.probe_due(ctx.now.mono);
+        self.lose_overdue(ctx, heard);
+    }
+
+    /// Loses workers that were silent for too long, one portion of them: the deadlines of the others stay due. A switch that fails
+    /// may take thousands at the same moment, with all tasks that they have.
+    fn lose_overdue(&mut self, ctx: &mut Ctx<'_>, heard: Time) {
+        let most = self.portion();
+        let mut left = most;
         // A sign of life that waits for its turn was in time.
-        for (deadline, id) in self.workers.overdue(heard) {
-            // The timer itself came late: this process stood still, and the workers may have sent heartbeats meanwhile.
-            if heard.since(deadline) >= STALL_MIN {
+        let overdue = self.workers.overdue(heard, most);
+        let is_cut = overdue.len() == most;
+        let looked_at = self.overdue_left.take().unwrap_or_default();
+        for (deadline, id) in overdue {
+            if left == 0 {
+                self.overdue_left = Some(heard);
+                return;
+            }
+            left -= 1;
+            // The timer itself came late: this process stood still, and the workers may have sent heartbeats meanwhile. Those that
+            // had to wait for the portion before were as late then as they are now.
+            if heard.since(deadline.max(looked_at)) >= STALL_MIN {
                 self.workers.note_heartbeat(id, ctx.now.mono);
                 continue;
             }
@@ -132,6 +149,7 @@ impl ServerState {
                 bug!("worker {id} is overdue, but not live");
                 continue;
             };
+            left = left.saturating_sub(worker.assigned().len());
             let lost = if worker.is_away() {
                 LostReason::ConnectionLost
             } else {
@@ -141,6 +159,7 @@ impl ServerState {
             let reason = worker.lost_reason(lost);
             self.lose_worker(ctx, id, reason);
         }
+        self.overdue_left = is_cut.then_some(heard);
     }
 
     pub(super) fn on_report(&mut self, ctx: &mut Ctx<'_>, id: WorkerId, report: Report) {

@@ -214,10 +214,10 @@ impl Workers {
         self.deadlines.first().map(|(time, _)| *time)
     }
 
-    /// Workers that should have shown a sign of life by now, and when.
-    pub(crate) fn overdue(&self, now: Time) -> Vec<(Time, WorkerId)> {
+    /// Workers that should have shown a sign of life by now, at most so many, and when.
+    pub(crate) fn overdue(&self, now: Time, most: usize) -> Vec<(Time, WorkerId)> {
         let due = self.deadlines.iter().take_while(|(time, _)| *time <= now);
-        due.copied().collect()
+        due.take(most).copied().collect()
     }
 
     /// Asks a worker to drain. Says whether that is new; `None` = it has ended or is about to.
