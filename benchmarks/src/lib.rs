@@ -11,6 +11,7 @@ pub mod campaign;
 pub mod cluster;
 pub mod cluster_suite;
 pub mod options;
+pub mod rest;
 pub mod scheduler_suite;
 pub mod spawn_suite;
 pub mod stats;

@@ -7,11 +7,12 @@
 //!
 //! ```text
 //! cargo run --release -p hq-benchmarks --bin cluster -- [--hq PATH] [--workers N] [--cpus N] [--tasks N]
-//!     [--millis N | --rate N] [--spread PART] [--storms N]
+//!     [--millis N | --rate N] [--spread PART] [--storms N] [--rest true]
 //! ```
 //!
 //! `--rate N` makes tasks so long that all cpus together end N of them a second. At the ceiling, which is the rate of tasks
-//! that take no time, a latency is that of a machine without a moment of rest; at 70 % of it, it is the server's own.
+//! that take no time, a latency is that of a machine without a moment of rest; at 70 % of it, it is the server's own. Single tasks
+//! take no time in any case. `--rest true` also tells the size of the store when compaction has caught up.
 
 #![forbid(unsafe_code)]
 
@@ -27,6 +28,7 @@ use hq_benchmarks::cluster_suite::measure::{
     Watched, bytes_below, cpu_by_thread, peak_kib, percentile, run_array,
 };
 use hq_benchmarks::cluster_suite::swarm::Swarm;
+use hq_benchmarks::rest::wait_for_rest;
 use hq_benchmarks::{options, scratch_dir};
 
 struct Options {
@@ -37,6 +39,8 @@ struct Options {
     time: TaskTime,
     /// How often all workers lose their connections.
     storms: usize,
+    /// Whether to wait until the store is at rest.
+    rest: bool,
 }
 
 fn main() -> Result<()> {
@@ -52,6 +56,7 @@ fn parse(args: impl Iterator<Item = String>) -> Result<Options> {
         cpus: 16,
         tasks: 1_000_000,
         storms: 0,
+        rest: false,
         time: TaskTime {
             mean: Duration::ZERO,
             spread: 0.0,
@@ -67,6 +72,7 @@ fn parse(args: impl Iterator<Item = String>) -> Result<Options> {
             "--millis" => chosen.time.mean = Duration::from_millis(value.get()?),
             "--storms" => chosen.storms = value.get()?,
             "--rate" => rate = Some(value.get::<f64>()?),
+            "--rest" => chosen.rest = value.get()?,
             "--spread" => chosen.time.spread = value.get()?,
             _ => return Ok(false),
         }
@@ -137,6 +143,15 @@ fn run(options: &Options, dir: &Path) -> Result<()> {
         ratio(stored_bytes(&journal)?.saturating_sub(stored), tasks),
     );
     tell_waits(&watched);
+    if options.rest {
+        let took = wait_for_rest(&journal)?;
+        println!(
+            "store {:.1} B a task at rest, {:.1} s later; server {} MiB",
+            ratio(stored_bytes(&journal)?.saturating_sub(stored), tasks),
+            took.as_secs_f64(),
+            resident_kib(pid)? / 1_024,
+        );
+    }
     let counts = swarm.join(move || stop(&cluster))?;
     let expected = tasks + watched.submits.len() as u64;
     // What had not started when a connection broke is given up, and may have been carried out all the same.

@@ -20,6 +20,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, bail};
 use hq_benchmarks::cluster::{Cluster, resident_kib};
+use hq_benchmarks::rest::wait_for_rest;
 use hq_benchmarks::stats::Rounds;
 use hq_benchmarks::{options, scratch_dir};
 use hq_core::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
@@ -30,7 +31,7 @@ use hq_core::task::TaskEnd;
 use hq_core::template::{ArrayIds, ArraySpec, SubmitBody, SubmitSpec, SubmitTarget};
 use hq_core::testing::{template, worker_config};
 use hq_core::time::Timestamp;
-use hq_store::{Store, StoreHandle, reader};
+use hq_store::{Store, StoreHandle};
 
 /// Jobs that share the tasks.
 const JOBS: u32 = 10;
@@ -40,11 +41,6 @@ const BATCH_LEN: usize = 1_000;
 const START_TIMEOUT: Duration = Duration::from_secs(120);
 /// Pause between two questions whether the server is there.
 const LOOK_INTERVAL: Duration = Duration::from_millis(5);
-/// How long compaction may take, and how often it is looked whether it is done: when file and rows do not change.
-const REST_TIMEOUT: Duration = Duration::from_secs(1_200);
-const REST_INTERVAL: Duration = Duration::from_secs(4);
-/// Rows that may be left: too few for another pass.
-const ROWS_AT_REST: u64 = 1_100;
 
 struct Options {
     hq: PathBuf,
@@ -83,8 +79,7 @@ fn size_and_restart(options: &Options, dir: &Path) -> Result<()> {
         Ok(std::fs::metadata(&journal)?.len() as f64 / f64::from(options.tasks))
     };
     let written = per_task()?;
-    wait_for_rest(&journal, &start)?;
-    let rested = start.elapsed() - filled;
+    let rested = wait_for_rest(&journal)?;
     drop(handle);
     println!(
         "{} finished tasks: {written:.1} bytes a task when they were written after {filled:.1?}, {:.1} at rest {rested:.1?} later",
@@ -183,23 +178,6 @@ fn now() -> Timestamp {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let nanos = since.map_or(0, |since| since.as_nanos());
     Timestamp(i64::try_from(nanos).unwrap_or(0))
-}
-
-/// Waits until compaction has put finished tasks together and gave the pages back.
-fn wait_for_rest(journal: &Path, start: &Instant) -> Result<()> {
-    let mut before = (0, 0);
-    loop {
-        let size = std::fs::metadata(journal)?.len();
-        let now = (reader::task_rows(journal)?, size);
-        if now == before && now.0 < ROWS_AT_REST {
-            return Ok(());
-        }
-        if start.elapsed() > REST_TIMEOUT {
-            bail!("{} tasks still have rows of their own", now.0);
-        }
-        before = now;
-        std::thread::sleep(REST_INTERVAL);
-    }
 }
 
 /// Makes a store of completed jobs, all of it written.

@@ -18,7 +18,7 @@ use super::worker::{Counts, Home, SimulatedWorker, Storms, TaskTime};
 
 /// Connections that are being made at once; more would only wait in the server's queue, which is held against them: all
 /// come from one address, and one thread is slow to shake a thousand hands.
-const CONNECTING_MAX: usize = 64;
+const CONNECTING_MAX: usize = 192;
 /// Heartbeats of real workers.
 const HEARTBEAT: Duration = Duration::from_secs(8);
 

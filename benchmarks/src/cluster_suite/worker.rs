@@ -1,12 +1,12 @@
 //! One simulated worker: the real state machine and protocol, and tasks that only take time.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, bail};
-use hq_core::id::WorkerId;
+use hq_core::id::{JobId, WorkerId};
 use hq_core::outcome::Usage;
 use hq_core::time::{Now, Time, Timestamp, nanos};
 use hq_core::worker_config::WorkerConfig;
@@ -24,6 +24,9 @@ use tokio::sync::{Semaphore, watch};
 /// How often a worker tries to come back, and its pause between two attempts.
 const ATTEMPTS_MAX: u32 = 100;
 const ATTEMPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// The array is the first job of its server.
+const ARRAY: JobId = JobId(1);
 
 /// Messages that are digested in one turn, as a real worker does.
 const MESSAGES_PER_TURN: usize = 64;
@@ -289,6 +292,8 @@ struct Tasks {
     lanes: BTreeMap<LaunchToken, Lane>,
     /// Lane of each launch that has not ended.
     lane_of: BTreeMap<LaunchToken, LaunchToken>,
+    /// Launches that have not started of other jobs than the array: they take no time, so that what is waited for is the server.
+    others: BTreeSet<LaunchToken>,
     events: Vec<LaunchEvent>,
 }
 
@@ -305,6 +310,7 @@ impl Tasks {
             running: BinaryHeap::new(),
             lanes: BTreeMap::new(),
             lane_of: BTreeMap::new(),
+            others: BTreeSet::new(),
             events: Vec::new(),
         }
     }
@@ -318,8 +324,14 @@ impl Tasks {
     }
 
     fn launch(&mut self, tasks: Vec<LaunchTask>, now: Time) {
-        for LaunchTask { token, lane, .. } in tasks {
+        for LaunchTask {
+            token, lane, key, ..
+        } in tasks
+        {
             self.lane_of.insert(token, lane);
+            if key.task.job != ARRAY {
+                self.others.insert(token);
+            }
             if let Some(lane) = self.lanes.get_mut(&lane) {
                 lane.next.push_back(token);
             } else {
@@ -337,8 +349,12 @@ impl Tasks {
 
     fn start(&mut self, token: LaunchToken, now: Time) {
         self.events.push(LaunchEvent::Started { token, at: now });
-        let end = now + self.time.of(self.seed, token);
-        self.running.push(Reverse((end, token)));
+        let time = if self.others.remove(&token) {
+            Duration::ZERO
+        } else {
+            self.time.of(self.seed, token)
+        };
+        self.running.push(Reverse((now + time, token)));
     }
 
     /// Ends a task now.

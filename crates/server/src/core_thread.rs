@@ -35,6 +35,9 @@ use crate::stats::Stats;
 /// for one.
 const REQUESTS_CPU_MAX: Duration = Duration::from_millis(5);
 
+/// CPU time of a turn that is longer than any should be; such a one is logged.
+const TURN_CPU_MAX: Duration = Duration::from_millis(10);
+
 /// Starts the core's thread. It ends when all handles are gone.
 ///
 /// # Errors
@@ -133,7 +136,9 @@ impl Core {
                 }
             }
             () = self.delivery.advanced() => {
+                let begin = thread_cpu_time();
                 self.delivery.release(&self.state);
+                note_long_turn(begin, 0);
                 return true;
             }
             () = stalled => {
@@ -142,18 +147,19 @@ impl Core {
             }
             () = timer => {}
         }
-        let start = Instant::now();
-        self.digest(events);
+        let (start, begin) = (Instant::now(), thread_cpu_time());
+        let rows = self.digest(events, begin);
         // While there are events, the branches below the first one are never looked at.
         self.delivery.catch_up(&self.state);
         self.stats.batches.observe(start.elapsed());
+        note_long_turn(begin, rows);
         true
     }
 
     /// Applies requests that were taken, and a round of what workers said. What is left has its part of the next turn.
-    fn digest(&mut self, events: &mut Events) {
+    /// Returns how many rows workers said; `begin` is the CPU time at the beginning of the turn.
+    fn digest(&mut self, events: &mut Events, begin: Duration) -> usize {
         let mut rows = 0;
-        let begin = thread_cpu_time();
         // Saturating: a clock that steps back is no reason to stop the server.
         while thread_cpu_time().saturating_sub(begin) < self.requests_cpu_max
             && let Some(request) = events.next_request()
@@ -186,6 +192,7 @@ impl Core {
         }
         self.end_round();
         self.note_left();
+        rows
     }
 
     /// Ends a round of inputs: schedules, and carries out what follows.
@@ -405,6 +412,15 @@ impl Core {
             ),
         };
         Some(Refusal::unavailable(text))
+    }
+}
+
+/// Logs a turn that took long, for those who look for what holds up a server; `rows` = what workers said in it.
+fn note_long_turn(begin: Duration, rows: usize) {
+    let cpu = thread_cpu_time().saturating_sub(begin);
+    if cpu >= TURN_CPU_MAX {
+        let cpu_ms = cpu.as_secs_f64() * 1e3;
+        tracing::debug!(cpu_ms, rows, "a long turn of the core's thread");
     }
 }
 

@@ -1,0 +1,35 @@
+//! Waiting for a store to come to rest: compaction goes on when all is written.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use hq_store::reader;
+
+/// How long compaction may take, and how often it is looked whether it is done: when file and rows do not change.
+const REST_TIMEOUT: Duration = Duration::from_secs(1_200);
+const REST_INTERVAL: Duration = Duration::from_secs(4);
+/// Rows that may be left: too few for another pass.
+const ROWS_AT_REST: u64 = 1_100;
+
+/// Waits until compaction has put finished tasks together and gave the pages back; returns how long that took.
+///
+/// # Errors
+///
+/// If the store cannot be read, or is busy for very long.
+pub fn wait_for_rest(journal: &Path) -> Result<Duration> {
+    let start = Instant::now();
+    let mut before = (0, 0);
+    loop {
+        let size = std::fs::metadata(journal)?.len();
+        let now = (reader::task_rows(journal)?, size);
+        if now == before && now.0 < ROWS_AT_REST {
+            return Ok(start.elapsed());
+        }
+        if start.elapsed() > REST_TIMEOUT {
+            bail!("{} tasks still have rows of their own", now.0);
+        }
+        before = now;
+        std::thread::sleep(REST_INTERVAL);
+    }
+}
