@@ -371,7 +371,7 @@ impl World {
             | WorkerCommand::Stop
             | WorkerCommand::ServerEnds
             | WorkerCommand::Acknowledge(_)
-            | WorkerCommand::Ping => {}
+            | WorkerCommand::Ping(_) => {}
         }
     }
 

@@ -214,7 +214,7 @@ impl Cluster {
         let ids = self.nodes.keys().copied().skip(rest).step_by(parts.max(1));
         for id in ids.collect::<Vec<_>>() {
             self.asked.insert(id, self.now);
-            let heartbeat = Event::ToServer(id, WorkerMessage::Heartbeat(Vec::new()));
+            let heartbeat = Event::ToServer(id, WorkerMessage::heartbeat());
             self.put(self.now + LINK, heartbeat);
         }
     }
@@ -445,7 +445,7 @@ impl Cluster {
             }
             Effect::ToWorker(id, command) => {
                 let sent = self.busy_until.max(self.now);
-                if matches!(command, WorkerCommand::Ping)
+                if matches!(command, WorkerCommand::Ping(_))
                     && let Some(asked) = self.asked.remove(&id)
                 {
                     self.answers.push((sent + LINK).since(asked));

@@ -28,6 +28,9 @@ pub const LAUNCHED_MAX: usize = 1 << 17;
 /// Instances that a worker names as unkillable; so many hung processes say all that there is to say.
 pub const UNKILLABLE_MAX: usize = 256;
 
+/// Jobs that one heartbeat names because the worker holds values of their calls; the next one names others.
+pub const HELD_JOBS_MAX: usize = 256;
+
 /// Ends that may wait for an acknowledgement before nothing new is started. Far more than a server that
 /// lives leaves open; a few tens of MiB.
 pub const UNACKNOWLEDGED_MAX: usize = 1 << 16;

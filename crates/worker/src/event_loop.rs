@@ -473,7 +473,7 @@ where
                 }
                 self.apply(input);
             }
-            Ok(FromServer::Ping) => {}
+            Ok(FromServer::Ping(_)) => {}
             Ok(FromServer::ReadOutput(request)) => self.outputs.read(request),
             Ok(FromServer::Registered { .. } | FromServer::Refused(_)) => {
                 tracing::warn!("the server answered a registration that was not asked for");
@@ -544,8 +544,10 @@ where
         if is_stopped(self.keeper.as_deref()) {
             return false;
         }
-        self.link
-            .feed(&convert::heartbeat(self.launcher.unkillable()));
+        self.link.feed(&convert::heartbeat(
+            self.launcher.unkillable(),
+            std::iter::empty(),
+        ));
         true
     }
 
@@ -600,7 +602,7 @@ where
             notify,
             ..
         } = self;
-        let alive = convert::heartbeat(launcher.unkillable());
+        let alive = convert::heartbeat(launcher.unkillable(), std::iter::empty());
         let has_keeper = keeper.is_some();
         let end_tasks = move || {
             launcher.shutdown();

@@ -427,7 +427,7 @@ where
             writer,
         }),
         FromServer::Refused(reason) => Err(RegisterError::Refused(reason)),
-        FromServer::Ping | FromServer::ReadOutput(_) | FromServer::Input(_) => {
+        FromServer::Ping(_) | FromServer::ReadOutput(_) | FromServer::Input(_) => {
             Err(RegisterError::Unexpected)
         }
     }

@@ -369,7 +369,7 @@ impl Bench {
     }
 
     pub(super) fn heartbeat(&mut self, worker: WorkerId) -> Vec<Effect> {
-        self.say(worker, WorkerMessage::Heartbeat(Vec::new()))
+        self.say(worker, WorkerMessage::heartbeat())
     }
 
     fn held(&mut self, worker: WorkerId, task: TaskKey) -> &mut Held {

@@ -208,7 +208,13 @@ fn what_cannot_be_killed_keeps_its_cpu_from_others() {
         instance: bench.record(task).instance(),
         pid: Some(7),
     };
-    bench.say(worker, WorkerMessage::Heartbeat(vec![hung]));
+    bench.say(
+        worker,
+        WorkerMessage::Heartbeat {
+            unkillable: vec![hung],
+            held: Vec::new(),
+        },
+    );
     bench.cancel(job);
     let next = bench.submit(tasks(1));
     assert_eq!(first_placed(&bench, worker), Some((job.0, 0)));

@@ -121,7 +121,7 @@ fn a_heartbeat_is_answered_and_begins_the_silence_limit_again() {
     for _ in 0..3 {
         bench.wait(SILENCE_MAX - Duration::from_millis(1));
         let effects = bench.heartbeat(worker);
-        let is_ping = |command: &&WorkerCommand| matches!(command, WorkerCommand::Ping);
+        let is_ping = |command: &&WorkerCommand| matches!(command, WorkerCommand::Ping(_));
         assert!(told(&effects, worker).iter().any(is_ping));
     }
     assert!(bench.knows(worker));

@@ -244,7 +244,9 @@ mod tests {
 
     use super::*;
     use crate::range::{IdArray, IdRange};
-    use crate::server_state::{Command, Effect, Input, LinkId, Reply, WatchSpec};
+    use crate::server_state::{
+        Command, Effect, Input, LinkId, Reply, WatchSpec, WorkerCommand, WorkerMessage,
+    };
     use crate::testing::{array_submit, request, template, worker_config};
 
     /// Jobs 1 to 6 without 3, and workers 1 to 3.
@@ -370,5 +372,26 @@ mod tests {
         assert_eq!(counts(&effects), Some((2, u32::MAX - 7)));
         let effects = request(&mut state, forget(Selector::All));
         assert_eq!(counts(&effects), Some((3, 1)), "the open job stays");
+    }
+
+    #[test]
+    fn a_worker_hears_of_which_jobs_nobody_can_ask_for_values_any_more() {
+        let mut state = server();
+        let mut told = |held: &[u32]| {
+            let message = WorkerMessage::Heartbeat {
+                unkillable: Vec::new(),
+                held: held.iter().copied().map(JobId).collect(),
+            };
+            let input = Input::WorkerMessage(WorkerId(1), message);
+            let effects = crate::testing::apply(&mut state, input);
+            let pings = effects.into_iter().filter_map(|effect| match effect {
+                Effect::ToWorker(_, WorkerCommand::Ping(forgotten)) => Some(forgotten),
+                _ => None,
+            });
+            pings.collect::<Vec<_>>()
+        };
+        let alive = Vec::new();
+        assert_eq!(told(&[1, 2, 6]), [alive.clone()]);
+        assert_eq!(told(&[1, 3, 7]), [alive, vec![JobId(3), JobId(7)]]);
     }
 }

@@ -157,8 +157,9 @@ pub enum WorkerCommand {
     ServerEnds,
     /// What reports up to this number said is recorded.
     Acknowledge(u64),
-    /// The server lives; answers a heartbeat.
-    Ping,
+    /// The server lives; answers a heartbeat. Names jobs of which the worker holds values that nobody can ask for any more,
+    /// because they were forgotten.
+    Ping(Vec<JobId>),
 }
 
 impl WorkerCommand {
@@ -176,7 +177,8 @@ impl WorkerCommand {
             }
             Self::DropTemplates(templates) => ITEM_BYTES * (1 + templates.len()),
             Self::Retract(tasks) | Self::Kill(tasks) => ITEM_BYTES + tasks.len() * KEY_BYTES,
-            Self::Hold(_) | Self::Stop | Self::ServerEnds | Self::Acknowledge(_) | Self::Ping => {
+            Self::Ping(forgotten) => ASSIGNMENT_BYTES + ITEM_BYTES * forgotten.len(),
+            Self::Hold(_) | Self::Stop | Self::ServerEnds | Self::Acknowledge(_) => {
                 ASSIGNMENT_BYTES
             }
         }

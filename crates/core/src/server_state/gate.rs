@@ -27,7 +27,9 @@ impl Effect {
     #[must_use]
     pub const fn wait(&self) -> Wait {
         match self {
-            // A worker forgets what is acknowledged.
+            // A worker deletes the values of forgotten jobs.
+            Self::ToWorker(_, WorkerCommand::Ping(forgotten)) if !forgotten.is_empty() => Wait::All,
+            // And it forgets what is acknowledged.
             Self::ToWorker(_, WorkerCommand::Acknowledge(_))
             | Self::Reply(..)
             | Self::Notify(_)
@@ -209,8 +211,9 @@ mod tests {
         let worker = WorkerId(1);
         let acknowledge = Effect::ToWorker(worker, WorkerCommand::Acknowledge(1));
         assert_eq!(acknowledge.wait(), Wait::All);
-        let ping = Effect::ToWorker(worker, WorkerCommand::Ping);
-        assert_eq!(ping.wait(), Wait::Urgent);
+        let ping = |forgotten| Effect::ToWorker(worker, WorkerCommand::Ping(forgotten));
+        assert_eq!(ping(vec![]).wait(), Wait::Urgent);
+        assert_eq!(ping(vec![JobId(1)]).wait(), Wait::All);
         let done = Effect::WatchUpdate(RequestId(1), WatchUpdate::default());
         assert_eq!(done.wait(), Wait::All);
     }

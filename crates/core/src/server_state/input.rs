@@ -187,8 +187,13 @@ pub struct WatchSpec {
 /// What a worker can say.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum WorkerMessage {
-    /// It lives; with all instances there that cannot be killed.
-    Heartbeat(Vec<Unkillable>),
+    /// It lives.
+    Heartbeat {
+        /// All instances there that cannot be killed.
+        unkillable: Vec<Unkillable>,
+        /// Jobs of which it holds values, or some of them.
+        held: Vec<JobId>,
+    },
     /// Starts, ends and returned tasks since the last report.
     Report(Report),
     /// One of its tasks has something to say to those who wait.
@@ -231,12 +236,21 @@ pub struct Report {
 }
 
 impl WorkerMessage {
+    /// A heartbeat with nothing else to say.
+    #[must_use]
+    pub const fn heartbeat() -> Self {
+        Self::Heartbeat {
+            unkillable: Vec::new(),
+            held: Vec::new(),
+        }
+    }
+
     /// About how much there is to do about it, in rows of reports.
     #[must_use]
     pub fn rows(&self) -> usize {
         match self {
             Self::Report(report) => 1 + report.rows(),
-            Self::Heartbeat(unkillable) => 1 + unkillable.len(),
+            Self::Heartbeat { unkillable, held } => 1 + unkillable.len() + held.len(),
             Self::Notify(..) | Self::Overview(_) | Self::Goodbye(_) => 1,
         }
     }
@@ -309,6 +323,6 @@ mod tests {
         };
         assert_eq!(WorkerMessage::Report(report(0)).rows(), 1);
         assert_eq!(WorkerMessage::Report(report(3)).rows(), 4);
-        assert_eq!(WorkerMessage::Heartbeat(Vec::new()).rows(), 1);
+        assert_eq!(WorkerMessage::heartbeat().rows(), 1);
     }
 }

@@ -70,10 +70,16 @@ impl ServerState {
             return;
         };
         match message {
-            WorkerMessage::Heartbeat(unkillable) => {
+            WorkerMessage::Heartbeat { unkillable, held } => {
                 worker.set_unkillable(&unkillable);
                 self.workers.note_heartbeat(id, ctx.now.mono);
-                ctx.send(id, WorkerCommand::Ping);
+                ctx.send(id, WorkerCommand::Ping(Vec::new()));
+                let is_gone = |job: &JobId| self.jobs.get(*job).is_none();
+                let gone: Vec<JobId> = held.into_iter().filter(is_gone).collect();
+                if !gone.is_empty() {
+                    // Apart: it waits for the commit of what was forgotten, which a slow disk must not make of a sign of life.
+                    ctx.send(id, WorkerCommand::Ping(gone));
+                }
             }
             WorkerMessage::Report(report) => self.on_report(ctx, id, report),
             WorkerMessage::Notify(task, message) => {

@@ -81,7 +81,11 @@ mod tests {
     }
 
     fn heartbeat(state: &mut ServerState, unkillable: &[Unkillable]) {
-        tell(state, WorkerMessage::Heartbeat(unkillable.to_vec()));
+        let message = WorkerMessage::Heartbeat {
+            unkillable: unkillable.to_vec(),
+            held: Vec::new(),
+        };
+        tell(state, message);
     }
 
     #[test]

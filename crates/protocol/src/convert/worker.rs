@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use hq_core::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
 use hq_core::job::{SharedTemplate, TemplateId};
-use hq_core::limits::UNKILLABLE_MAX;
+use hq_core::limits::{HELD_JOBS_MAX, UNKILLABLE_MAX};
 use hq_core::outcome::LostReason;
 use hq_core::range::IdArray;
 use hq_core::server_state::{Assignment, Reattach, WorkerCommand, WorkerMessage};
@@ -67,8 +67,8 @@ pub enum FromServer {
     },
     /// Answers the registration: no.
     Refused(Box<str>),
-    /// The server lives.
-    Ping,
+    /// The server lives, and has forgotten these jobs.
+    Ping(Vec<JobId>),
     /// Somebody wants to see output of a task.
     ReadOutput(OutputRequest),
     /// Something for the worker's state.
@@ -92,10 +92,16 @@ impl TryFrom<worker::ToServer> for FromWorker {
                     reattach.map(Box::new),
                 ))
             }
-            Message::Heartbeat(worker::Heartbeat { unkillable }) => {
+            Message::Heartbeat(worker::Heartbeat {
+                unkillable,
+                held_jobs,
+            }) => {
                 at_most("heartbeat.unkillable", unkillable.len(), UNKILLABLE_MAX)?;
-                let unkillable = unkillable.into_iter().map(Into::into).collect();
-                Ok(Self::Message(WorkerMessage::Heartbeat(unkillable)))
+                at_most("heartbeat.held_jobs", held_jobs.len(), HELD_JOBS_MAX)?;
+                Ok(Self::Message(WorkerMessage::Heartbeat {
+                    unkillable: unkillable.into_iter().map(Into::into).collect(),
+                    held: held_jobs.into_iter().map(JobId).collect(),
+                }))
             }
             Message::Report(report) => Ok(Self::Message(WorkerMessage::Report(
                 report.try_into().within("report")?,
@@ -137,9 +143,12 @@ impl TryFrom<worker::ToServer> for FromWorker {
     }
 }
 
-/// The sign of life; with instances that cannot be killed, as many as are told.
+/// The sign of life; with instances that cannot be killed, and jobs of which values are held, as many as are told.
 #[must_use]
-pub fn heartbeat(unkillable: impl Iterator<Item = Unkillable>) -> worker::ToServer {
+pub fn heartbeat(
+    unkillable: impl Iterator<Item = Unkillable>,
+    held: impl Iterator<Item = JobId>,
+) -> worker::ToServer {
     let unkillable = unkillable
         .take(UNKILLABLE_MAX)
         .map(|one| worker::Unkillable {
@@ -150,6 +159,7 @@ pub fn heartbeat(unkillable: impl Iterator<Item = Unkillable>) -> worker::ToServ
         });
     let heartbeat = worker::Heartbeat {
         unkillable: unkillable.collect(),
+        held_jobs: held.take(HELD_JOBS_MAX).map(JobId::as_u32).collect(),
     };
     worker::ToServer {
         message: Some(worker::to_server::Message::Heartbeat(heartbeat)),
@@ -304,7 +314,9 @@ impl TryFrom<worker::ToWorker> for FromServer {
             Message::Refused(worker::Refused { reason }) => {
                 Ok(Self::Refused(text("refused.reason", reason)?))
             }
-            Message::Ping(worker::Ping {}) => Ok(Self::Ping),
+            Message::Ping(worker::Ping { forgotten_jobs }) => {
+                Ok(Self::Ping(forgotten_jobs.into_iter().map(JobId).collect()))
+            }
             Message::Acknowledge(worker::Acknowledge { seq }) => {
                 Ok(Self::Input(Input::Acknowledged(seq)))
             }
@@ -349,7 +361,9 @@ impl From<&WorkerCommand> for worker::ToWorker {
             WorkerCommand::Hold(held) => Message::Hold(worker::Hold { held: *held }),
             WorkerCommand::Stop => Message::Stop(worker::Stop { server_ends: false }),
             WorkerCommand::ServerEnds => Message::Stop(worker::Stop { server_ends: true }),
-            WorkerCommand::Ping => Message::Ping(worker::Ping {}),
+            WorkerCommand::Ping(forgotten) => Message::Ping(worker::Ping {
+                forgotten_jobs: forgotten.iter().map(|job| job.as_u32()).collect(),
+            }),
             WorkerCommand::Acknowledge(seq) => {
                 Message::Acknowledge(worker::Acknowledge { seq: *seq })
             }

@@ -151,7 +151,7 @@ async fn refusal_and_nonsense_are_not_retried() {
     let refused = to_worker::Message::Refused(Refused {
         reason: "too late".to_string(),
     });
-    for message in [refused, to_worker::Message::Ping(Ping {})] {
+    for message in [refused, to_worker::Message::Ping(Ping::default())] {
         let (connector, listener) = connector().await;
         let (worker, _connection) =
             tokio::join!(register_at(&connector, stays), answer(&listener, message));

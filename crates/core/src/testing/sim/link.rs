@@ -170,7 +170,7 @@ impl World {
                 let (link, unanswered) = (node.link, node.unanswered);
                 let reconnects = node.config.on_server_lost == OnServerLost::Reconnect;
                 let up = node.up();
-                self.say(up, WorkerMessage::Heartbeat(Vec::new()));
+                self.say(up, WorkerMessage::heartbeat());
                 if unanswered > UNANSWERED_HEARTBEATS_MAX && reconnects {
                     self.lose_server(number, LinkEnd::Broken);
                 } else if !self.is_silent(number) {

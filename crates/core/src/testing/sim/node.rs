@@ -354,7 +354,7 @@ pub(super) fn heard(command: WorkerCommand) -> Option<Input> {
         WorkerCommand::Stop => Input::Stop,
         WorkerCommand::ServerEnds => Input::ServerEnds,
         WorkerCommand::Acknowledge(seq) => Input::Acknowledged(seq),
-        WorkerCommand::Ping => return None,
+        WorkerCommand::Ping(_) => return None,
     })
 }
 

@@ -374,10 +374,16 @@ fn heartbeats_name_what_cannot_be_killed_and_older_ones_name_nothing() {
         pid: Some(77).filter(|_| task > 0),
     };
     for count in [0, 1, 256, 300] {
-        let sent = heard(heartbeat((0..count).map(one)));
-        let Ok(FromWorker::Message(WorkerMessage::Heartbeat(found))) = sent else {
+        let jobs = (0..count).map(JobId);
+        let sent = heard(heartbeat((0..count).map(one), jobs));
+        let Ok(FromWorker::Message(WorkerMessage::Heartbeat {
+            unkillable: found,
+            held,
+        })) = sent
+        else {
             panic!("{sent:?}");
         };
+        assert_eq!(held.len(), found.len());
         let wanted: Vec<_> = (0..count.min(256)).map(one).collect();
         assert_eq!(found, wanted, "the first ones say what there is to say");
     }
@@ -385,12 +391,22 @@ fn heartbeats_name_what_cannot_be_killed_and_older_ones_name_nothing() {
     let old = worker::ToServer::decode(&[0x12, 0][..]).expect("a message");
     assert!(matches!(
         FromWorker::try_from(old),
-        Ok(FromWorker::Message(WorkerMessage::Heartbeat(none))) if none.is_empty()
+        Ok(FromWorker::Message(WorkerMessage::Heartbeat { unkillable, held }))
+            if unkillable.is_empty() && held.is_empty()
     ));
     let many = vec![worker::Unkillable::default(); 257];
-    let many = Message::Heartbeat(worker::Heartbeat { unkillable: many });
-    let refused = heard(worker::ToServer {
-        message: Some(many),
-    });
-    assert!(refused.is_err(), "{refused:?}");
+    let unkillable = worker::Heartbeat {
+        unkillable: many,
+        ..worker::Heartbeat::default()
+    };
+    let held = worker::Heartbeat {
+        held_jobs: vec![1; 257],
+        ..worker::Heartbeat::default()
+    };
+    for many in [unkillable, held] {
+        let refused = heard(worker::ToServer {
+            message: Some(Message::Heartbeat(many)),
+        });
+        assert!(refused.is_err(), "{refused:?}");
+    }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use hq_core::hardware::{GpuUsage, HardwareUsage, NetworkCounters, Share};
 use hq_core::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
-use hq_core::limits::{PATH_BYTES_MAX, UNKILLABLE_MAX};
+use hq_core::limits::{HELD_JOBS_MAX, PATH_BYTES_MAX, UNKILLABLE_MAX};
 use hq_core::range::IdArray;
 use hq_core::selector::Selected;
 use hq_core::server_state::{JobResult, Reply, Resubmitted, StopResult, SubmitRefusal};
@@ -258,5 +258,7 @@ fn a_sign_of_life_names_as_many_as_are_read() {
         instance: InstanceId(u32::MAX),
         pid: Some(u32::MAX),
     };
-    to_server(&heartbeat(std::iter::repeat_n(one, 10 * UNKILLABLE_MAX)));
+    let held = std::iter::repeat_n(JobId(u32::MAX), 10 * HELD_JOBS_MAX);
+    let many = std::iter::repeat_n(one, 10 * UNKILLABLE_MAX);
+    to_server(&heartbeat(many, held));
 }

@@ -167,7 +167,7 @@ pub(super) fn worker_command() -> impl Strategy<Value = WorkerCommand> {
         Just(WorkerCommand::Acknowledge(u64::MAX)),
         Just(WorkerCommand::Hold(true)),
         Just(WorkerCommand::Stop),
-        Just(WorkerCommand::Ping),
+        vec(any::<u32>().prop_map(JobId), 0..20).prop_map(WorkerCommand::Ping),
     ]
 }
 

@@ -208,7 +208,7 @@ async fn a_registration_that_was_overtaken_gets_no_seat() {
     let first = Peer::join(&core, None).await.expect("a seat");
     let mut second = Peer::join(&core, first.reattach(2)).await.expect("a seat");
     assert!(Peer::join(&core, first.reattach(1)).await.is_err());
-    second.say(WorkerMessage::Heartbeat(Vec::new())).await;
+    second.say(WorkerMessage::heartbeat()).await;
     assert!(second.hear().await.is_some(), "the newer one stays");
     drop((first, second));
     end(core, thread);
@@ -219,7 +219,7 @@ async fn a_worker_that_does_not_read_loses_its_connection() {
     let (core, _heard, thread) = unstored(ServerState::new("test"));
     let mut worker = Peer::join(&core, None).await.expect("a seat");
     for _ in 0..=WORKER_QUEUE_LEN {
-        worker.say(WorkerMessage::Heartbeat(Vec::new())).await;
+        worker.say(WorkerMessage::heartbeat()).await;
     }
     // All of them are answered before the first answer is taken.
     worker.is_heard().await;

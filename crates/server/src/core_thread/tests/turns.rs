@@ -190,7 +190,7 @@ async fn a_sign_of_life_that_waits_behind_other_reports_is_in_time() {
     let mut turning = Turning::new(None);
     let worker = turning.worker(None).await;
     flood(&worker).await;
-    worker.say(WorkerMessage::Heartbeat(Vec::new())).await;
+    worker.say(WorkerMessage::heartbeat()).await;
     // Its deadline passes while what it said waits.
     let period = hq_core::testing::worker_config(1).heartbeat;
     turning.looped.clock.ahead = period * 2 + Duration::from_millis(100);

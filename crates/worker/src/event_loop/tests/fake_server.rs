@@ -400,7 +400,7 @@ impl FakeServer {
             FromWorker::Register(..) => panic!("registered already"),
             FromWorker::Output(_) => panic!("nobody asked for output"),
             FromWorker::Values(_) => panic!("nobody sent a call"),
-            FromWorker::Message(WorkerMessage::Heartbeat(_)) => self.heartbeats += 1,
+            FromWorker::Message(WorkerMessage::Heartbeat { .. }) => self.heartbeats += 1,
             FromWorker::Message(WorkerMessage::Notify(key, _)) => {
                 self.last_words.push((key.task.0, true));
             }
