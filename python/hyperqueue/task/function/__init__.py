@@ -1,76 +1,45 @@
-"""Tasks that call a Python function."""
+"""Tasks that call a Python function.
+
+Each of these tasks imports this module ahead of its function: it imports no more than that needs.
+"""
 
 from __future__ import annotations
 
-import logging
 import os
 import pickle
 import sys
-import traceback
-from typing import Any, Callable, Dict, List, Optional, Sequence
 
-from ...ffi.protocol import TaskDescription
-from ..task import Task
+# As in `typing`, which would have to be imported.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
-CODE = "from hyperqueue.task.function import task_main as m; m()"
+    from ._function import CODE, PythonEnv, PythonFunction
 
-
-class PythonEnv:
-    """Which Python carries out functions."""
-
-    def __init__(self, python_bin: Any = "python3", prologue: Optional[str] = None, shell: str = "bash") -> None:
-        self.python_bin = os.fspath(python_bin)
-        self.prologue = prologue
-        self.shell = shell
-
-    @property
-    def args(self) -> List[str]:
-        if not self.prologue:
-            return [self.python_bin, "-c", CODE]
-        return [self.shell, "-c", f'{self.prologue}\n\n{self.python_bin} -c "{CODE}"']
-
-    def create_call(self) -> List[str]:
-        return self.args
+__all__ = ["CODE", "PythonEnv", "PythonFunction", "task_main"]
 
 
-class PythonFunction(Task):
-    """A function with its arguments. What it returns is not transported."""
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from . import _function
 
-    def __init__(
-        self,
-        task_id: int,
-        fn: Callable[..., Any],
-        *,
-        args: Sequence[Any] = (),
-        kwargs: Optional[Dict[str, Any]] = None,
-        **options: Any,
-    ) -> None:
-        options.pop("task_dir", None)
-        super().__init__(task_id, task_dir=True, **options)
-        self.fn = fn
-        self.args = tuple(args)
-        self.kwargs = dict(kwargs or {})
-        if self.name is None:
-            name = getattr(fn, "__name__", None) or type(fn).__name__
-            self.name = f"{name}/{task_id}"
-
-    def _build(self, client: Any) -> TaskDescription:
-        import cloudpickle
-
-        content = cloudpickle.dumps((self.fn, self.args, self.kwargs))
-        return self._describe(client.python_env.args, content)
+    return getattr(_function, name)
 
 
 def task_main() -> None:
     """What runs in a task: calls the function that standard input contains."""
-    level = {"DEBUG": logging.DEBUG, "INFO": logging.INFO, "WARNING": logging.WARNING, "ERROR": logging.ERROR}
-    chosen = level.get(os.environ.get("HQ_PYLOG", "").upper())
-    if chosen is not None:
-        logging.basicConfig(level=chosen, format="%(levelname)s:%(asctime)s:%(name)s: %(message)s")
+    chosen = os.environ.get("HQ_PYLOG", "").upper()
+    if chosen in ("DEBUG", "INFO", "WARNING", "ERROR"):
+        import logging
+
+        logging.basicConfig(level=getattr(logging, chosen), format="%(levelname)s:%(asctime)s:%(name)s: %(message)s")
     try:
         fn, args, kwargs = pickle.loads(sys.stdin.buffer.read())
         fn(*args, **kwargs)
     except Exception:
+        import traceback
+
         text = traceback.format_exc()
         path = os.environ.get("HQ_ERROR_FILENAME")
         if path:
