@@ -407,6 +407,69 @@ class ExplodesHere:
         return eval, (f"{{}}[1] if __import__('os').getpid() == {self.pid} else 5",)
 
 
+class Hermit(Exception):
+    """Cannot be sent."""
+
+    def __reduce__(self):
+        raise TypeError("not me")
+
+
+class Picky(Exception):
+    """Can be sent, but not be made again from its arguments."""
+
+    def __init__(self, first, second):
+        super().__init__(first)
+
+
+class Mute(Exception):
+    def __str__(self):
+        raise RuntimeError("no text")
+
+
+class RaisesHere(Exception):
+    """Can be read on the worker, but not in this process."""
+
+    def __init__(self, pid):
+        super().__init__(pid)
+        self.pid = pid
+
+    def __reduce__(self):
+        return eval, (f"{{}}[1] if __import__('os').getpid() == {self.pid} else Exception()",)
+
+
+def fail(kind, *args):
+    raise kind(*args)
+
+
+def deep(limit):
+    """Uses up the stack: Python's, or that of the thread."""
+    import sys
+
+    sys.setrecursionlimit(limit)
+
+    def down(level):
+        return max([level], key=lambda level: down(level + 1))
+
+    return down(0)
+
+
+class Endless:
+    """Its pickle has no end."""
+
+    def __reduce__(self):
+        return list, ((Endless(),),)
+
+
+def close_streams():
+    import sys
+
+    sys.stdout.close()
+    sys.stderr.close()
+    os.close(1)
+    os.close(2)
+    return "closed"
+
+
 def nest(depth):
     found = []
     for _ in range(depth):
@@ -429,6 +492,14 @@ def nest(depth):
         (os.abort, (), hq.CallKilled, "SIGABRT"),
         (os.kill, (0, signal.SIGKILL), hq.CallKilled, "SIGKILL"),
         (os.closerange, (0, 1_000), hq.CallDied, ""),
+        (os._exit, (0,), hq.CallDied, "exit code 0"),
+        (sys.exit, (3,), SystemExit, "3"),
+        (fail, (Hermit, "alone"), hq.RemoteError, "alone"),
+        (fail, (Picky, 1, 2), hq.RemoteError, "Picky"),
+        (fail, (Mute,), Mute, ""),
+        (fail, (RaisesHere, os.getpid()), hq.HqError, "KeyError"),
+        (deep, (1_000,), RecursionError, ""),
+        (Endless, (), hq.NotPicklable, "recursion"),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
@@ -436,8 +507,21 @@ def test_poison_fails_its_own_call(shared, function, args, kind, words):
     others = [shared.submit(pow, 2, number) for number in range(10)]
     with pytest.raises(kind) as caught:
         shared.submit(function, *args).result(60)
-    assert words in str(caught.value)
+    # One has no text.
+    assert words in (str(caught.value) if words else "")
     assert [other.result(60) for other in others] == [2**number for number in range(10)]
+
+
+def test_a_call_that_closes_its_streams_has_a_result(shared):
+    assert shared.submit(close_streams).result(60) == "closed"
+    assert shared.submit(pow, 2, 3).result(60) == 8
+
+
+def test_a_stack_that_overflows_ends_one_call():
+    with hq.Executor(1, local=True) as executor:
+        with pytest.raises((hq.CallDied, RecursionError, MemoryError)):
+            executor.submit(deep, 10_000_000).result(60)
+        assert executor.submit(pow, 2, 3).result(60) == 8
 
 
 def bomb(children):
