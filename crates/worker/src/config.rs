@@ -28,6 +28,8 @@ pub struct WorkerParams {
     pub spawn_threads: Option<usize>,
     /// End tasks that use more memory than they asked for.
     pub enforce_memory: bool,
+    /// Most bytes of values of calls that are kept; `None` = half of what is free in `work_dir`.
+    pub values_limit: Option<u64>,
 }
 
 /// A directory that could not be made.

@@ -473,7 +473,11 @@ where
                 }
                 self.apply(input);
             }
-            Ok(FromServer::Ping(_)) => {}
+            Ok(FromServer::Ping(forgotten)) => {
+                if !forgotten.is_empty() {
+                    self.launcher.calls().long.forget_jobs(Some(&forgotten));
+                }
+            }
             Ok(FromServer::ReadOutput(request)) => self.outputs.read(request),
             Ok(FromServer::Registered { .. } | FromServer::Refused(_)) => {
                 tracing::warn!("the server answered a registration that was not asked for");
@@ -528,6 +532,10 @@ where
                 "Registered as a new worker; the server does not want what runs here");
         }
         self.silent_heartbeats = 0;
+        if link.server_uid != self.identity.1 {
+            // Its jobs are others, whatever their ids.
+            self.launcher.calls().long.forget_jobs(None);
+        }
         self.identity = (link.worker, link.server_uid.clone());
         self.launcher
             .set_server(link.server_uid.clone(), link.worker, link.ip);
@@ -544,10 +552,7 @@ where
         if is_stopped(self.keeper.as_deref()) {
             return false;
         }
-        self.link.feed(&convert::heartbeat(
-            self.launcher.unkillable(),
-            std::iter::empty(),
-        ));
+        self.link.feed(&heartbeat(&mut self.launcher));
         true
     }
 
@@ -595,14 +600,14 @@ where
     /// Ends what is left, tells the server, removes the working directory.
     async fn finish(self, reason: ExitReason, work_dir: WorkDir) {
         let Self {
-            launcher,
+            mut launcher,
             mut link,
-            mut heartbeat,
+            heartbeat: mut ticks,
             keeper,
             notify,
             ..
         } = self;
-        let alive = convert::heartbeat(launcher.unkillable(), std::iter::empty());
+        let alive = heartbeat(&mut launcher);
         let has_keeper = keeper.is_some();
         let end_tasks = move || {
             launcher.shutdown();
@@ -615,7 +620,7 @@ where
         };
         let ending = in_time("ending the tasks", SHUTDOWN_TIMEOUT, end_tasks);
         let beat = || (!is_stopped(keeper.as_deref())).then_some(&alive);
-        stay_alive(&mut link, &mut heartbeat, beat, ending).await;
+        stay_alive(&mut link, &mut ticks, beat, ending).await;
         // The socket of notifications is in that directory.
         let removal = remove_in_time((notify, work_dir));
         if reason != ExitReason::ServerLost {
@@ -628,6 +633,11 @@ where
         };
         tokio::join!(removal, goodbye);
     }
+}
+
+fn heartbeat(launcher: &mut TaskLauncher) -> ToServer {
+    let held = launcher.calls().long.held_jobs();
+    convert::heartbeat(launcher.unkillable(), held.into_iter())
 }
 
 /// Sends heartbeats until something is done: who is slow to end must not be taken for lost.

@@ -102,6 +102,7 @@ impl TaskLauncher {
         hq_path: PathBuf,
         task_dirs: PathBuf,
         host: &str,
+        values_limit: Option<u64>,
     ) -> Result<Self, LauncherError> {
         let wake = Arc::new(Notify::new());
         // Threads of the engine only ring: the events are taken by the owner of this.
@@ -122,7 +123,7 @@ impl TaskLauncher {
                 server_uid: "".into(),
             },
             nonce: nonce().into(),
-            calls: Box::new(CallPool::new(task_dirs.clone(), host)),
+            calls: Box::new(CallPool::new(task_dirs.clone(), host, values_limit)),
             task_dirs,
             templates: BTreeMap::new(),
             running: RunningTasks::default(),

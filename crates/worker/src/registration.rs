@@ -150,6 +150,7 @@ fn start_launcher(params: &WorkerParams) -> Result<TaskLauncher, RegisterError> 
         params.hq_path.clone(),
         task_dirs,
         &params.config.hostname,
+        params.values_limit,
     );
     let mut launcher = launcher.map_err(RegisterError::Launcher)?;
     if params.enforce_memory {

@@ -9,87 +9,40 @@
 //! The client that got a reference passes it on among the arguments of other calls, and tells the holder when nobody can
 //! ask any more. A worker fetches each value once, whatever number of its calls need it, and keeps the copy for a while
 //! after the last one. Where the holder's file can be opened by its path, as on the same machine, nothing is moved.
-//! All of it ends with the worker. What is inside of a value nobody here knows.
+//! There is a limit to all of it, see `shelf`. Values of jobs that the server has forgotten are deleted, and all ends
+//! with the worker. What is inside of a value nobody here knows.
 
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use hq_core::id::JobId;
+use hq_core::limits::HELD_JOBS_MAX;
 use hq_core::worker_state::InstanceKey;
 use hq_protocol::SecretKey;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::{JoinHandle, spawn_blocking};
-use tokio::time::Instant;
 
 use crate::scratch_dir::this_machine;
 
 mod fetch;
 mod holder;
 mod reference;
+mod shelf;
 
 pub use fetch::{FetchError, drop_values, fetch};
-use holder::Held;
 pub use reference::Reference;
+pub(crate) use shelf::{NoRoom, ValueFile};
+use shelf::{Shelf, Source};
 
-/// How long a copy is kept after the last call that needed it: others may follow.
-const COPY_KEPT: Duration = Duration::from_secs(60);
 /// Values that are got from other workers at once; others wait. Each costs a connection and a thread that writes.
 const FETCHES_MAX: usize = 16;
-
-/// A file with a value; a copy of another worker's is removed some time after its last user.
-#[derive(Debug)]
-pub(crate) struct ValueFile(PathBuf);
-
-impl ValueFile {
-    pub(crate) fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-struct Copy {
-    file: Arc<ValueFile>,
-    /// Whether the file is ours to remove.
-    is_ours: bool,
-    used: Instant,
-}
-
-/// Values of other workers that are here, by name.
-#[derive(Default)]
-struct Copies(Mutex<HashMap<String, Copy>>);
-
-impl Copies {
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Copy>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn get(&self, name: &str) -> Option<Arc<ValueFile>> {
-        let mut copies = self.lock();
-        let copy = copies.get_mut(name)?;
-        copy.used = Instant::now();
-        Some(Arc::clone(&copy.file))
-    }
-
-    /// Takes those that nobody has used for a while; whether there are others.
-    fn take_idle(&self) -> (Vec<PathBuf>, bool) {
-        let mut copies = self.lock();
-        let mut idle = Vec::new();
-        copies.retain(|_, copy| {
-            if Arc::strong_count(&copy.file) > 1 {
-                copy.used = Instant::now();
-            }
-            let stays = copy.used.elapsed() < COPY_KEPT;
-            if !stays && copy.is_ours {
-                idle.push(copy.file.0.clone());
-            }
-            stays
-        });
-        (idle, !copies.is_empty())
-    }
-}
+/// Pause between two looks for copies that nobody uses.
+const SWEEP_PAUSE: Duration = Duration::from_secs(15);
 
 /// A port at which values are given out.
 struct Holding {
@@ -109,10 +62,9 @@ pub(crate) struct ValueStore {
     host: Box<str>,
     worker: u32,
     ip: Option<IpAddr>,
-    held: Arc<Held>,
+    shelf: Arc<Shelf>,
     /// `None` = nothing was held so far, so nobody can come.
     holding: Option<Holding>,
-    copies: Arc<Copies>,
     /// Those that are under way, by name.
     under_way: HashMap<String, JoinHandle<()>>,
     /// Unbounded: one message for each value that was asked for.
@@ -139,17 +91,17 @@ impl Drop for ValueStore {
 }
 
 impl ValueStore {
-    /// Interpreters put values into `dir`.
-    pub(crate) fn new(dir: PathBuf, host: &str) -> Self {
+    /// Interpreters put values into `dir`. At most `limit` bytes are kept; `None` = half of what is free there.
+    pub(crate) fn new(dir: PathBuf, host: &str, limit: Option<u64>) -> Self {
+        let limit = limit.unwrap_or_else(|| free_bytes(&dir) / 2);
         Self {
             dir,
             machine: this_machine().trim_end().to_owned(),
             host: host.into(),
             worker: 0,
             ip: None,
-            held: Arc::default(),
+            shelf: Arc::new(Shelf::new(limit)),
             holding: None,
-            copies: Arc::default(),
             under_way: HashMap::new(),
             fetched: mpsc::unbounded_channel(),
             sweeper: None,
@@ -174,10 +126,40 @@ impl ValueStore {
         self.dir.join(format!("value-{token}"))
     }
 
-    /// Holds what a call has put into its place, and says what stands for it.
-    pub(crate) fn hold(&mut self, token: u64, key: InstanceKey) -> io::Result<Reference> {
+    /// Most bytes that are kept.
+    pub(crate) fn limit(&self) -> u64 {
+        self.shelf.limit()
+    }
+
+    /// Holds what a call has put into its place, and says what stands for it. A call that can be made again may have to when
+    /// there is no room for another value. After an error nothing is left.
+    ///
+    /// # Errors
+    ///
+    /// [`HoldError`]
+    pub(crate) fn hold(
+        &mut self,
+        token: u64,
+        key: InstanceKey,
+        can_be_made_again: bool,
+    ) -> Result<Reference, HoldError> {
         let place = self.place_of(token);
-        let size = std::fs::symlink_metadata(&place)?.len();
+        let held = self.try_hold(&place, key, can_be_made_again);
+        if held.is_err() {
+            remove_files(vec![place]);
+        }
+        held
+    }
+
+    fn try_hold(
+        &mut self,
+        place: &Path,
+        key: InstanceKey,
+        can_be_made_again: bool,
+    ) -> Result<Reference, HoldError> {
+        let size = std::fs::symlink_metadata(place)?.len();
+        let (room, gone) = self.shelf.make_room(size)?;
+        remove_files(gone);
         let none = || io::Error::other("the system has no random numbers");
         let name = reference::new_name().ok_or_else(none)?;
         let path = self.dir.join(format!("held-{name}"));
@@ -187,8 +169,12 @@ impl ValueStore {
         let holding = self.holding()?;
         let at = (&holding.key, &holding.at[..], &*machine);
         let reference = Reference::new(key, worker, (name.clone(), size, path.clone()), at);
-        std::fs::rename(&place, &path)?;
-        self.held.add(name, path, size);
+        std::fs::rename(place, &path)?;
+        let source = Source::Own {
+            job: key.task.job,
+            can_be_made_again,
+        };
+        room.fill(&name, path, source);
         Ok(reference)
     }
 
@@ -198,7 +184,7 @@ impl ValueStore {
             let key = SecretKey::generate().map_err(io::Error::other)?;
             let listener = self.listen()?;
             let port = listener.local_addr()?.port();
-            let serving = holder::serve(listener, key.clone(), Arc::clone(&self.held));
+            let serving = holder::serve(listener, key.clone(), Arc::clone(&self.shelf));
             let ip = self.ip.filter(|ip| !ip.is_loopback());
             let mut at: Vec<String> = ip.iter().map(IpAddr::to_string).collect();
             // Whoever is there at another machine has another key, and the next one is tried.
@@ -246,11 +232,11 @@ impl ValueStore {
             .as_ref()
             .is_some_and(|holding| holding.key == reference.key);
         if is_own {
-            let (path, _) = self.held.get(&reference.name).ok_or(FetchError::Gone)?;
-            return Ok(Some(Arc::new(ValueFile(path))));
+            let (file, _) = self.shelf.own(&reference.name).ok_or(FetchError::Gone)?;
+            return Ok(Some(file));
         }
         let name = &reference.name;
-        if let Some(file) = self.copies.get(name) {
+        if let Some(file) = self.shelf.other(name) {
             return Ok(Some(file));
         }
         if !self.under_way.contains_key(name) {
@@ -262,7 +248,7 @@ impl ValueStore {
 
     fn start_fetch(&mut self, reference: Reference) -> JoinHandle<()> {
         self.copy_count += 1;
-        let (copies, fetching) = (Arc::clone(&self.copies), Arc::clone(&self.fetching));
+        let (shelf, fetching) = (Arc::clone(&self.shelf), Arc::clone(&self.fetching));
         let told = self.fetched.0.clone();
         let to = self
             .dir
@@ -271,26 +257,14 @@ impl ValueStore {
         tokio::spawn(async move {
             let theirs = (reference.path.clone(), reference.size);
             let is_readable = is_here && spawn_blocking(|| is_whole(theirs)).await.unwrap_or(false);
-            let (path, is_ours) = if is_readable {
-                (reference.path.clone(), false)
-            } else {
-                (to.clone(), true)
-            };
             let result = if is_readable {
+                shelf.add_foreign(&reference.name, reference.path.clone());
                 Ok(())
             } else {
                 // It is never closed.
                 let _turn = fetching.acquire().await;
-                fetch(&reference, &to).await
+                fetch_copy(&shelf, &reference, to).await
             };
-            if result.is_ok() {
-                let copy = Copy {
-                    file: Arc::new(ValueFile(path)),
-                    is_ours,
-                    used: Instant::now(),
-                };
-                copies.lock().insert(reference.name.clone(), copy);
-            }
             // The worker ends if nobody wants it.
             let _ = told.send((reference.name, result));
         })
@@ -319,10 +293,72 @@ impl ValueStore {
         self.under_way.remove(&fetched.0);
         let is_idle = self.sweeper.as_ref().is_none_or(JoinHandle::is_finished);
         if fetched.1.is_ok() && is_idle {
-            self.sweeper = Some(tokio::spawn(sweep(Arc::clone(&self.copies))));
+            self.sweeper = Some(tokio::spawn(sweep(Arc::clone(&self.shelf))));
         }
         fetched
     }
+
+    /// Jobs of which values are held, as many as a heartbeat names.
+    pub(crate) fn held_jobs(&self) -> Vec<JobId> {
+        self.shelf.jobs(HELD_JOBS_MAX)
+    }
+
+    /// Deletes the values of jobs of which nobody can ask any more; `None` = of all.
+    pub(crate) fn forget_jobs(&self, jobs: Option<&[JobId]>) {
+        remove_files(self.shelf.take_of_jobs(jobs));
+    }
+}
+
+/// Why a value cannot be held.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum HoldError {
+    /// Others take the room.
+    #[error(transparent)]
+    NoRoom(#[from] NoRoom),
+    /// The file, or the port at which it would be given out.
+    #[error("it cannot be kept: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// Free bytes of a file system; all there can be if it does not say.
+fn free_bytes(dir: &Path) -> u64 {
+    rustix::fs::statvfs(dir).map_or(u64::MAX, |found| {
+        found.f_bavail.saturating_mul(found.f_frsize)
+    })
+}
+
+/// Removes files, beside what else there is to do: a large one may take long.
+fn remove_files(paths: Vec<PathBuf>) {
+    if paths.is_empty() {
+        return;
+    }
+    drop(spawn_blocking(move || {
+        for path in paths {
+            match std::fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    tracing::warn!("a value cannot be removed from {}: {error}", path.display());
+                }
+                Ok(()) | Err(_) => {}
+            }
+        }
+    }));
+}
+
+async fn fetch_copy(
+    shelf: &Arc<Shelf>,
+    reference: &Reference,
+    to: PathBuf,
+) -> Result<(), FetchError> {
+    let local = |error: NoRoom| FetchError::Local {
+        size: reference.size,
+        place: to.display().to_string(),
+        error: io::Error::other(error),
+    };
+    let (room, gone) = shelf.make_room(reference.size).map_err(local)?;
+    remove_files(gone);
+    fetch(reference, &to).await?;
+    room.fill(&reference.name, to, Source::Copied);
+    Ok(())
 }
 
 /// Whether a file is there and has the size of its value.
@@ -332,18 +368,11 @@ fn is_whole((path, size): (PathBuf, u64)) -> bool {
 }
 
 /// Removes copies that nobody uses any more, until there are none.
-async fn sweep(copies: Arc<Copies>) {
+async fn sweep(shelf: Arc<Shelf>) {
     loop {
-        tokio::time::sleep(COPY_KEPT / 4).await;
-        let (idle, are_left) = copies.take_idle();
-        let removed = spawn_blocking(move || {
-            for path in idle {
-                if let Err(error) = std::fs::remove_file(path) {
-                    tracing::warn!("a copy of a value cannot be removed: {error}");
-                }
-            }
-        });
-        let _ = removed.await;
+        tokio::time::sleep(SWEEP_PAUSE).await;
+        let (idle, are_left) = shelf.take_idle();
+        remove_files(idle);
         if !are_left {
             return;
         }

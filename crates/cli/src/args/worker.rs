@@ -12,6 +12,7 @@ use super::deferred::Deferred;
 use crate::parse::duration::{parse_duration, parse_duration_words};
 use crate::parse::resource::{CpuDefinition, parse_cpus, parse_definition};
 use crate::parse::selector::{Selector, parse_selector};
+use crate::parse::size::{SizeMax, parse_size_max};
 use crate::parse::value::parse_utilization;
 
 /// Commands about workers.
@@ -123,6 +124,12 @@ pub(crate) struct StartArgs {
     /// How often to give back queued tasks whose time request no longer fits [default: 30s]
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub(crate) retract_check_interval: Option<Duration>,
+
+    /// Most bytes of long results of Python calls to keep, such as `50G`, or `none`
+    ///
+    /// [default: half of what is free in the file system of the working directory]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size_max)]
+    pub(crate) values_limit: Option<SizeMax>,
 }
 
 /// Which resources are detected.

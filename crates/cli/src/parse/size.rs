@@ -2,7 +2,7 @@
 
 use hq_core::resource::amount::{Amount, UNITS_PER_WHOLE};
 
-/// Smallest limit of a journal: less would be reached by a handful of jobs.
+/// Smallest limit, of a journal or of values: less would be reached by a handful of jobs.
 const LEAST: u64 = 1 << 20;
 
 /// A largest size; `None` = no limit.

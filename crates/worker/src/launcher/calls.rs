@@ -27,7 +27,7 @@ use std::time::Duration;
 use hq_core::outcome::Usage;
 use hq_core::placeholder::TaskPaths;
 use hq_core::retry::StopSpec;
-use hq_core::template::{ByteText, TaskTemplate};
+use hq_core::template::{ByteText, CrashLimit, TaskTemplate};
 use hq_core::time::Time;
 use hq_core::worker_state::{ExitStatus, InstanceKey, LaunchEvent, LaunchFailure, LaunchToken};
 use hq_spawn::{SpawnPlan, Token};
@@ -35,11 +35,11 @@ use tokio::sync::mpsc;
 
 use super::template::CompiledTemplate;
 use crate::clock;
-use crate::values::{Reference, ValueFile, ValueStore};
+use crate::values::{HoldError, Reference, ValueFile, ValueStore};
 pub(super) use interpreter::Interpreter;
 use interpreter::{Packet, Packets, Sent};
 use needs::Parked;
-use packet::Answer;
+use packet::{Answer, Done};
 
 /// Tokens of interpreters, which tasks never have.
 const INTERPRETER: u64 = 1 << 63;
@@ -139,7 +139,7 @@ pub(crate) struct CallPool {
     values: HashMap<InstanceKey, Box<[u8]>>,
     value_bytes: usize,
     /// Values that are too long for the server.
-    pub(super) long: ValueStore,
+    pub(crate) long: ValueStore,
     /// Calls that wait for values of other workers.
     parked: Vec<Parked>,
     /// Those whose values are here, for which there is no interpreter.
@@ -155,7 +155,7 @@ pub(super) const fn is_interpreter(token: u64) -> bool {
 }
 
 impl CallPool {
-    pub(super) fn new(dir: PathBuf, host: &str) -> Self {
+    pub(super) fn new(dir: PathBuf, host: &str, values_limit: Option<u64>) -> Self {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         Self {
             interpreters: BTreeMap::new(),
@@ -167,7 +167,7 @@ impl CallPool {
             events: Vec::new(),
             values: HashMap::new(),
             value_bytes: 0,
-            long: ValueStore::new(dir.clone(), host),
+            long: ValueStore::new(dir.clone(), host, values_limit),
             parked: Vec::new(),
             wanted: Vec::new(),
             // As many as can be busy at once, and some for kinds that take turns.
@@ -366,26 +366,21 @@ impl CallPool {
                     return;
                 };
                 self.calls.remove(&call.token);
-                let held = done.is_held.then(|| self.long.hold(done.token, call.key));
-                let value = match &held {
-                    None => done.value.into(),
-                    Some(Ok(reference)) => value_of_kind(HELD, reference.json()),
-                    Some(Err(error)) => {
-                        tracing::error!("a value of a call is lost: {error}");
-                        Box::default()
-                    }
-                };
+                let can_be_made_again =
+                    interpreter.recipe.kind.template.crash_limit != CrashLimit::NeverRestart;
+                let (value, failure) = value_of(&done, &mut self.long, &call, can_be_made_again);
                 keep(&mut self.values, &mut self.value_bytes, call.key, value);
+                let is_ok = failure.is_none();
                 let event = LaunchEvent::Exited {
                     token: call.token,
-                    status: ExitStatus::Code(i32::from(!done.is_ok)),
+                    status: ExitStatus::Code(i32::from(!is_ok)),
                     ended: clock::now().mono,
                     run: done.run,
                     usage: done.usage,
-                    message: (!done.is_ok).then(|| done.message.into()),
+                    message: failure,
                 };
                 let copied = self.copied.0.clone();
-                match interpreter.take_output(&call, (done.out_end, done.err_end), done.is_ok) {
+                match interpreter.take_output(&call, (done.out_end, done.err_end), is_ok) {
                     Some(copy) => copy.run(move || {
                         // The worker ends if nobody wants it.
                         let _ = copied.send(event);
@@ -609,6 +604,33 @@ impl CallPool {
 /// First bytes of what calls came to, where they are not those of an interpreter; see python/hq/_pickle.py.
 const HELD: u8 = 7;
 const LOST: u8 = 8;
+const TOO_LARGE: u8 = 9;
+const DIED: u8 = 10;
+
+/// What a call came to, and why it failed if it did.
+fn value_of(
+    done: &Done<'_>,
+    long: &mut ValueStore,
+    call: &Call,
+    can_be_made_again: bool,
+) -> (Box<[u8]>, Option<Box<str>>) {
+    if !done.is_held {
+        let failure = (!done.is_ok).then(|| done.message.clone().into());
+        return (done.value.into(), failure);
+    }
+    match long.hold(done.token, call.key, can_be_made_again) {
+        Ok(reference) => (value_of_kind(HELD, reference.json()), None),
+        Err(error) => {
+            let kind = match error {
+                HoldError::NoRoom(_) => TOO_LARGE,
+                HoldError::Io(_) => DIED,
+            };
+            let text = format!("The result of the call cannot stay on its worker: {error}");
+            let value = [&[kind][..], text.as_bytes()].concat();
+            (value.into(), Some(text.into()))
+        }
+    }
+}
 
 /// A value that the worker makes itself.
 fn value_of_kind(kind: u8, json: &serde_json::Value) -> Box<[u8]> {

@@ -231,8 +231,8 @@ fn affinity_needs_numbered_cpus() {
 
 /// A launcher with directories of tasks below this one, and a task as it is launched there.
 fn launcher_with(task: TaskTemplate, dirs: &Path) -> (TaskLauncher, LaunchTask, PoolSet) {
-    let launcher =
-        TaskLauncher::start(Some(1), "/opt/hq".into(), dirs.into(), "host").expect("it starts");
+    let launcher = TaskLauncher::start(Some(1), "/opt/hq".into(), dirs.into(), "host", None)
+        .expect("it starts");
     let mut pools = pools();
     let request = pools.compile(&task.requests.as_slice()[0]);
     let grant = pools.take(&request.expect("possible")).expect("free");

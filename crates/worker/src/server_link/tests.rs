@@ -26,6 +26,7 @@ fn params() -> WorkerParams {
         keeper: None,
         spawn_threads: Some(1),
         enforce_memory: false,
+        values_limit: None,
     }
 }
 

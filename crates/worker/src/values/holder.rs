@@ -2,12 +2,12 @@
 //!
 //! Everybody who knows the worker's key for values and the name of one may read and drop it: both are in references only.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -17,6 +17,8 @@ use tokio::net::tcp::OwnedWriteHalf;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::{AbortHandle, spawn_blocking};
+
+use super::shelf::{Shelf, ValueFile};
 
 /// Bytes of a value in one message: some milliseconds of encryption on the worker's main thread.
 const CHUNK: usize = 256 << 10;
@@ -36,30 +38,6 @@ const GRACE: Duration = Duration::from_millis(500);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 /// How long one who is connected may be silent, or take nothing.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
-
-/// Values that are held, by name.
-#[derive(Default)]
-pub(super) struct Held(Mutex<HashMap<String, (PathBuf, u64)>>);
-
-impl Held {
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, (PathBuf, u64)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(super) fn add(&self, name: String, path: PathBuf, size: u64) {
-        self.lock().insert(name, (path, size));
-    }
-
-    pub(super) fn get(&self, name: &str) -> Option<(PathBuf, u64)> {
-        self.lock().get(name).cloned()
-    }
-
-    fn take(&self, names: &[String]) -> Vec<PathBuf> {
-        let mut held = self.lock();
-        let taken = names.iter().filter_map(|name| held.remove(name));
-        taken.map(|(path, _)| path).collect()
-    }
-}
 
 /// Handshakes under way, oldest first.
 #[derive(Default)]
@@ -81,18 +59,18 @@ impl Strangers {
 }
 
 /// Serves connections until it is aborted.
-pub(super) async fn serve(listener: TcpListener, key: SecretKey, held: Arc<Held>) {
+pub(super) async fn serve(listener: TcpListener, key: SecretKey, shelf: Arc<Shelf>) {
     let seats = Arc::new(Semaphore::new(SERVED_MAX));
     let mut strangers = Strangers::default();
     loop {
         strangers.make_room().await;
         match listener.accept().await {
             Ok((stream, _)) => {
-                let (key, held, seats) = (key.clone(), Arc::clone(&held), Arc::clone(&seats));
+                let (key, shelf, seats) = (key.clone(), Arc::clone(&shelf), Arc::clone(&seats));
                 let handshake = tokio::spawn(async move {
                     match hq_protocol::accept(stream, Plane::Worker, Some(&key)).await {
                         // In a task of its own, because this one is ended if it takes long.
-                        Ok(connection) => drop(tokio::spawn(serve_one(connection, held, seats))),
+                        Ok(connection) => drop(tokio::spawn(serve_one(connection, shelf, seats))),
                         Err(error) => tracing::debug!("a connection for values: {error}"),
                     }
                 });
@@ -108,16 +86,16 @@ pub(super) async fn serve(listener: TcpListener, key: SecretKey, held: Arc<Held>
 }
 
 /// Serves a peer that has the key, when it is its turn.
-async fn serve_one(connection: Connection<TcpStream>, held: Arc<Held>, seats: Arc<Semaphore>) {
+async fn serve_one(connection: Connection<TcpStream>, shelf: Arc<Shelf>, seats: Arc<Semaphore>) {
     let Ok(_seat) = seats.acquire().await else {
         return;
     };
-    if let Err(error) = answer_all(connection, &held).await {
+    if let Err(error) = answer_all(connection, &shelf).await {
         tracing::debug!("a connection for values has ended: {error}");
     }
 }
 
-async fn answer_all(mut connection: Connection<TcpStream>, held: &Held) -> Result<(), String> {
+async fn answer_all(mut connection: Connection<TcpStream>, shelf: &Shelf) -> Result<(), String> {
     let text = |error: &dyn std::error::Error| error.to_string();
     connection.set_limits(LIMITS);
     let (mut reader, mut writer) = connection.split_tcp();
@@ -128,9 +106,9 @@ async fn answer_all(mut connection: Connection<TcpStream>, held: &Held) -> Resul
             return Ok(());
         };
         match message.message {
-            Some(to_holder::Message::Get(name)) => give(&mut writer, held.get(&name)).await?,
+            Some(to_holder::Message::Get(name)) => give(&mut writer, shelf.own(&name)).await?,
             Some(to_holder::Message::Drop(names)) => {
-                let paths = held.take(&names.names);
+                let paths = shelf.take(&names.names);
                 // A file system may be slow.
                 let removed = spawn_blocking(move || paths.iter().for_each(remove));
                 let _ = removed.await;
@@ -149,11 +127,13 @@ fn remove(path: &PathBuf) {
 
 async fn give(
     writer: &mut MessageWriter<OwnedWriteHalf>,
-    value: Option<(PathBuf, u64)>,
+    value: Option<(Arc<ValueFile>, u64)>,
 ) -> Result<(), String> {
-    let Some((path, size)) = value else {
+    // As long as it is there, the value stays.
+    let Some((value, size)) = value else {
         return say(writer, from_holder::Message::Gone(true)).await;
     };
+    let path = value.path().to_owned();
     let file = match spawn_blocking(move || File::open(path)).await {
         Ok(Ok(file)) => Arc::new(file),
         Ok(Err(_)) | Err(_) => return say(writer, from_holder::Message::Gone(true)).await,

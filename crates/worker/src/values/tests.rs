@@ -10,10 +10,12 @@ use super::*;
 const IN_TIME: Duration = Duration::from_secs(60);
 /// More than a few chunks, and no multiple of one.
 const SIZE: usize = 1_234_567;
+/// Room for two of them.
+const LIMIT: u64 = 5 * SIZE as u64 / 2;
 
 fn store() -> (ValueStore, TempDir) {
     let dir = tempfile::tempdir().expect("directory");
-    let mut store = ValueStore::new(dir.path().to_owned(), "localhost");
+    let mut store = ValueStore::new(dir.path().to_owned(), "localhost", Some(LIMIT));
     store.set_worker(7, Some(Ipv4Addr::LOCALHOST.into()));
     (store, dir)
 }
@@ -27,7 +29,7 @@ fn content() -> Vec<u8> {
 fn hold(store: &mut ValueStore) -> Reference {
     std::fs::write(store.place_of(5), content()).expect("written");
     let key = InstanceKey::new(JobId(1), 2, InstanceId(0));
-    store.hold(5, key).expect("it is there")
+    store.hold(5, key, true).expect("it is there")
 }
 
 /// The same value for one on another machine.
@@ -113,27 +115,41 @@ async fn a_value_that_finds_no_room_leaves_nothing() {
     assert!(error.to_string().contains(&SIZE.to_string()), "{error}");
 }
 
-#[tokio::test(start_paused = true)]
-async fn copies_are_removed_some_time_after_their_last_user() {
-    let copies = Arc::new(Copies::default());
-    let dir = tempfile::tempdir().expect("directory");
-    let path = dir.path().join("copy");
-    std::fs::write(&path, "value").expect("written");
-    let copy = Copy {
-        file: Arc::new(ValueFile(path.clone())),
-        is_ours: true,
-        used: Instant::now(),
+#[tokio::test]
+async fn values_that_nobody_can_ask_for_go_and_those_that_can_be_made_again_when_there_is_no_room()
+{
+    let (mut one, dir) = store();
+    let files = || std::fs::read_dir(dir.path()).expect("readable").count();
+    let held: Vec<Reference> = (0..3).map(|_| hold(&mut one)).collect();
+    // Three are too many: the first has gone.
+    wait_until(|| files() == 2).await;
+    assert!(matches!(one.get(&held[0]), Err(FetchError::Gone)));
+    let reader = one.get(&held[1]).expect("held").expect("here");
+    hold(&mut one);
+    assert!(matches!(one.get(&held[2]), Err(FetchError::Gone)));
+    let last = one.get(&held[1]).expect("it is read").expect("here");
+    drop((reader, last));
+
+    std::fs::write(one.place_of(5), vec![0; 3 * SIZE]).expect("written");
+    let key = InstanceKey::new(JobId(1), 2, InstanceId(0));
+    let error = one.hold(5, key, true).expect_err("larger than all room");
+    let text = error.to_string();
+    assert!(text.contains("--values-limit"), "{text}");
+    wait_until(|| files() == 2).await;
+
+    assert_eq!(one.held_jobs(), [JobId(1)]);
+    one.forget_jobs(Some(&[JobId(2)]));
+    assert_eq!(one.held_jobs(), [JobId(1)]);
+    one.forget_jobs(Some(&[JobId(1)]));
+    assert!(one.held_jobs().is_empty());
+    wait_until(|| files() == 0).await;
+}
+
+async fn wait_until(is_true: impl Fn() -> bool) {
+    let look = async {
+        while !is_true() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
     };
-    copies.lock().insert("name".to_owned(), copy);
-    let user = copies.get("name").expect("it is there");
-    tokio::time::advance(2 * COPY_KEPT).await;
-    assert_eq!(copies.take_idle(), (vec![], true), "it is used");
-    drop(user);
-    assert_eq!(
-        copies.take_idle(),
-        (vec![], true),
-        "it was used a moment ago"
-    );
-    tokio::time::advance(2 * COPY_KEPT).await;
-    assert_eq!(copies.take_idle(), (vec![path], false));
+    tokio::time::timeout(IN_TIME, look).await.expect("in time");
 }

@@ -135,6 +135,7 @@ impl LocalMachine {
             keeper: Some(keeper),
             spawn_threads: None,
             enforce_memory: false,
+            values_limit: None,
         })
     }
 }

@@ -143,6 +143,7 @@ async fn work(
         keeper: Some(keeper),
         spawn_threads: None,
         enforce_memory: args.enforce_memory,
+        values_limit: args.values_limit.map(|size| size.0.unwrap_or(u64::MAX)),
     };
     // Before the server knows us: a signal must not find us without a handler.
     let mut interrupts = interrupts(params.config.allocation.clone())?;

@@ -86,6 +86,7 @@ impl FakeServer {
             keeper: None,
             spawn_threads: None,
             enforce_memory: false,
+            values_limit: None,
         };
         let (control, control_rx) = mpsc::channel(4);
         let dialing = Waiting::default();

@@ -48,7 +48,7 @@ impl TaskLauncher {
                 &cwd,
                 &values.of_call,
                 &cpus(&compiled, task, pools)?,
-                self.calls.long.dir(),
+                (self.calls.long.dir(), self.calls.long.limit()),
             ),
             compiled,
             payload: task.entry().unwrap_or_default().into(),
@@ -273,7 +273,12 @@ fn cpus(
 }
 
 /// Where and with what a call runs, for its interpreter.
-fn place(cwd: &[u8], variables: &[(String, String)], cpus: &[u32], values: &Path) -> Arc<[u8]> {
+fn place(
+    cwd: &[u8],
+    variables: &[(String, String)],
+    cpus: &[u32],
+    (values, limit): (&Path, u64),
+) -> Arc<[u8]> {
     let env: serde_json::Map<String, serde_json::Value> = variables
         .iter()
         .map(|(name, value)| (name.clone(), json!(value)))
@@ -286,6 +291,8 @@ fn place(cwd: &[u8], variables: &[(String, String)], cpus: &[u32], values: &Path
             .collect::<String>()
     };
     let values = text(values.as_os_str().as_bytes());
-    let place = json!({"cwd": text(cwd), "env": env, "cpus": cpus, "values": values});
+    let place = json!({
+        "cwd": text(cwd), "env": env, "cpus": cpus, "values": values, "values_limit": limit,
+    });
     place.to_string().into_bytes().into()
 }

@@ -97,7 +97,7 @@ impl Bench {
     fn new() -> Self {
         let dir = tempfile::tempdir().expect("directory");
         Self {
-            pool: CallPool::new(dir.path().to_owned(), "node1"),
+            pool: CallPool::new(dir.path().to_owned(), "node1", None),
             task: template(&["python3"]),
             dir,
             events: Vec::new(),
@@ -214,7 +214,7 @@ fn words(event: &LaunchEvent) -> String {
 
 #[tokio::test]
 async fn interpreters_are_told_from_tasks_by_their_numbers() {
-    let mut pool = CallPool::new("/nowhere".into(), "node1");
+    let mut pool = CallPool::new("/nowhere".into(), "node1", None);
     let ids = [pool.next_id(), pool.next_id()];
     assert!(ids.iter().all(|id| is_interpreter(*id)) && ids[0] != ids[1]);
     assert!(!is_interpreter(0) && !is_interpreter(u64::MAX >> 1));

@@ -1,0 +1,316 @@
+//! Which values are here, and which of them go when there is no room for another.
+//!
+//! Copies go first, which can be fetched again, then own values whose calls may be made again; each time the one that was
+//! not used for the longest. What a call reads at present stays, and so does what nobody can make again.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use hq_core::id::JobId;
+use tokio::time::Instant;
+
+/// How long a copy is kept after the last call that needed it: others may follow.
+const COPY_KEPT: Duration = Duration::from_secs(60);
+
+/// A file with a value.
+#[derive(Debug)]
+pub(crate) struct ValueFile(PathBuf);
+
+impl ValueFile {
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+/// Where a value comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Source {
+    /// A call of this job made it here; `can_be_made_again`: it may go when there is no room.
+    Own { job: JobId, can_be_made_again: bool },
+    /// It was fetched from another worker.
+    Copied,
+    /// The file is another worker's on this machine, and takes no room of ours.
+    Foreign,
+}
+
+struct Entry {
+    file: Arc<ValueFile>,
+    size: u64,
+    source: Source,
+    used: Instant,
+    /// Its place in the order of use.
+    turn: u64,
+}
+
+impl Entry {
+    /// Key in the order in which values go; `None` = it stays.
+    const fn order(&self) -> Option<(bool, u64)> {
+        match self.source {
+            Source::Copied => Some((false, self.turn)),
+            Source::Own {
+                can_be_made_again: true,
+                ..
+            } => Some((true, self.turn)),
+            Source::Own { .. } | Source::Foreign => None,
+        }
+    }
+}
+
+#[derive(Default)]
+struct Inner {
+    entries: HashMap<Box<str>, Entry>,
+    /// Names of what may go, first to go first.
+    order: BTreeMap<(bool, u64), Box<str>>,
+    last_turn: u64,
+    /// What is here and what is on its way.
+    bytes: u64,
+    /// How many own values there are of each job.
+    jobs: BTreeMap<JobId, usize>,
+    /// The last job that a heartbeat has named.
+    last_named: Option<JobId>,
+}
+
+impl Inner {
+    fn insert(&mut self, name: &str, file: Arc<ValueFile>, size: u64, source: Source) {
+        self.last_turn += 1;
+        let entry = Entry {
+            file,
+            size,
+            source,
+            used: Instant::now(),
+            turn: self.last_turn,
+        };
+        if let Some(order) = entry.order() {
+            self.order.insert(order, name.into());
+        }
+        if let Source::Own { job, .. } = source {
+            *self.jobs.entry(job).or_default() += 1;
+        }
+        self.entries.insert(name.into(), entry);
+    }
+
+    /// A value that is about to be used.
+    fn touch(&mut self, name: &str) -> Option<&Entry> {
+        let turn = self.last_turn + 1;
+        let entry = self.entries.get_mut(name)?;
+        if let Some(order) = entry.order() {
+            self.order.remove(&order);
+        }
+        entry.used = Instant::now();
+        entry.turn = turn;
+        if let Some(order) = entry.order() {
+            self.order.insert(order, name.into());
+        }
+        self.last_turn = turn;
+        Some(entry)
+    }
+
+    /// Takes a value out; its path if the file is ours to remove.
+    fn remove(&mut self, name: &str) -> Option<PathBuf> {
+        let entry = self.entries.remove(name)?;
+        if let Some(order) = entry.order() {
+            self.order.remove(&order);
+        }
+        match entry.source {
+            Source::Foreign => return None,
+            Source::Copied => {}
+            Source::Own { job, .. } => {
+                if let Some(count) = self.jobs.get_mut(&job) {
+                    *count -= 1;
+                    if *count == 0 {
+                        self.jobs.remove(&job);
+                    }
+                }
+            }
+        }
+        self.bytes -= entry.size;
+        Some(entry.file.0.clone())
+    }
+
+    fn is_used(entry: &Entry) -> bool {
+        Arc::strong_count(&entry.file) > 1
+    }
+}
+
+/// There is no room for a value.
+#[derive(PartialEq, Eq, Debug, thiserror::Error)]
+#[error(
+    "there is no room for its {size} bytes: at most {limit} bytes of values are kept (--values-limit of the worker), \
+     and {kept} of them are needed"
+)]
+pub(crate) struct NoRoom {
+    size: u64,
+    kept: u64,
+    limit: u64,
+}
+
+/// All values that are here.
+pub(super) struct Shelf {
+    /// Most bytes of values.
+    limit: u64,
+    inner: Mutex<Inner>,
+}
+
+/// Room for a value that is on its way.
+pub(super) struct Room {
+    shelf: Arc<Shelf>,
+    size: u64,
+    is_taken: bool,
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        if !self.is_taken {
+            self.shelf.lock().bytes -= self.size;
+        }
+    }
+}
+
+impl Room {
+    /// Puts the value there.
+    pub(super) fn fill(mut self, name: &str, path: PathBuf, source: Source) {
+        self.is_taken = true;
+        let file = Arc::new(ValueFile(path));
+        self.shelf.lock().insert(name, file, self.size, source);
+    }
+}
+
+impl Shelf {
+    pub(super) fn new(limit: u64) -> Self {
+        Self {
+            limit,
+            inner: Mutex::default(),
+        }
+    }
+
+    pub(super) const fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes room; also returns the files of values that went for it, which are to be removed.
+    pub(super) fn make_room(self: &Arc<Self>, size: u64) -> Result<(Room, Vec<PathBuf>), NoRoom> {
+        let mut inner = self.lock();
+        let wanted = inner.bytes.saturating_add(size);
+        let mut missing = wanted.saturating_sub(self.limit);
+        let (mut going, mut spare) = (Vec::new(), 0);
+        for name in inner.order.values() {
+            if missing == 0 {
+                break;
+            }
+            if let Some(entry) = inner.entries.get(name).filter(|one| !Inner::is_used(one)) {
+                missing = missing.saturating_sub(entry.size);
+                spare += entry.size;
+                going.push(name.clone());
+            }
+        }
+        if missing > 0 {
+            return Err(NoRoom {
+                size,
+                kept: inner.bytes - spare,
+                limit: self.limit,
+            });
+        }
+        let removed = going.iter().filter_map(|name| inner.remove(name));
+        let removed: Vec<PathBuf> = removed.collect();
+        inner.bytes += size;
+        let room = Room {
+            shelf: Arc::clone(self),
+            size,
+            is_taken: false,
+        };
+        Ok((room, removed))
+    }
+
+    /// Notes a file of another worker.
+    pub(super) fn add_foreign(&self, name: &str, path: PathBuf) {
+        let file = Arc::new(ValueFile(path));
+        self.lock().insert(name, file, 0, Source::Foreign);
+    }
+
+    /// An own value with its size; it stays while somebody has the file.
+    pub(super) fn own(&self, name: &str) -> Option<(Arc<ValueFile>, u64)> {
+        let mut inner = self.lock();
+        let entry = inner.touch(name)?;
+        matches!(entry.source, Source::Own { .. }).then(|| (Arc::clone(&entry.file), entry.size))
+    }
+
+    /// A value of another worker, if it is here; it stays while somebody has the file.
+    pub(super) fn other(&self, name: &str) -> Option<Arc<ValueFile>> {
+        let mut inner = self.lock();
+        let entry = inner.touch(name)?;
+        let is_other = !matches!(entry.source, Source::Own { .. });
+        is_other.then(|| Arc::clone(&entry.file))
+    }
+
+    /// Takes own values, of which nobody will ask.
+    pub(super) fn take(&self, names: &[String]) -> Vec<PathBuf> {
+        let mut inner = self.lock();
+        let own = |name: &&String| {
+            let entry = inner.entries.get(&***name);
+            entry.is_some_and(|entry| matches!(entry.source, Source::Own { .. }))
+        };
+        let names: Vec<&String> = names.iter().filter(own).collect();
+        names.iter().filter_map(|name| inner.remove(name)).collect()
+    }
+
+    /// Takes the own values of some jobs; `None` = of all.
+    pub(super) fn take_of_jobs(&self, jobs: Option<&[JobId]>) -> Vec<PathBuf> {
+        let mut inner = self.lock();
+        if jobs.is_some_and(|jobs| jobs.iter().all(|job| !inner.jobs.contains_key(job))) {
+            return Vec::new();
+        }
+        let is_meant = |entry: &Entry| match entry.source {
+            Source::Own { job, .. } => jobs.is_none_or(|jobs| jobs.contains(&job)),
+            Source::Copied | Source::Foreign => false,
+        };
+        let found = inner.entries.iter().filter(|(_, entry)| is_meant(entry));
+        let names: Vec<Box<str>> = found.map(|(name, _)| name.clone()).collect();
+        names.iter().filter_map(|name| inner.remove(name)).collect()
+    }
+
+    /// Takes copies that nobody has used for a while; whether there are others.
+    pub(super) fn take_idle(&self) -> (Vec<PathBuf>, bool) {
+        let mut inner = self.lock();
+        let (mut idle, mut are_left) = (Vec::new(), false);
+        for (name, entry) in &mut inner.entries {
+            if matches!(entry.source, Source::Own { .. }) {
+                continue;
+            }
+            if Inner::is_used(entry) {
+                entry.used = Instant::now();
+            }
+            if entry.used.elapsed() < COPY_KEPT {
+                are_left = true;
+            } else {
+                idle.push(name.clone());
+            }
+        }
+        let removed = idle.iter().filter_map(|name| inner.remove(name));
+        (removed.collect(), are_left)
+    }
+
+    /// Jobs of which there are own values, at most so many; the next time others if there are more.
+    pub(super) fn jobs(&self, most: usize) -> Vec<JobId> {
+        let mut inner = self.lock();
+        let all = || inner.jobs.keys().copied();
+        let named: Vec<JobId> = match inner.last_named {
+            Some(last) => {
+                let before = all().take_while(|job| *job <= last);
+                all()
+                    .filter(|job| *job > last)
+                    .chain(before)
+                    .take(most)
+                    .collect()
+            }
+            None => all().take(most).collect(),
+        };
+        inner.last_named = named.last().copied();
+        named
+    }
+}
