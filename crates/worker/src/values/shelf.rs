@@ -314,3 +314,104 @@ impl Shelf {
         named
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const JOB: JobId = JobId(3);
+    const SPARE: Source = own(JOB, true);
+
+    const fn own(job: JobId, can_be_made_again: bool) -> Source {
+        Source::Own {
+            job,
+            can_be_made_again,
+        }
+    }
+
+    fn put(shelf: &Arc<Shelf>, name: &str, size: u64, source: Source) -> Vec<PathBuf> {
+        let (room, gone) = shelf.make_room(size).expect("there is room");
+        room.fill(name, name.into(), source);
+        gone
+    }
+
+    fn paths(names: &[&str]) -> Vec<PathBuf> {
+        names.iter().map(PathBuf::from).collect()
+    }
+
+    #[tokio::test]
+    async fn copies_go_first_then_what_was_not_used_for_the_longest() {
+        let shelf = Arc::new(Shelf::new(100));
+        put(&shelf, "a", 30, SPARE);
+        put(&shelf, "b", 30, SPARE);
+        put(&shelf, "copy", 30, Source::Copied);
+        assert!(shelf.own("a").is_some(), "it is used");
+        assert_eq!(put(&shelf, "c", 30, SPARE), paths(&["copy"]));
+        assert_eq!(put(&shelf, "d", 30, SPARE), paths(&["b"]));
+        assert_eq!(put(&shelf, "e", 60, SPARE), paths(&["a", "c"]));
+        assert!(shelf.own("a").is_none() && shelf.own("d").is_some());
+    }
+
+    #[tokio::test]
+    async fn what_is_needed_stays_and_nothing_goes_in_vain() {
+        let shelf = Arc::new(Shelf::new(100));
+        put(&shelf, "only", 40, own(JOB, false));
+        put(&shelf, "read", 40, SPARE);
+        put(&shelf, "spare", 20, SPARE);
+        let (reader, size) = shelf.own("read").expect("it is there");
+        assert_eq!((reader.path(), size), (Path::new("read"), 40));
+        let (size, kept, limit) = (21, 80, 100);
+        let refused = shelf.make_room(size).err().expect("20 are to be had");
+        assert_eq!(refused, NoRoom { size, kept, limit });
+        assert!(shelf.own("spare").is_some(), "it went for nothing");
+        drop(reader);
+        let gone = put(&shelf, "new", 21, SPARE);
+        assert_eq!(gone, paths(&["read"]));
+        assert!(shelf.make_room(101).is_err(), "larger than all room");
+    }
+
+    #[tokio::test]
+    async fn room_for_what_does_not_come_is_given_back() {
+        let shelf = Arc::new(Shelf::new(100));
+        let (room, _) = shelf.make_room(100).expect("nothing is there");
+        assert!(shelf.make_room(1).is_err());
+        drop(room);
+        put(&shelf, "a", 100, own(JOB, false));
+        assert_eq!(shelf.take(&["a".to_owned(), "b".to_owned()]), paths(&["a"]));
+        put(&shelf, "b", 100, SPARE);
+    }
+
+    #[tokio::test]
+    async fn values_of_jobs_go_with_them_and_all_jobs_are_named_in_turn() {
+        let shelf = Arc::new(Shelf::new(100));
+        for (name, job) in [("a", 1), ("b", 2), ("c", 2), ("d", 3)] {
+            put(&shelf, name, 10, own(JobId(job), false));
+        }
+        put(&shelf, "copy", 10, Source::Copied);
+        let turns = [shelf.jobs(2), shelf.jobs(2), shelf.jobs(2)];
+        let turns = turns.map(|jobs| jobs.iter().map(|job| job.0).collect::<Vec<_>>());
+        assert_eq!(turns, [[1, 2], [3, 1], [2, 3]]);
+        let mut gone = shelf.take_of_jobs(Some(&[JobId(2), JobId(9)]));
+        gone.sort();
+        assert_eq!(gone, paths(&["b", "c"]));
+        assert_eq!(shelf.jobs(9).len(), 2);
+        assert_eq!(shelf.take_of_jobs(None).len(), 2);
+        assert!(shelf.jobs(9).is_empty() && shelf.other("copy").is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn copies_are_removed_some_time_after_their_last_user() {
+        let shelf = Arc::new(Shelf::new(100));
+        put(&shelf, "copy", 10, Source::Copied);
+        shelf.add_foreign("theirs", "theirs".into());
+        let user = shelf.other("copy").expect("it is there");
+        tokio::time::advance(2 * COPY_KEPT).await;
+        assert_eq!(shelf.take_idle(), (vec![], true), "it is used");
+        assert!(shelf.other("theirs").is_none(), "nobody uses it");
+        drop(user);
+        let (idle, are_left) = shelf.take_idle();
+        assert!(idle.is_empty() && are_left, "it was used a moment ago");
+        tokio::time::advance(2 * COPY_KEPT).await;
+        assert_eq!(shelf.take_idle(), (paths(&["copy"]), false));
+    }
+}
