@@ -36,7 +36,7 @@ from ._bridge import Bridge
 from ._future import CallFuture, Continuation
 from ._pickle import Needs
 from ._program import Argument, ProgramFuture, submit_program
-from ._spec import Resources, make_context, make_spec, parse_bytes
+from ._spec import CrashLimit, Resources, make_context, make_spec, parse_bytes
 from ._state import Call, State, begin, states
 from .errors import HqError, ValueTooLarge
 
@@ -63,7 +63,8 @@ class Executor(_BaseExecutor):
     :param retries: how often a call is tried again after it failed.
     :param retry_grow: what the next try gets more of, behind one that was out of memory or reached its time limit:
         ``"mem=2,time=1.5"``, as ``--retry-grow`` of ``hq submit``.
-    :param crash_limit: how often its worker may be lost before a call fails; 0 = any number of times.
+    :param crash_limit: how often its worker may be lost before a call fails; 0 = any number of times, ``"never-restart"`` = a
+        call that has begun never runs again, also not to make a lost value again.
     :param priority: calls with a larger one run first.
     :param name: of the job.
     :param env: variables for the interpreters.
@@ -91,7 +92,7 @@ class Executor(_BaseExecutor):
         time_limit: Optional[float] = None,
         retries: int = 0,
         retry_grow: Optional[str] = None,
-        crash_limit: int = 5,
+        crash_limit: CrashLimit = 5,
         priority: int = 0,
         name: Optional[str] = None,
         env: Optional[Mapping[str, str]] = None,
@@ -443,6 +444,7 @@ class Executor(_BaseExecutor):
         number = next(_numbers)
         self._bridge.request({"op": "template", "t": number, "spec": spec}, self._context)
         self._templates[key] = number
+        self._state.values.crash_limits[number] = options["crash_limit"]
         return number
 
 

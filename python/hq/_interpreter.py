@@ -51,6 +51,8 @@ class Interpreter:
         self.functions = {}
         self.spool = None
         self.values = None
+        # Bytes of values that the worker keeps.
+        self.values_limit = None
         self.value_max = VALUE_MAX
         self.is_forked = False
         # References to values that the call reads.
@@ -216,6 +218,7 @@ class Interpreter:
     def move(self, place):
         cwd = place["cwd"].encode("latin-1")
         self.values = place.get("values", "").encode("latin-1")
+        self.values_limit = place.get("values_limit")
         os.chdir(cwd)
         os.environ.update(place["env"])
         if place["cpus"]:
@@ -297,6 +300,12 @@ class Interpreter:
             return bytes([TOO_LARGE]) + text.encode(), text
         if self.spool is not None:
             return self.put_aside(result, kind)
+        if self.values_limit is not None and size > self.values_limit:
+            text = (
+                f"the result, of type {kind}, has {size} bytes, and its worker keeps at most {self.values_limit} bytes of values "
+                "(--values-limit)"
+            )
+            return bytes([TOO_LARGE]) + text.encode(), text
         return self.hold(token, (pickled, buffers), size, kind)
 
     def hold(self, token, parts, size, kind):

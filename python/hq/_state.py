@@ -19,6 +19,7 @@ from ._bridge import Bridge
 from ._future import CallFuture, mark_cancelled
 from ._held import Held
 from ._program import ProgramFuture
+from ._spec import CrashLimit
 from ._values import Values
 from .errors import HqError, InitFailed, ServerGone
 
@@ -60,7 +61,7 @@ class State:
     """What an executor and its threads share; it does not know the executor, so that this can be collected."""
 
     def __init__(
-        self, bridge: Bridge, owns_bridge: bool, job: int, workers: Optional[int], spool: str, crash_limit: int = 0
+        self, bridge: Bridge, owns_bridge: bool, job: int, workers: Optional[int], spool: str, crash_limit: CrashLimit = 0
     ) -> None:
         self.bridge = bridge
         self.owns_bridge = owns_bridge

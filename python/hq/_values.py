@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Deque, Dict, List, Optional, Set, Tuple
 
 from ._future import CallFuture, Continuation
 from ._held import Held, NotThere, Reference
+from ._spec import CrashLimit
 from .errors import CallError, HqError, ServerGone, ValueTooLarge, ValueUnreachable, WorkerLost
 
 if TYPE_CHECKING:
@@ -31,10 +32,11 @@ _RELEASE_PATIENCE = 10.0
 class Values:
     """Values of the calls of one executor."""
 
-    def __init__(self, state: "State", crash_limit: int) -> None:
+    def __init__(self, state: "State", crash_limit: CrashLimit) -> None:
         self.state = state
-        #: How often a value may be lost; 0 = any number of times.
+        #: How often a value may be lost, unless the template of its call says otherwise.
         self.crash_limit = crash_limit
+        self.crash_limits: Dict[int, CrashLimit] = {}
         self.live: "weakref.WeakSet[Held]" = weakref.WeakSet()
         # By all names that a value has had.
         self.by_name: "weakref.WeakValueDictionary[str, Held]" = weakref.WeakValueDictionary()
@@ -77,6 +79,8 @@ class Values:
 
     def begin_fetch(self, reference: Reference) -> "Future[str]":
         """The file with a value, which was got from its worker. Does not wait."""
+        if self.state.is_over and self.state.broken is not None:
+            raise ServerGone(f"the value of call {reference['task']} is on its worker, and nothing leads there: {self.state.broken}")
         if self.state.is_over:
             raise ValueTooLarge(
                 f"the value of call {reference['task']} has {reference['size']} bytes and was not read before its executor was shut "
@@ -211,9 +215,14 @@ class Values:
     def _run_again(self, held: Held, done: "Future[None]") -> None:
         reference = held.reference
         self.unreachable_since.pop(held, None)
+        limit = self.crash_limit if held.template is None else self.crash_limits.get(held.template, self.crash_limit)
+        if limit == "never-restart":
+            done.set_exception(WorkerLost(f"the value of call {reference['task']} was lost, and its crash_limit is 'never-restart'"))
+            return
         held.runs += 1
-        if self.crash_limit and held.runs > self.crash_limit:
-            done.set_exception(WorkerLost(f"the value of call {reference['task']} was lost {held.runs} times with its worker"))
+        if isinstance(limit, int) and 0 < limit < held.runs:
+            text = f"the value of call {reference['task']} was lost {held.runs} times, with its worker or as that had no room for it"
+            done.set_exception(WorkerLost(text))
             return
         future: "CallFuture[Any]" = CallFuture(self.state)
         future.set_running_or_notify_cancel()

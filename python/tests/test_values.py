@@ -259,6 +259,78 @@ def test_results_of_a_notebook_that_died_are_there(cluster, no_shortcut):
         assert other.submit(length, other.futures[0]).result()[0] == LONG
 
 
+@pytest.fixture
+def place(cluster, tmp_path):
+    """Working directory of a worker that has room for two values and a bit."""
+    made = tmp_path / "place"
+    made.mkdir()
+    limits = ["--values-limit", "2500K", "--heartbeat", "1s"]
+    cluster.start("worker", "start", "--cpus", "2", "--work-dir", str(made), *limits)
+    return made
+
+
+def note(path, size):
+    """Says that it runs."""
+    with open(path, "a") as file:
+        file.write("x")
+    return bytearray(size)
+
+
+def test_values_that_can_be_made_again_go_when_there_is_no_room(cluster, place, tmp_path):
+    path = tmp_path / "runs"
+    with hq.Executor(server_dir=cluster.dir) as executor:
+        futures = [executor.submit(note, str(path), LONG + number) for number in range(4)]
+        wait(futures)
+        wait_for(lambda: len(files(place, "held")) == 2, "two are left")
+        # What reads one of those that went waits for it.
+        assert executor.submit(length, futures[0]).result() == (LONG, "bytearray")
+        assert [len(future.result()) for future in futures] == [LONG + number for number in range(4)]
+        assert 6 <= len(path.read_text()) <= 9
+        with pytest.raises(hq.ValueTooLarge, match=r"3\d{6} bytes, and its worker keeps at most 2560000"):
+            executor.submit(make, 3 * LONG).result()
+
+
+def test_values_that_cannot_be_made_again_stay(cluster, place, tmp_path):
+    path = tmp_path / "runs"
+    with hq.Executor(server_dir=cluster.dir, crash_limit="never-restart") as executor:
+        kept = [executor.submit(note, str(path), LONG) for _ in range(2)]
+        wait(kept)
+        with pytest.raises(hq.ValueTooLarge, match=r"no room for its 10\d+ bytes: .*--values-limit.* 20\d+ of them are needed"):
+            executor.submit(note, str(path), LONG).result()
+        assert [len(future.result()) for future in kept] == [LONG, LONG]
+        del kept[0]
+        gc.collect()
+        wait_for(lambda: len(files(place, "held")) == 1, "nobody can ask for it")
+        assert len(executor.submit(note, str(path), LONG).result()) == LONG
+        os.unlink(files(place, "held")[0])
+        assert len(path.read_text()) == 4
+    lost = hq.Executor(server_dir=cluster.dir, crash_limit="never-restart")
+    once = lost.submit(note, str(path), LONG)
+    wait([once])
+    os.unlink(files(place, "held")[0])
+    with pytest.raises(hq.WorkerLost, match="never-restart"):
+        once.result()
+    lost.shutdown()
+
+
+def test_what_a_killed_process_has_left_is_there_until_its_job_is_forgotten(cluster, place):
+    executor = hq.Executor(server_dir=cluster.dir)
+    wait([executor.submit(make)])
+    os.kill(executor._bridge.pid, 9)
+    executor.shutdown(wait=False)
+    job = str(executor.job)
+    with hq.Executor.attach(executor.job, server_dir=cluster.dir) as other:
+        assert other.futures[0].result() == make()
+        other.submit(make).result()
+    # That of the first process is still there for others.
+    wait_for(lambda: len(files(place, "held")) == 1, "the second process has cleaned up")
+    with hq.Executor.attach(executor.job, server_dir=cluster.dir) as other:
+        assert other.futures[0].result() == make()
+    assert len(files(place, "held")) == 1
+    assert cluster.ask("job", "forget", job).returncode == 0
+    wait_for(lambda: not files(place, "held"), "the value is deleted")
+
+
 def test_values_may_be_anywhere_among_arguments(cluster):
     cluster.start_worker()
     with hq.Executor(server_dir=cluster.dir) as executor:
