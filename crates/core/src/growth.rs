@@ -77,12 +77,12 @@ pub struct Grant {
     pub time_limit: Option<Duration>,
 }
 
-/// The most that anybody offers who could run the task otherwise; `None` = without bounds, or not known.
+/// The most that anybody offers who could run the task otherwise; `None` = nobody is known, or how much they have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Largest {
     /// Of [`MEMORY`].
     pub memory: Option<Amount>,
-    /// Lifetime that a worker has left, of which a task can have all.
+    /// Lifetime that a worker has left, of which a task can have all; [`Duration::MAX`] = it has no end.
     pub lifetime: Option<Duration>,
 }
 

@@ -30,7 +30,7 @@ use earlier::EarlierDeps;
 pub use grown::{Grown, GrownTasks};
 use index::{IdIndex, merge_ranges};
 pub use jobs::Jobs;
-pub use learned::Learned;
+pub use learned::{CutOff, Learned};
 use origins::Origins;
 pub use origins::Repeat;
 pub use state::JobState;

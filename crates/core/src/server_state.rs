@@ -42,7 +42,7 @@ mod sweep;
 mod triggers;
 mod worker_events;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 #[cfg(test)]
 use std::sync::Arc;
 
@@ -81,6 +81,7 @@ use audience::Audience;
 use ctx::Ctx;
 use dispatcher::Dispatcher;
 use grow::Offers;
+use learn::Learning;
 use quarantine::Suspicions;
 use resubmit::Resubmission;
 use submission::UnderWays;
@@ -108,8 +109,8 @@ pub struct ServerState {
     last_template: u32,
     /// Who could give tasks more than they asked for.
     offers: Offers,
-    /// Submits whose tasks got an amount of memory before anybody was known who has some.
-    guessed: BTreeSet<(JobId, u32)>,
+    /// Submits that learn from their tasks.
+    learning: Learning,
     ignored: Ignored,
     /// Workers that seem broken.
     suspicions: Suspicions,
@@ -234,7 +235,7 @@ impl ServerState {
             } => self.note_notified(ctx, key, (attempts, error)),
             Input::QueueOffers(kinds) => {
                 self.offers.set_queues(kinds);
-                self.look_at_guessed(now.mono);
+                self.learning.note_offers(now.mono);
             }
             Input::Ending { keep_workers } => self.on_ending(ctx, keep_workers),
             Input::Ended => self.give_up_leaving(ctx),
@@ -257,6 +258,7 @@ impl ServerState {
             self.sweep_portion(ctx);
             self.resubmit_portion(ctx);
             self.queue_portion();
+            self.look_portion(ctx.now.mono);
             self.dispatcher.do_portion(ctx, &mut self.workers);
             // Portions end jobs, too.
             self.follow_up(ctx);
@@ -277,6 +279,7 @@ impl ServerState {
             self.dispatcher.due_at().filter(|_| self.ending.is_none()),
             self.jobs.next_deadline(),
             self.suspicions.next_deadline(),
+            self.learning_due(),
         ]
         .into_iter()
         .flatten()
@@ -497,8 +500,8 @@ impl ServerState {
         // Nobody needs its templates any more, and who waits for it can go on.
         self.jobs.note_end(id, None);
         self.drop_templates(id);
-        if is_new_completed && let Some(job) = self.jobs.get_mut(id) {
-            job.forget_learned();
+        if is_new_completed {
+            self.forget_learned(id);
         }
     }
 

@@ -242,6 +242,14 @@ pub fn coarse(time: Duration) -> Duration {
     Duration::from_millis(bound(class(ms) | COARSE))
 }
 
+/// A time that is up to a quarter shorter, of which there are few different ones.
+#[must_use]
+pub fn coarse_below(time: Duration) -> Duration {
+    let ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    let below = (class(ms) & !COARSE).checked_sub(1);
+    Duration::from_millis(below.map_or(0, |class| bound(class) + 1))
+}
+
 /// Class of a number: its power of two and the bits behind its first one.
 fn class(number: u64) -> u16 {
     let power = u64::BITS - 1 - number.max(1).leading_zeros();
@@ -338,6 +346,16 @@ mod tests {
         let [mut sum, part] = parts;
         sum.add(&part);
         assert_eq!(sum, forward);
+    }
+
+    #[test]
+    fn a_coarse_time_below_another_is_hardly_shorter() {
+        for ms in (16..100_000).chain([1 << 40]) {
+            let time = Duration::from_millis(ms);
+            let below = coarse_below(time);
+            assert!(below <= time && below >= time * 3 / 4, "{ms}: {below:?}");
+            assert_eq!(coarse_below(below), below);
+        }
     }
 
     #[test]

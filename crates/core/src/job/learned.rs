@@ -23,10 +23,29 @@ pub struct Learned {
     /// All templates that were made: workers may have any of them. Their number follows the logarithm of that of the
     /// tasks.
     made: BTreeMap<Size, Arc<SharedTemplate>>,
-    /// Tasks that the end of their worker cut off, with what their next instance gets.
-    cut_off: BTreeMap<u32, Arc<SharedTemplate>>,
-    /// Their templates, by those that they had and the time that a worker must have left.
+    /// Tasks that the end of their worker cut off, and what their next instance asks for.
+    cut_off: BTreeMap<u32, CutOff>,
+    /// What those get. There are few different ones.
+    for_cut_off: BTreeMap<CutOff, ForCutOff>,
+    /// All templates that were made for them, by those that they are like and the time that a worker must have left.
     made_for_cut_off: BTreeMap<(TemplateId, Duration), Arc<SharedTemplate>>,
+}
+
+/// What a task asks for that was cut off.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct CutOff {
+    /// What it had grown to; `None` = it gets what is learned otherwise.
+    pub grown: Option<TemplateId>,
+    /// The time that its worker should have left. It gets less where nobody has so much.
+    pub wanted: Duration,
+}
+
+/// What tasks get that ask for the same after they were cut off.
+#[derive(Clone, Debug)]
+struct ForCutOff {
+    /// What they had grown to.
+    grown: Option<Arc<SharedTemplate>>,
+    template: Arc<SharedTemplate>,
 }
 
 impl Default for Learned {
@@ -37,6 +56,7 @@ impl Default for Learned {
             current: None,
             made: BTreeMap::new(),
             cut_off: BTreeMap::new(),
+            for_cut_off: BTreeMap::new(),
             made_for_cut_off: BTreeMap::new(),
         }
     }
@@ -89,28 +109,51 @@ impl Learned {
     /// Template of a task that was cut off.
     #[must_use]
     pub fn cut_off(&self, index: u32) -> Option<&Arc<SharedTemplate>> {
-        self.cut_off.get(&index)
+        let found = self.for_cut_off.get(self.cut_off.get(&index)?)?;
+        Some(&found.template)
+    }
+
+    /// What tasks that were cut off ask for, with what they had grown to and what they get.
+    pub(crate) fn all_cut_off(
+        &self,
+    ) -> impl Iterator<Item = (CutOff, Option<&Arc<SharedTemplate>>, &Arc<SharedTemplate>)> {
+        let all = self.for_cut_off.iter();
+        all.map(|(key, found)| (*key, found.grown.as_ref(), &found.template))
+    }
+
+    /// Whether another task that was cut off asks for the same.
+    pub(crate) fn has_cut_off(&self, cut_off: CutOff) -> bool {
+        self.for_cut_off.contains_key(&cut_off)
     }
 
     /// A template that was made for another task that was cut off.
     pub(crate) fn known_cut_off(
         &self,
-        had: TemplateId,
+        like: TemplateId,
         min_time: Duration,
     ) -> Option<Arc<SharedTemplate>> {
-        self.made_for_cut_off.get(&(had, min_time)).map(Arc::clone)
+        self.made_for_cut_off.get(&(like, min_time)).map(Arc::clone)
     }
 
-    /// The next instance of a task that was cut off gets this.
-    pub(crate) fn set_cut_off(
+    /// The next instance of a task that was cut off asks for this.
+    pub(crate) fn set_cut_off(&mut self, index: u32, cut_off: CutOff) {
+        self.cut_off.insert(index, cut_off);
+    }
+
+    /// What tasks get that were cut off, a template like another one for workers that have so much time left.
+    pub(crate) fn set_for_cut_off(
         &mut self,
-        index: u32,
-        (had, min_time): (TemplateId, Duration),
-        template: Arc<SharedTemplate>,
+        key: CutOff,
+        grown: Option<Arc<SharedTemplate>>,
+        made: ((TemplateId, Duration), Arc<SharedTemplate>),
     ) {
-        let made = Arc::clone(&template);
-        self.made_for_cut_off.insert((had, min_time), made);
-        self.cut_off.insert(index, template);
+        let (like, template) = made;
+        let found = ForCutOff {
+            grown,
+            template: Arc::clone(&template),
+        };
+        self.made_for_cut_off.insert(like, template);
+        self.for_cut_off.insert(key, found);
     }
 
     /// The task gets something else.
@@ -163,12 +206,21 @@ impl Submit {
         let mut all = Vec::new();
         for (from, to) in parts {
             let mut start = from;
-            for index in learned.cut_off.range(from..to).map(|(index, _)| *index) {
-                if start < index {
-                    all.push((start, index));
+            let mut before: Option<(u32, CutOff)> = None;
+            for (index, cut_off) in learned.cut_off.range(from..to) {
+                let (index, next) = (*index, (*index + 1, *cut_off));
+                match all.last_mut() {
+                    // Those beside each other that ask for the same are one part.
+                    Some((_, end)) if before == Some((index, *cut_off)) => *end = next.0,
+                    _ => {
+                        if start < index {
+                            all.push((start, index));
+                        }
+                        all.push((index, next.0));
+                    }
                 }
-                all.push((index, index + 1));
-                start = index + 1;
+                start = next.0;
+                before = Some(next);
             }
             if start < to {
                 all.push((start, to));

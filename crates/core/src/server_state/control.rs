@@ -21,7 +21,7 @@ impl ServerState {
         // Nothing else would note it: the last task ended while more could come.
         if job.is_completed() {
             job.note_completed();
-            job.forget_learned();
+            self.forget_learned(id);
             ctx.persist(ChangeKind::JobCompleted(id));
             self.jobs.note_end(id, None);
             self.drop_templates(id);

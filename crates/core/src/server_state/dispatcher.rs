@@ -123,13 +123,17 @@ impl Dispatcher {
         self.ready.take(key, count)
     }
 
-    /// Takes all of a submit out of a queue, to be put into another one; `None` = it is in too many pieces.
+    /// Takes all of a submit out of a queue, to be put into another one; `None` = it is in too many pieces, or has ended.
     pub(super) fn take_submit(
         &mut self,
         key: QueueKey,
         job: JobId,
         submit: u32,
     ) -> Option<IndexSet> {
+        // What leaves is looked for queue by queue.
+        if self.portions.is_leaving(job, submit) {
+            return None;
+        }
         self.ready.remove_submit(key, job, submit, MOVED_RANGES_MAX)
     }
 
@@ -397,7 +401,7 @@ impl Dispatcher {
         let key = Self::queue_key(job, slot).expect("every task has a template");
         let is_ready = self.ready.contains(key, job.id, slot.submit, slot.index);
         let is_late = if is_ready {
-            self.portions.is_leaving(job.id, slot)
+            self.portions.is_leaving(job.id, slot.submit)
         } else {
             self.portions.is_unqueued(job.id, slot)
         };

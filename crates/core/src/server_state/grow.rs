@@ -33,6 +33,8 @@ pub(super) struct Offers {
     queues: Vec<WorkerKind>,
     /// Kinds of workers that are there, and when that was found: there may be thousands of workers, and of classes.
     kinds: Option<(Time, Vec<Kind>)>,
+    /// The shortest life that one of them has in all.
+    lifetime_min: Option<Duration>,
     /// The most for tasks of a class, and when that was found.
     known: BTreeMap<ClassId, (Time, Largest)>,
 }
@@ -78,13 +80,25 @@ impl Offers {
     fn kinds(&mut self, now: Time, workers: &Workers) -> &[Kind] {
         let is_old = |(at, _): &(Time, Vec<Kind>)| now.since(*at) >= OFFERS_AGE_MAX;
         if self.kinds.as_ref().is_none_or(is_old) {
-            self.kinds = Some((now, kinds(workers, now)));
+            let kinds = kinds(workers, now);
+            self.lifetime_min = kinds.iter().filter_map(|kind| kind.lifetime).min();
+            self.kinds = Some((now, kinds));
         }
         self.kinds.as_ref().map_or(&[], |(_, kinds)| kinds)
     }
 
-    /// The most memory that there is for each task of a class if as many as can run beside each other; `None` = nobody is
-    /// known who could run one, or how much memory they have.
+    /// Whether anybody is known who offers something.
+    pub(super) fn is_any(&self, workers: &Workers) -> bool {
+        !self.queues.is_empty() || !workers.live().is_empty()
+    }
+
+    /// How many kinds of them have to be looked at for a class.
+    pub(super) fn kinds_len(&mut self, now: Time, workers: &Workers) -> usize {
+        self.kinds(now, workers).len() + self.queues.len()
+    }
+
+    /// The memory that there is for each task of a class if as many as can run beside each other, where that is least: with
+    /// more, some would idle. `None` = nobody is known who could run one, or how much memory they have.
     pub(super) fn share(
         &mut self,
         now: Time,
@@ -106,21 +120,20 @@ impl Offers {
             (fit > 0 && units > 0 && units < PLENTY).then(|| units / u64::from(fit))
         };
         let kinds = self.kinds(now, workers).iter();
-        let of_workers = kinds.filter_map(|kind| share(&kind.offers)).max();
+        let of_workers = kinds.filter_map(|kind| share(&kind.offers)).min();
         let of_queues = self
             .queues
             .iter()
             .filter_map(|kind| share(&kind.offers(classes)));
-        let most = of_queues.chain(of_workers).max()?;
-        Some(Amount(most).max(SHARE_MIN))
+        let least = of_queues.chain(of_workers).min()?;
+        Some(Amount(least).max(SHARE_MIN))
     }
 
     /// The shortest life that a worker has in all; `None` = all of them live for ever, or there are none.
     pub(super) fn lifetime_min(&mut self, now: Time, workers: &Workers) -> Option<Duration> {
-        let kinds = self.kinds(now, workers).iter();
-        let of_workers = kinds.filter_map(|kind| kind.lifetime).min();
+        self.kinds(now, workers);
         let of_queues = self.queues.iter().map(|kind| kind.time_limit);
-        of_queues.chain(of_workers).min()
+        of_queues.chain(self.lifetime_min).min()
     }
 
     pub(super) fn largest(
@@ -246,7 +259,7 @@ fn fits(variant: &VariantDemand, offers: &[Offer]) -> bool {
 
 /// The most that a task may request of a lifetime. Some of it passes before a task is there, be it that a worker has just
 /// started: a request for all of it would never be met, and automatic allocation would start one worker after another in vain.
-fn usable(left: Option<Duration>) -> Duration {
+pub(super) fn usable(left: Option<Duration>) -> Duration {
     left.map_or(Duration::MAX, |left| left / 10 * 9)
 }
 
@@ -271,11 +284,9 @@ fn look(
         search.add(&queue.offers(classes), Some(queue.time_limit));
         search.add_nodes(queue.time_limit);
     }
-    // Nobody is there: what will come is not known, so nothing bounds it.
-    let lifetime = search.lifetime.get();
     Largest {
         memory: search.memory.get().map(Amount),
-        lifetime: lifetime.filter(|lifetime| *lifetime < Duration::MAX),
+        lifetime: search.lifetime.get(),
     }
 }
 

@@ -3,28 +3,84 @@
 //!
 //! What is learned changes the request of tasks that have not been handed out. They move to another queue as ranges, so
 //! it costs the same for ten tasks and for ten million; and there are few such moments, see [`Learned::note_looked_at`].
+//! As they get nothing that nobody offers, it is looked at all of them again when workers come or go, in portions and every
+//! few seconds at most.
 //!
 //! [`Learned::note_looked_at`]: crate::job::Learned
 
+use std::collections::BTreeSet;
+use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::ServerState;
 use super::dispatcher::Dispatcher;
+use super::grow::usable;
 use crate::class::QueueKey;
-use crate::id::JobId;
-use crate::job::{Learned, SharedTemplate, SubmitKind, TaskSlot};
+use crate::id::{JobId, WorkerId};
+use crate::job::{CutOff, Learned, SharedTemplate, SubmitKind, TaskSlot};
 use crate::resource::amount::Amount;
 use crate::resource::request::RequestVariants;
-use crate::sizing::{FirstMemory, Size, TASKS_MIN, coarse};
+use crate::sizing::{FirstMemory, Size, TASKS_MIN, coarse, coarse_below};
 use crate::template::TaskTemplate;
 use crate::time::Time;
 
 /// Memory of the first tasks where nobody is known who could run them.
 const FIRST_MEMORY: Amount = Amount::whole(512);
 
-/// Submits that are looked at once more when the first worker comes.
-const GUESSED_MAX: usize = 1_024;
+/// How much is looked at in one step when workers came or went: a submit is one, some ten microseconds.
+const LOOKED_MAX: usize = 256;
+/// Kinds of workers that cost as much to look at for a class,
+const KINDS_PER_LOOK: usize = 64;
+/// and pieces of a submit that are moved.
+const PIECES_PER_LOOK: usize = 16;
+
+/// How often it is looked at all submits: workers may come and go by the thousand.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
+
+/// Submits that learn from their tasks, and the pass over them when others offer something else.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Learning {
+    submits: BTreeSet<(JobId, u32)>,
+    /// When the next pass begins; `None` = nobody came or went.
+    due: Option<Time>,
+    /// No pass begins before.
+    not_before: Time,
+    /// Where the pass goes on that has begun.
+    next: Option<(JobId, u32)>,
+}
+
+impl Learning {
+    /// Workers or allocation queues came or went.
+    pub(super) fn note_offers(&mut self, now: Time) {
+        // A submit is looked at when it is added.
+        if !self.submits.is_empty() {
+            self.due.get_or_insert(self.not_before.max(now));
+        }
+    }
+
+    /// Whether a pass has begun.
+    pub(super) const fn is_going_on(&self) -> bool {
+        self.next.is_some()
+    }
+
+    fn begin(&mut self, now: Time) {
+        (self.due, self.not_before) = (None, now + LOOK_AGAIN);
+        self.next = self.submits.first().copied();
+    }
+
+    fn go_on_behind(&mut self, (job, submit): (JobId, u32)) {
+        let rest = (Bound::Excluded((job, submit)), Bound::Unbounded);
+        self.next = self.submits.range(rest).next().copied();
+    }
+
+    fn forget(&mut self, job: JobId) {
+        while let Some(at) = self.submits.range((job, 0)..=(job, u32::MAX)).next() {
+            let at = *at;
+            self.submits.remove(&at);
+        }
+    }
+}
 
 impl ServerState {
     /// Begins to learn from the tasks of a submit.
@@ -45,6 +101,7 @@ impl ServerState {
         let is_predicted = is_any_predicted(task) && u64::from(submit.ids.len()) > TASKS_MIN;
         if is_sized || is_predicted {
             submit.learned = Some(Box::<Learned>::default());
+            self.learning.submits.insert((id, number));
         }
         if is_sized {
             self.look_at_learned(now, (id, number));
@@ -57,7 +114,7 @@ impl ServerState {
             return;
         };
         if job.is_completed() {
-            job.forget_learned();
+            self.forget_learned(id);
             return;
         }
         job.learn_again();
@@ -66,14 +123,14 @@ impl ServerState {
         }
     }
 
-    /// Gives tasks that have not been handed out what follows from those that have ended.
-    pub(super) fn look_at_learned(&mut self, now: Time, at: (JobId, u32)) {
+    /// Gives tasks that have not been handed out what follows from those that have ended, and from what workers offer; how
+    /// much that cost, see [`LOOKED_MAX`].
+    pub(super) fn look_at_learned(&mut self, now: Time, at: (JobId, u32)) -> usize {
         let (id, number) = at;
-        let slot = TaskSlot {
-            submit: number,
-            index: 0,
-        };
-        let submit = self.jobs.get(id).and_then(|job| job.submit(slot));
+        let submit = self
+            .jobs
+            .get(id)
+            .and_then(|job| job.submit(first_of(number)));
         let found = submit.and_then(|submit| {
             let learned = submit.learned.as_ref()?;
             Some((
@@ -83,30 +140,38 @@ impl ServerState {
             ))
         });
         let Some((asked, before, current)) = found else {
-            return;
+            return 1;
         };
-        let size = self.size_of(now, at, &asked);
+        let mut cost = 1;
+        if asked.task.learn.memory.is_some() {
+            cost += self.offers.kinds_len(now, &self.workers) / KINDS_PER_LOOK;
+        }
+        let size = self.size_of(now, at, (&asked, before));
         if size != before {
-            let class = current.as_ref().unwrap_or(&asked).class;
-            let key = QueueKey::new(asked.task.priority, class);
             let template = self.sized_template(at, &asked, size);
             // What is in too many pieces keeps what it has until the next time.
-            self.move_queue(at, key, (size, template));
+            let had = current.as_ref().unwrap_or(&asked);
+            cost += self.move_queue(at, had, |learned| learned.set(size, template));
         }
+        cost += self.look_at_cut_off(now, at, &asked);
         let job = self.jobs.get_mut(id);
         let submit = job.and_then(|job| job.submits.get_mut(number as usize));
         if let Some(learned) = submit.and_then(|submit| submit.learned.as_mut()) {
             learned.note_looked_at();
         }
+        cost
     }
 
-    fn size_of(&mut self, now: Time, at: (JobId, u32), asked: &SharedTemplate) -> Size {
-        let (id, number) = at;
-        let slot = TaskSlot {
-            submit: number,
-            index: 0,
-        };
-        let submit = self.jobs.get(id).and_then(|job| job.submit(slot));
+    fn size_of(
+        &mut self,
+        now: Time,
+        (id, number): (JobId, u32),
+        (asked, before): (&Arc<SharedTemplate>, Size),
+    ) -> Size {
+        let submit = self
+            .jobs
+            .get(id)
+            .and_then(|job| job.submit(first_of(number)));
         let needs = submit
             .and_then(|submit| submit.learned.as_ref())
             .map(|learned| learned.needs());
@@ -129,68 +194,133 @@ impl ServerState {
                 FirstMemory::Given(amount) => Some(amount),
                 FirstMemory::Share => self.offers.share(now, asked.class, classes, &self.workers),
             });
-            let is_known = memory.is_some();
-            let memory = memory.unwrap_or(FIRST_MEMORY);
-            (
-                most.map_or(memory, |most| memory.min(most)),
-                is_known && most.is_some(),
-            )
+            // Without anybody who could run them it stays as it is until somebody comes.
+            let memory = memory.or(before.memory).unwrap_or(FIRST_MEMORY);
+            most.map_or(memory, |most| memory.min(most))
         });
-        if let Some((_, false)) = memory
-            && self.guessed.len() < GUESSED_MAX
-        {
-            self.guessed.insert(at);
-        }
         let shortest = self.offers.lifetime_min(now, &self.workers);
         Size {
-            memory: memory.map(|(memory, _)| memory),
+            memory,
             // Nobody ends at a known time: nothing is to be foreseen. And whatever takes long must have its chance
             // everywhere: in the first half of each life everything may start.
-            min_time: shortest.map_or(Duration::ZERO, |shortest| min_time.min(shortest / 2)),
+            min_time: shortest.map_or(Duration::ZERO, |shortest| {
+                min_time.min(coarse_below(shortest / 2))
+            }),
         }
     }
 
     /// A task was cut off by the end of its worker after it had run for so long: its next instance goes where more time is
     /// left, as far as there is. Otherwise the same would happen again and again, where the oldest workers come first.
-    pub(super) fn note_cut_off(&mut self, now: Time, id: JobId, slot: TaskSlot, run: Duration) {
+    pub(super) fn note_cut_off(
+        &mut self,
+        now: Time,
+        (id, slot): (JobId, TaskSlot),
+        (worker, run): (WorkerId, Duration),
+    ) {
         let submit = self.jobs.get(id).and_then(|job| job.submit(slot));
         let found = submit.and_then(|submit| {
+            let learned = submit.learned.as_ref()?;
             let asked = submit.asked_template(slot.index)?;
-            let is_wanted = submit.learned.is_some() && is_any_predicted(&asked.task);
-            submit
-                .template(slot.index)
-                .filter(|_| is_wanted)
-                .map(Arc::clone)
+            let grown = submit.grown.last(slot.index);
+            let grown = grown.map(|grown| Arc::clone(&grown.template));
+            let like = grown.as_ref().or(learned.template()).unwrap_or(asked);
+            let like = Arc::clone(like);
+            let before = min_time(submit.template(slot.index)?);
+            is_any_predicted(&asked.task).then_some((like, grown, before))
         });
-        let Some(had) = found else {
+        let Some((like, grown, before)) = found else {
             return;
         };
         let classes = self.dispatcher.classes();
-        let largest = self.offers.largest(now, had.class, classes, &self.workers);
-        let variants = had.task.requests.as_slice().iter();
-        let before = variants.map(|variant| variant.min_time).max();
-        let wanted = coarse(run.saturating_mul(2));
-        let min_time = largest.lifetime.map_or(wanted, |most| wanted.min(most));
-        if before.is_none_or(|before| min_time <= before) {
+        let largest = self.offers.largest(now, like.class, classes, &self.workers);
+        let cut_off = CutOff {
+            grown: grown.as_ref().map(|grown| grown.id),
+            wanted: coarse(run.saturating_mul(2)),
+        };
+        // Nobody is left: most likely what comes next lives as long as that one did.
+        let own = self.workers.known(worker);
+        let own = usable(own.and_then(|own| own.config.time_limit));
+        let min_time = cut_off.wanted.min(largest.lifetime.unwrap_or(own));
+        if min_time <= before {
             return;
         }
         let submit = self.jobs.get(id).and_then(|job| job.submit(slot));
-        let known = submit.and_then(|submit| {
-            let learned = submit.learned.as_ref()?;
-            learned.known_cut_off(had.id, min_time)
-        });
-        let template = known.unwrap_or_else(|| {
+        let learned = submit.and_then(|submit| submit.learned.as_ref());
+        // What others get that ask for the same is looked at for all of them.
+        let made = match learned {
+            Some(learned) if learned.has_cut_off(cut_off) => None,
+            Some(_) | None => Some(self.cut_off_template((id, slot.submit), &like, min_time)),
+        };
+        let job = self.jobs.get_mut(id);
+        let submit = job.and_then(|job| job.submits.get_mut(slot.submit as usize));
+        if let Some(learned) = submit.and_then(|submit| submit.learned.as_mut()) {
+            if let Some(made) = made {
+                learned.set_for_cut_off(cut_off, grown, ((like.id, min_time), made));
+            }
+            learned.set_cut_off(slot.index, cut_off);
+        }
+    }
+
+    /// Gives tasks that were cut off as much of what they ask for as there is now.
+    fn look_at_cut_off(
+        &mut self,
+        now: Time,
+        at: (JobId, u32),
+        asked: &Arc<SharedTemplate>,
+    ) -> usize {
+        let (id, number) = at;
+        let submit = self
+            .jobs
+            .get(id)
+            .and_then(|job| job.submit(first_of(number)));
+        let Some(learned) = submit.and_then(|submit| submit.learned.as_ref()) else {
+            return 0;
+        };
+        let base = Arc::clone(learned.template().unwrap_or(asked));
+        let all = learned.all_cut_off();
+        let all = all.map(|(key, grown, had)| (key, grown.cloned(), Arc::clone(had)));
+        let mut cost = 0;
+        for (key, grown, had) in all.collect::<Vec<_>>() {
+            cost += 1 + self.offers.kinds_len(now, &self.workers) / KINDS_PER_LOOK;
+            let like = grown.as_ref().unwrap_or(&base);
+            let classes = self.dispatcher.classes();
+            let largest = self.offers.largest(now, like.class, classes, &self.workers);
+            // Without anybody who could run them it stays as it is until somebody comes.
+            let Some(most) = largest.lifetime else {
+                continue;
+            };
+            let min_time = key.wanted.min(most);
+            let template = self.cut_off_template(at, like, min_time);
+            if template.id == had.id {
+                continue;
+            }
+            let made = ((like.id, min_time), template);
+            cost += self.move_queue(at, &had, |learned| {
+                learned.set_for_cut_off(key, grown, made);
+            });
+        }
+        cost
+    }
+
+    fn cut_off_template(
+        &mut self,
+        (id, number): (JobId, u32),
+        like: &Arc<SharedTemplate>,
+        min_time: Duration,
+    ) -> Arc<SharedTemplate> {
+        let submit = self
+            .jobs
+            .get(id)
+            .and_then(|job| job.submit(first_of(number)));
+        let known =
+            submit.and_then(|submit| submit.learned.as_ref()?.known_cut_off(like.id, min_time));
+        known.unwrap_or_else(|| {
             let size = Size {
                 memory: None,
                 min_time,
             };
-            self.template_with(&had, size.requests(&had.task.requests))
-        });
-        let job = self.jobs.get_mut(id);
-        let submit = job.and_then(|job| job.submits.get_mut(slot.submit as usize));
-        if let Some(learned) = submit.and_then(|submit| submit.learned.as_mut()) {
-            learned.set_cut_off(slot.index, (had.id, min_time), template);
-        }
+            self.template_with(like, size.requests(&like.task.requests))
+        })
     }
 
     /// A template like another one, for another request.
@@ -211,13 +341,6 @@ impl ServerState {
         })
     }
 
-    /// The first worker came that could run tasks whose memory was guessed.
-    pub(super) fn look_at_guessed(&mut self, now: Time) {
-        for at in std::mem::take(&mut self.guessed) {
-            self.look_at_learned(now, at);
-        }
-    }
-
     fn sized_template(
         &mut self,
         (id, number): (JobId, u32),
@@ -233,20 +356,21 @@ impl ServerState {
         known.unwrap_or_else(|| self.template_with(asked, size.requests(&asked.task.requests)))
     }
 
-    /// Moves what is ready of a submit to the queue of its new template, unless that would take long.
+    /// Moves what is ready of a submit to the queue of its new template, unless that would take long; how much it cost.
     fn move_queue(
         &mut self,
         (id, number): (JobId, u32),
-        from: QueueKey,
-        (size, template): (Size, Arc<SharedTemplate>),
-    ) {
+        had: &SharedTemplate,
+        set: impl FnOnce(&mut Learned),
+    ) -> usize {
+        let from = QueueKey::new(had.task.priority, had.class);
         let Some(ready) = self.dispatcher.take_submit(from, id, number) else {
-            return;
+            return 1;
         };
         let job = self.jobs.get_mut(id);
         let submit = job.and_then(|job| job.submits.get_mut(number as usize));
         if let Some(learned) = submit.and_then(|submit| submit.learned.as_mut()) {
-            learned.set(size, template);
+            set(learned);
         }
         let mut moved = Vec::new();
         if let Some(job) = self.jobs.get(id)
@@ -262,12 +386,60 @@ impl ServerState {
                 moved.extend(Dispatcher::queue_key(job, slot).map(|key| (key, from..to)));
             }
         }
+        let cost = 1 + moved.len() / PIECES_PER_LOOK;
         for (key, indices) in moved {
             self.dispatcher.enqueue(key, id, number, indices);
         }
         // A plan for multi-node tasks may have counted on them.
         self.dispatcher.note_plans_changed();
+        cost
     }
+
+    /// Nothing is learned any more from the tasks of a job.
+    pub(super) fn forget_learned(&mut self, id: JobId) {
+        if let Some(job) = self.jobs.get_mut(id) {
+            job.forget_learned();
+        }
+        self.learning.forget(id);
+    }
+}
+
+/// Looks again at what tasks get when workers or allocation queues came or went.
+impl ServerState {
+    /// When that is due next; before anybody is there who offers something nothing follows.
+    pub(super) fn learning_due(&self) -> Option<Time> {
+        let due = self.learning.due;
+        due.filter(|_| self.ending.is_none() && self.offers.is_any(&self.workers))
+    }
+
+    /// Looks at some of the submits that learn.
+    pub(super) fn look_portion(&mut self, now: Time) {
+        if !self.learning.is_going_on() {
+            if self.learning_due().is_none_or(|due| due > now) {
+                return;
+            }
+            self.learning.begin(now);
+        }
+        let mut left = LOOKED_MAX;
+        while let Some(at) = self.learning.next
+            && left > 0
+        {
+            left = left.saturating_sub(self.look_at_learned(now, at));
+            self.learning.go_on_behind(at);
+        }
+    }
+}
+
+/// The first task of a submit.
+const fn first_of(submit: u32) -> TaskSlot {
+    TaskSlot { submit, index: 0 }
+}
+
+/// The longest time that a variant of a task asks for.
+fn min_time(template: &SharedTemplate) -> Duration {
+    let variants = template.task.requests.as_slice().iter();
+    let longest = variants.map(|variant| variant.min_time).max();
+    longest.unwrap_or_default()
 }
 
 /// Whether the run time of a task is predicted; a time request of the user takes precedence.

@@ -122,10 +122,9 @@ impl Portions {
     }
 
     /// A task of an ended job may still be in the ready queue.
-    #[cfg(any(test, feature = "testing"))]
-    pub(super) fn is_leaving(&self, id: JobId, slot: crate::job::TaskSlot) -> bool {
+    pub(super) fn is_leaving(&self, id: JobId, submit: u32) -> bool {
         let leaving = self.leaving.get(&id);
-        leaving.is_some_and(|leaving| slot.submit < leaving.submits)
+        leaving.is_some_and(|leaving| submit < leaving.submits)
     }
 
     /// A task of a submit from this index on may be missing in the ready queue.

@@ -32,6 +32,7 @@ impl ServerState {
         }
         let has_more =
             !self.under_way.is_empty() || !self.sweeps.is_empty() || !self.resubmissions.is_empty();
+        let has_more = has_more || self.learning.is_going_on();
         self.dispatcher.finish(ctx, &mut self.workers, has_more);
     }
 

@@ -49,7 +49,7 @@ impl ServerState {
         self.dispatcher.add_worker(&worker);
         self.offers.forget();
         self.workers.add(worker);
-        self.look_at_guessed(ctx.now.mono);
+        self.learning.note_offers(ctx.now.mono);
         ctx.emit(Effect::Registered {
             link,
             worker: id,
@@ -531,6 +531,7 @@ impl ServerState {
         ctx.emit(Effect::DropWorker(id));
         self.note_leaver(id);
         self.offers.forget();
+        self.learning.note_offers(ctx.now.mono);
         self.dispatcher
             .forget_worker(id, lost.reservations.into_iter());
         let mut touched = BTreeSet::new();
@@ -643,12 +644,13 @@ impl ServerState {
                 }
             }
             None => {
+                let worker = record.worker();
                 let text = format!("The worker was lost: {}.", reason.words());
                 job.record_attempt(slot, lost_end(text.into()));
                 self.note_requeued(ctx, id, slot, None);
                 if reason.is_end_of_life() {
-                    let run = ctx.now.wall.since(started);
-                    self.note_cut_off(ctx.now.mono, id, slot, run);
+                    let cut_off = (worker, ctx.now.wall.since(started));
+                    self.note_cut_off(ctx.now.mono, (id, slot), cut_off);
                 }
                 self.requeue(id, slot);
             }
