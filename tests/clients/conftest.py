@@ -37,6 +37,8 @@ class Engine(Cluster):
         super().__init__(path)
         self.path = path
         self.server = None
+        #: Whether the last engine that was waited for has ended.
+        self.is_over = False
         # Engines look for `hq` in the path, and may keep settings at home.
         self.bin = path / "bin"
         self.bin.mkdir()
@@ -59,9 +61,13 @@ class Engine(Cluster):
         return self.start_server("--resume")
 
     def run(self, command, timeout=600, **options):
-        return subprocess.run(
-            command, env=self.env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=timeout, **options
-        )
+        self.is_over = False
+        try:
+            return subprocess.run(
+                command, env=self.env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=timeout, **options
+            )
+        finally:
+            self.is_over = True
 
     def begin(self, command, **options):
         """A process in a session of its own, whose output is in `process.log`."""
@@ -106,8 +112,10 @@ def restart_when(engine, condition):
     """Kills the server once something has happened, on a thread: the engine is waited for meanwhile."""
 
     def then():
-        wait_for(condition, "the workflow is under way")
-        engine.restart_server()
+        # An engine that fails at once is to be told of at once.
+        wait_for(lambda: condition() or engine.is_over, "the workflow is under way")
+        if condition():
+            engine.restart_server()
 
     thread = threading.Thread(target=then)
     thread.start()

@@ -1,0 +1,1 @@
+"""A launcher of Hydra: `hydra/launcher=submitit_hq`."""

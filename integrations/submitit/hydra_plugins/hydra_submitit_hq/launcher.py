@@ -1,0 +1,10 @@
+from hydra_plugins.hydra_submitit_launcher.submitit_launcher import BaseSubmititLauncher
+
+# Hydra looks into this module for launchers; the one beside it makes the configuration known.
+from . import config as _config  # noqa: F401
+
+
+class HqLauncher(BaseSubmititLauncher):
+    """Submits the jobs of a sweep to an hq server."""
+
+    _EXECUTOR = "hq"
