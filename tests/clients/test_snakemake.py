@@ -252,7 +252,6 @@ rule one:
     assert code == 1 and "of hq was canceled" in said, said
 
 
-@pytest.mark.slow
 def test_a_rule_that_runs_too_long_fails(engine):
     write("""
 rule one:
@@ -277,7 +276,7 @@ def test_without_a_server_it_is_told_what_to_do(tmp_path):
 @pytest.mark.slow
 def test_a_thousand_short_rules(engine, capsys):
     """Within 1.3 times of the ideal; `cluster-generic`, which starts Snakemake for each job, does fewer."""
-    count, sample, cpus = 1000, 60, 8
+    count, sample, cpus = 1000, 40, 8
     is_quiet = os.getloadavg()[0] < 1
     write(COUNTED % (count, 1))
     begin = time.monotonic()
