@@ -517,3 +517,66 @@ fn yaml_of_a_hundred_thousand_tasks_is_read_and_one_that_explodes_is_not() {
     }
     assert!(load_as(Format::Yaml, &format!("{bomb}task: *a11\n")).is_err());
 }
+
+/// Keys that are accepted where `place` has one that nobody knows, as its refusal lists them.
+fn accepted_keys(place: &str) -> Vec<String> {
+    let text = refusal(place);
+    let (_, list) = text
+        .split_once("expected one of ")
+        .or_else(|| text.split_once("expected "))
+        .expect(&text);
+    let line = list.lines().next().unwrap_or_default();
+    let mut keys: Vec<_> = line
+        .split('`')
+        .skip(1)
+        .step_by(2)
+        .map(str::to_owned)
+        .collect();
+    keys.sort();
+    keys
+}
+
+#[test]
+fn the_description_for_programs_has_the_keys_that_are_accepted() {
+    let description = include_str!("../../../../../docs/openapi.yaml");
+    let description: serde_json::Value = yaml::yaml(description).expect("YAML");
+    let schemas = &description["components"]["schemas"];
+    let keys_of = |names: &[&str]| {
+        let properties = names
+            .iter()
+            .filter_map(|place| schemas.pointer(place)?.as_object());
+        let mut keys: Vec<_> = properties.flat_map(|map| map.keys().cloned()).collect();
+        keys.sort();
+        keys
+    };
+    let common = "/CommonDescription/properties";
+    let task = "[[task]]\ncommand = [\"a\"]\n";
+    for (place, described) in [
+        (
+            "unknown = 1".to_owned(),
+            keys_of(&["/JobDescription/properties"]),
+        ),
+        (
+            format!("{task}unknown = 1"),
+            keys_of(&[common, "/TaskDescription/allOf/1/properties"]),
+        ),
+        (
+            "[array]\nunknown = 1".to_owned(),
+            keys_of(&[common, "/ArrayDescription/allOf/1/properties"]),
+        ),
+        (
+            format!("{task}[[task.request]]\nunknown = 1"),
+            keys_of(&["/CommonDescription/properties/request/items/properties"]),
+        ),
+        (
+            format!("{task}stdout = {{ unknown = 1 }}"),
+            keys_of(&["/StdioDescription/anyOf/1/properties"]),
+        ),
+    ] {
+        assert_eq!(
+            described,
+            accepted_keys(&place),
+            "docs/openapi.yaml says what is accepted in: {place}"
+        );
+    }
+}
