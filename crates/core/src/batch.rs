@@ -77,7 +77,7 @@ pub struct SystemSpec {
     pub unclear: Vec<Box<str>>,
     /// Texts of refused submissions that did not reach the batch system.
     pub unreachable: Vec<Box<str>>,
-    /// What the words for states mean.
+    /// Meanings of the words that the batch system uses for states.
     pub states: BTreeMap<Box<str>, StateMeaning>,
 }
 
@@ -131,7 +131,7 @@ pub enum StatusFormat {
     Lines,
     /// `Key=Value` words of one job.
     Scontrol,
-    /// What `qstat -f -F json` prints.
+    /// JSON of `qstat -f -F json`.
     PbsJson,
 }
 
@@ -140,11 +140,11 @@ pub enum StatusFormat {
 pub enum FindFormat {
     /// Lines of id and, perhaps, working directory; nothing, and exit code 0, if there is no such job.
     Lines,
-    /// What `qstat -f -F json` prints.
+    /// JSON of `qstat -f -F json`.
     PbsJson,
 }
 
-/// What a word for a state means.
+/// State of a job that a word of the batch system stands for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StateMeaning {
     /// Waits.
@@ -159,7 +159,7 @@ pub enum StateMeaning {
     FailedMayReturn,
 }
 
-/// What is wrong with a description, by the name of its entry.
+/// Error in a description. `Display` names the entry.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum DescriptionError {
     /// Nothing would replace it.
@@ -167,9 +167,9 @@ pub enum DescriptionError {
     Placeholder {
         /// Name of the entry.
         entry: &'static str,
-        /// What stands between the braces.
+        /// The text between the braces.
         name: Box<str>,
-        /// What may stand there.
+        /// Names that are allowed there.
         allowed: &'static [&'static str],
     },
     /// No worker would start.
@@ -201,10 +201,10 @@ macro_rules! placeholders {
         impl $name {
             /// All of them.
             pub const ALL: &[Self] = &[$(Self::$variant),+];
-            /// What stands between the braces, in the same order.
+            /// Names between the braces, in the same order.
             const NAMES: &[&str] = &[$($text),+];
 
-            /// What stands between the braces.
+            /// Name between the braces.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self {
@@ -228,7 +228,7 @@ macro_rules! placeholders {
 }
 
 placeholders! {
-    /// What stands for something in `script.text`.
+    /// Placeholders of `script.text`.
     ScriptPlaceholder {
         /// Number of nodes.
         Nodes = "nodes",
@@ -242,7 +242,7 @@ placeholders! {
         Seconds = "seconds",
         /// Further words of the submit command. A line with it is left out if there are none.
         Args = "args",
-        /// What starts the workers.
+        /// Command that starts the workers.
         Command = "command",
         /// Nodes that are to be avoided, separated by commas. A line with it is left out if there are none.
         Excluded = "excluded",
@@ -252,11 +252,11 @@ placeholders! {
 }
 
 placeholders! {
-    /// What stands for something in `script.each-node` and `script.each-node-shell`.
+    /// Placeholders of `script.each-node` and `script.each-node-shell`.
     EachNodePlaceholder {
         /// Number of nodes.
         Nodes = "nodes",
-        /// What starts one worker.
+        /// Command that starts one worker.
         Command = "command",
         /// The same as one word of a shell.
         QuotedCommand = "quoted-command",

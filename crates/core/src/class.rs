@@ -34,7 +34,7 @@ pub struct Demand {
 /// A variant in interned form.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct VariantDemand {
-    /// What it takes from one worker.
+    /// Amounts that it takes from one worker.
     pub demands: Vec<Demand>,
     /// Whole nodes; 0 = part of one node.
     pub n_nodes: u32,
@@ -44,7 +44,7 @@ pub struct VariantDemand {
     pub weight: u32,
 }
 
-/// What a worker offers of one resource.
+/// Amount of one resource that a worker offers.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct Offer {
     /// Units in all.
@@ -161,7 +161,7 @@ impl Classes {
         &self.names
     }
 
-    /// What a worker offers, by resource number.
+    /// The offers of a worker, by resource number.
     pub fn offers(&mut self, descriptor: &ResourceDescriptor) -> Vec<Offer> {
         let mut offers = Vec::new();
         for item in &descriptor.items {

@@ -1,4 +1,4 @@
-//! What is wrong with a run, worst first: the answer to a look of ten seconds.
+//! Findings: the problems of a run, worst first, readable in ten seconds.
 //!
 //! Pure rules over sums, shared by dashboards and reports. Who is to blame for failures:
 //!
@@ -34,7 +34,7 @@ pub struct Share {
     pub worker: u32,
     /// Host of the worker.
     pub host: String,
-    /// What went wrong, in a few words; `None` = finished.
+    /// The error in a few words; `None` = finished.
     pub error: Option<String>,
     /// How many.
     pub count: u64,
@@ -201,7 +201,7 @@ pub enum Severity {
     Warning,
 }
 
-/// What a finding is about.
+/// Subject of a finding.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Subject {
     /// A node on which tasks fail that go well elsewhere; its last worker.
@@ -230,7 +230,7 @@ pub enum Subject {
 }
 
 impl Subject {
-    /// What it is, for a heading.
+    /// Heading of findings about it.
     #[must_use]
     pub const fn heading(&self) -> &'static str {
         match self {
@@ -264,7 +264,7 @@ impl fmt::Display for Finding {
 pub struct Finding {
     /// How bad it is.
     pub severity: Severity,
-    /// What it is about.
+    /// The subject.
     pub subject: Subject,
     /// Its name: a host, a job, a queue.
     pub title: String,
@@ -312,7 +312,7 @@ impl Ends {
     }
 }
 
-/// What ended on each host of each job.
+/// Ends by job and host.
 type ByJob<'a> = BTreeMap<u32, BTreeMap<&'a str, Ends>>;
 
 /// Hosts whose node seems broken.

@@ -22,7 +22,7 @@ const HEADER: &str = "hq-done 1";
 /// Longest record that is read. A longer one counts as none.
 pub const RECORD_BYTES_MAX: u64 = 16 << 20;
 
-/// What tells whether a file has changed.
+/// Size and modification time of a file, by which a change of it is detected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stamp {
     /// When it was last written, by the clock of its file system: nanoseconds since 1970.

@@ -113,7 +113,7 @@ pub struct Submit {
     pub stream_dir: Option<ByteText>,
     /// Stream directory as it was submitted, with all its placeholders.
     pub asked_stream_dir: Option<ByteText>,
-    /// What the tasks wait for besides each other.
+    /// Other jobs for which the tasks wait.
     pub after: Vec<After>,
     /// Who is told of its end or its first failure.
     pub notify: Vec<NotifySpec>,
@@ -127,7 +127,7 @@ pub struct Submit {
     pub tasks: TaskTable,
     /// Tasks that got more than was asked for.
     pub grown: GrownTasks,
-    /// What was learned from its tasks; `None` = nothing is.
+    /// Statistics of its tasks and the sizes derived from them; `None` = it does not learn.
     pub learned: Option<Box<Learned>>,
 }
 

@@ -66,7 +66,7 @@ impl LostReason {
         all.into_iter().find(|reason| reason.name() == name)
     }
 
-    /// What to say after "the worker was lost:".
+    /// Words to follow "the worker was lost:".
     #[must_use]
     pub const fn words(self) -> &'static str {
         match self {
@@ -239,7 +239,7 @@ impl OutcomeCode {
     }
 }
 
-/// What an ended instance used, as the kernel accounted it.
+/// Resource usage of an ended instance, as the kernel accounted it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Usage {
     /// Largest resident set of the process or a waited-for child, in KiB.

@@ -1,6 +1,6 @@
 //! Parameters of the tasks of an array: `lr=0.1,0.01` with `seed=1-100` are 200 tasks.
 //!
-//! What a task gets is computed from its id, so ten million combinations are one description and a range of ids, on the
+//! Values of a task follow from its id, so ten million combinations are one description and a range of ids, on the
 //! wire, in the state and in the store. Ids count the combinations as nested loops do: the last parameter changes fastest.
 //! A parameter that goes along with the one before has its first value with the first of that one, and so on.
 //!
@@ -59,7 +59,7 @@ pub enum ParamsError {
     /// The first one has nothing before it.
     #[error("the parameter `{0}` has none before it that it could go along with")]
     AlongWithNothing(Box<str>),
-    /// What goes along needs as many values.
+    /// A parameter that goes along with another one needs as many values.
     #[error(
         "`{name}` goes along with `{with}` and needs as many values: it has {found}, `{with}` has {expected}"
     )]
@@ -422,7 +422,7 @@ impl Params {
         length
     }
 
-    /// What tells tasks apart: parameters of which at least one has to be in a path that no two tasks share.
+    /// Groups of parameters with more than one value. A path that no two tasks share names a parameter of each group.
     pub fn groups(&self) -> impl Iterator<Item = &[Param]> {
         let mut at = 0;
         let groups = self.list.chunk_by(|_, next| next.is_along);
@@ -458,7 +458,7 @@ impl Params {
     }
 }
 
-/// What stands at the beginning of `rest`: a parameter, and how many bytes its placeholder has.
+/// The placeholder of a parameter at the beginning of `rest`: position of the parameter, and length in bytes.
 ///
 /// `{NAME}` and `%{NAME}`, as other placeholders of paths are written, are the same. `${NAME}` is a variable of a shell.
 pub(crate) fn placeholder_at(

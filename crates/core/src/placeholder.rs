@@ -9,7 +9,7 @@ use crate::id::{InstanceId, JobId, TaskId};
 use crate::params::{Params, placeholder_at};
 use crate::template::{ByteText, StdioSpec, TaskTemplate};
 
-/// What may stand between `%{` and `}`.
+/// Placeholder of a path, written `%{NAME}`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Placeholder {
     /// Job id.
@@ -52,7 +52,7 @@ enum Part {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PathPattern(Vec<Part>);
 
-/// What placeholders stand for in one task.
+/// Values of the placeholders in one task.
 #[derive(Clone, Copy, Debug)]
 pub struct PathValues<'a> {
     /// Job.
@@ -226,9 +226,9 @@ pub struct PathPatterns {
 /// Final paths of the files that one task reads and writes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FilePaths {
-    /// What it reads, absolute.
+    /// Files that it reads, absolute.
     pub inputs: Vec<Vec<u8>>,
-    /// What it writes, absolute.
+    /// Files that it writes, absolute.
     pub outputs: Vec<Vec<u8>>,
 }
 

@@ -3,7 +3,7 @@
 use crate::id::WorkerId;
 use crate::time::Timestamp;
 
-/// What a server does about such workers.
+/// Reaction of a server to such workers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum QuarantineMode {
     /// Nothing: it does not even look.
@@ -48,7 +48,7 @@ pub struct Quarantine {
     pub why: Box<str>,
 }
 
-/// What is known against a worker.
+/// Suspicion against a worker.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Suspicion {
     /// Since when.

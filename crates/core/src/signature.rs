@@ -1,4 +1,4 @@
-//! What failures have in common: the last words of a task, without what differs from task to task.
+//! Signatures of failures: the last words of a task, without the parts that differ from task to task.
 //!
 //! Of 61 tasks that fail with exit code 2 nobody learns anything; that all of them end with `ValueError: no index for
 //! chr#` says what to do.
@@ -39,7 +39,7 @@ pub fn last_words(output: &str) -> Option<&str> {
     lines().find(|line| !is_appendix(line)).or(lines().next())
 }
 
-/// What follows the reason in the output of well known runtimes.
+/// Whether a line follows the reason of a failure in the output of well known runtimes.
 fn is_appendix(line: &str) -> bool {
     let text = line.trim_start();
     let is_indented = text.len() < line.len();

@@ -1,4 +1,4 @@
-//! What the tasks of a group needed, and the requests that follow for those that are like them.
+//! Measured needs of the tasks of a group, and the requests that follow for tasks like them.
 //!
 //! Memory: the first allocation of Tovar et al., "A Job Sizing Strategy for High-Throughput Scientific Workflows" (IEEE
 //! TPDS 29(2), 2018), by which Work Queue and TaskVine size the tasks of a category: of all sizes the one for which the
@@ -29,7 +29,7 @@ pub const PREDICT_DEFAULT: u16 = 950;
 /// Run times below this are not worth a prediction: little is lost with what is cut off.
 const PREDICTED_MIN: Duration = Duration::from_secs(1);
 
-/// What is said about tasks by what others of their submit needed.
+/// How tasks are sized by those of their submit that finished.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct LearnSpec {
     /// Their memory; `None` = it is as was asked for.
@@ -48,7 +48,7 @@ pub enum FirstMemory {
     Given(Amount),
 }
 
-/// What a task of a submit gets besides what was asked for.
+/// Size of tasks as learned, in place of the requested one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Size {
     /// Of [`MEMORY`]; `None` = what was asked for.
@@ -66,7 +66,7 @@ impl LearnSpec {
 }
 
 impl Size {
-    /// What was requested, with this size.
+    /// The request with this size.
     #[must_use]
     pub fn requests(self, asked: &RequestVariants) -> RequestVariants {
         let variants = asked.as_slice().iter().map(|variant| {

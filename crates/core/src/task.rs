@@ -110,7 +110,7 @@ pub enum Phase {
 }
 
 impl Phase {
-    /// What users are shown.
+    /// State as users see it.
     #[must_use]
     pub const fn state(self) -> TaskState {
         match self {
@@ -136,7 +136,7 @@ impl Phase {
 /// Earlier attempts of one task that are remembered; of more, the latest.
 pub(crate) const ATTEMPTS_KEPT_MAX: usize = 32;
 
-/// What is kept of a task that was handed out at least once. 48 bytes.
+/// Record of a task that was handed out at least once. 48 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TaskRecord {
     started: Timestamp,
@@ -394,7 +394,7 @@ pub struct TaskEnd {
     pub at: Timestamp,
     /// How long it ran; zero if it could not start.
     pub run: Duration,
-    /// What it used.
+    /// Resources that it used.
     pub usage: Usage,
 }
 

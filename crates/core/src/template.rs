@@ -1,4 +1,4 @@
-//! What the tasks of one submit share, and what a submit consists of.
+//! Templates, which the tasks of one submit share, and the specification of a submit.
 //!
 //! A template is sent to a worker once; a task adds only its id, instance and entry. Paths are bytes
 //! as the user gave them, placeholders included: the worker replaces those that differ per task.
@@ -84,7 +84,7 @@ pub struct TaskTemplate {
     pub priority: i32,
     /// Survived losses.
     pub crash_limit: CrashLimit,
-    /// What the task needs.
+    /// Resource request.
     pub requests: RequestVariants,
     /// How it is told to end.
     pub stop: StopSpec,
@@ -95,18 +95,18 @@ pub struct TaskTemplate {
     pub is_call: bool,
     /// Parameters whose values arguments and paths name; of arrays only.
     pub params: Option<Arc<Params>>,
-    /// What follows from what others needed.
+    /// Which needs are learned from tasks that finished.
     pub learn: LearnSpec,
-    /// What it reads and writes, as far as the user says.
+    /// Files that it reads and writes, as far as the user names them.
     pub files: TaskFiles,
 }
 
 /// Files that a task reads and writes: paths with placeholders, relative to the working directory.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct TaskFiles {
-    /// What it reads.
+    /// Files that it reads.
     pub inputs: Vec<ByteText>,
-    /// What it writes. Beside the first one is kept what was done, see [`crate::done`].
+    /// Files that it writes. The record of what was done is kept beside the first one, see [`crate::done`].
     pub outputs: Vec<ByteText>,
     /// Whether a task fails that exits with 0 and leaves an output missing.
     pub must_exist: bool,
@@ -156,7 +156,7 @@ pub struct ArraySpec {
     pub ids: ArrayIds,
     /// Entries in the order of the ids; as many as ids.
     pub entries: Option<Entries>,
-    /// What the tasks share.
+    /// Template of the tasks.
     pub template: Arc<TaskTemplate>,
 }
 
@@ -217,7 +217,7 @@ pub struct After {
     pub is_any: bool,
 }
 
-/// What is told.
+/// Event of a notification.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NotifyEvent {
     /// The job has ended, in any way.
@@ -264,7 +264,7 @@ pub struct SubmitSpec {
     pub submit_dir: ByteText,
     /// Stream directory with placeholders, if output is streamed.
     pub stream_dir: Option<ByteText>,
-    /// What the tasks wait for besides each other.
+    /// Other jobs for which the tasks wait.
     pub after: Vec<After>,
     /// Who is told of its end or its first failure.
     pub notify: Vec<NotifySpec>,

@@ -126,7 +126,7 @@ impl Assigned {
 pub struct Worker {
     /// Worker id.
     pub id: WorkerId,
-    /// What it reported.
+    /// Configuration that it reported.
     pub config: Arc<WorkerConfig>,
     /// When it registered.
     pub started: Timestamp,
@@ -134,7 +134,7 @@ pub struct Worker {
     duty: Duty,
     dedication: Dedication,
     standing: Standing,
-    /// What its machine was busy with when it last told.
+    /// Hardware usage of its machine as last reported.
     load: Option<Load>,
     /// The task that started last, and when.
     last_task: Option<(TaskKey, Timestamp)>,
@@ -221,7 +221,7 @@ impl Worker {
         worker
     }
 
-    /// What its machine was busy with when it last told.
+    /// Hardware usage of its machine as last reported.
     #[must_use]
     pub const fn load(&self) -> Option<Load> {
         self.load
@@ -275,7 +275,7 @@ impl Worker {
         self.backlog.len()
     }
 
-    /// What it offers, by resource number.
+    /// Its offers, by resource number.
     #[must_use]
     pub fn offers(&self) -> &[Offer] {
         &self.offers
@@ -287,7 +287,7 @@ impl Worker {
         &self.free
     }
 
-    /// What waits on it, most urgent first.
+    /// Queue and variant of each request in its backlog, most urgent first.
     pub(crate) fn waiting(&self) -> impl DoubleEndedIterator<Item = (QueueKey, u32)> + '_ {
         self.waiting.keys().copied()
     }
@@ -477,7 +477,7 @@ impl Worker {
         waiting.map(|((key, _), count)| (*key, *count))
     }
 
-    /// What it has not started and was not asked to give back; from now on it was asked.
+    /// Tasks that have not started and are not being retracted yet; marks them as being retracted.
     pub(crate) fn take_unstarted(&mut self) -> Vec<(TaskKey, InstanceId)> {
         let mut back = Vec::new();
         for (key, assigned) in &mut self.assigned {

@@ -62,7 +62,7 @@ impl Recent {
     }
 }
 
-/// What ended of one job.
+/// Ends of the tasks of one job.
 #[derive(Clone, Default, Debug)]
 struct JobEnds {
     /// On each worker, the last ones.
@@ -79,18 +79,18 @@ struct JobEnds {
 #[derive(Clone, Copy, Debug)]
 struct Part {
     own: Ends,
-    /// What had ended of the job before, anywhere.
+    /// Ends of the job before that, on any worker.
     before: Ends,
 }
 
-/// What ended on a worker since failures began to prevail.
+/// Ends on a worker since failures began to prevail.
 #[derive(Clone, Default, Debug)]
 struct Run {
     /// Which one of the worker's runs, from 1.
     number: u64,
     /// Failures minus tasks that went well; 0 = none is under way.
     excess: u32,
-    /// What is compared, see [`RUN_MAX`].
+    /// Ends that are compared, at most [`RUN_MAX`].
     ends: Ends,
     jobs: BTreeMap<JobId, Part>,
 }
@@ -219,7 +219,7 @@ impl Blame {
         self.run(worker, 1).is_some()
     }
 
-    /// What failed there fails elsewhere, too: the jobs of its run are to blame.
+    /// Tasks that failed there fail elsewhere, too: the jobs of its run are to blame.
     pub(crate) fn blame_jobs(&mut self, worker: WorkerId) {
         let run = self.runs.get(&worker);
         for job in run.into_iter().flat_map(|run| run.jobs.keys()) {

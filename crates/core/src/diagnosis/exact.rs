@@ -5,7 +5,7 @@
 //! that fails more often than another one must not count against the nodes that happened to get it. For tasks that failed
 //! here and then ran elsewhere, each a job of its own, it is the sign test of McNemar (1947).
 
-/// What ended of one job: in the place that is looked at, and elsewhere.
+/// Ends of one job: in the place that is examined, and elsewhere.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Stratum {
     /// Ends there.

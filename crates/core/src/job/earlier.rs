@@ -14,7 +14,7 @@ use crate::task::Phase;
 /// Who waits for tasks of earlier submits.
 #[derive(Clone, Debug, Default)]
 pub(super) struct EarlierDeps {
-    /// What is waited for, then what waits; only of tasks that have not finished.
+    /// Pairs of an awaited task and the one that waits for it; only of tasks that have not finished.
     pairs: BTreeSet<(TaskSlot, TaskSlot)>,
 }
 

@@ -10,7 +10,7 @@ use super::{SharedTemplate, TemplateId};
 use crate::growth::Scale;
 use crate::id::InstanceId;
 
-/// What a task gets from one of its instances on, until there is more.
+/// Grown request of a task, valid from one of its instances on until it grows again.
 #[derive(Clone, Debug)]
 pub struct Grown {
     /// By how much it is more than what was asked for.
@@ -29,13 +29,13 @@ pub struct GrownTasks {
 }
 
 impl GrownTasks {
-    /// What the last instance of a task gets, if that is more than was asked for.
+    /// Grown request of the last instance of a task; `None` = as submitted.
     #[must_use]
     pub fn last(&self, index: u32) -> Option<&Grown> {
         self.at(index, InstanceId(u32::MAX))
     }
 
-    /// What an instance of a task got, if that is more than was asked for.
+    /// Grown request of an instance of a task; `None` = as submitted.
     #[must_use]
     pub fn at(&self, index: u32, instance: InstanceId) -> Option<&Grown> {
         let until = (index, InstanceId(0))..=(index, instance);

@@ -1,7 +1,7 @@
 //! All jobs of a server, and what follows from their tasks: sums, retries that wait, who waits for whom.
 //!
 //! A phase that people can see changes here only, so that counters, sums and the list of changed jobs agree with the tasks.
-//! What does not count, such as the record of an attempt, is the job's own: see [`Jobs::get_mut`].
+//! Records that are not counted, such as that of an attempt, are changed on the job itself: see [`Jobs::get_mut`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -98,7 +98,7 @@ impl Jobs {
         found.filter_map(|id| Some(JobId(id)))
     }
 
-    /// What a selector of a command names; `all` = jobs for which `matches` holds.
+    /// Jobs that the selector of a command names; `all` = jobs for which `matches` holds.
     pub(crate) fn select(
         &self,
         selector: &Selector,

@@ -1,4 +1,4 @@
-//! What a submit has learned from its tasks, and the template that those get which have not begun.
+//! Needs that a submit has learned from its finished tasks, and the template that tasks get which have not begun.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -63,7 +63,7 @@ impl Default for Learned {
 }
 
 impl Learned {
-    /// What the tasks that finished needed.
+    /// Statistics on the needs of the tasks that finished.
     #[must_use]
     pub const fn needs(&self) -> &Needs {
         &self.needs
@@ -75,7 +75,7 @@ impl Learned {
         self.current.as_ref().map(|(_, template)| template)
     }
 
-    /// What these tasks get.
+    /// Size that tasks with [`Self::template`] get.
     #[must_use]
     pub fn size(&self) -> Size {
         self.current
@@ -229,8 +229,8 @@ impl Submit {
         all
     }
 
-    /// What is known to have been enough for a task that ran out of memory, in KiB; what it used says less than what its
-    /// worker counted if it has several processes.
+    /// Memory in KiB with which a task finished that had run out of it. Its recorded usage is that of its largest process
+    /// only, and its worker enforces the sum of all.
     fn grown_memory(&self, index: u32) -> Option<u64> {
         let grown = self.grown.last(index)?;
         let grew = grown.scale.memory > Scale::default().memory;

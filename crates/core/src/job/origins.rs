@@ -12,7 +12,7 @@ use crate::id::{InstanceId, TaskId};
 use crate::task::{Phase, TaskRecord};
 use crate::template::Origin;
 
-/// What a submit of a task is.
+/// How a submit of a task relates to those that earlier attempts of the task made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Repeat {
     /// A new one.

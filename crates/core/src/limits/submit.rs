@@ -1,4 +1,4 @@
-//! What could be submitted and never be delivered, or never be started on any Linux.
+//! Limits on the size of a submit: larger ones could never be delivered, or never be started on any Linux.
 //!
 //! Checked when a client submits and at no other time: what an older server accepted and stored stays.
 
@@ -21,13 +21,13 @@ pub const STRING_BYTES_MAX: usize = (32 << 16) - 1;
 /// Longest path, placeholders included (`PATH_MAX` without its NUL).
 pub const PATH_BYTES_MAX: usize = 4_095;
 
-/// What a template takes besides its texts: numbers, requests, and tags.
+/// Overhead of a template besides its texts: numbers, requests, and tags.
 const TEMPLATE_BYTES: usize = 1 << 10;
 
-/// What one text of a template takes besides its own bytes.
+/// Overhead of one text of a template besides its own bytes.
 const TEXT_BYTES: usize = 16;
 
-/// What one resource of a request takes besides its name, and a request besides its resources.
+/// Overhead of one resource of a request besides its name, and of a request besides its resources.
 const REQUEST_BYTES: usize = 40;
 
 /// One cause of another attempt.
@@ -37,7 +37,7 @@ const CAUSE_BYTES: usize = 16;
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{what} has {found} bytes, at most {limit} are possible{hint}")]
 pub struct TooLarge {
-    /// What it is, for people.
+    /// Name of the part that is too large, for people.
     pub what: Box<str>,
     /// Its bytes.
     pub found: usize,

@@ -5,7 +5,7 @@ use crate::column;
 use crate::outcome::OutcomeCode;
 use crate::time::Timestamp;
 
-/// What finished tasks differ in: worker, start, run time, memory, user and system time.
+/// Fields in which finished tasks differ: worker, start, run time, memory, user and system time.
 const COLUMNS: usize = 6;
 
 /// Tasks that finished in their first instance, without a crash or a retry.

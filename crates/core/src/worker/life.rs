@@ -57,7 +57,7 @@ pub enum Life {
     },
 }
 
-/// What people asked a worker to do.
+/// Order that people gave to a worker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Duty {
     /// Run tasks.
@@ -71,7 +71,7 @@ pub enum Duty {
     },
 }
 
-/// What the scheduler set a worker aside for.
+/// Purpose for which the scheduler set a worker aside.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Dedication {
     /// For nothing: it gets whatever fits.
@@ -111,13 +111,13 @@ impl Worker {
         self.life
     }
 
-    /// What it was asked to do.
+    /// Order that people gave to it.
     #[must_use]
     pub const fn duty(&self) -> Duty {
         self.duty
     }
 
-    /// What it is set aside for.
+    /// Purpose for which it is set aside.
     #[must_use]
     pub const fn dedication(&self) -> Dedication {
         self.dedication

@@ -1,4 +1,4 @@
-//! What a worker has free, filled in thought.
+//! Trial placement: takes the free resources of a worker without changing the worker.
 
 use super::Worker;
 use crate::class::{VariantDemand, fitting};
