@@ -1,4 +1,4 @@
-//! What the server decides, as stories: a situation, something that happens, and what follows from it.
+//! Decisions of the server as stories: a situation, an event, and the decisions that follow.
 //!
 //! Everything goes through the public door: inputs in, effects and public questions out. This module stands beside the
 //! state machine and not in it, so the compiler keeps it from the fields.

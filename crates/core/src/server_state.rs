@@ -124,9 +124,9 @@ pub struct ServerState {
     sweeps: VecDeque<Sweep>,
     /// Requests to submit jobs again that are not answered yet.
     resubmissions: VecDeque<Resubmission>,
-    /// What clients call their submits, to submit them again if they got no answer.
+    /// Keys that clients gave to their submits, to submit them again if they got no answer.
     submit_keys: SubmitKeys,
-    /// What restoring led to and nobody could be given yet.
+    /// Effects of restoring the state that could not be emitted yet.
     owed: Vec<Effect>,
     /// Uid of the server, which paths can name.
     uid: Box<str>,
@@ -160,7 +160,7 @@ impl ServerState {
         self.dispatcher.is_any_portion_left()
     }
 
-    /// What is ready.
+    /// Ready tasks of each queue.
     #[cfg(test)]
     pub(crate) fn ready_counts(&self) -> impl Iterator<Item = (crate::class::QueueKey, u64)> + '_ {
         self.dispatcher.ready().counts()
@@ -376,7 +376,7 @@ impl ServerState {
         self.ignored
     }
 
-    /// What the last [`ServerState::settle`] had to look at to hand out work.
+    /// Size of the last round of [`ServerState::settle`]: what it examined to hand out work.
     #[must_use]
     pub const fn last_round(&self) -> RoundSize {
         self.dispatcher.last_round()

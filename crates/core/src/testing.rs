@@ -27,7 +27,7 @@ pub const NOW: Now = Now {
     wall: Timestamp(7),
 };
 
-/// What a server does about an input, decisions included, until requests are answered.
+/// Effects of a server on an input, decisions included, until requests are answered.
 pub fn apply(state: &mut ServerState, input: Input) -> Vec<Effect> {
     let mut effects = Vec::new();
     state.apply(NOW, input, &mut effects);
@@ -38,7 +38,7 @@ pub fn apply(state: &mut ServerState, input: Input) -> Vec<Effect> {
     effects
 }
 
-/// What a server does about a command of a client.
+/// Effects of a server on a command of a client.
 pub fn request(state: &mut ServerState, command: Command) -> Vec<Effect> {
     apply(state, Input::Request(RequestId(1), command))
 }

@@ -41,14 +41,14 @@ pub(super) const SILENCE_MAX: Duration = HEARTBEAT.saturating_mul(SILENT_PERIODS
 /// Rounds after which a server that always has something more to do is wrong.
 const ROUNDS_MAX: u32 = 10_000;
 
-/// What a worker has of a task.
+/// A worker's view of a task.
 #[derive(Clone, Copy, Debug)]
 struct Held {
     instance: InstanceId,
     is_started: bool,
 }
 
-/// What a worker knows.
+/// State of a simulated worker.
 #[derive(Clone, Debug, Default)]
 struct Hand {
     config: Option<WorkerConfig>,
@@ -253,7 +253,7 @@ impl Hand {
     }
 }
 
-/// What clients do.
+/// Requests of clients.
 impl Bench {
     /// Sends a command; its effects.
     pub(super) fn request(&mut self, command: Command) -> Vec<Effect> {
@@ -324,7 +324,7 @@ impl Bench {
     }
 }
 
-/// What workers do.
+/// Events of workers.
 impl Bench {
     /// A worker that comes back after a lost connection and never misses a heartbeat.
     pub(super) fn worker(&mut self, cpus: u32) -> WorkerId {
@@ -353,7 +353,7 @@ impl Bench {
         worker
     }
 
-    /// What it was sent and has neither ended nor given back, as job and task.
+    /// Tasks that it was sent and has neither ended nor given back, as job and task.
     pub(super) fn has(&self, worker: WorkerId) -> Vec<(u32, u32)> {
         let tasks = self.hands.get(&worker).into_iter();
         let tasks = tasks.flat_map(|hand| hand.tasks.keys());
@@ -461,7 +461,7 @@ impl Bench {
         self.apply(Input::WorkerGone(worker, LinkEnd::Broken))
     }
 
-    /// What a worker says when it comes back: what it runs, and that it has given up what it had not started.
+    /// Reattachment of a worker: reports what it runs, and gives up all that it had not started.
     pub(super) fn reattach(&mut self, worker: WorkerId) -> Reattach {
         let hand = self.hands.entry(worker).or_default();
         hand.tasks.retain(|_, held| held.is_started);
@@ -496,7 +496,7 @@ impl Bench {
     }
 }
 
-/// What can be asked.
+/// Queries.
 impl Bench {
     pub(super) fn phase(&self, task: TaskKey) -> Phase {
         let job = &self.state.jobs()[&task.job];

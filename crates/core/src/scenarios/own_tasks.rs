@@ -18,7 +18,7 @@ fn open(tasks_max: Option<u32>, spec: SubmitSpec) -> SubmitSpec {
     SubmitSpec { target, ..spec }
 }
 
-/// What an attempt of a task submits to its own job; submits with one digest are the same.
+/// A submit of an attempt of a task to its own job; submits with one digest are the same.
 fn by((task, instance): (u32, u32), digest: u64, spec: SubmitSpec) -> SubmitSpec {
     let origin = Origin {
         task: TaskId(task),

@@ -1,4 +1,4 @@
-//! What can be asked of the server at any time: names, numbers and sums.
+//! Queries that the server answers at any time: names, numbers and sums.
 
 use std::time::Duration;
 

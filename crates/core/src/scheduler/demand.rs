@@ -18,7 +18,7 @@ const NEWEST: usize = 8;
 /// Tasks that fit into one worker when nothing limits them.
 const UNLIMITED: u64 = u64::MAX;
 
-/// What workers of a queue will offer.
+/// Resources and lifetime of the workers that an allocation queue will bring.
 #[derive(Clone, PartialEq, Debug)]
 pub struct WorkerKind {
     /// Units by name.
@@ -35,7 +35,7 @@ pub struct WorkerKind {
 pub(crate) const PLENTY: u64 = u64::MAX >> 1;
 
 impl WorkerKind {
-    /// What such a worker offers, by resource number.
+    /// Offers of such a worker, by resource number.
     pub(crate) fn offers(&self, classes: &Classes) -> Vec<Offer> {
         let units = |name: &str| match self.resources.get(name) {
             Some(units) => *units,

@@ -91,7 +91,7 @@ pub fn explain(
         .collect()
 }
 
-/// What keeps a ready task from starting on a worker at this moment. `Display` says it to users.
+/// Obstacle that keeps a ready task from starting on a worker at this moment. `Display` says it to users.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Hindrance {
     /// The worker is about to end.
@@ -176,7 +176,7 @@ impl fmt::Display for Hindrance {
     }
 }
 
-/// What keeps a task of this queue from starting with one variant on one worker. Nothing = it starts in
+/// Obstacles that keep a task of this queue from starting with one variant on one worker. Empty = it starts in
 /// the next round unless others that are as urgent do. `empty_nodes` of the worker's group could be
 /// given to a multi-node task.
 #[must_use]

@@ -100,13 +100,13 @@ pub struct RoundPlan {
     pub gangs: Vec<GangStart>,
     /// Workers reserved for multi-node tasks from now on; only with [`RoundInput::with_gangs`].
     pub reserved: BTreeMap<WorkerId, QueueKey>,
-    /// What workers that were looked at keep room for from now on, request and variant, without having
-    /// been sent it; nothing if the round was cut.
+    /// Requests and variants for which the examined workers reserve room from now on, without having been sent
+    /// them; empty if the round was cut.
     pub reservations: BTreeMap<WorkerId, Vec<(QueueKey, u32)>>,
     /// The next value of [`RoundInput::reservation_cursor`].
     pub reservation_cursor: Option<WorkerId>,
-    /// What these workers were sent ahead is to be asked back if it is of the class of such a queue and
-    /// less urgent: more of that queue waits here than they were sent.
+    /// Tasks that were sent ahead to these workers are to be retracted if they are of the class of such a queue
+    /// and less urgent: more of that queue waits here than they were sent.
     pub overtaken: BTreeMap<WorkerId, Vec<QueueKey>>,
     /// The limit of tasks was reached: there is more to do.
     pub is_cut: bool,

@@ -1,4 +1,4 @@
-//! What one round looks at: all of it, or of very many requests and workers those that matter now.
+//! The window of one round: everything, or of very many requests and workers those that matter now.
 //!
 //! With few queues a round sees them all. With many it sees, for each worker that it looks at, the most
 //! urgent and valuable requests that fit there now, and those that could be sent ahead. A worker of which
@@ -46,7 +46,7 @@ pub(crate) const MULTI_NODE_MAX: usize = 16;
 /// Numbers of nodes that are looked at for the latter.
 const SIZES_MAX: usize = 1_024;
 
-/// What one round looks at.
+/// Queues and workers that one round examines.
 #[derive(Clone, Debug, Default)]
 pub struct Window {
     /// As [`super::solve::RoundInput::queues`].
@@ -156,12 +156,12 @@ fn first_with_room(
 /// Workers that offer the same.
 struct Kind<'a> {
     resource_weights: Vec<u64>,
-    /// What such a worker could run, in the order in which it is sent ahead, as far as it is known.
+    /// Requests that such a worker could run, in the order in which they are sent ahead, as far as known.
     ahead: Vec<QueueKey>,
     search: Search<'a>,
 }
 
-/// What a worker offers and what of that is free.
+/// Offers of a worker, and the free part of them.
 type Alike<'a> = (&'a [Offer], &'a [i64]);
 
 struct Chooser<'a> {
@@ -173,7 +173,7 @@ struct Chooser<'a> {
     steps: u32,
     chosen: BTreeSet<QueueKey>,
     kinds: BTreeMap<&'a [Offer], Kind<'a>>,
-    /// What was seen for a worker with so much free, for the next one like it.
+    /// Result for a worker with the same free units, reused for the next one like it.
     alike: BTreeMap<Alike<'a>, Option<Reverse<i32>>>,
     is_all: bool,
 }

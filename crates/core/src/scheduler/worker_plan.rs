@@ -207,7 +207,7 @@ impl<'a> WorkerPlan<'a> {
         }
     }
 
-    /// What is reserved from now on is [`WorkerPlan::restore_reserved`] of this again later.
+    /// Reserved units, to undo later reservations with [`WorkerPlan::restore_reserved`].
     pub(crate) fn reserved_units(&self) -> Vec<i64> {
         self.reserved_room.clone()
     }

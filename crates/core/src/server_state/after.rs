@@ -19,16 +19,16 @@ use crate::template::After;
 /// Most tasks of a submit that waits task by task: each of them is looked at.
 const EACH_TASKS_MAX: u32 = 1 << 24;
 
-/// What a condition means for a task.
+/// Result of a condition for a task.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Verdict {
     Free,
     Blocked,
-    /// What it waits for did not finish: by this job's fault it will never run.
+    /// The awaited job or task did not finish: by this job's fault the task will never run.
     Doomed(JobId),
 }
 
-/// What is to be done with the waiting tasks of a submit, as index ranges.
+/// Pending decisions on the waiting tasks of a submit, as index ranges.
 #[derive(Default)]
 struct Review {
     free: Vec<(QueueKey, u32, u32)>,

@@ -1,4 +1,4 @@
-//! What must outlive the server: every change of durable state as a value.
+//! Changes of durable state, as values: all that must outlive the server.
 //!
 //! The state machine emits a [`Change`] in an [`super::Effect::Persist`] ahead of everything that
 //! reveals it. Applying the stored changes in order, through [`super::restore`], gives the state again.
@@ -23,18 +23,18 @@ use crate::worker_config::WorkerConfig;
 pub struct Change {
     /// When it happened.
     pub at: Timestamp,
-    /// What happened.
+    /// Kind of the change, with its data.
     pub kind: ChangeKind,
 }
 
-/// What happened.
+/// Kind of a change, with its data.
 #[derive(Clone, Debug)]
 pub enum ChangeKind {
     /// A worker registered.
     WorkerConnected {
         /// Id that it got.
         worker: WorkerId,
-        /// What it reported.
+        /// Configuration that it reported.
         config: Arc<WorkerConfig>,
     },
     /// A worker is gone.
@@ -66,7 +66,7 @@ pub enum ChangeKind {
     WorkerOverview {
         /// The worker on that machine.
         worker: WorkerId,
-        /// What it saw.
+        /// The usage that it measured.
         usage: Box<HardwareUsage>,
     },
     /// An open job without tasks was made.
@@ -92,7 +92,7 @@ pub enum ChangeKind {
         number: u32,
         /// Ids that the tasks got.
         ids: IdArray,
-        /// What was asked.
+        /// The submit as requested.
         spec: Arc<SubmitSpec>,
     },
     /// A submit of a task was made once more, by a later attempt of it: it is not added a second time.
@@ -126,9 +126,9 @@ pub enum ChangeKind {
     JobNotified {
         /// The notification and its job.
         key: super::NoticeKey,
-        /// What it told of.
+        /// Event of the notification.
         event: NotifyEvent,
-        /// What became of it.
+        /// Outcome of the notification.
         outcome: super::NoticeOutcome,
     },
     /// No task of a job is waiting or running any more; told to those who listen, not stored.
@@ -151,7 +151,7 @@ pub enum ChangeKind {
     TokenChanged {
         /// Its name.
         name: Box<str>,
-        /// What is to be kept of it, which only the shell understands; `None` = revoked.
+        /// Record of the token, which only the shell understands; `None` = revoked.
         record: Option<Box<str>>,
     },
     /// Jobs were forgotten.
@@ -209,7 +209,7 @@ pub enum ChangeKind {
         retry_count: u32,
         /// How the last one ended, if that is known.
         attempt: Option<Attempt>,
-        /// What the next instance gets, if that is more than the last one did.
+        /// Grant of the next instance, if that is more than the last one had.
         grown: Option<Grant>,
     },
     /// Unfinished tasks ended without an outcome of their own.
@@ -234,7 +234,7 @@ pub enum ChangeKind {
     Allocation(AllocationChange),
 }
 
-/// What happened to queues of automatic allocation and their allocations.
+/// Change of an allocation queue or of one of its allocations.
 #[derive(Clone, Debug)]
 pub enum AllocationChange {
     /// A queue was made.

@@ -1,4 +1,4 @@
-//! What is ready, and what rounds need to know to hand it out.
+//! The ready queue, and the input that rounds need to hand out its tasks.
 //!
 //! A task is in the ready queue exactly if it waits and nothing holds it back; very large jobs get there and leave in
 //! portions. Who may get what is decided by [`solve`], of which this keeps the input between rounds.
@@ -57,7 +57,7 @@ impl Round {
         &self.plan.gangs
     }
 
-    /// What is handed out, in the order in which it is to be taken from the ready queue.
+    /// Tasks that are handed out, in the order in which they are to be taken from the ready queue.
     pub(super) fn placements(&self) -> &[Placement] {
         &self.plan.placements
     }
@@ -80,7 +80,7 @@ impl Dispatcher {
         self.classes.intern(request)
     }
 
-    /// What a worker offers, by resource number.
+    /// The offers of a worker, by resource number.
     pub(super) fn offers(&mut self, resources: &ResourceDescriptor) -> Vec<Offer> {
         self.classes.offers(resources)
     }
@@ -94,7 +94,7 @@ impl Dispatcher {
 
 /// The ready queue.
 impl Dispatcher {
-    /// What is ready; tasks that are on their way in or out are not what it says, see [`Self::is_unsettled`].
+    /// The ready queue; tasks that are on their way in or out may be missing or left over, see [`Self::is_unsettled`].
     pub(super) const fn ready(&self) -> &ReadyQueue {
         &self.ready
     }
@@ -154,7 +154,7 @@ impl Dispatcher {
         self.note_plans_changed();
     }
 
-    /// What was held is ready now, or all of it that is not handed out is there again.
+    /// Held tasks are ready now, or all tasks that were not handed out are there again.
     pub(super) const fn note_ready(&mut self) {
         self.triggers.note_ready();
     }
@@ -271,7 +271,7 @@ impl Dispatcher {
         times.into_iter().flatten().min()
     }
 
-    /// What the last round had to look at.
+    /// Size of the last round.
     pub(super) const fn last_round(&self) -> RoundSize {
         self.last_round
     }

@@ -18,7 +18,7 @@ use crate::template::{ByteText, GraphSpec, SubmitBody, SubmitSpec, SubmitTarget}
 pub struct Prepared {
     pub(super) spec: Arc<SubmitSpec>,
     pub(super) graph: Option<PreparedGraph>,
-    /// What the client calls it, if it may submit it again.
+    /// Key that the client gave to the submit, if it may submit it again.
     pub(super) key: Option<SubmitKey>,
 }
 
@@ -39,7 +39,7 @@ impl Prepared {
     ///
     /// # Errors
     ///
-    /// What would be the answer to the client.
+    /// The refusal that is the answer to the client.
     pub fn new(spec: Box<SubmitSpec>) -> Result<Self, SubmitRefusal> {
         // Nobody could be told later: a task that cannot be delivered would wait for ever.
         check_submit(&spec).map_err(SubmitRefusal::TooLarge)?;
@@ -91,7 +91,7 @@ impl PreparedGraph {
     }
 }
 
-/// What a client submits with one request.
+/// Submits of one request of a client.
 #[derive(Clone, Debug)]
 pub struct Submission {
     pub(super) submits: VecDeque<Result<Prepared, SubmitRefusal>>,
@@ -157,7 +157,7 @@ pub(super) struct Target {
     pub(super) tasks_max: Option<u32>,
 }
 
-/// What the tasks of one submit share besides their template.
+/// The part besides the template that the tasks of one submit share.
 #[derive(Clone, Debug)]
 pub(super) struct Share {
     pub(super) job: JobId,

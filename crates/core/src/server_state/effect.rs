@@ -1,4 +1,4 @@
-//! What the server's state asks its shell to do.
+//! Effects: actions that the server's state requests of its shell.
 
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ pub enum Effect {
 pub enum Reply {
     /// A job was made or extended.
     Submitted(JobId),
-    /// What became of several submits.
+    /// Outcomes of several submits.
     SubmittedAll(Vec<Result<JobId, SubmitRefusal>>),
     /// The submit was refused; nothing of it remains.
     Refused(SubmitRefusal),
@@ -63,7 +63,7 @@ pub enum Reply {
     Workers(Selected<(WorkerId, StopResult)>),
 }
 
-/// What became of one job that was to be submitted again.
+/// Outcome of submitting one job again.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Resubmitted {
     /// A new job was made.
@@ -81,7 +81,7 @@ pub enum Resubmitted {
     Refused(JobId, SubmitRefusal),
 }
 
-/// What a stop request found.
+/// Outcome of a stop, drain or release of a worker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StopResult {
     /// It was asked to end.
@@ -98,7 +98,7 @@ pub enum StopResult {
     NotQuarantined,
 }
 
-/// What changed for a watching client; counts are read from the state when it is sent.
+/// Changes for a watching client; counts are read from the state when it is sent.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct WatchUpdate {
     /// Jobs that changed; all of them in the first and the last update.
@@ -107,7 +107,7 @@ pub struct WatchUpdate {
     pub done: bool,
     /// Ids of the request that do not exist; in the first update only.
     pub not_found: IdArray,
-    /// What tasks wanted to be told, in order.
+    /// Messages that tasks sent with `hq task notify`, in order.
     pub notifications: Vec<Notification>,
 }
 
@@ -133,7 +133,7 @@ pub struct WatchedJob {
     pub ended_tasks: Vec<TaskId>,
 }
 
-/// What a worker is told.
+/// Message to a worker.
 #[derive(Clone, Debug)]
 pub enum WorkerCommand {
     /// New work.
@@ -155,7 +155,7 @@ pub enum WorkerCommand {
     Stop,
     /// The server ends in an orderly way: do not wait for it.
     ServerEnds,
-    /// What reports up to this number said is recorded.
+    /// The reports up to this number are recorded.
     Acknowledge(u64),
     /// The server lives; answers a heartbeat. Names jobs of which the worker holds values that nobody can ask for any more,
     /// because they were forgotten.
@@ -188,7 +188,7 @@ impl WorkerCommand {
 /// Tasks that share template, instance and variant.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Assignment {
-    /// What they share.
+    /// Template that they share.
     pub template: TemplateId,
     /// Which tasks.
     pub ids: IdArray,

@@ -71,7 +71,7 @@ impl Offers {
         self.known.clear();
     }
 
-    /// What automatic allocation can ask for has changed.
+    /// Sets the kinds of workers that automatic allocation can ask for.
     pub(super) fn set_queues(&mut self, queues: Vec<WorkerKind>) {
         self.queues = queues;
         self.forget();

@@ -1,4 +1,4 @@
-//! What can happen to the server: the closed set of inputs of [`super::ServerState::apply`].
+//! Inputs of the server's state: the closed set of events for [`super::ServerState::apply`].
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -42,7 +42,7 @@ pub enum Input {
     /// The current connection of a worker ended. What an older connection still says or does is kept
     /// away by the shell.
     WorkerGone(WorkerId, LinkEnd),
-    /// What became of a notification.
+    /// Outcome of a notification.
     Notified {
         /// The notification that was sent, or given up.
         key: super::NoticeKey,
@@ -51,7 +51,7 @@ pub enum Input {
         /// Why it was given up; `None` = it was delivered.
         error: Option<Box<str>>,
     },
-    /// What workers would offer for which automatic allocation can ask now.
+    /// Kinds of workers that automatic allocation can ask for now.
     QueueOffers(Vec<WorkerKind>),
     /// The server is to end: nothing is handed out any more.
     Ending {
@@ -102,7 +102,7 @@ impl Input {
     }
 }
 
-/// What a client can ask for. Queries are answered by the shell from the state and are not here.
+/// Request of a client. Queries are answered by the shell from the state and are not here.
 #[derive(Clone, Debug)]
 pub enum Command {
     /// Adds tasks.
@@ -167,7 +167,7 @@ pub enum Command {
     Watch(WatchSpec),
 }
 
-/// What a watching client wants to hear.
+/// Subject and detail of a watch.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct WatchSpec {
     /// Which jobs; `All` = those that are unfinished now.
@@ -184,7 +184,7 @@ pub struct WatchSpec {
     pub interval: Duration,
 }
 
-/// What a worker can say.
+/// Message from a worker.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum WorkerMessage {
     /// It lives.
@@ -198,13 +198,13 @@ pub enum WorkerMessage {
     Report(Report),
     /// One of its tasks has something to say to those who wait.
     Notify(TaskKey, std::sync::Arc<[u8]>),
-    /// What its machine is busy with.
+    /// Hardware usage of its machine.
     Overview(Box<HardwareUsage>),
     /// It is about to end; its connection closes next.
     Goodbye(LostReason),
 }
 
-/// What a worker that comes back says of itself.
+/// State that a reconnecting worker reports.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Reattach {
     /// The id it was given.
@@ -288,7 +288,7 @@ pub struct EndedRow {
     pub age: Duration,
     /// How long it ran; zero if it could not start.
     pub run: Duration,
-    /// What it used.
+    /// Resources that it used.
     pub usage: Usage,
 }
 

@@ -1,7 +1,7 @@
 //! Tasks of an array get what those before them needed, see [`crate::sizing`]: memory, if that was asked for, and a worker
 //! that lives long enough.
 //!
-//! What is learned changes the request of tasks that have not been handed out. They move to another queue as ranges, so
+//! Learning changes the request of tasks that have not been handed out. They move to another queue as ranges, so
 //! it costs the same for ten tasks and for ten million; and there are few such moments, see [`Learned::note_looked_at`].
 //! As they get nothing that nobody offers, it is looked at all of them again when workers come or go, in portions and every
 //! few seconds at most.

@@ -1,4 +1,4 @@
-//! What very large jobs leave to be done, in portions: each batch does one, so that nobody waits long.
+//! Remaining work on very large jobs, in portions: each batch does one, so that no request waits long.
 //!
 //! A submit of very many different tasks is put into the ready queue bit by bit. Until all of it is there,
 //! nothing is handed out that is less urgent than what may be missing. In the same way tasks of a job that was
@@ -37,7 +37,7 @@ const DROPPED_MAX: usize = 4_096;
 /// Templates and tasks that are freed without more ado.
 const DISCARDED_AT_ONCE: usize = 256;
 
-/// What the next batches have to do.
+/// Work that is left for the next batches.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Portions {
     /// Submits of which not every task was looked at.
@@ -48,16 +48,16 @@ pub(super) struct Portions {
     leave_left: usize,
     /// Templates that workers need no more.
     dropped: VecDeque<Dropped>,
-    /// What nobody needs any more.
+    /// Values without a user, to be freed.
     discarded: Vec<Discarded>,
 }
 
-/// What is freed, the last of it first.
+/// Values that are to be freed, the last of them first.
 #[derive(Clone, Debug)]
 enum Discarded {
     /// Templates of a job, or of one that was refused.
     Shared(Vec<Arc<SharedTemplate>>),
-    /// What a client asked for and did not get.
+    /// Requested templates of a submit that was refused.
     Asked(Vec<Arc<TaskTemplate>>),
     Tasks(Vec<GraphTask>),
 }
@@ -97,7 +97,7 @@ struct Rest {
     most_urgent: Reverse<i32>,
 }
 
-/// What one worker knows of one job.
+/// Templates of one job that one worker still has to drop.
 #[derive(Clone, Debug)]
 struct Dropped {
     worker: WorkerId,

@@ -10,9 +10,9 @@
 //!      └───────────────────────────────────── a task goes well ────────────────────────────────┘
 //! ```
 //!
-//! What fails on a worker that is not trusted runs again elsewhere and counts for nothing: not as a retry, not as a failure
-//! of its job. How it ends there is the evidence that decides; statistics alone, which a stretch of bad inputs could fool, only
-//! raise the question. A task is given back in this way [`UNCHARGED_MAX`] times, so that none is for ever. A suspicion needs
+//! A failure on a worker that is not trusted is tried again elsewhere and counts neither as a retry nor as a failure of
+//! its job. How the task ends there is the evidence that decides; statistics alone, which a run of bad inputs could
+//! mislead, only raise the question. A task is given back like this at most [`UNCHARGED_MAX`] times. A suspicion needs
 //! somebody else who can run the task, and at most half of the workers are set aside at a time: if more of them fail, it
 //! is not their fault.
 
@@ -68,11 +68,11 @@ struct Case {
     confirmed: u32,
     /// Those that failed there, too.
     refuted: u32,
-    /// What the last one said.
+    /// Error of the last one that failed there.
     error: Box<str>,
     /// If it was set aside.
     quarantine: Option<Quarantine>,
-    /// What people were told, if they were.
+    /// Text of the last suspicion that was reported to users; `None` = none was.
     told: Option<Box<str>>,
 }
 
@@ -359,7 +359,7 @@ impl ServerState {
         self.dispatcher.note_plans_changed();
     }
 
-    /// What fails there is tried elsewhere, and it gets nothing meanwhile.
+    /// Suspects a worker: it gets nothing until its failed tasks have been tried elsewhere.
     fn suspect(&mut self, now: Now, id: WorkerId) {
         let cases = &mut self.suspicions.cases;
         let case = cases.entry(id).or_insert_with(|| Case::new(now.wall));
@@ -546,9 +546,9 @@ impl ServerState {
     }
 }
 
-/// What people ask for and see.
+/// Commands and queries of users.
 impl ServerState {
-    /// What this server does about workers on which tasks fail that go well elsewhere.
+    /// Sets the reaction of this server to workers on which tasks fail that go well elsewhere.
     pub const fn set_quarantine_mode(&mut self, mode: QuarantineMode) {
         self.suspicions.mode = mode;
     }

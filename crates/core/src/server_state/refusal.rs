@@ -84,7 +84,7 @@ pub enum SubmitRefusal {
     /// Something could not be sent to a worker, or not be started there.
     #[error("{0}")]
     TooLarge(TooLarge),
-    /// What a chosen task depends on did not finish and is not chosen.
+    /// A selected task depends on one that did not finish and is not selected.
     #[error(
         "Task {0} depends on task {1}, which has not finished and is not selected; add its state to --filter"
     )]
@@ -101,7 +101,7 @@ impl From<GraphError> for SubmitRefusal {
 }
 
 impl SubmitRefusal {
-    /// What it means for the one who submits.
+    /// Kind of the refusal, by what the client can do about it.
     #[must_use]
     pub const fn kind(&self) -> RefusalKind {
         match self {

@@ -133,8 +133,8 @@ impl Reservations {
         }
     }
 
-    /// What a worker keeps room for without having been sent it. Once it has done so for long, what was
-    /// sent ahead when there was no choice is to be retracted, but for what it will start soon.
+    /// Sets the requests for which a worker reserves room without having been sent them. Returns the tasks to
+    /// retract: once it has waited for long, those that were sent ahead, except the ones that it will start soon.
     fn update_one(
         &mut self,
         now: Time,

@@ -40,7 +40,7 @@ pub struct JobRecord {
 pub struct StoredWorker {
     /// Worker id.
     pub id: WorkerId,
-    /// What it reported.
+    /// Configuration that it reported.
     pub config: WorkerConfig,
     /// When it registered.
     pub started: Timestamp,

@@ -55,7 +55,7 @@ struct Current {
 
 #[derive(Clone, Debug)]
 enum Stage {
-    /// What is submitted is known, and not checked yet.
+    /// The submit is known, and not checked yet.
     Asked(Box<SubmitSpec>),
     /// It may be submitted, and is not put in order yet.
     Checked(Box<SubmitSpec>),
@@ -63,7 +63,7 @@ enum Stage {
     Draft(Box<Draft>),
 }
 
-/// What one look at a job led to.
+/// Result of beginning with a job.
 enum Begun {
     Over(Resubmitted),
     GoesOn(Current),

@@ -43,7 +43,7 @@ impl UnderWay {
     }
 }
 
-/// What becomes of a submit at first.
+/// Result of beginning with a submit.
 enum Begun {
     Draft(Box<Draft>),
     /// It was made before, by an earlier attempt of the same task.

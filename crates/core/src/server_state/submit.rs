@@ -122,7 +122,7 @@ impl ServerState {
         Ok(self.add_submit(ctx, target, submit))
     }
 
-    /// What became of the same submit before.
+    /// Result of an earlier submit with the same key.
     pub(super) fn find_key(&self, prepared: &Prepared) -> Option<Result<JobId, SubmitRefusal>> {
         self.submit_keys.find(prepared.key.as_ref()?)
     }
@@ -141,13 +141,13 @@ impl ServerState {
         }
     }
 
-    /// What may have changed since the first template was built.
+    /// Checks the part of the state again that may have changed since the first template was built.
     fn check_still(&self, draft: &Draft) -> Result<(), SubmitRefusal> {
         self.target(&draft.prepared.spec.target)?;
         self.check_prepared(&draft.target, &draft.prepared)
     }
 
-    /// What can be checked of a submit without building anything.
+    /// Checks of a submit that need nothing to be built.
     pub(super) fn check_prepared(
         &self,
         target: &Target,
@@ -172,7 +172,7 @@ impl ServerState {
         Ok(())
     }
 
-    /// What the templates of a submit have in common.
+    /// The part besides the template that the tasks of a submit share.
     pub(super) fn share(&self, target: &Target, spec: &SubmitSpec) -> Share {
         Share {
             job: target.job,
@@ -374,7 +374,7 @@ impl ServerState {
         total.map(|_| ()).ok_or(SubmitRefusal::TooManyTasks)
     }
 
-    /// What is named and not in the submit has to be in the job.
+    /// Dependencies that are not in the submit have to be in the job.
     fn check_earlier(
         &self,
         id: JobId,

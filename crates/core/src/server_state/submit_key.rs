@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use super::SubmitRefusal;
 use crate::id::JobId;
 
-/// What a client calls a submit.
+/// Key of a submit.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SubmitKey {
     /// Its name; no other submit of the server has it.
@@ -25,7 +25,7 @@ pub(super) struct SubmitKeys {
 }
 
 impl SubmitKeys {
-    /// What became of the submit with this key; `None` = there was none.
+    /// Result of the submit with this key; `None` = there was none.
     pub(super) fn find(&self, key: &SubmitKey) -> Option<Result<JobId, SubmitRefusal>> {
         let (job, digest) = self.by_name.get(&key.name)?;
         Some(if *digest == key.digest {

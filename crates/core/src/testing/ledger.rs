@@ -1,4 +1,4 @@
-//! What a store has to remember, in memory: changes in order, and the state that they give.
+//! A store in memory: changes in order, and the state that they give.
 //!
 //! A reference for the real store, which keeps the same in tables, and the disk of tests that need none. It is as plain
 //! as can be: a change is applied to one record, and restoring hands all records over in the order that the state asks for.

@@ -42,7 +42,7 @@ pub(super) struct Durability {
     told_jobs: BTreeSet<JobId>,
     /// Final states at the last moment at which everything was committed.
     stored_finals: BTreeMap<(JobId, u32), Vec<Option<TaskState>>>,
-    /// What ran on each worker at the last crash, and should go on.
+    /// Instances that ran on each worker at the last crash, and should go on.
     expected: BTreeMap<WorkerId, Vec<(TaskKey, InstanceId)>>,
 }
 
@@ -263,7 +263,7 @@ impl World {
         }
     }
 
-    /// What no worker keeps any more is on the disk: the task is over, or at a later instance.
+    /// Ends that no worker keeps any more are on the disk: the task is over, or at a later instance.
     fn check_acknowledged(&self) {
         for (task, instance) in &self.acknowledged {
             let later = self.record(*task).map(TaskRecord::instance) > Some(*instance);
@@ -293,7 +293,7 @@ impl World {
         self.unstored.extend(again);
     }
 
-    /// What was expected of workers that did not come back between two crashes; they still may.
+    /// Instances expected of workers that did not come back between two crashes; they still may.
     fn take_all_expected(&mut self) -> Vec<(WorkerId, TaskKey, InstanceId)> {
         let expected = self
             .durable

@@ -1,4 +1,4 @@
-//! What must hold of tasks: of those that have ended after every step, of the others when they start, and when their
+//! Invariants of tasks: of those that have ended after every step, of the others when they start, and when their
 //! workers come back.
 
 use super::World;

@@ -1,4 +1,4 @@
-//! What clients of the simulated world ask for.
+//! Requests of the clients of the simulated world.
 
 use std::sync::Arc;
 use std::time::Duration;

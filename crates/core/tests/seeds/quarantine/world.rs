@@ -28,7 +28,7 @@ struct Node {
     waiting: VecDeque<(TaskKey, InstanceId)>,
 }
 
-/// What became of a node.
+/// History of a node.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Fate {
     /// Failures there until it was set aside for the first time; all of them, if it never was.
