@@ -7,7 +7,7 @@ use std::{env, fs};
 
 /// Files that are shipped change rarely: as small as possible.
 const LEVEL: u8 = 10;
-/// What stands before the compressed bytes: gzip, deflate, no name, no time, best compression, an unknown system. The same
+/// Header of the compressed bytes: gzip, deflate, no name, no time, best compression, an unknown system. The same
 /// sources give the same bytes.
 const HEADER: [u8; 10] = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 2, 255];
 

@@ -61,7 +61,7 @@ pub struct ServerConfig {
     pub resume: bool,
     /// Where metrics are served over HTTP; `None` = nowhere.
     pub http: Option<SocketAddr>,
-    /// What is done about workers on which tasks fail that go well elsewhere.
+    /// Reaction to workers on which tasks fail that go well elsewhere.
     pub quarantine: QuarantineMode,
     /// Reads the jobs that programs describe over HTTP; `None` = they cannot.
     pub read_job: Option<ReadJob>,

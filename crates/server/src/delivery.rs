@@ -152,7 +152,7 @@ impl Delivery {
         self.links.insert(link, seat);
     }
 
-    /// What the current connection of a worker still says does not count.
+    /// Forgets the current connection of a worker: messages that still come from it are ignored.
     pub(crate) fn forget_link(&mut self, worker: WorkerId) {
         self.workers.remove(&worker);
     }

@@ -1,6 +1,6 @@
 //! The store as the core's thread sees it, with what waits for it.
 //!
-//! What has to wait for which commit is decided by [`Gate`] in core, a value without a store. This connects it with one:
+//! Which effect waits for which commit, [`Gate`] in core decides, a value without a store. This connects it with one:
 //! hands changes over, reads how far the writer is, says what may go, and measures how long commits take.
 
 use std::collections::VecDeque;

@@ -174,7 +174,7 @@ pub(crate) struct App {
 }
 
 impl App {
-    /// What a request may do that shows a token or is signed with it. Its connection is then not one of those that
+    /// Rights of a request that shows a token or is signed with it. Its connection is then not one of those that
     /// make room for others.
     fn admits(&self, request: &Request) -> Option<Admission> {
         let asked = Asked {

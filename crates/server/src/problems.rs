@@ -45,7 +45,7 @@ const ACKNOWLEDGED_MAX: usize = 1_000;
 pub(crate) struct Problem {
     /// The name by which it is acknowledged.
     pub(crate) id: String,
-    /// What it is.
+    /// Severity, subject and text.
     pub(crate) finding: Finding,
     /// When it began, if that is known.
     pub(crate) since: Option<Timestamp>,

@@ -1,7 +1,7 @@
 //! Question: does the cost of a spawn grow with what the parent has? Each burden alone, against the same launcher
 //! without it, in turns: resident memory, threads, open descriptors, other live children, environment variables.
 //!
-//! What the kernel spends on copying a large environment into the child is not ours: that burden is compared with
+//! Time that the kernel spends on copying a large environment into the child is not ours: that burden is compared with
 //! the C loop that carries the same environment, so its figure is a ratio of two ratios.
 //!
 //! `cargo bench -p hq-spawn --bench scaling -- [rounds [processes per round [GiB]]] [part of a burden's name]`

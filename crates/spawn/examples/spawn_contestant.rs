@@ -136,7 +136,7 @@ impl Due {
     }
 }
 
-/// What the parent carries while it is measured.
+/// Memory and children that burden the parent while it is measured.
 struct Burdens {
     memory: Vec<u8>,
     children: Vec<Child>,
@@ -272,12 +272,12 @@ fn with_tokio(work: &Work, prepare: fn(&mut Command)) {
         .store(done.load(Ordering::Relaxed), Ordering::Relaxed);
 }
 
-/// What the launcher is asked for.
+/// Kind of process that the launcher is asked for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// No more than of the other mechanisms: a process like its parent.
     Bare,
-    /// What a batch task gets: a session of its own, no input, no output, and no life without its parent.
+    /// Like a batch task: a session of its own, no input, no output, and no life without its parent.
     Task,
 }
 

@@ -136,7 +136,7 @@ pub enum Stage {
 }
 
 impl Stage {
-    /// What the step does, as a phrase that fits after "failed to".
+    /// The action of the step, as a phrase that fits after "failed to".
     #[must_use]
     pub const fn describe(self) -> &'static str {
         match self {
@@ -208,7 +208,7 @@ impl Stage {
     }
 }
 
-/// What kind of failure a spawn met, for callers that decide what to do about it.
+/// Kind of a failed spawn, for callers that decide how to react.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum SpawnErrorKind {
@@ -278,7 +278,7 @@ impl SpawnError {
         self.stage == Stage::Cgroup && matches!(self.errno, libc::ENOENT | libc::ENODEV)
     }
 
-    /// What kind of failure this is.
+    /// Kind of the failure.
     #[must_use]
     pub fn kind(&self) -> SpawnErrorKind {
         if self.stage == Stage::Cancelled {
@@ -298,7 +298,7 @@ impl SpawnError {
         }
     }
 
-    /// What the user can do about it, where that is known.
+    /// Advice for the user, where one is known.
     #[must_use]
     pub fn hint(&self) -> Option<&'static str> {
         match (self.kind(), self.stage) {

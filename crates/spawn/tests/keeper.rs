@@ -41,7 +41,7 @@ const LAUNCHER: &str = "HQ_SPAWN_TEST_LAUNCHER";
 
 /// Longer than anything takes on a busy machine; "no survivor" itself is checked against [`NO_SURVIVOR`].
 const PATIENCE: Duration = Duration::from_secs(30);
-/// What the user is promised.
+/// Limit that is promised to users.
 const NO_SURVIVOR: Duration = Duration::from_secs(2);
 
 fn reset_signals() {

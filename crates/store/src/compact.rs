@@ -58,14 +58,14 @@ const TASK_LEN: u64 = 100;
 const JOB_LEN: u64 = 1_000;
 const OVERVIEW_LEN: u64 = 50;
 
-/// What a prune came to.
+/// Result of a prune.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Pruned {
     /// Jobs that were dropped.
     pub jobs: u64,
 }
 
-/// What to do next.
+/// Current phase of the compaction.
 #[derive(Debug)]
 enum Phase {
     Idle,
@@ -79,7 +79,7 @@ enum Phase {
     Rewrite,
 }
 
-/// What a step came to.
+/// Result of a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Stepped {
     /// The write-ahead log should be moved into the file now.

@@ -29,7 +29,7 @@ pub(crate) fn outcome_of(code: i64, message: Option<String>) -> Outcome {
     OutcomeCode::from_number(code).outcome(message.map(Into::into))
 }
 
-/// What went wrong, in words, out of the columns `outcome` and `message` of a task that failed.
+/// Error text of a failed task, out of its columns `outcome` and `message`.
 #[must_use]
 pub(crate) fn failure_text(outcome: i64, message: Option<&str>) -> String {
     let text = outcome_of(outcome, message.map(str::to_owned)).error_text();

@@ -17,7 +17,7 @@ use crate::stretch::{self, Stretch};
 
 /// Tasks that [`Event::bounded_line`] names one by one.
 const TASKS_NAMED_MAX: u64 = 1_000;
-/// What a line of canceled or aborted tasks contains, and hardly any other.
+/// Text that is in each line of canceled or aborted tasks, and in hardly any other.
 const RANGES_MARK: &str = "\"ranges\":[[";
 
 /// One event.

@@ -22,7 +22,7 @@ use crate::encode;
 use crate::meta::{self, draining_key};
 use crate::stretch::{self, Stretch};
 
-/// What a store held.
+/// Contents of a store.
 #[derive(Debug)]
 pub struct Loaded {
     /// The state, ready to serve.

@@ -60,7 +60,7 @@ pub(crate) fn remove_all(connection: &Connection, prefix: &str) -> rusqlite::Res
     Ok(())
 }
 
-/// What follows this in keys, and the number of each of them.
+/// Keys with this prefix, without it, and the number of each of them.
 pub(crate) fn numbers(
     connection: &Connection,
     prefix: &str,
@@ -68,7 +68,7 @@ pub(crate) fn numbers(
     values(connection, prefix, "INTEGER")
 }
 
-/// What follows this in keys, and the text of each of them.
+/// Keys with this prefix, without it, and the text of each of them.
 pub(crate) fn texts(
     connection: &Connection,
     prefix: &str,

@@ -122,7 +122,7 @@ pub fn task_rows(path: &Path) -> Result<u64, StoreError> {
         .map_err(StoreError::sql(path))
 }
 
-/// What an integrity check found; empty if the file is whole.
+/// Findings of an integrity check; empty if the file is whole.
 ///
 /// # Errors
 ///

@@ -123,7 +123,7 @@ pub struct LostResults {
     pub is_exact: bool,
 }
 
-/// What a repair came to. `Display` tells it to people, a line a fact.
+/// Result of a repair. `Display` tells it to people, a line a fact.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct RepairReport {
     /// The damaged file.

@@ -148,7 +148,7 @@ mod tests {
         "substr",
         "sum",
     ];
-    /// What later versions brought.
+    /// Keywords of later versions.
     const NEW_WORDS: [&str; 14] = [
         "HAVING", // without GROUP BY: 3.39
         "FILTER",
@@ -166,7 +166,7 @@ mod tests {
         "->",
     ];
 
-    /// What a schema that SQLite 3.26 can read does not have.
+    /// Parts of a schema that SQLite 3.26 cannot read.
     fn newer_parts(sql: &str) -> Vec<String> {
         let without_comments: Vec<&str> = sql
             .lines()
@@ -203,7 +203,7 @@ mod tests {
         found
     }
 
-    /// What the view of tasks says of a task with a state, an outcome and a text.
+    /// Row of the view of tasks for a task with this state and outcome.
     fn shown(db: &Connection, state: TaskState, outcome: Option<&Outcome>) -> Shown {
         let number = outcome.map(|outcome| OutcomeCode::of(outcome).number());
         let text = outcome.and_then(Outcome::text);

@@ -40,7 +40,7 @@ const COLUMN_COUNT: usize = 8;
 /// Columns of the table: job, first, count, variant, two for each of [`COLUMNS`], and the check.
 pub(crate) const WIDTH: usize = 4 + 2 * COLUMN_COUNT + 1;
 
-/// What is particular to a task that finished.
+/// Values of a finished task, in the order of [`COLUMNS`].
 pub(crate) type Values = [i64; COLUMN_COUNT];
 
 /// Some tasks, at least one.

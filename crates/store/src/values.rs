@@ -1,4 +1,4 @@
-//! What calls came to: bytes that the server keeps and does not look into.
+//! Values of calls: bytes that the server keeps and does not look into.
 //!
 //! They come ahead of the ends of their tasks and beside the core, which knows nothing of them. A worker may send one for
 //! an instance that no longer counts; it stays unread, because only that of the recorded instance and worker is.

@@ -1,6 +1,6 @@
 //! The one thread that writes: changes in groups, one transaction and one sync a group.
 //!
-//! What somebody waits for is committed at once; the rest at most [`GROUP_SPAN`] after the last commit.
+//! Changes that somebody waits for are committed at once; the rest at most [`GROUP_SPAN`] after the last commit.
 //! A full disk stops nothing: the changes stay in memory and are tried again.
 
 mod client;
@@ -61,7 +61,7 @@ pub enum Health {
     Broken(String),
 }
 
-/// What the writer reports.
+/// Report of the writer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Progress {
     /// Everything up to this number, as counted by [`StoreHandle::store`], is on disk.
@@ -79,10 +79,10 @@ pub struct Position {
     pub missed: Option<Vec<Arc<Event>>>,
 }
 
-/// What a reader of the live journal gets.
+/// Subscription of a reader to the live journal.
 #[derive(Debug)]
 pub struct Subscription {
-    /// What came before the events of `live`.
+    /// Position of the journal at the begin of `live`.
     pub past: Position,
     /// Events from now on.
     pub live: Live,
@@ -161,7 +161,7 @@ pub(crate) struct Owned {
     /// As the user named it, for texts.
     pub(crate) path: PathBuf,
     pub(crate) place: Place,
-    /// What is written to.
+    /// Files that are written to.
     pub(crate) files: Files,
     pub(crate) fence: i64,
     pub(crate) size_max: Option<u64>,

@@ -25,7 +25,7 @@ pub(crate) struct Done {
     must_exist: bool,
     /// Beside the first output.
     record: PathBuf,
-    /// What goes there once the task has finished; `None` = an input was missing, or could not be looked at.
+    /// Content of the record once the task has finished; `None` = an input was missing, or could not be read.
     seen: Mutex<Option<Vec<u8>>>,
 }
 
@@ -96,7 +96,7 @@ fn forget(record: &Path) -> io::Result<()> {
     }
 }
 
-/// What tells whether a file has changed; `None` = it is not there, or cannot be looked at. Blocks on the file system.
+/// Size and modification time of a file; `None` = it is missing, or cannot be accessed. Blocks on the file system.
 #[must_use]
 pub fn stamp(path: &Path) -> Option<Stamp> {
     let found = fs::metadata(path).ok()?;

@@ -452,7 +452,7 @@ where
         }
     }
 
-    /// What tasks said before the ends that are told next: with the end of its job those who wait for it have gone.
+    /// Sends messages of tasks before the ends that follow: with the end of its job those who wait for it have gone.
     fn tell_what_was_said(&mut self) {
         let mut arrived = self.notify.iter_mut().flat_map(NotifySocket::arrived);
         // Each end lets in as much as waits in the queue. While the server takes nothing, that would fill the memory; the rest

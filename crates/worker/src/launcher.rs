@@ -54,7 +54,7 @@ use running_task::{RunningTask, RunningTasks};
 use streaming::Streaming;
 use template::{BaseEnvironment, CompiledTemplate, filled};
 
-/// What the kernel sends when memory runs out; also what others send.
+/// Signal that the kernel sends when memory runs out; others send it, too.
 const SIGKILL: i32 = rustix::process::Signal::KILL.as_raw();
 
 /// Launches tasks and collects what becomes of them.
@@ -62,7 +62,7 @@ pub(crate) struct TaskLauncher {
     engine: Launcher,
     wake: Arc<Notify>,
     surroundings: BaseEnvironment,
-    /// What no other worker has, on this machine and in this process.
+    /// Text that no other worker has, on this machine and in this process.
     nonce: Box<str>,
     task_dirs: PathBuf,
     templates: BTreeMap<TemplateId, Arc<CompiledTemplate>>,
@@ -159,7 +159,7 @@ impl TaskLauncher {
         Ok(())
     }
 
-    /// What no other worker has.
+    /// Text that no other worker has.
     pub(crate) fn nonce(&self) -> &str {
         &self.nonce
     }
@@ -265,7 +265,7 @@ impl TaskLauncher {
         }
     }
 
-    /// What calls came to that the server has not acknowledged.
+    /// Calls, with the values that the server has not acknowledged.
     pub(crate) fn calls(&mut self) -> &mut CallPool {
         &mut self.calls
     }

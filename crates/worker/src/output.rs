@@ -25,18 +25,18 @@ pub(crate) const ERROR_FILE: &str = "hq-error";
 pub(crate) const NODE_FILE: &str = "hq-nodefile";
 pub(crate) const HOST_FILE: &str = "hq-hostfile";
 
-/// What is to be done when an instance has ended.
+/// Work that is left when an instance has ended.
 #[derive(Debug, Default)]
 pub(crate) struct Cleanup {
     /// Output files to remove if the task finishes.
     pub(crate) remove_if_finished: Vec<PathBuf>,
     /// Private directory, removed however the task ends.
     pub(crate) task_dir: Option<PathBuf>,
-    /// What it reads and writes.
+    /// Files that it reads and writes.
     pub(crate) done: Option<Arc<Done>>,
 }
 
-/// What comes of a cleanup while it goes on.
+/// Early result of a cleanup, before all of it is done.
 #[derive(Debug)]
 pub(crate) enum Found {
     /// The task's own words about its failure.
@@ -88,7 +88,7 @@ impl Cleanup {
     }
 }
 
-/// What has to be there, or out of the way, when an instance starts.
+/// Directories and files that are needed, or moved out of the way, before an instance starts.
 #[derive(Debug, Default)]
 pub(crate) struct Preparation {
     /// Number of the earlier attempt, and the files that it may have written.
@@ -97,7 +97,7 @@ pub(crate) struct Preparation {
     /// Nodes of a multi-node task, for files in that directory.
     nodes: Arc<[Box<str>]>,
     is_dir_made: bool,
-    /// What it reads and writes, until that was looked at.
+    /// Files that it reads and writes, until they were examined.
     done: Option<Arc<Done>>,
 }
 
@@ -110,8 +110,8 @@ impl Preparation {
         }
     }
 
-    /// What an earlier attempt wrote to these is moved out of the way of this one: `0.stdout` becomes
-    /// `0.stdout.attempt-0`. What cannot be moved is overwritten, as without another attempt.
+    /// Output of an earlier attempt in these files is moved out of the way of this one: `0.stdout` becomes
+    /// `0.stdout.attempt-0`. A file that cannot be moved is overwritten, as without another attempt.
     pub(crate) fn keep_earlier(&mut self, instance: InstanceId, files: [&Stdio; 2]) {
         let Some(earlier) = instance.as_u32().checked_sub(1) else {
             return;

@@ -71,7 +71,7 @@ where
         &self.server_uid
     }
 
-    /// What the worker reported.
+    /// Configuration that the worker reported.
     #[must_use]
     pub fn config(&self) -> &WorkerConfig {
         &self.config

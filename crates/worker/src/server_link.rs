@@ -105,7 +105,7 @@ pub enum ConnectError {
         host: String,
         /// Port that was tried.
         port: u16,
-        /// What failed.
+        /// The failure.
         #[source]
         source: HandshakeError,
     },

@@ -51,7 +51,7 @@ struct Holding {
     serving: JoinHandle<()>,
 }
 
-/// What has become of an attempt to get a value.
+/// Name of a value, and the result of the attempt to fetch it.
 pub(crate) type Fetched = (String, Result<(), FetchError>);
 
 /// Values of this worker, and copies of those of others.

@@ -5,7 +5,7 @@
 //!                     hq-VERSION-oci.tar  hq-VERSION.cdx.json  SHA256SUMS  MISSING
 //! ```
 //!
-//! What this machine cannot make is named in `MISSING` with the reason; what can be made and fails is an error. Two runs
+//! Artifacts that this machine cannot make are named in `MISSING` with the reason; other failures are errors. Two runs
 //! of one commit give the same bytes: times are those of the commit, paths of the machine are replaced, archives are
 //! sorted and have no owners. `docs/releasing.md` says more.
 

@@ -1,6 +1,6 @@
 //! After a restart: tasks that may be on workers which have not come back yet are held.
 //!
-//! Tasks that were handed to a worker are not stored before they start there. So a task that waits, by what is
+//! Assignments to workers are not stored, only starts. So a task that waits, by what is
 //! stored, may be running on a worker that was connected when the server ended. Nothing of an earlier
 //! run is handed out until each of those workers came back and said what it has, or is given up. What is
 //! submitted meanwhile runs at once.

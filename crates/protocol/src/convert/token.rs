@@ -6,7 +6,7 @@ use crate::client::{self, TokenRole};
 /// Longest name of a token, in bytes.
 const NAME_LEN_MAX: usize = 64;
 
-/// What somebody who shows a token may do. Each role may do what those before it may.
+/// Rights of a token. Each role may do what those before it may.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Role {
     /// Look at everything.
@@ -68,7 +68,7 @@ pub enum TokenChange {
     Create {
         /// Its name: letters, digits, `.`, `_` and `-`, at most 64.
         name: Box<str>,
-        /// What it opens.
+        /// Rights of the token.
         role: Role,
     },
     /// The one with this name is to open nothing any more.

@@ -31,7 +31,7 @@ pub const NOTIFICATION_MAX: usize = 1024;
 /// Longest value of a call, in bytes; what is longer goes another way.
 pub const VALUE_MAX: usize = 1 << 20;
 
-/// What a worker cannot execute that does not know parameters; it is said in the error of the task.
+/// Error of a task with parameters that is sent to a worker which does not know them.
 const WITHOUT_PARAMS: &str =
     "this worker is older than its server and does not know `--param`; drain it, start another one";
 

@@ -18,7 +18,7 @@ const SHOWN_LEN_MAX: usize = 2_000;
 /// Longest id of a job that is believed.
 const JOB_LEN_MAX: usize = 256;
 
-/// What `qsub` and `sbatch` say that did not get through to their server: for descriptions without texts of their own, as
+/// Errors of `qsub` and `sbatch` that did not reach their server: for descriptions without texts of their own, as
 /// those of queues that were made before there was an entry for them.
 const UNREACHABLE: [&str; 2] = [
     "cannot connect to server",
@@ -92,8 +92,8 @@ fn is_job_id(text: &str) -> bool {
         && !text.contains(|c: char| c.is_whitespace() || c.is_control())
 }
 
-/// What an answer about jobs says of each of them, `None` of those of which it says nothing; `None` = the
-/// answer is of no use.
+/// State of each job according to an answer, `None` of those that it does not mention; `None` = the
+/// answer cannot be used.
 pub(super) fn reports(
     system: &SystemSpec,
     answer: &Answer,

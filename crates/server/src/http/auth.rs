@@ -24,7 +24,7 @@ const FRESH_MS: u64 = 60_000;
 /// Requests that change something and are still fresh; more than anybody clicks.
 const USED_MAX: usize = 1_024;
 
-/// What a request says of itself, as far as it is signed.
+/// The parts of a request that are signed, and its headers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked<'a> {
     pub(super) method: &'a Method,
@@ -36,18 +36,18 @@ pub(super) struct Asked<'a> {
 /// Somebody who was let in.
 #[derive(Clone, Debug)]
 pub(super) struct Admission {
-    /// What he may do.
+    /// Role of the client.
     pub(super) role: Role,
-    /// What he showed, if it can be revoked.
+    /// The token that it showed, if that can be revoked.
     pub(super) issued: Option<Arc<Issued>>,
 }
 
 /// Begin of the paths of what changes jobs and nothing else.
 const JOBS_PATH: &str = "/api/v1/jobs";
 
-/// What it takes to be answered, for all routes: what looks is for everybody, what changes jobs for those who submit, and what
-/// changes anything else needs all rights. So a new route that nobody thought of here is the last. The path is as the client
-/// wrote it, and so compared with routes: no other route fits one that begins like this.
+/// Role that a request needs, for all routes: reading is for everybody, changing jobs for those who submit; anything
+/// else, and so a new route that is not listed here, needs all rights. The path is as the client wrote it, and so
+/// compared with routes: no other route fits one that begins like this.
 pub(super) fn needed(method: &Method, path: &str) -> Role {
     if *method == Method::GET || *method == Method::HEAD {
         return Role::Read;
@@ -86,8 +86,8 @@ impl Entrance {
         [proof(&self.token), proof(&self.read_token)]
     }
 
-    /// What a request may do that shows a token (`Bearer`), or is signed with one of this run (`HQ`); `None` = it is not let
-    /// in. Of the other tokens only a hash is known, which signs nothing.
+    /// Rights of a request with a token (`Bearer`) or signed with one of this run (`HQ`); `None` = it is refused.
+    /// Of the other tokens only a hash is known, which signs nothing.
     pub(super) fn admits(&self, asked: Asked<'_>, now_ms: i64) -> Option<Admission> {
         let shown = asked.headers.get(header::AUTHORIZATION);
         let (scheme, shown) = shown
@@ -215,7 +215,7 @@ mod tests {
         entrance.admits(asked, now).is_some()
     }
 
-    /// What the page sends.
+    /// The header that the page sends.
     fn signed(entrance: &Entrance, method: &Method, target: &str, stamp: &str) -> String {
         let text = format!("hq-request\n{method}\n{target}\n{stamp}");
         let signature = hmac::sign(&entrance.token.key(), text.as_bytes());

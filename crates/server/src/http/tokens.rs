@@ -70,7 +70,7 @@ impl Issued {
         }
     }
 
-    /// What is kept of it.
+    /// The stored form.
     fn record(&self) -> String {
         let hash = hex(&self.hash);
         json!({"role": self.role.name(), "created_unix_ns": self.created_unix_ns, "sha256": hash})

@@ -108,7 +108,7 @@ fn resource_use(state: &ServerState, worker: &Worker) -> Vec<client::ResourceUse
     rows.collect()
 }
 
-/// What is told of a task, with the first workers behind this one, at most so many, and if wanted none behind one that could run
+/// Explains why a task waits, with at most `most` workers after `after`; with `until_able` none after one that could run
 /// it. The error is a refusal.
 pub(super) fn explain(
     view: &View<'_>,
@@ -211,7 +211,7 @@ fn start_overdue(worker: &Worker, job: JobId, task: TaskId, now: Time) -> Option
         .then_some(age)
 }
 
-/// What each variant asks of one worker, and what is in the way now of a task that is ready. `is_sent`: it waits there.
+/// Demand of each variant on one worker, and the obstacles of a ready task there. `is_sent`: it waits there.
 fn explain_worker(
     view: &View<'_>,
     class: &Class,

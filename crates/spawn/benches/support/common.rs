@@ -1,4 +1,4 @@
-//! What the benchmarks share: a launcher with a blocking consumer, and the C programs to compare with.
+//! Shared by the benchmarks: a launcher with a blocking consumer, and the C programs to compare with.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

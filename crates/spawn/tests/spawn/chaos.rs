@@ -16,14 +16,14 @@ const WAVE: usize = 100;
 /// As short as to have some transient failures reported, as long as to have most of them mended.
 const TRANSIENT_LIMIT: Duration = Duration::from_millis(10);
 
-/// What comes of a request.
+/// Expected result of a request.
 #[derive(Debug, Clone, Copy)]
 enum Expected {
     Exit(ExitStatus),
     Fails(Stage, i32, &'static str),
 }
 
-/// What the machine is short of during a wave, and how much of it is left.
+/// Resource that the machine is short of during a wave, and how much of it is left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Shortage {
     None,

@@ -1,4 +1,4 @@
-//! What cannot be spawned, and how that is reported.
+//! Spawns that fail, and how they are reported.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

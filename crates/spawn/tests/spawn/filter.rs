@@ -5,7 +5,7 @@ use libc::{
     BPF_ABS, BPF_JEQ, BPF_JMP, BPF_JSET, BPF_K, BPF_LD, BPF_RET, BPF_W, c_long, sock_filter,
 };
 
-/// What is refused, and when.
+/// Calls that are refused.
 #[derive(Clone, Copy)]
 pub(crate) enum Deny {
     /// Every use of a call.

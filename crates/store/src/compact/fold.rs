@@ -156,7 +156,7 @@ fn read(db: &Connection, mark: (i64, i64)) -> rusqlite::Result<Vec<Found>> {
     rows.collect()
 }
 
-/// What a stretch holds of a row, if it holds all.
+/// Variant and values of a row, if a stretch can hold all of it.
 fn part(row: &Row<'_>, state: Option<TaskState>) -> rusqlite::Result<Option<(u32, Values)>> {
     let number = |at| row.get::<_, Option<i64>>(at);
     let is_plain = state == Some(TaskState::Finished)
@@ -178,7 +178,7 @@ fn part(row: &Row<'_>, state: Option<TaskState>) -> rusqlite::Result<Option<(u32
     Ok(Some((row.get(6)?, values)))
 }
 
-/// What is known of jobs, for one step.
+/// Facts about jobs, cached for one step.
 #[derive(Default)]
 struct Jobs {
     completed: BTreeMap<u32, bool>,

@@ -7,7 +7,7 @@ use rusqlite::{Transaction, params, params_from_iter};
 use crate::meta::{self, set_number};
 use crate::stretch::{self, Stretch};
 
-/// What one step does: rows that it deletes and statements that it runs, some µs each.
+/// Work of one step: rows that it deletes and statements that it runs, some µs each.
 const STEP_WORK: u32 = 2_000;
 /// Rows that one step only looks at.
 const STEP_SCAN: u32 = 20_000;
@@ -71,7 +71,7 @@ const WORKER_TABLES: [(&str, &str, usize); 4] = [
 /// The one of them of which a row names several workers.
 const STRETCHES: &str = "stretch_data";
 
-/// What is to be deleted, in this order.
+/// Pending deletions, in this order.
 #[derive(Debug)]
 enum Work {
     /// Rows of these jobs, the last one first; `table` is the next of the last job.
@@ -91,7 +91,7 @@ enum Work {
     WorkerEvents { after: i64, is_prune: bool },
 }
 
-/// What a sweep takes besides forgotten jobs.
+/// Scope of a sweep besides forgotten jobs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Scope {
     /// Lost workers of which nothing tells any more.

@@ -1,4 +1,4 @@
-//! What goes, what stays, and that a crash on the way costs nothing.
+//! Compaction: which rows go, which stay, and that a crash on the way costs nothing.
 
 use hq_core::hardware::HardwareUsage;
 use hq_core::id::{JobId, WorkerId};

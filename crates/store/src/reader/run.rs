@@ -137,7 +137,7 @@ pub struct DroppedRow {
     pub count: i64,
     /// From one id to the next.
     pub step: i64,
-    /// What they are.
+    /// `Canceled` or `Aborted`.
     pub state: TaskState,
 }
 

@@ -168,7 +168,7 @@ pub struct BarRow {
     pub start_ms: Option<f64>,
     /// How long it ran; `None` = it still does.
     pub run_ms: Option<f64>,
-    /// What it is.
+    /// State of the attempt.
     pub state: TaskState,
     /// Its job.
     pub job: i64,

@@ -1,4 +1,4 @@
-//! What anybody in the server can ask the writer for, or read beside it. A writer that hangs is not waited for.
+//! Requests to the writer, and reads beside it. A writer that hangs is not waited for.
 
 use std::path::Path;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};

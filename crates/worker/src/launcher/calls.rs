@@ -50,7 +50,7 @@ const VALUES_MAX: usize = 256 << 20;
 /// Interpreters that wait for calls, besides one for each cpu: of other kinds than those that run now.
 const SPARE_MAX: usize = 2;
 
-/// What calls must have in common to be carried out by one interpreter.
+/// Properties that calls must share to be carried out by one interpreter.
 #[derive(Clone, Debug)]
 pub(super) struct Kind {
     pub(super) template: Arc<TaskTemplate>,
@@ -87,7 +87,7 @@ pub(super) struct Call {
     pub(super) compiled: Arc<CompiledTemplate>,
     /// Directory, variables and cpus, encoded.
     pub(super) place: Arc<[u8]>,
-    /// What is to be done.
+    /// The function and its arguments, encoded.
     pub(super) payload: Box<[u8]>,
     pub(super) server_uid: Box<str>,
     /// Since when it counts as started; `None` = it waits for its turn.
@@ -568,7 +568,7 @@ impl CallPool {
         })
     }
 
-    /// What the server is to be told of a call that has ended.
+    /// Value of a call that has ended, for the server.
     pub(crate) fn value(&self, key: InstanceKey) -> Option<&[u8]> {
         self.values.get(&key).map(AsRef::as_ref)
     }

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use crate::output::{Cleanup, Found};
 
 /// How long an end waits for its cleanup once that has begun, or for those before it if none of them comes to an end.
-/// What a task asked for stays taken that long; the cleanup itself goes on.
+/// The resources of the task stay taken that long; the cleanup itself goes on.
 const WAIT_MAX: Duration = Duration::from_secs(5);
 /// A cleanup that takes longer no longer counts for the number of those at work.
 const SLOW: Duration = Duration::from_secs(1);
@@ -26,7 +26,7 @@ const THREADS_MAX: usize = 64;
 struct Waiting {
     event: LaunchEvent,
     since: Instant,
-    /// What the task said about its failure, if that is known yet.
+    /// The task's own error message, if it is known yet.
     words: Option<Box<str>>,
 }
 
@@ -47,7 +47,7 @@ impl Waiting {
 /// News of a cleanup.
 #[derive(Debug)]
 pub(super) enum Step {
-    /// What was found meanwhile.
+    /// An early result.
     Found(LaunchToken, Found),
     /// All is done.
     Done(LaunchToken),
@@ -60,7 +60,7 @@ struct Work {
     has_finished: bool,
 }
 
-/// What a cleaner is at.
+/// Current work of a cleaner.
 #[derive(Clone, Copy, Debug)]
 struct AtWork {
     since: Instant,

@@ -140,7 +140,7 @@ impl Drop for ControlGroups {
 }
 
 impl TaskGroup {
-    /// What the task used, in KiB, if the kernel had to end some of it because that was too much.
+    /// Memory that the task used, in KiB, if the kernel had to end some of it because that was too much.
     pub(super) fn excess(&self) -> Option<u64> {
         let events = fs::read_to_string(self.dir.join("memory.events")).ok()?;
         // Reaching the limit is no excess: the kernel first takes back what it can.

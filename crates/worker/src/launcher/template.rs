@@ -122,7 +122,7 @@ impl CompiledTemplate {
         })
     }
 
-    /// What one task reads and writes; `None` if nothing is known of its outputs.
+    /// Files that one task reads and writes; `None` if its outputs are not known.
     pub(crate) fn done(&self, launch: &LaunchTask, cwd: &Path, server_uid: &str) -> Option<Done> {
         let task = &self.work.task;
         // Nothing is filled in for most tasks.

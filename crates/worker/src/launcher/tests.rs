@@ -332,7 +332,7 @@ async fn output_stays_unless_the_task_ended_well_and_by_itself() {
     assert!(is_output_kept(0, true).await, "a time limit ended it");
 }
 
-/// What becomes of a task that is really started; `started` is called once it runs.
+/// End of a task that is really started; `started` is called once it runs.
 async fn end_of(
     task: TaskTemplate,
     dirs: &Path,

@@ -133,7 +133,7 @@ fn parse_amd(text: &str) -> Option<Vec<GpuUsage>> {
         .collect()
 }
 
-/// What is not supported or unknown is nothing.
+/// Parses a percentage; "not supported" and unknown values are zero.
 fn percent(text: &str) -> Share {
     let (whole, rest) = text.trim().split_once('.').unwrap_or((text.trim(), ""));
     let whole: u64 = whole.parse().unwrap_or(0);

@@ -39,7 +39,7 @@ pub enum FetchError {
         size: u64,
         /// Where it was to be.
         place: String,
-        /// What went wrong.
+        /// The error.
         error: io::Error,
     },
 }

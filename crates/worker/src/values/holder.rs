@@ -22,7 +22,7 @@ use super::shelf::{Shelf, ValueFile};
 
 /// Bytes of a value in one message: some milliseconds of encryption on the worker's main thread.
 const CHUNK: usize = 256 << 10;
-/// What both sides of a connection accept: a chunk, or names.
+/// Limits of both sides of a connection: a chunk, or names.
 pub(super) const LIMITS: Limits = Limits {
     message_max: 1 << 20,
     send_max: 1 << 20,

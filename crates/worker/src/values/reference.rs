@@ -1,4 +1,4 @@
-//! What stands for a value that a worker holds.
+//! Reference to a value that a worker holds.
 
 use std::path::PathBuf;
 

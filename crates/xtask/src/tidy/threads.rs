@@ -24,7 +24,7 @@ const PANICS: &str =
 const NAMES: &str =
     "it takes a blocking thread for a name; use `hq_protocol::{resolve, connect_tcp}`";
 
-/// What runs on a runtime of [`RUNTIMES`] that has blocking threads.
+/// Files that run on a runtime of [`RUNTIMES`] that has blocking threads.
 const WITH_BLOCKING: &[&str] = &[
     RUNTIMES,
     "crates/cli/src/command/worker/start.rs",

@@ -16,7 +16,7 @@ const NO_HISTORY: &str = "not configured to maintain job history";
 /// Standard error about a job that ended, if ended jobs were not asked for.
 const HAS_FINISHED: &str = "has finished";
 
-/// What is said of each job, `None` of those that are left out; `None` = that is not what `qstat` prints.
+/// State of each job, `None` of those that are left out; `None` = that is no output of `qstat`.
 pub(super) fn reports(
     system: &SystemSpec,
     ran: &Ran,

@@ -80,7 +80,7 @@ pub struct JobText<'a> {
     pub server_uid: &'a str,
 }
 
-/// What a description says, and what is doubtful about it, in sentences; or why it says nothing, for people.
+/// Parses a job description: returns the submit and warnings, in sentences, or the reason why it is invalid.
 pub type ReadJob = fn(JobText<'_>) -> Result<(SubmitSpec, Vec<String>), String>;
 
 // A parameter that is not known would be ignored, and the submit would be another one than was meant.

@@ -10,7 +10,7 @@ use crate::{Store, stretch};
 /// Views that tell of tasks.
 const VIEWS: [&str; 4] = ["task_data", "tasks", "attempts", "events"];
 
-/// What happened to tasks of job 1 besides that they finished.
+/// Tasks of job 1 that did more than finish.
 const EXCEPTIONS: &str = "\
     UPDATE task_row_data SET state = 3, outcome = 7 WHERE job = 1 AND task = 100; \
     UPDATE task_row_data SET retry_count = 1, instance = 1 WHERE job = 1 AND task = 200; \

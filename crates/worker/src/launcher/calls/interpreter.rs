@@ -24,7 +24,7 @@ use super::{Call, Recipe};
 use crate::launcher::control_group::TaskGroup;
 use crate::launcher::memory::MemoryOveruse;
 
-/// What an interpreter runs.
+/// Program of an interpreter.
 const PROGRAM: &[u8] = include_bytes!("../../../../../python/hq/_interpreter.py");
 
 /// Calls that are sent ahead: their packets fit into any socket's buffer.
@@ -35,7 +35,7 @@ const OUTPUT_KEPT: u64 = 1 << 20;
 /// Bytes of its errors that are shown of an interpreter that could not start.
 const LAST_WORDS: u64 = 2_000;
 
-/// What an interpreter has said.
+/// Message from an interpreter.
 pub(super) type Packet = (u64, Box<[u8]>);
 pub(super) type Packets = mpsc::UnboundedSender<Packet>;
 
@@ -76,7 +76,7 @@ struct Output {
     taken: u64,
 }
 
-/// What became of a call that was to be sent.
+/// Result of sending a call.
 pub(super) enum Sent {
     Yes,
     Full(Call),
@@ -91,7 +91,7 @@ impl Drop for Interpreter {
     }
 }
 
-/// What the process gets: its standard input, output and error.
+/// Standard input, output and error of the process.
 pub(in crate::launcher) struct Ends {
     pub(in crate::launcher) socket: Arc<OwnedFd>,
     pub(in crate::launcher) stdout: Arc<OwnedFd>,
@@ -256,7 +256,7 @@ impl Interpreter {
         (len(&self.outputs[0]), len(&self.outputs[1]))
     }
 
-    /// What a call has written until its end, if it is to be kept.
+    /// Output of a call up to its end, if it is to be kept.
     pub(super) fn take_output(
         &mut self,
         call: &Call,

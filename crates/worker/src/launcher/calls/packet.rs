@@ -1,4 +1,4 @@
-//! What worker and interpreter say to each other: one packet each, numbers in little endian.
+//! Messages between worker and interpreter: one packet each, numbers in little endian.
 //!
 //! ```text
 //! to the interpreter   its program
@@ -29,7 +29,7 @@ pub(super) const INLINE_MAX: usize = 48 << 10;
 /// Longest packet in either direction.
 pub(super) const PACKET_MAX: usize = 128 << 10;
 
-/// What an interpreter says.
+/// Message from an interpreter.
 #[derive(PartialEq, Debug)]
 pub(super) enum Answer<'a> {
     Ready,
