@@ -162,7 +162,7 @@ fn commit_of_repository(package: &Path) -> Option<String> {
     })
 }
 
-/// What a command prints, if it succeeds.
+/// Standard output of a command, if it succeeds.
 fn output_of(command: &mut Command) -> Option<String> {
     let output = command.output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;

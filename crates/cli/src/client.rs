@@ -47,7 +47,7 @@ pub(crate) struct Client {
     update: client::WatchUpdate,
 }
 
-/// What to follow.
+/// Options of following jobs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct WatchOptions {
     /// An open job without unfinished tasks counts as ended.
@@ -217,7 +217,7 @@ impl Client {
         self.ask(request).await
     }
 
-    /// What the server says of itself.
+    /// Information of the server about itself.
     pub(crate) async fn server_info(&mut self) -> CliResult<client::ServerInfo> {
         let Reply::ServerInfo(info) = self.ask(Request::ServerInfo(client::Empty {})).await? else {
             return Err(unexpected_reply());

@@ -1,4 +1,4 @@
-//! What the commands do: one file per subcommand.
+//! Implementations of the commands: one file per subcommand.
 //!
 //! Commands that only ask are clients: they run on one thread, print into [`Context::out`] and end.
 //! Servers, workers and `hq run` build their own runtimes.
@@ -51,7 +51,7 @@ mod worker;
 /// Name of the server directory inside the home directory.
 const DEFAULT_DIR_NAME: &str = ".hq-server";
 
-/// What every command works with.
+/// Context of every command.
 pub(crate) struct Context {
     pub(crate) global: GlobalArgs,
     pub(crate) output: Box<dyn Output>,
@@ -112,7 +112,7 @@ fn default_server_dir() -> PathBuf {
         .join(DEFAULT_DIR_NAME)
 }
 
-/// What kind of process a command is.
+/// Kind of process that a command runs as.
 const fn role(command: &Command) -> Role {
     match command {
         Command::Server {

@@ -1,6 +1,6 @@
 //! Defaults of options: a file of the user and one of the site, read once at the start.
 //!
-//! What stands there is weaker than the command line, `#HQ` lines and the environment. A key is a long option without its
+//! Settings there are weaker than the command line, `#HQ` lines and the environment. A key is a long option without its
 //! dashes; options of commands stand in a table with the name of the command. Words of the files become words of the
 //! command line, so that they mean the same and are checked by the same code.
 
@@ -200,7 +200,7 @@ impl Config {
         found
     }
 
-    /// What tasks are given that neither the command line nor a script says.
+    /// Options of tasks that neither the command line nor a script sets.
     pub(crate) fn task_defaults(&self) -> CliResult<TaskOptions> {
         let words: Vec<OsString> = self.of(Section::Submit).flat_map(Setting::words).collect();
         let found = Section::Submit

@@ -1,4 +1,4 @@
-//! What can go wrong in a command, how it is told, and with which exit code.
+//! Errors of commands, how they are told, and their exit codes.
 //!
 //! Messages are complete sentences for people. Refusals of the server carry the prefix `Error: `, which
 //! scripts look for; errors found here do not.
@@ -52,7 +52,7 @@ pub(crate) enum CliError {
         causes: Vec<String>,
         /// A drawing that only people get to see.
         drawing: Option<String>,
-        /// What to do about it, with the exact command; only people get to see it.
+        /// Advice, with the exact command; only people get to see it.
         help: Option<String>,
         /// Why the server refuses it, if it does and says so by a value.
         refusal: Option<RefusalKind>,
@@ -182,7 +182,7 @@ impl CliError {
         }
     }
 
-    /// What to do about it, if that is known.
+    /// Advice, if there is any.
     pub(crate) fn help(&self) -> Option<&str> {
         match self {
             Self::Failed { help, .. } => help.as_deref(),

@@ -38,7 +38,7 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    /// What went wrong, in one line: `exit code 2: ValueError: no index for chr#`.
+    /// The error in one line: `exit code 2: ValueError: no index for chr#`.
     pub(crate) fn reason(&self) -> String {
         match &self.words {
             Some(words) => format!("{}: {words}", self.error),

@@ -196,7 +196,7 @@ fn at_least_one(text: &str, refusal: &str) -> Result<u32, String> {
     }
 }
 
-/// What a worker in an allocation does when it loses its server.
+/// Reaction of a worker in an allocation to the loss of its server.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum OnServerLostArg {
     /// Go on, and connect again when the server is back

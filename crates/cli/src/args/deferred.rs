@@ -9,7 +9,7 @@ use clap::{ArgMatches, Args, Command, FromArgMatches, Subcommand};
 
 /// Options of a command, or commands of a group: the parser describes them when the command before them was typed.
 ///
-/// What is about the command itself (its name, its text in a list) stands at the variant that has this, because
+/// Properties of the command itself (its name, its text in a list) stand at the variant that has this, because
 /// that is there from the beginning.
 #[derive(Debug)]
 pub(crate) struct Deferred<T>(pub(crate) T);

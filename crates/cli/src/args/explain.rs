@@ -1,4 +1,4 @@
-//! What is said about a command line that cannot be parsed: what was wrong, and what to type.
+//! Errors of command lines that cannot be parsed: the mistake, and what to type instead.
 //!
 //! The parser's text is kept, but for words of the programming language and for proposals that only look alike;
 //! what to do stands in a line that begins with `help:`.
@@ -111,7 +111,7 @@ fn context(error: &clap::Error, kind: ContextKind) -> Option<&str> {
     Some(text)
 }
 
-/// What to type, if that is known better than by spelling.
+/// Advice on what to type, if that is known better than by spelling.
 fn help_for(error: &clap::Error, path: &[&str], words: &[&str]) -> Option<String> {
     let kind = error.kind();
     if kind == ErrorKind::UnknownArgument {

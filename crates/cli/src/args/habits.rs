@@ -3,11 +3,11 @@
 //! The parser of the command line proposes what is spelled alike, which is wrong for habits: `--job-name` is not
 //! `--job`. Each of these words has one answer.
 
-/// What a foreign word is called here. Both parts are Markdown without line breaks.
+/// A foreign word, and its name here. Both parts are Markdown without line breaks.
 pub(super) struct Habit {
     /// The word, or several that mean the same.
     words: &'static [&'static str],
-    /// What to type instead.
+    /// The text to type instead.
     answer: &'static str,
 }
 

@@ -65,7 +65,7 @@ pub(crate) enum DoctorCommand {
     },
 }
 
-/// What the whole check consists of, in the order in which it is shown.
+/// Parts of the whole check, in the order in which they are shown.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum DoctorPart {
     /// Program, kernel, control groups, limits

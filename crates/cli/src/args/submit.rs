@@ -260,7 +260,7 @@ pub(crate) struct NotifyArgs {
     pub(crate) notify_on: Vec<NotifyOn>,
 }
 
-/// What is told.
+/// Event of a notification.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum NotifyOn {
     /// The job has ended, in any way
@@ -357,7 +357,7 @@ pub(crate) struct FollowArgs {
     pub(crate) progress: bool,
 }
 
-/// What a wait is for.
+/// Aim of a wait.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum WaitFor {
     /// The end of the jobs, whatever it is

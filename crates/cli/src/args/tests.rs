@@ -1,4 +1,4 @@
-//! What the command line accepts and refuses.
+//! Command lines that are accepted, and those that are refused.
 
 use super::*;
 use clap::error::ErrorKind;
@@ -267,7 +267,7 @@ fn ssh_options_after_the_host_file_are_kept() {
     }
 }
 
-/// What follows `hq` in the examples of a page, up to a pipe or another sign of the shell, as words.
+/// Words that follow `hq` in the examples of a page, up to a pipe or another sign of the shell.
 fn examples(page: &str) -> Vec<(String, Vec<String>)> {
     let mut found = Vec::new();
     let mut prompt = None;

@@ -200,7 +200,7 @@ pub(crate) enum ManagerArg {
     Other,
 }
 
-/// What a worker does when it loses its server.
+/// Reaction of a worker to the loss of its server.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum OnServerLostArg {
     /// Go on, and connect again when the server is back

@@ -58,7 +58,7 @@ impl Client {
     }
 }
 
-/// What was read; if the worker is gone, its files may be here as well.
+/// The text that was read; if the worker is gone, its files may be here as well.
 fn text_of(output: client::Output, is_stderr: bool, lines: u32) -> Result<String, String> {
     if let Some(error) = output.error {
         return Err(error);

@@ -120,7 +120,7 @@ async fn serve_alone(
     result
 }
 
-/// What all parts share.
+/// State that all parts share.
 #[derive(Clone, Debug)]
 struct Shared {
     dialer: Dialer,

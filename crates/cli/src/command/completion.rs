@@ -53,7 +53,7 @@ complete -c hq -n "__fish_seen_subcommand_from task; and __fish_seen_subcommand_
 complete -c hq -n "__fish_seen_subcommand_from worker; and __fish_seen_subcommand_from info stop drain quarantine release address" -f -a "(__hq_worker_ids)"
 "#;
 
-/// What completes ids in zsh; the arguments name it, see [`with_zsh_ids`].
+/// Functions that complete ids in zsh; the arguments name them, see [`with_zsh_ids`].
 const ZSH_IDS: &str = r#"
 _hq_job_ids() {
     local -a known

@@ -81,7 +81,7 @@ pub(super) fn show(context: &mut Context) -> CliResult<()> {
     context.flush()
 }
 
-/// What holds for all commands, and what files say about some.
+/// Settings that hold for all commands, and those of files for single ones.
 fn rows<'a>(config: &'a config::Config, context: &Context) -> Vec<Row<'a>> {
     let words: Vec<OsString> = std::env::args_os().collect();
     // It was parsed before.

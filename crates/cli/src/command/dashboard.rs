@@ -35,7 +35,7 @@ const PLAY_REDRAW: Duration = Duration::from_millis(200);
 /// Steps in which the past is read.
 const PAST_STEPS: i64 = 240;
 
-/// What reaches the drawing thread.
+/// Message to the drawing thread.
 enum Message {
     Input(Event),
     News(News),

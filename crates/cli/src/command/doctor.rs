@@ -76,7 +76,7 @@ fn start(part: DoctorPart, context: &Context) -> Result<Limited, LimitedError> {
     Limited::start(command, false, PART_LIMIT)
 }
 
-/// What a part has printed.
+/// Parses the output of a part.
 fn parse(part: DoctorPart, text: &str) -> Vec<Check> {
     serde_json::from_str(text).unwrap_or_else(|error| {
         let what = part.name();

@@ -316,7 +316,7 @@ impl<'a> Bar<'a> {
     }
 }
 
-/// What is known of the followed jobs.
+/// State of the followed jobs.
 #[derive(Default)]
 struct Progress {
     /// Counts of each followed job, and whether it has ended.

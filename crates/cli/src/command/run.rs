@@ -7,7 +7,7 @@
 //!                            client ──▶ replay thread ──▶ stdout, stderr
 //! ```
 //!
-//! What tasks print is captured in files and replayed task by task on a thread of its own, so that a
+//! Output of tasks is captured in files and replayed task by task on a thread of its own, so that a
 //! reader who is slow (a pager) never holds up the tasks. The first interrupt lets running tasks end,
 //! the second kills them.
 
@@ -222,7 +222,7 @@ async fn execute(job: Job<'_>, context: &mut Context) -> CliResult<()> {
     }
 }
 
-/// What somebody wants while the tasks run.
+/// Request that arrives while the tasks run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Asked {
     /// A signal.

@@ -51,7 +51,7 @@ pub(super) fn awaited(jobs: &[client::JobSummary]) -> String {
     )
 }
 
-/// What keeps unfinished jobs from going on; `None` if some of them run, or there is nothing to tell.
+/// Reason why unfinished jobs do not go on; `None` if some of them run, or there is nothing to tell.
 pub(super) async fn reason(
     client: &mut Client,
     jobs: &[client::JobSummary],
@@ -79,7 +79,7 @@ pub(super) async fn reason(
     }
 }
 
-/// What no worker can give to a new job; `None` if some worker can, or one that can may be on its way.
+/// Resources that no worker can give to a new job; `None` if some worker can, or one that can may be on its way.
 pub(super) async fn at_submit(
     client: &mut Client,
     job: u32,
@@ -188,7 +188,7 @@ async fn no_worker(client: &mut Client) -> CliResult<String> {
     })
 }
 
-/// What the first waiting task of a job asks for and no worker has.
+/// Resources that the first waiting task of a job requests and no worker has.
 async fn obstacle(
     client: &mut Client,
     job: u32,
@@ -242,7 +242,7 @@ fn misspelled<'a>(
     })
 }
 
-/// What people meant by a resource that no worker has.
+/// Resource that people meant by a name that no worker has.
 fn meant_by<'a>(name: &str, offered: &BTreeSet<&'a str>) -> Option<&'a str> {
     if name == "gpus" {
         // No misspelled `cpus`: workers find them by their maker.
@@ -251,7 +251,7 @@ fn meant_by<'a>(name: &str, offered: &BTreeSet<&'a str>) -> Option<&'a str> {
     closest(name, offered.iter().copied())
 }
 
-/// What a job waits behind that some worker could run.
+/// Reason why a job waits that some worker could run.
 async fn behind(
     client: &mut Client,
     job: &client::JobSummary,

@@ -31,12 +31,12 @@ const BAR_WIDTH: u64 = 20;
 /// Columns of a job's name.
 const NAME_WIDTH: usize = 24;
 
-/// What the server was asked.
+/// Answers of the server.
 struct Found {
     info: client::ServerInfo,
     jobs: Vec<client::JobSummary>,
     snapshot: Snapshot,
-    /// What is wrong, what needs somebody first.
+    /// Problems, those first that need somebody.
     problems: Vec<Problem>,
 }
 
@@ -182,7 +182,7 @@ async fn gather(client: &mut Client) -> CliResult<Found> {
     })
 }
 
-/// What is not shown; `None` if there is nothing.
+/// Counts of the problems that are not shown; `None` if there is none.
 fn hidden_text(problems: &[Problem]) -> Option<String> {
     let count = |wanted: &dyn Fn(&Problem) -> bool| problems.iter().filter(|p| wanted(p)).count();
     let over = count(&|problem| problem.is_over);
@@ -294,7 +294,7 @@ fn write_problem(context: &mut Context, problem: &Problem, now_ns: i64) -> CliRe
     Ok(writeln!(context.out, "           {known}")?)
 }
 
-/// What to look at or to do, with the exact command.
+/// Advice on a problem, with the exact command.
 fn advice(problem: &Problem) -> String {
     let id = problem.subject.unwrap_or(0);
     match &*problem.kind {

@@ -64,7 +64,7 @@ impl Tab {
     }
 }
 
-/// What the shell shall do.
+/// Request to the shell.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Ask {
     /// Show other things: the job whose details are open, the task whose output is wanted, the time of a replay.
@@ -74,7 +74,7 @@ pub(crate) enum Ask {
     Path(LogKey),
 }
 
-/// What is looked at.
+/// The part of the state that is shown.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Focus {
     pub(crate) job: Option<u32>,
@@ -132,11 +132,11 @@ pub(crate) enum News {
     Path(String),
     Obstacles(Vec<Obstacle>),
     Queues(Vec<QueueRow>),
-    /// What happened before the dashboard was there.
+    /// Steps of the time before the dashboard was there.
     Past(Vec<PastStep>),
     /// The server does not answer, and why; `None` = it does.
     Trouble(Option<String>),
-    /// What came of an action.
+    /// Result of an action.
     Told(String),
 }
 
@@ -211,7 +211,7 @@ pub(crate) struct App {
     pub(crate) events: Vec<EventRow>,
     /// Of jobs of which nothing runs; `None` = nobody can be asked.
     pub(crate) obstacles: Option<Vec<Obstacle>>,
-    /// What the server says is wrong; `None` = it has not said yet.
+    /// Problems according to the server; `None` = not received yet.
     problems: Option<Vec<ProblemRow>>,
     queues: Option<Vec<QueueRow>>,
     pub(crate) history: History,
@@ -306,7 +306,7 @@ impl App {
         (first.max(to.saturating_sub(self.span.ns())), to)
     }
 
-    /// What is looked at now.
+    /// The part of the state that is shown now.
     pub(crate) fn focus(&self) -> Focus {
         Focus {
             job: self.job,
@@ -439,7 +439,7 @@ impl App {
         self.queues.is_some() || self.replay.is_some()
     }
 
-    /// What is wrong, worst first; `None` if the server has not said yet. Of a journal it is found here.
+    /// Problems, worst first; `None` if not received yet. Of a journal they are derived here.
     pub(crate) fn problems(&self) -> Option<Vec<ProblemRow>> {
         if self.replay.is_none() {
             return self.problems.clone();
@@ -590,7 +590,7 @@ impl App {
         }
     }
 
-    /// What is typed after `/`.
+    /// The text typed after `/`.
     pub(crate) fn search_text(&mut self) -> &mut String {
         if let Some(log) = &mut self.log {
             &mut log.search

@@ -1,4 +1,4 @@
-//! What is typed to find tasks: `failed`, `17-30`, `node3`, `failed node3`.
+//! Text that is typed to find tasks: `failed`, `17-30`, `node3`, `failed node3`.
 
 use hq_core::task::TaskState;
 

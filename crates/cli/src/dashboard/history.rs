@@ -1,4 +1,4 @@
-//! What was seen over time, thinned out so that days fit: the older, the coarser.
+//! Measurements over time, thinned out so that days fit: the older, the coarser.
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,4 @@
-//! What the dashboard knows at one moment. Times are nanoseconds since 1970.
+//! State of the dashboard at one moment. Times are nanoseconds since 1970.
 
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ pub(crate) struct ResourceRow {
     pub(crate) groups: Vec<usize>,
 }
 
-/// What a machine is busy with, tasks of others included; shares in percent.
+/// Hardware usage of a machine, tasks of others included; shares in percent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct LoadRow {
     pub(crate) cpus: u32,
@@ -70,7 +70,7 @@ pub(crate) struct WorkerRow {
     pub(crate) is_draining: bool,
     /// It gets none, or a single one, because tasks fail there: in one word.
     pub(crate) quarantine: Option<String>,
-    /// What its machine is busy with, if it tells.
+    /// Hardware usage of its machine; `None` = it reports none.
     pub(crate) load: Option<LoadRow>,
     pub(crate) resources: Vec<ResourceRow>,
     pub(crate) allocation: Option<String>,
@@ -235,7 +235,7 @@ impl LogKey {
     }
 }
 
-/// What was read of an output.
+/// Part of an output.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct LogPart {
     pub(crate) key: LogKey,
@@ -246,11 +246,11 @@ pub(crate) struct LogPart {
     /// There is more before the first part.
     pub(crate) is_cut: bool,
     pub(crate) bytes: Vec<u8>,
-    /// What keeps it from being read, or that its end is there.
+    /// Reason why it cannot be read, or the note that its end is there.
     pub(crate) note: Option<String>,
 }
 
-/// What a problem is about, as far as it can be shown.
+/// Subject of a problem, as far as it can be shown.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Target {
     Job(u32),
@@ -295,7 +295,7 @@ pub(crate) struct Sample {
     pub(crate) cpus_percent: u64,
 }
 
-/// What happened in one step of the past.
+/// Counts of one step of the past.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct PastStep {
     /// End of the step.

@@ -1,4 +1,4 @@
-//! What is wrong with a run: the rows of the model as the facts of [`hq_core::diagnosis`], and what the server says in words.
+//! Problems of a run: the rows of the model as the facts of [`hq_core::diagnosis`], and the findings of the server.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ pub(crate) fn find(
     })
 }
 
-/// What is wrong in a journal, worst first: there is no server that could say it.
+/// Problems of a journal, worst first: there is no server that could find them.
 pub(crate) fn found(
     snapshot: &Snapshot,
     ended: &[Share],
@@ -61,7 +61,7 @@ fn row_of_finding(finding: Finding) -> ProblemRow {
     }
 }
 
-/// What a server says is wrong. Those that need nobody any more come last.
+/// Problems according to a server. Those that need nobody any more come last.
 pub(crate) fn rows(problems: &[Problem], now_ns: i64) -> Vec<ProblemRow> {
     let mut rows: Vec<ProblemRow> = problems.iter().map(|one| row(one, now_ns)).collect();
     rows.sort_by_key(|row| !row.is_open);

@@ -149,7 +149,7 @@ fn overlap(a: (i64, i64), b: (i64, i64)) -> u64 {
     u64::try_from(a.1.min(b.1) - a.0.max(b.0)).unwrap_or(0)
 }
 
-/// What has no row waits.
+/// Counts tasks without a row as waiting.
 fn fill_waiting(view: &mut JobView, submits: &[IdsRow], span: i64) {
     let first = i64::from(view.ids.0);
     let last = i64::from(view.ids.1);

@@ -1,4 +1,4 @@
-//! What is shown: pure functions from [`App`] to a frame. Nothing here needs more than 80×24.
+//! Views: pure functions from [`App`] to a frame. Nothing here needs more than 80×24.
 
 mod frame;
 mod job;

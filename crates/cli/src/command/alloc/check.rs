@@ -1,4 +1,4 @@
-//! What is checked of a queue before the server hears of it, told in the words of the options.
+//! Checks of a queue before the server hears of it, in the words of the options.
 
 use hq_core::batch::{QueueParams, SystemSpec};
 use hq_protocol::ConvertError;

@@ -42,7 +42,7 @@ pub(super) struct Cancel {
     pub(super) keep_running: bool,
 }
 
-/// What is to be done in the order in which it came.
+/// Work that is done in the order in which it arrived.
 #[derive(Debug)]
 pub(super) enum Work {
     Calls(Batch),

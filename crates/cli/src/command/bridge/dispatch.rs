@@ -36,7 +36,7 @@ struct Again {
     swap: HashMap<String, Value>,
 }
 
-/// What the program wants. `id` names the answer.
+/// Request of the program. `id` names the answer.
 #[derive(Deserialize, Debug)]
 #[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
 enum Op {

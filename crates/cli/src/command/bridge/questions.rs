@@ -26,7 +26,7 @@ const PROGRESS_INTERVAL: std::time::Duration = std::time::Duration::from_millis(
 const ROWS_MAX: u64 = 1_000_000;
 const QUERY_TIME_NS: u64 = 60_000_000_000;
 
-/// What can be asked.
+/// Queries of the program.
 #[derive(Deserialize, Debug)]
 #[serde(tag = "what", rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum Question {

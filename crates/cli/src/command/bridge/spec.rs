@@ -1,4 +1,4 @@
-//! What programs say of tasks, as JSON, becomes templates.
+//! Turns descriptions of tasks by programs, as JSON, into templates.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -16,7 +16,7 @@ use crate::parse::request::parse_named_request;
 use crate::parse::retry::parse_retry_grow;
 use crate::submit::build::{build_grow, build_retry};
 
-/// What tasks share.
+/// Description that tasks share.
 #[derive(Deserialize, Debug, Default)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct TemplateSpec {

@@ -414,7 +414,7 @@ async fn find_paths(dir: &ServerDir, tx: &Sender<Message>, mut keys: UnboundedRe
     }
 }
 
-/// What the server holds in memory.
+/// Reads the state that the server holds in memory.
 struct Front<'a> {
     link: Link,
     tx: &'a Sender<Message>,
@@ -454,7 +454,7 @@ impl Front<'_> {
     }
 }
 
-/// What is in the store, and what is asked about single jobs.
+/// Reads the store, and the state of single jobs.
 struct Back<'a> {
     link: Link,
     tx: &'a Sender<Message>,

@@ -1,4 +1,4 @@
-//! What all who ask the server have in common: a connection, and the way to the screen.
+//! Shared by all parts that query the server: a connection, and the way to the screen.
 
 use std::sync::mpsc::Sender;
 

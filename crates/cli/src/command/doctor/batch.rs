@@ -14,7 +14,7 @@ use crate::batch_system;
 /// Longest wait for an answer. The server itself is more patient.
 const LIMIT: Duration = Duration::from_secs(4);
 
-/// What is asked of a batch system.
+/// Commands that check a batch system.
 struct System {
     name: &'static str,
     template: TemplateName,

@@ -30,7 +30,7 @@ impl State {
         }
     }
 
-    /// What people see in front of a line.
+    /// Word in front of a line.
     const fn label(self) -> &'static str {
         match self {
             Self::Good => "ok",
@@ -56,9 +56,9 @@ pub(super) struct Check {
     #[serde(rename = "check")]
     pub(super) what: String,
     pub(super) state: State,
-    /// What was found.
+    /// The finding, in words.
     pub(super) found: String,
-    /// What to do about it; `None` only if it is good.
+    /// Advice; `None` only if the state is good.
     pub(super) advice: Option<String>,
 }
 

@@ -25,12 +25,12 @@ const LOCAL: &[&str] = &[
     "bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "ramfs", "tmpfs", "xfs", "zfs",
 ];
 
-/// What was seen of a directory, or of the nearest one above it that is there.
+/// Facts about a directory, or about the nearest one above it that exists.
 #[derive(Debug)]
 struct Seen {
     /// As the user named it.
     wanted: PathBuf,
-    /// What is there of it.
+    /// The part of it that exists.
     directory: PathBuf,
     /// Whether that is all of it.
     is_there: bool,

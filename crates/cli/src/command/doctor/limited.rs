@@ -1,6 +1,6 @@
 //! Programs that are given up after some time.
 //!
-//! What hangs on a dead file system may be beyond the reach of SIGKILL. So nothing here waits for the end of a process
+//! A process that hangs on a dead file system may be beyond the reach of SIGKILL. So nothing here waits for one
 //! that has not ended by itself, and what could hang is done in a process of its own: a thread would keep this one from
 //! ending.
 
@@ -26,11 +26,11 @@ pub(super) struct Limited {
     limit: Duration,
 }
 
-/// What it gave.
+/// Result of such a process.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) struct Output {
     pub(super) is_success: bool,
-    /// What it wrote to both streams.
+    /// Both of its streams.
     pub(super) text: String,
 }
 

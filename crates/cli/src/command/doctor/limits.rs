@@ -16,18 +16,18 @@ const FILES_FEW: u64 = 4_096;
 const FILES_MIN: u64 = 64;
 /// Files of a server with a million tasks.
 const FILE_BYTES_FEW: u64 = 1 << 30;
-/// What a server writes before the first job.
+/// Bytes that a server writes before the first job.
 const FILE_BYTES_MIN: u64 = MIB;
 /// The allocator takes addresses in large pieces, most of which are never used.
 const ADDRESSES_FEW: u64 = 4 << 30;
-/// What libraries for InfiniBand lock at once.
+/// Bytes that libraries for InfiniBand lock at once.
 const LOCKED_FEW: u64 = 64 * MIB;
 /// Fewer processes than this are used up by a worker with many cpus.
 const PROCESSES_FEW: u64 = 512;
 /// A server and its client, or a worker and one task, with their threads.
 const PROCESSES_MIN: u64 = 32;
 
-/// What is allowed; `None` = no limit.
+/// Resource limits of this process; `None` = no limit.
 #[derive(Clone, Debug, Default)]
 struct Limits {
     /// Hard limit, up to which servers and workers raise their own.

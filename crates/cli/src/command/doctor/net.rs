@@ -117,7 +117,7 @@ async fn own_name() -> Check {
     }
 }
 
-/// What the server says of itself.
+/// Asks the server about itself.
 async fn ask(dir: &ServerDir) -> CliResult<Vec<Check>> {
     let mut client = Client::connect(dir).await?;
     let before = SystemTime::now();

@@ -19,7 +19,7 @@ const MIB: u64 = 1 << 20;
 /// Less is not enough for a worker with a few thousand tasks.
 const MEMORY_FEW: u64 = 256 * MIB;
 
-/// What is found out about creating processes.
+/// Facts about the creation of processes.
 #[derive(Debug)]
 struct Processes {
     kernel: String,
@@ -144,7 +144,7 @@ fn processes(found: &Processes) -> Check {
     )
 }
 
-/// What newer kernels have, and since when.
+/// Features of newer kernels that are missing, with the version that brought them.
 fn missing(features: Features) -> Vec<&'static str> {
     [
         (features.clone_pidfd, "CLONE_PIDFD (Linux 5.2)"),

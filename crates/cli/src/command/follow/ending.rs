@@ -74,7 +74,7 @@ pub(super) async fn tell(
     Ok(())
 }
 
-/// What a task said last, on standard error or else on standard output, if its worker is there to ask.
+/// Last line that a task wrote, on standard error or else on standard output, if its worker is there to ask.
 async fn words(client: &mut Client, job: u32, task: u32) -> Option<String> {
     for is_stderr in [true, false] {
         // What cannot be read says nothing.
@@ -86,7 +86,7 @@ async fn words(client: &mut Client, job: u32, task: u32) -> Option<String> {
     None
 }
 
-/// What could not be started wrote nothing.
+/// Whether a task with this error has run: one that could not be started wrote nothing.
 fn has_run(error: &str) -> bool {
     error.starts_with("Program terminated") || error.contains("ime limit")
 }

@@ -1,4 +1,4 @@
-//! What is told while a command waits: for what, and what is in the way.
+//! Notes that are shown while a command waits: for what, and what is in the way.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -56,7 +56,7 @@ pub(super) async fn tell(
     }
 }
 
-/// What is waited for, and why that takes time, if there is a reason to tell.
+/// The aim of the wait, and the reason why it takes time, if there is one to tell.
 async fn look(dir: &ServerDir, seen: &Seen) -> Option<(String, Option<String>)> {
     let ids: Vec<u32> = seen.borrow().keys().copied().collect();
     let ids = IdArray::from_sorted(ids)

@@ -88,7 +88,7 @@ async fn failed_tasks(client: &mut Client, job: u32) -> CliResult<Vec<Failed>> {
     Ok(failed)
 }
 
-/// What some of the tasks said last: on standard error, or else on standard output.
+/// Last lines of some of the tasks: of standard error, or else of standard output.
 async fn read_some(
     client: &mut Client,
     job: u32,

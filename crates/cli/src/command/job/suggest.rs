@@ -27,7 +27,7 @@ struct Kind {
     resources: Vec<(String, i32, u64)>,
 }
 
-/// What tasks of a kind had and used.
+/// Requests and usage of the tasks of a kind.
 #[derive(Clone, Debug)]
 struct Group {
     needs: Needs,

@@ -101,7 +101,7 @@ struct Tail {
     printer: Printer,
     /// Named tasks whose end was not seen; `None` = all of the job.
     wanted: Option<Wanted>,
-    /// What does not exist was told.
+    /// Whether the tasks that do not exist were reported.
     has_told_missing: bool,
     /// Tasks that are or were read.
     seen: BTreeSet<u32>,

@@ -28,7 +28,7 @@ const RETRACT_CHECK: Duration = Duration::from_secs(3600);
 /// Interrupts that may wait until the worker handles them.
 const INTERRUPTS_MAX: usize = 8;
 
-/// What this machine offers to `hq run`.
+/// Resources that this machine offers to `hq run`.
 pub(in crate::command) struct LocalMachine {
     resources: ResourceDescriptor,
 }

@@ -88,7 +88,7 @@ fn spawn(log: File) -> CliResult<Child> {
         .map_err(failed)
 }
 
-/// What the server said since it was started.
+/// The failure of a server, with the lines that it wrote since it was started.
 fn failure(log: &Path, begin: u64) -> CliError {
     let mut said = String::new();
     let read = File::open(log).and_then(|mut file| {

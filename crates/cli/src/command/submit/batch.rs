@@ -107,7 +107,7 @@ fn cannot_read(error: &std::io::Error) -> CliError {
 /// Lines that were read and not answered yet.
 #[derive(Default)]
 struct Batch {
-    /// What was wrong with a line, in the order of the lines; `None` = nothing, it is in `submits`.
+    /// Error of each line, in the order of the lines; `None` = it is valid and in `submits`.
     refusals: Vec<Option<String>>,
     submits: Vec<client::Submit>,
     has_refused: bool,

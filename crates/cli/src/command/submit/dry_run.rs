@@ -160,7 +160,7 @@ async fn add_workers(
     Ok(())
 }
 
-/// What tasks of a kind ask for, in one line.
+/// Resource requests of a kind of task, in one line.
 fn shown(requests: &RequestVariants) -> String {
     let variants = requests.as_slice().iter().map(|request| {
         let entries = request.entries.iter();

@@ -305,7 +305,7 @@ fn interrupts(allocation: Option<Allocation>) -> CliResult<mpsc::Receiver<Interr
     Ok(rx)
 }
 
-/// What kind of signal it was.
+/// Kind of a received signal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Received {
     Terminate,
@@ -359,7 +359,7 @@ fn group(args: &StartArgs, allocation: Option<&Allocation>) -> Box<str> {
     }
 }
 
-/// What the worker offers: explicit definitions, and what is detected of the rest.
+/// Resources that the worker offers: explicit definitions, and the others as detected.
 fn resources(args: &StartArgs) -> CliResult<ResourceDescriptor> {
     if args
         .heartbeat

@@ -16,7 +16,7 @@ pub(crate) struct Tasks {
     /// As it is typed.
     pub(crate) filter: String,
     count: usize,
-    /// What was found for that, or for what was wanted before.
+    /// Tasks found for that, or for the filter before.
     pub(crate) page: Option<TaskPage>,
     pub(crate) table: TableState,
 }
@@ -48,7 +48,7 @@ impl Tasks {
         }
     }
 
-    /// What is found for another filter starts at its beginning.
+    /// Starts at the beginning of the tasks that a new filter finds.
     pub(crate) fn on_filter(&mut self) {
         self.count = ROWS;
         self.table.select(Some(0));

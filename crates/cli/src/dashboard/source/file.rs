@@ -26,7 +26,7 @@ const LIMITS: QueryLimits = QueryLimits {
     bytes: 4 << 30,
 };
 
-/// What tasks of a job ask for, by job and variant: units of each resource, `None` = all that there is. Graphs are
+/// Requests of the tasks of a job, by job and variant: units of each resource, `None` = all that there is. Graphs are
 /// not told of.
 pub(crate) type Requests = BTreeMap<(u32, u32), BTreeMap<String, Option<u64>>>;
 
@@ -94,7 +94,7 @@ impl JournalFile {
         })
     }
 
-    /// What jobs of the journal ask for; `None` = all.
+    /// Requests of the jobs of the journal; `None` = of all jobs.
     pub(crate) async fn requests(&mut self, jobs: Option<&[u32]>) -> CliResult<Requests> {
         let mut found = Requests::new();
         for row in self.ask(run::requests(jobs)).await? {

@@ -1,4 +1,4 @@
-//! What happened before the dashboard was there: the charts begin with it.
+//! Events before the dashboard was there: the charts begin with them.
 
 use hq_store::reader::{self, UsageStep, run};
 

@@ -17,7 +17,7 @@ const SEARCHED_MAX: usize = 100_000;
 /// Rows that are read from the store for one list.
 const STORED_MAX: u32 = 20_000;
 
-/// What is wanted of a running server.
+/// Reads tasks of a running server.
 pub(crate) async fn of_server(
     client: &mut Client,
     wanted: TasksWanted,

@@ -1,4 +1,4 @@
-//! What surrounds every view: title, tabs, keys, questions.
+//! The frame around every view: title, tabs, keys, questions.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Flex, Layout, Rect};
@@ -126,7 +126,7 @@ const ACTIONS: [&str; 10] = [
     "y copy path",
 ];
 
-/// What can be done in the view, the most useful first.
+/// Keys of the view, the most useful first.
 fn keys_of(app: &App) -> Vec<&'static str> {
     if app.log.is_some() {
         return vec![

@@ -396,7 +396,7 @@ fn what_is_wrong(app: &App, worker: &WorkerRow, width: usize) -> Vec<String> {
         .unwrap_or_default()
 }
 
-/// What the machine is busy with, tasks of others included.
+/// Hardware usage of a machine, tasks of others included.
 fn load_text(load: &LoadRow) -> String {
     let shown = |bytes: u64| memory(bytes / (1 << 20) * UNITS_PER_WHOLE);
     let mut text = format!(
@@ -535,7 +535,7 @@ fn allocation_table(
     frame.render_widget(table, area);
 }
 
-/// What came of a job that has ended, if it was not all good.
+/// Failures of a job that has ended, if it has any.
 fn failures_of(app: &App, event: &EventRow) -> String {
     let jobs = app.snapshot.as_ref().map(|snapshot| &snapshot.jobs);
     let found = jobs.zip(event.job).and_then(|(jobs, id)| {

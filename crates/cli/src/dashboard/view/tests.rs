@@ -1,4 +1,4 @@
-//! What is on the screen, on a screen in memory.
+//! Contents of the screen, on a screen in memory.
 
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -124,7 +124,7 @@ fn sick_run() -> App {
     app
 }
 
-/// What the server would say of it, and what happened last.
+/// Gives the app the problems that a server would find, and the last events.
 fn tell_problems(app: &mut App) {
     let snapshot = app.snapshot.as_ref().expect("a snapshot");
     let found = problems::found(snapshot, &app.ended, app.obstacles.as_deref());
