@@ -1,4 +1,4 @@
-//! What hq is compared with: the tightest spawn-and-reap loop in C, and `xargs`.
+//! Baselines for comparison: the tightest spawn-and-reap loop in C, and `xargs`.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

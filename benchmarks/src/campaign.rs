@@ -24,13 +24,13 @@ use hq_core::template::TaskTemplate;
 use hq_core::testing::{array_submit, template, worker_config};
 use hq_core::time::{Now, Time, Timestamp};
 
-/// What has not finished by then counts as never.
+/// Tasks that have not finished by then count as never finished.
 const HORIZON: Duration = Duration::from_secs(72 * 3_600);
 
 /// Time of a message between server and worker.
 const LINK: Duration = Duration::from_millis(1);
 
-/// What is simulated.
+/// Parameters of a simulated campaign.
 #[derive(Clone, Copy, Debug)]
 pub struct Campaign {
     /// Number of tasks.
@@ -49,7 +49,7 @@ pub struct Campaign {
     pub sigma: f64,
 }
 
-/// What a user asks for.
+/// Requests of the user.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Asked {
     /// `mem=auto` instead of the largest need for all.
@@ -58,7 +58,7 @@ pub struct Asked {
     pub predict: u16,
 }
 
-/// What it came to.
+/// Results of a campaign.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Figures {
     /// Reserved memory times time of all attempts, in GiB · h.
@@ -75,7 +75,7 @@ pub struct Figures {
     pub makespan: f64,
 }
 
-/// What a task needs, whatever it gets.
+/// Real needs of a task, whatever it is given.
 #[derive(Clone, Copy, Debug)]
 struct Need {
     mebibytes: u32,

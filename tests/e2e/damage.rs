@@ -119,7 +119,7 @@ impl Drop for SmallDisk {
     }
 }
 
-/// What became of a submit to a server whose disk may be full.
+/// Result of a submit to a server whose disk may be full.
 pub(crate) enum Submitted {
     Accepted,
     /// With what it was told.

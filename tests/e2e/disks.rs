@@ -118,7 +118,7 @@ impl FragileDisk {
         )
     }
 
-    /// What makes it fail when it is written to.
+    /// File that makes it fail when it is written to.
     fn trigger(&self) -> PathBuf {
         let found = Command::new("findmnt")
             .args(["-no", "SOURCE"])

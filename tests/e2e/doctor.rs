@@ -20,7 +20,7 @@ fn find<'a>(checks: &'a Value, name: &str) -> &'a Value {
         .unwrap_or_else(|| panic!("no check {name:?} in {checks}"))
 }
 
-/// What is printed in JSON mode behind another program; however it ends.
+/// Output in JSON mode behind another program; however it ends.
 fn json_behind(env: &Env, prefix: &[&str]) -> (Value, Option<i32>) {
     let program = env!("CARGO_BIN_EXE_hq");
     let words = [prefix, &[program, "doctor", "--output-mode=json"]].concat();

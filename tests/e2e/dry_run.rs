@@ -13,7 +13,7 @@ fn made(env: &Env) -> Vec<String> {
     names
 }
 
-/// What is printed for programs; behind the command options would be its own.
+/// Output for programs; behind the command options would be its own.
 fn json(env: &Env, args: &[&str]) -> serde_json::Value {
     let text = env.hq(&[&["--output-mode=json"], args].concat()).ok();
     serde_json::from_str(&text).unwrap_or_else(|e| panic!("{text}: {e}"))

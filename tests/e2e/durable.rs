@@ -1,4 +1,4 @@
-//! What a server was told, and told others, survives its end in any way.
+//! Everything that a server acknowledged or told others survives its end in any way.
 
 use crate::harness::{Env, signal, wait_for};
 

@@ -129,7 +129,7 @@ fn worker_pid(env: &Env, id: &str) -> u32 {
 #[test]
 fn nothing_of_200_tasks_survives_a_killed_worker() {
     const TASKS: usize = 200;
-    /// What is promised; asked for in a watched run only, which has the machine for itself.
+    /// Promised limit; asked for in a watched run only, which has the machine for itself.
     const LIMIT: Duration = Duration::from_secs(2);
     let repeats = std::env::var("HQ_TEST_REPEATS").ok();
     let repeats = repeats.map(|text| text.parse::<u32>().expect("a number"));
@@ -309,7 +309,7 @@ fn wait_states(env: &Env, what: &str, expected: &[&str]) {
     });
 }
 
-/// What the user stops is the front process; the worker below it goes on.
+/// The user stops the front process; the worker below it goes on.
 #[test]
 fn a_stopped_worker_is_declared_lost_by_heartbeat() {
     let mut env = Env::new();

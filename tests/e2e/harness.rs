@@ -17,9 +17,9 @@ pub(crate) struct Env {
     dir: tempfile::TempDir,
     children: Vec<(String, Child)>,
     variables: Vec<(String, String)>,
-    /// What makes another user of all commands; empty = the user of the tests.
+    /// Words in front of all commands that run them as another user; empty = the user of the tests.
     user: Vec<String>,
-    /// What is run; `None` = the program under test.
+    /// Program to run; `None` = the program under test.
     program: Option<PathBuf>,
 }
 
@@ -403,7 +403,7 @@ pub(crate) fn signal(pid: u32, name: &str) {
     status.expect("kill can be run");
 }
 
-/// What a command prints until it ends; one that does not end is killed and fails the test.
+/// Output of a command until it ends; one that does not end is killed and fails the test.
 #[track_caller]
 fn output_in_time(command: &mut Command, name: &str) -> Output {
     let child = command

@@ -1,4 +1,4 @@
-//! What was canceled while it ran stays in every history.
+//! Tasks that were canceled while they ran stay in every history.
 
 use serde_json::Value;
 
@@ -10,7 +10,7 @@ const RAN: usize = 3;
 /// Tasks of the job.
 const TASKS: usize = 5;
 
-/// What SQL says of the tasks of the job that ran: state, worker, end and run time in ns.
+/// Rows of the tasks of the job that ran, by SQL: state, worker, end and run time in ns.
 fn rows(env: &Env) -> Vec<(String, i64, i64, i64)> {
     let sql = "SELECT state, worker, ended_unix_ns - started_unix_ns AS span, run_us * 1000 AS run \
                FROM tasks WHERE job = 1 AND started_unix_ns IS NOT NULL ORDER BY task";

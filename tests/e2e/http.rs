@@ -48,7 +48,7 @@ impl Site {
         ))
     }
 
-    /// What is there, as JSON.
+    /// JSON at this path.
     #[track_caller]
     pub(crate) fn json(&self, path: &str) -> serde_json::Value {
         let answer = self.get(path);

@@ -41,7 +41,7 @@ fn a_server_without_descriptors_waits_until_there_are_some() {
     assert_eq!(env.workers(), ["RUNNING"]);
 }
 
-/// What any user of the machine can do: connections to every port that say nothing, or never end their first line.
+/// Connections that any user of the machine can make: to every port, silent, or never ending their first line.
 #[test]
 fn strangers_at_the_ports_leave_room_for_everybody_else() {
     use std::io::Write as _;

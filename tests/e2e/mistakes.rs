@@ -1,10 +1,10 @@
-//! What people type by mistake or by habit: each message names what was wrong and what to type instead.
+//! Mistakes and habits of people: each message names what was wrong and what to type instead.
 //!
 //! The table is the specification. A line is typed as in a shell; every text has to be in what is printed.
 
 use crate::harness::{Env, wait_for};
 
-/// What is typed, what is said, and the exit code.
+/// Typed line, texts of the answer, and exit code.
 type Mistake = (&'static str, &'static [&'static str], i32);
 
 /// Subcommands that other programs have, or that are misspelled. Nothing of it needs a server.

@@ -1,4 +1,4 @@
-//! What goes to standard output, and what does not, in the three modes.
+//! Contents of standard output in the three modes.
 
 use crate::harness::Env;
 

@@ -1,4 +1,4 @@
-//! What workers offer and what tasks may use of it.
+//! Resources that workers offer, and those that tasks may use.
 
 use std::process::Command;
 

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{Env, Ran};
 
-/// What differs between an example and a real value, by path.
+/// Differences between an example and a real value, by path.
 fn differences(path: &str, example: &Value, real: &Value, found: &mut Vec<String>) {
     match (example, real) {
         (Value::Object(wanted), Value::Object(real)) => {

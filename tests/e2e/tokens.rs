@@ -15,7 +15,7 @@ fn made(env: &Env, site: &Site, name: &str, role: &str) -> Site {
     }
 }
 
-/// What is refused of all that changes something.
+/// Paths that are refused, of all that change something.
 fn refused(site: &Site, kind: &str) -> Vec<String> {
     let mut refused = resources("post");
     refused.retain(|path| {

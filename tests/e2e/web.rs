@@ -9,7 +9,7 @@ use crate::http::{Site, resources};
 /// A Python with Playwright and schemathesis; `.ci/run` makes one.
 const PYTHON: &str = "HQ_WEB_PYTHON";
 
-/// What tests/web/tools/check fetched; a browser is used together with it.
+/// Directory of the tools that tests/web/tools/check fetched; a browser is used together with it.
 const TOOLS: &str = "HQ_WEB_TOOLS";
 
 #[test]

@@ -1,4 +1,4 @@
-//! What learned sizes save: `campaign [SEEDS]`, see docs/learning.md.
+//! Savings of learned sizes: `campaign [SEEDS]`, see docs/learning.md.
 
 #![forbid(unsafe_code)]
 

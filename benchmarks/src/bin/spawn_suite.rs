@@ -110,7 +110,7 @@ struct Answer {
     series: Vec<Series>,
 }
 
-/// What was measured on what.
+/// Machine and settings of the measurement.
 fn heading(options: &Options) -> String {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let (cpus, memory) = (read("/proc/cpuinfo"), read("/proc/meminfo"));

@@ -25,7 +25,7 @@ use hq_benchmarks::cluster::{Cluster, resident_kib};
 use hq_benchmarks::stats::Rounds;
 use hq_benchmarks::{options, scratch_dir};
 
-/// What strangers send; nothing else has these bytes.
+/// Bytes that strangers send and nothing else contains.
 const GARBAGE: &str = "garbage-that-no-log-may-contain";
 /// Threads that hold the strangers' connections.
 const THREADS: usize = 4;

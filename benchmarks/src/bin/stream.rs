@@ -114,7 +114,7 @@ fn run(options: &Options, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What has to be written.
+/// Amount of output to be written.
 struct Work<'a> {
     producer: &'a Path,
     tasks: u32,

@@ -1,4 +1,4 @@
-//! What a server costs, as the kernel counts it, and how long its clients wait meanwhile.
+//! Costs of a server, as the kernel counts them, and how long its clients wait meanwhile.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -71,7 +71,7 @@ pub fn bytes_below(dir: &Path) -> Result<u64> {
     Ok(sum)
 }
 
-/// What a client saw of a job while it ran.
+/// Measurements of a client that followed a job while it ran.
 #[derive(Debug)]
 pub struct Watched {
     /// How long `job info` took, ascending.

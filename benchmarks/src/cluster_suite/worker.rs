@@ -80,7 +80,7 @@ impl Storms {
     }
 }
 
-/// What a simulated worker has counted.
+/// Counters of a simulated worker.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Counts {
     /// Bytes that came from the server.
@@ -286,7 +286,7 @@ impl SimulatedWorker {
 struct Tasks {
     time: TaskTime,
     seed: u64,
-    /// What runs, by its end.
+    /// Running launches, by their end.
     running: BinaryHeap<Reverse<(Time, LaunchToken)>>,
     /// Of each lane that runs: the token that runs, since when, and what comes next.
     lanes: BTreeMap<LaunchToken, Lane>,
@@ -365,7 +365,7 @@ impl Tasks {
         self.running.push(Reverse((now, token)));
     }
 
-    /// What has happened by now.
+    /// Events that are due by now.
     fn due(&mut self, now: Time) -> Vec<LaunchEvent> {
         while let Some(Reverse((end, token))) = self.running.peek().copied() {
             if end > now {

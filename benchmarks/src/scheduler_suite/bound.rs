@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::shapes::{Kind, Load};
 
-/// What a whole cluster offers.
+/// Amounts that a whole cluster offers.
 pub type Capacity = BTreeMap<&'static str, f64>;
 
 /// The least makespan that capacity, chains and single tasks allow. Kinds with two variants are split

@@ -36,7 +36,7 @@ const BATCH_MAX: usize = 256;
 /// How long each task of a job runs.
 pub type Runs = Arc<dyn Fn(TaskId) -> Duration + Send + Sync>;
 
-/// What happens at some time.
+/// Event of the simulation.
 enum Event {
     ServerTimer,
     WorkerTimer(WorkerId),
@@ -98,7 +98,7 @@ pub struct Cluster {
     pub server: ServerState,
     /// Virtual time.
     pub now: Time,
-    /// What each decision of the server was and how long it took.
+    /// Input and time of each decision of the server.
     pub decisions: Vec<Decision>,
     /// Every start, in order.
     pub starts: Vec<Start>,
@@ -339,7 +339,7 @@ impl Cluster {
         true
     }
 
-    /// What has arrived at the server, as much as its loop takes at once.
+    /// Inputs that have arrived at the server, as many as its loop takes at once.
     fn batch(&mut self, first: Input) -> Vec<Input> {
         let mut rows = first.rows();
         let mut inputs = vec![first];
@@ -360,7 +360,7 @@ impl Cluster {
         inputs
     }
 
-    /// What ends at the same time on one worker: it hears of all that in one batch.
+    /// Launches that end at the same time on one worker: it hears of all that in one batch.
     fn ends(&mut self, id: WorkerId, first: LaunchToken) -> Vec<LaunchToken> {
         let mut tokens = vec![first];
         while let Some(Reverse((at, number))) = self.events.peek().copied()

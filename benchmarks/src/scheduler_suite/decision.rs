@@ -1,4 +1,4 @@
-//! What the server did in one decision, and how long that took.
+//! Size and duration of one decision of the server.
 
 use std::fmt;
 use std::fs::read_to_string;
@@ -11,9 +11,9 @@ use rustix::time::{ClockId, clock_gettime};
 /// A span of time on the clock on the wall and on that of the thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Span {
-    /// What passes for everybody; other programs and other virtual machines are in it.
+    /// Time of the wall clock; other programs and other virtual machines are in it.
     pub wall: Duration,
-    /// What the thread had of a cpu.
+    /// Time that the thread ran on a cpu.
     pub cpu: Duration,
 }
 
@@ -67,7 +67,7 @@ const STEAL: usize = 7;
 /// Their unit, which is the same on all machines of today.
 const TICKS_PER_SECOND: u32 = 100;
 
-/// What the machine took from this program.
+/// Disturbance of this program by the rest of the machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Noise {
     /// Times that the thread had to leave its cpu to another.

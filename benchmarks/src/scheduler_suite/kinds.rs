@@ -31,7 +31,7 @@ const RUN: Duration = Duration::from_millis(20);
 /// One case: the longest step of each operation.
 #[derive(Clone, Debug, Default)]
 pub struct Row {
-    /// What there is much of.
+    /// Name of the case: the thing of which there is much.
     pub name: &'static str,
     /// Tasks that started.
     pub started: usize,

@@ -30,7 +30,7 @@ pub struct Scale {
 /// Decisions that are told in full.
 const TOLD: usize = 5;
 
-/// What was measured.
+/// Measurements.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// Decisions of the server.
@@ -45,7 +45,7 @@ pub struct Outcome {
     pub longest: Vec<(usize, Decision)>,
     /// Time that all decisions were not on a cpu.
     pub off_cpu: Duration,
-    /// What the machine did meanwhile.
+    /// Disturbance by the rest of the machine meanwhile.
     pub noise: Noise,
     /// Longest decision that a submit was part of.
     pub submit: Span,

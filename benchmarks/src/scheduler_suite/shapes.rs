@@ -19,7 +19,7 @@ pub type Asked<'a> = &'a [(&'a str, &'a str)];
 pub struct Load {
     /// Name in tables.
     pub name: &'static str,
-    /// What is submitted.
+    /// Submits, with the run times of their tasks.
     pub jobs: Vec<(SubmitBody, Runs)>,
     /// Task count, request variants and mean run time of each kind of task.
     pub kinds: Vec<Kind>,
@@ -32,7 +32,7 @@ pub struct Load {
 pub struct Kind {
     /// How many.
     pub count: u64,
-    /// What each variant takes.
+    /// Amounts that each variant takes.
     pub variants: Vec<Vec<(&'static str, f64)>>,
     /// Whole nodes; 0 = part of one.
     pub nodes: u32,

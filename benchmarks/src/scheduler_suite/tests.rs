@@ -1,4 +1,4 @@
-//! What is promised of the scheduler, on virtual clusters: server and workers together.
+//! Promises of the scheduler, on virtual clusters: server and workers together.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -11,7 +11,7 @@ use crate::baseline;
 /// The compiled programs.
 #[derive(Debug)]
 pub struct Programs {
-    /// What the contestants run.
+    /// Program that the contestants run.
     pub child: PathBuf,
     /// Place for files of the measurements.
     pub dir: PathBuf,
@@ -41,11 +41,11 @@ pub struct Contestant {
     pub language: Language,
     /// Its name in that program.
     pub mechanism: &'static str,
-    /// What the question distinguishes besides, e.g. how the program is named.
+    /// Further distinction of the question, e.g. how the program is named.
     pub variant: &'static str,
 }
 
-/// What a contestant is told.
+/// Arguments and environment of a contestant.
 #[derive(Clone, Debug, Default)]
 pub struct Setting {
     /// `key=value`

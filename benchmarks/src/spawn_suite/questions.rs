@@ -2,7 +2,7 @@
 
 use super::contestants::{Contestant, Language, Programs, Setting};
 
-/// What a contestant's figure is.
+/// Unit of a contestant's figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// Processes a second; more is better.
@@ -18,9 +18,9 @@ pub enum Unit {
 pub struct Question {
     /// Its name on the command line and of its files.
     pub name: &'static str,
-    /// What is asked.
+    /// The question in words.
     pub title: &'static str,
-    /// What grows.
+    /// Name of the quantity that grows.
     pub x_label: &'static str,
     /// The unit of the answers.
     pub unit: Unit,
@@ -34,7 +34,7 @@ pub struct Question {
 }
 
 impl Question {
-    /// What a contestant is told at a point.
+    /// Setting of a contestant at a point.
     #[must_use]
     pub fn setting(&self, programs: &Programs, contestant: &Contestant, x: u32) -> Setting {
         let mut setting = (self.setting)(programs, contestant, x);
