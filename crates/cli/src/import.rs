@@ -2,7 +2,7 @@
 //!
 //! [`lines`] finds and splits the lines, [`slurm`], [`pbs`] and [`lsf`] read them into a [`wish::Wish`], which is the same for
 //! all three and becomes options. [`variables`] says which variables the script gets, [`script`] writes it.
-//! What is not the same here becomes a note, never silence.
+//! Differences become notes, never silence.
 
 use hq_core::range::IdArray;
 
@@ -54,7 +54,7 @@ impl System {
     }
 }
 
-/// What a script is read with.
+/// A script and the options of its conversion.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Source<'a> {
     /// File name, for texts and as the name of the job.
@@ -73,7 +73,7 @@ pub(crate) struct Conversion {
     /// Lines that were read.
     pub(crate) line_count: usize,
     choices: Vec<Choice>,
-    /// What is different, in sentences.
+    /// Differences, in sentences.
     pub(crate) notes: Vec<String>,
     /// Words of the interpreter.
     pub(crate) interpreter: Vec<String>,
@@ -174,7 +174,7 @@ pub(crate) fn convert(source: Source<'_>) -> CliResult<Conversion> {
     })
 }
 
-/// What to say of a script that was submitted as it is; `None` if it has no lines for a batch system.
+/// Warning about a script that was submitted as it is; `None` if it has no lines for a batch system.
 ///
 /// With `is_read`, `#HQ` lines in it count.
 pub(crate) fn warning(source: &str, text: &str, is_read: bool) -> Option<String> {

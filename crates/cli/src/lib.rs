@@ -1,4 +1,4 @@
-//! What the `hq` binary does: start-up, and the end with the right exit code.
+//! The `hq` binary: start-up, and the end with the right exit code.
 //!
 //! Everything else is in modules: [`args`] says what can be written, [`command`] does it, [`output`]
 //! prints it. See `docs/architecture.md`.

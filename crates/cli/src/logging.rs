@@ -20,7 +20,7 @@ use crate::args::global::{ColorMode, GlobalArgs, OutputMode};
 use crate::output::format::printable;
 use crate::text::cut_lines;
 
-/// What kind of process logs; decides what is logged unless the user says otherwise.
+/// Kind of process; decides what is logged unless the user says otherwise.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Role {
     /// Asks and prints.

@@ -1,4 +1,4 @@
-//! What commands print: one trait, one implementation per output mode.
+//! Output of commands: one trait, one implementation per output mode.
 //!
 //! Everything is rendered from wire messages into any writer; nothing here asks the server. Lists that
 //! can be huge arrive in pages and, as JSON, leave as they arrive.
@@ -29,7 +29,7 @@ pub(crate) use table::Look;
 /// Where output goes.
 pub(crate) type Out<'a> = &'a mut dyn Write;
 
-/// What `job list` shows.
+/// Contents of `job list`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct JobListView<'a> {
     /// Jobs to show, by id.
@@ -44,7 +44,7 @@ pub(crate) struct JobListView<'a> {
     pub(crate) is_all: bool,
 }
 
-/// What `task list` shows besides the tasks.
+/// Contents of `task list` besides the tasks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TaskListView {
     /// Whether the tasks of exactly one job are listed.

@@ -238,7 +238,7 @@ impl<'a> Cursor<'a> {
 mod tests {
     use super::*;
 
-    /// What is drawn for a wrong character, and the column of the mark.
+    /// The drawing for a wrong character, and the column of the mark.
     fn drawing(input: &str) -> (String, usize) {
         let error = selector::parse_selector(input).expect_err("wrong");
         let text = error.to_string();

@@ -58,7 +58,7 @@ pub(crate) struct JobFigures {
     pub(crate) memory_used: u64,
 }
 
-/// What became of the cores that were offered, in core-seconds.
+/// Use of the cores that were offered, in core-seconds.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub(crate) struct Costs {
     pub(crate) finished: f64,
@@ -76,7 +76,7 @@ impl Costs {
         self.finished + self.wasted() + self.running
     }
 
-    /// What came to nothing.
+    /// Core-seconds without a result.
     pub(crate) fn wasted(&self) -> f64 {
         self.failed + self.dropped + self.repeated
     }
@@ -109,7 +109,7 @@ pub(crate) struct Failures {
     pub(crate) count: u64,
     /// One of them.
     pub(crate) task: u32,
-    /// What that one said last, with `#` for numbers; `None` if it said nothing or its output is not here.
+    /// Last line that it wrote, with `#` for numbers; `None` if there is none or its output is not here.
     pub(crate) said: Option<String>,
 }
 
@@ -127,7 +127,7 @@ pub(crate) struct Report {
     pub(crate) jobs: Vec<JobFigures>,
     pub(crate) slowest: Vec<SlowTask>,
     pub(crate) failures: Vec<Failures>,
-    /// What went wrong, worst first.
+    /// Problems, worst first.
     pub(crate) findings: Vec<hq_core::diagnosis::Finding>,
     /// Amounts over time of resources other than cpus: name, use at each step, offered at most.
     pub(crate) resources: Vec<(String, Vec<f64>, f64)>,

@@ -53,7 +53,7 @@ pub(crate) fn read_file(path: &Path) -> CliResult<Vec<u8>> {
     read_all(&shown, file, REQUEST_MAX)
 }
 
-/// What a submit is resolved against.
+/// Context in which a submit is resolved.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SubmitContext<'a> {
     /// Directory in which the user submits; absolute.

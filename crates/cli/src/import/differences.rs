@@ -1,10 +1,10 @@
-//! What scripts do that is different here.
+//! Effects of scripts that are different here.
 
 use super::System;
 use super::used::{COMMANDS, Uses};
 use super::wish::Wish;
 
-/// What is different about what the script does.
+/// Notes on the effects of the script that are different here.
 pub(super) fn notes(uses: &Uses, wish: &Wish) -> Vec<String> {
     let mut notes = Vec::new();
     for (name, line) in &uses.programs {

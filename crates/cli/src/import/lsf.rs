@@ -9,7 +9,7 @@ const FLAGS: &[&str] = &[
     "-x", "-N", "-B", "-H", "-K", "-r", "-rn", "-I", "-Is", "-Ip", "-L",
 ];
 
-/// What decides where workers run.
+/// Options that decide where workers run.
 const OF_WORKERS: &[&str] = &["-q", "-P", "-app", "-G", "-m", "-U", "-sla", "-g"];
 
 /// Reads the options of a line.

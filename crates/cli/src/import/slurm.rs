@@ -35,7 +35,7 @@ const FLAGS: &[&str] = &[
     "--reboot",
 ];
 
-/// What decides where workers run.
+/// Options that decide where workers run.
 const OF_WORKERS: &[&str] = &[
     "--partition",
     "--account",
@@ -52,7 +52,7 @@ const OF_WORKERS: &[&str] = &[
     "--nodefile",
 ];
 
-/// What makes no difference here.
+/// Options that make no difference here.
 const WITHOUT_EFFECT: &[&str] = &[
     "--parsable",
     "--quiet",
@@ -130,7 +130,7 @@ pub(super) fn read(line: &Line, wish: &mut Wish) {
     }
 }
 
-/// What each task needs; `None` if it is another option, or cannot be read.
+/// Reads an option about the needs of each task; `None` if it is another option, or cannot be read.
 fn resource(name: &str, value: &str, wish: &mut Wish) -> Option<()> {
     // `2-4` nodes are at least two.
     let number = || value.split('-').next()?.parse::<u32>().ok();

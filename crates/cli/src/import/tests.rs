@@ -1,4 +1,4 @@
-//! What scripts of each batch system become.
+//! Conversions of scripts of each batch system.
 
 use super::*;
 

@@ -30,7 +30,7 @@ pub(super) fn memory_kib(text: &str, plain: Plain) -> Option<u64> {
     is_sane.then_some(kib.ceil() as u64)
 }
 
-/// What a number without a unit is.
+/// Unit of a number without one.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Plain {
     Bytes,

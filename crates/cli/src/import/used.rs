@@ -1,4 +1,5 @@
-//! What a script does, as far as its text tells: variables, launchers of MPI programs, commands of the batch system.
+//! Features that a script uses, as far as its text shows: variables, launchers of MPI programs, commands of the batch
+//! system.
 
 use std::collections::BTreeSet;
 

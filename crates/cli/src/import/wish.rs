@@ -1,4 +1,4 @@
-//! What a script asks of any batch system, and the options that mean the same here.
+//! Requests of a script to any batch system, and the options that mean the same here.
 
 use super::System;
 use super::script::{JOB, NAME};
@@ -17,7 +17,7 @@ pub(crate) struct Choice {
     pub(crate) is_usual: bool,
 }
 
-/// What memory is counted for.
+/// Requested memory, by the unit that it is counted for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Memory {
     /// All that the node has.
@@ -30,7 +30,7 @@ pub(super) enum Memory {
     Gpu(u64),
 }
 
-/// What GPUs are counted for.
+/// Unit that GPUs are counted for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Per {
     Job,
@@ -85,7 +85,7 @@ pub(super) struct Wish {
     pub(super) priority: Option<i32>,
     pub(super) waits: bool,
     pub(super) shell: Option<String>,
-    /// What belongs to workers, as it was written.
+    /// Options that belong to workers, as they were written.
     pub(super) of_workers: Vec<String>,
     pub(super) notes: Vec<String>,
 }

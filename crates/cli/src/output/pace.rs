@@ -86,7 +86,7 @@ pub(crate) fn short<'a>(
 pub(crate) struct ServerClock(i64);
 
 impl ServerClock {
-    /// What the server said a moment ago.
+    /// The clock according to an answer that has just arrived.
     pub(crate) fn of(info: &client::ServerInfo) -> Self {
         Self(info.now_unix_ns.saturating_sub(own_unix_ns()))
     }

@@ -17,7 +17,7 @@ const PERCENTILES: [(&str, f64); 5] = [
     ("p99", 0.99),
 ];
 
-/// What is known of many numbers.
+/// Order statistics of some numbers.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Distribution {
     /// How many numbers.
@@ -59,7 +59,7 @@ fn rank(len: usize, share: f64) -> usize {
     ((len as f64 * share).ceil() as usize).saturating_sub(1)
 }
 
-/// What `job stats` shows.
+/// Contents of `job stats`.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct JobStatsView {
     /// Quantity and how it is distributed: seconds, seconds, bytes, share of the requested cpus, seconds.

@@ -1,4 +1,4 @@
-//! What `job stats --suggest` shows: what tasks needed, and options that would have fitted.
+//! Contents of `job stats --suggest`: the needs of tasks, and options that would have fitted.
 
 use std::time::Duration;
 
@@ -22,14 +22,14 @@ pub(crate) struct CutOff {
     pub(crate) cpu_time: Duration,
 }
 
-/// What is known of tasks that can have the same request.
+/// Statistics of tasks that can have the same request.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Suggestion {
     /// Their job.
     pub(crate) job: u32,
     /// Their command; empty if they have several.
     pub(crate) command: Vec<String>,
-    /// What those that finished needed.
+    /// Needs of those that finished.
     pub(crate) needs: Needs,
     /// Memory times time that all attempts had, in KiB · ms; `None` = some asked for no amount of it.
     pub(crate) reserved: Option<u128>,

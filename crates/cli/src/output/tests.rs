@@ -10,7 +10,7 @@ mod worker;
 
 const MODES: [OutputMode; 3] = [OutputMode::Cli, OutputMode::Json, OutputMode::Quiet];
 
-/// What one mode prints, without colours.
+/// A terminal of any width that understands colours.
 const COLORED: Look = Look {
     colors: true,
     columns: None,
@@ -25,7 +25,7 @@ fn print(mode: OutputMode, render: impl FnOnce(&dyn Output, Out<'_>) -> io::Resu
     text
 }
 
-/// What all three modes print, one below the other.
+/// Output of all three modes, one below the other.
 fn print_all(render: impl Fn(&dyn Output, Out<'_>) -> io::Result<()>) -> String {
     MODES.map(|mode| print(mode, &render)).join("---\n")
 }

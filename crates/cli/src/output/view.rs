@@ -1,4 +1,4 @@
-//! What messages mean for people: states and counts that the server leaves to be derived.
+//! Meaning of messages for people: states and counts that the server leaves to be derived.
 
 use hq_core::job::{JobState, TaskTotals};
 use hq_protocol::{client, common};

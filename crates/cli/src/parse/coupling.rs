@@ -32,7 +32,7 @@ pub(crate) enum CouplingError {
     /// Group the resource does not have.
     #[error("Invalid group id {group} for resource '{resource}'")]
     GroupId {
-        /// What the user wrote.
+        /// Number of the group as written.
         group: u32,
         /// Resource it should be in.
         resource: String,

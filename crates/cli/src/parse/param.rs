@@ -29,7 +29,7 @@ pub(crate) enum ParamSource {
     Lines(PathBuf),
 }
 
-/// What stands between two commas.
+/// One item between two commas.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum ParamItem {
     /// One value.

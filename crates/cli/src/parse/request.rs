@@ -11,7 +11,7 @@ const WHAT: &str = "resource request";
 /// The resource that is counted in MiB.
 const MEMORY: &str = "mem";
 
-/// What follows from what others needed.
+/// Value for a request that is learned from tasks that finished.
 pub(crate) const AUTO: &str = "auto";
 
 /// Value of `--resource`.

@@ -180,7 +180,7 @@ fn add_findings(page: &mut String, report: &Report) {
     }
 }
 
-/// What could have been cheaper, in words.
+/// Savings that were possible, in words.
 pub(crate) fn hints(report: &Report) -> Vec<String> {
     let mut hints = Vec::new();
     let is_idle = |worker: &&WorkerLife| {

@@ -1,5 +1,5 @@
-//! What failed tasks of a journal said last, as far as their output is here: a journal is often read where it was written,
-//! beside the files of its tasks.
+//! Last lines of failed tasks of a journal, as far as their output is here: journals are often read where
+//! they are written, beside the files of its tasks.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;

@@ -42,7 +42,7 @@ pub(crate) struct SubmitRequest {
     pub(crate) options: TaskOptions,
     /// Program and arguments, shebang included.
     pub(crate) command: Vec<OsString>,
-    /// What every task reads from standard input.
+    /// Standard input of every task.
     pub(crate) stdin: Option<Vec<u8>>,
     /// Job to add to, or to make.
     pub(crate) destination: Destination,
@@ -191,7 +191,7 @@ pub(crate) fn build_retry(
     }
 }
 
-/// What is to grow, if there is something that can.
+/// Growth of requests, after a check that there is something that can grow.
 pub(crate) fn build_grow(
     (grow, retries): (Option<GrowSpec>, Option<u16>),
     requests: &RequestVariants,

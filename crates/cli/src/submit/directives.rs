@@ -19,7 +19,7 @@ use crate::parse::param::ParamArg;
 /// Only this much of a script is looked at, in bytes.
 const HEAD_LEN: usize = 32 * 1024;
 
-/// What a script says about its own submit.
+/// Options that a script sets for its own submit.
 #[derive(Debug, Default)]
 pub(crate) struct Directives {
     options: TaskOptions,

@@ -14,7 +14,7 @@ use crate::error::{CliError, CliResult};
 /// Placeholders that stand for something else in each job or attempt: nobody would find such a file again.
 const FLEETING: [&str; 3] = ["%{JOB_ID}", "%{INSTANCE_ID}", "%{SERVER_UID}"];
 
-/// What the options or keys of the same names say.
+/// Files of tasks, by the options or keys of the same names.
 pub(crate) fn task_files(
     inputs: Vec<Vec<u8>>,
     outputs: Vec<Vec<u8>>,

@@ -1,4 +1,4 @@
-//! What tasks get because of what others needed.
+//! Requests that are learned from tasks that finished.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ fn twice() -> CliError {
     CliError::new(format!("Resource '{MEMORY}' defined more than once"))
 }
 
-/// What a submit says about learning.
+/// The options about learning.
 pub(super) fn build(options: &TaskOptions, memory: Option<FirstMemory>) -> CliResult<LearnSpec> {
     if memory.is_some() && options.nodes.is_some_and(|nodes| nodes > 0) {
         return Err(CliError::new(WHOLE_NODES));

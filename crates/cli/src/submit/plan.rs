@@ -1,4 +1,4 @@
-//! What would be submitted: for `--dry-run`.
+//! Plan of a submit, for `--dry-run`.
 
 use std::os::unix::ffi::OsStrExt;
 
@@ -25,7 +25,7 @@ pub(crate) struct Plan {
     pub(crate) task_count: u64,
     /// `1-100`; with an open job the server may count on.
     pub(crate) ids: String,
-    /// What the first and the last task would be; empty without tasks.
+    /// The first and the last task; empty without tasks.
     pub(crate) tasks: Vec<PlannedTask>,
     /// Each distinct template of a graph, or the one of an array.
     pub(crate) templates: Vec<common::TaskTemplate>,
@@ -33,9 +33,9 @@ pub(crate) struct Plan {
     pub(crate) after: Vec<String>,
     /// `None`: nobody could be asked.
     pub(crate) workers: Option<Vec<PlannedWorker>>,
-    /// What is done, if that was asked for.
+    /// Tasks that are done, if that was asked for.
     pub(crate) skipped: Option<Skipped>,
-    /// What tasks of kinds ask for that fit no worker; empty without workers.
+    /// Requests that fit no worker, each kind once; empty without workers.
     pub(crate) unfit: Vec<String>,
     /// Tasks print here, not into files.
     pub(crate) is_local: bool,
@@ -65,7 +65,7 @@ pub(crate) struct PlannedWorker {
     pub(crate) fits: bool,
 }
 
-/// What a worker has.
+/// Offer of a worker.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Offer<'a> {
     /// Names and amounts.
@@ -235,7 +235,7 @@ fn lossy(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// What tasks ask for, each kind once: a graph may have a template for each task.
+/// Requests of the tasks, each kind once: a graph may have a template for each task.
 pub(crate) fn kinds(body: &SubmitBody) -> Vec<&RequestVariants> {
     let mut kinds: Vec<&RequestVariants> = match body {
         SubmitBody::Array(array) => vec![&array.template.requests],

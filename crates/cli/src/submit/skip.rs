@@ -63,7 +63,7 @@ impl fmt::Display for Why {
     }
 }
 
-/// What became of the tasks of a submit.
+/// Division of the tasks of a submit into done and to run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Skipped {
     /// Tasks that are done.

@@ -31,7 +31,7 @@ pub(super) fn summary(job: &client::JobSummary) -> Value {
     })
 }
 
-/// What became of a notification.
+/// A notification and its outcome.
 fn notification(found: &client::JobNotice) -> Value {
     let is_over = found.at_unix_ns > 0;
     json!({
@@ -135,7 +135,7 @@ fn submit_value(submit: &client::SubmitInfo, job: u32) -> Value {
     json!({ "graph": tasks })
 }
 
-/// What a task is; paths of arrays know their job by now.
+/// Definition of a task; paths of arrays know their job by now.
 pub(super) fn definition(template: &common::TaskTemplate, job: Option<u32>) -> Value {
     let path = |bytes: &[u8]| match job {
         Some(job) => view::job_path(bytes, job),

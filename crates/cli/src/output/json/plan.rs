@@ -1,4 +1,4 @@
-//! What `--dry-run` prints for programs.
+//! Output of `--dry-run` for programs.
 
 use serde_json::{Value, json};
 

@@ -52,7 +52,7 @@ pub(crate) fn add_params(value: &mut Value, params: &[client::Param]) {
     value["params"] = map.into();
 }
 
-/// What `-v` adds to a task object; documented in `docs/retries.md`.
+/// Adds the keys of `-v` to a task object; documented in `docs/retries.md`.
 fn add_details(value: &mut Value, info: &client::TaskInfo) {
     let usage = |usage: &client::TaskUsage| {
         json!({

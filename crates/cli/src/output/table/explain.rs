@@ -89,7 +89,7 @@ pub(super) fn write(
     Ok(())
 }
 
-/// What keeps a task that could run from running at this moment.
+/// Writes the obstacles that keep a task that could run from running at this moment.
 fn write_now(out: Out<'_>, explanation: &client::Explanation) -> io::Result<()> {
     if let Some(worker) = explanation.sent_to {
         if explanation.start_overdue_ns.is_none() {

@@ -56,7 +56,7 @@ impl Text {
     }
 }
 
-/// What the place where tables are shown is like.
+/// Properties of the place where tables are shown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Look {
     /// It understands escape sequences.

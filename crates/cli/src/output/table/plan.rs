@@ -1,4 +1,4 @@
-//! What `--dry-run` prints.
+//! Output of `--dry-run`.
 
 use std::io;
 

@@ -182,7 +182,7 @@ impl<'a> TaskInfos<'a> {
     }
 }
 
-/// What a task was asked to do, with its parameters.
+/// Definition of a task with its parameters filled in.
 fn filled(definition: &common::TaskTemplate, task: &client::TaskInfo) -> common::TaskTemplate {
     let params: Vec<(&str, &[u8])> = task
         .params

@@ -33,7 +33,7 @@ pub(super) fn environment(template: &common::TaskTemplate) -> String {
     lines.join("\n")
 }
 
-/// What the task needs, one resource per line, variants below each other.
+/// Resource request of the task, one resource per line, variants below each other.
 pub(super) fn resources(template: &common::TaskTemplate) -> String {
     let is_single = template.requests.len() == 1;
     let mut blocks = Vec::new();

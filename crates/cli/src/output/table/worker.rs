@@ -121,7 +121,7 @@ fn runtime_text(runtime: &client::RuntimeInfo) -> Text {
     text.into()
 }
 
-/// What the machine is busy with.
+/// Hardware usage of the machine.
 fn load_text(load: &client::WorkerLoad) -> Text {
     let percent = |share: u32| format!("{} %", share.div_euclid(100));
     let whole = |bytes: u64| bytes / (1 << 20) * hq_core::resource::amount::UNITS_PER_WHOLE;

@@ -1,4 +1,4 @@
-//! What a command line becomes.
+//! Submits that command lines become.
 
 use super::*;
 use crate::args::submit::SubmitArgs;

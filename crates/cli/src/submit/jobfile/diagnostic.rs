@@ -41,7 +41,7 @@ pub(super) fn misread(source: Source<'_>, error: Misread) -> CliError {
     .with_help(help(message))
 }
 
-/// What to write instead.
+/// Advice on what to write instead.
 fn help(message: &str) -> String {
     const PAGE: &str = "`hq doc dependencies` describes job files";
     let quoted = |text: &str| -> Vec<String> {

@@ -14,9 +14,9 @@ use super::{parts, place};
 pub(crate) enum Format {
     /// The usual one.
     Toml,
-    /// What programs write.
+    /// For programs.
     Json,
-    /// What people know from other programs.
+    /// For people who know it from other programs.
     Yaml,
 }
 
@@ -37,7 +37,7 @@ impl Format {
             .is_some_and(|end| known.iter().any(|known| end == *known))
     }
 
-    /// What stands between a key and its value, if a mistake in the value is told with the place where that begins.
+    /// Sign between a key and its value, if a mistake in the value is reported with the place where that begins.
     pub(super) const fn assignment(self) -> Option<char> {
         match self {
             Self::Toml => Some('='),
@@ -96,7 +96,7 @@ fn misread_yaml(content: &str, error: &serde_saphyr::Error) -> Misread {
     }
 }
 
-/// What the reader of YAML says, in the words of the other readers.
+/// An error of the reader of YAML, in the words of the other readers.
 fn usual_words(message: &str) -> String {
     if message == "expected sequence start" {
         return "expected a list, such as `[a, b]`".to_owned();

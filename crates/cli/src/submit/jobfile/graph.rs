@@ -23,7 +23,7 @@ pub(super) enum Mistake {
         task: usize,
         /// Id of the task that names it.
         id: TaskId,
-        /// What it names.
+        /// Id of the missing task.
         dep: TaskId,
     },
     /// Tasks that wait for each other.
@@ -50,7 +50,7 @@ impl Mistake {
         }
     }
 
-    /// What exactly is wrong.
+    /// The error, in detail.
     pub(super) fn reason(&self) -> String {
         match self {
             Self::Twice { id, .. } => format!("an earlier task has the id {id}, too"),

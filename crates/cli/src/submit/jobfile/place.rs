@@ -38,7 +38,7 @@ pub(super) fn of(
     }
 }
 
-/// What of a file has a place here.
+/// The part of a file whose places are looked up.
 #[derive(Deserialize)]
 struct TomlFile {
     #[serde(default)]

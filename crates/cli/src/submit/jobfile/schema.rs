@@ -1,4 +1,4 @@
-//! What may be written in a job file. Values with a grammar of their own are parsed while they are
+//! Schema of a job file. Values with a grammar of their own are parsed while they are
 //! read, so that an error knows its place in the file.
 
 use std::collections::BTreeMap;
@@ -42,7 +42,7 @@ pub(super) struct FileTable {
     _data_layer: bool,
 }
 
-/// What `[[task]]` and `[array]` have in common.
+/// Keys that `[[task]]` and `[array]` have in common.
 pub(super) struct CommonTable {
     pub(super) command: CommandLine,
     pub(super) env: Environment,
@@ -234,12 +234,12 @@ parsed_text!(
     }
 );
 parsed_text!(
-    /// What another attempt may follow.
+    /// Failures that another attempt may follow.
     Causes(RetryOn),
     parse_retry_on
 );
 parsed_text!(
-    /// What another attempt gets more of.
+    /// Requests that grow for another attempt.
     Grow(GrowSpec),
     parse_retry_grow
 );

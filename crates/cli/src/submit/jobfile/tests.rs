@@ -1,4 +1,4 @@
-//! What a job file becomes, and how wrong ones are refused.
+//! Submits that job files become, and how wrong files are refused.
 
 use super::*;
 use hq_core::resource::amount::Amount;

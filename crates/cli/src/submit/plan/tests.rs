@@ -1,4 +1,4 @@
-//! What would be submitted.
+//! Plans of submits.
 
 use std::path::Path;
 

@@ -28,7 +28,7 @@ fn submit(dir: &Path, file: &str) -> SubmitSpec {
     prepared.expect("a valid file").spec
 }
 
-/// What the worker does behind each task: outputs and records.
+/// Does the work of a worker at the end of each task: outputs and records.
 fn carry_out(spec: &SubmitSpec) {
     let SubmitBody::Graph(graph) = &spec.body else {
         panic!("a graph");
