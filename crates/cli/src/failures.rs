@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use hq_core::signature::{sample, signature, without_paths};
 
-/// If the output of at least so many tasks that ended in one way was read and all said the same, the others most likely did, too.
+/// If the output of this many tasks with one error was read and is the same, that of the others most likely is, too.
 const ALIKE_MIN: usize = 3;
 
 /// A task that failed.

@@ -46,7 +46,7 @@ fn build(mut builder: Builder, threads: usize) -> io::Result<Runtime> {
     Ok(runtime)
 }
 
-/// Starts so many threads and ends them again.
+/// Starts `count` threads and ends them again.
 fn check_threads(count: usize) -> io::Result<()> {
     let mut started = Vec::with_capacity(count);
     let (over, wait) = mpsc::channel::<()>();

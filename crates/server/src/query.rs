@@ -101,7 +101,7 @@ struct WatchParts {
 }
 
 impl WatchParts {
-    /// Begins the next part if so many bytes do not fit into this one any more; says whether it did.
+    /// Begins the next part if this one has no room for `bytes` more; returns whether it did.
     fn make_room(&mut self, bytes: usize) -> bool {
         let bytes = bytes + ELEMENT_BYTES;
         let is_full = self.bytes > 0 && self.bytes + bytes > self.bytes_max;

@@ -123,7 +123,7 @@ impl Values {
         }
     }
 
-    /// Takes tasks of a job for a message of which so many bytes are `left`, and adds their values.
+    /// Takes tasks of a job for a message with `left` free bytes, and adds their values.
     async fn fill(
         &self,
         job: u32,

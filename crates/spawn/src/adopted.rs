@@ -14,7 +14,7 @@ use crate::sys;
 /// orphans of an ended task are looked for.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// A pause is so many times as long as the look before it took.
+/// Length of a pause, as a multiple of the look before it.
 const REST: u32 = 25;
 
 /// The children that the launcher has created.

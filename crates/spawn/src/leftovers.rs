@@ -28,7 +28,7 @@ const ROUNDS: usize = 10;
 /// Pause between two rounds. SIGKILL takes effect within a fraction of a millisecond.
 const ROUND_PAUSE: Duration = Duration::from_millis(2);
 
-/// Ancestors that are followed; none has so many.
+/// Most ancestors that are followed; no process has as many.
 const ANCESTORS_MAX: usize = 10_000;
 
 /// A process named for good. Its id alone may be used again.

@@ -706,7 +706,7 @@ impl Pool {
     }
 }
 
-/// The pause after so many failures in a row.
+/// The pause after this many failures in a row.
 pub(crate) fn pause(failures: u32) -> Duration {
     PAUSE_MIN
         .saturating_mul(1 << failures.min(10))

@@ -40,17 +40,17 @@ const STEP_PAGES: u32 = 256;
 const RESERVE_PAGES: u64 = 256;
 /// Part of the file that may be free: one in this many pages.
 const RESERVE_SHARE: u64 = 4;
-/// A file at rest has at least so many free pages, and is given so many more if it has not. Commits find them without
+/// A file at rest has at least `SPARE_PAGES_MIN` free pages, or is given `SPARE_PAGES` more. Commits find them without
 /// making the file longer; and since a prune gives them back, it leaves a smaller file even if what it removed shared its
 /// pages with what stays.
 const SPARE_PAGES_MIN: u64 = 16;
 const SPARE_PAGES: u64 = 64;
-/// A file of so many pages (4 MiB) is rewritten by a prune, in one go, which makes it as small as can be.
+/// A file of at most this many pages (4 MiB) is rewritten by a prune, in one go, which makes it as small as can be.
 const REWRITE_PAGES_MAX: u64 = 1_024;
 /// Percent of the largest size at which people are warned, and to which the file is emptied.
 const WARN_PERCENT: u64 = 80;
 const TARGET_PERCENT: u64 = 75;
-/// Percent of the largest size that overviews of workers may take; of a file that may have any size, so many bytes.
+/// Percent of the largest size that overviews of workers may take; their bytes in a file of unlimited size.
 const OVERVIEW_PERCENT: u64 = 25;
 const OVERVIEW_BYTES_MAX: u64 = 1 << 30;
 /// Bytes that a task, a job and an overview (beside its text) cost roughly; only to choose how many are enough.
@@ -142,7 +142,7 @@ impl Compactor {
         Ok(())
     }
 
-    /// So many tasks finished.
+    /// Notes that `count` tasks finished.
     pub(crate) const fn add_finished(&mut self, count: u64) {
         self.finished += count;
     }
@@ -152,7 +152,7 @@ impl Compactor {
         self.is_sweep_wanted = true;
     }
 
-    /// So many overviews were written.
+    /// Notes that `count` overviews were written.
     pub(crate) fn add_overviews(&mut self, count: u64) {
         if let Some(overviews) = &mut self.overviews {
             *overviews += count;

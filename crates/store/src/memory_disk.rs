@@ -21,7 +21,7 @@ const STATEMENTS_MAX: usize = 128;
 
 /// Shortest stretch: jobs of simulated worlds are small.
 const FOLD_LEN_MIN: u32 = 2;
-/// Stretches are made after one in so many commits: a pass costs more than the rest of a commit, and worlds crash with rows
+/// Stretches are made after every tenth commit: a pass costs more than the rest of a commit, and worlds crash with rows
 /// that wait for one as well as without.
 const FOLD_INTERVAL: i64 = 10;
 

@@ -19,7 +19,7 @@ use rusqlite::{Connection, Row, params_from_iter};
 
 use crate::encode;
 
-/// Most tasks of a stretch: so many places are stored.
+/// Most tasks of a stretch: the rows of `place_data`, which the views join.
 pub(crate) const TASKS_MAX: usize = 256;
 /// Most bytes of all columns: two such rows fill a page of 4 KiB.
 const BYTES_MAX: usize = 1_950;

@@ -14,10 +14,10 @@ use crate::event::Event;
 /// Events and bytes that may wait for one reader.
 const QUEUE_LEN: usize = 65_536;
 const QUEUE_BYTES: usize = 32 << 20;
-/// The last events are kept for a reader that comes back: at most so many, so many bytes, and
+/// Most of the last events that are kept for a reader that comes back, most of their bytes, and
 const RECENT_LEN: usize = 32_768;
 const RECENT_BYTES: usize = 16 << 20;
-/// so long after the last reader went.
+/// how long they are kept after the last reader went.
 const RECENT_SPAN: Duration = Duration::from_secs(120);
 
 /// Events with the bytes that they take.

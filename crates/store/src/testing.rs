@@ -30,7 +30,7 @@ pub(crate) fn change(kind: ChangeKind) -> Change {
     Change { at: NOW.wall, kind }
 }
 
-/// A store with completed jobs of so many tasks each, closed cleanly.
+/// A store with completed jobs of these numbers of tasks, closed cleanly.
 pub(crate) fn filled(path: &Path, jobs: &[u32]) {
     let mut handle = started(Store::open(path).expect("a fresh file"));
     for (job, count) in (1_u32..).zip(jobs) {
@@ -92,7 +92,7 @@ pub(crate) fn submitted(job: JobId, ids: &IdArray) -> ChangeKind {
     submitted_with(job, ids, 9_000 * (job.as_u32() as usize % 2))
 }
 
-/// With an argument of so many bytes.
+/// With an argument of `arg_len` bytes.
 pub(crate) fn submitted_with(job: JobId, ids: &IdArray, arg_len: usize) -> ChangeKind {
     let mut long = template(&["bash", "-c"]);
     long.args.push("x".repeat(arg_len).into_bytes().into());

@@ -32,9 +32,9 @@ pub enum Source {
 /// Where to begin to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum From {
-    /// So many bytes behind the beginning.
+    /// Offset from the beginning, in bytes.
     Offset(u64),
-    /// So many lines before the end.
+    /// The last lines, at most this many.
     LastLines(u32),
 }
 

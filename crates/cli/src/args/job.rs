@@ -88,7 +88,7 @@ pub(crate) struct FailuresArgs {
     #[arg(value_name = "JOBS", value_parser = parse_selector)]
     pub(crate) selector: Selector,
 
-    /// Read the output of at most so many failed tasks of a job, spread over all of them
+    /// Read the output of at most this many failed tasks of a job, spread over all of them
     #[arg(long, value_name = "COUNT", default_value_t = 200)]
     pub(crate) read: usize,
 }

@@ -38,9 +38,9 @@ pub enum OutputSource {
 /// Where reading begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReadFrom {
-    /// So many bytes behind the beginning.
+    /// Offset from the beginning, in bytes.
     Offset(u64),
-    /// So many lines before the end.
+    /// The last lines, at most this many.
     LastLines(u32),
 }
 

@@ -17,11 +17,11 @@ pub struct Shape {
 /// One field.
 #[derive(Debug)]
 enum Part {
-    /// Messages that take so many bytes each, without what they contain.
+    /// Messages, with the overhead of each in bytes.
     Message(usize, &'static Shape),
     /// Texts.
     Text,
-    /// Numbers that take so many bytes each.
+    /// Numbers, with the size of each in bytes.
     Numbers(usize),
 }
 

@@ -184,7 +184,7 @@ async fn hears(heard: &crate::alloc::NewsReceiver, of: &str) {
     changed.expect(of);
 }
 
-/// A job of so many tasks, each with a priority of its own.
+/// A job of `count` tasks, each with a priority of its own.
 fn graph(count: u32) -> SubmitSpec {
     let templates = (0..count).map(|number| {
         let mut template = template(&["true"]);

@@ -12,7 +12,7 @@ use tokio::sync::Mutex;
 /// The least time that an answer is used.
 const REST_MIN: Duration = Duration::from_millis(300);
 const REST_MAX: Duration = Duration::from_secs(120);
-/// An answer is used so many times as long as it took: one of them costs at most one percent of a core.
+/// How long an answer is used, as a multiple of the time that it took: it costs at most one percent of a core.
 const REST_FACTOR: u32 = 100;
 /// Different answers; more are not looked at at the same time.
 const KEPT_MAX: usize = 64;

@@ -178,7 +178,7 @@ fn template_count(submit: &Submit) -> usize {
     }
 }
 
-/// At most so many templates, behind the first ones.
+/// At most `most` templates, beginning at position `first`.
 fn templates(submit: &Submit, first: usize, most: usize) -> Vec<common::TaskTemplate> {
     let all = match &submit.kind {
         SubmitKind::Array { template, .. } => std::slice::from_ref(template),
@@ -203,7 +203,7 @@ fn described_params(submit: &Submit) -> Vec<client::Param> {
     .collect()
 }
 
-/// With at most so many templates, and without those of the tasks of a graph.
+/// A submit with at most `templates_max` templates, and without those of the tasks of a graph.
 fn submit_info(submit: &Submit, templates_max: usize) -> client::SubmitInfo {
     let is_graph = matches!(submit.kind, SubmitKind::Graph { .. });
     client::SubmitInfo {

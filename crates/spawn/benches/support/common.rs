@@ -39,7 +39,7 @@ impl Bench {
         }
     }
 
-    /// Seconds for `count` processes, one after the other in each of so many lanes. `bare` ones are as those of
+    /// Seconds for `count` processes, one after the other in each of the lanes. `bare` ones are as those of
     /// the C loop: they stay in this session, inherit the standard streams and outlive this process.
     pub(crate) fn run_in_lanes(
         &mut self,

@@ -222,7 +222,7 @@ fn impose(shortage: Shortage) {
     }
 }
 
-/// A limit below which so many numbers are free.
+/// A limit below which `spare` descriptors are free.
 fn limit_of_descriptors(spare: usize) -> u64 {
     let used = |number: &u64| Path::new(&format!("/proc/self/fd/{number}")).is_symlink();
     (0..).filter(|number| !used(number)).nth(spare).unwrap()

@@ -183,7 +183,7 @@ fn raise_limits(wanted: u64) {
     }
 }
 
-/// Why so many children cannot live here now.
+/// Why `count` children cannot live here now.
 fn room_for(count: u64) -> Result<(), String> {
     let number = |path: &str| {
         let text = fs::read_to_string(path).ok()?;

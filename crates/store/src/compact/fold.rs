@@ -1,4 +1,4 @@
-//! Rows of tasks that finished become stretches, in the order of their keys, so many at a time.
+//! Rows of tasks that finished become stretches, in the order of their keys, a bounded number at a time.
 //!
 //! A task that finished never changes, and nothing that is acknowledged depends on how it is stored: a step is done or not.
 

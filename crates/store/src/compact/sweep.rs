@@ -76,7 +76,7 @@ const STRETCHES: &str = "stretch_data";
 enum Work {
     /// Rows of these jobs, the last one first; `table` is the next of the last job.
     Jobs { jobs: Vec<u32>, table: usize },
-    /// So many overviews of workers, the oldest first.
+    /// This many overviews of workers, the oldest first.
     Overviews(u64),
     /// Finds out which ended workers nothing tells of any more; `None` = not begun.
     FindWorkers {

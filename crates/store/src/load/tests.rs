@@ -11,7 +11,7 @@ use super::*;
 use crate::testing::{NOW, WORKER, change, submitted};
 use crate::{group, schema};
 
-/// Start, and an end so many seconds later.
+/// Start, and an end this many seconds later.
 fn until(seconds: u64) -> [Option<Timestamp>; 2] {
     let end = NOW.wall.plus(Duration::from_secs(seconds));
     [Some(NOW.wall), Some(end)]

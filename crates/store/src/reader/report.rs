@@ -79,7 +79,7 @@ pub struct ResourceRow {
     pub units: u64,
 }
 
-/// Use of the resources beside cpus that most jobs ask for, at most so many, in steps of `width`.
+/// Use of the resources beside cpus that most jobs ask for, at most `resources_max`, in steps of `width`.
 #[must_use]
 pub fn resource_steps(period: Period, width: i64, resources_max: u32) -> Query<ResourceRow> {
     let sql = format!(
@@ -161,7 +161,7 @@ pub struct JobRow {
     pub memory_units: u64,
 }
 
-/// The most expensive jobs, those first, at most so many.
+/// The most expensive jobs, at most `jobs_max`, in descending order.
 #[must_use]
 pub fn jobs(period: Period, jobs_max: usize) -> Query<JobRow> {
     let sql = format!(

@@ -36,7 +36,7 @@ pub(super) fn usable(detector: &Detector, one_per_core: bool) -> Vec<Vec<u32>> {
     groups
 }
 
-/// Keeps only so many cpus, the first ones of the first groups.
+/// Keeps only `count` cpus, the first ones of the first groups.
 pub(super) fn limit(groups: &mut Vec<Vec<u32>>, count: u32, who: &str) {
     let mut left = count.max(1);
     let before: usize = groups.iter().map(Vec::len).sum();

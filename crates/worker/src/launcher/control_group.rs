@@ -87,7 +87,7 @@ impl ControlGroups {
         &self.base
     }
 
-    /// A group for a task that may use so many KiB, swap included.
+    /// A group for a task that may use `limit` KiB, swap included.
     pub(super) fn make(&self, name: &str, limit: u64) -> io::Result<TaskGroup> {
         let dir = self.base.join(name);
         if let Err(error) = fs::create_dir(&dir) {

@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 /// Pause between two looks: short enough that a task touches little in between, long enough that some
 /// hundred processes cost about a percent of a cpu.
 const PERIOD: Duration = Duration::from_millis(100);
-/// A look that took long is followed by a pause so many times as long, so that watching costs 4 % of a cpu at most.
+/// Pause after a look that took long, as a multiple of it, so that watching costs 4 % of a cpu at most.
 const REST: u32 = 25;
 /// The longest pause all the same: a task that grows meanwhile must not take the machine's memory first.
 const REST_MAX: Duration = Duration::from_secs(2);

@@ -18,7 +18,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 const ENDING_TIMEOUT: Duration = Duration::from_secs(1);
 /// The worker ends this much before its allocation, to end its tasks and to tell the server.
 const MARGIN_MAX: Duration = Duration::from_secs(10);
-/// Of a short allocation the margin is one part in so many.
+/// Margin of a short allocation, as a divisor of its time limit.
 const MARGIN_PART: u32 = 10;
 /// Longest answer that is read, in bytes.
 const ANSWER_MAX: u64 = 1 << 20;

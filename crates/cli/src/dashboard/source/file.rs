@@ -199,7 +199,7 @@ fn queue(id: u32, record: Option<&[u8]>, at_ns: i64) -> QueueRow {
     }
 }
 
-/// Counts what so many tasks use of a worker's resources. Of a task of which the journal does not tell one cpu is
+/// Counts what `count` tasks use of a worker's resources. Of a task of which the journal does not tell one cpu is
 /// counted, and what it uses of others is not known.
 fn take(
     resources: &mut [ResourceRow],

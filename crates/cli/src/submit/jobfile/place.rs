@@ -52,7 +52,7 @@ struct TomlTask {
     deps: Vec<Spanned<u32>>,
 }
 
-/// The task at a position of a file with so many tasks.
+/// The task at position `index` of a file with `count` tasks.
 pub(super) fn toml_task(content: &str, count: usize, index: usize) -> Option<PlacedTask> {
     let headers = parts::header_positions(content);
     let (range, nth) = if headers.len() == count {

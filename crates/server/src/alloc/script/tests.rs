@@ -80,7 +80,7 @@ fn script_avoiding(excluded: &str, params: &QueueParams, workers: u32, is_test: 
     job.script()
 }
 
-/// The last line of a script for so many workers.
+/// The last line of a script for this many workers.
 fn command(params: &QueueParams, workers: u32) -> String {
     let script = script(params, workers, false);
     script.lines().last().expect("a command").to_owned()

@@ -15,7 +15,7 @@ use super::{ApiError, id, past};
 use crate::http::App;
 use crate::words::{self, Words};
 
-/// Of so many of the last failures the output is read, spread over all of them. `hq job failures` reads more.
+/// Number of the last failures whose output is read, spread over all of them. `hq job failures` reads more.
 const READ_MAX: usize = 40;
 /// Different signatures that are told.
 const GROUPS_MAX: usize = 20;

@@ -365,7 +365,7 @@ impl FakeServer {
         }
     }
 
-    /// Waits until so many messages of tasks were heard.
+    /// Waits until `count` messages of tasks were heard.
     pub(super) async fn heard(&mut self, count: usize) {
         let deadline = Instant::now() + PATIENCE;
         while self.last_words.iter().filter(|(_, said)| *said).count() < count {

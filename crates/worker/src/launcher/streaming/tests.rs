@@ -60,7 +60,7 @@ impl Bench {
         self.started.extend(plan.map(|(_, token, _)| token.0));
     }
 
-    /// Collects until so many have started and ended.
+    /// Collects until all of `started` have started and `ended` have ended.
     fn wait(&mut self, started: &[u64], ended: usize) {
         let limit = Instant::now() + LIMIT;
         while self.started.len() < started.len() || self.ended.len() < ended {
