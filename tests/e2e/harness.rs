@@ -326,7 +326,7 @@ impl Env {
         listed.unwrap_or(&serde_json::Value::Null)["task_stats"].clone()
     }
 
-    /// Waits until the server knows that so many tasks of a job run.
+    /// Waits until the server knows that `count` tasks of a job run.
     pub(crate) fn wait_running(&self, job: &str, count: u32) {
         wait_for(&format!("{count} tasks run"), || {
             let stats = self.stats(job);

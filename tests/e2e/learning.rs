@@ -2,7 +2,7 @@
 
 use crate::harness::Env;
 
-/// Has so many MiB; with more rounds for longer, until somebody looks.
+/// Has this many MiB; with more rounds for longer, until somebody looks.
 fn hold(mebibytes: &str, rounds: &str) -> String {
     format!("dd if=/dev/zero of=/dev/null bs=$(({mebibytes}))M count=$(({rounds})) 2> /dev/null")
 }

@@ -181,7 +181,7 @@ impl ProcessGroup {
         ["sh".into(), "-c".into(), script, "sh".into()]
     }
 
-    /// Leaves room for so many processes beside the threads of hq. It starts threads when it needs them and keeps
+    /// Leaves room for this many processes beside the threads of hq. It starts threads when it needs them and keeps
     /// them, so that this has to be said again and again.
     fn set_room(&self, room: usize) {
         let members = std::fs::read_to_string(self.0.join("cgroup.procs")).expect("is there");

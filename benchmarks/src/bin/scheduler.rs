@@ -20,7 +20,7 @@ use hq_benchmarks::scheduler_suite::shapes::{
 use hq_benchmarks::spawn_suite::plot;
 use hq_benchmarks::spawn_suite::report::Series;
 
-/// Makes a load for so many workers.
+/// Makes a load for a number of workers.
 type Shape = fn(u32) -> Load;
 
 const SHAPES: [Shape; 7] = [

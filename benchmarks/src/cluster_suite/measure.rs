@@ -101,7 +101,7 @@ impl Watched {
     }
 }
 
-/// The value that so many of a hundred are not above, of values in ascending order.
+/// The value that `percent` of a hundred are not above, of values in ascending order.
 #[must_use]
 pub fn percentile(sorted: &[Duration], percent: usize) -> Duration {
     let last = sorted.len().saturating_sub(1);
@@ -151,7 +151,7 @@ const STORM_INTERVAL: Duration = Duration::from_secs(2);
 /// How long workers may take to come back.
 const STORM_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Lets all of `workers` lose their connections so many times, and returns how long each time the last one took to come
+/// Lets all of `workers` lose their connections several times, and returns how long each time the last one took to come
 /// back. Ends early if the work does.
 fn rage(
     storms: &Storms,

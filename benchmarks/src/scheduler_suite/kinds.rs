@@ -115,7 +115,7 @@ const CASES: [(&str, Case); 10] = [
     }),
 ];
 
-/// The cases whose names contain `part`, with so many of each thing; a tenth of it for workers.
+/// The cases whose names contain `part`, with `many` of each thing; a tenth of it for workers.
 pub fn measure(many: u32, part: &str) -> impl Iterator<Item = Row> {
     let cases = CASES
         .into_iter()

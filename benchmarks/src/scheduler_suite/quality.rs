@@ -73,7 +73,7 @@ pub fn worker(cpus: u32, gpus: u32, mem: u32) -> WorkerConfig {
     config
 }
 
-/// Runs a load on so many workers.
+/// Runs a load on this many workers.
 #[must_use]
 pub fn measure(load: Load, workers: u32) -> Quality {
     let mut cluster = Cluster::default();

@@ -18,9 +18,9 @@ use crate::resource::amount::{Amount, UNITS_PER_WHOLE};
 
 /// Fewer failures than this say nothing about a node.
 const NODE_FAILURES_MIN: u64 = 3;
-/// A job goes well on a node if at least so many of its tasks finished there, and
+/// A job goes well on a node if at least this many of its tasks finished there,
 const WELL_MIN: u64 = 3;
-/// so many times as many as failed.
+/// and this many times as many as failed.
 const WELL_FACTOR: u64 = 4;
 /// A job with this part of failures, as a divisor, has more than a few bad inputs.
 const MANY_FAILURES: u64 = 20;
@@ -272,7 +272,7 @@ pub struct Finding {
     pub text: String,
     /// Tasks that are touched.
     pub part: u64,
-    /// Out of so many.
+    /// Number of which they are a part.
     pub whole: u64,
 }
 

@@ -25,7 +25,7 @@ pub const ASSIGN_BYTES_MAX: usize = 4 << 20;
 /// worker that comes back, which has to name all of them.
 pub const LAUNCHED_MAX: usize = 1 << 17;
 
-/// Instances that a worker names as unkillable; so many hung processes say all that there is to say.
+/// Most instances that a worker names as unkillable; more hung processes would say nothing new.
 pub const UNKILLABLE_MAX: usize = 256;
 
 /// Jobs that one heartbeat names because the worker holds values of their calls; the next one names others.

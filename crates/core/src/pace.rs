@@ -15,7 +15,7 @@ const SPACING_MIN: Duration = Duration::from_millis(250);
 /// The rate is that of the last part of the time, as a divisor: long enough to even out chance, short enough that a
 /// cluster that has grown counts as it is now.
 const WINDOW: u32 = 4;
-/// If the tasks that run now would end at a rate so many times larger or smaller than the one that was measured, the
+/// If the tasks that run now would end at a rate that differs from the measured one by more than this factor, the
 /// cluster is another one than it was.
 const CHANGE_MIN: f64 = 1.3;
 /// Fewer ends than this say nothing about a rate.
@@ -113,7 +113,7 @@ impl Ends {
     }
 }
 
-/// How a job goes at the moment `now` of the server's clock, with so many tasks that wait and that run.
+/// Estimates the progress of a job at the moment `now` of the server's clock; `waiting` and `running` count its tasks.
 #[must_use]
 pub fn estimate(facts: &PaceFacts, waiting: u64, running: u64, now: Timestamp) -> Pace {
     let elapsed = now.since(facts.first_start);
@@ -225,7 +225,7 @@ mod tests {
         }
     }
 
-    /// Start and end of each task on a cluster with so many slots at a time.
+    /// Start and end of each task on a cluster with a number of slots for each time.
     fn record(times: &[f64], slots: impl Fn(f64) -> usize) -> Vec<(f64, f64)> {
         let (mut run, mut busy): (Vec<(f64, f64)>, Vec<f64>) = (Vec::new(), Vec::new());
         let mut now = 0.0;

@@ -359,7 +359,7 @@ impl Params {
         })
     }
 
-    /// The same combinations with other ids. `None` if there are not so many ids.
+    /// The same combinations with other ids, from `first` on. `None` if there are too few ids.
     #[must_use]
     pub fn with_first(&self, first: u32) -> Option<Self> {
         first.checked_add(self.count - 1)?;

@@ -8,8 +8,8 @@ const LENGTH_MAX: usize = 160;
 /// Letters and digits from which on a word in base 16 is a number: an address, a hash.
 const HEX_MIN: usize = 6;
 
-/// Which of so many failures to look at: at most `max`, one of each part of the same size, so that no part of a job is left
-/// out. The same ones each time.
+/// Picks `max` of `count` failures, or all if they are fewer: one of each part of equal size, so that no part of a job
+/// is left out. The same ones each time.
 pub fn sample(count: usize, max: usize) -> impl Iterator<Item = usize> {
     let chosen = count.min(max);
     let begin = move |number: usize| number * count / chosen;

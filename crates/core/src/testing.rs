@@ -43,7 +43,7 @@ pub fn request(state: &mut ServerState, command: Command) -> Vec<Effect> {
     apply(state, Input::Request(RequestId(1), command))
 }
 
-/// As many workers as automatic allocation would ask for, for a queue that gives up to nine of them, each with so many cpus
+/// As many workers as automatic allocation would ask for, for a queue that gives up to nine, each with this many cpus
 /// and an hour.
 #[must_use]
 pub fn workers_wanted(state: &ServerState, now: Time, cpus: u64) -> u32 {
@@ -62,7 +62,7 @@ pub fn workers_wanted(state: &ServerState, now: Time, cpus: u64) -> u32 {
     state.demand(now, &[query])[0].workers
 }
 
-/// A new job with so many tasks, from 0 on, and defaults for everything else.
+/// A new job with `count` tasks, from 0 on, and defaults for everything else.
 #[must_use]
 pub fn array_submit(count: u32, template: TaskTemplate) -> SubmitSpec {
     SubmitSpec {

@@ -511,7 +511,7 @@ impl Worker {
         !self.templates.is_empty()
     }
 
-    /// Drops those of these templates that it knows, at most so many; returns which.
+    /// Drops those of these templates that it knows, at most `most`; returns which.
     pub(crate) fn forget_templates(
         &mut self,
         templates: RangeInclusive<TemplateId>,
@@ -613,7 +613,7 @@ impl Worker {
         }
     }
 
-    /// Counts so many backlog entries of a variant as placed.
+    /// Counts `count` backlog entries of a variant as placed.
     pub(crate) fn promote_some(
         &mut self,
         key: QueueKey,

@@ -11,7 +11,7 @@ use crate::id::{AllocationKey, QueueId};
 use crate::scheduler::demand::{QueueDemand, QueueQuery, WorkerKind};
 use crate::time::{Now, Time, Timestamp};
 
-/// Pause before the next attempt after so many failures in a row.
+/// Pause before the next attempt, by the number of failures in a row.
 const DELAYS: [Duration; 5] = [
     Duration::ZERO,
     Duration::from_secs(60),

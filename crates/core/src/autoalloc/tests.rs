@@ -336,7 +336,7 @@ fn too_many_status_errors_give_an_allocation_up() {
     assert_eq!(world.allocation(1), AllocationState::Failed);
 }
 
-/// A queue of one allocation of which so many answers in a row said nothing.
+/// A queue of one allocation, after a number of answers in a row that said nothing.
 fn after_silence(answers: u32) -> (World, Vec<Effect>) {
     let mut world = World::new(spec(1, 1, None));
     world.demand(1, &[]);

@@ -19,12 +19,12 @@ use crate::id::{JobId, WorkerId};
 const SUSPECT_LEVEL: f64 = 0.05;
 /// Level at which it is to blame, if that agrees.
 const GUILTY_LEVEL: f64 = 0.01;
-/// A worker is not suspected before it has failed so many tasks more than went well,
+/// A worker is not suspected before it has failed this many tasks more than went well,
 const SUSPECT_EXCESS: u32 = 2;
-/// and not to blame before so many.
+/// and not to blame before this many.
 const GUILTY_EXCESS: u32 = 3;
-/// Where next to nothing is known of others, so many failures are enough for a suspicion: short failures can empty a queue
-/// before anything has ended elsewhere.
+/// Where nearly nothing is known of others, this many failures suffice for a suspicion: short failures can empty a
+/// queue before anything has ended elsewhere.
 const UNKNOWN_EXCESS: u32 = 5;
 /// Fewer ends elsewhere are next to nothing.
 const KNOWN_MIN: u64 = 3;

@@ -42,7 +42,7 @@ fn counts(stratum: Stratum) -> Vec<f64> {
     let bad = here_bad + elsewhere_bad;
     let all = ln_choose(here + elsewhere, bad);
     let probability = |count: u32| {
-        // So many are not there, or the rest is more than there is elsewhere.
+        // This many are not there, or the rest is more than there is elsewhere.
         if count > bad || bad - count > elsewhere {
             return 0.0;
         }

@@ -17,7 +17,7 @@ const RELEARNED_MAX: usize = 100_000;
 #[derive(Clone, Debug)]
 pub struct Learned {
     needs: Needs,
-    /// With so many tasks it is looked at again what follows.
+    /// Number of finished tasks at which the sizes are computed again.
     due: u64,
     current: Option<(Size, Arc<SharedTemplate>)>,
     /// All templates that were made: workers may have any of them. Their number follows the logarithm of that of the
@@ -188,7 +188,7 @@ impl Job {
         }
     }
 
-    /// Learns from tasks that were restored: from so many that it is known what they need.
+    /// Learns from tasks that were restored, at most [`RELEARNED_MAX`] of each submit.
     pub(crate) fn learn_again(&mut self) {
         for submit in &mut self.submits {
             submit.learn_again();

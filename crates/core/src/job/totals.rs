@@ -89,7 +89,7 @@ impl TaskTotals {
         }
     }
 
-    /// Counts waiting tasks in another state, as far as there are so many.
+    /// Counts `count` waiting tasks in another state, or all if fewer wait.
     pub fn shift(&mut self, count: u64, to: TaskState) {
         let moved = count.min(self.waiting);
         self.waiting -= moved;

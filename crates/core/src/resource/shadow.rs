@@ -119,7 +119,7 @@ pub fn freed_beside(missing: u64, held: impl Iterator<Item = (u64, u64)>) -> u64
     if missing == 0 || sum < missing {
         return 0;
     }
-    // At least so many have to end, each with at least so much.
+    // At least this many have to end, each with at least `least`.
     missing.div_ceil(most).saturating_mul(least)
 }
 

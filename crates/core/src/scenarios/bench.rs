@@ -90,7 +90,7 @@ impl Bench {
         }
     }
 
-    /// A server with one worker of so many cpus.
+    /// A server with one worker of this many cpus.
     pub(super) fn with_worker(cpus: u32) -> (Self, WorkerId) {
         let mut bench = Self::new();
         let worker = bench.worker(cpus);

@@ -70,7 +70,7 @@ fn end_with(
     bench.report(worker, report);
 }
 
-/// Finishes so many of those that a worker has.
+/// Finishes `count` of the tasks that a worker has.
 fn finish_some(bench: &mut Bench, worker: WorkerId, count: usize, needs: (u64, Duration)) {
     for _ in 0..count {
         let (job, task) = bench.has(worker)[0];

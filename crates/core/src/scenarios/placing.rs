@@ -286,7 +286,7 @@ fn what_comes_back_together_with_what_is_waited_for_is_not_kept() {
     assert_eq!([urgent, small].map(is_placed), [false, true]);
 }
 
-/// Workers with so many cpus that automatic allocation would ask for.
+/// Workers with this many cpus that automatic allocation would ask for.
 fn wanted(bench: &Bench, cpus: u64) -> u32 {
     workers_wanted(&bench.state, bench.now.mono, cpus)
 }

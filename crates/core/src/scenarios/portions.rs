@@ -35,7 +35,7 @@ fn various(count: u32) -> SubmitSpec {
     SubmitSpec { body, ..tasks(0) }
 }
 
-/// A graph with a task of each of so many priorities, from this one on.
+/// A graph with a task of each of `count` priorities, from `first` on.
 fn of_priorities(first: i32, count: u32) -> SubmitSpec {
     let mut spec = various(count);
     if let SubmitBody::Graph(graph) = &mut spec.body {

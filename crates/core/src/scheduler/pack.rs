@@ -22,9 +22,9 @@ const CANDIDATES_MAX: usize = 64;
 pub(super) const SHARE_UNIT: u64 = 1_000_000;
 /// How much the share of the scarcest resource counts; that of others less by the square of the ratio.
 const WORTH_MAX: u64 = 256;
-/// So many tasks are few: beyond them what one mix leaves over goes into a later one.
+/// Most tasks that are packed exactly: beyond them what one mix leaves over goes into a later one.
 pub(super) const EXACT_TASKS_MAX: u64 = 24;
-/// RemainderTable that are looked at to choose one mix of few tasks; more different counts are not compared.
+/// Remainders that are looked at to choose one mix of few tasks; more different counts are not compared.
 const RESTS_MAX: usize = 2_048;
 /// Mixes that may be tried for all of them together.
 const REST_NODES: u32 = 8_192;

@@ -95,7 +95,7 @@ impl ReadyQueue {
         is_first
     }
 
-    /// Notes that the tasks of a queue take whole nodes, at least so many.
+    /// Notes that the tasks of a queue take whole nodes, at least `n_nodes`.
     pub fn note_multi_node(&mut self, key: QueueKey, n_nodes: u32) {
         self.multi_node.insert(key, n_nodes);
         self.by_nodes.insert((n_nodes, key));
@@ -119,7 +119,7 @@ impl ReadyQueue {
         removed
     }
 
-    /// Removes all that a submit has in a queue, unless that is more than so many ranges; `None` = they are too many.
+    /// Removes all that a submit has in a queue, unless that is more than `most` ranges; `None` = they are more.
     pub fn remove_submit(
         &mut self,
         key: QueueKey,
@@ -248,7 +248,7 @@ impl ReadyQueue {
         }
     }
 
-    /// Brings the index up to date by a bounded number of queues, if there are so many that one is needed.
+    /// Brings the index up to date by a bounded number of queues, if there are enough to need one.
     pub(crate) fn follow(&mut self, classes: &Classes) {
         self.free_some();
         // Few queues: a round sees them all, and the index only costs memory.
@@ -311,7 +311,7 @@ impl ReadyQueue {
         !self.freed.is_empty()
     }
 
-    /// The index, while there are so many queues that there is one.
+    /// The index; `None` = there are too few queues to need one.
     pub(crate) fn index(&self) -> Option<&RequestIndex> {
         self.indexed.as_ref().map(|indexed| &indexed.index)
     }

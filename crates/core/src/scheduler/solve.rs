@@ -48,7 +48,7 @@ const RESERVATIONS_MAX: usize = 2;
 /// Workers whose reservations one round recomputes (round-robin).
 /// Nothing is lost: what a worker keeps matters when something ends there, and it keeps what it did.
 const RESERVATION_WORKERS_MAX: usize = 32;
-/// A multi-node task that starts takes about as much of a round's time as so many other tasks.
+/// Time of a round that a multi-node task takes when it starts, in other tasks.
 const GANG_COST: u64 = 16;
 /// Mixes remembered for like workers.
 const MEMO_MAX: usize = 4;

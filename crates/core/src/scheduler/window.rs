@@ -319,7 +319,7 @@ impl<'a> Chooser<'a> {
     }
 }
 
-/// Queues of which some kind of worker could run tasks, at most so many, the most urgent and valuable first.
+/// Queues of which some kind of worker could run tasks, at most `most`, the most urgent and valuable first.
 pub(crate) fn able(
     ready: &ReadyQueue,
     offers: &[Offer],

@@ -156,7 +156,7 @@ impl<'a> WorkerPlan<'a> {
         fitting(demand, self.worker.offers(), |slot| self.available(slot))
     }
 
-    /// Whether it has so many units of each of these resources free.
+    /// Whether at least these units of each of these resources are free.
     pub(crate) fn reaches(&self, floor: &[(usize, i64)]) -> bool {
         let mut floor = floor.iter();
         floor.all(|(slot, least)| self.free.get(*slot).copied().unwrap_or(0) >= *least)
@@ -402,7 +402,7 @@ impl<'a> WorkerPlan<'a> {
         self.busy_share_with(slot, 0)
     }
 
-    /// The same if so many units more were taken.
+    /// The same if `more` units were taken.
     pub(crate) fn busy_share_with(&self, slot: usize, more: i64) -> f64 {
         let total = self
             .worker

@@ -409,7 +409,7 @@ mod tests {
         state.apply(now, input, &mut Vec::new());
     }
 
-    /// First update of a client that begins to watch after so many seconds.
+    /// First update of a client that begins to watch after this many seconds.
     fn watch(
         state: &mut ServerState,
         seconds: u64,

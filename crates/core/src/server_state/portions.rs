@@ -80,7 +80,7 @@ impl Discarded {
 /// Tasks of a job that are to leave the ready queue.
 #[derive(Clone, Copy, Debug)]
 struct Leaving {
-    /// Those of so many submits; later ones stay.
+    /// Number of its first submits whose tasks leave; later ones stay.
     submits: u32,
     /// Up to this queue they have.
     done_to: Option<QueueKey>,

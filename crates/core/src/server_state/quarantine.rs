@@ -37,7 +37,7 @@ use crate::worker::{Duty, Standing, Worker};
 const UNCHARGED_MAX: usize = 3;
 /// Tasks that failed there and went well elsewhere before a worker is set aside,
 const CONFIRMED_MIN: u32 = 3;
-/// and so many times as many as failed there, too.
+/// and this many times as many as failed there, too.
 const CONFIRMED_FACTOR: u32 = 4;
 /// How long it may take until something is known, before a task is tried on a suspected worker; twice as long after each
 /// one that fails.

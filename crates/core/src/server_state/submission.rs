@@ -213,7 +213,7 @@ impl ServerState {
         draft.rename_some(most)
     }
 
-    /// Numbers for so many templates, one behind the other.
+    /// Reserves numbers for `count` templates, one behind the other; returns the first.
     pub(super) fn number_templates(&mut self, count: usize) -> TemplateId {
         let count = u32::try_from(count).unwrap_or(u32::MAX);
         let first = match self.last_template.checked_add(count) {

@@ -146,7 +146,7 @@ impl ServerState {
         ctx.emit(Effect::Reply(sweep.request, reply));
     }
 
-    /// The next jobs of a command, of at most so many that are looked at.
+    /// The next jobs of a command, out of at most `most` that are looked at.
     fn next_jobs(&self, sweep: &mut Sweep, most: usize) -> Vec<JobId> {
         let ids = match &mut sweep.left {
             Left::These(ids) => return ids.drain(..ids.len().min(most)).collect(),

@@ -32,7 +32,7 @@ const fn task(id: u32) -> TaskKey {
     TaskKey::new(JobId(1), TaskId(id))
 }
 
-/// A connected worker that comes back, and a job of so many tasks.
+/// A connected worker that comes back, and a job of `count` tasks.
 fn with_worker(cpus: u32, count: u32, template: TaskTemplate) -> ServerState {
     let mut state = ServerState::new("test");
     connect(&mut state, 1, cpus);

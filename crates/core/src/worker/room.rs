@@ -24,7 +24,7 @@ impl<'a> Room<'a> {
         })
     }
 
-    /// Takes the room of at most so many tasks of a variant; says of how many.
+    /// Takes the room of at most `most` tasks of a variant; returns how many have room.
     pub(crate) fn take(&mut self, variant: &VariantDemand, most: u64) -> u64 {
         let fit = fitting(variant, &self.worker.offers, |slot| {
             self.free.get(slot).copied().unwrap_or(0)

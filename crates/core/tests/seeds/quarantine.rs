@@ -11,7 +11,7 @@ use hq_core::testing::sim::Rng;
 use hq_core::testing::{array_submit, template};
 use world::{End, World};
 
-/// A broken node is set aside within so many failures, or so long.
+/// A broken node is set aside within this many failures, or this time.
 const FAILURES_MAX: u32 = 20;
 const TIME_MAX: Duration = Duration::from_secs(30);
 
@@ -33,7 +33,7 @@ fn bad(rng: &mut Rng, outcome: Outcome) -> End {
     (outcome, Duration::from_millis(u64::from(1 + rng.below(5))))
 }
 
-/// Whether something with so many percent of probability happens.
+/// True with a probability of this many percent.
 fn chance(rng: &mut Rng, percent: u32) -> bool {
     rng.below(100) < percent
 }

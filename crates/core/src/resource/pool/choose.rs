@@ -25,7 +25,7 @@ struct Choice {
     partial: Option<u32>,
 }
 
-/// Divides so many indices among groups with so much room each.
+/// Divides a number of indices among groups, each with the given room.
 type Spread = fn(&mut [(usize, u32)], &[u32], u32) -> Option<()>;
 
 impl Need {
@@ -104,7 +104,7 @@ impl IndexedPool {
         Some(granted)
     }
 
-    /// Groups that an empty pool needs for so many indices.
+    /// Groups that an empty pool needs for this many indices.
     pub(super) fn groups_needed_when_empty(&self, indices: u64) -> u32 {
         let mut sizes: Vec<u64> = self
             .groups

@@ -26,7 +26,7 @@ pub(in crate::scenarios) fn tasks_with(
     array_submit(count, task)
 }
 
-/// Tasks that need so many cpus each.
+/// Tasks that need this many cpus each.
 pub(in crate::scenarios) fn wide(count: u32, cpus: u32) -> SubmitSpec {
     tasks_with(count, |task| task.requests = cpus_of(cpus))
 }
@@ -40,7 +40,7 @@ pub(in crate::scenarios) fn cpus_of(cpus: u32) -> RequestVariants {
     RequestVariants::new(vec![ResourceRequest::cpus(cpus)]).expect("valid")
 }
 
-/// Tasks that need so many whole nodes each.
+/// Tasks that need this many whole nodes each.
 pub(in crate::scenarios) fn gang(count: u32, n_nodes: u32) -> SubmitSpec {
     tasks_with(count, |task| {
         let request = ResourceRequest {

@@ -531,7 +531,7 @@ fn more_candidates_than_are_compared_are_placed_one_after_the_other() {
     assert!(free <= 1, "{free} cpus are idle");
 }
 
-/// Fewest workers of so many cpus for tasks of these sizes, by trying every way; few tasks.
+/// Fewest workers of `total` cpus for tasks of these sizes, by trying every way; few tasks.
 fn fewest_workers(total: u32, tasks: &[u32]) -> u32 {
     let all = (1_usize << tasks.len()) - 1;
     // Of each set, from those of the sets with one task less.

@@ -11,7 +11,7 @@ use crate::task::{TaskEnd, TaskState};
 use crate::testing::NOW;
 use crate::time::Timestamp;
 
-/// A job of so many tasks and two workers that are expected back.
+/// A job of `count` tasks and two workers that are expected back.
 fn stored(count: u32, template: TaskTemplate) -> ServerState {
     let mut state = ServerState::new("test");
     state.restore_counters(JobId(1), WorkerId(2));

@@ -148,7 +148,7 @@ pub struct Course {
 }
 
 impl Course {
-    /// The course of so many steps that a seed stands for.
+    /// The course of `steps` steps that a seed stands for.
     #[must_use]
     pub fn draw(seed: u64, steps: u32, is_durable: bool) -> Self {
         let mut rng = Rng::new(seed);

@@ -29,7 +29,7 @@ impl Rng {
         self.next()
     }
 
-    /// Whether something with so many percent of probability happens.
+    /// True with a probability of this many percent.
     pub(super) fn chance(&mut self, percent: u32) -> bool {
         self.below(100) < percent
     }
