@@ -39,9 +39,9 @@ pub struct Campaign {
     pub workers: u32,
     /// Cpus of a worker; a task takes one.
     pub cpus: u32,
-    /// Its memory in MiB.
+    /// Memory in MiB.
     pub memory: u32,
-    /// Its life.
+    /// Lifetime.
     pub walltime: Duration,
     /// Median of the run times.
     pub run: Duration,

@@ -86,7 +86,7 @@ fn whole(units: u64) -> f64 {
 pub struct Start {
     /// When.
     pub at: Time,
-    /// Which task.
+    /// Job and id of the task.
     pub task: TaskKey,
     /// Where; of a multi-node task the root.
     pub worker: WorkerId,

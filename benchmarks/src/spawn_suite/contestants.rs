@@ -35,11 +35,11 @@ pub enum Language {
 /// One way to spawn processes.
 #[derive(Clone, Copy, Debug)]
 pub struct Contestant {
-    /// Its name in tables and plots.
+    /// Name in tables and plots.
     pub label: &'static str,
     /// Which program it is in.
     pub language: Language,
-    /// Its name in that program.
+    /// Name in that program.
     pub mechanism: &'static str,
     /// Further distinction of the question, e.g. how the program is named.
     pub variant: &'static str,

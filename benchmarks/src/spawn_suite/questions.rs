@@ -16,7 +16,7 @@ pub enum Unit {
 /// One question; one table and one plot.
 #[derive(Clone, Debug)]
 pub struct Question {
-    /// Its name on the command line and of its files.
+    /// Name on the command line and of its files.
     pub name: &'static str,
     /// The question in words.
     pub title: &'static str,

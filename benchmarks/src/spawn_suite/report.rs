@@ -7,7 +7,7 @@ use super::questions::{Question, Unit};
 /// The figures of one contestant.
 #[derive(Clone, Debug)]
 pub struct Series {
-    /// Its name.
+    /// Name of the contestant.
     pub label: String,
     /// Whether it is what the reader looks for.
     pub emphasis: bool,

@@ -14,7 +14,7 @@ pub(crate) struct Failed {
     pub(crate) task: u32,
     /// Where it ran.
     pub(crate) host: String,
-    /// How it ended.
+    /// Error.
     pub(crate) error: String,
     /// Names and values of its parameters.
     pub(crate) params: Vec<(String, String)>,
@@ -23,7 +23,7 @@ pub(crate) struct Failed {
 /// Tasks that failed alike.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Group {
-    /// How they ended.
+    /// Error.
     pub(crate) error: String,
     /// Their last words, with `#` for numbers, and `/…` for paths if these differ; `None` if they said nothing.
     pub(crate) words: Option<String>,

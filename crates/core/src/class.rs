@@ -25,7 +25,7 @@ pub struct ResourceId(pub u32);
 /// One demand of a variant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Demand {
-    /// Which resource.
+    /// Number of the resource.
     pub resource: ResourceId,
     /// Units asked for; `None` = the whole pool.
     pub units: Option<u64>,

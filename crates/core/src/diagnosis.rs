@@ -28,9 +28,9 @@ const MANY_FAILURES: u64 = 20;
 /// Tasks of one job that ended in the same way on one worker.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Share {
-    /// Which job.
+    /// Id of the job.
     pub job: u32,
-    /// Which worker.
+    /// Id of the worker.
     pub worker: u32,
     /// Host of the worker.
     pub host: String,
@@ -45,7 +45,7 @@ pub struct Share {
 pub struct JobFacts<'a> {
     /// Job id.
     pub id: u32,
-    /// Its name.
+    /// Name of the job.
     pub name: &'a str,
     /// Tasks that wait.
     pub waiting: u64,
@@ -89,7 +89,7 @@ pub struct WorkerFacts<'a> {
 pub struct QueueFacts<'a> {
     /// Queue id.
     pub id: u32,
-    /// Its name; may be empty.
+    /// Name of the queue; may be empty.
     pub name: &'a str,
     /// It asks for nothing.
     pub is_paused: bool,
@@ -124,7 +124,7 @@ pub fn queue_reason(reason: &str) -> &str {
 /// Why nothing of a job runs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Obstacle {
-    /// Which job.
+    /// Id of the job.
     pub job: u32,
     /// In a few words, such as `they ask for 64 cpus, no worker has more than 8`.
     pub why: String,
@@ -161,7 +161,7 @@ pub fn lacking(resource: &str, asked: Amount, most: Amount) -> String {
 /// A node that the server found to be broken, or that somebody set aside.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BrokenNode {
-    /// Its host.
+    /// Host name.
     pub host: String,
     /// The worker there.
     pub worker: u32,

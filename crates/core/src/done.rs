@@ -27,7 +27,7 @@ pub const RECORD_BYTES_MAX: u64 = 16 << 20;
 pub struct Stamp {
     /// When it was last written, by the clock of its file system: nanoseconds since 1970.
     pub modified_ns: i128,
-    /// Its size.
+    /// Size in bytes.
     pub size_bytes: u64,
 }
 

@@ -77,7 +77,7 @@ pub struct NetworkCounters {
 /// One GPU.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct GpuUsage {
-    /// Its address on the PCI bus.
+    /// Address on the PCI bus.
     pub id: Box<str>,
     /// Load of its processors.
     pub processor: Share,

@@ -20,7 +20,7 @@ pub struct Notice {
     pub spec: NotifySpec,
     /// Directory of the submit that asked for it.
     pub submit_dir: ByteText,
-    /// Its outcome.
+    /// Outcome.
     pub state: NoticeState,
 }
 

@@ -68,7 +68,7 @@ pub enum ParamsError {
         name: Box<str>,
         /// First one of its group.
         with: Box<str>,
-        /// Its number of values.
+        /// Number of its values.
         found: u32,
         /// Theirs.
         expected: u32,

@@ -34,7 +34,7 @@ impl QuarantineMode {
 /// A worker that is set aside, or was until its time was over and it has not shown yet that it works.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Quarantine {
-    /// Which worker.
+    /// Id of the worker.
     pub worker: WorkerId,
     /// Since when.
     pub since: Timestamp,

@@ -347,11 +347,11 @@ pub struct StoredTask {
 /// The nodes that an instance of a multi-node task was given, before it was sent to its root.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StoredNodes {
-    /// Which instance.
+    /// Number of the instance.
     pub instance: InstanceId,
     /// Variant of its resource request.
     pub variant: u32,
-    /// Its workers, the root first.
+    /// Workers of the instance, the root first.
     pub workers: Vec<WorkerId>,
 }
 
@@ -388,7 +388,7 @@ impl StoredTask {
 /// End of an instance with everything that is recorded of it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TaskEnd {
-    /// How it ended.
+    /// Outcome.
     pub outcome: Outcome,
     /// When it ended, by the server's clock.
     pub at: Timestamp,
@@ -401,7 +401,7 @@ pub struct TaskEnd {
 /// An instance that ended and was not the last one of its task.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Attempt {
-    /// Which instance.
+    /// Number of the instance.
     pub instance: InstanceId,
     /// Where it ran.
     pub worker: WorkerId,

@@ -209,7 +209,7 @@ pub struct Origin {
 /// Another job for which the tasks of a submit wait.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct After {
-    /// Which job.
+    /// Id of the job.
     pub job: JobId,
     /// Each task waits for the task with its id only, otherwise for the end of the whole job.
     pub is_each: bool,

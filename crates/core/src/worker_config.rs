@@ -47,7 +47,7 @@ pub enum BatchSystem {
 pub struct Allocation {
     /// Which batch system.
     pub manager: BatchSystem,
-    /// Its job id.
+    /// Job id.
     pub id: Box<str>,
     /// Lifetime that was left when the worker started.
     pub time_limit: Option<Duration>,
@@ -82,7 +82,7 @@ pub struct WorkerConfig {
     pub process_pid: u32,
     /// Surrounding batch job.
     pub allocation: Option<Allocation>,
-    /// Its resources.
+    /// Resources.
     pub resources: ResourceDescriptor,
 }
 

@@ -93,7 +93,7 @@ pub enum AccessError {
     Exposed {
         /// The file.
         path: PathBuf,
-        /// Its permission bits.
+        /// Permission bits of the file.
         mode: u32,
     },
     /// Somebody else's file, who could make us talk to a server of theirs.

@@ -71,7 +71,7 @@ pub enum FrameError {
     /// A record that is too short to hold anything.
     #[error("record of {found} bytes is too short")]
     RecordTooShort {
-        /// Its length.
+        /// Length of the record, in bytes.
         found: usize,
     },
     /// A record that was not sealed by the peer, or not at this place of the stream.

@@ -104,7 +104,7 @@ pub enum StartError {
     /// A port cannot be opened.
     #[error("Cannot listen on the {plane} port {port}", port = .port.map_or("(any)".to_string(), |port| port.to_string()))]
     Listen {
-        /// Which plane.
+        /// Plane of the port.
         plane: Plane,
         /// Asked-for port.
         port: Option<u16>,

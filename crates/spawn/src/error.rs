@@ -63,7 +63,7 @@ pub enum LauncherError {
     /// The forced backend does not work here.
     #[error("use the spawn backend {backend}: {reason}")]
     BackendUnavailable {
-        /// Its name.
+        /// Name of the backend.
         backend: &'static str,
         /// The missing feature.
         reason: &'static str,
@@ -71,7 +71,7 @@ pub enum LauncherError {
     /// A strategy needs something that this build or caller does not provide.
     #[error("use the spawn strategy {strategy}: {reason}")]
     StrategyUnavailable {
-        /// Its name.
+        /// Name of the strategy.
         strategy: &'static str,
         /// The missing feature.
         reason: &'static str,

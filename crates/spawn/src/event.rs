@@ -132,7 +132,7 @@ pub enum Event {
         token: Token,
         /// Exit status or signal.
         status: ExitStatus,
-        /// Its resource usage.
+        /// Resource usage.
         usage: ResourceUsage,
         /// When the spawn began.
         started: MonotonicNs,

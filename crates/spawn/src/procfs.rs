@@ -163,7 +163,7 @@ pub(crate) fn has_our_clock(pid: libc::pid_t) -> bool {
 /// Fields of `/proc/PID/status`, which everybody may read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Status {
-    /// Its real user.
+    /// Real user id.
     pub(crate) user: u32,
     /// Its pid namespace is the one that `/proc` shows, and not one below.
     pub(crate) is_in_this_namespace: bool,

@@ -11,7 +11,7 @@ pub enum StoreError {
     /// The file cannot be made or opened.
     #[error("Cannot create event log file at `{}`: {source}", .path.display())]
     Create {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
         /// Why.
         source: io::Error,
@@ -19,7 +19,7 @@ pub enum StoreError {
     /// The file cannot be read.
     #[error("Cannot open event log file at `{}`: {reason}", .path.display())]
     Open {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
         /// Why.
         reason: String,
@@ -27,7 +27,7 @@ pub enum StoreError {
     /// The file is something else, or of a later version; it was not touched.
     #[error("Cannot use `{}` as a journal: {reason}", .path.display())]
     NotOurs {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
         /// Content or version that was found.
         reason: String,
@@ -35,7 +35,7 @@ pub enum StoreError {
     /// Parts of the file are not what they should be.
     #[error("The journal `{}` is damaged: {}{}; run `hq journal check --repair {}`, which keeps what can be proven and says what is lost", .path.display(), .problems.first().map_or("", String::as_str), more(.problems), .path.display())]
     Damaged {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
         /// The problems; at least one.
         problems: Vec<String>,
@@ -43,7 +43,7 @@ pub enum StoreError {
     /// Another server writes the file.
     #[error("The journal `{}` is used by another server ({owner}); stop that server first", .path.display())]
     InUse {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
         /// Host and process.
         owner: String,
@@ -51,7 +51,7 @@ pub enum StoreError {
     /// Nothing is wrong with the file as far as that can be told, but it cannot be opened now.
     #[error("The journal `{}` cannot be opened at present: {source}; nothing in it was changed; {} and start again", .path.display(), advice(.source))]
     NotNow {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
         /// Why.
         source: rusqlite::Error,
@@ -59,7 +59,7 @@ pub enum StoreError {
     /// Without locks nothing keeps two servers from writing one file.
     #[error("The file system of `{}` offers no file locks ({source}), so two servers could write one journal; use `hq server start --journal PATH` with a file on another file system, such as a local disk, or have this one mounted with locks", .path.display())]
     NoLocks {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
         /// The system's error.
         source: io::Error,
@@ -67,7 +67,7 @@ pub enum StoreError {
     /// SQLite refused.
     #[error("The journal `{}` cannot be read or written: {source}", .path.display())]
     Sql {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
         /// Why.
         source: rusqlite::Error,

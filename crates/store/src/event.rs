@@ -39,7 +39,7 @@ pub struct Event {
 /// A task that ended by itself.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct EndedTask {
-    /// Its job.
+    /// Job id.
     pub job: u32,
     /// Where it ran.
     pub worker: u32,

@@ -48,7 +48,7 @@ pub struct StepRow {
     pub is_end: bool,
     /// Step of the period.
     pub step: i64,
-    /// How many they are.
+    /// Number of tasks.
     pub tasks: i64,
     /// Units of cpus that they had asked for.
     pub units: i64,

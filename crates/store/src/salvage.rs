@@ -115,7 +115,7 @@ const SHAPES: &[TableShape] = &[
 /// Results of one job that are gone.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LostResults {
-    /// Which job.
+    /// Id of the job.
     pub job: u32,
     /// Tasks without a record, where records are missing.
     pub tasks: IdArray,

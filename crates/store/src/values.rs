@@ -10,9 +10,9 @@ use rusqlite::{Connection, Transaction, params};
 /// One of them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CallValue {
-    /// Which task.
+    /// Job and id of the task.
     pub task: TaskKey,
-    /// Which start of it.
+    /// Number of the instance.
     pub instance: InstanceId,
     /// Where it ran.
     pub worker: WorkerId,

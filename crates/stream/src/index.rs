@@ -62,7 +62,7 @@ impl Chunk {
 pub struct Stream {
     /// Bytes of standard output and standard error.
     pub sizes: [u64; 2],
-    /// Its pieces, in order; only of the jobs that were asked for.
+    /// Pieces, in order; only of the jobs that were asked for.
     pub chunks: Vec<Chunk>,
     starts: u32,
     ends: u32,

@@ -22,9 +22,9 @@ pub enum Source {
         dir: PathBuf,
         /// Uid of the server.
         server_uid: String,
-        /// Which instance.
+        /// Job, task and instance.
         key: Key,
-        /// Which channel.
+        /// Standard output or standard error.
         channel: Channel,
     },
 }
@@ -43,7 +43,7 @@ pub enum From {
 pub struct Part {
     /// Where it begins, in bytes.
     pub offset: u64,
-    /// Its bytes; damaged ones are left out.
+    /// Bytes; damaged ones are left out.
     pub bytes: Vec<u8>,
     /// Where the next part begins.
     pub next: u64,

@@ -55,7 +55,7 @@ impl ReadAt for &[u8] {
 /// A block that is there as a whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Block {
-    /// Its header.
+    /// Header of the block.
     pub header: BlockHeader,
     /// Where its payload begins in the file.
     pub payload_at: u64,

@@ -5,7 +5,7 @@ use super::selector::{SingleSelector, parse_last_or_id};
 /// Value of `--after` and `--after-each`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct AfterArg {
-    /// Which job.
+    /// The job.
     pub(crate) job: SingleSelector,
     /// Any end will do.
     pub(crate) is_any: bool,

@@ -29,7 +29,7 @@ pub(crate) enum SingleSelector {
 /// A job and some of its tasks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct JobTasks {
-    /// Which job.
+    /// The job.
     pub(crate) job: SingleSelector,
     /// Which of its tasks; `None` = all.
     pub(crate) tasks: Option<IdArray>,

@@ -76,7 +76,7 @@ pub struct QueueFailure {
 pub struct QueueRecord {
     /// Queue id.
     pub id: QueueId,
-    /// Its parameters.
+    /// Parameters.
     pub spec: QueueSpec,
     /// Why it is paused; `None` = active.
     pub paused: Option<Box<str>>,

@@ -39,7 +39,7 @@ const CAUSE_BYTES: usize = 16;
 pub struct TooLarge {
     /// Name of the part that is too large, for people.
     pub what: Box<str>,
-    /// Its bytes.
+    /// Size in bytes.
     pub found: usize,
     /// How many there may be.
     pub limit: usize,

@@ -53,9 +53,9 @@ impl WorkerKind {
 /// The question for one queue.
 #[derive(Clone, PartialEq, Debug)]
 pub struct QueueQuery {
-    /// Which queue.
+    /// Id of the queue.
     pub queue: QueueId,
-    /// Its workers.
+    /// Kind of its workers.
     pub kind: WorkerKind,
     /// Allocations on their way, by their number of workers that have not connected yet.
     pub coming: Vec<u32>,
@@ -68,7 +68,7 @@ pub struct QueueQuery {
 /// The answer for one queue.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct QueueDemand {
-    /// Which queue.
+    /// Id of the queue.
     pub queue: QueueId,
     /// Additional workers that single-node tasks would use.
     pub workers: u32,

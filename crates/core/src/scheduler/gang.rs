@@ -20,9 +20,9 @@ const RESERVED_TASKS_MAX: u32 = 64;
 pub struct GangStart {
     /// Which tasks; one of them starts.
     pub key: QueueKey,
-    /// Which variant of the request.
+    /// Variant of the request.
     pub variant: u32,
-    /// Its nodes, the root first; all of one group and empty.
+    /// Nodes, the root first; all of one group and empty.
     pub workers: Vec<WorkerId>,
 }
 

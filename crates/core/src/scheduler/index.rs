@@ -377,7 +377,7 @@ impl Node {
 /// A worker as a search sees it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct View<'v> {
-    /// Its resources, the amounts that may be taken, and the weights of shares.
+    /// Resources, the amounts that may be taken, and the weights of shares.
     pub(super) bin: Bin<'v>,
     /// Lifetime that it has left.
     pub(super) time_left_ns: u64,

@@ -32,7 +32,7 @@ const REST_NODES: u32 = 8_192;
 /// A worker to be filled.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bin<'a> {
-    /// Its free amounts, by resource number.
+    /// Free amounts, by resource number.
     pub(super) offers: &'a [Offer],
     /// Units that may be given away now, by resource number.
     pub(super) available: &'a [i64],

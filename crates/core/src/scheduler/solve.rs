@@ -56,11 +56,11 @@ const MEMO_MAX: usize = 4;
 /// Tasks of one class for one worker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Placement {
-    /// Which tasks.
+    /// Queue of the tasks.
     pub key: QueueKey,
-    /// Which worker.
+    /// Id of the worker.
     pub worker: WorkerId,
-    /// Which variant of the request.
+    /// Variant of the request.
     pub variant: u32,
     /// How many.
     pub count: u64,

@@ -50,14 +50,14 @@ pub enum ChangeKind {
     WorkerQuarantined(Box<Quarantine>),
     /// A worker that was set aside gets tasks again, or is gone and another one came in its place.
     WorkerReleased {
-        /// Which worker.
+        /// Id of the worker.
         worker: WorkerId,
         /// Why, a sentence without full stop.
         why: Box<str>,
     },
     /// A worker seems broken, and gets tasks all the same; told, not kept.
     WorkerSuspected {
-        /// Which worker.
+        /// Id of the worker.
         worker: WorkerId,
         /// Why, a sentence without full stop.
         why: Box<str>,
@@ -73,14 +73,14 @@ pub enum ChangeKind {
     JobOpened {
         /// Id that it got.
         job: JobId,
-        /// Its name.
+        /// Name of the job.
         name: Box<str>,
         /// Failed tasks tolerated.
         max_fails: Option<u32>,
     },
     /// Tasks were added; a new, closed job is made with its first submit.
     Submitted {
-        /// Which job.
+        /// Id of the job.
         job: JobId,
         /// Whether this submit made the job.
         is_new: bool,
@@ -108,14 +108,14 @@ pub enum ChangeKind {
     SubmitKeyed {
         /// The job that it made or extended.
         job: JobId,
-        /// Its key.
+        /// Key of the submit.
         key: SubmitKey,
     },
     /// An open job was closed.
     JobClosed(JobId),
     /// A cancel ended tasks of a job; the tasks follow as [`ChangeKind::TasksDropped`].
     JobCanceled {
-        /// Which job.
+        /// Id of the job.
         job: JobId,
         /// Reason of the user; may be empty.
         reason: Box<str>,
@@ -149,7 +149,7 @@ pub enum ChangeKind {
     },
     /// A token for programs was made or revoked.
     TokenChanged {
-        /// Its name.
+        /// Name of the token.
         name: Box<str>,
         /// Record of the token, which only the shell understands; `None` = revoked.
         record: Option<Box<str>>,
@@ -158,9 +158,9 @@ pub enum ChangeKind {
     JobsForgotten(Vec<JobId>),
     /// An instance started.
     TaskStarted {
-        /// Which task.
+        /// Job and id of the task.
         task: TaskKey,
-        /// Which instance.
+        /// Number of the instance.
         instance: InstanceId,
         /// Variant of its resource request.
         variant: u32,
@@ -171,26 +171,26 @@ pub enum ChangeKind {
     },
     /// A multi-node task is about to be handed out: from now on its workers are kept for it.
     NodesAssigned {
-        /// Which task.
+        /// Job and id of the task.
         task: TaskKey,
-        /// Which instance.
+        /// Number of the instance.
         instance: InstanceId,
         /// Variant of its resource request.
         variant: u32,
-        /// Its workers, the root first.
+        /// Workers of the task, the root first.
         nodes: Box<[WorkerId]>,
     },
     /// A task finished or failed.
     TaskEnded {
-        /// Which task.
+        /// Job and id of the task.
         task: TaskKey,
-        /// Its last instance.
+        /// Last instance.
         instance: InstanceId,
         /// Where it ran.
         worker: WorkerId,
         /// Losses of workers that counted.
         crash_count: u32,
-        /// How it ended.
+        /// End of the task.
         end: TaskEnd,
         /// Whether it counts as finished, otherwise as failed.
         is_finished: bool,
@@ -199,7 +199,7 @@ pub enum ChangeKind {
     },
     /// An instance that had started, or that had nodes, was given up; the task waits again.
     TaskRequeued {
-        /// Which task.
+        /// Job and id of the task.
         task: TaskKey,
         /// The next instance.
         instance: InstanceId,
@@ -214,20 +214,20 @@ pub enum ChangeKind {
     },
     /// Unfinished tasks ended without an outcome of their own.
     TasksDropped {
-        /// Which job.
+        /// Id of the job.
         job: JobId,
-        /// Which tasks.
+        /// Ids of the tasks.
         ids: IdArray,
         /// `Canceled` or `Aborted`.
         to: TaskState,
     },
     /// A task sent a message; told to those who listen, not stored.
     TaskNotified {
-        /// Which task.
+        /// Job and id of the task.
         task: TaskKey,
         /// Where it runs.
         worker: WorkerId,
-        /// Its words, any bytes.
+        /// Text of the message, any bytes.
         message: Arc<[u8]>,
     },
     /// Something about automatic allocation, which keeps its own state.
@@ -241,7 +241,7 @@ pub enum AllocationChange {
     QueueCreated {
         /// Id that it got.
         queue: QueueId,
-        /// Its parameters for the journal, an object in JSON.
+        /// Parameters for the journal, an object in JSON.
         params: Box<str>,
     },
     /// Everything that is to be kept of a queue.

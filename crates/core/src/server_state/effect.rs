@@ -114,11 +114,11 @@ pub struct WatchUpdate {
 /// A message that a task sent for those who wait for its job.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Notification {
-    /// Which task.
+    /// Job and id of the task.
     pub task: TaskKey,
     /// Where it runs.
     pub worker: WorkerId,
-    /// Its words, any bytes.
+    /// Text of the message, any bytes.
     pub message: Arc<[u8]>,
 }
 
@@ -190,7 +190,7 @@ impl WorkerCommand {
 pub struct Assignment {
     /// Template that they share.
     pub template: TemplateId,
-    /// Which tasks.
+    /// Ids of the tasks.
     pub ids: IdArray,
     /// Instance of all of them.
     pub instance: InstanceId,

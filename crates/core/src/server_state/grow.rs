@@ -188,7 +188,7 @@ impl<T: Ord + Copy> Most<T> {
 /// The most for tasks of one class, as far as one has looked.
 struct Search<'a> {
     class: &'a Class,
-    /// Its variants without memory.
+    /// Variants without memory.
     without: Vec<VariantDemand>,
     /// Number of memory among resources.
     slot: usize,

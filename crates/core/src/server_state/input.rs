@@ -111,7 +111,7 @@ pub enum Command {
     SubmitAll(Vec<SubmitSpec>),
     /// Opens a job.
     OpenJob {
-        /// Its name.
+        /// Name of the job.
         name: Box<str>,
         /// Failed tasks tolerated.
         max_fails: Option<u32>,
@@ -127,7 +127,7 @@ pub enum Command {
     },
     /// Cancels some tasks of a job, which goes on; what depends on them is aborted.
     CancelTasks {
-        /// Which job.
+        /// Id of the job.
         job: JobId,
         /// Which of its tasks, at most [`CANCELED_MAX`].
         tasks: IdArray,
@@ -267,9 +267,9 @@ impl Report {
 /// Start of an instance.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StartedRow {
-    /// Which task.
+    /// Job and id of the task.
     pub task: TaskKey,
-    /// Which instance.
+    /// Number of the instance.
     pub instance: InstanceId,
     /// How long ago.
     pub age: Duration,
@@ -278,11 +278,11 @@ pub struct StartedRow {
 /// End of an instance.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct EndedRow {
-    /// Which task.
+    /// Job and id of the task.
     pub task: TaskKey,
-    /// Which instance.
+    /// Number of the instance.
     pub instance: InstanceId,
-    /// How it ended.
+    /// Outcome.
     pub outcome: Outcome,
     /// How long ago it ended.
     pub age: Duration,
@@ -297,7 +297,7 @@ pub struct EndedRow {
 pub enum JobResult {
     /// Done.
     Ok {
-        /// Which job.
+        /// Id of the job.
         job: JobId,
         /// Tasks that were canceled by it.
         canceled: u32,

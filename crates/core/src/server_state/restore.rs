@@ -21,7 +21,7 @@ use crate::worker_config::{OnServerLost, WorkerConfig};
 pub struct JobRecord {
     /// Job id.
     pub id: JobId,
-    /// Its name.
+    /// Name of the job.
     pub name: Box<str>,
     /// Failed tasks tolerated.
     pub max_fails: Option<u32>,

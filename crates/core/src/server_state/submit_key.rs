@@ -11,7 +11,7 @@ use crate::id::JobId;
 /// Key of a submit.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SubmitKey {
-    /// Its name; no other submit of the server has it.
+    /// Name; no other submit of the server has it.
     pub name: Box<str>,
     /// Of all that it says, so that a key that is used for something else is noticed.
     pub digest: Box<str>,

@@ -8,9 +8,9 @@ use crate::id::{InstanceId, TaskKey};
 /// An instance that was sent SIGKILL a while ago and still exists.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Unkillable {
-    /// Which task.
+    /// Job and id of the task.
     pub task: TaskKey,
-    /// Which instance.
+    /// Number of the instance.
     pub instance: InstanceId,
     /// Its process, if it has one.
     pub pid: Option<u32>,

@@ -41,7 +41,7 @@ pub struct LaunchTask {
     pub lane: LaunchToken,
     /// The task to launch.
     pub template: Arc<WorkTemplate>,
-    /// Which task and instance.
+    /// Task and instance.
     pub key: InstanceKey,
     /// Variant of the resource request, valid for the template.
     pub variant: u32,
@@ -159,12 +159,12 @@ pub struct StartedRow {
 pub struct EndedRow {
     /// Which one.
     pub key: InstanceKey,
-    /// How it ended.
+    /// Outcome.
     pub outcome: Outcome,
     /// How long before the report.
     pub age: Duration,
     /// How long it ran; zero if it never started.
     pub run: Duration,
-    /// Its resource usage.
+    /// Resource usage.
     pub usage: Usage,
 }

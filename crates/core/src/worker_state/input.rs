@@ -14,9 +14,9 @@ use crate::time::Time;
 /// One start of one task: the unit that is assigned, retracted, killed and reported.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct InstanceKey {
-    /// Which task.
+    /// Job and id of the task.
     pub task: TaskKey,
-    /// Which start of it.
+    /// Number of the instance.
     pub instance: InstanceId,
 }
 
@@ -44,7 +44,7 @@ pub struct LaunchToken(pub u64);
 /// The part that tasks of one submit share, as a worker keeps it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct WorkTemplate {
-    /// Its name on the wire.
+    /// Number of the template on the wire.
     pub id: TemplateId,
     /// Job of the tasks.
     pub job: JobId,
@@ -63,7 +63,7 @@ pub struct WorkTemplate {
 pub struct WorkAssignment {
     /// Their template.
     pub template: TemplateId,
-    /// Which tasks.
+    /// Ids of the tasks.
     pub ids: IdArray,
     /// Instance of all of them.
     pub instance: InstanceId,
@@ -132,21 +132,21 @@ pub enum Interrupt {
 pub enum LaunchEvent {
     /// Its program runs.
     Started {
-        /// Which launch.
+        /// Token of the launch.
         token: LaunchToken,
         /// Since when.
         at: Time,
     },
     /// It never ran, and will not.
     Failed {
-        /// Which launch.
+        /// Token of the launch.
         token: LaunchToken,
         /// Why.
         failure: LaunchFailure,
     },
     /// It ended and nothing of it is left.
     Exited {
-        /// Which launch.
+        /// Token of the launch.
         token: LaunchToken,
         /// Exit status.
         status: ExitStatus,
@@ -154,7 +154,7 @@ pub enum LaunchEvent {
         ended: Time,
         /// How long it ran.
         run: Duration,
-        /// Its resource usage.
+        /// Resource usage.
         usage: Usage,
         /// The task's own words about its failure, or the worker's; ignored if it succeeded.
         message: Option<Box<str>>,

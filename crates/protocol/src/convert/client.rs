@@ -136,7 +136,7 @@ pub enum Query {
     },
     /// Why a task does not run.
     Explain {
-        /// Its job.
+        /// Job id.
         job: JobRef,
         /// Task id within that job.
         task: TaskId,

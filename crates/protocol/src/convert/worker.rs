@@ -58,7 +58,7 @@ pub enum FromServer {
     Registered {
         /// The worker's id.
         worker: WorkerId,
-        /// Which server.
+        /// Uid of the server.
         server_uid: Box<str>,
         /// Applies when the worker set none of its own.
         idle_timeout_default: Option<Duration>,

@@ -56,7 +56,7 @@ pub enum HandshakeError {
     /// The peer refused for a reason this program does not know.
     #[error("the peer refused the connection (code {code})")]
     Refused {
-        /// Its code.
+        /// Code of the reason.
         code: i32,
     },
     /// Not done within [`HANDSHAKE_TIMEOUT`].

@@ -255,7 +255,7 @@ fn explain_worker(
 /// Facts about a group of workers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Group {
-    /// Its workers.
+    /// Number of its workers.
     members: u32,
     /// Those that a multi-node task could have now.
     empty: u32,

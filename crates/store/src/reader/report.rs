@@ -17,9 +17,9 @@ const FAILURES_MAX: u32 = 200;
 /// From when to when.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Period {
-    /// Its begin.
+    /// Begin, in ns since 1970.
     pub from_ns: i64,
-    /// Its end, included.
+    /// End, included, in ns since 1970.
     pub to_ns: i64,
 }
 
@@ -38,7 +38,7 @@ impl Period {
 pub struct WorkerRow {
     /// Worker id.
     pub id: u32,
-    /// Its host.
+    /// Host name.
     pub host: String,
     /// From when on, within the period.
     pub from_ns: i64,
@@ -46,7 +46,7 @@ pub struct WorkerRow {
     pub to_ns: i64,
     /// Why it ended.
     pub reason: Option<String>,
-    /// Its configuration, as events have it.
+    /// Configuration, as events have it.
     pub config: Value,
 }
 
@@ -143,7 +143,7 @@ pub fn totals(period: Period) -> Query<TotalsRow> {
 pub struct JobRow {
     /// Job id.
     pub id: u32,
-    /// Its name.
+    /// Name of the job.
     pub name: String,
     /// Tasks that it was given.
     pub task_count: u64,
@@ -249,7 +249,7 @@ pub fn costs(period: Period) -> Query<(Option<TaskState>, u64)> {
 /// A task that ran for long.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SlowRow {
-    /// Its job.
+    /// Job id.
     pub job: u32,
     /// Task id within the job.
     pub task: u32,
@@ -287,7 +287,7 @@ pub struct FailuresRow {
     pub error: String,
     /// Where they ran.
     pub host: Option<String>,
-    /// How many they are.
+    /// Number of tasks.
     pub count: u64,
     /// One of them.
     pub task: u32,

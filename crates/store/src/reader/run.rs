@@ -25,7 +25,7 @@ pub struct EndedRow {
     pub job: u32,
     /// Worker that ran them.
     pub worker: u32,
-    /// Its host.
+    /// Host name.
     pub host: Option<String>,
     /// The failure, in a few words.
     pub error: Option<String>,
@@ -196,7 +196,7 @@ pub fn failures(job: u32, at_ns: i64) -> Query<FailureRow> {
 /// A task that was started.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TaskRow {
-    /// Its job.
+    /// Job id.
     pub job: u32,
     /// Id of the task in its job.
     pub task: u32,
@@ -304,7 +304,7 @@ pub fn requests(jobs: Option<&[u32]>) -> Query<RequestRow> {
 pub struct JobRow {
     /// Job id.
     pub id: u32,
-    /// Its name.
+    /// Name of the job.
     pub name: String,
     /// Whether it accepts more tasks.
     pub is_open: bool,
@@ -333,7 +333,7 @@ pub struct StateRow {
     pub job: u32,
     /// Their state.
     pub state: TaskState,
-    /// How many they are.
+    /// Number of tasks.
     pub count: u64,
 }
 
@@ -388,13 +388,13 @@ pub fn counts(jobs: &[JobRow], rows: impl IntoIterator<Item = StateRow>) -> Vec<
 pub struct WorkerRow {
     /// Worker id.
     pub id: u32,
-    /// Its host.
+    /// Host name.
     pub host: String,
     /// When it connected.
     pub started_ns: i64,
     /// Why it had ended then.
     pub ended: Option<String>,
-    /// Its configuration, as events have it.
+    /// Configuration, as events have it.
     pub config: Value,
 }
 
@@ -445,7 +445,7 @@ pub fn running(at_ns: i64) -> Query<RunningRow> {
 pub struct QueueRow {
     /// Queue id.
     pub id: u32,
-    /// Its record, encoded; `None` = it was removed.
+    /// Encoded record of the queue; `None` = it was removed.
     pub record: Option<Vec<u8>>,
 }
 
@@ -494,9 +494,9 @@ fn bytes(digits: &str) -> Option<Vec<u8>> {
 /// An allocation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AllocationRow {
-    /// Its queue.
+    /// Queue id.
     pub queue: u32,
-    /// Its id in the batch system.
+    /// Id in the batch system.
     pub id: String,
     /// Workers that it is for.
     pub worker_count: u32,
@@ -530,13 +530,13 @@ pub fn allocations(at_ns: i64) -> Query<AllocationRow> {
 pub struct EventRow {
     /// When it happened.
     pub at_ns: i64,
-    /// Its type.
+    /// Type of the event.
     pub kind: String,
     /// Job that it is about.
     pub job: Option<u32>,
     /// Worker that it is about.
     pub worker: Option<u32>,
-    /// Its details.
+    /// Details of the event.
     pub data: Value,
 }
 
@@ -561,7 +561,7 @@ pub struct LifeRow {
     pub from_ns: i64,
     /// When it ended.
     pub to_ns: Option<i64>,
-    /// Its configuration, as events have it.
+    /// Configuration, as events have it.
     pub config: Value,
 }
 

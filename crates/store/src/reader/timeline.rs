@@ -65,7 +65,7 @@ pub struct FailureGroupRow {
     pub error: String,
     /// Where they ran.
     pub host: Option<String>,
-    /// How many they are.
+    /// Number of tasks.
     pub count: i64,
 }
 
@@ -89,7 +89,7 @@ pub fn failure_groups(job: u32) -> Query<FailureGroupRow> {
 pub struct RunTimeRow {
     /// Bin of [`RUN_BOUNDS`](super::RUN_BOUNDS).
     pub bin: usize,
-    /// How they ended.
+    /// State after the end.
     pub state: TaskState,
     /// Whether they failed because their time was over.
     pub timed_out: bool,
@@ -135,7 +135,7 @@ pub fn worker_count(from: i64, to: i64) -> Query<i64> {
 pub struct WorkerRow {
     /// Worker id.
     pub id: i64,
-    /// Its host.
+    /// Host name.
     pub host: String,
     /// When it connected.
     pub started_ms: i64,
@@ -170,7 +170,7 @@ pub struct BarRow {
     pub run_ms: Option<f64>,
     /// State of the attempt.
     pub state: TaskState,
-    /// Its job.
+    /// Job id.
     pub job: i64,
     /// Task id within the job.
     pub task: i64,
@@ -222,7 +222,7 @@ pub struct BarSumRow {
     pub step: i64,
     /// How long they ran together.
     pub run_ms: Option<f64>,
-    /// How many they are.
+    /// Number of tasks.
     pub count: i64,
     /// How many of them failed.
     pub failed: i64,
@@ -255,7 +255,7 @@ pub struct HistoryRow {
     pub state: TaskState,
     /// Step of the period.
     pub step: i64,
-    /// How many they are.
+    /// Number of tasks.
     pub count: i64,
 }
 
@@ -281,17 +281,17 @@ pub fn history(from: i64, to: i64, width: i64) -> Query<HistoryRow> {
 /// An event that is not about single tasks.
 #[derive(Clone, PartialEq, Debug)]
 pub struct LogRow {
-    /// Its number.
+    /// Sequence number.
     pub seq: i64,
     /// When it happened.
     pub at_ms: i64,
-    /// Its type.
+    /// Type of the event.
     pub kind: String,
     /// Job that it is about.
     pub job: Option<i64>,
     /// Worker that it is about.
     pub worker: Option<i64>,
-    /// Its details; `None` if they are not JSON.
+    /// Details; `None` if they are not JSON.
     pub data: Option<Value>,
 }
 

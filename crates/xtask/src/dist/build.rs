@@ -21,7 +21,7 @@ pub(super) struct Target {
     pub(super) triple: &'static str,
     /// Oldest glibc that has all symbols; `None` = the program is static.
     pub(super) glibc: Option<&'static str>,
-    /// Its name in Python.
+    /// Name in Python.
     pub(super) wheel_tag: &'static str,
     /// Name of the processor in Debian and RPM.
     pub(super) deb_arch: &'static str,

@@ -101,7 +101,7 @@ fn start_all(
 /// An ssh process, which is ended with this value.
 struct Remote {
     child: Child,
-    /// Its output, unless people see it anyway.
+    /// Output, unless people see it anyway.
     output: Option<PipeReader>,
     /// The last of it.
     tail: VecDeque<u8>,
