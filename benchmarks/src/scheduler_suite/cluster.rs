@@ -84,7 +84,7 @@ fn whole(units: u64) -> f64 {
 /// A start of a task.
 #[derive(Clone, Copy, Debug)]
 pub struct Start {
-    /// When.
+    /// Time of the start.
     pub at: Time,
     /// Job and id of the task.
     pub task: TaskKey,

@@ -62,7 +62,7 @@ fn thread_time() -> Duration {
     Duration::new(seconds, nanos)
 }
 
-/// Which of the times of a cpu is what the host took, see proc_stat(5).
+/// Position of the stolen time among the times of a cpu, see proc_stat(5).
 const STEAL: usize = 7;
 /// Their unit, which is the same on all machines of today.
 const TICKS_PER_SECOND: u32 = 100;

@@ -30,7 +30,7 @@ pub struct Load {
 /// Tasks with an equal request.
 #[derive(Clone, Debug)]
 pub struct Kind {
-    /// How many.
+    /// Number of tasks.
     pub count: u64,
     /// Amounts that each variant takes.
     pub variants: Vec<Vec<(&'static str, f64)>>,

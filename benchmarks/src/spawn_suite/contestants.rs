@@ -37,7 +37,7 @@ pub enum Language {
 pub struct Contestant {
     /// Name in tables and plots.
     pub label: &'static str,
-    /// Which program it is in.
+    /// Program that contains it.
     pub language: Language,
     /// Name in that program.
     pub mechanism: &'static str,

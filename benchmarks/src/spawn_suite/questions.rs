@@ -28,7 +28,7 @@ pub struct Question {
     pub points: &'static [u32],
     /// The same for a quick run.
     pub quick_points: &'static [u32],
-    /// Who answers. Ratios are to the first one.
+    /// Contestants that answer. Ratios are to the first one.
     pub contestants: Vec<Contestant>,
     setting: fn(&Programs, &Contestant, u32) -> Setting,
 }

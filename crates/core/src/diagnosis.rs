@@ -36,7 +36,7 @@ pub struct Share {
     pub host: String,
     /// The error in a few words; `None` = finished.
     pub error: Option<String>,
-    /// How many.
+    /// Number of tasks.
     pub count: u64,
 }
 

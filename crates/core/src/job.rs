@@ -115,7 +115,7 @@ pub struct Submit {
     pub asked_stream_dir: Option<ByteText>,
     /// Other jobs for which the tasks wait.
     pub after: Vec<After>,
-    /// Who is told of its end or its first failure.
+    /// Notifications of its end or its first failure.
     pub notify: Vec<NotifySpec>,
     /// The task of this job that added it, with the last attempt that did.
     pub origin: Option<Origin>,
@@ -271,7 +271,7 @@ pub struct Job {
     /// Workers that have, or may have, tasks or templates of it: what is told to all of them costs nothing
     /// for the others.
     sent_to: BTreeSet<WorkerId>,
-    /// Who is told of it, and what became of that; in the order of the submits.
+    /// Notifications with their outcomes, in the order of the submits.
     pub notices: Vec<Notice>,
     /// The last job as which tasks of it were submitted again.
     pub resubmitted_as: Option<JobId>,

@@ -4,7 +4,7 @@ use crate::id::JobId;
 use crate::template::{ByteText, NotifySpec, NotifyTarget};
 use crate::time::Timestamp;
 
-/// Which notification of which job.
+/// Number of a notification within its job.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct NoticeKey {
     /// The job.
@@ -16,7 +16,7 @@ pub struct NoticeKey {
 /// One notification of a job.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Notice {
-    /// Where to.
+    /// Target and event.
     pub spec: NotifySpec,
     /// Directory of the submit that asked for it.
     pub submit_dir: ByteText,
@@ -39,7 +39,7 @@ pub enum NoticeState {
 /// The end of a notification.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NoticeOutcome {
-    /// When.
+    /// Time of the outcome.
     pub at: Timestamp,
     /// Attempts that it took.
     pub attempts: u32,

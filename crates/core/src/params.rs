@@ -70,7 +70,7 @@ pub enum ParamsError {
         with: Box<str>,
         /// Number of its values.
         found: u32,
-        /// Theirs.
+        /// Number of values of the group.
         expected: u32,
     },
     /// Nothing to run.

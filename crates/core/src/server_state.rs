@@ -107,7 +107,7 @@ pub struct ServerState {
     dispatcher: Dispatcher,
     audience: Audience,
     last_template: u32,
-    /// Who could give tasks more than they asked for.
+    /// Workers and queues that could give tasks more than they asked for.
     offers: Offers,
     /// Submits that learn from their tasks.
     learning: Learning,

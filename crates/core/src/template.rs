@@ -140,7 +140,7 @@ pub struct GraphSpec {
     pub tasks: Vec<GraphTask>,
 }
 
-/// Which ids an array submit gets.
+/// Ids of an array submit.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ArrayIds {
     /// As given; new in the job.
@@ -237,7 +237,7 @@ impl NotifyEvent {
     }
 }
 
-/// Who is told.
+/// Recipient of a notification.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum NotifyTarget {
     /// A line for the shell on the machine of the server.
@@ -249,7 +249,7 @@ pub enum NotifyTarget {
 /// A notification.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NotifySpec {
-    /// Who is told.
+    /// Recipient.
     pub target: NotifyTarget,
     /// Of what.
     pub event: NotifyEvent,
@@ -266,7 +266,7 @@ pub struct SubmitSpec {
     pub stream_dir: Option<ByteText>,
     /// Other jobs for which the tasks wait.
     pub after: Vec<After>,
-    /// Who is told of its end or its first failure.
+    /// Notifications of its end or its first failure.
     pub notify: Vec<NotifySpec>,
     /// The task that submits, if the job is its own; `None` = a user, or for another job.
     pub origin: Option<Origin>,

@@ -45,7 +45,7 @@ pub enum BatchSystem {
 /// The batch job in which a worker runs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Allocation {
-    /// Which batch system.
+    /// The batch system.
     pub manager: BatchSystem,
     /// Job id.
     pub id: Box<str>,

@@ -84,7 +84,7 @@ pub enum AccessError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Error of the operating system.
         #[source]
         source: io::Error,
     },
@@ -124,7 +124,7 @@ pub enum AccessError {
     Key {
         /// The file.
         path: PathBuf,
-        /// Which key.
+        /// Plane of the key.
         plane: Plane,
         /// Why it cannot be used.
         #[source]
@@ -145,7 +145,7 @@ pub enum AccessError {
     Create {
         /// What.
         path: PathBuf,
-        /// Why.
+        /// Error of the operating system.
         #[source]
         source: io::Error,
     },

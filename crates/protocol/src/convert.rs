@@ -76,7 +76,7 @@ pub enum ConvertError {
     Rule {
         /// Path of the field inside the message.
         field: String,
-        /// Which rule.
+        /// Error that names the rule.
         #[source]
         source: Box<dyn Error + Send + Sync>,
     },

@@ -108,7 +108,7 @@ pub enum StartError {
         plane: Plane,
         /// Asked-for port.
         port: Option<u16>,
-        /// Why.
+        /// Error of the operating system.
         #[source]
         source: io::Error,
     },
@@ -117,7 +117,7 @@ pub enum StartError {
     Http {
         /// Asked-for address.
         address: SocketAddr,
-        /// Why.
+        /// Error of the operating system.
         #[source]
         source: io::Error,
     },

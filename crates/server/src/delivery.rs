@@ -83,7 +83,7 @@ pub(crate) struct Delivery {
     workers: BTreeMap<WorkerId, (LinkId, Option<mpsc::Sender<WorkerCommand>>)>,
     /// Where automatic allocation hears of tasks and workers.
     news: Option<News>,
-    /// Who sends notifications; `None` in a server without ports.
+    /// Sender of notifications; `None` in a server without ports.
     outbox: Option<Outbox>,
     stats: Stats,
 }

@@ -19,7 +19,7 @@ const QUEUE_LEN: usize = 16;
 /// How much longer than it was told to a worker may take to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Who waits for an answer, and how to ask.
+/// Pending requests, and the way to ask workers.
 #[derive(Debug)]
 pub(crate) struct Relay {
     inner: Mutex<Inner>,

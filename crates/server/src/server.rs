@@ -325,7 +325,7 @@ fn planes(
     (clients, workers)
 }
 
-/// Who the server is, and what it knew when it ended.
+/// Restores the server's uid, and its state when it ended.
 fn restore(
     config: &ServerConfig,
     instance: &Path,

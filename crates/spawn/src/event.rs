@@ -123,7 +123,7 @@ pub enum Event {
     Failed {
         /// The caller's name for the child.
         token: Token,
-        /// Which step failed and why.
+        /// The failed step and its error.
         error: SpawnError,
     },
     /// The child ended and was reaped.

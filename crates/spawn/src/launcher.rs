@@ -24,7 +24,7 @@ use crate::signal;
 use crate::spawner;
 use crate::sys;
 
-/// Which thread creates processes.
+/// Thread that creates processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Strategy {
@@ -85,7 +85,7 @@ impl Strategy {
 pub struct LauncherConfig {
     /// Spawner threads of the pool; 0 chooses by the number of CPUs.
     pub threads: usize,
-    /// Which thread creates processes.
+    /// Thread that creates processes.
     pub strategy: Strategy,
     /// A backend to use instead of the best one. The environment variable `HQ_SPAWN_BACKEND` comes first.
     pub backend: Option<Backend>,

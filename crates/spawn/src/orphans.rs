@@ -35,7 +35,7 @@ const IDLE_PAUSE: Duration = Duration::from_secs(1);
 /// How long an orphan that cannot be attributed is looked at again: the environment is empty during execve.
 const DOUBT: Duration = Duration::from_secs(2);
 
-/// Whom an adopted process belongs to. Valid until we reap it: nobody else can.
+/// Owner of an adopted process. Valid until we reap it: nobody else can.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Owner {
     Task(Token),
@@ -275,7 +275,7 @@ impl Orphans {
     }
 }
 
-/// Who is who, built only when an orphan appears that was not seen before.
+/// Owners of processes, indexed only when an orphan appears that was not seen before.
 struct Index<'a> {
     by_leader: HashMap<libc::pid_t, Token>,
     by_label: HashMap<u64, Token>,

@@ -37,7 +37,7 @@ const OFTEN_IGNORED: KernelSigset = only(libc::SIGPIPE)
     | only(libc::SIGTTIN)
     | only(libc::SIGTTOU);
 
-/// Which signals this process ignores, looked up from time to time.
+/// Signals that this process ignores, looked up from time to time.
 #[derive(Debug, Default)]
 pub(crate) struct Ignored {
     signals: KernelSigset,

@@ -18,7 +18,7 @@ use std::time::Duration;
 use crate::event::{ExitStatus, MonotonicNs, ResourceUsage};
 use crate::raw::KernelRlimit;
 
-/// Which child to wait for.
+/// Child to wait for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum WaitFor<'a> {
     /// The child behind a pidfd (Linux 5.4).

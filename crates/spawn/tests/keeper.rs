@@ -31,7 +31,7 @@ use hq_spawn::{
 
 use skip::skip;
 
-/// Which part the program plays; absent in the test itself.
+/// Variable that names the part that the program plays; absent in the test itself.
 const ROLE: &str = "HQ_SPAWN_TEST_ROLE";
 /// A directory for what the program has to tell. Inherited by all its tasks, which are found by it.
 const DIRECTORY: &str = "HQ_SPAWN_TEST_DIRECTORY";

@@ -13,7 +13,7 @@ pub enum StoreError {
     Create {
         /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Error of the operating system.
         source: io::Error,
     },
     /// The file cannot be read.
@@ -21,7 +21,7 @@ pub enum StoreError {
     Open {
         /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Reason, for people.
         reason: String,
     },
     /// The file is something else, or of a later version; it was not touched.
@@ -53,7 +53,7 @@ pub enum StoreError {
     NotNow {
         /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Error of SQLite.
         source: rusqlite::Error,
     },
     /// Without locks nothing keeps two servers from writing one file.
@@ -69,7 +69,7 @@ pub enum StoreError {
     Sql {
         /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Error of SQLite.
         source: rusqlite::Error,
     },
 }

@@ -114,7 +114,7 @@ fn unreadable(path: &Path) -> impl Fn(io::Error) -> StoreError + '_ {
     }
 }
 
-/// Who has a store at this moment, as far as that can be told without waiting: a process that holds its lock, or one
+/// Holder of a store at this moment, as far as that can be told without waiting: a process that holds its lock, or one
 /// of this host that has its lease. Changes nothing.
 #[must_use]
 pub fn owner(path: &Path) -> Option<String> {

@@ -99,7 +99,7 @@ impl Lock {
         }
     }
 
-    /// Who has the store, if somebody has it and the lock file says so; changes nothing.
+    /// Holder of the store, if somebody has it and the lock file says so; changes nothing.
     pub(crate) fn holder(given: &Path) -> Option<String> {
         let file = open_existing(&lock_path(&resolve(given).ok()?)).ok()?;
         // Two who look must not take each other for the owner.

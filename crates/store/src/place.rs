@@ -112,7 +112,7 @@ impl Place {
         len(&self.path).saturating_add(len(&with_suffix(&self.path, "-wal")))
     }
 
-    /// Which files the names of the database and of its log lead to.
+    /// Identities of the files that the names of the database and of its log lead to.
     ///
     /// # Errors
     ///
@@ -142,7 +142,7 @@ fn is_absence(error: &io::Error) -> bool {
     )
 }
 
-/// Which files a database and its log are; `None` = there is no such file.
+/// Identities of the files of a database and its log; `None` = there is no such file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Files {
     database: Option<File>,

@@ -259,7 +259,7 @@ fn is_known(db: &Connection) -> rusqlite::Result<bool> {
     db.query_row(sql, [], |row| row.get(0))
 }
 
-/// Which stretches are not what was written: job and first task of each.
+/// Stretches that are not what was written: job and first task of each.
 pub(crate) fn broken(db: &Connection) -> rusqlite::Result<Vec<(i64, i64)>> {
     let mut broken = Vec::new();
     if !is_known(db)? {

@@ -187,7 +187,7 @@ struct Writer {
     health: Health,
     subscribers: Subscribers,
     compactor: Compactor,
-    /// Who waits for the prune that is under way.
+    /// Requests that wait for the prune that is under way.
     pruning: Vec<SyncSender<Result<Pruned, String>>>,
     /// Whether something was committed since the write-ahead log was moved into the file.
     has_log: bool,

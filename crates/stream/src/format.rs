@@ -107,7 +107,7 @@ impl FileHeader {
     }
 }
 
-/// Which attempt to run which task.
+/// Job, task and instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
     /// Job.

@@ -21,9 +21,9 @@ pub enum OpenError {
     /// The directory or a file cannot be read.
     #[error("cannot read {path}")]
     Io {
-        /// Which one.
+        /// Path of the directory or file.
         path: PathBuf,
-        /// Why.
+        /// Error of the operating system.
         #[source]
         source: io::Error,
     },
@@ -106,7 +106,7 @@ pub struct Summary {
     pub superseded_sizes: [u64; 2],
 }
 
-/// Who wrote what.
+/// Streams and their pieces in the files of a directory.
 #[derive(Debug, Default)]
 pub struct Index {
     tasks: BTreeMap<(u32, u32), TaskStreams>,

@@ -24,7 +24,7 @@ mod thread;
 /// Settings of an instance that is about to start.
 #[derive(Debug)]
 pub struct StreamStart {
-    /// Which one.
+    /// Job, task and instance.
     pub key: Key,
     /// Stream directory, absolute.
     pub dir: PathBuf,
@@ -59,24 +59,24 @@ pub enum EndKind {
 pub enum PumpEvent {
     /// The file is there: the instance may start.
     Ready {
-        /// Which one.
+        /// Token of the stream.
         token: u64,
     },
     /// There is no file to write to; nothing else follows.
     Refused {
-        /// Which one.
+        /// Token of the stream.
         token: u64,
-        /// Why.
+        /// Reason, for people.
         error: String,
     },
     /// Output could not be written; what follows is dropped. The instance should be ended.
     Broken {
-        /// Which one.
+        /// Token of the stream.
         token: u64,
     },
     /// Answers [`Pump::end`]: everything is in the file, or what is missing is told.
     Closed {
-        /// Which one.
+        /// Token of the stream.
         token: u64,
         /// Why output is missing.
         error: Option<String>,

@@ -295,7 +295,7 @@ struct EventLoop<S> {
     outputs: OutputService,
     overviews: Overviews,
     link: LinkState<S>,
-    /// Who we are, and for which server.
+    /// Id of this worker, and uid of its server.
     identity: (WorkerId, Box<str>),
     redial: Option<Redial<S>>,
     /// Before the next attempt to reach a lost server.

@@ -164,7 +164,7 @@ impl TaskLauncher {
         &self.nonce
     }
 
-    /// Which server the tasks of now on belong to, and who this worker is there.
+    /// Sets the server that tasks belong to from now on, and the id of this worker there.
     pub(crate) fn set_server(&mut self, uid: Box<str>, worker: WorkerId, ip: Option<IpAddr>) {
         self.calls.long.set_worker(worker.as_u32(), ip);
         self.surroundings.server_uid = uid;

@@ -65,7 +65,7 @@ where
         self.id
     }
 
-    /// Which server.
+    /// Uid of the server.
     #[must_use]
     pub fn server_uid(&self) -> &str {
         &self.server_uid

@@ -110,7 +110,7 @@ impl ValueStore {
         }
     }
 
-    /// Who this worker is, and its address towards the server, if it has one.
+    /// Sets the id of this worker, and its address towards the server, if it has one.
     pub(crate) fn set_worker(&mut self, id: u32, ip: Option<IpAddr>) {
         self.worker = id;
         self.ip = ip.or(self.ip);

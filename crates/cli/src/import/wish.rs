@@ -38,7 +38,7 @@ pub(super) enum Per {
     Task,
 }
 
-/// Whom to tell of the job.
+/// Recipient and events of notifications by mail.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(super) struct Mail {
     pub(super) address: Option<String>,

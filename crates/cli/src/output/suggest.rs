@@ -16,7 +16,7 @@ const COMMAND_MAX: usize = 60;
 /// Attempts that were lost because the life of their worker was over.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub(crate) struct CutOff {
-    /// How many.
+    /// Number of attempts.
     pub(crate) attempts: u64,
     /// How long they had run, times their cpus.
     pub(crate) cpu_time: Duration,

@@ -24,7 +24,7 @@ pub(crate) enum ResourceArg {
 }
 
 impl ResourceArg {
-    /// Which resource.
+    /// Name of the resource.
     pub(crate) fn name(&self) -> &str {
         match self {
             Self::Amount(entry) => &entry.resource,

@@ -31,7 +31,7 @@ pub(crate) enum SingleSelector {
 pub(crate) struct JobTasks {
     /// The job.
     pub(crate) job: SingleSelector,
-    /// Which of its tasks; `None` = all.
+    /// Ids of its tasks; `None` = all.
     pub(crate) tasks: Option<IdArray>,
 }
 

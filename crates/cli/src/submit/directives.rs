@@ -301,7 +301,7 @@ fn merge(base: &mut TaskOptions, extra: TaskOptions) {
     base.skip_done |= extra.skip_done;
 }
 
-/// Which tasks there are: `--array`, `--each-line` and `--from-json` are alternatives of one choice.
+/// Merges the options that define the tasks: `--array`, `--each-line` and `--from-json` are alternatives of one choice.
 fn merge_tasks(
     base: &mut TaskOptions,
     (array, each_line, from_json): (Option<IdArray>, Option<PathBuf>, Option<PathBuf>),

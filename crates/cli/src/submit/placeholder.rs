@@ -9,7 +9,7 @@ pub(crate) enum Piece<'a> {
     Name(&'a [u8]),
 }
 
-/// Which path a placeholder stands in; decides which names have a meaning.
+/// Path in which a placeholder stands; decides which names have a meaning.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum PathRole {
     /// Working directory of the tasks.

@@ -150,7 +150,7 @@ pub enum Effect {
     Poll {
         /// Queue of all of them.
         queue: QueueId,
-        /// Which, with the batch system's ids.
+        /// Keys of the allocations, with the batch system's ids.
         jobs: Vec<(AllocationKey, Box<str>)>,
     },
     /// Cancel a job; answered by [`Input::Canceled`].

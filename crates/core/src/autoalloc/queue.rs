@@ -154,7 +154,7 @@ impl Queue {
         self.id
     }
 
-    /// Its parameters.
+    /// Parameters of the queue.
     #[must_use]
     pub const fn spec(&self) -> &QueueSpec {
         &self.spec

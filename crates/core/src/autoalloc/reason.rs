@@ -20,7 +20,7 @@ pub enum Reason {
     Unsure(String),
     /// Enough allocations wait in the batch system.
     Backlog {
-        /// How many.
+        /// Number of allocations.
         waiting: u32,
         /// How many may.
         max: u32,
@@ -29,7 +29,7 @@ pub enum Reason {
     },
     /// There are enough workers.
     WorkerCount {
-        /// How many.
+        /// Number of workers.
         workers: u32,
         /// How many may be.
         max: u32,

@@ -86,7 +86,7 @@ struct Part {
 /// Ends on a worker since failures began to prevail.
 #[derive(Clone, Default, Debug)]
 struct Run {
-    /// Which one of the worker's runs, from 1.
+    /// Number among the worker's runs, from 1.
     number: u64,
     /// Failures minus tasks that went well; 0 = none is under way.
     excess: u32,

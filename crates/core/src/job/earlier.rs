@@ -11,7 +11,7 @@ use crate::graph::Graph;
 use crate::id::TaskId;
 use crate::task::Phase;
 
-/// Who waits for tasks of earlier submits.
+/// Tasks that wait for tasks of earlier submits.
 #[derive(Clone, Debug, Default)]
 pub(super) struct EarlierDeps {
     /// Pairs of an awaited task and the one that waits for it; only of tasks that have not finished.

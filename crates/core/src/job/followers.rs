@@ -13,7 +13,7 @@ pub(super) struct Followers {
     ends: Vec<(JobId, Option<TaskId>)>,
 }
 
-/// Who waits for one job.
+/// Submits that wait for one job.
 #[derive(Clone, Debug, Default)]
 struct Followed {
     submits: BTreeSet<(JobId, u32)>,

@@ -18,7 +18,7 @@ const RESERVED_TASKS_MAX: u32 = 64;
 /// A multi-node task that can start.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct GangStart {
-    /// Which tasks; one of them starts.
+    /// Queue of its task.
     pub key: QueueKey,
     /// Variant of the request.
     pub variant: u32,

@@ -58,7 +58,7 @@ struct Indexed {
 #[derive(Clone, Debug, Default)]
 pub struct ReadyQueue {
     queues: BTreeMap<QueueKey, ClassQueue>,
-    /// Which queues have tasks of a job.
+    /// Queues that have tasks of a job.
     by_job: BTreeSet<(JobId, QueueKey)>,
     /// Queues of multi-node tasks with the least number of nodes.
     multi_node: BTreeMap<QueueKey, u32>,

@@ -62,7 +62,7 @@ pub struct Placement {
     pub worker: WorkerId,
     /// Variant of the request.
     pub variant: u32,
-    /// How many.
+    /// Number of tasks.
     pub count: u64,
     /// Whether they can start at once; otherwise they are sent ahead.
     pub placed: bool,

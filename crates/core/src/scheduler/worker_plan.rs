@@ -56,7 +56,7 @@ pub(crate) struct WorkerPlan<'a> {
     pub(crate) reserved: Option<QueueKey>,
     /// How far what is ready is seen.
     pub(crate) seen: Seen,
-    /// Which of the kinds of workers of a round it is.
+    /// Position among the kinds of workers of a round.
     pub(crate) kind: usize,
     /// Several requests of the level in hand are left for it.
     pub(crate) has_choice: bool,

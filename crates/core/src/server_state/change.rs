@@ -41,7 +41,7 @@ pub enum ChangeKind {
     WorkerLost {
         /// The worker that is gone.
         worker: WorkerId,
-        /// Why.
+        /// Reason of the loss.
         reason: LostReason,
     },
     /// A worker gets no new tasks and ends when what runs on it has ended.

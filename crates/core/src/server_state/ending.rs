@@ -64,7 +64,7 @@ impl ServerState {
             .count()
     }
 
-    /// Who was told to end is not waited for by the next server.
+    /// Gives up the workers that were told to end: the next server does not wait for them.
     pub(super) fn give_up_leaving(&mut self, ctx: &mut Ctx<'_>) {
         let told = self.workers.live().values();
         let told = told.filter(|worker| worker.is_stopping());

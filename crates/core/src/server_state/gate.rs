@@ -23,7 +23,7 @@ pub enum Wait {
 }
 
 impl Effect {
-    /// Which commit it waits for. [`Effect::Persist`] is never sent to a peer.
+    /// The commit that it waits for. [`Effect::Persist`] is never sent to a peer.
     #[must_use]
     pub const fn wait(&self) -> Wait {
         match self {

@@ -26,7 +26,7 @@ const OFFERS_AGE_MAX: Duration = Duration::from_secs(1);
 /// No task gets less than this as its share: tasks that ask for nothing else can run by the thousand.
 const SHARE_MIN: Amount = Amount::whole(64);
 
-/// Who could give a task more.
+/// Workers and queues that could give a task more.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Offers {
     /// Workers that automatic allocation can ask for.
@@ -166,9 +166,9 @@ impl Offers {
 /// The most of something that anybody offers.
 #[derive(Clone, Copy, Default)]
 struct Most<T> {
-    /// Who offers everything else that a task asks for now.
+    /// The most of those who offer everything else that a task asks for now.
     suited: Option<T>,
-    /// Who would, but for what can grow.
+    /// The most of those who would, but for resources that can grow.
     any: Option<T>,
 }
 

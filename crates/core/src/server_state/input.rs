@@ -129,7 +129,7 @@ pub enum Command {
     CancelTasks {
         /// Id of the job.
         job: JobId,
-        /// Which of its tasks, at most [`CANCELED_MAX`].
+        /// Ids of the tasks, at most [`CANCELED_MAX`].
         tasks: IdArray,
         /// Whether those that run go on.
         keep_running: bool,
@@ -154,11 +154,11 @@ pub enum Command {
     DrainWorkers(Selector),
     /// Gives workers no tasks for a while; `All` = as above.
     QuarantineWorkers {
-        /// Which workers.
+        /// The workers.
         workers: Selector,
         /// For how long.
         span: Duration,
-        /// Why; may be empty.
+        /// Reason; may be empty.
         why: Box<str>,
     },
     /// Gives tasks again to workers that were set aside; `All` = all of those.
@@ -170,7 +170,7 @@ pub enum Command {
 /// Subject and detail of a watch.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct WatchSpec {
-    /// Which jobs; `All` = those that are unfinished now.
+    /// The jobs; `All` = those that are unfinished now.
     pub jobs: Selector,
     /// An open job without unfinished tasks counts as ended.
     pub until_idle: bool,

@@ -27,7 +27,7 @@ use crate::template::{
 #[derive(Clone, Debug)]
 pub(super) struct Resubmission {
     request: RequestId,
-    /// Which tasks; empty = all.
+    /// States of the tasks to submit; empty = all.
     states: Vec<TaskState>,
     /// Jobs that have not had their turn.
     left: VecDeque<JobId>,

@@ -50,9 +50,9 @@ pub enum Life {
     },
     /// It is gone for ever.
     Ended {
-        /// When.
+        /// Time of the end.
         at: Timestamp,
-        /// Why.
+        /// Reason of the end.
         reason: LostReason,
     },
 }

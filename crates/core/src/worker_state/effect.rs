@@ -148,7 +148,7 @@ impl Holding {
 /// Start of an instance.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StartedRow {
-    /// Which one.
+    /// Task and instance.
     pub key: InstanceKey,
     /// How long before the report.
     pub age: Duration,
@@ -157,7 +157,7 @@ pub struct StartedRow {
 /// End of an instance.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct EndedRow {
-    /// Which one.
+    /// Task and instance.
     pub key: InstanceKey,
     /// Outcome.
     pub outcome: Outcome,

@@ -141,7 +141,7 @@ pub enum LaunchEvent {
     Failed {
         /// Token of the launch.
         token: LaunchToken,
-        /// Why.
+        /// Reason of the failure.
         failure: LaunchFailure,
     },
     /// It ended and nothing of it is left.
@@ -150,7 +150,7 @@ pub enum LaunchEvent {
         token: LaunchToken,
         /// Exit status.
         status: ExitStatus,
-        /// When.
+        /// Time of the end.
         ended: Time,
         /// How long it ran.
         run: Duration,

@@ -74,7 +74,7 @@ impl ServerUid {
 pub struct AccessFile {
     /// Release that wrote it.
     pub version: String,
-    /// Which server; only in a full file.
+    /// Uid of the server; only in a full file.
     pub server_uid: Option<ServerUid>,
     /// For clients.
     pub client: Option<Access>,

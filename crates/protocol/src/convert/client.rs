@@ -65,7 +65,7 @@ pub enum ClientRequest {
     HttpOpen,
     /// Asks for the current problems, after one of them was acknowledged or taken back, if given.
     Problems(Option<Acknowledge>),
-    /// Which tokens for the HTTP interface there are, and a change of them.
+    /// Lists the tokens for the HTTP interface, or changes them first.
     Tokens(Option<TokenChange>),
     /// The server is to write what it knows into this file.
     DebugDump(ByteText),
@@ -82,7 +82,7 @@ pub enum ClientRequest {
     ReadValues {
         /// Their job.
         job: JobId,
-        /// Which of its tasks.
+        /// Ids of its tasks.
         tasks: IdArray,
     },
 }
@@ -145,12 +145,12 @@ pub enum Query {
     },
 }
 
-/// Which tasks of a job to show.
+/// Selection of the tasks of a job that are shown.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TaskPageQuery {
     /// The job.
     pub job: JobRef,
-    /// Which tasks; `None` = all.
+    /// Ids of the tasks; `None` = all.
     pub tasks: Option<IdArray>,
     /// In which states; empty = all.
     pub states: Vec<TaskState>,

@@ -28,7 +28,7 @@ pub enum OutputSource {
         server_uid: Box<str>,
         /// The task.
         task: TaskKey,
-        /// Which attempt to run it.
+        /// Instance of the task.
         instance: InstanceId,
         /// Standard error, not standard output.
         is_stderr: bool,

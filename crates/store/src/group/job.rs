@@ -53,7 +53,7 @@ impl Group<'_> {
         set_number(self.connection, &key, new.as_u32().into())
     }
 
-    /// Which attempt of its task has made a submit last.
+    /// Stores the attempt of a task that has made a submit last.
     pub(super) fn repeated(&self, change: &Change) -> rusqlite::Result<()> {
         let ChangeKind::SubmitRepeated {
             job,

@@ -33,7 +33,7 @@ pub struct EndedRow {
     pub count: u64,
 }
 
-/// Who ended where and how; of very many ways to end the most frequent ones.
+/// Ended tasks by job, worker and way to end; of very many ways to end the most frequent ones.
 #[must_use]
 pub fn ended(at_ns: i64) -> Query<EndedRow> {
     let sql = "SELECT e.job, e.worker, w.hostname, e.state, e.outcome, e.message, e.n FROM \

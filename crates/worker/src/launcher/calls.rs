@@ -123,9 +123,9 @@ pub(super) struct Wanted {
 /// All interpreters of a worker.
 pub(crate) struct CallPool {
     interpreters: BTreeMap<u64, Interpreter>,
-    /// Which one a lane uses.
+    /// Number of the interpreter that a lane uses.
     lanes: HashMap<LaunchToken, u64>,
-    /// Which one has a call.
+    /// Number of the interpreter that has a call.
     calls: HashMap<LaunchToken, u64>,
     last: u64,
     /// Answers of all interpreters. Unbounded, but each interpreter is sent a few calls at most.

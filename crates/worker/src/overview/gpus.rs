@@ -25,7 +25,7 @@ const AMD: &[&str] = &[
 /// A program that takes longer hangs with its driver.
 const TOOL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Which programs are asked: those whose GPUs the worker offers.
+/// Programs that are asked: those whose GPUs the worker offers.
 #[derive(Debug)]
 pub(super) struct GpuTools {
     nvidia: Option<Tool>,

@@ -98,7 +98,7 @@ pub(super) struct Feature {
     pub(super) errno: u32,
 }
 
-/// Which calls of it are meant.
+/// Calls of it that are meant.
 pub(super) enum When {
     /// All.
     Always,

@@ -49,7 +49,7 @@ struct Seen {
 struct Owner {
     user: u32,
     mode: u32,
-    /// Who asks.
+    /// Uid of this process.
     us: u32,
 }
 

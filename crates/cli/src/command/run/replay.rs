@@ -140,7 +140,7 @@ fn task_order(body: &SubmitBody) -> Vec<u32> {
     ids
 }
 
-/// Which entry belongs to which task.
+/// Entries of the tasks, by task.
 struct EntryNames {
     ids: Option<ArrayIds>,
     entries: Option<Entries>,

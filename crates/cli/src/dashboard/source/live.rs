@@ -203,7 +203,7 @@ fn allocation(allocation: client::AllocAllocation) -> AllocationRow {
     }
 }
 
-/// Who ended where and how, up to the time `at`.
+/// Ended tasks by job, worker and way to end, up to the time `at`.
 pub(crate) async fn ended<A: Ask>(asked: &mut A, at_ns: i64) -> Result<Vec<EndedShare>, A::Error> {
     let rows = asked.ask(run::ended(at_ns)).await?;
     let shares = rows.into_iter().map(|row| EndedShare {

@@ -66,7 +66,7 @@ impl Source<'_> {
         }
     }
 
-    /// Which bytes a mistake is about; `count` = tasks in the file.
+    /// Bytes that a mistake is about; `count` = tasks in the file.
     pub(super) fn place_of(self, count: usize, mistake: &Mistake) -> Option<Range<usize>> {
         match self.format {
             Format::Toml => place::of(mistake, |task| place::toml_task(self.content, count, task)),

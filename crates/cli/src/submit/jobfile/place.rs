@@ -19,7 +19,7 @@ pub(super) struct PlacedTask {
     deps: Vec<(u32, Range<usize>)>,
 }
 
-/// Which bytes of the file a mistake is about; `read` finds the task at a position.
+/// Bytes of the file that a mistake is about; `read` finds the task at a position.
 pub(super) fn of(
     mistake: &Mistake,
     read: impl FnOnce(usize) -> Option<PlacedTask>,

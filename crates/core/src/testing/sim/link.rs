@@ -32,7 +32,7 @@ pub(super) enum ToWorker {
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) node: u32,
-    /// Who it is for the server, once it has answered.
+    /// Id of the worker, once the server has answered.
     pub(super) worker: Option<WorkerId>,
     pub(super) to_server: VecDeque<ToServer>,
     pub(super) to_worker: VecDeque<ToWorker>,

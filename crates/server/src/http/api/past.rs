@@ -181,7 +181,7 @@ pub(in crate::http) struct TimelineQuery {
     steps: Option<i64>,
 }
 
-/// Which worker ran what and when: single tasks, or sums in steps if there are too many.
+/// Attempts by worker and time: single ones, or sums in steps if there are too many.
 pub(in crate::http) async fn bars(
     State(app): State<Arc<App>>,
     asked: Parameters<TimelineQuery>,
