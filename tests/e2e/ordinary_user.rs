@@ -143,7 +143,7 @@ fn a_worker_started_with_nohup_outlives_the_terminal_and_obeys_the_batch_system(
     let job = env.submit(&["--", "true"]);
     env.wait_job(&job);
     assert_eq!(env.workers(), ["RUNNING"]);
-    // Sent some time before the end of an allocation, by whoever asked for it.
+    // Batch systems send it some time before the end of an allocation, if they are asked to.
     signal(worker, "USR1");
     assert_eq!(
         env.wait_exit("worker1"),

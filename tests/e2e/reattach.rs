@@ -43,7 +43,7 @@ impl Proxy {
         Self { port, open }
     }
 
-    /// Cuts every connection; says how many there were.
+    /// Cuts every connection; returns how many there were.
     fn cut(&self) -> usize {
         let mut open = self.open.lock().expect("not poisoned");
         let count = open.len();

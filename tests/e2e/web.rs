@@ -233,7 +233,7 @@ fn the_pictures_of_the_manual_can_be_made() {
     }
 }
 
-/// The port of a server that has ended belongs to whoever takes it first; a page that is open goes on dialing.
+/// The port of a server that has ended belongs to any process that takes it first; a page that is open goes on dialing.
 #[test]
 fn a_stranger_who_takes_the_port_of_an_open_page_learns_nothing() {
     let python = match browser() {

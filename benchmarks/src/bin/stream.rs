@@ -86,7 +86,7 @@ fn run(options: &Options, dir: &Path) -> Result<()> {
     }
     let (tasks, mib, cpus) = (options.tasks, options.mib, options.cpus);
     for block in &options.blocks {
-        // Short writes are slow whoever reads them: less of them tells as much.
+        // Short writes are slow with any reader: less of them tells as much.
         let mib = if *block < 1_024 {
             (mib / 16).max(1)
         } else {

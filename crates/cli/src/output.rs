@@ -175,7 +175,7 @@ pub(crate) trait TaskListSink {
     fn job(&mut self, job: u32) -> io::Result<()>;
     /// Some tasks of that job.
     fn tasks(&mut self, page: &client::TaskPageReply) -> io::Result<()>;
-    /// The end of everything; says whether an error message was cut.
+    /// The end of everything; returns whether an error message was cut.
     fn finish(self: Box<Self>) -> io::Result<bool>;
 }
 

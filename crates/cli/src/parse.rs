@@ -179,7 +179,7 @@ impl<'a> Cursor<'a> {
         &rest[..end]
     }
 
-    /// Consumes blanks; says whether there were any.
+    /// Consumes blanks; returns whether there were any.
     pub(crate) fn skip_blanks(&mut self) -> bool {
         !self.take_while(|c| c == ' ' || c == '\t').is_empty()
     }

@@ -28,7 +28,7 @@ impl Place {
         Self(AtomicBool::new(false))
     }
 
-    /// Counts; says whether it is the first time.
+    /// Counts; returns whether it is the first time.
     fn note(&self, count: &AtomicU64) -> bool {
         count.fetch_add(1, Ordering::Relaxed);
         !self.0.swap(true, Ordering::Relaxed)

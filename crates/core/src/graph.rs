@@ -130,7 +130,7 @@ impl Graph {
         }
     }
 
-    /// Notes that such a task finished; says whether the one that waited for it became free.
+    /// Notes that such a task finished; returns whether the one that waited for it became free.
     pub fn finish_outside(&mut self, index: u32) -> bool {
         let count = self.unfinished.get_mut(index as usize);
         let Some(count) = count.filter(|count| **count > 0) else {

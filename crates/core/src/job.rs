@@ -544,8 +544,8 @@ impl Job {
         std::mem::take(&mut self.sent_to)
     }
 
-    /// If its last task has ended, notes when; says whether that is new since the last submit. Late reports about tasks that
-    /// were ended here change nothing any more.
+    /// If its last task has ended, notes when; returns whether that is new since the last submit. Late reports about
+    /// tasks that were ended here change nothing any more.
     pub(crate) fn note_idle(&mut self, now: Timestamp) -> bool {
         // Only the first time: an open job is idle again after each submit, and each time is noted
         // once.
@@ -556,7 +556,7 @@ impl Job {
         true
     }
 
-    /// If it has completed, says whether that is new.
+    /// Notes its completion, if it has completed; returns whether that is new.
     pub(crate) fn note_completed(&mut self) -> bool {
         self.is_completed() && !std::mem::replace(&mut self.completion_noted, true)
     }

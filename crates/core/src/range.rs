@@ -475,7 +475,7 @@ impl IndexSet {
         }
     }
 
-    /// Removes one index; says whether it was there.
+    /// Removes one index; returns whether it was there.
     pub fn remove(&mut self, index: u32) -> bool {
         let before = self.len;
         if let Some(end) = index.checked_add(1) {

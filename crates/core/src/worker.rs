@@ -500,7 +500,7 @@ impl Worker {
         assigned.retracting = true;
     }
 
-    /// Notes that it is sent a template; says whether it did not know it.
+    /// Notes that it is sent a template; returns whether it did not know it.
     pub(crate) fn learn_template(&mut self, id: TemplateId) -> bool {
         self.templates.insert(id)
     }

@@ -315,7 +315,7 @@ impl Delivery {
         }
     }
 
-    /// Tells when all that was accepted is on disk, or that it will not be.
+    /// Calls `tell` when all that was accepted is on disk, or at once if the store is not in order.
     pub(crate) fn when_stored(&mut self, state: &ServerState, tell: SendReply) {
         if self.gate.health() == Health::Good {
             self.send_soon(state, Outgoing::Answer(tell));
@@ -340,7 +340,7 @@ impl Delivery {
         }
     }
 
-    /// Sends what waited for a commit; tells when there will be none any more.
+    /// Sends what waited for a commit; notifies `failed` if there will be no commit any more.
     pub(crate) fn release(&mut self, state: &ServerState) {
         while let Some(message) = self.gate.next() {
             self.deliver(state, message);
@@ -445,7 +445,7 @@ impl Delivery {
     }
 }
 
-/// Hands something to the task of a worker's connection. Says whether that ends the connection because the
+/// Hands something to the task of a worker's connection. Returns whether that ends the connection because the
 /// worker does not read.
 fn is_cut_off<T>(queue: &mut Option<mpsc::Sender<T>>, command: T) -> bool {
     let Some(Err(error)) = queue.as_ref().map(|queue| queue.try_send(command)) else {

@@ -113,7 +113,7 @@ struct Batch<T> {
 }
 
 impl<T: From<client::JournalLines>> Batch<T> {
-    /// Adds an event; says whether the message is full.
+    /// Adds an event; returns whether the message is full.
     fn push(&mut self, event: &Event) -> bool {
         let line = (self.format)(event);
         self.len += line.len();
@@ -186,7 +186,7 @@ fn silent(store: &StoreClient) -> Refusal {
 }
 
 /// Reads the store on a thread of its own, however long that takes, unless the writer hangs: then the disk does, and nobody
-/// is to wait for it. Whoever asks later is refused at once, so that threads do not pile up.
+/// is to wait for it. Later requests are refused at once, so that threads do not pile up.
 ///
 /// # Errors
 ///

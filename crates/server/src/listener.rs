@@ -84,7 +84,7 @@ impl Waiting {
         }
     }
 
-    /// Forgets those that are over; says whether there is room for another one.
+    /// Forgets those that are over; returns whether there is room for another one.
     fn has_room(&mut self) -> bool {
         self.queue.retain(|handshake| !handshake.task.is_finished());
         self.queue.len() < self.max

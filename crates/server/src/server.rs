@@ -241,7 +241,7 @@ impl Server {
 }
 
 /// Waits until the core's thread has closed the journal, as long as that gets on: a slow disk is no reason to lose what was
-/// reported. Says whether it is closed.
+/// reported. Returns whether it is closed.
 async fn close(
     thread: std::thread::JoinHandle<()>,
     progress: Option<watch::Receiver<Progress>>,

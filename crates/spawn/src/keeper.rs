@@ -238,7 +238,7 @@ pub fn unreachable_descendants() -> Option<usize> {
 pub(crate) struct Hung(Option<Instant>);
 
 impl Hung {
-    /// Notes what was seen; says whether it has lasted for long enough.
+    /// Notes what was seen; returns whether it has lasted for long enough.
     pub(crate) fn lasts(&mut self, is_hung: bool) -> bool {
         if !is_hung {
             self.0 = None;
@@ -255,7 +255,7 @@ struct Alive {
     reachable: usize,
 }
 
-/// Sends SIGKILL to all descendants once; answers how many were alive.
+/// Sends SIGKILL to all descendants once; returns how many were alive.
 fn kill_round(own: libc::pid_t) -> Alive {
     let mut alive = Alive {
         count: 0,

@@ -250,7 +250,7 @@ impl Table {
         Key::new(index, self.slots[index].generation)
     }
 
-    /// Takes out a child that could not be created. Answers whether somebody asked for its end meanwhile.
+    /// Takes out a child that could not be created. Returns whether somebody asked for its end meanwhile.
     pub(crate) fn abandon(&mut self, key: Key) -> bool {
         match self.vacate(key) {
             Some(State::Starting { kill, .. }) => kill.is_some(),

@@ -182,7 +182,7 @@ impl Orphans {
         killed
     }
 
-    /// Called from time to time: reaps ended orphans, ends late ones. Answers when to call again.
+    /// Called from time to time: reaps ended orphans, ends late ones. Returns when to call again.
     pub(crate) fn tick(
         &mut self,
         any_running: impl Fn() -> bool,
@@ -341,7 +341,7 @@ impl<'a> Index<'a> {
     }
 }
 
-/// Kills adopted processes and all their descendants; answers how many of each task were alive.
+/// Kills adopted processes and all their descendants; returns how many of each task were alive.
 fn kill_trees(condemned: &[(libc::pid_t, Token)]) -> HashMap<Token, u32> {
     let mut killed = HashMap::new();
     if condemned.is_empty() {

@@ -323,7 +323,7 @@ impl Watch {
         next
     }
 
-    /// Looks after orphans if it is time to; answers when it is next.
+    /// Looks after orphans if it is time to; returns when it is next.
     fn tick(&self, at: Instant) -> Instant {
         let now = Instant::now();
         let mut orphans = self.orphans();

@@ -252,8 +252,8 @@ impl<'a> Spawner<'a> {
         }
     }
 
-    /// Creates the process, mending what can be mended at once; says when it began to. With `patience` it may wait so
-    /// long for its end.
+    /// Creates the process, mending what can be mended at once; returns the time at which it began. With `patience` it
+    /// may wait that long for its end.
     fn create(
         &mut self,
         plan: &SpawnPlan,

@@ -581,7 +581,7 @@ pub(crate) fn wait_readable(fd: BorrowedFd<'_>) -> io::Result<()> {
     }
 }
 
-/// Waits until at least one of two descriptors is readable; says which. The first is a plain number that the
+/// Waits until at least one of two descriptors is readable; returns which. The first is a plain number that the
 /// caller knows to be open. An error counts as both: the caller looks for itself.
 pub(crate) fn wait_either(first: RawFd, second: BorrowedFd<'_>) -> (bool, bool) {
     let entry = |fd| libc::pollfd {
@@ -605,7 +605,7 @@ pub(crate) fn raw(fd: &OwnedFd) -> RawFd {
     fd.as_raw_fd()
 }
 
-/// Waits until a descriptor is readable, at most `patience`. Answers whether it is.
+/// Waits until a descriptor is readable, at most `patience`. Returns whether it is.
 pub(crate) fn wait_readable_for(fd: RawFd, patience: Duration) -> bool {
     let mut entry = libc::pollfd {
         fd,

@@ -183,7 +183,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Plays many seeds on all cores; says whether all went well.
+/// Plays many seeds on all cores; returns whether all went well.
 fn run(options: &Options) -> bool {
     let end = options.first.saturating_add(options.seeds);
     let (next, failed) = (AtomicU64::new(options.first), AtomicU64::new(0));

@@ -547,7 +547,7 @@ fn forget_oldest(
     Ok(Some(victims.len() as u64))
 }
 
-/// Gives some free pages back, or in the end all of them; says whether enough of them are gone.
+/// Gives some free pages back, or in the end all of them; returns whether enough of them are gone.
 fn shrink_some(
     db: &Transaction<'_>,
     is_prune: bool,

@@ -364,7 +364,7 @@ impl Salvage<'_> {
         Ok(())
     }
 
-    /// Inserts a row, if it is one of this table and nothing is there yet; says whether it is one.
+    /// Inserts a row, if it is one of this table and nothing is there yet; returns whether it is one.
     fn take(&self, shape: &TableShape, record: &Record) -> rusqlite::Result<bool> {
         let Some(values) = fitting(shape, record) else {
             return Ok(false);

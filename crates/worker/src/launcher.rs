@@ -297,7 +297,7 @@ impl TaskLauncher {
         }
     }
 
-    /// Looks no longer after the memory of a task; says whether it was ended for that.
+    /// Looks no longer after the memory of a task; returns whether it was ended for that.
     fn stop_watching(&self, token: LaunchToken) -> Option<MemoryOveruse> {
         let task = self.running.get(token)?;
         // At the end and not later: the number of its process may soon be somebody else's.
@@ -316,7 +316,7 @@ impl TaskLauncher {
         self.oom.has_struck(before)
     }
 
-    /// Removes the control group of a task, if it has one; says whether it used too much.
+    /// Removes the control group of a task, if it has one; returns whether it used too much.
     fn leave_group(&mut self, token: LaunchToken) -> Option<MemoryOveruse> {
         let group = self.running.get_mut(token)?.group.take()?;
         let used = group.excess();

@@ -336,7 +336,7 @@ impl Search {
         }
     }
 
-    /// Updates the last place; says whether the server is gone for good.
+    /// Updates the last place; returns whether the server is gone for good.
     ///
     /// # Cancel safety
     ///

@@ -187,7 +187,7 @@ impl ValueStore {
             let serving = holder::serve(listener, key.clone(), Arc::clone(&self.shelf));
             let ip = self.ip.filter(|ip| !ip.is_loopback());
             let mut at: Vec<String> = ip.iter().map(IpAddr::to_string).collect();
-            // Whoever is there at another machine has another key, and the next one is tried.
+            // A worker of another machine at this address has another key, and the next one is tried.
             if self.ip.is_some() {
                 at.push((*self.host).to_owned());
             }

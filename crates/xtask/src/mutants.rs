@@ -74,7 +74,7 @@ impl Options {
     }
 }
 
-/// Says whether every change of the sample was noticed, or is known with a reason.
+/// Returns whether every change of the sample was noticed, or is known with a reason.
 ///
 /// # Errors
 ///

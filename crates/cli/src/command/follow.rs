@@ -327,7 +327,7 @@ struct Progress {
 }
 
 impl Progress {
-    /// Takes an update in; says whether there is anything to draw.
+    /// Takes an update in; returns whether there is anything to draw.
     fn add(&mut self, update: &client::WatchUpdate) -> bool {
         let is_first = !std::mem::replace(&mut self.is_started, true);
         for job in &update.jobs {

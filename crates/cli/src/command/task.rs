@@ -78,7 +78,7 @@ fn warn_about_missing(ids: &IdArray, jobs: &[client::JobSummary]) -> Missing {
     missing
 }
 
-/// Tells which tasks a job does not have.
+/// Warns about tasks that a job does not have.
 pub(super) fn warn_about_tasks(missing: &Missing, job: u32) {
     let lines = missing.lines(
         |task| format!("Task {task} of job {job} not found"),

@@ -28,7 +28,7 @@ pub(crate) trait Ask {
     type Error;
     /// Runs one statement; more rows than there may be are an error.
     async fn all_rows(&mut self, sql: &str) -> Result<Rows, Self::Error>;
-    /// Runs one statement; says whether there are more rows than those.
+    /// Runs one statement; returns whether there are more rows than those.
     async fn some_rows(&mut self, sql: &str) -> Result<(Rows, bool), Self::Error>;
 
     /// All rows of a query.
@@ -41,7 +41,7 @@ pub(crate) trait Ask {
         Ok(self.ask(query).await?.into_iter().next())
     }
 
-    /// Rows of a query; says whether there are more.
+    /// Rows of a query; returns whether there are more.
     async fn ask_some<R>(&mut self, query: Query<R>) -> Result<(Vec<R>, bool), Self::Error> {
         let (rows, is_cut) = self.some_rows(query.sql()).await?;
         Ok((query.read(&rows), is_cut))

@@ -127,7 +127,7 @@ impl Jobs {
         Some(self.all.get_mut(&id)?.add_submit(submit))
     }
 
-    /// Closes a job; says whether it was open. `None` = there is no such job.
+    /// Closes a job; returns whether it was open. `None` = there is no such job.
     pub(crate) fn close(&mut self, id: JobId) -> Option<bool> {
         let job = self.all.get_mut(&id)?;
         let was_open = std::mem::replace(&mut job.is_open, false);

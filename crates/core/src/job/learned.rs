@@ -83,7 +83,7 @@ impl Learned {
             .map_or_else(Size::default, |(size, _)| *size)
     }
 
-    /// Adds a task; says whether it is time to look at what follows.
+    /// Adds a task; returns whether it is time to look at what follows.
     pub(super) fn note(&mut self, memory_kib: u64, run: Duration) -> bool {
         self.needs.note(memory_kib, run);
         self.needs.count() >= self.due
@@ -169,7 +169,7 @@ impl Learned {
 }
 
 impl Job {
-    /// Learns from a task that finished; says whether it is time to look at what follows.
+    /// Learns from a task that finished; returns whether it is time to look at what follows.
     pub(crate) fn learn(&mut self, slot: TaskSlot, end: &TaskEnd) -> bool {
         let submit = self.submits.get_mut(slot.submit as usize);
         let learned = submit.and_then(|submit| {

@@ -1,6 +1,6 @@
 //! Sums over all jobs, kept as jobs change: reading them costs nothing, however many there are.
 //!
-//! Each job remembers what of it is in the sums, so that a change is counted once. States are those that
+//! Each job remembers its contribution to the sums, so that a change is counted once. States are those that
 //! `job list` shows; the counters only grow and begin with the server.
 
 use std::ops::Add;

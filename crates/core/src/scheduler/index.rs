@@ -51,7 +51,7 @@ struct Step {
     digit: u64,
     /// Range that it narrows; `None` = all resources are named now.
     range: Option<Range>,
-    /// Says which resource comes next, or that there is none.
+    /// The digit names the next resource, or means that there is none.
     names_resource: bool,
 }
 
@@ -227,7 +227,7 @@ pub(super) struct Rubble {
 }
 
 impl Rubble {
-    /// Frees up to `left` requests; says whether those were all.
+    /// Frees up to `left` requests; returns whether those were all.
     pub(super) fn free(&mut self, left: &mut usize) -> bool {
         while *left > 0
             && let Some(node) = self.nodes.pop()

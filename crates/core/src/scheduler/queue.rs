@@ -71,7 +71,7 @@ pub struct ReadyQueue {
 }
 
 impl ReadyQueue {
-    /// Adds indices `from..to` of a submit; says whether the queue was empty before.
+    /// Adds indices `from..to` of a submit; returns whether the queue was empty before.
     pub fn insert(&mut self, key: QueueKey, job: JobId, submit: u32, from: u32, to: u32) -> bool {
         if from >= to {
             return false;
@@ -101,7 +101,7 @@ impl ReadyQueue {
         self.by_nodes.insert((n_nodes, key));
     }
 
-    /// Removes one index; says whether it was there.
+    /// Removes one index; returns whether it was there.
     pub fn remove(&mut self, key: QueueKey, job: JobId, submit: u32, index: u32) -> bool {
         let Some(queue) = self.queues.get_mut(&key) else {
             return false;
@@ -144,7 +144,7 @@ impl ReadyQueue {
     }
 
     /// Removes what the first submits of a job have here, from behind the queue `done_to` on and at most `left`
-    /// entries, a submit in a queue each; says whether that was all.
+    /// entries, a submit in a queue each; returns whether that was all.
     pub fn remove_some(
         &mut self,
         job: JobId,

@@ -582,7 +582,7 @@ impl<'a> Round<'a> {
     }
 
     /// Keeps room for the most valuable request of a level that waits for it, if it has done so for long;
-    /// says whether that is so.
+    /// returns whether that is so.
     fn reserve_overdue(&mut self, level: Level, plan: &mut WorkerPlan<'a>) -> bool {
         let now = self.input.now;
         if !plan.is_overdue(now) {

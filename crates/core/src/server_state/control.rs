@@ -188,7 +188,7 @@ impl ServerState {
         self.note_job_progress(ctx, id);
     }
 
-    /// Drops a completed job in one of these states; says whether it did.
+    /// Drops a completed job in one of these states; returns whether it did.
     pub(super) fn forget_job(&mut self, id: JobId, states: &[TaskState]) -> bool {
         let wanted = |state: JobState| match state {
             JobState::Finished => states.contains(&TaskState::Finished),

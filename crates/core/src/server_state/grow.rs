@@ -220,7 +220,7 @@ impl<'a> Search<'a> {
                 continue;
             }
             let units = offers.get(self.slot).map_or(0, |offer| offer.units);
-            // Whoever has the memory may not live long enough, and the other way around: both together must fit somewhere.
+            // One with the memory may not live long enough, and the other way around: both must fit together.
             let has_time = left.is_none_or(|left| nanos(left) >= variant.min_time_ns);
             if units > 0 {
                 self.memory.add(units, has_time);

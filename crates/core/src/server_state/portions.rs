@@ -34,7 +34,7 @@ impl Default for PortionMax {
 /// Templates that one batch drops, and lists of them that it looks into.
 const DROPPED_MAX: usize = 4_096;
 
-/// Templates and tasks that are freed without more ado.
+/// Templates and tasks that are freed at once, without portions.
 const DISCARDED_AT_ONCE: usize = 256;
 
 /// Work that is left for the next batches.
@@ -63,7 +63,7 @@ enum Discarded {
 }
 
 impl Discarded {
-    /// Frees some; says whether that was all.
+    /// Frees some; returns whether that was all.
     fn free(&mut self, most: usize) -> bool {
         fn cut<T>(list: &mut Vec<T>, most: usize) -> bool {
             list.truncate(list.len().saturating_sub(most));
@@ -301,7 +301,7 @@ impl Portions {
         is_done && was_leaving
     }
 
-    /// Does one portion of that. Says whether rounds may look again at what some of these hid.
+    /// Does one portion of that. Returns whether rounds may look again at what some of these hid.
     pub(super) fn leave_portion(&mut self, ready: &mut ReadyQueue, most: u32) -> bool {
         let mut left = most as usize;
         let mut is_any_done = false;
@@ -315,7 +315,7 @@ impl Portions {
         is_any_done
     }
 
-    /// Takes some tasks of a job out of the ready queue; says whether those were all.
+    /// Takes some tasks of a job out of the ready queue; returns whether those were all.
     fn leave_some(&mut self, ready: &mut ReadyQueue, id: JobId, left: &mut usize) -> bool {
         let Some(leaving) = self.leaving.get_mut(&id) else {
             bug!("job {id} does not leave the ready queue");

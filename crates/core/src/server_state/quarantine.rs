@@ -151,7 +151,7 @@ const fn speaks(outcome: &Outcome) -> Option<bool> {
 
 /// How tasks end, and what that means for the worker.
 impl ServerState {
-    /// Weighs the end of a task on a worker; says whether it counts for nothing and the task is to run again.
+    /// Weighs the end of a task on a worker; returns whether it counts for nothing and the task is to run again.
     pub(super) fn weigh_end(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -525,7 +525,7 @@ impl ServerState {
             ..former
         };
         self.begin_quarantine(ctx, quarantine);
-        // Whoever started it may have mended the node: one task shows it.
+        // The node may have been mended before the worker was started: one task shows it.
         if !is_asked {
             self.probe(id);
         }

@@ -94,7 +94,7 @@ impl Reservations {
         freed
     }
 
-    /// Retracts what has not started on reserved workers; says whether there is more to do.
+    /// Retracts what has not started on reserved workers; returns whether there is more to do.
     pub(super) fn drain_reserved(&mut self, ctx: &mut Ctx<'_>, workers: &mut Workers) -> bool {
         let mut left = usize::try_from(ROUND_TASKS_MAX).unwrap_or(usize::MAX);
         while left > 0

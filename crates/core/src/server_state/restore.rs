@@ -72,7 +72,7 @@ impl ServerState {
         self.workers.restore_hostname(id, hostname);
     }
 
-    /// Expects a worker back, if it is one that comes back; says whether. To be called behind the last
+    /// Expects a worker back, if it is one that comes back; returns whether it is. To be called behind the last
     /// submit and before the first task.
     pub fn restore_connected_worker(&mut self, now: Now, stored: StoredWorker) -> bool {
         // It has ended its tasks when it lost the server.

@@ -105,8 +105,8 @@ impl Retraction {
         }
     }
 
-    /// Retracts tasks that other workers could start at once. Says whether there is any backlog at all, that is, whether
-    /// it is worth looking again. Of very many workers some are asked at a time, in turns.
+    /// Retracts tasks that other workers could start at once. Returns whether there is any backlog at all, that is,
+    /// whether it is worth looking again. Of very many workers some are asked at a time, in turns.
     fn rebalance(&mut self, ctx: &mut Ctx<'_>, workers: &mut Workers, classes: &Classes) -> bool {
         let (mut donors, mut idle) = (Vec::new(), Vec::new());
         for (id, worker) in workers.live() {

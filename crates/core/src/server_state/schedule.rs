@@ -36,7 +36,7 @@ impl ServerState {
         self.dispatcher.finish(ctx, &mut self.workers, has_more);
     }
 
-    /// Hands out what a round decided; says whether that was anything.
+    /// Hands out what a round decided; returns whether that was anything.
     fn hand_out_all(&mut self, ctx: &mut Ctx<'_>, placements: &[Placement]) -> bool {
         let mut batches: BTreeMap<WorkerId, AssignBatch> = BTreeMap::new();
         for placement in placements {
@@ -125,7 +125,7 @@ impl ServerState {
         }
     }
 
-    /// Gives the nodes of a multi-node task back; says whether it had some.
+    /// Gives the nodes of a multi-node task back; returns whether it had some.
     pub(super) fn release_gang(&mut self, ctx: &mut Ctx<'_>, task: TaskKey) -> bool {
         let Some(freed) = self.workers.release_nodes(task) else {
             return false;

@@ -109,7 +109,7 @@ impl RoundTriggers {
         [self.again_at, self.plans_at].into_iter().flatten().min()
     }
 
-    /// Begins a round; says whether it looks at every worker.
+    /// Begins a round; returns whether it looks at every worker.
     pub(super) fn begin(&mut self, workers: &Workers) -> bool {
         let is_everyone = std::mem::take(&mut self.ready);
         self.again_at = None;

@@ -221,7 +221,7 @@ impl Worker {
         !self.is_stopping() && self.config.on_server_lost == OnServerLost::Reconnect
     }
 
-    /// Reserves it for multi-node tasks of a queue; says whether that is new.
+    /// Reserves it for multi-node tasks of a queue; returns whether that is new.
     pub(crate) fn reserve(&mut self, key: QueueKey) -> bool {
         // A node has no room for anything, so no round may choose it.
         if self.node().is_some() {
@@ -287,7 +287,7 @@ impl Worker {
         };
     }
 
-    /// It is connected again; `registration` is the number that it gave this one. Says whether it is of an earlier
+    /// It is connected again; `registration` is the number that it gave this one. Returns whether it is of an earlier
     /// run of the server.
     pub(super) fn reconnect(&mut self, now: Time, registration: u64) -> bool {
         let was_restored = self.is_restored();

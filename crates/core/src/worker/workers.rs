@@ -202,8 +202,8 @@ impl Workers {
         self.change_life(id, |worker| worker.disconnect(now, how));
     }
 
-    /// It is connected again, with a registration of this number. Says whether it is of an earlier run of the server;
-    /// `None` = it is not live.
+    /// Notes that it is connected again, with a registration of this number. Returns whether it is of an earlier run
+    /// of the server; `None` = it is not live.
     pub(crate) fn reconnect(&mut self, id: WorkerId, now: Time, registration: u64) -> Option<bool> {
         self.change_life(id, |worker| worker.reconnect(now, registration))
     }
@@ -220,7 +220,7 @@ impl Workers {
         due.take(most).copied().collect()
     }
 
-    /// Asks a worker to drain. Says whether that is new; `None` = it has ended or is about to.
+    /// Asks a worker to drain. Returns whether that is new; `None` = it has ended or is about to.
     pub(crate) fn drain(&mut self, id: WorkerId) -> Option<bool> {
         let worker = self.live.get_mut(&id)?;
         match worker.duty() {
@@ -235,7 +235,7 @@ impl Workers {
         }
     }
 
-    /// Asks a worker to stop; says whether that is new.
+    /// Asks a worker to stop; returns whether that is new.
     pub(crate) fn stop(&mut self, id: WorkerId) -> bool {
         let Some(worker) = self.live.get_mut(&id).filter(|w| !w.is_stopping()) else {
             return false;
@@ -316,7 +316,7 @@ impl Workers {
         self.awaited.len()
     }
 
-    /// A worker came back and said what it has, or is given up. Says whether it was the last that was waited for.
+    /// A worker came back and said what it has, or is given up. Returns whether it was the last that was waited for.
     pub(crate) fn stop_awaiting(&mut self, id: WorkerId) -> bool {
         self.awaited.remove(&id) && self.awaited.is_empty()
     }

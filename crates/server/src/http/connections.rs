@@ -53,7 +53,7 @@ struct Open {
 }
 
 impl Open {
-    /// Says how many there are.
+    /// Forgets connections that have ended; returns the number of the others.
     fn forget_ended(&mut self) -> usize {
         while self.tasks.try_join_next().is_some() {}
         self.connections.retain(|(_, task)| !task.is_finished());

@@ -121,7 +121,7 @@ fn notification(notice: &Notice) -> client::JobNotice {
 const TASKS_PER_UNIT: usize = 256;
 
 /// Goes on adding what [`detail`] leaves out, behind what was added before. Each template takes one off
-/// `left`, each submit at least one; says whether that was enough for all.
+/// `left`, each submit at least one; returns whether that was enough for all.
 pub(super) fn add_submits(job: &Job, detail: &mut client::JobDetail, left: &mut usize) -> bool {
     loop {
         let told = detail.submits.len();

@@ -69,7 +69,7 @@ impl Bench {
         begin.elapsed().as_secs_f64()
     }
 
-    /// Waits for news. Answers how many processes have ended.
+    /// Waits for news. Returns how many processes have ended.
     fn wait_for_ends(&self, events: &mut Vec<Event>) -> usize {
         self.woken.recv().expect("the launcher holds the sender");
         self.launcher.drain_events(events);

@@ -46,8 +46,8 @@ impl Fold {
         }
     }
 
-    /// Does some of it, in a transaction of the caller; says whether it was the last step. If the transaction does not come
-    /// about, the pass has to begin again.
+    /// Does some of it, in a transaction of the caller; returns whether it was the last step. If the transaction fails,
+    /// the pass has to begin again.
     pub(super) fn step(&mut self, db: &Connection) -> rusqlite::Result<bool> {
         let rows = read(db, self.mark)?;
         let Some(last) = rows.last() else {

@@ -131,7 +131,7 @@ impl Sweep {
         Ok(Self(work))
     }
 
-    /// Does some of it; says whether nothing is left. If the transaction does not come about, the sweep has to begin
+    /// Does some of it; returns whether nothing is left. If the transaction does not come about, the sweep has to begin
     /// again.
     pub(super) fn step(&mut self, db: &Transaction<'_>) -> rusqlite::Result<bool> {
         let Some(work) = self.0.front_mut() else {
@@ -278,7 +278,7 @@ fn find_used(
     Ok(*table == WORKER_TABLES.len())
 }
 
-/// The same for stretches; `after` is the key of the last one that was looked at. Says whether there are no more.
+/// The same for stretches; `after` is the key of the last one that was looked at. Returns whether there are no more.
 fn find_used_in_stretches(
     db: &Transaction<'_>,
     unused: &mut BTreeSet<u32>,

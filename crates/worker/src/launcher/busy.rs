@@ -27,7 +27,7 @@ struct Found {
 pub(super) struct BusyPrograms(BTreeMap<TemplateId, Found>);
 
 impl BusyPrograms {
-    /// The program is busy; says whether its tasks have waited long enough.
+    /// The program is busy; returns whether its tasks have waited long enough.
     pub(super) fn found(&mut self, template: TemplateId, program: &str, now: Instant) -> bool {
         let before = self.0.get(&template).copied();
         // One that was busy a while ago, and whose tasks ran elsewhere or were cancelled, is busy again.

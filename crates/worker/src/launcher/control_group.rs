@@ -299,7 +299,7 @@ fn is_alive(root: &Path, pid: u32, began: u64) -> bool {
     }
 }
 
-/// Ends all that is in a group and removes it; says whether it is gone.
+/// Ends all that is in a group and removes it; returns whether it is gone.
 fn remove(dir: &Path) -> bool {
     // Since Linux 5.14; before, the spawn engine alone ends what a task leaves.
     if let Ok(mut kill) = fs::File::options()

@@ -52,7 +52,7 @@ async fn dial(reference: &Reference) -> Result<Line, FetchError> {
     for (host, port) in &reference.at {
         match tokio::time::timeout(CONNECT_TIMEOUT, dial_one(reference, host, *port)).await {
             Ok(Ok(line)) => return Ok(line),
-            // Whoever is there has another key.
+            // Another process that listens there has another key.
             Ok(Err(reason)) => tried.push(format!("{host}:{port}: {reason}")),
             Err(_) => tried.push(format!("{host}:{port}: no answer")),
         }

@@ -21,7 +21,7 @@ fn parse(reference: Value) -> CliResult<Reference> {
         .ok_or_else(|| CliError::new("Expected a reference to a value, found something else"))
 }
 
-/// Puts a value into a file that is not there yet; tells whether that was possible.
+/// Puts a value into a file that is not there yet; returns whether that was possible.
 pub(super) async fn fetch(shared: Shared, id: u64, reference: Value, to: PathBuf) {
     let result = match parse(reference) {
         Ok(reference) => Ok(try_fetch(&reference, &to).await),

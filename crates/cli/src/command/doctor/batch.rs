@@ -18,7 +18,7 @@ const LIMIT: Duration = Duration::from_secs(4);
 struct System {
     name: &'static str,
     template: TemplateName,
-    /// Tells which release it is, without asking a daemon.
+    /// Command that prints the release, without asking a daemon.
     version: &'static [&'static str],
     /// Asks its daemon. Programs that the description runs behind `sh -c` are not looked for, so this runs one of them.
     alive: &'static [&'static str],

@@ -177,7 +177,7 @@ impl Drop for Remote {
     }
 }
 
-/// Reports each end when it comes; says whether all went well. Without threads, of which the system may allow no more.
+/// Reports each end when it comes; returns whether all went well. Uses no threads: the system may allow no more.
 fn wait_for_all(mut remotes: Vec<(String, Remote)>) -> bool {
     let mut is_well = true;
     while !remotes.is_empty() {

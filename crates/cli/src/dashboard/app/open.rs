@@ -144,7 +144,7 @@ impl App {
         self.tasks = of.map(Tasks::new);
     }
 
-    /// The task that is selected, and what of it is most worth reading.
+    /// The selected task, with the part of its output that is most worth reading.
     fn selected_log(&self) -> Option<Result<LogKey, String>> {
         if let Some(log) = &self.log {
             return Some(Ok(log.key));

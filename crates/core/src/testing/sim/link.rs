@@ -208,7 +208,7 @@ impl World {
             .is_some_and(|link| !self.is_silent(link.node))
     }
 
-    /// The server reads one message; says whether there was something to read.
+    /// The server reads one message; returns whether there was something to read.
     pub(super) fn deliver_to_server(&mut self, id: LinkId) -> bool {
         if !self.passes(id) {
             return false;
@@ -306,7 +306,7 @@ impl World {
         }
     }
 
-    /// The worker reads one message; says whether there was something to read.
+    /// The worker reads one message; returns whether there was something to read.
     pub(super) fn deliver_to_worker(&mut self, id: LinkId) -> bool {
         if !self.passes(id) {
             return false;

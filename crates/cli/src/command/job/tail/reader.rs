@@ -76,7 +76,7 @@ impl Reader {
         Ok(self.client)
     }
 
-    /// Asks once; answers whether there was something.
+    /// Asks once; returns whether there was something.
     async fn step(&mut self, position: &mut Position, wait: Duration) -> CliResult<bool> {
         let request = client::ReadOutput {
             job: self.job,
