@@ -1,4 +1,4 @@
-// What the token is good for, without ever sending it: the server proves first that it has the token, and requests
+// Proof of the token without ever sending it: the server proves first that it has the token, and requests
 // are signed with it. The port may be anybody's once the server has ended, so nothing is said to a program
 // that has not proved itself.
 

@@ -126,7 +126,7 @@ export class List {
   update(items) {
     this.items = items;
     this.height = this.narrow.matches ? this.tall : this.rowHeight;
-    // What was chosen stays chosen, also if something new comes before it.
+    // The chosen item stays chosen, also if a new one comes before it.
     if (this.isMoved && this.selectedId !== undefined && (items.length <= this.selected || this.idOf(items[this.selected]) !== this.selectedId)) {
       const found = items.findIndex((item) => this.idOf(item) === this.selectedId);
       if (found >= 0) this.selected = found;

@@ -1,4 +1,4 @@
-// What is known of the server, kept fresh: events say that something changed, small requests say what.
+// State of the server, kept fresh: events say that something changed, small requests say what.
 
 import * as api from "./api.js";
 

@@ -98,7 +98,7 @@ function renderFrame() {
     ? "Another server or program has this address now. hq dashboard --web prints a new link."
     : `The server cannot be reached. What is shown is as of ${clock(state.answeredAt)}; it goes on by itself when the server is back.`);
   const badge = find("#problems");
-  // What is over or acknowledged waits for nobody.
+  // Problems that are over or acknowledged wait for nobody.
   show(badge, state.openProblemCount > 0);
   setText(badge, compact(state.openProblemCount));
   setAttribute(badge, "aria-label", count(state.openProblemCount, "problem"));

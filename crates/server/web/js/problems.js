@@ -1,4 +1,4 @@
-// What is wrong with a run, as the server finds it (`/problems`); the rules are there, shared with the terminal.
+// Problems of a run, as the server finds them (`/problems`); the rules are there, shared with the terminal.
 
 import { count, duration, number, plain } from "./format.js";
 import { state } from "./live.js";

@@ -16,7 +16,7 @@ const TASKS_MAX = 200_000;
 const TYPING_MS = 250;
 /** Tasks that one request of a search may look at in one step. */
 const SEARCH_PAGE = 1_000;
-/** A search that took long is made again after so many times as long: it passes over all tasks. */
+/** Pause before a search that took long is made again, as a multiple of its duration: it passes over all tasks. */
 const REST_FACTOR = 20;
 
 export class TaskTable {

@@ -1,4 +1,4 @@
-// What is chosen on a view is in the address behind `?`: links, reloads and the way back show the same.
+// Choices on a view are in the address behind `?`: links, reloads and the way back show the same.
 
 /** `#/job/3/task/7?x=y` as `["job", "3", "task", "7"]`. */
 export function parts() {

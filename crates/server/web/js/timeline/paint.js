@@ -263,7 +263,7 @@ function shadesOf(theme) {
 
 const TICKS = [1, 5, 10, 50, 100, 500, 1_000, 5_000, 10_000, 30_000, 60_000, 300_000, 600_000, 1_800_000, 3_600_000, 10_800_000, 21_600_000, 43_200_000, 86_400_000];
 
-/** A round step of at least so many ms. */
+/** A round step of at least this many ms. */
 function tick(ms) {
   return TICKS.find((step) => step >= ms) ?? Math.ceil(ms / 86_400_000) * 86_400_000;
 }

@@ -1,4 +1,4 @@
-// What the timeline knows: tasks of a time around the one that is shown, or sums if there are too many; kept up to date by
+// Data of the timeline: tasks of a time around the one that is shown, or sums if there are too many; kept up to date by
 // events, read again after gaps.
 
 import * as api from "../api.js";
@@ -10,7 +10,7 @@ const BARS_MAX = 150_000;
 const LOAD_PAUSE_MS = 250;
 /** Sums grow old, tasks are kept up to date by events. */
 const STEPS_FRESH_MS = 2_500;
-/** What a look cost the server is waited for so many times over. */
+/** Pause between requests, as a multiple of the time that the last one cost the server. */
 const COST_FACTOR = 50;
 
 /**

@@ -1,4 +1,4 @@
-// What happened to jobs, workers and allocations, the newest first.
+// Events of jobs, workers and allocations, the newest first.
 
 import * as api from "../api.js";
 import { h, setText } from "../dom.js";
@@ -8,9 +8,9 @@ import { loaders, redraw, state } from "../live.js";
 import { choose, chosen, oneOf } from "../url.js";
 import { emptiness, view } from "./view.js";
 
-/** Older ones come in pieces of so many. */
+/** Number of events in each piece of older ones. */
 const PAGE = 500;
-/** A search looks through so many before it says that there are more. */
+/** Number of events that a search looks through before it says that there are more. */
 const EVENTS_MAX = 20_000;
 
 const BAD = /lost|fail|error|cancel|refus|pause/;
@@ -76,7 +76,7 @@ export function events() {
     const answer = await api.get(`/log?limit=${PAGE}`);
     const fresh = answer.events.map(shaped);
     const last = fresh.at(-1)?.seq ?? 0;
-    // What was read before and is older stays, unless something is missing between the two.
+    // Older events that were read before stay, unless some are missing between the two.
     const kept = log.filter((found) => found.seq < last);
     const isJoined = log.length === 0 || (log[0].seq >= last);
     isAll = isJoined ? isAll || fresh.length < PAGE : fresh.length < PAGE;

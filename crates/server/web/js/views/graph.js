@@ -1,4 +1,4 @@
-// What waits for what in a task graph: its tasks collapsed by template. From left to right; on narrow screens downwards.
+// Dependencies in a task graph: its tasks collapsed by template. From left to right; on narrow screens downwards.
 
 import * as api from "../api.js";
 import { h, rebuild, setText, show, svg } from "../dom.js";
@@ -24,7 +24,7 @@ const WIDE = { width: 200, height: 102, gapX: 64, gapY: 24, isDown: false };
 const TALL = { width: 164, height: 102, gapX: 14, gapY: 46, isDown: true };
 
 /**
- * What a command is about: of `bash -c 'align …'` that is what the shell runs, of `/opt/tools/bin/align` its last part.
+ * The telling part of a command: of `bash -c 'align …'` what the shell runs, of `/opt/tools/bin/align` the last part.
  * @param {string} label
  */
 export function telling(label) {

@@ -30,7 +30,7 @@ const KEYS = {
 const DOWN_FIRST = new Set(["id", "progress", "tasks", "failed", "submitted", "elapsed", "workers"]);
 /** Typing is followed by a question to the server after this time. */
 const TYPING_MS = 250;
-/** A search that took long is made again after so many times as long: it passes over all jobs. */
+/** Pause before a search that took long is made again, as a multiple of its duration: it passes over all jobs. */
 const REST_FACTOR = 20;
 
 export function jobs() {

@@ -19,7 +19,7 @@ const STEPS = 120;
 /** Units of one whole of a resource. */
 const UNITS = 10_000;
 const JOBS_SHOWN = 8;
-/** The past is read again after this time, and so many times what it took: what is newer is known anyway. */
+/** The past is read again after the longer of this time and this multiple of how long it took: newer data is known. */
 const HISTORY_MS = 60_000;
 const HISTORY_FACTOR = 400;
 
@@ -68,7 +68,7 @@ export function overview() {
   ask();
 
   function render() {
-    // What is shown depends on whether the server has answered, too: no problems at first means that nothing is known.
+    // The view depends on whether the server has answered, too: no problems at first means that nothing is known.
     const key = JSON.stringify([state.known.has("problems"), state.problemCount, state.isProblemCut, state.problems, obstacle(), state.summary?.workers.connected === 0]);
     const open = state.problems.filter(isOpen);
     const others = state.problems.filter((found) => !isOpen(found));

@@ -1,4 +1,4 @@
-// What all views have in common.
+// Parts that all views have in common.
 
 import { h } from "../dom.js";
 import { keepFresh } from "../live.js";
