@@ -224,7 +224,7 @@ class Executor(_BaseExecutor):
 
     @property
     def _broken(self) -> bool:
-        # What those of the standard library have.
+        # Attribute of the executors of the standard library.
         return self._state.broken is not None
 
     @property
@@ -283,7 +283,7 @@ class Executor(_BaseExecutor):
     def _call(
         self, future: "CallFuture[Any]", make: Callable[[Needs], bytes], template: int, needs: Needs
     ) -> Optional[Call]:
-        """What is to be sent; `None` = something is missing, or it cannot be sent, which the future says."""
+        """The call to send; `None` = a value is missing, or it cannot be sent, which the future says."""
         failure: BaseException
         try:
             payload = make(needs)
@@ -470,7 +470,7 @@ def when_all(needs: "Iterable[Future[Any]]", then: Callable[[], None]) -> None:
 
 
 class _Turns(threading.local):
-    """What this thread has to do after what it does now; `None` = nothing is being done."""
+    """Work that this thread has to do after its current one; `None` = there is no current one."""
 
     queue: Optional[Deque[Callable[[], None]]] = None
 

@@ -21,7 +21,7 @@ class Owner(Protocol):
 
 
 class _Condition:
-    """What futures need of `threading.Condition`, in a tenth of its memory."""
+    """The part of `threading.Condition` that futures need, in a tenth of its memory."""
 
     __slots__ = ("_lock", "_waiters")
 

@@ -185,6 +185,6 @@ class Held:
 
 
 def held_by(future: "Future[Any]") -> Optional[Held]:
-    """What stands for the value of a future, if a worker holds that."""
+    """Reference to the value of a future; `None` = no worker holds it."""
     value = getattr(future, "_result", None)
     return value if type(value) is Held and not value.keeper.is_over else None

@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""What runs on a worker: takes calls from a socket, one at a time, and answers each.
+"""Interpreter on a worker: takes calls from a socket, one at a time, and answers each.
 
 The worker sends this text to the interpreter that it has started, so that nothing needs to be installed there. It uses
 the standard library only. See crates/worker/src/launcher/calls/packet.rs for the packets.
@@ -165,7 +165,7 @@ class Interpreter:
     def fork(self, token, begin, payload):
         """Carries a call out in a child; its end if the child has told none."""
         self.warm(payload)
-        # What an import has printed each child would print again.
+        # Each child would print again the buffered output of an import.
         flush(sys.stdout)
         flush(sys.stderr)
         told, tell = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -200,7 +200,7 @@ class Interpreter:
         return bytes([DIED]) + text.encode(), text
 
     def warm(self, payload):
-        """What the parent has imported every child has."""
+        """Imports in the parent: every child has the modules."""
         try:
             self.function(self.parts(payload)[0])
         except BaseException:
@@ -481,7 +481,7 @@ def write_value(path, pickled, buffers):
 
 def map_value(path):
     with open(path, "rb") as file:
-        # What is changed in it is changed in memory only, and what nobody touches is not read.
+        # Changes are made in memory only, and pages that nobody touches are not read.
         return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
 
 

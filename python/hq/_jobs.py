@@ -73,7 +73,7 @@ class Job:
         return future
 
     def wait(self, show: bool = False) -> List[Any]:
-        """What all came to, in the order in which they were added; raises what the first of them failed with."""
+        """Results of all, in the order in which they were added; raises the exception of the first that failed."""
         if show:
             for _ in progress(self.futures, f"job {self.id}"):
                 pass

@@ -298,7 +298,7 @@ _hq_values: Any = sys.modules.setdefault("_hq_values", _HqValues("_hq_values"))
 
 
 def load(value: bytes) -> tuple[Any, BaseException | None, bytes | None]:
-    """What a call came to: a result, or an exception; and the file that contained it, which can go."""
+    """Outcome of a call: a result, or an exception; and the file that contained it, which can be removed."""
     kind, data = value[0], memoryview(value)[1:]
     path = None
     if kind == IN_FILE:

@@ -56,7 +56,7 @@ class Completed:
         self.stderr = stderr
 
     def read(self) -> str:
-        """What it wrote to standard output."""
+        """Text that it wrote to standard output."""
         return "" if self.stdout is None else _read(self.stdout)
 
     def __repr__(self) -> str:
@@ -82,7 +82,7 @@ class ProgramFuture(CallFuture[Completed]):
     _ended: Tuple[List[str], Optional[str], Optional[str], int]
 
     def without_value(self, is_finished: bool, error: Optional[str]) -> Tuple[Optional[Completed], Optional[BaseException]]:
-        """What the program came to."""
+        """Outcome of the program."""
         args, stdout, stderr, job = self._ended
         number = self._number or 0
 
@@ -105,7 +105,7 @@ def words_of(args: Iterable[Any]) -> List[str]:
     for arg in args:
         value = arg.result() if isinstance(arg, CallFuture) else arg
         if isinstance(value, Completed):
-            # What it has written, for the next one to read.
+            # Its output, for the next one to read.
             value = value.stdout
         if isinstance(value, (str, int, float, os.PathLike)):
             words.append(os.fspath(value) if isinstance(value, os.PathLike) else str(value))

@@ -71,7 +71,7 @@ class Table:
 
 
 def query(sql: str, where: Where = None) -> Table:
-    """What an SQL query of the server's views finds: `jobs`, `tasks`, `attempts`, `workers` and the others."""
+    """Rows of an SQL query of the server's views: `jobs`, `tasks`, `attempts`, `workers` and the others."""
     bridge: Optional[Bridge] = getattr(where, "_bridge", None)
     own = None
     if bridge is None:

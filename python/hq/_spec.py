@@ -1,4 +1,4 @@
-"""What calls have in common, as the bridge takes it: program, variables, resources, and what interpreters read first."""
+"""Common part of calls, as the bridge takes it: program, variables, resources, and what interpreters read first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an executor and its threads share: calls that wait, calls that are under way, and what became of them."""
+"""State that an executor and its threads share: calls that wait, calls that are under way, and their outcomes."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Call:
 
 
 class State:
-    """What an executor and its threads share; it does not know the executor, so that this can be collected."""
+    """State that an executor and its threads share; it does not know the executor, so that this can be collected."""
 
     def __init__(
         self, bridge: Bridge, owns_bridge: bool, job: int, workers: Optional[int], spool: str, crash_limit: CrashLimit = 0
@@ -99,7 +99,7 @@ class State:
         self.values = Values(self, crash_limit)
         # Values that calls under way read.
         self.needs: Dict[int, Sequence[Held]] = {}
-        # What else the thread that sends has to do.
+        # Further work for the thread that sends.
         self.errands: Deque[Callable[[], None]] = collections.deque()
 
     # ---- the thread that sends
@@ -223,7 +223,7 @@ class State:
         with self.changed:
             self.is_over = True
         try:
-            # What was cancelled is cancelled before the bridge goes.
+            # Pending cancels are sent before the bridge goes.
             if self.broken is None and self.has_cancelled:
                 self.bridge.request({"op": "cancel", "job": self.job, "tasks": []})
             if self.broken is None and (not self.owns_bridge or not self.bridge.is_local):
@@ -507,10 +507,10 @@ class State:
                 kept = max(0, spared - len(self.pending))
                 cancelled = [call.future for call in itertools.islice(self.waiting, kept, None)]
                 self.waiting = collections.deque(itertools.islice(self.waiting, kept))
-                # What they wait for may never end.
+                # The calls that they wait for may never end.
                 cancelled += self.deferred
                 self.deferred.clear()
-                # What was handed over may not have begun either.
+                # Calls that were handed over may not have begun either.
                 self.cancels_waiting = list(self.pending)[spared:]
             self.changed.notify_all()
         for future in cancelled:
@@ -519,7 +519,7 @@ class State:
 
 
 class _Canceled(BaseException):
-    """What a call came to that was cancelled, by whomever."""
+    """Outcome of a call that was cancelled, by anybody."""
 
 
 def begin(future: "CallFuture[Any]") -> bool:

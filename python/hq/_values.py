@@ -1,4 +1,4 @@
-"""What an executor knows of values that workers hold: which there are, how they are got, and what is done when one is lost."""
+"""Values that workers hold: which there are, how an executor gets them, and how one that is lost is made again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can go wrong with calls, beside the exceptions of the functions themselves."""
+"""Errors of calls, beside the exceptions of the functions themselves."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class SubmittedJob:
 
 @dataclasses.dataclass(frozen=True)
 class FailedTaskContext:
-    """What is known of a task that failed."""
+    """Error and output files of a task that failed."""
 
     error: str
     cwd: Optional[str] = None

@@ -9,7 +9,7 @@ from typing import Any, Dict, Optional, Union
 from .common import GenericPath
 from .validation import ValidationException
 
-# What the command line uses where nothing is given.
+# Default of the command line.
 CLI_DEFAULT = "job-%{JOB_ID}/%{TASK_ID}"
 
 
@@ -45,7 +45,7 @@ Stdio = Optional[Union[GenericPath, StdioDef]]
 
 
 def stdio_spec(value: Any, channel: str) -> Optional[Dict[str, Any]]:
-    """What the bridge is told."""
+    """The file of a channel as the bridge takes it; `None` = none was given."""
     if value is None:
         return None
     if isinstance(value, StdioDef):

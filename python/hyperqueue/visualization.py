@@ -34,7 +34,7 @@ def _names(job: Job) -> Dict[int, str]:
     for task in job.tasks:
         label = task.label if task.label not in taken else f"{task.label} ({task.task_id})"
         taken.add(label)
-        # What DOT, or pydot, would read as something else than a name.
+        # DOT, or pydot, would read other labels as something else than a name.
         is_plain = re.fullmatch(r"[A-Za-z_]\w*|\d+", label, re.ASCII)
         text = label.replace("\\", "\\\\").replace('"', '\\"')
         names[task.task_id] = label if is_plain else f'"{text}"'

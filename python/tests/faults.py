@@ -119,7 +119,7 @@ class Round:
         assert self.left() == 0, f"{self.left()} futures hang, {self.killed}"
 
     def check(self):
-        """What each came to: its result, or a death that was dealt."""
+        """Checks the outcome of each call: its result, or a death that was dealt."""
         died = broken = 0
         for number, future in enumerate(self.futures):
             error = came_to(number, future)

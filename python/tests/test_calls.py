@@ -244,7 +244,7 @@ def test_an_interrupt_at_the_end_of_a_job_cancels_it(monkeypatch):
     assert dependent.cancelled()
 
 
-# What goes wrong with the process that asks.
+# Failures of the process that submits calls.
 
 
 def test_a_finalizer_may_run_on_a_thread_that_holds_the_lock():

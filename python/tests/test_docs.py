@@ -1,4 +1,4 @@
-"""What the documentation shows is carried out."""
+"""Runs the examples of the documentation."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What users of `hq.Executor` see, beside what the standard library's tests look at."""
+"""Behaviour of `hq.Executor` beyond the tests of the standard library."""
 
 import os
 import signal

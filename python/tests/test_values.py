@@ -136,7 +136,7 @@ def test_a_lost_value_is_made_again(cluster, tmp_path, no_shortcut):
         assert path.read_text() == "xx"
         kill(cluster, first)
         cluster.start_worker()
-        # What needs it, and who reads it; one needs another that is lost, too.
+        # Calls that need it, and a reader; one needs another value that is lost, too.
         assert executor.submit(length, then).result()[0] == LONG + 4
         assert path.read_text() == "xxx"
         assert unread.result() == bytearray(LONG)

@@ -1,4 +1,4 @@
-"""What a user of AiiDA would write: a computer whose scheduler is HyperQueue, and twenty calculations on it."""
+"""Script of a user of AiiDA: a computer whose scheduler is HyperQueue, and twenty calculations on it."""
 
 import sys
 from pathlib import Path

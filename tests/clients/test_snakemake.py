@@ -44,7 +44,7 @@ def snakemake_command(*args, executor=HQ_EXECUTOR):
 
 
 class Official:
-    """What every executor plugin is to pass."""
+    """Tests that every executor plugin has to pass."""
 
     __test__ = False
     _cold = False

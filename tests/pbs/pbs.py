@@ -33,7 +33,7 @@ STATE = os.path.join(ROOT, "state.json")
 NODES = 4
 CPUS = 2
 FORMAT = "%a %b %d %H:%M:%S %Y"
-# What stands in the environment of a submission and is told again by qstat.
+# Variables of the environment of a submission that qstat prints.
 TOLD = ["HOME", "LANG", "PATH", "SHELL"]
 
 

@@ -25,7 +25,7 @@ import states
 from views import Examiner
 
 HOSTILE = "<script>alert(1)</script>"
-# What a job shows at the top of its page.
+# State of a job at the top of its page.
 STATE = ".jobhead .chip"
 expect.set_options(timeout=60_000)
 
@@ -48,7 +48,7 @@ def without_token(url):
         assert "script>alert" not in body and "Jobs" not in body, (path, body)
         assert "unsafe" not in headers["content-security-policy"], path
         assert headers["x-content-type-options"] == "nosniff", path
-    # What opens the pages does not open the data.
+    # The key of the pages does not open the data.
     for wrong in ("Bearer ", "Bearer " + "0" * 64):
         status, _, _ = answer(url + "/api/v1/jobs", Authorization=wrong)
         assert status == 401, wrong

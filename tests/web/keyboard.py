@@ -151,7 +151,7 @@ def find_by_name(page, url):
     press(page, "Escape")
     expect(page.get_by_role("dialog")).to_have_count(0)
     press(page, "?")
-    # What acts here stands before what acts everywhere.
+    # Keys of this view stand before those of all views.
     expect(page.get_by_role("dialog")).to_contain_text("Submit the failed tasks of job 2 again")
     expect(page.get_by_role("dialog")).to_contain_text("Dark or light")
     press(page, "Enter")

@@ -48,7 +48,7 @@ id = 21
 command = ["bash", "-c", "report --html merged.vcf"]
 deps = [20]
 """
-# What the tasks of the graph call; a cluster would have real ones.
+# Tools that the tasks of the graph call; a cluster would have real ones.
 TOOLS = {
     "split": "echo 8 regions", "call-variants": "sleep $((RANDOM % 3)); echo called $1",
     "merge": "sleep 600",

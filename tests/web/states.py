@@ -1,4 +1,4 @@
-"""What pages show when all is well, when nothing is there, when it is not known, and when the server is gone. Used by dashboard.py."""
+"""Pages when all is well, when they are empty, when nothing is known, and when the server is gone. Used by dashboard.py."""
 
 import re
 
@@ -41,7 +41,7 @@ def without_the_server(page, url):
 
 
 def addresses(page, url):
-    """What is chosen is in the address: after a reload, and on the way back."""
+    """Choices are in the address: after a reload, and on the way back."""
     page.goto(url + "/#/jobs")
     expect(page.locator(".jobs .space .row").first).to_be_visible()
     all_jobs = page.locator(".jobs .space .row").count()

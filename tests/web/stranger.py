@@ -18,7 +18,7 @@ import urllib.parse
 from playwright.sync_api import expect, sync_playwright
 
 expect.set_options(timeout=60_000)
-# What reads the secrets of an origin that was taken over.
+# Page that reads the secrets of an origin that was taken over.
 THIEF = b"""<!doctype html><title>thief</title><script>
 const channel = new BroadcastChannel("hq-token");
 window.stolen = [JSON.stringify(sessionStorage), JSON.stringify(localStorage), document.cookie];

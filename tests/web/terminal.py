@@ -59,7 +59,7 @@ class Terminal:
 
     def feed(self, data):
         data = self.rest + data
-        # What is cut off in the middle of a sequence or a character waits for the rest.
+        # Bytes that end in the middle of a sequence or a character wait for the rest.
         cut = len(data)
         for mark in range(max(0, len(data) - 32), len(data)):
             if data[mark] == 0x1B and not CONTROL.match(data, mark):

@@ -1,4 +1,4 @@
-"""What every view has to be, whatever is on it: accessible, and no wider than the screen. Also makes the pictures of docs/web.
+"""Requirements of every view: accessible, and no wider than the screen. Also makes the pictures of docs/web.
 
 Used by dashboard.py, which opens the browser.
 """
@@ -8,7 +8,7 @@ import pathlib
 
 SIZES = {"desktop": (1440, 900), "phone": (390, 844)}
 THEMES = ("light", "dark")
-# What axe looks at: the rules of WCAG 2.2 up to level AA, and what its authors call best practices.
+# Rules of axe: those of WCAG 2.2 up to level AA, and the best practices of its authors.
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 AXE = """async ([rules]) => (await axe.run(document, { runOnly: rules, resultTypes: ["violations"] })).violations.map(
     ({ id, impact, nodes }) => `${id} (${impact}): ${nodes.map((node) => node.target.join(" ")).slice(0, 5).join(", ")}`)"""

@@ -1,4 +1,4 @@
-"""What a job of Snakemake asks for, in the words of hq."""
+"""Requests of a job of Snakemake, in the words of hq."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OWN_VARIABLES = (
 )
 _OWN_PREFIXES = ("HQ_", "LSB_", "PBS_", "SLURM_", "SLURMD_", "SBATCH_")
 
-#: Memory is rounded up to one of so many sizes between a power of two and the next one, so that jobs whose need is computed
+#: Sizes between a power of two and the next one to which memory is rounded up, so that jobs whose need is computed
 #: from the size of their input can share interpreters.
 _SIZES = 16
 
@@ -84,7 +84,7 @@ def _memory_mib(job: Any, resources: Any, cpu_count: int) -> Optional[int]:
 
 
 def _others(job: Any, text: Any) -> Dict[str, str]:
-    """What `hq_resources="licence=1,fpga=2"` asks for."""
+    """Amounts by name, of `hq_resources="licence=1,fpga=2"`."""
     if text is None:
         return {}
     found = {}

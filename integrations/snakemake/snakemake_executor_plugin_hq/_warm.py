@@ -1,4 +1,4 @@
-"""What runs on workers: a job of Snakemake in a copy of an interpreter that has Snakemake imported already.
+"""Interpreter on workers: a job of Snakemake in a copy of an interpreter that has Snakemake imported already.
 
 `python -m snakemake` spends most of the time of a short job on its own imports and on looking for plugins. An interpreter that
 did both once forks for each job: the job has the memory, the working directory, the modules and the environment of a process

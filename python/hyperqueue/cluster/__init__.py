@@ -25,7 +25,7 @@ _GUARD = '"$@" </dev/null & pid=$!; trap "kill $pid" TERM; read -r _; kill $pid 
 
 @dataclasses.dataclass
 class WorkerConfig:
-    """What a worker offers; `None` = all cpus."""
+    """Resources of a worker; `None` = all cpus."""
 
     cores: Optional[int] = None
 

@@ -1,4 +1,4 @@
-"""What is below the classes for users."""
+"""Layer below the classes for users."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ Amount = Union[int, float, str]
 
 
 class ResourceRequest:
-    """What a task needs. Amounts may be texts, as on the command line: ``"2 compact!"``, ``"all"``."""
+    """Resource request of a task. Amounts may be texts, as on the command line: ``"2 compact!"``, ``"all"``."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class TaskDescription:
     crash_limit: Optional[int] = None
 
     def template(self) -> Dict[str, Any]:
-        """What the bridge is told of it, besides its id, its dependencies and what it reads."""
+        """The task as the bridge takes it, without its id, its dependencies and its input."""
         spec: Dict[str, Any] = {
             "args": self.args,
             "env": self.env,

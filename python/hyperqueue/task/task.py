@@ -1,4 +1,4 @@
-"""What all kinds of tasks have."""
+"""Base of all kinds of tasks."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def __getattr__(name: str) -> Any:
 
 
 def task_main() -> None:
-    """What runs in a task: calls the function that standard input contains."""
+    """Main function of a task: calls the function that standard input contains."""
     chosen = os.environ.get("HQ_PYLOG", "").upper()
     if chosen in ("DEBUG", "INFO", "WARNING", "ERROR"):
         import logging
