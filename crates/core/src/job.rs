@@ -625,7 +625,7 @@ impl Job {
 
     /// Notes how long a task has run that is ended at the moment `at`, if it runs.
     fn cut_short(&mut self, slot: TaskSlot, at: Timestamp) {
-        // What waits has not run, and what has ended says itself how long it ran.
+        // A waiting task has not run, and the record of an ended one says how long it ran.
         if self.phase(slot) == Some(Phase::Running)
             && let Some(submit) = self.submit_mut(slot.submit)
         {
@@ -663,7 +663,7 @@ impl Job {
     /// Records how a task ended that was stored; they come in the order of their ids.
     pub(crate) fn restore_end(&mut self, slot: TaskSlot, end: &TaskEnd) {
         self.record_end(slot, end);
-        // What is said about the last ends needs the order of time, and this is that of ids.
+        // Figures of the last ends need the order of time, and this is that of ids.
         self.ends.forget_order();
     }
 

@@ -170,7 +170,7 @@ fn tail(facts: &PaceFacts, mean: f64, running: u64) -> f64 {
     let variation = facts.squares / float(facts.ended.max(1)) / (mean * mean) - 1.0;
     let variation = variation.clamp(0.0, 4.0);
     let chance = variation.min(1.0);
-    // What a task that runs at some moment still needs, on average (renewal theory), and the longest of several:
+    // Mean remaining time of a running task (renewal theory), and the longest of several:
     // for exponential times the harmonic number.
     let residual = mean * (1.0 + variation.max(1.0)) / 2.0;
     let longest = residual * harmonic(running);

@@ -410,7 +410,7 @@ mod tests {
         assert_eq!(path(&template), "/s/d-{x}/%{x}.7.${x}");
         let params = Params::new(params, 7).expect("fits");
         template.params = Some(Arc::new(params));
-        // What a value contains is no placeholder.
+        // Placeholders in a value are not filled in.
         let expected = "/s/d-a%{JOB_ID}{x}/a%{JOB_ID}{x}.7.${x}";
         assert_eq!(path(&template), expected);
     }

@@ -247,7 +247,7 @@ impl ServerState {
     /// Ends a batch of inputs: hands out work and tells watching clients what changed.
     pub fn settle(&mut self, now: Now, effects: &mut Vec<Effect>) {
         let ctx = &mut Ctx::new(now, effects);
-        // What restoring led to comes before everything that follows from inputs.
+        // Effects of the restoration come before everything that follows from inputs.
         ctx.emit_all(std::mem::take(&mut self.owed));
         self.follow_up(ctx);
         self.go_on_draining(ctx);

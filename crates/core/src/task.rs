@@ -647,7 +647,7 @@ impl TaskTable {
     #[must_use]
     pub fn outcome(&self, index: u32) -> Option<Outcome> {
         let record = self.record(index)?;
-        // What the record says is how an earlier instance ended, and that one does not count.
+        // The record may describe the end of an earlier instance, which does not count.
         if !matches!(record.phase, Phase::Finished | Phase::Failed) {
             return None;
         }

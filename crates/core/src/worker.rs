@@ -517,7 +517,7 @@ impl Worker {
         templates: RangeInclusive<TemplateId>,
         most: usize,
     ) -> Vec<TemplateId> {
-        // What it was never sent costs nothing, however wide the range is.
+        // Templates that it was never sent cost nothing, however wide the range is.
         let known = self.templates.range(templates).take(most);
         let known: Vec<TemplateId> = known.copied().collect();
         for id in &known {
@@ -527,7 +527,7 @@ impl Worker {
     }
 
     pub(crate) fn assign(&mut self, task: TaskKey, assigned: Assigned, class: &Class) {
-        // What waits there takes nothing yet: its resources are those of what runs.
+        // A backlog entry takes nothing yet: its resources are those of running tasks.
         if assigned.placed {
             self.take(class, assigned.key.class, assigned.variant, 1);
         } else {
@@ -589,7 +589,7 @@ impl Worker {
         } else {
             self.leave_backlog(task, &assigned);
         }
-        // What did not fit may fit now.
+        // Requests that did not fit may fit now.
         if assigned.started || self.running == 0 {
             self.stuck.clear();
         }

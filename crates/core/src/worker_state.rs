@@ -346,7 +346,7 @@ impl WorkerState {
             self.outbox.push_retracted(returned);
             return;
         };
-        // What it has of these already must not run twice: an assignment can be repeated after a
+        // Instances that it has already must not run twice: an assignment can be repeated after a
         // reconnect.
         let launched = self
             .running
@@ -377,7 +377,7 @@ impl WorkerState {
         };
         let added = self.backlog.push(class, entry, &skip);
         self.may_start |= added > 0;
-        // What waits or runs already is not added again.
+        // Instances that wait or run already are not added again.
         self.ignored.assigned += u64::from(count - added);
     }
 

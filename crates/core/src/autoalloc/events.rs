@@ -240,7 +240,7 @@ impl AutoallocState {
             Phase::Queued | Phase::Running => match report {
                 Report::Queued(hint) => {
                     (allocation.missing, allocation.errors) = (0, 0);
-                    // What it becomes, it becomes with a server.
+                    // A server is there now and sees its further changes.
                     allocation.is_unwatched = false;
                     allocation.hint = hint;
                     if allocation.phase == Phase::Running && allocation.connected.is_empty() {
@@ -439,7 +439,7 @@ impl AutoallocState {
         }
         let was_over = allocation.phase != Phase::Queued;
         allocation.start(now);
-        // What was lost before says nothing about those that are here.
+        // Earlier losses say nothing about the workers that are here.
         (allocation.lost, allocation.lost_fast) = (0, 0);
         if !was_over {
             let job = job.into();

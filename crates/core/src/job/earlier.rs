@@ -54,7 +54,7 @@ impl Job {
                 bug!("job {} has no task {task} to wait for", self.id);
                 continue;
             };
-            // What ended otherwise stays in the way: these tasks will never run.
+            // A task that ended otherwise stays in the way: these tasks will never run.
             if self.phase(slot) != Some(Phase::Finished) {
                 graph.wait_outside(*index);
                 let waiting = TaskSlot {

@@ -140,9 +140,9 @@ impl Jobs {
     /// Drops a job.
     pub(crate) fn forget(&mut self, id: JobId) -> Option<Job> {
         let mut job = self.all.remove(&id)?;
-        // What ended since the last time still counts as ended.
+        // Tasks that ended since the last time still count as ended.
         self.totals.count(&mut job);
-        // What has ended stays counted; what exists is one job less.
+        // Ended tasks stay counted; one job less exists.
         self.totals.forget(&mut job);
         self.changed.insert(id);
         Some(job)
@@ -295,7 +295,7 @@ impl Jobs {
         let submit = submit.and_then(|job| job.submits.get(number as usize));
         for condition in submit.into_iter().flat_map(|submit| &submit.after) {
             let awaited = self.all.get(&condition.job);
-            // What has completed, or is forgotten, is looked at once, by the caller.
+            // Jobs that have completed, or were forgotten, are looked at once, by the caller.
             if awaited.is_some_and(|job| !job.is_completed()) {
                 let follower = (id, number);
                 self.followers

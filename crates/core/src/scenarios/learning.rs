@@ -100,7 +100,7 @@ fn the_first_tasks_get_their_share_and_later_ones_what_those_needed() {
     finish_some(&mut bench, worker, 1, (500, MINUTE));
     let (learned, _) = gets(&bench, key(job, 999));
     assert!((500..=532).contains(&learned), "{learned}");
-    // What was sent before keeps what it has; the rest is handed out with less.
+    // Tasks that were sent before keep their request; the others are handed out with less.
     finish_some(&mut bench, worker, 40, (500, MINUTE));
     assert_eq!(placed(&bench, worker), 2, "cpus limit them now");
     bench.finish_all();
@@ -139,7 +139,7 @@ fn what_needs_more_than_most_runs_again_with_more() {
         Outcome::Finished,
         (2_000, MINUTE),
     );
-    // What its processes had together is not known, but that this was enough.
+    // The sum of its processes is not known, but that this was enough.
     let failed = (worker, key(job, 1));
     end_with(
         &mut bench,

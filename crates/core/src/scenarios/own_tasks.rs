@@ -91,7 +91,7 @@ fn another_attempt_adds_what_the_one_before_did_not_and_nothing_else() {
     bench.submit(by((0, 1), 7, one_more()));
     let other = bench.refused(by((0, 1), 9, one_more()));
     assert_eq!(other, SubmitRefusal::OriginDiffers(job, TaskId(0)));
-    // What was repeated is known after a restart, too, and so is what was not.
+    // After a restart it is known which submits were repeated, and which were not.
     bench.restart();
     bench.come_back(worker);
     bench.submit(by((0, 1), 8, one_more()));

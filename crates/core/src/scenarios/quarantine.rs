@@ -168,7 +168,7 @@ fn a_quarantine_outlives_the_server_and_the_worker() {
     assert_eq!(bench.has(broken), []);
     bench.leave(broken, LostReason::IdleTimeout);
     assert_eq!(bench.state.nodes_to_avoid(bench.now.wall), ["n1"]);
-    // What comes in its place is tried at once: somebody may have mended it.
+    // The worker that replaces it is tried at once: somebody may have mended the node.
     let next = bench.worker_with(4, |config| config.hostname = "n1.cluster".into());
     assert_eq!(bench.standing(next), Standing::Probed);
     let (job, task) = bench.has(next)[0];

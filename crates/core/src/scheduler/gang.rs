@@ -198,7 +198,8 @@ impl<'a> GangPlanner<'a> {
                 let reserved = reserved.filter(|key| self.queues.contains(key));
                 let rank = match reserved {
                     Some(other) if other == key => usize::from(node.is_busy) * 2,
-                    // What is emptied for another one that is as urgent is not taken away: both would wait for ever.
+                    // A worker that is emptied for another task that is as urgent is not taken away: both would wait
+                    // for ever.
                     Some(other) if other.priority <= key.priority => continue,
                     Some(_) | None => usize::from(node.is_busy) * 2 + 1,
                 };

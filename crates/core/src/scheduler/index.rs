@@ -475,7 +475,7 @@ impl<'i> Search<'i> {
                 Item::Node(node, after) if node.may_fit(view) => {
                     self.open(node, after, view, steps);
                 }
-                // What is available became less since it was pushed: nothing in it fits any more.
+                // The available amount became less since the node was pushed: nothing in it fits any more.
                 Item::Node(..) => {}
             }
         }

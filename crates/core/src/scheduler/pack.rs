@@ -528,7 +528,7 @@ impl<'s> RemainderTable<'s> {
         let mut fewest = UNKNOWN - 1;
         let mut left = rest.to_vec();
         self.each_mix(0, &mut available, &mut left, &mut |rests, rest| {
-            // What fits no empty worker of this kind does not wait for one.
+            // A request that fits no empty worker of this kind does not wait for one.
             let after = if place(rest, &rests.strides) == at {
                 0
             } else {

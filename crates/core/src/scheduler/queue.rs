@@ -156,7 +156,7 @@ impl ReadyQueue {
             if let Some(queue) = self.queues.get_mut(&key) {
                 let of_job = (job, 0)..(job, submits);
                 while let Some((entry, _)) = queue.entries.range(of_job.clone()).next() {
-                    // What is left follows in the next portion, from this queue on.
+                    // The rest follows in the next portion, from this queue on.
                     if *left == 0 {
                         return false;
                     }
@@ -240,7 +240,7 @@ impl ReadyQueue {
     }
 
     fn note_changed(&mut self, key: QueueKey) {
-        // What the index has not come to yet is found when it does.
+        // A queue that the index has not reached yet is found when it does.
         if let Some(indexed) = &mut self.indexed
             && (indexed.is_built || indexed.built_to.is_some_and(|to| key <= to))
         {

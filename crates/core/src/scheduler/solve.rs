@@ -172,7 +172,7 @@ pub fn solve(input: &RoundInput<'_>) -> RoundPlan {
         round.fill_demanding(plan);
     }
     if round.is_used_up() {
-        // What found no room may only have found no time: nothing is reserved on that ground.
+        // A request without room may only have been out of time: nothing is reserved on that ground.
         round.reservations.clear();
     }
     let (gang_starts, reserved) = gangs.map_or_else(Default::default, |g| (g.starts, g.reserved));
@@ -624,7 +624,7 @@ impl<'a> Round<'a> {
                 }
             }
             if !plan.has_choice {
-                // What waits for it was sent ahead, and has its room that way.
+                // Tasks that wait for it were sent ahead, and have their room that way.
                 continue;
             }
             for (key, number) in self.blocked(level, plan, RESERVATIONS_MAX) {

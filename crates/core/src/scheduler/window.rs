@@ -283,7 +283,7 @@ impl<'a> Chooser<'a> {
             },
             time_left_ns: u64::MAX,
         };
-        // What like workers could run is the same: the search goes on where the last one stopped.
+        // Like workers could run the same requests: the search goes on where the last one stopped.
         while kind.ahead.len() < wanted
             && let Some((key, _, _)) = kind.search.next(&view, &mut self.steps)
         {

@@ -279,7 +279,7 @@ impl<'a> WorkerPlan<'a> {
         if available == 0 {
             return 0;
         }
-        // What any set of tasks that frees enough frees beyond that may be taken (slack); the rest is reserved.
+        // The excess that any sufficient set of ending tasks frees may be taken (slack); the rest is reserved.
         let missing = u64::try_from(need - available).unwrap_or(0);
         let held = self.held(classes);
         let held = held.map(|(held, count)| (self.held_of(held, demand), count));
@@ -352,7 +352,7 @@ impl<'a> WorkerPlan<'a> {
 
     /// Notes that tasks of this variant wait here.
     pub(crate) fn block(&mut self, key: QueueKey, number: u32) {
-        // What is absorbed is more urgent than anything that is still decided on.
+        // Requests up to `absorbed` are more urgent than anything that is still decided on.
         let rest = self.blocked.get(self.absorbed..).unwrap_or_default();
         // It may wait here already: one entry reserves for all of its tasks.
         if let Err(at) = rest.binary_search(&(key, number)) {
@@ -368,10 +368,10 @@ impl<'a> WorkerPlan<'a> {
             .get_or_insert_with(|| self.worker.backlog_by_rate(now));
         // Short tasks need many, so that the next sending comes in time; long ones only what fits at once.
         let target = by_rate.max(least).min(BACKLOG_MAX);
-        // What is less urgent must not start before this: send enough to go in front of all of it, or
+        // Less urgent tasks must not start before this: send enough to go in front of all of them, or
         // so many that the next sending comes in time.
         let cover = split.below.min(COVER_MAX);
-        // What is as urgent, or more, counts towards the target; what is less urgent does not.
+        // Tasks that are as urgent, or more, count towards the target; less urgent ones do not.
         let room = target.saturating_sub(split.above + split.level);
         // A backlog of less urgent tasks is covered even beyond the target.
         room.max(cover.saturating_sub(split.level))

@@ -114,7 +114,7 @@ impl ServerState {
     /// Handles what ended since the last time.
     pub(super) fn follow_up(&mut self, ctx: &mut Ctx<'_>) {
         loop {
-            // What ends here is noted as well: chains of any length need no recursion.
+            // Ends that this leads to are noted as well: chains of any length need no recursion.
             let ends = self.jobs.take_ends();
             if ends.is_empty() {
                 return;
@@ -262,7 +262,7 @@ impl ServerState {
         let mut all = Review::default();
         let is_alike = submit.graph().is_none() && !submit.after.iter().any(|after| after.is_each);
         for (from, to, phase) in submit.tasks.runs(0, submit.tasks.len()) {
-            // What was handed out, or has ended, is not looked at again.
+            // Tasks that were handed out, or have ended, are not looked at again.
             if phase != Phase::Waiting {
                 continue;
             }

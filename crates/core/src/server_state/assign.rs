@@ -89,7 +89,7 @@ impl AssignBatch {
     }
 
     fn make_room(&mut self, bytes: usize) {
-        // What does not fit any more begins the next message, also if it is larger than one by itself.
+        // An item without room begins the next message, also if it is larger than one by itself.
         if self.bytes + bytes > self.bytes_max {
             self.close();
         }

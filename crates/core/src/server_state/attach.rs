@@ -66,7 +66,7 @@ impl ServerState {
             worker: id,
             reattached: true,
         });
-        // What was sent last may have been lost with the connection. Hearing it twice does no harm.
+        // The last messages may have been lost with the connection. Hearing them twice does no harm.
         if is_held {
             ctx.send(id, WorkerCommand::Hold(true));
         }
@@ -80,8 +80,8 @@ impl ServerState {
             let ended = report
                 .ended
                 .iter()
-                // What it killed when it lost the server did not come to an end; that task just
-                // waits.
+                // Instances that it killed when it lost the server did not come to an end; those tasks
+                // just wait.
                 .filter(|row| row.outcome != Outcome::Killed)
                 .map(|row| (row.task, row.instance));
             self.adopt(id, held.iter().copied().chain(ended), &variants);

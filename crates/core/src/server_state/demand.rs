@@ -67,7 +67,7 @@ impl ServerState {
         let mut looks_left = LOOKS_MAX;
         for worker in self.workers.live().values() {
             if ahead.is_empty() || looks_left == 0 {
-                // What is left over is asked for: a worker too many, rather than one too few.
+                // The remaining tasks are counted as demand: a worker too many, rather than one too few.
                 return;
             }
             let Some(mut room) = Room::of(worker) else {
@@ -95,7 +95,7 @@ impl ServerState {
     fn waiting_for(&self, queries: &[QueueQuery]) -> BTreeMap<QueueKey, u64> {
         let ready = self.dispatcher.ready();
         if let Some(first) = self.dispatcher.first_leaving() {
-            // What is to leave needs no worker. It takes a moment, and then they are asked for again.
+            // Tasks that are to leave need no worker. It takes a moment, and then the others are counted again.
             let stays = |(key, _): &(QueueKey, u64)| key.priority < first;
             return ready
                 .counts()

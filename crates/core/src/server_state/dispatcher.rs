@@ -353,7 +353,7 @@ impl Dispatcher {
 
     /// A round was carried out; `has_handed_out` = some workers were given something.
     pub(super) fn end_round(&mut self, now: Time, round: &Round, has_handed_out: bool) {
-        // What was counted as fitting can turn out not to fit.
+        // A task that was counted as fitting can turn out not to fit.
         if has_handed_out {
             self.retraction.note_handed_out(now);
         }

@@ -44,7 +44,7 @@ impl ServerState {
                 bug!("worker {id} drains, but is not live");
                 continue;
             };
-            // What a worker without connection does is known when it is back; a multi-node task ends first.
+            // The tasks of a worker without connection are known when it is back; a multi-node task ends first.
             if worker.is_away() || worker.node().is_some() {
                 continue;
             }

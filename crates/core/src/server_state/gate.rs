@@ -184,7 +184,7 @@ mod tests {
             assert_eq!(gate.pass(Wait::Urgent, number), None);
         }
         gate.advance(3);
-        // What comes before the others were taken goes behind them.
+        // Effects that arrive before the others were taken go behind them.
         assert_eq!(gate.pass(Wait::Urgent, 4), None);
         let left = std::iter::from_fn(|| gate.next_ready());
         assert_eq!(left.collect::<Vec<_>>(), [1, 2, 3, 4]);

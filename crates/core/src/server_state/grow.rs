@@ -363,7 +363,7 @@ impl ServerState {
                     let most = needed.map(memory_amount).unwrap_or_default();
                     auto_scale(more(had, most, largest.memory))
                 }
-                // What grows from now on is no longer learned.
+                // A request that grows from now on is no longer learned.
                 (Some(had), _) if scale != before => auto_scale(had),
                 (Some(_) | None, _) => before.memory,
             }

@@ -266,7 +266,7 @@ impl ServerState {
             self.suspicions.blame.blame_jobs(id);
             self.trust(ctx, id, "its tasks fail elsewhere, too");
         } else if !is_open {
-            // What is known is not enough either way.
+            // The evidence is not enough either way.
             self.probe(id);
         }
     }
@@ -278,7 +278,7 @@ impl ServerState {
         let is_failing = self.suspicions.blame.is_failing(id);
         match self.workers.get(id).map(Worker::standing) {
             Some(Standing::Probed) => self.trust(ctx, id, "a task went well there"),
-            // What ran there meanwhile outweighs what failed.
+            // Later successes there outweigh the failures.
             Some(Standing::Suspected | Standing::Trusted) if !is_failing => {
                 self.trust(ctx, id, "tasks go well there");
             }

@@ -86,7 +86,7 @@ impl Reservations {
             self.unretracted.remove(id);
         }
         for (id, key) in wanted {
-            // What it was sent for an earlier reservation stays retracted.
+            // Tasks that were sent ahead for an earlier reservation stay retracted.
             if workers.get_mut(*id).is_some_and(|w| w.reserve(*key)) {
                 self.unretracted.insert(*id);
             }

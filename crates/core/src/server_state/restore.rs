@@ -363,7 +363,7 @@ impl ServerState {
 
     /// Queues what can run. To be called once, behind the last record.
     pub fn finish_restore(&mut self, now: Now) {
-        // What follows from what was stored is stored as well: the reason may be forgotten by the next
+        // Consequences of stored changes are stored as well: the reason may be forgotten by the next
         // restart.
         let mut effects = Vec::new();
         let ctx = &mut Ctx::new(now, &mut effects);

@@ -335,7 +335,7 @@ fn bodies(job: &Job, states: &[TaskState]) -> Result<Vec<(SubmitSpec, u32)>, Sub
             continue;
         }
         let (name, max_fails) = (job.name.clone(), job.max_fails);
-        // What added tasks to the old job may add some to the new one.
+        // Tasks that added tasks to the old job may add some to the new one.
         let target = if job.closes_itself {
             SubmitTarget::SelfClosing {
                 name,
@@ -424,7 +424,7 @@ fn select_graph(
         let earlier = submit.earlier_deps(index).map(|task| {
             let slot = job.find(task);
             let there = slot.filter(|slot| !job.submit(*slot).is_some_and(is_added_again));
-            // What is not in the new job when this is submitted cannot be waited for.
+            // A task that is not in the new job when this is submitted cannot be waited for.
             let phase = there.and_then(|slot| job.phase(slot));
             (task, phase, phase.is_some_and(wanted))
         });

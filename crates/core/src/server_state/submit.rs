@@ -322,7 +322,7 @@ impl ServerState {
             SubmitTarget::Attach(id) => {
                 let id = *id;
                 let job = self.jobs.get(id).ok_or(SubmitRefusal::JobNotFound(id))?;
-                // What was closed may have been reported as completed.
+                // A closed job may have been reported as completed.
                 if !job.is_open {
                     return Err(SubmitRefusal::JobNotOpen(id));
                 }

@@ -384,7 +384,7 @@ impl ServerState {
         // Before it is queued, with the request that it then has.
         let grown = self.grow(ctx.now.mono, (id, slot), class, &outcome);
         self.note_requeued(ctx, id, slot, grown);
-        // What is held is let go with all the rest, whatever its delay.
+        // A held task is released with all the others, whatever its delay.
         if delay.is_zero() || self.jobs.is_held(id, slot) {
             self.make_ready(id, slot);
         } else {

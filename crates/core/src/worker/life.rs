@@ -259,7 +259,7 @@ impl Worker {
     /// Its connection ended. It knows no template afterwards and is expected for the silence limit; if it closed the
     /// connection itself, its process has probably ended, and it is expected for half a heartbeat period.
     pub(super) fn disconnect(&mut self, now: Time, how: LinkEnd) {
-        // What was on its way when the connection broke may never have arrived.
+        // Messages that were on their way when the connection broke may never have arrived.
         self.templates.clear();
         let silence_max = self.config.silence_max();
         let grace = match how {

@@ -23,7 +23,7 @@ impl WorkerState {
             return;
         }
         self.is_held = false;
-        // What has not started is the server's again; a returning one assigns it again.
+        // Unstarted tasks are the server's again; a returning one assigns them again.
         self.backlog.drain();
         let known = std::mem::take(&mut self.templates);
         effects.extend(known.into_keys().map(Effect::DropTemplate));
@@ -117,8 +117,8 @@ impl WorkerState {
             launching: self.spent.iter().copied().collect(),
             ..Holding::default()
         };
-        // What was killed on request must not be taken over by a server that was restarted and does not know of that: it
-        // would wait for an end that it leaves alone.
+        // The end of a task that was killed on request must not be taken over by a server that was restarted and does
+        // not know of that: it would wait for an end that it leaves alone.
         let ended = self.outbox.ended();
         let ended = ended.filter(|ended| ended.outcome != Outcome::Killed);
         holding.launching.extend(ended.map(|ended| ended.key));

@@ -245,7 +245,7 @@ impl Model {
     /// Assigns ids that this server never assigned with that instance, and some that are here.
     fn assign(&mut self, kind: usize, first: u32, count: u32, instance: u32) {
         let (cpus_wanted, priority) = KINDS[kind];
-        // What has ended but is not reported yet is not here any more, and the model does not know.
+        // A task that has ended but is not reported yet is not here any more, and the model does not know.
         let allowed: Vec<u32> = (first..first + count)
             .filter(|id| {
                 let key = InstanceKey::new(JOB, *id, InstanceId(instance));

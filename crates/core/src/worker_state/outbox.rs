@@ -191,7 +191,7 @@ impl Outbox {
     /// Lets all ends that are not acknowledged be reported again; other news is void, because the receiver learns the
     /// whole state.
     pub(super) fn rewind(&mut self) {
-        // What runs now is said again in the registration, so old starts and returns are void.
+        // Running instances are part of the registration, so old starts and returns are void.
         self.started.clear();
         self.retracted.clear();
         for (_, ended) in std::mem::take(&mut self.unacknowledged).into_iter().rev() {

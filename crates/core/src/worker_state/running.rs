@@ -46,7 +46,7 @@ pub(super) struct Lane {
 impl Lane {
     /// Whether it can get another one: what it has is short.
     fn is_open(&self) -> bool {
-        // What was withdrawn is not filled again: something else waits for its end.
+        // A lane that was withdrawn is not filled again: something else waits for its end.
         !self.withdrawn && self.expected < AHEAD && self.tasks.len() < LANE_MAX
     }
 

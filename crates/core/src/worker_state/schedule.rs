@@ -49,7 +49,7 @@ struct Head {
 
 impl Round {
     fn enter(&mut self, priority: Reverse<i32>) {
-        // What equals could not claim from each other is kept from all that is less urgent.
+        // Room that equals could not claim from each other is kept from all that is less urgent.
         if self.level_priority != Some(priority) {
             self.reserved.absorb(&mut self.level);
             self.level_priority = Some(priority);
@@ -238,7 +238,7 @@ impl WorkerState {
             // Once none is left that could start even alone, the rest is looked at in vain.
             hopeful -= usize::from(head.is_hopeful);
             if hopeful == 0 {
-                // What comes later cannot start, whatever is kept from it.
+                // Later requests cannot start, whatever is kept from them.
                 for Reverse(head) in heads {
                     self.backlog.note_blocked(&head.class, now);
                 }

@@ -459,7 +459,7 @@ impl World {
         }
         self.later(1, Event::NeedChanges);
         self.run(LIES_SECS + 10, false);
-        // What is paused waits for a person; jobs from before may still fail and pause it again.
+        // A paused queue waits for a person; jobs from before may still fail and pause it again.
         for round in 1..=4 {
             self.resume_if_paused();
             self.run(LIES_SECS + round * HEALED_SECS, true);

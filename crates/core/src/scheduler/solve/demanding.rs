@@ -31,7 +31,7 @@ impl<'a> Round<'a> {
         };
         let cpus = cpus.0 as usize;
         let levels = levels(self.input.queues).into_iter();
-        // What finds no room now finds none beside others.
+        // Requests without room now have none beside others.
         let levels: Vec<_> = levels.filter(|level| self.may_fill(*level, plan)).collect();
         let (left, tasks_left) = (self.left.clone(), self.tasks_left);
         let placed = self.placements.len();

@@ -361,8 +361,8 @@ fn a_worker_gives_its_reservations_up_when_one_request_is_left() {
     worker.set_reservations(&[(eight, 0), (five, 0)], Time(0));
     bench.queues.remove(&five);
     let answer = bench.solve();
-    // What waits there has its room that way. Who still counted as keeping some would be left out by others, and looked as
-    // if it had none for new allocations.
+    // Tasks that wait there have their room that way. A worker that still counted as reserving some would be left out
+    // by if it had none for new allocations.
     assert_eq!(
         answer.reservations,
         BTreeMap::from([(WorkerId(1), Vec::new())])

@@ -174,7 +174,7 @@ impl World {
                 if unanswered > UNANSWERED_HEARTBEATS_MAX && reconnects {
                     self.lose_server(number, LinkEnd::Broken);
                 } else if !self.is_silent(number) {
-                    // What is sent arrives before long.
+                    // Sent messages arrive before long.
                     self.drain_to_server(link);
                     self.drain_to_worker(link);
                 }

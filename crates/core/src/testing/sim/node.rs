@@ -260,7 +260,7 @@ impl Node {
             started,
             variants,
         } = self.state.holding(now.mono);
-        // What was not acknowledged follows, under new numbers.
+        // Reports that were not acknowledged follow, under new numbers.
         self.said.clear();
         self.registrations += 1;
         Some(Reattach {

@@ -114,7 +114,7 @@ fn coupled_groups_are_taken_together() {
 #[test]
 fn a_wish_gives_way_and_a_demand_waits() {
     let mut set = machine(&[1, 1], None);
-    // What is left are cpus of one group and the gpu of the other.
+    // Cpus of one group and the gpu of the other are left.
     let (cpus, taken) = take(&mut set, &[("cpus", Policy::Compact, 4)]).expect("free");
     let full = *taken[0].first().expect("one group");
     let both = [("cpus", Policy::Compact, 1), ("gpus", Policy::Compact, 1)];
