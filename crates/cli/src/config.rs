@@ -187,7 +187,7 @@ impl Config {
                 }
             };
             more.splice(at..at, setting.words());
-            // What excludes something that somebody asked for now does not hold.
+            // A default that excludes an option of the command line does not hold.
             match parse(&more) {
                 Ok(matches) => {
                     found = Cli::from_arg_matches(&matches).ok();

@@ -81,7 +81,7 @@ pub(crate) fn to_read(failed: &[Failed], max: usize) -> Vec<&Failed> {
         .collect();
     let shared: usize = ways.iter().map(|(share, _)| share).sum();
     let mut left = max.saturating_sub(shared);
-    // What rare ways do not need, and what rounding left over.
+    // Shares out the places that rare ways do not need, and the rest of rounding.
     ways.sort_by_key(|(_, alike)| std::cmp::Reverse(alike.len()));
     let mut chosen = Vec::new();
     for (share, alike) in ways {
@@ -101,7 +101,7 @@ pub(crate) fn group(failed: &[Failed], said: &BTreeMap<u32, Option<String>>) -> 
             .get(&one.task)
             .map(|words| words.as_deref().map(signature));
         let error = error_words(&one.error);
-        // What differs in its paths only has one cause.
+        // Lines that differ in their paths only have one cause.
         let cause = words
             .as_ref()
             .map(|words| words.as_deref().map(without_paths));

@@ -123,7 +123,7 @@ fn fail(error: &CliError, context: &mut Context) -> ExitCode {
     if let Some(text) = error.text() {
         if context.mode() == OutputMode::Json {
             let value = serde_json::json!({ "error": text });
-            // What a command printed before it failed stays; if that fails, too, nobody is reading.
+            // Output before the failure stays; if writing fails, too, nobody is reading.
             let _ = output::json::write_value(&mut context.out, &value);
         }
         let _ = context.flush();

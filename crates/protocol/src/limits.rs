@@ -45,7 +45,7 @@ pub const PAGE_BYTES_MAX: usize = 4 << 20;
 /// Largest result of a query.
 pub const QUERY_BYTES_MAX: usize = REPLY_MAX / 4;
 
-// What core decides to send fits: a registration besides what a worker says of itself, and a template.
+// Everything that core decides to send fits: a registration besides the worker's own part, and a template.
 const _: () = {
     use hq_core::limits::{
         LAUNCHED_MAX, REPORT_BYTES_MAX, START_BYTES, TEMPLATE_BYTES_MAX, UNACKNOWLEDGED_MAX,

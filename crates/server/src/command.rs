@@ -124,7 +124,7 @@ async fn tell(stdin: Option<ChildStdin>, input: &[u8]) {
 async fn read(stream: Option<impl AsyncRead + Unpin>, bytes_max: u64, bytes: &mut Vec<u8>) {
     if let Some(stream) = stream {
         let mut first = stream.take(bytes_max);
-        // What was read before an error counts; what is beyond is read, so that nobody has to stop.
+        // Output before an error counts; the rest is read, so that the program does not have to stop.
         let _ = first.read_to_end(bytes).await;
         let _ = tokio::io::copy(&mut first.into_inner(), &mut tokio::io::sink()).await;
     }

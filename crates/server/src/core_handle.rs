@@ -175,7 +175,7 @@ impl Events {
             return None;
         }
         let next = self.taken_reports.front().map(|(arrived, _)| *arrived);
-        // What waits in the queue arrived later than what was taken from it.
+        // Events in the queue arrived later than the one that was taken from it.
         Some(next.unwrap_or(self.last_heard))
     }
 
@@ -223,7 +223,7 @@ impl CoreHandle {
 
     /// Sends something that must not overtake what workers have said.
     async fn send_behind(&self, event: Event) -> Result<(), CoreGone> {
-        // What waits for room in the queue has arrived, too.
+        // Events that wait for room in the queue have arrived, too.
         let arrived = Instant::now();
         let sent = self.reports.send((arrived, event)).await;
         sent.map_err(|_| CoreGone)
@@ -236,7 +236,7 @@ impl CoreHandle {
         command: Command,
     ) -> Result<Result<Reply, Refusal>, CoreGone> {
         let (tx, rx) = oneshot::channel();
-        // What takes long with very many tasks is done here, where only the client waits for it.
+        // Work that takes long with very many tasks is done here, where only the client waits for it.
         let event = match command {
             Command::Submit(spec) => Event::Submit(Box::new(Submission::one(spec)), tx),
             Command::SubmitAll(specs) => Event::Submit(Box::new(Submission::list(specs)), tx),

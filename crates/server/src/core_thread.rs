@@ -104,7 +104,7 @@ impl Core {
             stats,
             requests_cpu_max: REQUESTS_CPU_MAX,
         };
-        // What a restored state owes is due now, not with the first message, which may never come.
+        // Effects of a restored state are due now, not with the first message, which may never come.
         core.end_round();
         core
     }
@@ -219,7 +219,7 @@ impl Core {
         let was_partial =
             std::mem::replace(&mut self.is_demand_partial, self.state.is_demand_partial());
         if was_partial && !self.is_demand_partial {
-            // What it was told meanwhile may have been too little.
+            // The last demand that automatic allocation was told may have been too small.
             self.delivery.tell_of_demand();
         }
     }
@@ -314,7 +314,7 @@ impl Core {
     }
 
     fn on_query(&mut self, now: Now, look: QueryFn) {
-        // What came before in this turn must be visible, effects included. Many questions in a row are no rounds.
+        // Earlier events of this turn must be visible, effects included. Many questions in a row are no rounds.
         if !self.is_settled {
             self.end_round();
         }
@@ -366,7 +366,7 @@ impl Core {
         }
         self.delivery.expect_worker(link, seat);
         if *reattach.server_uid == *self.state.uid() {
-            // What its older connection still says must not count from here on.
+            // Messages of its older connection must not count from here on.
             self.delivery.forget_link(reattach.worker);
         }
         Input::WorkerReattached(link, config, reattach)

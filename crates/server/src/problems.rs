@@ -171,7 +171,7 @@ impl Problems {
             next = part.1;
         }
         let found = match self.shares().await {
-            // What is in memory is shown, with the journal as the first that is wrong.
+            // Problems in memory are shown, with the journal as the first one.
             Err(_) if self.journal_hangs_for().is_some() => Found::default(),
             found => found?,
         };

@@ -44,7 +44,7 @@ fn last_used(dir: &ServerDir) -> Result<Option<PathBuf>, AccessError> {
         }
         match reader::was_used(&file) {
             Ok(false) => tracing::info!("no server has used '{}'; looking further", file.display()),
-            // What cannot be read is damaged or in use, which is said when it is opened.
+            // An unreadable file is damaged or in use, which is reported when it is opened.
             Ok(true) | Err(_) => return Ok(Some(instance)),
         }
     }

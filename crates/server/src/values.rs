@@ -58,7 +58,7 @@ impl Kept {
         {
             self.take(&oldest);
         }
-        // What was taken leaves its name behind.
+        // Values that were taken leave their names behind.
         if self.order.len() > 2 * self.values.len() + 1_024 {
             let values = &self.values;
             self.order.retain(|key| values.contains_key(key));

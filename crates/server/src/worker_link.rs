@@ -142,7 +142,7 @@ async fn receive<R: AsyncRead + Unpin>(
             Ok(Some(message)) => message,
             Ok(None) => return LinkEnd::Closed,
             Err(error) => {
-                // What cannot be read is a fault of one of the two programs, and comes again.
+                // An invalid message is a fault of one of the two programs, and comes again.
                 if matches!(error, ReadError::Io(_) | ReadError::Truncated) {
                     tracing::debug!(%worker, %error, "worker connection broke");
                 } else {
@@ -207,7 +207,7 @@ async fn send_commands<W: AsyncWrite + Unpin>(
     let mut commands = seat.commands;
     let mut batch = Vec::new();
     loop {
-        // What tasks need comes first.
+        // Messages that tasks need come first.
         tokio::select! {
             biased;
             count = commands.recv_many(&mut batch, COMMANDS_PER_FLUSH) => {

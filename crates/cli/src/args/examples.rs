@@ -104,7 +104,7 @@ mod tests {
             super::PROBLEMS,
         ];
         for line in all.iter().flat_map(|text| text.lines().skip(1)) {
-            // What it does stands behind some blanks.
+            // Its effect stands behind some blanks.
             let line = line.trim().split("  ").next().unwrap_or_default();
             let line = line.split(" && ").next().unwrap_or_default();
             let line = line.split(" > ").next().unwrap_or_default();

@@ -39,7 +39,7 @@ pub(crate) fn text(mut error: clap::Error, words: &[OsString]) -> String {
     let path = path_of(&root, &words);
     let help = help_for(&error, &path, &words);
     if help.is_some() {
-        // What is spelled alike would only lead astray.
+        // Names that are only spelled alike would lead astray.
         error.remove(ContextKind::SuggestedArg);
         error.remove(ContextKind::SuggestedSubcommand);
         error.remove(ContextKind::Suggested);

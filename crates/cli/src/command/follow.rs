@@ -216,7 +216,7 @@ async fn show_progress(
         note_jobs(&seen, update);
         let mut line = progress.line();
         let mut bar = bar.borrow_mut();
-        // What is redrawn is for people; a file gets the line that programs know.
+        // Redrawn lines are for people; a file gets the line that programs know.
         if bar.redraw == Redraw::Always
             && let Some(clock) = &clock
             && let Some(text) = pace::short(seen.borrow().values(), clock.now_unix_ns())

@@ -254,7 +254,7 @@ fn requests() -> CliResult<Requests> {
                 _ = terminate.recv() => {}
                 _ = hangup.recv() => {}
             }
-            // What arrives before we have told about the first one belongs to it.
+            // Signals that arrive before the first one was reported belong to it.
             tokio::time::sleep(ONE_INTERRUPT).await;
             for signal in [&mut interrupt, &mut terminate, &mut hangup] {
                 // An error says that there is nothing more.

@@ -214,7 +214,7 @@ fn no_name_or_value_becomes_a_command() {
         });
         assert_eq!(commands.collect::<Vec<_>>(), Vec::<&str>::new(), "{script}");
         assert!(script.contains("#HQ --cwd /d\n"), "{script}");
-        // What a line cannot say is said to the shell, unchanged.
+        // Options that a line cannot hold are passed to the shell, unchanged.
         let outer: Vec<&str> = conversion.outer().flatten().map(String::as_str).collect();
         assert!(outer.contains(&"A=x\\(y\\)"), "{outer:?}");
     }

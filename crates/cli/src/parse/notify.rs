@@ -22,7 +22,7 @@ pub(crate) fn parse_notify_target(text: &str) -> Result<NotifyTarget, String> {
         .filter_map(|scheme| text.strip_prefix(scheme))
         .any(|rest| !rest.is_empty() && !rest.starts_with('/') && !rest.contains(' '));
     if is_web {
-        // What cannot work is refused now, not after the job, when nobody is looking.
+        // Addresses that cannot work are refused now, not after the job, when nobody is looking.
         check_webhook(text).map_err(|why| format!("not an address for a request: {why}"))?;
         return Ok(NotifyTarget::Webhook(text.into()));
     }

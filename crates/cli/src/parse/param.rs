@@ -55,7 +55,7 @@ pub(crate) fn parse_param(text: &OsStr) -> Result<ParamArg, String> {
         None => ParamSource::Given(items(values)?),
     };
     Ok(ParamArg {
-        // What is no name is refused with all other parameters, by the core.
+        // An invalid name is refused with all other parameters, by the core.
         name: String::from_utf8_lossy(name).into_owned(),
         is_along,
         source,
@@ -206,7 +206,7 @@ fn range(first: &str, last: &str, step: Option<&str>) -> Result<Decimals, String
         });
     }
     let too_large = || "has numbers, or a number of values, that are too large".to_owned();
-    // What lies behind the last value is not looked at, so it needs no digits of its own.
+    // Nothing behind the last value is looked at, so it needs no digits of its own.
     let back = 10_i128.pow(u32::try_from(common - digits).unwrap_or_default());
     Ok(Decimals {
         first: i64::try_from(from / back).map_err(|_| too_large())?,

@@ -411,7 +411,7 @@ mod tests {
                 true
             )
         );
-        // What is there twice is not made one: it is refused with all other parameters.
+        // A parameter that is there twice is not made one: it is refused with all other parameters.
         let twice = merged(&[
             "--param", "c=1", "--param", "a=7", "--param", "c=2", "--param", "a=8",
         ]);

@@ -21,7 +21,7 @@ impl EntryList {
     /// Adds one at the end.
     pub(crate) fn push(&mut self, entry: &[u8]) {
         self.data.extend_from_slice(entry);
-        // What does not fit here is refused in the end, because the lengths do not add up.
+        // An entry that does not fit here is refused in the end, because the lengths do not add up.
         let length = u32::try_from(entry.len()).unwrap_or(u32::MAX);
         self.lengths.push(length);
     }

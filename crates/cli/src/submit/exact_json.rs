@@ -20,7 +20,7 @@ pub(crate) fn compact(value: &RawValue) -> Result<String, String> {
 /// A value whose numbers are texts, exactly as they are written.
 pub(crate) fn with_numbers_as_texts(value: &RawValue) -> Result<Value, String> {
     let text = compact(value)?;
-    // What is compact has few enough levels, and each of its keys once.
+    // Compact text has few enough levels, and each of its keys once.
     numbers_to_texts(&text).map_err(|error| error.to_string())
 }
 

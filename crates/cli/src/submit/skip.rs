@@ -183,7 +183,7 @@ fn skip_graph(graph: &mut GraphSpec, submit_dir: &[u8]) -> CliResult<Skipped> {
         .tasks
         .retain(|task| is_run.get(&task.id) == Some(&true));
     for task in &mut graph.tasks {
-        // What is done is waited for by nobody. Tasks of the open job are not in here.
+        // Nothing waits for tasks that are done. Tasks of the open job are not in here.
         task.deps.retain(|dep| is_run.get(dep) != Some(&false));
     }
     Ok(Skipped {

@@ -255,7 +255,7 @@ impl AccessFile {
     ) -> Result<Self, AccessError> {
         let metadata = file.metadata().map_err(AccessError::read(path))?;
         let user = rustix::process::geteuid().as_raw();
-        // What root owns can be trusted: root is not covered by the threat model.
+        // Files of root can be trusted: root is not covered by the threat model.
         if metadata.uid() != user && metadata.uid() != 0 {
             let owner = metadata.uid();
             return Err(AccessError::ForeignOwner {

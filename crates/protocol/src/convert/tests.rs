@@ -208,7 +208,7 @@ fn parameters_survive_and_an_older_server_refuses_them() {
     let Some(client::submit::Body::Array(mut array)) = message.body.clone() else {
         panic!("an array");
     };
-    // What an earlier release skips: `ids` would be all that it looks for.
+    // A field that an earlier release skips: `ids` would be all that it looks for.
     assert!(matches!(array.ids, Some(Ids::NextParams(6))));
     let refused = |change: &dyn Fn(&mut client::ArraySubmit)| {
         let mut array = array.clone();

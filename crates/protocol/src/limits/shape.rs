@@ -244,7 +244,7 @@ mod tests {
                 assert!(fits, "{} {number} is {kind}, not {part:?}", shape.name);
             }
             for (number, kind, is_repeated) in fields {
-                // What contains nothing repeated may be left out, unless it is itself repeated.
+                // A message without repeated parts may be left out, unless it is itself repeated.
                 let counts = ALL.iter().any(|inner| inner.name == kind)
                     || ["string", "bytes"].contains(&&**kind)
                     || *is_repeated;

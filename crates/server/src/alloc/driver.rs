@@ -271,7 +271,7 @@ impl Driver {
             return;
         };
         self.answers.spawn(async move {
-            // What a client is told is on disk. If the core is gone, nobody waits any more.
+            // A client is answered when the change is on disk. If the core is gone, nobody waits any more.
             if stored.await.is_ok() {
                 // A client that is gone has changed what it wanted to change.
                 let _ = reply.send(answer);
@@ -495,7 +495,7 @@ impl Driver {
                 tracing::warn!("the last changes of allocation queues could not be stored");
                 return;
             }
-            // What was asked before is stored as well, and its answers only have to be handed on.
+            // The changes that were asked for before are stored as well, and their answers only have to be handed on.
             while self.answers.join_next().await.is_some() {}
         }
     }

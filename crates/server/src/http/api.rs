@@ -44,7 +44,7 @@ pub(super) struct ApiError(StatusCode, String, Option<RefusalKind>);
 
 impl ApiError {
     pub(super) fn bad(text: impl Into<String>) -> Self {
-        // What is repeated is a part of the address, which is bounded by the listener; a text for people is shorter.
+        // The repeated text is a part of the address, which is bounded by the listener; a text for people is shorter.
         let text = shortened(&Into::<String>::into(text), TEXT_MAX);
         Self(StatusCode::BAD_REQUEST, text, None)
     }

@@ -102,7 +102,7 @@ impl ResponseCache {
     async fn place(&self, name: String) -> Place {
         let mut places = self.places.lock().await;
         if places.len() >= KEPT_MAX && !places.contains_key(&name) {
-            // What nobody waits for can be made again.
+            // Answers that nobody waits for can be made again.
             places.retain(|_, place| Arc::strong_count(place) > 1);
         }
         Arc::clone(places.entry(name).or_default())

@@ -272,7 +272,7 @@ mod tests {
         let (told, record) = change(&tokens, &mut events, revoke).await;
         assert!(told.tokens.is_empty() && record.is_none());
         assert!(tokens.find(&secret).is_none());
-        // What it began ends.
+        // Requests that began with it end.
         found.revoked().await;
     }
 

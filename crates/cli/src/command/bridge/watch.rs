@@ -98,7 +98,7 @@ async fn follow(
                 if std::mem::replace(&mut is_first, false) {
                     match first.take() {
                         Some(id) => answer(shared, Some(id), Ok(Value::Null)).await,
-                        // What ended meanwhile is not told by itself.
+                        // Tasks that ended meanwhile are not reported by themselves.
                         None => tell(shared, &json!({"ev": "again", "job": job})).await,
                     }
                 }

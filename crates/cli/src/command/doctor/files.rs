@@ -246,7 +246,7 @@ fn rights(seen: &Seen, owner: Owner) -> Check {
     // In a directory with this bit only the owner of a file can replace it.
     let is_sticky = owner.mode & 0o1000 != 0;
     if owner.mode & 0o022 != 0 && !is_sticky {
-        // What is above a directory that is still to be made is for others, too, and perhaps theirs.
+        // The parent of a directory that is still to be made is for others, too, and perhaps theirs.
         let advice = if seen.is_there && owner.user == owner.us {
             format!("Run `chmod go-w {shown}`.")
         } else {

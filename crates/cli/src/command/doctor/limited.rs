@@ -68,7 +68,7 @@ impl Limited {
         let (sender, output) = mpsc::channel();
         let read = move || {
             let mut bytes = Vec::new();
-            // What came before an error counts.
+            // Output before an error counts.
             let _ = reader.by_ref().take(OUTPUT_MAX).read_to_end(&mut bytes);
             // Who waited for it may have given up.
             let _ = sender.send(bytes);

@@ -77,7 +77,7 @@ pub(super) async fn tell(
 /// Last line that a task wrote, on standard error or else on standard output, if its worker is there to ask.
 async fn words(client: &mut Client, job: u32, task: u32) -> Option<String> {
     for is_stderr in [true, false] {
-        // What cannot be read says nothing.
+        // Unreadable output says nothing.
         let text = client.last_lines_of_worker((job, task), is_stderr, LINES);
         if let Some(line) = last_words(&text.await.ok()??) {
             return Some(clean(line.trim()));

@@ -99,7 +99,7 @@ async fn read_some(
     for one in to_read(failed, max) {
         let mut words = None;
         for is_stderr in [true, false] {
-            // What cannot be read says nothing.
+            // Unreadable output says nothing.
             let text = client
                 .last_lines((job, one.task), is_stderr, LINES)
                 .await?

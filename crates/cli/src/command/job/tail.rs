@@ -216,7 +216,7 @@ impl Tail {
                 break;
             }
             tokio::select! {
-                // What was read is printed before anything else happens.
+                // Pieces that were read are printed before anything else happens.
                 biased;
                 Some(piece) = pieces.recv() => self.printer.print(&piece, &mut context.out)?,
                 Some(ended) = self.readers.join_next() => {

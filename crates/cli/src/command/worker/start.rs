@@ -257,7 +257,7 @@ fn interrupts(allocation: Option<Allocation>) -> CliResult<mpsc::Receiver<Interr
     let mut hangup = unless_ignored(SignalKind::hangup())?;
     let mut terminate = listen(SignalKind::terminate())?;
     let mut suspend = listen(SignalKind::from_raw(Signal::TSTP.as_raw()))?;
-    // What batch systems send some time before the end, if they are asked to (`sbatch --signal`).
+    // Batch systems send these some time before the end, if they are asked to (`sbatch --signal`).
     let mut warning_1 = listen(SignalKind::user_defined1())?;
     let mut warning_2 = listen(SignalKind::user_defined2())?;
     let mut cpu_time = listen(SignalKind::from_raw(Signal::XCPU.as_raw()))?;

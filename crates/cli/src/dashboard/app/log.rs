@@ -87,7 +87,7 @@ impl Log {
             self.lines.pop_front();
             self.is_cut = true;
             self.found = self.found.and_then(|at| at.checked_sub(1));
-            // What is looked at stays where it is.
+            // The visible lines stay where they are.
             self.top = self.top.saturating_sub(1);
         }
     }

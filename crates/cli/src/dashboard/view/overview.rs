@@ -28,7 +28,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, app: &mut App) {
     };
     let found = app.problems();
     let width = area.width.saturating_sub(4).into();
-    // What is wrong matters more than charts.
+    // Problems matter more than charts.
     let wanted = found
         .iter()
         .flatten()

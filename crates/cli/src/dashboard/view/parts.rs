@@ -104,7 +104,7 @@ pub(super) fn progress(theme: Theme, counts: &Counts, width: u16) -> Vec<Span<'s
     ];
     let (width, total) = (u64::from(width), counts.total().max(1));
     let mut cells = parts.map(|(_, count)| (count * width / total).max(u64::from(count > 0)));
-    // What rounding left over, or took too much, belongs to the widest part.
+    // The rest of rounding, or the excess, belongs to the widest part.
     while cells.iter().sum::<u64>() != width {
         let is_short = cells.iter().sum::<u64>() < width;
         let widest = (0..parts.len())

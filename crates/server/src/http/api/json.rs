@@ -133,7 +133,7 @@ pub(super) fn task_detail(
 ) -> Value {
     let mut value = task(found);
     let variables = template.iter().flat_map(|template| &template.env);
-    // What the user gave; the rest is the same for every task.
+    // Variables of the user; the others are the same for every task.
     let own = variables.filter(|variable| !variable.name.starts_with(b"HQ_"));
     let cwd = found.paths.as_ref().map(|paths| &*paths.cwd);
     let path = |stdio: Option<&common::Stdio>| stdio.and_then(|stdio| path_of(stdio, cwd));

@@ -279,7 +279,7 @@ fn bar_sum(row: &BarSumRow) -> Value {
 /// Steps of which all workers can have one row each: with many workers they are wider, and none is left out.
 fn steps_for(workers: i64, steps: i64) -> i64 {
     let rows = i64::try_from(TIMELINE_MAX).unwrap_or(i64::MAX);
-    // What began at the very end counts as a step of its own.
+    // Attempts that began at the very end count as a step of their own.
     (rows / workers.max(1) - 1).clamp(1, steps)
 }
 

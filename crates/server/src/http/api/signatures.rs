@@ -54,7 +54,7 @@ pub(in crate::http) async fn signatures(
                 Words::Unknown => continue,
             };
             read += 1;
-            // What differs in its paths only has one cause.
+            // Lines that differ in their paths only have one cause.
             let cause = without_paths(&line);
             let group = groups
                 .entry((error.clone(), cause.clone()))
