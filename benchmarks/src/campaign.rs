@@ -155,7 +155,7 @@ impl Campaign {
             let factor = (self.sigma * chance.normal()).exp();
             Need {
                 mebibytes,
-                // What takes longer than a worker lives could never end.
+                // A task that takes longer than the lifetime of a worker could never end.
                 run: self.run.mul_f64(factor).min(self.walltime.mul_f64(0.8)),
                 peak: 0.2 + 0.8 * chance.next(),
             }

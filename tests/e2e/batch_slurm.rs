@@ -112,7 +112,7 @@ impl Slurm {
     }
 
     fn wait_empty(&self) {
-        // What is lost on the way between Slurm's daemons, on a busy machine or while one is away, they say again after a
+        // Messages that get lost between Slurm's daemons, on a busy machine or while one is away, are repeated after a
         // minute.
         let bound = Duration::from_secs(240);
         wait_for_up_to(bound, "no job is left", || {
@@ -508,7 +508,7 @@ fn a_worker_near_its_end_starts_nothing_long_and_lets_tasks_say_goodbye() {
         }
     });
     assert_eq!(env.stats(&long)["waiting"], 1);
-    // What did not end by itself runs again elsewhere; nobody is to blame.
+    // Tasks that did not end by themselves run again elsewhere; nobody is to blame.
     let stats = env.stats(&job);
     assert_eq!(
         (&stats["failed"], &stats["canceled"]),

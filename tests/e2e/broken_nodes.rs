@@ -54,7 +54,7 @@ fn a_worker_that_fails_what_others_do_well_is_set_aside_until_it_is_released() {
         .ok();
     let worker = &env.json(&["worker", "info", "1"])[0];
     assert_eq!(worker["quarantine"]["stage"], "quarantined", "{worker}");
-    // What failed there and ran again is not forgotten.
+    // Attempts that failed there and were repeated are not forgotten.
     let sql = "SELECT count(*) AS n FROM attempts a JOIN tasks t USING (job, task) \
                WHERE a.worker = 1 AND a.state = 'failed' AND t.state = 'finished' AND t.retry_count = 0";
     let again = &env.json(&["query", sql])[0]["n"];

@@ -188,7 +188,7 @@ fn a_stop_on_a_full_disk_does_not_wait_for_room() {
     let job = env.submit(&["--name=kept", "--", "true"]);
     let filler = disk.fill();
     let (_, waiting) = refused_submit(&env);
-    // What it would have to store first.
+    // A request that it would have to store first.
     let cancel = env
         .command(&["job", "cancel", &job])
         .stdout(std::process::Stdio::null())
@@ -247,7 +247,7 @@ fn fifos_in_the_place_of_files_are_refused_at_the_start() {
     }
     // Nothing is lost with it: what was committed is in files.
     env.hq(&["journal", "check", "--repair", "log.db"]).ok();
-    // What an earlier server has left in the directory.
+    // Files that an earlier server has left in the directory.
     let earlier = env.server_dir().join("001");
     std::fs::create_dir_all(&earlier).expect("directory");
     for name in ["state.db", "access.json", "http-token"] {

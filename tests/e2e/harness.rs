@@ -388,7 +388,7 @@ impl Drop for Env {
                 }
                 std::thread::sleep(Duration::from_millis(5));
             }
-            // What did not end by itself must not outlive the test.
+            // A process that did not end by itself must not outlive the test.
             let _ = child.kill();
             let _ = child.wait();
         }

@@ -409,7 +409,7 @@ fn who_can_do_without_old_events_is_told_of_the_gap() {
     env.start_server_with(&["--http"]);
     let site = Site::of(&env);
     env.hq(&["job", "open", "--name=before"]).ok();
-    // What nobody followed is in the file only; the number of another journal is worth nothing.
+    // Events that nobody followed are in the file only; the number of another journal is worth nothing.
     for after in ["0", "123456789"] {
         let path = format!("/api/v1/events?resync=true&after={after}");
         let lines = site.lines(&path, "data: ");

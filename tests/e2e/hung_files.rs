@@ -294,7 +294,7 @@ fn a_journal_that_hangs_holds_up_neither_looks_nor_the_end_of_its_server() {
     screen.shows(&["Waiting for the server to do what was asked for last"]);
     assert_eq!(screen.end(), Some(1));
     screen.shows(&["what was asked for last may not be done"]);
-    // What is known is shown, with what hangs as the first that is wrong.
+    // Everything known is shown, with the hung file as the first problem.
     for look in ["status", "problems"] {
         wait_for("it is told what hangs", || {
             let shown = env.hq(&[look]).ok();
@@ -304,7 +304,7 @@ fn a_journal_that_hangs_holds_up_neither_looks_nor_the_end_of_its_server() {
     }
     let status = env.hq(&["status"]).ok();
     assert!(status.contains("kept"), "{status}");
-    // What needs the file is refused at once from then on.
+    // Requests that need the file are refused at once from then on.
     for asked in [&["query", "select 1"][..], &["journal", "flush"]] {
         env.hq(asked)
             .exits_with(1)
@@ -364,7 +364,7 @@ fn fifos_in_place_of_files_hold_up_nobody() {
     let next = env.submit(&["--array=1-8", "--", "true"]);
     env.wait_job(&next);
     assert_eq!(env.stats(&next)["finished"], 8);
-    // What commands read.
+    // Directories and files that commands read.
     for (dir, name) in [("streams", "x.hqs"), ("access", "access.json")] {
         std::fs::create_dir(env.path(dir)).expect("directory");
         let path = env.path(dir).join(name);

@@ -199,7 +199,7 @@ fn failures_signals_and_scratch_space_are_those_of_the_script() {
     let info = env.hq(&["job", "info", &job]).ok();
     assert!(info.contains("on end: cmd:mail"), "{info}");
 
-    // What the script does at its signal, it does at a cancel, too: nobody has to wait for the limit.
+    // The actions of the script at its signal are those at a cancel, too: nobody has to wait for the limit.
     let ran = env.hq(&[
         "import",
         "--submit",
@@ -292,7 +292,7 @@ fn converted_scripts_are_printed_and_can_be_submitted() {
     let logged = env.read(&format!("logs/param-scan-{job}-2.out"));
     assert_eq!(logged, "task 2/4 lr=2 seed=2\n");
 
-    // What nobody translated is said where it was typed.
+    // Options that were not translated are reported where they were typed.
     env.write("none.sh", "#!/bin/sh\necho\n");
     env.hq(&["import", "none.sh"])
         .exits_with(1)

@@ -356,7 +356,7 @@ fn a_gang_of_four_waits_only_for_what_runs_when_it_comes() {
     env.wait_job(&gang);
     let order = env.read("order");
     let before = order.lines().position(|line| line == "gang");
-    // What ran, and on each worker perhaps one that started before it could be asked back.
+    // Tasks that ran, and on each worker perhaps one that started before it could be retracted.
     assert!(
         before.is_some_and(|before| before <= 8),
         "{before:?} before"

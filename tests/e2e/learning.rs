@@ -32,7 +32,7 @@ fn what_would_have_fitted_is_suggested() {
         saved(&options[0]) > saved(&options[1]) && saved(&options[1]) > 0.2,
         "{one}"
     );
-    // What is suggested can be typed.
+    // The suggested options can be typed.
     let options = env
         .hq(&["--output-mode=quiet", "job", "stats", &job, "--suggest"])
         .ok();

@@ -222,7 +222,7 @@ const WITH_SERVER: &[Mistake] = &[
     ("submit --cwd %{CWD} -- true", &["working directory placeholder"], 1),
     ("submit --array 1-2 slurm.sh", &["slurm.sh has 2 #SBATCH lines, which hq does not read", "`#HQ --array 1-4 --resource mem=2G`"], 0),
     ("submit pbs.sh", &["pbs.sh has 1 #PBS line, which hq does not read", "`#HQ --cpus 4 --resource mem=8G`"], 0),
-    // What cannot run.
+    // Submits that cannot run.
     ("submit --cpus 64 -- true", &["No connected worker can run", "they ask for 64 cpus, no worker has more than 2"], 0),
     ("submit --resource gpu/nvidia=1 -- true", &["they ask for 1 gpu/nvidia, no worker has any", "did you mean `gpus/nvidia`"], 0),
     ("submit --resource mem=4194304 -- true", &["they ask for 4096.00 GiB of memory, no worker has more than 1000 MiB", "see `hq doc resources`"], 0),
@@ -404,7 +404,7 @@ fn a_wait_says_what_it_waits_for_and_how_it_ended() {
         (json.stdout.as_str(), json.stderr.as_str()),
         ("{\n  \"id\": 5\n}\n", "")
     );
-    // What a task said last tells more than how it ended.
+    // The last line of a task tells more than its exit code.
     let script = "echo no input $HQ_TASK_ID >&2; exit 3";
     let several = [
         "submit",

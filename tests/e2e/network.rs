@@ -95,7 +95,7 @@ impl Network {
 
 impl Drop for Network {
     fn drop(&mut self) {
-        // What was never made cannot be removed.
+        // A link that was never made cannot be removed.
         let _ = ip(&["link", "del", &self.near]);
         let _ = ip(&["netns", "del", &self.namespace]);
     }
@@ -112,7 +112,7 @@ fn a_short_silence_costs_no_task() {
     let job = env.submit(&["--array=1-20", "--", "bash", "-c", script]);
     let starts = env.wait_lines("starts", 4).lines().count();
     network.cut();
-    // What runs goes on, and what the worker has already is started.
+    // Running tasks go on, and tasks that the worker has already are started.
     env.wait_lines("ends", starts);
     network.heal();
     env.wait_job(&job);

@@ -241,7 +241,7 @@ fn a_server_is_told_whom_to_trust_and_trusts_nobody_else() {
     let web = Web::start(&[204], Some(config));
     let mut env = Env::new();
     let root = env.write("authority.pem", root);
-    // What the system trusts does not include it.
+    // The system does not trust it.
     env.start_server();
     env.start_worker(1);
     let job = env.submit(&["--notify", &web.address, "--wait", "--", "true"]);
@@ -254,7 +254,7 @@ fn a_server_is_told_whom_to_trust_and_trusts_nobody_else() {
         }
     });
     assert!(web.requests.try_recv().is_err(), "nothing was sent");
-    // What is owed is sent by a server that trusts it.
+    // Pending notifications are sent by a server that trusts it.
     env.hq(&["server", "stop"]).ok();
     assert_eq!(env.wait_exit("server"), Some(0));
     env.set("SSL_CERT_FILE", &root.to_string_lossy());
@@ -307,7 +307,7 @@ fn what_is_owed_is_sent_after_the_server_was_killed() {
     let server = env.start_server_with(&["--resume"]);
     wait_states(&env, &job, &["end delivered"]);
     assert_eq!(env.read("told"), "told\n");
-    // What was delivered stays so.
+    // Delivered notifications stay so.
     signal(server, "KILL");
     env.wait_exit("server");
     env.start_server_with(&["--resume"]);

@@ -38,7 +38,7 @@ fn what_nobody_says_stands_in_files() {
     let shown = plan(&["job.sh"]);
     assert!(shown.contains("\"crash_limit\": 2"), "{shown}");
     assert!(plan(&["--nodes=2", "--", "true"]).contains("node"));
-    // What excludes a default is stronger.
+    // An option that excludes a default is stronger.
     env.hq(&["server", "stop"]).ok();
     assert_eq!(env.wait_exit("server"), Some(0));
     let settings = env.json(&["config"]);

@@ -254,7 +254,7 @@ fn a_stranger_who_takes_the_port_of_an_open_page_learns_nothing() {
         .args([&url, &before.token, &pid.to_string()]);
     let got = run(&mut command, &env);
     assert_eq!(env.wait_exit("server"), None, "it was killed");
-    // What the stranger got, and even the token itself, opens nothing when the server is back.
+    // The data that the stranger got, and even the token itself, open nothing when the server is back.
     let (_, port) = before.address.rsplit_once(':').expect("a port");
     env.start_server_with(&["--resume", &format!("--http={port}")]);
     let after = Site::of(&env);

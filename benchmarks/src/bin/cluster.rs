@@ -154,7 +154,7 @@ fn run(options: &Options, dir: &Path) -> Result<()> {
     }
     let counts = swarm.join(move || stop(&cluster))?;
     let expected = tasks + watched.submits.len() as u64;
-    // What had not started when a connection broke is given up, and may have been carried out all the same.
+    // Tasks that had not started when a connection broke are given up, and may have run all the same.
     ensure!(
         counts.ended == expected || (options.storms > 0 && counts.ended > expected),
         "workers ended {} tasks instead of {expected}",

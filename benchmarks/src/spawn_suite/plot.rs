@@ -87,7 +87,7 @@ pub fn svg(title: &str, x_label: &str, y_label: &str, series: &[Series]) -> Stri
         y *= 10.0;
     }
     let mut numbered: Vec<_> = series.iter().enumerate().collect();
-    // What is drawn last is on top.
+    // The line drawn last is on top.
     numbered.sort_by_key(|(_, line)| line.emphasis);
     for (index, line) in numbered {
         let style = style(index, line.emphasis);

@@ -173,7 +173,7 @@ fn run(plan: &ChildPlan<'_>) -> Result<Never, Failure> {
     set_stream(Stage::Stdout, &plan.stdout, 1)?;
     set_stream(Stage::Stderr, &plan.stderr, 2)?;
     match plan.descriptors {
-        // What was copied below the limit and was not meant for the program.
+        // Descriptors that were copied below the limit and were not meant for the program.
         Descriptors::UnshareFrom(first) if first > 3 => close_range(Stage::Sweep, 3, 0)?,
         Descriptors::Sweep => match close_range(Stage::Sweep, 3, libc::CLOSE_RANGE_CLOEXEC) {
             // The flag came two versions after the call (Linux 5.11): as without the call.

@@ -138,7 +138,7 @@ pub fn split() -> Result<KeeperContext, KeeperError> {
     if threads != 1 {
         return Err(KeeperError::Threads { found: threads });
     }
-    // What is read there is killed: with the ids of another namespace that would be somebody else, or this process.
+    // The listed processes are killed: with the ids of another namespace that would be somebody else, or this process.
     if !procfs::shows_this_namespace() {
         return Err(KeeperError::ForeignProc);
     }
@@ -411,7 +411,7 @@ fn kill_children() {
             }
         }
         let alive = kill_round(own);
-        // What is dead and cannot be reaped hangs, too.
+        // A dead process that cannot be reaped hangs, too.
         if hung.lasts(alive.reachable == 0) || Instant::now() >= deadline {
             return;
         }

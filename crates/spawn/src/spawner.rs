@@ -270,10 +270,10 @@ impl<'a> Spawner<'a> {
         let mut repairs = 0;
         loop {
             if self.in_flight.is_cancelled() {
-                // What came before may have taken its time, and nobody wants the program any more.
+                // Earlier steps may have taken their time, and nobody wants the program any more.
                 return Err(SpawnError::cancelled());
             }
-            // What came before is not the child's time: a preparation may hang for longer than the child may run.
+            // Earlier steps are not the child's time: a preparation may hang for longer than the child may run.
             let started = sys::monotonic_now();
             let mut error = match self.try_create(&plan, &resolved, label, patience) {
                 Ok(created) => return Ok((started, created)),

@@ -158,7 +158,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-// What the program does.
+// Roles of the program.
 
 fn play(role: &str, context: &KeeperContext) -> ExitCode {
     let directory = told_directory();
@@ -646,7 +646,7 @@ fn stopping_the_front_stops_the_worker() {
 }
 
 fn leaked_processes_of_a_finished_task_are_ended() {
-    // What is found later than with the end of the task is not counted.
+    // Processes that are found later than with the end of the task are not counted.
     let counted_min = if lists_children() { 3 } else { 1 };
     leaked_processes_are_ended("leak", counted_min);
 }

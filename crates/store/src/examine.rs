@@ -91,7 +91,7 @@ pub(crate) fn heal_or_refuse(lock: &Lock, folded: Folded, given: &Path) -> Resul
     if problems.is_empty() {
         return Ok(());
     }
-    // What is in a log was acknowledged: it is not for us to decide that the file comes first.
+    // The contents of a log were acknowledged: it is not for us to decide that the file comes first.
     let has_log = folded == Folded::Damaged && pages.has_log();
     if !pages.is_cut() || has_log {
         return Err(StoreError::Damaged {

@@ -52,7 +52,7 @@ pub(crate) fn write(
     for change in changes {
         group.apply(change)?;
     }
-    // What started and has not ended in the same group: most short tasks are written once.
+    // Instances that started and have not ended in the same group: most short tasks are written once.
     group.write_starts()?;
     // The number of the next event is stored with the events, so no two of them can have the same.
     if !changes.is_empty() {
@@ -410,7 +410,7 @@ impl<'a> Group<'a> {
                 Ok(())
             }
             AllocationChange::QueueCreated { queue, params } => {
-                // What cannot be read is left out: the queue itself is stored by its record.
+                // Unreadable parameters are left out: the queue itself is stored by its record.
                 let params: Value = serde_json::from_str(params).unwrap_or_default();
                 let data = json!({"queue-id": queue.as_u32(), "params": params});
                 self.event(at, "autoalloc-queue-created", None, None, &data)
@@ -660,7 +660,7 @@ impl<'a> Group<'a> {
                 "INSERT INTO dropped_data VALUES (?, ?, ?, ?, ?, ?, ?)",
                 params![seq, job.as_u32(), first, count, step, state, at.0],
             )?;
-            // What has ended meanwhile keeps its end, and only what ran has a run time.
+            // Tasks that have ended meanwhile keep their end, and only those that ran have a run time.
             self.run(
                 "UPDATE task_row_data SET state = ?1, \
                  run_us = CASE state WHEN ?6 THEN max(0, (?8 - started_unix_ns) / 1000) END \
@@ -676,7 +676,7 @@ impl<'a> Group<'a> {
                     at.0
                 ],
             )?;
-            // What was given nodes and never started is not found again by them.
+            // Tasks that were given nodes and never started are not found again by them.
             self.run(
                 "DELETE FROM node_data WHERE job = ?1 AND task BETWEEN ?2 AND ?3 \
                  AND (task - ?2) % ?4 = 0 AND NOT EXISTS (SELECT 1 FROM task_row_data t \

@@ -71,7 +71,7 @@ fn peek(place: &Place, given: &Path) -> Result<Option<Owner>, StoreError> {
                 path: given.to_path_buf(),
                 owner: "it holds the lock of the file".to_owned(),
             }),
-            // What is wrong with the file is reported when it is opened, with more to go by.
+            // Errors of the file are reported when it is opened, with more to go by.
             _ => Ok(None),
         },
     }

@@ -72,7 +72,7 @@ pub(crate) fn load(connection: &Connection, uid: &str, now: Now) -> rusqlite::Re
     load_submits(connection, &mut loaded)?;
     load_repeated(connection, &mut loaded)?;
     load_workers(connection, &mut loaded, now)?;
-    // What a task may use is known before it goes on, or is queued.
+    // The grants of tasks are known before they go on, or are queued.
     load_grown(connection, &mut loaded)?;
     load_tasks(connection, &mut loaded)?;
     load_stretches(connection, &mut loaded)?;
@@ -260,7 +260,7 @@ fn load_tasks(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Result<
     while let Some(row) = rows.next()? {
         let job = JobId(row.get(0)?);
         let mut stored = stored_task(row)?;
-        // What is left behind these is of tasks that were given nodes and never started.
+        // Nodes that remain after this are of tasks that were given nodes and never started.
         stored.nodes = nodes.remove(&(job, stored.task));
         if loaded.state.restore_task(job, &stored).is_err() {
             loaded.dropped_count += 1;

@@ -93,7 +93,7 @@ fn empty(connection: &Connection) -> rusqlite::Result<()> {
 
 impl Drop for MemoryDisk {
     fn drop(&mut self) {
-        // What a world that failed has left behind would be a reason for the next one to fail.
+        // The rest of a world that failed would be a reason for the next one to fail.
         if let Some(connection) = self.connection.take()
             && !std::thread::panicking()
         {
@@ -144,7 +144,7 @@ fn compare_counts(connection: &Connection, state: &ServerState) {
     assert_eq!(jobs.len(), state.jobs().len(), "jobs in the file");
     for (job, of_file) in jobs.iter().zip(counts) {
         let of_state = state.jobs()[&JobId(job.id)].counts().totals();
-        // What ran may wait again, and what follows from what was stored has happened in the state only.
+        // Tasks that ran may wait again, and the consequences of stored changes have happened in the state only.
         let same = |of: &TaskTotals| (of.total(), of.finished, of.failed, of.canceled);
         assert_eq!(same(&of_file), same(&of_state), "tasks of job {}", job.id);
         assert!(of_file.aborted <= of_state.aborted, "job {}", job.id);

@@ -163,7 +163,7 @@ fn connect(place: &Place, path: &Path, from: i32) -> Result<Connection, StoreErr
     connection
         .pragma_update(None, "journal_mode", "WAL")
         .map_err(busy)?;
-    // What was dropped must not come back when a damaged file is repaired.
+    // Dropped records must not come back when a damaged file is repaired.
     for (name, value) in [("synchronous", "FULL"), ("secure_delete", "ON")] {
         connection.pragma_update(None, name, value).map_err(&sql)?;
     }

@@ -541,7 +541,7 @@ mod tests {
                  CREATE TABLE u (id INTEGER PRIMARY KEY, x);",
             )
             .expect("tables");
-        // What is synced is not the point, and a row at a time would be 6 000 times.
+        // Durability is not the point, and a row at a time would be 6 000 syncs.
         connection.execute_batch("BEGIN").expect("a transaction");
         let long = "x".repeat(20_000);
         for number in 0..3_000_i64 {

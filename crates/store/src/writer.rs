@@ -611,7 +611,7 @@ impl Writer {
             Ok(None) => self.taken_over(),
             Err(error) => {
                 self.note_failed_sync(&error);
-                // What matters is stored; if the file is not good any more, the next commit says so.
+                // All that matters is stored; if the file is not good any more, the next commit says so.
                 tracing::warn!(%error, "the journal could not be made smaller");
                 self.compactor.give_up();
                 self.end_prune(&Err(error.to_string()));

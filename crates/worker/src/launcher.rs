@@ -363,7 +363,7 @@ impl TaskLauncher {
         events.append(&mut self.failed);
         let news = self.streaming.collect();
         self.engine.spawn_in_lanes(news.start);
-        // What such a task still writes would be lost, so it must not go on.
+        // Further output of such a task would be lost, so it must not go on.
         for token in news.broken {
             self.terminate(token);
         }
@@ -399,7 +399,7 @@ impl TaskLauncher {
     /// Kills every task and waits, for at most a few seconds, until they are gone. Blocks.
     pub(crate) fn shutdown(self) {
         self.engine.shutdown();
-        // What the tasks wrote until now is still taken.
+        // The output that the tasks wrote until now is still taken.
         drop(self.streaming);
     }
 

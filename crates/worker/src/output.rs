@@ -64,7 +64,7 @@ impl Cleanup {
         let mut found = Some(found);
         let ended = self.done.filter(|_| has_finished).map(|done| done.end());
         if let Some(Err(words)) = ended {
-            // What it wrote explains its failure.
+            // Its output explains its failure.
             has_finished = false;
             if let Some(found) = found.take() {
                 found(Found::Failure(words));
@@ -203,7 +203,7 @@ fn keep(path: &Path, earlier: InstanceId, is_cancelled: &dyn Fn() -> bool) -> io
     }
     let target = attempt_name(&file, earlier);
     fs::rename(&file, &target)?;
-    // What is there is of an earlier job; anything but a link or a file stays.
+    // A file that is there is of an earlier job; anything but a link or a file stays.
     if fs::symlink_metadata(&kept).is_ok_and(|found| found.is_symlink() || found.is_file()) {
         fs::remove_file(&kept)?;
     }
@@ -416,7 +416,7 @@ mod tests {
             assert!(fs::symlink_metadata(path(name)).is_ok(), "{name}");
             assert!(fs::symlink_metadata(kept).is_err(), "{name}");
         }
-        // What root could take away from everybody.
+        // Devices that root could take away from everybody.
         assert_eq!(behind_links(Path::new("/dev/stdout")).ok(), Some(None));
         std::os::unix::fs::symlink("/dev/null", path("null")).expect("a link");
         attempt(1, &path("null"))
@@ -485,7 +485,7 @@ mod tests {
             "Cannot create task_dir in worker's workdir at /nonexistent/1: \
              No such file or directory (os error 2)"
         );
-        // What was made in an attempt that failed later is no reason for the next one to fail.
+        // A directory that was made in an attempt that failed later is no reason for the next one to fail.
         let made = parent.path().join("made");
         let mut preparation = prepare(&made);
         let node_file = made.join(NODE_FILE);

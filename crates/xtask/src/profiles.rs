@@ -108,7 +108,7 @@ fn inside(profile: &Profile, command: &[&str]) -> anyhow::Result<Command> {
     let namespace = ["unshare", "--mount", "--propagation=private", "--"];
     let words = [&namespace[..], &inside, command].concat();
     let mut made = Command::new(words[0]);
-    // What a test cannot check there is checked here.
+    // Tests may skip checks that are impossible there: they are made without a profile.
     made.args(&words[1..]).env_remove("HQ_REQUIRE_ALL");
     Ok(made)
 }
@@ -194,8 +194,8 @@ fn build(root: &Path) -> anyhow::Result<(PathBuf, Vec<Suite>)> {
         .args(["--test=spawn", "--test=keeper", "--test=e2e"])
         .current_dir(root)
         .stderr(Stdio::inherit());
-    // What `cargo run` tells this program about itself is news to build scripts that ask for it, such as that of ring: they
-    // would run again, here and in the next build.
+    // Variables that `cargo run` sets for this program are news to build scripts that ask for them, such as that of
+    // ring: they would run again, here and in the next build.
     let told = |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
     for (name, _) in std::env::vars_os() {
         if name.to_str().is_some_and(told) {

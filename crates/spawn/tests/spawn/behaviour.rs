@@ -233,7 +233,7 @@ fn group_without_session(rig: &mut Rig, with: fn(SpawnPlan) -> SpawnPlan) {
 }
 
 fn parent_death_signal(rig: &mut Rig, with: fn(SpawnPlan) -> SpawnPlan) {
-    // What it does is tested with a launcher that is killed; here only that the program can start with it.
+    // Its effect is tested with a launcher that is killed; here only that the program can start with it.
     rig.succeed(with(sh("exit 0")));
 }
 

@@ -50,7 +50,7 @@ pub(crate) fn alone(name: &str, prefix: &[&str], body: fn()) {
         output.status
     );
     assert!(text.contains("1 passed"), "the test did not run: {text}");
-    // What was left out, and figures, for those who ask with `--nocapture`.
+    // Skipped parts, and figures, for those who ask with `--nocapture`.
     print!("{text}");
 }
 

@@ -63,7 +63,7 @@ impl Fold {
                 _ => {
                     self.left += 1;
                     let next = open.as_ref().map(next_key);
-                    // What follows is another stretch, also when it has ended.
+                    // The following rows are another stretch, also when they have ended.
                     let is_settled = row.is_terminal && next == Some((row.job, row.task));
                     self.close(db, &mut jobs, open.take(), is_settled)?;
                     continue;

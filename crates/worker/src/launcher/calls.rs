@@ -307,7 +307,7 @@ impl CallPool {
         let Some(interpreter) = self.interpreters.get_mut(&id) else {
             return;
         };
-        // What is sent before it is ready could not be taken back from one that never will be.
+        // Calls that were sent before it is ready could not be taken back from one that never will be.
         if !interpreter.is_ready || interpreter.is_ending {
             return;
         }
@@ -498,7 +498,7 @@ impl CallPool {
         message: Option<Box<str>>,
     ) -> Option<Wanted> {
         if let Some(interpreter) = self.interpreters.get(&id) {
-            // What it answered before it ended counts, although the end may be heard of first.
+            // Answers from before its end count, although the end may be heard of first.
             interpreter.drain(id, &self.packets.0);
         }
         self.take_packets();
@@ -506,7 +506,7 @@ impl CallPool {
             interpreter.take_back_sent();
         }
         let mut interpreter = self.remove(id)?;
-        // What could not be taken back had been taken by it: these have begun.
+        // It had taken the calls that could not be taken back: these have begun.
         let mut begun: Vec<Call> = interpreter.sent.drain(..).collect();
         let mut waiting = std::mem::take(&mut interpreter.waiting);
         let mut status = status;
@@ -532,7 +532,7 @@ impl CallPool {
         let ends = interpreter.output_ends();
         for call in begun {
             self.calls.remove(&call.token);
-            // What it has begun to write is nobody's.
+            // The file that it has begun to write belongs to nobody.
             let _ = std::fs::remove_file(self.long.place_of(call.token.0));
             let now = clock::now().mono;
             let since = call.since.unwrap_or(now);

@@ -134,7 +134,7 @@ impl Drop for ControlGroups {
         for dir in &self.leftovers {
             remove(dir);
         }
-        // What this leaves is an empty group, which costs nothing and ends with the one around it.
+        // If this fails, an empty group is left, which costs nothing and ends with the one around it.
         let _ = fs::remove_dir(&self.base);
     }
 }

@@ -35,7 +35,7 @@ pub(crate) fn translate(
 }
 
 fn describe(error: &SpawnError, args: &[ByteText], cwd: &Path) -> String {
-    // What went wrong before the program was looked for has a step and often a path to name.
+    // An error from before the program was looked for has a step and often a path to name.
     if !matches!(error.stage, Stage::Resolve | Stage::Exec) {
         let (step, reason) = (error.stage.describe(), error.os_error());
         let mut text = match error.path() {

@@ -201,7 +201,7 @@ async fn a_server_that_was_found_elsewhere_is_sought_there_again() {
     let second = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let port = second.local_addr().expect("bound").port();
     let looks = AtomicUsize::new(0);
-    // What told of the second place is out of reach afterwards.
+    // The file that named the second place is out of reach afterwards.
     let find = move || match looks.fetch_add(1, Ordering::Relaxed) {
         0 => ServerLocation::At(Connector::new("localhost", port, Some(KEY))),
         _ => ServerLocation::Unknown,

@@ -266,7 +266,7 @@ fn work(
     let hq = |words: &[&str]| at_home(program, words);
     let told = |words: &[&str]| output(&mut hq(words)).with_context(|| format!("use {name}"));
     expect_version(dist, name, &told(&["--version"])?)?;
-    // What else is wrong with this machine does not matter here, nor does the exit code.
+    // Other faults of this machine do not matter here, nor does the exit code.
     let doctor = hq(&["doctor", "--output-mode=quiet"]).output();
     let doctor = doctor.with_context(|| format!("use {name}"))?;
     let doctor = String::from_utf8_lossy(&doctor.stdout).into_owned();

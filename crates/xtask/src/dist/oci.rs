@@ -53,7 +53,7 @@ pub(super) fn image(dist: &Dist, target: &Target, binary: &Path) -> anyhow::Resu
         }),
     )?;
     let mut listed = manifest.descriptor("application/vnd.oci.image.manifest.v1+json");
-    // What `podman load` calls it; a version alone would become the name.
+    // Name that `podman load` gives it; a version alone would become the name.
     let reference = format!("hq:{}", dist.version);
     listed["annotations"] = json!({ "org.opencontainers.image.ref.name": reference });
     write_json(

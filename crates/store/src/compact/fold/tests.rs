@@ -97,7 +97,7 @@ fn the_writer_folds_what_finishes_and_forgets_it_like_rows() {
     // A sum is of events that are all different.
     let sql = "SELECT count(DISTINCT seq) FROM events WHERE type = 'task-finished'";
     assert_eq!(number(&path, sql), 4_000);
-    // What an earlier server left is folded at once.
+    // Rows that an earlier server left are folded at once.
     add_job(&mut handle, JobId(2), 500, true);
     drop(handle);
     assert_eq!(number(&path, "SELECT count(*) FROM task_row_data"), 500);
