@@ -136,6 +136,7 @@ impl RequestIndex {
         let shares = offers.iter().zip(0..).map(|(offer, number)| {
             let asked = self.asked.get(&ResourceId(number)).copied();
             let (units, wholes) = asked.unwrap_or_default();
+            // A worker may have none of a resource.
             let share = units.saturating_mul(SHARE_UNIT.into()) / u128::from(offer.units.max(1));
             let wholes = wholes.saturating_mul(SHARE_UNIT);
             u64::try_from(share)
@@ -154,6 +155,7 @@ impl RequestIndex {
     }
 
     fn count_asked(&mut self, class: &Class, is_more: bool) {
+        // The first variant is the preferred one, and stands for the request.
         for demand in class.variants.first().iter().flat_map(|v| &v.demands) {
             let (units, wholes) = self.asked.entry(demand.resource).or_default();
             let count = u64::from(demand.units.is_none());
@@ -276,6 +278,7 @@ impl Node {
                 .iter_mut()
                 .find(|known| known.dimension == range.dimension);
             match known {
+                // A dimension is narrowed again at each digit: only its last range matters.
                 Some(known) => *known = range,
                 None => ranges.push(range),
             }

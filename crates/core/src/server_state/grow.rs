@@ -117,6 +117,7 @@ impl Offers {
             let fit = variants
                 .map(|variant| fitting(variant, offers, all))
                 .max()?;
+            // A queue whose workers have plenty of everything says nothing about how much that is.
             (fit > 0 && units > 0 && units < PLENTY).then(|| units / u64::from(fit))
         };
         let kinds = self.kinds(now, workers).iter();
@@ -143,6 +144,7 @@ impl Offers {
         classes: &Classes,
         workers: &Workers,
     ) -> Largest {
+        // Very many tasks of a class can fail within a second.
         if let Some((at, known)) = self.known.get(&id)
             && now.since(*at) < OFFERS_AGE_MAX
         {
@@ -225,13 +227,14 @@ impl<'a> Search<'a> {
             if units > 0 {
                 self.memory.add(units, has_time);
             }
+            // Those without room for its present memory count only if nobody else is there.
             self.lifetime.add(usable(left), fits(variant, offers));
         }
     }
 
     /// Looks at the nodes of a group for tasks that take several, with the lifetimes that they have left.
     fn add_group(&mut self, mut left: Vec<Option<Duration>>) {
-        // Without an end is longest.
+        // A node without an end counts as the longest.
         left.sort_unstable_by_key(|left| Reverse(left.unwrap_or(Duration::MAX)));
         for variant in &self.class.variants {
             let last = (variant.n_nodes as usize).checked_sub(1);
@@ -270,6 +273,7 @@ fn look(
     (workers, queues): (&Workers, &[WorkerKind]),
     now: Time,
 ) -> Largest {
+    // All nodes of such a task are of one group.
     if search.class.is_multi_node() {
         let mut groups: BTreeMap<&str, Vec<Option<Duration>>> = BTreeMap::new();
         for worker in workers.live().values() {

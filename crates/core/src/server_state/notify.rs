@@ -52,6 +52,7 @@ impl ServerState {
             .all()
             .values()
             .filter(|job| !job.notices.is_empty());
+        // Perhaps some were sent already: a repeated notification is better than a lost one.
         let ids: Vec<JobId> = with_notices.map(|job| job.id).collect();
         for id in ids {
             owe_notices(ctx, id, &mut self.jobs);

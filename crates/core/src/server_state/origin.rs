@@ -23,6 +23,7 @@ impl ServerState {
         let Some(job) = self.jobs.get_mut(*id) else {
             return Err(SubmitRefusal::JobNotFound(*id));
         };
+        // This attempt has ended or was given up: its successor makes the same submits.
         if !is_current(job, origin) {
             return Err(SubmitRefusal::OriginOver(*id, origin.task, origin.instance));
         }

@@ -167,6 +167,7 @@ impl ServerState {
             return false;
         }
         let Some(is_bad) = speaks(outcome) else {
+            // A limit or a kill does not tell whether the suspected node was to blame.
             self.drop_pending(task);
             return false;
         };
@@ -180,6 +181,7 @@ impl ServerState {
         }
         self.note_bad(ctx, id, key, outcome);
         let is_trusted = self.workers.get(id).is_none_or(Worker::is_trusted);
+        // After `note_bad`, which may just have made it suspected: then this task is tried elsewhere first.
         if is_trusted || !self.may_be_uncharged(task, slot) {
             return false;
         }
@@ -260,6 +262,7 @@ impl ServerState {
         let (is_confirmed, is_refuted) = (case.is_confirmed(), case.is_refuted());
         let is_open = !case.pending.is_empty();
         let was_aside = case.quarantine.is_some();
+        // For one that was set aside before, the probe alone decides.
         if is_confirmed && (was_aside || self.is_guilty(id)) {
             self.set_aside(ctx, id);
         } else if is_refuted {
@@ -294,12 +297,14 @@ impl ServerState {
                     return;
                 }
                 let acts = self.suspicions.mode == QuarantineMode::Act;
+                // Without others that can run its tasks nothing could confirm or clear it.
                 if acts && self.can_spare(ctx.now, id, key) {
                     self.suspect(ctx.now, id);
                 } else if self.suspicions.blame.goes_well_elsewhere(id) && self.is_guilty(id) {
                     self.tell(ctx, id, outcome);
                 }
             }
+            // One failure is no proof: the task is tried elsewhere, too.
             Some(Standing::Probed) => self.suspect(ctx.now, id),
             Some(Standing::Suspected | Standing::Quarantined) | None => {}
         }
@@ -343,6 +348,7 @@ impl ServerState {
             let mut variants = class.variants.iter();
             variants.any(|v| worker.capacity(v) > 0 && worker.has_time(v, now.mono))
         };
+        // If half of the workers fail, the cause is common to all of them.
         let doubtful = self.doubtful().into_iter().filter(|other| *other != id);
         others().count() > doubtful.count() && others().any(can_run)
     }
@@ -434,6 +440,7 @@ impl ServerState {
         let Some(case) = self.suspicions.remove(id) else {
             return;
         };
+        // Failures that have been explained must not count a second time.
         self.suspicions.blame.clear(id);
         if case.quarantine.is_some() {
             self.note_released(ctx, id, why);

@@ -104,6 +104,7 @@ impl Streaming {
             worker: self.worker.as_u32(),
             channels,
         };
+        // Started with the first such instance: most workers never need its threads.
         let pump = match self.pump.take() {
             Some(pump) => pump,
             None => {
@@ -139,6 +140,7 @@ impl Streaming {
         if !streamed && !self.parked.contains_key(&lane) {
             return Some((Lane(lane.0), Token(token.0), plan));
         }
+        // Noted all the same, so that it can be given up while it waits.
         if !streamed {
             self.phases.insert(token, Phase::Parked { lane, streamed });
         }
@@ -192,6 +194,7 @@ impl Streaming {
         // Up to the first that has no file yet: a lane keeps its order.
         while let Some(launch) = waiting.pop_front_if(|launch| launch.is_ready) {
             let token = launch.token;
+            // Only a streamed one has output that its end must wait for.
             if let Some(Phase::Parked { streamed: true, .. }) = self.phases.get(&token) {
                 self.phases.insert(token, Phase::Running);
             } else {
@@ -209,6 +212,7 @@ impl Streaming {
     pub(super) fn hold(&mut self, event: LaunchEvent, has_exited_well: bool) {
         let token = token_of(&event);
         let how = match &event {
+            // It may start elsewhere with the same number: readers must not take this for its end.
             LaunchEvent::Failed {
                 failure: LaunchFailure::Transient | LaunchFailure::Cancelled,
                 ..
@@ -246,6 +250,7 @@ impl Streaming {
         match event {
             PumpEvent::Ready { token } => {
                 let token = LaunchToken(token);
+                // One that was given up meanwhile is in no list any more.
                 if let Some(Phase::Parked { lane, .. }) = self.phases.get(&token) {
                     let lane = *lane;
                     let waiting = self.parked.get_mut(&lane).into_iter().flatten();

@@ -227,6 +227,7 @@ impl CompiledVariant {
                 .iter()
                 .map(|(name, value)| (os_string(name), os_string(value))),
         );
+        // After the variables of the user: a later one replaces an earlier one of the same name.
         env.set("HQ_JOB_ID", work.job.to_string());
         env.set("HQ_SUBMIT_DIR", os_string(&work.submit_dir));
         env.set("HQ", surroundings.hq_path.clone().into_os_string());
@@ -238,6 +239,7 @@ impl CompiledVariant {
             // Names of resources may hold what no name of a variable can.
             let suffix = variable_suffix(&entry.resource);
             env.set(&format!("HQ_RESOURCE_REQUEST_{suffix}"), entry.to_string());
+            // A number that the user sets fits the program better than ours.
             if &*entry.resource == CPUS
                 && !is_user_set("OMP_NUM_THREADS")
                 && let Some(count) = whole_amount(entry, pools)
@@ -248,6 +250,7 @@ impl CompiledVariant {
                 entry, position, &suffix, &mut env, pools,
             ));
         }
+        // A multi-node task has whole nodes, and no cpus that were granted to it.
         if request.n_nodes == 0 {
             set_pin(task.pin, &is_user_set, &mut env, &mut index_variables);
         }
@@ -288,6 +291,7 @@ fn set_pin(
             let cpus = index_variables
                 .iter_mut()
                 .find(|variables| variables.is_cpus);
+            // Set for each task: only its grant says which places these are.
             if let Some(cpus) = cpus.filter(|_| !is_user_set("OMP_PLACES")) {
                 cpus.is_omp_places = true;
             }
@@ -314,6 +318,7 @@ fn index_variables_of(
         CPUS => names.push("HQ_CPUS".to_string()),
         GPUS_NVIDIA => {
             names.push("CUDA_VISIBLE_DEVICES".to_string());
+            // Our indices count by bus address; by default CUDA counts the fastest GPU first.
             env.set("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
         }
         GPUS_AMD => names.push("ROCR_VISIBLE_DEVICES".to_string()),
@@ -337,6 +342,7 @@ fn whole_amount(entry: &ResourceEntry, pools: &PoolSet) -> Option<u64> {
         | Policy::ForceTight
         | Policy::Scatter => entry.amount,
     };
+    // Half a cpu is no number of threads.
     (amount.fraction_units() == 0).then_some(amount.whole_part())
 }
 

@@ -37,6 +37,7 @@ impl TaskLauncher {
             template: Arc::clone(&task.template.task),
             variant: task.variant,
             fixed: values.fixed,
+            // If nothing enforces limits, calls with different ones can share an interpreter.
             memory_limit: self.memory.as_ref().and_then(|_| memory_of(task, pools)),
         };
         let uid = self.surroundings.server_uid.clone();
@@ -75,6 +76,7 @@ impl TaskLauncher {
             recipe,
             calls: VecDeque::from([call]),
         });
+        // With the new one, more may be idle than there are cpus for.
         for surplus in self.calls.surplus() {
             self.kill_interpreter(surplus);
         }
@@ -169,6 +171,7 @@ impl TaskLauncher {
             self.wake.notify_one();
             return;
         }
+        // A call cannot be ended alone: its interpreter ends with it, and those that wait go to another one.
         if let Some(interpreter) = self.calls.end(token) {
             let how = Termination {
                 signal: stop.signal,
@@ -193,6 +196,7 @@ impl TaskLauncher {
             Event::Started { pid, .. } => {
                 self.calls.on_started(id);
                 let limit = self.calls.get_mut(id).and_then(|one| match one.group {
+                    // The kernel holds a group to its limit.
                     Some(_) => None,
                     None => one.recipe.kind.memory_limit,
                 });
@@ -222,6 +226,7 @@ impl TaskLauncher {
 
     fn on_interpreter_exited(&mut self, id: u64, status: hq_spawn::ExitStatus) {
         if let Some(watch) = &self.memory {
+            // Its pid may belong to another process from here on.
             watch.remove(LaunchToken(id));
         }
         let Some(interpreter) = self.calls.get_mut(id) else {

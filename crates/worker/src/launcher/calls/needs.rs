@@ -87,6 +87,7 @@ impl CallPool {
         for reference in &references {
             match self.long.get(reference) {
                 Ok(file) => files.push(file),
+                // Without one of them the others are of no use.
                 Err(error) => return self.end_without(&call, reference, &error),
             }
         }
@@ -135,6 +136,7 @@ impl CallPool {
                 }
             };
             let same = parked.references.iter().zip(&mut parked.files);
+            // A call may read one value several times.
             for (_, file) in same.filter(|(one, _)| one.name() == name) {
                 file.clone_from(&found.as_ref().ok().cloned().flatten());
             }
@@ -155,6 +157,7 @@ impl CallPool {
             references,
             files,
         } = parked;
+        // Held until the call ends: the interpreter opens the files by their paths.
         call.needs = files.into_iter().flatten().collect();
         let paths = references.iter().zip(&call.needs);
         let paths: Vec<_> = paths.map(|(one, file)| (one, file.path())).collect();
