@@ -360,6 +360,7 @@ impl Writer {
             if is_quiet && self.health == Health::Good {
                 self.settle();
             }
+            // On a full disk only a prune that somebody asked for goes on: it makes room.
             if self.health == Health::Good || !self.pruning.is_empty() {
                 self.compact();
             }
@@ -417,6 +418,7 @@ impl Writer {
                 let _ = reply.send(self.position(Some(after)));
             }
             Message::Subscribe(after, reply) => {
+                // In one step of the one writer, so that no event is in both parts or in neither.
                 let _ = reply.send(Subscription {
                     past: self.position(after),
                     live: self.subscribers.subscribe(),

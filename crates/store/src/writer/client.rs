@@ -50,7 +50,7 @@ impl StoreClient {
         self.place.len_bytes()
     }
 
-    /// Hands over what calls came to. They are on disk as soon as any change is that is handed over afterwards.
+    /// Hands over values of calls. They are on disk as soon as any change is that is handed over afterwards.
     pub fn store_values(&self, values: Vec<CallValue>) {
         // If the writer is gone, its last report said why.
         let _ = self.messages.send(Message::Values(values));
