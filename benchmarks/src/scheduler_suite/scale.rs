@@ -27,7 +27,7 @@ pub struct Scale {
     pub span: Duration,
 }
 
-/// Decisions that are told in full.
+/// Number of decisions that are shown in full.
 const TOLD: usize = 5;
 
 /// Measurements.

@@ -1,4 +1,4 @@
-//! Errors of commands, how they are told, and their exit codes.
+//! Errors of commands, how they are reported, and their exit codes.
 //!
 //! Messages are complete sentences for people. Refusals of the server carry the prefix `Error: `, which
 //! scripts look for; errors found here do not.
@@ -57,9 +57,9 @@ pub(crate) enum CliError {
         /// Why the server refuses it, if it does and says so by a value.
         refusal: Option<RefusalKind>,
     },
-    /// Standard output was closed by its reader; nothing is told.
+    /// Standard output was closed by its reader; nothing is reported.
     ClosedPipe,
-    /// Everything was told already; only the exit code is left.
+    /// Everything was reported already; only the exit code is left.
     Told(u8),
 }
 

@@ -113,7 +113,7 @@ fn usage(error: clap::Error) -> ExitCode {
         let text = args::explain::text(error, &words);
         output::console::error_styled(&text::cut_lines(text));
     } else {
-        // Nobody can be told if that fails.
+        // A failure has no place where it could be reported.
         let _ = error.print();
     }
     ExitCode::from(code)

@@ -539,7 +539,7 @@ impl Job {
         &self.sent_to
     }
 
-    /// The same, when they are to be told that there will be nothing more.
+    /// The same, when they are to learn that there will be nothing more.
     pub(crate) fn take_sent_to(&mut self) -> BTreeSet<WorkerId> {
         std::mem::take(&mut self.sent_to)
     }
@@ -566,7 +566,7 @@ impl Job {
         self.completion_noted = is_completed;
     }
 
-    /// Of an earlier run of the server: what is completed was told then.
+    /// Of an earlier run of the server: its completion was reported then.
     pub(crate) fn finish_restore(&mut self, now: Timestamp) {
         if self.is_completed() {
             self.completion_noted = true;

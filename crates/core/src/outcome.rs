@@ -1,4 +1,4 @@
-//! How a task instance ended, and the words in which users are told.
+//! The end of a task instance, and its text for users.
 
 use std::fmt;
 use std::time::Duration;

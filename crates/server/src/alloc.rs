@@ -99,7 +99,7 @@ pub(crate) fn news() -> (News, NewsReceiver) {
 
 enum Ask {
     Request(Box<AllocRequest>, oneshot::Sender<Reply>),
-    /// Whether allocations stay, and who is told when it is done.
+    /// Whether allocations stay, and the channel that is notified when it is done.
     Shutdown(bool, oneshot::Sender<()>),
 }
 

@@ -100,7 +100,7 @@ where
     }
 }
 
-/// Problems that are told; they come with the worst first.
+/// Most problems that are listed; they come with the worst first.
 const PROBLEMS_MAX: usize = 1_000;
 
 /// Counts a request until the result is dropped. Those that follow something have no end, and those that only ask can be

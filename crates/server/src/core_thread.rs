@@ -64,10 +64,10 @@ pub(crate) fn start(
 struct Core {
     state: ServerState,
     clock: Clock,
-    /// Everybody who is told something.
+    /// All recipients of messages.
     delivery: Delivery,
     next_id: u64,
-    /// Told when all workers that were told to end have gone.
+    /// Notified when all workers that were told to end have gone.
     left: Option<oneshot::Sender<()>>,
     /// Nothing is accepted any more.
     has_ended: bool,

@@ -55,7 +55,7 @@ pub(crate) type ReplyTo = oneshot::Sender<Result<Reply, Refusal>>;
 
 /// A client that watches jobs.
 pub(crate) struct Watcher {
-    /// Whether it is told where tasks that ended wrote to.
+    /// Whether it is notified of the output files of ended tasks.
     pub(crate) with_paths: bool,
     /// Whether it waits for each update and can do nothing before it.
     pub(crate) is_hurried: bool,

@@ -16,7 +16,7 @@ use tokio::sync::{mpsc, oneshot};
 /// Questions that may wait for a worker's connection; whatever asks more waits.
 const QUEUE_LEN: usize = 16;
 
-/// How much longer than it was told to a worker may take to answer.
+/// Time that a worker may take to answer beyond the wait that it was asked for.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Pending requests, and the way to ask workers.

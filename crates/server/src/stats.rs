@@ -10,7 +10,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 
-/// Shortest duration that is told from shorter ones, in seconds: a batch with one small message.
+/// Shortest duration that is distinguished, in seconds: a batch with one small message.
 const SHORTEST: f64 = 16e-6;
 /// From there by four to about one second, which nothing on the core's thread should ever take.
 const BUCKETS: u16 = 9;

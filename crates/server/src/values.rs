@@ -249,7 +249,7 @@ impl Pages<'_> {
             let is_whole = tasks.is_empty();
             page.jobs.push(client::WatchedJob {
                 summary: job.summary.clone(),
-                // Its end is told with its last tasks.
+                // Its end is sent with its last tasks.
                 ended: job.ended && is_whole,
                 ended_tasks: filled,
             });

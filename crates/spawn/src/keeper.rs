@@ -101,7 +101,7 @@ pub enum KeeperError {
         #[source]
         source: io::Error,
     },
-    /// The descendants of this process cannot be told from others.
+    /// The descendants of this process cannot be distinguished from others.
     #[error(
         "set up the keeper process: expected a /proc of this pid namespace, found one with the process ids of another; \
          mount it, for example by `unshare --pid --fork --mount-proc`"

@@ -48,7 +48,7 @@ pub enum StoreError {
         /// Host and process.
         owner: String,
     },
-    /// Nothing is wrong with the file as far as that can be told, but it cannot be opened now.
+    /// Nothing seems wrong with the file, but it cannot be opened now.
     #[error("The journal `{}` cannot be opened at present: {source}; nothing in it was changed; {} and start again", .path.display(), advice(.source))]
     NotNow {
         /// Path of the file.

@@ -116,7 +116,7 @@ impl Place {
     ///
     /// # Errors
     ///
-    /// If that cannot be told at present: a network file system may answer so for a while, with its files unharmed.
+    /// If that is unknown at present: a network file system may answer so for a while, with its files unharmed.
     pub(crate) fn files(&self) -> io::Result<Files> {
         let of = |path: &Path| match fs::metadata(path) {
             Ok(found) => Ok(Some(File {

@@ -79,7 +79,7 @@ pub(crate) fn fast(connection: Connection) -> Connection {
 ///
 /// # Errors
 ///
-/// If that cannot be told, because the file is damaged, in use or no store of ours.
+/// If that cannot be read, because the file is damaged, in use or no store of ours.
 pub fn was_used(path: &Path) -> Result<bool, StoreError> {
     let len = |path: &Path| std::fs::metadata(path).map_or(0, |found| found.len());
     if len(path) == 0 {

@@ -138,7 +138,7 @@ pub struct RepairReport {
     pub lost_submits: Vec<(u32, u32)>,
     /// Results that are gone; these tasks wait again.
     pub lost_results: Vec<LostResults>,
-    /// Events that are gone, starts and ends of tasks included; `None` if that cannot be told.
+    /// Events that are gone, starts and ends of tasks included; `None` if that is unknown.
     pub lost_events: Option<u64>,
 }
 

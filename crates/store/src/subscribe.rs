@@ -306,7 +306,7 @@ mod tests {
     #[test]
     fn nobody_misses_events_that_were_stored_before_there_was_a_reader() {
         let mut all = Subscribers::default();
-        // Events 5 to 7 were stored and could not be told of; then somebody came.
+        // Events 5 to 7 were stored and could not be published; then somebody came.
         let mut live = all.subscribe();
         all.skip();
         assert_eq!(live.ready(9), None, "it has to come again");

@@ -176,7 +176,8 @@ struct Writer {
     fence: i64,
     /// Number of the next event.
     next_seq: i64,
-    /// The same as far as anybody was told; what is between is committed and has to be looked for, see [`Self::is_in_place`].
+    /// The same as far as it was reported; what is between is committed and has to be looked for, see
+    /// [`Self::is_in_place`].
     told_seq: i64,
     /// Events between the two, for those who follow; `None` = nobody did when some of them were stored.
     untold: Option<Vec<Event>>,
@@ -457,7 +458,7 @@ impl Writer {
 
     /// Tells that everything up to this number is stored.
     fn tell(&mut self, upto: u64) {
-        // Only now, because what is told must be on disk.
+        // Only now, because reported events must be on disk.
         let before = std::mem::replace(&mut self.told_seq, self.next_seq) - 1;
         match self.untold.replace(Vec::new()) {
             Some(events) => self.subscribers.publish(before, events),

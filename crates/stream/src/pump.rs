@@ -74,7 +74,7 @@ pub enum PumpEvent {
         /// Token of the stream.
         token: u64,
     },
-    /// Answers [`Pump::end`]: everything is in the file, or what is missing is told.
+    /// Answers [`Pump::end`]: everything is in the file, or the missing part is reported.
     Closed {
         /// Token of the stream.
         token: u64,

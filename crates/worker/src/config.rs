@@ -86,7 +86,7 @@ impl WorkDir {
         }
     }
 
-    /// The directory, as users are told.
+    /// The directory, as it is shown to users.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path

@@ -19,7 +19,7 @@ use tokio::sync::{Semaphore, mpsc};
 const READS_MAX: usize = 8;
 /// Reads that are under way or wait for one that is: on a file system that hangs they would pile up.
 const QUEUE_MAX: usize = 256;
-/// Longest time for a read with its wait, less than the server waits for an answer: it is told what the matter is.
+/// Longest time for a read with its wait, less than the server waits for an answer: so it gets the reason of a delay.
 const PATIENCE: Duration = Duration::from_secs(8);
 
 /// Stream readers that are kept.

@@ -64,7 +64,7 @@ async fn look(interval: Duration, mut gpus: GpuTools, usages: mpsc::Sender<Hardw
     let mut ticks = tokio::time::interval(interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut machine = Machine::new("/");
-    // Loads are told since the time before, so the first one tells nothing.
+    // Loads are shares of the time since the last report, so the first one says nothing.
     ticks.tick().await;
     machine.cpus();
     loop {

@@ -37,7 +37,7 @@ impl Missing {
         missing
     }
 
-    /// Something that was told already.
+    /// Something that was reported already.
     pub(super) fn one() -> Self {
         Self {
             ranges: Vec::new(),

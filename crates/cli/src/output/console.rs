@@ -17,7 +17,7 @@ pub(crate) fn stdout() -> Console {
     BufWriter::with_capacity(BUFFER_LEN, io::stdout())
 }
 
-/// Writes to standard error, hidden characters written out; nobody can be told if that fails.
+/// Writes to standard error, hidden characters written out; a failure is ignored.
 pub(crate) fn error_line(text: &str) {
     let mut text = printable(text).into_owned();
     text.push('\n');
@@ -26,7 +26,7 @@ pub(crate) fn error_line(text: &str) {
 
 /// Writes a text with colours to standard error, without them where it is no terminal.
 pub(crate) fn error_styled(text: &str) {
-    // Nobody can be told if that fails.
+    // A failure has no place where it could be reported.
     let _ = anstream::stderr().write_all(text.as_bytes());
 }
 
@@ -55,7 +55,7 @@ pub(crate) fn fit_to_terminal(mut line: String) -> String {
     line
 }
 
-/// Writes bytes to standard error; nobody can be told if that fails.
+/// Writes bytes to standard error; a failure is ignored.
 pub(crate) fn error_bytes(bytes: &[u8]) {
     let _ = io::stderr().write_all(bytes);
 }

@@ -1,4 +1,4 @@
-//! Who is told of a job: `cmd:mail -s done me`, `https://example.org/hook`.
+//! Recipients of notifications of a job: `cmd:mail -s done me`, `https://example.org/hook`.
 
 use hq_core::template::NotifyTarget;
 use hq_server::check_webhook;

@@ -45,7 +45,7 @@ impl Followers {
         followed.is_some_and(|followed| followed.by_task || is_completed)
     }
 
-    /// Whether anybody waits for an end of this job, or has not been told of it.
+    /// Whether anybody waits for an end of this job, or has not been notified of it.
     pub(super) fn is_followed(&self, job: JobId) -> bool {
         self.by_job.contains_key(&job)
     }

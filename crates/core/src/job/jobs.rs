@@ -47,7 +47,7 @@ impl Jobs {
         self.all.get(&id)
     }
 
-    /// One of them, to change what is counted nowhere: records of tasks, notifications, what was told.
+    /// One of them, to change records that are counted nowhere: those of tasks, and of notifications.
     pub(crate) fn get_mut(&mut self, id: JobId) -> Option<&mut Job> {
         self.all.get_mut(&id)
     }
@@ -116,7 +116,7 @@ impl Jobs {
     /// Adds a job.
     pub(crate) fn add(&mut self, job: Job) {
         self.last_id = self.last_id.max(job.id.0);
-        // Also without tasks: it counts among the jobs, and who watches all of them is told.
+        // Also without tasks: it counts among the jobs, and clients that watch all of them are notified.
         self.changed.insert(job.id);
         self.all.insert(job.id, job);
     }
@@ -200,7 +200,7 @@ impl Jobs {
         ids
     }
 
-    /// Something about a job is to be told to those who watch it.
+    /// Notes that a job has changed for those who watch it.
     pub(crate) fn note_changed(&mut self, id: JobId) {
         self.changed.insert(id);
     }
@@ -309,7 +309,7 @@ impl Jobs {
         self.followers.of(id)
     }
 
-    /// Whether anybody waits for a job, or has not been told of its end.
+    /// Whether anybody waits for a job, or has not been notified of its end.
     pub(crate) fn is_followed(&self, id: JobId) -> bool {
         self.followers.is_followed(id)
     }

@@ -78,7 +78,7 @@ fn an_attempt_behind_one_that_was_out_of_memory_gets_more_of_it() {
     bench.submit(growing(1, |_| {}));
     let effects = out_of_memory(&mut bench, worker, TASK);
     assert_eq!(gets(&bench, TASK), (2_048, MINUTE));
-    // The worker is told so, by a template that it did not know.
+    // The worker gets a template for it that it did not know.
     let sent = effects.iter().find_map(|effect| {
         let Effect::ToWorker(_, WorkerCommand::Assign { templates, .. }) = effect else {
             return None;

@@ -347,14 +347,14 @@ impl Audience {
             return;
         };
         let done = watch.all_ended(jobs);
-        // The end is told at once, whatever the interval.
+        // The end is reported at once, whatever the interval.
         if done {
             ctx.emit(Effect::WatchUpdate(request, watch.update(jobs, true)));
             self.remove(request);
         } else if !watch.notifications.is_empty() {
             ctx.emit(Effect::WatchUpdate(request, watch.update(jobs, false)));
         } else if watch.wants_changes() {
-            // Within the interval changes add up, and are told together when it is over.
+            // Within the interval changes add up, and are reported together when it is over.
             if watch.next <= ctx.now.mono {
                 self.due.remove(&(watch.next, request));
                 // Noted for this time if something happened within the interval; the set is sorted

@@ -225,7 +225,7 @@ impl ServerState {
     }
 
     fn stop_worker(&mut self, ctx: &mut Ctx<'_>, id: WorkerId) -> StopResult {
-        // It has ended, or was told before.
+        // It has ended, or was asked before.
         if !self.workers.stop(id) {
             return StopResult::AlreadyStopped;
         }

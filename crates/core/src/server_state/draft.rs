@@ -41,7 +41,7 @@ impl Prepared {
     ///
     /// The refusal that is the answer to the client.
     pub fn new(spec: Box<SubmitSpec>) -> Result<Self, SubmitRefusal> {
-        // Nobody could be told later: a task that cannot be delivered would wait for ever.
+        // Checked now: a task that cannot be delivered would wait for ever, and its client would never learn why.
         check_submit(&spec).map_err(SubmitRefusal::TooLarge)?;
         Self::accepted(Arc::from(spec))
     }

@@ -1,4 +1,4 @@
-//! The end of the server when somebody wants it, in two steps: workers are told, and have a moment to go.
+//! The end of the server when somebody wants it, in two steps: workers are asked to end, and have a moment to go.
 //!
 //! ```text
 //!  serving ── Ending ──▶ nothing is handed out, workers go ── Ended ──▶ who has not gone is given up
@@ -29,7 +29,7 @@ impl ServerState {
         self.sweep_rest(ctx);
         self.resubmit_rest(ctx);
         if keep_workers {
-            // Who was told that all workers end is not told otherwise.
+            // A worker that was told that all workers end is not told otherwise.
             self.ending.get_or_insert(Ending::WithoutWorkers);
             return;
         }
@@ -48,7 +48,7 @@ impl ServerState {
     }
 
     fn dismiss(&mut self, ctx: &mut Ctx<'_>, id: WorkerId) {
-        // Who cannot hear it now looks for the server later; who was told to end before knows enough.
+        // A worker that cannot hear it now looks for the server later; one that was told to end before knows enough.
         let can_hear = self.workers.get(id).is_some_and(|worker| !worker.is_away());
         if can_hear && self.workers.stop(id) {
             ctx.send(id, WorkerCommand::ServerEnds);

@@ -1,4 +1,4 @@
-//! Who is told of the end of a job, or of its first failure, and what became of it.
+//! Notifications of the end of a job, or of its first failure, and their outcomes.
 //!
 //! A notification is due once. It is owed until the shell says what became of it, also through a restart of the server, so
 //! that it is sent at least once.

@@ -47,14 +47,14 @@ const SUSPENSE_MAX: Duration = Duration::from_mins(10);
 /// mended is back soon. Later ones are twice as long each.
 pub const QUARANTINE: Duration = Duration::from_mins(10);
 const QUARANTINE_MAX: Duration = Duration::from_hours(4);
-/// Characters of an error that are told.
+/// Characters of an error that are shown.
 const ERROR_MAX: usize = 160;
 /// Nodes that the next allocation should not have: a batch system takes no line of any length.
 const AVOIDED_MAX: usize = 64;
 /// Quarantines of workers that are gone that are remembered.
 const FORMER_MAX: usize = 1_000;
 
-/// A worker that is not trusted, or of which people were told.
+/// A worker that is not trusted, or that was reported to users.
 #[derive(Clone, Debug)]
 struct Case {
     since: Timestamp,
@@ -669,7 +669,7 @@ impl ServerState {
             } else {
                 StopResult::Released
             };
-            // Also one of which people were told: evidence is gathered from the beginning.
+            // Also one that was reported to users: evidence is gathered from the beginning.
             self.trust(ctx, id, "somebody released it");
             Some((id, result))
         })

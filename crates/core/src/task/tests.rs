@@ -1,4 +1,4 @@
-//! Packing, and what is told of tasks.
+//! Packing, and the records that tasks have afterwards.
 
 use super::*;
 

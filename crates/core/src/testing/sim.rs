@@ -93,7 +93,7 @@ pub struct World {
     watching: BTreeSet<RequestId>,
     /// Notifications that are under way.
     owed: BTreeSet<NoticeKey>,
-    /// The highest id of a job that somebody was told.
+    /// The highest id of a job that was reported to somebody.
     last_told: JobId,
     /// Final states seen once must stay: by job and submit, at the index of the task.
     finals: BTreeMap<(JobId, u32), Vec<Option<TaskState>>>,
@@ -166,7 +166,7 @@ impl World {
     ///
     /// # Panics
     ///
-    /// If an invariant breaks, something that was told is lost, or a task is left over.
+    /// If an invariant breaks, something that was reported is lost, or a task is left over.
     pub fn run_durable(seed: u64, steps: u32, disk: Box<dyn Disk>) -> Summary {
         Self::play(&Course::draw(seed, steps, true), Some(disk), None)
     }
@@ -399,7 +399,7 @@ impl World {
         self.links.keys().nth(nth).copied()
     }
 
-    /// Somebody was told, or nobody answers.
+    /// A notification was delivered, or nobody answers.
     fn notify_one(&mut self) {
         let Some(key) = self.owed.pop_first() else {
             return;
@@ -412,7 +412,7 @@ impl World {
         });
     }
 
-    /// Each end was told, or given up.
+    /// Each end was reported, or given up.
     fn check_notices(&self) {
         for job in self.state.jobs().values() {
             for notice in &job.notices {

@@ -1,4 +1,4 @@
-//! Why a handshake fails, in words for people and in the code that the peer is told.
+//! Reasons why a handshake fails, in words for people and as the code that the peer gets.
 
 use super::wire::refusal::Code;
 use super::{HANDSHAKE_FRAME_MAX, HANDSHAKE_TIMEOUT, Plane, VersionRange};

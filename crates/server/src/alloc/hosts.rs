@@ -14,7 +14,7 @@ pub(super) struct Hosts {
 }
 
 impl Hosts {
-    /// A worker connected; whether it shares its host, and nobody was told of that queue.
+    /// A worker connected; returns whether it shares its host, and that was not reported for this queue.
     pub(super) fn connected(
         &mut self,
         queue: QueueId,

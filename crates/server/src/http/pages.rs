@@ -115,7 +115,7 @@ fn refused(app: &App) -> Response {
     response
 }
 
-/// Several servers of a machine are told apart.
+/// Distinguishes several servers of a machine.
 fn cookie_name(app: &App) -> String {
     let uid = &app.parts.info.server_uid;
     let word: String = uid.chars().filter(char::is_ascii_alphanumeric).collect();

@@ -37,7 +37,7 @@ pub(crate) async fn ask(core: &CoreHandle, query: Query) -> Result<Reply, CoreGo
     }
 }
 
-/// Jobs that are still to be told of.
+/// Jobs that are still to be sent.
 pub(crate) enum Jobs {
     /// All from this one on.
     From(JobId),
@@ -238,7 +238,7 @@ impl Asked {
         let mut budget = TEMPLATES_MAX;
         for row in reply.jobs.iter_mut().skip(whole) {
             let id = row.summary.as_ref().map_or(JobId(0), |job| JobId(job.id));
-            // One that was forgotten meanwhile stays as it was told.
+            // A job that was forgotten meanwhile stays as it was sent.
             let job = view.state.jobs().get(&id);
             if job.is_some_and(|job| !job::add_submits(job, row, &mut budget)) {
                 break;
@@ -251,7 +251,7 @@ impl Asked {
         Err(Self::JobInfos { left, reply, whole })
     }
 
-    /// Of several moments the last one is told, with the workers of all.
+    /// Of several moments the last one is sent, with the workers of all.
     fn explain(
         view: &View<'_>,
         (task, until_able): ((JobRef, TaskId), bool),

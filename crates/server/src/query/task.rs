@@ -294,7 +294,7 @@ fn attempts(state: &ServerState, submit: &Submit, index: u32) -> Vec<client::Tas
     attempts
         .map(|attempt| {
             let template = submit.template_at(index, attempt.instance);
-            // Of the others all attempts get the same, which is told once.
+            // All other attempts get the same, which is sent once.
             let growing = template
                 .map(|template| &template.task)
                 .filter(|task| task.retry.grow != GrowSpec::default());

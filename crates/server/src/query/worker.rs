@@ -19,7 +19,7 @@ use hq_protocol::could_run;
 use super::resolve;
 use crate::core_handle::View;
 
-/// Unkillable tasks of a worker that are told beside what is missing there; `worker info` tells all.
+/// Unkillable tasks of a worker that are listed beside what is missing there; `worker info` lists all.
 const UNKILLABLE_TOLD_MAX: usize = 3;
 /// A worker that has room starts a task within milliseconds, and one that lacks processes or memory for a moment within
 /// seconds.

@@ -32,7 +32,7 @@ pub(super) struct GpuTools {
     amd: Option<Tool>,
 }
 
-/// A program, and whether its failure was told.
+/// A program, and whether its failure was reported.
 #[derive(Debug)]
 struct Tool {
     words: &'static [&'static str],

@@ -14,7 +14,7 @@ use super::{Dist, Made, oci};
 /// Steps on Debian to have the kernel run programs for another processor, and the place of their C library then.
 const EMULATION: &str = "`apt install qemu-user-static binfmt-support libc6-arm64-cross`";
 const FOREIGN_ROOT: &str = "/usr/aarch64-linux-gnu";
-/// Size of a page on the largest machines, in bytes; only an emulator can be told.
+/// Size of a page on the largest machines, in bytes; only an emulator can be set to it.
 const LARGE_PAGE: &str = "65536";
 
 /// Server, worker and job in the directory `$1`, which has the program `$2` and nothing else. The shell and its tools are those

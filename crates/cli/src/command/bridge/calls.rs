@@ -131,7 +131,7 @@ pub(super) async fn submit_calls(shared: Shared, mut work: mpsc::Receiver<Work>)
             Work::Cancel(wanted) => {
                 let done = cancel(&shared, &mut client, &wanted).await;
                 if let Err(error) = &done {
-                    // They run to their ends, which are told.
+                    // They run to their ends, which are reported.
                     let text = error.text().unwrap_or_default();
                     tracing::warn!("Calls were not canceled: {text}");
                 }

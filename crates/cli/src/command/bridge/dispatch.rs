@@ -197,7 +197,7 @@ impl Desk {
             }
             Op::Settle { job, first, count } => {
                 if let Some(settle) = self.settles.get(&job) {
-                    // It has ended if the server is gone, which was told.
+                    // It has ended if the server is gone, which was reported.
                     let _ = settle.send(Settle { first, count }).await;
                 }
             }

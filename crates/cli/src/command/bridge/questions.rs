@@ -20,7 +20,7 @@ use crate::error::{CliError, CliResult};
 use crate::output::view::total_units;
 use crate::parse::selector::Selector;
 
-/// How often counts of jobs are told while they change.
+/// Interval of reports of counts of jobs while they change.
 const PROGRESS_INTERVAL: std::time::Duration = std::time::Duration::from_millis(200);
 /// Rows of a query, and how long it may take.
 const ROWS_MAX: u64 = 1_000_000;
@@ -51,7 +51,7 @@ pub(super) enum Question {
         /// Directory of the submit.
         dir: String,
     },
-    /// Waits for jobs; counts are told meanwhile.
+    /// Waits for jobs; counts are reported meanwhile.
     Wait {
         jobs: Vec<u32>,
     },

@@ -15,7 +15,7 @@ use crate::client::{Client, WatchOptions};
 use crate::error::{CliError, CliResult};
 use crate::parse::selector::Selector;
 
-/// Least time between two updates: each is told at once.
+/// Least time between two updates: each is reported at once.
 const INTERVAL: Duration = Duration::from_nanos(1);
 /// Tasks of which is asked at once.
 const PAGE: u32 = 2_000;

@@ -47,11 +47,11 @@ const LOOK_PAUSE_MAX: Duration = Duration::from_secs(2);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Pause between two attempts to find the server.
 const CONNECT_PAUSE: Duration = Duration::from_millis(500);
-/// When an action takes longer, people are told that it does.
+/// Time after which a longer action is announced on the screen.
 const ACTION_PATIENCE: Duration = Duration::from_secs(2);
 /// So long is waited at the end for actions that were confirmed.
 const LAST_ACTIONS: Duration = Duration::from_secs(10);
-/// After this time people are told what is waited for.
+/// Time after which the reason of a wait is shown.
 const SILENCE: Duration = Duration::from_secs(1);
 /// The last part of it, which is read in finer steps.
 const RECENT_NS: i64 = 600_000_000_000;
@@ -92,7 +92,7 @@ impl Feeder {
     }
 }
 
-/// Starts to feed. What cannot be opened at all is told at once, not on the screen.
+/// Starts to feed. A source that cannot be opened at all is an error at once, not one on the screen.
 pub(super) fn start(
     journal: Option<&Path>,
     context: &Context,

@@ -10,7 +10,7 @@ use crate::error::{CliError, CliResult, exit};
 use crate::output::ResubmittedView;
 use crate::parse::selector::Selector;
 
-/// Submits jobs again. What cannot be submitted is told, and shows in the exit code.
+/// Submits jobs again. Those that cannot be submitted are reported, and show in the exit code.
 pub(in crate::command) async fn resubmit(
     args: ResubmitArgs,
     context: &mut Context,

@@ -62,7 +62,7 @@ pub(crate) async fn tail(args: TailArgs, context: &mut Context) -> CliResult<()>
     tail.run(watch, pieces, context).await
 }
 
-/// The job's id, and whether exactly one task can be shown; `None`: there is none, which is told.
+/// The job's id, and whether exactly one task can be shown; `None`: there is none, which is reported.
 async fn find_job(args: &TailArgs, client: &mut Client) -> CliResult<Option<(u32, bool)>> {
     let job = args.target.job;
     let selector = match job {
@@ -126,7 +126,7 @@ impl Tail {
             };
             let jobs = Selector::Ids(one(self.job)?).to_message();
             watch.watch(jobs, options).await?;
-            // It takes effect with its first update: what ends from then on is told, the rest is listed below.
+            // It takes effect with its first update: later ends are reported, the others are listed below.
             let first = watch.next_update().await?;
             Some((watch, first))
         } else {

@@ -197,7 +197,7 @@ fn from_message(result: client::SubmitResult) -> Result<u32, String> {
     }
 }
 
-/// The text of a refusal. A connection that is gone refuses every line, so that is told once instead.
+/// The text of a refusal. A connection that is gone refuses every line, so that is reported once instead.
 fn refusal(error: CliError, client: &Client) -> CliResult<String> {
     if client.is_lost() {
         return Err(error);

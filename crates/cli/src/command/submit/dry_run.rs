@@ -60,7 +60,7 @@ pub(super) async fn submit_file(args: &SubmitFileArgs, context: &mut Context) ->
     show(&prepared, client.as_mut(), uid.as_deref(), context).await
 }
 
-/// Connects to a server, if there is one. Why one that there is cannot be asked is told: it is no reason to show nothing.
+/// Connects to a server, if there is one. If it cannot be asked, that is reported: it is no reason to show nothing.
 async fn connect(context: &Context) -> CliResult<Client> {
     let server = context.connect().await;
     let found = context.server_dir().load_access_any();

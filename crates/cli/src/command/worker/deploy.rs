@@ -223,7 +223,7 @@ fn check_worker_args(words: &[OsString], context: &mut Context) -> CliResult<()>
         return Ok(());
     };
     context.flush()?;
-    // Nobody can be told if that fails.
+    // A failure has no place where it could be reported.
     let _ = error.print();
     let code = error.exit_code();
     Err(CliError::Told(

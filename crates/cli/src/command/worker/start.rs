@@ -386,7 +386,7 @@ fn resources(args: &StartArgs) -> CliResult<ResourceDescriptor> {
         }
         None => {}
     }
-    // Before detection: a broken definition must be told even if detection would fail.
+    // Before detection: a broken definition must be reported even if detection would fail.
     ResourceDescriptor::new(items.clone(), Vec::new()).map_err(|e| refused(&e))?;
     let wanted = args.detect_resources.unwrap_or(DetectResources::ALL);
     let is_free = |name: &str| !items.iter().any(|item| &*item.name == name);

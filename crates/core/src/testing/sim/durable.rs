@@ -38,7 +38,7 @@ pub(super) struct Durability {
     crash_in: Option<u32>,
     /// Commits follow each change, and there are no more crashes.
     is_healed: bool,
-    /// Jobs of which somebody was told.
+    /// Jobs that were reported to somebody.
     told_jobs: BTreeSet<JobId>,
     /// Final states at the last moment at which everything was committed.
     stored_finals: BTreeMap<(JobId, u32), Vec<Option<TaskState>>>,

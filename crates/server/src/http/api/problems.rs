@@ -16,7 +16,7 @@ use crate::problems::{self, Problem};
 
 /// An answer is used for no longer: it may have waited for a node that is silent, and people watch it.
 const REST_MAX: Duration = Duration::from_secs(2);
-/// Findings that are told.
+/// Most findings that are listed.
 const SHOWN_MAX: usize = 50;
 
 /// All findings, those that need somebody first.

@@ -17,7 +17,7 @@ use crate::words::{self, Words};
 
 /// Number of the last failures whose output is read, spread over all of them. `hq job failures` reads more.
 const READ_MAX: usize = 40;
-/// Different signatures that are told.
+/// Most different signatures that are listed.
 const GROUPS_MAX: usize = 20;
 /// An answer is used for no longer: it may have waited for a node that is silent.
 const REST_MAX: Duration = Duration::from_secs(10);

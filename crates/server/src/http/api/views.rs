@@ -24,7 +24,7 @@ use crate::http::App;
 use crate::query::listed::Asked;
 
 const BINS_MAX: u32 = 2_000;
-/// Templates of a graph that are told apart; with more, those that look alike become one.
+/// Templates of a graph that are distinguished; with more, those that look alike become one.
 const GROUPS_MAX: usize = 60;
 
 /// Tasks by the number of their state.
