@@ -45,7 +45,7 @@ impl Web {
                         answer(StreamOwned::new(session, connection), status)
                     }
                 });
-                // Ends with the test. Who does not trust the certificate sends nothing.
+                // Ends with the test. A client that does not trust the certificate sends nothing.
                 if request.is_ok_and(|request| tx.send(request).is_err()) {
                     return;
                 }

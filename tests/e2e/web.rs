@@ -1,4 +1,4 @@
-//! The web dashboard: who gets its pages, and in a browser, where there is one.
+//! The web dashboard: clients that get its pages, and its behaviour in a browser, where there is one.
 
 use std::io::{Read as _, Write as _};
 use std::process::Command;

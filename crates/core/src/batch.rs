@@ -2,7 +2,7 @@
 //!
 //! A description is data: which commands to run, how to read their answers, what its words for states mean. A new
 //! batch system is a file, and a new kind of answer only if its commands print something that no other's do.
-//! `docs/batch-systems.md` explains the entries. Who reads a file, converts a message or runs a command does it elsewhere.
+//! `docs/batch-systems.md` explains the entries. Other modules read files, convert messages and run commands.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -116,7 +116,7 @@ pub(crate) async fn run(
 
 async fn tell(stdin: Option<ChildStdin>, input: &[u8]) {
     if let Some(mut stdin) = stdin {
-        // Who does not want to read it need not.
+        // A program that does not want to read it need not.
         let _ = stdin.write_all(input).await;
     }
 }

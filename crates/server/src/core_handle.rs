@@ -77,10 +77,10 @@ pub(crate) enum Event {
     QueueOffers(Vec<WorkerKind>),
     /// The server is to end: whether workers are kept, and who is told when those that are not have gone.
     Ending(bool, oneshot::Sender<()>),
-    /// The server ends now and accepts nothing any more; who is told when all that it has accepted is stored and
+    /// The server ends now and accepts nothing any more; notifies when all that it has accepted is stored and
     /// answered.
     Ended(oneshot::Sender<()>),
-    /// The last changes cannot be stored in time; who waits for them is told.
+    /// The last changes cannot be stored in time; requests that wait for them are refused.
     GiveUp,
     /// Changes that automatic allocation made to its own state, and who is told when they are stored.
     Persist(Vec<ChangeKind>, oneshot::Sender<()>),

@@ -299,7 +299,7 @@ impl Delivery {
         }
     }
 
-    /// The server ends without its last changes: who waits for them hears so, as nobody can say it later.
+    /// The server ends without its last changes: requests that wait for them are refused, as nobody can answer later.
     pub(crate) fn give_up(&mut self) {
         self.has_given_up = true;
         self.tell_all_looks();

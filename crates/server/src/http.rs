@@ -115,7 +115,7 @@ impl HttpServer {
 
     /// Serves until dropped.
     pub(crate) async fn run(self, parts: HttpParts) {
-        // Who follows the events holds the core: that ends when this is dropped.
+        // Streams of events hold the core: that ends when this is dropped.
         let (_alive, ended) = watch::channel(());
         let app = Arc::new(App {
             entrance: Entrance::new(self.token, self.read_token, Arc::clone(&parts.tokens)),

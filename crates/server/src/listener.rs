@@ -133,7 +133,7 @@ pub(crate) async fn run<F>(
     let (ready_tx, mut ready) = tokio::sync::mpsc::channel(UNAUTHENTICATED_MAX);
     let mut complained: Option<Instant> = None;
     loop {
-        // Without room nobody is cut off: who comes waits in the kernel's queue until a handshake is over.
+        // Without room nobody is cut off: new connections wait in the kernel's queue until a handshake is over.
         let has_room = waiting.has_room();
         let due = waiting.next_due();
         tokio::select! {

@@ -57,7 +57,7 @@ impl Relay {
         rx
     }
 
-    /// This connection is over: who waits for its answers hears so.
+    /// This connection is over: requests that wait for its answers fail.
     pub(crate) fn disconnect(&self, worker: WorkerId, link: LinkId) {
         let mut inner = self.lock();
         if inner

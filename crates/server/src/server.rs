@@ -227,7 +227,7 @@ impl Server {
             };
             // Fails only if the core has ended.
             let (_, ()) = tokio::join!(core.end(keep, LEAVE_TIMEOUT), allocations);
-            // Who does not read is not waited for.
+            // A client that does not read is not waited for.
             let _ = tokio::time::timeout(ANSWER_TIMEOUT, answering.none()).await;
         }
         planes.shutdown().await;

@@ -78,7 +78,7 @@ impl Adopted {
                 let children = children.filter(|process| process.parent == own);
                 into.clear();
                 into.extend(children.map(|process| process.pid));
-                // Counted afterwards: who has been created meanwhile is not among those that were found.
+                // Counted afterwards: children that were created meanwhile are not among those that were found.
                 let created = created();
                 into.retain(|pid| !created.pids.contains(pid));
                 if created.has_nameless {

@@ -104,7 +104,7 @@ impl<'a> Group<'a> {
                 ..Event::default()
             });
         }
-        // Also if nobody follows: who comes later reads it from the file.
+        // Also if nobody follows: a later reader finds it in the file.
         let values = params![seq, at.0, kind, job, worker, data];
         self.run("INSERT INTO event_log VALUES (?, ?, ?, ?, ?, ?)", values)?;
         Ok(())

@@ -85,7 +85,7 @@ impl Lock {
             file: None,
             is_new: false,
         };
-        // Who has the store has made this file and can open it: without it, or without the right, it is not us.
+        // The holder of the store has made this file and can open it: without it, or without the right, it is not us.
         let Ok(file) = open_existing(&lock_path(&lock.path)) else {
             return Ok(Some(lock));
         };

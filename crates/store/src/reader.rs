@@ -69,7 +69,7 @@ pub fn open_for_reading(path: &Path) -> Result<Connection, StoreError> {
 /// The same connection with faster views.
 pub(crate) fn fast(connection: Connection) -> Connection {
     if let Err(error) = stretch::read_fast(&connection) {
-        // Those of the file give the same rows; if it is damaged, who reads it will see.
+        // Those of the file give the same rows; if it is damaged, queries report that.
         tracing::debug!(%error, "the views of the journal stay as they are");
     }
     connection

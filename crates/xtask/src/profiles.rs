@@ -100,7 +100,7 @@ fn find(name: &str) -> anyhow::Result<&'static Profile> {
     bail!("expected one of {}, found `{name}`", names.join(", "))
 }
 
-/// The command on a profile. A namespace of mounts is for root only; who is not root keeps its control groups.
+/// The command on a profile. A namespace of mounts is for root only; other users keep their control groups.
 fn inside(profile: &Profile, command: &[&str]) -> anyhow::Result<Command> {
     let own = std::env::current_exe().context("the path of this program")?;
     let own = own.to_str().context("the path of this program is text")?;

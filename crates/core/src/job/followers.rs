@@ -1,4 +1,4 @@
-//! Who waits for whom: submits with conditions on other jobs, and ends that they have not heard of.
+//! Conditions between jobs: submits that wait for other jobs, and ends that they have not heard of.
 
 use std::collections::{BTreeMap, BTreeSet};
 

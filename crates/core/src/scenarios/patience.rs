@@ -1,4 +1,4 @@
-//! Who waits for whom: how long one task may overtake another, and who is looked at again.
+//! Overtaking: how long one task may overtake another, and which workers are looked at again.
 
 use std::sync::Arc;
 use std::time::Duration;

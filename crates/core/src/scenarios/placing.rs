@@ -1,4 +1,4 @@
-//! Who gets what: priorities, room that is kept, time that is left, tasks that are asked back.
+//! Placement: priorities, reserved room, time that is left, tasks that are retracted.
 
 use std::time::Duration;
 

@@ -376,7 +376,7 @@ impl Dispatcher {
         if self.reservations.drain_reserved(ctx, workers) {
             self.triggers.go_on(now);
         }
-        // Who has room behind the round found nothing in the queue: only backlogs of others can
+        // Workers with room behind the round found nothing in the queue: only backlogs of others can
         // help.
         let has_room = self.triggers.has_room();
         self.retraction

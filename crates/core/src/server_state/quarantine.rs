@@ -84,7 +84,7 @@ pub(super) struct Suspicions {
     cases: BTreeMap<WorkerId, Case>,
     /// By when they are due.
     due: BTreeSet<(Time, WorkerId)>,
-    /// Quarantines of workers that are gone, by host: who comes in their place is not trusted either.
+    /// Quarantines of workers that are gone, by host: a worker that replaces one is not trusted either.
     former: BTreeMap<Box<str>, Quarantine>,
 }
 

@@ -101,7 +101,7 @@ impl ServerState {
     fn go_on_sweeping(&mut self, ctx: &mut Ctx<'_>, mut sweep: Sweep, most: usize) {
         let mut forgotten = Vec::new();
         if let Deed::Forget(_) = &sweep.deed {
-            // Who waits for one of them hears how it ended before it is gone.
+            // A client that waits for one of them hears how it ended before it is gone.
             self.follow_up(ctx);
         }
         for id in self.next_jobs(&mut sweep, most) {

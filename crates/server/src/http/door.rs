@@ -60,7 +60,7 @@ pub(crate) async fn keep(
             match opened.and_then(|server| server.publish().map(|()| server)) {
                 Ok(server) => known = Some(begin(server, &parts, &mut serving)),
                 Err(error) => {
-                    // Who asked may be gone.
+                    // The client may be gone.
                     let _ = ask.send(Err(Refusal::failed(format!(
                         "cannot listen for HTTP: {error}"
                     ))));

@@ -95,7 +95,7 @@ impl ResponseCache {
 
     /// Somebody did something: what is asked for from now on shows it.
     pub(super) async fn forget(&self) {
-        // Who waits for an answer that is being made still gets that one.
+        // A request that waits for an answer that is being made still gets that one.
         self.places.lock().await.clear();
     }
 

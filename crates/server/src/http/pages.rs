@@ -56,7 +56,7 @@ async fn home(State(app): State<Arc<App>>, request: Request) -> Response {
 
 async fn login_page(request: Request) -> Response {
     let mut headers = request.headers().clone();
-    // Who is not known always gets the page: a 304 would become a 401 that says nothing.
+    // An unknown client always gets the page: a 304 would become a 401 that says nothing.
     headers.remove(header::IF_NONE_MATCH);
     let mut response = file("login.html", &headers);
     *response.status_mut() = StatusCode::UNAUTHORIZED;

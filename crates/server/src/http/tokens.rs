@@ -1,8 +1,8 @@
 //! Tokens that people make for programs (`hq token`). Each has a name and a role, is kept with the state of the server,
 //! and opens nothing any more the moment it is revoked.
 //!
-//! Only a hash is kept: who reads the journal, or a copy of it, cannot show the token. It has 256 random bits, so a plain
-//! hash is enough, and a comparison of hashes tells nothing that helps to guess one.
+//! Only a hash is kept: a reader of the journal, or of a copy of it, cannot show the token. It has 256 random bits, so
+//! a plain hash is enough, and a comparison of hashes tells nothing that helps to guess one.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -105,7 +105,7 @@ impl StoreClient {
         self.answer(&rx)
     }
 
-    /// Waits for an answer of the writer, but not with it: who asks occupies a thread.
+    /// Waits for an answer of the writer, but not with a writer that hangs: a waiting caller occupies a thread.
     fn answer<T>(&self, answer: &Receiver<T>) -> Option<T> {
         while self.hangs_for().is_none() {
             match answer.recv_timeout(HANG_CHECK) {

@@ -347,7 +347,7 @@ impl Families {
 
     /// Descendants of a process and members of its session, with their descendants; in as many steps as there are.
     fn tree(&self, root: u32) -> Vec<&Process> {
-        // Who was orphaned has left the tree, but not the session that the task leads.
+        // An orphan has left the tree, but not the session that the task leads.
         let in_session = self.sessions.get(&root).into_iter().flatten();
         let mut pending: Vec<u32> = in_session.copied().chain([root]).collect();
         let mut members = BTreeMap::new();

@@ -110,7 +110,7 @@ async fn follow(
                     tell(shared, &json!({"ev": "closed", "job": job})).await;
                 }
                 if done {
-                    // Who asks what became of calls is still answered.
+                    // Requests for the outcomes of calls are still answered.
                     while let Some(settle) = settles.recv().await {
                         settle_calls(shared, job, &settle).await.map_err(|error| (error, true))?;
                     }

@@ -331,7 +331,7 @@ async fn watch_problems(mut link: Link, tx: &Sender<Message>, acted: &Notify) {
                 tell(tx, News::Problems(rows));
             }
             Ok(None) => {}
-            // Who asks for the jobs says so.
+            // The thread that asks for the jobs says so.
             Err(_) => link.client = None,
         }
         tokio::select! {

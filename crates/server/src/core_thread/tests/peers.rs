@@ -365,7 +365,7 @@ async fn a_server_that_gives_its_last_changes_up_keeps_nobody_waiting() {
     ended.expect("who watches is not kept, either");
     let answer = submitted.await.expect("no panic");
     assert!(answer.expect("the core is there").is_err(), "not stored");
-    // Who comes later does not begin to wait.
+    // A later request does not begin to wait.
     let after = held.core.persist(change()).await;
     let told = tokio::time::timeout(LIMIT, after.expect("the core is there")).await;
     assert!(told.expect("it is told").is_err(), "nobody will know it");

@@ -66,7 +66,7 @@ impl Reader {
             for position in positions.iter_mut().filter(|position| !position.is_done) {
                 has_news |= self.step(position, wait).await?;
             }
-            // Who has just written may have more to say.
+            // A task that has just written may have more to say.
             wait = if has_news || !self.follow {
                 Duration::ZERO
             } else {
