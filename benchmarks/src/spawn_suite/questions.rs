@@ -24,7 +24,7 @@ pub struct Question {
     pub x_label: &'static str,
     /// The unit of the answers.
     pub unit: Unit,
-    /// Values of what grows.
+    /// Values of the quantity that grows.
     pub points: &'static [u32],
     /// The same for a quick run.
     pub quick_points: &'static [u32],

@@ -107,7 +107,7 @@ pub(crate) struct Failures {
     pub(crate) error: String,
     pub(crate) host: String,
     pub(crate) count: u64,
-    /// One of them.
+    /// Id of one of the tasks.
     pub(crate) task: u32,
     /// Last line that it wrote, with `#` for numbers; `None` if there is none or its output is not here.
     pub(crate) said: Option<String>,

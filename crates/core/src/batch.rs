@@ -53,7 +53,7 @@ pub struct SystemSpec {
     pub script: Box<str>,
     /// Starts a program on each of several nodes.
     pub each_node: Box<str>,
-    /// The same for a shell command.
+    /// Runs a shell command on each of several nodes.
     pub each_node_shell: Box<str>,
     /// Submits a script.
     pub submit: CommandTemplate,

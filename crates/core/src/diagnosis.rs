@@ -70,7 +70,7 @@ impl JobFacts<'_> {
 /// All workers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct WorkerFacts<'a> {
-    /// Those that have not ended.
+    /// Workers that have not ended.
     pub connected: u64,
     /// Those that ended without being asked to.
     pub lost: u64,

@@ -304,7 +304,7 @@ impl Worker {
         self.reservations.keys().copied()
     }
 
-    /// The same with the variants.
+    /// Requests with reservations here, and their variants.
     pub(crate) fn reserved_variants(&self) -> impl Iterator<Item = (QueueKey, u32)> + '_ {
         self.reservations
             .iter()

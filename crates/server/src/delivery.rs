@@ -138,7 +138,7 @@ impl Delivery {
         self.watches.insert(id, watcher);
     }
 
-    /// It does no longer.
+    /// The client watches no longer.
     pub(crate) fn remove_watch(&mut self, id: RequestId) {
         self.watches.remove(&id);
     }

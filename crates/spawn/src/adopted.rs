@@ -20,7 +20,7 @@ const REST: u32 = 25;
 /// The children that the launcher has created.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Created {
-    /// Those whose ids are known.
+    /// Ids of children, as far as known.
     pub(crate) pids: HashSet<libc::pid_t>,
     /// There are some in creation whose ids are not known.
     pub(crate) has_nameless: bool,

@@ -105,7 +105,7 @@ pub struct Rlimit {
 /// Process group and session of a child.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ProcessGroup {
-    /// Those of the parent.
+    /// Process group and session of the parent.
     Inherit,
     /// A process group of its own in the parent's session.
     New,

@@ -176,9 +176,9 @@ pub(crate) type RunOnThread = Box<dyn Fn(Box<dyn FnOnce() + Send>) + Send + Sync
 
 /// Where the threads come from.
 pub(crate) enum Threads {
-    /// They are the pool's own.
+    /// Threads of the pool's own.
     Dedicated,
-    /// Each is borrowed while there is work.
+    /// Threads that are borrowed while there is work.
     #[cfg_attr(
         not(feature = "tokio"),
         expect(dead_code, reason = "only tokio lends threads")

@@ -42,9 +42,9 @@ const PEEK_TIMEOUT: Duration = Duration::from_secs(1);
 /// Whether several hosts may share a file system.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum FileSystem {
-    /// They do not.
+    /// Of this host only.
     Local,
-    /// They may.
+    /// Other hosts may have it mounted.
     Shared,
 }
 

@@ -185,7 +185,7 @@ impl Stretch {
         Ok(Self::of(&values))
     }
 
-    /// The same from values.
+    /// Reads a stretch from the values of a row.
     pub(crate) fn of(row: &[ValueRef<'_>]) -> Option<Self> {
         let [
             ValueRef::Integer(job),

@@ -7,7 +7,7 @@ use hq_core::id::{InstanceId, TaskKey, WorkerId};
 use hq_core::range::IdArray;
 use rusqlite::{Connection, Transaction, params};
 
-/// One of them.
+/// The value of one call.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CallValue {
     /// Job and id of the task.

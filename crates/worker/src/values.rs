@@ -283,7 +283,7 @@ impl ValueStore {
         }
     }
 
-    /// The same without waiting.
+    /// The next result that is there already; `None` = there is none.
     pub(crate) fn try_next(&mut self) -> Option<Fetched> {
         let fetched = self.fetched.1.try_recv().ok()?;
         Some(self.note(fetched))

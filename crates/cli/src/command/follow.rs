@@ -105,7 +105,7 @@ enum Whose {
 
 /// How following some jobs ended.
 struct Followed {
-    /// Those that do not exist.
+    /// Jobs that do not exist.
     missing: Missing,
     /// The others, as they ended.
     jobs: Vec<client::JobSummary>,

@@ -172,7 +172,7 @@ pub(crate) struct JobView {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum TasksOf {
     Job(u32),
-    /// Those that it runs or ran.
+    /// Tasks that a worker runs or ran.
     Worker(u32),
 }
 

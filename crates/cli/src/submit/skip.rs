@@ -68,7 +68,7 @@ impl fmt::Display for Why {
 pub(crate) struct Skipped {
     /// Tasks that are done.
     pub(crate) left_out: usize,
-    /// Those that run, and why.
+    /// Tasks that run, and why.
     pub(crate) runs: Vec<(u32, Why)>,
 }
 

@@ -56,9 +56,9 @@ pub struct QueueSpec {
 /// Whether a queue submits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum QueueState {
-    /// It does.
+    /// It submits allocations.
     Active,
-    /// It does not.
+    /// It submits none until it is resumed.
     Paused,
 }
 

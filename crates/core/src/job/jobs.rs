@@ -41,7 +41,7 @@ impl Jobs {
         &self.all
     }
 
-    /// One of them.
+    /// A job by its id.
     #[must_use]
     pub fn get(&self, id: JobId) -> Option<&Job> {
         self.all.get(&id)
@@ -347,7 +347,7 @@ impl Jobs {
         submits.is_some_and(|submits| number < *submits)
     }
 
-    /// The same for a task.
+    /// Whether the submit of a task is held.
     pub(crate) fn is_held(&self, id: JobId, slot: TaskSlot) -> bool {
         self.is_submit_held(id, slot.submit)
     }

@@ -53,7 +53,7 @@ impl<N: Copy + Add<Output = N>> PerState<N> {
         self.unfinished() + self.ended()
     }
 
-    /// Those that have not ended.
+    /// Tasks that have not ended.
     #[must_use]
     pub fn unfinished(&self) -> N {
         self.waiting + self.running

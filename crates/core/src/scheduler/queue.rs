@@ -62,7 +62,7 @@ pub struct ReadyQueue {
     by_job: BTreeSet<(JobId, QueueKey)>,
     /// Queues of multi-node tasks with the least number of nodes.
     multi_node: BTreeMap<QueueKey, u32>,
-    /// The same by nodes.
+    /// These queues by their number of nodes.
     by_nodes: BTreeSet<(u32, QueueKey)>,
     len: u64,
     indexed: Option<Box<Indexed>>,

@@ -77,7 +77,7 @@ impl RoundTriggers {
         self.room.insert(worker);
     }
 
-    /// The same for several.
+    /// Notes that several workers have room.
     pub(super) fn note_rooms(&mut self, workers: impl IntoIterator<Item = WorkerId>) {
         self.room.extend(workers);
     }

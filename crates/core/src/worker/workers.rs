@@ -97,7 +97,7 @@ impl Workers {
         self.live.get_mut(&id)
     }
 
-    /// The same for all of them.
+    /// All live workers, to be changed.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Worker> {
         self.live.values_mut()
     }

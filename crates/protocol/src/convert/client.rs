@@ -101,7 +101,7 @@ pub struct Acknowledge {
 pub enum JournalAction {
     /// Give the events so far.
     Replay,
-    /// The same, then those to come.
+    /// Give the events so far, then those to come.
     Stream,
     /// Answer when everything is on disk.
     Flush,

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 /// Notifications under way at once.
 const RUNNING_MAX: usize = 8;
-/// The same, to one place.
+/// Notifications under way at once to one place.
 const RUNNING_TO_ONE_MAX: usize = 2;
 /// Notifications that wait for their turn or rest; what is beyond is given up.
 const WAITING_MAX: usize = 10_000;

@@ -289,7 +289,7 @@ pub struct FailuresRow {
     pub host: Option<String>,
     /// Number of tasks.
     pub count: u64,
-    /// One of them.
+    /// Id of one of the tasks.
     pub task: u32,
 }
 

@@ -6,7 +6,7 @@ pub(super) type Kernel = (u32, u32);
 /// One kind of system.
 pub(super) struct Profile {
     pub(super) name: &'static str,
-    /// Those that are like it.
+    /// Distributions that are like it.
     pub(super) systems: &'static str,
     /// As released. Distributions add parts of newer ones, so that these systems have rather more than the profile.
     pub(super) kernel: Kernel,

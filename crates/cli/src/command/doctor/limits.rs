@@ -34,7 +34,7 @@ struct Limits {
     open_files: Option<u64>,
     /// Processes and threads of the user; root has no limit.
     processes: Option<u64>,
-    /// Those there are.
+    /// Processes and threads of the user that exist now.
     processes_now: u64,
     cpu_seconds: Option<u64>,
     file_bytes: Option<u64>,

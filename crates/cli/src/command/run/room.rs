@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// A file system with less free bytes is tried out at each look: it may have none in the next moment.
 const LOW_BYTES: u64 = 16 << 20;
 
-/// The same for files.
+/// Number of free files below which a file system is tried out in the same way.
 const LOW_FILES: u64 = 1024;
 
 /// Others are tried out this often: quotas do not show in the figures of a file system.

@@ -226,7 +226,7 @@ parsed_text!(
     parse_duration_words
 );
 parsed_text!(
-    /// The same, or `auto`.
+    /// A duration in words, or `auto`.
     TimeWords(TimeRequest),
     |text: &str| match text {
         AUTO => Ok(TimeRequest::Auto),

@@ -421,7 +421,7 @@ fn programs_write_the_same_in_json() {
     }
 }
 
-/// The same in YAML.
+/// The same file in YAML.
 const FULL_YAML: &str = r#"
 name: pipeline
 max_fails: 3
