@@ -65,7 +65,7 @@ pub struct Figures {
     pub reserved: f64,
     /// Cpu hours of attempts that were cut off by the end of their worker.
     pub cut_off: f64,
-    /// How many these were.
+    /// Number of these attempts.
     pub cut_off_count: u32,
     /// Attempts that ran out of memory.
     pub out_of_memory: u32,

@@ -64,7 +64,7 @@ pub enum ReadError {
     TooManyElements {
         /// Bytes of memory.
         found: usize,
-        /// How many there may be.
+        /// Most bytes of memory that are allowed.
         limit: usize,
     },
 }

@@ -66,9 +66,9 @@ pub enum ConvertError {
     TooMany {
         /// Path of the field inside the message.
         field: String,
-        /// How many there are.
+        /// Number of elements.
         found: usize,
-        /// How many there may be.
+        /// Most elements that are allowed.
         limit: usize,
     },
     /// A rule of the core type is broken.

@@ -60,7 +60,7 @@ pub struct Server {
     owed: notify::PendingNotifications,
     /// Of the core.
     thread: std::thread::JoinHandle<()>,
-    /// How far the journal is.
+    /// Progress of the journal.
     progress: Option<watch::Receiver<Progress>>,
     failed: Arc<Notify>,
 }

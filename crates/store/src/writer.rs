@@ -70,7 +70,7 @@ pub struct Progress {
     pub health: Health,
 }
 
-/// How far the journal is.
+/// Position of the journal.
 #[derive(Debug)]
 pub struct Position {
     /// Number of the last event.

@@ -47,7 +47,7 @@ pub struct Part {
     pub bytes: Vec<u8>,
     /// Where the next part begins.
     pub next: u64,
-    /// How much there is in all.
+    /// Size of the whole output, in bytes.
     pub size: u64,
 }
 

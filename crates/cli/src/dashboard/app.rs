@@ -221,7 +221,7 @@ pub(crate) struct App {
     pub(crate) output: Option<OutputTail>,
     pub(crate) tasks: Option<Tasks>,
     pub(crate) log: Option<Log>,
-    /// How many were opened.
+    /// Number of logs that were opened.
     logs_opened: u32,
     /// Text for the clipboard of the terminal.
     pub(crate) copied: Option<String>,

@@ -22,7 +22,7 @@ pub enum Reason {
     Backlog {
         /// Number of allocations.
         waiting: u32,
-        /// How many may.
+        /// Most allocations that may wait.
         max: u32,
         /// The batch system's hint on the first.
         hint: String,
@@ -31,12 +31,12 @@ pub enum Reason {
     WorkerCount {
         /// Number of workers.
         workers: u32,
-        /// How many may be.
+        /// Most workers that there may be.
         max: u32,
     },
     /// A pause after a failure.
     BackOff {
-        /// How much longer.
+        /// Rest of the pause.
         left: Duration,
         /// The failure.
         why: String,

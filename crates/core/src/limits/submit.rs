@@ -41,7 +41,7 @@ pub struct TooLarge {
     pub what: Box<str>,
     /// Size in bytes.
     pub found: usize,
-    /// How many there may be.
+    /// Most bytes that are allowed.
     pub limit: usize,
     hint: &'static str,
 }

@@ -104,7 +104,7 @@ pub struct Grant {
 pub struct GrantEntry {
     /// Position of the resource in the worker's descriptor.
     pub pool: u32,
-    /// How much.
+    /// Granted amount.
     pub amount: Amount,
     /// Granted indices, the one that gives a fraction last; empty for a sum.
     pub indices: Vec<GrantedIndex>,

@@ -271,7 +271,7 @@ pub struct RequestRow {
     pub variant: u32,
     /// Name of the resource.
     pub resource: String,
-    /// How much; `None` = all that there is.
+    /// Units that it requests; `None` = all that there is.
     pub units: Option<u64>,
 }
 
@@ -422,7 +422,7 @@ pub struct RunningRow {
     pub job: u32,
     /// Alternative of the request that they ran with.
     pub variant: u32,
-    /// How many they were.
+    /// Number of tasks.
     pub count: u32,
 }
 

@@ -29,7 +29,7 @@ pub(super) const DESCRIPTION_MAX: usize = 64 << 20;
 /// Descriptions that are read at once: each is in memory as a whole, and then as what it describes.
 pub(in crate::http) const DESCRIPTIONS_AT_ONCE: usize = 4;
 
-/// How long one may take to arrive.
+/// Longest time for one to arrive.
 const ARRIVAL_MAX: Duration = Duration::from_secs(60);
 
 /// Longest key of a submit.
