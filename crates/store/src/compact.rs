@@ -260,7 +260,7 @@ impl Compactor {
             };
             if dropped > 0 {
                 tracing::warn!(
-                    "The journal `{file}` has reached its largest size of {}; the {dropped} oldest \
+                    "The journal `{file}` has reached its maximum size of {}; the {dropped} oldest \
                      completed jobs are dropped from it",
                     Bytes(size_max)
                 );

@@ -101,7 +101,7 @@ fn wait_until_free(
     }
     tracing::info!(
         host = owner.process.host,
-        "the journal was last used on another host; waiting whether it still is"
+        "the journal was last used on another host; waiting to see whether it still is"
     );
     let until = Instant::now() + PATIENCE;
     while Instant::now() < until {
