@@ -58,7 +58,7 @@ pub(crate) struct WatchOptions {
     pub(crate) with_outcomes: bool,
     /// Pass on what tasks send.
     pub(crate) with_notifications: bool,
-    /// With the outcomes, what calls came to.
+    /// Whether outcomes come with the values of calls.
     pub(crate) with_values: bool,
     /// Least time between two updates; zero leaves it to the server.
     pub(crate) interval: Duration,

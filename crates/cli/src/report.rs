@@ -46,7 +46,7 @@ pub(crate) struct JobFigures {
     pub(crate) failed: u64,
     /// Core-seconds that its tasks had asked for while they ran.
     pub(crate) core_s: f64,
-    /// Of those of the tasks that failed.
+    /// Core-seconds of those of the tasks that failed.
     pub(crate) failed_core_s: f64,
     /// Run times in µs: median, 90 %, 99 %, longest.
     pub(crate) run_us: [u64; 4],

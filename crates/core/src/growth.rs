@@ -15,10 +15,10 @@ pub const MEMORY: &str = "mem";
 /// Largest factor of [`Growth`].
 pub const PERMILLE_MAX: u32 = 100_000;
 
-/// As much as was asked for.
+/// Scale of a request as submitted.
 const ONCE: u32 = 1_000;
 
-/// By what the next attempt gets more.
+/// Growth of a request for the next attempt.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Growth<T> {
     /// Factor in thousandths, above 1 000 and up to [`PERMILLE_MAX`].
@@ -39,14 +39,14 @@ pub struct GrowSpec {
 /// Grant of an attempt as multiples of the request, in thousandths.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Scale {
-    /// Of [`MEMORY`].
+    /// Scale of [`MEMORY`].
     pub memory: u32,
-    /// Of time limit and time request.
+    /// Scale of time limit and time request.
     pub time: u32,
 }
 
 impl Default for Scale {
-    /// As much as was asked for.
+    /// The request as submitted.
     fn default() -> Self {
         Self {
             memory: ONCE,
@@ -69,7 +69,7 @@ pub struct Asked<'a> {
 /// Grant of an attempt, to be stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Grant {
-    /// As a multiple of what was asked for.
+    /// Multiple of the request.
     pub scale: Scale,
     /// [`MEMORY`], if it asks for some.
     pub memory: Option<Amount>,
@@ -80,7 +80,7 @@ pub struct Grant {
 /// The most that anybody offers who could run the task otherwise; `None` = nobody is known, or how much they have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Largest {
-    /// Of [`MEMORY`].
+    /// Amount of [`MEMORY`].
     pub memory: Option<Amount>,
     /// Lifetime that a worker has left, of which a task can have all; [`Duration::MAX`] = it has no end.
     pub lifetime: Option<Duration>,

@@ -57,7 +57,7 @@ pub struct PaceFacts {
 pub struct Pace {
     /// Tasks per second, of late.
     pub rate: f64,
-    /// Since the first task started.
+    /// Time since the first task started.
     pub elapsed: Duration,
     /// Until the last one ends; `None` if nobody can tell: nothing runs, or only the shortest have ended.
     pub left: Option<Duration>,

@@ -296,7 +296,7 @@ pub fn variable(name: &str) -> String {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Params {
     list: Vec<Param>,
-    /// Of each parameter.
+    /// Number of values of each parameter.
     counts: Vec<u32>,
     count: u32,
     first: u32,

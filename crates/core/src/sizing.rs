@@ -51,7 +51,7 @@ pub enum FirstMemory {
 /// Size of tasks as learned, in place of the requested one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Size {
-    /// Of [`MEMORY`]; `None` = what was asked for.
+    /// Amount of [`MEMORY`]; `None` = as requested.
     pub memory: Option<Amount>,
     /// Least remaining lifetime of its worker.
     pub min_time: Duration,
@@ -107,7 +107,7 @@ pub fn kib(amount: Amount) -> u64 {
 /// Measurements of tasks that finished.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Needs {
-    /// By class of memory in KiB.
+    /// Tasks by class of memory in KiB.
     memory: BTreeMap<u16, Mass>,
     /// Tasks by class of run time in milliseconds.
     time: BTreeMap<u16, u64>,
@@ -124,7 +124,7 @@ struct Mass {
 /// A size for which some tasks may be too large.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FirstSize {
-    /// In KiB.
+    /// Memory, in KiB.
     pub kib: u64,
     /// Tasks that needed more.
     pub larger: u64,

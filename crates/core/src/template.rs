@@ -251,7 +251,7 @@ pub enum NotifyTarget {
 pub struct NotifySpec {
     /// Recipient.
     pub target: NotifyTarget,
-    /// Of what.
+    /// Event that is reported.
     pub event: NotifyEvent,
 }
 

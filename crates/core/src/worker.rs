@@ -56,7 +56,7 @@ pub enum LinkEnd {
 pub(crate) struct Split {
     /// More urgent.
     pub(crate) above: u32,
-    /// As urgent.
+    /// Equally urgent.
     pub(crate) level: u32,
     /// Less urgent.
     pub(crate) below: u32,
@@ -315,7 +315,7 @@ impl Worker {
         !self.reservations.is_empty()
     }
 
-    /// Since when it keeps room for a queue.
+    /// Time since which it reserves room for a queue.
     pub(crate) fn reserved_since(&self, key: QueueKey) -> Option<Time> {
         self.reservations.get(&key).map(|(_, since)| *since)
     }

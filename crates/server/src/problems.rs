@@ -445,7 +445,7 @@ impl<'a> Spans<'a> {
         spans
     }
 
-    /// Of the failures of some jobs or hosts.
+    /// First and last failure of some jobs or hosts.
     fn failures(&self, wanted: impl Fn(u32, &str) -> bool) -> Option<(Timestamp, Timestamp)> {
         let found = self
             .failed

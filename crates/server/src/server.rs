@@ -58,7 +58,7 @@ pub struct Server {
     http_parts: HttpParts,
     stops: mpsc::Receiver<Stop>,
     owed: notify::PendingNotifications,
-    /// Of the core.
+    /// Thread of the core.
     thread: std::thread::JoinHandle<()>,
     /// Progress of the journal.
     progress: Option<watch::Receiver<Progress>>,

@@ -17,7 +17,7 @@ use crate::error::PlanError;
 struct Entry {
     start: usize,
     name_len: usize,
-    /// Of `NAME=value`, without its NUL.
+    /// Length of `NAME=value`, without its NUL.
     len: usize,
 }
 

@@ -227,7 +227,7 @@ pub(crate) struct Pool {
     /// When transient failures were last warned of.
     warned: Mutex<Option<Instant>>,
     pub(crate) watch: Arc<Watch>,
-    /// For children without pidfds.
+    /// Waits for children without pidfds.
     pub(crate) waiter: Waiter,
     pub(crate) common: Common,
     pub(crate) resolver: Resolver,

@@ -41,7 +41,7 @@ pub(crate) enum PageKind {
 /// One row as it was stored.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Record {
-    /// Of rows in tables with row ids.
+    /// Row id; only in tables with row ids.
     pub(crate) rowid: Option<i64>,
     pub(crate) values: Vec<Value>,
 }

@@ -50,7 +50,7 @@ pub(crate) struct Stretch {
     pub(crate) variant: u32,
     /// Id of the first task.
     pub(crate) first: u32,
-    /// Of each task, by its id.
+    /// Values of each task, by its id.
     tasks: Vec<Values>,
     low: Values,
     high: Values,

@@ -42,7 +42,7 @@ pub(crate) fn write(db: &Transaction<'_>, values: &[CallValue]) -> rusqlite::Res
 /// Values of tasks of one job.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Found {
-    /// By task.
+    /// Values by task id.
     pub values: Vec<(u32, Vec<u8>)>,
     /// The first task that was not looked at, because there was enough.
     pub next: Option<u32>,

@@ -131,7 +131,7 @@ impl StoreHandle {
         let _ = self.messages.send(Message::Hurry);
     }
 
-    /// For other threads.
+    /// Handle for other threads.
     #[must_use]
     pub fn client(&self) -> StoreClient {
         StoreClient::new(

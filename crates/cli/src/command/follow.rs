@@ -245,7 +245,7 @@ enum Redraw {
     Never,
     /// At first and at last: nobody can read all of them in a file.
     Ends,
-    /// With all news.
+    /// At each update.
     Always,
 }
 

@@ -239,7 +239,7 @@ impl LogKey {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct LogPart {
     pub(crate) key: LogKey,
-    /// Of the opening that it is for.
+    /// Number of the opening that it is for.
     pub(crate) opening: u32,
     /// It does not continue what was read before.
     pub(crate) is_first: bool,
@@ -264,7 +264,7 @@ pub(crate) enum Target {
 /// Something that is wrong.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct ProblemRow {
-    /// For the server; `None` in a journal.
+    /// Id at the server; `None` in a journal.
     pub(crate) id: Option<String>,
     pub(crate) is_error: bool,
     /// It needs somebody now.

@@ -66,7 +66,7 @@ impl Question {
         Ok(Self { text, ..question })
     }
 
-    /// Of a task of which nothing else is known.
+    /// Question whether to cancel a task of which nothing else is known.
     pub(crate) fn cancel_any_task(job: u32, task: u32) -> Self {
         Self {
             action: Action::CancelTask(job, task),

@@ -10,7 +10,7 @@ use super::request::AUTO;
 pub(crate) enum TimeRequest {
     /// This long.
     Given(Duration),
-    /// As long as others took.
+    /// The time that other tasks took.
     Auto,
 }
 

@@ -17,7 +17,7 @@ pub(crate) const AUTO: &str = "auto";
 /// Value of `--resource`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum ResourceArg {
-    /// As much as it says.
+    /// The amount that it names.
     Amount(ResourceEntry),
     /// Memory as others needed it.
     AutoMemory(FirstMemory),

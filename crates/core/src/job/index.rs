@@ -9,7 +9,7 @@ use crate::range::{IdArray, IdRange};
 /// Finds the submit and index of a task id. Ids of different submits may interleave.
 #[derive(Clone, Debug, Default)]
 pub(super) struct IdIndex {
-    /// By first id; their spans do not cross.
+    /// Segments by first id; their spans do not cross.
     segments: BTreeMap<u32, Segment>,
     /// Segments whose span crosses that of an earlier one: rare, searched one by one.
     crossing: Vec<Segment>,

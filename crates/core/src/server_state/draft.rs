@@ -146,7 +146,7 @@ impl Submission {
 /// Where a submit goes, once that is known to be possible.
 #[derive(Clone, Debug)]
 pub(super) struct Target {
-    /// Of a new job the id that it would get now.
+    /// Id of the job; of a new one the id that it would get now.
     pub(super) job: JobId,
     pub(super) is_new: bool,
     pub(super) name: Box<str>,

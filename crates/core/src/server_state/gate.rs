@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 
 use super::{Change, Effect, WorkerCommand};
 
-/// For what a message has to wait.
+/// Commit that a message has to wait for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wait {
     /// Changes that somebody was promised.

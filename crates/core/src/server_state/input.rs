@@ -156,7 +156,7 @@ pub enum Command {
     QuarantineWorkers {
         /// The workers.
         workers: Selector,
-        /// For how long.
+        /// Length of the quarantine.
         span: Duration,
         /// Reason; may be empty.
         why: Box<str>,

@@ -82,7 +82,7 @@ pub(super) struct Suspicions {
     mode: QuarantineMode,
     blame: Blame,
     cases: BTreeMap<WorkerId, Case>,
-    /// By when they are due.
+    /// Cases by the time at which they are due.
     due: BTreeSet<(Time, WorkerId)>,
     /// Quarantines of workers that are gone, by host: a worker that replaces one is not trusted either.
     former: BTreeMap<Box<str>, Quarantine>,
@@ -566,7 +566,7 @@ impl ServerState {
         self.suspicions.cases.get(&id)?.quarantine.as_ref()
     }
 
-    /// Since when a worker is not trusted.
+    /// Time since which a worker is not trusted.
     #[must_use]
     pub fn doubted_since(&self, id: WorkerId) -> Option<Timestamp> {
         Some(self.suspicions.cases.get(&id)?.since)

@@ -134,7 +134,7 @@ pub enum LaunchEvent {
     Started {
         /// Token of the launch.
         token: LaunchToken,
-        /// Since when.
+        /// Time of the start.
         at: Time,
     },
     /// It never ran, and will not.

@@ -106,7 +106,7 @@ pub(super) struct RunningTasks {
     tasks: BTreeMap<LaunchToken, RunningTask>,
     by_key: BTreeMap<InstanceKey, LaunchToken>,
     deadlines: BTreeSet<(Time, LaunchToken)>,
-    /// By the token of their first instance.
+    /// Lanes by the token of their first instance.
     lanes: BTreeMap<LaunchToken, Lane>,
     index: LaneIndex,
     next_token: u64,

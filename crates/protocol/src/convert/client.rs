@@ -122,9 +122,9 @@ pub enum Query {
     TaskPage(TaskPageQuery),
     /// Ids of tasks.
     TaskIds {
-        /// Of which jobs.
+        /// The jobs.
         jobs: Selector,
-        /// In which states; empty = all.
+        /// States of the tasks; empty = all.
         states: Vec<TaskState>,
     },
     /// Workers.
@@ -152,13 +152,13 @@ pub struct TaskPageQuery {
     pub job: JobRef,
     /// Ids of the tasks; `None` = all.
     pub tasks: Option<IdArray>,
-    /// In which states; empty = all.
+    /// States of the tasks; empty = all.
     pub states: Vec<TaskState>,
     /// Where the page before ended; 0 = start.
     pub cursor: u64,
     /// Most tasks wanted; 0 = the server's default.
     pub limit: u32,
-    /// With templates and dependencies.
+    /// Whether templates and dependencies are included.
     pub with_definition: bool,
 }
 

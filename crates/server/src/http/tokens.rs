@@ -105,7 +105,7 @@ pub(crate) struct Tokens {
 }
 
 impl Tokens {
-    /// With those that were kept.
+    /// The tokens that the store holds.
     pub(crate) fn new(core: CoreHandle, kept: Vec<(String, String)>) -> Self {
         let restored = kept.into_iter().filter_map(|(name, record)| {
             let issued = Issued::from_record(&record);

@@ -42,7 +42,7 @@ pub struct WorkerRow {
     pub host: String,
     /// From when on, within the period.
     pub from_ns: i64,
-    /// Until when, within the period.
+    /// End within the period.
     pub to_ns: i64,
     /// Why it ended.
     pub reason: Option<String>,

@@ -108,7 +108,7 @@ impl Call {
 pub(super) struct Recipe {
     pub(super) plan: SpawnPlan,
     pub(super) kind: Kind,
-    /// For what goes wrong at its start.
+    /// Arguments, for the errors of its start.
     pub(super) args: Vec<ByteText>,
     pub(super) cwd: PathBuf,
 }

@@ -79,7 +79,7 @@ struct Queue {
 }
 
 impl Queue {
-    /// Since when each cleanup that is under way is.
+    /// Begin of each cleanup that is under way.
     fn under_way(&self) -> BTreeMap<LaunchToken, Instant> {
         let named = |work: &AtWork| Some((work.token?, work.since));
         self.at_work.values().filter_map(named).collect()

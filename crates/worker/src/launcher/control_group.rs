@@ -49,7 +49,7 @@ pub(super) struct ControlGroups {
 #[derive(Debug)]
 pub(super) struct TaskGroup {
     dir: PathBuf,
-    /// For the spawn engine.
+    /// Descriptor of the directory, for the spawn engine.
     pub(super) fd: Arc<OwnedFd>,
     /// In KiB.
     pub(super) limit: u64,

@@ -193,7 +193,7 @@ impl Pace {
         }
     }
 
-    /// For what is always asked for.
+    /// Settings for frequent requests.
     fn frequent() -> Self {
         Self {
             factor: LOOK_FACTOR,

@@ -12,7 +12,7 @@ use crate::output::format::words;
 const MIB: u64 = 1 << 20;
 /// A worker needs a descriptor for each running task, a server one for each connection, and both some for themselves.
 const FILES_FEW: u64 = 4_096;
-/// With fewer neither works.
+/// With fewer descriptors neither works.
 const FILES_MIN: u64 = 64;
 /// Files of a server with a million tasks.
 const FILE_BYTES_FEW: u64 = 1 << 30;

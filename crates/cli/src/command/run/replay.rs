@@ -38,7 +38,7 @@ const ENTRY_MAX: usize = 80;
 pub(super) struct ReplayOptions {
     /// Where captured output is.
     pub(super) dir: PathBuf,
-    /// By task id, or as tasks end.
+    /// Whether output comes in the order of task ids, otherwise as tasks end.
     pub(super) is_ordered: bool,
     /// Whether anything is printed.
     pub(super) is_printed: bool,

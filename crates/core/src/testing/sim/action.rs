@@ -132,7 +132,7 @@ pub struct Step {
     pub pause: Duration,
     /// The action.
     pub action: Action,
-    /// For what is random in it.
+    /// Seed of its random choices.
     pub seed: u64,
 }
 

@@ -26,7 +26,7 @@ const REST_MAX: Duration = Duration::from_secs(10);
 struct Group {
     count: u64,
     first: u32,
-    /// As much as all of them said.
+    /// The common part of their last lines.
     words: String,
 }
 
