@@ -25,25 +25,25 @@ pub struct Learned {
     made: BTreeMap<Size, Arc<SharedTemplate>>,
     /// Tasks that the end of their worker cut off, and what their next instance asks for.
     cut_off: BTreeMap<u32, CutOff>,
-    /// What those get. There are few different ones.
+    /// Templates of these tasks, by their requests, of which there are few.
     for_cut_off: BTreeMap<CutOff, ForCutOff>,
     /// All templates that were made for them, by those that they are like and the time that a worker must have left.
     made_for_cut_off: BTreeMap<(TemplateId, Duration), Arc<SharedTemplate>>,
 }
 
-/// What a task asks for that was cut off.
+/// Request of a task that was cut off.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct CutOff {
-    /// What it had grown to; `None` = it gets what is learned otherwise.
+    /// Template that it had grown to; `None` = it gets what is learned otherwise.
     pub grown: Option<TemplateId>,
     /// The time that its worker should have left. It gets less where nobody has so much.
     pub wanted: Duration,
 }
 
-/// What tasks get that ask for the same after they were cut off.
+/// Template of the tasks with one request after they were cut off.
 #[derive(Clone, Debug)]
 struct ForCutOff {
-    /// What they had grown to.
+    /// Template that they had grown to.
     grown: Option<Arc<SharedTemplate>>,
     template: Arc<SharedTemplate>,
 }
@@ -113,7 +113,7 @@ impl Learned {
         Some(&found.template)
     }
 
-    /// What tasks that were cut off ask for, with what they had grown to and what they get.
+    /// Requests of tasks that were cut off, with the templates that they had grown to and those that they get.
     pub(crate) fn all_cut_off(
         &self,
     ) -> impl Iterator<Item = (CutOff, Option<&Arc<SharedTemplate>>, &Arc<SharedTemplate>)> {
@@ -140,7 +140,7 @@ impl Learned {
         self.cut_off.insert(index, cut_off);
     }
 
-    /// What tasks get that were cut off, a template like another one for workers that have so much time left.
+    /// Sets the template of tasks that were cut off: like another one, for workers that have enough time left.
     pub(crate) fn set_for_cut_off(
         &mut self,
         key: CutOff,

@@ -218,7 +218,7 @@ fn memory_that_nobody_has_any_more_is_asked_for_no_longer() {
         assert_eq!(placed(&bench, worker), 4);
     }
     assert_eq!(gets(&bench, key(job, 59)).0, 1_000);
-    // What was learned meanwhile, too.
+    // The same holds for needs that are learned meanwhile.
     let fat = worker_of(&mut bench, 1, 8_000, None);
     for _ in 0..10 {
         finish_some(&mut bench, fat, 1, (6_000, MINUTE));

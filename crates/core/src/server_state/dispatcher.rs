@@ -130,7 +130,7 @@ impl Dispatcher {
         job: JobId,
         submit: u32,
     ) -> Option<IndexSet> {
-        // What leaves is looked for queue by queue.
+        // Tasks that leave are looked for queue by queue.
         if self.portions.is_leaving(job, submit) {
             return None;
         }

@@ -149,7 +149,7 @@ impl ServerState {
         let size = self.size_of(now, at, (&asked, before));
         if size != before {
             let template = self.sized_template(at, &asked, size);
-            // What is in too many pieces keeps what it has until the next time.
+            // A submit in too many pieces keeps its request until the next time.
             let had = current.as_ref().unwrap_or(&asked);
             cost += self.move_queue(at, had, |learned| learned.set(size, template));
         }
@@ -246,7 +246,7 @@ impl ServerState {
         }
         let submit = self.jobs.get(id).and_then(|job| job.submit(slot));
         let learned = submit.and_then(|submit| submit.learned.as_ref());
-        // What others get that ask for the same is looked at for all of them.
+        // The template of others with this request is looked at for all of them.
         let made = match learned {
             Some(learned) if learned.has_cut_off(cut_off) => None,
             Some(_) | None => Some(self.cut_off_template((id, slot.submit), &like, min_time)),

@@ -607,7 +607,7 @@ const LOST: u8 = 8;
 const TOO_LARGE: u8 = 9;
 const DIED: u8 = 10;
 
-/// What a call came to, and why it failed if it did.
+/// Value of a call, and the reason if it failed.
 fn value_of(
     done: &Done<'_>,
     long: &mut ValueStore,

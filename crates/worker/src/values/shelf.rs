@@ -64,7 +64,7 @@ struct Inner {
     /// Names of what may go, first to go first.
     order: BTreeMap<(bool, u64), Box<str>>,
     last_turn: u64,
-    /// What is here and what is on its way.
+    /// Bytes of the values that are here or on their way.
     bytes: u64,
     /// How many own values there are of each job.
     jobs: BTreeMap<JobId, usize>,
