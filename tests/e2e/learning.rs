@@ -83,6 +83,27 @@ fn memory_follows_from_what_the_first_tasks_needed() {
         "{sizes}"
     );
     assert!(last[last.len() - 1] >= 300.0, "{sizes}");
+    // The next job begins with that.
+    let next = [
+        "--resource=mem=auto",
+        "--learn-from=last",
+        "--wait=ok",
+        "--",
+    ];
+    env.submit(
+        &[
+            &next[..],
+            &["bash", "-c", "echo next $HQ_RESOURCE_REQUEST_mem >> next"],
+        ]
+        .concat(),
+    );
+    let text = env.read("next");
+    let size: f64 = text
+        .split(' ')
+        .nth(1)
+        .and_then(|size| size.parse().ok())
+        .expect("a size");
+    assert!((size - last[0]).abs() < last[0] / 4.0, "{text} {sizes}");
 }
 
 #[test]
@@ -101,6 +122,8 @@ fn what_cannot_be_learned_is_refused() {
             1,
             "another attempt",
         ),
+        (&["--learn-from=1"], 1, "add --resource mem=auto"),
+        (&["--resource=mem=auto", "--learn-from=99"], 1, "not found"),
         (&["--resource=cpus=auto"], 2, "number"),
         (&["--predict=95"], 2, "a share above 0 and up to 1"),
         (

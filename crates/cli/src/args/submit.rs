@@ -18,6 +18,7 @@ use crate::parse::notify::parse_notify_target;
 use crate::parse::param::{ParamArg, parse_param};
 use crate::parse::request::{RequestAmount, ResourceArg, parse_request, parse_resource_arg};
 use crate::parse::retry::{RetryOn, parse_retry_grow, parse_retry_on, parse_signal};
+use crate::parse::selector::{SingleSelector, parse_last_or_id};
 use crate::parse::value::{
     EnvPair, StdioArg, parse_crash_limit, parse_env, parse_job_name, parse_stdio, parse_weight,
 };
@@ -396,6 +397,10 @@ pub(crate) struct SubmitArgs {
     /// Without --array, --each-line, --from-json and --param there is one task for each task of that job.
     #[arg(long, value_name = "JOB[:ok|any]", value_parser = parse_after)]
     pub(crate) after_each: Option<AfterArg>,
+
+    /// With `--resource mem=auto`: begin with what the tasks of this job needed; an id or `last`
+    #[arg(long, value_name = "JOB", value_parser = parse_last_or_id)]
+    pub(crate) learn_from: Option<SingleSelector>,
 
     #[command(flatten)]
     pub(crate) follow: FollowArgs,

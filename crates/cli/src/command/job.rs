@@ -8,18 +8,19 @@ use super::{Context, all_tasks};
 use crate::args::global::OutputMode;
 use crate::args::job::{CancelArgs, ForgetArgs, ListArgs, OpenArgs, SelectorArgs, TaskIdsArgs};
 use crate::args::task::states_to_message;
-use crate::error::CliResult;
+use crate::client::Client;
+use crate::error::{CliError, CliResult};
 use crate::output::JobListView;
 use crate::output::console::error_line;
 use crate::output::pace::{self, ServerClock};
 use crate::output::view::job_state;
-use crate::parse::selector::Selector;
+use crate::parse::selector::{Selector, SingleSelector};
 
 mod cat;
 mod failures;
 mod resubmit;
 mod stats;
-mod suggest;
+pub(super) mod suggest;
 mod tail;
 
 pub(super) use cat::cat;
@@ -27,6 +28,18 @@ pub(super) use failures::failures;
 pub(super) use resubmit::resubmit;
 pub(super) use stats::stats;
 pub(super) use tail::tail;
+
+/// The id of a job.
+pub(super) async fn last_or_id(job: SingleSelector, client: &mut Client) -> CliResult<u32> {
+    match job {
+        SingleSelector::Id(id) => Ok(id),
+        SingleSelector::Last => {
+            let jobs = client.job_list(Selector::Last.to_message()).await?;
+            let last = jobs.first().map(|job| job.id);
+            last.ok_or_else(|| CliError::new("The last job is gone"))
+        }
+    }
+}
 
 /// `job list`.
 pub(super) async fn list(args: ListArgs, context: &mut Context) -> CliResult<()> {

@@ -3,6 +3,7 @@
 mod after;
 mod batch;
 pub(super) mod dry_run;
+mod learn_from;
 
 use std::convert::Infallible;
 use std::io::IsTerminal;
@@ -105,7 +106,9 @@ async fn prepare(
     let conditions = after::resolve(&args, client).await?;
     let server_uid = client.server_uid().map(str::to_owned);
     let once = args.own.once.take();
+    let learn_from = args.learn_from;
     let mut prepared = prepare_with(args, stdin, conditions, server_uid.as_deref())?;
+    learn_from::apply(learn_from, &mut prepared, client).await?;
     origin::add(&mut prepared.spec, server_uid.as_deref(), once.as_deref())?;
     Ok(prepared)
 }

@@ -38,10 +38,11 @@ struct Group {
 
 /// Tasks on their way to suggestions.
 #[derive(Default, Debug)]
-pub(super) struct Groups(BTreeMap<Kind, Group>);
+pub(in crate::command) struct Groups(BTreeMap<Kind, Group>);
 
 impl Groups {
-    pub(super) fn add(&mut self, page: &client::TaskPageReply) {
+    /// Adds tasks.
+    pub(in crate::command) fn add(&mut self, page: &client::TaskPageReply) {
         for task in &page.tasks {
             let template = usize::try_from(task.template)
                 .ok()
@@ -56,6 +57,15 @@ impl Groups {
             let group = self.0.entry(kind).or_default();
             group.add(task, request);
         }
+    }
+
+    /// What all of them needed.
+    pub(in crate::command) fn into_needs(self) -> Needs {
+        let mut all = Needs::default();
+        for group in self.0.values() {
+            all.add(&group.needs);
+        }
+        all
     }
 
     pub(super) fn into_suggestions(self) -> Vec<Suggestion> {
@@ -129,7 +139,11 @@ impl Group {
         if let (client::TaskState::Finished, Some(usage)) =
             (view::task_state(task.state), &task.usage)
         {
-            self.needs.note(usage.max_rss_kib, run);
+            let used = usage.max_rss_kib;
+            self.needs.note(
+                enough(task, asked).map_or(used, |enough| used.max(enough)),
+                run,
+            );
         }
     }
 
@@ -145,6 +159,16 @@ impl Group {
         self.cut_off.attempts += other.cut_off.attempts;
         self.cut_off.cpu_time += other.cut_off.cpu_time;
     }
+}
+
+/// What was enough for a task that had run out of less, in KiB: its processes together may have used more than the largest
+/// of them, which is what is measured.
+fn enough(task: &client::TaskInfo, asked: Option<u64>) -> Option<u64> {
+    let mut before = task
+        .attempts
+        .iter()
+        .filter_map(|attempt| attempt.memory_units);
+    asked.filter(|asked| before.any(|units| kib(units) < *asked))
 }
 
 /// The request of tasks on a part of one node without alternatives.

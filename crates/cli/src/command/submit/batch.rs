@@ -123,7 +123,8 @@ impl Batch {
     ) -> CliResult<()> {
         let prepared = match parse(parser, line) {
             Ok(args) => {
-                if !args.after.is_empty() || args.after_each.is_some() {
+                let is_behind = !args.after.is_empty() || args.after_each.is_some();
+                if is_behind || args.learn_from.is_some() {
                     // `last` is the job of the line before.
                     self.send(client, context).await?;
                 }

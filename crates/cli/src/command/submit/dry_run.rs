@@ -9,7 +9,7 @@ use hq_core::resource::request::RequestVariants;
 use hq_core::template::After;
 use hq_protocol::client;
 
-use super::{Context, after, current_dir, prepare_with};
+use super::{Context, after, current_dir, learn_from, prepare_with};
 use crate::args::job::SubmitFileArgs;
 use crate::args::submit::SubmitArgs;
 use crate::client::Client;
@@ -40,7 +40,11 @@ pub(super) async fn submit(
         .as_ref()
         .and_then(Client::server_uid)
         .map(str::to_owned);
-    let prepared = prepare_with(args, stdin, (after, default_ids), uid.as_deref())?;
+    let learn_from = args.learn_from;
+    let mut prepared = prepare_with(args, stdin, (after, default_ids), uid.as_deref())?;
+    if let Some(client) = &mut client {
+        learn_from::apply(learn_from, &mut prepared, client).await?;
+    }
     show(&prepared, client.as_mut(), uid.as_deref(), context).await
 }
 

@@ -1,0 +1,62 @@
+//! `--learn-from`: the first tasks get what those of an earlier job needed.
+
+use std::sync::Arc;
+
+use hq_core::sizing::{FirstMemory, TASKS_MIN};
+use hq_core::template::SubmitBody;
+use hq_protocol::client;
+
+use crate::client::Client;
+use crate::command::job::suggest::Groups;
+use crate::command::{all_tasks, job};
+use crate::error::{CliError, CliResult};
+use crate::parse::selector::SingleSelector;
+use crate::submit::PreparedSubmit;
+
+/// Lets a submit begin with what is known of a job.
+pub(super) async fn apply(
+    from: Option<SingleSelector>,
+    prepared: &mut PreparedSubmit,
+    client: &mut Client,
+) -> CliResult<()> {
+    let Some(from) = from else {
+        return Ok(());
+    };
+    let SubmitBody::Array(array) = &mut prepared.spec.body else {
+        return Err(unwanted());
+    };
+    if array.template.learn.memory.is_none() {
+        return Err(unwanted());
+    }
+    let job = job::last_or_id(from, client).await?;
+    let mut groups = Groups::default();
+    let mut request = client::TaskPage {
+        states: vec![client::TaskState::Finished.into()],
+        with_definition: true,
+        ..all_tasks(job)
+    };
+    loop {
+        let page = client.task_page(request.clone()).await?;
+        if !page.job_found {
+            return Err(CliError::new(format!("Job {job} not found.")));
+        }
+        groups.add(&page);
+        let Some(cursor) = page.next_cursor else {
+            break;
+        };
+        request.cursor = cursor;
+    }
+    let needs = groups.into_needs();
+    let Some(memory) = needs.memory() else {
+        return Err(CliError::new(format!(
+            "{} tasks of job {job} have finished, which says too little about what others need: at least {TASKS_MIN} have to",
+            needs.count()
+        )));
+    };
+    Arc::make_mut(&mut array.template).learn.memory = Some(FirstMemory::Given(memory));
+    Ok(())
+}
+
+fn unwanted() -> CliError {
+    CliError::new("--learn-from says how much memory tasks get: add --resource mem=auto")
+}
