@@ -13,7 +13,8 @@ fn what_would_have_fitted_is_suggested() {
     env.start_server();
     env.start_worker_with(&["--cpus=4", "--resource=mem=sum(8000)"]);
     // That the large one also takes longer is not to count for much.
-    let script = hold("HQ_TASK_ID == 7 ? 300 : 80", "1") + "; sleep 0.2";
+    let tell = "echo $HQ_RESOURCE_REQUEST_mem >> sizes-$HQ_JOB_ID; ".to_owned();
+    let script = tell + &hold("HQ_TASK_ID == 7 ? 300 : 80", "1") + "; sleep 0.2";
     let mut submit = vec!["--array=1-40", "--resource=mem=900", "--wait", "--"];
     submit.extend(["bash", "-c", &script]);
     let job = env.submit(&submit);
@@ -44,6 +45,27 @@ fn what_would_have_fitted_is_suggested() {
         table.contains("1 task runs twice") && table.contains("fits all of them"),
         "{table}"
     );
+    // Or be asked for at once.
+    let again = env.hq(&[
+        "--output-mode=quiet",
+        "job",
+        "resubmit",
+        &job,
+        "--suggested",
+    ]);
+    let again = again.says("--retry-grow mem=").ok().trim().to_owned();
+    env.wait_job(&again);
+    assert_eq!(env.stats(&again)["finished"], 40);
+    let sizes = env.read(&format!("sizes-{again}"));
+    // Behind the size is how it was chosen.
+    let size = |line: &str| line.split(' ').next().and_then(|size| size.parse().ok());
+    let is_small = |line: &str| size(line).is_some_and(|size: f64| size < 120.0);
+    assert!(sizes.lines().all(is_small), "{sizes}");
+    // Of what never finished nobody knows what it needs.
+    let failed = env.submit(&["--wait", "--", "false"]);
+    env.hq(&["job", "resubmit", &failed, "--suggested"])
+        .says("nothing is known")
+        .exits_with(1);
 }
 
 #[test]

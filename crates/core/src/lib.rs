@@ -30,6 +30,7 @@ pub mod placeholder;
 pub mod quarantine;
 pub mod range;
 pub mod refusal;
+pub mod resize;
 pub mod resource;
 pub mod retry;
 pub mod scheduler;

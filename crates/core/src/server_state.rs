@@ -416,8 +416,12 @@ impl ServerState {
                 self.on_sweep(ctx, request, (&jobs, Deed::Forget(states)));
                 return;
             }
-            Command::Resubmit { jobs, states } => {
-                self.on_resubmit(ctx, request, (&jobs, states));
+            Command::Resubmit {
+                jobs,
+                states,
+                requests,
+            } => {
+                self.on_resubmit(ctx, request, (&jobs, states, requests));
                 return;
             }
             Command::StopWorkers(workers) => Reply::Workers(self.stop_workers(ctx, &workers)),

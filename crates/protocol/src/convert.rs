@@ -15,6 +15,7 @@ mod output;
 mod refusal;
 mod reply;
 mod report;
+mod resize;
 mod resource;
 mod submit;
 mod template;

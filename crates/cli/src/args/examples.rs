@@ -75,7 +75,8 @@ EXAMPLES:
 pub(crate) const JOB_RESUBMIT: &str = "\
 EXAMPLES:
   hq job resubmit last --filter failed --progress      only what failed
-  hq job resubmit 3                                    all of it";
+  hq job resubmit 3                                    all of it
+  hq job resubmit 3 --suggested                        all of it, with requests that would have fitted";
 
 /// Of `hq problems`.
 pub(crate) const PROBLEMS: &str = "\

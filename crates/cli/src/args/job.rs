@@ -182,6 +182,10 @@ pub(crate) struct ResubmitArgs {
     #[arg(long, value_enum, value_name = "STATES", value_delimiter = ',', action = ArgAction::Set)]
     pub(crate) filter: Option<Vec<EndedState>>,
 
+    /// Ask for what would have fitted: what `hq job stats --suggest` says costs least
+    #[arg(long)]
+    pub(crate) suggested: bool,
+
     #[command(flatten)]
     pub(crate) follow: FollowArgs,
 }

@@ -60,10 +60,26 @@ impl Suggestion {
         }
     }
 
+    /// The request that costs least: memory in MiB, and if some tasks would have needed more, by what factor the next attempt
+    /// gets more, up to what fits all of them; `None` = no task has finished.
+    pub(crate) fn cheapest(&self) -> Option<(u64, Option<(u64, u64)>)> {
+        let (largest, first) = (self.needs.memory_max()?, self.needs.first_size()?);
+        let (small, large) = (mebibytes(first.kib), mebibytes(largest));
+        // One step to the largest: each further attempt would cost more than it saves.
+        let most = u64::from(PERMILLE_MAX / 1_000);
+        let factor = large.div_ceil(small.max(1)).clamp(2, most);
+        // Rounded up both can be the same.
+        let is_growing = first.larger > 0 && large > small;
+        Some((small, is_growing.then_some((factor, large))))
+    }
+
     /// Requests for memory: the one that fits all tasks, and the one that costs least if it is smaller.
     pub(crate) fn memory(&self) -> Vec<MemoryOption> {
-        let (Some(largest), Some(first)) = (self.needs.memory_max(), self.needs.first_size())
-        else {
+        let (Some(largest), Some(first), Some((small, growth))) = (
+            self.needs.memory_max(),
+            self.needs.first_size(),
+            self.cheapest(),
+        ) else {
             return Vec::new();
         };
         let all = MemoryOption {
@@ -71,13 +87,9 @@ impl Suggestion {
             again: 0,
             saved: self.saved(self.needs.cost(largest)),
         };
-        if first.larger == 0 {
+        let Some((factor, large)) = growth else {
             return vec![all];
-        }
-        let (small, large) = (mebibytes(first.kib), mebibytes(largest));
-        // One step to the largest: each further attempt would cost more than it saves.
-        let most = u64::from(PERMILLE_MAX / 1_000);
-        let factor = large.div_ceil(small.max(1)).clamp(2, most);
+        };
         let small = MemoryOption {
             options: format!("--resource mem={small}MiB --retry-grow mem={factor},max={large}MiB"),
             again: first.larger,

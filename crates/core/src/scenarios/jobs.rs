@@ -12,7 +12,11 @@ use crate::template::{Entries, SubmitBody};
 
 fn resubmit(bench: &mut Bench, job: JobId, states: &[TaskState]) -> Resubmitted {
     let (jobs, states) = (one(job), states.to_vec());
-    let effects = bench.request(Command::Resubmit { jobs, states });
+    let effects = bench.request(Command::Resubmit {
+        jobs,
+        states,
+        requests: Vec::new(),
+    });
     let Reply::Resubmitted(found) = reply(&effects) else {
         panic!("about what was submitted again");
     };

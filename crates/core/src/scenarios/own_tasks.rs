@@ -205,6 +205,7 @@ fn what_a_task_adds_again_is_not_submitted_again() {
     let again = crate::server_state::Command::Resubmit {
         jobs: one(job),
         states: vec![crate::task::TaskState::Failed],
+        requests: Vec::new(),
     };
     bench.request(again);
     // 3 comes from 1, which runs again; 2 comes from 0, which does not.
@@ -220,6 +221,7 @@ fn tasks_that_are_submitted_again_wait_for_each_other_again() {
     let again = crate::server_state::Command::Resubmit {
         jobs: one(job),
         states: Vec::new(),
+        requests: Vec::new(),
     };
     bench.request(again);
     let new = JobId(2);

@@ -84,7 +84,11 @@ fn what_is_submitted_again_has_the_values_that_it_had() {
     bench.finish(worker, key(open, 11));
     bench.fail(worker, key(open, 12));
     let (jobs, states) = (one(open), vec![TaskState::Failed]);
-    let effects = bench.request(Command::Resubmit { jobs, states });
+    let effects = bench.request(Command::Resubmit {
+        jobs,
+        states,
+        requests: Vec::new(),
+    });
     assert!(matches!(reply(&effects), Reply::Resubmitted(_)));
     let new = JobId(open.as_u32() + 1);
     assert_eq!(bench.counts(new).total(), 2);

@@ -240,7 +240,14 @@ fn a_server_that_ends_answers_everybody_who_waits() {
 
 fn resubmit(id: u64, jobs: Selector) -> Input {
     let states = Vec::new();
-    Input::Request(RequestId(1_000 + id), Command::Resubmit { jobs, states })
+    Input::Request(
+        RequestId(1_000 + id),
+        Command::Resubmit {
+            jobs,
+            states,
+            requests: Vec::new(),
+        },
+    )
 }
 
 fn resubmitted(effects: &[Effect]) -> Vec<Resubmitted> {

@@ -280,6 +280,7 @@ mod tests {
             Command::Resubmit {
                 jobs: jobs(),
                 states: vec![TaskState::Failed],
+                requests: Vec::new(),
             },
             Command::StopWorkers(jobs()),
             Command::DrainWorkers(jobs()),

@@ -7,6 +7,7 @@ use crate::hardware::HardwareUsage;
 use crate::id::{InstanceId, JobId, TaskKey, WorkerId};
 use crate::outcome::{LostReason, Outcome, Usage};
 use crate::range::IdArray;
+use crate::resize::NewRequest;
 use crate::scheduler::demand::WorkerKind;
 use crate::selector::Selector;
 use crate::task::TaskState;
@@ -147,6 +148,8 @@ pub enum Command {
         jobs: Selector,
         /// States of the tasks to take; empty = all tasks.
         states: Vec<TaskState>,
+        /// What tasks of some kinds ask for instead of what they did.
+        requests: Vec<NewRequest>,
     },
     /// Asks workers to end; `All` = those that are connected.
     StopWorkers(Selector),

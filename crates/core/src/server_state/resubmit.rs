@@ -17,6 +17,7 @@ use crate::id::{JobId, TaskId};
 use crate::job::{Job, Submit, SubmitKind};
 use crate::limits::check_submit;
 use crate::range::{IdArray, IdRange};
+use crate::resize::{NewRequest, resized};
 use crate::selector::{Selected, Selector};
 use crate::task::{Phase, TaskState};
 use crate::template::{
@@ -29,6 +30,8 @@ pub(super) struct Resubmission {
     request: RequestId,
     /// States of the tasks to submit; empty = all.
     states: Vec<TaskState>,
+    /// What they ask for instead of what they did.
+    requests: Vec<NewRequest>,
     /// Jobs that have not had their turn.
     left: VecDeque<JobId>,
     /// The one whose turn it is.
@@ -81,12 +84,13 @@ impl ServerState {
         &mut self,
         ctx: &mut Ctx<'_>,
         request: RequestId,
-        (jobs, states): (&Selector, Vec<TaskState>),
+        (jobs, states, requests): (&Selector, Vec<TaskState>, Vec<NewRequest>),
     ) {
         let Selected { rows, not_found } = self.jobs.find(jobs);
         let resubmission = Resubmission {
             request,
             states,
+            requests,
             left: rows.into(),
             current: None,
             not_found,
@@ -120,7 +124,7 @@ impl ServerState {
                     let Some(id) = again.left.pop_front() else {
                         break;
                     };
-                    match self.begin_again(ctx, id, &again.states, &mut left) {
+                    match self.begin_again(ctx, id, (&again.states, &again.requests), &mut left) {
                         Some(begun) => begun,
                         // It was there when the request came.
                         None => {
@@ -152,13 +156,16 @@ impl ServerState {
         &mut self,
         ctx: &mut Ctx<'_>,
         id: JobId,
-        states: &[TaskState],
+        (states, requests): (&[TaskState], &[NewRequest]),
         left: &mut usize,
     ) -> Option<Begun> {
-        let bodies = match bodies(self.jobs.get(id)?, states) {
+        let mut bodies = match bodies(self.jobs.get(id)?, states) {
             Ok(bodies) => bodies,
             Err(refusal) => return Some(Begun::Over(Resubmitted::Refused(id, refusal))),
         };
+        for (spec, _) in bodies.iter_mut().filter(|_| !requests.is_empty()) {
+            resize(&mut spec.body, requests);
+        }
         let task_count = bodies.iter().map(|(_, count)| count).sum();
         let mut specs = bodies.into_iter().map(|(spec, _)| spec);
         Some(match (specs.next(), specs.len()) {
@@ -289,6 +296,18 @@ impl ServerState {
             self.close_job(ctx, new);
         }
         Ok(new)
+    }
+}
+
+/// Lets tasks ask for something else.
+fn resize(body: &mut SubmitBody, requests: &[NewRequest]) {
+    match body {
+        SubmitBody::Array(array) => array.template = resized(&array.template, requests),
+        SubmitBody::Graph(graph) => {
+            for template in &mut graph.templates {
+                *template = resized(template, requests);
+            }
+        }
     }
 }
 

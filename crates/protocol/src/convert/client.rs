@@ -14,6 +14,7 @@ use hq_core::template::ByteText;
 use hq_core::time::nanos;
 
 use super::output::OutputQuery;
+use super::resize::{NEW_REQUESTS_MAX, resize_message};
 use super::token::{self, TokenChange};
 use super::{AllocRequest, ConvertError, Within, at_most, duration, each, known, required, text};
 use crate::client;
@@ -274,9 +275,19 @@ fn of_workers(
 }
 
 fn resubmit_command(message: client::Resubmit) -> Result<Command, ConvertError> {
+    let states = states(&message.states)?;
+    let Some(client::Resize { jobs, requests }) = message.resize else {
+        return Ok(Command::Resubmit {
+            jobs: selector(message.jobs, "jobs")?,
+            states,
+            requests: Vec::new(),
+        });
+    };
+    at_most("resize.requests", requests.len(), NEW_REQUESTS_MAX)?;
     Ok(Command::Resubmit {
-        jobs: selector(message.jobs, "jobs")?,
-        states: states(&message.states)?,
+        jobs: selector(jobs, "resize.jobs")?,
+        states,
+        requests: each("resize.requests", requests)?,
     })
 }
 
@@ -515,10 +526,18 @@ impl From<&Command> for client::Request {
                 jobs: Some(jobs.into()),
                 states: state_numbers(states),
             }),
-            Command::Resubmit { jobs, states } => Request::JobResubmit(client::Resubmit {
-                jobs: Some(jobs.into()),
-                states: state_numbers(states),
-            }),
+            Command::Resubmit {
+                jobs,
+                states,
+                requests,
+            } => {
+                let is_resized = !requests.is_empty();
+                Request::JobResubmit(client::Resubmit {
+                    jobs: (!is_resized).then(|| jobs.into()),
+                    states: state_numbers(states),
+                    resize: is_resized.then(|| resize_message(jobs, requests)),
+                })
+            }
             Command::StopWorkers(workers) => Request::WorkerStop(workers.into()),
             Command::DrainWorkers(workers) => Request::WorkerDrain(workers.into()),
             Command::QuarantineWorkers { workers, span, why } => {

@@ -24,7 +24,7 @@ const COUPLINGS_MAX: usize = 1 << 16;
 /// Largest amount: `u32::MAX` whole items, the most that users can write.
 const AMOUNT_MAX: Amount = Amount::whole(u32::MAX);
 
-fn amount(field: &str, units: u64) -> Result<Amount, ConvertError> {
+pub(super) fn amount(field: &str, units: u64) -> Result<Amount, ConvertError> {
     if units > AMOUNT_MAX.0 + 9_999 {
         return Err(ConvertError::invalid(
             field,

@@ -351,7 +351,7 @@ impl TryFrom<common::Retry> for RetrySpec {
     }
 }
 
-fn growth<T>(
+pub(super) fn growth<T>(
     message: Option<common::Growth>,
     amount: impl Fn(u64) -> T,
 ) -> Result<Option<Growth<T>>, ConvertError> {

@@ -229,6 +229,7 @@ async fn automatic_allocation_hears_of_work_that_was_hidden_and_of_what_runs_aga
     let again = Command::Resubmit {
         jobs: Selector::Ids(IdArray::single(2)),
         states: Vec::new(),
+        requests: Vec::new(),
     };
     core.command(again)
         .await

@@ -3,7 +3,9 @@
 use hq_core::range::{IdArray, IdRange};
 use hq_protocol::client::{self, resubmitted_job::Result as Row};
 
+use super::suggest::Groups;
 use crate::args::job::ResubmitArgs;
+use crate::client::Client;
 use crate::command::missing::Missing;
 use crate::command::{Context, follow};
 use crate::error::{CliError, CliResult, exit};
@@ -23,12 +25,17 @@ pub(in crate::command) async fn resubmit(
             .into_iter()
             .map(|state| client::TaskState::from(state).into())
             .collect(),
+        resize: None,
     };
     let mut client = context.connect().await?;
     let client::Resubmitted {
         jobs: results,
         not_found,
-    } = client.resubmit(request).await?;
+    } = if args.suggested {
+        resubmit_suggested(request, &mut client).await?
+    } else {
+        client.resubmit(request).await?
+    };
     let missing = Missing::of(not_found.as_ref());
     let mut jobs = Vec::new();
     let mut has_failed = !missing.is_empty();
@@ -76,4 +83,46 @@ pub(in crate::command) async fn resubmit(
         return Err(CliError::Told(exit::FAILURE));
     }
     Ok(())
+}
+
+/// Submits each job with what would have fitted its tasks.
+async fn resubmit_suggested(
+    request: client::Resubmit,
+    client: &mut Client,
+) -> CliResult<client::Resubmitted> {
+    let infos = client
+        .job_infos(request.jobs.clone().unwrap_or_default())
+        .await?;
+    let mut results = client::Resubmitted {
+        jobs: Vec::new(),
+        not_found: infos.not_found,
+    };
+    for job in infos.jobs.iter().filter_map(|job| job.summary.as_ref()) {
+        let groups = Groups::read(client, job.id, &[client::TaskState::Finished]).await?;
+        let known = groups.unwrap_or_default().into_new_requests();
+        if known.is_empty() {
+            let why = "none of its tasks that could get another request has finished, so nothing is known";
+            results.jobs.push(client::ResubmittedJob {
+                job: job.id,
+                result: Some(Row::Refused(why.to_owned())),
+                task_count: 0,
+            });
+            continue;
+        }
+        for (suggestion, _) in &known {
+            let options = suggestion.options().join(" ");
+            tracing::info!("Job {}, {}: {options}", job.id, suggestion.title());
+        }
+        let resize = client::Resize {
+            jobs: Some(Selector::Ids(IdArray::single(job.id)).to_message()),
+            requests: known.into_iter().map(|(_, request)| request).collect(),
+        };
+        let resized = client::Resubmit {
+            jobs: None,
+            resize: Some(resize),
+            ..request.clone()
+        };
+        results.jobs.extend(client.resubmit(resized).await?.jobs);
+    }
+    Ok(results)
 }

@@ -3,11 +3,16 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use hq_core::growth::MEMORY;
+use hq_core::growth::{MEMORY, PERMILLE_MAX};
 use hq_core::outcome::LostReason;
+use hq_core::resource::amount::UNITS_PER_WHOLE;
 use hq_core::sizing::Needs;
+use hq_core::time::nanos;
 use hq_protocol::{client, common};
 
+use crate::client::Client;
+use crate::command::all_tasks;
+use crate::error::CliResult;
 use crate::output::format::{elapsed, lossy};
 use crate::output::suggest::{CutOff, Suggestion};
 use crate::output::view;
@@ -41,8 +46,33 @@ struct Group {
 pub(in crate::command) struct Groups(BTreeMap<Kind, Group>);
 
 impl Groups {
+    /// What is known of the tasks of a job that are in some states; `None` = there is no such job.
+    pub(in crate::command) async fn read(
+        client: &mut Client,
+        job: u32,
+        states: &[client::TaskState],
+    ) -> CliResult<Option<Self>> {
+        let mut groups = Self::default();
+        let mut request = client::TaskPage {
+            states: states.iter().map(|state| (*state).into()).collect(),
+            with_definition: true,
+            ..all_tasks(job)
+        };
+        loop {
+            let page = client.task_page(request.clone()).await?;
+            if !page.job_found {
+                return Ok(None);
+            }
+            groups.add(&page);
+            let Some(cursor) = page.next_cursor else {
+                return Ok(Some(groups));
+            };
+            request.cursor = cursor;
+        }
+    }
+
     /// Adds tasks.
-    pub(in crate::command) fn add(&mut self, page: &client::TaskPageReply) {
+    pub(super) fn add(&mut self, page: &client::TaskPageReply) {
         for task in &page.tasks {
             let template = usize::try_from(task.template)
                 .ok()
@@ -68,7 +98,47 @@ impl Groups {
         all
     }
 
+    /// Requests that would have fitted the tasks of each kind.
     pub(super) fn into_suggestions(self) -> Vec<Suggestion> {
+        let groups = self.merged().into_iter();
+        groups
+            .map(|(kind, group)| suggestion(&kind, group))
+            .collect()
+    }
+
+    /// The same with what is submitted instead of what was asked for; nothing of kinds of which no task has finished.
+    pub(super) fn into_new_requests(self) -> Vec<(Suggestion, client::NewRequest)> {
+        let groups = self.merged().into_iter();
+        let requests = groups.filter_map(|(kind, group)| {
+            let suggestion = suggestion(&kind, group);
+            let (small, growth) = suggestion.cheapest()?;
+            let time = suggestion.time_request().unwrap_or_default();
+            let units = |mib: u64| mib.saturating_mul(UNITS_PER_WHOLE);
+            let growth = growth.map(|(factor, large)| common::Growth {
+                permille: u32::try_from(factor * 1_000).unwrap_or(PERMILLE_MAX),
+                max: Some(units(large)),
+            });
+            let others = kind.resources.into_iter();
+            let request = client::NewRequest {
+                args: kind.command.into_iter().map(Into::into).collect(),
+                others: others
+                    .map(|(resource, policy, amount_units)| common::ResourceEntry {
+                        resource,
+                        policy,
+                        amount_units,
+                    })
+                    .collect(),
+                memory_units: units(small),
+                growth,
+                min_time_ns: nanos(time),
+            };
+            Some((suggestion, request))
+        });
+        requests.collect()
+    }
+
+    /// Kinds with what is known of them; of very many commands those that ask for the same put together.
+    fn merged(self) -> BTreeMap<Kind, Group> {
         let mut groups = self.0;
         if groups.len() > COMMANDS_MAX {
             let mut merged: BTreeMap<Kind, Group> = BTreeMap::new();
@@ -81,14 +151,17 @@ impl Groups {
             }
             groups = merged;
         }
-        let suggestions = groups.into_iter().map(|(kind, group)| Suggestion {
-            job: kind.job,
-            command: kind.command.iter().map(|arg| lossy(arg)).collect(),
-            needs: group.needs,
-            reserved: group.reserved,
-            cut_off: group.cut_off,
-        });
-        suggestions.collect()
+        groups
+    }
+}
+
+fn suggestion(kind: &Kind, group: Group) -> Suggestion {
+    Suggestion {
+        job: kind.job,
+        command: kind.command.iter().map(|arg| lossy(arg)).collect(),
+        needs: group.needs,
+        reserved: group.reserved,
+        cut_off: group.cut_off,
     }
 }
 
@@ -188,7 +261,7 @@ fn memory_kib(request: &common::ResourceRequest) -> Option<u64> {
 
 /// KiB of an amount of `mem`.
 fn kib(units: u64) -> u64 {
-    let kib = u128::from(units) * 1_024 / u128::from(hq_core::resource::amount::UNITS_PER_WHOLE);
+    let kib = u128::from(units) * 1_024 / u128::from(UNITS_PER_WHOLE);
     u64::try_from(kib).unwrap_or(u64::MAX)
 }
 

@@ -7,8 +7,8 @@ use hq_core::template::SubmitBody;
 use hq_protocol::client;
 
 use crate::client::Client;
+use crate::command::job;
 use crate::command::job::suggest::Groups;
-use crate::command::{all_tasks, job};
 use crate::error::{CliError, CliResult};
 use crate::parse::selector::SingleSelector;
 use crate::submit::PreparedSubmit;
@@ -29,23 +29,8 @@ pub(super) async fn apply(
         return Err(unwanted());
     }
     let job = job::last_or_id(from, client).await?;
-    let mut groups = Groups::default();
-    let mut request = client::TaskPage {
-        states: vec![client::TaskState::Finished.into()],
-        with_definition: true,
-        ..all_tasks(job)
-    };
-    loop {
-        let page = client.task_page(request.clone()).await?;
-        if !page.job_found {
-            return Err(CliError::new(format!("Job {job} not found.")));
-        }
-        groups.add(&page);
-        let Some(cursor) = page.next_cursor else {
-            break;
-        };
-        request.cursor = cursor;
-    }
+    let groups = Groups::read(client, job, &[client::TaskState::Finished]).await?;
+    let groups = groups.ok_or_else(|| CliError::new(format!("Job {job} not found.")))?;
     let needs = groups.into_needs();
     let Some(memory) = needs.memory() else {
         return Err(CliError::new(format!(

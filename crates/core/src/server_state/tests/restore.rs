@@ -292,6 +292,7 @@ fn several_submits_are_submitted_again_all_or_none() {
     let again = Command::Resubmit {
         jobs: Selector::Last,
         states: Vec::new(),
+        requests: Vec::new(),
     };
     let effects = request(&mut state, again);
     let refused = |effect: &Effect| {

@@ -140,7 +140,11 @@ impl World {
             } else {
                 Vec::new()
             };
-            self.request(Command::Resubmit { jobs, states });
+            self.request(Command::Resubmit {
+                jobs,
+                states,
+                requests: Vec::new(),
+            });
             return;
         }
         if self.rng.chance(50) {

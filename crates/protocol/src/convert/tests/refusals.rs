@@ -2,7 +2,9 @@
 
 use hq_core::id::{InstanceId, JobId, TaskId, TaskKey};
 use hq_core::range::IdArray;
+use hq_core::resize::NewRequest;
 use hq_core::resource::descriptor::ResourceDescriptor;
+use hq_core::server_state::Command;
 use hq_core::sizing::LearnSpec;
 use hq_core::template::{ArrayIds, ArraySpec, GraphSpec, SubmitBody, SubmitSpec, SubmitTarget};
 use hq_core::template::{CrashLimit, PinMode, StdioSpec, TaskFiles, TaskTemplate};
@@ -342,6 +344,34 @@ fn requests() {
         check(Some(Request::Explain(client::Explain::default()))),
         "explain.job"
     );
+}
+
+#[test]
+fn a_server_that_knows_no_new_requests_finds_no_jobs_to_submit_again() {
+    use client::request::Request;
+    let message = |requests: Vec<client::NewRequest>| {
+        let requests = requests.into_iter().map(NewRequest::try_from);
+        let command = Command::Resubmit {
+            jobs: hq_core::selector::Selector::All,
+            states: Vec::new(),
+            requests: requests.collect::<Result<_, _>>().expect("valid"),
+        };
+        let Some(Request::JobResubmit(message)) = client::Request::from(&command).request else {
+            panic!("{command:?}");
+        };
+        message
+    };
+    assert!(message(Vec::new()).jobs.is_some(), "as before");
+    let new = client::NewRequest {
+        memory_units: 10_000,
+        ..client::NewRequest::default()
+    };
+    assert!(message(vec![new.clone()]).jobs.is_none());
+    let nothing = client::NewRequest {
+        memory_units: 0,
+        ..new
+    };
+    assert!(NewRequest::try_from(nothing).is_err());
 }
 
 #[test]

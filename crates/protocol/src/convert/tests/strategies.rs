@@ -11,6 +11,7 @@ use hq_core::id::{InstanceId, JobId, TaskId, TaskKey};
 use hq_core::job::{SharedTemplate, TemplateId};
 use hq_core::outcome::{Outcome, Usage};
 use hq_core::range::{IdArray, IdRange};
+use hq_core::resize::NewRequest;
 use hq_core::resource::amount::Amount;
 use hq_core::resource::request::RequestVariants;
 use hq_core::retry::{RetryCause, RetrySpec, StopSpec};
@@ -389,6 +390,23 @@ fn few_ids() -> impl Strategy<Value = IdArray> {
         .prop_map(|(first, count)| IdArray::consecutive(first, count).expect("fits"))
 }
 
+fn new_request() -> impl Strategy<Value = NewRequest> {
+    let growth = option::of((
+        1_001..=PERMILLE_MAX,
+        option::of(any::<u64>().prop_map(Amount)),
+    ));
+    let args = vec(bytes(), 0..3);
+    (args, request(), 1..1_u64 << 40, growth, nanos()).prop_map(
+        |(args, request, units, growth, min_time)| NewRequest {
+            args,
+            others: request.entries,
+            memory: Amount(units),
+            growth: growth.map(|(permille, max)| Growth { permille, max }),
+            min_time,
+        },
+    )
+}
+
 pub(super) fn command() -> impl Strategy<Value = Command> {
     let watch = (selector(), any::<[bool; 4]>(), nanos()).prop_map(|(jobs, flags, interval)| {
         let [until_idle, with_progress, with_outcomes, with_notifications] = flags;
@@ -416,7 +434,13 @@ pub(super) fn command() -> impl Strategy<Value = Command> {
             }
         }),
         (selector(), states(ENDED)).prop_map(|(jobs, states)| Command::ForgetJobs { jobs, states }),
-        (selector(), states(ENDED)).prop_map(|(jobs, states)| Command::Resubmit { jobs, states }),
+        (selector(), states(ENDED), vec(new_request(), 0..3)).prop_map(
+            |(jobs, states, requests)| Command::Resubmit {
+                jobs,
+                states,
+                requests,
+            }
+        ),
         selector().prop_map(Command::StopWorkers),
         selector().prop_map(Command::DrainWorkers),
         (selector(), 1_u64 << 30..1 << 50, text()).prop_map(|(workers, span, why)| {

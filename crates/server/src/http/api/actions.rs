@@ -73,6 +73,7 @@ pub(in crate::http) async fn resubmit(
     let command = Command::Resubmit {
         jobs: only(&job, "job")?,
         states: vec![TaskState::Failed],
+        requests: Vec::new(),
     };
     let Outcome::Resubmitted(results) = carry_out(&app, command).await? else {
         return Err(unexpected());

@@ -1,0 +1,67 @@
+//! Jobs that are submitted again with other requests.
+
+use hq_core::resize::NewRequest;
+use hq_core::resource::amount::Amount;
+use hq_core::selector::Selector;
+use hq_core::time::nanos;
+
+use super::resource::amount;
+use super::template::growth;
+use super::{ConvertError, at_most, duration, each, no_nul};
+use crate::{client, common};
+
+/// Most new requests of one resubmit; tasks have a few kinds.
+pub(super) const NEW_REQUESTS_MAX: usize = 64;
+
+/// Resources of one of them, and words of a command.
+const OTHERS_MAX: usize = 256;
+const ARGS_MAX: usize = 1 << 16;
+
+impl TryFrom<client::NewRequest> for NewRequest {
+    type Error = ConvertError;
+
+    fn try_from(message: client::NewRequest) -> Result<Self, ConvertError> {
+        at_most("args", message.args.len(), ARGS_MAX)?;
+        at_most("others", message.others.len(), OTHERS_MAX)?;
+        if message.memory_units == 0 {
+            let expected = "more than nothing";
+            return Err(ConvertError::invalid("memory_units", expected, 0));
+        }
+        let args = message.args.iter().map(|arg| no_nul("args", arg));
+        Ok(Self {
+            args: args.collect::<Result<_, _>>()?,
+            others: each("others", message.others)?,
+            memory: amount("memory_units", message.memory_units)?,
+            growth: growth(message.growth, Amount)?,
+            min_time: duration(message.min_time_ns),
+        })
+    }
+}
+
+impl From<&NewRequest> for client::NewRequest {
+    fn from(request: &NewRequest) -> Self {
+        let args = request.args.iter();
+        Self {
+            args: args.map(|arg| arg.to_vec().into()).collect(),
+            others: request
+                .others
+                .iter()
+                .map(common::ResourceEntry::from)
+                .collect(),
+            memory_units: request.memory.0,
+            growth: request.growth.map(|growth| common::Growth {
+                permille: growth.permille,
+                max: growth.max.map(|max| max.0),
+            }),
+            min_time_ns: nanos(request.min_time),
+        }
+    }
+}
+
+/// The jobs of a resubmit, where a server finds them that knows what to do.
+pub(super) fn resize_message(jobs: &Selector, requests: &[NewRequest]) -> client::Resize {
+    client::Resize {
+        jobs: Some(jobs.into()),
+        requests: requests.iter().map(Into::into).collect(),
+    }
+}
