@@ -108,12 +108,12 @@ fn resource_use(state: &ServerState, worker: &Worker) -> Vec<client::ResourceUse
     rows.collect()
 }
 
-/// Explains why a task waits, with at most `most` workers after `after`; with `until_able` none after one that could run
+/// Explains why a task waits, with the workers after one, at most so many, and with `true` none after one that could run
 /// it. The error is a refusal.
 pub(super) fn explain(
     view: &View<'_>,
     (job, task): (JobRef, TaskId),
-    (after, most, until_able): (WorkerId, usize, bool),
+    chosen: (WorkerId, usize, bool),
 ) -> Result<client::Explanation, Box<Reply>> {
     let refused = |refusal: Refusal| Err(Box::new(refusal.into()));
     let state = view.state;
@@ -160,22 +160,7 @@ pub(super) fn explain(
     let sent_to = holder.map(WorkerId::as_u32);
     let start_overdue =
         holder.and_then(|id| start_overdue(state.workers().get(&id)?, job.id, task, view.now.mono));
-    let groups = Groups::of(state.workers().values());
-    let behind = (Bound::Excluded(after), Bound::Unbounded);
-    let mut workers = Vec::new();
-    for (_, worker) in state.workers().range(behind).take(most) {
-        let is_sent = sent_to == Some(worker.id.as_u32());
-        workers.push(explain_worker(
-            view,
-            class,
-            worker,
-            (ready_key, &groups),
-            is_sent,
-        ));
-        if until_able && workers.last().is_some_and(could_run) {
-            break;
-        }
-    }
+    let workers = explain_workers(view, class, chosen, (ready_key, sent_to));
     Ok(client::Explanation {
         job: job.id.as_u32(),
         task: task.as_u32(),
@@ -190,6 +175,32 @@ pub(super) fn explain(
         start_overdue_ns: start_overdue.map(nanos),
         next_attempt_in_ns: next_attempt.map(|at| nanos(at.since(view.now.mono))),
     })
+}
+
+/// The workers of [`explain`], of which one may have the task already.
+fn explain_workers(
+    view: &View<'_>,
+    class: &Class,
+    (after, most, until_able): (WorkerId, usize, bool),
+    (ready_key, sent_to): (Option<QueueKey>, Option<u32>),
+) -> Vec<client::WorkerExplanation> {
+    let groups = Groups::of(view.state.workers().values());
+    let behind = (Bound::Excluded(after), Bound::Unbounded);
+    let mut workers = Vec::new();
+    for (_, worker) in view.state.workers().range(behind).take(most) {
+        let is_sent = sent_to == Some(worker.id.as_u32());
+        workers.push(explain_worker(
+            view,
+            class,
+            worker,
+            (ready_key, &groups),
+            is_sent,
+        ));
+        if until_able && workers.last().is_some_and(could_run) {
+            break;
+        }
+    }
+    workers
 }
 
 /// Nothing is to be explained of a task that has ended.
