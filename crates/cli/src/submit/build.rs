@@ -19,7 +19,7 @@ use hq_core::template::{
 };
 
 use super::entries::{EntryList, read_json, read_lines};
-use super::files::task_files;
+use super::files::{check_apart, check_placeholders, task_files};
 use super::learn;
 use super::params::{self, fill_name, tells_apart, without};
 use super::placeholder::{self, PathRole};
@@ -85,7 +85,10 @@ pub(crate) fn build(
     }
     let paths = build_paths(&options, params.as_deref(), context, count, &mut warnings)?;
     let env = build_env(&options.env, &mut warnings);
-    let files = build_files(&options, &paths.cwd)?;
+    let files = build_files(&options, &paths.cwd, params.as_deref(), &mut warnings)?;
+    if count > 1 {
+        check_apart(&files, &paths.cwd, params.as_deref())?;
+    }
     let template = TaskTemplate {
         args: command.into_iter().map(into_bytes).collect(),
         env,
@@ -127,14 +130,20 @@ pub(crate) fn build(
     Ok(PreparedSubmit::new(spec, warnings))
 }
 
-fn build_files(options: &TaskOptions, cwd: &[u8]) -> CliResult<TaskFiles> {
-    let bytes = |paths: &[PathBuf]| {
-        let paths = paths
-            .iter()
-            .map(|path| path.as_os_str().as_bytes().to_vec());
-        paths.collect()
+fn build_files(
+    options: &TaskOptions,
+    cwd: &[u8],
+    params: Option<&Params>,
+    warnings: &mut Vec<String>,
+) -> CliResult<TaskFiles> {
+    let bytes = |paths: &[PathBuf]| -> Vec<Vec<u8>> {
+        let paths = paths.iter().map(|path| path.as_os_str().as_bytes());
+        paths.map(<[u8]>::to_vec).collect()
     };
     let (inputs, outputs) = (bytes(&options.inputs), bytes(&options.outputs));
+    for (paths, role) in [(&inputs, PathRole::Input), (&outputs, PathRole::Output)] {
+        check_placeholders(paths, role, params, warnings)?;
+    }
     task_files(inputs, outputs, options.check_outputs, cwd)
 }
 
@@ -414,8 +423,7 @@ fn warn_about_files(
     context: SubmitContext<'_>,
     warnings: &mut Vec<String>,
 ) {
-    let has_task_id =
-        |path: &[u8]| placeholder::contains(path, "TASK_ID") || tells_apart(path, params);
+    let has_task_id = |path: &[u8]| tells_apart(path, params);
     let mut files = 0;
     for (name, spec) in [("stdout", &paths.stdout), ("stderr", &paths.stderr)] {
         let StdioSpec::File { path, .. } = spec else {

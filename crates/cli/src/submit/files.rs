@@ -6,9 +6,13 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
 
 use hq_core::id::{InstanceId, JobId, TaskId};
+use hq_core::params::Params;
 use hq_core::placeholder::{FilePaths, PathPatterns, PathValues};
 use hq_core::template::{ByteText, GraphTask, TaskFiles, TaskTemplate};
 
+use super::build::refuse_misspelled;
+use super::params::{tells_apart, without};
+use super::placeholder::{PathRole, replace, unknown_warning};
 use crate::error::{CliError, CliResult};
 
 /// Placeholders that stand for something else in each job or attempt: nobody would find such a file again.
@@ -52,6 +56,47 @@ pub(crate) fn task_files(
         outputs: texts(outputs),
         must_exist,
     })
+}
+
+/// Refuses placeholders that are meant and do not work, and tells of those that mean nothing.
+pub(crate) fn check_placeholders(
+    paths: &[Vec<u8>],
+    role: PathRole,
+    params: Option<&Params>,
+    warnings: &mut Vec<String>,
+) -> CliResult<()> {
+    for path in paths {
+        let path = without(path, params);
+        refuse_misspelled(&path, role)?;
+        warnings.extend(unknown_warning(&path, role));
+    }
+    Ok(())
+}
+
+/// Refuses an output that several tasks of an array would write: what one of them leaves there would pass for the work of all.
+pub(crate) fn check_apart(files: &TaskFiles, cwd: &[u8], params: Option<&Params>) -> CliResult<()> {
+    let is_shared = |output: &&ByteText| {
+        let path = replace(output, &[("CWD", cwd)]);
+        // Both parts may name parameters.
+        let path = if path.starts_with(b"/") {
+            path
+        } else {
+            [cwd, b"/", &path].concat()
+        };
+        !tells_apart(&path, params)
+    };
+    let Some(output) = files.outputs.iter().find(is_shared) else {
+        return Ok(());
+    };
+    let instead = match params {
+        Some(_) => "put `%{TASK_ID}`, or all parameters, into its path",
+        None => "put `%{TASK_ID}` into its path",
+    };
+    Err(CliError::new(format!(
+        "All tasks would write the output {}",
+        String::from_utf8_lossy(output)
+    ))
+    .with_help(format!("{instead}, so that each task has its own")))
 }
 
 /// Paths of the files of one task.

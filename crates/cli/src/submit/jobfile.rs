@@ -24,7 +24,7 @@ use super::build::{
     stream_dir,
 };
 use super::entries::EntryList;
-use super::files::{add_edges, task_files};
+use super::files::{add_edges, check_apart, check_placeholders, task_files};
 use super::learn;
 use super::placeholder::{self, PathRole};
 use super::{PreparedSubmit, SubmitContext, read_file};
@@ -130,6 +130,13 @@ fn build_array(
     template.stdout = resolver.stdio(template.stdout);
     template.stderr = resolver.stdio(template.stderr);
     template.cwd = resolver.cwd();
+    let count = match &ids {
+        ArrayIds::Given(ids) => ids.len(),
+        ArrayIds::Next(count) => *count,
+    };
+    if count > 1 {
+        check_apart(&template.files, &template.cwd, None)?;
+    }
     Ok(ArraySpec {
         ids,
         entries,
@@ -220,7 +227,8 @@ fn build_template(
         memory: auto,
         predict: predict.or(is_timed.then_some(PREDICT_DEFAULT)),
     };
-    let files = build_files((table.inputs, table.outputs), table.check_outputs, &cwd)?;
+    let files = (table.inputs, table.outputs, table.check_outputs);
+    let files = build_files(files, &cwd, warnings)?;
     let time_limit = table.time_limit.map(|limit| limit.0);
     let grow = table.retry_grow.map(|grow| grow.0);
     let grow = build_grow((grow, table.retries), &requests, time_limit)?;
@@ -265,12 +273,16 @@ fn build_template(
 }
 
 fn build_files(
-    (inputs, outputs): (Vec<String>, Vec<String>),
-    must_exist: bool,
+    (inputs, outputs, must_exist): (Vec<String>, Vec<String>, bool),
     cwd: &[u8],
+    warnings: &mut Vec<String>,
 ) -> CliResult<TaskFiles> {
     let bytes = |paths: Vec<String>| paths.into_iter().map(String::into_bytes).collect();
-    task_files(bytes(inputs), bytes(outputs), must_exist, cwd)
+    let (inputs, outputs): (Vec<_>, Vec<_>) = (bytes(inputs), bytes(outputs));
+    for (paths, role) in [(&inputs, PathRole::Input), (&outputs, PathRole::Output)] {
+        check_placeholders(paths, role, None, warnings)?;
+    }
+    task_files(inputs, outputs, must_exist, cwd)
 }
 
 /// Requests, the memory that is left to be learned, and whether the time is.

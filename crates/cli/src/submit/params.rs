@@ -9,6 +9,7 @@ use hq_core::range::IdArray;
 use hq_core::template::ArrayIds;
 
 use super::entries::{EntryList, read_lines};
+use super::placeholder;
 use crate::args::submit::TaskOptions;
 use crate::error::{CliError, CliResult};
 use crate::parse::param::{ParamArg, ParamItem, ParamSource};
@@ -97,8 +98,11 @@ pub(crate) fn without(path: &[u8], params: Option<&Params>) -> Vec<u8> {
     fill(path, &nothing)
 }
 
-/// Whether the parameters in a path make it another one for each task.
+/// Whether the task id or the parameters in a path make it another one for each task.
 pub(crate) fn tells_apart(path: &[u8], params: Option<&Params>) -> bool {
+    if placeholder::contains(path, "TASK_ID") {
+        return true;
+    }
     let Some(params) = params else {
         return false;
     };

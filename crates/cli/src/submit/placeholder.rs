@@ -20,6 +20,10 @@ pub(crate) enum PathRole {
     Stderr,
     /// Stream directory.
     Stream,
+    /// What a task reads.
+    Input,
+    /// What a task writes.
+    Output,
 }
 
 impl PathRole {
@@ -29,6 +33,8 @@ impl PathRole {
             Self::Stdout => "stdout path",
             Self::Stderr => "stderr path",
             Self::Stream => "log path",
+            Self::Input => "input path",
+            Self::Output => "output path",
         }
     }
 
@@ -36,7 +42,7 @@ impl PathRole {
         match name {
             b"JOB_ID" | b"SUBMIT_DIR" | b"SERVER_UID" => true,
             b"TASK_ID" | b"INSTANCE_ID" => self != Self::Stream,
-            b"CWD" => matches!(self, Self::Stdout | Self::Stderr),
+            b"CWD" => !matches!(self, Self::Cwd | Self::Stream),
             _ => false,
         }
     }

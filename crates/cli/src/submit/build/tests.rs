@@ -123,6 +123,54 @@ fn placeholders_known_at_submit_are_replaced() {
 }
 
 #[test]
+fn each_task_of_an_array_has_outputs_of_its_own() {
+    let refusal = |words: &[&str]| {
+        let prepared = prepare(&[words, &["--", "x"]].concat());
+        prepared.err().and_then(|error| error.text())
+    };
+    for words in [
+        &["--array=1-3", "--outputs=out/%{TASK_ID}"][..],
+        &["--array=1-3", "--cwd=d/%{TASK_ID}", "--outputs=out"],
+        &["--array=1-3", "--cwd=/d/%{TASK_ID}", "--outputs=%{CWD}/out"],
+        &[
+            "--param=a=1,2",
+            "--param=b=1,2",
+            "--cwd={a}",
+            "--outputs={b}",
+        ],
+        &["--array=3", "--outputs=out"],
+        &["--outputs=out"],
+    ] {
+        assert_eq!(refusal(words), None, "{words:?}");
+    }
+    for (words, expected) in [
+        (
+            &["--array=1-3", "--outputs=%{TASK_ID}", "--outputs=out"][..],
+            "All tasks would write the output out",
+        ),
+        (
+            &["--array=1-3", "--cwd=%{TASK_ID}", "--outputs=/out"],
+            "All tasks would write the output /out",
+        ),
+        (
+            &["--param=a=1,2", "--param=b=1,2", "--outputs={b}"],
+            "All tasks would write the output {b}",
+        ),
+        (
+            &["--outputs=out-%{task_id}"],
+            "Found unknown placeholder `task_id` in output path",
+        ),
+        (
+            &["--inputs=%{TASKID}", "--outputs=x"],
+            "Found unknown placeholder `TASKID` in input path",
+        ),
+    ] {
+        let text = refusal(words).unwrap_or_default();
+        assert!(text.starts_with(expected), "{words:?}: {text}");
+    }
+}
+
+#[test]
 fn resources_are_merged_and_checked() {
     let shown = |words: &[&str]| {
         let template = array(words).0.template;

@@ -244,6 +244,10 @@ fn broken_rules_have_their_texts() {
             "[array]\nids=\"1-5:2\"\nentries=[\"a\"]\ncommand=[\"x\"]",
             "Deserialization error: Items 'ids' and 'entries' does not match",
         ),
+        (
+            "[array]\nids=\"1-2\"\ncommand=[\"x\"]\noutputs=[\"%{CWD}/o\"]",
+            "All tasks would write the output %{CWD}/o",
+        ),
     ] {
         assert_eq!(refusal(content), message);
     }
