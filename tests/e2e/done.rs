@@ -72,8 +72,9 @@ fn what_is_done_is_left_out_through_a_restart_and_what_changed_runs_again() {
         SystemTime::now() - Duration::from_secs(1_000_000),
     );
     std::fs::remove_file(env.path("out/9")).expect("an output");
+    env.write("out/11", "");
     env.hq(&array).ok();
-    assert_eq!(ran(&env), [7, 9]);
+    assert_eq!(ran(&env), [7, 9, 11]);
     let mut other = array;
     other[8] = "-ec";
     env.hq(&other).ok();

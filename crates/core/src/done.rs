@@ -1,13 +1,15 @@
 //! Work that is done: what is kept beside the first output of a task that finished, so that it need not run again.
 //!
 //! ```text
-//! hq-done 1
+//! hq-done 2
 //! command 00112233aabbccdd
+//! cwd /data
 //! input 1764000000123456789 4096 /data/in.bin
+//! output 1764000003123456789 128 /data/out.txt
 //! ```
 //!
-//! The record says what the task did and what its inputs were like when it started. A task is done if a record made now would
-//! be the same. Times are compared for equality only, and all of them are given by the file system that has the file: clocks of
+//! The record says what the task did and where, what its inputs were like when it started, and its outputs when it had
+//! finished. A task is done if a record made now would be the same. Times are compared for equality only, and all of them are given by the file system that has the file: clocks of
 //! machines that differ, and files that are older than what they replace, mislead nobody (as in `redo` and `ninja`, and unlike
 //! `make`). Nothing here touches a file system.
 
@@ -17,7 +19,10 @@ use crate::params::fill;
 use crate::template::{ByteText, TaskTemplate};
 
 /// First line of a record; another one is that of another format.
-const HEADER: &str = "hq-done 1";
+const HEADER: &str = "hq-done 2";
+
+/// With what the first line of each record begins, whatever its format.
+const MARK: &str = "hq-done ";
 
 /// Longest record that is read. A longer one counts as none.
 pub const RECORD_BYTES_MAX: u64 = 16 << 20;
@@ -34,12 +39,18 @@ pub struct Stamp {
 /// Why a record is not the one that would be made now.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Difference {
-    /// It is of another release, or damaged.
+    /// It is of another release, in whose records other things stand.
+    Release,
+    /// It is damaged.
     Unreadable,
     /// The task does something else: arguments, environment, input or values of parameters.
     Command,
+    /// It does so in another directory.
+    Cwd,
     /// An input was written, or is another one; the path is escaped.
     Input(Box<str>),
+    /// An output is not as the task left it, or is another one; the path is escaped.
+    Output(Box<str>),
 }
 
 /// Name of the record beside an output: `out/a.txt` has `out/.a.txt.hq-done`.
@@ -51,17 +62,26 @@ pub fn record_path(output: &[u8]) -> Vec<u8> {
     [dir, b".", name, b".hq-done"].concat()
 }
 
-/// The record of a task: digest of what it does, and its inputs as they are.
+/// Paths with what tells whether the files there have changed.
+pub type Stamped = [(Vec<u8>, Stamp)];
+
+/// The record of a task: digest of what it does, its working directory, and its inputs and outputs as they are.
 #[must_use]
-pub fn record(command: u64, inputs: &[(Vec<u8>, Stamp)]) -> Vec<u8> {
-    let mut text = format!("{HEADER}\ncommand {command:016x}\n");
-    for (path, stamp) in inputs {
-        let (modified, size) = (stamp.modified_ns, stamp.size_bytes);
-        // Writing to a string cannot fail.
-        let _ = writeln!(text, "input {modified} {size} {}", path.escape_ascii());
+pub fn record(command: u64, cwd: &[u8], inputs: &Stamped, outputs: &Stamped) -> Vec<u8> {
+    let cwd = cwd.escape_ascii();
+    let mut text = format!("{HEADER}\ncommand {command:016x}\ncwd {cwd}\n");
+    for (kind, files) in [(INPUT, inputs), (OUTPUT, outputs)] {
+        for (path, stamp) in files {
+            let (modified, size) = (stamp.modified_ns, stamp.size_bytes);
+            // Writing to a string cannot fail.
+            let _ = writeln!(text, "{kind} {modified} {size} {}", path.escape_ascii());
+        }
     }
     text.into_bytes()
 }
+
+const INPUT: &str = "input";
+const OUTPUT: &str = "output";
 
 /// The first difference between a record and the one that would be made now.
 #[must_use]
@@ -74,20 +94,39 @@ pub fn difference(kept: &[u8], now: &[u8]) -> Option<Difference> {
         text.lines().map(str::to_owned).collect()
     };
     let (kept, now) = (lines(kept), lines(now));
-    if kept.first().map(String::as_str) != Some(HEADER) || kept.len() < 2 {
-        return Some(Difference::Unreadable);
+    let is_kept = |header: &str| kept.first().is_some_and(|line| line == header);
+    if !is_kept(HEADER) || kept.len() < FILES_FROM {
+        let header = kept.first().filter(|_| !is_kept(HEADER));
+        let is_other = header.is_some_and(|line| line.starts_with(MARK));
+        return Some(if is_other {
+            Difference::Release
+        } else {
+            Difference::Unreadable
+        });
     }
-    if kept.get(1) != now.get(1) {
-        return Some(Difference::Command);
+    let differs = |line: &usize| kept.get(*line) != now.get(*line);
+    let first = (1..kept.len().max(now.len())).find(differs)?;
+    match first {
+        1 => return Some(Difference::Command),
+        2 => return Some(Difference::Cwd),
+        _ => {}
     }
-    let differs = |pair: &usize| kept.get(*pair) != now.get(*pair);
-    let first = (2..kept.len().max(now.len())).find(differs);
-    let line = first.and_then(|at| now.get(at).or_else(|| kept.get(at)));
-    let path = line.and_then(|line| line.splitn(4, ' ').nth(3));
-    Some(path.map_or(Difference::Unreadable, |path| {
-        Difference::Input(path.into())
-    }))
+    let lines = [now.get(first), kept.get(first)];
+    let path_of = |kind: &str| {
+        let mut files = lines.iter().flatten().filter_map(|line| {
+            let mut words = line.splitn(4, ' ');
+            (words.next() == Some(kind)).then(|| words.nth(2))?
+        });
+        files.next().map(Box::from)
+    };
+    // Where the lists of inputs end in different lines, an output stands beside the input that is there once only.
+    let input = path_of(INPUT).map(Difference::Input);
+    let file = input.or_else(|| path_of(OUTPUT).map(Difference::Output));
+    Some(file.unwrap_or(Difference::Unreadable))
 }
+
+/// Lines of a record before those of files.
+const FILES_FROM: usize = 3;
 
 /// Digest of what a task does: arguments, environment, standard input, entry and values of parameters. FNV-1a with 64 bits:
 /// it tells what somebody changed, not malice.
@@ -159,24 +198,39 @@ mod tests {
     #[test]
     fn what_changed_is_named() {
         let input = |path: &str, at| (path.as_bytes().to_vec(), stamp(at));
-        let kept = record(7, &[input("/a b", 5), input("/c", -3)]);
+        let made = |command, cwd: &str, inputs: &Stamped| {
+            record(command, cwd.as_bytes(), inputs, &[input("/o", 9)])
+        };
+        let both = [input("/a b", 5), input("/c", -3)];
+        let kept = made(7, "/w", &both);
         assert_eq!(difference(&kept, &kept), None);
-        let older = record(7, &[input("/a b", 4), input("/c", -3)]);
+        let older = made(7, "/w", &[input("/a b", 4), input("/c", -3)]);
         assert_eq!(
             difference(&kept, &older),
             Some(Difference::Input("/a b".into())),
             "an older file is another one, too"
         );
-        let fewer = record(7, &[input("/a b", 5)]);
-        assert_eq!(
-            difference(&kept, &fewer),
-            Some(Difference::Input("/c".into()))
-        );
-        let other = record(8, &[input("/a b", 5), input("/c", -3)]);
+        let fewer = made(7, "/w", &[input("/a b", 5)]);
+        let only_one_has_it = Some(Difference::Input("/c".into()));
+        assert_eq!(difference(&kept, &fewer), only_one_has_it);
+        assert_eq!(difference(&fewer, &kept), only_one_has_it);
+        let other = made(8, "/w", &both);
         assert_eq!(difference(&kept, &other), Some(Difference::Command));
+        let elsewhere = made(7, "/v", &both);
+        assert_eq!(difference(&kept, &elsewhere), Some(Difference::Cwd));
+        for (outputs, path) in [
+            (vec![input("/o", 10)], "/o"),
+            (vec![input("/o", 9), input("/p", 9)], "/p"),
+        ] {
+            let other = record(7, b"/w", &both, &outputs);
+            let output = Some(Difference::Output(path.into()));
+            assert_eq!(difference(&kept, &other), output);
+        }
         for damaged in [&b""[..], b"hq-done 2\ncommand 7\n", b"\xff\xfe"] {
             assert_eq!(difference(damaged, &kept), Some(Difference::Unreadable));
         }
+        let earlier = b"hq-done 1\ncommand 0000000000000007\n";
+        assert_eq!(difference(earlier, &kept), Some(Difference::Release));
     }
 
     #[test]

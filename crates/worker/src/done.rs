@@ -10,7 +10,7 @@ use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use hq_core::done::{Stamp, record, record_path};
 use hq_core::placeholder::FilePaths;
@@ -21,25 +21,59 @@ pub(crate) struct Done {
     files: FilePaths,
     /// Digest of what the task does.
     command: u64,
+    /// Where it does that.
+    cwd: Box<[u8]>,
     /// Whether the task fails that leaves an output missing.
     must_exist: bool,
     /// Beside the first output.
     record: PathBuf,
-    /// Content of the record once the task has finished; `None` = an input was missing, or could not be read.
-    seen: Mutex<Option<Vec<u8>>>,
+    /// Held for a moment only, never while files are looked at.
+    progress: Mutex<Progress>,
 }
+
+#[derive(Debug, Default)]
+struct Progress {
+    /// Inputs as the task found them; `None` = one was missing, or could not be looked at.
+    inputs: Option<Vec<(Vec<u8>, Stamp)>>,
+    end: End,
+}
+
+/// What is known of the outputs of a task that has exited with 0.
+#[derive(Debug, Default)]
+enum End {
+    /// Nothing yet.
+    #[default]
+    Open,
+    /// They were looked at. With the words for a task that fails because of what is missing.
+    Known(Option<Box<str>>),
+    /// Nobody waits any more for a look at them.
+    GivenUp,
+}
+
+/// Of a task that fails because nobody could tell whether its outputs are there.
+const UNKNOWN: &str = "The task exited with 0, and the file system of its outputs did not say in time whether they are there";
 
 impl Done {
     /// Files of an instance; `None` without outputs, because nobody could tell whether they are there.
-    pub(crate) fn new(files: FilePaths, command: u64, must_exist: bool) -> Option<Self> {
+    pub(crate) fn new(
+        files: FilePaths,
+        (command, cwd): (u64, &[u8]),
+        must_exist: bool,
+    ) -> Option<Self> {
         let record = path(&record_path(files.outputs.first()?));
         Some(Self {
             files,
             command,
+            cwd: cwd.into(),
             must_exist,
             record,
-            seen: Mutex::new(None),
+            progress: Mutex::default(),
         })
+    }
+
+    /// Whether the task fails if its outputs are not there.
+    pub(crate) const fn must_exist(&self) -> bool {
+        self.must_exist
     }
 
     /// Notes what the inputs are like, before the task reads them. From here on the outputs may be half written, so that a record
@@ -51,9 +85,11 @@ impl Done {
         }
         let inputs = self.files.inputs.iter();
         let stamps = inputs.map(|input| Some((input.clone(), stamp(&path(input))?)));
-        let stamps: Option<Vec<_>> = stamps.collect();
-        let text = stamps.map(|stamps| record(self.command, &stamps));
-        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = text;
+        let inputs = stamps.collect();
+        *self.progress() = Progress {
+            inputs,
+            end: End::Open,
+        };
     }
 
     /// Looks at the outputs of a task that has ended well, and keeps a record if all of them are there.
@@ -62,26 +98,66 @@ impl Done {
     ///
     /// The words for a task that fails because of what is missing.
     pub(crate) fn end(&self) -> Result<(), Box<str>> {
-        let outputs = self.files.outputs.iter().map(|output| path(output));
-        let mut missing = outputs.filter(|output| is_missing(output));
-        if let Some(output) = missing.next() {
-            if self.must_exist {
-                let words = format!(
-                    "The task exited with 0, and its output {} is missing",
-                    output.display()
-                );
-                return Err(words.into());
+        let mut outputs = Some(Vec::new());
+        let mut failure = None;
+        for bytes in &self.files.outputs {
+            let output = path(bytes);
+            let found = look_at_output(&output);
+            // One that cannot be looked at may be there.
+            let is_missing =
+                matches!(&found, Err(error) if error.kind() == io::ErrorKind::NotFound);
+            if is_missing && self.must_exist && failure.is_none() {
+                let shown = output.display();
+                let words = format!("The task exited with 0, and its output {shown} is missing");
+                failure = Some(Box::from(words));
             }
-            return Ok(());
+            match (found, &mut outputs) {
+                (Ok(stamp), Some(stamps)) => stamps.push((bytes.clone(), stamp)),
+                _ => outputs = None,
+            }
         }
-        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(text) = &*seen
-            && let Err(error) = fs::write(&self.record, text)
-        {
-            // The task has finished all the same; it only runs again next time.
-            tracing::warn!(path = ?self.record, %error, "cannot keep a record of a finished task");
+        let inputs = self.settle(failure)?;
+        if let (Some(inputs), Some(outputs)) = (inputs, outputs) {
+            let text = record(self.command, &self.cwd, &inputs, &outputs);
+            if let Err(error) = fs::write(&self.record, text) {
+                // The task has finished all the same; it only runs again next time.
+                tracing::warn!(path = ?self.record, %error, "cannot keep a record of a finished task");
+            }
         }
         Ok(())
+    }
+
+    /// Notes what is known of the outputs. The inputs for a record, unless that must not be kept.
+    fn settle(&self, failure: Option<Box<str>>) -> Result<Option<Vec<(Vec<u8>, Stamp)>>, Box<str>> {
+        let mut progress = self.progress();
+        if matches!(progress.end, End::GivenUp) {
+            // The end of the task was told a while ago. What was looked at may be what another attempt has half written.
+            return if self.must_exist {
+                Err(UNKNOWN.into())
+            } else {
+                Ok(None)
+            };
+        }
+        progress.end = End::Known(failure.clone());
+        failure.map_or_else(|| Ok(progress.inputs.take()), Err)
+    }
+
+    /// Says that nobody waits for [`Self::end`] any more. The words for a task that fails because of what is missing, or
+    /// because nobody can tell whether it is there.
+    pub(crate) fn give_up(&self) -> Option<Box<str>> {
+        let mut progress = self.progress();
+        match &progress.end {
+            End::Known(failure) => failure.clone(),
+            End::GivenUp => None,
+            End::Open => {
+                progress.end = End::GivenUp;
+                self.must_exist.then(|| UNKNOWN.into())
+            }
+        }
+    }
+
+    fn progress(&self) -> MutexGuard<'_, Progress> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -99,16 +175,32 @@ fn forget(record: &Path) -> io::Result<()> {
 /// Size and modification time of a file; `None` = it is missing, or cannot be accessed. Blocks on the file system.
 #[must_use]
 pub fn stamp(path: &Path) -> Option<Stamp> {
-    let found = fs::metadata(path).ok()?;
-    Some(Stamp {
-        modified_ns: i128::from(found.mtime()) * 1_000_000_000 + i128::from(found.mtime_nsec()),
-        size_bytes: found.size(),
+    fs::metadata(path).ok().as_ref().map(stamp_of)
+}
+
+/// The same of an output. Of a directory, or anything else that is no file, it is only known that it is there: what is put into
+/// it later, such as the records of what is in it, changes nothing of the work. Blocks on the file system.
+#[must_use]
+pub fn output_stamp(path: &Path) -> Option<Stamp> {
+    look_at_output(path).ok()
+}
+
+fn look_at_output(path: &Path) -> io::Result<Stamp> {
+    let found = fs::metadata(path)?;
+    if found.is_file() {
+        return Ok(stamp_of(&found));
+    }
+    Ok(Stamp {
+        modified_ns: 0,
+        size_bytes: 0,
     })
 }
 
-/// Whether it is known that there is no such file; one that cannot be looked at may be there.
-fn is_missing(path: &Path) -> bool {
-    fs::metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+fn stamp_of(found: &fs::Metadata) -> Stamp {
+    Stamp {
+        modified_ns: i128::from(found.mtime()) * 1_000_000_000 + i128::from(found.mtime_nsec()),
+        size_bytes: found.size(),
+    }
 }
 
 #[cfg(test)]
@@ -123,7 +215,7 @@ mod tests {
             inputs: vec![name("in")],
             outputs: vec![name("out"), name("second")],
         };
-        Done::new(files, 7, must_exist).expect("it has outputs")
+        Done::new(files, (7, b"/w"), must_exist).expect("it has outputs")
     }
 
     #[test]
@@ -147,9 +239,10 @@ mod tests {
         assert_eq!(lenient.end(), Ok(()));
         let text = fs::read_to_string(&kept).expect("a record");
         assert!(
-            text.starts_with("hq-done 1\ncommand 0000000000000007\ninput "),
+            text.starts_with("hq-done 2\ncommand 0000000000000007\ncwd /w\ninput "),
             "{text}"
         );
+        assert_eq!(text.matches("\noutput ").count(), 2, "{text}");
         // The next run may leave its outputs half written.
         lenient.begin();
         assert!(!kept.exists());
@@ -157,5 +250,31 @@ mod tests {
         lenient.begin();
         assert_eq!(lenient.end(), Ok(()));
         assert!(!kept.exists(), "nobody knows what it read");
+    }
+
+    #[test]
+    fn a_late_look_at_outputs_vouches_for_nothing() {
+        let dir = tempfile::tempdir().expect("a directory");
+        for name in ["in", "out", "second"] {
+            fs::write(dir.path().join(name), "x").expect("written");
+        }
+        let kept = dir.path().join(".out.hq-done");
+        for must_exist in [false, true] {
+            let late = done(dir.path(), must_exist);
+            late.begin();
+            // The look hangs meanwhile.
+            let words = late.give_up();
+            assert_eq!(words.is_some(), must_exist, "{words:?}");
+            assert_eq!(late.end().is_err(), must_exist);
+            assert!(!kept.exists(), "another attempt may have begun");
+        }
+        let in_time = done(dir.path(), true);
+        in_time.begin();
+        assert_eq!((in_time.end(), in_time.give_up()), (Ok(()), None));
+        assert!(kept.exists());
+        fs::remove_file(dir.path().join("second")).expect("removed");
+        in_time.begin();
+        let words = in_time.end().expect_err("one is missing");
+        assert_eq!(in_time.give_up(), Some(words), "told in any case");
     }
 }

@@ -42,8 +42,8 @@ pub(crate) fn task_files(
         .map(Vec::as_slice)
         .chain(depends_on_cwd.then_some(cwd));
     for path in paths {
-        let text = String::from_utf8_lossy(path);
-        if let Some(name) = FLEETING.iter().find(|name| text.contains(*name)) {
+        if let Some(name) = fleeting(path) {
+            let text = String::from_utf8_lossy(path);
             return Err(CliError::new(format!(
                 "The path {text} of an input or output, or of the working directory in which it is, changes with {name}"
             ))
@@ -99,8 +99,18 @@ pub(crate) fn check_apart(files: &TaskFiles, cwd: &[u8], params: Option<&Params>
     .with_help(format!("{instead}, so that each task has its own")))
 }
 
-/// Paths of the files of one task.
-pub(crate) fn paths_of(patterns: &PathPatterns, task: TaskId, submit_dir: &[u8]) -> FilePaths {
+/// What makes a path another one in each job or attempt.
+pub(crate) fn fleeting(path: &[u8]) -> Option<&'static str> {
+    let text = String::from_utf8_lossy(path);
+    FLEETING.into_iter().find(|name| text.contains(name))
+}
+
+/// Working directory of one task, and the paths of its files.
+pub(crate) fn paths_of(
+    patterns: &PathPatterns,
+    task: TaskId,
+    submit_dir: &[u8],
+) -> (Vec<u8>, FilePaths) {
     let values = PathValues {
         job: JobId(0),
         task,
@@ -110,10 +120,11 @@ pub(crate) fn paths_of(patterns: &PathPatterns, task: TaskId, submit_dir: &[u8])
         cwd: &[],
     };
     let cwd = patterns.render(&values).cwd;
-    patterns.files(&PathValues {
+    let files = patterns.files(&PathValues {
         cwd: &cwd,
         ..values
-    })
+    });
+    (cwd, files)
 }
 
 /// Has each task that reads what another one writes wait for that.
@@ -131,7 +142,7 @@ pub(crate) fn add_edges(
         .iter()
         .filter_map(|task| {
             let patterns = patterns.get(task.template as usize)?;
-            Some(paths_of(patterns, task.id, submit_dir))
+            Some(paths_of(patterns, task.id, submit_dir).1)
         })
         .collect();
     let mut writers: HashMap<PathBuf, TaskId> = HashMap::new();

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use hq_core::done::{
-    Difference, RECORD_BYTES_MAX, command_digest, difference, record, record_path,
+    Difference, RECORD_BYTES_MAX, Stamp, command_digest, difference, record, record_path,
 };
 use hq_core::id::TaskId;
 use hq_core::placeholder::{FilePaths, PathPatterns};
@@ -22,7 +22,7 @@ use hq_core::template::{
     ArrayIds, ArraySpec, Entries, GraphSpec, SubmitBody, SubmitSpec, SubmitTarget, TaskTemplate,
 };
 
-use super::files::paths_of;
+use super::files::{fleeting, paths_of};
 use crate::error::{CliError, CliResult};
 
 /// Threads that look at files. More hardly help where one server of files answers all of them.
@@ -44,6 +44,8 @@ pub(crate) enum Why {
     Input(String),
     /// There is no record of a run that finished.
     NoRecord(String),
+    /// It works in another directory each time: a placeholder makes it so.
+    Fleeting(&'static str),
     /// Something is not as it was then.
     Changed(Difference),
 }
@@ -56,9 +58,17 @@ impl fmt::Display for Why {
             Self::Output(path) => write!(f, "output {path} is missing"),
             Self::Input(path) => write!(f, "input {path} is missing"),
             Self::NoRecord(path) => write!(f, "no run that finished is recorded in {path}"),
+            Self::Fleeting(name) => write!(f, "its working directory changes with {name}"),
+            Self::Changed(Difference::Release) => {
+                f.write_str("its record is of another release, in which other things stand")
+            }
             Self::Changed(Difference::Unreadable) => f.write_str("its record cannot be read"),
             Self::Changed(Difference::Command) => f.write_str("its command has changed"),
+            Self::Changed(Difference::Cwd) => f.write_str("its working directory is another one"),
             Self::Changed(Difference::Input(path)) => write!(f, "input {path} has changed"),
+            Self::Changed(Difference::Output(path)) => {
+                write!(f, "output {path} is not as it was when the task finished")
+            }
         }
     }
 }
@@ -199,29 +209,42 @@ fn why(
     (task, entry): (TaskId, Option<&[u8]>),
     submit_dir: &[u8],
 ) -> Option<Why> {
-    let FilePaths { inputs, outputs } = paths_of(patterns, task, submit_dir);
+    let (cwd, FilePaths { inputs, outputs }) = paths_of(patterns, task, submit_dir);
     let Some(first) = outputs.first() else {
         return Some(Why::NoOutputs);
     };
-    let is_there = |path: &&Vec<u8>| std::fs::metadata(as_path(path)).is_ok();
-    if let Some(missing) = outputs.iter().find(|path| !is_there(path)) {
-        return Some(Why::Output(lossy(missing)));
+    if let Some(name) = fleeting(&template.cwd) {
+        return Some(Why::Fleeting(name));
     }
     let at = record_path(first);
+    let outputs = match stamped(outputs, hq_worker::output_stamp) {
+        Ok(outputs) => outputs,
+        Err(missing) => return Some(Why::Output(lossy(&missing))),
+    };
     let Some(kept) = read_record(as_path(&at)) else {
         return Some(Why::NoRecord(lossy(&at)));
     };
-    let mut stamps = Vec::with_capacity(inputs.len());
-    for input in inputs {
-        match hq_worker::stamp(as_path(&input)) {
-            Some(stamp) => stamps.push((input, stamp)),
-            None => return Some(Why::Input(lossy(&input))),
-        }
-    }
+    let inputs = match stamped(inputs, hq_worker::stamp) {
+        Ok(inputs) => inputs,
+        Err(missing) => return Some(Why::Input(lossy(&missing))),
+    };
     let params = template.params.as_deref();
     let params = params.map_or_else(Vec::new, |params| params.values(task));
-    let now = record(command_digest(template, &params, entry), &stamps);
+    let command = command_digest(template, &params, entry);
+    let now = record(command, &cwd, &inputs, &outputs);
     difference(&kept, &now).map(Why::Changed)
+}
+
+/// Files as they are, or the first that cannot be looked at.
+fn stamped(
+    paths: Vec<Vec<u8>>,
+    look: fn(&Path) -> Option<Stamp>,
+) -> Result<Vec<(Vec<u8>, Stamp)>, Vec<u8>> {
+    let stamped = paths.into_iter().map(|path| match look(as_path(&path)) {
+        Some(stamp) => Ok((path, stamp)),
+        None => Err(path),
+    });
+    stamped.collect()
 }
 
 fn read_record(path: &Path) -> Option<Vec<u8>> {

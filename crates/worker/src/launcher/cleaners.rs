@@ -9,11 +9,14 @@ use hq_core::worker_state::{ExitStatus, LaunchEvent, LaunchToken};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use crate::done::Done;
 use crate::output::{Cleanup, Found};
 
 /// How long an end waits for its cleanup once that has begun, or for those before it if none of them comes to an end.
 /// The resources of the task stay taken that long; the cleanup itself goes on.
 const WAIT_MAX: Duration = Duration::from_secs(5);
+/// The same of a task that fails if nobody can tell whether its outputs are there.
+const CHECK_WAIT_MAX: Duration = Duration::from_secs(60);
 /// A cleanup that takes longer no longer counts for the number of those at work.
 const SLOW: Duration = Duration::from_secs(1);
 /// Cleanups at work at one time: more only meet in the same file system.
@@ -28,9 +31,18 @@ struct Waiting {
     since: Instant,
     /// The task's own error message, if it is known yet.
     words: Option<Box<str>>,
+    /// What a task reads and writes that has exited with 0.
+    done: Option<Arc<Done>>,
 }
 
 impl Waiting {
+    fn wait_max(&self) -> Duration {
+        match &self.done {
+            Some(done) if done.must_exist() => CHECK_WAIT_MAX,
+            Some(_) | None => WAIT_MAX,
+        }
+    }
+
     fn note(&mut self, found: Found) {
         match found {
             Found::Words(words) => self.words = Some(words),
@@ -111,15 +123,13 @@ impl Cleaners {
     pub(super) fn add(&mut self, event: LaunchEvent, cleanup: Cleanup, has_finished: bool) {
         let token = super::token_of(&event);
         let since = Instant::now();
-        let words = None;
-        self.ends.insert(
-            token,
-            Waiting {
-                event,
-                since,
-                words,
-            },
-        );
+        let end = Waiting {
+            event,
+            since,
+            words: None,
+            done: cleanup.done.clone().filter(|_| has_finished),
+        };
+        self.ends.insert(token, end);
         // Behind the entry above: a cleaner may be done with it at once.
         lock(&self.queue).waiting.push_back(Work {
             token,
@@ -181,14 +191,17 @@ impl Cleaners {
             let since = under_way.get(token).copied();
             let since =
                 since.unwrap_or_else(|| last_taken.map_or(end.since, |at| at.max(end.since)));
-            now - since >= WAIT_MAX
+            now - since >= end.wait_max()
         };
-        for (token, end) in self.ends.extract_if(.., is_late) {
+        for (token, mut end) in self.ends.extract_if(.., is_late) {
             tracing::warn!(
                 ?token,
                 "tidying up after a task takes longer than {} s; its end no longer waits for that",
-                WAIT_MAX.as_secs()
+                end.wait_max().as_secs()
             );
+            if let Some(words) = end.done.take().and_then(|done| done.give_up()) {
+                end.note(Found::Failure(words));
+            }
             ended.push(with_message(end.event, end.words));
         }
     }

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, Instant, SystemTime};
 
 use super::*;
@@ -36,22 +35,23 @@ fn carry_out(spec: &SubmitSpec) {
     for task in &graph.tasks {
         let template = &graph.templates[task.template as usize];
         let patterns = PathPatterns::new(template);
-        let files = paths_of(&patterns, task.id, &spec.submit_dir);
-        let stamps = files.inputs.into_iter().map(|input| {
-            let stamp = hq_worker::stamp(as_path(&input)).expect("an input");
-            (input, stamp)
-        });
-        let record = record(
-            command_digest(template, &[], None),
-            &stamps.collect::<Vec<_>>(),
-        );
+        let (_, files) = paths_of(&patterns, task.id, &spec.submit_dir);
         for output in &files.outputs {
             fs::write(as_path(output), "x").expect("written");
         }
-        if let Some(first) = files.outputs.first() {
-            fs::write(as_path(&record_path(first)), record).expect("written");
-        }
+        keep_record(template, (task.id, None), &spec.submit_dir);
     }
+}
+
+/// The record of a task whose files are there.
+fn keep_record(template: &TaskTemplate, (task, entry): (TaskId, Option<&[u8]>), submit_dir: &[u8]) {
+    let (cwd, files) = paths_of(&PathPatterns::new(template), task, submit_dir);
+    let at = record_path(&files.outputs[0]);
+    let inputs = stamped(files.inputs, hq_worker::stamp).expect("inputs");
+    let outputs = stamped(files.outputs, hq_worker::output_stamp).expect("outputs");
+    let command = command_digest(template, &[], entry);
+    let kept = record(command, &cwd, &inputs, &outputs);
+    fs::write(as_path(&at), kept).expect("written");
 }
 
 fn runs(mut spec: SubmitSpec) -> BTreeSet<u32> {
@@ -131,6 +131,33 @@ fn deleted_outputs_other_commands_and_missing_records_are_reasons() {
     assert_eq!(why(&file), [] as [&str; 0]);
     let other = file.replacen("\"b\"", "\"b\", \"--new\"", 1);
     assert_eq!(why(&other), ["2: its command has changed"]);
+    fs::write(at("b1"), "").expect("truncated");
+    let path = at("b1").display().to_string();
+    assert_eq!(
+        why(&file),
+        [format!(
+            "3: output {path} is not as it was when the task finished"
+        )]
+    );
+    // One that came later, from elsewhere.
+    fs::write(at("x0"), "").expect("written");
+    let more = file.replace("\"b0\"", "\"b0\", \"x0\"");
+    assert!(why(&more)[0].starts_with("2: output "), "{:?}", why(&more));
+    let path = |name: &str| at(name).display().to_string();
+    let absolute = format!(
+        "[[task]]\nid = 9\ncommand = [\"c\"]\ncwd = \"d\"\noutputs = [\"{}\"]\n",
+        path("c")
+    );
+    carry_out(&submit(dir.path(), &absolute));
+    assert_eq!(why(&absolute), [] as [&str; 0]);
+    let elsewhere = absolute.replace("\"d\"", "\"e\"");
+    assert_eq!(why(&elsewhere), ["9: its working directory is another one"]);
+    let fleeting = absolute.replace("\"d\"", "\"%{JOB_ID}\"");
+    let expected = "9: its working directory changes with %{JOB_ID}";
+    assert_eq!(why(&fleeting), [expected]);
+    let earlier = "hq-done 1\ncommand 0000000000000007\n";
+    fs::write(at(".c.hq-done"), earlier).expect("written");
+    assert!(why(&absolute)[0].starts_with("9: its record is of another release"));
     fs::remove_file(at("b1")).expect("removed");
     let missing = at("b1").display().to_string();
     assert_eq!(why(&file), [format!("3: output {missing} is missing")]);
@@ -156,11 +183,9 @@ fn arrays_keep_the_ids_and_entries_of_what_runs() {
     };
     fs::create_dir(dir.path().join("out")).expect("made");
     for (id, entry) in [(4, b"b"), (6, b"d")] {
-        let output = dir.path().join(format!("out/{id}"));
-        fs::write(&output, "").expect("written");
-        let kept = record(command_digest(&array.template, &[], Some(entry)), &[]);
-        let at = record_path(output.as_os_str().as_bytes());
-        fs::write(as_path(&at), kept).expect("written");
+        fs::write(dir.path().join(format!("out/{id}")), "").expect("written");
+        let task = (TaskId(id), Some(&entry[..]));
+        keep_record(&array.template, task, &spec.submit_dir);
     }
     let mut left = spec.clone();
     let skipped = leave_out(&mut left).expect("it has outputs");

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use hq_core::outcome::Usage;
+use hq_core::placeholder::FilePaths;
 use hq_core::time::Time;
 use hq_core::worker_state::ExitStatus;
 
@@ -37,6 +38,7 @@ fn waiting(token: u64, since: Instant) -> Waiting {
         event: end(token),
         since,
         words: Some("said".into()),
+        done: None,
     }
 }
 
@@ -154,4 +156,33 @@ async fn behind_others_an_end_waits_as_long_as_these_come_to_an_end() {
     assert_eq!(late(&mut cleaners), [LaunchToken(1)]);
     lock(&cleaners.queue).last_taken = Some(now - WAIT_MAX);
     assert_eq!(late(&mut cleaners), [LaunchToken(2)]);
+}
+
+#[tokio::test]
+async fn a_task_whose_outputs_must_be_there_fails_if_nobody_can_tell_in_time() {
+    for (must_exist, expected) in [(false, 0), (true, 1)] {
+        let files = FilePaths {
+            inputs: Vec::new(),
+            outputs: vec![b"/w/out".to_vec()],
+        };
+        let mut cleaners = Cleaners::new();
+        let long_ago = Instant::now() - 2 * CHECK_WAIT_MAX;
+        let mut waiting = waiting(1, long_ago);
+        waiting.done = Done::new(files, (7, b"/w"), must_exist).map(Arc::new);
+        if let LaunchEvent::Exited { status, .. } = &mut waiting.event {
+            *status = ExitStatus::Code(0);
+        }
+        cleaners.ends.insert(LaunchToken(1), waiting);
+        let token = Some(LaunchToken(1));
+        let since = long_ago;
+        lock(&cleaners.queue)
+            .at_work
+            .insert(0, AtWork { since, token });
+        let mut ended = Vec::new();
+        cleaners.collect_late(&mut ended);
+        let [LaunchEvent::Exited { status, .. }] = &ended[..] else {
+            panic!("{ended:?}");
+        };
+        assert_eq!(*status, ExitStatus::Code(expected));
+    }
 }
