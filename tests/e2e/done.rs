@@ -145,3 +145,55 @@ fn files_order_the_tasks_of_a_job_file_also_without_a_server() {
     fourth.exits_with(1).says("its output");
     assert_eq!(order, "b1\n", "nothing behind it runs");
 }
+
+#[test]
+fn what_waits_runs_and_a_later_attempt_of_a_task_submits_the_same() {
+    let mut env = Env::new();
+    env.start_server();
+    env.start_worker(2);
+    let submit = |job: &[&str], input: &str, output: &str, script: &str| {
+        let inputs = format!("--inputs={input}");
+        let outputs = format!("--outputs={output}");
+        let files = [inputs.as_str(), &outputs, "--skip-done"];
+        let command = ["--", "sh", "-ec", script];
+        [&["submit"], job, &files[..], &command[..]]
+            .concat()
+            .into_iter()
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    let run = |words: Vec<String>| env.hq(&words.iter().map(String::as_str).collect::<Vec<_>>());
+    let script = "while ! test -e go; do sleep 0.05; done; cp in mid";
+    let first = || submit(&[], "in", "mid", script);
+    let second = |job: &[&str]| submit(job, "mid", "fin", "cp mid fin");
+    env.write("go", "");
+    env.write("in", "old");
+    run(first()).ok();
+    run(second(&["--after-each=last", "--wait=ok"])).ok();
+    assert_eq!(env.read("fin"), "old");
+    run(second(&["--wait=ok"])).says("1 of 1 tasks are done and left out");
+    // While the first one waits to write, what the second one would read is as it was.
+    env.write("in", "newer");
+    std::fs::remove_file(env.path("go")).expect("it was there");
+    run(first()).says("0 of 1 tasks are done and left out");
+    run(second(&["--after=last", "--dry-run"])).says("it waits for job 4");
+    let told = run(second(&["--after-each=last", "--output-mode=quiet"])).ok();
+    env.write("go", "");
+    env.wait_job(told.trim());
+    assert_eq!(env.read("fin"), "newer");
+    run(second(&["--after=4"])).says("1 of 1 tasks are done and left out");
+
+    // The second attempt finds done what the first one submitted.
+    env.write(
+        "parent.sh",
+        "$HQ submit --job $HQ_JOB_ID --array 10-13 --outputs 'o-%{TASK_ID}' --skip-done -- \
+         sh -c 'touch o-$HQ_TASK_ID' || exit 3\n\
+         while ! test -e .o-10.hq-done; do sleep 0.05; done\n\
+         test $HQ_INSTANCE_ID = 1\n",
+    );
+    let parent = ["submit", "--open", "--retries=3", "--retry-delay=10ms"];
+    let parent = [&parent[..], &["--wait=ok", "--", "sh", "parent.sh"]].concat();
+    env.hq(&parent).ok();
+    let job = &env.json(&["job", "info", "last"])[0]["info"];
+    assert_eq!(job["task_stats"]["finished"], 5, "{job}");
+}

@@ -11,7 +11,7 @@ use hq_server::{JobFormat, JobText};
 
 use crate::args::submit::Destination;
 use crate::error::{CliError, CliResult};
-use skip::{Skipped, leave_out};
+use skip::{Skipped, Unended, leave_out};
 
 pub(crate) mod build;
 pub(crate) mod directives;
@@ -95,9 +95,9 @@ impl PreparedSubmit {
         }
     }
 
-    /// Leaves out what is done.
-    pub(crate) fn skip_done(mut self) -> CliResult<Self> {
-        self.skipped = Some(leave_out(&mut self.spec)?);
+    /// Leaves out what is done; `unended` = what is waited for and has not ended.
+    pub(crate) fn skip_done(mut self, unended: &Unended) -> CliResult<Self> {
+        self.skipped = Some(leave_out(&mut self.spec, unended)?);
         Ok(self)
     }
 

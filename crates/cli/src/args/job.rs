@@ -281,7 +281,7 @@ pub(crate) struct SubmitFileArgs {
 
     /// Leave out tasks whose work is done: outputs are there, and inputs and command as they were when the task last finished
     ///
-    /// What depends on a task that runs, runs. `--dry-run` says what runs, and why.
+    /// What depends on a task that runs, or on one that the open job has already, runs. `--dry-run` says what runs, and why.
     #[arg(long)]
     pub(crate) skip_done: bool,
 

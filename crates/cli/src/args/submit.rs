@@ -191,7 +191,7 @@ pub(crate) struct TaskOptions {
 
     /// Leave out tasks whose work is done: outputs are there, and inputs and command as they were when the task last finished
     ///
-    /// What depends on a task that runs, runs. `--dry-run` says what runs, and why.
+    /// What depends on a task that runs, or waits for a job that has not ended, runs. `--dry-run` says what runs, and why.
     #[arg(long)]
     pub(crate) skip_done: bool,
 }

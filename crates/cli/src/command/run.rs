@@ -38,6 +38,7 @@ use crate::output::console::error_line;
 use crate::parse::selector::Selector;
 use crate::submit::build::{SubmitRequest, build};
 use crate::submit::plan::plan;
+use crate::submit::skip::Unended;
 use crate::submit::{PreparedSubmit, SubmitContext, directives, jobfile};
 use crate::version::VERSION;
 
@@ -160,7 +161,7 @@ fn prepare(
 
 fn skip_if(skips_done: bool, prepared: PreparedSubmit) -> CliResult<PreparedSubmit> {
     if skips_done {
-        prepared.skip_done()
+        prepared.skip_done(&Unended::default())
     } else {
         Ok(prepared)
     }

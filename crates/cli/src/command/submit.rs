@@ -26,6 +26,7 @@ use crate::output::console::error_line;
 use crate::parse::selector::one_job;
 use crate::submit::build::{SubmitRequest, build};
 use crate::submit::plan::kinds;
+use crate::submit::skip::Unended;
 use crate::submit::{PreparedSubmit, SubmitContext, directives, jobfile, origin, read_all};
 
 /// When somebody who waits for a job is told that nothing of it can run: by then most short ones have ended.
@@ -106,20 +107,24 @@ async fn prepare(
     let conditions = after::resolve(&args, client).await?;
     let server_uid = client.server_uid().map(str::to_owned);
     let once = args.own.once.take();
-    let learn_from = args.learn_from;
-    let mut prepared = prepare_with(args, stdin, conditions, server_uid.as_deref())?;
-    learn_from::apply(learn_from, &mut prepared, client).await?;
+    let (mut prepared, skips_done) = prepare_with(args, stdin, conditions, server_uid.as_deref())?;
+    // By what was asked, not by what is left of it: a later attempt finds more that is done, and submits the same.
     origin::add(&mut prepared.spec, server_uid.as_deref(), once.as_deref())?;
-    Ok(prepared)
+    if !skips_done {
+        return Ok(prepared);
+    }
+    let unended = after::unended(&prepared.spec.after, client).await?;
+    prepared.skip_done(&unended)
 }
 
-/// The same without a server: what to wait for, and the ids that follow from it, are known.
+/// The same without a server, and whether what is done is to be left out: what to wait for, and the ids that follow from it,
+/// are known.
 fn prepare_with(
     mut args: SubmitArgs,
     stdin: Option<Vec<u8>>,
     (after, default_ids): (Vec<After>, Option<IdArray>),
     server_uid: Option<&str>,
-) -> CliResult<PreparedSubmit> {
+) -> CliResult<(PreparedSubmit, bool)> {
     directives::find(args.directives, &args.command, stdin.as_deref())?
         .apply(&mut args.tasks, &mut args.command);
     complete_tasks(&mut args.tasks)?;
@@ -141,10 +146,7 @@ fn prepare_with(
     };
     let mut prepared = build(request, place)?;
     prepared.spec.notify = notify;
-    if skips_done {
-        return prepared.skip_done();
-    }
-    Ok(prepared)
+    Ok((prepared, skips_done))
 }
 
 /// Submits a job file.
@@ -161,12 +163,13 @@ pub(super) async fn submit_file(args: SubmitFileArgs, context: &mut Context) -> 
         output_dir: None,
     };
     let mut prepared = jobfile::load(&args.path, args.own.place(args.job), place)?;
-    if args.skip_done {
-        prepared = prepared.skip_done()?;
-    }
     prepared.spec.notify = args.notify.specs();
     let once = args.own.once.as_deref();
+    // By what the file says, not by what is left of it.
     origin::add(&mut prepared.spec, client.server_uid(), once)?;
+    if args.skip_done {
+        prepared = prepared.skip_done(&Unended::default())?;
+    }
     let job = send(&prepared, &mut client, context).await?;
     stay(&mut client, (job, &prepared), args.follow, context, None).await
 }

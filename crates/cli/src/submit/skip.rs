@@ -1,8 +1,9 @@
 //! Tasks whose work is done are left out of a submit: `--skip-done`.
 //!
 //! A task is done if all its outputs are there, beside the first one is the record that its worker kept when it finished, and a
-//! record made now would be the same ([`hq_core::done`]). What depends on a task that runs, runs. Only files are looked at, by
-//! several threads: on a shared file system most of the time is spent waiting.
+//! record made now would be the same ([`hq_core::done`]). What depends on a task that runs, runs, and so does what waits for
+//! another job, or for tasks of the open job, that may still write its inputs. Files are looked at by several threads: on a
+//! shared file system most of the time is spent waiting.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -15,7 +16,7 @@ use std::sync::{Mutex, PoisonError};
 use hq_core::done::{
     Difference, RECORD_BYTES_MAX, Stamp, command_digest, difference, record, record_path,
 };
-use hq_core::id::TaskId;
+use hq_core::id::{JobId, TaskId};
 use hq_core::placeholder::{FilePaths, PathPatterns};
 use hq_core::range::{IdArray, IdRange};
 use hq_core::template::{
@@ -38,6 +39,10 @@ pub(crate) enum Why {
     NoOutputs,
     /// It depends on a task that runs.
     After(TaskId),
+    /// It depends on a task that the open job has already.
+    AfterEarlier(TaskId),
+    /// It waits for another job, or for the task with its id in that, which has not ended.
+    AfterJob(JobId, Option<TaskId>),
     /// An output is not there, or cannot be looked at.
     Output(String),
     /// An input is not there, or cannot be looked at.
@@ -55,6 +60,11 @@ impl fmt::Display for Why {
         match self {
             Self::NoOutputs => f.write_str("it has no outputs that could be there"),
             Self::After(task) => write!(f, "it depends on task {task}, which runs"),
+            Self::AfterEarlier(task) => {
+                write!(f, "it depends on task {task}, which the job has already")
+            }
+            Self::AfterJob(job, None) => write!(f, "it waits for job {job}"),
+            Self::AfterJob(job, Some(task)) => write!(f, "it waits for task {task} of job {job}"),
             Self::Output(path) => write!(f, "output {path} is missing"),
             Self::Input(path) => write!(f, "input {path} is missing"),
             Self::NoRecord(path) => write!(f, "no run that finished is recorded in {path}"),
@@ -73,7 +83,25 @@ impl fmt::Display for Why {
     }
 }
 
-/// Division of the tasks of a submit into done and to run.
+/// What tasks wait for outside of their submit: before that has ended, nobody knows what their inputs will be.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Unended {
+    /// A job that all of them wait for.
+    pub(crate) job: Option<JobId>,
+    /// A job of which each waits for the task with its own id, and the sorted ids of those that have not ended.
+    pub(crate) each: Option<(JobId, Vec<u32>)>,
+}
+
+impl Unended {
+    fn why(&self, task: TaskId) -> Option<Why> {
+        let each = self.each.as_ref();
+        let each = each.filter(|(_, tasks)| tasks.binary_search(&task.as_u32()).is_ok());
+        let each = each.map(|(job, _)| Why::AfterJob(*job, Some(task)));
+        each.or_else(|| self.job.map(|job| Why::AfterJob(job, None)))
+    }
+}
+
+/// What became of the tasks of a submit.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Skipped {
     /// Tasks that are done.
@@ -95,11 +123,11 @@ impl fmt::Display for Skipped {
 /// # Errors
 ///
 /// No task has outputs, or the ids of the tasks are not known yet.
-pub(crate) fn leave_out(spec: &mut SubmitSpec) -> CliResult<Skipped> {
+pub(crate) fn leave_out(spec: &mut SubmitSpec, unended: &Unended) -> CliResult<Skipped> {
     let is_attached = matches!(spec.target, SubmitTarget::Attach(_));
     let submit_dir = spec.submit_dir.to_vec();
     match &mut spec.body {
-        SubmitBody::Array(array) => skip_array(array, is_attached, &submit_dir),
+        SubmitBody::Array(array) => skip_array(array, is_attached, &submit_dir, unended),
         SubmitBody::Graph(graph) => skip_graph(graph, &submit_dir),
     }
 }
@@ -110,7 +138,12 @@ fn no_outputs() -> CliError {
     )
 }
 
-fn skip_array(array: &mut ArraySpec, is_attached: bool, submit_dir: &[u8]) -> CliResult<Skipped> {
+fn skip_array(
+    array: &mut ArraySpec,
+    is_attached: bool,
+    submit_dir: &[u8],
+    unended: &Unended,
+) -> CliResult<Skipped> {
     let template = &array.template;
     if template.files.outputs.is_empty() {
         return Err(no_outputs());
@@ -134,7 +167,9 @@ fn skip_array(array: &mut ArraySpec, is_attached: bool, submit_dir: &[u8]) -> Cl
             .entries
             .as_ref()
             .and_then(|entries| entries.get(index));
-        why(template, &patterns, (task, entry), submit_dir).map(Box::new)
+        let waits = unended.why(task);
+        let why = waits.or_else(|| why(template, &patterns, (task, entry), submit_dir));
+        why.map(Box::new)
     });
     let mut chosen: Vec<(u32, u32)> = Vec::new();
     let mut runs = Vec::new();
@@ -184,8 +219,14 @@ fn skip_graph(graph: &mut GraphSpec, submit_dir: &[u8]) -> CliResult<Skipped> {
     let mut runs = Vec::new();
     // Dependencies come first: so they were ordered when the file was read.
     for (task, why) in tasks.iter().zip(whys) {
-        let before = task.deps.iter().find(|dep| is_run.get(*dep) == Some(&true));
-        let why = before.map(|dep| Why::After(*dep)).or(why.map(|why| *why));
+        let mut deps = task.deps.iter();
+        let before = deps.find_map(|dep| match is_run.get(dep) {
+            Some(true) => Some(Why::After(*dep)),
+            Some(false) => None,
+            // Of the open job: it may still write what this one reads.
+            None => Some(Why::AfterEarlier(*dep)),
+        });
+        let why = before.or(why.map(|why| *why));
         is_run.insert(task.id, why.is_some());
         runs.extend(why.map(|why| (task.id.as_u32(), why)));
     }

@@ -7,9 +7,11 @@ use hq_protocol::client;
 
 use crate::args::submit::SubmitArgs;
 use crate::client::Client;
+use crate::command::situation::is_unfinished;
 use crate::error::{CliError, CliResult};
 use crate::parse::after::AfterArg;
 use crate::parse::selector::{Selector, SingleSelector};
+use crate::submit::skip::Unended;
 
 /// Conditions of a submit, and the ids of its tasks if its options name none.
 pub(super) async fn resolve(
@@ -50,6 +52,36 @@ pub(super) async fn resolve(
         .transpose()
         .map_err(|error| CliError::caused("Broken task ids", &error))?;
     Ok((after, ids))
+}
+
+/// Which of these jobs have not ended. It is asked before files are looked at: what ends later counts as not ended.
+pub(super) async fn unended(after: &[After], client: &mut Client) -> CliResult<Unended> {
+    let mut unended = Unended::default();
+    for condition in after {
+        let job = condition.job;
+        let selector = Selector::Ids(IdArray::single(job.as_u32())).to_message();
+        if condition.is_each {
+            let states = [client::TaskState::Waiting, client::TaskState::Running];
+            let request = client::TaskIds {
+                jobs: Some(selector),
+                states: states.map(i32::from).to_vec(),
+            };
+            let reply = client.task_ids(request).await?;
+            let ids = reply.jobs.into_iter().next().and_then(|job| job.ids);
+            let ids = ids
+                .map(IdArray::try_from)
+                .transpose()
+                .map_err(|error| CliError::caused("Broken task ids", &error))?;
+            let mut tasks: Vec<u32> = ids.iter().flat_map(IdArray::iter).collect();
+            tasks.sort_unstable();
+            unended.each = Some((job, tasks));
+        } else if unended.job.is_none() {
+            let jobs = client.job_list(selector).await?;
+            let is_unended = jobs.first().is_none_or(is_unfinished);
+            unended.job = is_unended.then_some(job);
+        }
+    }
+    Ok(unended)
 }
 
 async fn condition(arg: AfterArg, is_each: bool, client: &mut Client) -> CliResult<After> {

@@ -18,6 +18,7 @@ use crate::output::format::short_words;
 use crate::output::view::{total_units, worker_state};
 use crate::parse::selector::{Selector, SingleSelector};
 use crate::submit::plan::{Offer, Plan, PlannedWorker, fits, kinds, plan};
+use crate::submit::skip::Unended;
 use crate::submit::{PreparedSubmit, SubmitContext, jobfile};
 
 /// Shows what `hq submit` would do.
@@ -40,10 +41,18 @@ pub(super) async fn submit(
         .as_ref()
         .and_then(Client::server_uid)
         .map(str::to_owned);
-    let learn_from = args.learn_from;
-    let mut prepared = prepare_with(args, stdin, (after, default_ids), uid.as_deref())?;
-    if let Some(client) = &mut client {
-        learn_from::apply(learn_from, &mut prepared, client).await?;
+    let (mut prepared, skips_done) =
+        prepare_with(args, stdin, (after, default_ids), uid.as_deref())?;
+    if skips_done {
+        let unended = match &mut client {
+            Some(client) => after::unended(&prepared.spec.after, client).await?,
+            // Nobody can say that it has.
+            None => Unended {
+                job: prepared.spec.after.first().map(|after| after.job),
+                each: None,
+            },
+        };
+        prepared = prepared.skip_done(&unended)?;
     }
     show(&prepared, client.as_mut(), uid.as_deref(), context).await
 }
@@ -59,7 +68,7 @@ pub(super) async fn submit_file(args: &SubmitFileArgs, context: &mut Context) ->
     let place = place(&submit_dir, uid.as_deref());
     let mut prepared = jobfile::load(&args.path, args.own.place(args.job), place)?;
     if args.skip_done {
-        prepared = prepared.skip_done()?;
+        prepared = prepared.skip_done(&Unended::default())?;
     }
     show(&prepared, client.as_mut(), uid.as_deref(), context).await
 }

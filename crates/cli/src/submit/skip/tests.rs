@@ -18,12 +18,16 @@ fn toml(content: &str) -> jobfile::Source<'_> {
 
 /// A submit in a directory, as job file.
 fn submit(dir: &Path, file: &str) -> SubmitSpec {
+    submit_to(dir, file, Destination::default())
+}
+
+fn submit_to(dir: &Path, file: &str, destination: Destination) -> SubmitSpec {
     let context = SubmitContext {
         submit_dir: dir,
         server_uid: None,
         output_dir: None,
     };
-    let prepared = jobfile::parse(toml(file), Destination::default(), context);
+    let prepared = jobfile::parse(toml(file), destination, context);
     prepared.expect("a valid file").spec
 }
 
@@ -55,7 +59,7 @@ fn keep_record(template: &TaskTemplate, (task, entry): (TaskId, Option<&[u8]>), 
 }
 
 fn runs(mut spec: SubmitSpec) -> BTreeSet<u32> {
-    let skipped = leave_out(&mut spec).expect("it has outputs");
+    let skipped = leave_out(&mut spec, &Unended::default()).expect("it has outputs");
     skipped.runs.iter().map(|(id, _)| *id).collect()
 }
 
@@ -96,7 +100,7 @@ fn of_ten_thousand_tasks_those_behind_what_was_touched_run_again() {
     }
     let began = Instant::now();
     let mut left = spec.clone();
-    let skipped = leave_out(&mut left).expect("it has outputs");
+    let skipped = leave_out(&mut left, &Unended::default()).expect("it has outputs");
     let took = began.elapsed();
     let expected: BTreeSet<u32> = touched.iter().flat_map(|i| [*i, PAIRS + *i]).collect();
     let found: BTreeSet<u32> = skipped.runs.iter().map(|(id, _)| *id).collect();
@@ -123,7 +127,7 @@ fn deleted_outputs_other_commands_and_missing_records_are_reasons() {
     carry_out(&spec);
     let why = |file: &str| {
         let mut spec = submit(dir.path(), file);
-        let skipped = leave_out(&mut spec).expect("it has outputs");
+        let skipped = leave_out(&mut spec, &Unended::default()).expect("it has outputs");
         let runs = skipped.runs.into_iter();
         runs.map(|(id, why)| format!("{id}: {why}"))
             .collect::<Vec<_>>()
@@ -169,7 +173,7 @@ fn deleted_outputs_other_commands_and_missing_records_are_reasons() {
     );
     assert_eq!(said[1], "2: it depends on task 0, which runs");
     let without = "[[task]]\ncommand = [\"x\"]\n";
-    assert!(leave_out(&mut submit(dir.path(), without)).is_err());
+    assert!(leave_out(&mut submit(dir.path(), without), &Unended::default()).is_err());
 }
 
 #[test]
@@ -188,7 +192,7 @@ fn arrays_keep_the_ids_and_entries_of_what_runs() {
         keep_record(&array.template, task, &spec.submit_dir);
     }
     let mut left = spec.clone();
-    let skipped = leave_out(&mut left).expect("it has outputs");
+    let skipped = leave_out(&mut left, &Unended::default()).expect("it has outputs");
     assert_eq!(skipped.left_out, 2);
     let SubmitBody::Array(array) = left.body else {
         panic!("an array");
@@ -202,6 +206,46 @@ fn arrays_keep_the_ids_and_entries_of_what_runs() {
         (entries.get(0), entries.get(1)),
         (Some(&b"a"[..]), Some(&b"c"[..]))
     );
+}
+
+#[test]
+fn what_waits_for_others_that_may_still_write_runs() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let two = "[array]\nids = \"1-2\"\ncommand = [\"x\"]\noutputs = [\"o%{TASK_ID}\"]\n";
+    let spec = submit(dir.path(), two);
+    let SubmitBody::Array(array) = &spec.body else {
+        panic!("an array");
+    };
+    for id in 1..=2 {
+        fs::write(dir.path().join(format!("o{id}")), "").expect("written");
+        keep_record(&array.template, (TaskId(id), None), &spec.submit_dir);
+    }
+    let whys = |unended: Unended| {
+        let skipped = leave_out(&mut spec.clone(), &unended).expect("it has outputs");
+        let runs = skipped.runs.into_iter();
+        runs.map(|(id, why)| format!("{id}: {why}"))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(whys(Unended::default()), [] as [&str; 0]);
+    let each = Some((JobId(7), vec![2, 3]));
+    let of_one = Unended { job: None, each };
+    assert_eq!(whys(of_one), ["2: it waits for task 2 of job 7"]);
+    let job = Some(JobId(7));
+    let of_all = Unended { job, each: None };
+    let expected = ["1: it waits for job 7", "2: it waits for job 7"];
+    assert_eq!(whys(of_all), expected);
+    // The same of a task that the open job has already.
+    let first = "[[task]]\nid = 2\ncommand = [\"x\"]\noutputs = [\"a\"]\n";
+    carry_out(&submit(dir.path(), first));
+    let behind = first.replace("id = 2", "id = 2\ndeps = [1]");
+    let open = Destination {
+        attach: Some(3),
+        ..Destination::default()
+    };
+    assert_eq!(runs(submit_to(dir.path(), first, open)), BTreeSet::new());
+    let mut behind = submit_to(dir.path(), &behind, open);
+    let skipped = leave_out(&mut behind, &Unended::default()).expect("it has outputs");
+    assert_eq!(skipped.runs, [(2, Why::AfterEarlier(TaskId(1)))]);
 }
 
 #[test]
