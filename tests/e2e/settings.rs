@@ -14,7 +14,8 @@ fn with_files(user: &str, site: &str) -> Env {
 #[test]
 fn what_nobody_says_stands_in_files() {
     let user = "[submit]\ntime-limit = \"30s\"\nenv = [\"A=user\", \"B=user\"]\n[server.start]\njournal = \"mine.db\"\n";
-    let site = "output-mode = \"json\"\n[submit]\ntime-limit = \"1h\"\ncrash-limit = 7\nresource = [\"mem=1\"]\n";
+    let site = "output-mode = \"json\"\n[submit]\ntime-limit = \"1h\"\ncrash-limit = 7\nresource = [\"mem=1\"]\n\
+                max-fails = 5\ncheck-outputs = true\nskip-done = true\nretry-grow = \"mem=2,time=2\"\n";
     let mut env = with_files(user, site);
     env.start_server();
     assert!(env.path("mine.db").exists());
@@ -38,7 +39,10 @@ fn what_nobody_says_stands_in_files() {
     let shown = plan(&["job.sh"]);
     assert!(shown.contains("\"crash_limit\": 2"), "{shown}");
     assert!(plan(&["--nodes=2", "--", "true"]).contains("node"));
-    // An option that excludes a default is stronger.
+    // What is about something that this submit does not have is no mistake.
+    env.hq(&["job", "open"]).ok();
+    env.hq(&["submit", "--job=1", "--", "true"]).ok();
+    // What excludes a default is stronger.
     env.hq(&["server", "stop"]).ok();
     assert_eq!(env.wait_exit("server"), Some(0));
     let settings = env.json(&["config"]);

@@ -218,10 +218,10 @@ impl Config {
     }
 }
 
-/// Gives a submit what nobody said about its tasks.
-pub(crate) fn complete_tasks(options: &mut TaskOptions) -> CliResult<()> {
+/// Gives a submit what nobody said about its tasks; `is_attached` = they are for a job that there is.
+pub(crate) fn complete_tasks(options: &mut TaskOptions, is_attached: bool) -> CliResult<()> {
     if let Some(config) = current().filter(|config| config.of(Section::Submit).next().is_some()) {
-        directives::add_defaults(options, config.task_defaults()?);
+        directives::add_defaults(options, config.task_defaults()?, is_attached);
     }
     Ok(())
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::outcome::Outcome;
 use crate::resource::amount::Amount;
-use crate::resource::request::{Policy, RequestVariants, ResourceRequest};
+use crate::resource::request::{Policy, RequestVariants, ResourceEntry, ResourceRequest};
 
 /// Name of the resource of which a task can run out.
 pub const MEMORY: &str = "mem";
@@ -168,8 +168,15 @@ impl Scale {
 /// The largest amount of memory that a variant asks for by number.
 #[must_use]
 pub fn memory(requests: &RequestVariants) -> Option<Amount> {
-    let entries = requests.as_slice().iter().flat_map(|v| &v.entries);
+    let variants = requests.as_slice().iter();
+    variants.filter_map(|one| memory_of(&one.entries)).max()
+}
+
+/// The same of one variant.
+#[must_use]
+pub fn memory_of(entries: &[ResourceEntry]) -> Option<Amount> {
     entries
+        .iter()
         // All of it is as much as there is: it cannot grow.
         .filter(|entry| &*entry.resource == MEMORY && entry.policy != Policy::All)
         .map(|entry| entry.amount)

@@ -146,7 +146,7 @@ fn prepare(
     }
     directives::find(args.directives, &args.command, stdin.as_deref())?
         .apply(&mut args.tasks, &mut args.command);
-    complete_tasks(&mut args.tasks)?;
+    complete_tasks(&mut args.tasks, false)?;
     let skips_done = args.tasks.skip_done;
     let request = SubmitRequest {
         options: args.tasks,

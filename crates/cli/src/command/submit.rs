@@ -127,7 +127,7 @@ fn prepare_with(
 ) -> CliResult<(PreparedSubmit, bool)> {
     directives::find(args.directives, &args.command, stdin.as_deref())?
         .apply(&mut args.tasks, &mut args.command);
-    complete_tasks(&mut args.tasks)?;
+    complete_tasks(&mut args.tasks, args.job.is_some())?;
     let notify = args.notify.specs();
     let skips_done = args.tasks.skip_done;
     let request = SubmitRequest {

@@ -7,14 +7,19 @@ use std::ffi::{OsStr, OsString};
 use std::io::Read;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::Parser;
+use hq_core::growth::{self, GrowSpec};
 use hq_core::range::IdArray;
+use hq_core::resource::amount::Amount;
 
 use crate::args::submit::{DirectivesMode, TaskOptions};
 use crate::error::{CliError, CliResult};
 use crate::import;
+use crate::parse::learn::TimeRequest;
 use crate::parse::param::ParamArg;
+use crate::parse::request::ResourceArg;
 
 /// Only this much of a script is looked at, in bytes.
 const HEAD_LEN: usize = 32 * 1024;
@@ -87,8 +92,12 @@ impl Directives {
     }
 }
 
-/// Adds options that neither the command line nor a script has.
-pub(crate) fn add_defaults(options: &mut TaskOptions, mut defaults: TaskOptions) {
+/// Adds options that neither the command line nor a script has; `is_attached` = the tasks are for a job that there is.
+pub(crate) fn add_defaults(
+    options: &mut TaskOptions,
+    mut defaults: TaskOptions,
+    is_attached: bool,
+) {
     let takes_nodes = options.nodes.is_some_and(|count| count > 0);
     let has_cpus = options.cpus.is_some();
     let said = |name: &str| options.resource.iter().any(|asked| asked.name() == name);
@@ -98,7 +107,73 @@ pub(crate) fn add_defaults(options: &mut TaskOptions, mut defaults: TaskOptions)
         .resource
         .retain(|asked| !takes_nodes && !is_settled(asked.name()));
     defaults.cpus = defaults.cpus.filter(|_| !said("cpus"));
+    drop_needless(options, &mut defaults, is_attached);
+    drop_memory(options, &mut defaults);
+    drop_growth(options, &mut defaults);
     merge(options, defaults);
+}
+
+/// Drops defaults about something that this submit does not have: nobody asked for them here.
+fn drop_needless(options: &TaskOptions, defaults: &mut TaskOptions, is_attached: bool) {
+    // The job has its own.
+    defaults.max_fails = defaults.max_fails.filter(|_| !is_attached);
+    let has_outputs = !options.outputs.is_empty() || !defaults.outputs.is_empty();
+    defaults.check_outputs &= has_outputs;
+    // In an open job nobody knows yet which tasks these are unless they are given.
+    let are_known = !is_attached || options.array.is_some();
+    defaults.skip_done &= has_outputs && are_known;
+    // Both are about the time that tasks need.
+    match options.time_request {
+        Some(TimeRequest::Given(_)) => defaults.predict = None,
+        Some(TimeRequest::Auto) => defaults.no_predict = false,
+        None => {}
+    }
+    defaults.time_request = defaults.time_request.filter(|time| match time {
+        TimeRequest::Given(_) => options.predict.is_none(),
+        TimeRequest::Auto => !options.no_predict,
+    });
+}
+
+/// Drops defaults that do not go along with memory that is learned.
+fn drop_memory(options: &TaskOptions, defaults: &mut TaskOptions) {
+    let is_auto = |asked: &ResourceArg| matches!(asked, ResourceArg::AutoMemory(_));
+    if options.resource.iter().any(is_auto) {
+        defaults.nodes = None;
+    }
+    if options.retries == Some(0) {
+        defaults.resource.retain(|asked| !is_auto(asked));
+    }
+    let mut all = options.resource.iter().chain(&defaults.resource);
+    // It takes its own attempts to find out what tasks need: those are no retries in the sense of the default.
+    if all.any(is_auto) && options.retries.is_none() && options.retry_on.is_none() {
+        defaults.retries = None;
+        defaults.retry_on = None;
+    }
+}
+
+/// Drops the growth of what was not asked for, or has a bound already.
+fn drop_growth(options: &TaskOptions, defaults: &mut TaskOptions) {
+    if options.retry_grow.is_some() {
+        defaults.retries = defaults.retries.filter(|retries| *retries > 0);
+    }
+    let resources = options.resource.iter().chain(&defaults.resource);
+    let memory = resources.filter_map(|asked| match asked {
+        ResourceArg::Amount(entry) => Some(entry.clone()),
+        ResourceArg::AutoMemory(_) => None,
+    });
+    let memory = growth::memory_of(&memory.collect::<Vec<_>>());
+    let time = options.time_limit.or(defaults.time_limit);
+    let Some(grow) = &mut defaults.retry_grow else {
+        return;
+    };
+    let has_retries = options.retries != Some(0);
+    let below = |max: Option<Amount>| memory.is_some_and(|asked| max.is_none_or(|max| asked < max));
+    grow.memory = grow.memory.filter(|one| has_retries && below(one.max));
+    let below = |max: Option<Duration>| time.is_some_and(|asked| max.is_none_or(|max| asked < max));
+    grow.time = grow.time.filter(|one| has_retries && below(one.max));
+    if *grow == GrowSpec::default() {
+        defaults.retry_grow = None;
+    }
 }
 
 fn failed(source: &str, error: &dyn std::fmt::Display) -> CliError {
@@ -335,6 +410,63 @@ fn merge_tasks(
 mod tests {
     use super::*;
     use crate::parse::value::parse_env;
+
+    fn with_defaults(words: &str, defaults: &str, is_attached: bool) -> TaskOptions {
+        let parsed = |line: &str| {
+            let words = split_words(line.as_bytes()).expect("closed");
+            DirectiveLine::try_parse_from(words).expect("valid").options
+        };
+        let mut options = parsed(words);
+        add_defaults(&mut options, parsed(defaults), is_attached);
+        options
+    }
+
+    #[test]
+    fn defaults_about_what_a_submit_does_not_have_are_no_mistakes() {
+        let with = with_defaults;
+        let max_fails = |is_attached| with("", "--max-fails=5", is_attached).max_fails;
+        assert_eq!((max_fails(false), max_fails(true)), (Some(5), None));
+        let checks = "--check-outputs --skip-done";
+        let checked = |words, is_attached| {
+            let options = with(words, checks, is_attached);
+            (options.check_outputs, options.skip_done)
+        };
+        assert_eq!(checked("", false), (false, false));
+        assert_eq!(checked("--outputs=x", false), (true, true));
+        assert_eq!(checked("--outputs=x", true), (true, false));
+        assert_eq!(checked("--outputs=x --array=3", true), (true, true));
+
+        let grow = "--retry-grow=mem=2,max=8GiB,time=2 --retries=2";
+        let grows = |words| {
+            let grow = with(words, grow, false).retry_grow;
+            grow.map(|grow| (grow.memory.is_some(), grow.time.is_some()))
+        };
+        assert_eq!(grows(""), None);
+        assert_eq!(grows("--resource mem=1GiB"), Some((true, false)));
+        assert_eq!(grows("--resource mem=8GiB"), None);
+        assert_eq!(grows("--time-limit=1h"), Some((false, true)));
+        assert_eq!(grows("--time-limit=1h --retries=0"), None);
+        let zero = with("--retry-grow=time=2", "--retries=0", false);
+        assert_eq!(zero.retries, None);
+
+        let retries = |words| {
+            let options = with(words, "--retries=2 --retry-on=exit", false);
+            (options.retries, options.retry_on.is_some())
+        };
+        assert_eq!(retries(""), (Some(2), true));
+        assert_eq!(retries("--resource mem=auto"), (None, false));
+        assert_eq!(retries("--resource mem=auto --retries=5"), (Some(5), true));
+        assert_eq!(
+            retries("--resource mem=auto --retry-on=oom"),
+            (Some(2), true)
+        );
+        let auto = with("--retries=0", "--resource mem=auto --nodes=2", false);
+        assert!(auto.resource.is_empty());
+        let given = with("--time-request=1h", "--predict=0.9", false);
+        assert_eq!(given.predict, None);
+        let told = with("--predict=0.9", "--time-request=1h", false);
+        assert_eq!(told.time_request, None);
+    }
 
     fn words(line: &str) -> Vec<String> {
         let words = split_words(line.as_bytes()).expect("closed");
