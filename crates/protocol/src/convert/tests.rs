@@ -4,6 +4,7 @@ mod refusals;
 mod strategies;
 
 use std::fmt::Debug;
+use std::sync::Arc;
 
 use hq_core::server_state::Command;
 use hq_core::template::SubmitSpec;
@@ -261,23 +262,53 @@ fn an_older_worker_runs_nothing_without_its_values() {
         panic!("an array");
     };
     let task = hq_core::template::TaskTemplate::try_from(array.template.expect("there is one"));
-    let template = hq_core::job::SharedTemplate {
+    let swept = task.expect("valid");
+    assert_eq!(instead_of(&swept), (1, "`--param`".to_owned()));
+    // Also by one that knows parameters.
+    let mut checked = swept.clone();
+    checked.files = hq_core::template::TaskFiles {
+        inputs: Vec::new(),
+        outputs: vec![Box::from(*b"out")],
+        must_exist: true,
+    };
+    assert_eq!(instead_of(&checked), (0, "`--check-outputs`".to_owned()));
+    let mut forked = hq_core::testing::template(&["python3", "-c", "…"]);
+    forked.stdin = Some(Arc::from(*b"{\"mode\": \"fork\"}\n\x80"));
+    forked.is_call = true;
+    assert_eq!(instead_of(&forked), (0, "mode=\"fork\"".to_owned()));
+    // What it can do it is asked for as ever.
+    forked.stdin = Some(Arc::from(*b"{\"mode\": \"direct\"}\n\x80"));
+    let message = worker::Template::from(&shared(&forked));
+    let known = message.task.map(|task| task.args).unwrap_or_default();
+    assert_eq!(known.len(), 3);
+}
+
+/// With how many arguments for it a worker of parameters is told that it is too old, and for what.
+fn instead_of(task: &hq_core::template::TaskTemplate) -> (usize, String) {
+    let template = shared(task);
+    let message = worker::Template::from(&template);
+    // All that it knows.
+    let known = message.task.clone().expect("a task");
+    let program = String::from_utf8_lossy(&known.args[0]).into_owned();
+    assert_eq!(known.args.len(), 1);
+    let words = program.strip_prefix("this worker is older than its server and does not know ");
+    let words = words.and_then(|words| words.strip_suffix("; drain it, start another one"));
+    let found = (message.param_args.len(), words.unwrap_or_default().into());
+    let read = hq_core::worker_state::WorkTemplate::try_from(message).expect("valid");
+    assert_eq!(read.task, template.task);
+    found
+}
+
+fn shared(task: &hq_core::template::TaskTemplate) -> hq_core::job::SharedTemplate {
+    hq_core::job::SharedTemplate {
         id: hq_core::job::TemplateId(1),
         job: hq_core::id::JobId(1),
         job_name: "sweep".into(),
         submit_dir: Box::from(*b"/"),
         stream_dir: None,
         class: hq_core::class::ClassId(0),
-        task: std::sync::Arc::new(task.expect("valid")),
-    };
-    let message = worker::Template::from(&template);
-    // All that it knows.
-    let known = message.task.clone().expect("a task");
-    let program = String::from_utf8_lossy(&known.args[0]);
-    assert!(program.contains("older than its server"), "{program}");
-    assert_eq!(known.args.len(), 1);
-    let read = hq_core::worker_state::WorkTemplate::try_from(message).expect("valid");
-    assert_eq!(read.task, template.task);
+        task: Arc::new(task.clone()),
+    }
 }
 
 fn worker_input(command: &hq_core::server_state::WorkerCommand) -> Input {

@@ -35,6 +35,12 @@ pub const VALUE_MAX: usize = 1 << 20;
 const WITHOUT_PARAMS: &str =
     "this worker is older than its server and does not know `--param`; drain it, start another one";
 
+/// The same of one that does not look at outputs: tasks would finish whatever they left.
+const WITHOUT_OUTPUTS: &str = "this worker is older than its server and does not know `--check-outputs`; drain it, start another one";
+
+/// The same of one whose interpreters carry out all calls themselves.
+const WITHOUT_FORKS: &str = "this worker is older than its server and does not know mode=\"fork\"; drain it, start another one";
+
 /// Most nodes of one task.
 const NODES_MAX: usize = 1 << 16;
 
@@ -403,8 +409,10 @@ impl TryFrom<worker::Template> for WorkTemplate {
             .as_deref()
             .map(|dir| path("stream_dir", dir));
         let mut task = required(message.task, "task")?;
-        if !message.param_args.is_empty() {
-            task.args = message.param_args;
+        for args in [message.param_args, message.guarded_args] {
+            if !args.is_empty() {
+                task.args = args;
+            }
         }
         let task: TaskTemplate = task.try_into().within("task")?;
         Ok(Self {
@@ -421,8 +429,11 @@ impl TryFrom<worker::Template> for WorkTemplate {
 impl From<&SharedTemplate> for worker::Template {
     fn from(template: &SharedTemplate) -> Self {
         let mut task = common::TaskTemplate::from(template.task.as_ref());
-        let mut param_args = Vec::new();
-        if template.task.params.is_some() {
+        let (mut param_args, mut guarded_args) = (Vec::new(), Vec::new());
+        if let Some(text) = guard(&template.task) {
+            let instead = vec![text.as_bytes().to_vec().into()];
+            guarded_args = std::mem::replace(&mut task.args, instead);
+        } else if template.task.params.is_some() {
             let instead = vec![WITHOUT_PARAMS.as_bytes().to_vec().into()];
             param_args = std::mem::replace(&mut task.args, instead);
         }
@@ -434,8 +445,24 @@ impl From<&SharedTemplate> for worker::Template {
             stream_dir: template.stream_dir.as_ref().map(|dir| dir.to_vec().into()),
             task: Some(task),
             param_args,
+            guarded_args,
         }
     }
+}
+
+/// What is executed instead by a worker that would ignore a part of what is asked for and came after parameters.
+fn guard(task: &TaskTemplate) -> Option<&'static str> {
+    if task.files.must_exist {
+        return Some(WITHOUT_OUTPUTS);
+    }
+    let mut lines = task
+        .stdin
+        .iter()
+        .flat_map(|text| text.split(|b| *b == b'\n'));
+    // Written by `hq.Executor` for the interpreter.
+    let head = lines.next().filter(|_| task.is_call)?;
+    let head: serde_json::Value = serde_json::from_slice(head).ok()?;
+    (head["mode"] == "fork").then_some(WITHOUT_FORKS)
 }
 
 impl TryFrom<worker::Assignment> for WorkAssignment {
