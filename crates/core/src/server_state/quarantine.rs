@@ -16,17 +16,18 @@
 //! somebody else who can run the task, and at most half of the workers are set aside at a time: if more of them fail, it
 //! is not their fault.
 
+mod people;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::{ChangeKind, Ctx, ServerState, StopResult, WorkerCommand};
+use super::{ChangeKind, Ctx, ServerState, WorkerCommand};
 use crate::class::QueueKey;
 use crate::diagnosis::{Blame, Peers};
 use crate::id::{TaskKey, WorkerId};
 use crate::job::TaskSlot;
 use crate::outcome::Outcome;
-use crate::quarantine::{Quarantine, QuarantineMode, Suspicion};
-use crate::selector::{Selected, Selector};
+use crate::quarantine::{Quarantine, QuarantineMode};
 use crate::task::{ATTEMPTS_KEPT_MAX, TaskEnd};
 use crate::template::CrashLimit;
 use crate::time::{Now, Time, Timestamp};
@@ -549,163 +550,6 @@ impl ServerState {
             if self.suspicions.former.len() > FORMER_MAX {
                 self.suspicions.former.pop_first();
             }
-        }
-    }
-}
-
-/// Commands and queries of users.
-impl ServerState {
-    /// Sets the reaction of this server to workers on which tasks fail that go well elsewhere.
-    pub const fn set_quarantine_mode(&mut self, mode: QuarantineMode) {
-        self.suspicions.mode = mode;
-    }
-
-    /// The quarantine of a worker, also while a task is tried on it.
-    #[must_use]
-    pub fn quarantine(&self, id: WorkerId) -> Option<&Quarantine> {
-        self.suspicions.cases.get(&id)?.quarantine.as_ref()
-    }
-
-    /// Time since which a worker is not trusted.
-    #[must_use]
-    pub fn doubted_since(&self, id: WorkerId) -> Option<Timestamp> {
-        Some(self.suspicions.cases.get(&id)?.since)
-    }
-
-    /// All quarantines of workers that are live.
-    pub fn quarantines(&self) -> impl Iterator<Item = &Quarantine> {
-        let cases = self.suspicions.cases.values();
-        cases.filter_map(|case| case.quarantine.as_ref())
-    }
-
-    /// The names of nodes of batch systems that the next allocation should not have, without their domains.
-    #[must_use]
-    pub fn nodes_to_avoid(&self, now: Timestamp) -> Vec<String> {
-        // Of one that is gone for long nobody knows where it came from.
-        let is_of_batch_system = |worker: WorkerId| {
-            let known = self.workers.known(worker);
-            known.is_none_or(|worker| worker.config.allocation.is_some())
-        };
-        let all = self.all_quarantines(now);
-        let nodes = all.filter(|(_, quarantine)| is_of_batch_system(quarantine.worker));
-        let nodes = nodes.map(|(host, _)| host.split('.').next().unwrap_or(host));
-        // It becomes part of a script.
-        let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
-        let nodes = nodes.filter(|node| !node.is_empty() && node.chars().all(is_name));
-        let nodes: BTreeSet<&str> = nodes.collect();
-        nodes
-            .into_iter()
-            .take(AVOIDED_MAX)
-            .map(str::to_owned)
-            .collect()
-    }
-
-    /// Host and quarantine of all workers, whether they live or not.
-    fn all_quarantines(&self, now: Timestamp) -> impl Iterator<Item = (&str, &Quarantine)> {
-        let former = self.suspicions.former.iter();
-        let former = former.filter(move |(_, quarantine)| quarantine.until > now);
-        let live = self.quarantines().filter_map(|quarantine| {
-            let worker = self.workers.get(quarantine.worker)?;
-            Some((&*worker.config.hostname, quarantine))
-        });
-        former
-            .map(|(host, quarantine)| (&**host, quarantine))
-            .chain(live)
-    }
-
-    /// Workers that seem broken and get tasks all the same.
-    pub fn suspicions(&self) -> impl Iterator<Item = (WorkerId, Suspicion)> {
-        self.suspicions.cases.iter().filter_map(|(id, case)| {
-            let suspicion = Suspicion {
-                since: case.since,
-                why: case.told.clone()?,
-            };
-            Some((*id, suspicion))
-        })
-    }
-
-    pub(super) fn quarantine_workers(
-        &mut self,
-        ctx: &mut Ctx<'_>,
-        (selector, span, why): (&Selector, Duration, &str),
-    ) -> Selected<(WorkerId, StopResult)> {
-        let workers = self.workers.select(selector);
-        workers.filter_map(|id| {
-            let Some(worker) = self.workers.get(id) else {
-                return Some((id, StopResult::AlreadyStopped));
-            };
-            // It ends anyway.
-            if worker.is_stopping() {
-                return Some((id, StopResult::AlreadyStopped));
-            }
-            let quarantine = Quarantine {
-                worker: id,
-                since: ctx.now.wall,
-                until: ctx.now.wall.plus(span),
-                round: 1,
-                is_asked: true,
-                why: why.into(),
-            };
-            self.begin_quarantine(ctx, quarantine);
-            Some((id, StopResult::Quarantined))
-        })
-    }
-
-    pub(super) fn release_workers(
-        &mut self,
-        ctx: &mut Ctx<'_>,
-        selector: &Selector,
-    ) -> Selected<(WorkerId, StopResult)> {
-        let workers = match selector {
-            Selector::All => Selected::all(self.doubtful()),
-            Selector::Last | Selector::Ids(_) => self.workers.select(selector),
-        };
-        workers.filter_map(|id| {
-            let Some(worker) = self.workers.get(id) else {
-                return Some((id, StopResult::AlreadyStopped));
-            };
-            let result = if worker.is_trusted() {
-                StopResult::NotQuarantined
-            } else {
-                StopResult::Released
-            };
-            // Also one that was reported to users: evidence is gathered from the beginning.
-            self.trust(ctx, id, "somebody released it");
-            Some((id, result))
-        })
-    }
-
-    /// Goes on with what was stored. To be called behind the last worker.
-    pub fn restore_quarantine(&mut self, now: Now, quarantine: Quarantine) {
-        let id = quarantine.worker;
-        if self.workers.get(id).is_some() {
-            self.resume_quarantine(now, quarantine);
-        } else if let Some(host) = self.workers.hostname(id) {
-            self.suspicions.former.insert(host.into(), quarantine);
-        }
-    }
-
-    /// Panics unless cases and workers agree.
-    #[cfg(any(test, feature = "testing"))]
-    pub(super) fn check_suspicions(&self) {
-        for worker in self.workers.live().values().filter(|w| !w.is_trusted()) {
-            let case = self.suspicions.cases.get(&worker.id);
-            let case = case.expect("who is not trusted has a case");
-            let is_probed = worker.standing() == Standing::Probed;
-            assert_eq!(
-                case.due.is_none(),
-                is_probed,
-                "the case of {} goes on",
-                worker.id
-            );
-        }
-        for (id, case) in &self.suspicions.cases {
-            assert!(self.workers.get(*id).is_some(), "cases are of live workers");
-            assert_eq!(
-                case.due.is_some(),
-                case.due
-                    .is_some_and(|due| self.suspicions.due.contains(&(due, *id)))
-            );
         }
     }
 }
