@@ -23,6 +23,10 @@ const COARSE: u16 = 3;
 /// Fewer tasks than this say nothing about those that follow.
 pub const TASKS_MIN: u64 = 10;
 
+/// Attempts after the first one of a task whose memory is learned, unless a submit says otherwise: from a share of a worker to
+/// all of it is not further than that by doubling. With all of it there is no other.
+pub const RETRIES: u16 = 16;
+
 /// Share of the tasks whose run time a worker must have left, in thousandths, unless a submit says otherwise.
 pub const PREDICT_DEFAULT: u16 = 950;
 

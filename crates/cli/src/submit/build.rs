@@ -13,6 +13,7 @@ use hq_core::range::IdArray;
 use hq_core::resource::amount::UNITS_PER_WHOLE;
 use hq_core::resource::request::{RequestVariants, ResourceEntry, ResourceRequest};
 use hq_core::retry::{RetryCause, RetrySpec, StopSpec};
+use hq_core::sizing;
 use hq_core::template::{
     After, ArrayIds, ArraySpec, ByteText, Entries, PinMode, StdioSpec, SubmitBody, SubmitSpec,
     SubmitTarget, TaskFiles, TaskTemplate,
@@ -150,9 +151,6 @@ fn build_files(
 /// Retries of tasks that grow, unless the user says how many.
 const GROWN_RETRIES: u16 = 3;
 
-/// The same of tasks whose memory is learned: from a share of a worker to all of it is not further than that by doubling.
-const SIZED_RETRIES: u16 = 16;
-
 /// How tasks are told to end; what is not given is as usual.
 pub(crate) fn build_stop(signal: Option<i32>, grace: Option<Duration>) -> StopSpec {
     let usual = StopSpec::default();
@@ -188,7 +186,7 @@ pub(crate) fn build_retry(
         }
     }
     let usual_limit = match (does_grow, is_sized) {
-        (_, true) => SIZED_RETRIES,
+        (_, true) => sizing::RETRIES,
         (true, false) => GROWN_RETRIES,
         (false, false) => usual.limit,
     };

@@ -11,7 +11,7 @@ use crate::resource::descriptor::{ResourceItem, ResourceKind};
 use crate::retry::RetryCause;
 use crate::scheduler::demand::WorkerKind;
 use crate::server_state::Input;
-use crate::sizing::FirstMemory;
+use crate::sizing::{FirstMemory, RETRIES};
 use crate::task::Phase;
 use crate::template::{SubmitSpec, TaskTemplate};
 
@@ -176,6 +176,32 @@ fn nothing_gets_more_memory_than_there_is() {
     let first = FirstMemory::Given(Amount::whole(64_000));
     let job = bench.submit(sized(1, first, |_| {}));
     assert_eq!(gets(&bench, key(job, 0)).0, 10_000);
+}
+
+#[test]
+fn a_task_that_is_larger_than_anybody_fails_with_the_most_that_there_is() {
+    let mut bench = Bench::new();
+    let worker = worker_of(&mut bench, 4, 300, None);
+    let job = bench.submit(sized(2, FirstMemory::Share, |task| {
+        task.retry.limit = RETRIES
+    }));
+    let mut sizes = Vec::new();
+    while bench.phase(key(job, 0)) == Phase::Queued {
+        sizes.push(gets(&bench, key(job, 0)).0);
+        let failed = (worker, key(job, 0));
+        end_with(&mut bench, failed, Outcome::OutOfMemory(None), (75, MINUTE));
+    }
+    assert_eq!(sizes, [75, 150, 300]);
+    assert_eq!(bench.phase(key(job, 0)), Phase::Failed);
+    // With somebody who has more the other one goes on.
+    for _ in 0..2 {
+        let failed = (worker, key(job, 1));
+        end_with(&mut bench, failed, Outcome::OutOfMemory(None), (75, MINUTE));
+    }
+    worker_of(&mut bench, 1, 64_000, None);
+    let failed = (worker, key(job, 1));
+    end_with(&mut bench, failed, Outcome::OutOfMemory(None), (75, MINUTE));
+    assert_eq!(gets(&bench, key(job, 1)).0, 600);
 }
 
 #[test]

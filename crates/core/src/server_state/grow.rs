@@ -15,7 +15,7 @@ use crate::outcome::Outcome;
 use crate::resource::amount::Amount;
 use crate::resource::request::RequestVariants;
 use crate::scheduler::demand::{PLENTY, WorkerKind};
-use crate::sizing::{Size, memory_amount};
+use crate::sizing::{RETRIES, Size, memory_amount};
 use crate::template::TaskTemplate;
 use crate::time::{Time, nanos};
 use crate::worker::Workers;
@@ -381,6 +381,30 @@ impl ServerState {
             scale,
             memory: memory(&task.requests),
             time_limit: task.time_limit,
+        })
+    }
+
+    /// Whether a task whose memory is learned ran out of as much as anybody has: another attempt would, too. If the user
+    /// says how often it is tried, it is.
+    pub(super) fn is_too_large(
+        &mut self,
+        now: Time,
+        (id, slot): (JobId, TaskSlot),
+        (had, outcome): (ClassId, &Outcome),
+    ) -> bool {
+        let submit = self.jobs.get(id).and_then(|job| job.submit(slot));
+        let asked = submit.and_then(|submit| submit.asked_template(slot.index));
+        let is_usual = asked.is_some_and(|asked| {
+            asked.task.learn.memory.is_some() && asked.task.retry.limit == RETRIES
+        });
+        if !is_usual || !matches!(outcome, Outcome::OutOfMemory(_)) {
+            return false;
+        }
+        let classes = self.dispatcher.classes();
+        let amount = classes.get(had).and_then(|class| memory(&class.request));
+        let most = self.offers.largest(now, had, classes, &self.workers).memory;
+        amount.is_some_and(|amount| {
+            auto_scale(more(amount, Amount::default(), most)) <= auto_scale(amount)
         })
     }
 

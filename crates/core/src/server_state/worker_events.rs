@@ -304,8 +304,10 @@ impl ServerState {
         }
         let ran = !end.run.is_zero();
         // Retries come before what a failure means for others.
+        let at = (job, assigned.slot);
         if end.outcome != Outcome::Finished
             && self.may_retry(job, assigned.slot, |retry| retry.allows(&end.outcome, ran))
+            && !self.is_too_large(ctx.now.mono, at, (assigned.key.class, &end.outcome))
         {
             self.retry(ctx, job, (assigned.slot, Some(assigned.key.class)), end);
             return;
