@@ -106,7 +106,17 @@ pub enum Outcome {
     Killed,
 }
 
+/// How the words begin with which a call ends whose value was lost elsewhere.
+pub const VALUE_MISSING: &str = "A value that the call needs is not there";
+
 impl Outcome {
+    /// Whether a call could not begin for lack of a value that was elsewhere.
+    #[must_use]
+    pub fn is_value_missing(&self) -> bool {
+        self.text()
+            .is_some_and(|text| text.starts_with(VALUE_MISSING))
+    }
+
     /// The words that the worker adds, if it does.
     #[must_use]
     pub fn text(&self) -> Option<&str> {

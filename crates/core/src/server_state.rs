@@ -280,6 +280,7 @@ impl ServerState {
             self.jobs.next_deadline(),
             self.suspicions.next_deadline(),
             self.learning_due(),
+            self.needed_due(),
         ]
         .into_iter()
         .flatten()

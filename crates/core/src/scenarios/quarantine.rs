@@ -4,11 +4,14 @@ use std::time::Duration;
 
 use super::bench::*;
 use crate::id::{JobId, TaskKey, WorkerId};
-use crate::outcome::{LostReason, Outcome};
+use crate::outcome::{LostReason, Outcome, VALUE_MISSING};
 use crate::quarantine::QuarantineMode;
+use crate::resource::amount::Amount;
+use crate::resource::descriptor::{ResourceItem, ResourceKind};
+use crate::resource::request::{Policy, RequestVariants, ResourceEntry, ResourceRequest};
 use crate::server_state::{ChangeKind, Command, Effect, QUARANTINE, Reply, StopResult};
 use crate::task::Phase;
-use crate::template::CrashLimit;
+use crate::template::{CrashLimit, SubmitSpec};
 use crate::worker::Standing;
 use crate::worker_config::{Allocation, BatchSystem};
 
@@ -16,13 +19,17 @@ const SECOND: Duration = Duration::from_secs(1);
 
 const TEN_MINUTES: Duration = QUARANTINE;
 
-/// Three workers with four cpus each, the first of which fails what it gets until it is set aside.
+/// Three workers with four cpus each, the first of which fails what it gets until it is set aside. It alone has a licence.
 fn with_broken() -> (Bench, WorkerId, JobId) {
     let mut bench = Bench::new();
     bench.state.set_quarantine_mode(QuarantineMode::Act);
     let broken = bench.worker_with(4, |config| {
         config.hostname = "n1.cluster".into();
         config.allocation = Some(allocation());
+        config.resources.items.push(ResourceItem {
+            name: "licence".into(),
+            kind: ResourceKind::Sum(Amount::whole(1)),
+        });
     });
     for name in ["n2", "n3"] {
         bench.worker_with(4, |config| config.hostname = name.into());
@@ -40,7 +47,29 @@ fn allocation() -> Allocation {
     }
 }
 
+/// Tasks that need the licence.
+fn licensed(count: u32) -> SubmitSpec {
+    tasks_with(count, |task| {
+        let mut request = ResourceRequest::cpus(1);
+        request.entries.push(ResourceEntry {
+            resource: "licence".into(),
+            policy: Policy::Compact,
+            amount: Amount::whole(1),
+        });
+        task.requests = RequestVariants::new(vec![request]).expect("valid");
+    })
+}
+
 impl Bench {
+    /// Sets a worker aside by hand.
+    fn quarantine(&mut self, worker: WorkerId) -> Vec<Effect> {
+        self.request(Command::QuarantineWorkers {
+            workers: this(worker),
+            span: TEN_MINUTES,
+            why: "its fan is loud".into(),
+        })
+    }
+
     /// Finishes tasks on all others.
     fn finish_elsewhere(&mut self, worker: WorkerId, count: usize) {
         for _ in 0..count {
@@ -245,11 +274,7 @@ fn people_set_workers_aside_and_release_them() {
         });
         found.expect("it is answered")
     };
-    let effects = bench.request(Command::QuarantineWorkers {
-        workers: this(worker),
-        span: TEN_MINUTES,
-        why: "its fan is loud".into(),
-    });
+    let effects = bench.quarantine(worker);
     assert_eq!(answer(&effects), StopResult::Quarantined);
     for (job, task) in bench.has(worker).into_iter().skip(1) {
         bench.give_back(worker, key(JobId(job), task));
@@ -265,4 +290,86 @@ fn people_set_workers_aside_and_release_them() {
     assert!(!bench.has(worker).is_empty());
     let effects = bench.request(Command::ReleaseWorkers(this(worker)));
     assert_eq!(answer(&effects), StopResult::NotQuarantined);
+}
+
+#[test]
+fn what_fails_on_a_worker_that_people_set_aside_has_failed() {
+    for mode in [QuarantineMode::Tell, QuarantineMode::Act] {
+        let (mut bench, worker, job) = with_broken();
+        bench.state.set_quarantine_mode(mode);
+        let (_, task) = bench.has(worker)[0];
+        bench.start(worker, key(job, task));
+        bench.quarantine(worker);
+        bench.fail(worker, key(job, task));
+        assert_eq!(bench.phase(key(job, task)), Phase::Failed);
+        for (_, task) in bench.has(worker) {
+            bench.give_back(worker, key(job, task));
+        }
+        bench.wait(TEN_MINUTES);
+        // A server that only tells has no doubts of its own.
+        let standing = match mode {
+            QuarantineMode::Act => Standing::Probed,
+            QuarantineMode::Tell | QuarantineMode::Off => Standing::Trusted,
+        };
+        assert_eq!(bench.standing(worker), standing);
+    }
+}
+
+#[test]
+fn a_worker_that_nobody_can_stand_in_for_is_not_set_aside() {
+    let (mut bench, broken, _) = with_broken();
+    let licensed = bench.submit(licensed(1_000));
+    for _ in 0..30 {
+        let (job, task) = bench.has(broken)[0];
+        bench.fail(broken, key(JobId(job), task));
+        bench.finish_elsewhere(broken, 1);
+        assert_eq!(bench.standing(broken), Standing::Trusted);
+    }
+    bench.cancel(licensed);
+    bench.wait(SECOND);
+    bench.fail_until_suspected(broken);
+}
+
+#[test]
+fn a_worker_that_is_set_aside_is_tried_at_once_when_nobody_else_can_run_a_task() {
+    let (mut bench, broken, job) = with_broken();
+    bench.set_aside(broken);
+    bench.cancel(job);
+    bench.wait(SECOND);
+    assert_eq!(bench.has(broken), []);
+    let licensed = bench.submit(licensed(3));
+    bench.wait(SECOND);
+    assert_eq!(bench.has(broken), [(licensed.0, 0)]);
+    // Nobody else can say whose fault it is.
+    bench.fail(broken, key(licensed, 0));
+    assert_eq!(bench.phase(key(licensed, 0)), Phase::Failed);
+    bench.wait(SECOND);
+    assert_eq!(bench.has(broken), [(licensed.0, 1)]);
+    bench.finish(broken, key(licensed, 1));
+    assert_eq!(bench.standing(broken), Standing::Trusted);
+}
+
+#[test]
+fn a_task_that_runs_for_long_shows_that_a_worker_works() {
+    let (mut bench, broken, _) = with_broken();
+    bench.set_aside(broken);
+    bench.wait(TEN_MINUTES);
+    let (job, task) = bench.has(broken)[0];
+    bench.start(broken, key(JobId(job), task));
+    bench.wait(SECOND * 59);
+    assert_eq!(bench.standing(broken), Standing::Probed);
+    bench.wait(SECOND);
+    assert_eq!(bench.standing(broken), Standing::Trusted);
+    assert!(bench.has(broken).len() >= 4, "and it gets others beside it");
+}
+
+#[test]
+fn a_value_that_was_lost_elsewhere_says_nothing_about_a_worker() {
+    let (mut bench, worker, _) = with_broken();
+    for _ in 0..20 {
+        let (job, task) = bench.has(worker)[0];
+        let lost = Outcome::Message(format!("{VALUE_MISSING}: nobody has it").into());
+        bench.end(worker, key(JobId(job), task), lost);
+        assert_eq!(bench.standing(worker), Standing::Trusted);
+    }
 }

@@ -194,7 +194,7 @@ pub fn hindrances(
         Some(Hindrance::Draining)
     } else if worker.is_away() {
         Some(Hindrance::Away)
-    } else if !worker.is_trusted() {
+    } else if !worker.is_trusted() && !worker.accepts_work() {
         Some(Hindrance::Quarantined)
     } else if let Some(node) = worker.node() {
         Some(Hindrance::Node(node.task))

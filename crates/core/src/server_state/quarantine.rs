@@ -10,11 +10,11 @@
 //!      └───────────────────────────────────── a task goes well ────────────────────────────────┘
 //! ```
 //!
-//! A failure on a worker that is not trusted is tried again elsewhere and counts neither as a retry nor as a failure of
-//! its job. How the task ends there is the evidence that decides; statistics alone, which a run of bad inputs could
-//! mislead, only raise the question. A task is given back like this at most [`UNCHARGED_MAX`] times. A suspicion needs
-//! somebody else who can run the task, and at most half of the workers are set aside at a time: if more of them fail, it
-//! is not their fault.
+//! What fails on a worker that is not trusted runs again elsewhere and counts for nothing: not as a retry, not as a failure
+//! of its job. How it ends there is the evidence that decides; statistics alone, which a stretch of bad inputs could fool, only
+//! raise the question. A task is given back in this way [`UNCHARGED_MAX`] times, so that none is for ever. A suspicion needs
+//! somebody else who can run what is ready, and at most half of the workers are set aside at a time: if more of them fail, it
+//! is not their fault. A worker that is needed later, because nobody else can run what has become ready, is probed at once.
 
 mod people;
 
@@ -22,7 +22,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::{ChangeKind, Ctx, ServerState, WorkerCommand};
-use crate::class::QueueKey;
+use crate::class::{Class, QueueKey};
 use crate::diagnosis::{Blame, Peers};
 use crate::id::{TaskKey, WorkerId};
 use crate::job::TaskSlot;
@@ -48,7 +48,18 @@ const SUSPENSE_MAX: Duration = Duration::from_mins(10);
 /// mended is back soon. Later ones are twice as long each.
 pub const QUARANTINE: Duration = Duration::from_mins(10);
 const QUARANTINE_MAX: Duration = Duration::from_hours(4);
-/// Characters of an error that are shown.
+/// How long the task runs that is tried, at least, before it counts as one that goes well: the next end may be days away,
+const PROBE_MIN: Duration = Duration::from_mins(1);
+/// and so many times as long as any that failed there.
+const PROBE_FACTOR: u32 = 4;
+/// How often it is looked whether workers are needed that are set aside, and of how many.
+const NEEDED_CHECK: Duration = Duration::from_secs(1);
+const NEEDED_WORKERS_MAX: usize = 8;
+/// Queues for which that is looked at, the most urgent ones,
+const NEEDED_QUEUES_MAX: usize = 256;
+/// and others that may be able to run what is in them: some hundred microseconds for a worker.
+const NEEDED_OTHERS_MAX: u32 = 4_096;
+/// Characters of an error that are told.
 const ERROR_MAX: usize = 160;
 /// Nodes that the next allocation should not have: a batch system takes no line of any length.
 const AVOIDED_MAX: usize = 64;
@@ -59,7 +70,7 @@ const FORMER_MAX: usize = 1_000;
 #[derive(Clone, Debug)]
 struct Case {
     since: Timestamp,
-    /// When a task is tried there; `None` = one is, or it is trusted.
+    /// When a task is tried there, or has run long enough if one is; `None` = it has not begun, or the worker is trusted.
     due: Option<Time>,
     /// How long the next suspense is.
     suspense: Duration,
@@ -71,6 +82,8 @@ struct Case {
     refuted: u32,
     /// Error of the last one that failed there.
     error: Box<str>,
+    /// The longest run of one that failed there.
+    failed_after: Duration,
     /// If it was set aside.
     quarantine: Option<Quarantine>,
     /// Text of the last suspicion that was reported to users; `None` = none was.
@@ -87,6 +100,10 @@ pub(super) struct Suspicions {
     due: BTreeSet<(Time, WorkerId)>,
     /// Quarantines of workers that are gone, by host: a worker that replaces one is not trusted either.
     former: BTreeMap<Box<str>, Quarantine>,
+    /// When it is looked next whether any of them are needed, and behind which one.
+    needed: (Time, Option<WorkerId>),
+    /// Workers that could not be spared, and when that was looked at.
+    kept: BTreeMap<WorkerId, Time>,
 }
 
 impl Case {
@@ -99,9 +116,22 @@ impl Case {
             confirmed: 0,
             refuted: 0,
             error: Box::default(),
+            failed_after: Duration::ZERO,
             quarantine: None,
             told: None,
         }
+    }
+
+    /// Whether somebody asked for its quarantine.
+    fn is_asked(&self) -> bool {
+        let quarantine = self.quarantine.as_ref();
+        quarantine.is_some_and(|quarantine| quarantine.is_asked)
+    }
+
+    /// How long a task has to run there to count as one that goes well.
+    fn probe_span(&self) -> Duration {
+        let longer = self.failed_after.saturating_mul(PROBE_FACTOR);
+        longer.max(PROBE_MIN)
     }
 
     /// Whether what failed there went well elsewhere. One that was set aside before is known: one task is enough.
@@ -141,9 +171,11 @@ impl Suspicions {
     }
 }
 
-/// Whether an end says something about the node: `Some(true)` against it. Limits are about what a task asked for.
-const fn speaks(outcome: &Outcome) -> Option<bool> {
+/// Whether an end says something about the node: `Some(true)` against it. Limits are about what a task asked for, and a value
+/// that is not there was lost elsewhere.
+fn speaks(outcome: &Outcome) -> Option<bool> {
     match outcome {
+        _ if outcome.is_value_missing() => None,
         Outcome::Finished => Some(false),
         Outcome::ExitCode(_) | Outcome::Signal(_) | Outcome::Message(_) => Some(true),
         Outcome::TimeLimit | Outcome::OutOfMemory(_) | Outcome::Killed => None,
@@ -158,7 +190,7 @@ impl ServerState {
         ctx: &mut Ctx<'_>,
         id: WorkerId,
         (task, slot, key): (TaskKey, TaskSlot, QueueKey),
-        outcome: &Outcome,
+        end: &TaskEnd,
     ) -> bool {
         let class = self.dispatcher.class(key);
         let is_off =
@@ -167,8 +199,7 @@ impl ServerState {
         if is_off || class.is_none_or(|class| class.is_multi_node()) {
             return false;
         }
-        let Some(is_bad) = speaks(outcome) else {
-            // A limit or a kill does not tell whether the suspected node was to blame.
+        let Some(is_bad) = speaks(&end.outcome) else {
             self.drop_pending(task);
             return false;
         };
@@ -180,10 +211,10 @@ impl ServerState {
             self.note_good(ctx, id);
             return false;
         }
-        self.note_bad(ctx, id, key, outcome);
+        self.note_bad(ctx, id, key, end);
         let is_trusted = self.workers.get(id).is_none_or(Worker::is_trusted);
-        // After `note_bad`, which may just have made it suspected: then this task is tried elsewhere first.
-        if is_trusted || !self.may_be_uncharged(task, slot) {
+        let may_go_on = !is_trusted && self.is_tried_elsewhere(ctx.now.mono, id, key);
+        if !may_go_on || !self.may_be_uncharged(task, slot) {
             return false;
         }
         let case = self.suspicions.cases.get_mut(&id);
@@ -206,6 +237,17 @@ impl ServerState {
         }
         self.note_requeued(ctx, task.job, slot, None);
         self.requeue(task.job, slot);
+    }
+
+    /// Whether what fails on a worker is tried elsewhere before it counts: it is the server that doubts the worker, and somebody
+    /// else can run it. Of one that people set aside nobody says that its failures are its own.
+    fn is_tried_elsewhere(&self, now: Time, id: WorkerId, key: QueueKey) -> bool {
+        let case = self.suspicions.cases.get(&id);
+        let is_ours = case.is_some_and(|case| !case.is_asked());
+        let class = self.dispatcher.class(key);
+        self.suspicions.mode == QuarantineMode::Act
+            && is_ours
+            && class.is_some_and(|class| self.others(id).any(|other| can_run(other, class, now)))
     }
 
     fn may_be_uncharged(&self, task: TaskKey, slot: TaskSlot) -> bool {
@@ -270,8 +312,8 @@ impl ServerState {
             self.suspicions.blame.blame_jobs(id);
             self.trust(ctx, id, "its tasks fail elsewhere, too");
         } else if !is_open {
-            // The evidence is not enough either way.
-            self.probe(id);
+            // What is known is not enough either way.
+            self.probe(ctx.now.mono, id);
         }
     }
 
@@ -290,19 +332,24 @@ impl ServerState {
         }
     }
 
-    fn note_bad(&mut self, ctx: &mut Ctx<'_>, id: WorkerId, key: QueueKey, outcome: &Outcome) {
+    fn note_bad(&mut self, ctx: &mut Ctx<'_>, id: WorkerId, key: QueueKey, end: &TaskEnd) {
         match self.workers.get(id).map(Worker::standing) {
             Some(Standing::Trusted) => {
                 let case = self.suspicions.cases.get(&id);
-                if case.is_some_and(|case| case.told.is_some()) || !self.is_suspect(id) {
+                let is_told = case.is_some_and(|case| case.told.is_some());
+                let acts = self.suspicions.mode == QuarantineMode::Act;
+                // One that could not be spared may be now.
+                let is_settled = is_told && (!acts || self.is_kept(ctx.now.mono, id));
+                if is_settled || !self.is_suspect(id) {
                     return;
                 }
-                let acts = self.suspicions.mode == QuarantineMode::Act;
-                // Without others that can run its tasks nothing could confirm or clear it.
                 if acts && self.can_spare(ctx.now, id, key) {
                     self.suspect(ctx.now, id);
-                } else if self.suspicions.blame.goes_well_elsewhere(id) && self.is_guilty(id) {
-                    self.tell(ctx, id, outcome);
+                } else if !is_told
+                    && self.suspicions.blame.goes_well_elsewhere(id)
+                    && self.is_guilty(id)
+                {
+                    self.tell(ctx, id, &end.outcome);
                 }
             }
             // One failure is no proof: the task is tried elsewhere, too.
@@ -310,7 +357,8 @@ impl ServerState {
             Some(Standing::Suspected | Standing::Quarantined) | None => {}
         }
         if let Some(case) = self.suspicions.cases.get_mut(&id) {
-            case.error = short(outcome);
+            case.error = short(&end.outcome);
+            case.failed_after = case.failed_after.max(end.run);
         }
     }
 
@@ -338,21 +386,105 @@ impl ServerState {
         cases.filter(is_doubtful).collect()
     }
 
-    /// Whether at least half of the workers are trusted without this one, and one of them can run such tasks.
-    fn can_spare(&self, now: Now, id: WorkerId, key: QueueKey) -> bool {
+    /// Whether at least half of the workers are trusted without this one, and they can run such tasks and all that is ready.
+    fn can_spare(&mut self, now: Now, id: WorkerId, key: QueueKey) -> bool {
         let Some(class) = self.dispatcher.class(key) else {
             return false;
         };
+        if self.is_kept(now.mono, id) {
+            return false;
+        }
         let others = self.workers.live().values();
         let others = || others.clone().filter(|w| w.id != id && w.is_serving());
-        let can_run = |worker: &Worker| {
-            let mut variants = class.variants.iter();
-            variants.any(|v| worker.capacity(v) > 0 && worker.has_time(v, now.mono))
-        };
-        // If half of the workers fail, the cause is common to all of them.
         let doubtful = self.doubtful().into_iter().filter(|other| *other != id);
-        others().count() > doubtful.count() && others().any(can_run)
+        let can_spare = others().count() > doubtful.count()
+            && others().any(|other| can_run(other, class, now.mono))
+            && !self.is_needed(now.mono, id);
+        if can_spare {
+            self.suspicions.kept.remove(&id);
+        } else {
+            self.suspicions.kept.insert(id, now.mono);
+        }
+        can_spare
     }
+
+    /// Whether it has just been found that a worker cannot be spared: tasks can fail there by the thousand.
+    fn is_kept(&self, now: Time, id: WorkerId) -> bool {
+        let kept = self.suspicions.kept.get(&id);
+        kept.is_some_and(|at| now.since(*at) < NEEDED_CHECK)
+    }
+
+    /// Other workers that are trusted, also those that are expected back.
+    fn others(&self, id: WorkerId) -> impl Iterator<Item = &Worker> {
+        let all = self.workers.live().values();
+        all.filter(move |w| w.id != id && w.is_trusted() && w.duty() == Duty::Serve)
+    }
+
+    /// Whether something is ready that a worker can run and nobody who is trusted.
+    fn is_needed(&self, now: Time, id: WorkerId) -> bool {
+        let Some(worker) = self.workers.get(id) else {
+            return false;
+        };
+        let mut left = NEEDED_OTHERS_MAX;
+        let mut queues = self.dispatcher.ready().counts().take(NEEDED_QUEUES_MAX);
+        queues.any(|(key, _)| {
+            let class = self.dispatcher.class(key);
+            let class = class.filter(|class| !class.is_multi_node());
+            class.is_some_and(|class| {
+                can_run(worker, class, now)
+                    && !self.others(id).any(|other| {
+                        left = left.saturating_sub(1);
+                        left == 0 || can_run(other, class, now)
+                    })
+            })
+        })
+    }
+
+    /// When it is looked next whether somebody is needed who is set aside.
+    pub(super) fn needed_due(&self) -> Option<Time> {
+        let is_any = !self.dispatcher.ready().is_empty() && self.ending.is_none();
+        let mut cases = self.suspicions.cases.keys();
+        (is_any && cases.any(|id| self.is_probe_wanted(*id))).then_some(self.suspicions.needed.0)
+    }
+
+    /// Whether the server itself gives it nothing.
+    fn is_probe_wanted(&self, id: WorkerId) -> bool {
+        let is_ours = self
+            .suspicions
+            .cases
+            .get(&id)
+            .is_some_and(|case| !case.is_asked());
+        let standing = self.workers.get(id).map(Worker::standing);
+        is_ours && matches!(standing, Some(Standing::Suspected | Standing::Quarantined))
+    }
+
+    /// Tries a task at once on workers that nobody can stand in for.
+    fn probe_needed(&mut self, now: Time) {
+        let (due, behind) = self.suspicions.needed;
+        if due > now {
+            return;
+        }
+        let mut wanted = self.doubtful();
+        wanted.retain(|id| self.is_probe_wanted(*id));
+        let first = wanted.partition_point(|id| Some(*id) <= behind);
+        wanted.rotate_left(first);
+        wanted.truncate(NEEDED_WORKERS_MAX);
+        let Some(last) = wanted.last() else {
+            return;
+        };
+        self.suspicions.needed = (now + NEEDED_CHECK, Some(*last));
+        for id in wanted {
+            if self.is_needed(now, id) {
+                self.probe(now, id);
+            }
+        }
+    }
+}
+
+/// Whether a worker has enough in all for a task.
+fn can_run(worker: &Worker, class: &Class, now: Time) -> bool {
+    let mut variants = class.variants.iter();
+    variants.any(|variant| worker.capacity(variant) > 0 && worker.has_time(variant, now))
 }
 
 /// How a worker's standing changes.
@@ -370,6 +502,8 @@ impl ServerState {
     fn suspect(&mut self, now: Now, id: WorkerId) {
         let cases = &mut self.suspicions.cases;
         let case = cases.entry(id).or_insert_with(|| Case::new(now.wall));
+        // It gets tasks no longer.
+        case.told = None;
         let due = now.mono + case.suspense;
         case.suspense = (case.suspense * 2).min(SUSPENSE_MAX);
         self.suspicions.set_due(id, Some(due));
@@ -377,9 +511,24 @@ impl ServerState {
     }
 
     /// It gets one task, which decides.
-    fn probe(&mut self, id: WorkerId) {
+    fn probe(&mut self, now: Time, id: WorkerId) {
         self.suspicions.set_due(id, None);
         self.set_standing(id, Standing::Probed);
+        // What still runs there decides, too.
+        let worker = self.workers.get(id);
+        if worker.is_some_and(|worker| !worker.assigned().is_empty()) {
+            self.note_probe(now, id);
+        }
+    }
+
+    /// A task has started that shows whether a worker works: if it runs on for long, that is enough.
+    pub(super) fn note_probe(&mut self, now: Time, id: WorkerId) {
+        let worker = self.workers.get(id);
+        let is_probed = worker.is_some_and(|worker| worker.standing() == Standing::Probed);
+        if let Some(case) = self.suspicions.cases.get(&id).filter(|_| is_probed) {
+            let due = now + case.probe_span();
+            self.suspicions.set_due(id, Some(due));
+        }
     }
 
     /// It gets no tasks for a while.
@@ -470,13 +619,28 @@ impl ServerState {
         ctx.persist(ChangeKind::WorkerSuspected { worker: id, why });
     }
 
-    /// Cases whose time is over: a task is tried there.
-    pub(super) fn probe_due(&mut self, now: Time) {
+    /// Cases whose time is over: a task is tried there, or has run for long enough.
+    pub(super) fn probe_due(&mut self, ctx: &mut Ctx<'_>) {
         while let Some((due, id)) = self.suspicions.due.first().copied() {
-            if due > now {
+            if due > ctx.now.mono {
                 return;
             }
-            self.probe(id);
+            let worker = self.workers.get(id);
+            let is_probed = worker.is_some_and(|worker| worker.standing() == Standing::Probed);
+            let has_tasks = worker.is_some_and(|worker| !worker.assigned().is_empty());
+            let case = self.suspicions.cases.get(&id);
+            if is_probed && has_tasks {
+                self.trust(ctx, id, "a task runs there for longer than any that failed");
+            } else if is_probed {
+                // It was canceled, or taken back: the next one decides.
+                self.suspicions.set_due(id, None);
+            } else if self.suspicions.mode != QuarantineMode::Act
+                && case.is_some_and(Case::is_asked)
+            {
+                self.trust(ctx, id, "its time is over");
+            } else {
+                self.probe(ctx.now.mono, id);
+            }
         }
     }
 
@@ -500,15 +664,15 @@ impl ServerState {
                 ctx.send(*id, WorkerCommand::Retract(back));
             }
         }
+        self.probe_needed(ctx.now.mono);
         let mut live = self.workers.live().values();
         if doubtful.is_empty() || live.any(|w| w.is_trusted() && w.duty() == Duty::Serve) {
             return;
         }
         for id in doubtful {
             let case = self.suspicions.cases.get(&id);
-            let quarantine = case.and_then(|case| case.quarantine.as_ref());
             // Somebody who asks for it may want to have none at all.
-            if !quarantine.is_some_and(|quarantine| quarantine.is_asked) {
+            if !case.is_some_and(Case::is_asked) {
                 self.trust(ctx, id, "no other worker is left");
             }
         }
@@ -535,7 +699,7 @@ impl ServerState {
         self.begin_quarantine(ctx, quarantine);
         // The node may have been mended before the worker was started: one task shows it.
         if !is_asked {
-            self.probe(id);
+            self.probe(ctx.now.mono, id);
         }
     }
 
@@ -543,6 +707,7 @@ impl ServerState {
     pub(super) fn note_leaver(&mut self, id: WorkerId) {
         let case = self.suspicions.remove(id);
         self.suspicions.blame.forget_worker(id);
+        self.suspicions.kept.remove(&id);
         let host = self.workers.hostname(id);
         if let Some((host, quarantine)) = host.zip(case.and_then(|case| case.quarantine)) {
             self.suspicions.former.insert(host.into(), quarantine);

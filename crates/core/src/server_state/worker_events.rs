@@ -126,7 +126,7 @@ impl ServerState {
     /// `heard` = when what workers said last arrived that was taken.
     pub(super) fn on_timer(&mut self, ctx: &mut Ctx<'_>, heard: Time) {
         self.release_delayed(ctx.now);
-        self.probe_due(ctx.now.mono);
+        self.probe_due(ctx);
         self.lose_overdue(ctx, heard);
     }
 
@@ -211,6 +211,7 @@ impl ServerState {
             self.note_start(ctx, id, row.task, &assigned, at);
             self.jobs
                 .set_phase(row.task.job, assigned.slot, Phase::Running);
+            self.note_probe(ctx.now.mono, id);
         }
     }
 
@@ -298,7 +299,7 @@ impl ServerState {
         };
         // First of all: what is the fault of the node is no failure of the task.
         let weighed = (row.task, assigned.slot, assigned.key);
-        if self.weigh_end(ctx, id, weighed, &end.outcome) {
+        if self.weigh_end(ctx, id, weighed, &end) {
             self.run_again(ctx, row.task, assigned.slot, end);
             return;
         }

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hq_core::outcome::Usage;
+use hq_core::outcome::{Usage, VALUE_MISSING};
 use hq_core::worker_state::{ExitStatus, LaunchEvent, LaunchToken};
 use serde_json::{Value, json};
 
@@ -178,7 +178,7 @@ impl CallPool {
             FetchError::Unreachable(_) => "unreachable",
             FetchError::Local { .. } => "local",
         };
-        let text = format!("A value that the call needs is not there: {error}");
+        let text = format!("{VALUE_MISSING}: {error}");
         let value = json!({"ref": reference.json(), "why": why, "text": text});
         let value = value_of_kind(LOST, &value);
         keep(&mut self.values, &mut self.value_bytes, call.key, value);
