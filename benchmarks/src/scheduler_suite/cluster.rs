@@ -262,6 +262,7 @@ impl Cluster {
         let resubmit = Command::Resubmit {
             jobs: Selector::Ids(IdArray::single(1)),
             states: Vec::new(),
+            requests: Vec::new(),
         };
         self.decide(vec![Input::Request(RequestId(4), resubmit)]);
     }

@@ -15,6 +15,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use hq_core::done::{Stamp, record, record_path};
 use hq_core::placeholder::FilePaths;
 
+/// Files and what is known of them.
+type Stamps = Vec<(Vec<u8>, Stamp)>;
+
 /// Files of one instance.
 #[derive(Debug)]
 pub(crate) struct Done {
@@ -34,7 +37,7 @@ pub(crate) struct Done {
 #[derive(Debug, Default)]
 struct Progress {
     /// Inputs as the task found them; `None` = one was missing, or could not be looked at.
-    inputs: Option<Vec<(Vec<u8>, Stamp)>>,
+    inputs: Option<Stamps>,
     end: End,
 }
 
@@ -128,7 +131,7 @@ impl Done {
     }
 
     /// Notes what is known of the outputs. The inputs for a record, unless that must not be kept.
-    fn settle(&self, failure: Option<Box<str>>) -> Result<Option<Vec<(Vec<u8>, Stamp)>>, Box<str>> {
+    fn settle(&self, failure: Option<Box<str>>) -> Result<Option<Stamps>, Box<str>> {
         let mut progress = self.progress();
         if matches!(progress.end, End::GivenUp) {
             // The end of the task was told a while ago. What was looked at may be what another attempt has half written.

@@ -100,7 +100,7 @@ proptest! {
     ) {
         use hq_core::server_state::WorkerCommand;
         let command = WorkerCommand::Assign {
-            templates: vec![std::sync::Arc::new(template.clone())],
+            templates: vec![Arc::new(template.clone())],
             assignments: assignments.clone(),
         };
         let Input::Assign { templates, assignments: received, .. } = worker_input(&command) else {

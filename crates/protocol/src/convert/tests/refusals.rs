@@ -51,7 +51,7 @@ fn submit() -> client::Submit {
         body: SubmitBody::Array(ArraySpec {
             ids: ArrayIds::Next(2),
             entries: None,
-            template: std::sync::Arc::new(template),
+            template: Arc::new(template),
         }),
     };
     (&spec).into()
