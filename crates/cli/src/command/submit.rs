@@ -107,9 +107,11 @@ async fn prepare(
     let conditions = after::resolve(&args, client).await?;
     let server_uid = client.server_uid().map(str::to_owned);
     let once = args.own.once.take();
+    let learn_from = args.learn_from;
     let (mut prepared, skips_done) = prepare_with(args, stdin, conditions, server_uid.as_deref())?;
-    // By what was asked, not by what is left of it: a later attempt finds more that is done, and submits the same.
+    // By what was asked, not by what is left of it: a later attempt finds more that is done, or learned, and submits the same.
     origin::add(&mut prepared.spec, server_uid.as_deref(), once.as_deref())?;
+    learn_from::apply(learn_from, &mut prepared, client).await?;
     if !skips_done {
         return Ok(prepared);
     }

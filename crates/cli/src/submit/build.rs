@@ -86,10 +86,8 @@ pub(crate) fn build(
     }
     let paths = build_paths(&options, params.as_deref(), context, count, &mut warnings)?;
     let env = build_env(&options.env, &mut warnings);
-    let files = build_files(&options, &paths.cwd, params.as_deref(), &mut warnings)?;
-    if count > 1 {
-        check_apart(&files, &paths.cwd, params.as_deref())?;
-    }
+    let tasks = (params.as_deref(), count);
+    let files = build_files(&options, &paths.cwd, tasks, &mut warnings)?;
     let template = TaskTemplate {
         args: command.into_iter().map(into_bytes).collect(),
         env,
@@ -134,7 +132,7 @@ pub(crate) fn build(
 fn build_files(
     options: &TaskOptions,
     cwd: &[u8],
-    params: Option<&Params>,
+    (params, count): (Option<&Params>, u32),
     warnings: &mut Vec<String>,
 ) -> CliResult<TaskFiles> {
     let bytes = |paths: &[PathBuf]| -> Vec<Vec<u8>> {
@@ -145,7 +143,11 @@ fn build_files(
     for (paths, role) in [(&inputs, PathRole::Input), (&outputs, PathRole::Output)] {
         check_placeholders(paths, role, params, warnings)?;
     }
-    task_files(inputs, outputs, options.check_outputs, cwd)
+    let files = task_files(inputs, outputs, options.check_outputs, cwd)?;
+    if count > 1 {
+        check_apart(&files, cwd, params)?;
+    }
+    Ok(files)
 }
 
 /// Retries of tasks that grow, unless the user says how many.

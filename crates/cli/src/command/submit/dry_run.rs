@@ -41,8 +41,12 @@ pub(super) async fn submit(
         .as_ref()
         .and_then(Client::server_uid)
         .map(str::to_owned);
+    let learn_from = args.learn_from;
     let (mut prepared, skips_done) =
         prepare_with(args, stdin, (after, default_ids), uid.as_deref())?;
+    if let Some(client) = &mut client {
+        learn_from::apply(learn_from, &mut prepared, client).await?;
+    }
     if skips_done {
         let unended = match &mut client {
             Some(client) => after::unended(&prepared.spec.after, client).await?,
