@@ -101,7 +101,7 @@ impl Unended {
     }
 }
 
-/// What became of the tasks of a submit.
+/// Division of the tasks of a submit into done and to run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Skipped {
     /// Tasks that are done.
