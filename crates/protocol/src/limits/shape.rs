@@ -56,7 +56,10 @@ shapes! {
         41: each::<worker::Overview>(&OVERVIEW),
         42: each::<worker::Values>(&VALUES),
     }
-    HEARTBEAT = "Heartbeat" { 1: each::<worker::Unkillable>(&UNKILLABLE) }
+    HEARTBEAT = "Heartbeat" {
+        1: each::<worker::Unkillable>(&UNKILLABLE),
+        2: U32,
+    }
     UNKILLABLE = "Unkillable" {}
     REGISTER = "Register" {
         1: each::<common::WorkerConfig>(&WORKER_CONFIG),
