@@ -375,11 +375,11 @@ fn build_paths(
     let stdout = raw_stdio(options.stdout.as_ref(), "stdout", is_streamed, context);
     let stderr = raw_stdio(options.stderr.as_ref(), "stderr", is_streamed, context);
     let plain_cwd = without(cwd, params);
-    refuse_misspelled(&plain_cwd, PathRole::Cwd)?;
+    placeholder::refuse_misspelled(&plain_cwd, PathRole::Cwd)?;
     for (spec, role) in [(&stdout, PathRole::Stdout), (&stderr, PathRole::Stderr)] {
         if let StdioSpec::File { path, .. } = spec {
             let path = without(path, params);
-            refuse_misspelled(&path, role)?;
+            placeholder::refuse_misspelled(&path, role)?;
             warnings.extend(placeholder::unknown_warning(&path, role));
         }
     }
@@ -392,18 +392,6 @@ fn build_paths(
     };
     warn_about_files(&paths, params, count, context, warnings);
     Ok(paths)
-}
-
-/// Refuses a placeholder that is meant and does not work: all tasks would write into one file.
-pub(crate) fn refuse_misspelled(path: &[u8], role: PathRole) -> CliResult<()> {
-    let Some((name, meant)) = placeholder::misspelled(path) else {
-        return Ok(());
-    };
-    let text = placeholder::unknown_warning(path, role);
-    let text = text.unwrap_or_else(|| format!("Found unknown placeholder `{name}`"));
-    Err(CliError::new(text).with_help(format!(
-        "write `%{{{meant}}}` instead of `%{{{name}}}`, see `hq doc output`"
-    )))
 }
 
 /// Refuses a working directory that is defined by itself.

@@ -10,8 +10,8 @@ use hq_core::params::Params;
 use hq_core::placeholder::{FilePaths, PathPatterns, PathValues};
 use hq_core::template::{ByteText, GraphTask, TaskFiles, TaskTemplate};
 
-use super::build::refuse_misspelled;
 use super::params::{tells_apart, without};
+use super::placeholder::refuse_misspelled;
 use super::placeholder::{PathRole, replace, unknown_warning};
 use crate::error::{CliError, CliResult};
 

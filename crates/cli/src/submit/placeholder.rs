@@ -1,5 +1,7 @@
 //! Placeholders `%{NAME}` in paths. A `%` without `{`, and a `%{` without `}`, are literal.
 
+use crate::error::{CliError, CliResult};
+
 /// Part of a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Piece<'a> {
@@ -124,6 +126,18 @@ pub(crate) fn misspelled(path: &[u8]) -> Option<(String, &'static str)> {
             .find(|known| plain(known) == plain(&name) && *known != name)?;
         Some((name, meant))
     })
+}
+
+/// Refuses a placeholder that is meant and does not work: all tasks would write into one file.
+pub(crate) fn refuse_misspelled(path: &[u8], role: PathRole) -> CliResult<()> {
+    let Some((name, meant)) = misspelled(path) else {
+        return Ok(());
+    };
+    let text = unknown_warning(path, role);
+    let text = text.unwrap_or_else(|| format!("Found unknown placeholder `{name}`"));
+    Err(CliError::new(text).with_help(format!(
+        "write `%{{{meant}}}` instead of `%{{{name}}}`, see `hq doc output`"
+    )))
 }
 
 /// A sentence about placeholders that mean nothing in this path.
