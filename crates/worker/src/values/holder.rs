@@ -30,8 +30,8 @@ pub(super) const LIMITS: Limits = Limits {
 };
 /// Peers with the key that are served at once; others wait. Each costs a descriptor and a few buffers.
 const SERVED_MAX: usize = 64;
-/// Peers that may be in the handshake at once, and how long one may be when others wait: whoever has no key must not keep
-/// away those who have.
+/// Peers that may be in the handshake at once, and how long one may take when others wait. A peer without the key must
+/// not keep away those that have it.
 const STRANGERS_MAX: usize = 64;
 const GRACE: Duration = Duration::from_millis(500);
 /// Pause after a failed attempt to accept, for example without free descriptors.
