@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import weakref
 from concurrent.futures import Future
 from typing import IO, Any, Callable, Dict, List, Optional, Union
 
@@ -68,6 +69,7 @@ class Bridge:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, start_new_session=True
         )
         self._pid = os.getpid()
+        _bridges.add(self)
         #: Whether the server ends with the bridge.
         self.is_local = local
         self._write_lock = threading.Lock()
@@ -91,6 +93,11 @@ class Bridge:
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    @property
+    def is_reading_here(self) -> bool:
+        """Whether this is the thread that reads answers, which must not wait for one."""
+        return threading.current_thread() is self._reader
 
     # ---- to the bridge
 
@@ -124,7 +131,7 @@ class Bridge:
     ) -> Any:
         """Asks, and waits for the answer."""
         self._check_process()
-        if threading.current_thread() is self._reader:
+        if self.is_reading_here:
             # The answer would wait for the callback that waits for the answer.
             raise RuntimeError("the server cannot be asked in a callback of a future; do it in a thread of your own")
         number = next(self._ids)
@@ -321,3 +328,23 @@ class Bridge:
             if self._process.stdout is not None and not self._reader.is_alive():
                 self._process.stdout.close()
             self._errors.close()
+
+    def _leave(self) -> None:
+        """In a child: the bridge ends when its input does, which nobody but the parent may keep open."""
+        null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        for pipe in (self._process.stdin, self._process.stdout):
+            # Not closed: the number would be another file's when Python closes it.
+            if pipe is not None and not pipe.closed:
+                os.dup2(null, pipe.fileno(), inheritable=False)
+        os.close(null)
+
+
+_bridges: "weakref.WeakSet[Bridge]" = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for bridge in list(_bridges):
+        bridge._leave()
+
+
+os.register_at_fork(after_in_child=_after_fork)

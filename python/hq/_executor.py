@@ -217,7 +217,8 @@ class Executor(_BaseExecutor):
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         self._state.shut(cancel_futures)
-        if wait and self._thread is not threading.current_thread():
+        # In a callback of a future, the end would wait for the callback.
+        if wait and self._thread is not threading.current_thread() and not self._state.is_telling_here:
             self._thread.join()
 
     # ---- beyond it

@@ -174,6 +174,11 @@ class State:
     def _is_done(self) -> bool:
         return self._has_ended() and (self.values.are_home or _is_exiting or not self.values.live)
 
+    @property
+    def is_telling_here(self) -> bool:
+        """Whether this is a thread that runs callbacks, for which the end waits."""
+        return self.bridge.is_reading_here or self.values.settler is threading.current_thread()
+
     def _has_ended(self) -> bool:
         """Whether all that is left to do is to bring values home."""
         busy = self.waiting or self.pending or self.deferred or self.making or self.cancels or self.errands

@@ -51,6 +51,7 @@ class Values:
         # Futures whose callbacks may ask for their values, and whether a thread is at them.
         self.watched: Deque[Tuple["CallFuture[Any]", Held]] = collections.deque()
         self.is_settling = False
+        self.settler: Optional[threading.Thread] = None
         # Whether values are being brought home, and whether all have been.
         self.is_bringing = False
         self.are_home = False
@@ -256,7 +257,8 @@ class Values:
             if self.is_settling:
                 return
             self.is_settling = True
-        threading.Thread(target=self._settle_watched, name="hq-values", daemon=True).start()
+            self.settler = threading.Thread(target=self._settle_watched, name="hq-values", daemon=True)
+        self.settler.start()
 
     def _settle_watched(self) -> None:
         from ._state import settle

@@ -320,6 +320,43 @@ def test_a_callback_cannot_wait_for_the_thread_that_it_is_on(shared):
     assert shared.submit(pow, 2, 3).result(60) == 8
 
 
+def test_a_callback_can_shut_its_executor_down(cluster):
+    ended = threading.Event()
+    with hq.Executor(server_dir=cluster.dir) as executor:
+
+        def end(_):
+            executor.shutdown()
+            ended.set()
+
+        future = executor.submit(eval, "__import__('time').sleep(0.2)")
+        future.add_done_callback(end)
+        if not ended.wait(60):
+            os.kill(executor._bridge.pid, signal.SIGKILL)
+        assert ended.is_set(), "the callback waits for itself"
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        executor.submit(pow, 2, 3)
+
+
+def test_a_child_of_a_fork_does_not_hold_up_the_end():
+    with hq.Executor(1, local=True) as executor:
+        assert executor.submit(pow, 2, 3).result(60) == 8
+        go_on, told = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.close(told)
+            os.read(go_on, 1)
+            os._exit(0)
+        os.close(go_on)
+        bridge = executor._bridge._process
+        try:
+            executor.shutdown()
+            # It was killed if it did not hear that its parent has ended.
+            assert bridge.returncode == 0
+        finally:
+            os.close(told)
+            os.waitpid(pid, 0)
+
+
 def test_a_callback_that_exits_does_not_end_the_others(shared):
     def leave(_):
         raise SystemExit(3)
