@@ -269,11 +269,22 @@ class Bridge:
             with self._lock:
                 progress = self._progress.get(message["id"])
             if progress is not None:
-                progress(message["jobs"])
+                try:
+                    progress(message["jobs"])
+                except BaseException as error:
+                    # Of whoever asked; other answers still have to be read.
+                    self._fail_answer(message["id"], error)
         elif event == "ready":
             self._ready.set_result(message)
         elif event == "fatal":
             self._ready.set_exception(HqError(message["text"]))
+
+    def _fail_answer(self, number: int, error: BaseException) -> None:
+        with self._lock:
+            future = self._answers.pop(number, None)
+            self._progress.pop(number, None)
+        if future is not None:
+            future.set_exception(error)
 
     def _on_end(self, reason: str) -> None:
         words = "" if self._closing else self._last_words()

@@ -56,6 +56,19 @@ def test_programs_with_dependencies(client, tmp_path, caplog):
         client.forget("1")
 
 
+def test_an_exception_of_a_callback_is_the_caller_s(client):
+    job = Job()
+    job.program(["sleep", "1"])
+    submitted = client.submit(job)
+
+    def told(jobs):
+        raise LookupError("of the script")
+
+    with pytest.raises(LookupError, match="of the script"):
+        client.connection.wait_for_jobs([submitted.id], told)
+    assert client.wait_for_jobs([submitted]) is True
+
+
 def test_functions_and_their_failures(client, tmp_path):
     def write(path, text="default"):
         with open(path, "w") as file:
