@@ -49,7 +49,19 @@ class NotThere(CallError):
 class Held:
     """Stands for a value on a worker. When nobody has it any more, nobody can ask for the value."""
 
-    __slots__ = ("keeper", "reference", "runs", "is_borrowed", "template", "_value", "_home", "_coming", "_lock", "__weakref__")
+    __slots__ = (
+        "keeper",
+        "reference",
+        "runs",
+        "is_borrowed",
+        "is_from_elsewhere",
+        "template",
+        "_value",
+        "_home",
+        "_coming",
+        "_lock",
+        "__weakref__",
+    )
 
     def __init__(self, keeper: Keeper, reference: Reference, is_borrowed: bool = False) -> None:
         self.keeper = keeper
@@ -58,6 +70,8 @@ class Held:
         self.runs = 0
         #: Whether it is another process's to release.
         self.is_borrowed = is_borrowed
+        #: Whether its call is of an executor that has ended.
+        self.is_from_elsewhere = False
         #: Names what its call has in common with others; `None` = what the executor has without further options.
         self.template: Optional[int] = None
         self._value: Optional[List[Any]] = None

@@ -55,6 +55,7 @@ class Values:
         # Whether values are being brought home, and whether all have been.
         self.is_bringing = False
         self.are_home = False
+        self.is_ending = False
 
     # ---- for values
 
@@ -164,7 +165,9 @@ class Values:
             running = self.recoveries.get(held)
             if running is not None:
                 return running
-            over = self.state.is_over or self.state.broken is not None
+            over = self.is_ending or self.state.is_over or self.state.broken is not None
+            # A number of ours may be that of quite another call.
+            over |= held.is_from_elsewhere or held.reference["job"] != self.state.job
             if not over:
                 self.recoveries[held] = done
         done.add_done_callback(Continuation(lambda _: self._end_recovery(held)))
@@ -301,10 +304,29 @@ class Values:
             self.are_home = True
             state.changed.notify_all()
 
+    def _hand_on(self) -> None:
+        """Values that calls of other executors of this process read are theirs from now on."""
+        from ._state import states
+
+        for other in list(states):
+            if other is self.state or other.is_over or other.broken is not None:
+                continue
+            with other.lock:
+                reading = [*other.needs.values(), *(call.needs for call in other.waiting)]
+            for held in {held for needs in reading for held in needs if held.keeper is self}:
+                with self.state.lock:
+                    self.live.discard(held)
+                held.keeper, held.is_from_elsewhere = other.values, True
+                other.values._add(held)
+
     def end(self) -> None:
         """Nothing more can be had."""
         state = self.state
+        is_last = state.owns_bridge and state.bridge.is_local
+        if state.broken is None and not is_last:
+            self._hand_on()
         with state.lock:
+            self.is_ending = True
             ours = [held.reference for held in self.live if not held.is_borrowed]
             unsettled = list(self.recoveries.values())
         gone = ServerGone("the executor was shut down")
@@ -312,7 +334,7 @@ class Values:
             if not done.done():
                 done.set_exception(gone)
         references = self.take_released() + ours
-        if references and state.broken is None and not (state.owns_bridge and state.bridge.is_local):
+        if references and state.broken is None and not is_last:
             try:
                 state.bridge.request({"op": "release", "refs": references}, timeout=_RELEASE_PATIENCE)
             except Exception:

@@ -259,6 +259,53 @@ def test_results_of_a_notebook_that_died_are_there(cluster, no_shortcut):
         assert other.submit(length, other.futures[0]).result()[0] == LONG
 
 
+def make_when_there(path):
+    while not os.path.exists(path):
+        time.sleep(0.02)
+    return make(2 * LONG)
+
+
+def test_calls_of_another_executor_have_values_after_its_end(cluster, tmp_path):
+    place = tmp_path / "place"
+    place.mkdir()
+    cluster.start("worker", "start", "--cpus", "1", "--work-dir", str(place))
+    with hq.Executor(server_dir=cluster.dir) as other:
+        with hq.Executor(server_dir=cluster.dir) as executor:
+            made = executor.submit(make)
+            wait([made])
+            gate = other.submit(make_when_there, str(tmp_path / "gate"))
+            user = other.submit(length, made)
+            wait_for(lambda: user.running(), "the call was handed over")
+        (tmp_path / "gate").touch()
+        assert (len(gate.result()), user.result()[0]) == (2 * LONG, LONG)
+        del gate, made
+    wait_for(lambda: not files(place, "held"), "the value is deleted")
+
+
+def test_a_lost_value_is_not_made_of_another_job_s_call(cluster, tmp_path, no_shortcut):
+    place = tmp_path / "place"
+    place.mkdir()
+    cluster.start("worker", "start", "--cpus", "1", "--work-dir", str(place))
+    executor, other = hq.Executor(server_dir=cluster.dir), hq.Executor(server_dir=cluster.dir)
+    made = executor.submit(make)
+    wait([made])
+    # It has the number of the call that has made the value.
+    gate = other.submit(make_when_there, str(tmp_path / "gate"))
+    user = other.submit(length, made)
+    wait_for(lambda: gate.running() and user.running(), "both were handed over")
+    job = str(other.job)
+    wait_for(lambda: len(cluster.ask("task", "list", job).stdout) > 0, "the server has both")
+    for one in (other, executor):
+        os.kill(one._bridge.pid, 9)
+        one.shutdown()
+    [held] = files(place, "held")
+    held.unlink()
+    (tmp_path / "gate").touch()
+    with hq.Executor.attach(other.job, server_dir=cluster.dir) as attached:
+        with pytest.raises(hq.HqError, match="cannot make it again"):
+            attached.futures[1].result(60)
+
+
 @pytest.fixture
 def place(cluster, tmp_path):
     """Working directory of a worker that has room for two values and a bit."""
