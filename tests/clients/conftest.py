@@ -13,7 +13,7 @@ sys.path.insert(0, str(ROOT / "python/tests"))
 import cluster as local_cluster  # noqa: E402
 from cluster import HQ, Cluster  # noqa: E402
 
-__all__ = ["Engine", "wait_for"]
+__all__ = ["Cluster", "Engine", "wait_for"]
 
 
 def wait_for(condition, what, seconds=300):
@@ -48,6 +48,8 @@ class Engine(Cluster):
             "HQ_SERVER_DIR": str(self.dir),
             "PATH": f"{self.bin}:{os.environ['PATH']}",
             "HOME": str(path),
+            # As an old locale leaves behind; jobs are written as JSON, which has no such characters.
+            "NO_UTF8": b"\xff".decode(errors="surrogateescape"),
         }
 
     def start_server(self, *args):

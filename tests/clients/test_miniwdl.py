@@ -117,3 +117,34 @@ def test_failures_and_an_interrupt(engine, miniwdl):
     assert code != 0, said
     wait_for(lambda: not processes_with("sleep\x001000"), "nothing is left")
     assert engine.ask_json("job", "list", "--filter", "canceled"), said
+
+
+def test_a_question_is_about_no_more_jobs_than_are_answered(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "integrations/miniwdl")
+    container = pytest.importorskip("miniwdl_hq._container")
+
+    def answer(*args):
+        asked = args[-1].partition(" IN (")[2].rstrip(")").split(",")
+        # As much as `hq query` gives.
+        return json.dumps([{"job": int(job), "state": "running"} for job in asked[:10_000]])
+
+    monkeypatch.setattr(container, "_hq", answer)
+    watcher = container._Watcher()
+    jobs = [str(number) for number in range(1, 25_001)]
+    watcher._jobs.update(jobs)
+    assert all(watcher.look(job)["state"] == "running" for job in jobs)
+
+
+def test_a_submit_whose_answer_is_lost_is_not_repeated(engine, miniwdl):
+    """The program ends as it does when the server is killed behind a submit."""
+    (engine.bin / "hq").rename(engine.bin / "real")
+    (engine.bin / "hq").write_text(
+        "#!/bin/sh\n"
+        f'[ "$1" != submit ] || [ -e lost ] || {{ "{engine.bin}/real" "$@"; touch lost; '
+        'echo "The server closed the connection" >&2; exit 1; } >/dev/null\n'
+        f'exec "{engine.bin}/real" "$@"\n'
+    )
+    (engine.bin / "hq").chmod(0o755)
+    ended = engine.run(miniwdl([3]))
+    assert ended.returncode == 0 and Path("lost").exists(), ended.stdout
+    assert runs() == [3]

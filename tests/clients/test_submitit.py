@@ -5,7 +5,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, processes_with, restart_when, wait_for
+from conftest import ROOT, Cluster, processes_with, restart_when, wait_for
 
 pytest.importorskip("submitit")
 PLUGIN = ROOT / "integrations/submitit"
@@ -118,7 +118,7 @@ def test_checkpoints_tasks_and_refusals(engine, python):
         executor = submitit.AutoExecutor("logs", cluster="hq")
         executor.update_parameters(timeout_min=5, hq_signal_delay_s=297)
         job = executor.submit(Counter())
-        executor.update_parameters(tasks_per_node=3, timeout_min=5)
+        executor.update_parameters(tasks_per_node=3, timeout_min=5, hq_signal_delay_s=90)
         ranks = executor.submit(rank)
         print("ranks:", ranks.results(), [ranks.task(n).stdout().count(f"rank {n}") for n in range(3)])
         print("attempt:", job.result())
@@ -133,6 +133,54 @@ def test_checkpoints_tasks_and_refusals(engine, python):
     assert "attempt: 2" in said, said
     assert "refused: ValueError expected nodes=1, found nodes=2" in said, said
     assert "refused: FailedSubmissionError" in said and "--no-such-option" in said, said
+
+
+def test_jobs_of_two_servers_and_very_many_jobs(engine, python, tmp_path):
+    other = tmp_path / "other"
+    other.mkdir()
+    second = Cluster(other)
+    try:
+        second.start_server()
+        second.start_worker(1)
+        said = python(f"""
+            import os, pickle, subprocess, sys, time
+            import submitit
+            from submitit_hq import _executor
+
+            def wait(x):
+                while not os.path.exists("go"):
+                    time.sleep(0.1)
+                return x
+
+            first = submitit.AutoExecutor("first", cluster="hq")
+            second = submitit.AutoExecutor("second", cluster="hq", hq_server_dir={str(second.dir)!r})
+            ours = first.submit(wait, 1)
+            jobs = second.map_array(wait, range(3))
+            print("states:", ours.state in ("PENDING", "RUNNING"), {{job.state in ("PENDING", "RUNNING") for job in jobs}})
+            # It has the same id as ours.
+            again = pickle.loads(pickle.dumps(jobs[0]))
+            again.cancel()
+            again.wait()
+            print("canceled:", again.state, ours.done())
+            open("go", "w").close()
+            print("results:", ours.result(), [job.result() for job in jobs[1:]])
+
+            def answer(command, **_):
+                # As much as `hq query` gives.
+                asked = command[-1].partition(" IN (")[2].rstrip(")").split(",")[:10_000]
+                return str([dict(job=int(job), state="running", message="") for job in asked]).replace("'", '"').encode()
+
+            subprocess.check_output = answer
+            watcher = _executor.HqInfoWatcher(None)
+            for number in range(1, 25_001):
+                watcher.register_job(str(number))
+            watcher.update()
+            print("many:", {{watcher.get_state(str(number), mode="cache") for number in range(1, 25_001)}})
+        """)
+    finally:
+        second.end()
+    assert "states: True {True}" in said and "canceled: CANCELLED False" in said, said
+    assert "results: 1 [1, 2]" in said and "many: {'RUNNING'}" in said, said
 
 
 def test_hydra_sweeps(engine, python):

@@ -1,5 +1,6 @@
 """Toil with the batch system of `integrations/toil`."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -83,9 +84,42 @@ def test_failures_a_restart_and_a_killed_server(engine, toil):
     assert runs() == sorted([x for x in range(20) if x != 9] + [7])
 
 
+def test_a_submit_whose_answer_is_lost_is_not_repeated(engine, toil):
+    """The program ends as it does when the server is killed behind a submit."""
+    (engine.bin / "hq").rename(engine.bin / "real")
+    (engine.bin / "hq").write_text(
+        "#!/bin/sh\n"
+        f'[ "$1" != submit ] || [ -e {Path.cwd()}/lost ] || {{ "{engine.bin}/real" "$@"; touch {Path.cwd()}/lost; '
+        'echo "The server closed the connection" >&2; exit 1; } >/dev/null\n'
+        f'exec "{engine.bin}/real" "$@"\n'
+    )
+    (engine.bin / "hq").chmod(0o755)
+    Path("lucky").touch()
+    ended = engine.run(toil())
+    assert ended.returncode == 0 and Path("lost").exists(), ended.stdout
+    jobs = [job for job in engine.ask_json("job", "list", "--all") if "toil" in job["name"]]
+    assert len({job["name"] for job in jobs}) == len(jobs) and runs() == [x for x in range(20) if x != 9]
+    submits = [job["name"].split()[1] for job in jobs]
+    assert len(set(submits)) == len(submits), submits
+
+
 def test_a_time_limit_and_an_interrupt(engine, toil):
     Path("nine").touch()
     Path("lucky").touch()
     ended = engine.run(toil())
     assert ended.returncode == 1 and "TIMELIMIT" in ended.stdout, ended.stdout
     wait_for(lambda: not processes_with("sleep\x001000"), "nothing is left of the job that ran too long")
+
+
+def test_a_question_is_about_no_more_jobs_than_are_answered(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "integrations/toil")
+    system = pytest.importorskip("toil_batch_system_hq._batch_system")
+
+    def answer(*args):
+        asked = args[-1].partition(" IN (")[2].rstrip(")").split(",")
+        # As much as `hq query` gives.
+        return json.dumps([{"job": int(job)} for job in asked[:10_000]])
+
+    monkeypatch.setattr(system, "_hq", answer)
+    jobs = [str(number) for number in range(1, 25_001)]
+    assert list(system._tasks(jobs)) == jobs

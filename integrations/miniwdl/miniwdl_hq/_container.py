@@ -6,6 +6,7 @@ import shlex
 import subprocess
 import threading
 import time
+import uuid
 from contextlib import ExitStack, contextmanager
 from typing import Any, Callable, Dict, Iterator, List, Optional, Set
 
@@ -31,6 +32,8 @@ _OWN_PREFIXES = ("HQ_", "LSB_", "PBS_", "SLURM_", "SLURMD_", "SBATCH_")
 
 #: Seconds between two questions about all jobs that have not ended.
 _PAUSE_S = 1
+#: Jobs in one question: more rows than `hq query` gives, or a longer statement than a process may be given, would lose some.
+_ASKED_MAX = 1_000
 #: So long the server may be away, for a restart.
 _OUTAGE_S = 300
 
@@ -84,10 +87,7 @@ class HqContainer(TaskContainer):
             for name, value in self.runtime_values.get("env", {}).items():
                 file.write(f"export {name}={shlex.quote(value)}\n")
             file.write(command)
-        try:
-            job = str(json.loads(_hq("submit", "-", line=json.dumps(self._description(script))))["id"])
-        except subprocess.CalledProcessError as error:
-            raise Error.RuntimeError(f"hq refuses the task: {error.output}") from None
+        job = self._submit(script, terminating)
         logger.notice(_("hq job", job=job))
         with ExitStack() as cleanup:
             poll_stderr = cleanup.enter_context(self.poll_stderr_context(logger))
@@ -98,11 +98,31 @@ class HqContainer(TaskContainer):
             raise Terminated()
         return self._exit_code(row)
 
-    def _description(self, script: str) -> Dict[str, Any]:
+    def _submit(self, script: str, terminating: Callable[[], bool]) -> str:
+        """Id of the job, which is submitted once, whatever happens to the server meanwhile."""
+        mark = uuid.uuid4().hex[:12]
+        line = json.dumps(self._description(script, mark))
+        until = time.monotonic() + _OUTAGE_S
+        is_uncertain = False
+        while True:
+            try:
+                if is_uncertain:
+                    found = json.loads(_hq("--output-mode", "json", "query", f"SELECT id FROM jobs WHERE name LIKE '%{mark}'"))
+                    if found:
+                        return str(found[0]["id"])
+                is_uncertain = True
+                return str(json.loads(_hq("submit", "-", line=line))["id"])
+            except subprocess.CalledProcessError as error:
+                # Only a refusal is answered with JSON.
+                if '{"error"' in error.output or terminating() or time.monotonic() > until:
+                    raise Error.RuntimeError(f"hq refuses the task: {error.output}") from None
+            time.sleep(_PAUSE_S)
+
+    def _description(self, script: str, mark: str) -> Dict[str, Any]:
         """A line for `hq submit -`."""
         values = self.runtime_values
         described: Dict[str, Any] = {
-            "name": self.run_id,
+            "name": f"{self.run_id} {mark}",
             "command": [*shlex.split(self.cfg.get("task_runtime", "command_shell")), script],
             "directives": "off",
             "cwd": self.host_work_dir(),
@@ -112,7 +132,7 @@ class HqContainer(TaskContainer):
             "env": {
                 name: value
                 for name, value in os.environ.items()
-                if name not in _OWN_VARIABLES and not name.startswith(_OWN_PREFIXES)
+                if name not in _OWN_VARIABLES and not name.startswith(_OWN_PREFIXES) and _is_text(name + value)
             },
         }
         resources: List[str] = []
@@ -137,8 +157,8 @@ class HqContainer(TaskContainer):
             if row["state"] not in ("waiting", "running"):
                 return row
             if terminating() and not is_canceled:
-                is_canceled = True
-                subprocess.run(["hq", "job", "cancel", job], capture_output=True)
+                # Tried again if the server is away.
+                is_canceled = subprocess.run(["hq", "job", "cancel", job], capture_output=True).returncode == 0
             poll_stderr()
             time.sleep(_PAUSE_S)
 
@@ -187,14 +207,9 @@ class _Watcher:
 
     def _ask(self) -> None:
         self._asked = time.monotonic()
-        # A task that never began is in no row.
-        statement = (
-            "SELECT jobs.id AS job, exit_code, signal, message, "
-            "coalesce(state, CASE WHEN completed_unix_ns IS NULL THEN 'waiting' ELSE 'canceled' END) AS state "
-            f"FROM jobs LEFT JOIN tasks ON tasks.job = jobs.id WHERE jobs.id IN ({','.join(sorted(self._jobs))})"
-        )
+        jobs = sorted(self._jobs)
         try:
-            rows = json.loads(_hq("--output-mode", "json", "query", statement))
+            rows = [row for begin in range(0, len(jobs), _ASKED_MAX) for row in _rows(jobs[begin : begin + _ASKED_MAX])]
         except subprocess.CalledProcessError as error:
             if time.monotonic() - self._answered > _OUTAGE_S:
                 raise Error.RuntimeError(f"hq has not answered for {_OUTAGE_S} seconds: {error.output}") from None
@@ -203,6 +218,22 @@ class _Watcher:
             return
         self._answered = time.monotonic()
         self._rows = {str(row["job"]): row for row in rows}
+
+
+def _rows(jobs: List[str]) -> List[Dict[str, Any]]:
+    # A task that never began is in no row.
+    statement = (
+        "SELECT jobs.id AS job, exit_code, signal, message, "
+        "coalesce(state, CASE WHEN completed_unix_ns IS NULL THEN 'waiting' ELSE 'canceled' END) AS state "
+        f"FROM jobs LEFT JOIN tasks ON tasks.job = jobs.id WHERE jobs.id IN ({','.join(jobs)})"
+    )
+    rows: List[Dict[str, Any]] = json.loads(_hq("--output-mode", "json", "query", statement))
+    return rows
+
+
+def _is_text(value: str) -> bool:
+    """Whether a variable can be in JSON."""
+    return not any("\ud800" <= character <= "\udfff" for character in value)
 
 
 def _hq(*args: str, line: str = "") -> str:

@@ -31,6 +31,9 @@ _OWN_PREFIXES = ("HQ_", "LSB_", "PBS_", "SLURM_", "SLURMD_", "SBATCH_")
 #: With this exit code a job that has left a checkpoint is begun again.
 _REQUEUE_CODE = 144
 
+#: Jobs in one question: more rows than `hq query` gives, or a longer statement than a process may be given, would lose some.
+_ASKED_MAX = 1_000
+
 #: States of a task, as submitit names those of Slurm.
 _STATES = {
     "waiting": "PENDING",
@@ -45,13 +48,18 @@ _STATES = {
 class HqInfoWatcher(core.InfoWatcher):
     """Asks for the states of all jobs that have not ended at once."""
 
-    #: Directory of the server; `None` = `$HQ_SERVER_DIR`, or the one that hq uses by itself.
-    server_dir: Optional[str] = None
+    def __init__(self, server_dir: Optional[str]) -> None:
+        super().__init__(delay_s=30)
+        self.server_dir = server_dir
+        self._asked: List[str] = []
+
+    def update(self) -> None:
+        waiting = sorted(self._registered - self._finished, key=int)
+        for begin in range(0, len(waiting), _ASKED_MAX):
+            self._asked = waiting[begin : begin + _ASKED_MAX]
+            super().update()
 
     def _make_command(self) -> Optional[List[str]]:
-        self._asked = sorted(self._registered - self._finished, key=int)
-        if not self._asked:
-            return None
         # A task that never began is in no row.
         question = (
             "SELECT jobs.id AS job, message, "
@@ -72,13 +80,32 @@ class HqInfoWatcher(core.InfoWatcher):
         return self.get_info(job_id, mode=mode).get("State", "UNKNOWN")
 
 
+#: By the directory of their server.
+_watchers: Dict[Optional[str], HqInfoWatcher] = {}
+
+
 class HqJob(core.Job[core.R]):
     """A job of an hq server."""
 
-    watcher = HqInfoWatcher(delay_s=30)
+    #: Directory of the server; `None` = `$HQ_SERVER_DIR`, or the one that hq uses by itself.
+    server_dir: Optional[str] = None
+
+    @property
+    def watcher(self) -> HqInfoWatcher:  # type: ignore[override]
+        """Serves all jobs of a server in this process, so that many are asked for at once."""
+        return _watchers.setdefault(self.server_dir, HqInfoWatcher(self.server_dir))
+
+    def _register_in_watcher(self) -> None:
+        # Too early: its server is not known. A watcher registers by itself what it is asked for.
+        pass
+
+    def _belongs_to(self, server_dir: Optional[str]) -> None:
+        for job in (self, *self._sub_jobs):
+            job.server_dir = server_dir  # type: ignore[attr-defined]
+        self.watcher.register_job(self.job_id)
 
     def cancel(self, check: bool = True) -> None:
-        command = _hq(self.watcher.server_dir, "job", "cancel", self.job_id)
+        command = _hq(self.server_dir, "job", "cancel", self.job_id)
         ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         # Of one that has ended nothing is left to cancel, which hq tells, and is no error for it.
         if check and ended.returncode != 0:
@@ -135,8 +162,8 @@ class HqExecutor(core.Executor):
         self.max_num_timeout = max_num_timeout
         self.max_pickle_size_gb = max_pickle_size_gb
         self.python = shlex.quote(sys.executable) if python is None else python
-        # One watcher serves all jobs of a process, so that many are asked for at once.
-        self.server_dir = HqJob.watcher.server_dir = None if server_dir is None else str(server_dir)
+        # Absolute: jobs may be asked for from another directory.
+        self.server_dir = None if server_dir is None else os.path.abspath(server_dir)
 
     @classmethod
     def affinity(cls) -> int:
@@ -176,9 +203,10 @@ class HqExecutor(core.Executor):
             for pickle in pickles:
                 pickle.unlink()
             raise
-        jobs = []
+        jobs: List[core.Job[Any]] = []
         for job_id, pickle in zip(ids, pickles):
-            job: core.Job[Any] = self.job_class(folder=self.folder, job_id=job_id, tasks=list(range(self._num_tasks())))
+            job: HqJob[Any] = self.job_class(folder=self.folder, job_id=job_id, tasks=list(range(self._num_tasks())))
+            job._belongs_to(self.server_dir)
             # The job waits for it.
             job.paths.move_temporary_file(pickle, "submitted_pickle")
             jobs.append(job)
@@ -285,8 +313,16 @@ def _hq(server_dir: Optional[str], *args: str) -> List[str]:
 
 
 def _environment(variables: Mapping[str, str]) -> Dict[str, str]:
-    """Variables that jobs get: all but those that belong to a place, as `sbatch` passes them on."""
-    return {name: value for name, value in variables.items() if name not in _OWN_VARIABLES and not name.startswith(_OWN_PREFIXES)}
+    """Variables that jobs get: all but those that belong to a place, as `sbatch` passes them on, and those that are no text."""
+    return {
+        name: value
+        for name, value in variables.items()
+        if name not in _OWN_VARIABLES and not name.startswith(_OWN_PREFIXES) and _is_text(name + value)
+    }
+
+
+def _is_text(value: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in value)
 
 
 def _with_ids(path: str, job_id: str, rank: str) -> str:

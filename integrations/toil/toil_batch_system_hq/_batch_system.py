@@ -5,7 +5,8 @@ import math
 import os
 import subprocess
 import time
-from typing import Any, Dict, List, Optional, Tuple, Union
+import uuid
+from typing import Any, Dict, List, Optional, Set, Tuple, Union
 
 from toil.batchSystems.abstractBatchSystem import EXIT_STATUS_UNAVAILABLE_VALUE, BatchJobExitReason
 from toil.batchSystems.abstractGridEngineBatchSystem import AbstractGridEngineBatchSystem
@@ -26,6 +27,9 @@ _OWN_VARIABLES = (
 )
 _OWN_PREFIXES = ("HQ_", "LSB_", "PBS_", "SLURM_", "SLURMD_", "SBATCH_")
 
+#: Jobs in one question: more rows than `hq query` gives, or a longer statement than a process may be given, would lose some.
+_ASKED_MAX = 1_000
+
 #: What the answer about a job says: its exit code, and why it ended so if that is known.
 Ended = Union[int, Tuple[int, Optional[BatchJobExitReason]], None]
 
@@ -34,6 +38,11 @@ class HqBatchSystem(AbstractGridEngineBatchSystem):
     """Uses `hq submit -`, `hq query` and `hq job cancel`; the server is that of `$HQ_SERVER_DIR`, or the one that hq uses by itself."""
 
     class GridEngineThread(AbstractGridEngineBatchSystem.GridEngineThread):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            #: Marks of jobs whose submit was not answered so far.
+            self._tried: Set[str] = set()
+
         def prepareSubmission(
             self,
             cpu: int,
@@ -48,13 +57,14 @@ class HqBatchSystem(AbstractGridEngineBatchSystem):
             """A line for `hq submit -`."""
             variables = {**os.environ, **self.boss.environment, **(job_environment or {})}
             described: Dict[str, Any] = {
-                "name": f"toil {jobID} {jobName}",
+                # With something by which it is found if the answer to its submit is lost.
+                "name": f"toil {jobID} {jobName} {uuid.uuid4().hex[:12]}",
                 "command": ["bash", "-c", f"exec {command}"],
                 "directives": "off",
                 "env": {
                     name: value
                     for name, value in variables.items()
-                    if name not in _OWN_VARIABLES and not name.startswith(_OWN_PREFIXES)
+                    if name not in _OWN_VARIABLES and not name.startswith(_OWN_PREFIXES) and _is_text(name + value)
                 },
                 "stdout": self._output(jobID, "out"),
                 "stderr": self._output(jobID, "err"),
@@ -77,7 +87,16 @@ class HqBatchSystem(AbstractGridEngineBatchSystem):
             return "none" if path == os.devnull else path
 
         def submitJob(self, subLine: Dict[str, Any]) -> str:
-            return str(json.loads(_hq("submit", "-", line=json.dumps(subLine)))["id"])
+            # Toil calls this again after an error, when the server may have the job already.
+            mark = subLine["name"].rpartition(" ")[2]
+            if mark in self._tried:
+                found = json.loads(_hq("--output-mode", "json", "query", f"SELECT id FROM jobs WHERE name LIKE '%{mark}'"))
+                if found:
+                    return str(found[0]["id"])
+            self._tried.add(mark)
+            job = str(json.loads(_hq("submit", "-", line=json.dumps(subLine)))["id"])
+            self._tried.discard(mark)
+            return job
 
         def getRunningJobIDs(self) -> Dict[int, float]:
             with self.runningJobsLock:
@@ -123,13 +142,21 @@ class HqBatchSystem(AbstractGridEngineBatchSystem):
 
 def _tasks(jobs: List[str]) -> Dict[str, Dict[str, Any]]:
     """The only task of each job, by the job."""
-    # A task that never began is in no row.
-    statement = (
-        "SELECT jobs.id AS job, exit_code, message, started_unix_ns, "
-        "coalesce(state, CASE WHEN completed_unix_ns IS NULL THEN 'waiting' ELSE 'canceled' END) AS state "
-        f"FROM jobs LEFT JOIN tasks ON tasks.job = jobs.id WHERE jobs.id IN ({','.join(jobs)})"
-    )
-    return {str(row["job"]): row for row in json.loads(_hq("--output-mode", "json", "query", statement))}
+    rows: Dict[str, Dict[str, Any]] = {}
+    for begin in range(0, len(jobs), _ASKED_MAX):
+        # A task that never began is in no row.
+        statement = (
+            "SELECT jobs.id AS job, exit_code, message, started_unix_ns, "
+            "coalesce(state, CASE WHEN completed_unix_ns IS NULL THEN 'waiting' ELSE 'canceled' END) AS state "
+            f"FROM jobs LEFT JOIN tasks ON tasks.job = jobs.id WHERE jobs.id IN ({','.join(jobs[begin : begin + _ASKED_MAX])})"
+        )
+        rows.update((str(row["job"]), row) for row in json.loads(_hq("--output-mode", "json", "query", statement)))
+    return rows
+
+
+def _is_text(value: str) -> bool:
+    """Whether a variable can be in JSON."""
+    return not any("\ud800" <= character <= "\udfff" for character in value)
 
 
 def _hq(*args: str, line: str = "") -> str:
