@@ -34,6 +34,11 @@ impl Pulse {
         received
     }
 
+    /// The writer gets on: its next step begins, without a rest before it.
+    pub(crate) fn beat(&self) {
+        *self.lock() = Some(Instant::now());
+    }
+
     /// Tells that there is nothing to do any more when it is dropped, with the writer.
     pub(crate) const fn until_dropped(self) -> Life {
         Life(self)

@@ -1,4 +1,4 @@
-//! The one thread that writes: changes in groups, one transaction and one sync a group.
+//! The one thread that writes: changes in batches, one transaction and one sync a batch.
 //!
 //! Changes that somebody waits for are committed at once; the rest at most [`GROUP_SPAN`] after the last commit.
 //! A full disk stops nothing: the changes stay in memory and are tried again.
@@ -33,7 +33,7 @@ use crate::values::{self, CallValue};
 use crate::{StoreError, lease};
 pub use client::StoreClient;
 use failure::{is_failed_sync, is_passing};
-use pending::Pending;
+use pending::{Batch, Pending};
 
 /// Least time between two commits that nobody waits for.
 const GROUP_SPAN: Duration = Duration::from_millis(20);
@@ -313,14 +313,14 @@ impl Writer {
             let mut is_quiet = false;
             match pulse.rest(|| messages.recv_timeout(wait)) {
                 Ok(first) => {
-                    // All that is there makes one group, and one sync.
+                    // All that is there is stored together, with one sync unless it is very much.
                     for message in std::iter::once(first).chain(messages.try_iter()) {
                         match message {
                             Message::Changes(number, changes) => {
                                 upto = number;
-                                pending.changes.extend(changes);
+                                pending.push(number, changes);
                             }
-                            Message::Values(values) => pending.values.extend(values),
+                            Message::Values(values) => pending.push_values(values),
                             Message::Hurry => is_hurried = true,
                             Message::Stop => is_open = false,
                             other @ (Message::Flush(_)
@@ -343,7 +343,7 @@ impl Writer {
             if is_due || is_urgent || !asked.is_empty() || !is_open {
                 last_commit = Instant::now();
                 is_hurried = false;
-                self.commit_all(&mut pending, upto);
+                self.commit_all(&mut pending, upto, pulse);
             }
             if self.is_broken() {
                 // A caller that asked for something in the same batch learns it by the end of the writer: nothing that they
@@ -499,21 +499,32 @@ impl Writer {
         self.progress(self.committed, Health::Waiting(text));
     }
 
-    /// Stores changes, of which the last have this number, and tells of it; keeps them if they are still to be stored.
-    fn commit_all(&mut self, pending: &mut Pending, upto: u64) {
-        if self.commit(pending) {
-            pending.clear();
-            if !self.is_broken() && self.is_in_place() {
-                self.tell(upto);
+    /// Stores changes, of which the last have the number `upto`, and tells of them; keeps those that are still to be
+    /// stored.
+    fn commit_all(&mut self, pending: &mut Pending, upto: u64, pulse: &Pulse) {
+        loop {
+            let batch = pending.take_first();
+            if !self.commit(&batch) {
+                pending.put_back(batch);
+                return;
             }
+            if self.is_broken() || !self.is_in_place() {
+                return;
+            }
+            if pending.is_empty() {
+                self.tell(upto);
+                return;
+            }
+            self.tell(batch.number.unwrap_or(self.committed));
+            pulse.beat();
         }
     }
 
     /// Stores changes in one transaction; `false` if they are still to be stored.
-    fn commit(&mut self, pending: &Pending) -> bool {
-        let changes = &pending.changes;
+    fn commit(&mut self, batch: &Batch) -> bool {
+        let changes = &batch.changes;
         let mut events = self.subscribers.are_there().then(Vec::new);
-        match self.try_commit(pending, events.as_mut()) {
+        match self.try_commit(batch, events.as_mut()) {
             Ok((seq, true)) => {
                 self.note_untold(seq, events);
                 let is_forgotten =
@@ -536,8 +547,8 @@ impl Writer {
                 };
                 let finished = changes.iter().filter(has_finished).count();
                 self.compactor.add_finished(finished as u64);
-                self.has_log |= !pending.is_empty();
-                if !pending.is_empty() && std::mem::take(&mut self.is_bare) {
+                self.has_log |= !batch.is_empty();
+                if !batch.is_empty() && std::mem::take(&mut self.is_bare) {
                     // At once, so that the next prune leaves a smaller file even if it follows soon.
                     self.settle();
                 }
@@ -660,7 +671,7 @@ impl Writer {
 
     fn try_commit(
         &mut self,
-        pending: &Pending,
+        batch: &Batch,
         events: Option<&mut Vec<Event>>,
     ) -> rusqlite::Result<(i64, bool)> {
         let mut seq = self.next_seq;
@@ -669,8 +680,8 @@ impl Writer {
             .connection
             .transaction_with_behavior(TransactionBehavior::Immediate)?;
         // In the same transaction as the ends that refer to them.
-        values::write(&transaction, &pending.values)?;
-        group::write(&transaction, &mut seq, &pending.changes, events)?;
+        values::write(&transaction, &batch.values)?;
+        group::write(&transaction, &mut seq, &batch.changes, events)?;
         // Within the transaction: another server that came in between undoes it as a whole.
         if !lease::renew(&transaction, self.fence, true)? {
             return Ok((seq, false));

@@ -81,10 +81,18 @@ impl StoreClient {
     ///
     /// A sentence for users.
     pub fn prune(&self) -> Result<Pruned, String> {
-        let gone = || "the writer of the journal has ended".to_owned();
         let (tx, rx) = mpsc::sync_channel(1);
-        self.messages.send(Message::Prune(tx)).map_err(|_| gone())?;
-        rx.recv().map_err(|_| gone())?
+        // If the writer is gone, there is no answer.
+        let _ = self.messages.send(Message::Prune(tx));
+        self.answer(&rx).unwrap_or_else(|| {
+            Err(match self.hangs_for() {
+                Some(span) => format!(
+                    "the disk of the journal has not answered for {} s; it may still be pruned when it does",
+                    span.as_secs()
+                ),
+                None => "the writer of the journal has ended".to_owned(),
+            })
+        })
     }
 
     /// How far the journal is, and the events behind the number `after` if they are not long ago. `None` if the writer
@@ -141,6 +149,8 @@ mod tests {
         // Those who asked before it was known give up, those who ask now do not begin to wait.
         assert_eq!(asked.join().expect("no panic"), (true, false));
         assert!(client.subscribe(None).is_none());
+        let refused = client.prune().expect_err("nobody prunes");
+        assert!(refused.contains("has not answered for 16 s"), "{refused}");
         assert!(client.hangs_for().is_some());
         let seen = pulse.rest(|| client.hangs_for());
         assert_eq!(seen, None, "it got on");

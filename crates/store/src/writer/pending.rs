@@ -1,28 +1,72 @@
 //! Changes that the writer has not stored yet.
 
+use std::collections::VecDeque;
+
 use hq_core::server_state::Change;
 
 use crate::values::CallValue;
 
-/// Changes that are still to be stored.
+/// Most changes that share a transaction, unless more were handed over at once: what has piled up behind a disk that did
+/// not answer is stored in steps that each take far less time than a step of a writer that hangs.
+const BATCH_LEN: usize = 16_384;
+
+/// What one transaction stores.
 #[derive(Default)]
-pub(super) struct Pending {
+pub(super) struct Batch {
     pub(super) changes: Vec<Change>,
-    /// Of calls whose ends may be among the changes.
+    /// Of calls whose ends may be among the changes, or follow them.
     pub(super) values: Vec<CallValue>,
+    /// Number of the last changes; `None` = only values so far.
+    pub(super) number: Option<u64>,
 }
 
-impl Pending {
+impl Batch {
     pub(super) const fn is_empty(&self) -> bool {
         self.changes.is_empty() && self.values.is_empty()
     }
+}
 
-    pub(super) fn is_urgent(&self) -> bool {
-        self.changes.iter().any(|change| change.kind.is_urgent())
+/// Changes that are still to be stored, in the order in which they were handed over.
+#[derive(Default)]
+pub(super) struct Pending(VecDeque<Batch>);
+
+impl Pending {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.iter().all(Batch::is_empty)
     }
 
-    pub(super) fn clear(&mut self) {
-        self.changes.clear();
-        self.values.clear();
+    pub(super) fn is_urgent(&self) -> bool {
+        let mut changes = self.0.iter().flat_map(|batch| &batch.changes);
+        changes.any(|change| change.kind.is_urgent())
+    }
+
+    /// What was handed over together stays together: a crash leaves all of it or nothing.
+    pub(super) fn push(&mut self, number: u64, changes: Vec<Change>) {
+        let batch = self.open_batch();
+        batch.changes.extend(changes);
+        batch.number = Some(number);
+    }
+
+    pub(super) fn push_values(&mut self, values: Vec<CallValue>) {
+        self.open_batch().values.extend(values);
+    }
+
+    fn open_batch(&mut self) -> &mut Batch {
+        let has_room = |batch: &Batch| batch.changes.len() < BATCH_LEN;
+        if !self.0.back().is_some_and(has_room) {
+            self.0.push_back(Batch::default());
+        }
+        let last = self.0.len() - 1;
+        &mut self.0[last]
+    }
+
+    /// Takes out what is stored next; empty if there is nothing.
+    pub(super) fn take_first(&mut self) -> Batch {
+        self.0.pop_front().unwrap_or_default()
+    }
+
+    /// Puts back what could not be stored.
+    pub(super) fn put_back(&mut self, batch: Batch) {
+        self.0.push_front(batch);
     }
 }

@@ -26,11 +26,17 @@ fn submit(number: u32) -> Message {
     Message::Changes(u64::from(number), vec![change(submitted)])
 }
 
-fn pending(changes: impl IntoIterator<Item = Change>) -> Pending {
-    Pending {
+fn batch(changes: impl IntoIterator<Item = Change>) -> Batch {
+    Batch {
         changes: changes.into_iter().collect(),
-        ..Pending::default()
+        ..Batch::default()
     }
+}
+
+fn pending(number: u64, change: Change) -> Pending {
+    let mut pending = Pending::default();
+    pending.push(number, vec![change]);
+    pending
 }
 
 #[test]
@@ -61,7 +67,7 @@ fn who_comes_while_events_cannot_be_told_of_misses_none_even_if_nothing_follows_
     let told = writer.told_seq;
     // Stored while nobody followed and the file was out of sight.
     let change = change(submitted(JobId(1), &IdArray::single(1)));
-    assert!(writer.commit(&pending([change])));
+    assert!(writer.commit(&batch([change])));
     assert!(writer.next_seq > told);
     let (reply, subscribed) = mpsc::sync_channel(1);
     writer.answer(Message::Subscribe(None, reply), false);
@@ -82,9 +88,11 @@ fn who_follows_goes_on_when_a_commit_has_nothing_but_what_is_told_and_not_stored
     writer.answer(Message::Subscribe(None, reply), true);
     let mut live = subscribed.recv().expect("an answer").live;
     let before = writer.told_seq - 1;
-    writer.commit_all(&mut pending([change(ChangeKind::JobIdle(JobId(1)))]), 1);
-    let submitted = submitted(JobId(2), &IdArray::single(1));
-    writer.commit_all(&mut pending([change(submitted)]), 2);
+    let pulse = Pulse::default();
+    let idle = change(ChangeKind::JobIdle(JobId(1)));
+    writer.commit_all(&mut pending(1, idle), 1, &pulse);
+    let submitted = change(submitted(JobId(2), &IdArray::single(1)));
+    writer.commit_all(&mut pending(2, submitted), 2, &pulse);
     let events = live.ready(9).expect("it goes on");
     let seqs = events.iter().map(|event| event.seq());
     assert!(seqs.eq([before, before + 1]), "{events:?}");
@@ -101,10 +109,10 @@ fn a_file_that_a_reader_kept_long_becomes_short_when_it_has_gone_though_nothing_
     let mut writer = writer(&path);
     let jobs: Vec<JobId> = (1..=2_000).map(JobId).collect();
     let submit = |job: &JobId| change(submitted(*job, &IdArray::single(1)));
-    assert!(writer.commit(&pending(jobs.iter().map(submit))));
+    assert!(writer.commit(&batch(jobs.iter().map(submit))));
     assert!(writer.checkpoint("TRUNCATE"));
     let full = file_len();
-    assert!(writer.commit(&pending([change(ChangeKind::JobsForgotten(jobs))])));
+    assert!(writer.commit(&batch([change(ChangeKind::JobsForgotten(jobs))])));
     writer.settle();
     let reader = Connection::open(&path).expect("a database");
     reader.execute_batch("BEGIN").expect("a transaction");
@@ -173,4 +181,45 @@ fn what_nobody_waits_for_is_stored_without_being_asked_for() {
         // The next one comes when the time between two groups has passed, and not within it.
         std::thread::sleep(2 * GROUP_SPAN);
     }
+}
+
+#[test]
+fn what_has_piled_up_is_stored_in_steps_and_a_failure_keeps_the_rest() {
+    let dir = tempfile::tempdir().expect("directory");
+    let path = dir.path().join("j.db");
+    let mut writer = writer(&path);
+    let (told, reports) = mpsc::channel();
+    writer.report = Box::new(move |progress| {
+        let _ = told.send(progress);
+    });
+    let ids = IdArray::consecutive(1, 60_000).expect("few");
+    let mut pending = Pending::default();
+    pending.push(1, vec![change(submitted(JobId(1), &ids))]);
+    // More than one step takes: what was handed over at once stays together however much it is.
+    for number in 2..=4 {
+        let last = 20_000 * (number - 1);
+        pending.push(
+            number.into(),
+            (last - 19_999..=last).map(unurgent).collect(),
+        );
+    }
+    writer
+        .connection
+        .execute_batch("PRAGMA max_page_count = 1")
+        .expect("as small as it is");
+    writer.commit_all(&mut pending, 4, &Pulse::default());
+    let report = reports.try_recv().expect("it is told");
+    assert_eq!(report.committed, 0);
+    assert!(matches!(report.health, Health::Waiting(_)), "{report:?}");
+    writer
+        .connection
+        .execute_batch("PRAGMA max_page_count = 1000000")
+        .expect("room");
+    let pulse = Pulse::default();
+    pulse.pretend_to_hang();
+    writer.commit_all(&mut pending, 4, &pulse);
+    assert!(pending.is_empty());
+    let committed: Vec<u64> = reports.try_iter().map(|report| report.committed).collect();
+    assert_eq!(committed, [2, 3, 4]);
+    assert_eq!(pulse.hangs_for(), None, "it got on between them");
 }
