@@ -145,15 +145,40 @@ def test_a_lost_value_is_made_again(cluster, tmp_path, no_shortcut):
         assert path.read_text() == "xxxx"
 
 
+def start_apart(cluster, place, *options):
+    """Starts a worker that takes itself for one of another machine; its calls ask for the resource of its name."""
+    place.mkdir()
+    name = place.name
+    start = cluster.hq("worker", "start", "--cpus", "2", "--resource", f"{name}=sum(9)", "--work-dir", str(place), *options)
+    apart = ["unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', name, *start]
+    cluster.processes.append(subprocess.Popen(apart, stdout=cluster.log, stderr=cluster.log))
+
+
+def length_in_time(*values):
+    time.sleep(0.2)
+    return [len(value) for value in values]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a host name of its own needs root")
+def test_calls_wait_for_room_for_what_they_read(cluster, tmp_path):
+    start_apart(cluster, tmp_path / "one")
+    start_apart(cluster, tmp_path / "other", "--values-limit", "2500K")
+    with hq.Executor(server_dir=cluster.dir) as executor:
+        made = [executor.options(resources={"one": 1}).submit(make) for _ in range(6)]
+        there = executor.options(resources={"other": 1})
+        # Two have room at the same time: each of these needs all of it.
+        pairs = [there.submit(length_in_time, made[at], made[at - 1]) for at in range(6)]
+        assert [pair.result() for pair in pairs] == [[LONG, LONG]] * 6
+        with pytest.raises(hq.CallError, match="no room .*--values-limit"):
+            there.submit(length_in_time, *made[:3]).result()
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="a host name of its own needs root")
 def test_a_value_goes_from_worker_to_worker_once(cluster, tmp_path):
     places = {}
     for name in ("one", "other"):
         places[name] = tmp_path / name
-        places[name].mkdir()
-        start = cluster.hq("worker", "start", "--cpus", "1", "--resource", f"{name}=sum(9)", "--work-dir", str(places[name]))
-        apart = ["unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', name, *start]
-        cluster.processes.append(subprocess.Popen(apart, stdout=cluster.log, stderr=cluster.log))
+        start_apart(cluster, places[name])
     with hq.Executor(server_dir=cluster.dir) as executor:
         made = executor.options(resources={"one": 1}).submit(make)
         readers = [executor.options(resources={"other": 1}).submit(length, made) for _ in range(5)]

@@ -358,8 +358,9 @@ impl TaskLauncher {
             }
         }
         self.drained = drained;
-        self.start_wanted();
         self.calls.collect(events);
+        // Also those whose values have just come.
+        self.start_wanted();
         events.append(&mut self.failed);
         let news = self.streaming.collect();
         self.engine.spawn_in_lanes(news.start);

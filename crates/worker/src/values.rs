@@ -52,7 +52,7 @@ struct Holding {
 }
 
 /// Name of a value, and the result of the attempt to fetch it.
-pub(crate) type Fetched = (String, Result<(), FetchError>);
+pub(crate) type Fetched = (String, Result<Arc<ValueFile>, FetchError>);
 
 /// Values of this worker, and copies of those of others.
 pub(crate) struct ValueStore {
@@ -258,8 +258,7 @@ impl ValueStore {
             let theirs = (reference.path.clone(), reference.size);
             let is_readable = is_here && spawn_blocking(|| is_whole(theirs)).await.unwrap_or(false);
             let result = if is_readable {
-                shelf.add_foreign(&reference.name, reference.path.clone());
-                Ok(())
+                Ok(shelf.add_foreign(&reference.name, reference.path.clone()))
             } else {
                 // It is never closed.
                 let _turn = fetching.acquire().await;
@@ -268,6 +267,15 @@ impl ValueStore {
             // The worker ends if nobody wants it.
             let _ = told.send((reference.name, result));
         })
+    }
+
+    /// Whether there can be room for all of these at once: when no other call reads anything, or, if `now`, at present.
+    pub(crate) fn fits(&self, references: &[Reference], now: bool) -> bool {
+        let needs: Vec<_> = references
+            .iter()
+            .map(|one| (&*one.name, one.size))
+            .collect();
+        self.shelf.fits(&needs, now)
     }
 
     /// A value that was asked for is here, or cannot be had.
@@ -348,7 +356,7 @@ async fn fetch_copy(
     shelf: &Arc<Shelf>,
     reference: &Reference,
     to: PathBuf,
-) -> Result<(), FetchError> {
+) -> Result<Arc<ValueFile>, FetchError> {
     let local = |error: NoRoom| FetchError::Local {
         size: reference.size,
         place: to.display().to_string(),
@@ -357,8 +365,7 @@ async fn fetch_copy(
     let (room, gone) = shelf.make_room(reference.size).map_err(local)?;
     remove_files(gone);
     fetch(reference, &to).await?;
-    room.fill(&reference.name, to, Source::Copied);
-    Ok(())
+    Ok(room.fill(&reference.name, to, Source::Copied))
 }
 
 /// Whether a file is there and has the size of its value.

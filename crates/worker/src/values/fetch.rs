@@ -11,8 +11,8 @@ use hq_protocol::{MessageReader, MessageWriter, Plane};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::task::{JoinHandle, spawn_blocking};
 
-use super::Reference;
 use super::holder::LIMITS;
+use super::{NoRoom, Reference};
 
 /// Longest wait for a connection to one address.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -42,6 +42,16 @@ pub enum FetchError {
         /// The error.
         error: io::Error,
     },
+}
+
+impl FetchError {
+    /// Whether other values take the room for it.
+    pub(crate) fn is_no_room(&self) -> bool {
+        let Self::Local { error, .. } = self else {
+            return false;
+        };
+        error.get_ref().is_some_and(|error| error.is::<NoRoom>())
+    }
 }
 
 type Line = (MessageReader<OwnedReadHalf>, MessageWriter<OwnedWriteHalf>);

@@ -169,11 +169,14 @@ impl Drop for Room {
 }
 
 impl Room {
-    /// Puts the value there.
-    pub(super) fn fill(mut self, name: &str, path: PathBuf, source: Source) {
+    /// Puts the value there; it stays while somebody has the file.
+    pub(super) fn fill(mut self, name: &str, path: PathBuf, source: Source) -> Arc<ValueFile> {
         self.is_taken = true;
         let file = Arc::new(ValueFile(path));
-        self.shelf.lock().insert(name, file, self.size, source);
+        let mut inner = self.shelf.lock();
+        inner.insert(name, Arc::clone(&file), self.size, source);
+        drop(inner);
+        file
     }
 }
 
@@ -227,10 +230,37 @@ impl Shelf {
         Ok((room, removed))
     }
 
+    /// Whether there can be room for all of these at once: when nothing else is used any more, or, if `now`, at present.
+    pub(super) fn fits(&self, needs: &[(&str, u64)], now: bool) -> bool {
+        let inner = self.lock();
+        let needs: HashMap<&str, u64> = needs.iter().copied().collect();
+        let (mut here, mut staying) = (0, 0);
+        for (name, entry) in &inner.entries {
+            if entry.source == Source::Foreign {
+                continue;
+            }
+            here += entry.size;
+            let stays = entry.order().is_none() || now && Inner::is_used(entry);
+            if stays && !needs.contains_key(&**name) {
+                staying += entry.size;
+            }
+        }
+        let coming = if now { inner.bytes - here } else { 0 };
+        let is_foreign = |name: &str| {
+            let entry = inner.entries.get(name);
+            entry.is_some_and(|entry| entry.source == Source::Foreign)
+        };
+        let needed = needs.iter().filter(|(name, _)| !is_foreign(name));
+        let needed = needed.fold(0, |sum: u64, (_, size)| sum.saturating_add(*size));
+        needed.saturating_add(staying + coming) <= self.limit
+    }
+
     /// Notes a file of another worker.
-    pub(super) fn add_foreign(&self, name: &str, path: PathBuf) {
+    pub(super) fn add_foreign(&self, name: &str, path: PathBuf) -> Arc<ValueFile> {
         let file = Arc::new(ValueFile(path));
-        self.lock().insert(name, file, 0, Source::Foreign);
+        self.lock()
+            .insert(name, Arc::clone(&file), 0, Source::Foreign);
+        file
     }
 
     /// An own value with its size; it stays while somebody has the file.
@@ -368,6 +398,27 @@ mod tests {
         let gone = put(&shelf, "new", 21, SPARE);
         assert_eq!(gone, paths(&["read"]));
         assert!(shelf.make_room(101).is_err(), "larger than all room");
+    }
+
+    #[tokio::test]
+    async fn whether_values_fit_depends_on_what_is_used_and_on_its_way() {
+        let shelf = Arc::new(Shelf::new(100));
+        put(&shelf, "only", 20, own(JOB, false));
+        put(&shelf, "copy", 40, Source::Copied);
+        shelf.add_foreign("theirs", "theirs".into());
+        let fits = |needs: &[(&str, u64)]| [false, true].map(|now| shelf.fits(needs, now));
+        assert_eq!(fits(&[("a", 80)]), [true, true]);
+        assert_eq!(fits(&[("a", 40), ("b", 41)]), [false, false]);
+        assert_eq!(fits(&[("only", 20), ("theirs", 999)]), [true, true]);
+        assert_eq!(fits(&[("a", 60), ("a", 60)]), [true, true]);
+        let reader = shelf.other("copy").expect("it is there");
+        assert_eq!(fits(&[("a", 60)]), [true, false]);
+        assert_eq!(fits(&[("a", 40), ("copy", 40)]), [true, true]);
+        let (room, _) = shelf.make_room(10).expect("there is room");
+        assert_eq!(fits(&[("a", 40)]), [true, false]);
+        drop((reader, room));
+        assert_eq!(fits(&[("a", 60)]), [true, true]);
+        assert_eq!(fits(&[("a", u64::MAX), ("b", 1)]), [false, false]);
     }
 
     #[tokio::test]

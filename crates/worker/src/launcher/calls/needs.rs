@@ -5,6 +5,9 @@
 //! ```
 //!
 //! The interpreter gets the same, with paths that it can open in the references.
+//!
+//! A call for whose values there is no room because others read theirs holds none, and asks again when there is room for all
+//! of them: two such calls cannot wait for each other.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -30,6 +33,8 @@ pub(super) struct Parked {
     references: Vec<Reference>,
     /// Those that are here, in the order of the references.
     files: Vec<Option<Arc<ValueFile>>>,
+    /// Whether it waits for room.
+    is_starved: bool,
 }
 
 impl Parked {
@@ -97,6 +102,7 @@ impl CallPool {
             call,
             references,
             files,
+            is_starved: false,
         };
         if parked.files.iter().all(Option::is_some) {
             self.go_on(parked);
@@ -116,20 +122,40 @@ impl CallPool {
 
     /// Calls for which there is no interpreter.
     pub(super) fn take_wanted(&mut self) -> Vec<Wanted> {
+        self.feed_starved();
         std::mem::take(&mut self.wanted)
+    }
+
+    /// Asks again for the values of calls for which there is room now, those that have waited longest first.
+    fn feed_starved(&mut self) {
+        let mut fed = Vec::new();
+        while let Some(position) = self.parked.iter().position(|one| one.is_starved) {
+            // Those of the ones before are not here yet.
+            fed.extend_from_slice(&self.parked[position].references);
+            if !self.long.fits(&fed, true) {
+                return;
+            }
+            let parked = self.parked.remove(position);
+            self.park(parked.lane, parked.recipe, parked.call, parked.references);
+        }
     }
 
     /// A value is here, or cannot be had.
     pub(super) fn on_fetched(&mut self, (name, result): Fetched) {
         for mut parked in std::mem::take(&mut self.parked) {
             let position = parked.references.iter().position(|one| one.name() == name);
-            let Some(position) = position else {
+            let Some(position) = position.filter(|_| !parked.is_starved) else {
                 self.parked.push(parked);
                 continue;
             };
-            // Asked for again, it is found among the copies.
             let found = match &result {
-                Ok(()) => self.long.get(&parked.references[position]),
+                Ok(found) => found,
+                Err(error) if error.is_no_room() && self.long.fits(&parked.references, false) => {
+                    parked.files.clear();
+                    parked.is_starved = true;
+                    self.parked.push(parked);
+                    continue;
+                }
                 Err(error) => {
                     self.end_without(&parked.call, &parked.references[position], error);
                     continue;
@@ -138,7 +164,7 @@ impl CallPool {
             let same = parked.references.iter().zip(&mut parked.files);
             // A call may read one value several times.
             for (_, file) in same.filter(|(one, _)| one.name() == name) {
-                file.clone_from(&found.as_ref().ok().cloned().flatten());
+                *file = Some(Arc::clone(found));
             }
             if parked.files.iter().all(Option::is_some) {
                 self.go_on(parked);
@@ -156,6 +182,7 @@ impl CallPool {
             mut call,
             references,
             files,
+            ..
         } = parked;
         // Held until the call ends: the interpreter opens the files by their paths.
         call.needs = files.into_iter().flatten().collect();
