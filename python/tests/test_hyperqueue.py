@@ -69,6 +69,66 @@ def test_an_exception_of_a_callback_is_the_caller_s(client):
     assert client.wait_for_jobs([submitted]) is True
 
 
+def test_functions_of_a_script_are_loaded_without_the_modules_that_made_the_pickle(client, tmp_path):
+    def modules(path):
+        import sys
+
+        with open(path, "w") as file:
+            file.write(" ".join(sorted(sys.modules)))
+
+    class Named:
+        def __init__(self, path):
+            self.path = path
+
+        def write(self):
+            modules(self.path)
+
+    job = Job()
+    job.function(modules, args=("function",))
+    # A class needs what only cloudpickle has.
+    job.function(Named("class").write)
+    assert client.wait_for_jobs([client.submit(job)])
+    alone, whole = ((tmp_path / name).read_text().split() for name in ("function", "class"))
+    assert not {"cloudpickle", "pickle"} & set(alone) and "cloudpickle" in whole
+
+
+def test_a_function_is_loaded_as_cloudpickle_does():
+    import functools
+    import os.path
+
+    from hyperqueue.task.function._load import load
+
+    depth = 3
+
+    def outer(first, second=(1,), *rest, third: int = 4, **more):
+        """What it does."""
+
+        def inner(left):
+            return 0 if left == 0 else depth + inner(left - 1)
+
+        return first, second, rest, third, more, inner(2), os.path.join("a", "b")
+
+    outer.mark = "kept"
+
+    def early():
+        return late
+
+    cases = [outer, functools.partial(outer, 5, third=6), lambda x: x * depth, early, len, os.path.join]
+    content = cloudpickle.dumps(cases)
+    ours, theirs = load(content), cloudpickle.loads(content)
+    for loaded in (ours, theirs):
+        function, partial, doubled, unbound, *by_name = loaded
+        assert function(1, 2, 3, third=5, x=6) == (1, 2, (3,), 5, {"x": 6}, 6, "a/b")
+        assert partial() == (5, (1,), (), 6, {}, 6, "a/b") and doubled(2) == 6
+        with pytest.raises(NameError):
+            unbound()
+        assert by_name == [len, os.path.join] and function.mark == "kept"
+    for name in ("__name__", "__qualname__", "__module__", "__doc__", "__defaults__", "__kwdefaults__", "__annotations__"):
+        assert getattr(ours[0], name) == getattr(theirs[0], name) == getattr(outer, name)
+    late = 1
+    assert early() == late
+
+
 def test_functions_and_their_failures(client, tmp_path):
     def write(path, text="default"):
         with open(path, "w") as file:

@@ -6,8 +6,9 @@ Each of these tasks imports this module ahead of its function: it imports no mor
 from __future__ import annotations
 
 import os
-import pickle
 import sys
+
+from ._load import load
 
 # As in `typing`, which would have to be imported.
 TYPE_CHECKING = False
@@ -35,7 +36,7 @@ def task_main() -> None:
 
         logging.basicConfig(level=getattr(logging, chosen), format="%(levelname)s:%(asctime)s:%(name)s: %(message)s")
     try:
-        fn, args, kwargs = pickle.loads(sys.stdin.buffer.read())
+        fn, args, kwargs = load(sys.stdin.buffer.read())
         fn(*args, **kwargs)
     except Exception:
         import traceback
