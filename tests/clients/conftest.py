@@ -13,6 +13,9 @@ sys.path.insert(0, str(ROOT / "python/tests"))
 import cluster as local_cluster  # noqa: E402
 from cluster import HQ, Cluster  # noqa: E402
 
+# What a shell starts in the background ignores interrupts, and so would the engines.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 __all__ = ["Cluster", "Engine", "wait_for"]
 
 
@@ -124,15 +127,16 @@ def restart_when(engine, condition):
     return thread
 
 
-def processes_with(word):
-    """Ids of processes with a word in their command line."""
+def processes_with(engine, word):
+    """Ids of processes of a test with a word in their command line; those of others may run beside it."""
     found = []
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             try:
                 line = Path("/proc", entry, "cmdline").read_bytes()
+                place = os.readlink(f"/proc/{entry}/cwd").encode() + Path("/proc", entry, "environ").read_bytes()
             except OSError:
                 continue
-            if word.encode() in line and int(entry) != os.getpid():
+            if word.encode() in line and str(engine.path).encode() in place and int(entry) != os.getpid():
                 found.append(int(entry))
     return found

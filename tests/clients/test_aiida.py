@@ -38,4 +38,4 @@ def test_failures_a_time_limit_a_cancel_and_a_killed_server(engine):
     assert "FAILED [7, 9, 10]" in ended.stdout, ended.stdout
     assert f"SUM {sum(2 * x for x in range(20) if x not in (7, 9, 10))} EXIT 0" in ended.stdout, ended.stdout
     assert runs() == list(range(20))
-    assert not processes_with("sleep\x001000")
+    assert not processes_with(engine, "sleep\x001000")

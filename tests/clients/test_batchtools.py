@@ -75,7 +75,7 @@ cat("known:", nrow(findSubmitted()), "\\n")
     assert "queued or running: 9" in said, said
     # Killed jobs are as if they had never been submitted; the one that ran too long has expired.
     assert "expired: 1" in said and "known: 1" in said, said
-    wait_for(lambda: not processes_with("sleep\x001000"), "nothing is left")
+    wait_for(lambda: not processes_with(engine, "sleep\x001000"), "nothing is left")
     failed = engine.ask_json("job", "list", "--filter", "failed")
     assert len(failed) == 1
     said = r("""

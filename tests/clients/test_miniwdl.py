@@ -111,11 +111,11 @@ def test_failures_and_an_interrupt(engine, miniwdl):
     ended = engine.run(miniwdl([6, 7], "--verbose"))
     assert ended.returncode == 3 and "an unlucky number" in ended.stdout, ended.stdout
     process = engine.begin(miniwdl([9]))
-    wait_for(lambda: processes_with("sleep\x001000"), "the task runs")
+    wait_for(lambda: processes_with(engine, "sleep\x001000"), "the task runs")
     process.send_signal(signal.SIGTERM)
     code, said = engine.ends(process)
     assert code != 0, said
-    wait_for(lambda: not processes_with("sleep\x001000"), "nothing is left")
+    wait_for(lambda: not processes_with(engine, "sleep\x001000"), "nothing is left")
     assert engine.ask_json("job", "list", "--filter", "canceled"), said
 
 

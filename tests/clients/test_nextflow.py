@@ -1,6 +1,7 @@
 """Nextflow, with its own executor for HyperQueue."""
 
 import os
+import re
 import shutil
 import signal
 from pathlib import Path
@@ -61,7 +62,9 @@ workflow { Channel.of(1..20) | one | collectFile(name: 'all', storeDir: '.') }
     restarted.join()
     assert ended.returncode == 0, ended.stdout
     assert sorted(int(x) for x in Path("all").read_text().split()) == [x for x in range(1, 21) if x not in (7, 9)]
-    assert runs() == sorted([*range(1, 21), 7, 8]), ended.stdout
+    # Nextflow submits again what the server has, if it was killed ahead of its answer.
+    twice = [int(x) for x in re.findall(r"Error submitting process 'one \((\d+)\)'", ended.stdout)]
+    assert sorted([*range(1, 21), 7, 8]) in (runs(), [x for x in runs() if not (x in twice and twice.remove(x) is None)]), ended.stdout
 
 
 def test_an_interrupt_cancels(engine, nextflow):
@@ -83,4 +86,4 @@ workflow { Channel.of(1..10) | one }
     code, said = engine.ends(process)
     assert code != 0
     wait_for(lambda: not engine.ask_json("job", "list"), f"jobs are canceled: {said}")
-    wait_for(lambda: not processes_with("sleep\x001000"), "nothing is left")
+    wait_for(lambda: not processes_with(engine, "sleep\x001000"), "nothing is left")

@@ -28,6 +28,7 @@ for x in range(20):
         launcher="single")
     jobs.append(psij.Job(spec))
     executor.submit(jobs[-1])
+(here / "submitted").touch()
 runs = here / "runs"
 while not runs.exists() or "10" not in runs.read_text().split():
     time.sleep(0.05)
@@ -43,7 +44,8 @@ def test_failures_a_time_limit_a_cancel_and_a_killed_server(engine):
     engine.env["PYTHONPATH"] = str(ROOT / "integrations/psij")
     Path("script.py").write_text(SCRIPT)
     runs = Path("runs")
-    restarted = restart_when(engine, lambda: runs.exists() and len(runs.read_text().split()) >= 18)
+    # A submit without a server fails.
+    restarted = restart_when(engine, Path("submitted").exists)
     ended = engine.run([sys.executable, "script.py"])
     restarted.join()
     assert ended.returncode == 0, ended.stdout
@@ -53,4 +55,4 @@ def test_failures_a_time_limit_a_cancel_and_a_killed_server(engine):
     asked = engine.ask_json("job", "info", "4")[0]["submits"][0]["array"]
     entries = {entry["resource"]: entry["request"]["Compact"] for entry in asked["resources"][0]["resources"]}
     assert entries == {"cpus": 20_000, "mem": 1_000_000} and asked["priority"] == 3
-    assert not processes_with("sleep\x001000")
+    assert not processes_with(engine, "sleep\x001000")

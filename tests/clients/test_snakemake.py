@@ -234,7 +234,7 @@ rule one:
     os.kill(process.pid, signal.SIGINT)
     code, said = engine.ends(process)
     assert code != 0
-    wait_for(lambda: not processes_with(word), "nothing is left")
+    wait_for(lambda: not processes_with(engine, word), "nothing is left")
     stats = engine.ask_json("job", "info", "1")[0]["info"]["task_stats"]
     assert stats["running"] == stats["waiting"] == 0 and stats["canceled"] == 20, (stats, said)
 

@@ -87,7 +87,7 @@ def test_failures_a_time_limit_a_cancel_and_a_killed_server(engine, python):
     entries = {entry["resource"]: entry["request"]["Compact"] for entry in asked["resources"][0]["resources"]}
     assert job["info"]["name"] == "squares" and asked["priority"] == 3 and asked["time_limit"] == 600
     assert entries == {"cpus": 20_000, "mem": 256 * 10_000}
-    wait_for(lambda: not processes_with("sleep\x001000"), "nothing is left")
+    wait_for(lambda: not processes_with(engine, "sleep\x001000"), "nothing is left")
     assert not list(Path("logs of mine").glob("*.pkl"))
 
 

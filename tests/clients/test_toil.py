@@ -108,7 +108,7 @@ def test_a_time_limit_and_an_interrupt(engine, toil):
     Path("lucky").touch()
     ended = engine.run(toil())
     assert ended.returncode == 1 and "TIMELIMIT" in ended.stdout, ended.stdout
-    wait_for(lambda: not processes_with("sleep\x001000"), "nothing is left of the job that ran too long")
+    wait_for(lambda: not processes_with(engine, "sleep\x001000"), "nothing is left of the job that ran too long")
 
 
 def test_a_question_is_about_no_more_jobs_than_are_answered(monkeypatch):
