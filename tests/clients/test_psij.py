@@ -32,7 +32,13 @@ for x in range(20):
 runs = here / "runs"
 while not runs.exists() or "10" not in runs.read_text().split():
     time.sleep(0.05)
-jobs[10].cancel()
+while True:
+    try:
+        jobs[10].cancel()
+        break
+    except psij.SubmitException:
+        # There is no server at present.
+        time.sleep(0.5)
 for job in jobs:
     job.wait()
 print("STATES", {n: job.status.state.name for n, job in enumerate(jobs) if job.status.state != psij.JobState.COMPLETED})
