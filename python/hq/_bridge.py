@@ -102,7 +102,12 @@ class Bridge:
     # ---- to the bridge
 
     def send(self, message: Dict[str, Any], blob: bytes = b"") -> None:
-        text = json.dumps(message, separators=(",", ":")).encode()
+        try:
+            text = json.dumps(message, separators=(",", ":"), ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            # Names of files and variables that are none have such characters in Python. The bridge could only end.
+            found = error.object[max(0, error.start - 40) : error.end + 40]
+            raise ValueError(f"expected text that can be written in UTF-8, found bytes that cannot: {found!r}") from None
         data = b"".join((_LENGTHS.pack(4 + len(text) + len(blob), len(text)), text, blob))
         self._check_process()
         with self._write_lock:

@@ -29,6 +29,17 @@ def test_programs_and_functions_need_each_other(executor, tmp_path):
     assert executor.program(["sh", "-c", "echo $A$B; pwd"], env={"A": "1"}, cwd="/").result(60).read() == "1\n/\n"
 
 
+def test_what_is_no_text_fails_one_program_and_not_all(executor):
+    name = b"caf\xe9.txt".decode(errors="surrogateescape")
+    other = executor.program(["sh", "-c", "sleep 0.5; echo done"])
+    with pytest.raises(ValueError, match=r"UTF-8, found .*caf"):
+        executor.program(["cat", name]).result(60)
+    with pytest.raises(ValueError, match="UTF-8"):
+        executor.options(env={"NAME": name})
+    assert other.result(60).read() == "done\n"
+    assert executor.program(["echo", "caf\xe9 \U0001f600"]).result(60).read() == "caf\xe9 \U0001f600\n"
+
+
 def test_a_program_that_fails_says_why(executor):
     failing = executor.program(["sh", "-c", "echo it is broken >&2; exit 3"])
     with pytest.raises(hq.ProgramFailed, match="(?s)exit code 3.*it is broken"):

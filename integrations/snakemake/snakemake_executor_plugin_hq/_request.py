@@ -29,10 +29,16 @@ _SIZES = 16
 
 
 def environment(variables: Mapping[str, str]) -> Dict[str, str]:
-    """Variables that jobs get: all but those that belong to a place, as `sbatch` passes them on."""
+    """Variables that jobs get: all but those that belong to a place, as `sbatch` passes them on, and those that are no text."""
     return {
-        name: value for name, value in variables.items() if name not in _OWN_VARIABLES and not name.startswith(_OWN_PREFIXES)
+        name: value
+        for name, value in variables.items()
+        if name not in _OWN_VARIABLES and not name.startswith(_OWN_PREFIXES) and _is_text(name + value)
     }
+
+
+def _is_text(value: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in value)
 
 
 def options(job: Any, gpu_resource: str, with_memory: bool) -> Dict[str, Any]:
