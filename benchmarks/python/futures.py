@@ -2,7 +2,8 @@
 
 usage: HQ_BINARY=target/release/hq PYTHONPATH=python python3 benchmarks/python/futures.py [FUTURES]
 
-All calls are submitted first; then each tenth part is timed as it ends.
+Each tenth part is timed as it ends, the first ones while others are submitted. Beside its rate stands the CPU time that a call of it took
+of the server, of the worker with its interpreters, and of this process: whether calls become dearer can be seen on a busy machine, too.
 """
 
 import os
@@ -27,6 +28,26 @@ def resident(pid):
         return next(int(line.split()[1]) for line in file if line.startswith("VmRSS")) / 1024
 
 
+def cpu_time(root):
+    """Seconds of CPU time of a process and of those that it has started."""
+    parents, times = {}, {}
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{entry}/stat") as file:
+                fields = file.read().rpartition(")")[2].split()
+        except OSError:
+            continue
+        parents[int(entry)] = int(fields[1])
+        times[int(entry)] = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+
+    def is_below(process):
+        while process not in (0, root):
+            process = parents.get(process, 0)
+        return process == root
+
+    return sum(seconds for process, seconds in times.items() if is_below(process))
+
+
 def main():
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
@@ -38,29 +59,42 @@ def main():
         worker = subprocess.Popen([*command, "worker", "start", "--cpus", "2"], **quiet)
         subprocess.run([*command, "worker", "wait", "1"], **quiet)
         try:
-            measure(folder, server)
+            measure(folder, server, worker)
         finally:
             subprocess.run([*command, "server", "stop"], **quiet)
             worker.wait()
             server.wait()
 
 
-def measure(folder, server):
+def measure(folder, server, worker):
+    part = FUTURES // PARTS
+    ends = []
+
+    def note(_):
+        used = [cpu_time(server.pid), cpu_time(worker.pid), time.process_time()]
+        ends.append((time.perf_counter(), used, resident(server.pid)))
+
     with hq.Executor(server_dir=folder, output=None) as executor:
+        note(None)
         begin = time.perf_counter()
-        futures = [executor.submit(work, number) for number in range(FUTURES)]
+        futures = []
+        for number in range(FUTURES):
+            futures.append(executor.submit(work, number))
+            if (number + 1) % part == 0:
+                # Calls end in about the order in which they were submitted.
+                futures[-1].add_done_callback(note)
         print(f"submitted in {time.perf_counter() - begin:.1f} s, server {resident(server.pid):.0f} MiB", flush=True)
-        part = FUTURES // PARTS
-        before = time.perf_counter()
-        for number in range(PARTS):
-            for future in futures[number * part : (number + 1) * part]:
-                assert future.result() is not None
-            now = time.perf_counter()
-            print(f"part {number + 1}: {part / (now - before):.0f}/s, server {resident(server.pid):.0f} MiB", flush=True)
-            before = now
-        took = time.perf_counter() - begin
-        print(f"all: {FUTURES / took:.0f}/s")
         assert sum(future.result() for future in futures) == FUTURES * (FUTURES + 1) // 2
+        print(f"all: {FUTURES / (time.perf_counter() - begin):.0f}/s")
+    # Also the last one was noted.
+    ends.sort()
+    for number in range(1, len(ends)):
+        (before, used_before, _), (now, used, memory) = ends[number - 1 : number + 1]
+        server_us, worker_us, client_us = (1e6 * (after - ago) / part for ago, after in zip(used_before, used))
+        print(
+            f"part {number}: {part / (now - before):.0f}/s; CPU time of a call: server {server_us:.0f} us, "
+            f"worker {worker_us:.0f} us, client {client_us:.0f} us; server {memory:.0f} MiB"
+        )
     print(f"client: at most {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB")
 
 
