@@ -158,6 +158,9 @@ class Executor(RemoteExecutor):
             if job.is_group():
                 # No more at a time than the group asked for, instead of as many as the node has cpus.
                 words[words.index("--cores") + 1] = str(_request.cpus(job))
+            elif "--scheduler" in words:
+                # One job is not worth the start of a solver.
+                words[words.index("--scheduler") + 1] = "greedy"
             call = self._hq.options(**options)
             future = call.submit(_warm.run, words, self._cwd, self.envvars(), log, self._modules, self._bridge.info["server_uid"])
         return SubmittedJobInfo(job, aux={"future": future, "log": log, "job": self._hq.job})
