@@ -1,7 +1,5 @@
 //! Ids and dependencies of the tasks of a job file.
 
-use std::collections::HashMap;
-
 use hq_core::id::TaskId;
 use hq_core::template::GraphTask;
 
@@ -91,30 +89,82 @@ pub(super) fn assign_ids(
     Ok(ids)
 }
 
+/// Where tasks are in a file, by id.
+struct Positions(Vec<(TaskId, usize)>);
+
+impl Positions {
+    fn new(tasks: &[GraphTask]) -> Result<Self, Mistake> {
+        let mut sorted: Vec<_> = tasks.iter().map(|task| task.id).zip(0..).collect();
+        sorted.sort_unstable();
+        let again = sorted.windows(2).filter(|pair| pair[0].0 == pair[1].0);
+        match again.map(|pair| pair[1]).min_by_key(|(_, task)| *task) {
+            Some((id, task)) => Err(Mistake::Twice { task, id }),
+            None => Ok(Self(sorted)),
+        }
+    }
+
+    fn get(&self, id: TaskId) -> Option<usize> {
+        let (first, _) = self.0.first()?;
+        // Mostly ids follow each other without gaps.
+        let offset = id.as_u32().checked_sub(first.as_u32())? as usize;
+        let found = match self.0.get(offset) {
+            Some(guessed) if guessed.0 == id => guessed,
+            _ => {
+                let at = self.0.binary_search_by_key(&id, |(id, _)| *id).ok()?;
+                &self.0[at]
+            }
+        };
+        Some(found.1)
+    }
+}
+
+/// The tasks that depend on each task, one list behind the other.
+struct Dependents {
+    /// Where the list of each task begins; then, where the last one ends.
+    starts: Vec<usize>,
+    all: Vec<usize>,
+}
+
+impl Dependents {
+    /// `edges`: pairs of a task and one that depends on it; given twice.
+    fn new(count: usize, edges: impl Iterator<Item = (usize, usize)> + Clone) -> Self {
+        let mut starts = vec![0; count + 1];
+        for (task, _) in edges.clone() {
+            starts[task + 1] += 1;
+        }
+        for task in 0..count {
+            starts[task + 1] += starts[task];
+        }
+        let (mut free, mut all) = (starts.clone(), vec![0; starts[count]]);
+        for (task, dependent) in edges {
+            all[free[task]] = dependent;
+            free[task] += 1;
+        }
+        Self { starts, all }
+    }
+
+    fn of(&self, task: usize) -> &[usize] {
+        &self.all[self.starts[task]..self.starts[task + 1]]
+    }
+}
+
 /// Sorts the tasks so that every dependency comes first; among free tasks the file's order stays.
 ///
-/// With `may_name_others` what is not in the file is left to the server: the open job may have it. O(tasks + dependencies).
+/// With `may_name_others` what is not in the file is left to the server: the open job may have it. O(tasks + dependencies)
+/// if the ids have no gaps, else each dependency takes a search.
 pub(super) fn order(
     tasks: Vec<GraphTask>,
     may_name_others: bool,
 ) -> Result<Vec<GraphTask>, Mistake> {
-    let mut index: HashMap<TaskId, usize> = HashMap::with_capacity(tasks.len());
-    for (i, task) in tasks.iter().enumerate() {
-        if index.insert(task.id, i).is_some() {
-            return Err(Mistake::Twice {
-                task: i,
-                id: task.id,
-            });
-        }
-    }
-    let mut dependents: Vec<Vec<usize>> = vec![Vec::new(); tasks.len()];
+    let positions = Positions::new(&tasks)?;
+    let mut edges = Vec::with_capacity(tasks.iter().map(|task| task.deps.len()).sum());
     let mut missing: Vec<usize> = Vec::with_capacity(tasks.len());
     for (i, task) in tasks.iter().enumerate() {
         let mut count = 0;
         for dep in &task.deps {
-            match index.get(dep) {
+            match positions.get(*dep) {
                 Some(dep) => {
-                    dependents[*dep].push(i);
+                    edges.push((dep, i));
                     count += 1;
                 }
                 None if may_name_others => {}
@@ -129,11 +179,13 @@ pub(super) fn order(
         }
         missing.push(count);
     }
+    let dependents = Dependents::new(tasks.len(), edges.iter().copied());
+    drop(edges);
     let mut ready: Vec<usize> = (0..tasks.len()).filter(|i| missing[*i] == 0).collect();
     let mut done = 0;
     while let Some(&current) = ready.get(done) {
         done += 1;
-        for &next in &dependents[current] {
+        for &next in dependents.of(current) {
             missing[next] -= 1;
             if missing[next] == 0 {
                 ready.push(next);
@@ -141,7 +193,7 @@ pub(super) fn order(
         }
     }
     if ready.len() < tasks.len() {
-        let cycle = find_cycle(&tasks, &index, &missing);
+        let cycle = find_cycle(&tasks, &positions, &missing);
         return Err(Mistake::Cycle {
             task: cycle.first().copied().unwrap_or(0),
             ids: cycle.iter().map(|i| tasks[*i].id).collect(),
@@ -152,19 +204,18 @@ pub(super) fn order(
 }
 
 /// A cycle: following unfinished dependencies must lead to a task again.
-fn find_cycle(
-    tasks: &[GraphTask],
-    index: &HashMap<TaskId, usize>,
-    missing: &[usize],
-) -> Vec<usize> {
+fn find_cycle(tasks: &[GraphTask], positions: &Positions, missing: &[usize]) -> Vec<usize> {
     let mut met = vec![None; tasks.len()];
     let mut path = Vec::new();
     let mut current = missing.iter().position(|count| *count > 0).unwrap_or(0);
     while met[current].is_none() {
         met[current] = Some(path.len());
         path.push(current);
-        let next = tasks[current].deps.iter().filter_map(|dep| index.get(dep));
-        match next.copied().find(|dep| missing[*dep] > 0) {
+        let next = tasks[current]
+            .deps
+            .iter()
+            .filter_map(|dep| positions.get(*dep));
+        match next.into_iter().find(|dep| missing[*dep] > 0) {
             Some(dep) => current = dep,
             None => break,
         }
@@ -195,6 +246,17 @@ mod tests {
             Ok(vec![1, 2, 3, 4])
         );
         assert_eq!(graph(&[(7, &[]), (3, &[])]), Ok(vec![7, 3]));
+        // Ids with gaps and out of order, some of which are where those without gaps would be.
+        assert_eq!(
+            graph(&[
+                (9, &[4, 2]),
+                (2, &[]),
+                (4, &[2]),
+                (3, &[4_000_000_000]),
+                (4_000_000_000, &[])
+            ]),
+            Ok(vec![2, 4_000_000_000, 4, 3, 9])
+        );
     }
 
     #[test]
@@ -209,6 +271,13 @@ mod tests {
         };
         let (message, _) = told(&[(1, &[]), (1, &[])]);
         assert_eq!(message, "Task 1 is defined multiple times");
+        let first = graph(&[(8, &[]), (5, &[]), (8, &[]), (5, &[])]);
+        let (task, id) = (2, TaskId(8));
+        assert_eq!(
+            first,
+            Err(Mistake::Twice { task, id }),
+            "the first in the file"
+        );
         assert_eq!(told(&[(1, &[1])]), invalid(1, "it waits for itself"));
         let unknown = invalid(1, "there is no task 9 in this file");
         assert_eq!(told(&[(1, &[9])]), unknown);
