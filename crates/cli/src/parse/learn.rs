@@ -6,7 +6,7 @@ use super::duration::parse_duration;
 use super::request::AUTO;
 
 /// Value of `--time-request`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum TimeRequest {
     /// This long.
     Given(Duration),

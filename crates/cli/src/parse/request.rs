@@ -15,7 +15,7 @@ const MEMORY: &str = "mem";
 pub(crate) const AUTO: &str = "auto";
 
 /// Value of `--resource`.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum ResourceArg {
     /// The amount that it names.
     Amount(ResourceEntry),

@@ -13,7 +13,7 @@ use super::request::parse_named_request;
 const SIGNAL_MAX: i32 = 64;
 
 /// Value of `--retry-on`.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct RetryOn(pub(crate) Vec<RetryCause>);
 
 /// Reads a comma separated list of causes.

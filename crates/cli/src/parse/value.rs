@@ -18,7 +18,7 @@ pub(crate) struct EnvPair {
 }
 
 /// Where the user wants a standard stream.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum StdioArg {
     /// Nowhere.
     None,

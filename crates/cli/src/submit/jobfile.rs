@@ -38,10 +38,12 @@ mod graph;
 mod parts;
 mod place;
 mod schema;
+mod tasks;
 mod yaml;
 
 pub(crate) use format::{Format, Source};
-use schema::{ArrayTable, CommonTable, TaskTable};
+use schema::{ArrayTable, CommonTable};
+use tasks::Tasks;
 
 /// Reads a job file and builds its submit.
 pub(crate) fn load(
@@ -166,36 +168,42 @@ fn array_ids(
 
 /// Distinct templates, and tasks in the order of the file.
 fn build_tasks(
-    tables: Vec<TaskTable>,
+    tasks: Tasks,
     is_streamed: bool,
     context: SubmitContext<'_>,
     warnings: &mut Vec<String>,
 ) -> CliResult<(Vec<Arc<TaskTemplate>>, Vec<GraphTask>)> {
-    let ids = graph::assign_ids(tables.iter().map(|table| table.id))?;
+    let (list, kinds) = tasks.into_parts();
+    let ids = graph::assign_ids(list.iter().map(|task| task.id))?;
     let mut templates: Vec<Arc<TaskTemplate>> = Vec::new();
+    // What is written in two ways may mean the same.
     let mut known: HashMap<Arc<TaskTemplate>, u32> = HashMap::new();
-    let mut tasks = Vec::with_capacity(tables.len());
-    for (id, mut table) in ids.into_iter().zip(tables) {
-        let mut deps: Vec<TaskId> = table.deps.drain(..).map(TaskId).collect();
-        deps.sort_unstable();
-        deps.dedup();
-        let template = build_template(table.into_common(), is_streamed, context, warnings)?;
+    let mut template_of_kind = Vec::with_capacity(kinds.len());
+    for kind in kinds {
+        let template = build_template(kind, is_streamed, context, warnings)?;
         if template.learn.memory.is_some() {
             return Err(diagnostic::plain(
                 "mem = \"auto\" is for the tasks of an [array], which share a command; give a size, and retry_grow",
             ));
         }
         let template = Arc::new(template);
-        let template = *known.entry(template).or_insert_with_key(|template| {
+        let number = known.entry(template).or_insert_with_key(|template| {
             templates.push(Arc::clone(template));
             u32::try_from(templates.len() - 1).unwrap_or(u32::MAX)
         });
-        tasks.push(GraphTask {
-            id: TaskId(id),
-            template,
-            deps,
-        });
+        template_of_kind.push(*number);
     }
+    let tasks = list.into_iter().zip(ids).map(|(task, id)| {
+        let mut deps: Vec<TaskId> = task.deps.into_iter().map(TaskId).collect();
+        deps.sort_unstable();
+        deps.dedup();
+        GraphTask {
+            id: TaskId(id),
+            template: template_of_kind[task.kind],
+            deps,
+        }
+    });
+    let tasks = tasks.collect();
     Ok((templates, tasks))
 }
 

@@ -66,12 +66,12 @@ fn read_parts(content: &str) -> Option<Result<FileTable, Misread>> {
     if !file.task.is_empty() {
         return None;
     }
-    file.task.reserve_exact(headers.len());
+    file.task.reserve(headers.len());
     let mut rest = headers.chunks(TASKS_PER_PART).peekable();
     while let Some(part) = rest.next() {
         let end = rest.peek().map_or(content.len(), |next| next[0]);
         match toml::from_str::<FileTable>(&content[part[0]..end]) {
-            Ok(more) if more.array.is_none() => file.task.extend(more.task),
+            Ok(more) if more.array.is_none() => file.task.append(more.task),
             Err(error) if !may_span_parts(content) => {
                 return Some(Err(Misread::new(&error, part[0])));
             }
@@ -97,6 +97,7 @@ pub(super) fn header_positions(content: &str) -> Vec<usize> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tasks::ListedTask;
     use super::*;
 
     const TASK_COUNT: usize = 2 * TASKS_PER_PART + 1;
@@ -104,7 +105,10 @@ mod tests {
     /// A file that is read in several parts, with something behind its tasks.
     fn file(head: &str, tail: &str) -> String {
         let task = |id: usize| {
-            format!("[[task]]\nid = {id}\ncommand = [\"x\"]\n[[task.request]]\nweight = 2.0\n")
+            format!(
+                "[[task]]\nid = {id}\ncommand = [\"x\", \"{}\"]\n[[task.request]]\nweight = 2.0\n",
+                id % 7
+            )
         };
         let tasks: Vec<String> = (0..TASK_COUNT).map(task).collect();
         format!("{head}{}{tail}", tasks.concat())
@@ -127,12 +131,14 @@ mod tests {
                     .expect("can be read");
                 let whole = whole(&content).expect("can be read");
                 assert_eq!(file.stream, whole.stream);
-                let ids = |file: &FileTable| {
-                    let ids = file.task.iter().map(|task| task.id);
-                    ids.collect::<Vec<_>>()
+                let tasks = |file: FileTable| {
+                    let (list, kinds) = file.task.into_parts();
+                    let words = |task: &ListedTask| (task.id, kinds[task.kind].command.0.clone());
+                    list.iter().map(words).collect::<Vec<_>>()
                 };
-                assert_eq!(ids(&file), ids(&whole));
-                assert_eq!(file.task.len(), TASK_COUNT + 1);
+                let tasks_of_parts = tasks(file);
+                assert_eq!(tasks_of_parts.len(), TASK_COUNT + 1);
+                assert_eq!(tasks_of_parts, tasks(whole));
             }
         }
     }

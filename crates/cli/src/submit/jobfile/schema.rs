@@ -15,6 +15,7 @@ use serde::Deserialize;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, Visitor};
 
+use super::tasks::Tasks;
 use crate::parse::array::parse_id_array;
 use crate::parse::duration::parse_duration_words;
 use crate::parse::learn::{TimeRequest, parse_share};
@@ -36,13 +37,14 @@ pub(super) struct FileTable {
     pub(super) max_fails: Option<u32>,
     pub(super) stream: Option<String>,
     #[serde(default)]
-    pub(super) task: Vec<TaskTable>,
+    pub(super) task: Tasks,
     pub(super) array: Option<ArrayTable>,
     #[serde(default, rename = "data_layer")]
     _data_layer: bool,
 }
 
 /// Keys that `[[task]]` and `[array]` have in common.
+#[derive(PartialEq, Eq, Hash)]
 pub(super) struct CommonTable {
     pub(super) command: CommandLine,
     pub(super) env: Environment,
@@ -161,7 +163,7 @@ task_table! {
 }
 
 /// `[[task.request]]`.
-#[derive(Deserialize)]
+#[derive(Deserialize, PartialEq, Eq, Hash)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RequestTable {
     #[serde(default)]
@@ -174,7 +176,7 @@ pub(super) struct RequestTable {
 }
 
 /// Amounts by name. How an amount is written depends on the name: memory may have a unit.
-#[derive(Default)]
+#[derive(Default, PartialEq, Eq, Hash)]
 pub(super) struct Resources(pub(super) BTreeMap<ResourceName, ResourceValue>);
 
 impl<'de> Deserialize<'de> for Resources {
@@ -204,6 +206,7 @@ impl<'de> Deserialize<'de> for Resources {
 macro_rules! parsed_text {
     ($(#[$doc:meta])* $name:ident($inner:ty), $parse:expr) => {
         $(#[$doc])*
+        #[derive(PartialEq, Eq, Hash)]
         pub(super) struct $name(pub(super) $inner);
 
         impl<'de> Deserialize<'de> for $name {
@@ -262,7 +265,7 @@ parsed_text!(
 );
 parsed_text!(
     /// Name of a resource.
-    #[derive(PartialEq, Eq, PartialOrd, Ord)]
+    #[derive(PartialOrd, Ord)]
     ResourceName(Box<str>),
     |name: &str| parse_named_request(&format!("{name}=1")).map(|entry| entry.resource)
 );
@@ -279,7 +282,7 @@ fn parse_pin(text: &str) -> Result<PinMode, String> {
 }
 
 /// Program and arguments; at least the program.
-#[derive(Debug)]
+#[derive(PartialEq, Eq, Hash, Debug)]
 pub(super) struct CommandLine(pub(super) Vec<String>);
 
 impl<'de> Deserialize<'de> for CommandLine {
@@ -295,7 +298,7 @@ impl<'de> Deserialize<'de> for CommandLine {
 }
 
 /// Variables by name.
-#[derive(Default)]
+#[derive(Default, PartialEq, Eq, Hash)]
 pub(super) struct Environment(pub(super) BTreeMap<String, String>);
 
 impl<'de> Deserialize<'de> for Environment {
@@ -314,6 +317,7 @@ impl<'de> Deserialize<'de> for Environment {
 }
 
 /// Weight in units of 1/10 000.
+#[derive(PartialEq, Eq, Hash)]
 pub(super) struct Weight(pub(super) u32);
 
 impl Default for Weight {
@@ -331,6 +335,7 @@ impl<'de> Deserialize<'de> for Weight {
 }
 
 /// `none`, a path, or a table with `path` and `on_close`.
+#[derive(PartialEq, Eq, Hash)]
 pub(super) struct Stdio(pub(super) StdioArg);
 
 #[derive(Deserialize)]
@@ -387,7 +392,7 @@ impl<'de> Deserialize<'de> for Stdio {
 }
 
 /// A number, `never-restart` or `unlimited`.
-#[derive(Default)]
+#[derive(Default, PartialEq, Eq, Hash)]
 pub(super) struct Limit(pub(super) CrashLimit);
 
 impl<'de> Deserialize<'de> for Limit {
@@ -424,7 +429,7 @@ impl<'de> Deserialize<'de> for Limit {
 }
 
 /// Share of the tasks whose run time a worker must have left, in thousandths: a number, or `false` for none.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Predict(pub(super) u16);
 
 impl<'de> Deserialize<'de> for Predict {
@@ -445,6 +450,7 @@ impl<'de> Deserialize<'de> for Predict {
 }
 
 /// Request for a resource: a number, or text as on the command line.
+#[derive(PartialEq, Eq, Hash)]
 pub(super) struct ResourceValue(pub(super) ResourceArg);
 
 /// Reads an amount of the resource with this name.
