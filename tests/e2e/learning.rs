@@ -69,6 +69,32 @@ fn what_would_have_fitted_is_suggested() {
 }
 
 #[test]
+fn what_ran_out_of_memory_does_not_do_so_again_with_what_is_suggested() {
+    let mut env = Env::new();
+    env.start_server();
+    env.start_worker_with(&["--cpus=2", "--resource=mem=sum(2000)", "--enforce-memory"]);
+    let script = hold("HQ_TASK_ID == 1 ? 500 : 20", "HQ_TASK_ID == 1 ? 80 : 1");
+    let mut submit = vec!["--array=1-4", "--resource=mem=250", "--wait", "--"];
+    submit.extend(["bash", "-c", &script]);
+    env.submit(&submit);
+    let found = env.json(&["job", "stats", "last", "--suggest"]);
+    assert_eq!(
+        (&found[0]["finished"], &found[0]["out_of_memory"]),
+        (&3.into(), &1.into())
+    );
+    env.hq(&[
+        "job",
+        "resubmit",
+        "last",
+        "--suggested",
+        "--filter=failed",
+        "--wait",
+    ])
+    .ok();
+    assert_eq!(env.stats("2")["finished"], 1, "{:?}", env.tasks("2"));
+}
+
+#[test]
 fn memory_follows_from_what_the_first_tasks_needed() {
     let mut env = Env::new();
     env.start_server();

@@ -106,6 +106,15 @@ pub enum Outcome {
     Killed,
 }
 
+/// What the text of each [`Outcome::OutOfMemory`] has at the beginning of a line.
+const OUT_OF_MEMORY: &str = "Out of memory: ";
+
+/// Whether the error of an attempt says that it was out of memory.
+#[must_use]
+pub fn is_out_of_memory(error: &str) -> bool {
+    error.lines().any(|line| line.starts_with(OUT_OF_MEMORY))
+}
+
 /// How the words begin with which a call ends whose value was lost elsewhere.
 pub const VALUE_MISSING: &str = "A value that the call needs is not there";
 
@@ -143,7 +152,7 @@ impl Outcome {
             ),
             Self::TimeLimit => "Time limit reached".to_string(),
             Self::OutOfMemory(Some(words)) => format!(
-                "Out of memory: {words}. Ask for more with `--resource mem=…`, in MiB."
+                "{OUT_OF_MEMORY}{words}. Ask for more with `--resource mem=…`, in MiB."
             ),
             Self::OutOfMemory(None) => "Program terminated with exit code -1. Received signal 9 (SIGKILL).\n\
                                   Out of memory: the kernel ended it to get memory back. Ask for more \

@@ -24,7 +24,7 @@ pub struct NewRequest {
     pub memory: Amount,
     /// More for the next one, if that runs out; `None` = all have the same.
     pub growth: Option<Growth<Amount>>,
-    /// Least remaining lifetime of a worker.
+    /// Least remaining lifetime of a worker; zero = as was asked for.
     pub min_time: Duration,
 }
 
@@ -40,12 +40,25 @@ impl NewRequest {
         is_same && request.n_nodes == 0 && others.eq(self.others.iter())
     }
 
+    /// Growth of tasks for which the user may have asked for one: that holds where this one has no bound, so that nobody measured
+    /// how far it has to go.
+    fn growth_for(&self, asked: Option<Growth<Amount>>) -> Option<Growth<Amount>> {
+        let is_measured = self.growth.is_some_and(|growth| growth.max.is_some());
+        let can_grow = |asked: &Growth<Amount>| asked.max.is_none_or(|max| self.memory < max);
+        asked
+            .filter(|asked| !is_measured && can_grow(asked))
+            .or(self.growth)
+    }
+
     /// The template with this request; `None` = it breaks a rule.
     fn applied(&self, task: &TaskTemplate) -> Option<TaskTemplate> {
         let mut task = task.clone();
         let mut variants = task.requests.as_slice().to_vec();
         let request = variants.first_mut()?;
-        request.min_time = self.min_time;
+        // Of tasks of which none has finished nobody knows how long they take.
+        if !self.min_time.is_zero() {
+            request.min_time = self.min_time;
+        }
         if task.learn.memory.is_some() {
             // It is still learned, and begins with what is known.
             task.learn.memory = Some(FirstMemory::Given(self.memory));
@@ -56,8 +69,8 @@ impl NewRequest {
                 policy: Policy::default(),
                 amount: self.memory,
             });
-            task.retry.grow.memory = self.growth;
-            if self.growth.is_some() {
+            task.retry.grow.memory = self.growth_for(task.retry.grow.memory);
+            if task.retry.grow.memory.is_some() {
                 if task.retry.limit == 0 {
                     task.retry.limit = RETRIES;
                     task.retry.on.clear();
@@ -131,6 +144,36 @@ mod tests {
         assert_eq!(got.retry.grow.memory, new(&["fit"], 2).growth);
         assert_eq!(resized(&asked, &[new(&["fit"], 1)]), asked);
         assert_ne!(resized(&asked, &[new(&[], 2)]), asked, "whatever they do");
+    }
+
+    #[test]
+    fn growth_that_was_asked_for_stays_unless_another_bound_is_known() {
+        let mut asked = task("fit", 1, 4_000);
+        asked.retry.limit = 5;
+        let growth = |permille, max| Growth {
+            permille,
+            max: Option::map(max, Amount::whole),
+        };
+        let grows = |asked_for, known| {
+            let mut asked = asked.clone();
+            asked.retry.grow.memory = asked_for;
+            let new = NewRequest {
+                growth: known,
+                ..new(&["fit"], 1)
+            };
+            let got = resized(&Arc::new(asked), &[new]);
+            assert_eq!(got.retry.limit, 5);
+            assert!(got.retry.on.contains(&RetryCause::OutOfMemory));
+            got.retry.grow.memory
+        };
+        let (theirs, twice) = (Some(growth(1_500, Some(900))), Some(growth(2_000, None)));
+        let measured = Some(growth(3_000, Some(600)));
+        assert_eq!(grows(theirs, twice), theirs);
+        assert_eq!(grows(theirs, None), theirs);
+        assert_eq!(grows(theirs, measured), measured);
+        assert_eq!(grows(None, twice), twice);
+        let spent = Some(growth(1_500, Some(150)));
+        assert_eq!(grows(spent, twice), twice, "it begins with more than that");
     }
 
     #[test]

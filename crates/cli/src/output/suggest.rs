@@ -10,6 +10,8 @@ use super::format::{cut, peak_memory, short_words};
 
 /// Share of the tasks that a suggested time request covers, in thousandths.
 const TIME_PERMILLE: u32 = 950;
+/// What a task that runs out of memory gets more, where nobody knows how much the largest needs.
+pub(crate) const MORE: u64 = 2;
 /// A name for tasks is cut here.
 const COMMAND_MAX: usize = 60;
 
@@ -29,12 +31,23 @@ pub(crate) struct Suggestion {
     pub(crate) job: u32,
     /// Their command; empty if they have several.
     pub(crate) command: Vec<String>,
-    /// Needs of those that finished.
+    /// Needs of those that finished. One that failed for lack of memory counts as if it needed twice what it had.
     pub(crate) needs: Needs,
+    /// Tasks that failed for lack of memory.
+    pub(crate) out_of_memory: u64,
     /// Memory times time that all attempts had, in KiB · ms; `None` = some asked for no amount of it.
     pub(crate) reserved: Option<u128>,
     /// Attempts that were lost.
     pub(crate) cut_off: CutOff,
+}
+
+/// More memory for the next attempt of a task that runs out of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Step {
+    /// By what factor.
+    pub(crate) factor: u64,
+    /// What fits all of them, in MiB; `None` = nobody knows.
+    pub(crate) max: Option<u64>,
 }
 
 /// A request for memory.
@@ -60,9 +73,9 @@ impl Suggestion {
         }
     }
 
-    /// The request that costs least: memory in MiB, and if some tasks would have needed more, by what factor the next attempt
-    /// gets more, up to what fits all of them; `None` = no task has finished.
-    pub(crate) fn cheapest(&self) -> Option<(u64, Option<(u64, u64)>)> {
+    /// The request that costs least: memory in MiB, and what the next attempt gets if some tasks would have needed
+    /// more; `None` = nothing is known of their needs.
+    pub(crate) fn cheapest(&self) -> Option<(u64, Option<Step>)> {
         let (largest, first) = (self.needs.memory_max()?, self.needs.first_size()?);
         let (small, large) = (mebibytes(first.kib), mebibytes(largest));
         // One step to the largest: each further attempt would cost more than it saves.
@@ -70,7 +83,9 @@ impl Suggestion {
         let factor = large.div_ceil(small.max(1)).clamp(2, most);
         // Rounded up both can be the same.
         let is_growing = first.larger > 0 && large > small;
-        Some((small, is_growing.then_some((factor, large))))
+        // What failed may need any amount.
+        let max = Some(large).filter(|_| self.out_of_memory == 0);
+        Some((small, is_growing.then_some(Step { factor, max })))
     }
 
     /// Requests for memory: the one that fits all tasks, and the one that costs least if it is smaller.
@@ -83,23 +98,36 @@ impl Suggestion {
             return Vec::new();
         };
         let all = MemoryOption {
-            options: format!("--resource mem={}MiB", mebibytes(largest)),
+            // The next run of the same task may need a little more.
+            options: format!(
+                "--resource mem={}MiB --retry-grow mem={MORE}",
+                mebibytes(largest)
+            ),
             again: 0,
             saved: self.saved(self.needs.cost(largest)),
         };
-        let Some((factor, large)) = growth else {
+        let Some(Step { factor, max }) = growth else {
             return vec![all];
         };
+        let max = max.map_or_else(String::new, |max| format!(",max={max}MiB"));
         let small = MemoryOption {
-            options: format!("--resource mem={small}MiB --retry-grow mem={factor},max={large}MiB"),
+            options: format!("--resource mem={small}MiB --retry-grow mem={factor}{max}"),
             again: first.larger,
             saved: self.saved(first.cost),
         };
         vec![small, all]
     }
 
-    /// The time request that covers nearly all tasks.
+    /// Number of tasks that finished.
+    const fn finished(&self) -> u64 {
+        self.needs.count().saturating_sub(self.out_of_memory)
+    }
+
+    /// The time request that covers nearly all tasks; `None` = none has finished.
     pub(crate) fn time_request(&self) -> Option<Duration> {
+        if self.finished() == 0 {
+            return None;
+        }
         let time = self.needs.run_time(TIME_PERMILLE)?;
         // Requests are in whole seconds for people.
         Some(Duration::from_secs(time.as_secs() + 1))
@@ -124,7 +152,8 @@ impl Suggestion {
         json!({
             "job": self.job,
             "command": self.command,
-            "finished": self.needs.count(),
+            "finished": self.finished(),
+            "out_of_memory": self.out_of_memory,
             "memory_max_kib": self.needs.memory_max(),
             "memory": memory.collect::<Vec<_>>(),
             "run_time_max": self.longest().map(|time| time.as_secs_f64()),
@@ -147,8 +176,15 @@ impl Suggestion {
         let mut fields = vec![
             ("Job", self.job.to_string()),
             ("Tasks", self.title()),
-            ("Finished", self.needs.count().to_string()),
+            ("Finished", self.finished().to_string()),
         ];
+        if self.out_of_memory > 0 {
+            let text = format!(
+                "{} failed; as if they needed twice what they had",
+                self.out_of_memory
+            );
+            fields.push(("Out of memory", text));
+        }
         if let Some(kib) = self.needs.memory_max() {
             fields.push(("Most memory", peak_memory(kib.saturating_mul(1_024))));
         }
@@ -205,6 +241,7 @@ mod tests {
             command: vec!["./fit".into(), "it".into()],
             reserved: reserved_mib.map(|mib| needs.cost(mib << 10)),
             needs,
+            out_of_memory: 0,
             cut_off: CutOff::default(),
         }
     }
@@ -223,9 +260,34 @@ mod tests {
                 .saved
                 .is_some_and(|saved| (0.8..0.97).contains(&saved))
         );
-        assert_eq!(all.options, "--resource mem=3072MiB");
+        assert_eq!(all.options, "--resource mem=3072MiB --retry-grow mem=2");
         assert_eq!(found.options(), [wanted, "--time-request 2s"]);
         assert_eq!(found.json()["memory"][0]["again"], 3);
+    }
+
+    #[test]
+    fn what_ran_out_of_memory_gets_more_without_a_bound() {
+        let sizes = (0..12).map(|number| if number < 10 { 100 } else { 2_000 });
+        let found = Suggestion {
+            out_of_memory: 2,
+            ..suggestion(sizes, Some(1_000))
+        };
+        let options = found.options();
+        assert_eq!(options[0], "--resource mem=104MiB --retry-grow mem=20");
+        let json = found.json();
+        assert_eq!(
+            (&json["finished"], &json["out_of_memory"]),
+            (&10.into(), &2.into())
+        );
+        let failed = Suggestion {
+            out_of_memory: 2,
+            ..suggestion([2_000; 2].into_iter(), None)
+        };
+        // How long they take nobody knows.
+        assert_eq!(
+            failed.options(),
+            ["--resource mem=2048MiB --retry-grow mem=2"]
+        );
     }
 
     #[test]

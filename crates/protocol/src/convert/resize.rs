@@ -11,7 +11,7 @@ use super::{ConvertError, at_most, duration, each, no_nul};
 use crate::{client, common};
 
 /// Most new requests of one resubmit; tasks have a few kinds.
-pub(super) const NEW_REQUESTS_MAX: usize = 64;
+pub const NEW_REQUESTS_MAX: usize = 64;
 
 /// Resources of one of them, and words of a command.
 const OTHERS_MAX: usize = 256;

@@ -2,6 +2,7 @@
 
 use hq_core::range::{IdArray, IdRange};
 use hq_protocol::client::{self, resubmitted_job::Result as Row};
+use hq_protocol::convert::NEW_REQUESTS_MAX;
 
 use super::suggest::Groups;
 use crate::args::job::ResubmitArgs;
@@ -10,7 +11,14 @@ use crate::command::missing::Missing;
 use crate::command::{Context, follow};
 use crate::error::{CliError, CliResult, exit};
 use crate::output::ResubmittedView;
+use crate::output::suggest::Suggestion;
 use crate::parse::selector::Selector;
+
+/// What a server of before new requests says about a resubmit with some.
+const JOBS_MISSING: &str = "field `job_resubmit.jobs` is missing";
+
+/// Kinds of tasks of which it is told what they get.
+const KINDS_TOLD_MAX: usize = 16;
 
 /// Submits jobs again. Those that cannot be submitted are reported, and show in the exit code.
 pub(in crate::command) async fn resubmit(
@@ -85,6 +93,38 @@ pub(in crate::command) async fn resubmit(
     Ok(())
 }
 
+/// Says what tasks of a job get.
+fn tell(job: u32, known: &[(Suggestion, client::NewRequest)]) {
+    for (suggestion, _) in known.iter().take(KINDS_TOLD_MAX) {
+        let options = suggestion.options().join(" ");
+        tracing::info!("Job {job}, {}: {options}", suggestion.title());
+    }
+    let more = known.len().min(NEW_REQUESTS_MAX);
+    let more = more.saturating_sub(KINDS_TOLD_MAX);
+    if more > 0 {
+        tracing::info!(
+            "Job {job}: {more} other kinds of tasks, as `hq job stats {job} --suggest` shows"
+        );
+    }
+    let rest = known.len().saturating_sub(NEW_REQUESTS_MAX);
+    if rest > 0 {
+        tracing::warn!(
+            "Job {job}: {rest} more kinds of tasks keep their requests, {NEW_REQUESTS_MAX} can have others"
+        );
+    }
+}
+
+/// A server that does not know new requests finds no jobs: in words that help.
+fn too_old(error: CliError) -> CliError {
+    let is_old = matches!(&error, CliError::Failed { message, .. } if message == JOBS_MISSING);
+    if !is_old {
+        return error;
+    }
+    CliError::new("The server is of an earlier release and does not know --suggested").with_help(
+        "type what `hq job stats JOB --suggest` prints in a new submit, or start a server of this release".to_owned(),
+    )
+}
+
 /// Submits each job with what would have fitted its tasks.
 async fn resubmit_suggested(
     request: client::Resubmit,
@@ -98,10 +138,11 @@ async fn resubmit_suggested(
         not_found: infos.not_found,
     };
     for job in infos.jobs.iter().filter_map(|job| job.summary.as_ref()) {
-        let groups = Groups::read(client, job.id, &[client::TaskState::Finished]).await?;
-        let known = groups.unwrap_or_default().into_new_requests();
+        let states = [client::TaskState::Finished, client::TaskState::Failed];
+        let groups = Groups::read(client, job.id, &states).await?;
+        let mut known = groups.unwrap_or_default().into_new_requests();
         if known.is_empty() {
-            let why = "none of its tasks that could get another request has finished, so nothing is known";
+            let why = "none of its tasks that could get another request has finished, or run out of memory, so nothing is known";
             results.jobs.push(client::ResubmittedJob {
                 job: job.id,
                 result: Some(Row::Refused(why.to_owned())),
@@ -109,10 +150,10 @@ async fn resubmit_suggested(
             });
             continue;
         }
-        for (suggestion, _) in &known {
-            let options = suggestion.options().join(" ");
-            tracing::info!("Job {}, {}: {options}", job.id, suggestion.title());
-        }
+        // Of very many kinds those of the most tasks.
+        known.sort_by_key(|(suggestion, _)| std::cmp::Reverse(suggestion.needs.count()));
+        tell(job.id, &known);
+        known.truncate(NEW_REQUESTS_MAX);
         let resize = client::Resize {
             jobs: Some(Selector::Ids(IdArray::single(job.id)).to_message()),
             requests: known.into_iter().map(|(_, request)| request).collect(),
@@ -122,7 +163,31 @@ async fn resubmit_suggested(
             resize: Some(resize),
             ..request.clone()
         };
-        results.jobs.extend(client.resubmit(resized).await?.jobs);
+        let resubmitted = client.resubmit(resized).await.map_err(too_old)?;
+        results.jobs.extend(resubmitted.jobs);
     }
     Ok(results)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_older_server_is_told_from_other_refusals() {
+        let said = |message: &str| {
+            let error = client::Error {
+                message: message.to_owned(),
+                ..client::Error::default()
+            };
+            let CliError::Failed { message, .. } = too_old(CliError::from_server(error)) else {
+                panic!("it is a failure");
+            };
+            message
+        };
+        let older = said(JOBS_MISSING);
+        assert!(older.contains("does not know --suggested"), "{older}");
+        let other = "field `job_resubmit.resize.jobs` is missing";
+        assert_eq!(said(other), other);
+    }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use hq_core::growth::{MEMORY, PERMILLE_MAX};
-use hq_core::outcome::LostReason;
+use hq_core::outcome::{LostReason, is_out_of_memory};
 use hq_core::resource::amount::UNITS_PER_WHOLE;
 use hq_core::sizing::Needs;
 use hq_core::time::nanos;
@@ -14,7 +14,7 @@ use crate::client::Client;
 use crate::command::all_tasks;
 use crate::error::CliResult;
 use crate::output::format::{elapsed, lossy};
-use crate::output::suggest::{CutOff, Suggestion};
+use crate::output::suggest::{CutOff, MORE, Step, Suggestion};
 use crate::output::view;
 
 /// With more commands than this, those that ask for the same are put together.
@@ -35,7 +35,10 @@ struct Kind {
 /// Requests and usage of the tasks of a kind.
 #[derive(Clone, Debug)]
 struct Group {
+    /// Also of those that failed for lack of memory.
     needs: Needs,
+    /// Number of these.
+    out_of_memory: u64,
     /// Memory and time that all attempts had, in KiB · ms; `None` = some asked for no amount of it.
     reserved: Option<u128>,
     cut_off: CutOff,
@@ -106,18 +109,22 @@ impl Groups {
             .collect()
     }
 
-    /// The same with what is submitted instead of what was asked for; nothing of kinds of which no task has finished.
+    /// The same with what is submitted instead of what was asked for; nothing of kinds of which nothing is known.
     pub(super) fn into_new_requests(self) -> Vec<(Suggestion, client::NewRequest)> {
         let groups = self.merged().into_iter();
         let requests = groups.filter_map(|(kind, group)| {
             let suggestion = suggestion(&kind, group);
             let (small, growth) = suggestion.cheapest()?;
+            let Step { factor, max } = growth.unwrap_or(Step {
+                factor: MORE,
+                max: None,
+            });
             let time = suggestion.time_request().unwrap_or_default();
             let units = |mib: u64| mib.saturating_mul(UNITS_PER_WHOLE);
-            let growth = growth.map(|(factor, large)| common::Growth {
+            let growth = common::Growth {
                 permille: u32::try_from(factor * 1_000).unwrap_or(PERMILLE_MAX),
-                max: Some(units(large)),
-            });
+                max: max.map(units),
+            };
             let others = kind.resources.into_iter();
             let request = client::NewRequest {
                 args: kind.command.into_iter().map(Into::into).collect(),
@@ -129,7 +136,7 @@ impl Groups {
                     })
                     .collect(),
                 memory_units: units(small),
-                growth,
+                growth: Some(growth),
                 min_time_ns: nanos(time),
             };
             Some((suggestion, request))
@@ -160,6 +167,7 @@ fn suggestion(kind: &Kind, group: Group) -> Suggestion {
         job: kind.job,
         command: kind.command.iter().map(|arg| lossy(arg)).collect(),
         needs: group.needs,
+        out_of_memory: group.out_of_memory,
         reserved: group.reserved,
         cut_off: group.cut_off,
     }
@@ -186,6 +194,7 @@ impl Default for Group {
     fn default() -> Self {
         Self {
             needs: Needs::default(),
+            out_of_memory: 0,
             reserved: Some(0),
             cut_off: CutOff::default(),
         }
@@ -208,15 +217,22 @@ impl Group {
         };
         let run = elapsed(start, end);
         self.reserve(asked, run);
-        // How much more others would have needed nobody knows.
-        if let (client::TaskState::Finished, Some(usage)) =
-            (view::task_state(task.state), &task.usage)
-        {
-            let used = usage.max_rss_kib;
-            self.needs.note(
-                enough(task, asked).map_or(used, |enough| used.max(enough)),
-                run,
-            );
+        match (view::task_state(task.state), &task.usage) {
+            (client::TaskState::Finished, Some(usage)) => {
+                let used = usage.max_rss_kib;
+                let enough = enough(task, asked);
+                self.needs
+                    .note(enough.map_or(used, |enough| used.max(enough)), run);
+            }
+            // More than it had; twice as much is what another attempt would get.
+            (client::TaskState::Failed, _) if is_out_of_memory(task.error()) => {
+                if let Some(had) = asked {
+                    self.needs.note(had.saturating_mul(MORE), run);
+                    self.out_of_memory += 1;
+                }
+            }
+            // How much more others would have needed nobody knows.
+            _ => {}
         }
     }
 
@@ -227,6 +243,7 @@ impl Group {
 
     fn merge(&mut self, other: &Self) {
         self.needs.add(&other.needs);
+        self.out_of_memory += other.out_of_memory;
         let sum = self.reserved.zip(other.reserved);
         self.reserved = sum.map(|(one, other)| one + other);
         self.cut_off.attempts += other.cut_off.attempts;
