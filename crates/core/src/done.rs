@@ -1,7 +1,7 @@
 //! Work that is done: what is kept beside the first output of a task that finished, so that it need not run again.
 //!
 //! ```text
-//! hq-done 2
+//! hq-done 3
 //! command 00112233aabbccdd
 //! cwd /data
 //! input 1764000000123456789 4096 /data/in.bin
@@ -19,7 +19,7 @@ use crate::params::fill;
 use crate::template::{ByteText, TaskTemplate};
 
 /// First line of a record; another one is that of another format.
-const HEADER: &str = "hq-done 2";
+const HEADER: &str = "hq-done 3";
 
 /// With what the first line of each record begins, whatever its format.
 const MARK: &str = "hq-done ";
@@ -137,9 +137,11 @@ pub fn command_digest(
     entry: Option<&[u8]>,
 ) -> u64 {
     let mut hash = Fnv::default();
+    hash.count(template.args.len());
     for arg in &template.args {
         hash.part(&fill(arg, params));
     }
+    hash.count(template.env.len());
     for (name, value) in &template.env {
         hash.part(name);
         hash.part(value);
@@ -162,6 +164,11 @@ impl Default for Fnv {
 }
 
 impl Fnv {
+    /// Number of parts that follow, so that the last argument is no variable.
+    fn count(&mut self, count: usize) {
+        self.part(&(count as u64).to_le_bytes());
+    }
+
     /// With its length, so that `ab` `c` is not `a` `bc`.
     fn part(&mut self, bytes: &[u8]) {
         let length = (bytes.len() as u64).to_le_bytes();
@@ -226,7 +233,7 @@ mod tests {
             let output = Some(Difference::Output(path.into()));
             assert_eq!(difference(&kept, &other), output);
         }
-        for damaged in [&b""[..], b"hq-done 2\ncommand 7\n", b"\xff\xfe"] {
+        for damaged in [&b""[..], b"hq-done 3\ncommand 7\n", b"\xff\xfe"] {
             assert_eq!(difference(damaged, &kept), Some(Difference::Unreadable));
         }
         let earlier = b"hq-done 1\ncommand 0000000000000007\n";
@@ -244,6 +251,11 @@ mod tests {
         let mut task = template(&["ab", "c"]);
         task.env.push((Box::from(*b"A"), Box::from(*b"1")));
         assert_ne!(usual, command_digest(&task, &[], None));
+        assert_ne!(
+            digest(&["ab", "c", "A", "1"], None),
+            command_digest(&task, &[], None),
+            "two arguments are no variable"
+        );
         let value: ByteText = Box::from(*b"1");
         assert_ne!(
             usual,

@@ -242,7 +242,7 @@ mod tests {
         assert_eq!(lenient.end(), Ok(()));
         let text = fs::read_to_string(&kept).expect("a record");
         assert!(
-            text.starts_with("hq-done 2\ncommand 0000000000000007\ncwd /w\ninput "),
+            text.starts_with("hq-done 3\ncommand 0000000000000007\ncwd /w\ninput "),
             "{text}"
         );
         assert_eq!(text.matches("\noutput ").count(), 2, "{text}");
