@@ -44,8 +44,12 @@ pub(super) async fn submit(
     let learn_from = args.learn_from;
     let (mut prepared, skips_done) =
         prepare_with(args, stdin, (after, default_ids), uid.as_deref())?;
-    if let Some(client) = &mut client {
-        learn_from::apply(learn_from, &mut prepared, client).await?;
+    match &mut client {
+        Some(client) => learn_from::apply(learn_from, &mut prepared, client).await?,
+        None if learn_from.is_some() => {
+            tracing::warn!("no server can be asked what the job of --learn-from needed");
+        }
+        None => {}
     }
     if skips_done {
         let unended = match &mut client {
