@@ -200,6 +200,7 @@ fn task(asked: Asked, largest: u32) -> TaskTemplate {
     task.learn = LearnSpec {
         memory: asked.auto_memory.then_some(FirstMemory::Share),
         predict: Some(asked.predict),
+        ..LearnSpec::default()
     };
     if asked.auto_memory {
         task.retry.limit = 16;

@@ -41,6 +41,8 @@ pub struct LearnSpec {
     /// Share of them whose run time a worker must have left, in thousandths; 0 = nobody asks for that, `None` =
     /// [`PREDICT_DEFAULT`].
     pub predict: Option<u16>,
+    /// Whether the user said how often a task whose memory is learned is tried again.
+    pub are_retries_given: bool,
 }
 
 /// Memory of the first tasks, of which nothing is known.

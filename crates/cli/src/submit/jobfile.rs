@@ -234,6 +234,7 @@ fn build_template(
     let learn = LearnSpec {
         memory: auto,
         predict: predict.or(is_timed.then_some(PREDICT_DEFAULT)),
+        are_retries_given: auto.is_some() && table.retries.is_some(),
     };
     let files = (table.inputs, table.outputs, table.check_outputs);
     let files = build_files(files, &cwd, warnings)?;

@@ -61,7 +61,11 @@ pub(super) fn build(options: &TaskOptions, memory: Option<FirstMemory>) -> CliRe
         // As good as saying nothing, but other defaults of later servers do not count.
         (None, false) => is_auto.then_some(PREDICT_DEFAULT),
     };
-    Ok(LearnSpec { memory, predict })
+    Ok(LearnSpec {
+        memory,
+        predict,
+        are_retries_given: memory.is_some() && options.retries.is_some(),
+    })
 }
 
 /// Whether a task could get more than it turned out to be too little for.

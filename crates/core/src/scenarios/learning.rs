@@ -193,6 +193,18 @@ fn a_task_that_is_larger_than_anybody_fails_with_the_most_that_there_is() {
     }
     assert_eq!(sizes, [75, 150, 300]);
     assert_eq!(bench.phase(key(job, 0)), Phase::Failed);
+    // Who says as many as is usual wants as many.
+    let given = bench.submit(sized(1, FirstMemory::Share, |task| {
+        task.retry.limit = RETRIES;
+        task.learn.are_retries_given = true;
+    }));
+    for _ in 0..5 {
+        let failed = (worker, key(given, 0));
+        end_with(&mut bench, failed, Outcome::OutOfMemory(None), (75, MINUTE));
+    }
+    assert_eq!(gets(&bench, key(given, 0)).0, 300);
+    assert_eq!(bench.phase(key(given, 0)), Phase::Queued);
+    bench.cancel(given);
     // With somebody who has more the other one goes on.
     for _ in 0..2 {
         let failed = (worker, key(job, 1));

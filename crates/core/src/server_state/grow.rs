@@ -395,7 +395,9 @@ impl ServerState {
         let submit = self.jobs.get(id).and_then(|job| job.submit(slot));
         let asked = submit.and_then(|submit| submit.asked_template(slot.index));
         let is_usual = asked.is_some_and(|asked| {
-            asked.task.learn.memory.is_some() && asked.task.retry.limit == RETRIES
+            // A client of before the field sends the usual number if nothing was said.
+            let learn = asked.task.learn;
+            learn.memory.is_some() && !learn.are_retries_given && asked.task.retry.limit == RETRIES
         });
         if !is_usual || !matches!(outcome, Outcome::OutOfMemory(_)) {
             return false;

@@ -204,6 +204,7 @@ impl TryFrom<common::Learn> for LearnSpec {
         Ok(Self {
             memory: message.memory.then_some(first),
             predict,
+            are_retries_given: message.are_retries_given,
         })
     }
 }
@@ -217,6 +218,7 @@ impl From<LearnSpec> for common::Learn {
                 Some(FirstMemory::Share) | None => None,
             },
             predict_permille: learn.predict.map(u32::from),
+            are_retries_given: learn.are_retries_given,
         }
     }
 }

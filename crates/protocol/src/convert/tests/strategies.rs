@@ -161,8 +161,13 @@ fn learn_spec() -> impl Strategy<Value = LearnSpec> {
         Just(FirstMemory::Share),
         (1..u64::MAX).prop_map(|units| FirstMemory::Given(Amount(units))),
     ];
-    (option::of(first), option::of(0..=1_000_u16))
-        .prop_map(|(memory, predict)| LearnSpec { memory, predict })
+    (option::of(first), option::of(0..=1_000_u16), any::<bool>()).prop_map(
+        |(memory, predict, are_retries_given)| LearnSpec {
+            memory,
+            predict,
+            are_retries_given,
+        },
+    )
 }
 
 fn task_files() -> impl Strategy<Value = TaskFiles> {
