@@ -79,6 +79,12 @@ impl LostReason {
         }
     }
 
+    /// Error of an attempt that ran there and is followed by another one.
+    #[must_use]
+    pub fn attempt_error(self) -> String {
+        format!("The worker was lost: {}.", self.words())
+    }
+
     /// Whether tasks that ran there count it towards their crash limit.
     #[must_use]
     pub const fn is_crash(self) -> bool {
@@ -124,6 +130,14 @@ impl Outcome {
     pub fn is_value_missing(&self) -> bool {
         self.text()
             .is_some_and(|text| text.starts_with(VALUE_MISSING))
+    }
+
+    /// Whether the life of the worker was over, by [`LostReason::attempt_error`].
+    #[must_use]
+    pub fn is_cut_off(&self) -> bool {
+        let ends = [LostReason::TimeLimitReached, LostReason::AllocationEnded];
+        self.text()
+            .is_some_and(|text| ends.iter().any(|reason| text == reason.attempt_error()))
     }
 
     /// The words that the worker adds, if it does.

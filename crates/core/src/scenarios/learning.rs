@@ -381,6 +381,49 @@ fn what_was_cut_off_goes_where_more_time_is_left() {
 }
 
 #[test]
+fn what_was_cut_off_is_remembered_after_a_restart() {
+    let mut bench = Bench::new();
+    let hour = Some(MINUTE * 60);
+    let old = worker_of(&mut bench, 1, 100, hour);
+    let job = bench.submit(tasks(100));
+    bench.start(old, key(job, 0));
+    bench.wait(MINUTE * 60);
+    bench.leave(old, LostReason::TimeLimitReached);
+    bench.restart();
+    // Of workers like it nobody knows yet, so it asks for twice as long as it ran.
+    assert!(gets(&bench, key(job, 0)).1 >= MINUTE * 119);
+    assert_eq!(gets(&bench, key(job, 1)).1, Duration::ZERO);
+    // As much as there is, but not where less is left.
+    let fresh = worker_of(&mut bench, 100, 100, hour);
+    let aged = worker_of(&mut bench, 100, 100, Some(MINUTE * 20));
+    bench.wait(MINUTE);
+    let (_, needed) = gets(&bench, key(job, 0));
+    assert!((MINUTE * 53..=MINUTE * 54).contains(&needed), "{needed:?}");
+    assert!(bench.has(fresh).contains(&(job.0, 0)));
+    assert!(!bench.has(aged).contains(&(job.0, 0)));
+    bench.finish_all();
+    assert_eq!(bench.counts(job).finished, 100);
+    bench.state.check_invariants();
+}
+
+#[test]
+fn what_was_cut_off_while_the_server_was_away_is_known() {
+    let mut bench = Bench::new();
+    let old = worker_of(&mut bench, 1, 100, Some(MINUTE * 60));
+    let job = bench.submit(tasks(100));
+    bench.wait(MINUTE * 20);
+    bench.start(old, key(job, 0));
+    bench.wait(MINUTE * 30);
+    bench.skip(MINUTE * 30);
+    bench.restart();
+    bench.wait(MINUTE * 2);
+    let attempts = bench.state.jobs()[&job].submits[0].tasks.attempts(0);
+    let error = attempts[0].end.outcome.error_text();
+    assert!(error.contains("its time limit was reached"), "{error}");
+    assert!(gets(&bench, key(job, 0)).1 > MINUTE * 30);
+}
+
+#[test]
 fn what_was_cut_off_on_the_only_worker_fits_the_next_one_like_it() {
     let mut bench = Bench::new();
     let hour = Some(MINUTE * 60);

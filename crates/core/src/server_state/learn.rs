@@ -8,7 +8,7 @@
 //!
 //! [`Learned::note_looked_at`]: crate::job::Learned
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,9 +19,11 @@ use super::grow::usable;
 use crate::class::QueueKey;
 use crate::id::{JobId, WorkerId};
 use crate::job::{CutOff, Learned, SharedTemplate, SubmitKind, TaskSlot};
+use crate::outcome::Outcome;
 use crate::resource::amount::Amount;
 use crate::resource::request::RequestVariants;
 use crate::sizing::{FirstMemory, Size, TASKS_MIN, coarse, coarse_below};
+use crate::task::{Attempt, Phase};
 use crate::template::TaskTemplate;
 use crate::time::Time;
 
@@ -48,6 +50,16 @@ pub(super) struct Learning {
     not_before: Time,
     /// Where the pass goes on that has begun.
     next: Option<(JobId, u32)>,
+    /// Attempts that were cut off before the server was started, until all is restored; by job.
+    cut_off_before: BTreeMap<JobId, Vec<CutOffBefore>>,
+}
+
+/// An attempt that was cut off before the server was started.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct CutOffBefore {
+    slot: TaskSlot,
+    worker: WorkerId,
+    run: Duration,
 }
 
 impl Learning {
@@ -56,6 +68,21 @@ impl Learning {
         // A submit is looked at when it is added.
         if !self.submits.is_empty() {
             self.due.get_or_insert(self.not_before.max(now));
+        }
+    }
+
+    /// An attempt of an earlier run of the server; those of a task come in order.
+    pub(super) fn restore_attempt(&mut self, (id, slot): (JobId, TaskSlot), attempt: &Attempt) {
+        let end = &attempt.end;
+        if end.outcome.is_cut_off() {
+            let (worker, run) = (attempt.worker, end.run);
+            let before = self.cut_off_before.entry(id).or_default();
+            before.push(CutOffBefore { slot, worker, run });
+        } else if matches!(end.outcome, Outcome::OutOfMemory(_) | Outcome::TimeLimit)
+            && let Some(before) = self.cut_off_before.get_mut(&id)
+        {
+            // What followed may ask for more, and of that nobody knows whether it is cut off.
+            before.retain(|one| one.slot != slot);
         }
     }
 
@@ -120,6 +147,16 @@ impl ServerState {
         job.learn_again();
         for number in 0..u32::try_from(job.submits.len()).unwrap_or(u32::MAX) {
             self.look_at_learned(now, (id, number));
+        }
+    }
+
+    /// Lets tasks that were cut off before the server was started ask for more time, as they did then.
+    pub(super) fn cut_off_again(&mut self, now: Time, id: JobId) {
+        for before in self.learning.cut_off_before.remove(&id).unwrap_or_default() {
+            // One that runs keeps its request, and one that has ended needs none.
+            if self.jobs.phase(id, before.slot) == Some(Phase::Waiting) {
+                self.note_cut_off(now, (id, before.slot), (before.worker, before.run));
+            }
         }
     }
 
@@ -233,14 +270,18 @@ impl ServerState {
         };
         let classes = self.dispatcher.classes();
         let largest = self.offers.largest(now, like.class, classes, &self.workers);
+        let own = self.workers.known(worker);
+        let own = own.and_then(|own| own.config.time_limit);
+        // The end is noticed later if the server was away.
+        let run = own.map_or(run, |own| run.min(own));
         let cut_off = CutOff {
             grown: grown.as_ref().map(|grown| grown.id),
             wanted: coarse(run.saturating_mul(2)),
         };
         // Nobody is left: most likely what comes next lives as long as that one did.
-        let own = self.workers.known(worker);
-        let own = usable(own.and_then(|own| own.config.time_limit));
-        let min_time = cut_off.wanted.min(largest.lifetime.unwrap_or(own));
+        let min_time = cut_off
+            .wanted
+            .min(largest.lifetime.unwrap_or_else(|| usable(own)));
         if min_time <= before {
             return;
         }

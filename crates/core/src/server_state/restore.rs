@@ -327,6 +327,7 @@ impl ServerState {
     ) -> Result<(), RestoreError> {
         let job = self.jobs.get_mut(id).ok_or(RestoreError::NoJob(id))?;
         let slot = job.find(task).ok_or(RestoreError::NoTask(id, task))?;
+        self.learning.restore_attempt((id, slot), &attempt);
         job.restore_attempt(slot, attempt);
         Ok(())
     }
@@ -372,6 +373,7 @@ impl ServerState {
         self.jobs.replay_graphs();
         for id in self.jobs.all().keys().copied().collect::<Vec<_>>() {
             self.learn_again(now.mono, id);
+            self.cut_off_again(now.mono, id);
             self.hold_job(ctx, id);
             // The end of its last task was stored, and what follows from it may not have been.
             self.close_if_over(ctx, id);

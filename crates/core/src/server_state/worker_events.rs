@@ -524,6 +524,17 @@ impl ServerState {
 
     /// Forgets a connection: its tasks go back or fail, the worker stays listed.
     pub(super) fn lose_worker(&mut self, ctx: &mut Ctx<'_>, id: WorkerId, reason: LostReason) {
+        // It reached its limit while the server was away, and nobody heard it say so.
+        let is_over = |w: &Worker| {
+            let left = w.remaining(ctx.now.mono);
+            w.is_restored() && left.is_some_and(|left| left.is_zero())
+        };
+        let was_over = self.workers.get(id).is_some_and(is_over);
+        let reason = if was_over && reason.is_crash() {
+            LostReason::TimeLimitReached
+        } else {
+            reason
+        };
         let Some(lost) = self.workers.lose(id, ctx.now.wall, reason) else {
             bug!("worker {id} is lost, but is not live");
             return;
@@ -648,8 +659,7 @@ impl ServerState {
             }
             None => {
                 let worker = record.worker();
-                let text = format!("The worker was lost: {}.", reason.words());
-                job.record_attempt(slot, lost_end(text.into()));
+                job.record_attempt(slot, lost_end(reason.attempt_error().into()));
                 self.note_requeued(ctx, id, slot, None);
                 if reason.is_end_of_life() {
                     let cut_off = (worker, ctx.now.wall.since(started));

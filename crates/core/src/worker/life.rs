@@ -303,7 +303,8 @@ impl Worker {
         was_restored
     }
 
-    const fn is_restored(&self) -> bool {
+    /// Whether it is of an earlier run of the server and has not come back to this one.
+    pub(crate) const fn is_restored(&self) -> bool {
         matches!(
             self.life,
             Life::Away {
