@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 
-use crate::harness::{Env, wait_for};
+use crate::harness::{Env, skip, wait_for};
 
 /// A server with these arguments, one worker that does not find `tool`, and three that do.
 fn with_broken_worker(args: &[&str]) -> Env {
@@ -54,6 +54,11 @@ fn a_worker_that_fails_what_others_do_well_is_set_aside_until_it_is_released() {
         .ok();
     let worker = &env.json(&["worker", "info", "1"])[0];
     assert_eq!(worker["quarantine"]["stage"], "quarantined", "{worker}");
+    // People see why, too.
+    env.hq(&["worker", "info", "1"])
+        .says("until one is tried at")
+        .says("tasks failed there")
+        .ok();
     // Attempts that failed there and were repeated are not forgotten.
     let sql = "SELECT count(*) AS n FROM attempts a JOIN tasks t USING (job, task) \
                WHERE a.worker = 1 AND a.state = 'failed' AND t.state = 'finished' AND t.retry_count = 0";
@@ -111,4 +116,64 @@ fn a_server_tells_of_a_broken_worker_and_leaves_the_rest_to_people() {
     env.hq(&["worker", "release", "2"])
         .says("it was not set aside")
         .ok();
+}
+
+#[test]
+fn a_worker_whose_disk_is_full_gets_nothing_until_there_is_room() {
+    let mut env = Env::new();
+    std::fs::create_dir(env.path("small")).expect("it is new");
+    let small = env.path("small").display().to_string();
+    let script = format!("mount -t tmpfs -o size=4m small '{small}' && exec \"$@\"");
+    let behind = ["unshare", "-m", "sh", "-c", &script, "sh"];
+    let tried = std::process::Command::new(behind[0])
+        .args([&behind[1..], &["true"]].concat())
+        .output();
+    if !tried.as_ref().is_ok_and(|output| output.status.success()) {
+        skip(&format!("no file system can be mounted: {tried:?}"));
+        return;
+    }
+    env.start_server_with(&["--quarantine=act"]);
+    let work_dir = format!("--work-dir={small}");
+    let fills = ["--cpus=1", "--resource=disk=sum(1)", "--heartbeat=500ms"];
+    env.start_worker_behind(&behind, &[&fills[..], &[&work_dir]].concat());
+    env.start_worker_with(&["--cpus=1"]);
+    let fill = "dd if=/dev/zero of=small/f bs=64k 2> /dev/null; until [ -e go ]; do sleep 0.02; done; rm small/f";
+    let filling = ["--resource=disk=1", "--", "sh", "-c", fill];
+    let filling = env.submit(&filling);
+    wait_for("the worker finds its disk full", || {
+        let worker = &env.json(&["worker", "info", "1"])[0];
+        if worker["quarantine"]["stage"] == "unfit" {
+            Ok(())
+        } else {
+            Err(format!("{worker}"))
+        }
+    });
+    assert_eq!(env.workers(), ["UNFIT", "RUNNING"]);
+    let full = format!("left in {small}");
+    env.hq(&["worker", "info", "1"]).says(&full).ok();
+    env.hq(&["problems"])
+        .says(&full)
+        .says("it gets no tasks until that is over")
+        .ok();
+    let others = env.submit(&["--array=1-4", "--", "true"]);
+    env.wait_job(&others);
+    let sql = format!("SELECT DISTINCT worker FROM tasks WHERE job = {others}");
+    assert_eq!(env.json(&["query", &sql])[0]["worker"], 2);
+    env.write("go", "");
+    env.wait_job(&filling);
+    wait_for("the worker gets tasks again", || {
+        let states = env.workers();
+        if states[0] == "RUNNING" {
+            Ok(())
+        } else {
+            Err(format!("{states:?}"))
+        }
+    });
+    let told = events(&env, "worker-suspected");
+    assert!(told.len() == 1 && told[0].contains(&full), "{told:?}");
+    let back = "1: nothing is wrong with its node any more";
+    assert_eq!(events(&env, "worker-released"), [back]);
+    let again = env.submit(&["--resource=disk=1", "--", "true"]);
+    env.wait_job(&again);
+    assert_eq!(env.stats(&again)["finished"], 1);
 }

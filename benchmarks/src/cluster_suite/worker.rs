@@ -201,7 +201,7 @@ impl SimulatedWorker {
                 written = self.link.writer.flush(), if self.link.writer.buffered() > 0 => written?,
                 () = sleep_until(wake) => {}
                 _ = heartbeat.tick() => {
-                    self.link.writer.feed(&convert::heartbeat(std::iter::empty(), std::iter::empty()))?;
+                    self.link.writer.feed(&convert::heartbeat(std::iter::empty(), std::iter::empty(), (&[], None)))?;
                 }
             }
             for message in batch.drain(..) {

@@ -158,7 +158,18 @@ pub fn lacking(resource: &str, asked: Amount, most: Amount) -> String {
     }
 }
 
-/// A node that the server found to be broken, or that somebody set aside.
+/// Whether a broken node gets tasks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Aside {
+    /// It does.
+    No,
+    /// None until one that is tried there goes well.
+    UntilProbed,
+    /// None until it finds nothing wrong with itself.
+    UntilFit,
+}
+
+/// A node that the server, or the worker there, found to be broken, or that somebody set aside.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BrokenNode {
     /// Host name.
@@ -168,7 +179,9 @@ pub struct BrokenNode {
     /// Why, a sentence without subject and full stop; may be empty.
     pub why: String,
     /// Whether it gets no tasks.
-    pub is_set_aside: bool,
+    pub aside: Aside,
+    /// Whether the node itself, or its clock, says so, and not the tasks that failed there.
+    pub is_by_check: bool,
 }
 
 /// All that is looked at.
@@ -462,13 +475,18 @@ fn broken_nodes(
 /// Adds what the server says of broken nodes.
 fn note_set_aside(found: &mut Vec<Finding>, broken: &[BrokenNode]) {
     for node in broken {
-        let state = if node.is_set_aside {
-            "it gets no tasks until one that is tried on it goes well"
-        } else {
-            "it gets tasks all the same"
+        let state = match node.aside {
+            Aside::UntilProbed => "it gets no tasks until one that is tried on it goes well",
+            Aside::UntilFit => "it gets no tasks until that is over",
+            Aside::No => "it gets tasks all the same",
         };
         let known = found.iter_mut().find(|finding| finding.title == node.host);
         if let Some(known) = known {
+            // What fails there is known; what is wrong with the node explains it.
+            if node.is_by_check && !node.why.is_empty() {
+                known.text.push_str("; ");
+                known.text.push_str(&node.why);
+            }
             known.text.push_str("; ");
             known.text.push_str(state);
             continue;
@@ -480,10 +498,9 @@ fn note_set_aside(found: &mut Vec<Finding>, broken: &[BrokenNode]) {
         };
         found.push(Finding {
             // Nothing is lost there any more.
-            severity: if node.is_set_aside {
-                Severity::Warning
-            } else {
-                Severity::Error
+            severity: match node.aside {
+                Aside::UntilProbed | Aside::UntilFit => Severity::Warning,
+                Aside::No => Severity::Error,
             },
             subject: Subject::Node {
                 host: node.host.clone(),

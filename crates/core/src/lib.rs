@@ -22,6 +22,7 @@ pub mod hardware;
 pub mod id;
 pub mod job;
 pub mod limits;
+pub mod node_check;
 pub mod notice;
 pub mod outcome;
 pub mod pace;

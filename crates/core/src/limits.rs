@@ -31,6 +31,9 @@ pub const UNKILLABLE_MAX: usize = 256;
 /// Jobs that one heartbeat names because the worker holds values of their calls; the next one names others.
 pub const HELD_JOBS_MAX: usize = 256;
 
+/// Most faults that a worker names of its node.
+pub const NODE_FAULTS_MAX: usize = 16;
+
 /// Ends that may wait for an acknowledgement before nothing new is started. Far more than a server that
 /// lives leaves open; a few tens of MiB.
 pub const UNACKNOWLEDGED_MAX: usize = 1 << 16;

@@ -13,6 +13,7 @@ mod gangs;
 mod growth;
 mod jobs;
 mod learning;
+mod node_checks;
 mod own_tasks;
 mod params;
 mod patience;

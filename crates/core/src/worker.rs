@@ -5,6 +5,7 @@
 //! it starts next; promotion from backlog to placed follows the order in which it will. A worker may
 //! also be reserved for multi-node tasks, or be a node of one; then it gets nothing else.
 
+mod check;
 mod life;
 mod load;
 mod rate;
@@ -26,6 +27,7 @@ use crate::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
 use crate::job::{TaskSlot, TemplateId};
 use crate::time::{Now, Time, Timestamp};
 use crate::worker_config::WorkerConfig;
+pub use check::NodeCheck;
 pub use life::{Dedication, Duty, GangNode, Life, Standing};
 pub use load::Load;
 use rate::Rate;
@@ -134,6 +136,7 @@ pub struct Worker {
     duty: Duty,
     dedication: Dedication,
     standing: Standing,
+    check: NodeCheck,
     /// Hardware usage of its machine as last reported.
     load: Option<Load>,
     /// The task that started last, and when.
@@ -184,6 +187,7 @@ impl Worker {
             duty: Duty::Serve,
             dedication: Dedication::None,
             standing: Standing::Trusted,
+            check: NodeCheck::default(),
             load: None,
             registration: 0,
             last_task: None,

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hq_core::diagnosis::{
-    BrokenNode, Facts, Finding, JobFacts, Obstacle, QueueFacts, Subject, WorkerFacts, find,
+    Aside, BrokenNode, Facts, Finding, JobFacts, Obstacle, QueueFacts, Subject, WorkerFacts, find,
 };
 use hq_core::id::{JobId, TaskId, TaskKey, WorkerId};
+use hq_core::node_check::sentence;
 use hq_core::refusal::Refusal;
 use hq_core::server_state::{ChangeKind, ServerState};
 use hq_core::signature::signature;
@@ -571,17 +572,30 @@ fn read_state(view: &View<'_>) -> Looked {
 }
 
 fn broken_nodes(state: &ServerState) -> Vec<BrokenNode> {
-    let node = |worker: WorkerId, why: &str, is_set_aside| BrokenNode {
+    let node = |worker: WorkerId, why: &str, aside| BrokenNode {
         host: state.hostname(worker).unwrap_or("?").to_owned(),
         worker: worker.as_u32(),
         why: why.to_owned(),
-        is_set_aside,
+        aside,
+        is_by_check: false,
     };
     let aside = state.quarantines();
-    let aside = aside.map(|quarantine| node(quarantine.worker, &quarantine.why, true));
+    let aside =
+        aside.map(|quarantine| node(quarantine.worker, &quarantine.why, Aside::UntilProbed));
     let told = state.suspicions();
-    let told = told.map(|(worker, suspicion)| node(worker, &suspicion.why, false));
-    aside.chain(told).collect()
+    let told = told.map(|(worker, suspicion)| node(worker, &suspicion.why, Aside::No));
+    let faulty = state.faulty_workers().map(|worker| {
+        let aside = if worker.is_unfit() {
+            Aside::UntilFit
+        } else {
+            Aside::No
+        };
+        BrokenNode {
+            is_by_check: true,
+            ..node(worker.id, &sentence(worker.node_faults()), aside)
+        }
+    });
+    aside.chain(told).chain(faulty).collect()
 }
 
 fn queue_facts(queue: &client::AllocQueue) -> QueueFacts<'_> {

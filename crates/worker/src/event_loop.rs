@@ -15,7 +15,8 @@ use std::time::Duration;
 use hq_core::error_chain::ErrorChain;
 use hq_core::hardware::HardwareUsage;
 use hq_core::id::WorkerId;
-use hq_core::time::Time;
+use hq_core::node_check::NodeFault;
+use hq_core::time::{Time, Timestamp};
 use hq_core::worker_config::{OnServerLost, UNANSWERED_HEARTBEATS_MAX, WorkerConfig};
 use hq_core::worker_state::{Effect, ExitReason, Input, Interrupt, LaunchEvent, WorkerState};
 use hq_protocol::Connection;
@@ -31,6 +32,7 @@ use crate::bounded::{in_time, remove_in_time};
 use crate::clock;
 use crate::config::WorkDir;
 use crate::launcher::TaskLauncher;
+use crate::node_check::NodeChecks;
 use crate::notify::{Notification, NotifySocket};
 use crate::output_service::OutputService;
 use crate::overview::Overviews;
@@ -109,10 +111,13 @@ where
         let identity = (link.worker, link.server_uid.clone());
         let mut heartbeat = tokio::time::interval(config.heartbeat);
         heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let recent = Arc::clone(launcher.recent_dirs());
+        let checks = NodeChecks::start(work_dir.path(), recent, config.heartbeat);
         let mut event_loop = EventLoop {
             state,
             launcher,
             notify,
+            checks,
             outputs: OutputService::new(),
             overviews: Overviews::start(&config),
             link: LinkState::Up(link),
@@ -164,6 +169,8 @@ enum LoopEvent<S> {
     Notify(Notification),
     Output(Box<worker::Output>),
     Overview(Box<HardwareUsage>),
+    /// Something else is wrong with the node, or nothing any more.
+    NodeChanged,
     Interrupt(Interrupt),
     ControlClosed,
     /// Time to look whether those that are to end can.
@@ -292,6 +299,7 @@ struct EventLoop<S> {
     state: WorkerState,
     launcher: TaskLauncher,
     notify: Option<NotifySocket>,
+    checks: NodeChecks,
     outputs: OutputService,
     overviews: Overviews,
     link: LinkState<S>,
@@ -347,6 +355,7 @@ where
                 LoopEvent::Notify(notification)
             }
             output = self.outputs.next(), if has_room => LoopEvent::Output(Box::new(output)),
+            () = self.checks.changed() => LoopEvent::NodeChanged,
             usage = self.overviews.next(), if has_room => LoopEvent::Overview(Box::new(usage)),
             interrupt = receive(control) => match interrupt {
                 Some(interrupt) => LoopEvent::Interrupt(interrupt),
@@ -389,6 +398,10 @@ where
             LoopEvent::Output(output) => self.link.feed(&ToServer {
                 message: Some(to_server::Message::Output(*output)),
             }),
+            // Not one of those that are counted: it comes out of turn.
+            LoopEvent::NodeChanged => {
+                self.feed_heartbeat();
+            }
             LoopEvent::Overview(usage) => self.link.feed(&(&*usage).into()),
             LoopEvent::Interrupt(interrupt) => {
                 self.apply(Input::Interrupt(interrupt));
@@ -552,7 +565,8 @@ where
         if is_stopped(self.keeper.as_deref()) {
             return false;
         }
-        self.link.feed(&heartbeat(&mut self.launcher));
+        let node = (&*self.checks.faults(), Some(clock::now().wall));
+        self.link.feed(&heartbeat(&mut self.launcher, node));
         true
     }
 
@@ -605,9 +619,11 @@ where
             heartbeat: mut ticks,
             keeper,
             notify,
+            checks,
             ..
         } = self;
-        let alive = heartbeat(&mut launcher);
+        // It is sent again and again, so it says no time.
+        let alive = heartbeat(&mut launcher, (&checks.faults(), None));
         let has_keeper = keeper.is_some();
         let end_tasks = move || {
             launcher.shutdown();
@@ -635,9 +651,9 @@ where
     }
 }
 
-fn heartbeat(launcher: &mut TaskLauncher) -> ToServer {
+fn heartbeat(launcher: &mut TaskLauncher, node: (&[NodeFault], Option<Timestamp>)) -> ToServer {
     let held = launcher.calls().long.held_jobs();
-    convert::heartbeat(launcher.unkillable(), held.into_iter())
+    convert::heartbeat(launcher.unkillable(), held.into_iter(), node)
 }
 
 /// Sends heartbeats until something is done: who is slow to end must not be taken for lost.

@@ -41,6 +41,7 @@ use tokio::sync::{Notify, mpsc};
 
 use crate::hardware::MEMORY;
 use crate::leftovers::{MARK, nonce};
+use crate::node_check::RecentDirs;
 use crate::notify::NotifyAccess;
 use crate::output::{self, Cleanup, Preparation};
 use busy::BusyPrograms;
@@ -93,6 +94,8 @@ pub(crate) struct TaskLauncher {
     unkillable: BTreeMap<LaunchToken, Unkillable>,
     /// Whether there are others than when it was last asked.
     unkillable_changed: bool,
+    /// Where tasks run.
+    recent_dirs: Arc<RecentDirs>,
 }
 
 impl TaskLauncher {
@@ -140,6 +143,7 @@ impl TaskLauncher {
             cleaners: Cleaners::new(),
             unkillable: BTreeMap::new(),
             unkillable_changed: false,
+            recent_dirs: Arc::default(),
         })
     }
 
@@ -568,6 +572,11 @@ impl TaskLauncher {
         self.unkillable.values().copied()
     }
 
+    /// Where the latest tasks run.
+    pub(crate) const fn recent_dirs(&self) -> &Arc<RecentDirs> {
+        &self.recent_dirs
+    }
+
     /// Whether there are others than at the last call.
     pub(crate) fn take_unkillable_changed(&mut self) -> bool {
         std::mem::take(&mut self.unkillable_changed)
@@ -606,7 +615,7 @@ impl TaskLauncher {
         let mark = format!("{uid}/{}/{}", task.key, self.nonce);
         task_env.set(MARK, &mark).map_err(text)?;
         let paths = compiled.paths(task.key, uid);
-        let cwd = PathBuf::from(OsString::from_vec(paths.cwd));
+        let cwd = self.recent_dirs.note(OsString::from_vec(paths.cwd).into());
         let mut cleanup = Cleanup::new(compiled.done(task, &cwd, uid));
         let stdout = stdio(paths.stdout, &mut cleanup)?;
         let stderr = stdio(paths.stderr, &mut cleanup)?;

@@ -18,6 +18,7 @@ mod done;
 mod event_loop;
 mod launcher;
 mod leftovers;
+mod node_check;
 mod notify;
 mod output;
 mod output_service;

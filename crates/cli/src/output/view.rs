@@ -92,13 +92,14 @@ pub(crate) const fn worker_state_name(state: client::worker_info::State) -> &'st
     }
 }
 
-/// Word of a worker that gets no tasks, or a single one, because tasks fail there.
+/// Word of a worker that gets no tasks, or a single one, because tasks fail there or something is wrong with its node.
 pub(crate) fn quarantine_word(worker: &client::WorkerInfo) -> Option<&'static str> {
     use client::quarantine::Stage;
     let quarantine = worker.quarantine.as_ref()?;
     Some(match Stage::try_from(quarantine.stage) {
         Ok(Stage::Suspected) => "SUSPECTED",
         Ok(Stage::Probed) => "PROBED",
+        Ok(Stage::Unfit) => "UNFIT",
         Ok(Stage::Quarantined) | Err(_) => "QUARANTINED",
     })
 }

@@ -213,6 +213,8 @@ fn what_cannot_be_killed_keeps_its_cpu_from_others() {
         WorkerMessage::Heartbeat {
             unkillable: vec![hung],
             held: Vec::new(),
+            faults: Vec::new(),
+            sent: None,
         },
     );
     bench.cancel(job);

@@ -100,6 +100,8 @@ pub enum Hindrance {
     Draining,
     /// Tasks fail on the worker, which gets none until it has shown that it works.
     Quarantined,
+    /// Something is wrong with the worker's node.
+    Unfit,
     /// The worker has no connection and is expected back.
     Away,
     /// The worker is a node of this multi-node task.
@@ -136,6 +138,7 @@ impl fmt::Display for Hindrance {
             Self::Ending => f.write_str("the worker is about to end"),
             Self::Draining => f.write_str("the worker is being drained"),
             Self::Quarantined => f.write_str("the worker is set aside because tasks fail there"),
+            Self::Unfit => f.write_str("something is wrong with the node of the worker"),
             Self::Away => f.write_str("the worker has lost its connection"),
             Self::Node(task) => write!(f, "the worker is a node of multi-node task {task}"),
             Self::Kept => f.write_str("the worker is being emptied for a multi-node task"),
@@ -194,8 +197,12 @@ pub fn hindrances(
         Some(Hindrance::Draining)
     } else if worker.is_away() {
         Some(Hindrance::Away)
-    } else if !worker.is_trusted() && !worker.accepts_work() {
-        Some(Hindrance::Quarantined)
+    } else if (!worker.is_trusted() || worker.is_unfit()) && !worker.accepts_work() {
+        Some(if worker.is_unfit() {
+            Hindrance::Unfit
+        } else {
+            Hindrance::Quarantined
+        })
     } else if let Some(node) = worker.node() {
         Some(Hindrance::Node(node.task))
     } else if demand.n_nodes == 0 && !plan.admits(key) {

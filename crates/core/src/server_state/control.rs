@@ -382,6 +382,8 @@ mod tests {
             let message = WorkerMessage::Heartbeat {
                 unkillable: Vec::new(),
                 held: held.iter().copied().map(JobId).collect(),
+                faults: Vec::new(),
+                sent: None,
             };
             let input = Input::WorkerMessage(WorkerId(1), message);
             let effects = crate::testing::apply(&mut state, input);

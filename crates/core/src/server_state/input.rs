@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::hardware::HardwareUsage;
 use crate::id::{InstanceId, JobId, TaskKey, WorkerId};
+use crate::node_check::NodeFault;
 use crate::outcome::{LostReason, Outcome, Usage};
 use crate::range::IdArray;
 use crate::resize::NewRequest;
@@ -12,7 +13,7 @@ use crate::scheduler::demand::WorkerKind;
 use crate::selector::Selector;
 use crate::task::TaskState;
 use crate::template::SubmitSpec;
-use crate::time::Time;
+use crate::time::{Time, Timestamp};
 use crate::worker::{LinkEnd, Unkillable};
 use crate::worker_config::WorkerConfig;
 
@@ -196,6 +197,10 @@ pub enum WorkerMessage {
         unkillable: Vec<Unkillable>,
         /// Jobs of which it holds values, or some of them.
         held: Vec<JobId>,
+        /// All that is wrong with its node, as far as it can tell.
+        faults: Vec<NodeFault>,
+        /// When it was sent, by the clock of the node; `None` = it does not say.
+        sent: Option<Timestamp>,
     },
     /// Starts, ends and returned tasks since the last report.
     Report(Report),
@@ -245,6 +250,8 @@ impl WorkerMessage {
         Self::Heartbeat {
             unkillable: Vec::new(),
             held: Vec::new(),
+            faults: Vec::new(),
+            sent: None,
         }
     }
 
@@ -253,7 +260,12 @@ impl WorkerMessage {
     pub fn rows(&self) -> usize {
         match self {
             Self::Report(report) => 1 + report.rows(),
-            Self::Heartbeat { unkillable, held } => 1 + unkillable.len() + held.len(),
+            Self::Heartbeat {
+                unkillable,
+                held,
+                faults,
+                sent: _,
+            } => 1 + unkillable.len() + held.len() + faults.len(),
             Self::Notify(..) | Self::Overview(_) | Self::Goodbye(_) => 1,
         }
     }

@@ -16,6 +16,7 @@
 //! somebody else who can run what is ready, and at most half of the workers are set aside at a time: if more of them fail, it
 //! is not their fault. A worker that is needed later, because nobody else can run what has become ready, is probed at once.
 
+mod node_check;
 mod people;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -104,6 +105,8 @@ pub(super) struct Suspicions {
     needed: (Time, Option<WorkerId>),
     /// Workers that could not be spared, and when that was looked at.
     kept: BTreeMap<WorkerId, Time>,
+    /// Workers that get no tasks because of what is wrong with their nodes.
+    unfit: BTreeSet<WorkerId>,
 }
 
 impl Case {
@@ -417,7 +420,9 @@ impl ServerState {
     /// Other workers that are trusted, also those that are expected back.
     fn others(&self, id: WorkerId) -> impl Iterator<Item = &Worker> {
         let all = self.workers.live().values();
-        all.filter(move |w| w.id != id && w.is_trusted() && w.duty() == Duty::Serve)
+        all.filter(move |w| {
+            w.id != id && w.is_trusted() && !w.is_unfit() && w.duty() == Duty::Serve
+        })
     }
 
     /// Whether something is ready that a worker can run and nobody who is trusted.
@@ -646,11 +651,11 @@ impl ServerState {
 
     /// Takes back what workers that are set aside have not started, and trusts them if nobody else is left.
     pub(super) fn go_on_suspecting(&mut self, ctx: &mut Ctx<'_>) {
-        if self.suspicions.cases.is_empty() {
+        if self.suspicions.cases.is_empty() && self.suspicions.unfit.is_empty() {
             return;
         }
         let doubtful = self.doubtful();
-        for id in &doubtful {
+        for id in doubtful.iter().chain(&self.suspicions.unfit) {
             let Some(worker) = self.workers.get_mut(*id) else {
                 continue;
             };
@@ -666,7 +671,8 @@ impl ServerState {
         }
         self.probe_needed(ctx.now.mono);
         let mut live = self.workers.live().values();
-        if doubtful.is_empty() || live.any(|w| w.is_trusted() && w.duty() == Duty::Serve) {
+        let is_left = |w: &Worker| w.is_trusted() && !w.is_unfit() && w.duty() == Duty::Serve;
+        if doubtful.is_empty() || live.any(is_left) {
             return;
         }
         for id in doubtful {
@@ -708,6 +714,7 @@ impl ServerState {
         let case = self.suspicions.remove(id);
         self.suspicions.blame.forget_worker(id);
         self.suspicions.kept.remove(&id);
+        self.suspicions.unfit.remove(&id);
         let host = self.workers.hostname(id);
         if let Some((host, quarantine)) = host.zip(case.and_then(|case| case.quarantine)) {
             self.suspicions.former.insert(host.into(), quarantine);

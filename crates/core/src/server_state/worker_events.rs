@@ -70,8 +70,14 @@ impl ServerState {
             return;
         };
         match message {
-            WorkerMessage::Heartbeat { unkillable, held } => {
+            WorkerMessage::Heartbeat {
+                unkillable,
+                held,
+                faults,
+                sent,
+            } => {
                 worker.set_unkillable(&unkillable);
+                self.note_node(ctx, id, (faults, sent));
                 self.workers.note_heartbeat(id, ctx.now.mono);
                 ctx.send(id, WorkerCommand::Ping(Vec::new()));
                 let is_gone = |job: &JobId| self.jobs.get(*job).is_none();

@@ -18,7 +18,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{Assigned, LinkEnd, Worker, everything};
+use super::{Assigned, LinkEnd, NodeCheck, Worker, everything};
 use crate::bug;
 use crate::class::QueueKey;
 use crate::id::TaskKey;
@@ -135,14 +135,15 @@ impl Worker {
         matches!(self.standing, Standing::Trusted)
     }
 
-    /// Connected, not asked to end, and trusted.
+    /// Connected, not asked to end, trusted, and on a node that is all right.
     pub(crate) const fn is_serving(&self) -> bool {
         matches!(self.life, Life::Connected { .. })
             && matches!(self.duty, Duty::Serve)
             && self.is_trusted()
+            && !self.is_unfit()
     }
 
-    /// Connected, not asked to end, not a node of a multi-node task, and not set aside as broken.
+    /// Connected, not asked to end, not a node of a multi-node task, and neither set aside as broken nor on a node with faults.
     #[must_use]
     pub fn accepts_work(&self) -> bool {
         let is_entrusted = match self.standing {
@@ -151,6 +152,7 @@ impl Worker {
             Standing::Suspected | Standing::Quarantined => false,
         };
         is_entrusted
+            && !self.is_unfit()
             && matches!(self.life, Life::Connected { .. })
             && matches!(self.duty, Duty::Serve)
             && !matches!(self.dedication, Dedication::Node(_))
@@ -353,6 +355,7 @@ impl Worker {
         self.reservations.clear();
         self.running = 0;
         self.unkillable.clear();
+        self.check = NodeCheck::default();
         // It stays listed, and what it offers is shown there as free.
         self.free = everything(&self.offers);
         (std::mem::take(&mut self.assigned), was_restored)

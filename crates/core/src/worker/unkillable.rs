@@ -84,6 +84,8 @@ mod tests {
         let message = WorkerMessage::Heartbeat {
             unkillable: unkillable.to_vec(),
             held: Vec::new(),
+            faults: Vec::new(),
+            sent: None,
         };
         tell(state, message);
     }

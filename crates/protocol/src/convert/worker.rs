@@ -5,11 +5,13 @@ use std::time::Duration;
 
 use hq_core::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
 use hq_core::job::{SharedTemplate, TemplateId};
-use hq_core::limits::{HELD_JOBS_MAX, UNKILLABLE_MAX};
+use hq_core::limits::{HELD_JOBS_MAX, NODE_FAULTS_MAX, UNKILLABLE_MAX, shortened};
+use hq_core::node_check::NodeFault;
 use hq_core::outcome::LostReason;
 use hq_core::range::IdArray;
 use hq_core::server_state::{Assignment, Reattach, WorkerCommand, WorkerMessage};
 use hq_core::template::{Entries, TaskTemplate};
+use hq_core::time::Timestamp;
 use hq_core::worker::Unkillable;
 use hq_core::worker_config::WorkerConfig;
 use hq_core::worker_state::{self, ExitReason, Holding, Input, WorkAssignment, WorkTemplate};
@@ -30,6 +32,9 @@ pub const NOTIFICATION_MAX: usize = 1024;
 
 /// Longest value of a call, in bytes; what is longer goes another way.
 pub const VALUE_MAX: usize = 1 << 20;
+
+/// Longest path, and longest error, of a fault of a node, in bytes.
+const FAULT_TEXT_MAX: usize = 1024;
 
 /// Error of a task with parameters that is sent to a worker which does not know them.
 const WITHOUT_PARAMS: &str =
@@ -101,12 +106,21 @@ impl TryFrom<worker::ToServer> for FromWorker {
             Message::Heartbeat(worker::Heartbeat {
                 unkillable,
                 held_jobs,
+                node_faults,
+                sent_unix_ns,
             }) => {
                 at_most("heartbeat.unkillable", unkillable.len(), UNKILLABLE_MAX)?;
                 at_most("heartbeat.held_jobs", held_jobs.len(), HELD_JOBS_MAX)?;
+                at_most("heartbeat.node_faults", node_faults.len(), NODE_FAULTS_MAX)?;
+                let mut faults = Vec::new();
+                for fault in node_faults {
+                    faults.extend(node_fault(fault).within("heartbeat.node_faults")?);
+                }
                 Ok(Self::Message(WorkerMessage::Heartbeat {
                     unkillable: unkillable.into_iter().map(Into::into).collect(),
                     held: held_jobs.into_iter().map(JobId).collect(),
+                    faults,
+                    sent: sent_unix_ns.map(Timestamp),
                 }))
             }
             Message::Report(report) => Ok(Self::Message(WorkerMessage::Report(
@@ -149,11 +163,55 @@ impl TryFrom<worker::ToServer> for FromWorker {
     }
 }
 
-/// The sign of life; with instances that cannot be killed, and jobs of which values are held, as many as are told.
+/// What a node says is wrong with it; `None` = of a kind that only later releases know.
+fn node_fault(message: worker::NodeFault) -> Result<Option<NodeFault>, ConvertError> {
+    use worker::node_fault::Kind;
+    at_most("path", message.path.len(), FAULT_TEXT_MAX)?;
+    at_most("error", message.error.len(), FAULT_TEXT_MAX)?;
+    let path = message.path.into_boxed_str();
+    Ok(Some(match Kind::try_from(message.kind) {
+        Ok(Kind::NoRoom) => NodeFault::NoRoom {
+            path,
+            free_bytes: message.free_bytes,
+        },
+        Ok(Kind::NoFiles) => NodeFault::NoFiles(path),
+        Ok(Kind::ReadOnly) => NodeFault::ReadOnly(path),
+        Ok(Kind::Hangs) => NodeFault::Hangs(path),
+        Ok(Kind::Broken) => NodeFault::Broken {
+            path,
+            error: message.error.into(),
+        },
+        Ok(Kind::None) | Err(_) => return Ok(None),
+    }))
+}
+
+/// The same as it is sent; `None` = the server finds it out by itself.
+fn fault_message(fault: &NodeFault) -> Option<worker::NodeFault> {
+    use worker::node_fault::Kind;
+    let (kind, path, free_bytes, error) = match fault {
+        NodeFault::NoRoom { path, free_bytes } => (Kind::NoRoom, path, *free_bytes, ""),
+        NodeFault::NoFiles(path) => (Kind::NoFiles, path, 0, ""),
+        NodeFault::ReadOnly(path) => (Kind::ReadOnly, path, 0, ""),
+        NodeFault::Hangs(path) => (Kind::Hangs, path, 0, ""),
+        NodeFault::Broken { path, error } => (Kind::Broken, path, 0, &**error),
+        NodeFault::Clock { .. } => return None,
+    };
+    let cut = |text: &str| shortened(text, FAULT_TEXT_MAX);
+    Some(worker::NodeFault {
+        kind: kind.into(),
+        path: cut(path),
+        free_bytes,
+        error: cut(error),
+    })
+}
+
+/// The sign of life; with instances that cannot be killed, and jobs of which values are held, as many as are told; what is wrong
+/// with the node, and the time there if it is sent at once.
 #[must_use]
 pub fn heartbeat(
     unkillable: impl Iterator<Item = Unkillable>,
     held: impl Iterator<Item = JobId>,
+    (faults, sent): (&[NodeFault], Option<Timestamp>),
 ) -> worker::ToServer {
     let unkillable = unkillable
         .take(UNKILLABLE_MAX)
@@ -166,6 +224,12 @@ pub fn heartbeat(
     let heartbeat = worker::Heartbeat {
         unkillable: unkillable.collect(),
         held_jobs: held.take(HELD_JOBS_MAX).map(JobId::as_u32).collect(),
+        node_faults: faults
+            .iter()
+            .filter_map(fault_message)
+            .take(NODE_FAULTS_MAX)
+            .collect(),
+        sent_unix_ns: sent.map(|sent| sent.0),
     };
     worker::ToServer {
         message: Some(worker::to_server::Message::Heartbeat(heartbeat)),

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use hq_core::class::{Class, QueueKey};
 use hq_core::id::{JobId, TaskId, TaskKey, WorkerId};
+use hq_core::node_check::sentence;
 use hq_core::refusal::Refusal;
 use hq_core::scheduler::explain::{Condition, explain as explain_class, hindrances};
 use hq_core::server_state::ServerState;
@@ -60,6 +61,11 @@ pub(super) fn worker_info(
         is_draining: worker.is_draining() && worker.is_live(),
         unkillable: worker.unkillable().iter().map(unkillable_task).collect(),
         quarantine: quarantine(state, worker),
+        node_faults: worker
+            .node_faults()
+            .iter()
+            .map(ToString::to_string)
+            .collect(),
     }
 }
 
@@ -67,6 +73,15 @@ fn quarantine(state: &ServerState, worker: &Worker) -> Option<client::Quarantine
     use client::quarantine::Stage;
     let stage = match worker.standing() {
         _ if !worker.is_live() => return None,
+        Standing::Trusted if worker.is_unfit() => {
+            return Some(client::Quarantine {
+                stage: Stage::Unfit.into(),
+                since_unix_ns: worker.faulty_since().map_or(0, |since| since.0),
+                until_unix_ns: None,
+                is_asked: false,
+                why: sentence(worker.node_faults()),
+            });
+        }
         Standing::Trusted => return None,
         Standing::Suspected => Stage::Suspected,
         Standing::Quarantined => Stage::Quarantined,

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use hq_protocol::access::{Access, AccessError, AccessFile, ServerDir};
-use hq_protocol::client::ServerInfo;
+use hq_protocol::client::{self, ServerInfo};
 use hq_protocol::{HandshakeError, Plane};
 use tokio::net::TcpStream;
 
@@ -14,6 +14,7 @@ use super::check::Check;
 use crate::client::Client;
 use crate::error::{CliError, CliResult};
 use crate::output::format::words;
+use crate::parse::selector::Selector;
 use crate::version::VERSION;
 
 /// A port or name service that says nothing for this long is blocked.
@@ -123,10 +124,46 @@ async fn ask(dir: &ServerDir) -> CliResult<Vec<Check>> {
     let before = SystemTime::now();
     let info = client.server_info().await?;
     let after = SystemTime::now();
-    Ok(vec![
+    let mut checks = vec![
         server(&info),
         clock(info.now_unix_ns, unix_ns(before), unix_ns(after)),
-    ])
+    ];
+    let workers = client.workers(Selector::All.to_message(), false).await?;
+    checks.extend(nodes(&workers.workers));
+    Ok(checks)
+}
+
+/// What workers find wrong with their nodes.
+fn nodes(workers: &[client::WorkerInfo]) -> Vec<Check> {
+    let live = || {
+        workers
+            .iter()
+            .filter(|worker| worker.ended_unix_ns.is_none())
+    };
+    if live().next().is_none() {
+        return Vec::new();
+    }
+    let faulty = live().filter(|worker| !worker.node_faults.is_empty());
+    let checks: Vec<Check> = faulty
+        .take(NODES_SHOWN_MAX)
+        .map(|worker| {
+            let host = worker.config.as_ref().map_or("?", |config| &config.hostname);
+            Check::poor(
+                format!("node of worker {}, {host}", worker.id),
+                worker.node_faults.join("; "),
+                "Tasks fail there, or will. Mend it, or `hq worker quarantine` keeps tasks away; with `hq server start --quarantine \
+                 act` the server does so by itself.",
+            )
+        })
+        .collect();
+    if checks.is_empty() {
+        let count = live().count();
+        return vec![Check::good(
+            "nodes of workers",
+            format!("{count} find nothing wrong"),
+        )];
+    }
+    checks
 }
 
 fn server(info: &ServerInfo) -> Check {
@@ -165,6 +202,9 @@ fn unix_ns(time: SystemTime) -> i64 {
         .unwrap_or_default();
     i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
 }
+
+/// Nodes with something wrong that are listed.
+const NODES_SHOWN_MAX: usize = 10;
 
 /// Compares the server's clock with ours, which was read before and after the question.
 fn clock(server: i64, before: i64, after: i64) -> Check {
@@ -283,6 +323,29 @@ fn handshake_advice(error: &HandshakeError) -> &'static str {
 mod tests {
     use super::super::check::State;
     use super::*;
+
+    #[test]
+    fn what_is_wrong_with_nodes_is_shown() {
+        let worker = |id, faults: &[&str]| client::WorkerInfo {
+            id,
+            node_faults: faults.iter().map(|fault| (*fault).to_owned()).collect(),
+            ..client::WorkerInfo::default()
+        };
+        assert!(nodes(&[]).is_empty());
+        let [fine] = &nodes(&[worker(1, &[]), worker(2, &[])])[..] else {
+            panic!("one line");
+        };
+        assert!(fine.advice.is_none() && fine.found.starts_with("2 "));
+        let found = nodes(&[
+            worker(1, &[]),
+            worker(2, &["its disk is full", "its clock"]),
+        ]);
+        let [bad] = &found[..] else {
+            panic!("one line: {found:?}");
+        };
+        assert!(bad.advice.is_some() && bad.what.contains("worker 2"));
+        assert_eq!(bad.found, "its disk is full; its clock");
+    }
 
     #[test]
     fn clocks_are_compared_within_the_question() {

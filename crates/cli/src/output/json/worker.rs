@@ -34,6 +34,9 @@ pub(super) fn worker(worker: &client::WorkerInfo) -> Value {
             "reason": quarantine.why,
         });
     }
+    if !worker.node_faults.is_empty() {
+        value["node_faults"] = json!(worker.node_faults);
+    }
     if !worker.unkillable.is_empty() {
         let tasks = worker.unkillable.iter().map(|one| {
             json!({ "task_id": { "job_id": one.job, "job_task_id": one.task }, "pid": one.pid })

@@ -63,6 +63,12 @@ pub(super) fn write_info(out: Out<'_>, look: Look, worker: &client::WorkerInfo) 
     let mut grid = Grid::vertical(look);
     grid.field("Worker", worker.id.to_string());
     grid.field("State", worker_state_text(worker));
+    if let Some(quarantine) = &worker.quarantine {
+        grid.field("Gets no tasks", quarantine_text(quarantine));
+    }
+    if !worker.node_faults.is_empty() {
+        grid.field("Wrong with its node", worker.node_faults.join("\n"));
+    }
     grid.field("Hostname", config.hostname);
     grid.field(
         "Started",
@@ -95,6 +101,31 @@ pub(super) fn write_info(out: Out<'_>, look: Look, worker: &client::WorkerInfo) 
 
 fn ns_words(ns: u64) -> String {
     words(Duration::from_nanos(ns))
+}
+
+/// Why a worker gets no tasks, or a single one, and for how long.
+fn quarantine_text(quarantine: &client::Quarantine) -> String {
+    use client::quarantine::Stage;
+    let until = quarantine.until_unix_ns.map(rfc3339);
+    let until = until.map(|until| format!("until one is tried at {until}"));
+    let state = match quarantine.stage() {
+        Stage::Suspected => {
+            "until it is known whether what failed there goes well elsewhere".into()
+        }
+        Stage::Probed => "but one that shows whether it works".into(),
+        Stage::Unfit => "until nothing is wrong with its node".into(),
+        Stage::Quarantined => until.unwrap_or_default(),
+    };
+    let asked = if quarantine.is_asked { "asked for" } else { "" };
+    // Faults of its node have a line of their own.
+    let why = Some(&*quarantine.why).filter(|_| quarantine.stage() != Stage::Unfit);
+    let lines = [Some(&*state), Some(asked), why];
+    let lines: Vec<&str> = lines
+        .into_iter()
+        .flatten()
+        .filter(|line| !line.is_empty())
+        .collect();
+    lines.join("\n")
 }
 
 /// A task that keeps its resources although it was killed.

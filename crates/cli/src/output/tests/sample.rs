@@ -264,6 +264,7 @@ pub(super) fn worker() -> client::WorkerInfo {
         }),
         is_draining: false,
         quarantine: None,
+        node_faults: Vec::new(),
         unkillable: Vec::new(),
     }
 }

@@ -1,6 +1,7 @@
 //! One broken rule each: what is refused, and which field is named.
 
 use hq_core::id::{InstanceId, JobId, TaskId, TaskKey};
+use hq_core::node_check::NodeFault;
 use hq_core::range::IdArray;
 use hq_core::resize::NewRequest;
 use hq_core::resource::descriptor::ResourceDescriptor;
@@ -8,6 +9,7 @@ use hq_core::server_state::Command;
 use hq_core::sizing::LearnSpec;
 use hq_core::template::{ArrayIds, ArraySpec, GraphSpec, SubmitBody, SubmitSpec, SubmitTarget};
 use hq_core::template::{CrashLimit, PinMode, StdioSpec, TaskFiles, TaskTemplate};
+use hq_core::time::Timestamp;
 use hq_core::worker_config::{OnServerLost, WorkerConfig};
 
 use super::*;
@@ -405,15 +407,27 @@ fn heartbeats_name_what_cannot_be_killed_and_older_ones_name_nothing() {
     };
     for count in [0, 1, 256, 300] {
         let jobs = (0..count).map(JobId);
-        let sent = heard(heartbeat((0..count).map(one), jobs));
+        let fault = |number| NodeFault::Broken {
+            path: format!("/{number}").into(),
+            error: "é".repeat(2_000).into(),
+        };
+        let faults: Vec<_> = (0..count).map(fault).collect();
+        let sent = heard(heartbeat(
+            (0..count).map(one),
+            jobs,
+            (&faults, Some(Timestamp(5))),
+        ));
         let Ok(FromWorker::Message(WorkerMessage::Heartbeat {
             unkillable: found,
             held,
+            faults: told,
+            sent: Some(Timestamp(5)),
         })) = sent
         else {
             panic!("{sent:?}");
         };
         assert_eq!(held.len(), found.len());
+        assert_eq!(told.len(), faults.len().min(16));
         let wanted: Vec<_> = (0..count.min(256)).map(one).collect();
         assert_eq!(found, wanted, "the first ones say what there is to say");
     }
@@ -421,8 +435,8 @@ fn heartbeats_name_what_cannot_be_killed_and_older_ones_name_nothing() {
     let old = worker::ToServer::decode(&[0x12, 0][..]).expect("a message");
     assert!(matches!(
         FromWorker::try_from(old),
-        Ok(FromWorker::Message(WorkerMessage::Heartbeat { unkillable, held }))
-            if unkillable.is_empty() && held.is_empty()
+        Ok(FromWorker::Message(WorkerMessage::Heartbeat { unkillable, held, faults, sent: None }))
+            if unkillable.is_empty() && held.is_empty() && faults.is_empty()
     ));
     let many = vec![worker::Unkillable::default(); 257];
     let unkillable = worker::Heartbeat {
@@ -439,4 +453,43 @@ fn heartbeats_name_what_cannot_be_killed_and_older_ones_name_nothing() {
         });
         assert!(refused.is_err(), "{refused:?}");
     }
+}
+
+#[test]
+fn faults_of_nodes_are_bounded_and_unknown_ones_left_out() {
+    use hq_core::server_state::WorkerMessage;
+    use worker::to_server::Message;
+
+    let heard = |message: worker::Heartbeat| {
+        FromWorker::try_from(worker::ToServer {
+            message: Some(Message::Heartbeat(message)),
+        })
+    };
+    let faults = worker::Heartbeat {
+        node_faults: vec![worker::NodeFault::default(); 17],
+        ..worker::Heartbeat::default()
+    };
+    let long = worker::Heartbeat {
+        node_faults: vec![worker::NodeFault {
+            path: "x".repeat(2_000),
+            ..worker::NodeFault::default()
+        }],
+        ..worker::Heartbeat::default()
+    };
+    for many in [faults, long] {
+        let refused = heard(many);
+        assert!(refused.is_err(), "{refused:?}");
+    }
+    // One of a kind that only a later release knows.
+    let later = heard(worker::Heartbeat {
+        node_faults: vec![worker::NodeFault {
+            kind: 99,
+            ..worker::NodeFault::default()
+        }],
+        ..worker::Heartbeat::default()
+    });
+    assert!(matches!(
+        later,
+        Ok(FromWorker::Message(WorkerMessage::Heartbeat { faults, .. })) if faults.is_empty()
+    ));
 }

@@ -5,9 +5,11 @@ use std::time::Duration;
 use hq_core::hardware::{GpuUsage, HardwareUsage, NetworkCounters, Share};
 use hq_core::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
 use hq_core::limits::{HELD_JOBS_MAX, PATH_BYTES_MAX, UNKILLABLE_MAX};
+use hq_core::node_check::NodeFault;
 use hq_core::range::IdArray;
 use hq_core::selector::Selected;
 use hq_core::server_state::{JobResult, Reply, Resubmitted, StopResult, SubmitRefusal};
+use hq_core::time::Timestamp;
 use hq_core::worker::Unkillable;
 use proptest::collection::vec;
 use proptest::sample::select;
@@ -260,5 +262,10 @@ fn a_sign_of_life_names_as_many_as_are_read() {
     };
     let held = std::iter::repeat_n(JobId(u32::MAX), 10 * HELD_JOBS_MAX);
     let many = std::iter::repeat_n(one, 10 * UNKILLABLE_MAX);
-    to_server(&heartbeat(many, held));
+    let fault = NodeFault::Broken {
+        path: "x".repeat(4_096).into(),
+        error: "x".repeat(4_096).into(),
+    };
+    let faults = vec![fault; 100];
+    to_server(&heartbeat(many, held, (&faults, Some(Timestamp(i64::MAX)))));
 }

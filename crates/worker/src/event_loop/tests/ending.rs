@@ -163,7 +163,7 @@ async fn a_worker_that_is_slow_to_end_sends_heartbeats_meanwhile() {
             writer,
         });
         let mut often = tokio::time::interval(Duration::from_millis(1));
-        let alive = convert::heartbeat(std::iter::empty(), std::iter::empty());
+        let alive = convert::heartbeat(std::iter::empty(), std::iter::empty(), (&[], None));
         let ending = async { heard.await.expect("the server has heard enough") };
         stay_alive(&mut link, &mut often, || Some(&alive), ending).await;
     };

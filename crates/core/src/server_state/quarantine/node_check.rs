@@ -1,0 +1,104 @@
+//! Workers whose nodes are not all right, by what they find themselves or by their clocks.
+//!
+//! As with failures of tasks people are told, and such a worker gets no tasks if the server shall act, somebody else is there,
+//! and half of the workers are left. It gets tasks again as soon as a heartbeat says that nothing is wrong; nothing is tried out.
+
+use super::{ChangeKind, Ctx, QuarantineMode, ServerState};
+use crate::id::WorkerId;
+use crate::node_check::{NodeFault, sentence};
+use crate::time::{Now, Timestamp};
+use crate::worker::Worker;
+
+impl ServerState {
+    /// Takes over what a heartbeat says of the node.
+    pub(in crate::server_state) fn note_node(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        id: WorkerId,
+        (mut faults, sent): (Vec<NodeFault>, Option<Timestamp>),
+    ) {
+        let is_off = self.suspicions.mode == QuarantineMode::Off;
+        let Some(worker) = self.workers.get_mut(id) else {
+            return;
+        };
+        let check = worker.node_check_mut();
+        if let Some(sent) = sent {
+            check.clock.note(ctx.now.wall, sent);
+        }
+        faults.extend(check.clock.fault());
+        if is_off {
+            faults.clear();
+        }
+        if faults.is_empty() && check.faults.is_empty() {
+            return;
+        }
+        let is_known = |fault: &NodeFault| check.faults.iter().any(|known| known.is_like(fault));
+        let is_news = !faults.iter().all(is_known);
+        check.since = check
+            .since
+            .or(Some(ctx.now.wall))
+            .filter(|_| !faults.is_empty());
+        check.faults = faults;
+        let why = sentence(&check.faults);
+        if is_news {
+            tracing::warn!(worker = %id, "something is wrong with the node of a worker: {why}");
+            let why = why.as_str().into();
+            ctx.persist(ChangeKind::WorkerSuspected { worker: id, why });
+        }
+        if why.is_empty() {
+            self.note_fit(ctx, id);
+        }
+        let is_unfit = !why.is_empty() && self.can_rest(ctx.now, id);
+        self.set_unfit(id, is_unfit);
+    }
+
+    /// Nothing is wrong any more.
+    fn note_fit(&self, ctx: &mut Ctx<'_>, id: WorkerId) {
+        let why = "nothing is wrong with its node any more";
+        if self.quarantine(id).is_none() {
+            self.note_released(ctx, id, why);
+        } else {
+            tracing::info!(worker = %id, "{why}");
+        }
+    }
+
+    /// Whether a worker can get no tasks for a while without harm to others.
+    fn can_rest(&self, now: Now, id: WorkerId) -> bool {
+        let others = self.workers.live().values().filter(|w| w.id != id);
+        let (serving, rest) = others.fold((0, 0), |(serving, rest), other| {
+            if other.is_serving() {
+                (serving + 1, rest)
+            } else if other.is_unfit() || !other.is_trusted() {
+                (serving, rest + 1)
+            } else {
+                (serving, rest)
+            }
+        });
+        self.suspicions.mode == QuarantineMode::Act
+            && serving > rest
+            && !self.is_needed(now.mono, id)
+    }
+
+    fn set_unfit(&mut self, id: WorkerId, is_unfit: bool) {
+        let Some(worker) = self.workers.get_mut(id) else {
+            return;
+        };
+        if worker.is_unfit() == is_unfit {
+            return;
+        }
+        worker.node_check_mut().is_unfit = is_unfit;
+        if is_unfit {
+            self.suspicions.unfit.insert(id);
+        } else {
+            self.suspicions.unfit.remove(&id);
+        }
+        self.dispatcher.note_room(id);
+        self.dispatcher.note_plans_changed();
+    }
+
+    /// Workers with something wrong with their nodes.
+    pub fn faulty_workers(&self) -> impl Iterator<Item = &Worker> {
+        let live = self.workers.live().values();
+        live.filter(|worker| !worker.node_faults().is_empty())
+    }
+}
