@@ -137,6 +137,28 @@ fn failures_with_one_reason_are_one_group() {
         first,
         Some("1 7 exit code 2: ValueError: no index for chr#")
     );
+    let by = |what: &str| env.json(&["job", "failures", &job, "--group-by", what]);
+    let nodes = &by("node")[0];
+    assert_eq!(nodes["group_by"], "node", "{nodes}");
+    let groups = nodes["groups"].as_array().expect("groups");
+    assert_eq!(
+        (groups.len(), &groups[0]["count"]),
+        (1, &8.into()),
+        "{nodes}"
+    );
+    assert_eq!(groups[0]["reasons"][0]["count"], 7, "{nodes}");
+    let codes = by("exit-code");
+    let codes = codes[0]["groups"].as_array().expect("groups");
+    let codes: Vec<_> = codes
+        .iter()
+        .map(|one| (&one["name"], &one["tasks"]))
+        .collect();
+    let (two, three) = ("exit code 2".into(), "exit code 3".into());
+    assert_eq!(codes, [(&two, &"1-3,5-8".into()), (&three, &"4".into())]);
+    env.hq(&["job", "failures", &job, "--group-by=exit-code"])
+        .says("7  exit code 2\n")
+        .says("7  exit code 2: ValueError: no index for chr#")
+        .ok();
     let fine = env.submit(&["--wait", "--", "true"]);
     env.hq(&["job", "failures", &fine])
         .says("No task of job 2 `true` has failed.")

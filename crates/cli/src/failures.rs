@@ -141,6 +141,58 @@ pub(crate) fn group(failed: &[Failed], said: &BTreeMap<u32, Option<String>>) -> 
     groups
 }
 
+/// Failed tasks that have one thing in common, whatever their reasons.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Heap {
+    /// That thing: a host, or a way to end.
+    pub(crate) name: String,
+    /// Ids in ascending order.
+    pub(crate) tasks: Vec<u32>,
+    /// Where they ran.
+    pub(crate) hosts: BTreeSet<String>,
+    /// Why they failed, and how many of them, the largest number first.
+    pub(crate) reasons: Vec<(String, usize)>,
+}
+
+/// Groups put together anew by something else, the largest first.
+pub(crate) fn heaps(
+    failed: &[Failed],
+    groups: &[Group],
+    name: impl Fn(&Failed) -> String,
+) -> Vec<Heap> {
+    let by_id: BTreeMap<u32, &Failed> = failed.iter().map(|one| (one.task, one)).collect();
+    let mut heaps = BTreeMap::<String, Heap>::new();
+    for group in groups {
+        let reason = group.reason();
+        for one in group.tasks.iter().filter_map(|task| by_id.get(task)) {
+            let name = name(one);
+            let heap = heaps.entry(name).or_insert_with_key(|name| Heap {
+                name: name.clone(),
+                tasks: Vec::new(),
+                hosts: BTreeSet::new(),
+                reasons: Vec::new(),
+            });
+            heap.tasks.push(one.task);
+            if !heap.hosts.contains(&one.host) {
+                heap.hosts.insert(one.host.clone());
+            }
+            // Tasks of a group come one after the other.
+            match heap.reasons.last_mut() {
+                Some((last, count)) if *last == reason => *count += 1,
+                _ => heap.reasons.push((reason.clone(), 1)),
+            }
+        }
+    }
+    let mut heaps: Vec<Heap> = heaps.into_values().collect();
+    for heap in &mut heaps {
+        heap.tasks.sort_unstable();
+        heap.reasons
+            .sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    }
+    heaps.sort_by_key(|heap| std::cmp::Reverse(heap.tasks.len()));
+    heaps
+}
+
 /// Adds tasks whose output was not read to those that ended in the same way, if these all said the same.
 fn join_unread(groups: Vec<Group>) -> Vec<Group> {
     let (mut read, unread): (Vec<Group>, Vec<Group>) =
@@ -215,6 +267,30 @@ mod tests {
         assert_eq!(shown, expected);
         let params: Vec<usize> = groups.iter().map(|group| group.params.len()).collect();
         assert_eq!(params, [1, 2, 2, 2, 2], "what all of a group have");
+    }
+
+    #[test]
+    fn failures_are_put_together_by_node_and_by_exit_code() {
+        let failed: Vec<Failed> = (0..30)
+            .map(|task| Failed {
+                task,
+                host: if task < 20 { "n1" } else { "n2" }.to_owned(),
+                error: format!("Program terminated with exit code {}.", 1 + task % 3),
+                params: Vec::new(),
+            })
+            .collect();
+        let said = failed.iter().map(|one| (one.task, Some("lost".to_owned())));
+        let groups = group(&failed, &said.collect());
+        let nodes = heaps(&failed, &groups, |one| one.host.clone());
+        let sizes: Vec<_> = nodes
+            .iter()
+            .map(|heap| (heap.name.as_str(), heap.tasks.len(), heap.reasons.len()))
+            .collect();
+        assert_eq!(sizes, [("n1", 20, 3), ("n2", 10, 3)]);
+        assert_eq!(nodes[0].reasons[0], ("exit code 1: lost".to_owned(), 7));
+        let codes = heaps(&failed, &groups, |one| error_words(&one.error));
+        assert_eq!(codes.len(), 3);
+        assert_eq!((codes[0].tasks.len(), codes[0].hosts.len()), (10, 2));
     }
 
     #[test]

@@ -69,6 +69,7 @@ pub(crate) const JOB_FAILURES: &str = "\
 EXAMPLES:
   hq job failures last                                 by exit code and last line of stderr
   hq job failures 3 --read 10000                       reads the output of more of the tasks
+  hq job failures 3 --group-by node                    where they failed, and why there
   hq doc failures                                      what happens when something fails";
 
 /// Of `hq job resubmit`.

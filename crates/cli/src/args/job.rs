@@ -91,6 +91,21 @@ pub(crate) struct FailuresArgs {
     /// Read the output of at most this many failed tasks of a job, spread over all of them
     #[arg(long, value_name = "COUNT", default_value_t = 200)]
     pub(crate) read: usize,
+
+    /// What the tasks of a group have in common
+    #[arg(long, value_name = "WHAT", value_enum, default_value_t = GroupBy::Signature)]
+    pub(crate) group_by: GroupBy,
+}
+
+/// What failed tasks of a group have in common.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum GroupBy {
+    /// How they ended, and the last thing that they said
+    Signature,
+    /// Where they ran
+    Node,
+    /// Their exit code, or another way in which they ended
+    ExitCode,
 }
 
 /// Reads the name of a job state, and lists all of them in the help.

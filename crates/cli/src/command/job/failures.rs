@@ -1,21 +1,23 @@
 //! `job failures`: why tasks failed, grouped by what they said last.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
 
+use clap::ValueEnum as _;
+use clap::builder::PossibleValue;
 use hq_core::diagnosis::number;
 use hq_core::signature::last_words;
 use hq_protocol::client::{self, task_page};
 use serde_json::{Value, json};
 
 use crate::args::global::OutputMode;
-use crate::args::job::FailuresArgs;
+use crate::args::job::{FailuresArgs, GroupBy};
 use crate::client::Client;
 use crate::command::Context;
 use crate::command::missing::{JOBS, Missing};
 use crate::dashboard::model::clean;
 use crate::error::CliResult;
-use crate::failures::{Failed, Group, group, to_read};
+use crate::failures::{Failed, Group, Heap, error_words, group, heaps, to_read};
 use crate::output::console::Console;
 use crate::output::format::{joined_ids, lossy};
 use crate::output::json::write_value;
@@ -26,6 +28,7 @@ use crate::text::fit;
 const LINES: u32 = 30;
 /// Hosts and columns of ids that are shown of a group.
 const HOSTS_SHOWN_MAX: usize = 4;
+const REASONS_SHOWN_MAX: usize = 3;
 const IDS_WIDTH: usize = 40;
 /// The same of a value of a parameter, which may have megabytes.
 const VALUE_WIDTH: usize = 60;
@@ -47,6 +50,14 @@ pub(in crate::command) async fn failures(
         let failed = failed_tasks(&mut client, job.id).await?;
         let said = read_some(&mut client, job.id, &failed, args.read).await?;
         let groups = group(&failed, &said);
+        if let Some(heaps) = heaps_by(args.group_by, &failed, &groups) {
+            match context.mode() {
+                OutputMode::Json => rows.push(heaps_shape(job, args.group_by, &heaps, said.len())),
+                OutputMode::Quiet => write_quiet_heaps(&mut context.out, job.id, &heaps)?,
+                OutputMode::Cli => write_heaps(&mut context.out, job, args.group_by, &heaps)?,
+            }
+            continue;
+        }
         match context.mode() {
             OutputMode::Json => rows.push(shape(job, &groups, said.len())),
             OutputMode::Quiet => write_quiet(&mut context.out, job.id, &groups)?,
@@ -57,6 +68,15 @@ pub(in crate::command) async fn failures(
         write_value(&mut context.out, &Value::from(rows))?;
     }
     missing.end(JOBS, context)
+}
+
+/// Failures by something else than their signature; `None` = that is it.
+fn heaps_by(by: GroupBy, failed: &[Failed], groups: &[Group]) -> Option<Vec<Heap>> {
+    match by {
+        GroupBy::Signature => None,
+        GroupBy::Node => Some(heaps(failed, groups, |one| one.host.clone())),
+        GroupBy::ExitCode => Some(heaps(failed, groups, |one| error_words(&one.error))),
+    }
 }
 
 /// Failed tasks in the order of their submits and ids.
@@ -114,6 +134,100 @@ async fn read_some(
     Ok(said)
 }
 
+/// `JOB COUNT NAME`
+fn write_quiet_heaps(out: &mut Console, job: u32, heaps: &[Heap]) -> CliResult<()> {
+    for heap in heaps {
+        writeln!(out, "{job} {} {}", heap.tasks.len(), heap.name)?;
+    }
+    Ok(())
+}
+
+fn write_heaps(
+    out: &mut Console,
+    job: &client::JobSummary,
+    by: GroupBy,
+    heaps: &[Heap],
+) -> CliResult<()> {
+    let (id, name, total) = (job.id, clean(&job.name), job.task_count);
+    let failed: usize = heaps.iter().map(|heap| heap.tasks.len()).sum();
+    if failed == 0 {
+        writeln!(out, "No task of job {id} `{name}` has failed.")?;
+        return Ok(());
+    }
+    writeln!(
+        out,
+        "{} of {} tasks of job {id} `{name}` failed:",
+        number(failed as u64),
+        number(total.into())
+    )?;
+    for heap in heaps {
+        let count = number(heap.tasks.len() as u64);
+        writeln!(out, "{count:>8}  {}", clean(&heap.name))?;
+        let tasks = joined_ids(heap.tasks.iter().copied());
+        let plural = if heap.tasks.len() == 1 { "" } else { "s" };
+        let hosts = match by {
+            GroupBy::Node => String::new(),
+            GroupBy::Signature | GroupBy::ExitCode => {
+                format!(" on {}", shown_hosts(&heap.hosts))
+            }
+        };
+        writeln!(
+            out,
+            "          task{plural} {}{hosts}",
+            fit(&tasks, IDS_WIDTH)
+        )?;
+        for (reason, count) in heap.reasons.iter().take(REASONS_SHOWN_MAX) {
+            let count = number(*count as u64);
+            writeln!(out, "          {count:>8}  {}", clean(reason))?;
+        }
+        let more = heap.reasons.len().saturating_sub(REASONS_SHOWN_MAX);
+        if more > 0 {
+            writeln!(out, "          and {more} other reasons")?;
+        }
+    }
+    Ok(())
+}
+
+fn shown_hosts(hosts: &BTreeSet<String>) -> String {
+    let shown: Vec<&str> = hosts
+        .iter()
+        .map(String::as_str)
+        .take(HOSTS_SHOWN_MAX)
+        .collect();
+    let more = hosts.len() - shown.len();
+    let shown = shown.join(", ");
+    if more > 0 {
+        format!("{shown} and {more} more")
+    } else {
+        shown
+    }
+}
+
+fn heaps_shape(job: &client::JobSummary, by: GroupBy, heaps: &[Heap], read: usize) -> Value {
+    let rows: Vec<Value> = heaps
+        .iter()
+        .map(|heap| {
+            let reasons = heap.reasons.iter();
+            let reasons: Vec<Value> = reasons
+                .map(|(reason, count)| json!({ "reason": reason, "count": count }))
+                .collect();
+            json!({
+                "count": heap.tasks.len(),
+                "name": heap.name,
+                "tasks": joined_ids(heap.tasks.iter().copied()),
+                "hosts": heap.hosts,
+                "reasons": reasons,
+            })
+        })
+        .collect();
+    let by = by.to_possible_value();
+    json!({
+        "job": job.id, "name": job.name, "task_count": job.task_count,
+        "failed": heaps.iter().map(|heap| heap.tasks.len()).sum::<usize>(), "read": read,
+        "group_by": by.as_ref().map(PossibleValue::get_name), "groups": rows,
+    })
+}
+
 fn count(groups: &[Group]) -> usize {
     groups.iter().map(|group| group.tasks.len()).sum()
 }
@@ -144,13 +258,7 @@ fn write(
             group.reason()
         )?;
         let tasks = joined_ids(group.tasks.iter().copied());
-        let mut hosts: Vec<&str> = group.hosts.iter().map(String::as_str).collect();
-        let more = hosts.len().saturating_sub(HOSTS_SHOWN_MAX);
-        hosts.truncate(HOSTS_SHOWN_MAX);
-        let mut hosts = hosts.join(", ");
-        if more > 0 {
-            hosts.push_str(&format!(" and {more} more"));
-        }
+        let hosts = shown_hosts(&group.hosts);
         let plural = if group.tasks.len() == 1 { "" } else { "s" };
         let read = match group.read {
             0 => String::new(),
