@@ -36,7 +36,8 @@ fn events(env: &Env, kind: &str) -> Vec<String> {
 
 #[test]
 fn a_worker_that_fails_what_others_do_well_is_set_aside_until_it_is_released() {
-    let mut env = with_broken_worker(&["--quarantine=act"]);
+    let notify = "--notify=cmd:cat >> told; echo \" $HQ_WORKER_HOST\" >> told";
+    let mut env = with_broken_worker(&["--quarantine=act", notify]);
     let job = env.submit(&["--array=1-1000", "tool"]);
     env.wait_job(&job);
     let stats = env.stats(&job);
@@ -52,6 +53,13 @@ fn a_worker_that_fails_what_others_do_well_is_set_aside_until_it_is_released() {
         .says("node1")
         .says("it gets no tasks until one that is tried on it goes well")
         .ok();
+    wait_for("somebody is told", || {
+        let told = std::fs::read_to_string(env.server_dir().join("told")).unwrap_or_default();
+        let has_all = ["\"worker-quarantined\"", "tasks failed there", " node1\n"]
+            .iter()
+            .all(|part| told.contains(part));
+        if has_all { Ok(()) } else { Err(told) }
+    });
     let worker = &env.json(&["worker", "info", "1"])[0];
     assert_eq!(worker["quarantine"]["stage"], "quarantined", "{worker}");
     // People see why, too.

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use hq_core::quarantine::QuarantineMode;
+use hq_core::template::NotifyTarget;
 use hq_protocol::Plane;
 use hq_protocol::access::{AccessError, CURRENT_LINK_NAME};
 
@@ -63,6 +64,8 @@ pub struct ServerConfig {
     pub http: Option<SocketAddr>,
     /// Reaction to workers on which tasks fail that go well elsewhere.
     pub quarantine: QuarantineMode,
+    /// Who is told of such workers.
+    pub notify: Vec<NotifyTarget>,
     /// Reads the jobs that programs describe over HTTP; `None` = they cannot.
     pub read_job: Option<ReadJob>,
     /// Version of this program.

@@ -202,6 +202,12 @@ impl Delivery {
                 | Effect::DropWorker(..) => rest.push(effect),
             }
         }
+        if let Some(outbox) = &self.outbox {
+            // Not durable, so nobody has to wait for the disk.
+            changes
+                .iter()
+                .for_each(|change| outbox.note_change(&change.kind));
+        }
         self.gate.store(changes);
         let mut is_awaited = rest.iter().any(Effect::is_awaited);
         for effect in rest {

@@ -1,7 +1,8 @@
 //! Sends notifications: a command, or a request to a web server; tried again with growing pauses.
 //!
 //! Pending notifications come from the core when they are on disk, and their outcomes go back there. A server that ends while
-//! one is under way sends it again in its next life: at least once.
+//! one is under way sends it again in its next life: at least once. Those about workers go to whom the server was told when it
+//! was started, and are forgotten with it.
 
 mod command;
 mod queue;
@@ -9,15 +10,17 @@ mod webhook;
 
 pub use webhook::check_webhook;
 
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hq_core::command_text::without_arguments;
-use hq_core::id::{JobId, TaskKey};
+use hq_core::id::{TaskKey, WorkerId};
 use hq_core::job::{Job, job_state};
 use hq_core::notice::shown_target;
-use hq_core::server_state::NoticeKey;
-use hq_core::template::{NotifyEvent, NotifyTarget};
+use hq_core::server_state::{ChangeKind, NoticeKey};
+use hq_core::template::NotifyTarget;
 use hq_core::time::Timestamp;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -43,32 +46,92 @@ const ERROR_LEN_MAX: usize = 500;
 
 /// Sending end of the queue of notifications; the core's thread has it.
 #[derive(Clone)]
-pub(crate) struct Outbox(UnboundedSender<NoticeKey>);
+pub(crate) struct Outbox(UnboundedSender<Owed>);
 
 /// Receiving end of the queue of notifications.
-pub(crate) struct PendingNotifications(UnboundedReceiver<NoticeKey>);
+pub(crate) struct PendingNotifications {
+    owed: UnboundedReceiver<Owed>,
+    about_workers: WorkerNotices,
+}
+
+/// A notification that is to be sent.
+enum Owed {
+    /// Of a job.
+    Job(NoticeKey),
+    /// Of a worker.
+    Worker(WorkerNews),
+}
+
+/// What became of a worker.
+#[derive(Clone, Debug)]
+struct WorkerNews {
+    worker: WorkerId,
+    /// Name of the event.
+    event: &'static str,
+    /// A sentence without full stop.
+    why: Box<str>,
+    /// When a task is tried there, if it is set aside.
+    until: Option<Timestamp>,
+}
+
+/// Those about workers: to whom they go.
+#[derive(Clone, Default)]
+pub(crate) struct WorkerNotices {
+    pub(crate) targets: Vec<NotifyTarget>,
+    /// Where commands run.
+    pub(crate) dir: PathBuf,
+}
 
 /// Creates the queue of notifications.
-pub(crate) fn outbox() -> (Outbox, PendingNotifications) {
-    let (tx, rx) = unbounded_channel();
-    (Outbox(tx), PendingNotifications(rx))
+pub(crate) fn outbox(about_workers: WorkerNotices) -> (Outbox, PendingNotifications) {
+    let (tx, owed) = unbounded_channel();
+    let pending = PendingNotifications {
+        owed,
+        about_workers,
+    };
+    (Outbox(tx), pending)
 }
 
 impl Outbox {
     pub(crate) fn send(&self, key: NoticeKey) {
         // If the sender has ended, the server does; it is owed in its next life.
-        let _ = self.0.send(key);
+        let _ = self.0.send(Owed::Job(key));
+    }
+
+    /// Tells of a worker, if this is a change that people who did not ask for it want to know.
+    pub(crate) fn note_change(&self, change: &ChangeKind) {
+        let news = if let ChangeKind::WorkerQuarantined(quarantine) = change
+            && !quarantine.is_asked
+        {
+            WorkerNews {
+                worker: quarantine.worker,
+                event: "worker-quarantined",
+                why: quarantine.why.clone(),
+                until: Some(quarantine.until),
+            }
+        } else if let ChangeKind::WorkerSuspected { worker, why } = change {
+            WorkerNews {
+                worker: *worker,
+                event: "worker-suspected",
+                why: why.clone(),
+                until: None,
+            }
+        } else {
+            return;
+        };
+        let _ = self.0.send(Owed::Worker(news));
     }
 }
 
 /// Content of a notification, as things stood when it became due.
 struct Message {
     target: NotifyTarget,
-    event: NotifyEvent,
-    job: JobId,
-    job_name: Box<str>,
-    state: &'static str,
-    submit_dir: Box<[u8]>,
+    /// Its subject, for the log.
+    subject: String,
+    /// Essentials for commands.
+    env: Vec<(&'static str, String)>,
+    /// Where commands run.
+    dir: Box<[u8]>,
     body: Value,
     /// The failed task that it names, until its last words have been read.
     unread: Option<TaskKey>,
@@ -76,7 +139,8 @@ struct Message {
 
 /// One notification, and how often it was tried.
 struct Delivery {
-    key: NoticeKey,
+    /// `None` = of a worker: nobody keeps what became of it.
+    key: Option<NoticeKey>,
     message: Message,
     attempts: u32,
 }
@@ -85,7 +149,7 @@ struct Delivery {
 pub(crate) async fn run(
     core: CoreHandle,
     relay: Arc<Relay>,
-    mut owed: PendingNotifications,
+    mut pending: PendingNotifications,
     server_uid: String,
 ) {
     let server_uid: Arc<str> = server_uid.into();
@@ -94,11 +158,15 @@ pub(crate) async fn run(
     loop {
         let due = queue.next_due();
         tokio::select! {
-            key = owed.0.recv() => match key {
-                Some(key) if queue.is_full() => {
+            owed = pending.owed.recv() => match owed {
+                Some(Owed::Job(key)) if queue.is_full() => {
                     note(&core, key, (0, Some("too many notifications were waiting".into()))).await;
                 }
-                Some(key) => add(&core, key, &server_uid, &mut queue).await,
+                Some(Owed::Job(key)) => add(&core, key, &server_uid, &mut queue).await,
+                Some(Owed::Worker(_)) if queue.is_full() => {}
+                Some(Owed::Worker(news)) => {
+                    add_news(&core, news, (&server_uid, &pending.about_workers), &mut queue).await;
+                }
                 None => return,
             },
             Some(ended) = running.join_next_with_id(), if !running.is_empty() => match ended {
@@ -127,11 +195,59 @@ async fn add(
     let read = core.query(move |view| message(view, key, &uid)).await;
     if let Ok(Some(message)) = read {
         let delivery = Delivery {
-            key,
+            key: Some(key),
             attempts: 0,
             message,
         };
         queue.add(place(&delivery.message.target), delivery);
+    }
+}
+
+/// Takes in what is to be said of a worker, once for each target.
+async fn add_news(
+    core: &CoreHandle,
+    news: WorkerNews,
+    (server_uid, about): (&str, &WorkerNotices),
+    queue: &mut Queue<tokio::task::Id, Delivery>,
+) {
+    let worker = news.worker;
+    let read = move |view: &View<'_>| view.state.hostname(worker).unwrap_or("?").to_owned();
+    let Ok(host) = core.query(read).await else {
+        return;
+    };
+    let id = news.worker.as_u32();
+    let body = json!({
+        "version": 1,
+        "event": news.event,
+        "server_uid": server_uid,
+        "worker": {
+            "id": id,
+            "host": host,
+            "reason": news.why,
+            "until": news.until.map(time_text),
+        },
+    });
+    let env = [
+        ("HQ_NOTIFY_EVENT", news.event.to_owned()),
+        ("HQ_WORKER_ID", id.to_string()),
+        ("HQ_WORKER_HOST", host),
+        ("HQ_REASON", news.why.to_string()),
+    ];
+    for target in &about.targets {
+        let message = Message {
+            target: target.clone(),
+            subject: format!("worker {id}"),
+            env: env.to_vec(),
+            dir: about.dir.as_os_str().as_bytes().into(),
+            body: body.clone(),
+            unread: None,
+        };
+        let delivery = Delivery {
+            key: None,
+            attempts: 0,
+            message,
+        };
+        queue.add(place(target), delivery);
     }
 }
 
@@ -147,8 +263,8 @@ async fn attempt(
     mut delivery: Delivery,
 ) -> Option<(Instant, Delivery)> {
     add_words(&core, &relay, &mut delivery.message).await;
-    let Delivery { key, message, .. } = &delivery;
-    let (job, target) = (key.job, shown_target(&message.target));
+    let (key, message) = (delivery.key, &delivery.message);
+    let (subject, target) = (&*message.subject, shown_target(&message.target));
     let sent = tokio::time::timeout(ATTEMPT_TIMEOUT, send(message)).await;
     let sent =
         sent.unwrap_or_else(|_| Err(format!("no answer within {} s", ATTEMPT_TIMEOUT.as_secs())));
@@ -156,20 +272,33 @@ async fn attempt(
     let attempts = delivery.attempts;
     let error: Option<Box<str>> = match sent {
         Ok(()) => {
-            tracing::info!(%job, to = target, attempts, "notification sent");
+            tracing::info!(subject, to = target, attempts, "notification sent");
             None
         }
         Err(error) => {
             let error = cut(&error);
             if let Some(pause) = PAUSES.get(attempts as usize - 1) {
-                tracing::warn!(%job, to = target, attempts, "notification failed, next attempt in {} s: {error}", pause.as_secs());
+                tracing::warn!(
+                    subject,
+                    to = target,
+                    attempts,
+                    "notification failed, next attempt in {} s: {error}",
+                    pause.as_secs()
+                );
                 return Some((Instant::now() + *pause, delivery));
             }
-            tracing::warn!(%job, to = target, attempts, "notification given up: {error}");
+            tracing::warn!(
+                subject,
+                to = target,
+                attempts,
+                "notification given up: {error}"
+            );
             Some(error.into())
         }
     };
-    note(&core, delivery.key, (attempts, error)).await;
+    if let Some(key) = key {
+        note(&core, key, (attempts, error)).await;
+    }
     None
 }
 
@@ -249,11 +378,14 @@ fn message(view: &View<'_>, key: NoticeKey, server_uid: &str) -> Option<Message>
         .filter(|_| !body["failure"].is_null());
     Some(Message {
         target: notice.spec.target.clone(),
-        event,
-        job: key.job,
-        job_name: job.name.clone(),
-        state,
-        submit_dir: notice.submit_dir.clone(),
+        subject: format!("job {}", key.job),
+        env: vec![
+            ("HQ_NOTIFY_EVENT", event.name().to_owned()),
+            ("HQ_JOB_ID", key.job.to_string()),
+            ("HQ_JOB_NAME", job.name.replace('\0', "")),
+            ("HQ_JOB_STATE", state.to_owned()),
+        ],
+        dir: notice.submit_dir.clone(),
         body,
         unread: named.map(|task| TaskKey::new(key.job, task)),
     })

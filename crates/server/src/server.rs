@@ -111,7 +111,11 @@ impl Server {
         let client = opened.store.as_ref().map(|(store, _)| store.client());
         let progress = opened.store.as_ref().map(|(_, progress)| progress.clone());
         let (news, heard) = alloc::news();
-        let ((outbox, owed), stats) = (notify::outbox(), Stats::new());
+        let about_workers = notify::WorkerNotices {
+            targets: config.notify.clone(),
+            dir: config.server_dir.clone(),
+        };
+        let ((outbox, owed), stats) = (notify::outbox(about_workers), Stats::new());
         let (core, thread) = core_thread::start(
             opened.state,
             opened.store,

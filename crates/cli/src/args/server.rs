@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use hq_core::quarantine::QuarantineMode;
+use hq_core::template::NotifyTarget;
 
 use crate::parse::duration::parse_duration;
+use crate::parse::notify::parse_notify_target;
 use crate::parse::size::{SizeMax, parse_size_max};
 use crate::parse::value::{parse_http_address, parse_quarantine};
 
@@ -122,6 +124,13 @@ pub(crate) struct StartArgs {
     /// a failure. `off`: nothing.
     #[arg(long, value_name = "WHAT", value_parser = parse_quarantine, default_value = "tell")]
     pub(crate) quarantine: QuarantineMode,
+
+    /// Tell of workers that are found to be broken: `cmd:COMMAND`, or the address of a web server; may be repeated
+    ///
+    /// As `--notify` of `hq submit`, with `HQ_WORKER_ID`, `HQ_WORKER_HOST` and `HQ_REASON` in the environment of a command. What people
+    /// set aside themselves is not told.
+    #[arg(long, value_name = "TARGET", value_parser = parse_notify_target)]
+    pub(crate) notify: Vec<NotifyTarget>,
 
     /// Let anybody who reaches the client port control the server, without encryption
     #[arg(long)]

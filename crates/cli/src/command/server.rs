@@ -64,6 +64,7 @@ async fn serve(args: StartArgs, context: &mut Context) -> CliResult<()> {
         resume: args.resume,
         http: args.http,
         quarantine: args.quarantine,
+        notify: args.notify,
         read_job: Some(read_job),
         version: VERSION.to_owned(),
     };

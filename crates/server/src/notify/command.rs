@@ -15,9 +15,9 @@ const LIMITS: Limits = Limits {
     output_bytes: 4_096,
 };
 
-/// Runs it in a shell, in the directory of the submit if that is there. Its output is not kept.
+/// Runs it in a shell, in the directory of the submit, or that of the server, if that is there. Its output is not kept.
 pub(super) async fn run(line: &str, message: &Message) -> Result<(), String> {
-    let directory = Path::new(OsStr::from_bytes(&message.submit_dir));
+    let directory = Path::new(OsStr::from_bytes(&message.dir));
     let directory = if directory.is_dir() {
         directory
     } else {
@@ -28,10 +28,7 @@ pub(super) async fn run(line: &str, message: &Message) -> Result<(), String> {
         .args(["-c", line])
         .current_dir(directory)
         .env("PWD", directory)
-        .env("HQ_NOTIFY_EVENT", message.event.name())
-        .env("HQ_JOB_ID", message.job.to_string())
-        .env("HQ_JOB_NAME", message.job_name.replace('\0', ""))
-        .env("HQ_JOB_STATE", message.state);
+        .envs(message.env.iter().map(|(name, value)| (name, value)));
     let ended = command::run(shell, message.body.to_string().as_bytes(), LIMITS).await;
     let ended = ended.map_err(|error| match error {
         RunError::Start(source) => format!("/bin/sh cannot be started: {source}"),
