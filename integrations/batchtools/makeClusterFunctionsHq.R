@@ -10,8 +10,9 @@
 #' @param hq The program hq.
 #' @param rscript The program that runs R on the workers.
 #' @param gpu.resource Resource of the workers that ngpus asks for.
+#' @param outage Seconds that a server may be away, for a restart, when it is asked for jobs.
 makeClusterFunctionsHq = function(server.dir = NULL, hq = "hq", rscript = "Rscript",
-  gpu.resource = "gpus/nvidia", scheduler.latency = 1, fs.latency = 65) {
+  gpu.resource = "gpus/nvidia", outage = 60, scheduler.latency = 1, fs.latency = 65) {
   run = function(args) {
     where = if (!is.null(server.dir)) c("--server-dir", shQuote(path.expand(server.dir)))
     batchtools::runOSCommand(hq, c("--output-mode", "quiet", where, args))
@@ -46,10 +47,18 @@ makeClusterFunctionsHq = function(server.dir = NULL, hq = "hq", rscript = "Rscri
   }
 
   # The quiet mode prints a line for each job: its id and its state.
+  # A server that is being restarted is waited for: an error would end waitForJobs().
   listJobs = function(state) {
-    res = run(c("job", "list", "--filter", state))
-    if (res$exit.code > 0L) {
-      stop("hq job list failed: ", paste(res$output, collapse = "\n"))
+    until = Sys.time() + outage
+    repeat {
+      res = run(c("job", "list", "--filter", state))
+      if (res$exit.code == 0L) {
+        break
+      }
+      if (Sys.time() > until) {
+        stop("hq job list failed: ", paste(res$output, collapse = "\n"))
+      }
+      Sys.sleep(1)
     }
     sub(" .*", "", grep("^[0-9]+ ", res$output, value = TRUE))
   }
