@@ -33,17 +33,17 @@ use crate::error::{CliError, CliResult};
 use crate::parse::learn::TimeRequest;
 
 mod diagnostic;
+mod file;
 mod format;
 mod graph;
 mod parts;
 mod place;
 mod schema;
-mod tasks;
 mod yaml;
 
+use file::Tasks;
 pub(crate) use format::{Format, Source};
 use schema::{ArrayTable, CommonTable};
-use tasks::Tasks;
 
 /// Reads a job file and builds its submit.
 pub(crate) fn load(

@@ -3,9 +3,9 @@
 use std::ops::Range;
 use std::path::Path;
 
+use super::file::FileTable;
 use super::graph::Mistake;
 use super::parts::Misread;
-use super::schema::FileTable;
 use super::yaml::{offset, yaml, yaml_offset};
 use super::{parts, place};
 

@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use super::schema::FileTable;
+use super::file::FileTable;
 
 /// Files up to this size, in bytes, are read as a whole.
 const WHOLE_MAX: usize = 1 << 18;
@@ -97,7 +97,7 @@ pub(super) fn header_positions(content: &str) -> Vec<usize> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tasks::ListedTask;
+    use super::super::file::ListedTask;
     use super::*;
 
     const TASK_COUNT: usize = 2 * TASKS_PER_PART + 1;

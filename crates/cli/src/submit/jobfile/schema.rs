@@ -15,7 +15,6 @@ use serde::Deserialize;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, Visitor};
 
-use super::tasks::Tasks;
 use crate::parse::array::parse_id_array;
 use crate::parse::duration::parse_duration_words;
 use crate::parse::learn::{TimeRequest, parse_share};
@@ -27,21 +26,6 @@ use crate::parse::retry::{RetryOn, parse_retry_grow, parse_retry_on, parse_signa
 use crate::parse::value::{
     StdioArg, crash_limit_from_number, parse_crash_limit, parse_job_name, weight_units,
 };
-
-/// The whole file.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct FileTable {
-    #[serde(default)]
-    pub(super) name: JobName,
-    pub(super) max_fails: Option<u32>,
-    pub(super) stream: Option<String>,
-    #[serde(default)]
-    pub(super) task: Tasks,
-    pub(super) array: Option<ArrayTable>,
-    #[serde(default, rename = "data_layer")]
-    _data_layer: bool,
-}
 
 /// Keys that `[[task]]` and `[array]` have in common.
 #[derive(PartialEq, Eq, Hash)]

@@ -1,4 +1,4 @@
-//! The tasks of a job file as they are kept while it is read.
+//! A job file that was read, with its tasks as they are kept until they are checked.
 
 use std::fmt;
 
@@ -6,7 +6,22 @@ use indexmap::IndexSet;
 use serde::Deserialize;
 use serde::de::{Deserializer, SeqAccess, Visitor};
 
-use super::schema::{CommonTable, TaskTable};
+use super::schema::{ArrayTable, CommonTable, JobName, TaskTable};
+
+/// The whole file.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct FileTable {
+    #[serde(default)]
+    pub(super) name: JobName,
+    pub(super) max_fails: Option<u32>,
+    pub(super) stream: Option<String>,
+    #[serde(default)]
+    pub(super) task: Tasks,
+    pub(super) array: Option<ArrayTable>,
+    #[serde(default, rename = "data_layer")]
+    _data_layer: bool,
+}
 
 /// The tasks of a file. Many of a large graph are alike: what they have in common is kept once.
 #[derive(Default)]
