@@ -1,6 +1,8 @@
 //! A campaign of many tasks whose memory has a long tail and whose run times are lognormal, on workers with walltimes, in
 //! virtual time: the server decides, and each worker starts what fits, in the order in which it was sent.
 
+mod real;
+
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::sync::Arc;
@@ -24,6 +26,8 @@ use hq_core::template::TaskTemplate;
 use hq_core::testing::{array_submit, template, worker_config};
 use hq_core::time::{Now, Time, Timestamp};
 
+pub use real::task as run_task;
+
 /// Tasks that have not finished by then count as never finished.
 const HORIZON: Duration = Duration::from_secs(72 * 3_600);
 
@@ -41,6 +45,8 @@ pub struct Campaign {
     pub cpus: u32,
     /// Memory in MiB.
     pub memory: u32,
+    /// Memory of the smallest task in MiB.
+    pub memory_least: u32,
     /// Lifetime.
     pub walltime: Duration,
     /// Median of the run times.
@@ -140,7 +146,7 @@ impl Chance {
 }
 
 impl Campaign {
-    /// Memory by a Pareto distribution from 400 MiB on, of which every hundredth task needs some ten gibibytes.
+    /// Memory by a Pareto distribution, of which every hundredth task needs some 25 times as much as the smallest one.
     fn needs(&self, seed: u64) -> Vec<Need> {
         let mut chance = Chance(seed.wrapping_mul(0x9e37_79b9));
         let need = |_| {
@@ -151,7 +157,7 @@ impl Campaign {
                 clippy::cast_sign_loss,
                 reason = "at most the memory of a worker"
             )]
-            let mebibytes = (400.0 * tail).min(most) as u32;
+            let mebibytes = (f64::from(self.memory_least) * tail).min(most) as u32;
             let factor = (self.sigma * chance.normal()).exp();
             Need {
                 mebibytes,

@@ -1,10 +1,17 @@
-//! Savings of learned sizes: `campaign [SEEDS]`, see docs/learning.md.
+//! Savings of learned sizes, see docs/learning.md: in virtual time, or with real processes on this machine.
+//!
+//! ```text
+//! cargo run --release -p hq-benchmarks --bin campaign -- [SEEDS]
+//! cargo run --release -p hq-benchmarks --bin campaign -- --real HQ [--seeds N] [--tasks N]
+//! ```
 
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
 
-use hq_benchmarks::campaign::{Asked, Campaign, Figures};
+use anyhow::Result;
+use hq_benchmarks::campaign::{Asked, Campaign, Figures, run_task};
+use hq_benchmarks::options;
 
 /// Ways to ask for it.
 const CASES: [(&str, Asked); 5] = [
@@ -45,46 +52,105 @@ const CASES: [(&str, Asked); 5] = [
     ),
 ];
 
+/// Cases that are played with real processes, of which each takes about a minute.
+const REAL_CASES: [usize; 3] = [0, 1, 3];
+
+/// Hours of virtual time.
+const SIMULATED: Campaign = Campaign {
+    tasks: 2_000,
+    workers: 8,
+    cpus: 16,
+    memory: 64 * 1_024,
+    memory_least: 400,
+    walltime: Duration::from_secs(2 * 3_600),
+    run: Duration::from_secs(600),
+    sigma: 0.7,
+};
+
+/// The same in seconds, with what a small machine has: memory is touched, cpus are not.
+const REAL: Campaign = Campaign {
+    tasks: 300,
+    workers: 4,
+    cpus: 8,
+    memory: 4 * 1_024,
+    memory_least: 48,
+    walltime: Duration::from_secs(20),
+    run: Duration::from_millis(1_600),
+    sigma: 0.7,
+};
+
+fn main() -> Result<()> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    match args.first().map(String::as_str) {
+        Some("task") => run_task(),
+        Some("--real" | "--seeds" | "--tasks") => real(args),
+        Some(seeds) => compare(
+            &SIMULATED,
+            seeds.parse()?,
+            &[0, 1, 2, 3, 4],
+            |seed, asked| Ok(SIMULATED.play(seed, asked)),
+        ),
+        None => compare(&SIMULATED, 20, &[0, 1, 2, 3, 4], |seed, asked| {
+            Ok(SIMULATED.play(seed, asked))
+        }),
+    }
+}
+
+fn real(args: Vec<String>) -> Result<()> {
+    let (mut hq, mut seeds, mut campaign) = (options::hq_beside()?, 3, REAL);
+    options::each(args.into_iter(), |name, value| {
+        match name {
+            "--real" => hq = value.file()?,
+            "--seeds" => seeds = value.get()?,
+            "--tasks" => campaign.tasks = value.get()?,
+            _ => return Ok(false),
+        }
+        Ok(true)
+    })?;
+    compare(&campaign, seeds, &REAL_CASES, |seed, asked| {
+        campaign.play_real(&hq, seed, asked)
+    })
+}
+
+/// Plays cases and compares them with the first one, and with the second one in what is cut off.
 #[expect(
     clippy::print_stdout,
     reason = "the figures are the product of this program"
 )]
-fn main() {
-    let seeds = std::env::args()
-        .nth(1)
-        .and_then(|text| text.parse().ok())
-        .unwrap_or(20_u64);
-    let campaign = Campaign {
-        tasks: 2_000,
-        workers: 8,
-        cpus: 16,
-        memory: 64 * 1_024,
-        walltime: Duration::from_secs(2 * 3_600),
-        run: Duration::from_secs(600),
-        sigma: 0.7,
-    };
+fn compare(
+    campaign: &Campaign,
+    seeds: u64,
+    cases: &[usize],
+    play: impl Fn(u64, Asked) -> Result<Figures>,
+) -> Result<()> {
     println!("{campaign:?}");
     println!(
         "seed | case | finished | out of memory | cut off | cpu h cut off | GiB h | makespan h"
     );
-    let mut all = [const { Vec::new() }; CASES.len()];
+    let cases: Vec<(&str, Asked)> = cases
+        .iter()
+        .filter_map(|case| CASES.get(*case).copied())
+        .collect();
+    let mut all = vec![Vec::new(); cases.len()];
     for seed in 1..=seeds {
-        for ((name, asked), figures) in CASES.iter().zip(&mut all) {
-            let found = campaign.play(seed, *asked);
+        for ((name, asked), figures) in cases.iter().zip(&mut all) {
+            let found = play(seed, *asked)?;
             println!("{seed} | {name} | {}", line(&found));
             figures.push(found);
         }
     }
-    let reserved = |figures: &Figures| figures.reserved;
-    let cut_off = |figures: &Figures| figures.cut_off;
-    for ((name, _), figures) in CASES.iter().zip(&all) {
+    let (Some(largest), Some(today)) = (all.first(), all.get(1)) else {
+        return Ok(());
+    };
+    for ((name, _), figures) in cases.iter().zip(&all) {
         println!(
             "{name}: reserved {}, cut off {}, makespan {}",
-            shares(figures, &all[0], reserved),
-            shares(figures, &all[1], cut_off),
-            shares(figures, &all[1], |figures| figures.makespan),
+            shares(figures, largest, |figures| figures.reserved),
+            shares(figures, today, |figures| figures.cut_off),
+            shares(figures, today, |figures| figures.makespan),
         );
     }
+    Ok(())
 }
 
 fn line(figures: &Figures) -> String {
@@ -97,7 +163,7 @@ fn line(figures: &Figures) -> String {
         makespan,
     } = figures;
     format!(
-        "{finished} | {out_of_memory} | {cut_off_count} | {cut_off:.1} | {reserved:.0} | {makespan:.2}"
+        "{finished} | {out_of_memory} | {cut_off_count} | {cut_off:.3} | {reserved:.3} | {makespan:.3}"
     )
 }
 
