@@ -59,8 +59,13 @@ shapes! {
     HEARTBEAT = "Heartbeat" {
         1: each::<worker::Unkillable>(&UNKILLABLE),
         2: U32,
+        3: each::<worker::NodeFault>(&NODE_FAULT),
     }
     UNKILLABLE = "Unkillable" {}
+    NODE_FAULT = "NodeFault" {
+        2: Part::Text,
+        4: Part::Text,
+    }
     REGISTER = "Register" {
         1: each::<common::WorkerConfig>(&WORKER_CONFIG),
         2: each::<worker::Reattach>(&REATTACH),
