@@ -38,11 +38,11 @@ fn events(env: &Env, kind: &str) -> Vec<String> {
 fn a_worker_that_fails_what_others_do_well_is_set_aside_until_it_is_released() {
     let notify = "--notify=cmd:cat >> told; echo \" $HQ_WORKER_HOST\" >> told";
     let mut env = with_broken_worker(&["--quarantine=act", notify]);
-    let job = env.submit(&["--array=1-1000", "tool"]);
+    let job = env.submit(&["--array=1-2000", "tool"]);
     env.wait_job(&job);
     let stats = env.stats(&job);
     let failed = stats["failed"].as_u64().expect("a number");
-    assert!(failed <= 10, "{stats}");
+    assert!(failed <= 20, "one in a hundred: {stats}");
     assert_eq!(env.workers()[0], "QUARANTINED");
     let told = events(&env, "worker-quarantined");
     assert!(
@@ -118,6 +118,9 @@ fn a_server_tells_of_a_broken_worker_and_leaves_the_rest_to_people() {
     assert_eq!(env.stats(&job)["finished"], 40);
     let worker = &env.json(&["worker", "info", "1"])[0];
     assert_eq!(worker["quarantine"]["reason"], "its PATH is wrong");
+    env.hq(&["worker", "quarantine", "1", "--for", "0s"])
+        .says("expected a second to a year, found `0s`; `hq worker release` ends a quarantine")
+        .exits_with(2);
     env.hq(&["worker", "quarantine", "7"])
         .says("worker not found")
         .exits_with(1);

@@ -15,8 +15,15 @@
 
 mod shape;
 
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
 use crate::handshake::Plane;
 pub use shape::Shape;
+
+/// How long people can set workers aside at a time.
+pub const QUARANTINE_SPANS: RangeInclusive<Duration> =
+    Duration::from_secs(1)..=Duration::from_hours(24 * 366);
 
 /// Largest request of a client: a submit with many entries or dependencies. The store keeps a submit as one value, and
 /// `SQLite` takes at most 10^9 bytes.

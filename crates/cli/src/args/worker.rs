@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use hq_core::resource::descriptor::ResourceItem;
+use hq_protocol::limits::QUARANTINE_SPANS;
 
 use super::deferred::Deferred;
 use crate::parse::duration::{parse_duration, parse_duration_words};
@@ -227,12 +228,23 @@ pub(crate) struct QuarantineArgs {
     pub(crate) selector: Selector,
 
     /// When a task is tried on them again; they get more if it goes well
-    #[arg(long = "for", value_name = "DURATION", value_parser = parse_duration, default_value = "1h")]
+    #[arg(long = "for", value_name = "DURATION", value_parser = parse_quarantine, default_value = "1h")]
     pub(crate) span: Duration,
 
     /// Why, for those who look at the workers later
     #[arg(long, value_name = "TEXT")]
     pub(crate) reason: Option<String>,
+}
+
+/// Reads how long workers are set aside.
+fn parse_quarantine(text: &str) -> Result<Duration, String> {
+    let span = parse_duration(text).map_err(|error| error.to_string())?;
+    if QUARANTINE_SPANS.contains(&span) {
+        return Ok(span);
+    }
+    Err(format!(
+        "expected a second to a year, found `{text}`; `hq worker release` ends a quarantine"
+    ))
 }
 
 /// Options of `worker list`.

@@ -3,8 +3,6 @@
 //! Lists and details for display are filled in by the server straight into messages and shown by the
 //! command line straight from them; only what decides something is converted.
 
-use std::time::Duration;
-
 use hq_core::id::{JobId, TaskId};
 use hq_core::range::IdArray;
 use hq_core::selector::Selector;
@@ -18,16 +16,13 @@ use super::resize::{NEW_REQUESTS_MAX, resize_message};
 use super::token::{self, TokenChange};
 use super::{AllocRequest, ConvertError, Within, at_most, duration, each, known, required, text};
 use crate::client;
+use crate::limits::QUARANTINE_SPANS;
 
 /// Most states in a filter; there are six.
 const STATES_MAX: usize = 64;
 
 /// Most submits of one request.
 const SUBMITS_MAX: usize = 1 << 12;
-
-/// How long workers can be set aside at a time.
-const QUARANTINE_MIN: Duration = Duration::from_secs(1);
-const QUARANTINE_MAX: Duration = Duration::from_hours(24 * 366);
 
 /// States in which a job can be forgotten; an empty filter means all of them.
 const FORGETTABLE: [TaskState; 4] = [
@@ -410,7 +405,7 @@ fn cancel_tasks(
 
 fn quarantine_request(message: client::QuarantineWorkers) -> Result<ClientRequest, ConvertError> {
     let span = duration(message.span_ns);
-    if span < QUARANTINE_MIN || span > QUARANTINE_MAX {
+    if !QUARANTINE_SPANS.contains(&span) {
         let found = format!("{span:?}");
         return Err(ConvertError::invalid(
             "span_ns",
