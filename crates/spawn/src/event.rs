@@ -138,7 +138,8 @@ pub enum Event {
         started: MonotonicNs,
         /// When its end was observed.
         ended: MonotonicNs,
-        /// Descendants that were still alive when the child ended, and were killed for it.
+        /// Descendants that were still alive when the child ended, and were killed for it. If orphans do not come to
+        /// this process, those that are gone at once may be missing.
         leaked: u32,
     },
 }

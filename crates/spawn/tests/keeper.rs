@@ -724,10 +724,11 @@ fn what_outlives_front_and_worker_is_ended_at_the_next_start() {
     eventually("the worker is gone", || {
         (!is_running(&worker)).then_some(())
     });
-    // Both live on now, unless a worker that has just started on this machine was faster.
-    let ended = leftovers::kill();
-    assert!(ended.iter().all(|ended| !ended.program.is_empty()));
+    // Both live on now, unless a worker that has just started on this machine was faster. The front may take longer to
+    // end than the worker, and what has a launcher that lives is left alone.
     eventually("nothing with a label survives the next start", || {
+        let ended = leftovers::kill();
+        assert!(ended.iter().all(|ended| !ended.program.is_empty()));
         (alive() == [false, true]).then_some(())
     });
     // A variable alone may have come from another machine, or through a batch system.
