@@ -213,6 +213,11 @@ fn json_of_allocations() {
     let worker = env.json(&["worker", "list"])[0].clone();
     assert_eq!(worker["allocation"], json!({"id": id, "manager": "PBS"}));
     assert_eq!(worker["configuration"]["group"], id);
+    wait_for("the queue knows what its workers offer", || {
+        let queue = &env.json(&["alloc", "list"])[0];
+        let is_known = !queue["known_worker_resources"].is_null();
+        is_known.then_some(()).ok_or_else(|| queue.to_string())
+    });
     env.prints(
         &["alloc", "list"],
         &queue(worker["configuration"]["resources"].clone()),
