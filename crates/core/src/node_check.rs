@@ -43,7 +43,7 @@ pub enum NodeFault {
     ReadOnly(Box<str>),
     /// The file system of a directory does not answer.
     Hangs(Box<str>),
-    /// It answers with an error, such as that of a stale handle.
+    /// It answers with an error, e.g. because a file handle is stale.
     Broken {
         /// The directory.
         path: Box<str>,

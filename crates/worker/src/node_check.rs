@@ -1,8 +1,8 @@
 //! Looks from time to time whether something is wrong with the node: no room for temporary files, a file system that does not
 //! answer or only with errors.
 //!
-//! A look may block for ever, so each is on a thread of its own, and no directory is looked at again before that has come back. What it
-//! means is decided in [`hq_core::node_check`].
+//! A look may block for ever, so each has a thread of its own, not one of the runtime's, of which a node without free processes has only
+//! one. No directory is looked at again before that has come back. What it means is decided in [`hq_core::node_check`].
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
@@ -12,14 +12,17 @@ use std::time::Duration;
 use hq_core::node_check::{NodeFault, Room};
 use rustix::fs::{StatVfsMountFlags, statvfs};
 use rustix::io::Errno;
-use tokio::sync::watch;
-use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::sync::oneshot::error::TryRecvError;
+use tokio::sync::{oneshot, watch};
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior};
 
 /// Working directories of tasks that are looked at, those of the latest tasks.
 const RECENT_MAX: usize = 4;
 /// Looks under way at one time: each that hangs keeps a thread.
 const LOOKS_MAX: usize = 12;
+/// Stack of such a thread, in bytes.
+const STACK: usize = 64 << 10;
 /// A file system that takes longer does not answer: longer than one that is only busy.
 const ANSWER_MAX: Duration = Duration::from_secs(20);
 /// Bounds of the pause between two looks. As often as every second heartbeat is soon enough, and does not burden a server of files.
@@ -130,7 +133,30 @@ impl Drop for NodeChecks {
 struct Look {
     since: Instant,
     wanted: Use,
-    thread: JoinHandle<Result<Answer, Errno>>,
+    answer: oneshot::Receiver<Result<Answer, Errno>>,
+}
+
+impl Look {
+    /// Begins; `None` if there is no thread for it, because tasks use up all that the user may have.
+    fn begin(
+        wanted: Use,
+        ask: impl FnOnce() -> Result<Answer, Errno> + Send + 'static,
+    ) -> Option<Self> {
+        let (sender, answer) = oneshot::channel();
+        let thread = std::thread::Builder::new()
+            .name("node-check".to_owned())
+            .stack_size(STACK);
+        let look = move || {
+            // Nobody may be waiting any more.
+            let _ = sender.send(ask());
+        };
+        thread.spawn(look).ok()?;
+        Some(Self {
+            since: Instant::now(),
+            wanted,
+            answer,
+        })
+    }
 }
 
 async fn look(
@@ -146,7 +172,7 @@ async fn look(
     loop {
         ticks.tick().await;
         // First what has come back since the last time, then who is asked again.
-        collect(&mut looks, &mut known).await;
+        collect(&mut looks, &mut known);
         let dirs = recent.all();
         known.retain(|path, _| places.contains_key(path) || dirs.contains(path));
         let of_tasks = dirs.into_iter().map(|dir| (dir, Use::Read));
@@ -154,17 +180,12 @@ async fn look(
         for (dir, wanted) in own.chain(of_tasks) {
             if looks.len() < LOOKS_MAX && !looks.contains_key(&dir) {
                 let path = dir.clone();
-                let look = Look {
-                    since: Instant::now(),
-                    wanted,
-                    thread: spawn_blocking(move || ask(&path)),
-                };
-                looks.insert(dir, look);
+                looks.extend(Look::begin(wanted, move || ask(&path)).map(|look| (dir, look)));
             }
         }
         // Most answer at once.
         tokio::time::sleep(PAUSE_MIN / 4).await;
-        collect(&mut looks, &mut known).await;
+        collect(&mut looks, &mut known);
         let hanging = looks
             .iter()
             .filter(|(_, look)| look.since.elapsed() >= ANSWER_MAX);
@@ -184,20 +205,17 @@ async fn look(
 }
 
 /// Takes the answers that are there.
-async fn collect(
-    looks: &mut BTreeMap<PathBuf, Look>,
-    known: &mut BTreeMap<PathBuf, Vec<NodeFault>>,
-) {
-    let is_done = |_: &PathBuf, look: &mut Look| look.thread.is_finished();
-    let done: Vec<_> = looks.extract_if(.., is_done).collect();
-    for (dir, look) in done {
-        // It has finished, so this does not wait.
-        if let Ok(answer) = look.thread.await {
-            let before = known.get(&dir).is_some_and(|faults| !faults.is_empty());
-            let faults = judge(&dir, look.wanted, answer, before);
-            known.insert(dir, faults);
+fn collect(looks: &mut BTreeMap<PathBuf, Look>, known: &mut BTreeMap<PathBuf, Vec<NodeFault>>) {
+    looks.retain(|dir, look| match look.answer.try_recv() {
+        Ok(answer) => {
+            let before = known.get(dir).is_some_and(|faults| !faults.is_empty());
+            let faults = judge(dir, look.wanted, answer, before);
+            known.insert(dir.clone(), faults);
+            false
         }
-    }
+        Err(TryRecvError::Empty) => true,
+        Err(TryRecvError::Closed) => false,
+    });
 }
 
 fn judge(dir: &Path, wanted: Use, answer: Result<Answer, Errno>, was_full: bool) -> Vec<NodeFault> {
@@ -272,22 +290,19 @@ mod tests {
     async fn a_look_that_hangs_is_a_fault_and_comes_back() {
         let dir = PathBuf::from("/x");
         let (sender, receiver) = std::sync::mpsc::channel::<()>();
-        let look = Look {
-            since: Instant::now(),
-            wanted: Use::Room,
-            thread: spawn_blocking(move || {
-                // As long as the file system does not answer.
-                let _ = receiver.recv();
-                Err(Errno::STALE)
-            }),
-        };
+        let look = Look::begin(Use::Room, move || {
+            // As long as the file system does not answer.
+            let _ = receiver.recv();
+            Err(Errno::STALE)
+        });
+        let look = look.expect("a thread");
         let (mut looks, mut known) = (BTreeMap::from([(dir.clone(), look)]), BTreeMap::new());
-        collect(&mut looks, &mut known).await;
+        collect(&mut looks, &mut known);
         assert_eq!((looks.len(), known.len()), (1, 0), "nobody waits for it");
         drop(sender);
         while !looks.is_empty() {
             tokio::time::sleep(Duration::from_millis(1)).await;
-            collect(&mut looks, &mut known).await;
+            collect(&mut looks, &mut known);
         }
         assert_eq!(known[&dir].len(), 1);
     }

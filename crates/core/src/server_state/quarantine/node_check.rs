@@ -48,7 +48,9 @@ impl ServerState {
         if why.is_empty() {
             self.note_fit(ctx, id);
         }
-        let is_unfit = !why.is_empty() && self.can_rest(ctx.now, id);
+        // Whether it can rest is asked of all workers.
+        let may_act = self.suspicions.mode == QuarantineMode::Act;
+        let is_unfit = may_act && !why.is_empty() && self.can_rest(ctx.now, id);
         self.set_unfit(id, is_unfit);
     }
 
@@ -74,9 +76,7 @@ impl ServerState {
                 (serving, rest)
             }
         });
-        self.suspicions.mode == QuarantineMode::Act
-            && serving > rest
-            && !self.is_needed(now.mono, id)
+        serving > rest && !self.is_needed(now.mono, id)
     }
 
     fn set_unfit(&mut self, id: WorkerId, is_unfit: bool) {
