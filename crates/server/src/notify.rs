@@ -163,7 +163,9 @@ pub(crate) async fn run(
                     note(&core, key, (0, Some("too many notifications were waiting".into()))).await;
                 }
                 Some(Owed::Job(key)) => add(&core, key, &server_uid, &mut queue).await,
-                Some(Owed::Worker(_)) if queue.is_full() => {}
+                Some(Owed::Worker(news)) if queue.is_full() => {
+                    tracing::warn!(worker = %news.worker, "notification given up: too many were waiting");
+                }
                 Some(Owed::Worker(news)) => {
                     add_news(&core, news, (&server_uid, &pending.about_workers), &mut queue).await;
                 }

@@ -71,7 +71,7 @@ impl Learning {
         }
     }
 
-    /// An attempt of an earlier run of the server; those of a task come in order.
+    /// An attempt of an earlier run of the server; those of a task come one after the other.
     pub(super) fn restore_attempt(&mut self, (id, slot): (JobId, TaskSlot), attempt: &Attempt) {
         let end = &attempt.end;
         if end.outcome.is_cut_off() {
@@ -82,7 +82,7 @@ impl Learning {
             && let Some(before) = self.cut_off_before.get_mut(&id)
         {
             // What followed may ask for more, and of that nobody knows whether it is cut off.
-            before.retain(|one| one.slot != slot);
+            while before.pop_if(|one| one.slot == slot).is_some() {}
         }
     }
 

@@ -234,7 +234,7 @@ impl Shelf {
     pub(super) fn fits(&self, needs: &[(&str, u64)], now: bool) -> bool {
         let inner = self.lock();
         let needs: HashMap<&str, u64> = needs.iter().copied().collect();
-        let (mut here, mut staying) = (0, 0);
+        let (mut here, mut staying) = (0_u64, 0_u64);
         for (name, entry) in &inner.entries {
             if entry.source == Source::Foreign {
                 continue;
@@ -245,14 +245,19 @@ impl Shelf {
                 staying += entry.size;
             }
         }
-        let coming = if now { inner.bytes - here } else { 0 };
+        let coming = if now {
+            inner.bytes.saturating_sub(here)
+        } else {
+            0
+        };
         let is_foreign = |name: &str| {
             let entry = inner.entries.get(name);
             entry.is_some_and(|entry| entry.source == Source::Foreign)
         };
         let needed = needs.iter().filter(|(name, _)| !is_foreign(name));
         let needed = needed.fold(0, |sum: u64, (_, size)| sum.saturating_add(*size));
-        needed.saturating_add(staying + coming) <= self.limit
+        let taken = staying.saturating_add(coming);
+        needed.saturating_add(taken) <= self.limit
     }
 
     /// Notes a file of another worker.
