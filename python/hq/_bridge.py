@@ -277,7 +277,7 @@ class Bridge:
                 try:
                     progress(message["jobs"])
                 except BaseException as error:
-                    # Of whoever asked; other answers still have to be read.
+                    # Raised where the progress was asked for: this thread still has answers of others to read.
                     self._fail_answer(message["id"], error)
         elif event == "ready":
             self._ready.set_result(message)

@@ -129,6 +129,19 @@ def test_a_function_is_loaded_as_cloudpickle_does():
     assert early() == late
 
 
+def test_what_another_cloudpickle_hands_over_is_loaded_by_that(monkeypatch):
+    from hyperqueue.task.function import _load
+
+    def of_another_release(code, names, name):
+        raise AssertionError("it takes other arguments")
+
+    monkeypatch.setitem(_load._KNOWN, "_make_function", of_another_release)
+    double = 2
+    assert _load.load(cloudpickle.dumps(lambda x: x * double))(4) == 8
+    with pytest.raises(EOFError):
+        _load.load(b"")
+
+
 def test_functions_and_their_failures(client, tmp_path):
     def write(path, text="default"):
         with open(path, "w") as file:

@@ -92,4 +92,10 @@ class _Loader(Unpickler):
 
 
 def load(content: bytes) -> Any:
-    return _Loader(io.BytesIO(content)).load()
+    try:
+        return _Loader(io.BytesIO(content)).load()
+    except Exception:
+        # Another release of `cloudpickle` may hand over something else. A fault of the pickle itself is met again.
+        import pickle
+
+        return pickle.loads(content)
