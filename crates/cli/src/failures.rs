@@ -154,7 +154,7 @@ pub(crate) struct Heap {
     pub(crate) reasons: Vec<(String, usize)>,
 }
 
-/// Groups put together anew by something else, the largest first.
+/// Failures grouped by another property than their reason, the largest group first.
 pub(crate) fn heaps(
     failed: &[Failed],
     groups: &[Group],

@@ -142,14 +142,9 @@ fn write_quiet_heaps(out: &mut Console, job: u32, heaps: &[Heap]) -> CliResult<(
     Ok(())
 }
 
-fn write_heaps(
-    out: &mut Console,
-    job: &client::JobSummary,
-    by: GroupBy,
-    heaps: &[Heap],
-) -> CliResult<()> {
+/// How many tasks of a job have failed.
+fn write_head(out: &mut Console, job: &client::JobSummary, failed: usize) -> CliResult<()> {
     let (id, name, total) = (job.id, clean(&job.name), job.task_count);
-    let failed: usize = heaps.iter().map(|heap| heap.tasks.len()).sum();
     if failed == 0 {
         writeln!(out, "No task of job {id} `{name}` has failed.")?;
         return Ok(());
@@ -160,6 +155,16 @@ fn write_heaps(
         number(failed as u64),
         number(total.into())
     )?;
+    Ok(())
+}
+
+fn write_heaps(
+    out: &mut Console,
+    job: &client::JobSummary,
+    by: GroupBy,
+    heaps: &[Heap],
+) -> CliResult<()> {
+    write_head(out, job, heaps.iter().map(|heap| heap.tasks.len()).sum())?;
     for heap in heaps {
         let count = number(heap.tasks.len() as u64);
         writeln!(out, "{count:>8}  {}", clean(&heap.name))?;
@@ -238,18 +243,8 @@ fn write(
     groups: &[Group],
     read: usize,
 ) -> CliResult<()> {
-    let (id, name, total) = (job.id, clean(&job.name), job.task_count);
-    let failed = count(groups);
-    if failed == 0 {
-        writeln!(out, "No task of job {id} `{name}` has failed.")?;
-        return Ok(());
-    }
-    writeln!(
-        out,
-        "{} of {} tasks of job {id} `{name}` failed:",
-        number(failed as u64),
-        number(total.into())
-    )?;
+    let (id, failed) = (job.id, count(groups));
+    write_head(out, job, failed)?;
     for group in groups {
         writeln!(
             out,
