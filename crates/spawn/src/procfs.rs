@@ -169,8 +169,14 @@ pub(crate) struct Status {
     pub(crate) is_in_this_namespace: bool,
 }
 
+/// All of it. The name of a process stands in it, which may be any bytes.
+fn status_text(pid: libc::pid_t) -> Option<String> {
+    let text = fs::read(format!("/proc/{pid}/status")).ok()?;
+    Some(String::from_utf8_lossy(&text).into_owned())
+}
+
 pub(crate) fn status(pid: libc::pid_t) -> Option<Status> {
-    let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let text = status_text(pid)?;
     let fields = |name: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(name))?;
         Some(line.split_whitespace())
@@ -208,7 +214,7 @@ pub(crate) fn pid_of(pidfd: RawFd) -> Option<u32> {
 
 /// The process that traces another one.
 pub(crate) fn tracer_of(pid: libc::pid_t) -> Option<u32> {
-    let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let text = status_text(pid)?;
     let tracer = text
         .lines()
         .find_map(|line| line.strip_prefix("TracerPid:"))?;
@@ -296,6 +302,16 @@ mod tests {
         );
         assert!(parse_stat(7, b"7 (short) S 1").is_none());
         assert!(parse_stat(7, b"").is_none());
+    }
+
+    #[test]
+    fn the_status_is_known_of_a_process_whose_name_is_no_text() {
+        let own = libc::pid_t::try_from(std::process::id()).unwrap();
+        let name = fs::read("/proc/self/comm").unwrap();
+        fs::write("/proc/self/comm", b"r\xc3\xa9cup\xc3").unwrap();
+        let found = status(own);
+        fs::write("/proc/self/comm", name).unwrap();
+        assert!(found.is_some());
     }
 
     #[test]

@@ -11,6 +11,7 @@ mod failure;
 mod inherited;
 mod memory;
 mod oom;
+mod processes;
 mod running_task;
 mod streaming;
 mod template;

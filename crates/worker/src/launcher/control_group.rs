@@ -18,7 +18,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::memory::KIB;
+use super::processes::{self, KIB};
 
 /// Why there are no control groups to use.
 #[derive(Debug, thiserror::Error)]
@@ -293,8 +293,9 @@ fn sweep(root: &Path, ours: &Path, prefix: &str) {
 
 /// Whether the process still exists, as far as can be told: in doubt it does. Its number alone may be used again.
 fn is_alive(root: &Path, pid: u32, began: u64) -> bool {
-    match fs::read_to_string(root.join(format!("proc/{pid}/stat"))) {
-        Ok(stat) => super::memory::began(&stat).is_none_or(|found| began == 0 || found == began),
+    match fs::read(root.join(format!("proc/{pid}/stat"))) {
+        Ok(stat) => processes::began(&processes::lossy(stat))
+            .is_none_or(|found| began == 0 || found == began),
         Err(error) => error.kind() != io::ErrorKind::NotFound,
     }
 }

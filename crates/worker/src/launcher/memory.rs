@@ -8,13 +8,14 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use hq_core::worker_state::LaunchToken;
 use tokio::sync::mpsc;
+
+use super::processes::{Families, KIB, Process, Processes};
 
 /// Pause between two looks: short enough that a task touches little in between, long enough that some
 /// hundred processes cost about a percent of a cpu.
@@ -29,7 +30,6 @@ const ACQUITTED: Duration = Duration::from_secs(2);
 const TASK_SCORE: i16 = 500;
 /// The same of the worker, where it has the right to lower it.
 const WORKER_SCORE: &str = "-500";
-pub(super) const KIB: u64 = 1024;
 
 /// A process tree that used more memory than it may.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -92,8 +92,7 @@ impl MemoryWatch {
         let shared = Arc::new(Shared::default());
         let watcher = Watcher {
             shared: Arc::clone(&shared),
-            proc: "/proc".into(),
-            page_kib: (rustix::param::page_size() as u64 / KIB).max(1),
+            processes: Processes::new("/proc"),
             found,
             acquitted: BTreeMap::new(),
         };
@@ -160,19 +159,9 @@ fn protect_worker() {
     }
 }
 
-/// Facts about a process from one look.
-#[derive(Clone, Copy, Debug)]
-struct Process {
-    pid: u32,
-    parent: u32,
-    session: u32,
-    rss: u64,
-}
-
 struct Watcher {
     shared: Arc<Shared>,
-    proc: PathBuf,
-    page_kib: u64,
+    processes: Processes,
     found: mpsc::UnboundedSender<MemoryOveruse>,
     /// Trees that seemed to use too much and did not.
     acquitted: BTreeMap<LaunchToken, Acquittal>,
@@ -217,7 +206,7 @@ impl Watcher {
 
     /// The trees that use too much.
     fn look(&mut self, tasks: &BTreeMap<LaunchToken, Watched>) -> Vec<MemoryOveruse> {
-        let families = Families::new(self.processes());
+        let families = Families::new(self.processes.look());
         let mut found = Vec::new();
         for (token, task) in tasks {
             let tree = families.tree(task.pid);
@@ -226,13 +215,13 @@ impl Watcher {
             if sum(&|process| process.rss) <= task.limit {
                 continue;
             }
-            let own = sum(&|process| self.own(process.pid).unwrap_or(process.rss));
+            let own = sum(&|process| self.processes.own(process.pid).unwrap_or(process.rss));
             if own <= task.limit || self.is_acquitted(*token, own) {
                 continue;
             }
             let used = sum(&|process| {
-                let share = self.share(process.pid);
-                share.unwrap_or_else(|| self.own(process.pid).unwrap_or(process.rss))
+                let share = self.processes.share(process.pid);
+                share.unwrap_or_else(|| self.processes.own(process.pid).unwrap_or(process.rss))
             });
             if used <= task.limit {
                 let until = Instant::now() + ACQUITTED;
@@ -251,114 +240,6 @@ impl Watcher {
     fn is_acquitted(&self, token: LaunchToken, own: u64) -> bool {
         let last = self.acquitted.get(&token);
         last.is_some_and(|last| own <= last.own + last.own / 50 && Instant::now() < last.until)
-    }
-
-    fn processes(&self) -> Vec<Process> {
-        let Ok(entries) = fs::read_dir(&self.proc) else {
-            return Vec::new();
-        };
-        entries
-            .filter_map(|entry| {
-                let pid = entry.ok()?.file_name().to_str()?.parse().ok()?;
-                let stat = fs::read_to_string(self.file(pid, "stat")).ok()?;
-                self.parse(pid, &stat)
-            })
-            .collect()
-    }
-
-    /// See `proc_pid_stat(5)`. The name in brackets may hold anything.
-    fn parse(&self, pid: u32, stat: &str) -> Option<Process> {
-        let (_, rest) = stat.rsplit_once(')')?;
-        let mut fields = rest.split_ascii_whitespace();
-        let parent = fields.nth(1)?.parse().ok()?;
-        let session = fields.nth(1)?.parse().ok()?;
-        let pages: u64 = fields.nth(17)?.parse().ok()?;
-        Some(Process {
-            pid,
-            parent,
-            session,
-            rss: pages.saturating_mul(self.page_kib),
-        })
-    }
-
-    /// Memory in KiB that no file stands behind, pages shared with others in full; without what was swapped out.
-    fn own(&self, pid: u32) -> Option<u64> {
-        let text = fs::read_to_string(self.file(pid, "status")).ok()?;
-        // Since Linux 4.5.
-        Some(kib(&text, "RssAnon:")? + kib(&text, "RssShmem:")?)
-    }
-
-    /// The same, pages shared with others in part, and what was swapped out.
-    fn share(&self, pid: u32) -> Option<u64> {
-        let text = fs::read_to_string(self.file(pid, "smaps_rollup")).ok()?;
-        let swapped = kib(&text, "SwapPss:").unwrap_or(0);
-        // The parts since Linux 5.3. Before, all pages of files are taken off, also what others have of them.
-        let resident = match (kib(&text, "Pss_Anon:"), kib(&text, "Pss_Shmem:")) {
-            (Some(anon), Some(shmem)) => anon + shmem,
-            (None, _) | (_, None) => {
-                let status = fs::read_to_string(self.file(pid, "status")).ok()?;
-                kib(&text, "Pss:")?.saturating_sub(kib(&status, "RssFile:").unwrap_or(0))
-            }
-        };
-        Some(resident + swapped)
-    }
-
-    fn file(&self, pid: u32, name: &str) -> PathBuf {
-        self.proc.join(pid.to_string()).join(name)
-    }
-}
-
-/// When a process began, from its `stat`: see `proc_pid_stat(5)`, field 22, of which two stand before the name's end.
-pub(super) fn began(stat: &str) -> Option<u64> {
-    let (_, rest) = stat.rsplit_once(')')?;
-    rest.split_ascii_whitespace().nth(19)?.parse().ok()
-}
-
-/// The number in the line that begins with `name`.
-fn kib(text: &str, name: &str) -> Option<u64> {
-    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-    line.trim().trim_end_matches("kB").trim().parse().ok()
-}
-
-/// All processes of one look, by what they belong to.
-#[derive(Debug, Default)]
-struct Families {
-    processes: BTreeMap<u32, Process>,
-    children: BTreeMap<u32, Vec<u32>>,
-    sessions: BTreeMap<u32, Vec<u32>>,
-}
-
-impl Families {
-    fn new(processes: Vec<Process>) -> Self {
-        let mut families = Self::default();
-        for process in processes {
-            let Process {
-                pid,
-                parent,
-                session,
-                ..
-            } = process;
-            families.children.entry(parent).or_default().push(pid);
-            families.sessions.entry(session).or_default().push(pid);
-            families.processes.insert(pid, process);
-        }
-        families
-    }
-
-    /// Descendants of a process and members of its session, with their descendants; in as many steps as there are.
-    fn tree(&self, root: u32) -> Vec<&Process> {
-        // An orphan has left the tree, but not the session that the task leads.
-        let in_session = self.sessions.get(&root).into_iter().flatten();
-        let mut pending: Vec<u32> = in_session.copied().chain([root]).collect();
-        let mut members = BTreeMap::new();
-        while let Some(pid) = pending.pop() {
-            if let Some(process) = self.processes.get(&pid)
-                && members.insert(pid, process).is_none()
-            {
-                pending.extend(self.children.get(&pid).into_iter().flatten());
-            }
-        }
-        members.into_values().collect()
     }
 }
 
@@ -388,8 +269,7 @@ mod tests {
         let (found, _) = mpsc::unbounded_channel();
         let watcher = Watcher {
             shared: Arc::new(Shared::default()),
-            proc: dir.path().into(),
-            page_kib: 4,
+            processes: Processes::with_pages(dir.path(), 4),
             found,
             acquitted: BTreeMap::new(),
         };

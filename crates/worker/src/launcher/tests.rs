@@ -273,6 +273,30 @@ async fn a_task_is_limited_to_the_memory_that_it_asked_for_if_it_did() {
     assert_eq!(limit("cpus", "1"), None);
 }
 
+#[tokio::test]
+async fn a_task_that_uses_more_memory_than_it_asked_for_is_ended_if_that_is_enforced() {
+    let dirs = tempfile::tempdir().expect("temporary directory");
+    let script = "x=$(head -c 30M /dev/zero | tr '\\0' x); sleep 1000; echo $x";
+    let entries = [
+        ("mem", Policy::Compact, "8"),
+        ("cpus", Policy::Compact, "1"),
+    ];
+    let requests = RequestVariants::new(vec![request(&entries)]).expect("valid");
+    let task = TaskTemplate {
+        requests,
+        cwd: Box::from(*b"/"),
+        ..template(&["bash", "-c", script])
+    };
+    let (mut launcher, task, pools) = launcher_with(task, dirs.path());
+    launcher.enforce_memory().expect("it can be watched");
+    launcher.launch(vec![task], &pools);
+    let ended = end(launcher, |_| {}).await;
+    let LaunchEvent::Exited { status, .. } = ended else {
+        panic!("{ended:?}");
+    };
+    assert_eq!(status, ExitStatus::ExceededMemory);
+}
+
 /// The exit of the task, with this code.
 fn exited(code: i32, leaked: u32) -> Event {
     Event::Exited {

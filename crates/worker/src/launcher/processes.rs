@@ -1,0 +1,207 @@
+//! Processes of this machine by what they belong to, as /proc tells.
+//!
+//! Reads `stat` and `status`, which the kernel answers without waiting for the process. What [`Processes::share`] reads waits for the
+//! memory map of the process, which may take as long as a file system behind it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+pub(super) const KIB: u64 = 1024;
+
+/// Facts about a process from one look.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Process {
+    pub(super) pid: u32,
+    parent: u32,
+    session: u32,
+    /// Resident memory in KiB, pages of files included.
+    pub(super) rss: u64,
+    /// CPU time of it and of those that it has waited for.
+    pub(super) cpu: Duration,
+    /// When it began, in ticks since the start of the machine.
+    pub(super) began: u64,
+}
+
+/// Where processes are looked up.
+#[derive(Clone, Debug)]
+pub(super) struct Processes {
+    proc: PathBuf,
+    page_kib: u64,
+    /// Ticks of the kernel's clock in a second.
+    ticks: u64,
+}
+
+impl Processes {
+    /// Those below `proc`, which is `/proc`.
+    pub(super) fn new(proc: impl AsRef<Path>) -> Self {
+        let page_kib = rustix::param::page_size() as u64 / KIB;
+        Self::with_pages(proc, page_kib.max(1))
+    }
+
+    pub(super) fn with_pages(proc: impl AsRef<Path>, page_kib: u64) -> Self {
+        Self {
+            proc: proc.as_ref().into(),
+            page_kib,
+            ticks: rustix::param::clock_ticks_per_second().max(1),
+        }
+    }
+
+    /// All that can be seen now.
+    pub(super) fn look(&self) -> Vec<Process> {
+        let Ok(entries) = fs::read_dir(&self.proc) else {
+            return Vec::new();
+        };
+        entries
+            .filter_map(|entry| {
+                let pid = entry.ok()?.file_name().to_str()?.parse().ok()?;
+                let stat = self.read(pid, "stat")?;
+                self.parse(pid, &stat)
+            })
+            .collect()
+    }
+
+    /// See `proc_pid_stat(5)`. The name in brackets may hold anything.
+    fn parse(&self, pid: u32, stat: &str) -> Option<Process> {
+        let (_, rest) = stat.rsplit_once(')')?;
+        // Two fields stand before the end of the name.
+        let fields: Vec<&str> = rest.split_ascii_whitespace().take(22).collect();
+        let number = |field: usize| fields.get(field - 3)?.parse::<u64>().ok();
+        // Of it, and of children that it has waited for, in user mode and in the kernel.
+        let ticks = [14, 15, 16, 17].map(|field| number(field).unwrap_or(0));
+        let ticks = ticks.into_iter().fold(0, u64::saturating_add);
+        Some(Process {
+            pid,
+            parent: u32::try_from(number(4)?).ok()?,
+            session: u32::try_from(number(6)?).ok()?,
+            rss: number(24)?.saturating_mul(self.page_kib),
+            cpu: Duration::from_millis(ticks.saturating_mul(1_000) / self.ticks),
+            began: number(22).unwrap_or(0),
+        })
+    }
+
+    /// When a process began, since the start of the machine.
+    pub(super) const fn began_at(&self, process: &Process) -> Duration {
+        Duration::from_millis(process.began.saturating_mul(1_000) / self.ticks)
+    }
+
+    /// Memory in KiB that no file stands behind, pages shared with others in full; without what was swapped out.
+    pub(super) fn own(&self, pid: u32) -> Option<u64> {
+        let text = self.read(pid, "status")?;
+        // Since Linux 4.5.
+        Some(kib(&text, "RssAnon:")? + kib(&text, "RssShmem:")?)
+    }
+
+    /// The same, pages shared with others in part, and what was swapped out.
+    pub(super) fn share(&self, pid: u32) -> Option<u64> {
+        let text = self.read(pid, "smaps_rollup")?;
+        let swapped = kib(&text, "SwapPss:").unwrap_or(0);
+        // The parts since Linux 5.3. Before, all pages of files are taken off, also what others have of them.
+        let resident = match (kib(&text, "Pss_Anon:"), kib(&text, "Pss_Shmem:")) {
+            (Some(anon), Some(shmem)) => anon + shmem,
+            (None, _) | (_, None) => {
+                let status = self.read(pid, "status")?;
+                kib(&text, "Pss:")?.saturating_sub(kib(&status, "RssFile:").unwrap_or(0))
+            }
+        };
+        Some(resident + swapped)
+    }
+
+    /// What the kernel tells of a process.
+    fn read(&self, pid: u32, name: &str) -> Option<String> {
+        let text = fs::read(self.proc.join(pid.to_string()).join(name)).ok()?;
+        Some(lossy(text))
+    }
+}
+
+/// Text of the kernel: the name of a process stands in it, which may be any bytes, also a part of a character that was cut off.
+pub(super) fn lossy(text: Vec<u8>) -> String {
+    String::from_utf8(text)
+        .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
+}
+
+/// When a process began, from its `stat`: see `proc_pid_stat(5)`, field 22, of which two stand before the name's end.
+pub(super) fn began(stat: &str) -> Option<u64> {
+    let (_, rest) = stat.rsplit_once(')')?;
+    rest.split_ascii_whitespace().nth(19)?.parse().ok()
+}
+
+/// The number in the line that begins with `name`.
+fn kib(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    line.trim().trim_end_matches("kB").trim().parse().ok()
+}
+
+/// All processes of one look, by what they belong to.
+#[derive(Debug, Default)]
+pub(super) struct Families {
+    processes: BTreeMap<u32, Process>,
+    children: BTreeMap<u32, Vec<u32>>,
+    sessions: BTreeMap<u32, Vec<u32>>,
+}
+
+impl Families {
+    pub(super) fn new(processes: Vec<Process>) -> Self {
+        let mut families = Self::default();
+        for process in processes {
+            let Process {
+                pid,
+                parent,
+                session,
+                ..
+            } = process;
+            families.children.entry(parent).or_default().push(pid);
+            families.sessions.entry(session).or_default().push(pid);
+            families.processes.insert(pid, process);
+        }
+        families
+    }
+
+    /// One process.
+    pub(super) fn get(&self, pid: u32) -> Option<&Process> {
+        self.processes.get(&pid)
+    }
+
+    /// Descendants of a process and members of its session, with their descendants; in as many steps as there are.
+    pub(super) fn tree(&self, root: u32) -> Vec<&Process> {
+        // An orphan has left the tree, but not the session that the task leads.
+        let in_session = self.sessions.get(&root).into_iter().flatten();
+        let mut pending: Vec<u32> = in_session.copied().chain([root]).collect();
+        let mut members = BTreeMap::new();
+        while let Some(pid) = pending.pop() {
+            if let Some(process) = self.processes.get(&pid)
+                && members.insert(pid, process).is_none()
+            {
+                pending.extend(self.children.get(&pid).into_iter().flatten());
+            }
+        }
+        members.into_values().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_whose_name_is_no_text_is_seen_like_any_other() {
+        let proc = tempfile::tempdir().expect("temporary directory");
+        let own = proc.path().join("7");
+        fs::create_dir(&own).expect("writable");
+        let named = |before: &str, after: &str| {
+            // The kernel cuts names after 15 bytes, here within a character.
+            [before.as_bytes(), b"r\xc3\xa9cup\xc3", after.as_bytes()].concat()
+        };
+        let stat = " S 1 7 7 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 5 0 9 0\n";
+        fs::write(own.join("stat"), named("7 (", &format!("){stat}"))).expect("writable");
+        let status = "\nRssAnon:\t700 kB\nRssShmem:\t11 kB\n";
+        fs::write(own.join("status"), named("Name:\t", status)).expect("writable");
+        let processes = Processes::with_pages(proc.path(), 4);
+        let [found] = processes.look()[..] else {
+            panic!("it is there");
+        };
+        assert_eq!((found.pid, found.began, found.rss), (7, 5, 36));
+        assert_eq!(processes.own(7), Some(711));
+    }
+}
