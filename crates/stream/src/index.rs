@@ -353,7 +353,7 @@ fn open_file(path: &Path) -> Result<Option<Scanner<File>>, OpenError> {
     };
     let file = match crate::regular::open_regular(path) {
         Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+        Err(error) if is_about_this_file(&error) => {
             tracing::warn!("{} is left out: {error}", path.display());
             return Ok(None);
         }
@@ -366,4 +366,12 @@ fn open_file(path: &Path) -> Result<Option<Scanner<File>>, OpenError> {
             Ok(None)
         }
     }
+}
+
+/// Whether an error says something about one file, and nothing about the others of the directory: it is no regular file,
+/// a link that leads nowhere or in a circle, or is for another user.
+fn is_about_this_file(error: &io::Error) -> bool {
+    use io::ErrorKind::{InvalidInput, NotFound, PermissionDenied};
+    [InvalidInput, NotFound, PermissionDenied].contains(&error.kind())
+        || error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error())
 }

@@ -46,4 +46,19 @@ mod tests {
         let opened = StreamDir::open(dir.path(), None);
         assert!(matches!(opened, Err(OpenError::NoFiles)), "it is left out");
     }
+
+    #[test]
+    fn files_that_cannot_be_opened_are_left_out() {
+        use std::os::unix::fs::{PermissionsExt as _, symlink};
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let at = |name: &str| dir.path().join(name);
+        symlink("nowhere", at("dangling.hqs")).expect("a link");
+        symlink("loop.hqs", at("loop.hqs")).expect("a link");
+        std::fs::write(at("others.hqs"), "").expect("room");
+        // Means nothing to root.
+        let nobody = std::fs::Permissions::from_mode(0o000);
+        std::fs::set_permissions(at("others.hqs"), nobody).expect("ours");
+        let opened = StreamDir::open(dir.path(), None);
+        assert!(matches!(opened, Err(OpenError::NoFiles)), "{opened:?}");
+    }
 }
