@@ -53,13 +53,29 @@ pub enum Difference {
     Output(Box<str>),
 }
 
-/// Name of the record beside an output: `out/a.txt` has `out/.a.txt.hq-done`.
+/// Longest name of a file, in bytes.
+const NAME_MAX: usize = 255;
+/// What stays of the name of an output whose record could not have all of it.
+const NAME_KEPT: usize = 200;
+
+/// Name of the record beside an output: `out/a.txt` has `out/.a.txt.hq-done`. Of a name that is too long for that there is
+/// the beginning, and a digest of all of it.
 #[must_use]
 pub fn record_path(output: &[u8]) -> Vec<u8> {
     let output = output.strip_suffix(b"/").unwrap_or(output);
     let name = output.iter().rposition(|byte| *byte == b'/');
     let (dir, name) = output.split_at(name.map_or(0, |at| at + 1));
-    [dir, b".", name, b".hq-done"].concat()
+    if b".".len() + name.len() + b".hq-done".len() <= NAME_MAX {
+        return [dir, b".", name, b".hq-done"].concat();
+    }
+    let is_within = |at: &usize| name.get(*at).is_some_and(|byte| byte & 0xc0 == 0x80);
+    // No character of UTF-8 is cut; in anything else any place will do.
+    let cut = (NAME_KEPT - 3..=NAME_KEPT).rev().find(|at| !is_within(at));
+    let kept = name.get(..cut.unwrap_or(NAME_KEPT)).unwrap_or(name);
+    let mut hash = Fnv::default();
+    hash.part(name);
+    let digest = format!("~{:016x}", hash.0);
+    [dir, b".", kept, digest.as_bytes(), b".hq-done"].concat()
 }
 
 /// Paths with what tells whether the files there have changed.
@@ -200,6 +216,28 @@ mod tests {
             let path = record_path(output.as_bytes());
             assert_eq!(String::from_utf8_lossy(&path), expected);
         }
+    }
+
+    #[test]
+    fn names_of_any_length_have_records_of_their_own() {
+        let mut seen = std::collections::BTreeSet::new();
+        for letter in ["a", "\u{e4}", "\u{20ac}", "\u{1f600}"] {
+            for len in 190..=255 {
+                for last in ["x", "y"] {
+                    let mut name = letter.repeat((len - 1) / letter.len());
+                    name += &"b".repeat(len - 1 - name.len());
+                    name += last;
+                    let path = record_path(format!("/out/{name}").as_bytes());
+                    let path = String::from_utf8(path).expect("no character is cut");
+                    let record = path.strip_prefix("/out/").expect("beside it");
+                    assert!(record.len() <= 255, "{record}");
+                    assert!(record.starts_with('.') && record.ends_with(".hq-done"));
+                    assert_eq!(record.contains(&name), len <= 246, "{record}");
+                    seen.insert(path);
+                }
+            }
+        }
+        assert_eq!(seen.len(), 4 * 66 * 2);
     }
 
     #[test]

@@ -37,6 +37,13 @@ pub(crate) fn task_files(
             "Expected the path of an input or output, found nothing",
         ));
     }
+    if let Some(path) = outputs.iter().find(|path| !has_name(path)) {
+        return Err(CliError::new(format!(
+            "The output {} has no name of its own, beside which the record of the task could be",
+            String::from_utf8_lossy(path)
+        ))
+        .with_help("name a file or directory that the task writes".to_owned()));
+    }
     let depends_on_cwd = all().any(|path| !path.starts_with(b"/"));
     let paths = all()
         .map(Vec::as_slice)
@@ -56,6 +63,14 @@ pub(crate) fn task_files(
         outputs: texts(outputs),
         must_exist,
     })
+}
+
+/// Whether a path ends with a name: not so `/`, `.`, `..` and what ends like these.
+fn has_name(path: &[u8]) -> bool {
+    let last = path
+        .split(|byte| *byte == b'/')
+        .rfind(|part| !part.is_empty());
+    last.is_some_and(|name| name != b"." && name != b"..")
 }
 
 /// Refuses placeholders that are meant and do not work, and tells of those that mean nothing.
@@ -199,6 +214,10 @@ mod tests {
             ("out/%{JOB_ID}", "/w"),
             ("out/a", "/run/%{JOB_ID}"),
             ("", "/w"),
+            ("/", "/w"),
+            (".", "/w"),
+            ("..", "/w"),
+            ("a/../", "/w"),
         ] {
             assert!(files(output, cwd).is_err(), "{output} in {cwd}");
         }
