@@ -618,6 +618,31 @@ mod tests {
     }
 
     #[test]
+    fn what_has_the_marker_of_a_task_is_killed_before_the_task_itself() {
+        let marker = format!("MARKER_OF_A_TEST={}", std::process::id());
+        let start = || {
+            let leader = Leader::start(&format!("exec env {marker} sleep 1000"));
+            eventually(|| {
+                let environment = procfs::environment(leader.pid())?;
+                let mut entries = environment.split(|byte| *byte == 0);
+                entries.find(|entry| *entry == marker.as_bytes()).map(drop)
+            });
+            leader
+        };
+        let (task, other) = (start(), start());
+        kill_descendants_of(&[Task {
+            token: Token(1),
+            pid: task.pid(),
+            leader: true,
+            marker: Some(marker.clone().into_bytes()),
+            label: None,
+        }]);
+        let is_alive = |pid| Process::read(pid).is_some_and(|now| !now.is_dead());
+        eventually(|| (!is_alive(other.pid())).then_some(()));
+        assert!(is_alive(task.pid()), "it is ended by its own signal");
+    }
+
+    #[test]
     fn an_orphan_of_nobody_lives_as_long_as_tasks_run() {
         let orphan = Leader::start("exec sleep 1000");
         let mut orphans = Orphans {

@@ -9,7 +9,9 @@ use crate::quarantine::QuarantineMode;
 use crate::resource::amount::Amount;
 use crate::resource::descriptor::{ResourceItem, ResourceKind};
 use crate::resource::request::{Policy, RequestVariants, ResourceEntry, ResourceRequest};
-use crate::server_state::{ChangeKind, Command, Effect, QUARANTINE, Reply, StopResult};
+use crate::server_state::{
+    ChangeKind, Command, Effect, QUARANTINE, Reply, StopResult, WorkerCommand,
+};
 use crate::task::Phase;
 use crate::template::{CrashLimit, SubmitSpec};
 use crate::worker::Standing;
@@ -290,6 +292,38 @@ fn people_set_workers_aside_and_release_them() {
     assert!(!bench.has(worker).is_empty());
     let effects = bench.request(Command::ReleaseWorkers(this(worker)));
     assert_eq!(answer(&effects), StopResult::NotQuarantined);
+}
+
+/// Tasks that a worker is asked to give back.
+fn asked_back(effects: &[Effect], worker: WorkerId) -> Vec<TaskKey> {
+    let lists = effects.iter().filter_map(|effect| {
+        let Effect::ToWorker(to, WorkerCommand::Retract(back)) = effect else {
+            return None;
+        };
+        (*to == worker).then_some(back)
+    });
+    lists.flatten().map(|(task, _)| *task).collect()
+}
+
+#[test]
+fn what_a_worker_has_not_started_is_asked_back_when_it_is_set_aside_and_its_trial_is_not() {
+    let (mut bench, worker, job) = with_broken();
+    let (_, running) = bench.has(worker)[0];
+    bench.start(worker, key(job, running));
+    let effects = bench.quarantine(worker);
+    let waiting = bench.has(worker).into_iter().skip(1);
+    let waiting: Vec<TaskKey> = waiting.map(|(_, task)| key(job, task)).collect();
+    assert!(!waiting.is_empty());
+    assert_eq!(asked_back(&effects, worker), waiting);
+    for task in waiting {
+        bench.give_back(worker, task);
+    }
+    bench.finish(worker, key(job, running));
+    let mut effects = bench.wait(TEN_MINUTES);
+    assert_eq!(bench.standing(worker), Standing::Probed);
+    assert_eq!(bench.has(worker).len(), 1);
+    effects.extend(bench.wait(SECOND));
+    assert_eq!(asked_back(&effects, worker), []);
 }
 
 #[test]

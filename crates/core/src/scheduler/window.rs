@@ -408,11 +408,15 @@ mod tests {
             window.queues.into_iter().map(|(key, _)| key).collect()
         }
 
-        fn window(&mut self, rooms: impl Iterator<Item = WorkerId>, with_gangs: bool) -> Window {
+        fn follow(&mut self) {
             self.ready.follow(&self.classes);
             while self.ready.is_behind() {
                 self.ready.follow(&self.classes);
             }
+        }
+
+        fn window(&mut self, rooms: impl Iterator<Item = WorkerId>, with_gangs: bool) -> Window {
+            self.follow();
             let cluster = (&self.classes, &self.workers);
             window(&self.ready, cluster, rooms, (with_gangs, 0), Time(0))
         }
@@ -454,5 +458,18 @@ mod tests {
         let fitting = rooms.map(|id| window.rooms[&id].fitting);
         assert_eq!(fitting, [None; 2], "down to the least urgent");
         assert!(window.is_all);
+    }
+
+    #[test]
+    fn queues_that_have_become_empty_take_no_place_of_those_that_some_worker_could_run() {
+        let mut bench = Bench::new(&["a"]);
+        let (urgent, other) = (bench.queue(5, 0), bench.queue(3, 0));
+        bench.follow();
+        let offers = bench.classes.offers(&worker_config(1).resources);
+        let first = |bench: &Bench| able(&bench.ready, &offers, 1, u64::MAX);
+        assert_eq!(first(&bench), [urgent]);
+        // The index hears of it with the next round.
+        assert_eq!(bench.ready.take(urgent, 1).len(), 1);
+        assert_eq!(first(&bench), [other]);
     }
 }

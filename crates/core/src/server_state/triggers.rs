@@ -289,6 +289,16 @@ mod tests {
     }
 
     #[test]
+    fn a_worker_that_is_gone_has_no_room() {
+        let workers = workers(2);
+        let mut triggers = triggers(&workers);
+        triggers.forget(WorkerId(2));
+        assert_eq!(rooms(&triggers), [1]);
+        triggers.forget(WorkerId(1));
+        assert!(!triggers.has_room(), "no round looks at nobody");
+    }
+
+    #[test]
     fn a_round_that_did_not_come_to_an_end_goes_on_at_once_with_the_same_workers() {
         let workers = workers(1);
         let cut = RoundPlan {
