@@ -33,6 +33,13 @@ impl Entries {
         })
     }
 
+    /// One of them alone.
+    #[must_use]
+    pub fn only(&self, index: u32) -> Option<Self> {
+        let entry = self.get(index)?;
+        Self::new(entry, [entry.len() as u64])
+    }
+
     /// Number of entries.
     #[must_use]
     pub fn len(&self) -> usize {

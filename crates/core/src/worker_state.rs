@@ -411,6 +411,8 @@ impl WorkerState {
                 self.may_start = true;
                 self.outbox.push_retracted([key]);
             } else {
+                // It may still come back unstarted from its lane.
+                self.running.ask_for(key);
                 self.ignored.retracted += 1;
             }
         }
@@ -513,6 +515,9 @@ impl WorkerState {
     }
 
     fn on_launch_failed(&mut self, now: Time, token: LaunchToken, failure: LaunchFailure) {
+        let lane = self.running.get(token).map(|task| task.lane);
+        let lane = lane.and_then(|lane| self.running.lane(lane));
+        let class = lane.map(|lane| Arc::clone(&lane.class));
         let Some(task) = self.take_ended(now, token) else {
             return;
         };
@@ -526,8 +531,12 @@ impl WorkerState {
             (Phase::Ending(EndCause::TimeLimit), _) => Outcome::TimeLimit,
             (Phase::Ending(EndCause::Killed), _) => Outcome::Killed,
             (_, LaunchFailure::Permanent(text)) => Outcome::Message(text),
-            (_, LaunchFailure::Transient | LaunchFailure::Cancelled) => {
+            (_, LaunchFailure::Transient) => {
                 self.outbox.push_retracted([task.key]);
+                return;
+            }
+            (_, LaunchFailure::Cancelled) => {
+                self.put_back(task, class);
                 return;
             }
         };

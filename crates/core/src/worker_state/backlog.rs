@@ -301,7 +301,39 @@ impl Backlog {
         self.find(key).is_some()
     }
 
+    /// Lets an instance that was taken wait again where it did; `false` if all others of its assignment have been taken, too.
+    pub(super) fn put_back(
+        &mut self,
+        key: InstanceKey,
+        (template, variant): (TemplateId, u32),
+    ) -> bool {
+        // It may have been assigned again as another one, and did not wait there.
+        let is_origin = |entry: &Entry, position| {
+            let is_same = (entry.what.template.id, entry.what.variant) == (template, variant);
+            is_same && !entry.left.contains(position)
+        };
+        let Some((class, queue, position)) = self.find_in(key, is_origin) else {
+            return false;
+        };
+        let entries = self.classes.get_mut(&class).map(|class| &mut class.entries);
+        let Some(entry) = entries.and_then(|entries| entries.get_mut(&queue)) else {
+            return false;
+        };
+        entry.left.insert(position);
+        self.len += 1;
+        true
+    }
+
     fn find(&self, wanted: InstanceKey) -> Option<(Arc<Class>, QueueKey, u32)> {
+        self.find_in(wanted, |entry, position| entry.left.contains(position))
+    }
+
+    /// An entry that has an instance and fits, and its position there.
+    fn find_in(
+        &self,
+        wanted: InstanceKey,
+        fits: impl Fn(&Entry, u32) -> bool,
+    ) -> Option<(Arc<Class>, QueueKey, u32)> {
         let id = wanted.task.task.0;
         let index = self.jobs.get(&wanted.task.job)?;
         let from = id.saturating_sub(index.span_max);
@@ -309,7 +341,7 @@ impl Backlog {
         candidates.map(|(_, value)| value).find_map(|(class, key)| {
             let entry = self.classes.get(class)?.entries.get(key)?;
             let position = entry.what.ids.position(id)?;
-            let found = entry.what.instance == wanted.instance && entry.left.contains(position);
+            let found = entry.what.instance == wanted.instance && fits(entry, position);
             found.then(|| (Arc::clone(class), *key, position))
         })
     }

@@ -3,17 +3,19 @@
 //! Between the end of a short task and the start of the next one the worker would be asked what to do, which takes
 //! two wake-ups of sleeping threads. Instead, tasks are handed over ahead, a few milliseconds' worth: so little that
 //! nobody who waits for the resources notices, and that a task told to a worker is not missed elsewhere. A task
-//! that takes unexpectedly long gives those behind it back, and so does one that something more urgent waits for.
+//! that takes unexpectedly long gives those behind it back, and so does one that something more urgent waits for: they wait
+//! again in front of those that came after them, and the server can ask for them.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::WorkerState;
-use super::backlog::Class;
+use super::backlog::{Class, NewEntry};
 use super::effect::{Effect, LaunchTask};
 use super::input::LaunchToken;
 use super::running::{AHEAD, Phase, RunningTask};
+use super::{Mode, WorkerState};
+use crate::range::IdArray;
 use crate::time::Time;
 
 /// How long one task of a lane may hold up the others.
@@ -70,6 +72,9 @@ impl WorkerState {
             expected,
             time_limit: task.template.task.time_limit,
             phase: Phase::Starting,
+            entries: task.entries.clone(),
+            nodes: Arc::clone(&task.nodes),
+            is_asked_for: false,
         });
         Some(LaunchTask {
             token,
@@ -106,5 +111,36 @@ impl WorkerState {
         if !tokens.is_empty() {
             effects.push(Effect::Withdraw(tokens));
         }
+    }
+
+    /// An instance that was taken back from a lane of this class waits again where it did, before those that came after it.
+    /// The server gets it if it has asked meanwhile, or if nothing starts here any more.
+    pub(super) fn put_back(&mut self, task: RunningTask, class: Option<Arc<Class>>) {
+        if self.mode != Mode::Active || task.is_asked_for {
+            self.outbox.push_retracted([task.key]);
+            return;
+        }
+        let kind = (task.template, task.variant);
+        if self.backlog.put_back(task.key, kind) {
+            return;
+        }
+        let template = self.templates.get(&task.template);
+        let entries = match &task.entries {
+            Some((entries, position)) => entries.only(*position).map(Some),
+            None => Some(None),
+        };
+        let (Some(class), Some(template), Some(entries)) = (class, template, entries) else {
+            self.outbox.push_retracted([task.key]);
+            return;
+        };
+        let entry = NewEntry {
+            template: Arc::clone(&template.work),
+            instance: task.key.instance,
+            variant: task.variant,
+            ids: IdArray::single(task.key.task.task.as_u32()),
+            entries,
+            nodes: task.nodes,
+        };
+        self.backlog.push(Class::clone(&class), entry, &[]);
     }
 }

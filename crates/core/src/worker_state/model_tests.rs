@@ -44,6 +44,7 @@ enum Op {
     Start(usize),
     Exit(usize, i32),
     Fail(usize, bool),
+    TakeBack(usize),
     StrangeToken(u64),
     Wait(u64),
     DropTemplate(usize),
@@ -62,6 +63,7 @@ fn op() -> impl Strategy<Value = Op> {
         4 => any::<usize>().prop_map(Op::Start),
         4 => (any::<usize>(), 0i32..3).prop_map(|(pick, code)| Op::Exit(pick, code)),
         1 => (any::<usize>(), any::<bool>()).prop_map(|(pick, transient)| Op::Fail(pick, transient)),
+        1 => any::<usize>().prop_map(Op::TakeBack),
         1 => (1_000_000u64..1_000_005).prop_map(Op::StrangeToken),
         3 => (0u64..5_000_000).prop_map(Op::Wait),
         1 => (0..KINDS.len()).prop_map(Op::DropTemplate),
@@ -220,6 +222,7 @@ impl Model {
                     failure,
                 }]));
             }
+            Op::TakeBack(pick) if !self.live.is_empty() => self.take_back(pick % self.live.len()),
             Op::StrangeToken(token) => {
                 let token = LaunchToken(token);
                 self.input(Input::Launcher(vec![exited_after(
@@ -238,8 +241,22 @@ impl Model {
                 assignments: Vec::new(),
                 drop_templates: vec![TemplateId(u32::try_from(kind).expect("small"))],
             }),
-            Op::Start(_) | Op::Exit(..) | Op::Fail(..) => {}
+            Op::Start(_) | Op::Exit(..) | Op::Fail(..) | Op::TakeBack(_) => {}
         }
+    }
+
+    /// One that was asked back has not started.
+    fn take_back(&mut self, at: usize) {
+        let (token, key, has_started) = self.live[at];
+        if has_started {
+            return;
+        }
+        self.live.swap_remove(at);
+        self.set(key, Fate::Waiting);
+        self.input(Input::Launcher(vec![LaunchEvent::Failed {
+            token,
+            failure: LaunchFailure::Cancelled,
+        }]));
     }
 
     /// Assigns ids that this server never assigned with that instance, and some that are here.

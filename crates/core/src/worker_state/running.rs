@@ -18,6 +18,7 @@ use super::input::{InstanceKey, LaunchToken};
 use crate::id::{InstanceId, JobId};
 use crate::job::TemplateId;
 use crate::resource::pool::Grant;
+use crate::template::Entries;
 use crate::time::Time;
 
 /// How much work is handed over ahead. Covers the delay with which the ends of such tasks are noticed, twice.
@@ -69,6 +70,11 @@ pub(super) struct RunningTask {
     pub(super) expected: Duration,
     pub(super) time_limit: Option<Duration>,
     pub(super) phase: Phase,
+    /// Its entry, with the position of the task in them.
+    pub(super) entries: Option<(Entries, u32)>,
+    pub(super) nodes: Arc<[Box<str>]>,
+    /// The server has asked for it while it waited in its lane.
+    pub(super) is_asked_for: bool,
 }
 
 /// Where a launched instance is.
@@ -350,6 +356,15 @@ impl RunningTasks {
             self.deadlines.insert((deadline, token));
         }
         task.phase = phase;
+    }
+
+    /// Notes that the server asks for an instance, if there is one of that name.
+    pub(super) fn ask_for(&mut self, key: InstanceKey) {
+        if let Some(token) = self.by_key.get(&key)
+            && let Some(task) = self.tasks.get_mut(token)
+        {
+            task.is_asked_for = true;
+        }
     }
 
     /// Takes an ended instance out.
