@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hq_core::id::WorkerId;
-use hq_core::server_state::{LinkEnd, LinkId};
+use hq_core::server_state::{LinkEnd, LinkId, WorkerCommand};
 use hq_core::time::nanos;
 use hq_protocol::client::ServerInfo;
 use hq_protocol::convert::{FromWorker, OutputRequest};
@@ -12,6 +12,7 @@ use hq_protocol::worker::{self, to_worker};
 use hq_protocol::{Connection, MessageReader, MessageWriter, ReadError};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Semaphore, mpsc};
+use tokio::time::Instant;
 
 use crate::core_handle::{CoreHandle, WorkerRegistration};
 use crate::relay::Relay;
@@ -22,6 +23,9 @@ const REGISTER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Commands written with one flush, and bytes after which there is one before.
 const COMMANDS_PER_FLUSH: usize = 64;
 const BYTES_PER_FLUSH: usize = 1 << 20;
+/// How long an acknowledgement may wait for a message that is sent anyway. What it acknowledges the worker needs only if it has to
+/// register again, and then the server knows it twice.
+const ACKNOWLEDGE_AFTER: Duration = Duration::from_millis(50);
 /// Rows of one worker's messages that may wait for the core, so that one worker cannot fill its queue with all the memory
 /// of the server. Far more than a worker says before the core has listened.
 const ROWS_WAITING_MAX: u32 = 1 << 18;
@@ -206,7 +210,16 @@ async fn send_commands<W: AsyncWrite + Unpin>(
 ) {
     let mut commands = seat.commands;
     let mut batch = Vec::new();
+    // The last acknowledgement, which stands for those before it, and when it is sent at the latest.
+    let mut held: Option<(u64, Instant)> = None;
     loop {
+        let acknowledge_at = async {
+            match held {
+                Some((_, at)) => tokio::time::sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
+        let mut is_due = false;
         // Messages that tasks need come first.
         tokio::select! {
             biased;
@@ -220,8 +233,14 @@ async fn send_commands<W: AsyncWrite + Unpin>(
                     return;
                 }
             }
+            () = acknowledge_at => is_due = true,
         }
         for command in batch.drain(..) {
+            if let WorkerCommand::Acknowledge(seq) = command {
+                let at = held.map_or_else(|| Instant::now() + ACKNOWLEDGE_AFTER, |(_, at)| at);
+                held = Some((seq, at));
+                continue;
+            }
             if let Err(error) = writer.feed(&worker::ToWorker::from(&command)) {
                 tracing::error!(%error, "a message to a worker cannot be sent");
                 return;
@@ -231,10 +250,79 @@ async fn send_commands<W: AsyncWrite + Unpin>(
                 return;
             }
         }
-        if writer.flush().await.is_err() {
+        if (is_due || writer.buffered() > 0)
+            && let Some((seq, _)) = held.take()
+            && writer.feed(&acknowledgement(seq)).is_err()
+        {
+            return;
+        }
+        if writer.buffered() > 0 && writer.flush().await.is_err() {
             return;
         }
     }
     // The core let go of this worker: what was queued is written, now the stream ends.
+    if let Some((seq, _)) = held
+        && writer.feed(&acknowledgement(seq)).is_err()
+    {
+        return;
+    }
     let _ = writer.shutdown().await;
+}
+
+fn acknowledgement(seq: u64) -> worker::ToWorker {
+    worker::ToWorker::from(&WorkerCommand::Acknowledge(seq))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hq_protocol::{Plane, accept, connect};
+    use tokio::io::{ReadHalf, duplex};
+
+    /// The next message.
+    async fn next<S: AsyncRead>(
+        reader: &mut MessageReader<ReadHalf<S>>,
+    ) -> Option<worker::ToWorker> {
+        reader.next().await.expect("it can be read")
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn acknowledgements_go_with_what_is_sent_anyway() {
+        let (ours, theirs) = duplex(1 << 16);
+        let (ours, theirs) = tokio::join!(
+            accept(ours, Plane::Worker, None),
+            connect(theirs, Plane::Worker, None)
+        );
+        let (_, writer) = ours.expect("no key").split();
+        let (mut reader, _writer) = theirs.expect("no key").split();
+        let (commands, queue) = mpsc::channel(16);
+        let (_questions, questions) = mpsc::channel(1);
+        let seat = WorkerRegistration {
+            id: WorkerId(1),
+            link: LinkId(1),
+            reattached: false,
+            commands: queue,
+        };
+        let sending = tokio::spawn(send_commands(seat, questions, writer));
+        let say = async |command| commands.send(command).await.expect("it is there");
+
+        let start = Instant::now();
+        let hold = worker::ToWorker::from(&WorkerCommand::Hold(true));
+        say(WorkerCommand::Acknowledge(1)).await;
+        say(WorkerCommand::Acknowledge(2)).await;
+        say(WorkerCommand::Hold(true)).await;
+        assert_eq!(next(&mut reader).await, Some(hold));
+        assert_eq!(next(&mut reader).await, Some(acknowledgement(2)));
+        assert_eq!(start.elapsed(), Duration::ZERO);
+
+        say(WorkerCommand::Acknowledge(3)).await;
+        assert_eq!(next(&mut reader).await, Some(acknowledgement(3)));
+        assert_eq!(start.elapsed(), ACKNOWLEDGE_AFTER, "nothing else was sent");
+
+        say(WorkerCommand::Acknowledge(4)).await;
+        drop(commands);
+        assert_eq!(next(&mut reader).await, Some(acknowledgement(4)));
+        assert_eq!(next(&mut reader).await, None);
+        sending.await.expect("it ends");
+    }
 }

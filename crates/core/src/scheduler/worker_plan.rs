@@ -13,6 +13,9 @@ use crate::worker::{BACKLOG_MAX, Split, Worker};
 const COVER_MAX: u32 = 256;
 /// Blocked requests of a worker whose needs are worked out; behind more of them nothing is left over.
 const BLOCKED_MAX: usize = 8;
+/// A backlog gets more when this part of it is missing. Enough is left for several round trips.
+const TOP_UP_PART: u32 = 4;
+
 /// Requests of a backlog that are looked at to see what the worker starts next; those behind them do not
 /// come before.
 const PROMOTED_LOOKS_MAX: usize = 256;
@@ -373,6 +376,8 @@ impl<'a> WorkerPlan<'a> {
         let cover = split.below.min(COVER_MAX);
         // Tasks that are as urgent, or more, count towards the target; less urgent ones do not.
         let room = target.saturating_sub(split.above + split.level);
+        // Some at a time: to one that has most of what it should have, a message costs more than the tasks in it are worth.
+        let room = if room < target / TOP_UP_PART { 0 } else { room };
         // A backlog of less urgent tasks is covered even beyond the target.
         room.max(cover.saturating_sub(split.level))
     }
@@ -480,5 +485,22 @@ mod tests {
             let admitted = (plan.admits(key), plan.admits_ahead(key));
             assert_eq!(admitted, (expected, expected), "priority {priority}");
         }
+    }
+
+    #[test]
+    fn a_backlog_that_lacks_little_gets_nothing() {
+        let config = Arc::new(worker_config(16));
+        let worker = Worker::new(WorkerId(1), config, Vec::new(), Time(0), Timestamp(0));
+        let key = QueueKey::new(0, ClassId(0));
+        let mut room_with = |sent: u32| {
+            let mut plan = WorkerPlan::new(&worker);
+            plan.send_ahead(key, 0, sent);
+            plan.backlog_room(key, 16, Time(0))
+        };
+        assert_eq!([0, 12, 13, 16].map(&mut room_with), [16, 4, 0, 0]);
+        // Of so few, each counts.
+        let mut plan = WorkerPlan::new(&worker);
+        plan.send_ahead(key, 0, 2);
+        assert_eq!(plan.backlog_room(key, 3, Time(0)), 1);
     }
 }
