@@ -259,6 +259,7 @@ class Executor(RemoteExecutor):
         for executor in (*self._earlier.values(), self._hq):
             executor.shutdown()
         self._bridge.close()
+        _remove_empty(self._logdir)
 
 
 def _place(job: Any) -> List[str]:
@@ -270,9 +271,17 @@ def _place(job: Any) -> List[str]:
 
 
 def _remove(log: str) -> None:
-    """Removes a log, and its directories that are empty then."""
+    """Removes a log. Its directories stay as long as jobs run: another one may be about to write there."""
     try:
         os.unlink(log)
-        os.removedirs(os.path.dirname(log))
     except OSError:
         pass
+
+
+def _remove_empty(directory: str) -> None:
+    """Removes a directory and those below it, as far as nothing is in them."""
+    for place, _, _ in os.walk(directory, topdown=False):
+        try:
+            os.rmdir(place)
+        except OSError:
+            pass
