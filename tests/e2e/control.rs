@@ -378,6 +378,38 @@ fn a_server_in_the_background_outlives_its_terminal() {
 }
 
 #[test]
+fn a_server_in_the_background_whose_name_leads_elsewhere_is_refused() {
+    let env = Env::new();
+    for host in ["--host=", "--host=a b"] {
+        env.hq(&["server", "start", "--background", host])
+            .exits_with(2)
+            .says("expected a host name");
+    }
+    for host in ["nosuch.invalid", "::1"] {
+        env.hq(&["server", "start", "--background", "--host", host])
+            .exits_with(1)
+            .says(host)
+            .says("--host");
+        let named = processes_with(&format!("--detached --host {host}"));
+        assert!(named.is_empty(), "no server is left: {named:?}");
+    }
+}
+
+#[test]
+fn a_server_in_the_background_warns_on_the_terminal() {
+    let mut env = Env::new();
+    let first = env.start_server();
+    env.submit(&["--", "true"]);
+    signal(first, "KILL");
+    env.wait_exit("server");
+    env.hq(&["server", "start", "--background"])
+        .says("left 1 unfinished job")
+        .says("--resume")
+        .ok();
+    env.hq(&["server", "stop"]).ok();
+}
+
+#[test]
 fn a_server_without_a_journal_works_and_leaves_nothing() {
     let mut env = Env::new();
     env.start_server_with(&["--no-journal"]);

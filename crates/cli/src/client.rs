@@ -123,6 +123,17 @@ impl Client {
         Ok(client)
     }
 
+    /// As [`Self::connect`], at this machine instead of the host in the access file.
+    pub(crate) async fn connect_here(dir: &ServerDir) -> CliResult<Self> {
+        let (path, mut file) = dir.load_access(VERSION).map_err(|e| access_error(&e))?;
+        if let Some(access) = &mut file.client {
+            std::net::Ipv4Addr::LOCALHOST
+                .to_string()
+                .clone_into(&mut access.host);
+        }
+        Self::connect_with(dir, Ok((path, file))).await
+    }
+
     async fn from_stream(
         stream: TcpStream,
         access: &Access,

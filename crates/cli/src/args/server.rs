@@ -11,7 +11,7 @@ use hq_core::template::NotifyTarget;
 use crate::parse::duration::parse_duration;
 use crate::parse::notify::parse_notify_target;
 use crate::parse::size::{SizeMax, parse_size_max};
-use crate::parse::value::{parse_http_address, parse_quarantine};
+use crate::parse::value::{parse_host, parse_http_address, parse_quarantine};
 
 /// Commands about the server.
 #[derive(Subcommand, Debug)]
@@ -41,7 +41,7 @@ pub(crate) struct StartArgs {
     /// Name or address under which clients and workers reach this machine
     ///
     /// [default: the access file's host, else this machine's hostname]
-    #[arg(long, value_name = "HOST")]
+    #[arg(long, value_name = "HOST", value_parser = parse_host)]
     pub(crate) host: Option<String>,
 
     /// Port for clients [default: the access file's, else a random one]
@@ -190,15 +190,15 @@ pub(crate) struct GenerateAccessArgs {
     pub(crate) worker_port: u16,
 
     /// Name under which the server will be reached [default: this machine's hostname]
-    #[arg(long, value_name = "HOST")]
+    #[arg(long, value_name = "HOST", value_parser = parse_host)]
     pub(crate) host: Option<String>,
 
     /// The same, for clients only
-    #[arg(long, value_name = "HOST")]
+    #[arg(long, value_name = "HOST", value_parser = parse_host)]
     pub(crate) client_host: Option<String>,
 
     /// The same, for workers only
-    #[arg(long, value_name = "HOST")]
+    #[arg(long, value_name = "HOST", value_parser = parse_host)]
     pub(crate) worker_host: Option<String>,
 }
 

@@ -30,7 +30,9 @@ pub(super) fn start(args: StartArgs, context: &mut Context) -> CliResult<()> {
         background::detach();
     }
     tracing::info!("hq {VERSION}");
-    warn_about_open_planes(&args);
+    if !args.background {
+        warn_about_open_planes(&args);
+    }
     let runtime = crate::runtime::on_all_cpus()?;
     let result = if args.background {
         runtime.block_on(background::start(context))

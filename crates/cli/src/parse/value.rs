@@ -191,6 +191,14 @@ pub(crate) fn into_bytes(text: OsString) -> Box<[u8]> {
     text.into_vec().into()
 }
 
+/// Parses the name or address of a machine. Whether it leads there is seen later.
+pub(crate) fn parse_host(text: &str) -> Result<String, String> {
+    if text.is_empty() || text.contains(|c: char| c.is_whitespace() || c.is_control()) {
+        return Err("expected a host name or an address, without spaces".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

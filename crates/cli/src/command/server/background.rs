@@ -3,19 +3,27 @@
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{Read as _, Seek as _, SeekFrom};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use hq_protocol::access::{ACCESS_FILE_NAME, ServerDir};
+use rustix::process::{Pid, Signal};
 
 use crate::client::Client;
 use crate::command::Context;
 use crate::error::{CliError, CliResult};
+use crate::version::VERSION;
 
 /// Name of the file in the server directory that gets its messages.
 const LOG_NAME: &str = "server.log";
 /// Pause between two looks whether the server answers.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+/// How long a server that has opened its ports may not be heard under its name.
+const NAME_PATIENCE: Duration = Duration::from_secs(3);
+/// Longest wait for the end of one that was told to end.
+const END_PATIENCE: Duration = Duration::from_secs(10);
 /// Option that tells the second process what it is.
 const DETACHED: &str = "--detached";
 
@@ -24,20 +32,36 @@ pub(super) async fn start(context: &mut Context) -> CliResult<()> {
     let dir = context.server_dir();
     let (log, path) = open_log(dir.root())?;
     let begin = log.metadata().map_or(0, |metadata| metadata.len());
+    let before = published(&dir);
     let mut server = spawn(log)?;
+    let mut unheard_since = None;
     let info = loop {
         match server.try_wait() {
             Ok(None) => {}
             Ok(Some(_)) | Err(_) => return Err(failure(&path, begin)),
         }
-        if let Ok(mut client) = Client::connect(&dir).await
-            && let Ok(info) = client.server_info().await
-            && info.pid == server.id()
-        {
-            break info;
+        let cause = match Client::connect(&dir).await {
+            Ok(mut client) => match client.server_info().await {
+                Ok(info) if info.pid == server.id() => break info,
+                Ok(_) => None,
+                Err(error) => Some(error),
+            },
+            Err(error) => Some(error),
+        };
+        let now = published(&dir);
+        if now.is_some() && now != before {
+            let since = *unheard_since.get_or_insert_with(Instant::now);
+            if since.elapsed() > NAME_PATIENCE && answers_here(&dir, server.id()).await {
+                end(&mut server).await;
+                return Err(unreachable(&dir, cause));
+            }
         }
         tokio::time::sleep(LOOK_INTERVAL).await;
     };
+    // People who start it look here, not into its file.
+    for warning in warnings(&path, begin) {
+        tracing::warn!("{warning}");
+    }
     tracing::info!(
         "The server runs in the background; its messages go to '{}'",
         path.display()
@@ -45,6 +69,77 @@ pub(super) async fn start(context: &mut Context) -> CliResult<()> {
     Ok(context
         .output
         .server_info(&mut context.out, &info, Some(dir.root()))?)
+}
+
+/// Which access file the server directory has: another one when the server has written its own.
+fn published(dir: &ServerDir) -> Option<(u64, u64, i64, i64)> {
+    let path = dir.resolve().ok()?.join(ACCESS_FILE_NAME);
+    let found = std::fs::metadata(path).ok()?;
+    Some((found.dev(), found.ino(), found.mtime(), found.mtime_nsec()))
+}
+
+/// Whether the server answers at an address of this machine: then it is its name that leads elsewhere.
+async fn answers_here(dir: &ServerDir, pid: u32) -> bool {
+    let asked = async {
+        let mut client = Client::connect_here(dir).await.ok()?;
+        client.server_info().await.ok()
+    };
+    let answer = tokio::time::timeout(NAME_PATIENCE, asked).await;
+    matches!(answer, Ok(Some(info)) if info.pid == pid)
+}
+
+/// Ends a server that nobody could reach.
+async fn end(server: &mut Child) {
+    let pid = i32::try_from(server.id()).ok().and_then(Pid::from_raw);
+    if let Some(pid) = pid {
+        // It is our child and not reaped, so the number is its own.
+        let _ = rustix::process::kill_process(pid, Signal::TERM);
+    }
+    let begin = Instant::now();
+    while matches!(server.try_wait(), Ok(None)) {
+        if begin.elapsed() > END_PATIENCE {
+            let _ = server.kill();
+        }
+        tokio::time::sleep(LOOK_INTERVAL).await;
+    }
+}
+
+fn unreachable(dir: &ServerDir, cause: Option<CliError>) -> CliError {
+    let access = dir.load_access(VERSION).ok();
+    let client = access.and_then(|(_, file)| file.client);
+    let (host, port) = client.map_or((String::new(), 0), |client| (client.host, client.port));
+    let found = match cause {
+        Some(error) => error.text().unwrap_or_default(),
+        None => "another server answers there".to_owned(),
+    };
+    CliError::new(format!(
+        "The server was stopped again: it answers on this machine, but not at {host}:{port}, where clients and workers \
+         would look for it: {found}"
+    ))
+    .with_help(
+        "give a name or an address that leads to this machine with --host, or none for its own name; a name that is \
+         known only elsewhere works without --background"
+            .to_owned(),
+    )
+}
+
+/// What the server has warned of since it was started.
+fn warnings(log: &Path, begin: u64) -> Vec<String> {
+    let said = said_since(log, begin).unwrap_or_default();
+    let text = |line: &str| {
+        let mut parts = line.splitn(3, ' ');
+        let is_warning = parts.nth(1) == Some("WARN");
+        is_warning.then(|| parts.next().unwrap_or_default().to_owned())
+    };
+    said.lines().filter_map(text).collect()
+}
+
+fn said_since(log: &Path, begin: u64) -> std::io::Result<String> {
+    let mut file = File::open(log)?;
+    file.seek(SeekFrom::Start(begin))?;
+    let mut said = Vec::new();
+    file.read_to_end(&mut said)?;
+    Ok(String::from_utf8_lossy(&said).into_owned())
 }
 
 /// Leaves the session of the terminal; called in the second process, before it has threads.
@@ -90,13 +185,8 @@ fn spawn(log: File) -> CliResult<Child> {
 
 /// The failure of a server, with the lines that it wrote since it was started.
 fn failure(log: &Path, begin: u64) -> CliError {
-    let mut said = String::new();
-    let read = File::open(log).and_then(|mut file| {
-        file.seek(SeekFrom::Start(begin))?;
-        file.read_to_string(&mut said)
-    });
-    let said = match read {
-        Ok(_) if !said.trim().is_empty() => said.trim().to_owned(),
+    let said = match said_since(log, begin) {
+        Ok(said) if !said.trim().is_empty() => said.trim().to_owned(),
         _ => "it said nothing".to_owned(),
     };
     CliError::new(format!("The server did not start: {said}"))
