@@ -219,15 +219,23 @@ fn warn_about_unread(command: &[OsString]) {
     if !std::fs::metadata(script).is_ok_and(|found| found.is_file()) {
         return;
     }
-    if let Ok(head) = read_head(Path::new(script))
-        && head.starts_with(b"#")
+    if begins_like_script(Path::new(script))
+        && let Ok(head) = read_head(Path::new(script))
     {
         warn_about_foreign(&script.to_string_lossy(), &head, false);
     }
 }
 
+/// Whether the first character of a file is that of a comment. Most that is submitted is a program, of which nothing more is read.
+fn begins_like_script(path: &Path) -> bool {
+    let mut first = [0];
+    std::fs::File::open(path)
+        .and_then(|mut file| file.read_exact(&mut first))
+        .is_ok_and(|()| first == *b"#")
+}
+
 fn read_head(path: &Path) -> std::io::Result<Vec<u8>> {
-    let mut head = Vec::new();
+    let mut head = Vec::with_capacity(HEAD_LEN);
     std::fs::File::open(path)?
         .take(HEAD_LEN as u64)
         .read_to_end(&mut head)?;
