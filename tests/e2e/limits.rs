@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::harness::{Env, skip, wait_for};
+use crate::harness::{Env, signal, skip, wait_for};
 use crate::http::Site;
 
 #[test]
@@ -279,4 +279,83 @@ fn nothing_of_ours_needs_shared_memory_of_the_system() {
     assert_eq!(env.wait_lines("counted", 1).trim(), "1048576");
     let rows = env.hq(&["query", "select count(*) from jobs"]).ok();
     assert!(rows.contains('2'), "{rows}");
+}
+
+/// Words before a program that must not write files beyond a size in KiB.
+fn with_file_limit(kib: u32) -> [String; 3] {
+    [
+        "bash".to_owned(),
+        "-c".to_owned(),
+        format!("ulimit -f {kib}; exec \"$0\" \"$@\""),
+    ]
+}
+
+#[test]
+fn a_worker_with_a_limit_of_file_sizes_fails_the_task_and_lives() {
+    let mut env = Env::new();
+    env.start_server();
+    let behind = with_file_limit(16);
+    env.start_worker_behind(&behind.each_ref().map(String::as_str), &["--cpus=2"]);
+    let beside = env.submit(&["--", "sleep", "1000"]);
+    env.wait_running(&beside, 1);
+    let large = env.submit(&["--stream=st", "--", "head", "-c", "100000", "/dev/zero"]);
+    env.hq(&["job", "wait", &large]).says("File too large");
+    assert_eq!(env.stats(&large)["failed"], 1);
+    // What is executed has the default of the signal: bit 24 of the masks.
+    let ignores = env.submit(&[
+        "--stdout=ignored",
+        "--",
+        "grep",
+        "SigIgn",
+        "/proc/self/status",
+    ]);
+    env.wait_job(&ignores);
+    let text = env.read("ignored");
+    let mask = text.trim().rsplit('\t').next().unwrap_or_default();
+    let mask = u64::from_str_radix(mask, 16).expect("a mask");
+    assert_eq!(mask & (1 << 24), 0, "{text}");
+    assert_eq!(env.workers(), ["RUNNING"]);
+    assert_eq!(
+        env.stats(&beside)["running"],
+        1,
+        "nothing has happened to it"
+    );
+}
+
+#[test]
+fn a_server_with_a_limit_of_file_sizes_goes_on() {
+    let mut env = Env::new();
+    let behind = with_file_limit(1_000);
+    env.start_server_behind(&behind.each_ref().map(String::as_str), &[]);
+    let text = "x".repeat(100_000);
+    for _ in 0..12 {
+        let submit = ["submit", "--", "echo", &text];
+        let mut waiting = env.command(&submit).spawn().expect("it starts");
+        // As on a full disk it waits.
+        for _ in 0..20 {
+            if waiting.try_wait().expect("ours").is_some() {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(100));
+        }
+        let _ = waiting.kill();
+        let _ = waiting.wait();
+    }
+    env.hq(&["submit", "--", "true"])
+        .exits_with(1)
+        .says("cannot write its state to disk");
+    env.hq(&["server", "info"]).ok();
+}
+
+#[test]
+fn what_announces_an_end_stops_servers_and_workers_cleanly() {
+    for name in ["USR1", "USR2", "XCPU", "ALRM"] {
+        let mut env = Env::new();
+        let server = env.start_server();
+        let worker = env.start_worker(1);
+        signal(worker, name);
+        assert_eq!(env.wait_exit("worker1"), Some(0), "{name}");
+        signal(server, name);
+        assert_eq!(env.wait_exit("server"), Some(0), "{name}");
+    }
 }

@@ -25,6 +25,7 @@ mod pages;
 mod parse;
 mod report;
 mod runtime;
+mod signals;
 mod submit;
 mod text;
 mod version;

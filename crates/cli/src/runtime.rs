@@ -41,6 +41,7 @@ fn build(mut builder: Builder, threads: usize) -> io::Result<Runtime> {
         .enable_all()
         .thread_keep_alive(Duration::MAX)
         .build()?;
+    crate::signals::outlive_file_limit(&runtime)?;
     // The thread for this one is there from now on.
     drop(runtime.spawn_blocking(|| ()));
     Ok(runtime)

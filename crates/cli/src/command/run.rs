@@ -36,6 +36,7 @@ use crate::config::complete_tasks;
 use crate::error::{CliError, CliResult, exit};
 use crate::output::console::error_line;
 use crate::parse::selector::Selector;
+use crate::signals::Warnings;
 use crate::submit::build::{SubmitRequest, build};
 use crate::submit::plan::plan;
 use crate::submit::skip::Unended;
@@ -246,6 +247,8 @@ fn requests() -> CliResult<Requests> {
     let mut interrupt = listen(SignalKind::interrupt())?;
     let mut terminate = listen(SignalKind::terminate())?;
     let mut hangup = listen(SignalKind::hangup())?;
+    let mut warnings =
+        Warnings::listen().map_err(|e| CliError::caused("Cannot handle signals", &e))?;
     let (sender, receiver) = mpsc::channel(REQUESTS_MAX);
     let signals = sender.clone();
     tokio::spawn(async move {
@@ -254,6 +257,7 @@ fn requests() -> CliResult<Requests> {
                 _ = interrupt.recv() => {}
                 _ = terminate.recv() => {}
                 _ = hangup.recv() => {}
+                () = warnings.recv() => {}
             }
             // Signals that arrive before the first one was reported belong to it.
             tokio::time::sleep(ONE_INTERRUPT).await;

@@ -15,6 +15,7 @@ use crate::args::server::{DebugDumpArgs, GenerateAccessArgs, StartArgs, StopArgs
 use crate::client::{Client, access_error};
 use crate::error::{CliError, CliResult};
 use crate::output::format::words;
+use crate::signals::Warnings;
 use crate::submit::read_job;
 use crate::version::VERSION;
 
@@ -111,7 +112,7 @@ fn tell_ready(dir: &ServerDir) {
 }
 
 /// Completes on SIGINT, which a person sends, or SIGTERM, which a service manager or a machine that is shut down
-/// sends: then workers wait for the next server. SIGHUP is ignored: logging out must not end a server.
+/// sends: then workers wait for the next server, as after what announces the end of an allocation. SIGHUP is ignored: logging out must not end a server.
 fn stop_signal() -> CliResult<impl Future<Output = Stop>> {
     let listen = |kind| signal(kind).map_err(|e| CliError::caused("Cannot handle signals", &e));
     let (mut interrupt, mut terminate) = (
@@ -119,11 +120,14 @@ fn stop_signal() -> CliResult<impl Future<Output = Stop>> {
         listen(SignalKind::terminate())?,
     );
     let mut hangup = listen(SignalKind::hangup())?;
+    let mut warnings =
+        Warnings::listen().map_err(|e| CliError::caused("Cannot handle signals", &e))?;
     Ok(async move {
         let how = loop {
             tokio::select! {
                 _ = interrupt.recv() => break Stop::WithWorkers,
                 _ = terminate.recv() => break Stop::KeepWorkers,
+                () = warnings.recv() => break Stop::KeepWorkers,
                 _ = hangup.recv() => tracing::debug!("ignoring SIGHUP"),
             }
         };

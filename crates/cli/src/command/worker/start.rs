@@ -24,6 +24,7 @@ use crate::command::Context;
 use crate::error::{CliError, CliResult};
 use crate::parse::coupling::parse_coupling;
 use crate::parse::resource::CpuDefinition;
+use crate::signals::Warnings;
 use crate::version::VERSION;
 
 /// Default of `--heartbeat`.
@@ -257,10 +258,8 @@ fn interrupts(allocation: Option<Allocation>) -> CliResult<mpsc::Receiver<Interr
     let mut hangup = unless_ignored(SignalKind::hangup())?;
     let mut terminate = listen(SignalKind::terminate())?;
     let mut suspend = listen(SignalKind::from_raw(Signal::TSTP.as_raw()))?;
-    // Batch systems send these some time before the end, if they are asked to (`sbatch --signal`).
-    let mut warning_1 = listen(SignalKind::user_defined1())?;
-    let mut warning_2 = listen(SignalKind::user_defined2())?;
-    let mut cpu_time = listen(SignalKind::from_raw(Signal::XCPU.as_raw()))?;
+    let mut warnings =
+        Warnings::listen().map_err(|e| CliError::caused("Cannot handle signals", &e))?;
     let (tx, rx) = mpsc::channel(INTERRUPTS_MAX);
     tokio::spawn(async move {
         let mut last: Option<Instant> = None;
@@ -270,9 +269,7 @@ fn interrupts(allocation: Option<Allocation>) -> CliResult<mpsc::Receiver<Interr
                 () = next(&mut hangup) => Received::Other,
                 _ = terminate.recv() => Received::Terminate,
                 _ = suspend.recv() => Received::Other,
-                _ = warning_1.recv() => Received::Warning,
-                _ = warning_2.recv() => Received::Warning,
-                _ = cpu_time.recv() => Received::Warning,
+                () = warnings.recv() => Received::Warning,
             };
             // A signal to all processes reaches us twice: directly and through the front process.
             if last.is_some_and(|last| last.elapsed() < SAME_SIGNAL) {
