@@ -121,6 +121,51 @@ fn a_task_that_runs_again_is_shown_again() {
 }
 
 #[test]
+fn following_goes_on_after_a_restart_of_the_server() {
+    let mut env = Env::with_worker(2);
+    let script = "echo begun; until [ -e go-$HQ_TASK_ID ]; do sleep 0.01; done; echo ended";
+    env.submit(&["--array=1-3", "--", "bash", "-c", script]);
+    env.wait_running("1", 2);
+    env.spawn("tail", &["job", "tail", "-f", "1"]);
+    let shown = |env: &Env| {
+        let log = env.read("tail.log");
+        let lines = log.lines().filter(|line| line.contains(":0> "));
+        let mut lines: Vec<String> = lines.map(str::to_owned).collect();
+        lines.sort();
+        lines
+    };
+    wait_for("the first lines are shown", || {
+        let lines = shown(&env);
+        let begun = ["1.1:0> begun", "1.2:0> begun"];
+        if lines == begun {
+            Ok(())
+        } else {
+            Err(lines.join("\n"))
+        }
+    });
+    env.hq(&["server", "stop", "--keep-workers"]).ok();
+    assert_eq!(env.wait_exit("server"), Some(0));
+    // One ends while nobody hears of it, one after that, and one begins then.
+    env.write("go-1", "");
+    env.start_server_with(&["--resume"]);
+    wait_for("the third task has begun", || {
+        let lines = shown(&env);
+        if lines.len() == 4 {
+            Ok(())
+        } else {
+            Err(lines.join("\n"))
+        }
+    });
+    env.write("go-2", "");
+    env.write("go-3", "");
+    assert_eq!(env.wait_exit("tail"), Some(0), "{}", env.read("tail.log"));
+    let expected =
+        (1..=3).flat_map(|task| ["begun", "ended"].map(|word| format!("1.{task}:0> {word}")));
+    assert_eq!(shown(&env), expected.collect::<Vec<_>>());
+    assert_eq!(env.read("tail.log").matches("Lost the server").count(), 1);
+}
+
+#[test]
 fn output_outlives_its_worker() {
     let mut env = Env::new();
     env.start_server();

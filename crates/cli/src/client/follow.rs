@@ -35,7 +35,7 @@ impl Client {
             let result = followed.await;
             is_return = true;
             match result {
-                Err(error) if self.is_lost && self.dir.is_some() => self.come_back(error).await?,
+                Err(error) if self.may_return() => self.come_back(error).await?,
                 result => return result,
             }
         }
@@ -69,12 +69,26 @@ impl Client {
         }
     }
 
-    /// Replaces a broken connection by one to the same server.
-    async fn come_back(&mut self, lost: CliError) -> CliResult<()> {
+    /// Whether the connection broke and the server may be found again.
+    pub(crate) const fn may_return(&self) -> bool {
+        self.is_lost && self.dir.is_some()
+    }
+
+    /// Replaces a broken connection by one to the same server, and says so.
+    pub(crate) async fn come_back(&mut self, lost: CliError) -> CliResult<()> {
+        if self.dir.is_some() {
+            tracing::warn!("Lost the server, waiting for it to come back");
+        }
+        self.come_back_quietly(lost).await?;
+        tracing::info!("Connected to the server again");
+        Ok(())
+    }
+
+    /// The same of one of several connections, of which another one tells.
+    pub(crate) async fn come_back_quietly(&mut self, lost: CliError) -> CliResult<()> {
         let Some(dir) = self.dir.clone() else {
             return Err(lost);
         };
-        tracing::warn!("Lost the server, waiting for it to come back");
         let until = Instant::now() + PATIENCE;
         let mut pause = PAUSE_MIN;
         loop {
@@ -82,7 +96,6 @@ impl Client {
             pause = (pause * 2).min(PAUSE_MAX);
             match Self::connect_any(&dir).await {
                 Ok(found) if found.server_uid == self.server_uid => {
-                    tracing::info!("Connected to the server again");
                     *self = found;
                     return Ok(());
                 }

@@ -1,10 +1,12 @@
 //! `hq job tail`: what tasks write, while they write it, read where they run.
 //!
 //! A reader asks for the output of one task over a connection of its own, and is kept waiting by the
-//! server until there is some. With `--follow` the job is watched, so that tasks are read as they start.
+//! server until there is some. With `--follow` the job is watched, so that tasks are read as they start; every connection
+//! finds the server again after a restart, and a reader goes on where it was.
 
 mod print;
 mod reader;
+mod watch;
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -17,7 +19,7 @@ use tokio::task::JoinSet;
 use crate::args::global::OutputMode;
 use crate::args::job::{StreamArg, TailArgs};
 use crate::args::task::TaskStateArg;
-use crate::client::{Client, WatchOptions};
+use crate::client::Client;
 use crate::command::Context;
 use crate::command::missing::{JOBS, Missing};
 use crate::command::task::warn_about_tasks;
@@ -25,12 +27,22 @@ use crate::error::{CliError, CliResult};
 use crate::parse::selector::{Selector, SingleSelector, array_to_message};
 use print::{Printer, Shape};
 use reader::{Piece, Reader};
+use watch::{News, Watch};
 
 /// Tasks that are read at one time with `--follow`; others wait for their turn, and nothing of them is missed.
 const READERS_MAX: usize = 16;
 
 /// Pieces that wait to be printed; readers wait when the terminal does.
 const PIECES_MAX: usize = 16;
+
+/// Tasks that may have written something.
+const STARTED: [TaskStateArg; 5] = [
+    TaskStateArg::Running,
+    TaskStateArg::Finished,
+    TaskStateArg::Failed,
+    TaskStateArg::Canceled,
+    TaskStateArg::Aborted,
+];
 
 /// `job tail`.
 pub(crate) async fn tail(args: TailArgs, context: &mut Context) -> CliResult<()> {
@@ -115,31 +127,17 @@ struct Tail {
 
 impl Tail {
     /// Finds what can be read now; with `--follow`, begins to watch before that, so that nothing is missed.
-    async fn begin(&mut self, context: &Context) -> CliResult<Option<Client>> {
+    async fn begin(&mut self, context: &Context) -> CliResult<Option<Watch>> {
         let watch = if self.args.follow {
-            let mut watch = context.connect().await?;
-            let options = WatchOptions {
-                until_idle: true,
-                with_progress: true,
-                with_outcomes: true,
-                ..WatchOptions::default()
-            };
             let jobs = Selector::Ids(one(self.job)?).to_message();
-            watch.watch(jobs, options).await?;
+            let mut watch = Watch::start(context.connect().await?, jobs);
             // It takes effect with its first update: later ends are reported, the others are listed below.
-            let first = watch.next_update().await?;
-            Some((watch, first))
+            let first = watch.next().await?;
+            Some((watch, first.update))
         } else {
             None
         };
-        let ended = [
-            TaskStateArg::Running,
-            TaskStateArg::Finished,
-            TaskStateArg::Failed,
-            TaskStateArg::Canceled,
-            TaskStateArg::Aborted,
-        ];
-        self.list(&ended, false).await?;
+        self.list(&STARTED, false).await?;
         let nothing = self.queue.is_empty() && !self.args.follow;
         if nothing {
             tracing::warn!("No selected task of job {} has started", self.job);
@@ -161,7 +159,13 @@ impl Tail {
         };
         let mut missing = Missing::default();
         loop {
-            let page = self.client.task_page(request.clone()).await?;
+            let page = match self.client.task_page(request.clone()).await {
+                Err(error) if self.args.follow && self.client.may_return() => {
+                    self.client.come_back_quietly(error).await?;
+                    continue;
+                }
+                page => page?,
+            };
             missing.add(page.not_found.as_ref());
             if let Some(wanted) = &mut self.wanted {
                 wanted.forget(page.not_found.as_ref());
@@ -205,7 +209,7 @@ impl Tail {
 
     async fn run(
         mut self,
-        mut watch: Option<Client>,
+        mut watch: Option<Watch>,
         mut pieces: mpsc::Receiver<Piece>,
         context: &mut Context,
     ) -> CliResult<()> {
@@ -230,8 +234,12 @@ impl Tail {
                     self.printer.end(task, &mut context.out)?;
                     self.forget(task);
                 }
-                update = next(&mut watch) => {
-                    let update = update?;
+                news = next(&mut watch) => {
+                    let News { update, is_back } = news?;
+                    // Nobody told of what ended while the server was away; of a job that was forgotten there is nothing to list.
+                    if is_back && !update.jobs.is_empty() {
+                        self.list(&STARTED, true).await?;
+                    }
                     self.on_update(&update).await?;
                     if update.done {
                         watch = None;
@@ -249,7 +257,7 @@ impl Tail {
             };
             let client = match self.idle.pop() {
                 Some(client) => client,
-                None => context.connect().await?,
+                None => self.connect(context).await?,
             };
             let channels = match self.args.channel {
                 None => vec![StreamArg::Stdout, StreamArg::Stderr],
@@ -271,6 +279,17 @@ impl Tail {
         Ok(())
     }
 
+    /// A connection for a reader.
+    async fn connect(&mut self, context: &Context) -> CliResult<Client> {
+        match context.connect().await {
+            Err(error) if self.args.follow => {
+                self.client.come_back_quietly(error).await?;
+                context.connect().await
+            }
+            connected => connected,
+        }
+    }
+
     async fn on_update(&mut self, update: &client::WatchUpdate) -> CliResult<()> {
         for ended in update.jobs.iter().flat_map(|job| &job.ended_tasks) {
             if ended.paths.is_some() {
@@ -278,6 +297,10 @@ impl Tail {
             } else if !self.seen.contains(&ended.id) {
                 self.forget(ended.id);
             }
+        }
+        // The job may have been forgotten while the server was away.
+        if update.jobs.is_empty() {
+            return Ok(());
         }
         self.list(&[TaskStateArg::Running], true).await
     }
@@ -324,9 +347,9 @@ impl Wanted {
 }
 
 /// The next change, if the job is watched.
-async fn next(watch: &mut Option<Client>) -> CliResult<client::WatchUpdate> {
+async fn next(watch: &mut Option<Watch>) -> CliResult<News> {
     match watch {
-        Some(watch) => watch.next_update().await,
+        Some(watch) => watch.next().await,
         None => std::future::pending().await,
     }
 }

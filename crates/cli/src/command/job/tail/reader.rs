@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use hq_protocol::client::{self, output::Kind};
 use hq_protocol::common::{self, read_from};
-use hq_stream::OutputReader;
+use hq_stream::{OutputReader, Part};
 use tokio::sync::mpsc;
 
 use crate::args::job::StreamArg;
@@ -88,7 +88,14 @@ impl Reader {
             }),
             wait_ns: u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX),
         };
-        let mut output = self.client.read_output(request).await?;
+        let mut output = match self.client.read_output(request).await {
+            // The same is asked again: nothing was heard of it.
+            Err(error) if self.follow && self.client.may_return() => {
+                self.client.come_back_quietly(error).await?;
+                return Ok(false);
+            }
+            output => output?,
+        };
         let kind = output.kind();
         match kind {
             Kind::NotFound | Kind::NoOutput => {
@@ -99,7 +106,12 @@ impl Reader {
                 position.is_done = output.is_complete || !self.follow;
                 return Ok(false);
             }
-            Kind::Unreachable => read_here(position, &mut output),
+            Kind::Unreachable => {
+                if !read_here(position, &mut output, self.follow) {
+                    position.is_done |= !self.follow;
+                    return Ok(false);
+                }
+            }
             Kind::Data => {}
         }
         let known = self.known.replace(output.instance);
@@ -135,10 +147,11 @@ impl Reader {
     }
 }
 
-/// The worker is gone, but its files may be on a file system that it shared with us.
-fn read_here(position: &Position, output: &mut client::Output) {
+/// The worker is gone, or not back yet, but its files may be on a file system that it shared with us. Otherwise says `false` of a
+/// task that goes on: then the position stays for when the worker is back.
+fn read_here(position: &Position, output: &mut client::Output, follow: bool) -> bool {
     let Some(source) = output.source.take().and_then(|source| source.source) else {
-        return;
+        return false;
     };
     let (place, source) = tail::local(source, position.channel == StreamArg::Stderr);
     let is_same = position
@@ -153,7 +166,11 @@ fn read_here(position: &Position, output: &mut client::Output) {
         output.state(),
         client::TaskState::Running | client::TaskState::Waiting
     );
+    let may_come = follow && !has_ended;
     match OutputReader::new(source).read(from, tail::LOCAL_LIMIT) {
+        // Not here, or not all of it yet, as on a file system that is slow to tell.
+        Ok(part) if may_come && (!place.exists() || is_behind(from, &part)) => return false,
+        Err(_) if may_come => return false,
         Ok(part) if part.size == 0 && has_ended && !place.exists() => {
             let place = place.display();
             output.error = Some(format!("its worker is gone, and {place} is not here"));
@@ -164,5 +181,58 @@ fn read_here(position: &Position, output: &mut client::Output) {
             output.data = part.bytes.into();
         }
         Err(error) => output.error = Some(error.to_string()),
+    }
+    true
+}
+
+/// Whether less is there than was read before.
+const fn is_behind(from: hq_stream::ReadFrom, part: &Part) -> bool {
+    match from {
+        hq_stream::ReadFrom::Offset(offset) => part.size < offset,
+        hq_stream::ReadFrom::LastLines(_) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::ffi::OsStrExt as _;
+
+    use hq_protocol::common::{OutputSource, output_source::Source};
+
+    use super::*;
+
+    #[test]
+    fn the_place_stays_while_a_worker_is_away_and_its_files_are_elsewhere() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let file = dir.path().join("0.stdout");
+        let position = Position {
+            channel: StreamArg::Stdout,
+            instance: Some(1),
+            from: read_from::From::Offset(6),
+            is_done: false,
+        };
+        let read = |state: client::TaskState| {
+            let path = file.as_os_str().as_bytes().to_vec();
+            let mut output = client::Output {
+                instance: 1,
+                state: state.into(),
+                source: Some(OutputSource {
+                    source: Some(Source::File(path.into())),
+                }),
+                ..client::Output::default()
+            };
+            read_here(&position, &mut output, true).then_some(output)
+        };
+        let running = client::TaskState::Running;
+        assert_eq!(read(running), None, "it is not here");
+        std::fs::write(&file, "begun").expect("written");
+        assert_eq!(read(running), None, "less than was read is here");
+        std::fs::write(&file, "begun\nmore\n").expect("written");
+        let output = read(running).expect("it is here");
+        assert_eq!((&output.data[..], output.next), (&b"more\n"[..], 11));
+        std::fs::remove_file(&file).expect("removed");
+        let output = read(client::TaskState::Finished).expect("it has ended");
+        let error = output.error.expect("nothing more comes");
+        assert!(error.contains("its worker is gone"), "{error}");
     }
 }
