@@ -437,6 +437,7 @@ fn fitting(shape: &TableShape, record: &Record) -> Option<Vec<Value>> {
         ("submit_data", [.., Value::Blob(spec), Value::Integer(check)]) => {
             encode::checksum(spec) == *check
         }
+        ("job_data", job) => is_job(job),
         ("event_log", [.., Value::Text(data)]) => is_json(data),
         ("worker_data", [.., Value::Text(config), _]) => is_json(config),
         (ROWS, [_, _, Value::Integer(state), ..]) => (0..=5).contains(state),
@@ -446,6 +447,27 @@ fn fitting(shape: &TableShape, record: &Record) -> Option<Vec<Value>> {
         values.push(Value::Integer(record.rowid?));
     }
     is_valid.then_some(values)
+}
+
+/// The row of a job; that of the lease, who has the file, has the same types.
+fn is_job(values: &[Value]) -> bool {
+    /// Moments of jobs are in nanoseconds since 1970; the lease has a count of heartbeats there.
+    const SUBMITTED_MIN: i64 = 1_000_000_000_000_000;
+    let is_flag = |value: &Value| matches!(value, Value::Integer(0 | 1));
+    let [
+        _,
+        _,
+        _,
+        is_open,
+        _,
+        Value::Integer(submitted),
+        _,
+        is_forgotten,
+    ] = values
+    else {
+        return false;
+    };
+    is_flag(is_open) && is_flag(is_forgotten) && *submitted >= SUBMITTED_MIN
 }
 
 fn is_json(text: &str) -> bool {

@@ -308,3 +308,22 @@ fn flipped_bytes_never_end_the_program() {
         let _ = crate::repair(&path);
     }
 }
+
+#[test]
+fn without_its_first_page_a_file_has_all_jobs_and_no_other_ones() {
+    let dir = tempfile::tempdir().expect("directory");
+    let path = dir.path().join("j.db");
+    filled(&path, &[5, 7]);
+    let jobs = |path: &Path| {
+        let db = Connection::open(path).expect("a database");
+        crate::testing::rows(&db, "job_data")
+    };
+    let before = jobs(&path);
+    let mut bytes = std::fs::read(&path).expect("the file");
+    // Whose tables are whose stands there.
+    bytes[..4_096].fill(0);
+    std::fs::write(&path, &bytes).expect("room");
+    let report = repaired(&path).expect("it can be repaired");
+    assert_eq!(report.lost_jobs, Vec::<u32>::new());
+    assert_eq!(jobs(&path), before);
+}
