@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::bench::*;
 use crate::id::{InstanceId, JobId, TaskKey, WorkerId};
 use crate::outcome::{LostReason, Outcome};
-use crate::server_state::{Effect, Input, WorkerCommand, WorkerMessage};
+use crate::server_state::{Effect, Input, LinkEnd, WorkerCommand, WorkerMessage};
 use crate::task::Phase;
 use crate::worker_config::OnServerLost;
 
@@ -67,14 +67,62 @@ fn a_worker_that_does_not_come_back_is_lost_after_the_silence_limit() {
 fn a_worker_that_closed_its_connection_itself_is_waited_for_less_long() {
     let mut bench = Bench::new();
     let worker = bench.mortal(1);
-    bench.apply(Input::WorkerGone(
-        worker,
-        crate::server_state::LinkEnd::Closed,
-    ));
+    bench.apply(Input::WorkerGone(worker, LinkEnd::Closed));
     bench.wait(HEARTBEAT / 2 - Duration::from_millis(1));
     assert!(bench.knows(worker));
     let effects = bench.wait(Duration::from_millis(1));
     assert_eq!(lost(&effects, worker), Some(LostReason::ConnectionLost));
+}
+
+#[test]
+fn workers_that_come_back_one_after_another_keep_what_they_have() {
+    let mut bench = Bench::new();
+    let workers: Vec<WorkerId> = (0..20).map(|_| bench.mortal(1)).collect();
+    for worker in &workers {
+        bench.apply(Input::WorkerGone(*worker, LinkEnd::Closed));
+    }
+    // The last is there long after the time in which one alone has to be.
+    for worker in workers {
+        bench.wait(HEARTBEAT / 16);
+        let effects = bench.come_back(worker);
+        assert_eq!(registered(&effects), Some((worker, true)));
+    }
+}
+
+#[test]
+fn workers_that_are_still_missing_some_time_after_the_last_return_are_lost() {
+    let mut bench = Bench::new();
+    let [first, second, third] = [(); 3].map(|()| bench.mortal(1));
+    for worker in [first, second, third] {
+        bench.cut(worker);
+    }
+    bench.wait(SILENCE_MAX - Duration::from_millis(300));
+    bench.come_back(first);
+    bench.wait(Duration::from_millis(900));
+    let effects = bench.come_back(second);
+    assert_eq!(registered(&effects), Some((second, true)));
+    bench.wait(Duration::from_millis(4_999));
+    assert!(bench.knows(third));
+    let effects = bench.wait(Duration::from_millis(1));
+    assert_eq!(lost(&effects, third), Some(LostReason::ConnectionLost));
+}
+
+#[test]
+fn a_worker_that_comes_and_goes_holds_nobody_up_for_more_than_a_minute() {
+    let mut bench = Bench::new();
+    let (gone, restless) = (bench.mortal(1), bench.mortal(1));
+    bench.apply(Input::WorkerGone(gone, LinkEnd::Closed));
+    let step = HEARTBEAT / 16;
+    let mut waited = Duration::ZERO;
+    while waited + step < Duration::from_secs(60) {
+        bench.wait(step);
+        waited += step;
+        assert!(bench.knows(gone), "after {waited:?}");
+        bench.cut(restless);
+        bench.come_back(restless);
+    }
+    let effects = bench.wait(step);
+    assert_eq!(lost(&effects, gone), Some(LostReason::ConnectionLost));
 }
 
 #[test]
@@ -193,7 +241,7 @@ fn a_server_that_stood_still_between_two_steps_blames_no_more_workers() {
 fn with_a_worker_all_that_it_has_is_counted_as_work() {
     let (mut bench, worker) = Bench::with_worker(3);
     bench.submit(tasks(3));
-    let gone = Input::WorkerGone(worker, crate::server_state::LinkEnd::Broken);
+    let gone = Input::WorkerGone(worker, LinkEnd::Broken);
     assert_eq!(bench.state.rows_of(&gone), 4);
     let bye = WorkerMessage::Goodbye(LostReason::Stopped);
     let bye = Input::WorkerMessage(worker, bye);

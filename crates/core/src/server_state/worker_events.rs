@@ -157,6 +157,9 @@ impl ServerState {
                 self.workers.note_heartbeat(id, ctx.now.mono);
                 continue;
             }
+            if self.workers.await_turn(id, heard) {
+                continue;
+            }
             let Some(worker) = self.workers.get(id) else {
                 bug!("worker {id} is overdue, but not live");
                 continue;

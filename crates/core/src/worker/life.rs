@@ -9,7 +9,8 @@
 //!   registers                 silence, goodbye, told to stop ──────────────────┘
 //! ```
 //!
-//! The silence limit is [`WorkerConfig::silence_max`](crate::worker_config::WorkerConfig::silence_max).
+//! The silence limit is [`WorkerConfig::silence_max`](crate::worker_config::WorkerConfig::silence_max). While others come back, those
+//! that are away have longer.
 //!
 //! One enum would be the product of the four: a worker that is away can be told to stop, and one that drains can lose its
 //! connection and come back. They change in methods of [`Worker`] that only [`super::Workers`] may call where an index
@@ -32,6 +33,9 @@ const CLOSED_GRACE_MIN: Duration = Duration::from_secs(1);
 /// worker may pause between two attempts to connect, and no longer than people would wait.
 const RESTORED_GRACE_MIN: Duration = Duration::from_secs(10);
 const RESTORED_GRACE_MAX: Duration = Duration::from_secs(60);
+/// While others come back, one within this time of the last, those that are missing may wait at the door behind them, or pause between two
+/// attempts: no less than they may pause.
+const RETURN_GAP: Duration = Duration::from_secs(5);
 
 /// Follows the connection of a worker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,6 +49,8 @@ pub enum Life {
     Away {
         /// When it is lost.
         until: Time,
+        /// When it is lost although others come back.
+        latest: Time,
         /// It is of an earlier run of the server and has not come back to this one.
         is_restored: bool,
     },
@@ -273,8 +279,23 @@ impl Worker {
         };
         self.life = Life::Away {
             until: now + grace,
+            latest: now + silence_max.max(RESTORED_GRACE_MAX),
             is_restored: false,
         };
+    }
+
+    /// Gives it more time if it is away and others came back just now: what closes thousands of connections is not the end of
+    /// as many processes, and it takes a while until all are registered again. Returns whether it has more than until `now`.
+    pub(super) fn await_turn(&mut self, returned: Time, now: Time) -> bool {
+        let Life::Away { until, latest, .. } = &mut self.life else {
+            return false;
+        };
+        let later = (returned + RETURN_GAP).min(*latest);
+        if later <= now {
+            return false;
+        }
+        *until = later;
+        true
     }
 
     /// It is of an earlier run of the server: it has no connection and is expected back.
@@ -285,6 +306,7 @@ impl Worker {
         let grace = silence_max.clamp(RESTORED_GRACE_MIN, RESTORED_GRACE_MAX);
         self.life = Life::Away {
             until: now + grace,
+            latest: now + RESTORED_GRACE_MAX,
             is_restored: true,
         };
     }

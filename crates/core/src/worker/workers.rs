@@ -39,6 +39,8 @@ pub struct Workers {
     nodes: BTreeMap<TaskKey, Vec<WorkerId>>,
     /// Workers of an earlier run of the server that have neither come back nor been given up.
     awaited: BTreeSet<WorkerId>,
+    /// When a worker that was away came back last.
+    last_return: Option<Time>,
 }
 
 /// Remains of a worker that is gone.
@@ -205,7 +207,20 @@ impl Workers {
     /// Notes that it is connected again, with a registration of this number. Returns whether it is of an earlier run
     /// of the server; `None` = it is not live.
     pub(crate) fn reconnect(&mut self, id: WorkerId, now: Time, registration: u64) -> Option<bool> {
-        self.change_life(id, |worker| worker.reconnect(now, registration))
+        let was_restored = self.change_life(id, |worker| worker.reconnect(now, registration));
+        if was_restored.is_some() {
+            self.last_return = Some(now);
+        }
+        was_restored
+    }
+
+    /// Gives one that is overdue more time if others come back at present. Returns whether it has any.
+    pub(crate) fn await_turn(&mut self, id: WorkerId, now: Time) -> bool {
+        let Some(returned) = self.last_return else {
+            return false;
+        };
+        let has_time = self.change_life(id, |worker| worker.await_turn(returned, now));
+        has_time.unwrap_or(false)
     }
 
     /// When the first worker is lost without a sign of life.
