@@ -1,10 +1,12 @@
 //! The one thread that writes: changes in batches, one transaction and one sync a batch.
 //!
 //! Changes that somebody waits for are committed at once; the rest at most [`GROUP_SPAN`] after the last commit.
+//! Values of calls and curves wait as long for the ends of their tasks.
 //! A full disk stops nothing: the changes stay in memory and are tried again.
 
 mod client;
 mod failure;
+mod inbox;
 mod pending;
 
 use std::cell::Cell;
@@ -33,6 +35,7 @@ use crate::values::{self, CallValue};
 use crate::{StoreError, lease};
 pub use client::StoreClient;
 use failure::{is_failed_sync, is_passing};
+use inbox::Inbox;
 use pending::{Batch, Pending};
 
 /// Least time between two commits that nobody waits for.
@@ -295,55 +298,40 @@ impl Writer {
     }
 
     fn run(mut self, messages: &Receiver<Message>, pulse: &Pulse) {
-        let mut pending = Pending::default();
-        let mut upto = 0;
-        let mut last_commit = Instant::now();
-        let mut is_open = true;
-        let mut is_hurried = false;
-        while is_open {
+        let mut inbox = Inbox::new();
+        // What nobody waits for is collected from here on.
+        let mut span_begin = Instant::now();
+        while inbox.is_open {
             // Even without changes: a server that waits for this one to end looks at the heartbeat.
             let mut wait = lease::HEARTBEAT;
-            if !pending.is_empty() || self.health != Health::Good {
-                wait = self.span().saturating_sub(last_commit.elapsed());
+            if !inbox.pending.is_empty() || self.health != Health::Good {
+                wait = self.span().saturating_sub(span_begin.elapsed());
             }
             if let Some(pause) = self.compactor.pause_len() {
                 wait = wait.min(pause);
             }
-            let mut asked = Vec::new();
             let mut is_quiet = false;
+            let was_empty = inbox.pending.is_empty();
             match pulse.rest(|| messages.recv_timeout(wait)) {
-                Ok(first) => {
-                    // All that is there is stored together, with one sync unless it is very much.
-                    for message in std::iter::once(first).chain(messages.try_iter()) {
-                        match message {
-                            Message::Changes(number, changes) => {
-                                upto = number;
-                                pending.push(number, changes);
-                            }
-                            Message::Values(values) => pending.push_values(values),
-                            Message::Hurry => is_hurried = true,
-                            Message::Stop => is_open = false,
-                            other @ (Message::Flush(_)
-                            | Message::Prune(_)
-                            | Message::Position(..)
-                            | Message::Subscribe(..)) => {
-                                asked.push(other);
-                            }
-                        }
-                    }
-                }
+                // All that is there is stored together, with one sync unless it is very much.
+                Ok(first) => inbox.take(first, messages, self.health == Health::Good),
                 // Only after a long silence: settling syncs, which nobody should wait for.
                 Err(RecvTimeoutError::Timeout) => is_quiet = wait == lease::HEARTBEAT,
-                Err(RecvTimeoutError::Disconnected) => is_open = false,
+                Err(RecvTimeoutError::Disconnected) => inbox.is_open = false,
             }
-            let is_due = last_commit.elapsed() >= self.span();
+            let pending = &inbox.pending;
+            if was_empty && !pending.is_empty() && pending.is_without_changes() {
+                // The ends of the tasks follow: with them it is one sync.
+                span_begin = Instant::now();
+            }
+            let is_due = span_begin.elapsed() >= self.span();
             let is_urgent = self.health == Health::Good
                 && !pending.is_empty()
-                && (is_hurried || pending.is_urgent());
-            if is_due || is_urgent || !asked.is_empty() || !is_open {
-                last_commit = Instant::now();
-                is_hurried = false;
-                self.commit_all(&mut pending, upto, pulse);
+                && (inbox.is_hurried || pending.is_urgent() || pending.is_long());
+            if is_due || is_urgent || !inbox.asked.is_empty() || !inbox.is_open {
+                span_begin = Instant::now();
+                inbox.is_hurried = false;
+                self.commit_all(&mut inbox.pending, inbox.upto, pulse);
             }
             if self.is_broken() {
                 // A caller that asked for something in the same batch learns it by the end of the writer: nothing that they
@@ -354,9 +342,8 @@ impl Writer {
             if LOG_PAGES.get() >= CHECKPOINT_PAGES {
                 self.checkpoint("PASSIVE");
             }
-            let is_stored = self.committed == upto;
-            for message in asked {
-                self.answer(message, is_stored);
+            for message in std::mem::take(&mut inbox.asked) {
+                self.answer(message, self.committed == inbox.upto);
             }
             if is_quiet && self.health == Health::Good {
                 self.settle();

@@ -35,6 +35,16 @@ impl Pending {
         self.0.iter().all(Batch::is_empty)
     }
 
+    /// Whether there are only values and curves.
+    pub(super) fn is_without_changes(&self) -> bool {
+        self.0.iter().all(|batch| batch.number.is_none())
+    }
+
+    /// Whether there is more than one transaction takes.
+    pub(super) fn is_long(&self) -> bool {
+        self.0.len() > 1
+    }
+
     pub(super) fn is_urgent(&self) -> bool {
         let mut changes = self.0.iter().flat_map(|batch| &batch.changes);
         changes.any(|change| change.kind.is_urgent())

@@ -1,5 +1,7 @@
 //! The writer without its thread: what arrives together is dealt with in one batch.
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use hq_core::id::{InstanceId, JobId, TaskId, TaskKey};
 use hq_core::range::IdArray;
 
@@ -222,4 +224,83 @@ fn what_has_piled_up_is_stored_in_steps_and_a_failure_keeps_the_rest() {
     let committed: Vec<u64> = reports.try_iter().map(|report| report.committed).collect();
     assert_eq!(committed, [2, 3, 4]);
     assert_eq!(pulse.hangs_for(), None, "it got on between them");
+}
+
+#[test]
+fn however_much_has_piled_up_each_turn_takes_some_of_it() {
+    let dir = tempfile::tempdir().expect("directory");
+    let writer = writer(&dir.path().join("j.db"));
+    let ids = IdArray::consecutive(1, 100_000).expect("few");
+    let some = |number: u32| {
+        let last = 20_000 * number;
+        let changes = (last - 19_999..=last).map(unurgent).collect();
+        Message::Changes(u64::from(number) + 1, changes)
+    };
+    let ((early, early_rx), (late, late_rx)) = (mpsc::sync_channel(1), mpsc::sync_channel(1));
+    let queue = [
+        Message::Changes(1, vec![change(submitted(JobId(1), &ids))]),
+        some(1),
+        some(2),
+        Message::Position(0, early),
+        some(3),
+        some(4),
+        some(5),
+        Message::Position(0, late),
+        Message::Stop,
+    ];
+    let (tx, rx) = mpsc::channel();
+    for message in queue {
+        tx.send(message).expect("somebody reads");
+    }
+    writer.run(&rx, &Pulse::default());
+    let early = early_rx.recv().expect("an answer").upto;
+    let late = late_rx.recv().expect("an answer").upto;
+    assert!(early < late, "{early}, {late}");
+}
+
+/// What a task came to arrives first, its end a moment later: somebody waits for both, once.
+#[test]
+fn values_wait_for_the_ends_of_their_tasks() {
+    const ROUNDS: u32 = 20;
+    static COMMITS: AtomicU32 = AtomicU32::new(0);
+    let dir = tempfile::tempdir().expect("directory");
+    let (report, reports) = mpsc::channel();
+    let owned = Store::open(&dir.path().join("j.db"))
+        .expect("a fresh file")
+        .owned();
+    let report = move |progress: Progress| report.send(progress.committed).expect("it is read");
+    let writer =
+        Writer::new(owned, ("TestUid", &[]), NOW.wall, Box::new(report)).expect("a writer");
+    writer.connection.wal_hook(Some(|_, _| {
+        COMMITS.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }));
+    let (tx, rx) = mpsc::channel();
+    let running = std::thread::spawn(move || writer.run(&rx, &Pulse::default()));
+    for number in 1..=ROUNDS {
+        if number > ROUNDS / 2 {
+            // Long after the last commit is no reason to store them at once, either.
+            std::thread::sleep(GROUP_SPAN);
+        }
+        let value = CallValue {
+            task: TaskKey::new(JobId(number), TaskId(1)),
+            instance: InstanceId(0),
+            worker: WORKER,
+            data: Box::new([1]),
+        };
+        tx.send(Message::Values(vec![value])).expect("it runs");
+        // The writer has time to begin with it.
+        std::thread::sleep(Duration::from_millis(1));
+        for message in [submit(number), Message::Hurry] {
+            tx.send(message).expect("it runs");
+        }
+        while reports.recv().expect("it runs") < u64::from(number) {}
+        // Comes too late to be about anything.
+        tx.send(Message::Hurry).expect("it runs");
+    }
+    drop(tx);
+    running.join().expect("it ends");
+    // Where this thread was kept from running, a value may have been stored on its own.
+    let commits = COMMITS.load(Ordering::Relaxed);
+    assert!(commits < ROUNDS * 4 / 3, "{commits} commits");
 }
