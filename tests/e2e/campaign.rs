@@ -219,16 +219,26 @@ fn the_worker_is_killed_and_every_task_succeeds() {
     println!("{tasks} tasks, {kills} killed workers: every task succeeded, none twice at a time");
 }
 
+/// Waits until `hq problems` says that the journal cannot be written, or no longer does.
+fn wait_until_unwritable(env: &Env, is_unwritable: bool) {
+    wait_for("what `hq problems` says of the journal", || {
+        let problems = env.hq(&["problems"]).stdout;
+        let is_right = problems.contains("Unwritable journal") == is_unwritable;
+        is_right.then_some(()).ok_or(problems)
+    });
+}
+
 #[test]
 fn the_disk_is_full_for_a_while_and_nothing_is_lost() {
     let tasks = setting("HQ_FAULT_TASKS", 100);
-    let outage = Duration::from_secs(setting("HQ_FAULT_SECONDS", 1));
+    // Longer than a worker bears silence.
+    let outage = Duration::from_secs(setting("HQ_FAULT_SECONDS", 3));
     let mut env = Env::new();
     let Some(disk) = SmallDisk::mount(env.path("disk")) else {
         return;
     };
     let server = env.start_server_with(&["--journal=disk/j.db"]);
-    env.start_worker_with(&["--cpus=4"]);
+    env.start_worker_with(&["--cpus=4", "--heartbeat=200ms"]);
     let array = format!("--array=1-{tasks}");
     let script = "echo $HQ_TASK_ID $HQ_INSTANCE_ID >> log; sleep 0.05";
     let job = env.submit(&[
@@ -261,6 +271,7 @@ fn the_disk_is_full_for_a_while_and_nothing_is_lost() {
         std::thread::sleep(Duration::from_millis(250));
     }
     let during = env.read("log").lines().count();
+    wait_until_unwritable(&env, true);
     std::fs::remove_file(&filler).expect("the filler");
     let waited = waiting.len();
     for mut submit in waiting {
@@ -270,11 +281,13 @@ fn the_disk_is_full_for_a_while_and_nothing_is_lost() {
         );
     }
     wait_long(&env, &job);
+    wait_until_unwritable(&env, false);
     let late = env.submit(&["--wait", "--", "true"]);
     let log = env.read("log");
     let expected: Vec<String> = (1..=tasks).map(|id| format!("{id} 0")).collect();
     let expected: BTreeMap<&str, u32> = expected.iter().map(|line| (line.as_str(), 1)).collect();
     assert_eq!(counts(&log), expected, "each task ran once");
+    assert_eq!(env.workers().len(), 1, "the worker was never lost");
     signal(server, "KILL");
     env.wait_exit("server");
     env.start_server_with(&["--journal=disk/j.db"]);

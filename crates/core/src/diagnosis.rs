@@ -184,6 +184,15 @@ pub struct BrokenNode {
     pub is_by_check: bool,
 }
 
+/// A journal that takes nothing now.
+#[derive(Clone, Copy, Debug)]
+pub struct JournalFacts<'a> {
+    /// The file.
+    pub path: &'a str,
+    /// Why it cannot be written; `None` = its disk does not answer.
+    pub reason: Option<&'a str>,
+}
+
 /// All that is looked at.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts<'a> {
@@ -201,8 +210,8 @@ pub struct Facts<'a> {
     pub obstacles: Option<&'a [Obstacle]>,
     /// Contradictions that the server found in its state.
     pub internal_errors: u64,
-    /// The journal, if its disk does not answer.
-    pub hung_journal: Option<&'a str>,
+    /// The journal, if it takes nothing now.
+    pub journal: Option<JournalFacts<'a>>,
 }
 
 /// How bad something is.
@@ -238,8 +247,11 @@ pub enum Subject {
     StarvingJob(u32),
     /// The server contradicts itself.
     Internal,
-    /// The journal, whose disk does not answer.
-    Journal,
+    /// The journal, which takes nothing now.
+    Journal {
+        /// Its disk does not answer; otherwise it cannot be written.
+        hangs: bool,
+    },
 }
 
 impl Subject {
@@ -255,7 +267,8 @@ impl Subject {
             Self::Queue(_) => "Starving queue",
             Self::StarvingJob(_) => "Starving job",
             Self::Internal => "Defect of the",
-            Self::Journal => "Hanging journal",
+            Self::Journal { hangs: true } => "Hanging journal",
+            Self::Journal { hangs: false } => "Unwritable journal",
         }
     }
 }
@@ -360,7 +373,7 @@ pub fn find(facts: &Facts<'_>) -> Vec<Finding> {
     let suspects = suspect_hosts(facts.shares);
     let own_fault = failing_by_themselves(facts.shares, &suspects);
     // First of all: while nothing is stored nothing new starts, and what is known of the rest may be old.
-    let mut found: Vec<Finding> = facts.hung_journal.map(hung_journal).into_iter().collect();
+    let mut found: Vec<Finding> = facts.journal.map(held_journal).into_iter().collect();
     let mut broken = broken_nodes(facts.shares, &suspects, &own_fault);
     note_set_aside(&mut broken, facts.broken);
     found.append(&mut broken);
@@ -626,14 +639,21 @@ fn internal_errors(count: u64) -> Option<Finding> {
     })
 }
 
-fn hung_journal(path: &str) -> Finding {
+fn held_journal(journal: JournalFacts<'_>) -> Finding {
+    let hangs = journal.reason.is_none();
+    let what = match journal.reason {
+        Some(reason) => {
+            format!("it cannot be written ({reason}), which is tried again until it can")
+        }
+        None => "its disk or file system does not answer".to_owned(),
+    };
     Finding {
         severity: Severity::Error,
-        subject: Subject::Journal,
-        title: path.to_owned(),
-        text: "its disk or file system does not answer; questions are answered from memory, changes wait, and nothing \
-               new is started"
-            .to_owned(),
+        subject: Subject::Journal { hangs },
+        title: journal.path.to_owned(),
+        text: format!(
+            "{what}; questions are answered from memory, changes wait, nothing new is started, and what runs goes on"
+        ),
         part: 1,
         whole: 1,
     }

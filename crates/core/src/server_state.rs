@@ -239,8 +239,9 @@ impl ServerState {
             }
             Input::Ending { keep_workers } => self.on_ending(ctx, keep_workers),
             Input::Ended => self.give_up_leaving(ctx),
-            Input::Timer => self.on_timer(ctx, now.mono),
-            Input::TimerBehind(heard) => self.on_timer(ctx, heard.min(now.mono)),
+            Input::Timer => self.on_timer(ctx, Some(now.mono)),
+            Input::TimerBehind(heard) => self.on_timer(ctx, Some(heard.min(now.mono))),
+            Input::TimerHeld => self.on_timer(ctx, None),
         }
     }
 

@@ -50,6 +50,15 @@ pub(crate) enum Seen {
     Part(SendReply),
 }
 
+/// A worker that asks for a seat.
+pub(crate) struct Newcomer {
+    pub(crate) config: Box<WorkerConfig>,
+    /// What it has of the seat that it had.
+    pub(crate) reattach: Option<Box<Reattach>>,
+    /// Closed when it does not wait any more.
+    pub(crate) seat: oneshot::Sender<WorkerRegistration>,
+}
+
 /// Messages to the core's thread.
 pub(crate) enum Event {
     Command(Command, oneshot::Sender<Result<Reply, Refusal>>),
@@ -63,11 +72,7 @@ pub(crate) enum Event {
     ),
     Unwatch(RequestId),
     Query(QueryFn),
-    WorkerConnected(
-        Box<WorkerConfig>,
-        Option<Box<Reattach>>,
-        oneshot::Sender<WorkerRegistration>,
-    ),
+    WorkerConnected(Newcomer),
     /// The permit is given back when it is digested.
     WorkerMessage(WorkerId, LinkId, WorkerMessage, OwnedSemaphorePermit),
     WorkerGone(WorkerId, LinkId, LinkEnd),
@@ -321,9 +326,13 @@ impl CoreHandle {
         config: Box<WorkerConfig>,
         reattach: Option<Box<Reattach>>,
     ) -> Result<WorkerRegistration, CoreGone> {
-        let (tx, rx) = oneshot::channel();
-        self.send_behind(Event::WorkerConnected(config, reattach, tx))
-            .await?;
+        let (seat, rx) = oneshot::channel();
+        let newcomer = Newcomer {
+            config,
+            reattach,
+            seat,
+        };
+        self.send_behind(Event::WorkerConnected(newcomer)).await?;
         rx.await.map_err(|_| CoreGone)
     }
 

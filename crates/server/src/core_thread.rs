@@ -6,30 +6,31 @@
 //! A turn is short, and everybody has their part of each: some requests, about [`ROWS_PER_ROUND_MAX`] rows of
 //! what workers said, and the answers that waited for a commit. So clients are served however far workers are ahead.
 
+mod newcomers;
+
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hq_core::refusal::Refusal;
 use hq_core::server_state::{
-    Change, ChangeKind, Command, Effect, Input, LinkId, ROWS_PER_ROUND_MAX, Reattach, RequestId,
-    ServerState, WatchSpec,
+    Change, ChangeKind, Command, Effect, Input, LinkId, ROWS_PER_ROUND_MAX, RequestId, ServerState,
+    WatchSpec,
 };
 use hq_core::time::Now;
-use hq_core::worker_config::WorkerConfig;
+use hq_core::worker::LinkEnd;
 use hq_protocol::client;
 use hq_store::{Health, Progress, StoreHandle};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use crate::alloc::News;
 use crate::clock::{Clock, thread_cpu_time};
-use crate::core_handle::{
-    CoreHandle, Event, Events, QueryFn, Seen, SendReply, View, WorkerRegistration,
-};
+use crate::core_handle::{CoreHandle, Event, Events, Newcomer, QueryFn, Seen, SendReply, View};
 use crate::delivery::{Delivery, ReplyTo, Watcher};
 use crate::gate::StoreGate;
 use crate::notify::Outbox;
 use crate::stats::Stats;
+use newcomers::Newcomers;
 
 /// CPU time after which a turn takes no further request. A page of tasks takes some milliseconds, and a dashboard each asks
 /// for one.
@@ -71,6 +72,7 @@ struct Core {
     left: Option<oneshot::Sender<()>>,
     /// Nothing is accepted any more.
     has_ended: bool,
+    newcomers: Newcomers,
     /// Automatic allocation is to ask again soon.
     is_demand_partial: bool,
     /// Nothing was applied since the last round.
@@ -98,6 +100,7 @@ impl Core {
             next_id: 0,
             left: None,
             has_ended: false,
+            newcomers: Newcomers::default(),
             is_demand_partial: false,
             is_settled: false,
             effects: Vec::new(),
@@ -146,6 +149,7 @@ impl Core {
                 return true;
             }
             () = timer => {}
+            () = std::future::ready(()), if self.has_newcomers() => {}
         }
         let (start, begin) = (Instant::now(), thread_cpu_time());
         let rows = self.digest(events, begin);
@@ -177,14 +181,16 @@ impl Core {
         {
             rows += self.on_event(report);
         }
+        rows += self.tend_newcomers(rows);
         let now = self.clock.now();
         if self
             .state
             .next_deadline()
             .is_some_and(|time| time <= now.mono)
         {
-            // The heartbeat for which a deadline waits may be among what waits here.
             let timer = match events.heard_until() {
+                _ if self.delivery.is_held() => Input::TimerHeld,
+                // The heartbeat for which a deadline waits may be among what waits here.
                 Some(heard) => Input::TimerBehind(self.clock.time(heard)),
                 None => Input::Timer,
             };
@@ -259,9 +265,11 @@ impl Core {
                 self.on_query(now, look);
                 return 1;
             }
-            Event::WorkerConnected(config, reattach, seat) => {
-                self.on_connected(*config, reattach, seat)
+            Event::WorkerConnected(newcomer) if self.delivery.is_held() => {
+                self.newcomers.push(newcomer);
+                return 1;
             }
+            Event::WorkerConnected(newcomer) => self.on_connected(newcomer),
             Event::QueueOffers(kinds) => Input::QueueOffers(kinds),
             Event::Ending(keep_workers, left) => {
                 self.left = Some(left);
@@ -347,13 +355,37 @@ impl Core {
         Input::Request(id, Command::Watch(spec))
     }
 
+    /// Whether there is something for [`Self::tend_newcomers`].
+    fn has_newcomers(&self) -> bool {
+        self.delivery.has_abandoned() || !self.newcomers.is_empty() && !self.delivery.is_held()
+    }
+
+    /// Takes in workers that came while the store took nothing, as many as there is room for in a round with `rows` already, and
+    /// lets go of those that had gone before they got their seats. Returns how many rows of work that was.
+    fn tend_newcomers(&mut self, rows: usize) -> usize {
+        let mut taken = 0;
+        while let Some(worker) = self.delivery.take_abandoned() {
+            let gone = Input::WorkerGone(worker, LinkEnd::Broken);
+            self.apply(self.clock.now(), gone);
+            taken += 1;
+        }
+        while rows + taken < ROWS_PER_ROUND_MAX
+            && !self.delivery.is_held()
+            && let Some(newcomer) = self.newcomers.pop()
+        {
+            taken += self.on_event(Event::WorkerConnected(newcomer));
+        }
+        taken
+    }
+
     /// A worker asks for a seat, perhaps for the one that it had.
-    fn on_connected(
-        &mut self,
-        config: WorkerConfig,
-        reattach: Option<Box<Reattach>>,
-        seat: oneshot::Sender<WorkerRegistration>,
-    ) -> Input {
+    fn on_connected(&mut self, newcomer: Newcomer) -> Input {
+        let Newcomer {
+            config,
+            reattach,
+            seat,
+        } = newcomer;
+        let config = *config;
         self.next_id += 1;
         let link = LinkId(self.next_id);
         let Some(reattach) = reattach else {

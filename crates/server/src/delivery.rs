@@ -81,6 +81,8 @@ pub(crate) struct Delivery {
     links: BTreeMap<LinkId, oneshot::Sender<WorkerRegistration>>,
     /// The current connection of each worker that has one; without a queue it is being closed.
     workers: BTreeMap<WorkerId, (LinkId, Option<mpsc::Sender<WorkerCommand>>)>,
+    /// Workers that did not wait for the seat that they have got.
+    abandoned: Vec<(WorkerId, LinkId)>,
     /// Where automatic allocation hears of tasks and workers.
     news: Option<News>,
     /// Sender of notifications; `None` in a server without ports.
@@ -107,6 +109,7 @@ impl Delivery {
             watches: BTreeMap::new(),
             links: BTreeMap::new(),
             workers: BTreeMap::new(),
+            abandoned: Vec::new(),
             news,
             outbox,
             stats,
@@ -116,6 +119,11 @@ impl Delivery {
     /// State of the store.
     pub(crate) fn health(&self) -> Health {
         self.gate.health()
+    }
+
+    /// Whether what is decided now cannot be stored.
+    pub(crate) fn is_held(&self) -> bool {
+        self.gate.is_held()
     }
 
     /// Somebody waits for the last commit.
@@ -155,6 +163,23 @@ impl Delivery {
     /// Forgets the current connection of a worker: messages that still come from it are ignored.
     pub(crate) fn forget_link(&mut self, worker: WorkerId) {
         self.workers.remove(&worker);
+    }
+
+    /// Whether there may be something for [`Self::take_abandoned`].
+    pub(crate) const fn has_abandoned(&self) -> bool {
+        !self.abandoned.is_empty()
+    }
+
+    /// A worker that did not wait for the seat that it has got: nobody else tells that its connection has ended.
+    pub(crate) fn take_abandoned(&mut self) -> Option<WorkerId> {
+        while let Some((worker, link)) = self.abandoned.pop() {
+            // It may have come back by another connection.
+            if self.is_current(worker, link) {
+                self.forget_link(worker);
+                return Some(worker);
+            }
+        }
+        None
     }
 
     /// Whether the worker speaks over this connection, not over a newer one.
@@ -264,8 +289,7 @@ impl Delivery {
 
     /// Answers somebody who only looks, once what was seen is on disk; from memory if the disk hangs or is full.
     pub(crate) fn answer(&mut self, state: &ServerState, tell: SendReply) {
-        let hangs = |at: Instant| at <= Instant::now();
-        if self.gate.health() != Health::Good || self.gate.stalls_at().is_some_and(hangs) {
+        if self.gate.is_held() {
             tell();
             return;
         }
@@ -396,14 +420,15 @@ impl Delivery {
                 let (tx, commands) = mpsc::channel(WORKER_QUEUE_LEN);
                 // An older connection of it ends with its queue.
                 self.workers.insert(id, (link, Some(tx)));
-                if let Some(seat) = self.links.remove(&link) {
-                    // If the connection is gone meanwhile, the dropped receiver tells.
-                    let _ = seat.send(WorkerRegistration {
-                        id,
-                        link,
-                        reattached,
-                        commands,
-                    });
+                let registration = WorkerRegistration {
+                    id,
+                    link,
+                    reattached,
+                    commands,
+                };
+                let seat = self.links.remove(&link);
+                if seat.is_some_and(|seat| seat.send(registration).is_err()) {
+                    self.abandoned.push((id, link));
                 }
                 tracing::info!(worker = %id, reattached, "worker registered");
                 self.tell_of_worker(state, id);

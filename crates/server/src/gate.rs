@@ -77,6 +77,12 @@ impl<T> StoreGate<T> {
         self.timed.front().map(|(_, start)| *start + STALL)
     }
 
+    /// Whether the store takes nothing: its disk is full, or has not answered for some time.
+    pub(crate) fn is_held(&self) -> bool {
+        let is_over = |at: Instant| at <= Instant::now();
+        self.health() != Health::Good || self.stalls_at().is_some_and(is_over)
+    }
+
     /// A message that may go meanwhile.
     pub(crate) fn next(&mut self) -> Option<T> {
         self.gate.next_ready()

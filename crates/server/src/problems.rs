@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hq_core::diagnosis::{
-    Aside, BrokenNode, Facts, Finding, JobFacts, Obstacle, QueueFacts, Subject, WorkerFacts, find,
+    Aside, BrokenNode, Facts, Finding, JobFacts, JournalFacts, Obstacle, QueueFacts, Subject,
+    WorkerFacts, find,
 };
 use hq_core::id::{JobId, TaskId, TaskKey, WorkerId};
 use hq_core::node_check::sentence;
@@ -66,6 +67,23 @@ impl Problem {
     /// Whether it needs somebody now.
     pub(crate) const fn is_open(&self) -> bool {
         !self.is_over && !self.is_acknowledged
+    }
+}
+
+/// A journal that takes nothing now.
+struct HeldJournal {
+    path: String,
+    /// Why it cannot be written; `None` = its disk does not answer.
+    reason: Option<String>,
+    since: Timestamp,
+}
+
+impl HeldJournal {
+    fn facts(&self) -> JournalFacts<'_> {
+        JournalFacts {
+            path: &self.path,
+            reason: self.reason.as_deref(),
+        }
     }
 }
 
@@ -188,7 +206,7 @@ impl Problems {
         };
         let queues: Vec<QueueFacts<'_>> = queues.iter().map(queue_facts).collect();
         let obstacles = self.obstacles(&jobs).await?;
-        let hung_journal = self.hung_journal().await?;
+        let held_journal = self.held_journal().await?;
         let findings = find(&Facts {
             jobs: &jobs,
             workers,
@@ -197,13 +215,13 @@ impl Problems {
             broken: &looked.broken,
             obstacles: Some(&obstacles),
             internal_errors: hq_core::bug::count(),
-            hung_journal: hung_journal.as_ref().map(|(path, _)| path.as_str()),
+            journal: held_journal.as_ref().map(HeldJournal::facts),
         });
         let spans = Spans::of(&found);
         let mut problems: Vec<Problem> = findings
             .into_iter()
             .map(|finding| {
-                let since = hung_journal.as_ref().map(|(_, since)| *since);
+                let since = held_journal.as_ref().map(|journal| journal.since);
                 problem(finding, &troubled, &spans, (looked.last_lost_at, since))
             })
             .collect();
@@ -217,15 +235,23 @@ impl Problems {
         self.store.as_ref()?.hangs_for()
     }
 
-    /// The journal, if its disk does not answer, and since when.
-    async fn hung_journal(&self) -> Result<Option<(String, Timestamp)>, Refusal> {
-        let (Some(store), Some(span)) = (&self.store, self.journal_hangs_for()) else {
+    /// The journal, if it takes nothing now.
+    async fn held_journal(&self) -> Result<Option<HeldJournal>, Refusal> {
+        let Some(store) = &self.store else {
             return Ok(None);
+        };
+        let held = match (store.hangs_for(), store.trouble()) {
+            (Some(span), _) => (span, None),
+            (None, Some((span, reason))) => (span, Some(reason)),
+            (None, None) => return Ok(None),
         };
         let now = self.core.look(|view| view.now.wall, |_| false).await;
         let now = now.map_err(|_| Refusal::shutting_down())?;
-        let path = store.path().display().to_string();
-        Ok(Some((path, now.minus(span))))
+        Ok(Some(HeldJournal {
+            path: store.path().display().to_string(),
+            reason: held.1,
+            since: now.minus(held.0),
+        }))
     }
 
     async fn queues(&self) -> Vec<client::AllocQueue> {
@@ -477,7 +503,7 @@ fn problem(
             let since = spans.last_end.get(id).copied().unwrap_or(job.submitted);
             (since.max(job.submitted), Timestamp(0))
         }),
-        Subject::Journal => hangs_since.map(|since| (since, Timestamp(0))),
+        Subject::Journal { .. } => hangs_since.map(|since| (since, Timestamp(0))),
         Subject::LostWorkers | Subject::Unkillable | Subject::Queue(_) | Subject::Internal => None,
     };
     let about = match finding.subject {
@@ -488,7 +514,7 @@ fn problem(
         | Subject::Unkillable
         | Subject::Queue(_)
         | Subject::Internal
-        | Subject::Journal => None,
+        | Subject::Journal { .. } => None,
     };
     let last = if finding.subject == Subject::LostWorkers {
         last_lost
@@ -517,7 +543,7 @@ fn id(subject: &Subject) -> String {
         Subject::Unkillable => "unkillable".to_owned(),
         Subject::Queue(queue) => format!("queue-{queue}"),
         Subject::Internal => "internal".to_owned(),
-        Subject::Journal => "journal".to_owned(),
+        Subject::Journal { .. } => "journal".to_owned(),
     }
 }
 
@@ -620,7 +646,7 @@ pub(crate) const fn kind(subject: &Subject) -> &'static str {
         Subject::Queue(_) => "queue",
         Subject::StarvingJob(_) => "starving-job",
         Subject::Internal => "internal",
-        Subject::Journal => "journal",
+        Subject::Journal { .. } => "journal",
     }
 }
 
@@ -635,7 +661,7 @@ pub(crate) const fn number(subject: &Subject) -> Option<u32> {
         | Subject::LostWorkers
         | Subject::Unkillable
         | Subject::Internal
-        | Subject::Journal => None,
+        | Subject::Journal { .. } => None,
     }
 }
 

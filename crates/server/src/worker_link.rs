@@ -91,7 +91,11 @@ where
             return None;
         }
     };
-    let seat = plane.core.register(config, reattach).await.ok()?;
+    let seat = tokio::select! {
+        seat = plane.core.register(config, reattach) => seat.ok()?,
+        // It has nothing to say before the answer: it does not wait any more.
+        _ = reader.next::<worker::ToServer>() => return None,
+    };
     let registered = to_worker::Message::Registered(worker::Registered {
         worker_id: seat.id.as_u32(),
         server_uid: plane.info.server_uid.clone(),

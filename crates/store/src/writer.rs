@@ -332,6 +332,10 @@ impl Writer {
                 span_begin = Instant::now();
                 inbox.is_hurried = false;
                 self.commit_all(&mut inbox.pending, inbox.upto, pulse);
+                pulse.note_trouble(match &self.health {
+                    Health::Waiting(reason) => Some(reason),
+                    Health::Good | Health::Broken(_) => None,
+                });
             }
             if self.is_broken() {
                 // A caller that asked for something in the same batch learns it by the end of the writer: nothing that they

@@ -27,7 +27,7 @@ pub(crate) fn find(
         obstacles,
         internal_errors: snapshot.internal_errors,
         // The server itself says so, where there is one.
-        hung_journal: None,
+        journal: None,
     })
 }
 
@@ -55,7 +55,7 @@ fn row_of_finding(finding: Finding) -> ProblemRow {
             }
             Subject::LostWorkers | Subject::Unkillable => Target::Workers,
             Subject::Queue(queue) => Target::Queue(queue),
-            Subject::Internal | Subject::Journal => Target::Nothing,
+            Subject::Internal | Subject::Journal { .. } => Target::Nothing,
         },
         text,
     }

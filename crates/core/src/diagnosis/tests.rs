@@ -83,7 +83,7 @@ fn texts(jobs: &[JobFacts<'_>], queues: &[QueueFacts<'_>], shares: &[Share]) -> 
         broken: &[],
         obstacles: Some(&obstacles),
         internal_errors: 0,
-        hung_journal: None,
+        journal: None,
     };
     find(&facts).iter().map(ToString::to_string).collect()
 }
@@ -261,22 +261,33 @@ fn few_failures_among_many_tasks_are_a_warning() {
 }
 
 #[test]
-fn a_journal_that_hangs_comes_first() {
+fn a_journal_that_takes_nothing_comes_first() {
     let shares = [share(1, "n1", Some("exit code 1"), 90)];
-    let facts = Facts {
-        jobs: &[job(1, (0, 90, 0, 0))],
-        workers: HERE,
-        queues: &[],
-        broken: &[],
-        shares: &shares,
-        obstacles: None,
-        internal_errors: 0,
-        hung_journal: Some("/scratch/state.db"),
-    };
-    let found: Vec<String> = find(&facts).iter().map(ToString::to_string).collect();
-    assert_eq!(found.len(), 2, "{found:?}");
-    assert!(
-        found[0].starts_with("Hanging journal /scratch/state.db: its disk or file system"),
-        "{found:?}"
-    );
+    for (reason, expected) in [
+        (
+            None,
+            "Hanging journal /scratch/state.db: its disk or file system",
+        ),
+        (
+            Some("disk is full"),
+            "Unwritable journal /scratch/state.db: it cannot be written (disk is full)",
+        ),
+    ] {
+        let facts = Facts {
+            jobs: &[job(1, (0, 90, 0, 0))],
+            workers: HERE,
+            queues: &[],
+            broken: &[],
+            shares: &shares,
+            obstacles: None,
+            internal_errors: 0,
+            journal: Some(JournalFacts {
+                path: "/scratch/state.db",
+                reason,
+            }),
+        };
+        let found: Vec<String> = find(&facts).iter().map(ToString::to_string).collect();
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert!(found[0].starts_with(expected), "{found:?}");
+    }
 }

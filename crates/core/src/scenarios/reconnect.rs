@@ -198,6 +198,26 @@ fn a_sign_of_life_that_waits_for_its_turn_was_in_time() {
     assert_eq!(lost(&effects, worker), Some(LostReason::HeartbeatLost));
 }
 
+#[test]
+fn nobody_is_lost_while_the_store_takes_nothing() {
+    let mut bench = Bench::new();
+    let (silent, away) = (bench.mortal(1), bench.mortal(1));
+    bench.step(Input::WorkerGone(away, LinkEnd::Broken));
+    for _ in 0..3 {
+        bench.skip(SILENCE_MAX * 2);
+        let effects = bench.step(Input::TimerHeld);
+        assert_eq!(lost(&effects, silent), None);
+        assert_eq!(lost(&effects, away), None);
+        let next = bench.state.next_deadline();
+        assert!(
+            next.is_none_or(|next| next > bench.now.mono),
+            "it does not spin"
+        );
+    }
+    let effects = bench.wait(SILENCE_MAX);
+    assert_eq!(lost(&effects, silent), Some(LostReason::HeartbeatLost));
+}
+
 /// How many of these workers are lost in one step.
 fn lost_in_step(bench: &mut Bench, workers: &[WorkerId]) -> usize {
     let effects = bench.step(Input::Timer);

@@ -16,6 +16,8 @@ use super::{Change, Effect, WorkerCommand};
 /// Commit that a message has to wait for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wait {
+    /// None, also not those of messages before it: a sign of life says nothing of what is stored.
+    Nothing,
     /// Changes that somebody was promised.
     Urgent,
     /// Every change that was made before.
@@ -27,10 +29,14 @@ impl Effect {
     #[must_use]
     pub const fn wait(&self) -> Wait {
         match self {
+            // However long the disk takes nothing: a worker that hears nothing gives the connection up.
+            Self::ToWorker(_, WorkerCommand::Ping(forgotten)) if forgotten.is_empty() => {
+                Wait::Nothing
+            }
             // A worker deletes the values of forgotten jobs.
-            Self::ToWorker(_, WorkerCommand::Ping(forgotten)) if !forgotten.is_empty() => Wait::All,
+            Self::ToWorker(_, WorkerCommand::Ping(_))
             // And it forgets what is acknowledged.
-            Self::ToWorker(_, WorkerCommand::Acknowledge(_))
+            | Self::ToWorker(_, WorkerCommand::Acknowledge(_))
             | Self::Reply(..)
             | Self::Notify(_)
             | Self::WatchUpdate(..) => Wait::All,
@@ -91,6 +97,7 @@ impl<T> Gate<T> {
     /// Gives the message back if it may go now; otherwise keeps it.
     pub fn pass(&mut self, wait: Wait, message: T) -> Option<T> {
         let (queue, number) = match wait {
+            Wait::Nothing => return Some(message),
             Wait::Urgent => (&mut self.for_urgent, self.last_urgent),
             Wait::All => (&mut self.for_all, self.last),
         };
@@ -212,9 +219,22 @@ mod tests {
         let acknowledge = Effect::ToWorker(worker, WorkerCommand::Acknowledge(1));
         assert_eq!(acknowledge.wait(), Wait::All);
         let ping = |forgotten| Effect::ToWorker(worker, WorkerCommand::Ping(forgotten));
-        assert_eq!(ping(vec![]).wait(), Wait::Urgent);
+        assert_eq!(ping(vec![]).wait(), Wait::Nothing);
         assert_eq!(ping(vec![JobId(1)]).wait(), Wait::All);
         let done = Effect::WatchUpdate(RequestId(1), WatchUpdate::default());
         assert_eq!(done.wait(), Wait::All);
+    }
+
+    #[test]
+    fn a_sign_of_life_waits_for_no_disk() {
+        let mut gate = Gate {
+            last: 1,
+            last_urgent: 1,
+            ..Gate::default()
+        };
+        assert_eq!(gate.pass(Wait::Urgent, "work"), None);
+        assert_eq!(gate.pass(Wait::Nothing, "ping"), Some("ping"));
+        gate.advance(1);
+        assert_eq!(gate.next_ready(), Some("work"));
     }
 }

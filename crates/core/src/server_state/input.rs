@@ -66,6 +66,8 @@ pub enum Input {
     Timer,
     /// The same while messages of workers wait for their turn: all that arrived until this time had it.
     TimerBehind(Time),
+    /// The same while the store takes nothing: the loss of a worker could not be stored, so nobody is lost.
+    TimerHeld,
 }
 
 /// Rows of inputs after which the state must be settled before it takes more, so that a client that waits for
@@ -99,7 +101,8 @@ impl Input {
             | Self::Ending { .. }
             | Self::Ended
             | Self::Timer
-            | Self::TimerBehind(_) => 1,
+            | Self::TimerBehind(_)
+            | Self::TimerHeld => 1,
         }
     }
 }

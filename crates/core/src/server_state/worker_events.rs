@@ -129,11 +129,23 @@ impl ServerState {
         self.lose_worker(ctx, id, reason);
     }
 
-    /// `heard` = when what workers said last arrived that was taken.
-    pub(super) fn on_timer(&mut self, ctx: &mut Ctx<'_>, heard: Time) {
+    /// `heard` = when what workers said last arrived that was taken; `None` = no loss can be stored.
+    pub(super) fn on_timer(&mut self, ctx: &mut Ctx<'_>, heard: Option<Time>) {
         self.release_delayed(ctx.now);
         self.probe_due(ctx);
-        self.lose_overdue(ctx, heard);
+        match heard {
+            Some(heard) => self.lose_overdue(ctx, heard),
+            None => self.spare_overdue(ctx.now.mono),
+        }
+    }
+
+    /// Gives workers that were silent for too long another period. They may be connected, with tasks that go on, and wait for
+    /// the store to take them back; what starts elsewhere instead could not be stored, either.
+    fn spare_overdue(&mut self, now: Time) {
+        for (_, id) in self.workers.overdue(now, usize::MAX) {
+            self.workers.note_heartbeat(id, now);
+        }
+        self.overdue_left = None;
     }
 
     /// Loses workers that were silent for too long, one portion of them: the deadlines of the others stay due. A switch that fails

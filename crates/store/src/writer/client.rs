@@ -68,6 +68,12 @@ impl StoreClient {
         self.pulse.hangs_for()
     }
 
+    /// For how long nothing can be stored, and why, e.g. because the disk is full. It is tried again.
+    #[must_use]
+    pub fn trouble(&self) -> Option<(Duration, String)> {
+        self.pulse.trouble()
+    }
+
     /// Returns when all that was handed over before is on disk; `false` if the writer is gone, or hangs.
     #[must_use]
     pub fn flush(&self) -> bool {

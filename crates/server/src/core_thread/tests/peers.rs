@@ -9,7 +9,7 @@ use hq_core::server_state::{
     WorkerMessage,
 };
 use hq_core::testing::worker_config;
-use hq_core::worker_config::OnServerLost;
+use hq_core::worker_config::{OnServerLost, WorkerConfig};
 use tokio::sync::Semaphore;
 
 use super::*;
