@@ -130,6 +130,31 @@ fn a_server_tells_of_a_broken_worker_and_leaves_the_rest_to_people() {
 }
 
 #[test]
+fn a_worker_that_somebody_set_aside_is_told_of_as_that() {
+    let env = Env::with_worker(1);
+    let aside = ["worker", "quarantine", "1", "--for=1h", "--reason=its fan"];
+    env.hq(&aside).ok();
+    let job = env.submit(&["--", "true"]);
+    let explained = env.hq(&["task", "explain", &job, "0", "-v"]).ok();
+    let problems = env.hq(&["problems"]).ok();
+    let status = env.hq(&["status"]).ok();
+    for (said, words) in [
+        (&explained, "the worker was set aside on request until 20"),
+        (&problems, "Node set aside"),
+        (&problems, "on request until 20"),
+        (&status, "worker 1 was set aside on request until 20"),
+    ] {
+        assert!(said.contains(words), "{words}: {said}");
+        assert!(said.contains(" UTC: its fan"), "{said}");
+        assert!(!said.contains("tasks fail"), "{said}");
+        assert!(!said.contains("Broken node"), "{said}");
+        assert!(!said.contains("taken by others"), "{said}");
+    }
+    env.hq(&["worker", "release", "1"]).ok();
+    env.wait_job(&job);
+}
+
+#[test]
 fn a_worker_whose_disk_is_full_gets_nothing_until_there_is_room() {
     let mut env = Env::new();
     std::fs::create_dir(env.path("small")).expect("it is new");

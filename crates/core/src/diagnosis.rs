@@ -167,6 +167,8 @@ pub enum Aside {
     UntilProbed,
     /// None until it finds nothing wrong with itself.
     UntilFit,
+    /// None until the time is over for which somebody asked.
+    OnRequest,
 }
 
 /// A node that the server, or the worker there, found to be broken, or that somebody set aside.
@@ -223,15 +225,20 @@ pub enum Severity {
     Warning,
 }
 
+/// Heading of findings about nodes that somebody set aside.
+pub const SET_ASIDE: &str = "Node set aside";
+
 /// Subject of a finding.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Subject {
-    /// A node on which tasks fail that go well elsewhere; its last worker.
+    /// A node on which tasks fail that go well elsewhere, or that somebody set aside; its last worker.
     Node {
         /// Host name.
         host: String,
         /// A worker on it.
         worker: u32,
+        /// Somebody set it aside; neither the server nor its worker has found anything wrong with it.
+        is_asked: bool,
     },
     /// A job of which many tasks failed.
     FailingJob(u32),
@@ -259,6 +266,7 @@ impl Subject {
     #[must_use]
     pub const fn heading(&self) -> &'static str {
         match self {
+            Self::Node { is_asked: true, .. } => SET_ASIDE,
             Self::Node { .. } => "Broken node",
             Self::FailingJob(_) => "Failing job",
             Self::FailedTasks(_) => "Failures in job",
@@ -470,6 +478,7 @@ fn broken_nodes(
             subject: Subject::Node {
                 host: (*host).to_owned(),
                 worker: there().map(|share| share.worker).max().unwrap_or(0),
+                is_asked: false,
             },
             title: (*host).to_owned(),
             text: format!(
@@ -491,13 +500,19 @@ fn note_set_aside(found: &mut Vec<Finding>, broken: &[BrokenNode]) {
         let state = match node.aside {
             Aside::UntilProbed => "it gets no tasks until one that is tried on it goes well",
             Aside::UntilFit => "it gets no tasks until that is over",
+            Aside::OnRequest => "it gets no tasks until then",
             Aside::No => "it gets tasks all the same",
         };
+        let is_asked = node.aside == Aside::OnRequest;
         let known = found.iter_mut().find(|finding| finding.title == node.host);
         if let Some(known) = known {
             // What fails there is known; what is wrong with the node explains it.
             if node.is_by_check && !node.why.is_empty() {
                 known.text.push_str("; ");
+                known.text.push_str(&node.why);
+            }
+            if is_asked {
+                known.text.push_str("; it was set aside ");
                 known.text.push_str(&node.why);
             }
             known.text.push_str("; ");
@@ -512,12 +527,13 @@ fn note_set_aside(found: &mut Vec<Finding>, broken: &[BrokenNode]) {
         found.push(Finding {
             // Nothing is lost there any more.
             severity: match node.aside {
-                Aside::UntilProbed | Aside::UntilFit => Severity::Warning,
+                Aside::UntilProbed | Aside::UntilFit | Aside::OnRequest => Severity::Warning,
                 Aside::No => Severity::Error,
             },
             subject: Subject::Node {
                 host: node.host.clone(),
                 worker: node.worker,
+                is_asked,
             },
             title: node.host.clone(),
             text: format!("{why}{state}"),

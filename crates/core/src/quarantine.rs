@@ -1,4 +1,4 @@
-//! Workers that are set aside because tasks fail there that go well elsewhere: values.
+//! Workers that are set aside because tasks fail there that go well elsewhere, or because somebody asked for it: values.
 
 use crate::id::WorkerId;
 use crate::time::Timestamp;
@@ -46,6 +46,15 @@ pub struct Quarantine {
     pub is_asked: bool,
     /// Why, a sentence without full stop; may be empty if somebody asked for it.
     pub why: Box<str>,
+}
+
+impl Quarantine {
+    /// What is said of one that somebody asked for: `on request until TIME: its fan is loud`.
+    #[must_use]
+    pub fn on_request(&self, until: &str) -> String {
+        let why = if self.why.is_empty() { "" } else { ": " };
+        format!("on request until {until}{why}{}", self.why)
+    }
 }
 
 /// Suspicion against a worker.

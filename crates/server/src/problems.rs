@@ -606,8 +606,13 @@ fn broken_nodes(state: &ServerState) -> Vec<BrokenNode> {
         is_by_check: false,
     };
     let aside = state.quarantines();
-    let aside =
-        aside.map(|quarantine| node(quarantine.worker, &quarantine.why, Aside::UntilProbed));
+    let aside = aside.map(|quarantine| {
+        let worker = quarantine.worker;
+        match query::on_request(state, worker) {
+            Some(asked) => node(worker, &asked, Aside::OnRequest),
+            None => node(worker, &quarantine.why, Aside::UntilProbed),
+        }
+    });
     let told = state.suspicions();
     let told = told.map(|(worker, suspicion)| node(worker, &suspicion.why, Aside::No));
     let faulty = state.faulty_workers().map(|worker| {
@@ -668,7 +673,7 @@ pub(crate) const fn number(subject: &Subject) -> Option<u32> {
 /// For clients.
 pub(crate) fn message(problem: &Problem) -> client::Problem {
     let finding = &problem.finding;
-    let (host, worker) = if let Subject::Node { host, worker } = &finding.subject {
+    let (host, worker) = if let Subject::Node { host, worker, .. } = &finding.subject {
         (Some(host.clone()), Some(*worker))
     } else {
         (None, None)

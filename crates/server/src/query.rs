@@ -23,6 +23,7 @@ use crate::core_handle::View;
 pub(crate) use job::JobOverview;
 use listed::ListedJob;
 pub(crate) use parts::{Asked, ask};
+pub(crate) use worker::on_request;
 
 /// Overhead of an element of a list besides its own bytes, at most: its tag and its length.
 const ELEMENT_BYTES: usize = 12;

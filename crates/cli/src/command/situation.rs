@@ -9,11 +9,11 @@ use hq_core::diagnosis::{number, queue_reason, why_waiting};
 use hq_core::resource::amount::Amount;
 use hq_core::resource::request::RequestVariants;
 use hq_protocol::client::{self, alloc_reply, alloc_request};
-use hq_protocol::why_nothing_runs;
+use hq_protocol::{could_run, why_nothing_runs};
 
 use crate::client::Client;
 use crate::error::CliResult;
-use crate::output::format::short_words;
+use crate::output::format::{short_words, utc_seconds};
 use crate::output::view::{is_idle, offered, total_units, worker_state};
 use crate::parse::selector::Selector;
 use crate::text::closest;
@@ -282,6 +282,10 @@ async fn behind(
             short_words(Duration::from_nanos(wait))
         )));
     }
+    let is_free = explanation.is_ready && explanation.sent_to.is_none();
+    if is_free && let Some(why) = set_aside(&explanation, workers) {
+        return Ok(Some(why));
+    }
     let (total, used) = cpus(workers);
     let before: u64 = client
         .job_list(Selector::All.to_message())
@@ -293,7 +297,7 @@ async fn behind(
     let mut parts = Vec::new();
     if total > 0 && used >= total {
         parts.push(format!("all {} cpus are busy", number(total)));
-    } else if explanation.is_ready && explanation.sent_to.is_none() {
+    } else if is_free {
         parts.push("what its tasks ask for is taken by others".to_owned());
     } else {
         // It starts in a moment.
@@ -306,6 +310,43 @@ async fn behind(
         ));
     }
     Ok(Some(parts.join(", ")))
+}
+
+/// Why all workers that could run a task get none.
+fn set_aside(explanation: &client::Explanation, workers: &[client::WorkerInfo]) -> Option<String> {
+    use client::quarantine::Stage;
+    let able = explanation
+        .workers
+        .iter()
+        .filter(|worker| could_run(worker));
+    let aside = able.map(|able| {
+        let worker = workers.iter().find(|worker| worker.id == able.worker)?;
+        let quarantine = worker.quarantine.as_ref()?;
+        // One that is tried gets a task.
+        (quarantine.stage() != Stage::Probed).then_some((worker.id, quarantine))
+    });
+    let aside: Vec<_> = aside.collect::<Option<_>>()?;
+    let (id, quarantine) = aside.first()?;
+    let others = match aside.len() - 1 {
+        0 => String::new(),
+        1 => ", and another one that could run its tasks is set aside, too".to_owned(),
+        more => format!(", and {more} others that could run its tasks are set aside, too"),
+    };
+    let why = match quarantine.stage() {
+        Stage::Unfit => format!("gets no tasks: {}", quarantine.why),
+        Stage::Quarantined if quarantine.is_asked => {
+            let until = quarantine.until_unix_ns.map(utc_seconds);
+            let until = until.map_or_else(String::new, |until| format!(" until {until}"));
+            let colon = if quarantine.why.is_empty() { "" } else { ": " };
+            format!("was set aside on request{until}{colon}{}", quarantine.why)
+        }
+        Stage::Suspected | Stage::Quarantined | Stage::Probed => {
+            "is set aside because tasks fail there".to_owned()
+        }
+    };
+    Some(format!(
+        "worker {id} {why}{others}; `hq worker info {id}` shows more"
+    ))
 }
 
 /// Whole cpus of all workers, and how many of them tasks hold.

@@ -2,7 +2,7 @@
 
 use std::io::Write as _;
 
-use hq_core::diagnosis::number;
+use hq_core::diagnosis::{SET_ASIDE, number};
 use hq_protocol::client::{self, Problem, ask_problems::Change};
 use serde_json::{Value, json};
 
@@ -298,6 +298,12 @@ fn write_problem(context: &mut Context, problem: &Problem, now_ns: i64) -> CliRe
 fn advice(problem: &Problem) -> String {
     let id = problem.subject.unwrap_or(0);
     match &*problem.kind {
+        "node" if problem.heading == SET_ASIDE => {
+            let worker = problem.worker.unwrap_or(0);
+            format!(
+                "`hq worker info {worker}` shows it, `hq worker release {worker}` gives it tasks again"
+            )
+        }
         "node" => {
             let worker = problem.worker.unwrap_or(0);
             format!(

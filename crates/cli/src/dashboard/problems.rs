@@ -49,7 +49,7 @@ fn row_of_finding(finding: Finding) -> ProblemRow {
         is_open: true,
         is_acknowledged: false,
         target: match finding.subject {
-            Subject::Node { host, worker } => Target::Node(Some(worker), host),
+            Subject::Node { host, worker, .. } => Target::Node(Some(worker), host),
             Subject::FailingJob(job) | Subject::FailedTasks(job) | Subject::StarvingJob(job) => {
                 Target::Job(job)
             }

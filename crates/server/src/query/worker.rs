@@ -8,7 +8,7 @@ use hq_core::class::{Class, QueueKey};
 use hq_core::id::{JobId, TaskId, TaskKey, WorkerId};
 use hq_core::node_check::sentence;
 use hq_core::refusal::Refusal;
-use hq_core::scheduler::explain::{Condition, explain as explain_class, hindrances};
+use hq_core::scheduler::explain::{Condition, Hindrance, explain as explain_class, hindrances};
 use hq_core::server_state::ServerState;
 use hq_core::task::{Phase, TaskRecord, TaskState};
 use hq_core::time::{Time, nanos};
@@ -67,6 +67,27 @@ pub(super) fn worker_info(
             .map(ToString::to_string)
             .collect(),
     }
+}
+
+/// What keeps a task from a worker.
+fn obstacle(state: &ServerState, worker: &Worker, found: &Hindrance) -> String {
+    let asked = on_request(state, worker.id).filter(|_| *found == Hindrance::Quarantined);
+    asked.map_or_else(
+        || found.to_string(),
+        |asked| format!("the worker was set aside {asked}"),
+    )
+}
+
+/// On whose behalf a worker is set aside and until when, if somebody asked for it and that time is not over.
+pub(crate) fn on_request(state: &ServerState, worker: WorkerId) -> Option<String> {
+    let asked = state.quarantine(worker).filter(|known| known.is_asked)?;
+    // What comes behind it is a trial, as behind any other one.
+    let standing = state.worker(worker).map(Worker::standing);
+    if standing.is_some_and(|standing| standing != Standing::Quarantined) {
+        return None;
+    }
+    let until = jiff::Timestamp::from_nanosecond(i128::from(asked.until.0)).unwrap_or_default();
+    Some(asked.on_request(&until.strftime("%Y-%m-%d %H:%M:%S UTC").to_string()))
 }
 
 fn quarantine(state: &ServerState, worker: &Worker) -> Option<client::Quarantine> {
@@ -255,7 +276,8 @@ fn explain_worker(
             let demand = (number, demand);
             hindrances(key, demand, state.classes(), worker, group.empty)
         });
-        let mut told: Vec<String> = found.iter().flatten().map(ToString::to_string).collect();
+        let found = found.iter().flatten();
+        let mut told: Vec<String> = found.map(|one| obstacle(state, worker, one)).collect();
         if !told.is_empty() || is_sent {
             let host = &worker.config.hostname;
             let lost = worker.unkillable().iter().take(UNKILLABLE_TOLD_MAX);
