@@ -10,6 +10,7 @@ mod index;
 mod jobs;
 mod learned;
 mod origins;
+mod restore;
 mod state;
 mod totals;
 
@@ -513,6 +514,12 @@ impl Job {
             }
         }
         old.state() != phase.state()
+    }
+
+    /// Current instance of a task, or the next one while it waits.
+    pub(crate) fn instance(&self, slot: TaskSlot) -> InstanceId {
+        let submit = self.submit(slot);
+        submit.map_or(InstanceId(0), |submit| submit.tasks.instance(slot.index))
     }
 
     /// Gives a waiting task to a worker; returns its instance. For people it still waits, so that nothing is counted.

@@ -162,12 +162,12 @@ const _: () = assert!(
 );
 
 impl TaskRecord {
-    const fn new(phase: Phase) -> Self {
+    const fn new(phase: Phase, instance: InstanceId) -> Self {
         Self {
             started: Timestamp(0),
             run_us: 0,
             worker: 0,
-            instance: 0,
+            instance: instance.0,
             outcome: OutcomeCode::FINISHED,
             max_rss_kib: 0,
             user_ms: 0,
@@ -302,6 +302,11 @@ impl TaskRecord {
     /// The instance that a multi-node task was last given nodes for.
     pub(crate) fn resume(&mut self, instance: InstanceId) {
         self.instance = instance.0;
+    }
+
+    /// The next start gets this instance, or a later one.
+    fn skip_to(&mut self, instance: InstanceId) {
+        self.instance = self.instance.max(instance.0);
     }
 
     fn finish(&mut self, end: &TaskEnd) {
@@ -447,6 +452,8 @@ pub struct TaskTable {
     chunks: Vec<Chunk>,
     /// Phase of everything behind `chunks`, so that the size of an array costs nothing by itself.
     tail: Phase,
+    /// First instance of tasks that nobody has touched.
+    first_instance: InstanceId,
     /// Texts of failures that have no code.
     messages: BTreeMap<u32, Box<str>>,
     /// Earlier attempts of tasks that were started more than once.
@@ -463,6 +470,7 @@ impl TaskTable {
             len,
             chunks: Vec::new(),
             tail: Phase::Waiting,
+            first_instance: InstanceId(0),
             messages: BTreeMap::new(),
             attempts: BTreeMap::new(),
             nodes: BTreeMap::new(),
@@ -509,6 +517,13 @@ impl TaskTable {
         }
     }
 
+    /// Current instance of a task, or the next one while it waits.
+    #[must_use]
+    pub fn instance(&self, index: u32) -> InstanceId {
+        let record = self.record(index);
+        record.map_or(self.first_instance, TaskRecord::instance)
+    }
+
     /// Record of a task, made if there was none; `None` beyond the end.
     pub(crate) fn touch(&mut self, index: u32) -> Option<&mut TaskRecord> {
         if index >= self.len {
@@ -527,7 +542,8 @@ impl TaskTable {
         match chunk {
             Chunk::Records { .. } => {}
             Chunk::Uniform(phase) => {
-                let records = vec![TaskRecord::new(*phase); width].into_boxed_slice();
+                let record = TaskRecord::new(*phase, self.first_instance);
+                let records = vec![record; width].into_boxed_slice();
                 *chunk = Chunk::of(records);
             }
             // Seldom: what has finished does not change.
@@ -543,7 +559,66 @@ impl TaskTable {
     pub(crate) fn set_phase(&mut self, index: u32, phase: Phase) -> Option<Phase> {
         let record = self.touch(index)?;
         let earlier = std::mem::replace(&mut record.phase, phase);
-        let chunk = self.chunks.get_mut((index / CHUNK_LEN) as usize)?;
+        self.note_phase(index, (earlier, phase));
+        Some(earlier)
+    }
+
+    /// Lets what waits start as another instance: what was handed out as the next one may have started where nobody hears of it.
+    /// Tasks at an instance that nobody has been given keep it. Returns the first instance of tasks that nobody has touched, and the
+    /// indexes of those that got a later one of their own.
+    pub(crate) fn supersede_waiting(
+        &mut self,
+        is_fresh: impl Fn(u32) -> bool,
+    ) -> (InstanceId, Vec<u32>) {
+        let before = self.first_instance;
+        self.first_instance = before.next();
+        let mut own = Vec::new();
+        for (chunk, start) in self
+            .chunks
+            .iter_mut()
+            .zip((0..).step_by(CHUNK_LEN as usize))
+        {
+            let Chunk::Records { records, .. } = chunk else {
+                continue;
+            };
+            for (record, index) in records.iter_mut().zip(start..) {
+                if record.phase != Phase::Waiting {
+                    continue;
+                }
+                if record.instance > before.0 && !is_fresh(index) {
+                    record.supersede();
+                    own.push(index);
+                }
+                record.skip_to(self.first_instance);
+            }
+        }
+        (self.first_instance, own)
+    }
+
+    /// First instance of tasks that nobody has touched.
+    #[cfg(any(test, feature = "testing"))]
+    pub(crate) const fn first_instance(&self) -> InstanceId {
+        self.first_instance
+    }
+
+    /// Takes over what [`Self::supersede_waiting`] came to in an earlier run; before any task is restored.
+    pub(crate) fn restore_first_instance(&mut self, first: InstanceId) {
+        self.first_instance = first;
+    }
+
+    /// A task waits that was handed out before others were superseded: it is not at an earlier instance than those.
+    pub(crate) fn skip_superseded(&mut self, index: u32) {
+        let first = self.first_instance;
+        if let Some(record) = self.touch(index) {
+            record.skip_to(first);
+        }
+    }
+
+    /// Counts what has not finished of the chunk of a task whose phase has changed, and packs it behind the last.
+    fn note_phase(&mut self, index: u32, (earlier, phase): (Phase, Phase)) {
+        let Some(chunk) = self.chunks.get_mut((index / CHUNK_LEN) as usize) else {
+            return;
+        };
         if let Chunk::Records {
             records,
             unfinished,
@@ -561,7 +636,6 @@ impl TaskTable {
                 *chunk = Chunk::Packed(Box::new(packed));
             }
         }
-        Some(earlier)
     }
 
     /// Notes that a task that runs is ended at the moment `at`.

@@ -186,7 +186,9 @@ impl<'a> Group<'a> {
             | ChangeKind::JobNotified { .. }
             | ChangeKind::JobResubmitted { .. }
             | ChangeKind::SubmitRepeated { .. }
+            | ChangeKind::WaitingSuperseded { .. }
             | ChangeKind::JobsForgotten(_) => self.apply_job(change),
+            ChangeKind::StartsUnknown(are_unknown) => self.starts_unknown(*are_unknown),
         }
     }
 
@@ -336,7 +338,9 @@ impl<'a> Group<'a> {
             ChangeKind::JobsForgotten(jobs) => self.forget(jobs),
             ChangeKind::JobResubmitted { .. } => self.resubmitted(change),
             ChangeKind::SubmitRepeated { .. } => self.repeated(change),
-            ChangeKind::TaskStarted { .. }
+            ChangeKind::WaitingSuperseded { .. } => self.superseded(change),
+            ChangeKind::StartsUnknown(_)
+            | ChangeKind::TaskStarted { .. }
             | ChangeKind::ProblemAcknowledged { .. }
             | ChangeKind::TokenChanged { .. }
             | ChangeKind::SubmitKeyed { .. }

@@ -16,7 +16,7 @@ use hq_core::task::{Attempt, TaskEnd, TaskState};
 use hq_core::template::{ArrayIds, SubmitBody, SubmitSpec};
 use hq_core::time::{Now, Timestamp};
 use hq_protocol::{Message as _, client};
-use rusqlite::{Connection, Row};
+use rusqlite::{Connection, Row, params};
 
 use crate::encode;
 use crate::meta::{self, draining_key};
@@ -71,6 +71,7 @@ pub(crate) fn load(connection: &Connection, uid: &str, now: Now) -> rusqlite::Re
     // In this order, which the state asks for: repeats belong to submits, tasks belong to submits and may go on on workers.
     load_submits(connection, &mut loaded)?;
     load_repeated(connection, &mut loaded)?;
+    load_first_instances(connection, &mut loaded)?;
     load_workers(connection, &mut loaded, now)?;
     // The grants of tasks are known before they go on, or are queued.
     load_grown(connection, &mut loaded)?;
@@ -113,14 +114,35 @@ fn load_workers(connection: &Connection, loaded: &mut Loaded, now: Now) -> rusql
             loaded.state.restore_connected_worker(now, stored)
         });
         if !is_awaited {
-            // It ended with the server, or its registration cannot be read: it is not waited for.
+            // It ended with the server, or its registration cannot be read: it is not waited for, and what it started is not
+            // known.
             loaded.gone_workers.push(id);
+            loaded.state.restore_starts_unknown();
         } else if meta::number(connection, &draining_key(id))? != 0 {
             loaded.state.restore_draining(id);
         }
     }
     for quarantine in meta::quarantines(connection)? {
         loaded.state.restore_quarantine(now, quarantine);
+    }
+    Ok(())
+}
+
+/// Stores that workers ended with an earlier server, and with them what is known of what they started.
+pub(crate) fn note_gone(
+    connection: &Connection,
+    workers: &[WorkerId],
+    at: Timestamp,
+) -> rusqlite::Result<()> {
+    for worker in workers {
+        connection.execute(
+            "UPDATE worker_data SET ended_unix_ns = ?, reason = 'ServerLost', \
+             registration = NULL WHERE id = ?",
+            params![at.0, worker.as_u32()],
+        )?;
+    }
+    if !workers.is_empty() {
+        meta::set_number(connection, meta::STARTS_UNKNOWN, 1)?;
     }
     Ok(())
 }
@@ -206,16 +228,35 @@ fn load_submits(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Resul
 }
 
 fn load_repeated(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Result<()> {
-    for (key, instance) in meta::numbers(connection, meta::REPEATED)? {
-        let submit = key.split_once('_');
-        let submit =
-            submit.and_then(|(job, number)| Some((job.parse().ok()?, number.parse().ok()?)));
-        if let (Some((job, number)), Ok(instance)) = (submit, u32::try_from(instance)) {
-            let instance = InstanceId(instance);
-            loaded.state.restore_repeated(JobId(job), number, instance);
-        }
+    for (job, number, instance) in instances_of_submits(connection, meta::REPEATED)? {
+        loaded.state.restore_repeated(job, number, instance);
     }
     Ok(())
+}
+
+fn load_first_instances(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Result<()> {
+    for (job, number, first) in instances_of_submits(connection, meta::FIRST_INSTANCE)? {
+        loaded.state.restore_first_instance(job, number, first);
+    }
+    if meta::number(connection, meta::STARTS_UNKNOWN)? != 0 {
+        loaded.state.restore_starts_unknown();
+    }
+    Ok(())
+}
+
+/// Instances that are kept for submits, under keys that begin with this and go on with `<job>_<number>`.
+fn instances_of_submits(
+    connection: &Connection,
+    begin: &str,
+) -> rusqlite::Result<Vec<(JobId, u32, InstanceId)>> {
+    let parsed = |(key, instance): (String, i64)| {
+        let (job, number) = key.split_once('_')?;
+        let instance = u32::try_from(instance).ok()?;
+        let (job, number) = (job.parse().ok()?, number.parse().ok()?);
+        Some((JobId(job), number, InstanceId(instance)))
+    };
+    let kept = meta::numbers(connection, begin)?;
+    Ok(kept.into_iter().filter_map(parsed).collect())
 }
 
 /// Ids of all tasks of a job, by its submits.

@@ -126,10 +126,7 @@ impl Disk for MemoryDisk {
         let connection = connection.as_ref().expect("the world has not ended");
         let loaded = load::load(connection, "SimUid", now).expect("what was written can be read");
         assert_eq!(loaded.dropped_count, 0, "every record fits");
-        for worker in loaded.gone_workers {
-            let sql = "UPDATE worker_data SET ended_unix_ns = 1, registration = NULL WHERE id = ?";
-            connection.execute(sql, [worker.as_u32()]).expect("a row");
-        }
+        load::note_gone(connection, &loaded.gone_workers, now.wall).expect("rows");
         compare_counts(connection, &loaded.state);
         loaded.state
     }

@@ -122,6 +122,11 @@ pub(crate) const RESUBMITTED: &str = "resubmitted_";
 
 /// Begin of the keys of submits that a later attempt of their task made once more, `<job>_<number>`: which attempt.
 pub(crate) const REPEATED: &str = "repeated_";
+/// Begin of the keys of submits of which instances were skipped, `<job>_<number>`: the first instance of tasks that were never handed
+/// out.
+pub(crate) const FIRST_INSTANCE: &str = "first_instance_";
+/// A worker was given up, and what it may have started has not got another instance yet.
+pub(crate) const STARTS_UNKNOWN: &str = "starts_unknown";
 /// Begin of the keys of submits that have one: then job, `_` and the key; how to recognise the submit.
 pub(crate) const SUBMIT_KEY: &str = "submit_key_";
 

@@ -20,7 +20,7 @@ use hq_core::id::WorkerId;
 use hq_core::server_state::{Change, ChangeKind};
 use hq_core::time::Timestamp;
 use rusqlite::config::DbConfig;
-use rusqlite::{Connection, Row, TransactionBehavior, params};
+use rusqlite::{Connection, Row, TransactionBehavior};
 use serde_json::json;
 
 use crate::compact::{self, Compactor, Pruned, Stepped};
@@ -32,7 +32,7 @@ use crate::place::{Files, Place};
 use crate::pulse::Pulse;
 use crate::subscribe::{Live, Subscribers};
 use crate::values::{self, CallValue};
-use crate::{StoreError, lease};
+use crate::{StoreError, lease, load};
 pub use client::StoreClient;
 use failure::{is_failed_sync, is_passing};
 use inbox::Inbox;
@@ -282,13 +282,7 @@ impl Writer {
             "INSERT OR REPLACE INTO meta VALUES ('server_uid', ?)",
             [uid],
         )?;
-        for worker in gone_workers {
-            transaction.execute(
-                "UPDATE worker_data SET ended_unix_ns = ?, reason = 'ServerLost', \
-                 registration = NULL WHERE id = ?",
-                params![at.0, worker.as_u32()],
-            )?;
-        }
+        load::note_gone(&transaction, gone_workers, at)?;
         let mut group = Group::new(&transaction, &mut seq);
         group.event(at, "server-start", None, None, &json!({"server_uid": uid}))?;
         set_number(&transaction, "next_seq", seq)?;

@@ -32,6 +32,8 @@ pub struct Jobs {
     /// After a restart: jobs of which some tasks may be on workers that have not come back, and how many submits they
     /// had. Nothing of these submits is handed out.
     held: BTreeMap<JobId, u32>,
+    /// Held tasks that are at an instance that nobody has been given.
+    fresh: BTreeMap<JobId, BTreeSet<TaskSlot>>,
 }
 
 impl Jobs {
@@ -228,11 +230,6 @@ impl Jobs {
         self.totals.started += 1;
     }
 
-    /// Counts an instance that another one follows.
-    pub(crate) const fn count_superseded(&mut self) {
-        self.totals.superseded += 1;
-    }
-
     /// Counts what an instance had used that the end of its worker cut off.
     pub(crate) fn count_cut_off(&mut self, cpu_time: Duration) {
         self.totals.cut_off = self.totals.cut_off.saturating_add(cpu_time);
@@ -350,6 +347,31 @@ impl Jobs {
     /// Whether the submit of a task is held.
     pub(crate) fn is_held(&self, id: JobId, slot: TaskSlot) -> bool {
         self.is_submit_held(id, slot.submit)
+    }
+
+    /// A task has got another instance; if it is held, nobody is given that before it is let go.
+    pub(crate) fn note_superseded(&mut self, id: JobId, slot: TaskSlot) {
+        self.totals.superseded += 1;
+        if self.is_held(id, slot) {
+            self.note_fresh(id, slot);
+        }
+    }
+
+    /// A task that is or will be held is at an instance that nobody has been given.
+    pub(crate) fn note_fresh(&mut self, id: JobId, slot: TaskSlot) {
+        self.fresh.entry(id).or_default().insert(slot);
+    }
+
+    /// All tasks that are at an instance that nobody has been given.
+    pub(crate) fn all_fresh(&self) -> Vec<(JobId, TaskSlot)> {
+        let of_jobs = self.fresh.iter();
+        let all = of_jobs.flat_map(|(id, slots)| slots.iter().map(|slot| (*id, *slot)));
+        all.collect()
+    }
+
+    /// Tasks of a job that is let go which are at an instance that nobody has been given.
+    pub(crate) fn take_fresh(&mut self, id: JobId) -> BTreeSet<TaskSlot> {
+        self.fresh.remove(&id).unwrap_or_default()
     }
 
     /// Lets go what was held.

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{Job, TaskSlot};
 use crate::bug;
 use crate::id::{InstanceId, TaskId};
-use crate::task::{Phase, TaskRecord};
+use crate::task::Phase;
 use crate::template::Origin;
 
 /// How a submit of a task relates to those that earlier attempts of the task made.
@@ -98,9 +98,7 @@ impl Job {
         let slots: BTreeSet<TaskSlot> = origins
             .filter_map(|origin| {
                 let slot = self.find(origin.task)?;
-                let next = self
-                    .record(slot)
-                    .map_or(InstanceId(0), TaskRecord::instance);
+                let next = self.instance(slot);
                 let is_unseen = self.phase(slot) == Some(Phase::Waiting) && next == origin.instance;
                 is_unseen.then_some(slot)
             })

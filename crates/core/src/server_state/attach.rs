@@ -92,7 +92,7 @@ impl ServerState {
         // vain.
         self.kill_surplus(ctx, id, &held);
         self.requeue_missing(ctx, id, &held);
-        self.stop_waiting_for(ctx, id);
+        self.stop_waiting_for(ctx, id, true);
         self.dispatcher.note_room(id);
         self.dispatcher.note_plans_changed();
         self.dismiss_if_ending(ctx, id);

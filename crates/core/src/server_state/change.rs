@@ -230,6 +230,18 @@ pub enum ChangeKind {
         /// Text of the message, any bytes.
         message: Arc<[u8]>,
     },
+    /// A worker of an earlier run was given up, and with it what it may have started (`true`); or all that waits is at another
+    /// instance since (`false`).
+    StartsUnknown(bool),
+    /// All that waits of a submit starts as a later instance than before.
+    WaitingSuperseded {
+        /// Id of the job.
+        job: JobId,
+        /// Position of the submit in the job.
+        number: u32,
+        /// First instance of tasks that were never handed out.
+        first: InstanceId,
+    },
     /// Something about automatic allocation, which keeps its own state.
     Allocation(AllocationChange),
 }
@@ -281,6 +293,8 @@ impl ChangeKind {
             | Self::NodesAssigned { .. }
             | Self::TaskRequeued { .. }
             | Self::TasksDropped { .. }
+            | Self::StartsUnknown(_)
+            | Self::WaitingSuperseded { .. }
             | Self::Allocation(_) => true,
             Self::TaskEnded { is_awaited, .. } => *is_awaited,
             Self::JobCompleted(_)

@@ -1,9 +1,8 @@
 //! Submits that tasks make for their own job: only the attempt that runs can, and what an earlier one has made is there.
 
 use super::{ChangeKind, Ctx, ServerState, SubmitRefusal};
-use crate::id::{InstanceId, JobId};
+use crate::id::JobId;
 use crate::job::{Job, Repeat};
-use crate::task::TaskRecord;
 use crate::template::{Origin, SubmitSpec, SubmitTarget};
 
 impl ServerState {
@@ -63,7 +62,7 @@ fn is_current(job: &Job, origin: &Origin) -> bool {
     let Some(slot) = job.find(origin.task) else {
         return false;
     };
-    let instance = job.record(slot).map_or(InstanceId(0), TaskRecord::instance);
+    let instance = job.instance(slot);
     let phase = job.phase(slot);
     phase.is_some_and(|phase| !phase.is_terminal()) && instance == origin.instance
 }

@@ -159,6 +159,20 @@ impl ServerState {
         }
     }
 
+    /// Instances that a submit has skipped; before any of its tasks is restored. Of a submit that is not there nothing is noted.
+    pub fn restore_first_instance(&mut self, id: JobId, number: u32, first: InstanceId) {
+        let job = self.jobs.get_mut(id);
+        let submit = job.and_then(|job| job.submits.get_mut(number as usize));
+        if let Some(submit) = submit {
+            submit.tasks.restore_first_instance(first);
+        }
+    }
+
+    /// A worker of an earlier run was given up or is not waited for, and what it may have started has not got another instance yet.
+    pub const fn restore_starts_unknown(&mut self) {
+        self.workers.set_unheard(true);
+    }
+
     /// Gives a task the state it had. One that ran goes on if its worker is expected back; otherwise it
     /// waits again, with the next instance.
     ///
@@ -183,6 +197,10 @@ impl ServerState {
         if let Some(record) = job.touch(slot) {
             record.restore(stored, goes_on || is_gang);
         }
+        let is_fresh = job.instance(slot) != stored.instance;
+        if stored.state == TaskState::Waiting {
+            job.skip_superseded(slot);
+        }
         // It is listed among the workers of the job, also if it did not finish the task.
         if stored.started.is_some() {
             job.workers.insert(stored.worker);
@@ -198,6 +216,9 @@ impl ServerState {
         if let Some(end) = &stored.end {
             job.restore_end(slot, end);
             job.idle_since = job.idle_since.max(end.at);
+        }
+        if is_fresh {
+            self.jobs.note_fresh(id, slot);
         }
         self.jobs.set_phase(id, slot, phase);
         if goes_on {
@@ -290,6 +311,10 @@ impl ServerState {
             if nodes.is_some() || was_started {
                 record.supersede();
             }
+            job.skip_superseded(slot);
+            if nodes.is_some() || was_started {
+                self.jobs.note_fresh(id, slot);
+            }
             return;
         };
         record.assign(worker.id);
@@ -371,12 +396,19 @@ impl ServerState {
         // Only behind the last record is it known what has finished, and so what depends on
         // nothing.
         self.jobs.replay_graphs();
+        // The next server could not tell them from those that were started as this instance.
+        for (id, slot) in self.jobs.all_fresh() {
+            self.note_requeued(ctx, id, slot, None);
+        }
         for id in self.jobs.all().keys().copied().collect::<Vec<_>>() {
             self.learn_again(now.mono, id);
             self.cut_off_again(now.mono, id);
             self.hold_job(ctx, id);
             // The end of its last task was stored, and what follows from it may not have been.
             self.close_if_over(ctx, id);
+        }
+        if self.workers.awaited() == 0 {
+            self.note_all_let_go(ctx);
         }
         self.jobs.finish_restore(now.wall);
         self.restore_owed_notices(ctx);

@@ -7,11 +7,10 @@ use super::assign::{AssignBatch, AssignLimit, Run, assignment, name_task};
 use super::change::ChangeKind;
 use super::{Ctx, Effect, ServerState, WorkerCommand};
 use crate::bug;
-use crate::id::{InstanceId, TaskKey, WorkerId};
+use crate::id::{TaskKey, WorkerId};
 use crate::job::TaskSlot;
 use crate::scheduler::queue::TakenRange;
 use crate::scheduler::solve::{GangStart, Placement};
-use crate::task::TaskRecord;
 use crate::time::Now;
 use crate::worker::Assigned;
 
@@ -106,7 +105,7 @@ impl ServerState {
                 continue;
             };
             let task = TaskKey::new(range.job, id);
-            let instance = job.record(slot).map_or(InstanceId(0), TaskRecord::instance);
+            let instance = job.instance(slot);
             let assigned = ChangeKind::NodesAssigned {
                 task,
                 instance,

@@ -359,7 +359,7 @@ impl ServerState {
         slot: TaskSlot,
         grown: Option<Grant>,
     ) {
-        self.jobs.count_superseded();
+        self.jobs.note_superseded(id, slot);
         let Some(job) = self.jobs.get(id) else {
             bug!("job {id} is gone, but a task of it is queued again");
             return;
@@ -460,6 +460,8 @@ impl ServerState {
                 record.supersede();
             }
             self.note_requeued(ctx, id, slot, None);
+        } else if let Some(job) = self.jobs.get_mut(id) {
+            job.skip_superseded(slot);
         }
         self.requeue(id, slot);
     }
@@ -606,7 +608,7 @@ impl ServerState {
         }
         // Its own tasks are queued by now; behind the last awaited worker those follow that were
         // held.
-        self.stop_waiting_for(ctx, id);
+        self.stop_waiting_for(ctx, id, false);
         for job in touched {
             self.note_job_progress(ctx, job);
         }

@@ -2,13 +2,15 @@
 
 use super::{Phase, TaskRecord};
 use crate::column;
+use crate::id::InstanceId;
 use crate::outcome::OutcomeCode;
 use crate::time::Timestamp;
 
-/// Fields in which finished tasks differ: worker, start, run time, memory, user and system time.
-const COLUMNS: usize = 6;
+/// Fields in which finished tasks differ: worker, start, run time, memory, user and system time, instance. One in which they
+/// do not takes no bytes.
+const COLUMNS: usize = 7;
 
-/// Tasks that finished in their first instance, without a crash or a retry.
+/// Tasks that finished without a crash or a retry.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Packed {
     count: u16,
@@ -68,11 +70,20 @@ fn values(record: &TaskRecord) -> Option<[i64; COLUMNS]> {
         record.max_rss_kib.into(),
         record.user_ms.into(),
         record.system_ms.into(),
+        record.instance.into(),
     ])
 }
 
 fn finished(
-    [worker, started, run_us, max_rss_kib, user_ms, system_ms]: [i64; COLUMNS],
+    [
+        worker,
+        started,
+        run_us,
+        max_rss_kib,
+        user_ms,
+        system_ms,
+        instance,
+    ]: [i64; COLUMNS],
 ) -> TaskRecord {
     // They were numbers of these types.
     let small = |value| u32::try_from(value).unwrap_or(u32::MAX);
@@ -85,6 +96,6 @@ fn finished(
         user_ms: small(user_ms),
         system_ms: small(system_ms),
         was_started: true,
-        ..TaskRecord::new(Phase::Finished)
+        ..TaskRecord::new(Phase::Finished, InstanceId(small(instance)))
     }
 }

@@ -29,6 +29,7 @@ struct StoredJob {
     dropped: Vec<(IdArray, TaskState, Timestamp)>,
     notified: Vec<(NoticeKey, NoticeOutcome)>,
     repeated: Vec<(u32, InstanceId)>,
+    first_instances: BTreeMap<u32, InstanceId>,
     keys: Vec<SubmitKey>,
     resubmitted_as: Option<JobId>,
 }
@@ -49,6 +50,7 @@ pub struct Ledger {
     jobs: BTreeMap<JobId, StoredJob>,
     workers: BTreeMap<WorkerId, StoredLife>,
     quarantines: BTreeMap<WorkerId, Quarantine>,
+    are_starts_unknown: bool,
 }
 
 impl StoredJob {
@@ -82,6 +84,7 @@ impl Ledger {
             jobs: BTreeMap::new(),
             workers: BTreeMap::new(),
             quarantines: BTreeMap::new(),
+            are_starts_unknown: false,
         }
     }
 
@@ -97,6 +100,7 @@ impl Ledger {
             dropped: Vec::new(),
             notified: Vec::new(),
             repeated: Vec::new(),
+            first_instances: BTreeMap::new(),
             keys: Vec::new(),
             resubmitted_as: None,
         };
@@ -120,6 +124,10 @@ impl Ledger {
                 number,
                 instance,
             } => self.job(*job, |job| job.repeated.push((*number, *instance))),
+            ChangeKind::WaitingSuperseded { job, number, first } => self.job(*job, |job| {
+                job.first_instances.insert(*number, *first);
+            }),
+            ChangeKind::StartsUnknown(are_unknown) => self.are_starts_unknown = *are_unknown,
             ChangeKind::SubmitKeyed { job, key } => {
                 self.job(*job, |job| job.keys.push(key.clone()));
             }
@@ -330,6 +338,8 @@ impl Ledger {
             }
             if !state.restore_connected_worker(now, life.worker.clone()) {
                 life.has_ended = true;
+                self.are_starts_unknown = true;
+                state.restore_starts_unknown();
             } else if life.is_draining {
                 state.restore_draining(*id);
             }
@@ -366,6 +376,12 @@ impl Disk for Ledger {
             for (number, instance) in &job.repeated {
                 state.restore_repeated(*id, *number, *instance);
             }
+            for (number, first) in &job.first_instances {
+                state.restore_first_instance(*id, *number, *first);
+            }
+        }
+        if self.are_starts_unknown {
+            state.restore_starts_unknown();
         }
         self.restore_workers(&mut state, now);
         for (id, job) in &self.jobs {

@@ -99,8 +99,6 @@ pub struct World {
     finals: BTreeMap<(JobId, u32), Vec<Option<TaskState>>>,
     /// Instances of which a process was there.
     runs: BTreeSet<(TaskKey, InstanceId)>,
-    /// Instances whose starts a crash of the server has undone, and how often each may start again.
-    unstored: BTreeMap<(TaskKey, InstanceId), usize>,
     /// Instances that succeeded, and where.
     succeeded: BTreeSet<(TaskKey, WorkerId, InstanceId)>,
     /// Instances whose end a worker need not keep any more.
@@ -142,7 +140,6 @@ impl World {
             last_told: JobId(0),
             finals: BTreeMap::new(),
             runs: BTreeSet::new(),
-            unstored: BTreeMap::new(),
             succeeded: BTreeSet::new(),
             acknowledged: BTreeSet::new(),
             durable: None,

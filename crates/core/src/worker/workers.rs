@@ -39,6 +39,8 @@ pub struct Workers {
     nodes: BTreeMap<TaskKey, Vec<WorkerId>>,
     /// Workers of an earlier run of the server that have neither come back nor been given up.
     awaited: BTreeSet<WorkerId>,
+    /// One of them was given up without a word.
+    has_unheard: bool,
     /// When a worker that was away came back last.
     last_return: Option<Time>,
 }
@@ -331,9 +333,24 @@ impl Workers {
         self.awaited.len()
     }
 
-    /// A worker came back and said what it has, or is given up. Returns whether it was the last that was waited for.
-    pub(crate) fn stop_awaiting(&mut self, id: WorkerId) -> bool {
-        self.awaited.remove(&id) && self.awaited.is_empty()
+    /// A worker came back and said what it has (`is_heard`), or is given up. Returns whether it was the last that was waited for;
+    /// `None` if it was not waited for.
+    pub(crate) fn stop_awaiting(&mut self, id: WorkerId, is_heard: bool) -> Option<bool> {
+        if !self.awaited.remove(&id) {
+            return None;
+        }
+        self.has_unheard |= !is_heard;
+        Some(self.awaited.is_empty())
+    }
+
+    /// Whether a worker was given up of which nobody knows what it has started.
+    pub(crate) const fn has_unheard(&self) -> bool {
+        self.has_unheard
+    }
+
+    /// Notes that there is such a worker, or that what it may have started has other instances by now.
+    pub(crate) const fn set_unheard(&mut self, has_unheard: bool) {
+        self.has_unheard = has_unheard;
     }
 
     /// Panics unless the indexes agree with the workers.

@@ -253,12 +253,12 @@ fn describe(state: &ServerState, submit: &Submit, slot: TaskSlot, id: TaskId) ->
     let mut info = client::TaskInfo {
         id: id.as_u32(),
         state: client::TaskState::from(task_state).into(),
+        instance: submit.tasks.instance(slot.index).as_u32(),
         ..client::TaskInfo::default()
     };
     let Some(record) = submit.tasks.record(slot.index) else {
         return info;
     };
-    info.instance = record.instance().as_u32();
     info.crash_count = record.crash_count();
     info.retry_count = u32::from(record.retry_count());
     if record.has_run() {

@@ -1,6 +1,6 @@
 //! Long answers come in parts.
 
-use hq_core::id::{JobId, TaskId};
+use hq_core::id::{InstanceId, JobId, TaskId};
 use hq_core::range::IdArray;
 use hq_core::resource::amount::Amount;
 use hq_core::resource::descriptor::{ResourceDescriptor, ResourceItem, ResourceKind};
@@ -233,4 +233,28 @@ fn pages_end_before_they_are_too_large_and_leave_standard_input_out() {
         }
         assert_eq!(seen, Vec::from_iter(0..16));
     }
+}
+
+#[test]
+fn a_task_that_was_never_handed_out_tells_of_instances_that_were_skipped() {
+    let mut state = ServerState::new("uid");
+    let (name, max_fails) = ("job".into(), None);
+    let target = SubmitTarget::NewJob { name, max_fails };
+    submit(&mut state, target, 2, template(&["true"]));
+    state.restore_first_instance(JobId(1), 0, InstanceId(3));
+    let view = View {
+        state: &state,
+        now: NOW,
+    };
+    let query = TaskPageQuery {
+        job: JobRef::Last,
+        tasks: None,
+        states: Vec::new(),
+        cursor: 0,
+        limit: 0,
+        with_definition: false,
+    };
+    let page = task::page(&view, &query);
+    let instances: Vec<u32> = page.tasks.iter().map(|task| task.instance).collect();
+    assert_eq!(instances, [3, 3]);
 }

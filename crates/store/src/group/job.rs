@@ -19,6 +19,7 @@ impl Group<'_> {
             // The row of the job stays until compaction; this note would outlive it.
             meta::remove(self.connection, &format!("{}{job}", meta::RESUBMITTED))?;
             meta::remove_all(self.connection, &format!("{}{job}_", meta::REPEATED))?;
+            meta::remove_all(self.connection, &format!("{}{job}_", meta::FIRST_INSTANCE))?;
             meta::remove_all(self.connection, &format!("{}{job}_", meta::SUBMIT_KEY))?;
         }
         Ok(())
@@ -65,6 +66,23 @@ impl Group<'_> {
         };
         let key = format!("{}{job}_{number}", meta::REPEATED);
         set_number(self.connection, &key, instance.as_u32().into())
+    }
+
+    /// Stores from which instance on tasks of a submit start that were never handed out.
+    pub(super) fn superseded(&self, change: &Change) -> rusqlite::Result<()> {
+        let ChangeKind::WaitingSuperseded { job, number, first } = &change.kind else {
+            return Ok(());
+        };
+        let key = format!("{}{job}_{number}", meta::FIRST_INSTANCE);
+        set_number(self.connection, &key, first.as_u32().into())
+    }
+
+    pub(super) fn starts_unknown(&self, are_unknown: bool) -> rusqlite::Result<()> {
+        if are_unknown {
+            set_number(self.connection, meta::STARTS_UNKNOWN, 1)
+        } else {
+            meta::remove(self.connection, meta::STARTS_UNKNOWN)
+        }
     }
 
     pub(super) fn opened(

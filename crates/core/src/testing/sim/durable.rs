@@ -7,7 +7,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 
 use super::World;
-use super::node::Node;
 use crate::id::{InstanceId, JobId, TaskKey, WorkerId};
 use crate::job::{Job, TaskSlot};
 use crate::server_state::{Change, Effect, Gate, Reply, ServerState};
@@ -251,7 +250,6 @@ impl World {
         self.links.clear();
         self.orphans.clear();
         self.check_acknowledged();
-        self.forgive_unstored();
         self.state.check_invariants();
         self.check_finals();
         for number in self.nodes.keys().copied().collect::<Vec<_>>() {
@@ -272,25 +270,6 @@ impl World {
                 "the end of {task} instance {instance} was acknowledged"
             );
         }
-    }
-
-    /// Starts that are not on the disk, and those that are about to be: if their worker does not come back in
-    /// time, nobody knows of them.
-    fn forgive_unstored(&mut self) {
-        let is_unknown = |(task, instance): &(TaskKey, InstanceId)| {
-            let record = self.record(*task);
-            let next = record.map_or(InstanceId(0), TaskRecord::instance);
-            let is_running = record.is_some_and(|record| record.phase() == Phase::Running);
-            next == *instance && !is_running && !self.is_final(*task)
-        };
-        // The server hands each of them out again, once; what is being launched may start besides.
-        let launching = self.nodes.values().flat_map(Node::launching);
-        let mut again: BTreeMap<_, usize> = self.runs.iter().map(|run| (*run, 1)).collect();
-        for run in launching {
-            *again.entry(run).or_default() += 1;
-        }
-        again.retain(|run, _| is_unknown(run));
-        self.unstored.extend(again);
     }
 
     /// Instances expected of workers that did not come back between two crashes; they still may.
@@ -336,12 +315,18 @@ fn check_restored(before: &ServerState, after: &ServerState) {
                 // A canceled task may have run: nobody has stored that this run is over.
                 let is_settled = matches!(was.phase(), Phase::Finished | Phase::Failed);
                 let is_under_way = !is_settled && was.phase() != Phase::Waiting;
-                let instance = is.map_or(InstanceId(0), TaskRecord::instance);
+                let instance = again.instance(slot);
+                // Workers that are not waited for may have started what waits, and only the next instance of all is stored.
+                let first = |job: &Job| job.submits[number as usize].tasks.first_instance();
+                let is_skipped = instance == first(again) && instance > was.instance();
+                let is_next = (is_under_way || first(again) > first(job))
+                    && instance == was.instance().next();
                 // That a task went back to waiting is not stored, and once it is canceled nothing follows that would be.
                 let is_canceled = was.phase().is_terminal() && !is_settled;
                 assert!(
                     instance == was.instance()
-                        || is_under_way && instance == was.instance().next()
+                        || is_next
+                        || is_skipped
                         || is_canceled && instance < was.instance(),
                     "instance of {what}: {instance:?}, it was {was:?}"
                 );

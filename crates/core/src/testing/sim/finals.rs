@@ -13,11 +13,6 @@ impl World {
     pub(super) fn note_run(&mut self, run: (TaskKey, InstanceId)) {
         let is_new = self.runs.insert(run);
         let (task, instance) = run;
-        let forgiven = self.unstored.get_mut(&run).filter(|left| **left > 0);
-        if let (false, Some(left)) = (is_new, forgiven) {
-            *left -= 1;
-            return;
-        }
         assert!(is_new, "{task} instance {instance} starts once");
     }
 

@@ -246,12 +246,6 @@ impl Node {
         live.map(|process| parts(process.key))
     }
 
-    /// Tasks that were handed to its launcher and have not started.
-    pub(super) fn launching(&self) -> impl Iterator<Item = (TaskKey, InstanceId)> + '_ {
-        let launching = self.processes.values().filter(|p| p.since.is_none());
-        launching.map(|process| parts(process.key))
-    }
-
     /// Its message to a server that it returns to.
     pub(super) fn reattach(&mut self, now: Now, server_uid: &str) -> Option<Reattach> {
         let worker = self.id?;
