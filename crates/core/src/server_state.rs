@@ -400,7 +400,11 @@ impl ServerState {
                 self.on_submission(ctx, request, Submission::list(specs));
                 return;
             }
-            Command::OpenJob { name, max_fails } => self.open_job(ctx, name, max_fails),
+            Command::OpenJob {
+                name,
+                max_fails,
+                key,
+            } => self.open_job(ctx, (name, max_fails), key),
             Command::CloseJobs(jobs) => {
                 self.on_sweep(ctx, request, (&jobs, Deed::Close));
                 return;

@@ -289,7 +289,11 @@ impl Bench {
     /// An open job.
     pub(super) fn open(&mut self, max_fails: Option<u32>) -> JobId {
         let name = "open".into();
-        let effects = self.request(Command::OpenJob { name, max_fails });
+        let effects = self.request(Command::OpenJob {
+            name,
+            max_fails,
+            key: None,
+        });
         submitted(&effects)
     }
 

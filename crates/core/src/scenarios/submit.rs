@@ -284,3 +284,33 @@ fn a_submit_that_is_repeated_with_its_key_is_the_job_of_the_first_time() {
         Reply::Submitted(JobId(4))
     );
 }
+
+/// Opens a job with a key.
+fn open_keyed(bench: &mut Bench, name: &str, key: &str, digest: &str) -> Reply {
+    let (key, digest) = (key.into(), digest.into());
+    let open = Command::OpenJob {
+        name: name.into(),
+        max_fails: Some(3),
+        key: Some(SubmitKey { name: key, digest }),
+    };
+    reply(&bench.request(open)).clone()
+}
+
+#[test]
+fn a_job_is_opened_once_for_each_key() {
+    let mut bench = Bench::new();
+    let opened = |id| Reply::Submitted(JobId(id));
+    assert_eq!(open_keyed(&mut bench, "x", "a", "1"), opened(1));
+    assert_eq!(open_keyed(&mut bench, "x", "a", "1"), opened(1));
+    assert_eq!(open_keyed(&mut bench, "x", "b", "1"), opened(2));
+    let taken = Reply::Refused(SubmitRefusal::KeyTaken(JobId(1)));
+    assert_eq!(open_keyed(&mut bench, "y", "a", "2"), taken);
+    // One namespace with those of submits.
+    let more = into(JobId(1), tasks(1));
+    assert_eq!(keyed(&mut bench, "a", "2", more), taken);
+    assert_eq!(bench.counts(JobId(1)).total(), 0);
+    bench.close(JobId(1));
+    bench.restart();
+    assert_eq!(open_keyed(&mut bench, "x", "a", "1"), opened(1));
+    assert_eq!(bench.state.last_job(), Some(JobId(2)));
+}

@@ -353,6 +353,7 @@ mod tests {
         let open = Command::OpenJob {
             name: "open".into(),
             max_fails: None,
+            key: None,
         };
         request(&mut state, open);
         let forget = |jobs| Command::ForgetJobs {

@@ -120,6 +120,8 @@ pub enum Command {
         name: Box<str>,
         /// Failed tasks tolerated.
         max_fails: Option<u32>,
+        /// Key by which it is recognised when the client asks once more.
+        key: Option<super::SubmitKey>,
     },
     /// Closes open jobs; `All` = those that are open.
     CloseJobs(Selector),

@@ -283,7 +283,9 @@ impl ServerState {
         });
         let prepared: Vec<Prepared> = prepared.collect::<Result<_, _>>()?;
         let new = match first {
-            SubmitTarget::NewJob { name, max_fails } => self.new_open_job(ctx, name, max_fails)?,
+            SubmitTarget::NewJob { name, max_fails } => {
+                self.new_open_job(ctx, name, max_fails, None)?
+            }
             // Its first submit makes it, and its last task closes it.
             SubmitTarget::SelfClosing { .. } => new,
             SubmitTarget::Attach(_) => return Err(SubmitRefusal::JobNotFound(new)),

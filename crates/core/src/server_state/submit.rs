@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::draft::{Draft, Prepared, PreparedGraph, Share, Target};
-use super::{ChangeKind, Ctx, Reply, ServerState, SubmitRefusal};
+use super::{ChangeKind, Ctx, Reply, ServerState, SubmitKey, SubmitRefusal};
 use crate::bug;
 use crate::id::{JobId, TaskId};
 use crate::job::{GrownTasks, Job, SharedTemplate, Submit, SubmitKind, TemplateId};
@@ -24,13 +24,16 @@ const EARLIER_MAX: usize = 1 << 16;
 const ALIKE_MAX: usize = 8;
 
 impl ServerState {
+    /// Opens a job, unless one was opened with this key before.
     pub(super) fn open_job(
         &mut self,
         ctx: &mut Ctx<'_>,
-        name: Box<str>,
-        max_fails: Option<u32>,
+        (name, max_fails): (Box<str>, Option<u32>),
+        key: Option<SubmitKey>,
     ) -> Reply {
-        match self.new_open_job(ctx, name, max_fails) {
+        let known = key.as_ref().and_then(|key| self.submit_keys.find(key));
+        let opened = known.unwrap_or_else(|| self.new_open_job(ctx, name, max_fails, key));
+        match opened {
             Ok(id) => Reply::Submitted(id),
             Err(refusal) => Reply::Refused(refusal),
         }
@@ -41,6 +44,7 @@ impl ServerState {
         ctx: &mut Ctx<'_>,
         name: Box<str>,
         max_fails: Option<u32>,
+        key: Option<SubmitKey>,
     ) -> Result<JobId, SubmitRefusal> {
         let id = self.jobs.next_id().ok_or(SubmitRefusal::TooManyJobs)?;
         let opened = ChangeKind::JobOpened {
@@ -51,6 +55,7 @@ impl ServerState {
         ctx.persist(opened);
         self.jobs
             .add(Job::new(id, name, max_fails, true, ctx.now.wall));
+        self.note_key(ctx, id, key);
         Ok(id)
     }
 
@@ -113,13 +118,16 @@ impl ServerState {
             spec,
         };
         ctx.persist(submitted);
+        self.note_key(ctx, target.job, key);
+        Ok(self.add_submit(ctx, target, submit))
+    }
+
+    /// Remembers the key of something that was accepted in this step, so that it is on disk if that is.
+    fn note_key(&mut self, ctx: &mut Ctx<'_>, job: JobId, key: Option<SubmitKey>) {
         if let Some(key) = key {
-            let job = target.job;
             self.submit_keys.note(job, key.clone());
-            // Of the same step, so it is on disk if the submit is.
             ctx.persist(ChangeKind::SubmitKeyed { job, key });
         }
-        Ok(self.add_submit(ctx, target, submit))
     }
 
     /// Result of an earlier submit with the same key.

@@ -216,10 +216,7 @@ impl TryFrom<client::Request> for ClientRequest {
                 let specs = each("submit_all", submits)?;
                 Ok(Self::Command(Command::SubmitAll(specs)))
             }
-            Request::JobOpen(client::OpenJob { name, max_fails }) => {
-                let name = text("job_open.name", name)?;
-                Ok(Self::Command(Command::OpenJob { name, max_fails }))
-            }
+            Request::JobOpen(open) => command(open_job(open)),
             Request::JobClose(jobs) => Ok(Self::Command(Command::CloseJobs(
                 jobs.try_into().within("job_close")?,
             ))),
@@ -420,6 +417,15 @@ fn quarantine_request(message: client::QuarantineWorkers) -> Result<ClientReques
     }))
 }
 
+/// Keys are of programs that use HTTP.
+fn open_job(client::OpenJob { name, max_fails }: client::OpenJob) -> Result<Command, ConvertError> {
+    Ok(Command::OpenJob {
+        name: text("job_open.name", name)?,
+        max_fails,
+        key: None,
+    })
+}
+
 fn forget_command(message: client::Forget) -> Result<Command, ConvertError> {
     let jobs = selector(message.jobs, "jobs")?;
     let mut states = states(&message.states)?;
@@ -499,7 +505,9 @@ impl From<&Command> for client::Request {
             Command::SubmitAll(specs) => Request::SubmitAll(client::SubmitAll {
                 submits: specs.iter().map(Into::into).collect(),
             }),
-            Command::OpenJob { name, max_fails } => Request::JobOpen(client::OpenJob {
+            Command::OpenJob {
+                name, max_fails, ..
+            } => Request::JobOpen(client::OpenJob {
                 name: name.to_string(),
                 max_fails: *max_fails,
             }),

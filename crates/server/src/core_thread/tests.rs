@@ -153,6 +153,7 @@ async fn a_server_ends_behind_the_answers_to_what_it_has_accepted() {
     let open = Command::OpenJob {
         name: "late".into(),
         max_fails: None,
+        key: None,
     };
     let late = held.core.command(open).await.expect("the core is there");
     let refusal = late.expect_err("nobody would hear of it");

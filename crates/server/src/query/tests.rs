@@ -69,7 +69,14 @@ fn an_update_of_many_jobs_and_notifications_comes_in_parts() {
     let mut state = ServerState::new("uid");
     for number in 0..500 {
         let (name, max_fails) = (format!("{number:0>40}").into(), None);
-        request(&mut state, Command::OpenJob { name, max_fails });
+        request(
+            &mut state,
+            Command::OpenJob {
+                name,
+                max_fails,
+                key: None,
+            },
+        );
     }
     let jobs = (1..=500).map(|job| WatchedJob {
         job: JobId(job),
@@ -198,7 +205,14 @@ fn every_answer_passes_the_reader_of_a_client() {
 fn pages_end_before_they_are_too_large_and_leave_standard_input_out() {
     let mut state = ServerState::new("uid");
     let (name, max_fails) = ("job".into(), None);
-    request(&mut state, Command::OpenJob { name, max_fails });
+    request(
+        &mut state,
+        Command::OpenJob {
+            name,
+            max_fails,
+            key: None,
+        },
+    );
     let word = "x".repeat(1 << 20);
     for _ in 0..8 {
         let large = TaskTemplate {

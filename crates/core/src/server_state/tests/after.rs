@@ -86,7 +86,14 @@ fn neither_can_wait_for_the_other() {
     let mut state = ServerState::new("test");
     let open = |state: &mut ServerState| {
         let (name, max_fails) = ("x".into(), None);
-        request(state, Command::OpenJob { name, max_fails });
+        request(
+            state,
+            Command::OpenJob {
+                name,
+                max_fails,
+                key: None,
+            },
+        );
     };
     open(&mut state);
     request(&mut state, follower(1, false, false));

@@ -440,6 +440,7 @@ fn what_is_submitted_to_an_open_job_while_canceled_tasks_leave_the_queue_stays()
     let open = Command::OpenJob {
         name: "open".into(),
         max_fails: None,
+        key: None,
     };
     take(&mut world, Input::Request(RequestId(1), open));
     let attach = |spec: SubmitSpec| SubmitSpec {

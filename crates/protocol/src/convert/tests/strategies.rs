@@ -427,8 +427,11 @@ pub(super) fn command() -> impl Strategy<Value = Command> {
     prop_oneof![
         submit().prop_map(|spec| Command::Submit(Box::new(spec))),
         vec(submit(), 0..3).prop_map(Command::SubmitAll),
-        (text(), option::of(any::<u32>()))
-            .prop_map(|(name, max_fails)| Command::OpenJob { name, max_fails }),
+        (text(), option::of(any::<u32>())).prop_map(|(name, max_fails)| Command::OpenJob {
+            name,
+            max_fails,
+            key: None
+        }),
         selector().prop_map(Command::CloseJobs),
         (selector(), text()).prop_map(|(jobs, reason)| Command::CancelJobs { jobs, reason }),
         (any::<u32>(), few_ids(), any::<bool>()).prop_map(|(job, tasks, keep_running)| {

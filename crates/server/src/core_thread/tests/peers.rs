@@ -270,6 +270,7 @@ async fn while_the_disk_is_full_nothing_is_submitted_and_everybody_can_look() {
     let open = |name: &str| Command::OpenJob {
         name: name.into(),
         max_fails: None,
+        key: None,
     };
     loop {
         let reply = held.core.command(open("x")).await;

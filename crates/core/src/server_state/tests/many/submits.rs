@@ -89,6 +89,7 @@ fn a_job_that_is_closed_while_a_submit_to_it_is_built_refuses_it() {
     let open = Command::OpenJob {
         name: "open".into(),
         max_fails: None,
+        key: None,
     };
     take(&mut world, Input::Request(RequestId(1), open));
     let large = SubmitSpec {
@@ -118,6 +119,7 @@ fn what_is_answered_behind_a_cancel_of_all_jobs_was_submitted_behind_it() {
     let open = Command::OpenJob {
         name: "open".into(),
         max_fails: None,
+        key: None,
     };
     take(&mut world, Input::Request(RequestId(1), open));
     submit(
@@ -160,6 +162,7 @@ fn a_large_submit_that_is_refused_is_freed_in_portions() {
     let open = Command::OpenJob {
         name: "open".into(),
         max_fails: None,
+        key: None,
     };
     take(&mut world, Input::Request(RequestId(1), open));
     // The job of the one is not there, that of the other is closed while the submit is built.
