@@ -72,7 +72,6 @@ use crate::class::Classes;
 use crate::id::{InstanceId, JobId, TaskKey, WorkerId};
 use crate::job::{Job, Jobs, TaskSlot};
 use crate::outcome::LostReason;
-#[cfg(test)]
 use crate::range::IdArray;
 use crate::selector::{Selected, Selector};
 use crate::time::{Now, Time};
@@ -83,7 +82,7 @@ use dispatcher::Dispatcher;
 use grow::Offers;
 use learn::Learning;
 use quarantine::Suspicions;
-use resubmit::Resubmission;
+use resubmit::{Choice, Resubmission};
 use submission::UnderWays;
 use submit_key::SubmitKeys;
 use sweep::{Deed, Sweep};
@@ -427,7 +426,14 @@ impl ServerState {
                 states,
                 requests,
             } => {
-                self.on_resubmit(ctx, request, (&jobs, states, requests));
+                let choice = Choice::States(states);
+                self.on_resubmit(ctx, request, (&jobs, choice, requests));
+                return;
+            }
+            Command::ResubmitTasks { job, positions } => {
+                let jobs = Selector::Ids(IdArray::single(job.as_u32()));
+                let choice = Choice::Positions(positions);
+                self.on_resubmit(ctx, request, (&jobs, choice, Vec::new()));
                 return;
             }
             Command::StopWorkers(workers) => Reply::Workers(self.stop_workers(ctx, &workers)),

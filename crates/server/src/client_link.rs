@@ -3,6 +3,8 @@
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::sync::Arc;
 
+use hq_core::id::JobId;
+use hq_core::range::IdArray;
 use hq_core::refusal::Refusal;
 use hq_core::server_state::Command;
 use hq_protocol::client::{self, reply};
@@ -121,6 +123,7 @@ fn begin(answering: &Answering, request: &ClientRequest) -> Option<BeingAnswered
         | ClientRequest::Journal { .. }
         | ClientRequest::Sql(_)
         | ClientRequest::ReadValues { .. }
+        | ClientRequest::ShowJob(_)
         | ClientRequest::Query(_) => false,
     };
     changes.then(|| answering.count())
@@ -197,6 +200,7 @@ where
         ClientRequest::ReadValues { job, tasks } => {
             return Answer::Reply(reply(plane.values.read(job, tasks).await));
         }
+        ClientRequest::ShowJob(job) => show_job(job, &plane.core).await.map(reply),
         ClientRequest::Command(command) => {
             plane
                 .core
@@ -219,6 +223,31 @@ where
         Ok(message) => Answer::Reply(message),
         Err(CoreGone) => Answer::Hangup,
     }
+}
+
+/// Everything that a job was made of, in one message, which has the size of what was submitted.
+async fn show_job(job: JobId, core: &CoreHandle) -> Result<reply::Reply, CoreGone> {
+    let specs = core.query(move |view| view.state.specs(job)).await?;
+    let Some(specs) = specs else {
+        let not_found = Some((&IdArray::single(job.as_u32())).into());
+        return Ok(reply::Reply::Resubmitted(client::Resubmitted {
+            jobs: Vec::new(),
+            not_found,
+        }));
+    };
+    // Of very many tasks it takes long, and only this client waits for it.
+    let made = tokio::task::spawn_blocking(move || client::ResubmittedJob {
+        job: job.as_u32(),
+        submits: specs.iter().map(client::Submit::from).collect(),
+        ..client::ResubmittedJob::default()
+    });
+    Ok(match made.await {
+        Ok(row) => reply::Reply::Resubmitted(client::Resubmitted {
+            jobs: vec![row],
+            not_found: None,
+        }),
+        Err(error) => reply::Reply::Error((&Refusal::failed(error.to_string())).into()),
+    })
 }
 
 async fn open_http(plane: &ClientPlane) -> reply::Reply {

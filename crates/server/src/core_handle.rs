@@ -251,6 +251,7 @@ impl CoreHandle {
             | Command::CancelTasks { .. }
             | Command::ForgetJobs { .. }
             | Command::Resubmit { .. }
+            | Command::ResubmitTasks { .. }
             | Command::StopWorkers(_)
             | Command::DrainWorkers(_)
             | Command::QuarantineWorkers { .. }

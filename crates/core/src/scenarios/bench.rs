@@ -19,10 +19,10 @@ use crate::range::IdArray;
 use crate::selector::Selector;
 use crate::server_state::{
     Change, Command, Effect, EndedRow, Gate, Input, JobResult, LinkEnd, LinkId, Reattach, Reply,
-    Report, RequestId, ServerState, StartedRow, SubmitRefusal, WatchSpec, WorkerCommand,
-    WorkerMessage,
+    Report, RequestId, Resubmitted, ServerState, StartedRow, SubmitRefusal, WatchSpec,
+    WorkerCommand, WorkerMessage,
 };
-use crate::task::{Phase, TaskRecord};
+use crate::task::{Phase, TaskRecord, TaskState};
 use crate::template::SubmitSpec;
 use crate::testing::ledger::Ledger;
 use crate::testing::sim::Disk;
@@ -535,6 +535,20 @@ impl Bench {
     pub(super) fn knows(&self, worker: WorkerId) -> bool {
         self.state.workers().contains_key(&worker)
     }
+}
+
+/// Submits tasks of a job in these states again; without any, all.
+pub(super) fn resubmit(bench: &mut Bench, job: JobId, states: &[TaskState]) -> Resubmitted {
+    let (jobs, states) = (one(job), states.to_vec());
+    let effects = bench.request(Command::Resubmit {
+        jobs,
+        states,
+        requests: Vec::new(),
+    });
+    let Reply::Resubmitted(found) = reply(&effects) else {
+        panic!("about what was submitted again");
+    };
+    found.rows[0].clone()
 }
 
 pub(super) const fn key(job: JobId, task: u32) -> TaskKey {

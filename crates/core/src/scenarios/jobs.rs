@@ -3,25 +3,13 @@
 use super::bench::*;
 use crate::id::JobId;
 use crate::job::JobState;
+use crate::range::IndexSet;
 use crate::selector::Selector;
 use crate::server_state::{
     ChangeKind, Command, Effect, JobResult, Reply, Resubmitted, SubmitRefusal,
 };
 use crate::task::{Phase, TaskState};
-use crate::template::{Entries, SubmitBody};
-
-fn resubmit(bench: &mut Bench, job: JobId, states: &[TaskState]) -> Resubmitted {
-    let (jobs, states) = (one(job), states.to_vec());
-    let effects = bench.request(Command::Resubmit {
-        jobs,
-        states,
-        requests: Vec::new(),
-    });
-    let Reply::Resubmitted(found) = reply(&effects) else {
-        panic!("about what was submitted again");
-    };
-    found.rows[0].clone()
-}
+use crate::template::{ArrayIds, Entries, SubmitBody};
 
 fn forget(bench: &mut Bench, jobs: Selector, states: &[TaskState]) -> (u32, u32, Vec<Effect>) {
     let states = states.to_vec();
@@ -137,6 +125,96 @@ fn a_task_whose_dependency_finished_is_submitted_again_without_it() {
     let again = resubmit(&mut bench, job, &[TaskState::Failed]);
     assert!(matches!(again, Resubmitted::Ok { task_count: 1, .. }));
     assert_eq!(bench.has(worker), [(2, 1)], "it waits for nothing");
+}
+
+/// Submits the tasks at some positions of each submit again.
+fn resubmit_tasks(bench: &mut Bench, job: JobId, positions: &[&[u32]]) -> Resubmitted {
+    let chosen = positions.iter().map(|submit| {
+        let mut chosen = IndexSet::new();
+        submit.iter().for_each(|at| chosen.insert(*at));
+        chosen
+    });
+    let positions = chosen.collect();
+    let effects = bench.request(Command::ResubmitTasks { job, positions });
+    let Reply::Resubmitted(found) = reply(&effects) else {
+        panic!("about what was submitted again");
+    };
+    found.rows[0].clone()
+}
+
+#[test]
+fn chosen_tasks_are_submitted_again_and_what_else_they_depended_on_is_done() {
+    let (mut bench, worker) = Bench::with_worker(1);
+    // The first task fails, and somebody has done its work elsewhere.
+    let job = bench.submit(graph(&[(3, &[]), (5, &[3]), (9, &[5])]));
+    bench.fail(worker, key(job, 3));
+    let again = resubmit_tasks(&mut bench, job, &[&[1, 2]]);
+    assert!(matches!(again, Resubmitted::Ok { task_count: 2, .. }));
+    assert_eq!(bench.has(worker), [(2, 5)], "only the last one waits");
+    bench.finish_all();
+    let ids = bench.state.jobs()[&JobId(2)].sorted_ids(|_| true);
+    assert!(ids.iter().eq([5, 9]));
+    assert_eq!(bench.state.jobs()[&job].resubmitted_as, Some(JobId(2)));
+}
+
+#[test]
+fn tasks_are_chosen_by_their_places_in_each_submit() {
+    let (mut bench, worker) = Bench::with_worker(1);
+    let job = bench.open(None);
+    let mut spec = tasks(3);
+    let SubmitBody::Array(array) = &mut spec.body else {
+        panic!("an array");
+    };
+    array.entries = Entries::new(*b"abbccc", [1, 2, 3]);
+    bench.submit(into(job, numbered(given(10, 3), spec)));
+    bench.submit(into(job, graph(&[(20, &[11]), (21, &[12])])));
+    bench.finish_all();
+    // Further positions and submits are those that somebody else would have added since.
+    let again = resubmit_tasks(&mut bench, job, &[&[1, 7], &[0, 1], &[0]]);
+    assert!(
+        matches!(again, Resubmitted::Ok { task_count: 3, .. }),
+        "{again:?}"
+    );
+    let new = JobId(2);
+    let ids = bench.state.jobs()[&new].sorted_ids(|_| true);
+    assert!(ids.iter().eq([11, 20, 21]));
+    assert_eq!(
+        bench.state.jobs()[&new].submits[0].entry(0),
+        Some(&b"bb"[..])
+    );
+    assert_eq!(
+        bench.has(worker),
+        [(2, 11), (2, 21)],
+        "what 21 depended on is done"
+    );
+    bench.finish_all();
+    assert_eq!(bench.job_state(new), JobState::Finished);
+    let nothing = resubmit_tasks(&mut bench, job, &[&[], &[]]);
+    assert_eq!(nothing, Resubmitted::Nothing(job));
+}
+
+#[test]
+fn what_a_job_was_made_of_is_told_submit_by_submit() {
+    let mut bench = Bench::new();
+    let job = bench.open(None);
+    bench.submit(into(job, tasks(2)));
+    bench.submit(into(job, graph(&[(7, &[1]), (8, &[7])])));
+    let specs = bench.state.specs(job).expect("there is one");
+    let [first, second] = &specs[..] else {
+        panic!("{specs:?}");
+    };
+    assert!(
+        matches!(&first.body, SubmitBody::Array(array) if matches!(&array.ids, ArrayIds::Given(ids) if ids.len() == 2))
+    );
+    let SubmitBody::Graph(graph) = &second.body else {
+        panic!("a graph");
+    };
+    let deps = graph
+        .tasks
+        .iter()
+        .map(|task| (task.id.as_u32(), task.deps[0].as_u32()));
+    assert!(deps.eq([(7, 1), (8, 7)]));
+    assert_eq!(bench.state.specs(JobId(9)), None);
 }
 
 #[test]

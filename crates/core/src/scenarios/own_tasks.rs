@@ -4,8 +4,8 @@ use super::bench::*;
 use crate::id::{InstanceId, JobId, TaskId};
 use crate::job::JobState;
 use crate::outcome::LostReason;
-use crate::server_state::SubmitRefusal;
-use crate::task::Phase;
+use crate::server_state::{Command, Resubmitted, SubmitRefusal};
+use crate::task::{Phase, TaskState};
 use crate::template::{ArrayIds, Origin, SubmitSpec, SubmitTarget};
 
 /// A job that its tasks can add tasks to.
@@ -202,9 +202,9 @@ fn what_a_task_adds_again_is_not_submitted_again() {
     for task in [1, 2, 3] {
         bench.fail(worker, key(job, task));
     }
-    let again = crate::server_state::Command::Resubmit {
+    let again = Command::Resubmit {
         jobs: one(job),
-        states: vec![crate::task::TaskState::Failed],
+        states: vec![TaskState::Failed],
         requests: Vec::new(),
     };
     bench.request(again);
@@ -218,7 +218,7 @@ fn tasks_that_are_submitted_again_wait_for_each_other_again() {
     let job = bench.submit(open(Some(9), tasks(1)));
     bench.submit(into(job, graph(&[(1, &[0])])));
     bench.fail(worker, key(job, 0));
-    let again = crate::server_state::Command::Resubmit {
+    let again = Command::Resubmit {
         jobs: one(job),
         states: Vec::new(),
         requests: Vec::new(),
@@ -231,4 +231,34 @@ fn tasks_that_are_submitted_again_wait_for_each_other_again() {
     bench.finish(worker, key(new, 1));
     assert_eq!(bench.job_state(new), JobState::Finished);
     assert!(!bench.state.jobs()[&new].is_open);
+}
+
+#[test]
+fn a_task_that_runs_again_adds_its_tasks_again_and_these_what_they_added() {
+    let (mut bench, worker) = Bench::with_worker(2);
+    let job = bench.submit(open(None, graph(&[(0, &[]), (5, &[])])));
+    bench.submit(by((0, 0), 0, graph(&[(1, &[])])));
+    bench.fail(worker, key(job, 0));
+    bench.start(worker, key(job, 1));
+    bench.submit(by((1, 0), 0, graph(&[(2, &[])])));
+    bench.finish(worker, key(job, 1));
+    bench.fail(worker, key(job, 2));
+    // What tasks have added is shown as they submitted it.
+    let specs = bench.state.specs(job).expect("there is one");
+    let targets = specs.iter().map(|spec| &spec.target);
+    let own = targets.filter(|target| **target == SubmitTarget::Attach(job));
+    assert_eq!(own.count(), 2, "{specs:?}");
+    let failed = resubmit(&mut bench, job, &[TaskState::Failed]);
+    assert!(
+        matches!(failed, Resubmitted::Ok { task_count: 1, .. }),
+        "2 comes with 1, and 1 with 0: {failed:?}"
+    );
+    // Nobody can wait for what is not there yet.
+    bench.submit(into(job, graph(&[(9, &[2])])));
+    let refusal = SubmitRefusal::DependencyAddedAgain(TaskId(9), TaskId(2));
+    let both = [TaskState::Failed, TaskState::Aborted];
+    assert_eq!(
+        resubmit(&mut bench, job, &both),
+        Resubmitted::Refused(job, refusal)
+    );
 }

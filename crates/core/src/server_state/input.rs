@@ -7,7 +7,7 @@ use crate::hardware::HardwareUsage;
 use crate::id::{InstanceId, JobId, TaskKey, WorkerId};
 use crate::node_check::NodeFault;
 use crate::outcome::{LostReason, Outcome, Usage};
-use crate::range::IdArray;
+use crate::range::{IdArray, IndexSet};
 use crate::resize::NewRequest;
 use crate::scheduler::demand::WorkerKind;
 use crate::selector::Selector;
@@ -156,6 +156,13 @@ pub enum Command {
         states: Vec<TaskState>,
         /// What tasks of some kinds ask for instead of what they did.
         requests: Vec<NewRequest>,
+    },
+    /// Submits some tasks of a job again, as a new job. What they depended on besides each other is done.
+    ResubmitTasks {
+        /// The job.
+        job: JobId,
+        /// Of each of its submits, in their order, the positions of the tasks; of further ones none.
+        positions: Vec<IndexSet>,
     },
     /// Asks workers to end; `All` = those that are connected.
     StopWorkers(Selector),

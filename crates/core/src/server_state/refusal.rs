@@ -89,6 +89,11 @@ pub enum SubmitRefusal {
         "Task {0} depends on task {1}, which has not finished and is not selected; add its state to --filter"
     )]
     DependencyNotChosen(TaskId, TaskId),
+    /// A selected task depends on one that is not there yet when it is submitted.
+    #[error(
+        "Task {0} depends on task {1}, which is added only by a task that runs again; submit task {0} by hand when it is there"
+    )]
+    DependencyAddedAgain(TaskId, TaskId),
 }
 
 impl From<GraphError> for SubmitRefusal {
@@ -111,6 +116,7 @@ impl SubmitRefusal {
             | Self::OriginOver(..)
             | Self::OriginDiffers(..)
             | Self::DependencyNotChosen(..)
+            | Self::DependencyAddedAgain(..)
             | Self::KeyTaken(_) => RefusalKind::Conflict,
             Self::TaskTwice(_)
             | Self::Cycle(_)
@@ -141,7 +147,8 @@ impl SubmitRefusal {
             Self::TaskTwice(task)
             | Self::Cycle(task)
             | Self::DependencyUnknown(task, ..)
-            | Self::DependencyNotChosen(task, _) => (None, Some(task)),
+            | Self::DependencyNotChosen(task, _)
+            | Self::DependencyAddedAgain(task, _) => (None, Some(task)),
             Self::TooManyTasks
             | Self::TasksMax { .. }
             | Self::TooManyEarlier
@@ -152,13 +159,14 @@ impl SubmitRefusal {
         }
     }
 
-    /// These four are complete sentences, which have always been shown as they are.
+    /// These are complete sentences, which have always been shown as they are.
     const fn is_bare(&self) -> bool {
         match self {
             Self::JobNotFound(_)
             | Self::JobNotOpen(_)
             | Self::TaskExists(..)
-            | Self::DependencyNotChosen(..) => true,
+            | Self::DependencyNotChosen(..)
+            | Self::DependencyAddedAgain(..) => true,
             Self::TaskTwice(_)
             | Self::Cycle(_)
             | Self::DependencyUnknown(..)

@@ -1,4 +1,4 @@
-//! Submitting again what a job was made of, all of it or the tasks in some states.
+//! Submitting again what a job was made of, all of it, the tasks in some states, or those that somebody has chosen.
 //!
 //! With many jobs or many templates that takes long, so it goes in portions, like any large submit:
 //!
@@ -14,9 +14,9 @@ use super::submit::NOTICES_MAX;
 use super::sweep::with_gone;
 use super::{ChangeKind, Ctx, Effect, Reply, RequestId, Resubmitted, ServerState, SubmitRefusal};
 use crate::id::{JobId, TaskId};
-use crate::job::{Job, Submit, SubmitKind};
+use crate::job::{Job, Submit, SubmitKind, TaskSlot};
 use crate::limits::check_submit;
-use crate::range::{IdArray, IdRange};
+use crate::range::{IdArray, IdRange, IndexSet};
 use crate::resize::{NewRequest, resized};
 use crate::selector::{Selected, Selector};
 use crate::task::{Phase, TaskState};
@@ -28,8 +28,8 @@ use crate::template::{
 #[derive(Clone, Debug)]
 pub(super) struct Resubmission {
     request: RequestId,
-    /// States of the tasks to submit; empty = all.
-    states: Vec<TaskState>,
+    /// Which tasks.
+    choice: Choice,
     /// What they ask for instead of what they did.
     requests: Vec<NewRequest>,
     /// Jobs that have not had their turn.
@@ -79,17 +79,50 @@ impl ServerState {
         self.resubmissions.len()
     }
 
-    /// Makes a new job of each chosen one; of few small ones at once. `states` = which tasks; empty = all.
+    /// Everything that a job was made of, a submit for each that it got. `None` if there is no such job.
+    #[must_use]
+    pub fn specs(&self, id: JobId) -> Option<Vec<SubmitSpec>> {
+        let job = self.jobs.get(id)?;
+        let all = Choice::States(Vec::new());
+        let submits = job.submits.iter().enumerate();
+        let specs = submits.map(|(number, submit)| {
+            let body = body(job, (number, submit), &all, &|_| false);
+            // Of all tasks each has those that it depends on.
+            let (body, _) = body.unwrap_or_else(|_| {
+                crate::bug!("a task of job {id} depends on one that the job never had");
+                (
+                    SubmitBody::Graph(GraphSpec {
+                        templates: Vec::new(),
+                        tasks: Vec::new(),
+                    }),
+                    0,
+                )
+            });
+            let shown = spec(job, submit, body);
+            match &submit.origin {
+                // Tasks submit to their own job only.
+                Some(origin) => SubmitSpec {
+                    target: SubmitTarget::Attach(id),
+                    origin: Some(origin.clone()),
+                    ..shown
+                },
+                None => shown,
+            }
+        });
+        Some(specs.collect())
+    }
+
+    /// Makes a new job of each chosen one; of few small ones at once.
     pub(super) fn on_resubmit(
         &mut self,
         ctx: &mut Ctx<'_>,
         request: RequestId,
-        (jobs, states, requests): (&Selector, Vec<TaskState>, Vec<NewRequest>),
+        (jobs, choice, requests): (&Selector, Choice, Vec<NewRequest>),
     ) {
         let Selected { rows, not_found } = self.jobs.find(jobs);
         let resubmission = Resubmission {
             request,
-            states,
+            choice,
             requests,
             left: rows.into(),
             current: None,
@@ -124,7 +157,7 @@ impl ServerState {
                     let Some(id) = again.left.pop_front() else {
                         break;
                     };
-                    match self.begin_again(ctx, id, (&again.states, &again.requests), &mut left) {
+                    match self.begin_again(ctx, id, (&again.choice, &again.requests), &mut left) {
                         Some(begun) => begun,
                         // It was there when the request came.
                         None => {
@@ -156,10 +189,10 @@ impl ServerState {
         &mut self,
         ctx: &mut Ctx<'_>,
         id: JobId,
-        (states, requests): (&[TaskState], &[NewRequest]),
+        (choice, requests): (&Choice, &[NewRequest]),
         left: &mut usize,
     ) -> Option<Begun> {
-        let mut bodies = match bodies(self.jobs.get(id)?, states) {
+        let mut bodies = match bodies(self.jobs.get(id)?, choice) {
             Ok(bodies) => bodies,
             Err(refusal) => return Some(Begun::Over(Resubmitted::Refused(id, refusal))),
         };
@@ -169,7 +202,7 @@ impl ServerState {
         let task_count = bodies.iter().map(|(_, count)| count).sum();
         let mut specs = bodies.into_iter().map(|(spec, _)| spec);
         Some(match (specs.next(), specs.len()) {
-            // No task is in any of the states.
+            // No task is chosen.
             (None, _) => Begun::Over(Resubmitted::Nothing(id)),
             // The usual case: one submit makes a closed job by itself.
             (Some(spec), 0) => {
@@ -321,72 +354,140 @@ fn size(spec: &SubmitSpec) -> usize {
     }
 }
 
+/// Tasks of a job that are submitted again.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Choice {
+    /// Those in these states; empty = all. What they depended on has finished, or is chosen, too.
+    States(Vec<TaskState>),
+    /// Of each submit of the job, in their order, those at these positions. Whatever else they depended on is done, though not by this job.
+    Positions(Vec<IndexSet>),
+}
+
+impl Choice {
+    /// Whether the task at a position of a submit is chosen.
+    fn has(&self, (submit, index): (usize, u32), phase: Phase) -> bool {
+        match self {
+            Self::States(states) => states.is_empty() || states.contains(&phase.state()),
+            Self::Positions(positions) => positions
+                .get(submit)
+                .is_some_and(|chosen| chosen.contains(index)),
+        }
+    }
+
+    fn has_slot(&self, job: &Job, slot: TaskSlot) -> bool {
+        let at = (slot.submit as usize, slot.index);
+        job.phase(slot).is_some_and(|phase| self.has(at, phase))
+    }
+
+    /// Chosen positions of a submit, neighbours joined.
+    fn ranges(&self, (number, submit): (usize, &Submit)) -> Vec<(u32, u32)> {
+        let mut ranges: Vec<(u32, u32)> = Vec::new();
+        if let Self::Positions(positions) = self {
+            let chosen = positions.get(number).into_iter().flat_map(IndexSet::ranges);
+            let length = submit.ids.len();
+            let chosen = chosen.map(|(from, to)| (from, to.min(length)));
+            return chosen.filter(|(from, to)| from < to).collect();
+        }
+        for (from, to, phase) in submit.tasks.runs(0, submit.tasks.len()) {
+            match ranges.last_mut() {
+                _ if !self.has((number, from), phase) => {}
+                Some((_, end)) if *end == from => *end = to,
+                _ => ranges.push((from, to)),
+            }
+        }
+        ranges
+    }
+}
+
 /// A spec for every submit of which anything is chosen, with the number of its tasks.
-fn bodies(job: &Job, states: &[TaskState]) -> Result<Vec<(SubmitSpec, u32)>, SubmitRefusal> {
-    let wanted = |phase: Phase| states.is_empty() || states.contains(&phase.state());
-    // A task that runs again adds its tasks again: with those of the old job they would be there twice.
-    let is_added_again = |submit: &Submit| {
-        let by = submit
-            .origin
-            .as_ref()
-            .and_then(|origin| job.find(origin.task));
-        by.and_then(|slot| job.phase(slot)).is_some_and(wanted)
-    };
+fn bodies(job: &Job, choice: &Choice) -> Result<Vec<(SubmitSpec, u32)>, SubmitRefusal> {
+    let added_again = added_again(job, choice);
+    let is_added_again = |number: usize| added_again.get(number) == Some(&true);
     let mut specs = Vec::new();
-    for submit in job.submits.iter().filter(|submit| !is_added_again(submit)) {
-        let (body, count) = match &submit.kind {
-            SubmitKind::Array { asked, entries, .. } => {
-                let (ids, entries) = select_array(submit, entries.as_ref(), wanted);
-                let count = ids.len();
-                let array = ArraySpec {
-                    ids: ArrayIds::Given(ids),
-                    entries,
-                    template: asked.clone(),
-                };
-                (SubmitBody::Array(array), count)
-            }
-            SubmitKind::Graph { .. } => {
-                let graph = select_graph(job, submit, &wanted, &is_added_again)?;
-                let count = u32::try_from(graph.tasks.len()).unwrap_or(u32::MAX);
-                (SubmitBody::Graph(graph), count)
-            }
-        };
+    let submits = job.submits.iter().enumerate();
+    for (number, submit) in submits.filter(|(number, _)| !is_added_again(*number)) {
+        let (body, count) = body(job, (number, submit), choice, &is_added_again)?;
         // Nothing of this submit is chosen: it is not part of the new job.
         if count == 0 {
             continue;
         }
-        let (name, max_fails) = (job.name.clone(), job.max_fails);
-        // Tasks that added tasks to the old job may add some to the new one.
-        let target = if job.closes_itself {
-            SubmitTarget::SelfClosing {
-                name,
-                max_fails,
-                tasks_max: job.tasks_max,
-            }
-        } else {
-            SubmitTarget::NewJob { name, max_fails }
-        };
-        let spec = SubmitSpec {
-            target,
-            submit_dir: submit.submit_dir.clone(),
-            stream_dir: submit.asked_stream_dir.clone(),
-            after: Vec::new(),
-            notify: submit.notify.clone(),
-            origin: None,
-            body,
-        };
+        let spec = spec(job, submit, body);
         specs.push((spec, count));
     }
     Ok(specs)
+}
+
+/// Of each submit, whether it comes from a task that runs again, which adds it again: with what it added to the old job it would be there
+/// twice. What those tasks had added themselves comes from them, too.
+fn added_again(job: &Job, choice: &Choice) -> Vec<bool> {
+    let mut again: Vec<bool> = Vec::with_capacity(job.submits.len());
+    for submit in &job.submits {
+        let by = submit.origin.as_ref();
+        let by = by.and_then(|origin| job.find(origin.task));
+        again.push(by.is_some_and(|slot| {
+            again.get(slot.submit as usize) == Some(&true) || choice.has_slot(job, slot)
+        }));
+    }
+    again
+}
+
+/// Chosen tasks of a submit, and how many they are.
+fn body(
+    job: &Job,
+    (number, submit): (usize, &Submit),
+    choice: &Choice,
+    is_added_again: &dyn Fn(usize) -> bool,
+) -> Result<(SubmitBody, u32), SubmitRefusal> {
+    Ok(match &submit.kind {
+        SubmitKind::Array { asked, entries, .. } => {
+            let chosen = choice.ranges((number, submit));
+            let (ids, entries) = select_array(submit, entries.as_ref(), &chosen);
+            let count = ids.len();
+            let array = ArraySpec {
+                ids: ArrayIds::Given(ids),
+                entries,
+                template: asked.clone(),
+            };
+            (SubmitBody::Array(array), count)
+        }
+        SubmitKind::Graph { .. } => {
+            let graph = select_graph(job, (number, submit), choice, is_added_again)?;
+            let count = u32::try_from(graph.tasks.len()).unwrap_or(u32::MAX);
+            (SubmitBody::Graph(graph), count)
+        }
+    })
+}
+
+/// A submit of some of the tasks of a submit.
+fn spec(job: &Job, submit: &Submit, body: SubmitBody) -> SubmitSpec {
+    let (name, max_fails) = (job.name.clone(), job.max_fails);
+    // Tasks that added tasks to the old job may add some to the new one.
+    let target = if job.closes_itself {
+        SubmitTarget::SelfClosing {
+            name,
+            max_fails,
+            tasks_max: job.tasks_max,
+        }
+    } else {
+        SubmitTarget::NewJob { name, max_fails }
+    };
+    SubmitSpec {
+        target,
+        submit_dir: submit.submit_dir.clone(),
+        stream_dir: submit.asked_stream_dir.clone(),
+        after: Vec::new(),
+        notify: submit.notify.clone(),
+        origin: None,
+        body,
+    }
 }
 
 /// Chosen ids of an array with their entries; ids that stay complete stay as they were written.
 fn select_array(
     submit: &Submit,
     entries: Option<&Entries>,
-    wanted: impl Fn(Phase) -> bool,
+    chosen: &[(u32, u32)],
 ) -> (IdArray, Option<Entries>) {
-    let chosen: Vec<(u32, u32)> = chosen_ranges(submit, wanted);
     // All of it: the ids stay as they were written.
     if chosen == [(0, submit.ids.len())] {
         return (submit.ids.clone(), entries.cloned());
@@ -404,25 +505,12 @@ fn select_array(
     (IdArray::new(ids).unwrap_or_default(), entries.flatten())
 }
 
-/// Neighbouring runs of chosen phases joined.
-fn chosen_ranges(submit: &Submit, wanted: impl Fn(Phase) -> bool) -> Vec<(u32, u32)> {
-    let mut ranges: Vec<(u32, u32)> = Vec::new();
-    for (from, to, phase) in submit.tasks.runs(0, submit.tasks.len()) {
-        match ranges.last_mut() {
-            _ if !wanted(phase) => {}
-            Some((_, end)) if *end == from => *end = to,
-            _ => ranges.push((from, to)),
-        }
-    }
-    ranges
-}
-
-/// Chosen tasks of a graph. What they depended on has finished or is chosen too.
+/// Chosen tasks of a graph. What they depended on is done, or is chosen too.
 fn select_graph(
     job: &Job,
-    submit: &Submit,
-    wanted: &dyn Fn(Phase) -> bool,
-    is_added_again: &dyn Fn(&Submit) -> bool,
+    (number, submit): (usize, &Submit),
+    choice: &Choice,
+    is_added_again: &dyn Fn(usize) -> bool,
 ) -> Result<GraphSpec, SubmitRefusal> {
     let SubmitKind::Graph {
         templates,
@@ -437,24 +525,40 @@ fn select_graph(
         });
     };
     let phase = |index: u32| submit.tasks.phase(index).unwrap_or(Phase::Aborted);
+    let is_chosen = |index: u32| choice.has((number, index), phase(index));
     let id = |index: u32| TaskId(submit.ids.get(index).unwrap_or_default());
+    // Whoever chose the tasks one by one knows of the others that they need not run.
+    let is_done = |phase: Option<Phase>| match choice {
+        Choice::States(_) => phase == Some(Phase::Finished),
+        Choice::Positions(_) => true,
+    };
     let mut tasks = Vec::new();
-    for index in graph.order().iter().copied().filter(|i| wanted(phase(*i))) {
+    for index in graph.order().iter().copied().filter(|i| is_chosen(*i)) {
         let mut deps = Vec::new();
         let same = graph.deps(index).iter().copied();
+        // A task that is not in the new job when this is submitted cannot be waited for.
+        let is_added_again = |task: &TaskId| {
+            job.find(*task)
+                .is_some_and(|slot| is_added_again(slot.submit as usize))
+        };
+        if let Some(dep) = submit.earlier_deps(index).find(is_added_again) {
+            return Err(SubmitRefusal::DependencyAddedAgain(id(index), dep));
+        }
         let earlier = submit.earlier_deps(index).map(|task| {
             let slot = job.find(task);
-            let there = slot.filter(|slot| !job.submit(*slot).is_some_and(is_added_again));
-            // A task that is not in the new job when this is submitted cannot be waited for.
-            let phase = there.and_then(|slot| job.phase(slot));
-            (task, phase, phase.is_some_and(wanted))
+            let phase = slot.and_then(|slot| job.phase(slot));
+            (
+                task,
+                phase,
+                slot.is_some_and(|slot| choice.has_slot(job, slot)),
+            )
         });
-        let same = same.map(|dep| (id(dep), Some(phase(dep)), wanted(phase(dep))));
+        let same = same.map(|dep| (id(dep), Some(phase(dep)), is_chosen(dep)));
         for (dep, phase, is_chosen) in same.chain(earlier) {
-            // A dependency that has finished need not run again; one that has not must be chosen, too.
+            // A dependency that is done need not run again; one that is not must be chosen, too.
             if is_chosen {
                 deps.push(dep);
-            } else if phase != Some(Phase::Finished) {
+            } else if !is_done(phase) {
                 return Err(SubmitRefusal::DependencyNotChosen(id(index), dep));
             }
         }

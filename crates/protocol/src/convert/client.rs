@@ -4,7 +4,7 @@
 //! command line straight from them; only what decides something is converted.
 
 use hq_core::id::{JobId, TaskId};
-use hq_core::range::IdArray;
+use hq_core::range::{IdArray, IndexSet};
 use hq_core::selector::Selector;
 use hq_core::server_state::{CANCELED_MAX, Command, WatchSpec};
 use hq_core::task::TaskState;
@@ -15,14 +15,17 @@ use super::output::OutputQuery;
 use super::resize::{NEW_REQUESTS_MAX, resize_message};
 use super::token::{self, TokenChange};
 use super::{AllocRequest, ConvertError, Within, at_most, duration, each, known, required, text};
-use crate::client;
 use crate::limits::QUARANTINE_SPANS;
+use crate::{client, common};
 
 /// Most states in a filter; there are six.
 const STATES_MAX: usize = 64;
 
 /// Most submits of one request.
 const SUBMITS_MAX: usize = 1 << 12;
+
+/// Most submits of one job of which some tasks are chosen.
+const JOB_SUBMITS_MAX: usize = 1 << 20;
 
 /// States in which a job can be forgotten; an empty filter means all of them.
 const FORGETTABLE: [TaskState; 4] = [
@@ -74,6 +77,8 @@ pub enum ClientRequest {
     },
     /// SQL of a user.
     Sql(client::SqlQuery),
+    /// What a job was made of.
+    ShowJob(JobId),
     /// Values of calls.
     ReadValues {
         /// Their job.
@@ -227,9 +232,7 @@ impl TryFrom<client::Request> for ClientRequest {
             }
             Request::TaskCancel(cancel) => command(cancel_tasks(cancel).within("task_cancel")),
             Request::JobForget(forget) => command(forget_command(forget).within("job_forget")),
-            Request::JobResubmit(again) => Ok(Self::Command(
-                resubmit_command(again).within("job_resubmit")?,
-            )),
+            Request::JobResubmit(again) => resubmit_request(again).within("job_resubmit"),
             Request::WorkerStop(workers) => {
                 of_workers(Command::StopWorkers, workers, "worker_stop")
             }
@@ -266,7 +269,22 @@ fn of_workers(
     Ok(ClientRequest::Command(command(workers)))
 }
 
+fn resubmit_request(message: client::Resubmit) -> Result<ClientRequest, ConvertError> {
+    match message.show {
+        Some(job) => Ok(ClientRequest::ShowJob(JobId(job))),
+        None => resubmit_command(message).map(ClientRequest::Command),
+    }
+}
+
 fn resubmit_command(message: client::Resubmit) -> Result<Command, ConvertError> {
+    if let Some(client::ChosenTasks { job, positions }) = message.chosen {
+        at_most("chosen.positions", positions.len(), JOB_SUBMITS_MAX)?;
+        let chosen: Vec<IdArray> = each("chosen.positions", positions)?;
+        return Ok(Command::ResubmitTasks {
+            job: JobId(job),
+            positions: chosen.iter().map(index_set).collect::<Result<_, _>>()?,
+        });
+    }
     let states = states(&message.states)?;
     let Some(client::Resize { jobs, requests }) = message.resize else {
         return Ok(Command::Resubmit {
@@ -281,6 +299,31 @@ fn resubmit_command(message: client::Resubmit) -> Result<Command, ConvertError> 
         states,
         requests: each("resize.requests", requests)?,
     })
+}
+
+/// Positions, of which neighbours are expected to come as one range.
+fn index_set(ids: &IdArray) -> Result<IndexSet, ConvertError> {
+    let mut set = IndexSet::new();
+    for range in ids.ranges() {
+        if range.count() > 1 && range.step() != 1 {
+            let expected = "ranges without gaps";
+            return Err(ConvertError::invalid("chosen.positions", expected, range));
+        }
+        set.insert_range(range.first(), range.last().saturating_add(1));
+    }
+    Ok(set)
+}
+
+fn positions(set: &IndexSet) -> common::IdArray {
+    let ranges = set.ranges().map(|(from, to)| common::IdRange {
+        first: from,
+        count: to - from,
+        step: 1,
+        slack: 0,
+    });
+    common::IdArray {
+        ranges: ranges.collect(),
+    }
 }
 
 fn values_request(
@@ -539,8 +582,20 @@ impl From<&Command> for client::Request {
                     jobs: (!is_resized).then(|| jobs.into()),
                     states: state_numbers(states),
                     resize: is_resized.then(|| resize_message(jobs, requests)),
+                    show: None,
+                    chosen: None,
                 })
             }
+            Command::ResubmitTasks {
+                job,
+                positions: chosen,
+            } => Request::JobResubmit(client::Resubmit {
+                chosen: Some(client::ChosenTasks {
+                    job: job.as_u32(),
+                    positions: chosen.iter().map(positions).collect(),
+                }),
+                ..client::Resubmit::default()
+            }),
             Command::StopWorkers(workers) => Request::WorkerStop(workers.into()),
             Command::DrainWorkers(workers) => Request::WorkerDrain(workers.into()),
             Command::QuarantineWorkers { workers, span, why } => {
@@ -640,6 +695,12 @@ impl From<&ClientRequest> for client::Request {
             }
             ClientRequest::Sql(query) => Self {
                 request: Some(Request::Query(query.clone())),
+            },
+            ClientRequest::ShowJob(job) => Self {
+                request: Some(Request::JobResubmit(client::Resubmit {
+                    show: Some(job.as_u32()),
+                    ..client::Resubmit::default()
+                })),
             },
             ClientRequest::ReadValues { job, tasks } => Self {
                 request: Some(Request::ReadValues(client::ReadValues {

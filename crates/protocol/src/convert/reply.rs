@@ -126,6 +126,7 @@ impl From<&Resubmitted> for client::ResubmittedJob {
             job: job.as_u32(),
             result: Some(result),
             task_count,
+            submits: Vec::new(),
         }
     }
 }

@@ -50,7 +50,7 @@ pub(super) async fn act(client: &mut Client, action: Action) -> CliResult<String
             let resubmit = client::Resubmit {
                 jobs: Some(only(id)),
                 states,
-                resize: None,
+                ..client::Resubmit::default()
             };
             let results = client.resubmit(resubmit).await?;
             let new = results.jobs.into_iter().next();

@@ -33,7 +33,7 @@ pub(in crate::command) async fn resubmit(
             .into_iter()
             .map(|state| client::TaskState::from(state).into())
             .collect(),
-        resize: None,
+        ..client::Resubmit::default()
     };
     let mut client = context.connect().await?;
     let client::Resubmitted {
@@ -51,6 +51,7 @@ pub(in crate::command) async fn resubmit(
         job,
         result,
         task_count,
+        ..
     } in results
     {
         let problem = match result {
@@ -147,6 +148,7 @@ async fn resubmit_suggested(
                 job: job.id,
                 result: Some(Row::Refused(why.to_owned())),
                 task_count: 0,
+                submits: Vec::new(),
             });
             continue;
         }

@@ -66,6 +66,7 @@ fn refusal() -> impl Strategy<Value = SubmitRefusal> {
             SubmitRefusal::TooManyTasks,
             SubmitRefusal::AfterNoTask(task, job),
             SubmitRefusal::DependencyNotChosen(task, task),
+            SubmitRefusal::DependencyAddedAgain(task, task),
         ])
     })
 }
