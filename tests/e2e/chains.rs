@@ -207,6 +207,40 @@ fn failed_tasks_are_submitted_again_with_their_entries() {
 }
 
 #[test]
+fn what_waited_for_a_job_waits_for_it_again() {
+    let env = Env::with_worker(4);
+    let script = "until [ -e go ]; do sleep 0.02; done; echo $HQ_TASK_ID >> ends; [ -e fixed ]";
+    let first = env.submit(&["--array=1-3", "--", "bash", "-c", script]);
+    let note = ["--", "bash", "-c", "echo later >> ends"];
+    let each = env.submit(&[&["--after-each", &first], &note[..]].concat());
+    let whole = env.submit(&[&["--after", &first], &note[..]].concat());
+    env.write("go", "");
+    env.wait_job("all");
+    assert_eq!(state(&env, &whole), "ABORTED");
+    let alone = env.hq(&["job", "resubmit", &each, "--filter=aborted"]);
+    alone.exits_with(1).says(
+        "Job 2 waits for job 1, which did not finish; submit both again: `hq job resubmit 1,2`",
+    );
+    assert_eq!(env.read("ends").lines().count(), 3);
+    for gone in ["go", "ends"] {
+        std::fs::remove_file(env.path(gone)).expect("a file");
+    }
+    env.write("fixed", "");
+    env.hq(&["job", "resubmit", "1-3"]).ok();
+    let waiting = [state(&env, "5"), state(&env, "6")];
+    assert_eq!(waiting, ["WAITING", "WAITING"]);
+    env.write("go", "");
+    env.wait_job("all");
+    for job in ["4", "5", "6"] {
+        assert_eq!(state(&env, job), "FINISHED");
+    }
+    let ends = env.read("ends");
+    assert_ne!(ends.lines().next(), Some("later"), "{ends}");
+    assert_eq!(ends.lines().last(), Some("later"), "{ends}");
+    assert_eq!(ends.lines().count(), 7, "{ends}");
+}
+
+#[test]
 fn resubmit_waits_for_the_new_job() {
     let env = Env::with_worker(2);
     let script = "[ -e fixed ] || [ $HQ_TASK_ID = 1 ]";

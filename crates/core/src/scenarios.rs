@@ -3,6 +3,7 @@
 //! Everything goes through the public door: inputs in, effects and public questions out. This module stands beside the
 //! state machine and not in it, so the compiler keeps it from the fields.
 
+mod again;
 mod bench;
 
 mod cancel;

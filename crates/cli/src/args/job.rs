@@ -193,7 +193,7 @@ pub(crate) struct ResubmitArgs {
 
     /// Only the tasks that ended in these states [default: all tasks]
     ///
-    /// Tasks keep their ids. What they depended on counts as done if it has finished.
+    /// Tasks keep their ids. What they depended on or waited for counts as done if it has finished.
     #[arg(long, value_enum, value_name = "STATES", value_delimiter = ',', action = ArgAction::Set)]
     pub(crate) filter: Option<Vec<EndedState>>,
 

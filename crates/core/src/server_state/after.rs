@@ -41,7 +41,7 @@ impl ServerState {
     pub(super) fn check_after(
         &self,
         job: JobId,
-        after: &[After],
+        (after, is_again): (&[After], bool),
         ids: &IdArray,
     ) -> Result<(), SubmitRefusal> {
         for condition in after {
@@ -61,7 +61,8 @@ impl ServerState {
                 return Err(SubmitRefusal::TooManyAfter);
             }
             // It would wait for a task that never ends, because there is none.
-            if let Some(task) = awaited.first_missing(ids) {
+            // Of a submit that was made before some of what it waits for may be done.
+            if !is_again && let Some(task) = awaited.first_missing(ids) {
                 return Err(SubmitRefusal::AfterNoTask(task, condition.job));
             }
         }

@@ -20,6 +20,8 @@ pub struct Prepared {
     pub(super) graph: Option<PreparedGraph>,
     /// Key that the client gave to the submit, if it may submit it again.
     pub(super) key: Option<SubmitKey>,
+    /// It was accepted before: what it waits for task by task need not have all its tasks, some may be done.
+    pub(super) is_again: bool,
 }
 
 /// The tasks of a graph in the order of their ids.
@@ -43,7 +45,11 @@ impl Prepared {
     pub fn new(spec: Box<SubmitSpec>) -> Result<Self, SubmitRefusal> {
         // Checked now: a task that cannot be delivered would wait for ever, and its client would never learn why.
         check_submit(&spec).map_err(SubmitRefusal::TooLarge)?;
-        Self::accepted(Arc::from(spec))
+        let accepted = Self::accepted(Arc::from(spec))?;
+        Ok(Self {
+            is_again: false,
+            ..accepted
+        })
     }
 
     /// The same of a submit that was accepted before: sizes that are refused now may have been possible.
@@ -53,8 +59,12 @@ impl Prepared {
             SubmitBody::Array(_) => None,
             SubmitBody::Graph(graph) => Some(PreparedGraph::new(graph, &spec.target)?),
         };
-        let key = None;
-        Ok(Self { spec, graph, key })
+        Ok(Self {
+            spec,
+            graph,
+            key: None,
+            is_again: true,
+        })
     }
 
     /// Templates that are built one by one.

@@ -94,6 +94,22 @@ pub enum SubmitRefusal {
         "Task {0} depends on task {1}, which is added only by a task that runs again; submit task {0} by hand when it is there"
     )]
     DependencyAddedAgain(TaskId, TaskId),
+    /// The first job, which is to be submitted again, waits for one that did not finish and is not submitted again.
+    #[error(
+        "Job {0} waits for job {1}, which did not finish; submit both again: `hq job resubmit {1},{0}`"
+    )]
+    AfterNotFinished(JobId, JobId),
+    /// The first job, which is to be submitted again, waits for one that has not ended and is not submitted again.
+    #[error(
+        "Job {0} waits for job {1}, which has not ended; wait for it with `hq job wait {1}`, or submit both again: `hq job resubmit {1},{0}`"
+    )]
+    AfterNotEnded(JobId, JobId),
+    /// The job, which is to be submitted again, waits for a task that did not finish in the other one and was not submitted again with it.
+    #[error(
+        "Job {0} waits for task {1} of job {2}, which did not finish and was not submitted again; submit both again: `hq job resubmit \
+         {2},{0}`, with the state of that task in --filter, if you use it"
+    )]
+    AfterNotChosen(JobId, TaskId, JobId),
 }
 
 impl From<GraphError> for SubmitRefusal {
@@ -117,6 +133,9 @@ impl SubmitRefusal {
             | Self::OriginDiffers(..)
             | Self::DependencyNotChosen(..)
             | Self::DependencyAddedAgain(..)
+            | Self::AfterNotFinished(..)
+            | Self::AfterNotEnded(..)
+            | Self::AfterNotChosen(..)
             | Self::KeyTaken(_) => RefusalKind::Conflict,
             Self::TaskTwice(_)
             | Self::Cycle(_)
@@ -138,10 +157,13 @@ impl SubmitRefusal {
         match *self {
             Self::JobNotFound(job)
             | Self::JobNotOpen(job)
+            | Self::AfterNotFinished(_, job)
+            | Self::AfterNotEnded(_, job)
             | Self::AfterCycle(job)
             | Self::KeyTaken(job) => (Some(job), None),
             Self::TaskExists(task, job)
             | Self::AfterNoTask(task, job)
+            | Self::AfterNotChosen(_, task, job)
             | Self::OriginOver(job, task, _)
             | Self::OriginDiffers(job, task) => (Some(job), Some(task)),
             Self::TaskTwice(task)
@@ -166,7 +188,10 @@ impl SubmitRefusal {
             | Self::JobNotOpen(_)
             | Self::TaskExists(..)
             | Self::DependencyNotChosen(..)
-            | Self::DependencyAddedAgain(..) => true,
+            | Self::DependencyAddedAgain(..)
+            | Self::AfterNotFinished(..)
+            | Self::AfterNotEnded(..)
+            | Self::AfterNotChosen(..) => true,
             Self::TaskTwice(_)
             | Self::Cycle(_)
             | Self::DependencyUnknown(..)

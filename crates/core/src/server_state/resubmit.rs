@@ -6,6 +6,8 @@
 //!  job ── bodies ──▶ asked ── limits ──▶ checked ── Prepared ──▶ draft ──▶ templates, in portions ── accept ──▶ new job
 //! ```
 
+mod awaited;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -124,7 +126,7 @@ impl ServerState {
             request,
             choice,
             requests,
-            left: rows.into(),
+            left: self.in_order(rows),
             current: None,
             not_found,
             gone: Vec::new(),
@@ -196,6 +198,12 @@ impl ServerState {
             Ok(bodies) => bodies,
             Err(refusal) => return Some(Begun::Over(Resubmitted::Refused(id, refusal))),
         };
+        for (spec, _) in &mut bodies {
+            match self.still_awaited(id, spec) {
+                Ok(after) => spec.after = after,
+                Err(refusal) => return Some(Begun::Over(Resubmitted::Refused(id, refusal))),
+            }
+        }
         for (spec, _) in bodies.iter_mut().filter(|_| !requests.is_empty()) {
             resize(&mut spec.body, requests);
         }
@@ -312,7 +320,11 @@ impl ServerState {
             } else {
                 SubmitTarget::Attach(new)
             };
-            Prepared::new(Box::new(SubmitSpec { target, ..spec }))
+            let prepared = Prepared::new(Box::new(SubmitSpec { target, ..spec }))?;
+            Ok::<_, SubmitRefusal>(Prepared {
+                is_again: true,
+                ..prepared
+            })
         });
         let prepared: Vec<Prepared> = prepared.collect::<Result<_, _>>()?;
         let new = match first {
@@ -357,7 +369,7 @@ fn size(spec: &SubmitSpec) -> usize {
 /// Tasks of a job that are submitted again.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Choice {
-    /// Those in these states; empty = all. What they depended on has finished, or is chosen, too.
+    /// Those in these states; empty = all. What they depended on has finished, or is chosen, too; likewise jobs that they waited for.
     States(Vec<TaskState>),
     /// Of each submit of the job, in their order, those at these positions. Whatever else they depended on is done, though not by this job.
     Positions(Vec<IndexSet>),
@@ -411,8 +423,13 @@ fn bodies(job: &Job, choice: &Choice) -> Result<Vec<(SubmitSpec, u32)>, SubmitRe
         if count == 0 {
             continue;
         }
+        let after = match choice {
+            Choice::States(_) => submit.after.clone(),
+            // Whoever chose the tasks one by one knows that what they waited for is done.
+            Choice::Positions(_) => Vec::new(),
+        };
         let spec = spec(job, submit, body);
-        specs.push((spec, count));
+        specs.push((SubmitSpec { after, ..spec }, count));
     }
     Ok(specs)
 }

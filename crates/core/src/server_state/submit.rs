@@ -101,10 +101,10 @@ impl ServerState {
             return Err(refusal);
         }
         let (target, spec) = (draft.target.clone(), Arc::clone(&draft.prepared.spec));
-        let key = draft.prepared.key.clone();
+        let (key, is_again) = (draft.prepared.key.clone(), draft.prepared.is_again);
         // Refusals come before anything is stored: a refused submit leaves nothing behind.
         let submit = self.finish(draft, None)?;
-        self.check_after(target.job, &submit.after, &submit.ids)?;
+        self.check_after(target.job, (&submit.after, is_again), &submit.ids)?;
         self.check_tasks_max(&target, submit.ids.len())?;
         let submitted = ChangeKind::Submitted {
             job: target.job,
@@ -167,7 +167,8 @@ impl ServerState {
         };
         self.check_new(target.job, &graph.ids)?;
         self.check_earlier(target.job, &graph.ids, &graph.earlier)?;
-        self.check_after(target.job, &prepared.spec.after, &graph.ids)
+        let after = (prepared.spec.after.as_slice(), prepared.is_again);
+        self.check_after(target.job, after, &graph.ids)
     }
 
     /// Each notification is remembered until the job is forgotten.

@@ -67,6 +67,9 @@ fn refusal() -> impl Strategy<Value = SubmitRefusal> {
             SubmitRefusal::AfterNoTask(task, job),
             SubmitRefusal::DependencyNotChosen(task, task),
             SubmitRefusal::DependencyAddedAgain(task, task),
+            SubmitRefusal::AfterNotFinished(job, job),
+            SubmitRefusal::AfterNotEnded(job, job),
+            SubmitRefusal::AfterNotChosen(job, task, job),
         ])
     })
 }
