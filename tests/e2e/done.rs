@@ -82,6 +82,134 @@ fn what_is_done_is_left_out_through_a_restart_and_what_changed_runs_again() {
 }
 
 #[test]
+fn what_would_run_is_told_with_changed_only() {
+    let env = Env::new();
+    for other in [&[][..], &["--filter=failed"], &["--suggested"]] {
+        env.hq(&[&["job", "resubmit", "1", "--dry-run"], other].concat())
+            .exits_with(2)
+            .says("--dry-run needs --changed");
+    }
+}
+
+#[test]
+fn a_job_is_submitted_again_without_what_is_done() {
+    let mut env = Env::new();
+    env.start_server_with(&["--journal=j.db"]);
+    env.start_worker(4);
+    let task = |name: &str, input: &str, script: &str| {
+        format!(
+            "[[task]]\ncommand = [\"sh\", \"-ec\", \"echo {name} >> ran; {script}\"]\n\
+             inputs = [\"{input}\"]\noutputs = [\"{name}\"]\n"
+        )
+    };
+    let file = [
+        task("a", "src", "cat src > a"),
+        task("b", "a", "test -e fixed; cat a > b"),
+        task("c", "b", "cat b > c"),
+        task("d", "other", "cat other > d"),
+    ];
+    env.write("make.toml", file.concat());
+    env.write("src", "1");
+    env.write("other", "2");
+    env.hq(&["job", "submit-file", "make.toml", "--wait"])
+        .says("Job 1 failed");
+    let again = |env: &Env, job: &str| {
+        let _ = std::fs::remove_file(env.path("ran"));
+        let ran = env.hq(&["job", "resubmit", job, "--changed", "--wait"]);
+        let mut names: Vec<String> = match env.path("ran").exists() {
+            true => env.read("ran").lines().map(str::to_owned).collect(),
+            false => Vec::new(),
+        };
+        names.sort();
+        (ran, names.concat())
+    };
+    env.write("fixed", "");
+    let plan = &env.json(&["job", "resubmit", "1", "--changed", "--dry-run"])[0];
+    assert_eq!(plan["left_out"], 2, "{plan}");
+    assert_eq!(plan["runs"][1]["why"], "it depends on task 2, which runs");
+    let (first, names) = again(&env, "1");
+    first.says("2 of 4 tasks are done and left out").ok();
+    assert_eq!(names, "bc");
+    // Of the old job `b` failed and `c` was given up: that others have done them since is what counts, also for what depends on them.
+    std::fs::remove_file(env.path("c")).expect("an output");
+    let (second, names) = again(&env, "1");
+    second.ok();
+    assert_eq!(names, "c");
+    let (third, names) = again(&env, "1");
+    third.says("There is nothing to resubmit").ok();
+    assert_eq!(names, "");
+    env.write("src", "3");
+    let (fourth, names) = again(&env, "1");
+    fourth.ok();
+    assert_eq!((names.as_str(), env.read("c").as_str()), ("abc", "3"));
+    let job = env.hq(&[
+        "--output-mode=quiet",
+        "submit",
+        "--outputs=x",
+        "--",
+        "sleep",
+        "100",
+    ]);
+    let job = job.ok();
+    env.hq(&["job", "resubmit", job.trim(), "--changed"])
+        .says("it has not ended")
+        .exits_with(1);
+    env.hq(&["job", "cancel", job.trim()]).ok();
+    env.submit(&["--", "true"]);
+    env.wait_job("last");
+    env.hq(&["job", "resubmit", "last", "--changed"])
+        .says("none of its tasks says what it writes")
+        .exits_with(1);
+}
+
+#[test]
+fn what_is_being_done_again_is_not_begun_a_second_time() {
+    let mut env = Env::new();
+    env.start_server();
+    env.start_worker(2);
+    env.write("in", "1");
+    let script = "cp in out; while [ -e hold ]; do sleep 0.05; done";
+    env.submit(&["--inputs=in", "--outputs=out", "--", "sh", "-c", script]);
+    env.wait_job("1");
+    env.write("in", "2");
+    env.write("hold", "");
+    let again = ["job", "resubmit", "1", "--changed"];
+    env.hq(&again).ok();
+    env.hq(&again)
+        .says("it was submitted again as job 2, of which 1 tasks have not ended")
+        .exits_with(1);
+    std::fs::remove_file(env.path("hold")).expect("it is there");
+    env.wait_job("2");
+    env.hq(&again).says("There is nothing to resubmit").ok();
+}
+
+#[test]
+fn tasks_that_were_added_by_tasks_are_left_to_those_when_they_run_again() {
+    let mut env = Env::new();
+    env.start_server();
+    env.start_worker(2);
+    env.write("in", "1");
+    // Each adds the next one, down to task 2.
+    let script = r#"echo $HQ_TASK_ID >> ran
+        next=$((HQ_TASK_ID + 1))
+        test $next = 3 || $HQ submit --job $HQ_JOB_ID --array $next --outputs out-$next -- sh run.sh || exit 1
+        cp in out-$HQ_TASK_ID"#;
+    env.write("run.sh", script);
+    let first = ["--open", "--array=0", "--inputs=in", "--outputs=out-0"];
+    env.submit(&[&first[..], &["--", "sh", "run.sh"]].concat());
+    env.wait_job("1");
+    let again = ["job", "resubmit", "1", "--changed", "--wait"];
+    env.hq(&again).says("There is nothing to resubmit").ok();
+    env.write("in", "2");
+    env.hq(&again)
+        .says("0 of 1 tasks are done and left out")
+        .ok();
+    let totals = &env.json(&["job", "info", "2"])[0]["info"];
+    assert_eq!(totals["task_count"], 3, "{totals}");
+    assert_eq!(env.read("ran"), "0\n1\n2\n0\n1\n2\n");
+}
+
+#[test]
 fn files_order_the_tasks_of_a_job_file_also_without_a_server() {
     let env = Env::new();
     let task = |name: &str, inputs: &str, script: &str| {

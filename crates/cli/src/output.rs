@@ -11,6 +11,7 @@ use hq_protocol::{client, common};
 
 use crate::args::global::OutputMode;
 use crate::submit::plan::Plan;
+use crate::submit::skip::Skipped;
 
 pub(crate) mod console;
 pub(crate) mod format;
@@ -53,6 +54,13 @@ pub(crate) struct TaskListView {
     pub(crate) is_verbose: bool,
 }
 
+/// A job of which it was found out what would run again.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct ChangedView {
+    pub(crate) job: u32,
+    pub(crate) skipped: Skipped,
+}
+
 /// A job that was submitted again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ResubmittedView {
@@ -91,6 +99,9 @@ pub(crate) trait Output {
 
     /// `submit --dry-run` and its like.
     fn submit_plan(&self, out: Out<'_>, plan: &Plan) -> io::Result<()>;
+
+    /// `job resubmit --changed --dry-run`.
+    fn changed_tasks(&self, out: Out<'_>, jobs: &[ChangedView]) -> io::Result<()>;
 
     /// `job resubmit`: old and new job.
     fn jobs_resubmitted(&self, out: Out<'_>, jobs: &[ResubmittedView]) -> io::Result<()>;

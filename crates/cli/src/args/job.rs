@@ -201,6 +201,17 @@ pub(crate) struct ResubmitArgs {
     #[arg(long)]
     pub(crate) suggested: bool,
 
+    /// Only the tasks whose work is not done: what `hq submit --skip-done` would not leave out
+    ///
+    /// Outputs are missing, or inputs or command are not as they were when the task last finished. What depends on a task that runs, runs. Needs
+    /// tasks with `--outputs`, of one job that has ended.
+    #[arg(long, conflicts_with_all = ["filter", "suggested"])]
+    pub(crate) changed: bool,
+
+    /// With `--changed`: show what would run, and why, and submit nothing
+    #[arg(long, conflicts_with_all = ["wait", "progress"])]
+    pub(crate) dry_run: bool,
+
     #[command(flatten)]
     pub(crate) follow: FollowArgs,
 }

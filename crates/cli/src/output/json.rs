@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 use super::format::rfc3339;
 use super::suggest::Suggestion;
 use super::{
-    JobInfoSink, JobListView, JobStatsView, Out, Output, ResubmittedView, TaskInfoSink,
-    TaskListSink, TaskListView, view,
+    ChangedView, JobInfoSink, JobListView, JobStatsView, Out, Output, ResubmittedView,
+    TaskInfoSink, TaskListSink, TaskListView, view,
 };
 use crate::submit::plan::Plan;
 
@@ -89,6 +89,10 @@ impl Output for JsonOutput {
 
     fn submit_plan(&self, out: Out<'_>, plan: &Plan) -> io::Result<()> {
         write_value(out, &plan::value(plan))
+    }
+
+    fn changed_tasks(&self, out: Out<'_>, jobs: &[ChangedView]) -> io::Result<()> {
+        write_value(out, &jobs.iter().map(plan::changed).collect())
     }
 
     fn jobs_resubmitted(&self, out: Out<'_>, jobs: &[ResubmittedView]) -> io::Result<()> {

@@ -9,8 +9,8 @@ use hq_protocol::{client, common};
 use super::suggest::Suggestion;
 use super::view::{job_state, job_state_name, summary_states, worker_state_word};
 use super::{
-    JobInfoSink, JobListView, JobStatsView, Out, Output, ResubmittedView, TaskInfoSink,
-    TaskListSink, TaskListView,
+    ChangedView, JobInfoSink, JobListView, JobStatsView, Out, Output, ResubmittedView,
+    TaskInfoSink, TaskListSink, TaskListView,
 };
 use crate::submit::plan::Plan;
 
@@ -57,6 +57,15 @@ impl Output for QuietOutput {
 
     fn submit_plan(&self, out: Out<'_>, plan: &Plan) -> io::Result<()> {
         writeln!(out, "{}", plan.task_count)
+    }
+
+    fn changed_tasks(&self, out: Out<'_>, jobs: &[ChangedView]) -> io::Result<()> {
+        for ChangedView { job, skipped } in jobs {
+            for (task, _) in &skipped.runs {
+                writeln!(out, "{task}@{job}")?;
+            }
+        }
+        Ok(())
     }
 
     fn jobs_resubmitted(&self, out: Out<'_>, jobs: &[ResubmittedView]) -> io::Result<()> {

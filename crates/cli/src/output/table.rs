@@ -9,8 +9,8 @@ use hq_protocol::{client, common};
 use super::format::id_array;
 use super::suggest::Suggestion;
 use super::{
-    JobInfoSink, JobListView, JobStatsView, Out, Output, ResubmittedView, TaskInfoSink,
-    TaskListSink, TaskListView,
+    ChangedView, JobInfoSink, JobListView, JobStatsView, Out, Output, ResubmittedView,
+    TaskInfoSink, TaskListSink, TaskListView,
 };
 use crate::submit::plan::Plan;
 
@@ -105,6 +105,10 @@ impl Output for TableOutput {
 
     fn submit_plan(&self, out: Out<'_>, plan: &Plan) -> io::Result<()> {
         plan::write(out, self.look, plan)
+    }
+
+    fn changed_tasks(&self, out: Out<'_>, jobs: &[ChangedView]) -> io::Result<()> {
+        plan::write_changed(out, self.look, jobs)
     }
 
     fn jobs_resubmitted(&self, out: Out<'_>, jobs: &[ResubmittedView]) -> io::Result<()> {

@@ -1,4 +1,4 @@
-//! Tasks whose work is done are left out of a submit: `--skip-done`.
+//! Tasks whose work is done are left out of a submit, `--skip-done`, or of one that is made again, `job resubmit --changed`.
 //!
 //! A task is done if all its outputs are there, beside the first one is the record that its worker kept when it finished, and a
 //! record made now would be the same ([`hq_core::done`]). What depends on a task that runs, runs, and so does what waits for
@@ -132,6 +132,98 @@ pub(crate) fn leave_out(spec: &mut SubmitSpec, unended: &Unended) -> CliResult<S
     }
 }
 
+/// Of the tasks of a job those that have to run again.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Changed {
+    pub(crate) skipped: Skipped,
+    /// Of each submit of the job, in their order, the positions of those that run.
+    pub(crate) positions: Vec<IdArray>,
+}
+
+/// Finds out which tasks of a job that has ended would not be left out of a submit; `specs` are all that it was given.
+///
+/// # Errors
+///
+/// No task has outputs.
+pub(crate) fn changed(specs: &[SubmitSpec]) -> CliResult<Changed> {
+    let has_outputs = |spec: &SubmitSpec| match &spec.body {
+        SubmitBody::Array(array) => !array.template.files.outputs.is_empty(),
+        SubmitBody::Graph(graph) => has_outputs(graph),
+    };
+    if !specs.iter().any(has_outputs) {
+        return Err(CliError::new("none of its tasks says what it writes").with_help(
+            "name outputs with --outputs when the tasks are submitted, in a job file with `outputs = [\"…\"]`".to_owned(),
+        ));
+    }
+    let (mut runs, mut left_out) = (Vec::new(), 0);
+    let mut positions = Vec::new();
+    // Tasks may depend on those of earlier submits.
+    let mut is_run: HashMap<TaskId, bool> = HashMap::new();
+    for spec in specs {
+        let origin = spec.origin.as_ref().map(|origin| origin.task);
+        if origin.is_some_and(|task| is_run.get(&task) == Some(&true)) {
+            // The task that added these runs again, and adds them again, as they do what they had added.
+            positions.push(IdArray::default());
+            is_run.extend(ids_of(spec)?.into_iter().map(|task| (task, true)));
+            continue;
+        }
+        let whys = match &spec.body {
+            SubmitBody::Array(array) => {
+                let ids = given_ids(array)?;
+                let whys = whys_of_array(array, &ids, &spec.submit_dir, &Unended::default());
+                let whys = whys.into_iter().map(|why| why.map(|why| *why));
+                ids.iter().zip(whys).collect()
+            }
+            SubmitBody::Graph(graph) => {
+                let mut whys =
+                    whys_of_graph(graph, &spec.submit_dir, |dep| is_run.get(&dep).copied());
+                // The server counts them by their ids.
+                whys.sort_unstable_by_key(|(task, _)| *task);
+                whys
+            }
+        };
+        let chosen = (0_u32..).zip(&whys).filter(|(_, (_, why))| why.is_some());
+        positions.push(IdArray::from_sorted(chosen.map(|(at, _)| at)).unwrap_or_default());
+        if specs.len() > 1 {
+            is_run.extend(
+                whys.iter()
+                    .map(|(task, why)| (TaskId(*task), why.is_some())),
+            );
+        }
+        for (task, why) in whys {
+            match why {
+                Some(why) => runs.push((task, why)),
+                None => left_out += 1,
+            }
+        }
+    }
+    Ok(Changed {
+        skipped: Skipped { left_out, runs },
+        positions,
+    })
+}
+
+/// Ids of all tasks of a submit.
+fn ids_of(spec: &SubmitSpec) -> CliResult<Vec<TaskId>> {
+    Ok(match &spec.body {
+        SubmitBody::Array(array) => given_ids(array)?.iter().map(TaskId).collect(),
+        SubmitBody::Graph(graph) => graph.tasks.iter().map(|task| task.id).collect(),
+    })
+}
+
+fn given_ids(array: &ArraySpec) -> CliResult<IdArray> {
+    match &array.ids {
+        ArrayIds::Given(ids) => Ok(ids.clone()),
+        ArrayIds::Next(count) => IdArray::consecutive(0, *count)
+            .map_err(|error| CliError::caused("Cannot number the tasks", &error)),
+    }
+}
+
+fn has_outputs(graph: &GraphSpec) -> bool {
+    let mut templates = graph.templates.iter();
+    templates.any(|template| !template.files.outputs.is_empty())
+}
+
 fn no_outputs() -> CliError {
     CliError::new("--skip-done needs to know what tasks write").with_help(
         "name the outputs with --outputs, in a job file with `outputs = [\"…\"]`".to_owned(),
@@ -144,33 +236,17 @@ fn skip_array(
     submit_dir: &[u8],
     unended: &Unended,
 ) -> CliResult<Skipped> {
-    let template = &array.template;
-    if template.files.outputs.is_empty() {
+    if array.template.files.outputs.is_empty() {
         return Err(no_outputs());
     }
-    let ids = match &array.ids {
-        ArrayIds::Given(ids) => ids.clone(),
-        ArrayIds::Next(_) if is_attached => {
-            return Err(
-                CliError::new("--skip-done needs to know the ids of the tasks")
-                    .with_help("give them with --array".to_owned()),
-            );
-        }
-        ArrayIds::Next(count) => IdArray::consecutive(0, *count)
-            .map_err(|error| CliError::caused("Cannot number the tasks", &error))?,
-    };
-    let patterns = PathPatterns::new(template);
-    let whys = in_parallel(ids.len() as usize, |index| {
-        let index = u32::try_from(index).unwrap_or(u32::MAX);
-        let task = TaskId(ids.get(index).unwrap_or_default());
-        let entry = array
-            .entries
-            .as_ref()
-            .and_then(|entries| entries.get(index));
-        let waits = unended.why(task);
-        let why = waits.or_else(|| why(template, &patterns, (task, entry), submit_dir));
-        why.map(Box::new)
-    });
+    if is_attached && matches!(array.ids, ArrayIds::Next(_)) {
+        return Err(
+            CliError::new("--skip-done needs to know the ids of the tasks")
+                .with_help("give them with --array".to_owned()),
+        );
+    }
+    let ids = given_ids(array)?;
+    let whys = whys_of_array(array, &ids, submit_dir, unended);
     let mut chosen: Vec<(u32, u32)> = Vec::new();
     let mut runs = Vec::new();
     for (index, why) in (0_u32..).zip(whys) {
@@ -198,38 +274,43 @@ fn skip_array(
     })
 }
 
+/// Why each task of an array runs; `None` = it is done.
+fn whys_of_array(
+    array: &ArraySpec,
+    ids: &IdArray,
+    submit_dir: &[u8],
+    unended: &Unended,
+) -> Vec<Option<Box<Why>>> {
+    let template = &array.template;
+    let patterns = PathPatterns::new(template);
+    in_parallel(ids.len() as usize, |index| {
+        let index = u32::try_from(index).unwrap_or(u32::MAX);
+        let task = TaskId(ids.get(index).unwrap_or_default());
+        let entry = array
+            .entries
+            .as_ref()
+            .and_then(|entries| entries.get(index));
+        let waits = unended.why(task);
+        let why = waits.or_else(|| why(template, &patterns, (task, entry), submit_dir));
+        why.map(Box::new)
+    })
+}
+
 fn skip_graph(graph: &mut GraphSpec, submit_dir: &[u8]) -> CliResult<Skipped> {
-    let templates = &graph.templates;
-    if templates
-        .iter()
-        .all(|template| template.files.outputs.is_empty())
-    {
+    if !has_outputs(graph) {
         return Err(no_outputs());
     }
-    let patterns: Vec<PathPatterns> = templates.iter().map(|t| PathPatterns::new(t)).collect();
-    let tasks = &graph.tasks;
-    let whys = in_parallel(tasks.len(), |index| {
-        let task = tasks.get(index)?;
-        let at = task.template as usize;
-        let (template, patterns) = (templates.get(at)?, patterns.get(at)?);
-        why(template, patterns, (task.id, None), submit_dir).map(Box::new)
-    });
-    let total = tasks.len();
-    let mut is_run: HashMap<TaskId, bool> = HashMap::with_capacity(total);
-    let mut runs = Vec::new();
-    // Dependencies come first: so they were ordered when the file was read.
-    for (task, why) in tasks.iter().zip(whys) {
-        let mut deps = task.deps.iter();
-        let before = deps.find_map(|dep| match is_run.get(dep) {
-            Some(true) => Some(Why::After(*dep)),
-            Some(false) => None,
-            // Of the open job: it may still write what this one reads.
-            None => Some(Why::AfterEarlier(*dep)),
-        });
-        let why = before.or(why.map(|why| *why));
-        is_run.insert(task.id, why.is_some());
-        runs.extend(why.map(|why| (task.id.as_u32(), why)));
-    }
+    // Nothing is known of tasks that the open job has already: they may still write what these read.
+    let whys = whys_of_graph(graph, submit_dir, |_| None);
+    let total = whys.len();
+    let is_run: HashMap<TaskId, bool> = whys
+        .iter()
+        .map(|(task, why)| (TaskId(*task), why.is_some()))
+        .collect();
+    let runs: Vec<(u32, Why)> = whys
+        .into_iter()
+        .filter_map(|(task, why)| Some((task, why?)))
+        .collect();
     graph
         .tasks
         .retain(|task| is_run.get(&task.id) == Some(&true));
@@ -241,6 +322,41 @@ fn skip_graph(graph: &mut GraphSpec, submit_dir: &[u8]) -> CliResult<Skipped> {
         left_out: total - runs.len(),
         runs,
     })
+}
+
+/// Why each task of a graph runs, in their order; `None` = it is done. `earlier` says of other tasks that it depends on whether they run, if
+/// that is known.
+fn whys_of_graph(
+    graph: &GraphSpec,
+    submit_dir: &[u8],
+    earlier: impl Fn(TaskId) -> Option<bool>,
+) -> Vec<(u32, Option<Why>)> {
+    let GraphSpec { templates, tasks } = graph;
+    let patterns: Vec<PathPatterns> = templates.iter().map(|t| PathPatterns::new(t)).collect();
+    let whys = in_parallel(tasks.len(), |index| {
+        let task = tasks.get(index)?;
+        let at = task.template as usize;
+        let (template, patterns) = (templates.get(at)?, patterns.get(at)?);
+        why(template, patterns, (task.id, None), submit_dir).map(Box::new)
+    });
+    let mut is_run: HashMap<TaskId, bool> = HashMap::with_capacity(tasks.len());
+    let mut found = Vec::with_capacity(tasks.len());
+    // Dependencies come first: so they were ordered when the file was read.
+    for (task, why) in tasks.iter().zip(whys) {
+        let mut deps = task.deps.iter();
+        let before =
+            deps.find_map(
+                |dep| match is_run.get(dep).copied().or_else(|| earlier(*dep)) {
+                    Some(true) => Some(Why::After(*dep)),
+                    Some(false) => None,
+                    None => Some(Why::AfterEarlier(*dep)),
+                },
+            );
+        let why = before.or(why.map(|why| *why));
+        is_run.insert(task.id, why.is_some());
+        found.push((task.id.as_u32(), why));
+    }
+    found
 }
 
 /// Why a task runs, whatever the others do; `None` = it is done.

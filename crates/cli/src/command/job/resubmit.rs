@@ -1,5 +1,7 @@
 //! `job resubmit`.
 
+mod changed;
+
 use hq_core::range::{IdArray, IdRange};
 use hq_protocol::client::{self, resubmitted_job::Result as Row};
 use hq_protocol::convert::NEW_REQUESTS_MAX;
@@ -10,12 +12,16 @@ use crate::client::Client;
 use crate::command::missing::Missing;
 use crate::command::{Context, follow};
 use crate::error::{CliError, CliResult, exit};
-use crate::output::ResubmittedView;
 use crate::output::suggest::Suggestion;
+use crate::output::{ResubmittedView, console};
 use crate::parse::selector::Selector;
 
 /// What a server of before new requests says about a resubmit with some.
 const JOBS_MISSING: &str = "field `job_resubmit.jobs` is missing";
+
+/// What is said to somebody who wants to know what other options would do.
+const DRY_RUN_ALONE: &str = "error: --dry-run needs --changed\n\n\
+    help: `hq job task-ids JOB --filter failed` names the tasks that `hq job resubmit JOB --filter failed` submits";
 
 /// Kinds of tasks of which it is told what they get.
 const KINDS_TOLD_MAX: usize = 16;
@@ -25,25 +31,20 @@ pub(in crate::command) async fn resubmit(
     args: ResubmitArgs,
     context: &mut Context,
 ) -> CliResult<()> {
+    if args.dry_run {
+        // The parser does not ask for an option that others on the command line exclude.
+        if !args.changed {
+            console::error_line(DRY_RUN_ALONE);
+            return Err(CliError::Told(exit::USAGE));
+        }
+        return changed::show(&args.selector, context).await;
+    }
     let is_all = args.selector == Selector::All;
-    let states = args.filter.unwrap_or_default();
-    let request = client::Resubmit {
-        jobs: Some(args.selector.to_message()),
-        states: states
-            .into_iter()
-            .map(|state| client::TaskState::from(state).into())
-            .collect(),
-        ..client::Resubmit::default()
-    };
     let mut client = context.connect().await?;
     let client::Resubmitted {
         jobs: results,
         not_found,
-    } = if args.suggested {
-        resubmit_suggested(request, &mut client).await?
-    } else {
-        client.resubmit(request).await?
-    };
+    } = ask(&args, &mut client).await?;
     let missing = Missing::of(not_found.as_ref());
     let mut jobs = Vec::new();
     let mut has_failed = !missing.is_empty();
@@ -65,6 +66,8 @@ pub(in crate::command) async fn resubmit(
             }
             // Of all jobs some will have nothing to do.
             Some(Row::Nothing(_)) if is_all => continue,
+            // It was said of each job how much of it is done.
+            Some(Row::Nothing(_)) if args.changed => continue,
             Some(Row::Nothing(_)) => "no task is in the selected states".to_owned(),
             Some(Row::Refused(why)) => why,
             None => "the server did not say why".to_owned(),
@@ -94,6 +97,25 @@ pub(in crate::command) async fn resubmit(
     Ok(())
 }
 
+/// Has the chosen tasks submitted.
+async fn ask(args: &ResubmitArgs, client: &mut Client) -> CliResult<client::Resubmitted> {
+    if args.changed {
+        return changed::resubmit(&args.selector, client).await;
+    }
+    let states = args.filter.iter().flatten();
+    let request = client::Resubmit {
+        jobs: Some(args.selector.to_message()),
+        states: states
+            .map(|state| client::TaskState::from(*state).into())
+            .collect(),
+        ..client::Resubmit::default()
+    };
+    if args.suggested {
+        return resubmit_suggested(request, client).await;
+    }
+    client.resubmit(request).await
+}
+
 /// Says what tasks of a job get.
 fn tell(job: u32, known: &[(Suggestion, client::NewRequest)]) {
     for (suggestion, _) in known.iter().take(KINDS_TOLD_MAX) {
@@ -117,13 +139,25 @@ fn tell(job: u32, known: &[(Suggestion, client::NewRequest)]) {
 
 /// A server that does not know new requests finds no jobs: in words that help.
 fn too_old(error: CliError) -> CliError {
-    let is_old = matches!(&error, CliError::Failed { message, .. } if message == JOBS_MISSING);
+    older(
+        error,
+        "--suggested",
+        "type what `hq job stats JOB --suggest` prints in a new submit, or start a server of this release",
+    )
+}
+
+/// What a server says that does not know a part of the request, in words that help.
+fn older(error: CliError, option: &str, help: &str) -> CliError {
+    // Servers begin refusals with a word that says so.
+    let is_old = matches!(&error, CliError::Failed { message, .. }
+        if message.strip_prefix("Error: ").unwrap_or(message) == JOBS_MISSING);
     if !is_old {
         return error;
     }
-    CliError::new("The server is of an earlier release and does not know --suggested").with_help(
-        "type what `hq job stats JOB --suggest` prints in a new submit, or start a server of this release".to_owned(),
-    )
+    CliError::new(format!(
+        "The server is of an earlier release and does not know {option}"
+    ))
+    .with_help(help.to_owned())
 }
 
 /// Submits each job with what would have fitted its tasks.
@@ -187,8 +221,10 @@ mod tests {
             };
             message
         };
-        let older = said(JOBS_MISSING);
-        assert!(older.contains("does not know --suggested"), "{older}");
+        for message in [JOBS_MISSING.to_owned(), format!("Error: {JOBS_MISSING}")] {
+            let older = said(&message);
+            assert!(older.contains("does not know --suggested"), "{older}");
+        }
         let other = "field `job_resubmit.resize.jobs` is missing";
         assert_eq!(said(other), other);
     }

@@ -4,7 +4,9 @@ use serde_json::{Value, json};
 
 use super::job::definition;
 use super::task::add_params;
+use crate::output::ChangedView;
 use crate::submit::plan::{Plan, PlannedTask};
+use crate::submit::skip::Skipped;
 
 /// Everything that would be submitted.
 pub(super) fn value(plan: &Plan) -> Value {
@@ -44,12 +46,24 @@ pub(super) fn value(plan: &Plan) -> Value {
         "unfit": workers.as_ref().map(|_| &plan.unfit),
     });
     if let Some(skipped) = &plan.skipped {
-        let runs = skipped.runs.iter();
-        let runs = runs.map(|(id, why)| json!({ "id": id, "why": why.to_string() }));
-        value["left_out"] = json!(skipped.left_out);
-        value["runs"] = runs.collect();
+        add_skipped(&mut value, skipped);
     }
     value
+}
+
+/// What would run again of a job.
+pub(super) fn changed(view: &ChangedView) -> Value {
+    let ChangedView { job, skipped } = view;
+    let mut value = json!({ "dry_run": true, "job": job, "task_count": skipped.runs.len() });
+    add_skipped(&mut value, skipped);
+    value
+}
+
+fn add_skipped(value: &mut Value, skipped: &Skipped) {
+    let runs = skipped.runs.iter();
+    let runs = runs.map(|(id, why)| json!({ "id": id, "why": why.to_string() }));
+    value["left_out"] = json!(skipped.left_out);
+    value["runs"] = runs.collect();
 }
 
 fn task(task: &PlannedTask) -> Value {

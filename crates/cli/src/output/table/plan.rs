@@ -5,8 +5,8 @@ use std::io;
 use super::grid::{Grid, Look};
 use super::template;
 use crate::import::shell_text;
-use crate::output::Out;
 use crate::output::view::params_text;
+use crate::output::{ChangedView, Out};
 use crate::submit::plan::{Plan, PlannedTask, PlannedWorker};
 use crate::submit::skip::Skipped;
 
@@ -64,6 +64,19 @@ pub(super) fn write(out: Out<'_>, look: Look, plan: &Plan) -> io::Result<()> {
         grid.field("No worker has", plan.unfit.join("\n"));
     }
     grid.write(out)?;
+    writeln!(out, "Nothing was submitted.")
+}
+
+/// What would run again of jobs.
+pub(super) fn write_changed(out: Out<'_>, look: Look, jobs: &[ChangedView]) -> io::Result<()> {
+    for ChangedView { job, skipped } in jobs {
+        let mut grid = Grid::vertical(look);
+        grid.field("Job", job.to_string());
+        grid.field("Tasks", skipped.runs.len().to_string());
+        grid.field("Done, left out", skipped.left_out.to_string());
+        grid.field("Runs because", reasons(skipped));
+        grid.write(out)?;
+    }
     writeln!(out, "Nothing was submitted.")
 }
 

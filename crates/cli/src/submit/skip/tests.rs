@@ -274,3 +274,69 @@ fn who_reads_what_another_writes_waits_for_it_and_two_cannot_write_one_file() {
     let text = format!("{:?}", refused.map(drop).expect_err("refused"));
     assert!(text.contains("Tasks 1 and 2 both write"), "{text}");
 }
+
+/// Tasks of a job that run again, and the positions of those of each submit.
+fn changes(specs: &[SubmitSpec]) -> (Vec<u32>, Vec<Vec<u32>>) {
+    let found = changed(specs).expect("it has outputs");
+    let runs = found.skipped.runs.iter().map(|(id, _)| *id).collect();
+    let positions = found.positions.iter();
+    (runs, positions.map(|ids| ids.iter().collect()).collect())
+}
+
+#[test]
+fn of_a_job_that_was_submitted_in_parts_the_changed_tasks_are_found_across_them() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let at = |name: &str| dir.path().join(name);
+    fs::write(at("in"), "x").expect("written");
+    // In another order than that of their ids.
+    let first = submit(
+        dir.path(),
+        "[[task]]\nid = 8\ncommand = [\"a\"]\ninputs = [\"in\"]\noutputs = [\"a\"]\n\
+         [[task]]\nid = 2\ncommand = [\"z\"]\noutputs = [\"z\"]\n",
+    );
+    let mut second = submit(
+        dir.path(),
+        "[[task]]\nid = 11\ncommand = [\"b\"]\noutputs = [\"b\"]\n\
+         [[task]]\nid = 10\ncommand = [\"c\"]\noutputs = [\"c\"]\n",
+    );
+    carry_out(&first);
+    carry_out(&second);
+    let SubmitBody::Graph(graph) = &mut second.body else {
+        panic!("a graph");
+    };
+    for task in &mut graph.tasks {
+        // The one waits for a task of the submit before that changes, the other one for one that does not.
+        let dep = if task.id == TaskId(10) { 8 } else { 2 };
+        task.deps.push(TaskId(dep));
+    }
+    let mut specs = [first, second];
+    assert_eq!(changes(&specs), (vec![], vec![vec![], vec![]]));
+    fs::write(at("in"), "other").expect("written");
+    assert_eq!(changes(&specs), (vec![8, 10], vec![vec![1], vec![0]]));
+    // What a task has added it adds again when it runs.
+    let by = |task| {
+        Some(hq_core::template::Origin {
+            task: TaskId(task),
+            instance: hq_core::id::InstanceId(0),
+            key: None,
+            digest: 0,
+        })
+    };
+    specs[1].origin = by(8);
+    assert_eq!(changes(&specs), (vec![8], vec![vec![1], vec![]]));
+    // So it is with what those that it has added have added: it would be there twice.
+    let [first, second] = specs;
+    let file = "[[task]]\nid = 20\ncommand = [\"d\"]\noutputs = [\"d\"]\n";
+    let mut third = submit(dir.path(), file);
+    third.origin = by(11);
+    let specs = [first, second, third];
+    assert_eq!(changes(&specs), (vec![8], vec![vec![1], vec![], vec![]]));
+}
+
+#[test]
+fn a_job_without_outputs_has_nothing_that_could_be_done() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let spec = submit(dir.path(), "[[task]]\ncommand = [\"a\"]\n");
+    let text = changed(&[spec]).expect_err("nobody can tell").text();
+    assert!(text.unwrap_or_default().contains("says what it writes"));
+}

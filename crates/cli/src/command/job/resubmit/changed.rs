@@ -1,0 +1,193 @@
+//! `job resubmit --changed`: the server says what a job was made of, files are looked at here, and the server submits what is not done.
+
+use hq_core::range::{IdArray, IdRange};
+use hq_core::template::SubmitSpec;
+use hq_protocol::client::{self, resubmitted_job::Result as Row};
+
+use super::older;
+use crate::client::Client;
+use crate::command::Context;
+use crate::command::missing::Missing;
+use crate::error::{CliError, CliResult, exit};
+use crate::output::{ChangedView, view};
+use crate::parse::selector::Selector;
+use crate::submit::skip::{Changed, changed};
+
+/// Jobs that were submitted again, each as the next one, among which is looked for one that has not ended.
+const SUCCESSORS_MAX: usize = 64;
+
+/// A job of which tasks run again, or why nobody can say which.
+type Decided = (u32, Result<Changed, String>);
+
+/// Submits each job again, without the tasks that are done.
+pub(super) async fn resubmit(
+    jobs: &Selector,
+    client: &mut Client,
+) -> CliResult<client::Resubmitted> {
+    let (decided, not_found) = decide(jobs, client).await?;
+    let mut results = client::Resubmitted {
+        jobs: Vec::new(),
+        not_found,
+    };
+    for (job, found) in decided {
+        let row = |result| client::ResubmittedJob {
+            job,
+            result: Some(result),
+            ..client::ResubmittedJob::default()
+        };
+        let found = match found {
+            Ok(found) => found,
+            Err(why) => {
+                results.jobs.push(row(Row::Refused(why)));
+                continue;
+            }
+        };
+        tracing::info!("Job {job}: {}", found.skipped);
+        if found.skipped.runs.is_empty() {
+            results.jobs.push(row(Row::Nothing(client::Empty {})));
+            continue;
+        }
+        let chosen = client::ChosenTasks {
+            job,
+            positions: found.positions.iter().map(Into::into).collect(),
+        };
+        let request = client::Resubmit {
+            chosen: Some(chosen),
+            ..client::Resubmit::default()
+        };
+        let resubmitted = client.resubmit(request).await.map_err(too_old)?;
+        // Somebody may have forgotten it meanwhile.
+        if resubmitted.jobs.is_empty() {
+            let gone = "it does not exist any more".to_owned();
+            results.jobs.push(row(Row::Refused(gone)));
+        }
+        results.jobs.extend(resubmitted.jobs);
+    }
+    Ok(results)
+}
+
+/// Shows what [`resubmit`] would do.
+pub(super) async fn show(jobs: &Selector, context: &mut Context) -> CliResult<()> {
+    let mut client = context.connect().await?;
+    let (decided, not_found) = decide(jobs, &mut client).await?;
+    let missing = Missing::of(not_found.as_ref());
+    missing.tell(
+        |job| format!("Job {job} not found"),
+        |jobs| format!("Jobs {jobs} not found"),
+    );
+    let mut has_failed = !missing.is_empty();
+    let mut views = Vec::new();
+    for (job, found) in decided {
+        match found {
+            Ok(Changed { skipped, .. }) => views.push(ChangedView { job, skipped }),
+            Err(why) => {
+                has_failed = true;
+                tracing::error!("Job {job} cannot be resubmitted: {why}");
+            }
+        }
+    }
+    context.output.changed_tasks(&mut context.out, &views)?;
+    if has_failed {
+        return Err(CliError::Told(exit::FAILURE));
+    }
+    Ok(())
+}
+
+/// Finds out which tasks of each job run again, and which jobs there are not.
+async fn decide(
+    jobs: &Selector,
+    client: &mut Client,
+) -> CliResult<(Vec<Decided>, Option<hq_protocol::common::IdArray>)> {
+    // Not more of them: of a graph the details are as long as what it was made of.
+    let found = client.job_list(jobs.to_message()).await?;
+    if found.len() > 1 {
+        let count = found.len();
+        return Err(
+            CliError::new(format!("--changed takes one job, found {count}")).with_help(
+                "a job and those that it was submitted again as write the same files: name one of them"
+                    .to_owned(),
+            ),
+        );
+    }
+    let not_found = match jobs {
+        Selector::Ids(ids) => {
+            let is_found = |id: u32| found.iter().any(|job| job.id == id);
+            let ids = ids.ranges().iter().flat_map(IdRange::iter);
+            let missing: Vec<IdRange> = ids
+                .filter(|id| !is_found(*id))
+                .map(IdRange::single)
+                .collect();
+            let missing = IdArray::new(missing).unwrap_or_default();
+            (!missing.is_empty()).then(|| (&missing).into())
+        }
+        Selector::Last | Selector::All => None,
+    };
+    let mut decided = Vec::new();
+    for summary in &found {
+        // Two tasks would write the same files at the same time.
+        if let Some(why) = still_writes(summary, client).await? {
+            decided.push((summary.id, Err(why)));
+            continue;
+        }
+        let specs = specs(summary.id, client).await?;
+        // Blocks on file systems, as a submit with --skip-done does.
+        let found = changed(&specs).map_err(|error| error.text().unwrap_or_default());
+        decided.push((summary.id, found));
+    }
+    Ok((decided, not_found))
+}
+
+/// Why the files of a job may still change: its tasks, or those that it was last submitted again as, have not all ended.
+async fn still_writes(
+    summary: &client::JobSummary,
+    client: &mut Client,
+) -> CliResult<Option<String>> {
+    let unfinished = view::totals(summary).unfinished();
+    if unfinished > 0 {
+        return Ok(Some(format!(
+            "it has not ended: {unfinished} of its tasks may still write what others read; wait with `hq job wait {}`",
+            summary.id
+        )));
+    }
+    let mut next = summary.resubmitted_as;
+    for _ in 0..SUCCESSORS_MAX {
+        let Some(id) = next else { break };
+        let found = client.job_list(Selector::Ids(IdArray::single(id)).to_message());
+        // Who forgot it waited for its end.
+        let Some(job) = found.await?.into_iter().next() else {
+            break;
+        };
+        let unfinished = view::totals(&job).unfinished();
+        if unfinished > 0 {
+            return Ok(Some(format!(
+                "it was submitted again as job {id}, of which {unfinished} tasks have not ended and may still write the same files; wait with `hq job wait {id}`"
+            )));
+        }
+        next = job.resubmitted_as;
+    }
+    Ok(None)
+}
+
+/// Everything that a job was given.
+async fn specs(job: u32, client: &mut Client) -> CliResult<Vec<SubmitSpec>> {
+    let request = client::Resubmit {
+        show: Some(job),
+        ..client::Resubmit::default()
+    };
+    let shown = client.resubmit(request).await.map_err(too_old)?;
+    let Some(row) = shown.jobs.into_iter().next() else {
+        return Err(CliError::new(format!("Job {job} does not exist any more")));
+    };
+    let specs = row.submits.into_iter().map(SubmitSpec::try_from);
+    specs
+        .collect::<Result<_, _>>()
+        .map_err(|error| CliError::caused(format!("Cannot read what job {job} is made of"), &error))
+}
+
+fn too_old(error: CliError) -> CliError {
+    older(
+        error,
+        "--changed",
+        "submit what the job was made of with --skip-done, or start a server of this release",
+    )
+}
