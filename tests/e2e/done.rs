@@ -210,6 +210,43 @@ fn tasks_that_were_added_by_tasks_are_left_to_those_when_they_run_again() {
 }
 
 #[test]
+fn files_with_other_times_are_the_same_by_their_contents() {
+    let mut env = Env::new();
+    env.start_server();
+    env.start_worker(2);
+    env.write("in", "abc");
+    let submit = |env: &Env| {
+        let _ = std::fs::remove_file(env.path("ran"));
+        let args = [
+            "submit",
+            "--inputs=in",
+            "--outputs=out",
+            "--by-content",
+            "--skip-done",
+            "--wait",
+            "--",
+            "sh",
+            "-c",
+            "echo x >> ran; cp in out",
+        ];
+        env.hq(&args).ok();
+        env.path("ran").exists()
+    };
+    assert!(submit(&env));
+    assert!(env.read(".out.hq-done").starts_with("hq-done 4\n"));
+    assert!(!submit(&env));
+    let now = SystemTime::now();
+    touch(&env, "in", now);
+    touch(&env, "out", now - Duration::from_secs(50));
+    assert!(!submit(&env), "the contents are as they were");
+    env.hq(&["job", "resubmit", "1", "--changed"])
+        .says("1 of 1 tasks are done and left out")
+        .ok();
+    env.write("in", "abd");
+    assert!(submit(&env), "as many bytes, and others");
+}
+
+#[test]
 fn files_order_the_tasks_of_a_job_file_also_without_a_server() {
     let env = Env::new();
     let task = |name: &str, inputs: &str, script: &str| {

@@ -8,11 +8,15 @@
 //! output 1764000003123456789 128 /data/out.txt
 //! ```
 //!
+//! With digests of contents, if that was asked for, it is `hq-done 4`, and a digest stands before each path; `-` = of this file only
+//! the time is known.
+//!
 //! The record says what the task did and where, what its inputs were like when it started, and its outputs when it had
 //! finished. A task is done if a record made now would be the same. Times are compared for equality only, and all of them are given by the file system that has the file: clocks of
 //! machines that differ, and files that are older than what they replace, mislead nobody (as in `redo` and `ninja`, and unlike
 //! `make`). Nothing here touches a file system.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use crate::params::fill;
@@ -20,6 +24,9 @@ use crate::template::{ByteText, TaskTemplate};
 
 /// First line of a record; another one is that of another format.
 const HEADER: &str = "hq-done 3";
+
+/// The same of a record with digests of contents.
+const CONTENT_HEADER: &str = "hq-done 4";
 
 /// With what the first line of each record begins, whatever its format.
 const MARK: &str = "hq-done ";
@@ -81,6 +88,38 @@ pub fn record_path(output: &[u8]) -> Vec<u8> {
 /// Paths with what tells whether the files there have changed.
 pub type Stamped = [(Vec<u8>, Stamp)];
 
+/// SHA-256 of the content of a file.
+pub type Digest = [u8; 32];
+
+/// A path with what tells whether the file there has changed; without a digest its time does.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Content {
+    /// The path.
+    pub path: Vec<u8>,
+    /// Time and size.
+    pub stamp: Stamp,
+    /// Digest of the content, if it is known.
+    pub digest: Option<Digest>,
+}
+
+/// Whether a file is read or written.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Role {
+    /// It is read.
+    Input,
+    /// It is written.
+    Output,
+}
+
+impl Role {
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Input => INPUT,
+            Self::Output => OUTPUT,
+        }
+    }
+}
+
 /// The record of a task: digest of what it does, its working directory, and its inputs and outputs as they are.
 #[must_use]
 pub fn record(command: u64, cwd: &[u8], inputs: &Stamped, outputs: &Stamped) -> Vec<u8> {
@@ -94,6 +133,102 @@ pub fn record(command: u64, cwd: &[u8], inputs: &Stamped, outputs: &Stamped) -> 
         }
     }
     text.into_bytes()
+}
+
+/// The same with contents.
+#[must_use]
+pub fn record_with_contents(
+    command: u64,
+    cwd: &[u8],
+    inputs: &[Content],
+    outputs: &[Content],
+) -> Vec<u8> {
+    let cwd = cwd.escape_ascii();
+    let mut text = format!("{CONTENT_HEADER}\ncommand {command:016x}\ncwd {cwd}\n");
+    for (role, files) in [(Role::Input, inputs), (Role::Output, outputs)] {
+        for Content {
+            path,
+            stamp,
+            digest,
+        } in files
+        {
+            let (modified, size) = (stamp.modified_ns, stamp.size_bytes);
+            let _ = write!(text, "{} {modified} {size} ", role.word());
+            match digest {
+                Some(digest) => {
+                    for byte in digest {
+                        let _ = write!(text, "{byte:02x}");
+                    }
+                }
+                None => text.push('-'),
+            }
+            let _ = writeln!(text, " {}", path.escape_ascii());
+        }
+    }
+    text.into_bytes()
+}
+
+/// Files of a record with contents.
+#[derive(Debug)]
+pub struct KeptContents(BTreeMap<(Role, String), (Stamp, Option<Digest>)>);
+
+impl KeptContents {
+    /// Reads a record; `None` = it has no contents, or is damaged.
+    #[must_use]
+    pub fn read(kept: &[u8]) -> Option<Self> {
+        let text = std::str::from_utf8(kept).ok()?;
+        let mut lines = text.lines();
+        if lines.next() != Some(CONTENT_HEADER) {
+            return None;
+        }
+        let files = lines.skip(FILES_FROM - 1).map(|line| {
+            let mut words = line.splitn(5, ' ');
+            let role = match words.next()? {
+                INPUT => Role::Input,
+                OUTPUT => Role::Output,
+                _ => return None,
+            };
+            let stamp = Stamp {
+                modified_ns: words.next()?.parse().ok()?,
+                size_bytes: words.next()?.parse().ok()?,
+            };
+            let digest = words.next()?;
+            Some(((role, words.next()?.to_owned()), (stamp, parse(digest))))
+        });
+        files.collect::<Option<_>>().map(Self)
+    }
+
+    /// A file as it belongs into a record that is to be compared with this one. One whose time is another counts as unchanged if `digest`
+    /// finds the content that it had; that is not asked for if the size tells, or nothing is known of the content.
+    pub fn compared(
+        &self,
+        role: Role,
+        (path, stamp): (Vec<u8>, Stamp),
+        digest: impl FnOnce(&[u8]) -> Option<Digest>,
+    ) -> Content {
+        let kept = self.0.get(&(role, path.escape_ascii().to_string()));
+        let (kept_stamp, kept_digest) = kept.copied().unwrap_or((stamp, None));
+        let may_be_same = stamp != kept_stamp && stamp.size_bytes == kept_stamp.size_bytes;
+        let is_same = may_be_same && kept_digest.is_some_and(|kept| digest(&path) == Some(kept));
+        Content {
+            path,
+            stamp: if is_same { kept_stamp } else { stamp },
+            digest: kept_digest,
+        }
+    }
+}
+
+/// A digest in hexadecimal digits.
+fn parse(text: &str) -> Option<Digest> {
+    let digits = text.as_bytes();
+    let mut digest = Digest::default();
+    if digits.len() != 2 * digest.len() {
+        return None;
+    }
+    for (byte, pair) in digest.iter_mut().zip(digits.chunks(2)) {
+        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
+    }
+    Some(digest)
 }
 
 const INPUT: &str = "input";
@@ -110,9 +245,12 @@ pub fn difference(kept: &[u8], now: &[u8]) -> Option<Difference> {
         text.lines().map(str::to_owned).collect()
     };
     let (kept, now) = (lines(kept), lines(now));
-    let is_kept = |header: &str| kept.first().is_some_and(|line| line == header);
-    if !is_kept(HEADER) || kept.len() < FILES_FROM {
-        let header = kept.first().filter(|_| !is_kept(HEADER));
+    // A record is compared with one of the same format.
+    let is_known = kept.first().is_some_and(|line| {
+        [HEADER, CONTENT_HEADER].contains(&line.as_str()) && now.first() == Some(line)
+    });
+    if !is_known || kept.len() < FILES_FROM {
+        let header = kept.first().filter(|_| !is_known);
         let is_other = header.is_some_and(|line| line.starts_with(MARK));
         return Some(if is_other {
             Difference::Release
@@ -127,11 +265,13 @@ pub fn difference(kept: &[u8], now: &[u8]) -> Option<Difference> {
         2 => return Some(Difference::Cwd),
         _ => {}
     }
+    let has_contents = kept.first().is_some_and(|line| line == CONTENT_HEADER);
+    let before_path = if has_contents { 4 } else { 3 };
     let lines = [now.get(first), kept.get(first)];
     let path_of = |kind: &str| {
         let mut files = lines.iter().flatten().filter_map(|line| {
-            let mut words = line.splitn(4, ' ');
-            (words.next() == Some(kind)).then(|| words.nth(2))?
+            let mut words = line.splitn(before_path + 1, ' ');
+            (words.next() == Some(kind)).then(|| words.nth(before_path - 1))?
         });
         files.next().map(Box::from)
     };
@@ -276,6 +416,68 @@ mod tests {
         }
         let earlier = b"hq-done 1\ncommand 0000000000000007\n";
         assert_eq!(difference(earlier, &kept), Some(Difference::Release));
+    }
+
+    #[test]
+    fn of_files_with_other_times_the_content_decides() {
+        let content = |path: &str, modified_ns, digest: Option<u8>| Content {
+            path: path.as_bytes().to_vec(),
+            stamp: stamp(modified_ns),
+            digest: digest.map(|byte| [byte; 32]),
+        };
+        let inputs = [content("/in a", 5, Some(1)), content("/slow", 5, None)];
+        let outputs = [content("/o", 9, Some(2))];
+        let kept = record_with_contents(7, b"/w", &inputs, &outputs);
+        assert!(kept.starts_with(b"hq-done 4\ncommand "));
+        let known = KeptContents::read(&kept).expect("it has contents");
+        // Path and time of each file, and what is in it now.
+        let now = |files: [(&str, i128, u8); 3]| {
+            let seen = |role, (path, at, byte): (&str, i128, u8)| {
+                let file = (path.as_bytes().to_vec(), stamp(at));
+                known.compared(role, file, |_| Some([byte; 32]))
+            };
+            let [first, second, output] = files;
+            let inputs = [seen(Role::Input, first), seen(Role::Input, second)];
+            let text = record_with_contents(7, b"/w", &inputs, &[seen(Role::Output, output)]);
+            difference(&kept, &text)
+        };
+        let input = |path: &str| Some(Difference::Input(path.into()));
+        assert_eq!(
+            now([("/in a", 5, 9), ("/slow", 5, 9), ("/o", 9, 9)]),
+            None,
+            "nobody reads"
+        );
+        assert_eq!(now([("/in a", 6, 1), ("/slow", 5, 9), ("/o", 1, 2)]), None);
+        assert_eq!(
+            now([("/in a", 6, 2), ("/slow", 5, 9), ("/o", 9, 9)]),
+            input("/in a")
+        );
+        assert_eq!(
+            now([("/in a", 5, 1), ("/slow", 6, 9), ("/o", 9, 9)]),
+            input("/slow")
+        );
+        let output = Some(Difference::Output("/o".into()));
+        assert_eq!(
+            now([("/in a", 5, 1), ("/slow", 5, 9), ("/o", 8, 3)]),
+            output
+        );
+        assert_eq!(
+            now([("/other", 5, 1), ("/slow", 5, 9), ("/o", 9, 9)]),
+            input("/other")
+        );
+        // What an earlier release would make of it.
+        let times = record(7, b"/w", &[], &[]);
+        assert_eq!(difference(&kept, &times), Some(Difference::Release));
+        assert!(KeptContents::read(&times).is_none());
+        for damaged in [
+            "hq-done 4\ncommand 7\ncwd /\nin 1 2 - /a\n",
+            "hq-done 4\ncommand 7\ncwd /\ninput x 2 - /a\n",
+        ] {
+            assert!(
+                KeptContents::read(damaged.as_bytes()).is_none(),
+                "{damaged}"
+            );
+        }
     }
 
     #[test]

@@ -110,6 +110,8 @@ pub struct TaskFiles {
     pub outputs: Vec<ByteText>,
     /// Whether a task fails that exits with 0 and leaves an output missing.
     pub must_exist: bool,
+    /// Whether the record holds digests of contents, so that files with other times may count as unchanged.
+    pub by_content: bool,
 }
 
 impl TaskFiles {

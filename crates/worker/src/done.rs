@@ -11,9 +11,16 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
-use hq_core::done::{Stamp, record, record_path};
+use hq_core::done::{Content, Digest, Stamp, record, record_path, record_with_contents};
 use hq_core::placeholder::FilePaths;
+
+/// How long the files of one task are read for its record. Of those that take longer only the time is recorded. Below the time that
+/// the end of such a task waits.
+const READ_TIME_MAX: Duration = Duration::from_secs(30);
+/// Bytes that are read at once.
+const PIECE_BYTES: usize = 256 << 10;
 
 /// Files and what is known of them.
 type Stamps = Vec<(Vec<u8>, Stamp)>;
@@ -28,6 +35,8 @@ pub(crate) struct Done {
     cwd: Box<[u8]>,
     /// Whether the task fails that leaves an output missing.
     must_exist: bool,
+    /// Whether contents are recorded, too.
+    by_content: bool,
     /// Beside the first output.
     record: PathBuf,
     /// Held for a moment only, never while files are looked at.
@@ -61,7 +70,7 @@ impl Done {
     pub(crate) fn new(
         files: FilePaths,
         (command, cwd): (u64, &[u8]),
-        must_exist: bool,
+        (must_exist, by_content): (bool, bool),
     ) -> Option<Self> {
         let record = path(&record_path(files.outputs.first()?));
         Some(Self {
@@ -69,6 +78,7 @@ impl Done {
             command,
             cwd: cwd.into(),
             must_exist,
+            by_content,
             record,
             progress: Mutex::default(),
         })
@@ -77,6 +87,11 @@ impl Done {
     /// Whether the task fails if its outputs are not there.
     pub(crate) const fn must_exist(&self) -> bool {
         self.must_exist
+    }
+
+    /// Whether files are read for the record.
+    pub(crate) const fn by_content(&self) -> bool {
+        self.by_content
     }
 
     /// Notes what the inputs are like, before the task reads them. From here on the outputs may be half written, so that a record
@@ -121,13 +136,25 @@ impl Done {
         }
         let inputs = self.settle(failure)?;
         if let (Some(inputs), Some(outputs)) = (inputs, outputs) {
-            let text = record(self.command, &self.cwd, &inputs, &outputs);
+            let text = self.record_of(inputs, outputs);
             if let Err(error) = fs::write(&self.record, text) {
                 // The task has finished all the same; it only runs again next time.
                 tracing::warn!(path = ?self.record, %error, "cannot keep a record of a finished task");
             }
         }
         Ok(())
+    }
+
+    /// The record; files are read for it if that was asked for, for a while.
+    fn record_of(&self, inputs: Stamps, outputs: Stamps) -> Vec<u8> {
+        if !self.by_content {
+            return record(self.command, &self.cwd, &inputs, &outputs);
+        }
+        let until = Instant::now() + READ_TIME_MAX;
+        // Outputs first: inputs are those that others may share, and compare less often.
+        let outputs = contents(outputs, output_stamp, until);
+        let inputs = contents(inputs, stamp, until);
+        record_with_contents(self.command, &self.cwd, &inputs, &outputs)
     }
 
     /// Notes what is known of the outputs. The inputs for a record, unless that must not be kept.
@@ -164,6 +191,22 @@ impl Done {
     }
 }
 
+/// Digests of files, of those that are as `stamps` say, and can be read until a time.
+fn contents(stamps: Stamps, look: fn(&Path) -> Option<Stamp>, until: Instant) -> Vec<Content> {
+    let content = |(bytes, stamp): (Vec<u8>, Stamp)| {
+        let file = path(&bytes);
+        let found = digest(&file, || Instant::now() < until);
+        // Behind the last byte: what was written meanwhile may be in it or not.
+        let digest = found.filter(|_| look(&file) == Some(stamp));
+        Content {
+            path: bytes,
+            stamp,
+            digest,
+        }
+    };
+    stamps.into_iter().map(content).collect()
+}
+
 fn path(bytes: &[u8]) -> PathBuf {
     PathBuf::from(OsString::from_vec(bytes.to_vec()))
 }
@@ -173,6 +216,23 @@ fn forget(record: &Path) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         Ok(()) | Err(_) => Ok(()),
     }
+}
+
+/// SHA-256 of a file; `None` = it is none, cannot be read, or `goes_on` says no between two pieces. Blocks on the file system.
+#[must_use]
+pub fn digest(path: &Path, goes_on: impl Fn() -> bool) -> Option<Digest> {
+    let mut file = hq_stream::open_regular(path).ok()?;
+    let mut context = ring::digest::Context::new(&ring::digest::SHA256);
+    let mut piece = vec![0; PIECE_BYTES];
+    while goes_on() {
+        match io::Read::read(&mut file, &mut piece) {
+            Ok(0) => return context.finish().as_ref().try_into().ok(),
+            Ok(count) => context.update(&piece[..count]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => return None,
+        }
+    }
+    None
 }
 
 /// Size and modification time of a file; `None` = it is missing, or cannot be accessed. Blocks on the file system.
@@ -218,7 +278,7 @@ mod tests {
             inputs: vec![name("in")],
             outputs: vec![name("out"), name("second")],
         };
-        Done::new(files, (7, b"/w"), must_exist).expect("it has outputs")
+        Done::new(files, (7, b"/w"), (must_exist, false)).expect("it has outputs")
     }
 
     #[test]
@@ -253,6 +313,34 @@ mod tests {
         lenient.begin();
         assert_eq!(lenient.end(), Ok(()));
         assert!(!kept.exists(), "nobody knows what it read");
+    }
+
+    #[test]
+    fn contents_are_recorded_of_files_that_stayed_as_they_were() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let at = |name: &str| dir.path().join(name);
+        for name in ["in", "out"] {
+            fs::write(at(name), "abc").expect("written");
+        }
+        fs::create_dir(at("second")).expect("a directory");
+        let mut done = done(dir.path(), true);
+        done.by_content = true;
+        done.begin();
+        assert_eq!(done.end(), Ok(()));
+        let abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+        let kept = || fs::read_to_string(at(".out.hq-done")).expect("a record");
+        let text = kept();
+        assert!(text.starts_with("hq-done 4\n"), "{text}");
+        assert_eq!(text.matches(&format!(" 3 {abc} /")).count(), 2, "{text}");
+        assert_eq!(text.matches(" 0 - /").count(), 1, "a directory: {text}");
+        // The task has changed its input.
+        done.begin();
+        fs::write(at("in"), "abcd").expect("written");
+        assert_eq!(done.end(), Ok(()));
+        let text = kept();
+        let input = text.lines().find(|line| line.starts_with("input "));
+        assert!(input.is_some_and(|line| line.contains(" 3 - /")), "{text}");
+        assert_eq!(digest(&at("out"), || false), None, "there is no time");
     }
 
     #[test]

@@ -31,7 +31,7 @@ mod sigterm_hold;
 pub mod values;
 
 pub use config::{DataProvider, WorkDir, WorkDirError, WorkerParams};
-pub use done::{output_stamp, stamp};
+pub use done::{digest, output_stamp, stamp};
 pub use event_loop::WorkerEnd;
 pub use hq_core::worker_state::Interrupt;
 pub use leftovers::end_leftovers;

@@ -189,6 +189,13 @@ pub(crate) struct TaskOptions {
     #[arg(long)]
     pub(crate) check_outputs: bool,
 
+    /// Record contents of inputs and outputs, too: a file with another time and the same content has not changed
+    ///
+    /// The worker reads them when a task has finished, for at most 30 s; of what takes longer the time counts. Later submits with this option
+    /// read those whose times differ.
+    #[arg(long)]
+    pub(crate) by_content: bool,
+
     /// Leave out tasks whose work is done: outputs are there, and inputs and command as they were when the task last finished
     ///
     /// What depends on a task that runs, or waits for a job that has not ended, runs. `--dry-run` says what runs, and why.

@@ -143,7 +143,8 @@ fn build_files(
     for (paths, role) in [(&inputs, PathRole::Input), (&outputs, PathRole::Output)] {
         check_placeholders(paths, role, params, warnings)?;
     }
-    let files = task_files(inputs, outputs, options.check_outputs, cwd)?;
+    let how = (options.check_outputs, options.by_content);
+    let files = task_files(inputs, outputs, how, cwd)?;
     if count > 1 {
         check_apart(&files, cwd, params)?;
     }

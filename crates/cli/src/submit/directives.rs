@@ -119,6 +119,7 @@ fn drop_needless(options: &TaskOptions, defaults: &mut TaskOptions, is_attached:
     defaults.max_fails = defaults.max_fails.filter(|_| !is_attached);
     let has_outputs = !options.outputs.is_empty() || !defaults.outputs.is_empty();
     defaults.check_outputs &= has_outputs;
+    defaults.by_content &= has_outputs;
     // In an open job nobody knows yet which tasks these are unless they are given.
     let are_known = !is_attached || options.array.is_some();
     defaults.skip_done &= has_outputs && are_known;
@@ -381,6 +382,7 @@ fn merge(base: &mut TaskOptions, extra: TaskOptions) {
     // The record is beside the first one, wherever that is named.
     base.outputs.splice(0..0, extra.outputs);
     base.check_outputs |= extra.check_outputs;
+    base.by_content |= extra.by_content;
     base.skip_done |= extra.skip_done;
 }
 

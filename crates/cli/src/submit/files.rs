@@ -22,14 +22,24 @@ const FLEETING: [&str; 3] = ["%{JOB_ID}", "%{INSTANCE_ID}", "%{SERVER_UID}"];
 pub(crate) fn task_files(
     inputs: Vec<Vec<u8>>,
     outputs: Vec<Vec<u8>>,
-    must_exist: bool,
+    (must_exist, by_content): (bool, bool),
     cwd: &[u8],
 ) -> CliResult<TaskFiles> {
-    if must_exist && outputs.is_empty() {
-        return Err(
-            CliError::new("--check-outputs needs outputs that could be missing")
-                .with_help("name them with --outputs".to_owned()),
-        );
+    let needless = [
+        (
+            must_exist,
+            "--check-outputs needs outputs that could be missing",
+        ),
+        (
+            by_content,
+            "--by-content needs outputs, beside which contents are recorded",
+        ),
+    ];
+    if let Some((_, text)) = needless
+        .iter()
+        .find(|(asked, _)| *asked && outputs.is_empty())
+    {
+        return Err(CliError::new(*text).with_help("name them with --outputs".to_owned()));
     }
     let all = || inputs.iter().chain(&outputs);
     if all().any(Vec::is_empty) {
@@ -62,6 +72,7 @@ pub(crate) fn task_files(
         inputs: texts(inputs),
         outputs: texts(outputs),
         must_exist,
+        by_content,
     })
 }
 
@@ -206,7 +217,12 @@ mod tests {
     #[test]
     fn paths_that_no_later_submit_could_find_are_refused() {
         let files = |output: &str, cwd: &str| {
-            task_files(Vec::new(), vec![output.into()], false, cwd.as_bytes())
+            task_files(
+                Vec::new(),
+                vec![output.into()],
+                (false, false),
+                cwd.as_bytes(),
+            )
         };
         assert!(files("out/%{TASK_ID}.txt", "%{SUBMIT_DIR}").is_ok());
         assert!(files("/out/a", "/run/%{JOB_ID}").is_ok());
@@ -221,6 +237,8 @@ mod tests {
         ] {
             assert!(files(output, cwd).is_err(), "{output} in {cwd}");
         }
-        assert!(task_files(vec!["a".into()], Vec::new(), true, b"/w").is_err());
+        for how in [(true, false), (false, true)] {
+            assert!(task_files(vec!["a".into()], Vec::new(), how, b"/w").is_err());
+        }
     }
 }

@@ -236,8 +236,8 @@ fn build_template(
         predict: predict.or(is_timed.then_some(PREDICT_DEFAULT)),
         are_retries_given: auto.is_some() && table.retries.is_some(),
     };
-    let files = (table.inputs, table.outputs, table.check_outputs);
-    let files = build_files(files, &cwd, warnings)?;
+    let how = (table.check_outputs, table.by_content);
+    let files = build_files((table.inputs, table.outputs), how, &cwd, warnings)?;
     let time_limit = table.time_limit.map(|limit| limit.0);
     let grow = table.retry_grow.map(|grow| grow.0);
     let grow = build_grow((grow, table.retries), &requests, time_limit)?;
@@ -282,7 +282,8 @@ fn build_template(
 }
 
 fn build_files(
-    (inputs, outputs, must_exist): (Vec<String>, Vec<String>, bool),
+    (inputs, outputs): (Vec<String>, Vec<String>),
+    how: (bool, bool),
     cwd: &[u8],
     warnings: &mut Vec<String>,
 ) -> CliResult<TaskFiles> {
@@ -291,7 +292,7 @@ fn build_files(
     for (paths, role) in [(&inputs, PathRole::Input), (&outputs, PathRole::Output)] {
         check_placeholders(paths, role, None, warnings)?;
     }
-    task_files(inputs, outputs, must_exist, cwd)
+    task_files(inputs, outputs, how, cwd)
 }
 
 /// Requests, the memory that is left to be learned, and whether the time is.

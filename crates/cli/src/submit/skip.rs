@@ -14,7 +14,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use hq_core::done::{
-    Difference, RECORD_BYTES_MAX, Stamp, command_digest, difference, record, record_path,
+    Content, Difference, KeptContents, RECORD_BYTES_MAX, Role, Stamp, Stamped, command_digest,
+    difference, record, record_path, record_with_contents,
 };
 use hq_core::id::{JobId, TaskId};
 use hq_core::placeholder::{FilePaths, PathPatterns};
@@ -388,8 +389,26 @@ fn why(
     let params = template.params.as_deref();
     let params = params.map_or_else(Vec::new, |params| params.values(task));
     let command = command_digest(template, &params, entry);
-    let now = record(command, &cwd, &inputs, &outputs);
+    let now = match KeptContents::read(&kept) {
+        None => record(command, &cwd, &inputs, &outputs),
+        Some(known) => {
+            let reads = template.files.by_content;
+            let inputs = compared(&known, Role::Input, &inputs, reads);
+            let outputs = compared(&known, Role::Output, &outputs, reads);
+            record_with_contents(command, &cwd, &inputs, &outputs)
+        }
+    };
     difference(&kept, &now).map(Why::Changed)
+}
+
+/// Files as they are, with the times that they had where their contents are the same. They are read only where times differ, and only if
+/// the task is one whose contents count.
+fn compared(known: &KeptContents, role: Role, files: &Stamped, reads: bool) -> Vec<Content> {
+    let digest = |path: &[u8]| reads.then(|| hq_worker::digest(as_path(path), || true))?;
+    let files = files.iter().cloned();
+    files
+        .map(|file| known.compared(role, file, digest))
+        .collect()
 }
 
 /// Files as they are, or the first that cannot be looked at.

@@ -175,6 +175,7 @@ impl TryFrom<common::TaskTemplate> for TaskTemplate {
                 inputs: files("inputs", &message.inputs)?,
                 outputs: files("outputs", &message.outputs)?,
                 must_exist: message.outputs_must_exist,
+                by_content: message.files_by_content,
             },
         })
     }
@@ -496,6 +497,7 @@ impl common::TaskTemplate {
             inputs: paths(&template.files.inputs),
             outputs: paths(&template.files.outputs),
             outputs_must_exist: template.files.must_exist,
+            files_by_content: template.files.by_content,
         }
     }
 }

@@ -270,6 +270,7 @@ fn an_older_worker_runs_nothing_without_its_values() {
         inputs: Vec::new(),
         outputs: vec![Box::from(*b"out")],
         must_exist: true,
+        by_content: false,
     };
     assert_eq!(instead_of(&checked), (0, "`--check-outputs`".to_owned()));
     let mut forked = hq_core::testing::template(&["python3", "-c", "…"]);

@@ -15,7 +15,7 @@ use crate::output::{Cleanup, Found};
 /// How long an end waits for its cleanup once that has begun, or for those before it if none of them comes to an end.
 /// The resources of the task stay taken that long; the cleanup itself goes on.
 const WAIT_MAX: Duration = Duration::from_secs(5);
-/// The same of a task that fails if nobody can tell whether its outputs are there.
+/// The same of a task that fails if nobody can tell whether its outputs are there, or whose files are read.
 const CHECK_WAIT_MAX: Duration = Duration::from_secs(60);
 /// A cleanup that takes longer no longer counts for the number of those at work.
 const SLOW: Duration = Duration::from_secs(1);
@@ -38,7 +38,7 @@ struct Waiting {
 impl Waiting {
     fn wait_max(&self) -> Duration {
         match &self.done {
-            Some(done) if done.must_exist() => CHECK_WAIT_MAX,
+            Some(done) if done.must_exist() || done.by_content() => CHECK_WAIT_MAX,
             Some(_) | None => WAIT_MAX,
         }
     }

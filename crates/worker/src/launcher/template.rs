@@ -140,7 +140,8 @@ impl CompiledTemplate {
         let params = self.params(launch.key);
         let command = command_digest(task, &params, launch.entry());
         let cwd = cwd.as_os_str().as_bytes();
-        Done::new(files, (command, cwd), task.files.must_exist)
+        let how = (task.files.must_exist, task.files.by_content);
+        Done::new(files, (command, cwd), how)
     }
 
     /// Variables of one task that name granted indices: those that programs read when they start, and those of ours, which

@@ -58,7 +58,7 @@ const PLACES: &[(&str, &[&str])] = &[
     ("axum", &["hq-server"]),
     ("hyper", &["hq-server"]),
     ("hyper-util", &["hq-server"]),
-    ("ring", &["hq-server"]),
+    ("ring", &["hq-server", "hq-worker"]),
     ("prometheus-client", &["hq-server"]),
     // The client has none: its tests run a web server.
     ("rustls", &["hq-server", "hq-cli"]),

@@ -113,6 +113,7 @@ pub(super) fn template() -> common::TaskTemplate {
         inputs: Vec::new(),
         outputs: Vec::new(),
         outputs_must_exist: false,
+        files_by_content: false,
         args: words.iter().map(|word| word.to_vec().into()).collect(),
         env: vec![variable(b"A", b"B"), variable(b"HQ_X", b"hidden")],
         cwd: b"/w".to_vec().into(),

@@ -51,6 +51,7 @@ pub(super) struct CommonTable {
     pub(super) inputs: Vec<String>,
     pub(super) outputs: Vec<String>,
     pub(super) check_outputs: bool,
+    pub(super) by_content: bool,
     pub(super) request: Vec<RequestTable>,
 }
 
@@ -92,6 +93,8 @@ macro_rules! task_table {
             #[serde(default)]
             check_outputs: bool,
             #[serde(default)]
+            by_content: bool,
+            #[serde(default)]
             request: Vec<RequestTable>,
             #[serde(default, rename = "data_layer")]
             _data_layer: bool,
@@ -122,6 +125,7 @@ macro_rules! task_table {
                     inputs: self.inputs,
                     outputs: self.outputs,
                     check_outputs: self.check_outputs,
+                    by_content: self.by_content,
                     request: self.request,
                 }
             }

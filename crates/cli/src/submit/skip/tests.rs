@@ -340,3 +340,72 @@ fn a_job_without_outputs_has_nothing_that_could_be_done() {
     let text = changed(&[spec]).expect_err("nobody can tell").text();
     assert!(text.unwrap_or_default().contains("says what it writes"));
 }
+
+#[test]
+fn contents_count_where_they_were_recorded_and_asked_for() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let at = |name: &str| dir.path().join(name);
+    let file = |by_content: bool| {
+        let file = "[[task]]\ncommand = [\"a\"]\ninputs = [\"in\"]\noutputs = [\"out\"]\n";
+        let asked = if by_content {
+            "by_content = true\n"
+        } else {
+            ""
+        };
+        submit(dir.path(), &format!("{file}{asked}"))
+    };
+    for name in ["in", "out"] {
+        fs::write(at(name), "abc").expect("written");
+    }
+    let (times, contents) = (file(false), file(true));
+    let keep = |with_contents: bool| {
+        let SubmitBody::Graph(graph) = &contents.body else {
+            panic!("a graph");
+        };
+        let template = &graph.templates[0];
+        if !with_contents {
+            return keep_record(template, (TaskId(0), None), &contents.submit_dir);
+        }
+        let (cwd, files) = paths_of(
+            &PathPatterns::new(template),
+            TaskId(0),
+            &contents.submit_dir,
+        );
+        let known = |paths: Vec<Vec<u8>>| -> Vec<Content> {
+            let content = |path: Vec<u8>| Content {
+                stamp: hq_worker::stamp(as_path(&path)).expect("a file"),
+                digest: hq_worker::digest(as_path(&path), || true),
+                path,
+            };
+            paths.into_iter().map(content).collect()
+        };
+        let record_at = record_path(&files.outputs[0]);
+        let command = command_digest(template, &[], None);
+        let (inputs, outputs) = (known(files.inputs), known(files.outputs));
+        let kept = record_with_contents(command, &cwd, &inputs, &outputs);
+        fs::write(as_path(&record_at), kept).expect("written");
+    };
+    let touch_both = || {
+        for name in ["in", "out"] {
+            touch(&at(name), SystemTime::now() - Duration::from_secs(100));
+        }
+    };
+    let is_done = |spec: &SubmitSpec| runs(spec.clone()).is_empty();
+    keep(true);
+    assert!(is_done(&times) && is_done(&contents), "as it was left");
+    touch_both();
+    assert!(!is_done(&times), "nobody asked for contents");
+    assert!(is_done(&contents));
+    // As many bytes, and others.
+    fs::write(at("in"), "abd").expect("written");
+    assert!(!is_done(&contents));
+    fs::write(at("in"), "abc").expect("written");
+    assert!(is_done(&contents));
+    fs::write(at("out"), "ab").expect("cut off");
+    assert!(!is_done(&contents));
+    // A record without contents is compared by times.
+    keep(false);
+    assert!(is_done(&contents) && is_done(&times));
+    touch_both();
+    assert!(!is_done(&contents));
+}

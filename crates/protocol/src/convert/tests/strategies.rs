@@ -171,11 +171,12 @@ fn learn_spec() -> impl Strategy<Value = LearnSpec> {
 }
 
 fn task_files() -> impl Strategy<Value = TaskFiles> {
-    (vec(path(), 0..3), vec(path(), 0..3), any::<bool>()).prop_map(
-        |(inputs, outputs, must_exist)| TaskFiles {
+    (vec(path(), 0..3), vec(path(), 0..3), any::<(bool, bool)>()).prop_map(
+        |(inputs, outputs, (must_exist, by_content))| TaskFiles {
             inputs,
             outputs,
             must_exist,
+            by_content,
         },
     )
 }

@@ -168,7 +168,7 @@ async fn a_task_whose_outputs_must_be_there_fails_if_nobody_can_tell_in_time() {
         let mut cleaners = Cleaners::new();
         let long_ago = Instant::now() - 2 * CHECK_WAIT_MAX;
         let mut waiting = waiting(1, long_ago);
-        waiting.done = Done::new(files, (7, b"/w"), must_exist).map(Arc::new);
+        waiting.done = Done::new(files, (7, b"/w"), (must_exist, false)).map(Arc::new);
         if let LaunchEvent::Exited { status, .. } = &mut waiting.event {
             *status = ExitStatus::Code(0);
         }
