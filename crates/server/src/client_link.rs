@@ -24,7 +24,7 @@ use crate::config::Stop;
 use crate::core_handle::{CoreGone, CoreHandle};
 use crate::http::{HttpControl, Tokens};
 use crate::problems::Problems;
-use crate::relay::Relay;
+use crate::questions::Questions;
 use crate::values::Values;
 use crate::{journal_link, output_link, problems, query};
 
@@ -42,7 +42,7 @@ pub(crate) struct ClientPlane {
     /// Current problems.
     pub(crate) problems: Arc<Problems>,
     /// Carries questions about output to workers.
-    pub(crate) relay: Arc<Relay>,
+    pub(crate) questions: Arc<Questions>,
     /// Requests that are being answered.
     pub(crate) answering: Answering,
     /// How to ask for the HTTP listener; `None` in a server without ports.
@@ -185,7 +185,7 @@ where
             }
         }
         ClientRequest::ReadOutput(query) => {
-            let found = output_link::read(query, &plane.core, &plane.relay).await;
+            let found = output_link::read(query, &plane.core, &plane.questions).await;
             found.map(reply)
         }
         ClientRequest::Journal { action, after } => {

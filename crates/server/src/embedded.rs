@@ -17,7 +17,7 @@ use crate::client_link::ClientPlane;
 use crate::clock::Clock;
 use crate::core_thread;
 use crate::problems::Problems;
-use crate::relay::Relay;
+use crate::questions::Questions;
 use crate::stats::Stats;
 use crate::values::Values;
 use crate::worker_link::WorkerPlane;
@@ -75,15 +75,15 @@ impl EmbeddedServer {
             start_unix_ns: Clock::new().now().wall.0,
             ..client::ServerInfo::default()
         });
-        let relay = Arc::new(Relay::new(info.start_unix_ns.unsigned_abs()));
+        let questions = Arc::new(Questions::new(info.start_unix_ns.unsigned_abs()));
         let values = Arc::new(Values::new(None));
-        let problems = Problems::new(core.clone(), None, None, Arc::clone(&relay));
+        let problems = Problems::new(core.clone(), None, None, Arc::clone(&questions));
         let workers = WorkerPlane {
             core: core.clone(),
             info: Arc::clone(&info),
             idle_timeout: config.idle_timeout,
             values: Arc::clone(&values),
-            relay: Arc::clone(&relay),
+            questions: Arc::clone(&questions),
         };
         let clients = ClientPlane {
             core,
@@ -92,7 +92,7 @@ impl EmbeddedServer {
             store: None,
             alloc: None,
             problems: Arc::new(problems),
-            relay,
+            questions,
             answering: Answering::new(),
             door: None,
             tokens: None,

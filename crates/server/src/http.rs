@@ -39,7 +39,7 @@ use crate::answering::Answering;
 use crate::core_handle::CoreHandle;
 use crate::metrics;
 use crate::problems::Problems;
-use crate::relay::Relay;
+use crate::questions::Questions;
 use crate::stats::Stats;
 pub use api::{JobFormat, JobText, ReadJob};
 use auth::{Admission, Asked, Entrance};
@@ -144,7 +144,7 @@ pub(crate) struct HttpParts {
     /// Current problems.
     pub(crate) problems: Arc<Problems>,
     /// Carries questions about output to workers.
-    pub(crate) relay: Arc<Relay>,
+    pub(crate) questions: Arc<Questions>,
     /// Requests that change something and are being answered: a server that ends does not cut them off.
     pub(crate) answering: Answering,
     /// Tokens that people have made for programs.

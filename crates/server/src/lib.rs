@@ -26,7 +26,7 @@ mod notify;
 mod output_link;
 mod problems;
 mod query;
-mod relay;
+mod questions;
 mod server;
 mod shares;
 mod state_file;

@@ -28,7 +28,7 @@ use tokio::task::JoinSet;
 
 use crate::core_handle::{CoreHandle, View};
 use crate::query;
-use crate::relay::Relay;
+use crate::questions::Questions;
 use crate::words::{self, Words};
 use queue::Queue;
 
@@ -148,7 +148,7 @@ struct Delivery {
 /// Sends until dropped.
 pub(crate) async fn run(
     core: CoreHandle,
-    relay: Arc<Relay>,
+    questions: Arc<Questions>,
     mut pending: PendingNotifications,
     server_uid: String,
 ) {
@@ -179,7 +179,7 @@ pub(crate) async fn run(
         }
         while let Some((place, delivery)) = queue.next(Instant::now()) {
             let id = running
-                .spawn(attempt(core.clone(), Arc::clone(&relay), delivery))
+                .spawn(attempt(core.clone(), Arc::clone(&questions), delivery))
                 .id();
             queue.begin(id, place);
         }
@@ -261,10 +261,10 @@ async fn note(core: &CoreHandle, key: NoticeKey, (attempts, error): (u32, Option
 /// Tries once. Returns what is to be tried again, and when; otherwise what became of it is noted.
 async fn attempt(
     core: CoreHandle,
-    relay: Arc<Relay>,
+    questions: Arc<Questions>,
     mut delivery: Delivery,
 ) -> Option<(Instant, Delivery)> {
-    add_words(&core, &relay, &mut delivery.message).await;
+    add_words(&core, &questions, &mut delivery.message).await;
     let (key, message) = (delivery.key, &delivery.message);
     let (subject, target) = (&*message.subject, shown_target(&message.target));
     let sent = tokio::time::timeout(ATTEMPT_TIMEOUT, send(message)).await;
@@ -305,11 +305,11 @@ async fn attempt(
 }
 
 /// Adds what the failed task said last, which is read where it ran; once, whether anybody answers or not.
-async fn add_words(core: &CoreHandle, relay: &Arc<Relay>, message: &mut Message) {
+async fn add_words(core: &CoreHandle, questions: &Arc<Questions>, message: &mut Message) {
     let Some(task) = message.unread.take() else {
         return;
     };
-    if let Some(Words::Said(line)) = words::read(core, relay, &[task]).await.pop() {
+    if let Some(Words::Said(line)) = words::read(core, questions, &[task]).await.pop() {
         message.body["failure"]["last_words"] = json!(cut(&line));
     }
 }

@@ -8,13 +8,13 @@ use hq_protocol::convert::{OutputQuery, OutputRequest, ReadFrom};
 
 use crate::core_handle::{CoreGone, CoreHandle};
 use crate::query::output::{OutputLocation, output_location};
-use crate::relay::Relay;
+use crate::questions::Questions;
 
 /// Reads output where the task ran. Waits as long as the client wants if there is nothing yet.
 pub(crate) async fn read(
     query: OutputQuery,
     core: &CoreHandle,
-    relay: &Relay,
+    questions: &Questions,
 ) -> Result<reply::Reply, CoreGone> {
     let asked = query.clone();
     let found = core
@@ -61,7 +61,7 @@ pub(crate) async fn read(
         instance: instance.as_u32(),
         ..client::Output::default()
     };
-    match relay.ask(worker, request).await {
+    match questions.ask(worker, request).await {
         Some(answer) => {
             output.offset = answer.offset;
             output.next = answer.next;

@@ -23,7 +23,7 @@ use tokio::sync::Mutex;
 
 use crate::alloc::AllocHandle;
 use crate::core_handle::{CoreHandle, View};
-use crate::relay::Relay;
+use crate::questions::Questions;
 use crate::shares::{Found, Shares};
 use crate::words::{self, Words};
 use crate::{journal_link, query};
@@ -92,7 +92,7 @@ pub(crate) struct Problems {
     core: CoreHandle,
     store: Option<StoreClient>,
     alloc: Option<AllocHandle>,
-    relay: Arc<Relay>,
+    questions: Arc<Questions>,
     shares: Shares,
     /// By id, and how much of it there was; `None` = not read from the store yet.
     acknowledged: Mutex<Option<BTreeMap<String, u64>>>,
@@ -149,13 +149,13 @@ impl Problems {
         core: CoreHandle,
         store: Option<StoreClient>,
         alloc: Option<AllocHandle>,
-        relay: Arc<Relay>,
+        questions: Arc<Questions>,
     ) -> Self {
         Self {
             core,
             store,
             alloc,
-            relay,
+            questions,
             shares: Shares::default(),
             acknowledged: Mutex::default(),
             causes: Mutex::default(),
@@ -402,7 +402,7 @@ impl Problems {
                 tasks.extend(first.map(|task| TaskKey::new(job.id, *task)));
             }
         }
-        let said = words::read(&self.core, &self.relay, &tasks).await;
+        let said = words::read(&self.core, &self.questions, &tasks).await;
         let mut causes = self.causes.lock().await;
         if causes.len() >= CAUSES_KEPT_MAX {
             causes.clear();

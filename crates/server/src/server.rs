@@ -24,7 +24,7 @@ use crate::core_handle::CoreHandle;
 use crate::core_thread;
 use crate::http::{self, HttpParts, HttpServer, Tokens};
 use crate::problems::Problems;
-use crate::relay::Relay;
+use crate::questions::Questions;
 use crate::state_file::Opened;
 use crate::stats::Stats;
 use crate::values::Values;
@@ -211,8 +211,8 @@ impl Server {
         let mut planes = tokio::task::JoinSet::new();
         planes.spawn(clients);
         planes.spawn(workers);
-        let relay = Arc::clone(&http_parts.relay);
-        planes.spawn(notify::run(core.clone(), relay, owed, uid));
+        let questions = Arc::clone(&http_parts.questions);
+        planes.spawn(notify::run(core.clone(), questions, owed, uid));
         planes.spawn(http::keep(http, instance.clone(), asks, http_parts));
         let how = tokio::select! {
             Some(how) = stops.recv() => Some(how),
@@ -280,16 +280,16 @@ fn http_parts(
     alloc: AllocHandle,
     (tokens, stats): (Arc<Tokens>, Stats),
 ) -> HttpParts {
-    let relay = Arc::new(Relay::new(info.start_unix_ns.unsigned_abs()));
+    let questions = Arc::new(Questions::new(info.start_unix_ns.unsigned_abs()));
     let (of_store, of_alloc) = (store.clone(), Some(alloc.clone()));
-    let problems = Problems::new(core.clone(), of_store, of_alloc, Arc::clone(&relay));
+    let problems = Problems::new(core.clone(), of_store, of_alloc, Arc::clone(&questions));
     HttpParts {
         core,
         info: Arc::new(info),
         store,
         alloc: Some(alloc),
         problems: Arc::new(problems),
-        relay,
+        questions,
         answering: Answering::new(),
         tokens,
         read_job: None,
@@ -311,7 +311,7 @@ fn planes(
         info: Arc::clone(&parts.info),
         idle_timeout,
         values: Arc::clone(&values),
-        relay: Arc::clone(&parts.relay),
+        questions: Arc::clone(&parts.questions),
     };
     let clients = ClientPlane {
         core: parts.core,
@@ -320,7 +320,7 @@ fn planes(
         store: parts.store,
         alloc: parts.alloc,
         problems: parts.problems,
-        relay: parts.relay,
+        questions: parts.questions,
         answering: parts.answering,
         door: Some(door),
         tokens: Some(parts.tokens),

@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::core_handle::CoreHandle;
 use crate::output_link;
-use crate::relay::Relay;
+use crate::questions::Questions;
 
 /// Lines among which the last words are looked for.
 const LINES: u32 = 30;
@@ -31,13 +31,17 @@ pub(crate) enum Words {
 }
 
 /// Asks for all tasks at the same time, so that it takes as long as the slowest worker.
-pub(crate) async fn read(core: &CoreHandle, relay: &Arc<Relay>, tasks: &[TaskKey]) -> Vec<Words> {
+pub(crate) async fn read(
+    core: &CoreHandle,
+    questions: &Arc<Questions>,
+    tasks: &[TaskKey],
+) -> Vec<Words> {
     let deadline = Instant::now() + TIMEOUT;
     let mut found = vec![Words::Unknown; tasks.len()];
     let mut asked = JoinSet::new();
     for (at, task) in tasks.iter().copied().enumerate() {
-        let (core, relay) = (core.clone(), Arc::clone(relay));
-        asked.spawn(async move { (at, words(&core, &relay, task).await) });
+        let (core, questions) = (core.clone(), Arc::clone(questions));
+        asked.spawn(async move { (at, words(&core, &questions, task).await) });
     }
     // The others are no longer asked when the set is dropped.
     while let Ok(Some(answer)) = timeout_at(deadline, asked.join_next()).await {
@@ -50,7 +54,7 @@ pub(crate) async fn read(core: &CoreHandle, relay: &Arc<Relay>, tasks: &[TaskKey
     found
 }
 
-async fn words(core: &CoreHandle, relay: &Relay, task: TaskKey) -> Words {
+async fn words(core: &CoreHandle, questions: &Questions, task: TaskKey) -> Words {
     for is_stderr in [true, false] {
         let query = OutputQuery {
             task,
@@ -59,7 +63,7 @@ async fn words(core: &CoreHandle, relay: &Relay, task: TaskKey) -> Words {
             from: ReadFrom::LastLines(LINES),
             wait: Duration::ZERO,
         };
-        let Ok(Reply::Output(output)) = output_link::read(query, core, relay).await else {
+        let Ok(Reply::Output(output)) = output_link::read(query, core, questions).await else {
             return Words::Unknown;
         };
         // An output that is not there is no error: this one could not be read, e.g. because its file system hangs.

@@ -15,7 +15,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::time::Instant;
 
 use crate::core_handle::{CoreHandle, WorkerRegistration};
-use crate::relay::Relay;
+use crate::questions::Questions;
 use crate::values::Values;
 
 /// A connected peer that does not register within this time is no worker.
@@ -40,7 +40,7 @@ pub(crate) struct WorkerPlane {
     /// Values of calls.
     pub(crate) values: Arc<Values>,
     /// Carries questions about output to workers.
-    pub(crate) relay: Arc<Relay>,
+    pub(crate) questions: Arc<Questions>,
 }
 
 /// Serves a worker until it goes.
@@ -53,11 +53,11 @@ where
         return;
     };
     let (worker, link) = (seat.id, seat.link);
-    let questions = plane.relay.connect(worker, link);
+    let questions = plane.questions.connect(worker, link);
     let mut sending = tokio::spawn(send_commands(seat, questions, writer));
     let how = receive(&plane, (worker, link), &mut reader, &mut sending).await;
     sending.abort();
-    plane.relay.disconnect(worker, link);
+    plane.questions.disconnect(worker, link);
     // If the core is gone, nobody needs to know.
     let _ = plane.core.worker_gone(worker, link, how).await;
 }
@@ -171,7 +171,7 @@ async fn receive<R: AsyncRead + Unpin>(
                     return LinkEnd::Broken;
                 }
             }
-            Ok(FromWorker::Output(output)) => plane.relay.answer(worker, output),
+            Ok(FromWorker::Output(output)) => plane.questions.answer(worker, output),
             // Ahead of the report of their ends, so that they are stored with it.
             Ok(FromWorker::Values(values)) => plane.values.add(worker, values),
             Ok(FromWorker::Register(..)) => {

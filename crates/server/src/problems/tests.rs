@@ -4,7 +4,7 @@ use super::*;
 use crate::core_handle::Event;
 
 fn acknowledged(core: CoreHandle) -> Arc<Problems> {
-    let problems = Problems::new(core, None, None, Arc::new(Relay::new(0)));
+    let problems = Problems::new(core, None, None, Arc::new(Questions::new(0)));
     Arc::new(Problems {
         acknowledged: Mutex::new(Some(BTreeMap::from([("internal".to_owned(), 1)]))),
         ..problems

@@ -264,7 +264,7 @@ pub(in crate::http) async fn output(
         },
         wait: Duration::ZERO,
     };
-    let answer = output_link::read(query, &app.parts.core, &app.parts.relay).await?;
+    let answer = output_link::read(query, &app.parts.core, &app.parts.questions).await?;
     let Reply::Output(output) = accepted(answer)? else {
         return Err(unexpected());
     };

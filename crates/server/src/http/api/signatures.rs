@@ -44,7 +44,7 @@ pub(in crate::http) async fn signatures(
         let chosen: Vec<(u32, &String)> = chosen.collect();
         let key = |task: u32| TaskKey::new(JobId(job), TaskId(task));
         let keys: Vec<TaskKey> = chosen.iter().map(|(task, _)| key(*task)).collect();
-        let said = words::read(&app.parts.core, &app.parts.relay, &keys).await;
+        let said = words::read(&app.parts.core, &app.parts.questions, &keys).await;
         let mut groups = BTreeMap::<(String, String), Group>::new();
         let mut read = 0_u64;
         for ((task, error), said) in chosen.into_iter().zip(said) {

@@ -21,7 +21,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Pending requests, and the way to ask workers.
 #[derive(Debug)]
-pub(crate) struct Relay {
+pub(crate) struct Questions {
     inner: Mutex<Inner>,
 }
 
@@ -32,7 +32,7 @@ struct Inner {
     waiting: BTreeMap<u64, (WorkerId, oneshot::Sender<worker::Output>)>,
 }
 
-impl Relay {
+impl Questions {
     /// `start` differs from that of any earlier server, so that a late answer to one of its questions is not taken
     /// for another: a time in nanoseconds.
     pub(crate) fn new(start: u64) -> Self {
@@ -109,7 +109,7 @@ impl Relay {
 }
 
 /// Forgets a question when nobody waits for its answer any more.
-struct Waiting<'a>(&'a Relay, u64);
+struct Waiting<'a>(&'a Questions, u64);
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
@@ -144,40 +144,40 @@ mod tests {
 
     #[tokio::test]
     async fn answers_find_those_who_asked() {
-        let relay = Relay::new(100);
-        let mut questions = relay.connect(WORKER, LinkId(1));
+        let questions = Questions::new(100);
+        let mut asked = questions.connect(WORKER, LinkId(1));
         let serve = async {
-            let first = questions.recv().await.expect("a question");
-            let second = questions.recv().await.expect("a question");
+            let first = asked.recv().await.expect("a question");
+            let second = asked.recv().await.expect("a question");
             assert_ne!(first.id, second.id);
-            relay.answer(WorkerId(9), output(first.id));
-            relay.answer(WORKER, output(second.id));
-            relay.answer(WORKER, output(first.id));
-            relay.answer(WORKER, output(7));
+            questions.answer(WorkerId(9), output(first.id));
+            questions.answer(WORKER, output(second.id));
+            questions.answer(WORKER, output(first.id));
+            questions.answer(WORKER, output(7));
         };
         let (first, second, ()) = tokio::join!(
-            relay.ask(WORKER, request()),
-            relay.ask(WORKER, request()),
+            questions.ask(WORKER, request()),
+            questions.ask(WORKER, request()),
             serve
         );
         assert_eq!(first.map(|output| output.size), Some(7));
         assert_eq!(second.map(|output| output.size), Some(7));
-        assert!(relay.lock().waiting.is_empty());
+        assert!(questions.lock().waiting.is_empty());
     }
 
     #[tokio::test]
     async fn a_worker_that_goes_answers_with_nothing() {
-        let relay = Relay::new(0);
-        assert_eq!(relay.ask(WORKER, request()).await, None, "unknown");
-        let mut questions = relay.connect(WORKER, LinkId(1));
+        let questions = Questions::new(0);
+        assert_eq!(questions.ask(WORKER, request()).await, None, "unknown");
+        let mut asked = questions.connect(WORKER, LinkId(1));
         let serve = async {
-            questions.recv().await.expect("a question");
-            relay.disconnect(WORKER, LinkId(5));
-            assert!(!relay.lock().waiting.is_empty(), "not this connection");
-            relay.disconnect(WORKER, LinkId(1));
+            asked.recv().await.expect("a question");
+            questions.disconnect(WORKER, LinkId(5));
+            assert!(!questions.lock().waiting.is_empty(), "not this connection");
+            questions.disconnect(WORKER, LinkId(1));
         };
-        let (answer, ()) = tokio::join!(relay.ask(WORKER, request()), serve);
+        let (answer, ()) = tokio::join!(questions.ask(WORKER, request()), serve);
         assert_eq!(answer, None);
-        assert!(relay.lock().waiting.is_empty());
+        assert!(questions.lock().waiting.is_empty());
     }
 }
