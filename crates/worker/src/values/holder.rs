@@ -2,13 +2,12 @@
 //!
 //! Everybody who knows the worker's key for values and the name of one may read and drop it: both are in references only.
 
-use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use hq_protocol::worker::{FromHolder, ToHolder, from_holder, to_holder};
@@ -16,9 +15,10 @@ use hq_protocol::{Connection, Limits, MessageWriter, Plane, SecretKey};
 use tokio::net::tcp::OwnedWriteHalf;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
-use tokio::task::{AbortHandle, spawn_blocking};
+use tokio::task::spawn_blocking;
 
 use super::shelf::{Shelf, ValueFile};
+use crate::strangers::Strangers;
 
 /// Bytes of a value in one message: some milliseconds of encryption on the worker's main thread.
 const CHUNK: usize = 256 << 10;
@@ -30,38 +30,15 @@ pub(super) const LIMITS: Limits = Limits {
 };
 /// Peers with the key that are served at once; others wait. Each costs a descriptor and a few buffers.
 const SERVED_MAX: usize = 64;
-/// Peers that may be in the handshake at once, and how long one may take when others wait. A peer without the key must
-/// not keep away those that have it.
-const STRANGERS_MAX: usize = 64;
-const GRACE: Duration = Duration::from_millis(500);
 /// Pause after a failed attempt to accept, for example without free descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 /// How long one who is connected may be silent, or take nothing.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 
-/// Handshakes under way, oldest first.
-#[derive(Default)]
-struct Strangers(VecDeque<(AbortHandle, Instant)>);
-
-impl Strangers {
-    /// Waits until there is room for another one, which takes [`GRACE`] at most.
-    async fn make_room(&mut self) {
-        self.0.retain(|(task, _)| !task.is_finished());
-        if self.0.len() < STRANGERS_MAX {
-            return;
-        }
-        if let Some((oldest, since)) = self.0.pop_front() {
-            tokio::time::sleep_until((since + GRACE).into()).await;
-            // If it has ended meanwhile, nothing happens.
-            oldest.abort();
-        }
-    }
-}
-
 /// Serves connections until it is aborted.
 pub(super) async fn serve(listener: TcpListener, key: SecretKey, shelf: Arc<Shelf>) {
     let seats = Arc::new(Semaphore::new(SERVED_MAX));
-    let mut strangers = Strangers::default();
+    let mut strangers = Strangers::new();
     loop {
         strangers.make_room().await;
         match listener.accept().await {
@@ -74,8 +51,7 @@ pub(super) async fn serve(listener: TcpListener, key: SecretKey, shelf: Arc<Shel
                         Err(error) => tracing::debug!("a connection for values: {error}"),
                     }
                 });
-                let handshake = (handshake.abort_handle(), Instant::now());
-                strangers.0.push_back(handshake);
+                strangers.add(handshake.abort_handle());
             }
             Err(error) => {
                 tracing::warn!("values cannot be given out: {error}");
