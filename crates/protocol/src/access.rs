@@ -10,12 +10,16 @@
 
 mod directory;
 mod file;
+mod relays;
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 pub use directory::{ServerDir, ServerHint};
 pub use file::{Access, AccessFile, ServerUid};
+pub use relays::{
+    Announcement, RELAYS_DIR_NAME, RENEWAL, RelayAddress, RelayAddressError, announced_relays,
+};
 
 use crate::handshake::Plane;
 use crate::key::KeyError;

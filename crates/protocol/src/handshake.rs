@@ -62,6 +62,8 @@ pub enum Plane {
     Client,
     /// Workers.
     Worker,
+    /// Workers at a relay, see [`crate::relay`]; with the key of workers.
+    Relay,
 }
 
 impl fmt::Display for Plane {
@@ -69,6 +71,7 @@ impl fmt::Display for Plane {
         f.write_str(match self {
             Self::Client => "client",
             Self::Worker => "worker",
+            Self::Relay => "relay",
         })
     }
 }
@@ -365,6 +368,7 @@ const fn role_of(plane: Plane) -> wire::Role {
     match plane {
         Plane::Client => wire::Role::Client,
         Plane::Worker => wire::Role::Worker,
+        Plane::Relay => wire::Role::Relay,
     }
 }
 

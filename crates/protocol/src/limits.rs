@@ -88,7 +88,8 @@ impl Limits {
                 send_max: REQUEST_MAX,
                 decoded: None,
             },
-            Plane::Worker => Self {
+            // At a relay no message follows the handshake.
+            Plane::Worker | Plane::Relay => Self {
                 message_max: TO_WORKER_MAX,
                 send_max: TO_SERVER_MAX,
                 decoded: None,
@@ -105,7 +106,7 @@ impl Limits {
             send_max: other.message_max,
             decoded: match plane {
                 Plane::Client => None,
-                Plane::Worker => Some((TO_SERVER_DECODED_MAX, &shape::TO_SERVER)),
+                Plane::Worker | Plane::Relay => Some((TO_SERVER_DECODED_MAX, &shape::TO_SERVER)),
             },
         }
     }

@@ -497,7 +497,7 @@ async fn answers(client: &Access) -> bool {
 fn part(plane: Plane, file: &AccessFile) -> Option<&Access> {
     match plane {
         Plane::Client => file.client.as_ref(),
-        Plane::Worker => file.worker.as_ref(),
+        Plane::Worker | Plane::Relay => file.worker.as_ref(),
     }
 }
 
@@ -534,7 +534,7 @@ fn plane_access(
     let given = given.and_then(|file| part(plane, file));
     let wants_key = match plane {
         Plane::Client => config.client_auth,
-        Plane::Worker => config.worker_auth,
+        Plane::Worker | Plane::Relay => config.worker_auth,
     };
     let key = match given {
         Some(access) => access.key.clone().filter(|_| wants_key),

@@ -51,7 +51,7 @@ impl Stats {
     pub(crate) const fn plane(&self, plane: Plane) -> &PlaneStats {
         match plane {
             Plane::Client => &self.clients,
-            Plane::Worker => &self.workers,
+            Plane::Worker | Plane::Relay => &self.workers,
         }
     }
 }

@@ -148,7 +148,7 @@ impl AccessFile {
     pub fn plane(&self, plane: Plane, path: &Path) -> Result<&Access, AccessError> {
         let (part, field) = match plane {
             Plane::Client => (&self.client, "client"),
-            Plane::Worker => (&self.worker, "worker"),
+            Plane::Worker | Plane::Relay => (&self.worker, "worker"),
         };
         part.as_ref().ok_or_else(|| AccessError::MissingPart {
             path: path.to_path_buf(),
