@@ -17,6 +17,7 @@ pub mod limits;
 mod mutated;
 mod names;
 mod obstacle;
+pub mod relay;
 mod resolve;
 
 // The schema is generated; its documentation is in proto/.

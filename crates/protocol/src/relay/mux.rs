@@ -1,0 +1,487 @@
+//! Many channels over one connection, as a machine without I/O.
+//!
+//! Both sides have the same machine. What arrives goes into [`Mux::receive`], what is to be sent comes out of
+//! [`Mux::next_frame`], and the ends of channels call the `poll` functions. It knows nothing of what channels carry.
+//!
+//! Invariants: a channel buffers at most a window of what arrived and [`OUTBOUND_MAX`] of what is to be sent, so that an end
+//! that does not read holds up its own channel only and costs a bounded amount of memory; each channel that has something to
+//! send is in `ready` once, and they take turns.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::task::{Context, Poll, Waker};
+
+use bytes::{Buf, Bytes, BytesMut};
+use tokio::io::ReadBuf;
+
+use super::{CHUNK_MAX, WINDOWS};
+use crate::generated::hq::worker::v1 as wire;
+use wire::RelayFrame;
+use wire::relay_frame::{Frame, Reset};
+
+/// What an end may write ahead of the connection. Two to four frames, so that a channel does not miss its turn.
+const OUTBOUND_MAX: usize = 64 << 10;
+
+/// An empty buffer that is larger is given back: most channels carry a heartbeat now and then.
+const BUFFER_KEPT_MAX: usize = 16 << 10;
+
+/// Which side of the connection this is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Side {
+    /// Opens channels.
+    Relay,
+    /// Gets them.
+    Server,
+}
+
+/// The other side broke a rule; the connection is of no further use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum MuxError {
+    /// A frame of a kind that this release does not know.
+    #[error("a frame of an unknown kind")]
+    UnknownFrame,
+    /// A frame of a channel that was never opened.
+    #[error("a frame of channel {0}, which was not opened")]
+    UnknownChannel(u32),
+    /// A channel whose number is not above all others, or opened by the wrong side.
+    #[error("channel {0} cannot be opened")]
+    CannotOpen(u32),
+    /// More data than there was credit for.
+    #[error("more data on channel {0} than it was given credit for")]
+    Overrun(u32),
+    /// Data behind the end of a channel.
+    #[error("data behind the end of channel {0}")]
+    BehindEnd(u32),
+    /// More credit than any channel may have.
+    #[error("more credit for channel {0} than allowed")]
+    TooMuchCredit(u32),
+    /// More channels than were announced, again and again.
+    #[error("more channels than allowed")]
+    TooManyChannels,
+}
+
+/// State of all channels of one connection.
+#[derive(Debug)]
+pub(super) struct Mux {
+    side: Side,
+    /// What we take of a channel before we give credit, in bytes.
+    window: u32,
+    /// What the other side takes.
+    peer_window: u32,
+    channels_max: usize,
+    channels: BTreeMap<u32, Channel>,
+    /// Highest number so far; 0 = none.
+    last: u32,
+    /// Channels with something to send, each once.
+    ready: VecDeque<u32>,
+    /// Channels that are gone already, and how.
+    resets: VecDeque<(u32, Reset)>,
+    is_lost: bool,
+}
+
+/// Progress of the direction to the other side.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Outward {
+    Open,
+    /// Our end has no more data; what it wrote may still wait.
+    Ending,
+    /// The other side knows that.
+    Ended,
+}
+
+#[derive(Debug)]
+struct Channel {
+    /// To be sent ahead of everything else: the address of the peer.
+    open: Option<String>,
+    inbound: BytesMut,
+    /// How much more may arrive.
+    allowed: u32,
+    /// Read by our end, and not given back as credit yet.
+    consumed: u32,
+    /// Nothing more arrives.
+    is_inbound_ended: bool,
+    /// The other side let go of it.
+    reset: Option<Reset>,
+    outbound: BytesMut,
+    /// How much more may be sent.
+    credit: u32,
+    outward: Outward,
+    /// Our end is gone: what it wrote is still sent.
+    is_dropped: bool,
+    is_ready: bool,
+    reader: Option<Waker>,
+    writer: Option<Waker>,
+}
+
+impl Channel {
+    fn new(open: Option<String>, allowed: u32, credit: u32) -> Self {
+        Self {
+            open,
+            inbound: BytesMut::new(),
+            allowed,
+            consumed: 0,
+            is_inbound_ended: false,
+            reset: None,
+            outbound: BytesMut::new(),
+            credit,
+            outward: Outward::Open,
+            is_dropped: false,
+            is_ready: false,
+            reader: None,
+            writer: None,
+        }
+    }
+
+    fn wake(&mut self) {
+        for waker in [self.reader.take(), self.writer.take()]
+            .into_iter()
+            .flatten()
+        {
+            waker.wake();
+        }
+    }
+
+    /// Whether it is time to give credit: not for each byte, and not when nothing can arrive. A dropped end, which takes what
+    /// arrives and forgets it, gives credit, too: two of them that both have last words would wait for each other for ever.
+    fn owes_credit(&self, window: u32) -> bool {
+        !self.is_inbound_ended && self.consumed >= (window / 2).max(1)
+    }
+
+    fn has_frame(&self, window: u32) -> bool {
+        let can_send = self.credit > 0 && !self.outbound.is_empty();
+        let can_end =
+            self.outbound.is_empty() && (self.outward == Outward::Ending || self.is_dropped);
+        self.open.is_some() || self.owes_credit(window) || can_send || can_end
+    }
+
+    /// Nobody has anything to say about it any more.
+    fn is_over(&self) -> bool {
+        let is_done = self.is_inbound_ended && self.outward == Outward::Ended;
+        self.is_dropped && (is_done || self.reset.is_some())
+    }
+
+    /// The next frame; the end of a dropped channel is a reset unless both directions end well.
+    fn next_frame(&mut self, window: u32) -> Option<Frame> {
+        if let Some(peer) = self.open.take() {
+            return Some(Frame::Open(peer));
+        }
+        if self.owes_credit(window) {
+            self.allowed += self.consumed;
+            return Some(Frame::Credit(std::mem::take(&mut self.consumed)));
+        }
+        if !self.outbound.is_empty() {
+            return self.next_data().map(Frame::Data);
+        }
+        if self.outward == Outward::Ending {
+            self.outward = Outward::Ended;
+            return Some(Frame::End(true));
+        }
+        if self.is_dropped && !self.is_over() {
+            self.reset = Some(Reset::Dropped);
+            return Some(Frame::Reset(Reset::Dropped.into()));
+        }
+        None
+    }
+
+    fn next_data(&mut self) -> Option<Bytes> {
+        let credit = usize::try_from(self.credit).unwrap_or(usize::MAX);
+        let count = self.outbound.len().min(credit).min(CHUNK_MAX);
+        if count == 0 {
+            return None;
+        }
+        self.credit -= u32::try_from(count).unwrap_or(self.credit);
+        let data = self.outbound.split_to(count).freeze();
+        if self.outbound.is_empty() {
+            // The data that goes out keeps the memory until then.
+            self.outbound = BytesMut::new();
+        }
+        if let Some(writer) = self.writer.take() {
+            writer.wake();
+        }
+        Some(data)
+    }
+
+    /// The other side let go: what it sent before can still be read.
+    fn on_reset(&mut self, reset: Reset) {
+        self.reset = Some(reset);
+        self.open = None;
+        self.outbound = BytesMut::new();
+        self.wake();
+    }
+}
+
+impl Mux {
+    pub(super) fn new(side: Side, window: u32, peer_window: u32, channels_max: usize) -> Self {
+        Self {
+            side,
+            window,
+            peer_window,
+            channels_max,
+            channels: BTreeMap::new(),
+            last: 0,
+            ready: VecDeque::new(),
+            resets: VecDeque::new(),
+            is_lost: false,
+        }
+    }
+
+    /// Channels that are open, or whose last words are still on their way.
+    pub(super) fn len(&self) -> usize {
+        self.channels.len()
+    }
+
+    /// A new channel for a peer; `None` if there are as many as allowed, no number is left, or the connection is lost.
+    pub(super) fn open(&mut self, peer: &str) -> Option<u32> {
+        if self.is_lost || self.side != Side::Relay || self.channels.len() >= self.channels_max {
+            return None;
+        }
+        let id = self.last.checked_add(1)?;
+        self.last = id;
+        let channel = Channel::new(Some(peer.to_owned()), self.window, self.peer_window);
+        self.channels.insert(id, channel);
+        self.note_ready(id);
+        Some(id)
+    }
+
+    /// Takes in a frame; number and peer of the channel that it opens.
+    pub(super) fn receive(&mut self, frame: RelayFrame) -> Result<Option<(u32, String)>, MuxError> {
+        let id = frame.channel;
+        match frame.frame.ok_or(MuxError::UnknownFrame)? {
+            Frame::Open(peer) => self.on_open(id, peer),
+            frame @ (Frame::Data(_) | Frame::Credit(_) | Frame::End(_) | Frame::Reset(_)) => {
+                self.on_frame(id, frame).map(|()| None)
+            }
+        }
+    }
+
+    fn on_open(&mut self, id: u32, peer: String) -> Result<Option<(u32, String)>, MuxError> {
+        if self.side != Side::Server || id <= self.last {
+            return Err(MuxError::CannotOpen(id));
+        }
+        self.last = id;
+        if self.channels.len() < self.channels_max {
+            let channel = Channel::new(None, self.window, self.peer_window);
+            self.channels.insert(id, channel);
+            return Ok(Some((id, peer)));
+        }
+        // Channels that are being closed count on one side longer than on the other, so one too many is no fault; but
+        // who does not take the answers must not fill the memory.
+        if self.resets.len() >= self.channels_max {
+            return Err(MuxError::TooManyChannels);
+        }
+        self.resets.push_back((id, Reset::Dropped));
+        Ok(None)
+    }
+
+    fn on_frame(&mut self, id: u32, frame: Frame) -> Result<(), MuxError> {
+        if id == 0 || id > self.last {
+            return Err(MuxError::UnknownChannel(id));
+        }
+        // One of a channel that is gone here was sent before the other side knew.
+        let Some(channel) = self.channels.get_mut(&id) else {
+            return Ok(());
+        };
+        match frame {
+            Frame::Data(data) => Self::on_data(channel, id, &data)?,
+            Frame::Credit(more) => {
+                channel.credit = channel
+                    .credit
+                    .checked_add(more)
+                    .filter(|credit| credit <= WINDOWS.end())
+                    .ok_or(MuxError::TooMuchCredit(id))?;
+            }
+            Frame::End(_) => {
+                channel.is_inbound_ended = true;
+                if let Some(reader) = channel.reader.take() {
+                    reader.wake();
+                }
+            }
+            Frame::Reset(reset) => {
+                // A reason that only later releases know.
+                channel.on_reset(Reset::try_from(reset).unwrap_or(Reset::Dropped));
+            }
+            Frame::Open(_) => return Err(MuxError::CannotOpen(id)),
+        }
+        if channel.is_over() {
+            self.channels.remove(&id);
+        } else {
+            self.note_ready(id);
+        }
+        Ok(())
+    }
+
+    fn on_data(channel: &mut Channel, id: u32, data: &[u8]) -> Result<(), MuxError> {
+        if channel.is_inbound_ended || channel.reset.is_some() {
+            return Err(MuxError::BehindEnd(id));
+        }
+        let count = u32::try_from(data.len()).unwrap_or(u32::MAX);
+        channel.allowed = channel
+            .allowed
+            .checked_sub(count)
+            .ok_or(MuxError::Overrun(id))?;
+        if channel.is_dropped {
+            channel.consumed += count;
+            return Ok(());
+        }
+        channel.inbound.extend_from_slice(data);
+        if let Some(reader) = channel.reader.take() {
+            reader.wake();
+        }
+        Ok(())
+    }
+
+    fn note_ready(&mut self, id: u32) {
+        let window = self.window;
+        if let Some(channel) = self.channels.get_mut(&id)
+            && !channel.is_ready
+            && channel.reset.is_none()
+            && channel.has_frame(window)
+        {
+            channel.is_ready = true;
+            self.ready.push_back(id);
+        }
+    }
+
+    /// The next frame to send; `None` if there is nothing to say.
+    pub(super) fn next_frame(&mut self) -> Option<RelayFrame> {
+        if let Some((channel, reset)) = self.resets.pop_front() {
+            return Some(RelayFrame {
+                channel,
+                frame: Some(Frame::Reset(reset.into())),
+            });
+        }
+        while let Some(id) = self.ready.pop_front() {
+            let Some(channel) = self.channels.get_mut(&id) else {
+                continue;
+            };
+            channel.is_ready = false;
+            // The other side let go of it after it got ready.
+            if channel.reset.is_some() {
+                continue;
+            }
+            let frame = channel.next_frame(self.window);
+            if channel.is_over() {
+                self.channels.remove(&id);
+            } else {
+                // Behind the others: they take turns.
+                self.note_ready(id);
+            }
+            if frame.is_some() {
+                return Some(RelayFrame { channel: id, frame });
+            }
+        }
+        None
+    }
+
+    /// Reads what has arrived on a channel. Nothing at all = the other end has ended it.
+    pub(super) fn poll_read(
+        &mut self,
+        id: u32,
+        cx: &Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let is_lost = self.is_lost;
+        let Some(channel) = self.channels.get_mut(&id) else {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
+        };
+        if !channel.inbound.is_empty() {
+            let count = channel.inbound.len().min(buffer.remaining());
+            buffer.put_slice(&channel.inbound[..count]);
+            channel.inbound.advance(count);
+            channel.consumed += u32::try_from(count).unwrap_or(u32::MAX);
+            if channel.inbound.is_empty() && channel.inbound.capacity() > BUFFER_KEPT_MAX {
+                channel.inbound = BytesMut::new();
+            }
+            self.note_ready(id);
+            return Poll::Ready(Ok(()));
+        }
+        if channel.is_inbound_ended {
+            return Poll::Ready(Ok(()));
+        }
+        match channel.reset {
+            Some(Reset::ByPeer) => Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),
+            Some(Reset::Dropped) => Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into())),
+            None if is_lost => Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into())),
+            None => {
+                channel.reader = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+
+    /// Takes as much as there is room for.
+    pub(super) fn poll_write(
+        &mut self,
+        id: u32,
+        cx: &Context<'_>,
+        data: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let is_lost = self.is_lost;
+        let Some(channel) = self.channels.get_mut(&id) else {
+            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        };
+        if is_lost || channel.reset.is_some() || channel.outward != Outward::Open {
+            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        }
+        let count = (OUTBOUND_MAX - channel.outbound.len().min(OUTBOUND_MAX)).min(data.len());
+        if count == 0 && !data.is_empty() {
+            channel.writer = Some(cx.waker().clone());
+            return Poll::Pending;
+        }
+        channel.outbound.extend_from_slice(&data[..count]);
+        self.note_ready(id);
+        Poll::Ready(Ok(count))
+    }
+
+    /// Our end has no more data.
+    pub(super) fn end(&mut self, id: u32) {
+        if let Some(channel) = self.channels.get_mut(&id)
+            && channel.outward == Outward::Open
+        {
+            channel.outward = Outward::Ending;
+            self.note_ready(id);
+        }
+    }
+
+    /// Our end is gone. What it wrote is still sent.
+    pub(super) fn drop_end(&mut self, id: u32) {
+        let is_lost = self.is_lost;
+        let Some(channel) = self.channels.get_mut(&id) else {
+            return;
+        };
+        channel.is_dropped = true;
+        let unread = std::mem::take(&mut channel.inbound).len();
+        channel.consumed += u32::try_from(unread).unwrap_or(u32::MAX);
+        if is_lost || channel.is_over() {
+            self.channels.remove(&id);
+        } else {
+            self.note_ready(id);
+        }
+    }
+
+    /// Our end is gone, and what it wrote is of no use.
+    pub(super) fn abort(&mut self, id: u32, reset: Reset) {
+        let Some(channel) = self.channels.remove(&id) else {
+            return;
+        };
+        // One that the other side has not heard of, or has let go of, is nothing to talk about.
+        if channel.open.is_none() && channel.reset.is_none() && !self.is_lost {
+            self.resets.push_back((id, reset));
+        }
+    }
+
+    /// The connection is gone: all channels break.
+    pub(super) fn lose(&mut self) {
+        self.is_lost = true;
+        self.resets.clear();
+        self.ready.clear();
+        self.channels.retain(|_, channel| {
+            channel.outbound = BytesMut::new();
+            channel.wake();
+            !channel.is_dropped
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests;
