@@ -236,6 +236,11 @@ impl<S> Connection<S> {
         &self.stream
     }
 
+    /// The stream below, without the keys of this connection, and what has arrived behind the handshake.
+    pub(crate) fn into_stream(self) -> (S, BytesMut) {
+        (self.stream, self.rest)
+    }
+
     fn split_with<R, W>(
         self,
         split: impl FnOnce(S) -> (R, W),

@@ -8,10 +8,14 @@
 //! A relay sees the ciphertext of a connection whose keys only its two ends have: it can end a channel, and what it changes,
 //! drops, repeats or reorders is noticed as on any network. See `docs/protocol.md` and `docs/adr/0020-relays-carry-what-they-cannot-read.md`.
 
+mod entry;
+mod link;
 mod mux;
 
 use std::ops::RangeInclusive;
 
+pub use entry::{Admission, EntryError, admit, answer, enter};
+pub use link::{Aborter, ChannelStream, LinkError, RelayLink};
 pub use mux::{MuxError, Side};
 
 /// Most data in one frame: a turn of a channel.
@@ -43,3 +47,6 @@ impl Terms {
         channels_max: CHANNELS_MAX,
     };
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,117 @@
+//! How a worker gets into a relay: both prove that they have the key, then the relay says yes or no.
+//!
+//! This keeps strangers out of the relay, and from the server. It protects nothing else: what follows is the worker's
+//! ordinary connection to the server, with a handshake of its own, of which the relay sees ciphertext.
+
+use std::io;
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+
+use crate::connection;
+use crate::handshake::{HANDSHAKE_TIMEOUT, HandshakeError, Plane};
+use crate::key::SecretKey;
+
+/// Time for the answer of the relay, which knows it at once.
+const ANSWER_TIMEOUT: Duration = HANDSHAKE_TIMEOUT;
+
+/// Answer of a relay to a worker that has the key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Admission {
+    /// All that follows goes to the server and comes from it.
+    Open,
+    /// It has as many workers as it takes.
+    Full,
+    /// It has no connection to the server at present.
+    NoServer,
+}
+
+impl Admission {
+    const fn code(self) -> u8 {
+        match self {
+            Self::Open => 1,
+            Self::Full => 2,
+            Self::NoServer => 3,
+        }
+    }
+}
+
+/// Why a relay did not let us in.
+#[derive(Debug, thiserror::Error)]
+pub enum EntryError {
+    /// No handshake.
+    #[error("agree with the relay on a connection")]
+    Handshake(#[source] HandshakeError),
+    /// The connection broke.
+    #[error("read the answer of the relay")]
+    Io(#[source] io::Error),
+    /// No answer.
+    #[error("no answer from the relay for {} s", ANSWER_TIMEOUT.as_secs())]
+    Timeout,
+    /// It has as many workers as it takes.
+    #[error("the relay has as many workers as it takes")]
+    Full,
+    /// It has no connection to the server at present.
+    #[error("the relay has no connection to the server")]
+    NoServer,
+    /// It said something else.
+    #[error("the relay gave an unknown answer ({0}); one of a later release may")]
+    Unknown(u8),
+}
+
+/// Asks a relay to carry a stream on to its server. What comes back is a way to the server like a fresh TCP connection.
+///
+/// # Errors
+///
+/// See [`EntryError`]; at the latest after ten seconds.
+pub async fn enter<S>(stream: S, key: Option<&SecretKey>) -> Result<S, EntryError>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send,
+{
+    let connection = connection::connect(stream, Plane::Relay, key)
+        .await
+        .map_err(EntryError::Handshake)?;
+    let (mut stream, rest) = connection.into_stream();
+    let answer = match *rest {
+        // It may come with the end of the handshake.
+        [answer] => answer,
+        [] => tokio::time::timeout(ANSWER_TIMEOUT, stream.read_u8())
+            .await
+            .map_err(|_| EntryError::Timeout)?
+            .map_err(EntryError::Io)?,
+        // Neither the relay nor the server says more before we do.
+        _ => return Err(EntryError::Handshake(HandshakeError::Malformed)),
+    };
+    match answer {
+        answer if answer == Admission::Open.code() => Ok(stream),
+        answer if answer == Admission::Full.code() => Err(EntryError::Full),
+        answer if answer == Admission::NoServer.code() => Err(EntryError::NoServer),
+        answer => Err(EntryError::Unknown(answer)),
+    }
+}
+
+/// Lets a worker prove that it has the key. It waits for [`answer`] then.
+///
+/// # Errors
+///
+/// See [`HandshakeError`]; at the latest after [`HANDSHAKE_TIMEOUT`].
+pub async fn admit<S>(stream: S, key: Option<&SecretKey>) -> Result<S, HandshakeError>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send,
+{
+    let connection = connection::accept(stream, Plane::Relay, key).await?;
+    let (stream, rest) = connection.into_stream();
+    // A worker says nothing before it has heard the answer.
+    let is_silent = rest.is_empty();
+    is_silent.then_some(stream).ok_or(HandshakeError::Malformed)
+}
+
+/// Answers a worker that was admitted.
+///
+/// # Errors
+///
+/// If the connection broke.
+pub async fn answer<S: AsyncWrite + Unpin>(stream: &mut S, answer: Admission) -> io::Result<()> {
+    stream.write_all(&[answer.code()]).await?;
+    stream.flush().await
+}

@@ -1,0 +1,326 @@
+//! The connection between a relay and its server, and the streams that it carries.
+
+use std::fmt;
+use std::io;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::Notify;
+
+use super::mux::{Mux, MuxError, Side};
+use super::{CHUNK_MAX, Terms};
+use crate::connection::{MessageReader, MessageWriter, ReadError, WriteError};
+use crate::generated::hq::worker::v1 as wire;
+use crate::limits::Limits;
+use wire::RelayFrame;
+use wire::relay_frame::Reset;
+
+/// Frames that are digested at a time.
+const FRAMES_PER_TURN: usize = 64;
+
+/// Bytes that are written at a time: many frames, and not so many that one channel's turn takes long to come.
+const FLUSH_BYTES: usize = 256 << 10;
+
+/// A side that takes nothing for this long is stopped or gone; the workers behind it are better off without.
+const STALL_MAX: Duration = Duration::from_secs(30);
+
+/// Largest frame: the data of one turn, or the address of a peer, with their numbers.
+const FRAME_MAX: usize = CHUNK_MAX + 1024;
+
+/// Why a link is over.
+#[derive(Debug, thiserror::Error)]
+pub enum LinkError {
+    /// The other side ended it.
+    #[error("the other side closed the connection")]
+    Closed,
+    /// Nothing can be read any more.
+    #[error("read from the connection")]
+    Read(#[source] ReadError),
+    /// Nothing can be written any more.
+    #[error("write to the connection")]
+    Write(#[source] WriteError),
+    /// The other side broke a rule.
+    #[error("the other side broke a rule")]
+    Rule(#[source] MuxError),
+    /// The other side takes nothing.
+    #[error("the other side has taken nothing for {} s", STALL_MAX.as_secs())]
+    Stalled,
+}
+
+struct Shared {
+    mux: Mutex<Mux>,
+    /// There may be something to send.
+    work: Notify,
+    /// All that was to be said has left this process.
+    is_flushed: AtomicBool,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Mux> {
+        // Each call leaves the machine whole.
+        self.mux.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One side of a link; clones are the same one.
+#[derive(Clone)]
+pub struct RelayLink(Arc<Shared>);
+
+impl fmt::Debug for RelayLink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RelayLink")
+            .field("channels", &self.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl RelayLink {
+    /// A link without channels.
+    #[must_use]
+    pub fn new(side: Side, ours: Terms, theirs: Terms) -> Self {
+        let channels_max = ours.channels_max.min(theirs.channels_max);
+        Self(Arc::new(Shared {
+            mux: Mutex::new(Mux::new(side, ours.window, theirs.window, channels_max)),
+            work: Notify::new(),
+            is_flushed: AtomicBool::new(true),
+        }))
+    }
+
+    /// Channels that are open, or whose last words are on their way.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.lock().len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether no channel is open, and all that was said on them has left this process.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        let is_empty = self.0.lock().len() == 0;
+        is_empty && self.0.is_flushed.load(Ordering::Relaxed)
+    }
+
+    /// A channel for a peer that the relay has admitted; `None` if there are as many as allowed, or the link is over.
+    #[must_use]
+    pub fn open(&self, peer: &str) -> Option<ChannelStream> {
+        let id = self.0.lock().open(peer)?;
+        self.0.work.notify_one();
+        Some(self.stream(id))
+    }
+
+    fn stream(&self, id: u32) -> ChannelStream {
+        ChannelStream {
+            shared: Arc::clone(&self.0),
+            id,
+        }
+    }
+
+    /// Carries frames until the link is over; then all channels break. `opened` gets each channel that the other side
+    /// opens, with the address of its peer, and must not block.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future breaks all channels.
+    pub async fn run<R, W>(
+        &self,
+        mut reader: MessageReader<R>,
+        mut writer: MessageWriter<W>,
+        opened: impl FnMut(ChannelStream, String),
+    ) -> LinkError
+    where
+        R: AsyncRead + Unpin,
+        W: AsyncWrite + Unpin,
+    {
+        let _lost = LoseOnDrop(&self.0);
+        reader.set_limits(Limits {
+            message_max: FRAME_MAX,
+            send_max: FRAME_MAX,
+            decoded: None,
+        });
+        tokio::select! {
+            error = self.receive(&mut reader, opened) => error,
+            error = self.send(&mut writer) => error,
+        }
+    }
+
+    async fn receive<R: AsyncRead + Unpin>(
+        &self,
+        reader: &mut MessageReader<R>,
+        mut opened: impl FnMut(ChannelStream, String),
+    ) -> LinkError {
+        let mut frames: Vec<RelayFrame> = Vec::new();
+        loop {
+            match reader.next_batch(FRAMES_PER_TURN, &mut frames).await {
+                Ok(true) => {}
+                Ok(false) => return LinkError::Closed,
+                Err(error) => return LinkError::Read(error),
+            }
+            let mut new = Vec::new();
+            let result = {
+                let mut mux = self.0.lock();
+                frames.drain(..).try_for_each(|frame| {
+                    new.extend(mux.receive(frame)?);
+                    Ok(())
+                })
+            };
+            self.0.work.notify_one();
+            for (id, peer) in new {
+                opened(self.stream(id), peer);
+            }
+            if let Err(error) = result {
+                return LinkError::Rule(error);
+            }
+        }
+    }
+
+    async fn send<W: AsyncWrite + Unpin>(&self, writer: &mut MessageWriter<W>) -> LinkError {
+        loop {
+            let fed = self.feed(writer);
+            if let Err(error) = fed {
+                return LinkError::Write(error);
+            }
+            if writer.buffered() == 0 {
+                self.0.is_flushed.store(true, Ordering::Relaxed);
+                self.0.work.notified().await;
+                continue;
+            }
+            match tokio::time::timeout(STALL_MAX, writer.flush()).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => return LinkError::Write(error),
+                Err(_) => return LinkError::Stalled,
+            }
+        }
+    }
+
+    /// Queues what there is to say, up to [`FLUSH_BYTES`].
+    fn feed<W: AsyncWrite + Unpin>(&self, writer: &mut MessageWriter<W>) -> Result<(), WriteError> {
+        let mut mux = self.0.lock();
+        // Under the lock: a channel that is over was sent, or is being sent.
+        self.0.is_flushed.store(false, Ordering::Relaxed);
+        while writer.buffered() < FLUSH_BYTES
+            && let Some(frame) = mux.next_frame()
+        {
+            writer.feed(&frame)?;
+        }
+        Ok(())
+    }
+}
+
+struct LoseOnDrop<'a>(&'a Shared);
+
+impl Drop for LoseOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.lock().lose();
+    }
+}
+
+/// One end of a channel: a stream as any other.
+///
+/// Reading fails with `ConnectionReset` if the peer of the other end broke off with data under way, and with
+/// `ConnectionAborted` if the link or the other side of it did. What is written is sent also after the stream is dropped.
+pub struct ChannelStream {
+    shared: Arc<Shared>,
+    id: u32,
+}
+
+impl fmt::Debug for ChannelStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ChannelStream").field(&self.id).finish()
+    }
+}
+
+impl ChannelStream {
+    /// A way to end the channel while its halves are in use elsewhere.
+    #[must_use]
+    pub fn aborter(&self) -> Aborter {
+        Aborter {
+            shared: Arc::clone(&self.shared),
+            id: self.id,
+        }
+    }
+}
+
+/// Ends a channel.
+pub struct Aborter {
+    shared: Arc<Shared>,
+    id: u32,
+}
+
+impl fmt::Debug for Aborter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Aborter").field(&self.id).finish()
+    }
+}
+
+impl Aborter {
+    /// The peer broke off: tells the other side so, and forgets what it has not sent.
+    pub fn peer_reset(&self) {
+        self.abort(Reset::ByPeer);
+    }
+
+    /// The way to the peer broke: it may live and come again.
+    pub fn peer_lost(&self) {
+        self.abort(Reset::Dropped);
+    }
+
+    fn abort(&self, reset: Reset) {
+        self.shared.lock().abort(self.id, reset);
+        self.shared.work.notify_one();
+    }
+}
+
+impl AsyncRead for ChannelStream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let read = self.shared.lock().poll_read(self.id, cx, buffer);
+        if read.is_ready() {
+            // Credit may be due.
+            self.shared.work.notify_one();
+        }
+        read
+    }
+}
+
+impl AsyncWrite for ChannelStream {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        data: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = self.shared.lock().poll_write(self.id, cx, data);
+        if written.is_ready() {
+            self.shared.work.notify_one();
+        }
+        written
+    }
+
+    /// What was written is on its way, as in the buffer of a socket.
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.shared.lock().end(self.id);
+        self.shared.work.notify_one();
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Drop for ChannelStream {
+    fn drop(&mut self) {
+        self.shared.lock().drop_end(self.id);
+        self.shared.work.notify_one();
+    }
+}
