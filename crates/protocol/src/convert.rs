@@ -13,6 +13,7 @@ mod hardware;
 mod ids;
 mod output;
 mod refusal;
+mod relay;
 mod reply;
 mod report;
 mod resize;
@@ -34,6 +35,7 @@ pub use client::{Acknowledge, ClientRequest, JobRef, JournalAction, Query, TaskP
 pub use ids::ID_RANGES_MAX;
 pub use output::{OUTPUT_DATA_MAX, OutputQuery, OutputRequest, OutputSource, ReadFrom};
 pub use refusal::refusal_text;
+pub use relay::RelayRequest;
 pub use resize::NEW_REQUESTS_MAX;
 pub use token::{Role, TokenChange};
 pub use worker::{FromServer, FromWorker, NOTIFICATION_MAX, VALUE_MAX, heartbeat, reattach};

@@ -25,6 +25,7 @@ use crate::core_handle::{CoreGone, CoreHandle};
 use crate::http::{HttpControl, Tokens};
 use crate::problems::Problems;
 use crate::questions::Questions;
+use crate::relay_link::Ways;
 use crate::values::Values;
 use crate::{journal_link, output_link, problems, query};
 
@@ -43,6 +44,8 @@ pub(crate) struct ClientPlane {
     pub(crate) problems: Arc<Problems>,
     /// Carries questions about output to workers.
     pub(crate) questions: Arc<Questions>,
+    /// Which workers come through relays.
+    pub(crate) ways: Arc<Ways>,
     /// Requests that are being answered.
     pub(crate) answering: Answering,
     /// How to ask for the HTTP listener; `None` in a server without ports.
@@ -217,12 +220,21 @@ where
             info.internal_error_count = hq_core::bug::count();
             Ok(reply(reply::Reply::ServerInfo(info)))
         }
-        ClientRequest::Query(asked) => query::ask(&plane.core, asked).await.map(reply),
+        ClientRequest::Query(asked) => look_up(asked, plane).await.map(reply),
     };
     match result {
         Ok(message) => Answer::Reply(message),
         Err(CoreGone) => Answer::Hangup,
     }
+}
+
+/// Answers from the state, and adds what is not in it.
+async fn look_up(asked: Query, plane: &ClientPlane) -> Result<reply::Reply, CoreGone> {
+    let mut answer = query::ask(&plane.core, asked).await?;
+    if let reply::Reply::Workers(list) = &mut answer {
+        plane.ways.fill_in(&mut list.workers);
+    }
+    Ok(answer)
 }
 
 /// Everything that a job was made of, in one message, which has the size of what was submitted.

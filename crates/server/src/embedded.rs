@@ -18,6 +18,7 @@ use crate::clock::Clock;
 use crate::core_thread;
 use crate::problems::Problems;
 use crate::questions::Questions;
+use crate::relay_link::Ways;
 use crate::stats::Stats;
 use crate::values::Values;
 use crate::worker_link::WorkerPlane;
@@ -78,12 +79,16 @@ impl EmbeddedServer {
         let questions = Arc::new(Questions::new(info.start_unix_ns.unsigned_abs()));
         let values = Arc::new(Values::new(None));
         let problems = Problems::new(core.clone(), None, None, Arc::clone(&questions));
+        let ways = Arc::new(Ways::default());
         let workers = WorkerPlane {
             core: core.clone(),
             info: Arc::clone(&info),
             idle_timeout: config.idle_timeout,
             values: Arc::clone(&values),
             questions: Arc::clone(&questions),
+            ways: Arc::clone(&ways),
+            via: None,
+            relayed: None,
         };
         let clients = ClientPlane {
             core,
@@ -93,6 +98,7 @@ impl EmbeddedServer {
             alloc: None,
             problems: Arc::new(problems),
             questions,
+            ways,
             answering: Answering::new(),
             door: None,
             tokens: None,

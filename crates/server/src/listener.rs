@@ -9,11 +9,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hq_protocol::{Connection, Plane, SecretKey};
+use prometheus_client::metrics::counter::Counter;
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinSet};
 
 use crate::descriptors;
+use crate::peer_stream::{PeerStream, Relayed};
 use crate::stats::PlaneStats;
 
 /// Peers that may be in the handshake at once; others wait to be accepted.
@@ -84,6 +87,15 @@ impl Waiting {
         }
     }
 
+    fn add(&mut self, task: AbortHandle, from: IpAddr) {
+        self.queue.push_back(Handshake {
+            task,
+            since: Instant::now(),
+            from,
+            is_dropped: false,
+        });
+    }
+
     /// Forgets those that are over; returns whether there is room for another one.
     fn has_room(&mut self) -> bool {
         self.queue.retain(|handshake| !handshake.task.is_finished());
@@ -117,20 +129,75 @@ impl Waiting {
     }
 }
 
+/// What a handshake needs.
+struct Entrance {
+    plane: Plane,
+    key: Option<SecretKey>,
+    refused: Counter,
+}
+
+/// Runs a handshake; who has completed it is handed to the loop.
+fn shake_hands(
+    stream: PeerStream,
+    peer: IpAddr,
+    entrance: &Arc<Entrance>,
+    ready: &mpsc::Sender<Connection<PeerStream>>,
+) -> impl Future<Output = ()> + Send + 'static {
+    let (entrance, ready) = (Arc::clone(entrance), ready.clone());
+    async move {
+        let plane = entrance.plane;
+        match hq_protocol::accept(stream, plane, entrance.key.as_ref()).await {
+            Ok(connection) => {
+                let _ = ready.send(connection).await;
+            }
+            Err(error) => {
+                entrance.refused.inc();
+                tracing::debug!(%peer, %plane, %error, "peer refused");
+            }
+        }
+    }
+}
+
+/// The next channel of a relay; never, where there are no relays.
+async fn next_relayed(relayed: &mut Option<mpsc::Receiver<Relayed>>) -> Option<Relayed> {
+    match relayed {
+        Some(relayed) => relayed.recv().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Where peers of one plane come from.
+pub(crate) struct Listening {
+    pub(crate) listener: TcpListener,
+    pub(crate) plane: Plane,
+    pub(crate) key: Option<SecretKey>,
+    /// Channels of relays; `None` = there are no relays on this plane.
+    pub(crate) relayed: Option<mpsc::Receiver<Relayed>>,
+}
+
 /// Accepts until dropped; each authenticated connection is handed to `serve` in a task of its own.
 /// Dropping the future ends all connections.
 pub(crate) async fn run<F>(
-    listener: TcpListener,
-    plane: Plane,
-    key: Option<SecretKey>,
+    listening: Listening,
     stats: PlaneStats,
-    serve: impl Fn(Connection<TcpStream>) -> F + Send + Sync + 'static,
+    serve: impl Fn(Connection<PeerStream>) -> F + Send + Sync + 'static,
 ) where
     F: Future<Output = ()> + Send + 'static,
 {
-    let (key, serve) = (Arc::new(key), Arc::new(serve));
+    let Listening {
+        listener,
+        plane,
+        key,
+        mut relayed,
+    } = listening;
+    let refused = stats.refused.clone();
+    let entrance = Arc::new(Entrance {
+        plane,
+        key,
+        refused,
+    });
     let (mut waiting, mut links) = (Waiting::new(), JoinSet::new());
-    let (ready_tx, mut ready) = tokio::sync::mpsc::channel(UNAUTHENTICATED_MAX);
+    let (ready_tx, mut ready) = mpsc::channel(UNAUTHENTICATED_MAX);
     let mut complained: Option<Instant> = None;
     loop {
         // Without room nobody is cut off: new connections wait in the kernel's queue until a handshake is over.
@@ -142,30 +209,13 @@ pub(crate) async fn run<F>(
             }
             accepted = listener.accept(), if has_room => match accepted {
                 Ok((stream, peer)) => {
-                    let (key, ready) = (Arc::clone(&key), ready_tx.clone());
-                    let refused = stats.refused.clone();
-                    let task = links.spawn(async move {
-                        // A connection whose options cannot be set is closed already.
-                        if tune(&stream).is_err() {
-                            return;
-                        }
-                        match hq_protocol::accept(stream, plane, key.as_ref().as_ref()).await {
-                            Ok(connection) => {
-                                let _ = ready.send(connection).await;
-                            }
-                            Err(error) => {
-                                refused.inc();
-                                tracing::debug!(%peer, %plane, %error, "peer refused");
-                            }
-                        }
-                    });
-                    let (since, from) = (Instant::now(), peer.ip());
-                    waiting.queue.push_back(Handshake {
-                        task,
-                        since,
-                        from,
-                        is_dropped: false,
-                    });
+                    // A connection whose options cannot be set is closed already.
+                    if tune(&stream).is_ok() {
+                        let stream = PeerStream::Tcp(stream);
+                        let handshake = shake_hands(stream, peer.ip(), &entrance, &ready_tx);
+                        let task = links.spawn(handshake);
+                        waiting.add(task, peer.ip());
+                    }
                 }
                 Err(error) => {
                     let is_news = complained.is_none_or(|at| at.elapsed() >= COMPLAINT_INTERVAL);
@@ -176,6 +226,13 @@ pub(crate) async fn run<F>(
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             },
+            Some(Relayed { stream, from, relay }) = next_relayed(&mut relayed), if has_room => {
+                tracing::debug!(peer = %from, %relay, "a worker comes through a relay");
+                let stream = PeerStream::Relayed(stream, relay);
+                let handshake = shake_hands(stream, from, &entrance, &ready_tx);
+                let task = links.spawn(handshake);
+                waiting.add(task, from);
+            }
             Some(connection) = ready.recv() => {
                 let (served, open) = (serve(connection), stats.open());
                 links.spawn(async move {

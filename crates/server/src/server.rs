@@ -9,7 +9,7 @@ use std::time::Duration;
 use hq_protocol::access::{
     ACCESS_FILE_NAME, Access, AccessError, AccessFile, ServerDir, ServerUid,
 };
-use hq_protocol::{HandshakeError, Plane, SecretKey, client};
+use hq_protocol::{Connection, HandshakeError, Plane, SecretKey, client};
 use hq_store::{Progress, StoreClient};
 use rustix::process::{Resource, Rlimit};
 use tokio::net::TcpListener;
@@ -23,13 +23,15 @@ use crate::config::{Journal, RunError, ServerConfig, StartError, Stop};
 use crate::core_handle::CoreHandle;
 use crate::core_thread;
 use crate::http::{self, HttpParts, HttpServer, Tokens};
+use crate::peer_stream::PeerStream;
 use crate::problems::Problems;
 use crate::questions::Questions;
+use crate::relay_link::Ways;
 use crate::state_file::Opened;
 use crate::stats::Stats;
 use crate::values::Values;
 use crate::worker_link::WorkerPlane;
-use crate::{alloc, client_link, listener, notify, state_file, worker_link};
+use crate::{alloc, client_link, listener, notify, peer_stream, state_file, worker_link};
 
 /// How long a possibly running server on the same directory may take to answer.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -198,15 +200,9 @@ impl Server {
             clients.answering.clone(),
         );
         let uid = clients.info.server_uid.clone();
-        let stats = |plane| http_parts.stats.plane(plane).clone();
-        let (seen, plane) = (stats(Plane::Client), Plane::Client);
-        let clients = listener::run(client_listener, plane, keys.0, seen, move |connection| {
-            client_link::serve(connection, clients.clone())
-        });
-        let (seen, plane) = (stats(Plane::Worker), Plane::Worker);
-        let workers = listener::run(worker_listener, plane, keys.1, seen, move |connection| {
-            worker_link::serve(connection, workers.clone())
-        });
+        let stats = &http_parts.stats;
+        let clients = accept_clients((client_listener, keys.0), stats, clients);
+        let workers = accept_workers((worker_listener, keys.1), stats, workers);
         // On tasks of their own, so that neither plane waits for the other.
         let mut planes = tokio::task::JoinSet::new();
         planes.spawn(clients);
@@ -242,6 +238,52 @@ impl Server {
         // Who starts it again must hear that something may be missing.
         how.filter(|_| is_closed).map(|_| ()).ok_or(RunError::Store)
     }
+}
+
+/// Serves clients until it is dropped.
+fn accept_clients(
+    (listener, key): (TcpListener, Option<SecretKey>),
+    stats: &Stats,
+    clients: ClientPlane,
+) -> impl Future<Output = ()> + use<> {
+    let plane = Plane::Client;
+    let listening = listener::Listening {
+        listener,
+        plane,
+        key,
+        // No relay carries clients.
+        relayed: None,
+    };
+    let serve = move |connection| client_link::serve(connection, clients.clone());
+    listener::run(listening, stats.plane(plane).clone(), serve)
+}
+
+/// The same for workers and relays.
+fn accept_workers(
+    (listener, key): (TcpListener, Option<SecretKey>),
+    stats: &Stats,
+    workers: WorkerPlane,
+) -> impl Future<Output = ()> + use<> {
+    let plane = Plane::Worker;
+    let (relayed_tx, relayed) = peer_stream::relayed();
+    let listening = listener::Listening {
+        listener,
+        plane,
+        key,
+        relayed: Some(relayed),
+    };
+    let serve = move |connection: Connection<PeerStream>| {
+        // What comes through a relay is a worker and no other relay.
+        let via = connection.stream().relay().map(Box::from);
+        let relayed = via.is_none().then(|| relayed_tx.clone());
+        let workers = WorkerPlane {
+            via,
+            relayed,
+            ..workers.clone()
+        };
+        worker_link::serve(connection, workers)
+    };
+    listener::run(listening, stats.plane(plane).clone(), serve)
 }
 
 /// Waits until the core's thread has closed the journal, as long as that gets on: a slow disk is no reason to lose what was
@@ -306,12 +348,17 @@ fn planes(
 ) -> (ClientPlane, WorkerPlane) {
     let parts = parts.clone();
     let values = Arc::new(Values::new(parts.store.clone()));
+    let ways = Arc::new(Ways::default());
     let workers = WorkerPlane {
         core: parts.core.clone(),
         info: Arc::clone(&parts.info),
         idle_timeout,
         values: Arc::clone(&values),
         questions: Arc::clone(&parts.questions),
+        ways: Arc::clone(&ways),
+        // Known for each connection.
+        via: None,
+        relayed: None,
     };
     let clients = ClientPlane {
         core: parts.core,
@@ -321,6 +368,7 @@ fn planes(
         alloc: parts.alloc,
         problems: parts.problems,
         questions: parts.questions,
+        ways,
         answering: parts.answering,
         door: Some(door),
         tokens: Some(parts.tokens),

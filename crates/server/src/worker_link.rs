@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hq_core::id::WorkerId;
-use hq_core::server_state::{LinkEnd, LinkId, WorkerCommand};
+use hq_core::server_state::{LinkEnd, LinkId, Reattach, WorkerCommand};
 use hq_core::time::nanos;
+use hq_core::worker_config::WorkerConfig;
 use hq_protocol::client::ServerInfo;
 use hq_protocol::convert::{FromWorker, OutputRequest};
 use hq_protocol::worker::{self, to_worker};
@@ -15,7 +16,9 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::time::Instant;
 
 use crate::core_handle::{CoreHandle, WorkerRegistration};
+use crate::peer_stream::RelayedTx;
 use crate::questions::Questions;
+use crate::relay_link::{self, Ways};
 use crate::values::Values;
 
 /// A connected peer that does not register within this time is no worker.
@@ -41,6 +44,12 @@ pub(crate) struct WorkerPlane {
     pub(crate) values: Arc<Values>,
     /// Carries questions about output to workers.
     pub(crate) questions: Arc<Questions>,
+    /// Which workers come through relays.
+    pub(crate) ways: Arc<Ways>,
+    /// Address of the relay through which this connection comes.
+    pub(crate) via: Option<Box<str>>,
+    /// Takes the channels of relays to the listener; `None` in a server without ports, and for what comes through a relay.
+    pub(crate) relayed: Option<RelayedTx>,
 }
 
 /// Serves a worker until it goes.
@@ -49,11 +58,25 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let (mut reader, mut writer) = connection.split();
-    let Some(seat) = register(&plane, &mut reader, &mut writer).await else {
-        return;
+    let seat = match first_message(&mut reader, &mut writer).await {
+        Some(FromWorker::Register(config, reattach)) => {
+            match register(&plane, (config, reattach), &mut reader, &mut writer).await {
+                Some(seat) => seat,
+                None => return,
+            }
+        }
+        Some(FromWorker::Relay(request)) => match &plane.relayed {
+            Some(relayed) => return relay_link::serve(request, relayed, reader, writer).await,
+            None => return refuse(&mut writer, "a relay cannot be behind a relay").await,
+        },
+        Some(FromWorker::Message(_) | FromWorker::Output(_) | FromWorker::Values(_)) => {
+            return refuse(&mut writer, "expected a registration as the first message").await;
+        }
+        None => return,
     };
     let (worker, link) = (seat.id, seat.link);
     let questions = plane.questions.connect(worker, link);
+    let _way = plane.ways.note((worker, link), plane.via.as_deref());
     let mut sending = tokio::spawn(send_commands(seat, questions, writer));
     let how = receive(&plane, (worker, link), &mut reader, &mut sending).await;
     sending.abort();
@@ -62,11 +85,11 @@ where
     let _ = plane.core.worker_gone(worker, link, how).await;
 }
 
-async fn register<R, W>(
-    plane: &WorkerPlane,
+/// What the peer wants; `None` if it has said nothing that could be understood, and been told so.
+async fn first_message<R, W>(
     reader: &mut MessageReader<R>,
     writer: &mut MessageWriter<W>,
-) -> Option<WorkerRegistration>
+) -> Option<FromWorker>
 where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
@@ -80,17 +103,25 @@ where
         }
         Ok(Ok(None)) | Err(_) => return None,
     };
-    let (config, reattach) = match FromWorker::try_from(message) {
-        Ok(FromWorker::Register(config, reattach)) => (config, reattach),
-        Ok(FromWorker::Message(_) | FromWorker::Output(_) | FromWorker::Values(_)) => {
-            refuse(writer, "expected a registration as the first message").await;
-            return None;
-        }
+    match FromWorker::try_from(message) {
+        Ok(message) => Some(message),
         Err(error) => {
             refuse(writer, &error.to_string()).await;
-            return None;
+            None
         }
-    };
+    }
+}
+
+async fn register<R, W>(
+    plane: &WorkerPlane,
+    (config, reattach): (Box<WorkerConfig>, Option<Box<Reattach>>),
+    reader: &mut MessageReader<R>,
+    writer: &mut MessageWriter<W>,
+) -> Option<WorkerRegistration>
+where
+    R: AsyncRead + Unpin,
+    W: AsyncWrite + Unpin,
+{
     let seat = tokio::select! {
         seat = plane.core.register(config, reattach) => seat.ok()?,
         // It has nothing to say before the answer: it does not wait any more.
@@ -118,7 +149,7 @@ where
     Some(seat)
 }
 
-async fn refuse<W: AsyncWrite + Unpin>(writer: &mut MessageWriter<W>, reason: &str) {
+pub(crate) async fn refuse<W: AsyncWrite + Unpin>(writer: &mut MessageWriter<W>, reason: &str) {
     tracing::warn!(reason, "worker refused");
     let refused = worker::Refused {
         reason: reason.to_owned(),
@@ -174,7 +205,7 @@ async fn receive<R: AsyncRead + Unpin>(
             Ok(FromWorker::Output(output)) => plane.questions.answer(worker, output),
             // Ahead of the report of their ends, so that they are stored with it.
             Ok(FromWorker::Values(values)) => plane.values.add(worker, values),
-            Ok(FromWorker::Register(..)) => {
+            Ok(FromWorker::Register(..) | FromWorker::Relay(_)) => {
                 tracing::warn!(%worker, "second registration on one connection ignored");
             }
             Err(error) => {

@@ -86,7 +86,10 @@ pub(crate) fn registration_bytes(config: &WorkerConfig) -> Vec<u8> {
 pub(crate) fn registration_of(bytes: &[u8]) -> Option<WorkerConfig> {
     match FromWorker::try_from(worker::ToServer::decode(bytes).ok()?).ok()? {
         FromWorker::Register(config, _) => Some(*config),
-        FromWorker::Message(_) | FromWorker::Output(_) | FromWorker::Values(_) => None,
+        FromWorker::Relay(_)
+        | FromWorker::Message(_)
+        | FromWorker::Output(_)
+        | FromWorker::Values(_) => None,
     }
 }
 

@@ -492,7 +492,9 @@ where
                 }
             }
             Ok(FromServer::ReadOutput(request)) => self.outputs.read(request),
-            Ok(FromServer::Registered { .. } | FromServer::Refused(_)) => {
+            Ok(
+                FromServer::Registered { .. } | FromServer::Refused(_) | FromServer::RelayOpened(_),
+            ) => {
                 tracing::warn!("the server answered a registration that was not asked for");
             }
             Err(error) => {

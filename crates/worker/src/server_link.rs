@@ -427,9 +427,10 @@ where
             writer,
         }),
         FromServer::Refused(reason) => Err(RegisterError::Refused(reason)),
-        FromServer::Ping(_) | FromServer::ReadOutput(_) | FromServer::Input(_) => {
-            Err(RegisterError::Unexpected)
-        }
+        FromServer::Ping(_)
+        | FromServer::ReadOutput(_)
+        | FromServer::RelayOpened(_)
+        | FromServer::Input(_) => Err(RegisterError::Unexpected),
     }
 }
 

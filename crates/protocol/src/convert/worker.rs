@@ -17,11 +17,13 @@ use hq_core::worker_config::WorkerConfig;
 use hq_core::worker_state::{self, ExitReason, Holding, Input, WorkAssignment, WorkTemplate};
 
 use super::output::{OUTPUT_DATA_MAX, OutputRequest};
+use super::relay::RelayRequest;
 use super::report::{instance_keys, task_list, task_rows};
 use super::{
     ConvertError, Within, absolute_path, at_most, duration, each, known, path, required, same_len,
     text,
 };
+use crate::relay::Terms;
 use crate::{common, worker};
 
 /// Most templates, and most assignments, in one message.
@@ -52,6 +54,8 @@ const NODES_MAX: usize = 1 << 16;
 /// Messages from a worker.
 #[derive(Clone, Debug)]
 pub enum FromWorker {
+    /// Wants to be a relay; instead of a registration.
+    Relay(RelayRequest),
     /// Wants to join; the first message of a connection and no other.
     Register(Box<WorkerConfig>, Option<Box<Reattach>>),
     /// Anything later.
@@ -78,6 +82,8 @@ pub enum FromServer {
     },
     /// Answers the registration: no.
     Refused(Box<str>),
+    /// Answers a relay.
+    RelayOpened(Terms),
     /// The server lives, and has forgotten these jobs.
     Ping(Vec<JobId>),
     /// Somebody wants to see output of a task.
@@ -148,6 +154,9 @@ impl TryFrom<worker::ToServer> for FromWorker {
             Message::Output(output) => {
                 at_most("output.data", output.data.len(), OUTPUT_DATA_MAX)?;
                 Ok(Self::Output(output))
+            }
+            Message::OpenRelay(request) => {
+                Ok(Self::Relay(request.try_into().within("open_relay")?))
             }
             Message::Values(worker::Values { values }) => {
                 for value in &values {
@@ -383,6 +392,9 @@ impl TryFrom<worker::ToWorker> for FromServer {
             }),
             Message::Refused(worker::Refused { reason }) => {
                 Ok(Self::Refused(text("refused.reason", reason)?))
+            }
+            Message::RelayOpened(opened) => {
+                Ok(Self::RelayOpened(opened.try_into().within("relay_opened")?))
             }
             Message::Ping(worker::Ping { forgotten_jobs }) => {
                 Ok(Self::Ping(forgotten_jobs.into_iter().map(JobId).collect()))

@@ -55,7 +55,9 @@ shapes! {
         40: each::<worker::Output>(&OUTPUT),
         41: each::<worker::Overview>(&OVERVIEW),
         42: each::<worker::Values>(&VALUES),
+        43: each::<worker::OpenRelay>(&OPEN_RELAY),
     }
+    OPEN_RELAY = "OpenRelay" { 2: Part::Text }
     HEARTBEAT = "Heartbeat" {
         1: each::<worker::Unkillable>(&UNKILLABLE),
         2: U32,

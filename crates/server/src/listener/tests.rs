@@ -18,7 +18,13 @@ async fn listening() -> (u16, Arc<AtomicUsize>, tokio::task::JoinHandle<()>) {
             count.fetch_add(1, Ordering::Relaxed);
         }
     };
-    let running = run(listener, Plane::Worker, None, PlaneStats::default(), serve);
+    let listening = Listening {
+        listener,
+        plane: Plane::Worker,
+        key: None,
+        relayed: None,
+    };
+    let running = run(listening, PlaneStats::default(), serve);
     (port, served, tokio::spawn(running))
 }
 

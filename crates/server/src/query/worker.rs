@@ -61,6 +61,8 @@ pub(super) fn worker_info(
         is_draining: worker.is_draining() && worker.is_live(),
         unkillable: worker.unkillable().iter().map(unkillable_task).collect(),
         quarantine: quarantine(state, worker),
+        // Not known to the core.
+        via: None,
         node_faults: worker
             .node_faults()
             .iter()

@@ -266,6 +266,7 @@ pub(super) fn worker() -> client::WorkerInfo {
         is_draining: false,
         quarantine: None,
         node_faults: Vec::new(),
+        via: None,
         unkillable: Vec::new(),
     }
 }

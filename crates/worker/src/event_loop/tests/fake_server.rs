@@ -399,6 +399,7 @@ impl FakeServer {
         };
         match FromWorker::try_from(message).expect("valid message") {
             FromWorker::Register(..) => panic!("registered already"),
+            FromWorker::Relay(_) => panic!("it is no relay"),
             FromWorker::Output(_) => panic!("nobody asked for output"),
             FromWorker::Values(_) => panic!("nobody sent a call"),
             FromWorker::Message(WorkerMessage::Heartbeat { .. }) => self.heartbeats += 1,

@@ -1,0 +1,90 @@
+//! The bytes of a peer: a TCP connection, or a channel of a relay, which is served like one.
+
+use std::io;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use hq_protocol::relay::ChannelStream;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+
+/// Channels that may wait for their handshake: as many as connections in the kernel's queue.
+const RELAYED_WAITING_MAX: usize = 1_024;
+
+/// A worker that has come through a relay.
+#[derive(Debug)]
+pub(crate) struct Relayed {
+    pub(crate) stream: ChannelStream,
+    /// Its address, as the relay says.
+    pub(crate) from: IpAddr,
+    /// That of the relay, for people.
+    pub(crate) relay: Box<str>,
+}
+
+/// Where relays hand in their channels.
+pub(crate) type RelayedTx = mpsc::Sender<Relayed>;
+
+/// A queue from relays to the listener.
+pub(crate) fn relayed() -> (RelayedTx, mpsc::Receiver<Relayed>) {
+    mpsc::channel(RELAYED_WAITING_MAX)
+}
+
+/// Stream of a peer.
+#[derive(Debug)]
+pub(crate) enum PeerStream {
+    Tcp(TcpStream),
+    /// With the address of the relay, for people.
+    Relayed(ChannelStream, Box<str>),
+}
+
+impl PeerStream {
+    /// Address of the relay through which it comes.
+    pub(crate) fn relay(&self) -> Option<&str> {
+        match self {
+            Self::Tcp(_) => None,
+            Self::Relayed(_, relay) => Some(relay),
+        }
+    }
+}
+
+impl AsyncRead for PeerStream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_read(cx, buffer),
+            Self::Relayed(stream, _) => Pin::new(stream).poll_read(cx, buffer),
+        }
+    }
+}
+
+impl AsyncWrite for PeerStream {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        data: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_write(cx, data),
+            Self::Relayed(stream, _) => Pin::new(stream).poll_write(cx, data),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_flush(cx),
+            Self::Relayed(stream, _) => Pin::new(stream).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
+            Self::Relayed(stream, _) => Pin::new(stream).poll_shutdown(cx),
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! One connection of a relay: each of its channels goes to the listener, as if it had been accepted there. And which workers come
+//! through relays.
+//!
+//! Nothing is known here of what channels carry. Their handshakes, limits and heartbeats are those of any other connection.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use hq_core::error_chain::ErrorChain;
+use hq_core::id::WorkerId;
+use hq_core::server_state::LinkId;
+use hq_protocol::client::WorkerInfo;
+use hq_protocol::convert::RelayRequest;
+use hq_protocol::relay::{RelayLink, Side, Terms};
+use hq_protocol::worker::ToWorker;
+use hq_protocol::{MessageReader, MessageWriter};
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use crate::peer_stream::{Relayed, RelayedTx};
+
+/// Serves a relay until it goes.
+pub(crate) async fn serve<R, W>(
+    request: RelayRequest,
+    relayed: &RelayedTx,
+    reader: MessageReader<R>,
+    mut writer: MessageWriter<W>,
+) where
+    R: AsyncRead + Unpin,
+    W: AsyncWrite + Unpin,
+{
+    let RelayRequest { window, address } = request;
+    if writer.send(&ToWorker::from(Terms::OURS)).await.is_err() {
+        return;
+    }
+    tracing::info!("Workers can reach this server through a relay at {address}");
+    let theirs = Terms {
+        window,
+        ..Terms::OURS
+    };
+    let link = RelayLink::new(Side::Server, Terms::OURS, theirs);
+    let opened = |stream, peer: String| {
+        let from = address_of(&peer);
+        let relayed_channel = Relayed {
+            stream,
+            from,
+            relay: address.clone(),
+        };
+        // It is closed when it is dropped: the listener has more to do than it can, and the worker comes again.
+        if relayed.try_send(relayed_channel).is_err() {
+            tracing::debug!(peer = %from, relay = %address, "no room for another handshake");
+        }
+    };
+    let error = link.run(reader, writer, opened).await;
+    tracing::info!(
+        "The relay at {address} is gone, with {} connections of workers: {}",
+        link.len(),
+        ErrorChain(&error)
+    );
+}
+
+/// The address that a relay names; what is none counts as one that all of these have in common.
+fn address_of(peer: &str) -> IpAddr {
+    peer.parse::<SocketAddr>()
+        .map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |address| address.ip())
+}
+
+/// Which workers are connected through relays, for people.
+#[derive(Debug, Default)]
+pub(crate) struct Ways(Mutex<BTreeMap<WorkerId, (LinkId, Box<str>)>>);
+
+impl Ways {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<WorkerId, (LinkId, Box<str>)>> {
+        // It is whole between any two statements.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes how a worker is connected until the guard is dropped.
+    pub(crate) fn note(&self, of: (WorkerId, LinkId), relay: Option<&str>) -> Option<Noted<'_>> {
+        let (worker, link) = of;
+        let Some(relay) = relay else {
+            // The way before may not have been missed yet.
+            self.lock().remove(&worker);
+            return None;
+        };
+        tracing::info!(%worker, "The worker is connected through the relay at {relay}");
+        self.lock().insert(worker, (link, relay.into()));
+        Some(Noted(self, worker, link))
+    }
+
+    /// Tells of each worker through which relay it is connected.
+    pub(crate) fn fill_in(&self, workers: &mut [WorkerInfo]) {
+        let ways = self.lock();
+        for worker in workers {
+            let way = ways.get(&WorkerId(worker.id));
+            worker.via = way.map(|(_, relay)| relay.to_string());
+        }
+    }
+}
+
+/// A worker that is connected through a relay.
+#[derive(Debug)]
+pub(crate) struct Noted<'a>(&'a Ways, WorkerId, LinkId);
+
+impl Drop for Noted<'_> {
+    fn drop(&mut self) {
+        let mut ways = self.0.lock();
+        // It may have come back already, by another connection.
+        if ways.get(&self.1).is_some_and(|(link, _)| *link == self.2) {
+            ways.remove(&self.1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_latest_connection_of_a_worker_counts() {
+        let ways = Ways::default();
+        let via = || {
+            let mut worker = [WorkerInfo {
+                id: 3,
+                ..WorkerInfo::default()
+            }];
+            ways.fill_in(&mut worker);
+            worker[0].via.clone()
+        };
+        assert_eq!(via(), None);
+        let worker = WorkerId(3);
+        let first = ways.note((worker, LinkId(1)), Some("a:1"));
+        let second = ways.note((worker, LinkId(2)), Some("b:1"));
+        drop(first);
+        assert_eq!(via().as_deref(), Some("b:1"), "the first was missed late");
+        assert!(ways.note((worker, LinkId(3)), None).is_none());
+        assert_eq!(via(), None);
+        let third = ways.note((worker, LinkId(4)), Some("c:1"));
+        drop(second);
+        assert_eq!(via().as_deref(), Some("c:1"));
+        drop(third);
+        assert_eq!(via(), None);
+    }
+}
