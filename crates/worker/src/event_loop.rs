@@ -5,9 +5,10 @@
 //! The order of one turn never varies: take what has arrived, apply, act. Writing to the server never
 //! blocks the loop: what it does not take waits in the writer, bounded by the tasks that run here.
 
-use std::collections::hash_map::RandomState;
+mod carrier;
+mod reaching;
+
 use std::future::{Future, pending};
-use std::hash::BuildHasher;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,8 +39,10 @@ use crate::output_service::OutputService;
 use crate::overview::Overviews;
 use crate::registration::RegisteredWorker;
 use crate::reported::Reported;
-use crate::server_link::{ConnectError, Link, Redial, RegisterError, introduce};
+use crate::server_link::{Link, Redial, RegisterError, introduce};
 use crate::sigterm_hold::SigtermHold;
+use carrier::Carrier;
+use reaching::{REDIAL_PAUSE_MAX, REDIAL_PAUSE_MIN, Refusals, is_stopped, reach_again};
 
 /// Why a worker has ended.
 pub type WorkerEnd = ExitReason;
@@ -64,27 +67,10 @@ const NOTIFY_BUFFER_MAX: usize = 1 << 20;
 /// end while the server takes nothing.
 const LAST_WORDS_BUFFER_MAX: usize = 4 << 20;
 
-/// Pauses between attempts to reach a lost server: doubled from the first to the last, and each shortened
-/// by chance, so that a thousand workers do not come at the same moment.
-const REDIAL_PAUSE_MIN: Duration = Duration::from_millis(100);
-const REDIAL_PAUSE_MAX: Duration = Duration::from_secs(5);
-
 /// Pause between two looks of a stopping worker whether all that is left of its tasks hangs in the kernel, and how many
 /// in a row must say so: sleeps of healthy programs are short.
 const HUNG_LOOK: Duration = Duration::from_millis(250);
 const HUNG_LOOKS: u32 = 4;
-
-/// Pause between two looks whether a stopped front process was continued. Nobody waits for a stopped worker; one look
-/// reads one small file of /proc.
-const STOPPED_PAUSE: Duration = Duration::from_millis(200);
-
-/// Registrations that may come to nothing before it is said, and how often it is said then.
-const REFUSALS_SILENT: u32 = 3;
-const REFUSAL_WARNING_INTERVAL: Duration = Duration::from_secs(60);
-
-/// How long the directory of the server must be gone until it counts: longer than somebody needs to move
-/// it, or a file system to come back.
-const GONE_MIN: Duration = Duration::from_secs(60);
 
 impl<S> RegisteredWorker<S>
 where
@@ -124,6 +110,7 @@ where
             identity,
             redial,
             pause: REDIAL_PAUSE_MIN,
+            carrier: Carrier::default(),
             received: 0,
             refusals: Refusals::default(),
             silent_heartbeats: 0,
@@ -175,6 +162,8 @@ enum LoopEvent<S> {
     ControlClosed,
     /// Time to look whether those that are to end can.
     Look,
+    /// The relay that carries the connection does not answer.
+    CarrierDied,
 }
 
 /// The connection to the server, or the attempt to get one.
@@ -206,7 +195,11 @@ where
     /// # Cancel safety
     ///
     /// Nothing is lost if the future is dropped.
-    async fn wait(&mut self, redial: &mut Option<Redial<S>>) -> LoopEvent<S> {
+    async fn wait(
+        &mut self,
+        redial: &mut Option<Redial<S>>,
+        carrier: &mut Carrier,
+    ) -> LoopEvent<S> {
         match self {
             Self::Up(Link { reader, writer, .. }) => {
                 let mut batch = Vec::new();
@@ -220,6 +213,7 @@ where
                         Ok(()) => LoopEvent::Written,
                         Err(error) => LoopEvent::ServerLost(describe(&error)),
                     },
+                    () = carrier.dies(redial.as_mut()) => LoopEvent::CarrierDied,
                 }
             }
             Self::Redialing(attempt) => match (&mut attempt.0).await {
@@ -269,32 +263,6 @@ where
     }
 }
 
-/// Registrations of a worker that comes back which came to nothing.
-#[derive(Default)]
-struct Refusals {
-    count: u32,
-    last_warning: Option<Instant>,
-}
-
-impl Refusals {
-    /// Logs a failure: one or two are usual while a server starts, and nobody sees more if nothing is said.
-    fn note(&mut self, why: &str) {
-        self.count += 1;
-        let is_time = self
-            .last_warning
-            .is_none_or(|last| last.elapsed() >= REFUSAL_WARNING_INTERVAL);
-        if self.count < REFUSALS_SILENT || !is_time {
-            tracing::debug!("cannot register again yet: {why}");
-            return;
-        }
-        self.last_warning = Some(Instant::now());
-        tracing::warn!(
-            "The server is reached but does not take this worker back ({} attempts so far): {why}",
-            self.count
-        );
-    }
-}
-
 struct EventLoop<S> {
     state: WorkerState,
     launcher: TaskLauncher,
@@ -308,6 +276,7 @@ struct EventLoop<S> {
     redial: Option<Redial<S>>,
     /// Before the next attempt to reach a lost server.
     pause: Duration,
+    carrier: Carrier,
     /// Heartbeats sent since the server said something.
     silent_heartbeats: u32,
     /// Bytes of the server when the last heartbeat was sent.
@@ -344,7 +313,7 @@ where
         let look_at = killed_at.map(|time| time.max(self.next_look));
         tokio::select! {
             events = self.launcher.news() => LoopEvent::Launcher(events),
-            event = self.link.wait(&mut self.redial) => event,
+            event = self.link.wait(&mut self.redial, &mut self.carrier) => event,
             () = sleep_until(deadline) => LoopEvent::Timer,
             () = tokio::time::sleep_until(until.unwrap_or_else(Instant::now)), if until.is_some() => {
                 LoopEvent::HoldExpired
@@ -369,6 +338,7 @@ where
             LoopEvent::Launcher(mut events) => self.events.append(&mut events),
             LoopEvent::Server(messages) => {
                 self.silent_heartbeats = 0;
+                self.carrier.on_word();
                 self.pause = REDIAL_PAUSE_MIN;
                 for message in messages {
                     self.on_message(message);
@@ -410,6 +380,7 @@ where
             }
             LoopEvent::ControlClosed => self.control = None,
             LoopEvent::Look => self.look_for_hung(),
+            LoopEvent::CarrierDied => self.on_carrier_died(),
         }
         self.collect_news();
         if self.launcher.take_unkillable_changed() {
@@ -547,6 +518,7 @@ where
                 "Registered as a new worker; the server does not want what runs here");
         }
         self.silent_heartbeats = 0;
+        self.carrier.on_word();
         if link.server_uid != self.identity.1 {
             // Its jobs are others, whatever their ids.
             self.launcher.calls().long.forget_jobs(None);
@@ -580,6 +552,10 @@ where
         let received = self.link.received();
         if std::mem::replace(&mut self.received, received) != received {
             self.silent_heartbeats = 0;
+            self.carrier.on_word();
+        }
+        if self.config.on_server_lost == OnServerLost::Reconnect {
+            self.carrier.on_heartbeat(self.config.heartbeat);
         }
         if self.silent_heartbeats > UNANSWERED_HEARTBEATS_MAX
             && matches!(self.link, LinkState::Up(_))
@@ -587,6 +563,15 @@ where
         {
             self.silent_heartbeats = 0;
             self.on_server_lost("it has not answered for several heartbeats");
+        }
+    }
+
+    fn on_carrier_died(&mut self) {
+        if self.link.received() == self.received {
+            self.on_server_lost("neither it nor the relay on the way to it answers");
+        } else {
+            // A part of a large message has come through.
+            self.carrier.on_word();
         }
     }
 
@@ -711,47 +696,6 @@ async fn say_goodbye<S: AsyncRead + AsyncWrite + Unpin>(mut link: Link<S>) {
         Ok(Err(error)) => tracing::debug!("goodbye: {error}"),
         Err(_) => tracing::debug!("goodbye: the server did not close the connection"),
     }
-}
-
-/// Tries until there is a connection again, or the server has been gone for [`GONE_MIN`].
-///
-/// A worker whose front process is stopped makes no attempt: it would register, send no heartbeat, be given up as lost
-/// and come again as another worker, for as long as the front is stopped.
-async fn reach_again<S>(
-    mut redial: Redial<S>,
-    mut pause: Duration,
-    keeper: Option<Arc<KeeperContext>>,
-) -> Option<(Redial<S>, Connection<S>)> {
-    let mut gone_since: Option<Instant> = None;
-    loop {
-        tokio::time::sleep(shortened(pause)).await;
-        while is_stopped(keeper.as_deref()) {
-            tokio::time::sleep(STOPPED_PAUSE).await;
-        }
-        match redial().await {
-            Ok(connection) => return Some((redial, connection)),
-            Err(error) => {
-                tracing::debug!("the server cannot be reached yet: {}", describe(&error));
-                if !matches!(error, ConnectError::Gone) {
-                    gone_since = None;
-                } else if gone_since.get_or_insert_with(Instant::now).elapsed() >= GONE_MIN {
-                    return None;
-                }
-            }
-        }
-        pause = (pause * 2).min(REDIAL_PAUSE_MAX);
-    }
-}
-
-/// Whether the front process is stopped. A worker without one never seems stopped.
-fn is_stopped(keeper: Option<&KeeperContext>) -> bool {
-    keeper.is_some_and(KeeperContext::front_is_stopped)
-}
-
-/// A random part of a pause.
-fn shortened(pause: Duration) -> Duration {
-    let random = RandomState::new().hash_one(0) % 1_000;
-    pause * u32::try_from(random).unwrap_or(1_000) / 1_000
 }
 
 async fn sleep_until(deadline: Option<Time>) {

@@ -38,4 +38,6 @@ pub use hq_core::worker_state::Interrupt;
 pub use leftovers::end_leftovers;
 pub use registration::{RegisteredWorker, register};
 pub use scratch_dir::ScratchDir;
-pub use server_link::{ConnectError, Connector, Redial, RegisterError, Retry, ServerLocation};
+pub use server_link::{
+    ConnectError, Connector, Dialing, Probing, Redial, RegisterError, Retry, ServerLocation,
+};

@@ -1,19 +1,23 @@
-//! The way to the server: connect, introduce ourselves, and lose it again.
+//! The way to the server: connect, directly or through a relay, introduce ourselves, and lose it again.
 //!
 //! Knows connections and the first two messages, nothing of tasks. Waiting is bounded everywhere; what
 //! is worth another attempt is decided by [`RegisterError::is_retryable`].
+
+mod ways;
 
 use std::collections::hash_map::RandomState;
 use std::future::Future;
 use std::hash::BuildHasher as _;
 use std::io;
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use hq_core::id::WorkerId;
 use hq_core::worker_state::Interrupt;
+use hq_protocol::access::RelayAddress;
 use hq_protocol::convert::FromServer;
 use hq_protocol::worker::{ToServer, ToWorker};
 use hq_protocol::{
@@ -25,6 +29,9 @@ use rustix::net::sockopt;
 use tokio::io::{AsyncRead, AsyncWrite, ReadHalf, WriteHalf};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
+use tracing::Level;
+
+use ways::Way;
 
 /// Longest wait for one TCP connection; a host that does not answer would take minutes.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -39,6 +46,11 @@ const FIND_TIMEOUT: Duration = Duration::from_secs(1);
 /// Unacknowledged data for longer than this means that the server's machine or the way there is gone. A worker that
 /// reconnects usually notices earlier, by `UNANSWERED_HEARTBEATS_MAX` of core; this is for the others, and for long heartbeats.
 const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(30);
+
+/// The same between a worker and its relay, and between a relay and its server. Shorter than a heartbeat period, so that workers find
+/// another way before the server gives them up when a node or a network vanishes without a word: what is unacknowledged is
+/// seconds old when the server has missed one heartbeat. Who drops a connection in vain comes again.
+const UNACKNOWLEDGED_AT_RELAY_MAX: Duration = Duration::from_secs(5);
 
 /// Silence after which the kernel probes the connection.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
@@ -78,6 +90,12 @@ pub struct Connector {
     pub port: u16,
     /// The worker key; `None` = neither authentication nor encryption.
     pub key: Option<SecretKey>,
+    /// Relays that the user named: they are tried first.
+    pub via: Vec<RelayAddress>,
+    /// Relays that were announced: they are tried when the server is not reached soon.
+    pub relays: Vec<RelayAddress>,
+    /// Directory of the access file, where relays are announced.
+    pub instance: Option<PathBuf>,
     /// Attempts of the TCP connection.
     pub connect_retry: Retry,
     /// Attempts of the registration.
@@ -188,10 +206,43 @@ impl RegisterError {
     }
 }
 
-/// Makes a new connection to the server after the old one was lost.
-pub type Redial<S> = Box<
-    dyn FnMut() -> Pin<Box<dyn Future<Output = Result<Connection<S>, ConnectError>> + Send>> + Send,
->;
+/// An attempt to connect.
+pub type Dialing<S> = Pin<Box<dyn Future<Output = Result<Connection<S>, ConnectError>> + Send>>;
+/// A look whether what carries a connection is alive.
+pub type Probing = Pin<Box<dyn Future<Output = bool> + Send>>;
+
+/// Makes new connections to the server after one was lost, and tells whether what carries the present one is alive.
+pub struct Redial<S> {
+    dial: Box<dyn FnMut() -> Dialing<S> + Send>,
+    probe: Option<Box<dyn Fn() -> Probing + Send>>,
+}
+
+impl<S> Redial<S> {
+    /// Of connections that nobody carries.
+    pub fn new(dial: impl FnMut() -> Dialing<S> + Send + 'static) -> Self {
+        Self {
+            dial: Box::new(dial),
+            probe: None,
+        }
+    }
+
+    /// Adds how to look whether a relay that carries the present connection is alive; `true` if none does.
+    #[must_use]
+    pub fn with_probe(mut self, probe: impl Fn() -> Probing + Send + 'static) -> Self {
+        self.probe = Some(Box::new(probe));
+        self
+    }
+
+    /// Begins an attempt.
+    pub(crate) fn dial(&mut self) -> Dialing<S> {
+        (self.dial)()
+    }
+
+    /// Begins a look; `None` if there is nothing to look at.
+    pub(crate) fn probe(&mut self) -> Option<Probing> {
+        self.probe.as_mut().map(|probe| probe())
+    }
+}
 
 impl Connector {
     /// A connector with the usual patience.
@@ -201,17 +252,24 @@ impl Connector {
             host: host.into(),
             port,
             key,
+            via: Vec::new(),
+            relays: Vec::new(),
+            instance: None,
             connect_retry: Retry::CONNECT,
             register_retry: Retry::REGISTER,
         }
     }
 
-    /// Connects, in one attempt.
-    async fn connect(&self) -> Result<Connection<TcpStream>, ConnectError> {
+    /// Connects to the server itself, in one attempt.
+    pub(crate) async fn connect_directly(&self) -> Result<Connection<TcpStream>, ConnectError> {
+        self.agree(self.reach().await?).await
+    }
+
+    /// The first half of that: a TCP connection.
+    async fn reach(&self) -> Result<TcpStream, ConnectError> {
         let (host, port) = (self.host.clone(), self.port);
         let stream = self.connect_tcp().await;
-        let stream = stream.map_err(|source| ConnectError::Tcp { host, port, source })?;
-        self.agree(stream).await
+        stream.map_err(|source| ConnectError::Tcp { host, port, source })
     }
 
     /// Whether both lead to the same server, as far as they can tell.
@@ -241,13 +299,15 @@ impl Connector {
 
 /// Half to one and a half times a pause: workers that a batch system started together, and that were turned away
 /// together, come back one by one.
-fn spread(pause: Duration) -> Duration {
+pub(crate) fn spread(pause: Duration) -> Duration {
     let random = RandomState::new().hash_one(0) % 1_000;
     pause / 2 + pause * u32::try_from(random).unwrap_or(0) / 1_000
 }
 
 /// Looks for the server again and again.
 pub(crate) struct Search {
+    /// How it was reached last. The next attempt begins with others.
+    way: Option<Way>,
     find: Arc<dyn Fn() -> ServerLocation + Send + Sync>,
     /// The file system does not answer; another look would only wait, too.
     under_way: Option<JoinHandle<ServerLocation>>,
@@ -261,6 +321,7 @@ impl Search {
     ) -> Self {
         Self {
             find: Arc::new(find),
+            way: None,
             under_way: None,
             last: first.clone(),
         }
@@ -270,15 +331,27 @@ impl Search {
     /// blocking thread; if that is not known, or not in time, the place is the last one.
     pub(crate) fn redial(self) -> Redial<TcpStream> {
         let search = Arc::new(tokio::sync::Mutex::new(self));
-        Box::new(move || {
+        let probed = Arc::clone(&search);
+        let redial = Redial::new(move || {
             let search = Arc::clone(&search);
             Box::pin(async move {
                 let mut search = search.lock().await;
                 let is_gone = search.look().await;
-                let place = search.last.clone();
-                drop(search);
-                let connected = place.connect().await;
+                let connected = search.attempt(Level::DEBUG).await;
                 connected.map_err(|error| if is_gone { ConnectError::Gone } else { error })
+            })
+        });
+        redial.with_probe(move || {
+            let search = Arc::clone(&probed);
+            Box::pin(async move {
+                let search = search.lock().await;
+                let (place, way) = (search.last.clone(), search.way.clone());
+                // It may be needed for the next attempt.
+                drop(search);
+                match way {
+                    Some(Way::Relay(address)) => ways::is_relay_alive(&place, &address).await,
+                    Some(Way::Direct) | None => true,
+                }
             })
         })
     }
@@ -320,11 +393,11 @@ impl Search {
     }
 
     /// Connects, with retries while nobody listens.
-    async fn connect(&mut self) -> Result<Connection<TcpStream>, ConnectError> {
+    pub(crate) async fn connect(&mut self) -> Result<Connection<TcpStream>, ConnectError> {
         let retry = self.last.connect_retry;
         let mut attempt = 1;
         loop {
-            match self.last.connect().await {
+            match self.attempt(Level::WARN).await {
                 Err(ConnectError::Tcp { host, port, source }) if attempt < retry.attempts => {
                     tracing::warn!("Could not connect to {host}:{port}, will try again: {source}");
                 }
@@ -336,12 +409,24 @@ impl Search {
         }
     }
 
+    /// Where it was found last.
+    pub(crate) const fn place(&self) -> &Connector {
+        &self.last
+    }
+
+    /// Connects, with one attempt of each way. What is wrong with relays is logged at this level.
+    async fn attempt(&mut self, level: Level) -> Result<Connection<TcpStream>, ConnectError> {
+        let (connection, way) = ways::connect(&self.last, self.way.as_ref(), level).await?;
+        self.way = Some(way);
+        Ok(connection)
+    }
+
     /// Updates the last place; returns whether the server is gone for good.
     ///
     /// # Cancel safety
     ///
     /// A look goes on if the future is dropped, and its answer counts for the next call: there is never more than one.
-    async fn look(&mut self) -> bool {
+    pub(crate) async fn look(&mut self) -> bool {
         let find = &self.find;
         let look = self.under_way.get_or_insert_with(|| {
             let find = Arc::clone(find);
@@ -357,6 +442,7 @@ impl Search {
                 self.last = Connector {
                     connect_retry: self.last.connect_retry,
                     register_retry: self.last.register_retry,
+                    via: std::mem::take(&mut self.last.via),
                     ..place
                 };
             }
@@ -367,8 +453,16 @@ impl Search {
     }
 }
 
+/// As [`set_options`], for a connection that relays are involved in.
+pub(crate) fn set_options_at_relay(stream: &TcpStream) -> io::Result<()> {
+    set_options(stream)?;
+    let milliseconds = u32::try_from(UNACKNOWLEDGED_AT_RELAY_MAX.as_millis()).unwrap_or(u32::MAX);
+    sockopt::set_tcp_user_timeout(stream, milliseconds)?;
+    Ok(())
+}
+
 /// Small messages go at once; a dead peer is noticed.
-fn set_options(stream: &TcpStream) -> io::Result<()> {
+pub(crate) fn set_options(stream: &TcpStream) -> io::Result<()> {
     let milliseconds = u32::try_from(UNACKNOWLEDGED_MAX.as_millis()).unwrap_or(u32::MAX);
     sockopt::set_tcp_nodelay(stream, true)?;
     sockopt::set_socket_keepalive(stream, true)?;

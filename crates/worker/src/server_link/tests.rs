@@ -330,7 +330,7 @@ async fn a_server_directory_that_does_not_answer_holds_up_nothing_else() {
         }
     });
     let mut redial = search.redial();
-    let attempt = tokio::spawn(redial());
+    let attempt = tokio::spawn(redial.dial());
     let others = Instant::now();
     tokio::time::sleep(Duration::from_millis(10)).await;
     assert!(others.elapsed() < FIND_TIMEOUT && !attempt.is_finished());
@@ -340,7 +340,7 @@ async fn a_server_directory_that_does_not_answer_holds_up_nothing_else() {
         "the last place is tried"
     );
     answer.send(()).expect("it still waits");
-    let error = redial().await.map(drop);
+    let error = redial.dial().await.map(drop);
     assert!(
         matches!(error, Err(ConnectError::Gone)),
         "the late answer counts"

@@ -199,11 +199,11 @@ async fn malformed_message_costs_the_connection_only() {
 
 #[tokio::test(start_paused = true)]
 async fn only_a_directory_that_stays_away_ends_the_search_for_a_server() {
-    use super::super::{GONE_MIN, REDIAL_PAUSE_MIN, reach_again};
+    use super::super::reaching::{GONE_MIN, REDIAL_PAUSE_MIN, reach_again};
     use crate::server_link::{ConnectError, Redial};
     let begun = tokio::time::Instant::now();
     // Away, there again for a moment, and away for good.
-    let redial: Redial<tokio::net::TcpStream> = Box::new(move || {
+    let redial: Redial<tokio::net::TcpStream> = Redial::new(move || {
         let at = begun.elapsed();
         let is_there = (GONE_MIN / 2..GONE_MIN).contains(&at);
         let error = if is_there {

@@ -463,7 +463,7 @@ const MARK: &str = "TEST_OF";
 
 fn redial(dialing: &Waiting) -> Redial<DuplexStream> {
     let dialing = Arc::clone(dialing);
-    Box::new(move || {
+    Redial::new(move || {
         let (ours, theirs) = duplex(1 << 16);
         dialing.lock().expect("not poisoned").push_back(ours);
         Box::pin(async move {

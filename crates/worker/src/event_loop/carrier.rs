@@ -1,0 +1,178 @@
+//! Whether the relay that carries the connection to a silent server is alive.
+//!
+//! A relay that is suspended keeps its connections and says nothing. To its workers that looks like a server that is busy, for which they
+//! wait longer than the server waits for them. So when a heartbeat is not answered soon, the relay is asked: if it does not answer either,
+//! there is time for another way before the server gives the worker up.
+
+use std::future::pending;
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use crate::server_link::Redial;
+
+/// Part of the heartbeat period that the server has for its answer, and then the relay for its own. The period that was silent and
+/// twice this are less than what the server waits, `SILENT_PERIODS_MAX` of core, by what another way takes.
+const PATIENCE_SHARE: u32 = 4;
+
+/// What is known about the carrier of the present connection.
+#[derive(Debug, Default)]
+pub(super) enum Carrier {
+    /// The server has said something since the last heartbeat, or nobody carries the connection.
+    #[default]
+    Fine,
+    /// A heartbeat is not answered yet; from this moment on that is strange.
+    Waiting { until: Instant, patience: Duration },
+    /// It is being asked.
+    Probing(JoinHandle<bool>),
+    /// It answered: the server is silent, or the way behind the carrier. Asked again after the next heartbeat.
+    Alive,
+}
+
+impl Carrier {
+    /// Notes a heartbeat that was sent.
+    pub(super) fn on_heartbeat(&mut self, period: Duration) {
+        if matches!(self, Self::Fine | Self::Alive) {
+            let patience = period / PATIENCE_SHARE;
+            *self = Self::Waiting {
+                until: Instant::now() + patience,
+                patience,
+            };
+        }
+    }
+
+    /// Notes a sign of life of the server, or that there is another connection.
+    pub(super) fn on_word(&mut self) {
+        if let Self::Probing(probe) = std::mem::take(self) {
+            probe.abort();
+        }
+    }
+
+    /// Waits until the carrier is found dead.
+    ///
+    /// # Cancel safety
+    ///
+    /// A probe goes on if the future is dropped.
+    pub(super) async fn dies<S>(&mut self, mut redial: Option<&mut Redial<S>>) {
+        loop {
+            match self {
+                Self::Fine | Self::Alive => pending().await,
+                Self::Waiting { until, patience } => {
+                    sleep_until(*until).await;
+                    let patience = *patience;
+                    *self = match redial.as_mut().and_then(|redial| redial.probe()) {
+                        Some(probe) => Self::Probing(tokio::spawn(async move {
+                            timeout(patience, probe).await.unwrap_or(false)
+                        })),
+                        None => Self::Alive,
+                    };
+                }
+                Self::Probing(probe) => {
+                    // One that was aborted says nothing against the carrier.
+                    let is_alive = probe.await.unwrap_or(true);
+                    *self = Self::Alive;
+                    if !is_alive {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use hq_core::worker_config::SILENT_PERIODS_MAX;
+
+    use super::*;
+    use crate::server_link::Probing;
+
+    const PERIOD: Duration = Duration::from_secs(8);
+    /// Another way takes less: a relay is nearby, and the next is tried after a fraction of a second.
+    const OTHER_WAY: Duration = Duration::from_secs(3);
+
+    fn redial(probe: impl Fn() -> Probing + Send + 'static) -> Redial<tokio::net::TcpStream> {
+        Redial::new(|| Box::pin(pending())).with_probe(probe)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_silent_relay_is_found_dead_while_there_is_time_for_another_way() {
+        let silent = redial(|| Box::pin(pending()));
+        let refusing = redial(|| Box::pin(async { false }));
+        for mut relay in [silent, refusing] {
+            let mut carrier = Carrier::default();
+            carrier.on_heartbeat(PERIOD);
+            let sent = Instant::now();
+            carrier.dies(Some(&mut relay)).await;
+            // The one before was the last that the server has seen.
+            let silence = PERIOD + sent.elapsed();
+            assert!(
+                silence + OTHER_WAY < PERIOD * SILENT_PERIODS_MAX,
+                "{silence:?}"
+            );
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_relay_that_answers_is_asked_again_after_each_unanswered_heartbeat() {
+        let asked = Arc::new(AtomicU32::new(0));
+        let count = Arc::clone(&asked);
+        let mut relay = redial(move || {
+            let number = count.fetch_add(1, Ordering::Relaxed);
+            Box::pin(async move { number < 2 })
+        });
+        let mut carrier = Carrier::default();
+        for expected in 1..=2 {
+            carrier.on_heartbeat(PERIOD);
+            let died = timeout(PERIOD, carrier.dies(Some(&mut relay))).await;
+            assert!(died.is_err(), "it answered");
+            assert_eq!(asked.load(Ordering::Relaxed), expected);
+        }
+        carrier.on_heartbeat(PERIOD);
+        let died = timeout(PERIOD, carrier.dies(Some(&mut relay))).await;
+        assert!(died.is_ok(), "suspended later");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_is_asked_while_the_server_answers() {
+        let mut relay = redial(|| Box::pin(async { panic!("asked") }));
+        let mut carrier = Carrier::default();
+        for _ in 0..3 {
+            carrier.on_heartbeat(PERIOD);
+            let soon = PERIOD / (PATIENCE_SHARE * 2);
+            assert!(timeout(soon, carrier.dies(Some(&mut relay))).await.is_err());
+            carrier.on_word();
+            assert!(
+                timeout(PERIOD, carrier.dies(Some(&mut relay)))
+                    .await
+                    .is_err()
+            );
+        }
+        assert!(matches!(carrier, Carrier::Fine));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_answer_to_a_connection_that_is_gone_says_nothing_of_the_next() {
+        let mut silent = redial(|| Box::pin(pending()));
+        let mut carrier = Carrier::default();
+        carrier.on_heartbeat(PERIOD);
+        // In the middle of the question.
+        let soon = PERIOD * 3 / (PATIENCE_SHARE * 2);
+        assert!(
+            timeout(soon, carrier.dies(Some(&mut silent)))
+                .await
+                .is_err()
+        );
+        assert!(matches!(carrier, Carrier::Probing(_)));
+        carrier.on_word();
+        assert!(
+            timeout(PERIOD, carrier.dies(Some(&mut silent)))
+                .await
+                .is_err()
+        );
+    }
+}

@@ -1,0 +1,357 @@
+//! One attempt of each way to the server: directly, and through the relays that are known.
+//!
+//! Ways are tried in an order, each a moment after the one before, without waiting for its end: a firewall that drops packets
+//! would take ten seconds for each. The first that gets through is taken, the others are dropped. While the peer of one has
+//! answered no other is tried: a server to which a thousand workers come back at once is slow, and would get a multiple of that.
+
+use std::collections::hash_map::RandomState;
+use std::fmt;
+use std::hash::BuildHasher as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use hq_core::error_chain::ErrorChain;
+use hq_protocol::access::RelayAddress;
+use hq_protocol::{Connection, HandshakeError, Plane, relay};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until, timeout};
+use tracing::Level;
+
+use super::{ConnectError, Connector, set_options_at_relay};
+
+/// How long the direct way has before relays are tried as well, and one that the user named before the next: a server that is busy
+/// or far away needs less.
+const HEAD_START: Duration = Duration::from_secs(3);
+const HEAD_START_OF_NAMED: Duration = Duration::from_secs(1);
+/// The same of an announced address; most machines have several, of which some lead nowhere.
+const HEAD_START_OF_ANNOUNCED: Duration = Duration::from_millis(200);
+
+/// Longest wait for the TCP connection to a relay. It is nearby.
+const RELAY_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Announced addresses of one attempt; which, chance decides.
+const ANNOUNCED_MAX: usize = 24;
+
+/// How the server is reached.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Way {
+    Direct,
+    Relay(RelayAddress),
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Direct => f.write_str("directly"),
+            Self::Relay(address) => write!(f, "through the relay {address}"),
+        }
+    }
+}
+
+/// Why a relay is no way.
+#[derive(Debug, thiserror::Error)]
+enum RelayWayError {
+    #[error("connect to it")]
+    Tcp(#[source] std::io::Error),
+    #[error("get into it")]
+    Entry(#[source] relay::EntryError),
+    #[error("agree with the server behind it on a connection")]
+    Handshake(#[source] HandshakeError),
+}
+
+/// End of one way.
+enum Ended {
+    Connected(Box<Connection<TcpStream>>, Way),
+    Blocked(ConnectError),
+    Unusable(RelayAddress, RelayWayError),
+}
+
+/// Connects. `last` is the way that was used before, and may be lost or bad: among relays it comes last.
+///
+/// # Errors
+///
+/// That of the direct way, if no other gets through either; why relays do not is logged.
+///
+/// # Cancel safety
+///
+/// Dropping the future drops all attempts.
+pub(crate) async fn connect(
+    place: &Connector,
+    last: Option<&Way>,
+    level: Level,
+) -> Result<(Connection<TcpStream>, Way), ConnectError> {
+    let mut ways = in_order(place, last).into_iter();
+    if ways.len() == 1 {
+        let connection = place.connect_directly().await?;
+        return Ok((connection, Way::Direct));
+    }
+    let mut attempts: JoinSet<Ended> = JoinSet::new();
+    let (mut next_at, mut blocked) = (Instant::now(), None);
+    let answered = Answered::default();
+    loop {
+        let is_more = ways.len() > 0;
+        if !is_more && attempts.is_empty() {
+            // The direct way is one of them.
+            return Err(blocked.unwrap_or(ConnectError::Gone));
+        }
+        tokio::select! {
+            Some(ended) = attempts.join_next() => match ended {
+                Ok(Ended::Connected(connection, way)) => {
+                    tracing::info!("Reached the server {way}");
+                    return Ok((*connection, way));
+                }
+                Ok(Ended::Blocked(error)) => {
+                    tracing::debug!("the server is not reached directly: {}", ErrorChain(&error));
+                    blocked = Some(error);
+                    next_at = Instant::now();
+                }
+                Ok(Ended::Unusable(address, error)) => {
+                    tell(place, &address, &error, level);
+                    next_at = Instant::now();
+                }
+                // It cannot panic.
+                Err(_) => {}
+            },
+            () = sleep_until(next_at), if is_more => {
+                let answered = answered.clone();
+                if answered.is_any() {
+                    next_at = Instant::now() + HEAD_START_OF_ANNOUNCED;
+                } else if let Some((way, head_start)) = ways.next() {
+                    next_at = Instant::now() + head_start;
+                    attempts.spawn(attempt(place.clone(), way, answered));
+                }
+            }
+        }
+    }
+}
+
+/// An address that the user named matters to the user; of those that were announced some lead nowhere.
+fn tell(place: &Connector, address: &RelayAddress, error: &RelayWayError, level: Level) {
+    if level == Level::WARN && place.via.contains(address) {
+        tracing::warn!("The relay {address} cannot be used: {}", ErrorChain(error));
+    } else {
+        tracing::debug!("the relay {address} cannot be used: {}", ErrorChain(error));
+    }
+}
+
+/// All ways, each with the time that it has before the next is tried.
+fn in_order(place: &Connector, last: Option<&Way>) -> Vec<(Way, Duration)> {
+    let relays = |addresses: &[RelayAddress], head_start: Duration| {
+        let mut ways: Vec<(Way, Duration)> = Vec::new();
+        for address in shuffled(addresses) {
+            ways.push((Way::Relay(address), head_start));
+        }
+        // The sort is stable.
+        ways.sort_by_key(|(way, _)| Some(way) == last);
+        ways
+    };
+    let named = relays(&place.via, HEAD_START_OF_NAMED);
+    let mut announced = relays(&place.relays, HEAD_START_OF_ANNOUNCED);
+    announced.retain(|(way, _)| named.iter().all(|(other, _)| other != way));
+    announced.truncate(ANNOUNCED_MAX);
+    // Who came through a relay probably has no direct way: it is tried, but not waited for.
+    let head_start = match last {
+        Some(Way::Relay(_)) => HEAD_START_OF_ANNOUNCED,
+        Some(Way::Direct) | None => HEAD_START,
+    };
+    let direct = vec![(Way::Direct, head_start)];
+    if named.is_empty() {
+        [direct, announced].concat()
+    } else {
+        [named, announced, direct].concat()
+    }
+}
+
+/// In an order that chance decides, so that workers which a batch system started together are spread over relays.
+fn shuffled(addresses: &[RelayAddress]) -> Vec<RelayAddress> {
+    let random = RandomState::new();
+    let mut addresses = addresses.to_vec();
+    addresses.sort_by_cached_key(|address| random.hash_one(address));
+    addresses.dedup();
+    addresses
+}
+
+/// How many ways have an answer of their peer, and wait for the rest.
+#[derive(Clone, Default)]
+struct Answered(Arc<AtomicUsize>);
+
+impl Answered {
+    fn is_any(&self) -> bool {
+        self.0.load(Ordering::Relaxed) > 0
+    }
+
+    /// Counts one until the guard is dropped.
+    fn count(&self) -> Counted<'_> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Counted(self)
+    }
+}
+
+struct Counted<'a>(&'a Answered);
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+async fn attempt(place: Connector, way: Way, answered: Answered) -> Ended {
+    match &way {
+        Way::Direct => match directly(&place, &answered).await {
+            Ok(connection) => Ended::Connected(Box::new(connection), way),
+            Err(error) => Ended::Blocked(error),
+        },
+        Way::Relay(address) => match through(&place, address, &answered).await {
+            Ok(connection) => Ended::Connected(Box::new(connection), way),
+            Err(error) => Ended::Unusable(address.clone(), error),
+        },
+    }
+}
+
+async fn directly(
+    place: &Connector,
+    answered: &Answered,
+) -> Result<Connection<TcpStream>, ConnectError> {
+    let stream = place.reach().await?;
+    let _counted = answered.count();
+    place.agree(stream).await
+}
+
+/// Into the relay, and through it to the server.
+async fn through(
+    place: &Connector,
+    address: &RelayAddress,
+    answered: &Answered,
+) -> Result<Connection<TcpStream>, RelayWayError> {
+    let stream = enter(place, address).await?;
+    // Only now: another program may listen there.
+    let _counted = answered.count();
+    hq_protocol::connect(stream, Plane::Worker, place.key.as_ref())
+        .await
+        .map_err(RelayWayError::Handshake)
+}
+
+async fn enter(place: &Connector, address: &RelayAddress) -> Result<TcpStream, RelayWayError> {
+    let connect = hq_protocol::connect_tcp(&address.host, address.port);
+    let stream = timeout(RELAY_CONNECT_TIMEOUT, connect)
+        .await
+        .unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into()))
+        .map_err(RelayWayError::Tcp)?;
+    set_options_at_relay(&stream).map_err(RelayWayError::Tcp)?;
+    relay::enter(stream, place.key.as_ref())
+        .await
+        .map_err(RelayWayError::Entry)
+}
+
+/// Whether a relay answers somebody who comes to it. What it says does not matter, nor does the server behind it: a process that
+/// is suspended says nothing, while its kernel still takes connections and what is sent to it.
+pub(super) async fn is_relay_alive(place: &Connector, address: &RelayAddress) -> bool {
+    match enter(place, address).await {
+        Ok(_) => true,
+        Err(RelayWayError::Tcp(error)) => !is_silence(&error),
+        Err(RelayWayError::Entry(error)) => match error {
+            relay::EntryError::Timeout => false,
+            relay::EntryError::Handshake(error) => !matches!(error, HandshakeError::Timeout),
+            relay::EntryError::Io(_)
+            | relay::EntryError::Full
+            | relay::EntryError::NoServer
+            | relay::EntryError::Unknown(_) => true,
+        },
+        Err(RelayWayError::Handshake(_)) => true,
+    }
+}
+
+/// Whether nobody answered. A host where nobody listens any more does answer: a relay that ends carries the last words of its
+/// workers without taking others, and the connections of one that was killed break by themselves. A name that cannot be looked up or
+/// a lack of descriptors here says nothing of the relay, and without the connection there would be no way back.
+fn is_silence(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind;
+    matches!(
+        error.kind(),
+        ErrorKind::TimedOut | ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(via: &[&str], relays: &[&str]) -> Connector {
+        let parsed = |texts: &[&str]| {
+            let texts = texts.iter();
+            texts
+                .map(|text| text.parse().expect("an address"))
+                .collect()
+        };
+        Connector {
+            via: parsed(via),
+            relays: parsed(relays),
+            ..Connector::new("server", 1, None)
+        }
+    }
+
+    fn order(place: &Connector, last: Option<&Way>) -> Vec<String> {
+        let ways = in_order(place, last).into_iter();
+        ways.map(|(way, _)| way.to_string()).collect()
+    }
+
+    #[test]
+    fn the_direct_way_is_first_unless_relays_are_named() {
+        assert_eq!(order(&place(&[], &[]), None), ["directly"]);
+        let found = order(&place(&[], &["a:1", "b:1"]), None);
+        assert_eq!((found.len(), found[0].as_str()), (3, "directly"));
+        let found = order(&place(&["n:1"], &["a:1", "n:1"]), None);
+        let expected = ["through the relay n:1", "through the relay a:1", "directly"];
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn who_came_through_a_relay_does_not_wait_for_the_direct_way() {
+        let place = place(&[], &["a:1", "b:1"]);
+        let lost = Way::Relay("b:1".parse().expect("an address"));
+        let pauses = |last| {
+            let ways = in_order(&place, last).into_iter();
+            ways.map(|(_, pause)| pause).collect::<Vec<_>>()
+        };
+        assert_eq!(pauses(Some(&lost)), [HEAD_START_OF_ANNOUNCED; 3]);
+        assert_eq!(pauses(Some(&Way::Direct))[0], HEAD_START);
+    }
+
+    #[test]
+    fn a_relay_that_was_lost_comes_last_and_the_others_by_chance() {
+        let names: Vec<String> = (0..100).map(|number| format!("r{number}:1")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let many = place(&[], &names);
+        assert_eq!(order(&many, None).len(), 1 + ANNOUNCED_MAX);
+        assert_ne!(order(&many, None), order(&many, None));
+        let few = place(&["a:1", "b:1", "c:1"], &[]);
+        let lost = Way::Relay("b:1".parse().expect("an address"));
+        for _ in 0..20 {
+            let found = order(&few, Some(&lost));
+            assert_eq!(found[2..], ["through the relay b:1", "directly"]);
+        }
+    }
+
+    #[tokio::test]
+    async fn only_silence_says_that_a_relay_is_dead() {
+        let nobody = place(&[], &[]);
+        let alive = async |port: u16| {
+            let address = RelayAddress {
+                host: "127.0.0.1".to_owned(),
+                port,
+            };
+            let asked = is_relay_alive(&nobody, &address);
+            timeout(Duration::from_millis(500), asked).await
+        };
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let port = listener.local_addr().expect("bound").port();
+        assert!(alive(port).await.is_err(), "it is suspended");
+        drop(listener);
+        assert_eq!(alive(port).await, Ok(true), "it ends");
+        let unknown = is_silence(&std::io::Error::other("the name service gave no answer"));
+        assert!(!unknown, "nothing is known of the relay");
+        assert!(is_silence(&std::io::ErrorKind::TimedOut.into()));
+    }
+}
