@@ -117,6 +117,8 @@ pub struct WorkerState {
     idle_since: Option<Time>,
     /// A node of a multi-node task that runs elsewhere.
     is_held: bool,
+    /// Others reach the server through this worker.
+    is_relaying: bool,
     /// When the server was lost; `None` while there is one.
     serverless_since: Option<Time>,
     /// When the worker's own time limit ends it.
@@ -147,6 +149,7 @@ impl WorkerState {
             idle_timeout: config.idle_timeout.or(idle_timeout_default),
             idle_since: Some(born.mono),
             is_held: false,
+            is_relaying: false,
             serverless_since: None,
             life_end: config.time_limit.map(|limit| born.mono + limit),
             time_request_check: check,
@@ -179,6 +182,7 @@ impl WorkerState {
             Input::Retract(keys) => self.on_retract(keys),
             Input::Kill(keys) => self.on_kill(now, keys, effects),
             Input::Hold(is_held) => self.is_held = is_held,
+            Input::Relaying(is_relaying) => self.is_relaying = is_relaying,
             Input::Stop => self.begin_stopping(now, ExitReason::Stopped, effects),
             Input::ServerEnds => self.on_server_ends(now, effects),
             Input::Launcher(events) => {

@@ -38,6 +38,7 @@ use crate::notify::{Notification, NotifySocket};
 use crate::output_service::OutputService;
 use crate::overview::Overviews;
 use crate::registration::RegisteredWorker;
+use crate::relay::Relay;
 use crate::reported::Reported;
 use crate::server_link::{Link, Redial, RegisterError, introduce};
 use crate::sigterm_hold::SigtermHold;
@@ -85,6 +86,7 @@ where
             notify,
             keeper,
             redial,
+            relay,
             work_dir,
             config,
             ..
@@ -109,6 +111,7 @@ where
             link: LinkState::Up(link),
             identity,
             redial,
+            relay,
             pause: REDIAL_PAUSE_MIN,
             carrier: Carrier::default(),
             received: 0,
@@ -162,6 +165,8 @@ enum LoopEvent<S> {
     ControlClosed,
     /// Time to look whether those that are to end can.
     Look,
+    /// Others have begun to reach the server through this worker, or nobody does any more.
+    Relaying(bool),
     /// The relay that carries the connection does not answer.
     CarrierDied,
 }
@@ -274,6 +279,7 @@ struct EventLoop<S> {
     /// Id of this worker, and uid of its server.
     identity: (WorkerId, Box<str>),
     redial: Option<Redial<S>>,
+    relay: Option<Relay>,
     /// Before the next attempt to reach a lost server.
     pause: Duration,
     carrier: Carrier,
@@ -325,6 +331,7 @@ where
             }
             output = self.outputs.next(), if has_room => LoopEvent::Output(Box::new(output)),
             () = self.checks.changed() => LoopEvent::NodeChanged,
+            is_relaying = Relay::changed(&mut self.relay) => LoopEvent::Relaying(is_relaying),
             usage = self.overviews.next(), if has_room => LoopEvent::Overview(Box::new(usage)),
             interrupt = receive(control) => match interrupt {
                 Some(interrupt) => LoopEvent::Interrupt(interrupt),
@@ -380,6 +387,7 @@ where
             }
             LoopEvent::ControlClosed => self.control = None,
             LoopEvent::Look => self.look_for_hung(),
+            LoopEvent::Relaying(is_relaying) => self.apply(Input::Relaying(is_relaying)),
             LoopEvent::CarrierDied => self.on_carrier_died(),
         }
         self.collect_news();
@@ -607,6 +615,7 @@ where
             keeper,
             notify,
             checks,
+            relay,
             ..
         } = self;
         // It is sent again and again, so it says no time.
@@ -634,7 +643,7 @@ where
                 say_goodbye(link).await;
             }
         };
-        tokio::join!(removal, goodbye);
+        tokio::join!(removal, goodbye, Relay::end(relay, reason));
     }
 }
 

@@ -24,6 +24,7 @@ mod output;
 mod output_service;
 mod overview;
 mod registration;
+mod relay;
 mod reported;
 mod scratch_dir;
 mod server_link;
@@ -37,6 +38,7 @@ pub use event_loop::WorkerEnd;
 pub use hq_core::worker_state::Interrupt;
 pub use leftovers::end_leftovers;
 pub use registration::{RegisteredWorker, register};
+pub use relay::{Relay, RelayError, RelayOptions};
 pub use scratch_dir::ScratchDir;
 pub use server_link::{
     ConnectError, Connector, Dialing, Probing, Redial, RegisterError, Retry, ServerLocation,

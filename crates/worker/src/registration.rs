@@ -16,6 +16,7 @@ use crate::bounded::remove_in_time;
 use crate::config::{WorkDir, WorkerParams};
 use crate::launcher::TaskLauncher;
 use crate::notify::NotifySocket;
+use crate::relay::Relay;
 use crate::server_link::{
     Connector, Link, Redial, RegisterError, Search, ServerLocation, introduce,
 };
@@ -30,6 +31,7 @@ pub struct RegisteredWorker<S> {
     pub(crate) notify: Option<NotifySocket>,
     pub(crate) keeper: Option<KeeperContext>,
     pub(crate) redial: Option<Redial<S>>,
+    pub(crate) relay: Option<Relay>,
     pub(crate) work_dir: WorkDir,
 }
 
@@ -55,6 +57,7 @@ where
             launcher,
             keeper: params.keeper,
             redial: None,
+            relay: None,
             work_dir: params.work_dir,
         }
     }
@@ -75,6 +78,13 @@ where
     #[must_use]
     pub fn config(&self) -> &WorkerConfig {
         &self.config
+    }
+
+    /// Others reach the server through this worker as long as it runs.
+    #[must_use]
+    pub fn with_relay(mut self, relay: Option<Relay>) -> Self {
+        self.relay = relay;
+        self
     }
 
     /// How to reach a lost server. Without it `OnServerLost::Reconnect` acts as `Stop`.

@@ -93,6 +93,8 @@ pub enum Input {
     Kill(Vec<InstanceKey>),
     /// Whether the worker is a node of a multi-node task that runs elsewhere: it does not idle out.
     Hold(bool),
+    /// Whether other workers reach the server through this one: it does not idle out.
+    Relaying(bool),
     /// The server wants the worker to end.
     Stop,
     /// The server is about to end, and not to be waited for.

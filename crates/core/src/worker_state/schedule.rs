@@ -172,9 +172,10 @@ impl WorkerState {
     }
 
     fn note_idle(&mut self, now: Time) {
-        if !self.running.is_empty() || !self.backlog.is_empty() || self.is_held {
+        let is_needed = self.is_held || self.is_relaying;
+        if !self.running.is_empty() || !self.backlog.is_empty() || is_needed {
             // Also while it is held: a node of a multi-node task waits for others, and must not
-            // leave them.
+            // leave them. The same for a relay: those behind it may have no other way to the server.
             self.idle_since = None;
         } else if self.idle_since.is_none() {
             self.idle_since = Some(now);

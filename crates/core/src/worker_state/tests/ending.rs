@@ -98,16 +98,21 @@ fn idle_timeout_counts_from_the_last_end() {
 }
 
 #[test]
-fn a_held_node_is_not_idle() {
+fn a_held_node_is_not_idle_nor_is_a_relay() {
+    is_not_idle(&Input::Hold);
+    is_not_idle(&Input::Relaying);
+}
+
+fn is_not_idle(while_it_is: &dyn Fn(bool) -> Input) {
     let config = worker_config(1);
     let mut bench = Bench::with(&config, Some(Duration::from_secs(10)));
-    bench.apply(Input::Hold(true));
+    bench.apply(while_it_is(true));
     assert_eq!(
         exit(&bench.wait(Duration::from_secs(60))),
         None,
-        "it is a node"
+        "others need it"
     );
-    bench.apply(Input::Hold(false));
+    bench.apply(while_it_is(false));
     assert_eq!(exit(&bench.wait(Duration::from_secs(9))), None);
     assert_eq!(
         exit(&bench.wait(Duration::from_secs(1))),

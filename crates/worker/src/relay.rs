@@ -1,0 +1,267 @@
+//! A worker as a relay: it carries the connections of other workers to the server, over one of its own.
+//!
+//! It works on a thread and a runtime of its own, so that many workers behind it do not hold up the tasks of this one. It connects to
+//! the server of its access file and to nothing else. What it carries is encrypted between its two ends: see
+//! [`hq_protocol::relay`], `docs/network.md` and `docs/adr/0020-relays-carry-what-they-cannot-read.md`.
+
+mod addresses;
+mod announcer;
+mod peer;
+mod serving;
+mod state;
+
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use hq_core::worker_state::ExitReason;
+use hq_protocol::access::RelayAddress;
+use hq_protocol::convert::RelayRequest;
+use hq_protocol::relay::{CHANNELS_MAX, Terms};
+use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
+use rustix::process::{Resource, getrlimit};
+use tokio::runtime::Runtime;
+use tokio::sync::{oneshot, watch};
+
+use crate::server_link::{ConnectError, Connector, Search, ServerLocation};
+use serving::{Serving, Stop};
+
+/// Connections that the kernel may hold for us.
+const BACKLOG_LEN: i32 = 1_024;
+
+/// Descriptors that a worker has without those of others and of tasks, with room to spare.
+const OWN_DESCRIPTORS: u64 = 64;
+/// Workers that a relay takes however few descriptors there are.
+const CHANNELS_MIN: usize = 4;
+
+/// Longest wait for the thread to end beyond the time that it lingers.
+const END_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Where a relay listens.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RelayOptions {
+    /// Port; 0 = any.
+    pub port: u16,
+    /// Name or address that other workers are told; `None` = all addresses of this machine.
+    pub host: Option<String>,
+    /// Name of this machine.
+    pub hostname: String,
+}
+
+/// Why a worker is no relay.
+#[derive(Debug, thiserror::Error)]
+pub enum RelayError {
+    /// The port cannot be used.
+    #[error("listen on port {port} for other workers")]
+    Listen {
+        /// The port.
+        port: u16,
+        /// Error of the operating system.
+        #[source]
+        source: io::Error,
+    },
+    /// No thread, or no runtime on it.
+    #[error("start the thread of the relay")]
+    Thread(#[source] io::Error),
+    /// The server cannot be reached.
+    #[error(transparent)]
+    Connect(ConnectError),
+    /// The server does not know what a relay is, or wants none here.
+    #[error(
+        "be a relay: the server refuses that ({0}), as one of an older release does; update it, or start the worker without --relay"
+    )]
+    Refused(Box<str>),
+    /// The connection broke before the server answered.
+    #[error("be a relay: the server gave no answer to that")]
+    NoAnswer,
+}
+
+impl RelayError {
+    /// Whether another attempt may succeed.
+    const fn is_retryable(&self) -> bool {
+        match self {
+            Self::Connect(ConnectError::Handshake { source, .. }) => source.is_retryable(),
+            Self::Connect(ConnectError::Tcp { .. } | ConnectError::Gone) | Self::NoAnswer => true,
+            Self::Listen { .. } | Self::Thread(_) | Self::Refused(_) => false,
+        }
+    }
+}
+
+/// A relay that runs. Dropping it ends it.
+#[derive(Debug)]
+pub struct Relay {
+    address: RelayAddress,
+    stop: Option<oneshot::Sender<Stop>>,
+    /// Workers that reach the server through it.
+    workers: watch::Receiver<usize>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Relay {
+    /// Listens, connects to the server as a relay, and announces itself. Like a worker that registers it has patience with a
+    /// server that is being started; `find` says where the server is, as for [`Connector::register`]. `runtime` makes a runtime
+    /// for the calling thread that has a blocking thread for ever.
+    ///
+    /// # Errors
+    ///
+    /// See [`RelayError`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future ends the relay.
+    pub async fn start(
+        options: RelayOptions,
+        connector: &Connector,
+        find: impl Fn() -> ServerLocation + Send + Sync + 'static,
+        runtime: fn() -> io::Result<Runtime>,
+    ) -> Result<Self, RelayError> {
+        let listener = bind(options.port).map_err(|source| RelayError::Listen {
+            port: options.port,
+            source,
+        })?;
+        let port = listener
+            .local_addr()
+            .map_err(|source| RelayError::Listen { port: 0, source })?
+            .port();
+        let at = |host| RelayAddress { host, port };
+        // The name that the user gave is the one by which others reach it; that of the machine may lead nowhere there.
+        let (address, addresses) = match options.host.map(at) {
+            Some(address) => (address.clone(), vec![address]),
+            None => {
+                let addresses = addresses::own(&options.hostname, port);
+                (at(options.hostname), addresses)
+            }
+        };
+        let (stop, stopped) = oneshot::channel();
+        let (workers_tx, workers) = watch::channel(0);
+        let (started_tx, started) = oneshot::channel();
+        let serving = Serving {
+            search: Search::new(connector, find),
+            request: RelayRequest {
+                window: terms().window,
+                address: address.to_string().into(),
+            },
+            addresses,
+            workers: workers_tx,
+            stopped,
+        };
+        let run = move || serving::run(serving, listener, runtime, started_tx);
+        let thread = std::thread::Builder::new().name("relay".into()).spawn(run);
+        let mut relay = Self {
+            address,
+            stop: Some(stop),
+            workers,
+            thread: Some(thread.map_err(RelayError::Thread)?),
+        };
+        match started.await {
+            Ok(Ok(())) => Ok(relay),
+            Ok(Err(error)) => Err(error),
+            Err(_) => {
+                relay.thread = None;
+                Err(RelayError::NoAnswer)
+            }
+        }
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub const fn address(&self) -> &RelayAddress {
+        &self.address
+    }
+
+    /// Waits until a relay has workers, or none any more; whether it has.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost if the future is dropped.
+    pub(crate) async fn changed(relay: &mut Option<Self>) -> bool {
+        if let Some(relay) = relay
+            && relay.workers.changed().await.is_ok()
+        {
+            return *relay.workers.borrow_and_update() > 0;
+        }
+        // There is none, or its thread has ended, and with it the connections of all workers.
+        std::future::pending().await
+    }
+
+    /// Ends it: those who are connected look for another way.
+    pub async fn finish(self) {
+        self.stop(Stop::Now).await;
+    }
+
+    /// Ends it with its worker.
+    pub(crate) async fn end(relay: Option<Self>, reason: ExitReason) {
+        let how = match reason {
+            // Workers behind it may end for the same reason (`worker stop all`, the end of their allocation), and need it to hear of
+            // that and to take leave: without a goodbye they would be lost, and their tasks charged for it. To others it makes
+            // no difference.
+            ExitReason::Stopped
+            | ExitReason::IdleTimeout
+            | ExitReason::TimeLimit
+            | ExitReason::Interrupted
+            | ExitReason::Preempted
+            | ExitReason::ServerEnded => Stop::Linger,
+            ExitReason::ServerLost => Stop::Now,
+        };
+        if let Some(relay) = relay {
+            relay.stop(how).await;
+        }
+    }
+
+    async fn stop(mut self, how: Stop) {
+        let (Some(stop), Some(thread)) = (self.stop.take(), self.thread.take()) else {
+            return;
+        };
+        let _ = stop.send(how);
+        let limit = serving::LINGER_MAX + END_TIMEOUT;
+        let ended = tokio::task::spawn_blocking(move || thread.join());
+        if tokio::time::timeout(limit, ended).await.is_err() {
+            tracing::warn!("the relay does not end; the worker ends without waiting for it");
+        }
+    }
+}
+
+/// What a relay takes.
+fn terms() -> Terms {
+    let all = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    Terms {
+        channels_max: channels_max(all),
+        ..Terms::OURS
+    }
+}
+
+/// How many workers fit into so many descriptors: each needs one, and this worker and its tasks need some, too.
+fn channels_max(descriptors: u64) -> usize {
+    let half = descriptors.saturating_sub(OWN_DESCRIPTORS) / 2;
+    let half = usize::try_from(half).unwrap_or(usize::MAX);
+    half.clamp(CHANNELS_MIN, CHANNELS_MAX)
+}
+
+/// Listens on IPv6 and IPv4 where possible.
+fn bind(port: u16) -> io::Result<TcpListener> {
+    let any_v6 = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
+    let any_v4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
+    listen(any_v6).or_else(|_| listen(any_v4))
+}
+
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let (family, is_v6) = match address {
+        SocketAddr::V6(_) => (AddressFamily::INET6, true),
+        SocketAddr::V4(_) => (AddressFamily::INET, false),
+    };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = net::socket_with(family, SocketType::STREAM, flags, None)?;
+    net::sockopt::set_socket_reuseaddr(&socket, true)?;
+    if is_v6 {
+        // Otherwise a setting of the machine decides (`net.ipv6.bindv6only`).
+        net::sockopt::set_ipv6_v6only(&socket, false)?;
+    }
+    net::bind(&socket, &address)?;
+    // A longer queue than that of the standard library, for workers that a batch system starts together.
+    net::listen(&socket, BACKLOG_LEN)?;
+    Ok(socket.into())
+}
+
+#[cfg(test)]
+mod tests;
