@@ -27,6 +27,11 @@ pub(crate) fn on_this_thread() -> CliResult<Runtime> {
     build(Builder::new_current_thread(), 1).map_err(|e| refused(&e))
 }
 
+/// The same for a thread of its own, which has somebody to tell of an error.
+pub(crate) fn on_another_thread() -> io::Result<Runtime> {
+    build(Builder::new_current_thread(), 1)
+}
+
 /// A runtime with a thread for each cpu, and blocking threads.
 pub(crate) fn on_all_cpus() -> CliResult<Runtime> {
     let cpus = thread::available_parallelism().map_or(1, usize::from);

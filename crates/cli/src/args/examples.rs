@@ -49,6 +49,7 @@ EXAMPLES:
   hq worker start                                      offers what the machine has
   hq worker start --cpus 8 --resource 'licences=sum(5)'
   hq worker start --time-limit 2h --idle-timeout 5min
+  hq worker start --relay                              on a node that others can reach, if they cannot reach the server
   hq doc workers                                       how machines come and go";
 
 /// Of `hq job cat`.

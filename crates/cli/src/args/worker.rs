@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use hq_core::resource::descriptor::ResourceItem;
+use hq_protocol::access::RelayAddress;
 use hq_protocol::limits::QUARANTINE_SPANS;
 
 use super::deferred::Deferred;
@@ -108,6 +109,20 @@ pub(crate) struct StartArgs {
     #[arg(long, value_enum, value_name = "MANAGER", default_value_t = ManagerArg::Detect, hide_default_value = true)]
     pub(crate) manager: ManagerArg,
 
+    /// Let other workers reach the server through this one: those that cannot reach it themselves find it
+    ///
+    /// PORT is that on which it listens [default: any free one]; HOST is the name or address that the others are told
+    /// [default: all addresses of this machine]. Its own tasks run as on any worker. See `hq doc network`.
+    #[arg(long, value_name = "[HOST:]PORT", value_parser = parse_relay, num_args = 0..=1, require_equals = true,
+          default_missing_value = "", conflicts_with = "via")]
+    pub(crate) relay: Option<RelayListen>,
+
+    /// Reach the server through one of these relays, and only if none of them works another way
+    ///
+    /// [default: directly; if that does not work, through a relay that is found in the server directory]
+    #[arg(long, value_name = "HOST:PORT,…", value_delimiter = ',')]
+    pub(crate) via: Vec<RelayAddress>,
+
     /// Name to report for this machine [default: its hostname]
     #[arg(long, value_name = "NAME")]
     pub(crate) hostname: Option<String>,
@@ -131,6 +146,35 @@ pub(crate) struct StartArgs {
     /// [default: half of what is free in the file system of the working directory]
     #[arg(long, value_name = "SIZE", value_parser = parse_size_max)]
     pub(crate) values_limit: Option<SizeMax>,
+}
+
+/// Where a relay listens.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct RelayListen {
+    /// What other workers are told; `None` = all addresses of this machine.
+    pub(crate) host: Option<String>,
+    /// 0 = any free one.
+    pub(crate) port: u16,
+}
+
+/// Reads `PORT`, `HOST:PORT` or nothing.
+fn parse_relay(text: &str) -> Result<RelayListen, String> {
+    if text.is_empty() {
+        return Ok(RelayListen {
+            host: None,
+            port: 0,
+        });
+    }
+    if let Some(port) = text.parse::<u16>().ok().filter(|port| *port > 0) {
+        return Ok(RelayListen { host: None, port });
+    }
+    match text.parse::<RelayAddress>() {
+        Ok(address) => Ok(RelayListen {
+            host: Some(address.host),
+            port: address.port,
+        }),
+        Err(error) => Err(format!("{error}; a port alone is enough")),
+    }
 }
 
 /// Which resources are detected.

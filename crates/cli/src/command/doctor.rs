@@ -9,6 +9,7 @@ mod files;
 mod limited;
 mod limits;
 mod net;
+mod relays;
 mod system;
 
 use std::io::Write as _;

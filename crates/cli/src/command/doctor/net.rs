@@ -2,7 +2,7 @@
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use hq_protocol::access::{Access, AccessError, AccessFile, ServerDir};
@@ -10,7 +10,8 @@ use hq_protocol::client::{self, ServerInfo};
 use hq_protocol::{HandshakeError, Plane};
 use tokio::net::TcpStream;
 
-use super::check::Check;
+use super::check::{Check, State};
+use super::relays;
 use crate::client::Client;
 use crate::error::{CliError, CliResult};
 use crate::output::format::words;
@@ -30,7 +31,7 @@ pub(super) async fn checks(dir: &ServerDir) -> Vec<Check> {
     match dir.load_access(VERSION) {
         Ok((path, file)) => {
             let mut checks = vec![Check::good(what, path.display().to_string())];
-            checks.extend(ports(&file).await);
+            checks.extend(ports(&path, &file).await);
             checks
         }
         Err(error) => vec![Check::broken(
@@ -45,10 +46,10 @@ pub(super) async fn checks(dir: &ServerDir) -> Vec<Check> {
 /// The same for a whole installation, in which no server need run yet, with release and clock of the server.
 pub(super) async fn checks_with_server(dir: &ServerDir) -> Vec<Check> {
     let mut checks = vec![own_name().await];
-    let file = match any_access(dir) {
+    let (path, file) = match any_access(dir) {
         Ok((path, file)) => {
             checks.push(Check::good(access_file(dir), path.display().to_string()));
-            file
+            (path, file)
         }
         Err(check) => {
             checks.push(check);
@@ -59,8 +60,8 @@ pub(super) async fn checks_with_server(dir: &ServerDir) -> Vec<Check> {
     if !is_same {
         checks.push(release(&file.version));
     }
-    let ports = ports(&file).await;
-    let is_reachable = ports.iter().all(|check| check.advice.is_none());
+    let ports = ports(&path, &file).await;
+    let is_reachable = ports.iter().all(|check| check.state != State::Broken);
     checks.extend(ports);
     if is_same && is_reachable && file.client.is_some() {
         let asked = tokio::time::timeout(TIMEOUT, ask(dir)).await;
@@ -230,15 +231,18 @@ fn clock(server: i64, before: i64, after: i64) -> Check {
     )
 }
 
-async fn ports(file: &AccessFile) -> Vec<Check> {
+async fn ports(path: &Path, file: &AccessFile) -> Vec<Check> {
     let of = async |plane, access: Option<&Access>| match access {
         Some(access) => port(plane, access).await,
         None => Vec::new(),
     };
-    let (mut checks, client) = tokio::join!(
+    let (mut checks, client, relays) = tokio::join!(
         of(Plane::Worker, file.worker.as_ref()),
-        of(Plane::Client, file.client.as_ref())
+        of(Plane::Client, file.client.as_ref()),
+        relays::checks(path, file)
     );
+    relays::judge(&mut checks, &relays);
+    checks.extend(relays);
     checks.extend(client);
     checks
 }
@@ -321,7 +325,6 @@ fn handshake_advice(error: &HandshakeError) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use super::super::check::State;
     use super::*;
 
     #[test]

@@ -1,24 +1,27 @@
 //! `hq worker start` and `hq worker hwdetect`.
 
+use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use hq_core::resource::descriptor::{DescriptorError, ResourceDescriptor, ResourceItem};
 use hq_core::worker_config::{Allocation, BatchSystem, HEARTBEAT_MIN, OnServerLost, WorkerConfig};
 use hq_protocol::Plane;
-use hq_protocol::access::{AccessFile, ServerDir};
+use hq_protocol::access::{Access, AccessFile, RelayAddress, ServerDir, announced_relays};
 use hq_protocol::client;
 use hq_spawn::keeper::{self, KeeperContext};
 use hq_worker::hardware::{CPUS, DetectSet, Detector, GPUS_AMD, GPUS_NVIDIA, MEMORY};
 use hq_worker::{
-    Connector, DataProvider, Interrupt, RegisterError, ServerLocation, WorkDir, WorkerEnd,
-    WorkerParams,
+    Connector, DataProvider, Interrupt, RegisterError, Relay, RelayOptions, ServerLocation,
+    WorkDir, WorkerEnd, WorkerParams,
 };
 use rustix::process::Signal;
 use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
 use tokio::sync::mpsc;
 
 use super::{lifetime, signals};
-use crate::args::worker::{DetectResources, HwdetectArgs, ManagerArg, OnServerLostArg, StartArgs};
+use crate::args::worker::{
+    DetectResources, HwdetectArgs, ManagerArg, OnServerLostArg, RelayListen, StartArgs,
+};
 use crate::client::access_error;
 use crate::command::Context;
 use crate::error::{CliError, CliResult};
@@ -39,6 +42,9 @@ const ACCESS_PATIENCE: Duration = Duration::from_secs(10);
 const ACCESS_STEP: Duration = Duration::from_millis(100);
 /// Nobody wonders about a wait that is shorter.
 const SILENCE_MAX: Duration = Duration::from_secs(1);
+
+/// Longest wait for the announcements of relays.
+const RELAYS_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Signals within this time are one.
 const SAME_SIGNAL: Duration = Duration::from_millis(500);
@@ -102,18 +108,76 @@ async fn work(
     let access = file
         .plane(Plane::Worker, &path)
         .map_err(|e| access_error(&e))?;
-    let connector = Connector::new(&access.host, access.port, access.key.clone());
+    let connector = Connector {
+        via: args.via.clone(),
+        ..connector(access, &path, args.relay.is_none()).await
+    };
     let provider = DataProvider::bind()
         .await
         .map_err(|e| CliError::caused("Cannot listen on a port of the worker's own", &e))?;
     let work_dir = WorkDir::create(args.work_dir.as_deref())
         .map_err(|e| CliError::caused("Cannot prepare the working directory", &e))?;
     let hostname = args.hostname.clone().unwrap_or_else(own_hostname);
-    let config = WorkerConfig {
-        group: group(&args, allocation.as_ref()),
-        listen_address: format!("{hostname}:{}", provider.port()).into(),
+    // Before the server knows us: a signal must not find us without a handler.
+    let mut interrupts = interrupts(allocation.clone())?;
+    let is_relay = args.relay.is_some();
+    let find = move || find_again(&dir, !is_relay);
+    let relay = match args.relay.clone() {
+        Some(listen) => {
+            let started = start_relay(listen, &hostname, &connector, find.clone());
+            tokio::select! {
+                started = started => Some(started?),
+                Some(interrupt) = interrupts.recv() => return report_end(end_by(interrupt)),
+            }
+        }
+        None => None,
+    };
+    let address = (hostname, provider.port());
+    let mut config = configuration(&args, address, allocation, resources);
+    config.work_dir = work_dir.path().to_string_lossy().into();
+    config.process_pid = keeper.front_pid;
+    let hq_path = own_path()?;
+    let params = WorkerParams {
+        config,
+        hq_path,
+        work_dir,
+        keeper: Some(keeper),
+        spawn_threads: None,
+        enforce_memory: args.enforce_memory,
+        values_limit: args.values_limit.map(|size| size.0.unwrap_or(u64::MAX)),
+    };
+    let worker = match connector.register(params, find, &mut interrupts).await {
+        Ok(worker) => worker.with_relay(relay),
+        Err(error) => {
+            if let Some(relay) = relay {
+                relay.finish().await;
+            }
+            return not_registered(error);
+        }
+    };
+    let info = worker_info(worker.id().as_u32(), worker.config());
+    let shown = context.output.worker_started(&mut context.out, &info);
+    // Nobody may be reading; a worker does not end for that.
+    if let Err(error) = shown.map_err(CliError::from).and_then(|()| context.flush()) {
+        tracing::debug!(?error, "cannot print the worker's table");
+    }
+    let end = worker.run(interrupts).await;
+    drop(provider);
+    report_end(end)
+}
+
+/// What the worker says of itself, but for its directory and its process.
+fn configuration(
+    args: &StartArgs,
+    (hostname, port): (String, u16),
+    allocation: Option<Allocation>,
+    resources: ResourceDescriptor,
+) -> WorkerConfig {
+    WorkerConfig {
+        group: group(args, allocation.as_ref()),
+        listen_address: format!("{hostname}:{port}").into(),
         hostname: hostname.into(),
-        work_dir: work_dir.path().to_string_lossy().into(),
+        work_dir: "".into(),
         heartbeat: args.heartbeat.unwrap_or(HEARTBEAT),
         idle_timeout: args.idle_timeout,
         time_limit: lifetime::of_worker(
@@ -132,37 +196,17 @@ async fn work(
             OnServerLostArg::Stop => OnServerLost::Stop,
             OnServerLostArg::FinishRunning => OnServerLost::FinishRunning,
         },
-        process_pid: keeper.front_pid,
+        process_pid: 0,
         allocation,
         resources,
-    };
-    let hq_path = own_path()?;
-    let params = WorkerParams {
-        config,
-        hq_path,
-        work_dir,
-        keeper: Some(keeper),
-        spawn_threads: None,
-        enforce_memory: args.enforce_memory,
-        values_limit: args.values_limit.map(|size| size.0.unwrap_or(u64::MAX)),
-    };
-    // Before the server knows us: a signal must not find us without a handler.
-    let mut interrupts = interrupts(params.config.allocation.clone())?;
-    let find = move || find_again(&dir);
-    let worker = match connector.register(params, find, &mut interrupts).await {
-        Ok(worker) => worker,
-        Err(RegisterError::Interrupted(interrupt)) => return report_end(end_by(interrupt)),
-        Err(error) => return Err(CliError::caused("Cannot register at the server", &error)),
-    };
-    let info = worker_info(worker.id().as_u32(), worker.config());
-    let shown = context.output.worker_started(&mut context.out, &info);
-    // Nobody may be reading; a worker does not end for that.
-    if let Err(error) = shown.map_err(CliError::from).and_then(|()| context.flush()) {
-        tracing::debug!(?error, "cannot print the worker's table");
     }
-    let end = worker.run(interrupts).await;
-    drop(provider);
-    report_end(end)
+}
+
+fn not_registered(error: RegisterError) -> CliResult<()> {
+    if let RegisterError::Interrupted(interrupt) = error {
+        return report_end(end_by(interrupt));
+    }
+    Err(CliError::caused("Cannot register at the server", &error))
 }
 
 /// The access file, also of a server that was started a moment ago, as by a script.
@@ -189,9 +233,55 @@ async fn wait_for_access(dir: &ServerDir) -> CliResult<(std::path::PathBuf, Acce
     }
 }
 
+/// Begins to be a relay.
+async fn start_relay(
+    listen: RelayListen,
+    hostname: &str,
+    connector: &Connector,
+    find: impl Fn() -> ServerLocation + Send + Sync + 'static,
+) -> CliResult<Relay> {
+    let options = RelayOptions {
+        port: listen.port,
+        host: listen.host,
+        hostname: hostname.to_owned(),
+    };
+    let relay = Relay::start(options, connector, find, crate::runtime::on_another_thread)
+        .await
+        .map_err(|e| CliError::caused("Cannot start as a relay", &e))?;
+    tracing::info!(
+        "Relay at {}: other workers find it in the server directory, or are started with `--via {}`",
+        relay.address(),
+        relay.address()
+    );
+    Ok(relay)
+}
+
+/// How to connect to the server of an access file, with the relays that are announced beside it.
+async fn connector(access: &Access, path: &Path, wants_relays: bool) -> Connector {
+    let instance = path.parent().map(Path::to_path_buf);
+    let relays = match instance.clone().filter(|_| wants_relays) {
+        Some(instance) => {
+            let read = tokio::task::spawn_blocking(move || announced(&instance));
+            // The file system may hang; a later look finds them.
+            let read = tokio::time::timeout(RELAYS_PATIENCE, read).await;
+            read.map_or_else(|_| Vec::new(), Result::unwrap_or_default)
+        }
+        None => Vec::new(),
+    };
+    Connector {
+        relays,
+        instance,
+        ..Connector::new(&access.host, access.port, access.key.clone())
+    }
+}
+
+fn announced(instance: &Path) -> Vec<RelayAddress> {
+    announced_relays(instance).into_iter().flatten().collect()
+}
+
 /// Where the server is now: a restarted one has another port and another directory.
-fn find_again(dir: &ServerDir) -> ServerLocation {
-    match load_again(dir) {
+fn find_again(dir: &ServerDir, wants_relays: bool) -> ServerLocation {
+    match load_again(dir, wants_relays) {
         Some(connector) => ServerLocation::At(connector),
         // Only if it is certain: a file system may be away for a while.
         None if matches!(dir.root().try_exists(), Ok(false)) => ServerLocation::Gone,
@@ -199,14 +289,14 @@ fn find_again(dir: &ServerDir) -> ServerLocation {
     }
 }
 
-fn load_again(dir: &ServerDir) -> Option<Connector> {
+fn load_again(dir: &ServerDir, wants_relays: bool) -> Option<Connector> {
     // A server that was updated meanwhile is the same server.
     let in_use = dir.load_access_any();
     // Workers of a batch job are started with the directory of one server process, `<server-dir>/001`.
     let parent = std::path::absolute(dir.root()).ok();
     let later = parent
         .as_deref()
-        .and_then(std::path::Path::parent)
+        .and_then(Path::parent)
         .map(|parent| ServerDir::new(parent, false))
         .and_then(|dir| dir.load_access_any().ok())
         .filter(|(_, later)| {
@@ -215,11 +305,13 @@ fn load_again(dir: &ServerDir) -> Option<Connector> {
         });
     let (path, file) = later.or(in_use.ok())?;
     let access = file.plane(Plane::Worker, &path).ok()?;
-    Some(Connector::new(
-        &access.host,
-        access.port,
-        access.key.clone(),
-    ))
+    let instance = path.parent().map(Path::to_path_buf);
+    let announced = instance.as_deref().filter(|_| wants_relays).map(announced);
+    Some(Connector {
+        relays: announced.unwrap_or_default(),
+        instance,
+        ..Connector::new(&access.host, access.port, access.key.clone())
+    })
 }
 
 /// How a worker ends that has not begun.

@@ -37,6 +37,9 @@ pub(super) fn worker(worker: &client::WorkerInfo) -> Value {
     if !worker.node_faults.is_empty() {
         value["node_faults"] = json!(worker.node_faults);
     }
+    if let Some(relay) = &worker.via {
+        value["via"] = json!(relay);
+    }
     if !worker.unkillable.is_empty() {
         let tasks = worker.unkillable.iter().map(|one| {
             json!({ "task_id": { "job_id": one.job, "job_task_id": one.task }, "pid": one.pid })

@@ -69,6 +69,9 @@ pub(super) fn write_info(out: Out<'_>, look: Look, worker: &client::WorkerInfo) 
     if !worker.node_faults.is_empty() {
         grid.field("Wrong with its node", worker.node_faults.join("\n"));
     }
+    if let Some(relay) = &worker.via {
+        grid.field("Through the relay", relay.clone());
+    }
     grid.field("Hostname", config.hostname);
     grid.field(
         "Started",
