@@ -42,6 +42,7 @@ mod parameters;
 mod programs;
 mod queues;
 mod reattach;
+mod relay;
 mod resources;
 mod scale;
 mod settings;

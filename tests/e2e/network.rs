@@ -19,13 +19,13 @@ struct Network {
     address: String,
 }
 
-fn ip(args: &[&str]) -> Result<(), String> {
+pub(crate) fn ip(args: &[&str]) -> Result<String, String> {
     let output = Command::new("ip")
         .args(args)
         .output()
         .map_err(|error| format!("`ip` cannot be run: {error}"))?;
     if output.status.success() {
-        return Ok(());
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
     let said = String::from_utf8_lossy(&output.stderr);
     Err(format!("`ip {}`: {}", args.join(" "), said.trim()))
