@@ -13,6 +13,7 @@ pub mod bug;
 pub mod class;
 pub mod column;
 pub mod command_text;
+pub mod curve;
 pub mod diagnosis;
 pub mod done;
 pub mod error_chain;

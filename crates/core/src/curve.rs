@@ -1,0 +1,388 @@
+//! Memory and cpus of a task over time, in at most [`POINTS_MAX`] points of two bytes.
+//!
+//! A point stands for a span of time: the most memory that was seen in it, and the cpus that were busy on average. All
+//! spans of a curve are equal. When a curve is full, neighbours become one point and spans twice as long, so that a
+//! task of a week costs what one of two minutes does. A byte is a share of the highest value of its curve, in 255ths.
+
+use std::time::Duration;
+
+/// Most points of a curve that is made here; a power of two.
+pub const POINTS_MAX: usize = 64;
+/// Most points of a curve that is taken from others: a later release may make more.
+pub const POINTS_ACCEPTED_MAX: usize = 256;
+/// Span of a point as long as a task has run for less than [`POINTS_MAX`] of them.
+pub const SPACING_MIN: Duration = Duration::from_secs(2);
+/// Curves that one heartbeat may bring; further ones come with the next.
+pub const HEARTBEAT_CURVES_MAX: usize = 256;
+/// Largest number in a curve: what it is multiplied with still fits into a signed number of SQL.
+pub const NUMBER_MAX: u64 = 1 << 48;
+
+/// Value of the byte of the highest point.
+const FULL: u64 = 255;
+
+/// Usage of one instance over time.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Curve {
+    /// Span of a point.
+    pub spacing: Duration,
+    /// Memory of the highest point, in KiB.
+    pub memory_peak_kib: u64,
+    /// Busy cpus of the highest point, in thousandths.
+    pub cpu_peak_milli: u64,
+    /// Memory of each point, as share of the highest.
+    pub memory: Box<[u8]>,
+    /// Busy cpus of each point, as share of the highest.
+    pub cpu: Box<[u8]>,
+    /// Request beside which this is seen.
+    pub asked: Asked,
+}
+
+/// What an instance was given.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Asked {
+    /// Memory in KiB; 0 = it asked for none.
+    pub memory_kib: u64,
+    /// Whether it is ended if it uses more than that.
+    pub is_memory_limit: bool,
+    /// Cpus in ten-thousandths.
+    pub cpu_units: u64,
+}
+
+/// One point, as numbers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Point {
+    /// Most memory seen, in KiB; rounded up by less than 1/255 of the peak.
+    pub memory_kib: u64,
+    /// Busy cpus, in thousandths; exact to 1/510 of the peak.
+    pub cpu_milli: u64,
+}
+
+impl Curve {
+    /// The points, the first one first.
+    pub fn points(&self) -> impl Iterator<Item = Point> + '_ {
+        let value = |peak: u64, byte: u8| peak.saturating_mul(byte.into()) / FULL;
+        let pairs = self.memory.iter().zip(&self.cpu);
+        pairs.map(move |(memory, cpu)| Point {
+            memory_kib: value(self.memory_peak_kib, *memory),
+            cpu_milli: value(self.cpu_peak_milli, *cpu),
+        })
+    }
+
+    /// Busy cpus on average, in thousandths.
+    #[must_use]
+    pub fn cpu_mean_milli(&self) -> u64 {
+        let sum: u64 = self.points().map(|point| point.cpu_milli).sum();
+        sum / (self.cpu.len() as u64).max(1)
+    }
+
+    /// The time that the points stand for.
+    #[must_use]
+    pub fn span(&self) -> Duration {
+        let count = u32::try_from(self.memory.len()).unwrap_or(u32::MAX);
+        self.spacing.saturating_mul(count)
+    }
+}
+
+/// One span of a curve that grows.
+#[derive(Clone, Copy, Debug, Default)]
+struct Span {
+    memory_kib: u64,
+    cpu: Duration,
+}
+
+/// Makes a curve from looks at a task.
+#[derive(Clone, Debug)]
+pub struct CurveBuilder {
+    spacing: Duration,
+    spans: Vec<Span>,
+    /// Age of the task at the last look.
+    age: Duration,
+    /// CPU time of the task at the last look.
+    cpu: Duration,
+    /// CPU time that the last look saw, if it was less.
+    less: Option<Duration>,
+    /// Memory at the last look, in KiB.
+    memory_kib: u64,
+}
+
+impl Default for CurveBuilder {
+    fn default() -> Self {
+        Self {
+            spacing: SPACING_MIN,
+            spans: Vec::new(),
+            age: Duration::ZERO,
+            cpu: Duration::ZERO,
+            less: None,
+            memory_kib: 0,
+        }
+    }
+}
+
+impl CurveBuilder {
+    /// Span of a point at present.
+    #[must_use]
+    pub const fn spacing(&self) -> Duration {
+        self.spacing
+    }
+
+    /// Notes what a task of this age uses, and its CPU time since its start. What was not looked at counts as this look.
+    pub fn look(&mut self, age: Duration, memory_kib: u64, cpu: Duration) {
+        self.memory_kib = memory_kib;
+        // A child whose parent waited for it during the look is missing once. Less twice in a row is time that is gone with
+        // processes for which nobody of the task waited: what the others use counts from there on.
+        let less = Some(cpu).filter(|cpu| *cpu < self.cpu);
+        if let (Some(before), Some(_)) = (self.less, less) {
+            self.cpu = before;
+        }
+        self.less = less;
+        self.extend(age, cpu);
+    }
+
+    /// Adds the time until `age`, with the memory of the last look.
+    fn extend(&mut self, age: Duration, cpu: Duration) {
+        let used = cpu.saturating_sub(self.cpu);
+        let passed = age.saturating_sub(self.age);
+        if passed.is_zero() {
+            return;
+        }
+        while span_of(age, self.spacing) >= POINTS_MAX {
+            self.halve();
+        }
+        // What follows a look at the end of a span belongs to the next one.
+        let first = span_of(self.age + Duration::from_nanos(1), self.spacing);
+        let last = span_of(age, self.spacing);
+        self.spans.resize(last + 1, Span::default());
+        for (at, span) in self.spans.iter_mut().enumerate().skip(first) {
+            span.memory_kib = span.memory_kib.max(self.memory_kib);
+            let begin = self.spacing * u32::try_from(at).unwrap_or(0);
+            let here = age
+                .min(begin + self.spacing)
+                .saturating_sub(self.age.max(begin));
+            span.cpu += used.mul_f64(here.as_secs_f64() / passed.as_secs_f64());
+        }
+        self.age = age;
+        self.cpu = self.cpu.max(cpu);
+    }
+
+    /// Makes one point of two.
+    fn halve(&mut self) {
+        let pairs = self.spans.chunks(2).map(|pair| Span {
+            memory_kib: pair.iter().map(|span| span.memory_kib).max().unwrap_or(0),
+            cpu: pair.iter().map(|span| span.cpu).sum(),
+        });
+        self.spans = pairs.collect();
+        self.spacing = self.spacing.saturating_mul(2);
+    }
+
+    /// The curve so far; `None` = too short to be one. A last span that has hardly begun is left out.
+    #[must_use]
+    pub fn curve(&self, asked: Asked) -> Option<Curve> {
+        let count = u32::try_from(self.spans.len()).ok()?;
+        let last = self
+            .age
+            .saturating_sub(self.spacing * count.saturating_sub(1));
+        let is_left_out = last < self.spacing / 4;
+        let shown = self.spans.len() - usize::from(is_left_out && count > 0);
+        if shown < 2 {
+            return None;
+        }
+        let rate = |(at, span): (usize, &Span)| {
+            let length = if at + 1 == self.spans.len() {
+                last
+            } else {
+                self.spacing
+            };
+            // More than any machine has would be an error of the clocks.
+            let milli = span.cpu.as_millis().saturating_mul(1_000) / length.as_millis().max(1);
+            u64::try_from(milli).unwrap_or(NUMBER_MAX).min(NUMBER_MAX)
+        };
+        let cpus: Vec<u64> = self
+            .spans
+            .iter()
+            .enumerate()
+            .map(rate)
+            .take(shown)
+            .collect();
+        let memory = self
+            .spans
+            .iter()
+            .map(|span| span.memory_kib.min(NUMBER_MAX));
+        let mut memory: Vec<u64> = memory.collect();
+        // The end of a task that ran out of memory must not lose its peak with a span that is left out.
+        let rest = memory.split_off(shown);
+        if let Some(last) = memory.last_mut() {
+            *last = rest.into_iter().fold(*last, u64::max);
+        }
+        let memory_peak_kib = memory.iter().copied().max().unwrap_or(0);
+        let cpu_peak_milli = cpus.iter().copied().max().unwrap_or(0);
+        Some(Curve {
+            spacing: self.spacing,
+            memory_peak_kib,
+            cpu_peak_milli,
+            // Up: a task that uses memory does not seem to use none.
+            memory: shares(&memory, memory_peak_kib, memory_peak_kib.saturating_sub(1)),
+            cpu: shares(&cpus, cpu_peak_milli, cpu_peak_milli / 2),
+            asked,
+        })
+    }
+
+    /// The curve of a task that ended at this age, with this CPU time.
+    #[must_use]
+    pub fn finish(mut self, age: Duration, cpu: Duration, asked: Asked) -> Option<Curve> {
+        self.extend(age, cpu);
+        self.curve(asked)
+    }
+}
+
+/// Number of the span in which an age is. The end of a span belongs to it.
+fn span_of(age: Duration, spacing: Duration) -> usize {
+    let nanos = age.as_nanos().saturating_sub(1) / spacing.as_nanos().max(1);
+    usize::try_from(nanos).unwrap_or(usize::MAX)
+}
+
+/// Each value as share of the peak; `rounding` is added before the division.
+fn shares(values: &[u64], peak: u64, rounding: u64) -> Box<[u8]> {
+    let share = |value: &u64| (value * FULL + rounding) / peak.max(1);
+    values
+        .iter()
+        .map(|value| u8::try_from(share(value)).unwrap_or(u8::MAX))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const fn seconds(count: u64) -> Duration {
+        Duration::from_secs(count)
+    }
+
+    /// A task that was looked at every two seconds: its memory by time, and its cpus.
+    fn looked_at(until: u64, memory: impl Fn(u64) -> u64, cpus: u32) -> CurveBuilder {
+        let mut builder = CurveBuilder::default();
+        for at in (2..=until).step_by(2) {
+            builder.look(seconds(at), memory(at), seconds(at) * cpus);
+        }
+        builder
+    }
+
+    #[test]
+    fn short_tasks_have_no_curve() {
+        let curve = |age: u64| looked_at(age, |_| 10, 1).curve(Asked::default());
+        assert_eq!(curve(0), None);
+        assert_eq!(curve(2), None);
+        let found = curve(4).expect("long enough");
+        assert_eq!((found.memory.len(), found.cpu_mean_milli()), (2, 1_000));
+        // One span and a rest that says nothing.
+        let mut builder = looked_at(2, |_| 10, 1);
+        builder.look(Duration::from_millis(2_400), 10, Duration::from_secs(2));
+        assert_eq!(builder.curve(Asked::default()), None);
+    }
+
+    #[test]
+    fn a_week_costs_as_much_as_two_minutes_and_keeps_its_peak() {
+        let week = 7 * 24 * 3_600;
+        let peak_at = 300_000;
+        let memory = |at| if at == peak_at { 5_000_000 } else { 1_000_000 };
+        let curve = looked_at(week, memory, 3).curve(Asked::default());
+        let curve = curve.expect("a curve");
+        assert!(
+            (POINTS_MAX / 2..=POINTS_MAX).contains(&curve.memory.len()),
+            "{curve:?}"
+        );
+        assert!(curve.span() >= seconds(week), "{:?}", curve.span());
+        assert_eq!(curve.memory_peak_kib, 5_000_000);
+        let highest: Vec<usize> = curve
+            .points()
+            .enumerate()
+            .filter(|(_, point)| point.memory_kib == 5_000_000)
+            .map(|(at, _)| at)
+            .collect();
+        let place = usize::try_from(peak_at / curve.spacing.as_secs()).expect("small");
+        assert!(
+            highest == [place] || highest == [place - 1],
+            "{highest:?} {place}"
+        );
+        assert!(
+            (2_990..=3_010).contains(&curve.cpu_mean_milli()),
+            "{curve:?}"
+        );
+    }
+
+    #[test]
+    fn what_was_not_looked_at_counts_as_the_next_look_and_the_end_as_the_last_one() {
+        let mut builder = CurveBuilder::default();
+        builder.look(seconds(2), 100, seconds(1));
+        // A worker that stood still, or a machine that was busy.
+        builder.look(seconds(8), 400, seconds(7));
+        let curve = builder.finish(seconds(10), seconds(11), Asked::default());
+        let points: Vec<Point> = curve.expect("a curve").points().collect();
+        let memory: Vec<u64> = points.iter().map(|point| point.memory_kib).collect();
+        assert_eq!(memory, [100, 400, 400, 400, 400]);
+        let cpus: Vec<u64> = points.iter().map(|point| point.cpu_milli / 100).collect();
+        assert_eq!(cpus, [5, 10, 10, 10, 20]);
+    }
+
+    #[test]
+    fn time_of_processes_that_are_gone_is_not_counted_twice() {
+        let mut builder = CurveBuilder::default();
+        builder.look(seconds(2), 1, seconds(2));
+        // A process of the tree was adopted by others, with its time, and the rest goes on.
+        builder.look(seconds(4), 1, seconds(1));
+        builder.look(seconds(6), 1, seconds(3));
+        let curve = builder.curve(Asked::default()).expect("a curve");
+        let cpus: Vec<u64> = curve.points().map(|point| point.cpu_milli).collect();
+        assert_eq!(cpus[0], 1_000);
+        assert_eq!(cpus[1], 0);
+        assert!(cpus[2] <= 1_000, "{cpus:?}");
+    }
+
+    #[test]
+    fn what_follows_a_process_for_which_nobody_waited_is_seen() {
+        let mut builder = CurveBuilder::default();
+        builder.look(seconds(2), 1, seconds(10));
+        // An orphan of the task has ended, and the next one works: nobody knows of how much before the first look at it.
+        for (at, cpu) in [(4, 1), (6, 3), (8, 5), (10, 7)] {
+            builder.look(seconds(at), 1, seconds(cpu));
+        }
+        let curve = builder.curve(Asked::default()).expect("a curve");
+        let cpus: Vec<u64> = curve.points().map(|point| point.cpu_milli).collect();
+        assert_eq!(cpus[1], 0);
+        let cpus: Vec<u64> = cpus[2..].iter().map(|milli| milli / 500).collect();
+        assert_eq!(cpus, [2, 2, 2]);
+        // One that only was in no place at a look takes nothing with it.
+        let mut builder = CurveBuilder::default();
+        for (at, cpu) in [(2, 2), (4, 1), (6, 6), (8, 8)] {
+            builder.look(seconds(at), 1, seconds(cpu));
+        }
+        let curve = builder.curve(Asked::default()).expect("a curve");
+        let cpus: Vec<u64> = curve.points().map(|point| point.cpu_milli / 100).collect();
+        assert_eq!(cpus, [10, 0, 20, 10]);
+    }
+
+    proptest! {
+        #[test]
+        fn any_looks_make_a_curve_of_few_points_that_keeps_the_peak(
+            looks in proptest::collection::vec((0_u64..1 << 62, 0_u64..1 << 63, 0_u64..1 << 62), 0..200)
+        ) {
+            let mut builder = CurveBuilder::default();
+            let (mut age, mut peak) = (Duration::ZERO, 0);
+            for (step, memory, cpu) in looks {
+                age = age.saturating_add(Duration::from_nanos(step));
+                builder.look(age, memory, Duration::from_nanos(cpu));
+                if step > 0 {
+                    peak = peak.max(memory.min(NUMBER_MAX));
+                }
+            }
+            if let Some(curve) = builder.curve(Asked::default()) {
+                prop_assert!(curve.memory.len() <= POINTS_MAX);
+                prop_assert_eq!(curve.memory.len(), curve.cpu.len());
+                prop_assert_eq!(curve.memory_peak_kib, peak);
+                let highest = curve.points().map(|point| point.memory_kib).max();
+                prop_assert_eq!(highest, Some(curve.memory_peak_kib));
+            }
+        }
+    }
+}
