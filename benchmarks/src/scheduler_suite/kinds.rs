@@ -247,6 +247,7 @@ fn ask(cluster: &Cluster, row: &mut Row) {
         cursor,
         limit: 0,
         with_definition: true,
+        with_curves: false,
     };
     let all = Selector::All;
     row.jobs = row

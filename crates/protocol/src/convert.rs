@@ -9,6 +9,7 @@
 
 mod alloc;
 mod client;
+mod curve;
 mod hardware;
 mod ids;
 mod output;
@@ -32,6 +33,7 @@ use hq_core::template::ByteText;
 
 pub use alloc::AllocRequest;
 pub use client::{Acknowledge, ClientRequest, JobRef, JournalAction, Query, TaskPageQuery};
+pub use curve::{TaskCurve, add_curves, take_curves};
 pub use ids::ID_RANGES_MAX;
 pub use output::{OUTPUT_DATA_MAX, OutputQuery, OutputRequest, OutputSource, ReadFrom};
 pub use refusal::refusal_text;

@@ -280,6 +280,7 @@ impl Problems {
                 cursor: 0,
                 limit: 1,
                 with_definition: false,
+                with_curves: false,
             };
             let Reply::TaskPage(page) = self.ask(Query::TaskPage(page)).await? else {
                 continue;

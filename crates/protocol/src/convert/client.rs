@@ -161,6 +161,8 @@ pub struct TaskPageQuery {
     pub limit: u32,
     /// Whether templates and dependencies are included.
     pub with_definition: bool,
+    /// Whether what tasks used over time is included.
+    pub with_curves: bool,
 }
 
 fn acknowledge(asked: client::AskProblems) -> Result<Option<Acknowledge>, ConvertError> {
@@ -507,6 +509,7 @@ impl TryFrom<client::TaskPage> for TaskPageQuery {
             cursor: message.cursor,
             limit: message.limit,
             with_definition: message.with_definition,
+            with_curves: message.with_curves,
         })
     }
 }
@@ -669,6 +672,7 @@ impl From<&TaskPageQuery> for client::TaskPage {
             cursor: query.cursor,
             limit: query.limit,
             with_definition: query.with_definition,
+            with_curves: query.with_curves,
         }
     }
 }

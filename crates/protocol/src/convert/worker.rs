@@ -109,44 +109,11 @@ impl TryFrom<worker::ToServer> for FromWorker {
                     reattach.map(Box::new),
                 ))
             }
-            Message::Heartbeat(worker::Heartbeat {
-                unkillable,
-                held_jobs,
-                node_faults,
-                sent_unix_ns,
-            }) => {
-                at_most("heartbeat.unkillable", unkillable.len(), UNKILLABLE_MAX)?;
-                at_most("heartbeat.held_jobs", held_jobs.len(), HELD_JOBS_MAX)?;
-                at_most("heartbeat.node_faults", node_faults.len(), NODE_FAULTS_MAX)?;
-                let mut faults = Vec::new();
-                for fault in node_faults {
-                    faults.extend(node_fault(fault).within("heartbeat.node_faults")?);
-                }
-                Ok(Self::Message(WorkerMessage::Heartbeat {
-                    unkillable: unkillable.into_iter().map(Into::into).collect(),
-                    held: held_jobs.into_iter().map(JobId).collect(),
-                    faults,
-                    sent: sent_unix_ns.map(Timestamp),
-                }))
-            }
+            Message::Heartbeat(heartbeat) => heartbeat_message(heartbeat).map(Self::Message),
             Message::Report(report) => Ok(Self::Message(WorkerMessage::Report(
                 report.try_into().within("report")?,
             ))),
-            Message::Notify(worker::Notify { job, task, message }) => {
-                if message.len() > NOTIFICATION_MAX {
-                    let found = format_args!("{} bytes", message.len());
-                    return Err(ConvertError::invalid(
-                        "notify.message",
-                        "at most 1024 bytes",
-                        found,
-                    ));
-                }
-                let task = TaskKey::new(JobId(job), TaskId(task));
-                Ok(Self::Message(WorkerMessage::Notify(
-                    task,
-                    message[..].into(),
-                )))
-            }
+            Message::Notify(notify) => Ok(Self::Message(notification(&notify)?)),
             Message::Overview(overview) => {
                 let usage = overview.try_into().within("overview")?;
                 Ok(Self::Message(WorkerMessage::Overview(Box::new(usage))))
@@ -170,6 +137,44 @@ impl TryFrom<worker::ToServer> for FromWorker {
             }
         }
     }
+}
+
+/// A sign of life, without its curves, which were taken out before.
+fn heartbeat_message(heartbeat: worker::Heartbeat) -> Result<WorkerMessage, ConvertError> {
+    let worker::Heartbeat {
+        unkillable,
+        held_jobs,
+        node_faults,
+        sent_unix_ns,
+        curves: _,
+    } = heartbeat;
+    at_most("heartbeat.unkillable", unkillable.len(), UNKILLABLE_MAX)?;
+    at_most("heartbeat.held_jobs", held_jobs.len(), HELD_JOBS_MAX)?;
+    at_most("heartbeat.node_faults", node_faults.len(), NODE_FAULTS_MAX)?;
+    let mut faults = Vec::new();
+    for fault in node_faults {
+        faults.extend(node_fault(fault).within("heartbeat.node_faults")?);
+    }
+    Ok(WorkerMessage::Heartbeat {
+        unkillable: unkillable.into_iter().map(Into::into).collect(),
+        held: held_jobs.into_iter().map(JobId).collect(),
+        faults,
+        sent: sent_unix_ns.map(Timestamp),
+    })
+}
+
+fn notification(notify: &worker::Notify) -> Result<WorkerMessage, ConvertError> {
+    let message = &notify.message;
+    if message.len() > NOTIFICATION_MAX {
+        let found = format_args!("{} bytes", message.len());
+        return Err(ConvertError::invalid(
+            "notify.message",
+            "at most 1024 bytes",
+            found,
+        ));
+    }
+    let task = TaskKey::new(JobId(notify.job), TaskId(notify.task));
+    Ok(WorkerMessage::Notify(task, message[..].into()))
 }
 
 /// What a node says is wrong with it; `None` = of a kind that only later releases know.
@@ -239,6 +244,7 @@ pub fn heartbeat(
             .take(NODE_FAULTS_MAX)
             .collect(),
         sent_unix_ns: sent.map(|sent| sent.0),
+        curves: Vec::new(),
     };
     worker::ToServer {
         message: Some(worker::to_server::Message::Heartbeat(heartbeat)),

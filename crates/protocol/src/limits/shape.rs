@@ -62,6 +62,7 @@ shapes! {
         1: each::<worker::Unkillable>(&UNKILLABLE),
         2: U32,
         3: each::<worker::NodeFault>(&NODE_FAULT),
+        5: each::<worker::TaskCurve>(&TASK_CURVE),
     }
     UNKILLABLE = "Unkillable" {}
     NODE_FAULT = "NodeFault" {
@@ -86,7 +87,10 @@ shapes! {
         2: each::<worker::Ended>(&ENDED),
         3: each::<worker::Failure>(&FAILURE),
         4: each::<worker::TaskList>(&TASK_LIST),
+        6: each::<worker::TaskCurve>(&TASK_CURVE),
     }
+    TASK_CURVE = "TaskCurve" { 4: each::<common::Curve>(&CURVE) }
+    CURVE = "Curve" { 4: Part::Text, 5: Part::Text }
     STARTED = "Started" { 2: U32, 3: U32, 4: U64 }
     ENDED = "Ended" { 2: U32, 3: U32, 4: U32, 5: U64, 6: U64, 7: U64, 8: U64, 9: U64 }
     FAILURE = "Failure" { 4: Part::Text }

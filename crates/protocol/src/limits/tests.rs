@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use prost::Message;
 
 use super::*;
-use crate::convert::{ClientRequest, FromServer, FromWorker, reattach};
+use crate::convert::{ClientRequest, FromServer, FromWorker, add_curves, reattach};
 use crate::frame::{self, FrameDecoder};
 use crate::{client, worker};
 
@@ -87,6 +87,18 @@ fn the_largest_report_passes() {
     let report = extremes::largest_report();
     assert!(report.wire_bytes() <= hq_core::limits::REPORT_BYTES_MAX);
     to_server(&(&report).into());
+}
+
+#[test]
+fn the_largest_report_passes_with_what_all_its_tasks_used() {
+    const ROW_BYTES: usize = 208;
+    let report = extremes::largest_report();
+    let mut message = worker::ToServer::from(&report);
+    let bytes = to_server(&message);
+    let curves = extremes::curves(&report);
+    add_curves(&mut message, &curves);
+    let more = to_server(&message) - bytes;
+    assert!(more <= ROW_BYTES * curves.len(), "{more} bytes");
 }
 
 #[test]

@@ -307,6 +307,7 @@ fn attempts(state: &ServerState, submit: &Submit, index: u32) -> Vec<client::Tas
                 usage: Some(usage_message(&attempt.end.usage)),
                 memory_units: growing.and_then(|task| Some(memory(&task.requests)?.0)),
                 time_limit_ns: growing.and_then(|task| Some(nanos(task.time_limit?))),
+                curve: None,
             }
         })
         .collect()

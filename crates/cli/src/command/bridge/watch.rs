@@ -221,6 +221,7 @@ async fn settle_page(
                 cursor,
                 limit: PAGE,
                 with_definition: false,
+                with_curves: false,
             })
             .await?;
         if !page.job_found {

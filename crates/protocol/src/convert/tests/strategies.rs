@@ -478,16 +478,17 @@ pub(super) fn query() -> impl Strategy<Value = Query> {
         states(ANY),
         any::<u64>(),
         any::<u32>(),
-        any::<bool>(),
+        any::<[bool; 2]>(),
     )
-        .prop_map(|(job, tasks, states, cursor, limit, with_definition)| {
+        .prop_map(|(job, tasks, states, cursor, limit, with)| {
             Query::TaskPage(TaskPageQuery {
                 job,
                 tasks,
                 states,
                 cursor,
                 limit,
-                with_definition,
+                with_definition: with[0],
+                with_curves: with[1],
             })
         });
     prop_oneof![

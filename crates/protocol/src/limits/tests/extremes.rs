@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hq_core::class::ClassId;
+use hq_core::curve::{Asked, Curve, NUMBER_MAX, POINTS_MAX};
 use hq_core::id::{InstanceId, JobId, TaskId, TaskKey};
 use hq_core::job::{SharedTemplate, TemplateId};
 use hq_core::limits::{
@@ -105,6 +106,24 @@ pub(super) fn largest_report() -> Report {
         ended: (0..count).map(row).collect(),
         ..Report::default()
     }
+}
+
+/// The longest curve of each task that a report ends.
+pub(super) fn curves(report: &Report) -> Vec<(InstanceKey, Curve)> {
+    let curve = Curve {
+        spacing: Duration::from_millis(NUMBER_MAX),
+        memory_peak_kib: NUMBER_MAX,
+        cpu_peak_milli: NUMBER_MAX,
+        memory: [255; POINTS_MAX].into(),
+        cpu: [255; POINTS_MAX].into(),
+        asked: Asked {
+            memory_kib: NUMBER_MAX,
+            is_memory_limit: true,
+            cpu_units: NUMBER_MAX,
+        },
+    };
+    let ended = report.ended.iter();
+    ended.map(|row| (row.key, curve.clone())).collect()
 }
 
 pub(super) fn largest_holding() -> Holding {

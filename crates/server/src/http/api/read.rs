@@ -192,6 +192,7 @@ pub(in crate::http) async fn tasks(
         cursor: bounded("cursor", asked.cursor, 0, 0..=POSITION_MAX)?,
         limit,
         with_definition: text.is_some(),
+        with_curves: false,
     };
     let mut tasks = Vec::new();
     let mut next = None;

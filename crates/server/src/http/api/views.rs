@@ -51,6 +51,7 @@ pub(in crate::http) async fn task(
         cursor: 0,
         limit: 1,
         with_definition: true,
+        with_curves: false,
     };
     let page = task_page(&app, page).await?;
     let words = move |view: &View<'_>| {

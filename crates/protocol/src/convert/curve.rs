@@ -1,0 +1,166 @@
+//! What tasks used over time. It rides on reports and heartbeats, and the core knows nothing of it.
+
+use std::time::Duration;
+
+use hq_core::curve::{Asked, Curve, NUMBER_MAX, POINTS_ACCEPTED_MAX};
+use hq_core::id::{InstanceId, JobId, TaskId, TaskKey};
+use hq_core::worker_state::InstanceKey;
+
+use super::{ConvertError, at_most, same_len};
+use crate::worker::to_server::Message;
+use crate::{common, worker};
+
+/// The curve of an instance.
+pub type TaskCurve = (InstanceKey, Curve);
+
+/// Adds curves to a report or a heartbeat; other messages have none.
+pub fn add_curves(message: &mut worker::ToServer, curves: &[TaskCurve]) {
+    let place = match &mut message.message {
+        Some(Message::Report(report)) => &mut report.curves,
+        Some(Message::Heartbeat(heartbeat)) => &mut heartbeat.curves,
+        Some(_) | None => return,
+    };
+    place.extend(curves.iter().map(|(key, curve)| worker::TaskCurve {
+        job: key.task.job.as_u32(),
+        task: key.task.task.as_u32(),
+        instance: key.instance.as_u32(),
+        curve: Some(curve.into()),
+    }));
+}
+
+/// Takes the curves out of a message of a worker, and counts those that are malformed. They are left out, and nothing else is refused because
+/// of them: the worker would send the ends beside them again, for ever.
+pub fn take_curves(message: &mut worker::ToServer) -> (Vec<TaskCurve>, usize) {
+    let curves = match &mut message.message {
+        Some(Message::Report(report)) => &mut report.curves,
+        Some(Message::Heartbeat(heartbeat)) => &mut heartbeat.curves,
+        Some(_) | None => return (Vec::new(), 0),
+    };
+    let rows = std::mem::take(curves);
+    let sent = rows.len();
+    let valid: Vec<TaskCurve> = rows
+        .into_iter()
+        .filter_map(|row| {
+            let task = TaskKey::new(JobId(row.job), TaskId(row.task));
+            let instance = InstanceId(row.instance);
+            let curve = row.curve?.try_into().ok()?;
+            Some((InstanceKey { task, instance }, curve))
+        })
+        .collect();
+    let malformed = sent - valid.len();
+    (valid, malformed)
+}
+
+impl From<&Curve> for common::Curve {
+    fn from(curve: &Curve) -> Self {
+        Self {
+            spacing_ms: u64::try_from(curve.spacing.as_millis()).unwrap_or(u64::MAX),
+            memory_peak_kib: curve.memory_peak_kib,
+            cpu_peak_milli: curve.cpu_peak_milli,
+            memory: curve.memory.to_vec().into(),
+            cpu: curve.cpu.to_vec().into(),
+            memory_asked_kib: curve.asked.memory_kib,
+            is_memory_limit: curve.asked.is_memory_limit,
+            cpu_asked_units: curve.asked.cpu_units,
+        }
+    }
+}
+
+impl TryFrom<common::Curve> for Curve {
+    type Error = ConvertError;
+
+    fn try_from(message: common::Curve) -> Result<Self, ConvertError> {
+        at_most("curve.memory", message.memory.len(), POINTS_ACCEPTED_MAX)?;
+        same_len("curve.cpu", message.cpu.len(), message.memory.len())?;
+        // Larger ones would not fit into columns of a store; no machine has as much.
+        let number = |found: u64| found.min(NUMBER_MAX);
+        Ok(Self {
+            spacing: Duration::from_millis(number(message.spacing_ms)),
+            memory_peak_kib: number(message.memory_peak_kib),
+            cpu_peak_milli: number(message.cpu_peak_milli),
+            // Copied, so that they do not keep the message.
+            memory: message.memory[..].into(),
+            cpu: message.cpu[..].into(),
+            asked: Asked {
+                memory_kib: number(message.memory_asked_kib),
+                is_memory_limit: message.is_memory_limit,
+                cpu_units: number(message.cpu_asked_units),
+            },
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Message as _;
+
+    fn curve(points: usize) -> Curve {
+        Curve {
+            spacing: Duration::from_secs(4),
+            memory_peak_kib: 7_000,
+            cpu_peak_milli: 1_500,
+            memory: vec![255; points].into(),
+            cpu: vec![9; points].into(),
+            asked: Asked {
+                memory_kib: 8_192,
+                is_memory_limit: true,
+                cpu_units: 20_000,
+            },
+        }
+    }
+
+    fn message(message: Message) -> worker::ToServer {
+        worker::ToServer {
+            message: Some(message),
+        }
+    }
+
+    #[test]
+    fn curves_ride_on_reports_and_heartbeats_and_on_nothing_else() {
+        let key = InstanceKey::new(JobId(3), 17, InstanceId(2));
+        let curves = [(key, curve(64))];
+        for carrier in [
+            Message::Report(worker::Report::default()),
+            Message::Heartbeat(worker::Heartbeat::default()),
+        ] {
+            let mut carried = message(carrier);
+            add_curves(&mut carried, &curves);
+            let bytes = carried.encode_to_vec();
+            // Two bytes a point, and what comes once.
+            assert!(bytes.len() <= 2 * 64 + 48, "{} bytes", bytes.len());
+            let mut read = worker::ToServer::decode(&bytes[..]).expect("a message");
+            assert_eq!(take_curves(&mut read), (curves.to_vec(), 0));
+            assert_eq!(take_curves(&mut read), (vec![], 0));
+        }
+        let mut other = message(Message::Goodbye(worker::Goodbye::default()));
+        add_curves(&mut other, &curves);
+        assert_eq!(take_curves(&mut other), (vec![], 0));
+    }
+
+    #[test]
+    fn malformed_curves_are_left_out_and_nothing_else() {
+        let row = |curve: Option<common::Curve>| worker::TaskCurve {
+            curve,
+            ..worker::TaskCurve::default()
+        };
+        let long = common::Curve::from(&curve(POINTS_ACCEPTED_MAX + 1));
+        let mut uneven = common::Curve::from(&curve(3));
+        uneven.cpu = vec![1; 2].into();
+        let mut large = common::Curve::from(&curve(3));
+        large.memory_peak_kib = u64::MAX;
+        let rows = [None, Some(long), Some(uneven), Some(large)];
+        let mut carried = message(Message::Report(worker::Report {
+            seq: 7,
+            curves: rows.map(row).to_vec(),
+            ..worker::Report::default()
+        }));
+        let (found, malformed) = take_curves(&mut carried);
+        assert_eq!((found.len(), malformed), (1, 3));
+        assert_eq!(found[0].1.memory_peak_kib, NUMBER_MAX);
+        let Some(Message::Report(report)) = carried.message else {
+            panic!("a report");
+        };
+        assert_eq!(report.seq, 7, "its ends count");
+    }
+}
