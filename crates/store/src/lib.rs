@@ -10,6 +10,7 @@
 
 mod bytes;
 mod compact;
+pub mod curves;
 mod encode;
 mod error;
 pub mod event;

@@ -67,6 +67,13 @@ impl<'a> RowRef<'a> {
         self.0.get(column).and_then(Value::as_str)
     }
 
+    /// Bytes that the statement has made hexadecimal digits of.
+    pub(crate) fn bytes(self, column: usize) -> Option<Box<[u8]>> {
+        let digits = self.text(column)?.as_bytes().chunks(2);
+        let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+        digits.map(byte).collect()
+    }
+
     pub(crate) fn owned(self, column: usize) -> Option<String> {
         self.text(column).map(str::to_owned)
     }

@@ -96,6 +96,11 @@ const SHAPES: &[TableShape] = &[
         types: "iiiib",
     },
     TableShape {
+        name: "curve_data",
+        has_rowid: false,
+        types: "iiiiiiiiiibb",
+    },
+    TableShape {
         name: "grown_data",
         has_rowid: false,
         types: "iiiiiII",
@@ -482,6 +487,7 @@ fn drop_dangling(db: &Transaction<'_>, report: &mut RepairReport) -> rusqlite::R
         "attempt_data",
         "node_data",
         "value_data",
+        "curve_data",
         "grown_data",
         "dropped_data",
         "notification_data",

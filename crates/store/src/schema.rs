@@ -24,6 +24,7 @@ const STEPS: &[&str] = &[
     include_str!("schema/0008.sql"),
     include_str!("schema/0009.sql"),
     include_str!("schema/0010.sql"),
+    include_str!("schema/0011.sql"),
 ];
 
 /// Present version of the schema.

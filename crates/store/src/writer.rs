@@ -24,6 +24,7 @@ use rusqlite::{Connection, Row, TransactionBehavior};
 use serde_json::json;
 
 use crate::compact::{self, Compactor, Pruned, Stepped};
+use crate::curves::{self, TaskCurve};
 use crate::event::Event;
 use crate::group::{self, Group};
 use crate::lock::Lock;
@@ -94,6 +95,7 @@ pub struct Subscription {
 enum Message {
     Changes(u64, Vec<Change>),
     Values(Vec<CallValue>),
+    Curves(Vec<TaskCurve>),
     Hurry,
     Flush(SyncSender<()>),
     Prune(SyncSender<Result<Pruned, String>>),
@@ -413,6 +415,7 @@ impl Writer {
             Message::Flush(_)
             | Message::Changes(..)
             | Message::Values(_)
+            | Message::Curves(_)
             | Message::Hurry
             | Message::Stop => {}
         }
@@ -666,6 +669,7 @@ impl Writer {
             .transaction_with_behavior(TransactionBehavior::Immediate)?;
         // In the same transaction as the ends that refer to them.
         values::write(&transaction, &batch.values)?;
+        curves::write(&transaction, &batch.curves)?;
         group::write(&transaction, &mut seq, &batch.changes, events)?;
         // Within the transaction: another server that came in between undoes it as a whole.
         if !lease::renew(&transaction, self.fence, true)? {

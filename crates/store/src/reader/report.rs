@@ -2,6 +2,9 @@
 //!
 //! Each statement passes over the tasks once; what comes back grows neither with them nor with the jobs.
 
+use std::time::Duration;
+
+use hq_core::curve::{Asked, Curve};
 use hq_core::task::TaskState;
 use serde_json::Value;
 
@@ -253,6 +256,8 @@ pub struct SlowRow {
     pub job: u32,
     /// Task id within the job.
     pub task: u32,
+    /// Its last instance.
+    pub instance: u32,
     /// Where it ran.
     pub host: Option<String>,
     /// How long it ran.
@@ -265,7 +270,7 @@ pub struct SlowRow {
 #[must_use]
 pub fn slowest(period: Period, tasks_max: u32) -> Query<SlowRow> {
     let sql = format!(
-        "SELECT t.job, t.task, w.hostname, t.run_us, t.state FROM task_data t LEFT JOIN worker_data w ON w.id = t.worker \
+        "SELECT t.job, t.task, w.hostname, t.run_us, t.state, t.instance FROM task_data t LEFT JOIN worker_data w ON w.id = t.worker \
          WHERE t.state IN (:finished, :failed) AND t.started_unix_ns + t.run_us * 1000 BETWEEN ?F AND ?T \
          ORDER BY t.run_us DESC LIMIT {tasks_max}"
     );
@@ -275,6 +280,60 @@ pub fn slowest(period: Period, tasks_max: u32) -> Query<SlowRow> {
         host: row.owned(2),
         run_us: row.uint(3),
         is_failed: row.state(4) == TaskState::Failed,
+        instance: row.small(5),
+    })
+}
+
+/// A row if curves are known: a file of before them has no table for them.
+#[must_use]
+pub fn has_curves() -> Query<()> {
+    let sql = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'curve_data'";
+    Query::new(sql, &[], |_| ())
+}
+
+/// What a task used over time.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CurveRow {
+    /// Job id.
+    pub job: u32,
+    /// Task id within the job.
+    pub task: u32,
+    /// Its curve; `None` = it cannot be read.
+    pub curve: Option<Curve>,
+}
+
+/// Curves of instances: job, task and number of each.
+#[must_use]
+pub fn curves(instances: &[(u32, u32, u32)]) -> Query<CurveRow> {
+    let instances = instances.iter();
+    let list: Vec<String> = instances
+        .map(|(job, task, instance)| format!("({job}, {task}, {instance})"))
+        .collect();
+    // No rows for an empty list.
+    let list = if list.is_empty() {
+        "SELECT 0, 0, 0 WHERE 0".to_owned()
+    } else {
+        format!("VALUES {}", list.join(", "))
+    };
+    let sql = format!(
+        "SELECT job, task, spacing_ms, memory_peak_kib, cpu_peak_milli, memory_asked_kib, is_memory_limit, cpu_asked_units, \
+         hex(memory), hex(cpu) FROM curve_data WHERE (job, task, instance) IN ({list})"
+    );
+    Query::new(&sql, &[], |row| CurveRow {
+        job: row.small(0),
+        task: row.small(1),
+        curve: row.bytes(8).zip(row.bytes(9)).map(|(memory, cpu)| Curve {
+            spacing: Duration::from_millis(row.uint(2)),
+            memory_peak_kib: row.uint(3),
+            cpu_peak_milli: row.uint(4),
+            asked: Asked {
+                memory_kib: row.uint(5),
+                is_memory_limit: row.int(6) != 0,
+                cpu_units: row.uint(7),
+            },
+            memory,
+            cpu,
+        }),
     })
 }
 

@@ -8,6 +8,7 @@ use rusqlite::Connection;
 
 use super::{Message, Position, Subscription};
 use crate::compact::Pruned;
+use crate::curves::TaskCurve;
 use crate::place::Place;
 use crate::pulse::Pulse;
 use crate::reader;
@@ -54,6 +55,16 @@ impl StoreClient {
     pub fn store_values(&self, values: Vec<CallValue>) {
         // If the writer is gone, its last report said why.
         let _ = self.messages.send(Message::Values(values));
+    }
+
+    /// Hands over what tasks used over time, which is stored along with the next changes, and dropped if the disk has taken none for long.
+    pub fn store_curves(&self, curves: Vec<TaskCurve>) {
+        // Workers go on sending them, and nobody takes them out of the queue.
+        if self.hangs_for().is_some() {
+            return;
+        }
+        // If the writer is gone, its last report said why.
+        let _ = self.messages.send(Message::Curves(curves));
     }
 
     /// The file.
@@ -140,7 +151,7 @@ mod tests {
     #[test]
     fn a_writer_that_hangs_is_not_waited_for() {
         // Nobody takes a message out of the queue.
-        let (messages, _never_read) = mpsc::channel();
+        let (messages, never_read) = mpsc::channel();
         let place = Place {
             path: "state.db".into(),
             file_system: FileSystem::Local,
@@ -158,6 +169,13 @@ mod tests {
         let refused = client.prune().expect_err("nobody prunes");
         assert!(refused.contains("has not answered for 16 s"), "{refused}");
         assert!(client.hangs_for().is_some());
+        let waiting = never_read.try_iter().count();
+        client.store_curves(Vec::new());
+        assert_eq!(
+            never_read.try_iter().count(),
+            0,
+            "beside {waiting} of others"
+        );
         let seen = pulse.rest(|| client.hangs_for());
         assert_eq!(seen, None, "it got on");
     }

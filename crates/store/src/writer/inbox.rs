@@ -41,6 +41,7 @@ impl Inbox {
                     self.pending.push(number, changes);
                 }
                 Message::Values(values) => self.pending.push_values(values),
+                Message::Curves(curves) => self.pending.push_curves(curves),
                 // What was handed over may be stored already; what comes next is not meant.
                 Message::Hurry => self.is_hurried |= !self.pending.is_empty(),
                 Message::Stop => self.is_open = false,

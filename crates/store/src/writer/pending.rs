@@ -4,11 +4,14 @@ use std::collections::VecDeque;
 
 use hq_core::server_state::Change;
 
+use crate::curves::TaskCurve;
 use crate::values::CallValue;
 
 /// Most changes that share a transaction, unless more were handed over at once: what has piled up behind a disk that did
 /// not answer is stored in steps that each take far less time than a step of a writer that hangs.
 const BATCH_LEN: usize = 16_384;
+/// Most curves that wait for a disk that takes nothing, some ten MiB; who runs for long is told of again.
+const CURVES_MAX: usize = 50_000;
 
 /// What one transaction stores.
 #[derive(Default)]
@@ -16,13 +19,15 @@ pub(super) struct Batch {
     pub(super) changes: Vec<Change>,
     /// Of calls whose ends may be among the changes, or follow them.
     pub(super) values: Vec<CallValue>,
-    /// Number of the last changes; `None` = only values so far.
+    /// What tasks used over time.
+    pub(super) curves: Vec<TaskCurve>,
+    /// Number of the last changes; `None` = only values and curves so far.
     pub(super) number: Option<u64>,
 }
 
 impl Batch {
     pub(super) const fn is_empty(&self) -> bool {
-        self.changes.is_empty() && self.values.is_empty()
+        self.changes.is_empty() && self.values.is_empty() && self.curves.is_empty()
     }
 }
 
@@ -59,6 +64,13 @@ impl Pending {
 
     pub(super) fn push_values(&mut self, values: Vec<CallValue>) {
         self.open_batch().values.extend(values);
+    }
+
+    /// Unlike the rest it is no loss to anybody's work if there is too much of it.
+    pub(super) fn push_curves(&mut self, mut curves: Vec<TaskCurve>) {
+        let waiting: usize = self.0.iter().map(|batch| batch.curves.len()).sum();
+        curves.truncate(CURVES_MAX.saturating_sub(waiting));
+        self.open_batch().curves.extend(curves);
     }
 
     fn open_batch(&mut self) -> &mut Batch {

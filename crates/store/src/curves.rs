@@ -1,0 +1,148 @@
+//! What tasks used over time: rows that come beside the changes of the core, which knows nothing of them.
+//!
+//! A worker sends that of a running instance again as it grows, and the whole with its end; the last one counts. Of forgotten jobs none
+//! is taken, so that each goes with its job. See `docs/usage.md`.
+
+use std::time::Duration;
+
+use hq_core::curve::{Asked, Curve};
+use hq_core::id::WorkerId;
+use hq_core::worker_state::InstanceKey;
+use rusqlite::{Connection, Row, Transaction, params};
+
+/// What one instance used over time.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TaskCurve {
+    /// Task and instance.
+    pub key: InstanceKey,
+    /// Where it ran; of a multi-node task the root.
+    pub worker: WorkerId,
+    /// Its curve.
+    pub curve: Curve,
+}
+
+/// Writes some. Runs in the transaction of the ends that follow.
+pub(crate) fn write(db: &Transaction<'_>, curves: &[TaskCurve]) -> rusqlite::Result<()> {
+    if curves.is_empty() {
+        return Ok(());
+    }
+    // A job is stored before its tasks start, and one that was forgotten is swept away once.
+    let mut insert = db.prepare_cached(
+        "INSERT OR REPLACE INTO curve_data SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12 \
+         WHERE EXISTS (SELECT 1 FROM job_data WHERE id = ?1 AND NOT is_forgotten)",
+    )?;
+    for TaskCurve { key, worker, curve } in curves {
+        let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+        let spacing = u64::try_from(curve.spacing.as_millis()).unwrap_or(u64::MAX);
+        insert.execute(params![
+            key.task.job.as_u32(),
+            key.task.task.as_u32(),
+            key.instance.as_u32(),
+            worker.as_u32(),
+            number(spacing),
+            number(curve.memory_peak_kib),
+            number(curve.cpu_peak_milli),
+            number(curve.asked.memory_kib),
+            curve.asked.is_memory_limit,
+            number(curve.asked.cpu_units),
+            curve.memory,
+            curve.cpu,
+        ])?;
+    }
+    Ok(())
+}
+
+/// Instance, worker and curve.
+pub type Found = (u32, u32, Curve);
+
+/// Curves of the instances of one task, the first instance first.
+///
+/// # Errors
+///
+/// If the store cannot be read.
+pub fn read(db: &Connection, job: u32, task: u32) -> Result<Vec<Found>, String> {
+    let find = || {
+        let mut select = db.prepare_cached(
+            "SELECT instance, worker, spacing_ms, memory_peak_kib, cpu_peak_milli, memory_asked_kib, is_memory_limit, \
+             cpu_asked_units, memory, cpu FROM curve_data WHERE job = ? AND task = ? ORDER BY instance",
+        )?;
+        let rows = select.query_map([job, task], found)?;
+        rows.collect::<rusqlite::Result<Vec<Found>>>()
+    };
+    find().map_err(|error| format!("what tasks used over time cannot be read: {error}"))
+}
+
+fn found(row: &Row<'_>) -> rusqlite::Result<Found> {
+    let number = |at: usize| -> rusqlite::Result<u64> {
+        Ok(u64::try_from(row.get::<_, i64>(at)?).unwrap_or(0))
+    };
+    let bytes = |at: usize| Ok::<Box<[u8]>, rusqlite::Error>(row.get::<_, Vec<u8>>(at)?.into());
+    let curve = Curve {
+        spacing: Duration::from_millis(number(2)?),
+        memory_peak_kib: number(3)?,
+        cpu_peak_milli: number(4)?,
+        asked: Asked {
+            memory_kib: number(5)?,
+            is_memory_limit: row.get(6)?,
+            cpu_units: number(7)?,
+        },
+        memory: bytes(8)?,
+        cpu: bytes(9)?,
+    };
+    Ok((row.get(0)?, row.get(1)?, curve))
+}
+
+#[cfg(test)]
+mod tests {
+    use hq_core::id::{InstanceId, JobId};
+
+    use super::*;
+
+    fn curve(job: u32, instance: u32, memory: &[u8]) -> TaskCurve {
+        TaskCurve {
+            key: InstanceKey::new(JobId(job), 17, InstanceId(instance)),
+            worker: WorkerId(4),
+            curve: Curve {
+                spacing: Duration::from_secs(2),
+                memory_peak_kib: 2_048,
+                cpu_peak_milli: 1_500,
+                memory: memory.into(),
+                cpu: vec![255; memory.len()].into(),
+                asked: Asked {
+                    memory_kib: 4_096,
+                    is_memory_limit: true,
+                    cpu_units: 20_000,
+                },
+            },
+        }
+    }
+
+    #[test]
+    fn the_last_curve_of_an_instance_counts_and_forgotten_jobs_get_none() {
+        let mut db = Connection::open_in_memory().expect("a database in memory");
+        crate::schema::migrate(&mut db, 0).expect("the steps are valid");
+        let jobs = "INSERT INTO job_data (id, name, is_open, is_forgotten, submitted_unix_ns) \
+                    VALUES (3, 'kept', 0, 0, 1), (5, 'forgotten', 0, 1, 1)";
+        db.execute_batch(jobs).expect("jobs");
+        let transaction = db.transaction().expect("begins");
+        let sent = [
+            curve(3, 0, &[255, 0]),
+            curve(3, 1, &[128]),
+            curve(3, 1, &[128, 255, 1]),
+            curve(5, 0, &[1, 2]),
+            curve(6, 0, &[1, 2]),
+        ];
+        write(&transaction, &sent).expect("stored");
+        transaction.commit().expect("committed");
+        let expected = [(0, 4, sent[0].curve.clone()), (1, 4, sent[2].curve.clone())];
+        assert_eq!(read(&db, 3, 17).expect("readable"), expected);
+        for job in [5, 6] {
+            assert_eq!(read(&db, job, 17).expect("readable"), []);
+        }
+        // The same for people, without any function of ours.
+        let sql = "SELECT group_concat(until_s || ' ' || memory_mib || ' ' || cpus || ' ' || memory_asked_mib || ' ' || \
+                   memory_limit_mib || ' ' || cpus_asked, ', ') FROM usage WHERE job = 3 AND instance = 0";
+        let shown: String = db.query_row(sql, [], |row| row.get(0)).expect("a view");
+        assert_eq!(shown, "2.0 2.0 1.5 4.0 4.0 2.0, 4.0 0.0 1.5 4.0 4.0 2.0");
+    }
+}
