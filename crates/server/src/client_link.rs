@@ -22,6 +22,7 @@ use crate::answering::{Answering, BeingAnswered};
 use crate::clock::Clock;
 use crate::config::Stop;
 use crate::core_handle::{CoreGone, CoreHandle};
+use crate::curves::Curves;
 use crate::http::{HttpControl, Tokens};
 use crate::problems::Problems;
 use crate::questions::Questions;
@@ -40,6 +41,8 @@ pub(crate) struct ClientPlane {
     pub(crate) alloc: Option<AllocHandle>,
     /// Values of calls.
     pub(crate) values: Arc<Values>,
+    /// What tasks used over time.
+    pub(crate) curves: Curves,
     /// Current problems.
     pub(crate) problems: Arc<Problems>,
     /// Carries questions about output to workers.
@@ -230,8 +233,11 @@ where
 
 /// Answers from the state, and adds what is not in it.
 async fn look_up(asked: Query, plane: &ClientPlane) -> Result<reply::Reply, CoreGone> {
+    let with_curves = matches!(&asked, Query::TaskPage(page) if page.with_curves);
     let mut answer = query::ask(&plane.core, asked).await?;
-    if let reply::Reply::Workers(list) = &mut answer {
+    if with_curves && let reply::Reply::TaskPage(page) = &mut answer {
+        *page = plane.curves.fill(std::mem::take(page)).await;
+    } else if let reply::Reply::Workers(list) = &mut answer {
         plane.ways.fill_in(&mut list.workers);
     }
     Ok(answer)

@@ -16,6 +16,7 @@ use crate::answering::Answering;
 use crate::client_link::ClientPlane;
 use crate::clock::Clock;
 use crate::core_thread;
+use crate::curves::Curves;
 use crate::problems::Problems;
 use crate::questions::Questions;
 use crate::relay_link::Ways;
@@ -78,6 +79,7 @@ impl EmbeddedServer {
         });
         let questions = Arc::new(Questions::new(info.start_unix_ns.unsigned_abs()));
         let values = Arc::new(Values::new(None));
+        let curves = Curves::new(None);
         let problems = Problems::new(core.clone(), None, None, Arc::clone(&questions));
         let ways = Arc::new(Ways::default());
         let workers = WorkerPlane {
@@ -85,6 +87,7 @@ impl EmbeddedServer {
             info: Arc::clone(&info),
             idle_timeout: config.idle_timeout,
             values: Arc::clone(&values),
+            curves: curves.clone(),
             questions: Arc::clone(&questions),
             ways: Arc::clone(&ways),
             via: None,
@@ -94,6 +97,7 @@ impl EmbeddedServer {
             core,
             info,
             values,
+            curves,
             store: None,
             alloc: None,
             problems: Arc::new(problems),

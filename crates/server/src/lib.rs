@@ -14,6 +14,7 @@ mod command;
 mod config;
 mod core_handle;
 mod core_thread;
+mod curves;
 mod delivery;
 mod descriptors;
 mod embedded;

@@ -22,6 +22,7 @@ use crate::clock::Clock;
 use crate::config::{Journal, RunError, ServerConfig, StartError, Stop};
 use crate::core_handle::CoreHandle;
 use crate::core_thread;
+use crate::curves::Curves;
 use crate::http::{self, HttpParts, HttpServer, Tokens};
 use crate::peer_stream::PeerStream;
 use crate::problems::Problems;
@@ -348,12 +349,14 @@ fn planes(
 ) -> (ClientPlane, WorkerPlane) {
     let parts = parts.clone();
     let values = Arc::new(Values::new(parts.store.clone()));
+    let curves = Curves::new(parts.store.clone());
     let ways = Arc::new(Ways::default());
     let workers = WorkerPlane {
         core: parts.core.clone(),
         info: Arc::clone(&parts.info),
         idle_timeout,
         values: Arc::clone(&values),
+        curves: curves.clone(),
         questions: Arc::clone(&parts.questions),
         ways: Arc::clone(&ways),
         // Known for each connection.
@@ -364,6 +367,7 @@ fn planes(
         core: parts.core,
         info: parts.info,
         values,
+        curves,
         store: parts.store,
         alloc: parts.alloc,
         problems: parts.problems,

@@ -8,7 +8,7 @@ use hq_core::server_state::{LinkEnd, LinkId, Reattach, WorkerCommand};
 use hq_core::time::nanos;
 use hq_core::worker_config::WorkerConfig;
 use hq_protocol::client::ServerInfo;
-use hq_protocol::convert::{FromWorker, OutputRequest};
+use hq_protocol::convert::{FromWorker, OutputRequest, take_curves};
 use hq_protocol::worker::{self, to_worker};
 use hq_protocol::{Connection, MessageReader, MessageWriter, ReadError};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -16,6 +16,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::time::Instant;
 
 use crate::core_handle::{CoreHandle, WorkerRegistration};
+use crate::curves::Curves;
 use crate::peer_stream::RelayedTx;
 use crate::questions::Questions;
 use crate::relay_link::{self, Ways};
@@ -42,6 +43,8 @@ pub(crate) struct WorkerPlane {
     pub(crate) idle_timeout: Option<Duration>,
     /// Values of calls.
     pub(crate) values: Arc<Values>,
+    /// What tasks use over time.
+    pub(crate) curves: Curves,
     /// Carries questions about output to workers.
     pub(crate) questions: Arc<Questions>,
     /// Which workers come through relays.
@@ -177,7 +180,7 @@ async fn receive<R: AsyncRead + Unpin>(
             // The core let go of this worker, or it does not take its messages.
             _ = &mut *sending => return LinkEnd::Broken,
         };
-        let message = match message {
+        let mut message = match message {
             Ok(Some(message)) => message,
             Ok(None) => return LinkEnd::Closed,
             Err(error) => {
@@ -190,6 +193,12 @@ async fn receive<R: AsyncRead + Unpin>(
                 return end_of(&error);
             }
         };
+        // Ahead of the ends in the same report, so that they are stored with them.
+        let (curves, malformed) = take_curves(&mut message);
+        if malformed > 0 {
+            tracing::warn!(%worker, malformed, "what tasks used over time is not understood");
+        }
+        plane.curves.add(worker, curves);
         match FromWorker::try_from(message) {
             Ok(FromWorker::Message(message)) => {
                 let count = u32::try_from(message.rows()).unwrap_or(u32::MAX);

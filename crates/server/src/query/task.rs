@@ -18,6 +18,7 @@ use hq_protocol::{Message as _, client, common};
 
 use super::{resolve, worker_ref};
 use crate::core_handle::View;
+use crate::curves;
 
 /// Tasks looked at or shown per page; keeps one page well under a millisecond or two.
 const PAGE_MAX: u32 = 4_096;
@@ -197,6 +198,9 @@ impl Page<'_> {
             info.submitted_by = origin.map(|origin| origin.task.as_u32());
         }
         self.bytes += info.encoded_len();
+        if self.query.with_curves {
+            self.bytes += curves::bytes_max(&info);
+        }
         self.reply.tasks.push(info);
     }
 
