@@ -462,6 +462,7 @@ where
                 if let Input::Acknowledged(seq) = input {
                     let keys = self.reported.acknowledge(seq);
                     self.launcher.calls().forget_values(keys);
+                    self.launcher.curves().acknowledge(seq);
                 }
                 self.apply(input);
             }
@@ -539,6 +540,7 @@ where
             self.reported = Reported::default();
             self.launcher.calls().forget_all_values();
         }
+        self.launcher.curves().on_server_back(reattached);
         self.apply(Input::ServerBack { reattached });
     }
 
@@ -547,8 +549,14 @@ where
         if is_stopped(self.keeper.as_deref()) {
             return false;
         }
-        let node = (&*self.checks.faults(), Some(clock::now().wall));
-        self.link.feed(&heartbeat(&mut self.launcher, node));
+        let now = clock::now();
+        let node = (&*self.checks.faults(), Some(now.wall));
+        let mut message = heartbeat(&mut self.launcher, node);
+        // Without a connection it is dropped, and they would be told again only much later.
+        if matches!(self.link, LinkState::Up(_)) {
+            convert::add_curves(&mut message, &self.launcher.curves().news(now.mono));
+        }
+        self.link.feed(&message);
         true
     }
 
@@ -597,7 +605,9 @@ where
                     for values in self.reported.values(&report, self.launcher.calls()) {
                         self.link.feed(&values);
                     }
-                    self.link.feed(&ToServer::from(&report));
+                    let mut message = ToServer::from(&report);
+                    convert::add_curves(&mut message, &self.launcher.curves().of_report(&report));
+                    self.link.feed(&message);
                 }
                 Effect::DropTemplate(id) => self.launcher.drop_template(id),
                 Effect::Farewell => self.link.feed(&ToServer::from(ExitReason::ServerEnded)),

@@ -3,10 +3,12 @@
 //! Owns the spawn engine and with it all processes: dropping it kills them. It decides nothing; it
 //! does not know the server.
 
+mod amounts;
 mod busy;
 mod calls;
 mod cleaners;
 mod control_group;
+mod curves;
 mod failure;
 mod inherited;
 mod memory;
@@ -27,7 +29,6 @@ use std::time::{Duration, Instant};
 use hq_core::id::WorkerId;
 use hq_core::job::TemplateId;
 use hq_core::outcome::Usage;
-use hq_core::resource::amount::UNITS_PER_WHOLE;
 use hq_core::resource::pool::PoolSet;
 use hq_core::retry::StopSpec;
 use hq_core::template::{PinMode, StdioSpec};
@@ -40,15 +41,16 @@ use hq_spawn::{
 };
 use tokio::sync::{Notify, mpsc};
 
-use crate::hardware::MEMORY;
 use crate::leftovers::{MARK, nonce};
 use crate::node_check::RecentDirs;
 use crate::notify::NotifyAccess;
 use crate::output::{self, Cleanup, Preparation};
+use amounts::{asked_of, memory_of};
 use busy::BusyPrograms;
 pub(crate) use calls::CallPool;
 use cleaners::Cleaners;
 use control_group::{ControlGroups, TaskGroup};
+pub(crate) use curves::Curves;
 use inherited::inherited;
 use memory::{MemoryOveruse, MemoryWatch};
 use oom::OomWatch;
@@ -80,6 +82,8 @@ pub(crate) struct TaskLauncher {
     excess_rx: mpsc::UnboundedReceiver<MemoryOveruse>,
     /// How tasks reach the worker; `None` = they cannot.
     notify: Option<NotifyAccess>,
+    /// What tasks use over time.
+    curves: Curves,
     /// Events of the engine, as buffer.
     drained: Vec<Event>,
     /// Launches that failed before they reached the engine.
@@ -137,6 +141,7 @@ impl TaskLauncher {
             excess_tx,
             excess_rx,
             notify: None,
+            curves: Curves::start(),
             drained: Vec::new(),
             failed: Vec::new(),
             busy: BusyPrograms::default(),
@@ -273,6 +278,11 @@ impl TaskLauncher {
     /// Calls, with the values that the server has not acknowledged.
     pub(crate) fn calls(&mut self) -> &mut CallPool {
         &mut self.calls
+    }
+
+    /// What tasks used over time, of those that the server has not acknowledged.
+    pub(crate) const fn curves(&mut self) -> &mut Curves {
+        &mut self.curves
     }
 
     fn end_for_memory(&mut self, excess: MemoryOveruse) {
@@ -417,13 +427,8 @@ impl TaskLauncher {
     ) -> Option<(LaunchEvent, bool)> {
         let translated = match event {
             Event::Started { token, at, pid } => {
-                let token = LaunchToken(token.0);
-                self.watch_memory(token, pid);
-                if let Some(task) = self.running.get(token) {
-                    // Its program could be executed, so nobody has it open any more.
-                    self.busy.forget(task.template.id);
-                }
-                let at = Time(at.0);
+                let (token, at) = (LaunchToken(token.0), Time(at.0));
+                self.note_start(token, pid, at);
                 (LaunchEvent::Started { token, at }, false)
             }
             Event::Stalled { token, pid } => {
@@ -450,6 +455,9 @@ impl TaskLauncher {
             } => {
                 let token = LaunchToken(token.0);
                 let excess = self.stop_watching(token);
+                let run = Duration::from_nanos(ended.since(started));
+                let cpu = usage.user_us.saturating_add(usage.system_us);
+                self.curves.end(token, run, Duration::from_micros(cpu));
                 // A task may lose one of its processes to the kernel and still succeed.
                 let by_kernel = self.leave_group(token).filter(|_| !status.success());
                 // A task that is made to end has no time to wait for what it has started.
@@ -474,7 +482,7 @@ impl TaskLauncher {
                         hq_spawn::ExitStatus::Signal { signal, .. } => ExitStatus::Signal(signal),
                     },
                     ended: Time(ended.0),
-                    run: Duration::from_nanos(ended.since(started)),
+                    run,
                     usage: Usage {
                         max_rss_kib: usage.max_rss_kib,
                         user: Duration::from_micros(usage.user_us),
@@ -487,6 +495,17 @@ impl TaskLauncher {
             }
         };
         Some(translated)
+    }
+
+    /// The program of a task runs.
+    fn note_start(&mut self, token: LaunchToken, pid: u32, at: Time) {
+        self.watch_memory(token, pid);
+        if let Some(task) = self.running.get(token) {
+            let what = (task.key, task.asked);
+            self.curves.add(token, what, (pid, at));
+            // Its program could be executed, so nobody has it open any more.
+            self.busy.forget(task.template.id);
+        }
     }
 
     /// Why a task could not be started, and whether to try again.
@@ -641,12 +660,11 @@ impl TaskLauncher {
             preparation.make_task_dir(directory.clone(), &task.nodes);
             cleanup.task_dir = Some(directory);
         }
-        let stdin = spec.stdin.clone().map_or(Stdio::Null, Stdio::Bytes);
         let args = compiled.args(&compiled.params(task.key)).map_err(text)?;
         let mut plan = SpawnPlan::new(args, env)
             .task_env(task_env)
             .cwd(&cwd)
-            .stdin(stdin)
+            .stdin(spec.stdin.clone().map_or(Stdio::Null, Stdio::Bytes))
             .stdout(stdout)
             .stderr(stderr)
             .marker(format!("{MARK}={mark}"))
@@ -676,6 +694,7 @@ impl TaskLauncher {
                 cwd,
                 cleanup,
                 memory_limit,
+                asked: asked_of(task, pools, memory_limit.is_some()),
                 group,
                 excess: None,
                 oom_kills_before: self.oom.before_start(),
@@ -728,14 +747,6 @@ impl TaskLauncher {
         self.templates.insert(work.id, Arc::clone(&compiled));
         Ok(compiled)
     }
-}
-
-/// Memory in KiB that a task asked for, if it did.
-fn memory_of(task: &LaunchTask, pools: &PoolSet) -> Option<u64> {
-    let pool = pools.position(MEMORY)?;
-    let entry = task.grant.entries.iter().find(|entry| entry.pool == pool)?;
-    // Units are ten-thousandths of a MiB.
-    Some(entry.amount.0.saturating_mul(1024) / UNITS_PER_WHOLE)
 }
 
 fn token_of(event: &LaunchEvent) -> LaunchToken {

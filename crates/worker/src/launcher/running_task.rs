@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use hq_core::curve::Asked;
 use hq_core::worker_state::{InstanceKey, LaunchToken, WorkTemplate};
 
 use super::control_group::TaskGroup;
@@ -20,6 +21,8 @@ pub(super) struct RunningTask {
     pub(super) cleanup: Option<Cleanup>,
     /// Memory it may use, in KiB; `None` = not watched.
     pub(super) memory_limit: Option<u64>,
+    /// Beside which its use over time is shown.
+    pub(super) asked: Asked,
     /// Where the kernel holds it to that.
     pub(super) group: Option<TaskGroup>,
     /// Processes that the kernel had killed for lack of memory when it was launched.

@@ -274,6 +274,24 @@ async fn a_task_is_limited_to_the_memory_that_it_asked_for_if_it_did() {
 }
 
 #[tokio::test]
+async fn what_a_task_used_is_shown_beside_what_it_asked_for() {
+    let dirs = tempfile::tempdir().expect("temporary directory");
+    let entries = [
+        ("mem", Policy::Compact, "1.5"),
+        ("cpus", Policy::Compact, "2"),
+    ];
+    let requests = RequestVariants::new(vec![request(&entries)]).expect("valid");
+    let task = TaskTemplate {
+        requests,
+        ..template(&["x"])
+    };
+    let (_launcher, task, pools) = launcher_with(task, dirs.path());
+    let asked = asked_of(&task, &pools, true);
+    assert_eq!((asked.memory_kib, asked.cpu_units), (1_536, 20_000));
+    assert!(asked.is_memory_limit);
+}
+
+#[tokio::test]
 async fn a_task_that_uses_more_memory_than_it_asked_for_is_ended_if_that_is_enforced() {
     let dirs = tempfile::tempdir().expect("temporary directory");
     let script = "x=$(head -c 30M /dev/zero | tr '\\0' x); sleep 1000; echo $x";

@@ -15,9 +15,10 @@ use hq_spawn::{Event, SpawnPlan, Stdio, Termination, Token};
 use serde_json::json;
 
 use super::{Call, Interpreter, Kind, Recipe, Wanted, needs};
+use crate::launcher::amounts::memory_of;
 use crate::launcher::memory::{MemoryOveruse, MemoryWatch};
 use crate::launcher::template::CompiledTemplate;
-use crate::launcher::{SIGKILL, TaskLauncher, failure, memory_of};
+use crate::launcher::{SIGKILL, TaskLauncher, failure};
 use crate::leftovers::MARK;
 
 impl TaskLauncher {

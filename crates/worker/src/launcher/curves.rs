@@ -1,0 +1,732 @@
+//! Memory and cpus of tasks over time: a thread looks at the process trees of those that run for seconds.
+//!
+//! A short task costs a place in a table, and nothing is read for it. One look at all processes serves all tasks; it comes
+//! again after as much time as the youngest curve has between two points, and after a hundred times as long as it took.
+//! Calls are looked at like tasks: at the interpreter that each is in, less what that had used before.
+//! The loop never waits for a look: the table is locked for as long as numbers are copied, and a look that hangs leaves
+//! gaps in curves. See `docs/usage.md`.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use hq_core::curve::{Asked, Curve, CurveBuilder, HEARTBEAT_CURVES_MAX, SPACING_MIN};
+use hq_core::limits::UNACKNOWLEDGED_MAX;
+use hq_core::time::Time;
+use hq_core::worker_state::{InstanceKey, LaunchToken, Report};
+use rustix::time::{ClockId, clock_gettime};
+
+use super::processes::{Families, KIB, Process, Processes};
+use crate::clock;
+
+/// Pause after a look, as a multiple of what it took: looking costs one percent of a cpu at most.
+const REST: u32 = 100;
+/// Longest pause between two looks: what rises and falls within it is not seen.
+const PAUSE_MAX: Duration = Duration::from_secs(10);
+/// Longest pause after a look that took long, so that curves have points on a machine that is very busy.
+const REST_MAX: Duration = Duration::from_secs(30);
+/// Memory in KiB of the processes of a tree but the largest from which on it is asked what they share: after a `fork` most of it.
+const SHARED_MIN_KIB: u64 = 64 * KIB;
+/// Longest wait for the kernel to say what processes share.
+const SHARES_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// A process that is older than a call by less than this is taken for one of its own: its begin is known in ticks of the kernel, and on
+/// a busy machine an interpreter has begun with a call before the worker has written down when.
+const BEGIN_TOLERANCE: Duration = Duration::from_millis(500);
+
+/// Tasks of which is noted what was seen while the table is locked.
+const NOTED_AT_ONCE: usize = 512;
+
+/// Age at which the server is told of a curve that goes on: most tasks have ended before.
+const TOLD_AGE_MIN: Duration = Duration::from_secs(30);
+/// It is told again when the task is half as old again, and at least this often.
+const TOLD_PAUSE_MAX: Duration = Duration::from_secs(300);
+
+/// A task that runs.
+#[derive(Debug)]
+struct Watched {
+    key: InstanceKey,
+    pid: u32,
+    started: Time,
+    asked: Asked,
+    /// When the process began, as the kernel counts: its number may become that of another.
+    began: Option<u64>,
+    /// Of a call: what its interpreter had used.
+    before: Option<Duration>,
+    /// Of a call: what processes that were there before had used at the first look.
+    old: Duration,
+    builder: CurveBuilder,
+    /// Age when the server was last told.
+    told: Duration,
+}
+
+impl Watched {
+    fn note(&mut self, seen: &Seen) {
+        if self.began.is_none() && self.before.is_some() {
+            // What an earlier call has left behind counts from here on: nobody knows how much of it was before this call.
+            self.old = seen.cpu_of_old;
+        }
+        if *self.began.get_or_insert(seen.began) != seen.began {
+            return;
+        }
+        let before = self.before.unwrap_or_default().saturating_add(self.old);
+        let cpu = seen.cpu.saturating_sub(before);
+        self.builder.look(seen.age, seen.memory_kib, cpu);
+    }
+}
+
+#[derive(Debug, Default)]
+struct State {
+    tasks: BTreeMap<LaunchToken, Watched>,
+    /// The thread wants to know of the next task.
+    is_slow: bool,
+    is_over: bool,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing in here is left half done by a panic.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Curves of the tasks of a worker: those that grow, and those that the server has not acknowledged.
+#[derive(Debug)]
+pub(crate) struct Curves {
+    shared: Arc<Shared>,
+    /// Whether there is a thread; without one there are no curves.
+    is_looking: bool,
+    ended: BTreeMap<InstanceKey, Curve>,
+    /// Ends whose curves were sent, by the number of their report.
+    sent: VecDeque<(u64, Vec<InstanceKey>)>,
+}
+
+impl Curves {
+    /// Starts the thread.
+    pub(super) fn start() -> Self {
+        let shared = Arc::new(Shared::default());
+        let looker = Looker {
+            shared: Arc::clone(&shared),
+            processes: Processes::new("/proc"),
+            shares: None,
+        };
+        let thread = thread::Builder::new().name("hq-curves".into());
+        let started = thread.spawn(move || looker.run());
+        if let Err(error) = &started {
+            tracing::warn!("Nothing is recorded of what tasks use over time: {error}");
+        }
+        Self {
+            shared,
+            is_looking: started.is_ok(),
+            ended: BTreeMap::new(),
+            sent: VecDeque::new(),
+        }
+    }
+
+    /// A task has started.
+    pub(super) fn add(
+        &self,
+        token: LaunchToken,
+        (key, asked): (InstanceKey, Asked),
+        process: (u32, Time),
+    ) {
+        self.watch(token, (key, asked), process, None);
+    }
+
+    /// A call has started, in an interpreter that had used `before`.
+    pub(super) fn add_call(
+        &self,
+        token: LaunchToken,
+        what: (InstanceKey, Asked),
+        process: (u32, Time),
+        before: Duration,
+    ) {
+        self.watch(token, what, process, Some(before));
+    }
+
+    fn watch(
+        &self,
+        token: LaunchToken,
+        (key, asked): (InstanceKey, Asked),
+        (pid, started): (u32, Time),
+        before: Option<Duration>,
+    ) {
+        if !self.is_looking {
+            return;
+        }
+        let watched = Watched {
+            key,
+            pid,
+            started,
+            asked,
+            began: None,
+            before,
+            old: Duration::ZERO,
+            builder: CurveBuilder::default(),
+            told: Duration::ZERO,
+        };
+        let mut state = self.shared.lock();
+        state.tasks.insert(token, watched);
+        // Of a stream of short tasks one in two seconds wakes the thread.
+        if std::mem::take(&mut state.is_slow) {
+            self.shared.changed.notify_one();
+        }
+    }
+
+    /// A task has ended after `run`; its CPU time is what the kernel counted.
+    pub(super) fn end(&mut self, token: LaunchToken, run: Duration, cpu: Duration) {
+        let Some(watched) = self.shared.lock().tasks.remove(&token) else {
+            return;
+        };
+        // A task that nobody looked at has no memory to show, however long it was.
+        if watched.began.is_none() {
+            return;
+        }
+        // Whether the interpreter has waited for what was there before nobody knows: the looks have to do.
+        let cpu = if watched.old.is_zero() {
+            cpu
+        } else {
+            Duration::ZERO
+        };
+        let curve = watched.builder.finish(run, cpu, watched.asked);
+        if let Some(curve) = curve {
+            self.ended.insert(watched.key, curve);
+        }
+        // Ends that are not reported leave theirs behind.
+        if self.ended.len() > UNACKNOWLEDGED_MAX {
+            self.ended.pop_first();
+        }
+    }
+
+    /// What there was to tell of a call has been told.
+    pub(super) fn forget(&self, token: LaunchToken) {
+        self.shared.lock().tasks.remove(&token);
+    }
+
+    /// Curves of the tasks whose ends a report tells. They are kept until it is acknowledged.
+    pub(crate) fn of_report(&mut self, report: &Report) -> Vec<(InstanceKey, Curve)> {
+        if self.ended.is_empty() {
+            return Vec::new();
+        }
+        let rows = report.ended.iter();
+        let found: Vec<(InstanceKey, Curve)> = rows
+            .filter_map(|row| Some((row.key, self.ended.get(&row.key)?.clone())))
+            .collect();
+        if !found.is_empty() {
+            let keys = found.iter().map(|(key, _)| *key).collect();
+            self.sent.push_back((report.seq, keys));
+        }
+        found
+    }
+
+    /// The server has recorded all reports up to this number.
+    pub(crate) fn acknowledge(&mut self, seq: u64) {
+        while let Some((_, keys)) = self.sent.pop_front_if(|(number, _)| *number <= seq) {
+            for key in keys {
+                self.ended.remove(&key);
+            }
+        }
+    }
+
+    /// A server is back. Reports that it has not acknowledged are sent again with other numbers; what it does not know as ours is void.
+    pub(crate) fn on_server_back(&mut self, reattached: bool) {
+        self.sent.clear();
+        if !reattached {
+            self.ended.clear();
+            // Those that still run are about to be ended. Tasks of the new server may have their names.
+            self.shared.lock().tasks.clear();
+        }
+    }
+
+    /// Curves of running tasks of which it is time to tell, at most [`HEARTBEAT_CURVES_MAX`].
+    pub(crate) fn news(&self, now: Time) -> Vec<(InstanceKey, Curve)> {
+        let mut state = self.shared.lock();
+        let due = state.tasks.values_mut().filter_map(|task| {
+            let age = now.since(task.started);
+            let next = (task.told + task.told / 2).min(task.told + TOLD_PAUSE_MAX);
+            if age < next.max(TOLD_AGE_MIN) {
+                return None;
+            }
+            let curve = task.builder.curve(task.asked)?;
+            task.told = age;
+            Some((task.key, curve))
+        });
+        due.take(HEARTBEAT_CURVES_MAX).collect()
+    }
+}
+
+impl Drop for Curves {
+    fn drop(&mut self) {
+        self.shared.lock().is_over = true;
+        self.shared.changed.notify_one();
+    }
+}
+
+/// The thread that looks.
+struct Looker {
+    shared: Arc<Shared>,
+    processes: Processes,
+    /// Started when it is needed.
+    shares: Option<Shares>,
+}
+
+/// What one look saw of a task.
+struct Seen {
+    token: LaunchToken,
+    age: Duration,
+    memory_kib: u64,
+    cpu: Duration,
+    /// Part of it of processes that are older than a call.
+    cpu_of_old: Duration,
+    began: u64,
+}
+
+/// In the clock in which the kernel says when processes began.
+fn uptime() -> Duration {
+    let time = clock_gettime(ClockId::Boottime);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+impl Looker {
+    fn run(mut self) {
+        let (mut pause, mut rest) = (SPACING_MIN, Duration::ZERO);
+        while self.wait(pause, rest) {
+            let begin = Instant::now();
+            // First, so that a pause of this thread makes no process older than the call that it is of.
+            let since_boot = uptime();
+            self.look(clock::now().mono, since_boot);
+            rest = begin.elapsed().saturating_mul(REST).min(REST_MAX);
+            pause = self.spacing_min().min(PAUSE_MAX);
+        }
+    }
+
+    /// Waits until there are tasks, and as long as `pause`, at least `rest`; returns whether to go on.
+    fn wait(&self, pause: Duration, rest: Duration) -> bool {
+        let begin = Instant::now();
+        let mut until = begin + pause.max(rest);
+        let mut state = self.shared.lock();
+        while state.tasks.is_empty() && !state.is_over {
+            state.is_slow = true;
+            let waited = self.shared.changed.wait(state);
+            state = waited.unwrap_or_else(PoisonError::into_inner);
+            until = Instant::now() + SPACING_MIN;
+        }
+        // A task that starts is looked at soon, though all others have run for hours.
+        state.is_slow = until > Instant::now() + SPACING_MIN;
+        while !state.is_over
+            && let left = until.saturating_duration_since(Instant::now())
+            && !left.is_zero()
+        {
+            let was_slow = state.is_slow;
+            let waited = self.shared.changed.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            if was_slow && !state.is_slow {
+                until = until.min((begin + rest).max(Instant::now() + SPACING_MIN));
+            }
+        }
+        !state.is_over
+    }
+
+    /// The shortest span of a point, of all tasks.
+    fn spacing_min(&self) -> Duration {
+        let state = self.shared.lock();
+        let spans = state.tasks.values().map(|task| task.builder.spacing());
+        spans.min().unwrap_or(SPACING_MIN)
+    }
+
+    /// Looks at the processes of all tasks that are old enough. `uptime` is not later than `now`.
+    fn look(&mut self, now: Time, uptime: Duration) {
+        let is_due = |task: &&(LaunchToken, u32, Time)| now.since(task.2) >= SPACING_MIN;
+        let tasks: Vec<(LaunchToken, u32, Time)> = {
+            let state = self.shared.lock();
+            let tasks = state.tasks.iter();
+            let tasks = tasks.map(|(token, task)| (*token, task.pid, task.started));
+            tasks.filter(|task| is_due(&task)).collect()
+        };
+        // Nothing is read for tasks that are too young.
+        if tasks.is_empty() {
+            return;
+        }
+        let families = Families::new(self.processes.look());
+        let mut seen = Vec::with_capacity(tasks.len());
+        for (token, pid, started) in tasks {
+            let Some(root) = families.get(pid) else {
+                continue;
+            };
+            let tree = families.tree(pid);
+            let age = now.since(started);
+            let is_old = |process: &&&Process| {
+                let began = self.processes.began_at(process);
+                process.pid != pid && uptime.saturating_sub(began) > age + BEGIN_TOLERANCE
+            };
+            let old = tree.iter().filter(is_old);
+            seen.push(Seen {
+                token,
+                age,
+                cpu_of_old: old.map(|process| process.cpu).sum(),
+                memory_kib: self.memory_of(&tree),
+                cpu: tree.iter().map(|process| process.cpu).sum(),
+                began: root.began,
+            });
+        }
+        // Not all under one lock: with very many tasks the loop would wait.
+        for some in seen.chunks(NOTED_AT_ONCE) {
+            let mut state = self.shared.lock();
+            for seen in some {
+                // It may have ended meanwhile.
+                if let Some(task) = state.tasks.get_mut(&seen.token) {
+                    task.note(seen);
+                }
+            }
+        }
+    }
+
+    /// Memory of a tree in KiB, without pages of files; what its processes share counts once, if it can be found out.
+    fn memory_of(&mut self, tree: &[&Process]) -> u64 {
+        // Before Linux 4.5 it is not said how much of it files stand behind.
+        let own = |process: &&Process| {
+            let own = self.processes.own(process.pid);
+            (process.pid, own.unwrap_or(process.rss))
+        };
+        let own: Vec<(u32, u64)> = tree.iter().map(own).collect();
+        let sum: u64 = own.iter().map(|(_, kib)| kib).sum();
+        let largest = own.iter().map(|(_, kib)| *kib).max().unwrap_or(0);
+        if sum - largest < SHARED_MIN_KIB {
+            return sum;
+        }
+        let shares = self
+            .shares
+            .get_or_insert_with(|| Shares::start(&self.processes));
+        let shared = shares.sum(own.iter().map(|(pid, _)| *pid).collect());
+        // What was swapped out counts with the shares, but not for more than everything.
+        shared.map_or(sum, |shared| shared.max(largest))
+    }
+}
+
+/// Asks the kernel what processes share, on a thread of its own: it waits for their memory maps, which may hang.
+struct Shares {
+    questions: SyncSender<Vec<u32>>,
+    answers: Receiver<Option<u64>>,
+    /// An answer is outstanding.
+    is_behind: bool,
+}
+
+impl Shares {
+    fn start(processes: &Processes) -> Self {
+        let processes = processes.clone();
+        // That of somebody else, or of a program with more rights, cannot be asked and has all of it.
+        Self::asking(move |pid| processes.share(pid).or_else(|| processes.own(pid)))
+    }
+
+    fn asking(share: impl Fn(u32) -> Option<u64> + Send + 'static) -> Self {
+        let (questions, asked) = sync_channel::<Vec<u32>>(1);
+        let (answer, answers) = sync_channel(1);
+        // Without a thread nobody answers, and sums count what is shared more than once.
+        let _ = thread::Builder::new()
+            .name("hq-shares".into())
+            .spawn(move || {
+                for pids in asked {
+                    // One that has ended has no share.
+                    let sum = pids.into_iter().filter_map(&share).sum::<u64>();
+                    if answer.send(Some(sum).filter(|sum| *sum > 0)).is_err() {
+                        return;
+                    }
+                }
+            });
+        Self {
+            questions,
+            answers,
+            is_behind: false,
+        }
+    }
+
+    /// Memory of these in KiB; `None` = not known in time.
+    fn sum(&mut self, pids: Vec<u32>) -> Option<u64> {
+        if self.is_behind {
+            // That of an earlier question.
+            self.is_behind = self.answers.try_recv().is_err();
+            if self.is_behind {
+                return None;
+            }
+        }
+        self.questions.try_send(pids).ok()?;
+        match self.answers.recv_timeout(SHARES_TIMEOUT) {
+            Ok(sum) => sum,
+            Err(RecvTimeoutError::Timeout) => {
+                self.is_behind = true;
+                None
+            }
+            Err(RecvTimeoutError::Disconnected) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use hq_core::id::{InstanceId, JobId};
+    use hq_core::outcome::{Outcome, Usage};
+    use hq_core::worker_state::EndedRow;
+
+    use super::*;
+
+    const ASKED: Asked = Asked {
+        memory_kib: 4_096,
+        is_memory_limit: false,
+        cpu_units: 10_000,
+    };
+
+    fn key(task: u32) -> InstanceKey {
+        InstanceKey::new(JobId(1), task, InstanceId(0))
+    }
+
+    const fn at(seconds: u64) -> Time {
+        Time(1_000_000_000 * seconds)
+    }
+
+    fn curves() -> Curves {
+        Curves {
+            shared: Arc::default(),
+            is_looking: true,
+            ended: BTreeMap::new(),
+            sent: VecDeque::new(),
+        }
+    }
+
+    /// A process with its memory that no file stands behind, its CPU time in ticks, and when it began.
+    fn process(proc: &Path, pid: u32, parent: u32, (kib, ticks, began): (u64, u64, u64)) {
+        let own = proc.join(pid.to_string());
+        fs::create_dir_all(&own).expect("writable");
+        let stat = format!(
+            "{pid} (a b) S {parent} {pid} {pid} 0 0 0 0 0 0 0 {ticks} 0 0 0 0 0 0 0 {began} 0 9 0\n"
+        );
+        fs::write(own.join("stat"), stat).expect("writable");
+        let status = format!("RssAnon:\t{kib} kB\nRssFile:\t9999 kB\nRssShmem:\t0 kB\n");
+        fs::write(own.join("status"), status).expect("writable");
+    }
+
+    /// Time since the start of the machine, at each look.
+    const UPTIME: Duration = Duration::from_secs(1_000);
+
+    fn looker(curves: &Curves, proc: &Path) -> Looker {
+        Looker {
+            shared: Arc::clone(&curves.shared),
+            processes: Processes::with_pages(proc, 4),
+            shares: None,
+        }
+    }
+
+    fn report(seq: u64, tasks: &[u32]) -> Report {
+        let ended = tasks.iter().map(|task| EndedRow {
+            key: key(*task),
+            outcome: Outcome::Finished,
+            age: Duration::ZERO,
+            run: Duration::from_secs(9),
+            usage: Usage::default(),
+        });
+        Report {
+            seq,
+            ended: ended.collect(),
+            ..Report::default()
+        }
+    }
+
+    #[test]
+    fn a_tree_is_looked_at_and_its_curve_goes_with_its_end() {
+        let proc = tempfile::tempdir().expect("temporary directory");
+        let mut curves = curves();
+        let mut looker = looker(&curves, proc.path());
+        curves.add(LaunchToken(7), (key(3), ASKED), (10, at(100)));
+        let ticks = looker.processes.look().len() as u64;
+        assert_eq!(ticks, 0, "no process yet");
+        let second = rustix::param::clock_ticks_per_second();
+        process(proc.path(), 10, 1, (1_000, second, 5));
+        process(proc.path(), 11, 10, (500, second, 6));
+        looker.look(at(101), UPTIME);
+        assert!(
+            curves.shared.lock().tasks[&LaunchToken(7)].began.is_none(),
+            "too young"
+        );
+        looker.look(at(102), UPTIME);
+        process(proc.path(), 11, 10, (2_000, 2 * second, 6));
+        looker.look(at(104), UPTIME);
+        // Another process has the number now.
+        process(proc.path(), 10, 1, (900_000, 0, 70));
+        looker.look(at(106), UPTIME);
+        let run = Duration::from_secs(6);
+        curves.end(LaunchToken(7), run, Duration::from_secs(5));
+        let found = curves.of_report(&report(1, &[2, 3]));
+        let [(found_key, curve)] = &found[..] else {
+            panic!("{found:?}");
+        };
+        assert_eq!((*found_key, curve.asked), (key(3), ASKED));
+        let points: Vec<(u64, u64)> = curve
+            .points()
+            .map(|point| (point.memory_kib, point.cpu_milli))
+            .collect();
+        // A byte has 255 steps.
+        assert_eq!(points[1..], [(3_000, 501), (3_000, 1_000)]);
+        assert_eq!(points[0].1, 1_000);
+        assert!((1_500..1_512).contains(&points[0].0), "{points:?}");
+    }
+
+    #[test]
+    fn a_call_has_what_its_interpreter_used_since_it_began() {
+        let proc = tempfile::tempdir().expect("temporary directory");
+        let mut curves = curves();
+        let mut looker = looker(&curves, proc.path());
+        let second = rustix::param::clock_ticks_per_second();
+        let of_machine = |seconds: u64| seconds * second;
+        // The interpreter has run for 500 s, the call for 2 at the first look.
+        let before = Duration::from_secs(300);
+        curves.add_call(LaunchToken(7), (key(3), ASKED), (10, at(98)), before);
+        process(proc.path(), 10, 1, (1_000, 301 * second, of_machine(500)));
+        // An earlier call has left one; another one is its own, with which the interpreter began before the worker knew.
+        let own = of_machine(998) - second * 2 / 5;
+        process(proc.path(), 11, 10, (100, 70 * second, of_machine(600)));
+        process(proc.path(), 12, 10, (10, second, own));
+        looker.look(at(100), UPTIME);
+        process(proc.path(), 11, 10, (100, 71 * second, of_machine(600)));
+        process(proc.path(), 12, 10, (10, 2 * second, own));
+        looker.look(at(102), UPTIME);
+        // It waited for both, and not at the end.
+        let cpu = Duration::from_secs(301 + 71 + 2) - before;
+        curves.end(LaunchToken(7), Duration::from_millis(4_100), cpu);
+        let [(_, curve)] = &curves.of_report(&report(1, &[3]))[..] else {
+            panic!("no curve");
+        };
+        let cpus: Vec<u64> = curve.points().map(|point| point.cpu_milli).collect();
+        assert_eq!(cpus, [1_000, 1_000]);
+        assert_eq!(curve.memory_peak_kib, 1_110);
+        // The next one is over before anybody looks.
+        curves.add_call(LaunchToken(8), (key(4), ASKED), (10, at(102)), before);
+        curves.forget(LaunchToken(8));
+        assert!(curves.shared.lock().tasks.is_empty());
+    }
+
+    #[test]
+    fn a_curve_is_kept_until_its_report_is_acknowledged() {
+        let mut curves = curves();
+        for task in [1, 2] {
+            let token = LaunchToken(task.into());
+            curves.add(token, (key(task), ASKED), (10, at(0)));
+            curves
+                .shared
+                .lock()
+                .tasks
+                .get_mut(&token)
+                .expect("added")
+                .began = Some(1);
+            curves.end(token, Duration::from_secs(9), Duration::ZERO);
+        }
+        assert_eq!(curves.of_report(&report(1, &[1])).len(), 1);
+        // The connection breaks, and both ends go in the next report.
+        curves.on_server_back(true);
+        assert_eq!(curves.of_report(&report(2, &[1, 2])).len(), 2);
+        curves.acknowledge(1);
+        assert_eq!(curves.ended.len(), 2);
+        curves.acknowledge(2);
+        assert!(curves.ended.is_empty() && curves.sent.is_empty());
+    }
+
+    #[test]
+    fn a_server_that_knows_nothing_of_the_tasks_hears_nothing_of_them() {
+        let mut curves = curves();
+        for task in [1, 2] {
+            let token = LaunchToken(task.into());
+            curves.add(token, (key(task), ASKED), (10, at(0)));
+            let mut state = curves.shared.lock();
+            let watched = state.tasks.get_mut(&token).expect("added");
+            watched.began = Some(1);
+            watched
+                .builder
+                .look(Duration::from_secs(40), 9, Duration::ZERO);
+        }
+        curves.end(LaunchToken(1), Duration::from_secs(50), Duration::ZERO);
+        curves.on_server_back(false);
+        assert!(curves.news(at(60)).is_empty());
+        curves.end(LaunchToken(2), Duration::from_secs(60), Duration::ZERO);
+        // Its own first tasks have the same names, and are too short.
+        assert!(curves.of_report(&report(1, &[1, 2])).is_empty());
+    }
+
+    #[test]
+    fn short_tasks_and_those_nobody_looked_at_have_none() {
+        let mut curves = curves();
+        curves.add(LaunchToken(1), (key(1), ASKED), (10, at(0)));
+        curves.end(LaunchToken(1), Duration::from_millis(900), Duration::ZERO);
+        curves.add(LaunchToken(2), (key(2), ASKED), (11, at(0)));
+        curves.end(LaunchToken(2), Duration::from_secs(90), Duration::ZERO);
+        assert!(curves.ended.is_empty());
+        assert!(curves.shared.lock().tasks.is_empty());
+    }
+
+    #[test]
+    fn running_tasks_are_told_of_less_and_less_often() {
+        let curves = curves();
+        curves.add(LaunchToken(1), (key(1), ASKED), (10, at(0)));
+        let mut told = Vec::new();
+        for second in (2..=3_600).step_by(2) {
+            let mut state = curves.shared.lock();
+            let task = state.tasks.get_mut(&LaunchToken(1)).expect("added");
+            task.builder
+                .look(Duration::from_secs(second), 1, Duration::ZERO);
+            drop(state);
+            if !curves.news(at(second)).is_empty() {
+                told.push(second);
+            }
+        }
+        assert_eq!(told[..7], [30, 46, 70, 106, 160, 240, 360]);
+        let pauses = told.windows(2).map(|pair| pair[1] - pair[0]);
+        assert!(pauses.max() <= Some(302), "{told:?}");
+        assert!(told.len() < 25, "{told:?}");
+    }
+
+    #[test]
+    fn a_process_that_does_not_say_what_it_shares_counts_with_all_it_has() {
+        let proc = tempfile::tempdir().expect("temporary directory");
+        let large = 2 * SHARED_MIN_KIB;
+        for pid in [10, 11, 12] {
+            process(proc.path(), pid, 1, (large, 0, 5));
+        }
+        let share = format!("Pss_Anon:\t{} kB\nPss_Shmem:\t0 kB\n", large / 2);
+        fs::write(proc.path().join("10/smaps_rollup"), share).expect("writable");
+        let processes = Processes::with_pages(proc.path(), 4);
+        let mut shares = Shares::start(&processes);
+        assert_eq!(shares.sum(vec![10, 11, 12]), Some(large / 2 + 2 * large));
+    }
+
+    #[test]
+    fn what_processes_share_counts_once_and_nobody_waits_for_it_long() {
+        let (let_go, held) = sync_channel::<()>(0);
+        let mut shares = Shares::asking(move |pid| {
+            if pid == 13 {
+                // As at a memory map that is locked.
+                let _ = held.recv();
+            }
+            Some(u64::from(pid))
+        });
+        assert_eq!(shares.sum(vec![3, 4]), Some(7));
+        let begin = Instant::now();
+        assert_eq!(shares.sum(vec![13]), None);
+        assert!(begin.elapsed() >= SHARES_TIMEOUT);
+        let begin = Instant::now();
+        assert_eq!(shares.sum(vec![3]), None);
+        assert!(begin.elapsed() < SHARES_TIMEOUT, "asked nobody");
+        drop(let_go);
+        // Not the answer of the question before.
+        let again = std::iter::repeat_with(|| shares.sum(vec![5]));
+        assert_eq!(again.flatten().next(), Some(5));
+    }
+}
