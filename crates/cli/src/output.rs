@@ -14,6 +14,7 @@ use crate::submit::plan::Plan;
 use crate::submit::skip::Skipped;
 
 pub(crate) mod console;
+pub(crate) mod curve;
 pub(crate) mod format;
 pub(crate) mod json;
 pub(crate) mod pace;

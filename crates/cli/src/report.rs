@@ -6,6 +6,8 @@ pub(crate) mod page;
 mod svg;
 mod words;
 
+use hq_core::curve::Curve;
+
 /// Steps of the charts over time.
 pub(crate) const STEPS: i64 = 400;
 
@@ -98,6 +100,8 @@ pub(crate) struct SlowTask {
     pub(crate) host: String,
     pub(crate) run_us: u64,
     pub(crate) is_failed: bool,
+    /// What it used over time, if it is known.
+    pub(crate) curve: Option<Curve>,
 }
 
 /// Failures of one kind.

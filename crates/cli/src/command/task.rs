@@ -100,6 +100,7 @@ pub(super) async fn info(args: InfoArgs, context: &mut Context) -> CliResult<()>
         job: Some(job),
         tasks: Some(array_to_message(&args.tasks)),
         with_definition: true,
+        with_curves: args.verbose,
         ..client::TaskPage::default()
     };
     let mut sink = context.output.task_infos(&mut context.out, args.verbose);

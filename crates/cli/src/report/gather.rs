@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use hq_core::command_text::without_arguments;
+use hq_core::curve::Curve;
 use hq_core::diagnosis;
 use hq_core::resource::amount::Amount;
 use hq_core::task::TaskState;
@@ -261,14 +262,35 @@ async fn add_usage(file: &mut JournalFile, report: &mut Report, period: Period) 
 
 async fn slowest(file: &mut JournalFile, period: Period) -> CliResult<Vec<SlowTask>> {
     let rows = file.ask(figures::slowest(period, SLOWEST_MAX)).await?;
+    let mut curves = curves(file, &rows).await?;
     let tasks = rows.into_iter().map(|row| SlowTask {
         job: row.job,
         task: row.task,
         host: clean(row.host.as_deref().unwrap_or("?")),
         run_us: row.run_us,
         is_failed: row.is_failed,
+        curve: curves.remove(&(row.job, row.task)),
     });
     Ok(tasks.collect())
+}
+
+/// What tasks used over time.
+async fn curves(
+    file: &mut JournalFile,
+    tasks: &[figures::SlowRow],
+) -> CliResult<BTreeMap<(u32, u32), Curve>> {
+    if file.ask(figures::has_curves()).await?.is_empty() {
+        return Ok(BTreeMap::new());
+    }
+    let instances: Vec<(u32, u32, u32)> = tasks
+        .iter()
+        .map(|row| (row.job, row.task, row.instance))
+        .collect();
+    let rows = file.ask(figures::curves(&instances)).await?;
+    let curves = rows.into_iter();
+    Ok(curves
+        .filter_map(|row| Some(((row.job, row.task), row.curve?)))
+        .collect())
 }
 
 async fn failures(file: &mut JournalFile, period: Period) -> CliResult<Vec<Failures>> {

@@ -8,6 +8,7 @@ use super::{Report, Totals, WorkerLife};
 use crate::dashboard::view::run_time;
 use crate::output::format::{file_size, local_seconds, peak_memory, zone};
 use crate::text::is_hidden;
+use hq_core::curve::Curve;
 use hq_core::diagnosis::{Severity, number};
 use hq_store::reader::RUN_BOUNDS;
 
@@ -349,7 +350,13 @@ fn add_jobs(page: &mut String, report: &Report) {
 }
 
 fn add_slowest(page: &mut String, report: &Report) {
-    page.push_str("<h2>Slowest tasks</h2><div class=\"wide\"><table><tr><th class=\"n\">Job<th class=\"n\">Task<th class=\"n\">Took<th>Host<th>End</tr>");
+    page.push_str("<h2>Slowest tasks</h2><div class=\"wide\"><table><tr><th class=\"n\">Job<th class=\"n\">Task<th class=\"n\">Took<th>Host<th>End");
+    // Workers of earlier releases do not look.
+    let has_curves = report.slowest.iter().any(|task| task.curve.is_some());
+    if has_curves {
+        page.push_str("<th>Memory over time<th>Cores over time");
+    }
+    page.push_str("</tr>");
     for task in &report.slowest {
         let end = if task.is_failed {
             "<td class=\"bad\">failed"
@@ -358,14 +365,54 @@ fn add_slowest(page: &mut String, report: &Report) {
         };
         let _ = write!(
             page,
-            "<tr><td class=\"n\">{}<td class=\"n\">{}<td class=\"n\">{}<td>{}{end}</tr>",
+            "<tr><td class=\"n\">{}<td class=\"n\">{}<td class=\"n\">{}<td>{}{end}",
             task.job,
             task.task,
             run_time(task.run_us),
             escape(&task.host)
         );
+        match &task.curve {
+            Some(curve) => add_curve(page, curve),
+            None if has_curves => page.push_str("<td>–<td>–"),
+            None => {}
+        }
+        page.push_str("</tr>");
     }
     page.push_str("</table></div>");
+}
+
+/// Two cells: memory and cores over time, beside what was asked for.
+fn add_curve(page: &mut String, curve: &Curve) {
+    let asked = curve.asked;
+    let size = |kib: u64| file_size(kib.saturating_mul(1024));
+    let cores = |milli: u64| short(float(milli) / 1e3);
+    let memory: Vec<f64> = curve
+        .points()
+        .map(|point| float(point.memory_kib))
+        .collect();
+    let cpus: Vec<f64> = curve
+        .points()
+        .map(|point| float(point.cpu_milli) / 1e3)
+        .collect();
+    let memory_asked = (asked.memory_kib > 0).then(|| float(asked.memory_kib));
+    let cpus_asked = (asked.cpu_units > 0).then(|| float(asked.cpu_units) / 1e4);
+    let of = |words: Option<String>| words.map_or_else(String::new, |words| format!(" of {words}"));
+    let memory_words = format!(
+        "up to {}{}",
+        size(curve.memory_peak_kib),
+        of(memory_asked.map(|_| size(asked.memory_kib)))
+    );
+    let cpu_words = format!(
+        "{} on average{}",
+        cores(curve.cpu_mean_milli()),
+        of(cpus_asked.map(short))
+    );
+    let _ = write!(
+        page,
+        "<td>{}<br>{memory_words}<td>{}<br>{cpu_words}",
+        svg::spark(&memory, memory_asked, "memory over time"),
+        svg::spark(&cpus, cpus_asked, "cores over time"),
+    );
 }
 
 fn add_workers(page: &mut String, report: &Report) {

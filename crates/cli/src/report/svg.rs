@@ -43,6 +43,37 @@ pub(super) fn area(values: &[f64], limit: &[f64], labels: (&str, &str)) -> Strin
     )
 }
 
+/// A small filled line with a dashed one for what was asked for; `name` is read out.
+pub(super) fn spark(values: &[f64], limit: Option<f64>, name: &str) -> String {
+    const WIDE: f64 = 132.0;
+    const HIGH: f64 = 28.0;
+    let most = values.iter().chain(limit.iter()).copied();
+    let most = most.fold(0.0, f64::max).max(1e-9);
+    let y = |value: f64| HIGH - (HIGH - 1.0) * value.max(0.0) / most;
+    // Steps: each value stands for a span of time.
+    let step = WIDE / count(values.len().max(1));
+    let mut fill = format!("M0 {HIGH}");
+    for (at, value) in values.iter().enumerate() {
+        let (from, to) = (count(at) * step, count(at + 1) * step);
+        let _ = write!(
+            fill,
+            "L{from:.1} {high:.1}L{to:.1} {high:.1}",
+            high = y(*value)
+        );
+    }
+    let _ = write!(fill, "L{WIDE} {HIGH}Z");
+    let limit = limit.map_or_else(String::new, |limit| {
+        format!(
+            "<path class=\"limit\" d=\"M0 {high:.1}L{WIDE} {high:.1}\"/>",
+            high = y(limit)
+        )
+    });
+    format!(
+        "<svg class=\"small\" viewBox=\"0 0 {WIDE} {HIGH}\" width=\"{WIDE}\" role=\"img\" aria-label=\"{name}\">\
+         <path class=\"area\" d=\"{fill}\"/>{limit}</svg>"
+    )
+}
+
 /// A bar for each span (from, to) in parts of the whole; the text is shown when it is pointed at.
 pub(super) fn lanes(spans: &[(f64, f64, String)]) -> String {
     const LANE: f64 = 10.0;
@@ -120,6 +151,8 @@ mod tests {
         for svg in [
             area(&[], &[], ("", "")),
             area(&[0.0], &[0.0], ("a", "b")),
+            spark(&[], None, "a"),
+            spark(&[0.0, 1.0], Some(0.0), "a"),
             lanes(&[]),
             histogram(&[]),
         ] {

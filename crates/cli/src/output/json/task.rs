@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::stdio_value;
 use super::stream::JsonStream;
+use crate::output::curve;
 use crate::output::format::{ids, lossy, mebibytes, rfc3339};
 use crate::output::view;
 use crate::output::{Out, TaskInfoSink, TaskListSink};
@@ -68,6 +69,7 @@ fn add_details(value: &mut Value, info: &client::TaskInfo) {
             "instance": attempt.instance,
             "started_at": rfc3339(attempt.started_unix_ns),
             "usage": attempt.usage.as_ref().map(usage),
+            "usage_over_time": curve::value(attempt.curve.as_ref()),
             "worker": attempt.worker.as_ref().map(|worker| worker.id),
         });
         if let Some(units) = attempt.memory_units {
@@ -82,6 +84,7 @@ fn add_details(value: &mut Value, info: &client::TaskInfo) {
     value["crash_count"] = json!(info.crash_count);
     value["instance"] = json!(info.instance);
     value["usage"] = json!(info.usage.as_ref().map(usage));
+    value["usage_over_time"] = curve::value(info.curve.as_ref());
 }
 
 /// `task list`: an object with one array per job.

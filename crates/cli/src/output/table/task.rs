@@ -9,6 +9,7 @@ use hq_protocol::{client, common};
 use super::grid::{Grid, Look, Text, task_color};
 use super::job::state_cell;
 use super::template;
+use crate::output::curve;
 use crate::output::format::{cut, elapsed, local_seconds, lossy, memory, peak_memory, short_words};
 use crate::output::view::{hostnames, params_text};
 use crate::output::{Out, TaskInfoSink, TaskListSink, TaskListView};
@@ -176,6 +177,11 @@ impl<'a> TaskInfos<'a> {
         if self.is_verbose {
             grid.field("Max RSS", task.usage.map_or_else(String::new, max_rss));
             grid.field("CPU time", task.usage.map_or_else(String::new, cpu_time));
+            // Only of tasks that ran for seconds.
+            if let Some([memory, cpus]) = curve::lines(task.curve.as_ref()) {
+                grid.field("Memory over time", memory);
+                grid.field("CPUs over time", cpus);
+            }
             grid.field("Attempts", attempts(task));
         }
         grid.write(self.out)
@@ -234,6 +240,8 @@ fn attempts(task: &client::TaskInfo) -> String {
             "instance {} on {worker}{given}, {run}: {}",
             attempt.instance, attempt.error
         ));
+        let memory = curve::memory_line(attempt.curve.as_ref());
+        lines.extend(memory.map(|memory| format!("  memory {memory}")));
     }
     lines.join("\n")
 }
