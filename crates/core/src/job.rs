@@ -667,24 +667,6 @@ impl Job {
         }
     }
 
-    /// Records how a task ended that was stored; they come in the order of their ids.
-    pub(crate) fn restore_end(&mut self, slot: TaskSlot, end: &TaskEnd) {
-        self.record_end(slot, end);
-        // Figures of the last ends need the order of time, and this is that of ids.
-        self.ends.forget_order();
-    }
-
-    /// Gives a task the end that was stored: it finished in its first instance.
-    pub(crate) fn restore_finished(&mut self, slot: TaskSlot, worker: WorkerId, end: &TaskEnd) {
-        if let Some(record) = self.touch(slot) {
-            record.assign(worker);
-        }
-        self.restore_end(slot, end);
-        self.idle_since = self.idle_since.max(end.at);
-        self.workers.insert(worker);
-        self.set_phase(slot, Phase::Finished);
-    }
-
     /// Records an instance that another one follows: the task waits again.
     pub(crate) fn record_attempt(&mut self, slot: TaskSlot, end: TaskEnd) {
         let id = self.id;

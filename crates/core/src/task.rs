@@ -563,6 +563,22 @@ impl TaskTable {
         Some(earlier)
     }
 
+    /// Gives a task the end that was stored, of this instance on this worker. Says what its phase was.
+    pub(crate) fn restore_finished(
+        &mut self,
+        index: u32,
+        (instance, worker): (InstanceId, WorkerId),
+        end: &TaskEnd,
+    ) -> Option<Phase> {
+        let record = self.touch(index)?;
+        record.assign(worker);
+        record.resume(instance);
+        record.finish(end);
+        let earlier = std::mem::replace(&mut record.phase, Phase::Finished);
+        self.note_phase(index, (earlier, Phase::Finished));
+        Some(earlier)
+    }
+
     /// Lets what waits start as another instance: what was handed out as the next one may have started where nobody hears of it.
     /// Tasks at an instance that nobody has been given keep it. Returns the first instance of tasks that nobody has touched, and the
     /// indexes of those that got a later one of their own.

@@ -338,7 +338,7 @@ fn ended_together(
     upto: i64,
     take: &mut dyn FnMut(EndedTask),
 ) -> rusqlite::Result<()> {
-    let mut statement = connection.prepare(&stretch::select("stretch_data s"))?;
+    let mut statement = connection.prepare(&stretch::select(connection, "stretch_data s")?)?;
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
         let Some(found) = Stretch::read(row)? else {
@@ -348,7 +348,7 @@ fn ended_together(
         for (worker, at, end_seq) in found.ends() {
             if end_seq <= upto {
                 take(EndedTask {
-                    job: found.job,
+                    job: found.shared.job,
                     worker,
                     failure: None,
                     message: None,

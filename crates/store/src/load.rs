@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hq_core::growth::Scale;
-use hq_core::id::{InstanceId, JobId, QueueId, TaskId, WorkerId};
+use hq_core::id::{InstanceId, JobId, QueueId, TaskId, TaskKey, WorkerId};
 use hq_core::outcome::{Outcome, Usage};
 use hq_core::range::{IdArray, IdRange};
 use hq_core::server_state::{
@@ -318,9 +318,10 @@ fn load_tasks(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Result<
 
 fn load_stretches(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Result<()> {
     let sql = stretch::select(
+        connection,
         "job_data j CROSS JOIN stretch_data s ON s.job = j.id WHERE j.is_forgotten = 0 \
          ORDER BY s.job, s.first",
-    );
+    )?;
     let mut statement = connection.prepare(&sql)?;
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
@@ -332,9 +333,9 @@ fn load_stretches(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Res
             continue;
         };
         let ends = found.tasks().map(|(_, values)| finished(*values));
-        let restored = loaded
-            .state
-            .restore_finished(JobId(found.job), TaskId(found.first), ends);
+        let first = TaskKey::new(JobId(found.shared.job), TaskId(found.first));
+        let instance = InstanceId(found.shared.instance);
+        let restored = loaded.state.restore_finished(first, instance, ends);
         if restored.is_err() {
             loaded.dropped_count += 1;
         }

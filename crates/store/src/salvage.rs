@@ -21,7 +21,7 @@ use crate::stretch::{self, Stretch};
 use crate::{StoreError, encode, load, meta, schema};
 
 /// A table as its rows look in the file. Types: `i` number, `t` text, `b` bytes, `*` anything, capitals may
-/// be null, `n` is always null because it is the row id.
+/// be null, `n` is always null because it is the row id, `+` is a number that rows of earlier releases lack, where it is 0.
 struct TableShape {
     name: &'static str,
     has_rowid: bool,
@@ -58,7 +58,7 @@ const SHAPES: &[TableShape] = &[
     TableShape {
         name: STRETCHES,
         has_rowid: true,
-        types: "iiiiibibibibibibibibi",
+        types: "iiiiibibibibibibibibi+",
     },
     TableShape {
         name: "attempt_data",
@@ -418,14 +418,15 @@ fn insert(db: &Transaction<'_>, shape: &TableShape) -> rusqlite::Result<String> 
 
 /// The values to insert, if the record has the shape and its content makes sense.
 fn fitting(shape: &TableShape, record: &Record) -> Option<Vec<Value>> {
-    if record.rowid.is_some() != shape.has_rowid || record.values.len() != shape.types.len() {
+    let later = shape.types.get(record.values.len()..)?;
+    if record.rowid.is_some() != shape.has_rowid || later.contains(|kind| kind != '+') {
         return None;
     }
-    let mut values = Vec::with_capacity(record.values.len() + 1);
+    let mut values = Vec::with_capacity(shape.types.len() + 1);
     for (value, kind) in record.values.iter().zip(shape.types.chars()) {
         let fits = match value {
             Value::Null => kind.is_ascii_uppercase() || kind == 'n',
-            Value::Integer(_) => matches!(kind, 'i' | 'I' | '*'),
+            Value::Integer(_) => matches!(kind, 'i' | 'I' | '+' | '*'),
             Value::Text(text) => matches!(kind, 't' | 'T' | '*') && !text.contains('\0'),
             Value::Blob(_) => matches!(kind, 'b' | 'B'),
             Value::Real(_) => false,
@@ -438,6 +439,7 @@ fn fitting(shape: &TableShape, record: &Record) -> Option<Vec<Value>> {
             _ => value.clone(),
         });
     }
+    values.extend(later.chars().map(|_| Value::Integer(0)));
     let is_valid = match (shape.name, values.as_slice()) {
         ("submit_data", [.., Value::Blob(spec), Value::Integer(check)]) => {
             encode::checksum(spec) == *check

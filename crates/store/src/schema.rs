@@ -25,6 +25,7 @@ const STEPS: &[&str] = &[
     include_str!("schema/0009.sql"),
     include_str!("schema/0010.sql"),
     include_str!("schema/0011.sql"),
+    include_str!("schema/0012.sql"),
 ];
 
 /// Present version of the schema.
@@ -61,6 +62,14 @@ pub(crate) fn migrate(connection: &mut Connection, from: i32) -> rusqlite::Resul
     transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
     transaction.pragma_update(None, "user_version", version())?;
     transaction.commit()
+}
+
+/// Makes an empty file one of an earlier version.
+#[cfg(test)]
+pub(crate) fn migrate_to(connection: &mut Connection, version: usize) -> rusqlite::Result<()> {
+    STEPS[..version]
+        .iter()
+        .try_for_each(|step| connection.execute_batch(step))
 }
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
-//! Stretches: tasks of one job with consecutive ids that finished in their first instance, in columns.
+//! Stretches: tasks of one job with consecutive ids that finished in the same instance, in columns.
 //!
 //! Of each value a stretch has the lowest and how far those of all tasks are above it: the lowest byte of each task, then the
-//! next byte of each, as many as the largest needs. Plain SQL reads that ([`schema/0010.sql`]), and gives the same rows as if
+//! next byte of each, as many as the largest needs. Plain SQL reads that ([`schema/0012.sql`]), and gives the same rows as if
 //! each task had one; our own connections read it faster ([`read_fast`]). What has any other value stays a row.
 //!
-//! [`schema/0010.sql`]: ../../src/schema/0010.sql
+//! [`schema/0012.sql`]: ../../src/schema/0012.sql
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -37,17 +37,25 @@ const COLUMNS: [&str; COLUMN_COUNT] = [
     "end_seq",
 ];
 const COLUMN_COUNT: usize = 8;
-/// Columns of the table: job, first, count, variant, two for each of [`COLUMNS`], and the check.
-pub(crate) const WIDTH: usize = 4 + 2 * COLUMN_COUNT + 1;
+/// Columns of the table: job, first, count, variant, two for each of [`COLUMNS`], the check, and the instance.
+pub(crate) const WIDTH: usize = 4 + 2 * COLUMN_COUNT + 2;
 
 /// Values of a finished task, in the order of [`COLUMNS`].
 pub(crate) type Values = [i64; COLUMN_COUNT];
 
+/// What all tasks of a stretch have in common.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Shared {
+    pub(crate) job: u32,
+    pub(crate) variant: u32,
+    /// The instance in which they finished.
+    pub(crate) instance: u32,
+}
+
 /// Some tasks, at least one.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Stretch {
-    pub(crate) job: u32,
-    pub(crate) variant: u32,
+    pub(crate) shared: Shared,
     /// Id of the first task.
     pub(crate) first: u32,
     /// Values of each task, by its id.
@@ -58,10 +66,9 @@ pub(crate) struct Stretch {
 
 impl Stretch {
     /// One task.
-    pub(crate) fn new(job: u32, variant: u32, first: u32, values: Values) -> Self {
+    pub(crate) fn new(shared: Shared, first: u32, values: Values) -> Self {
         Self {
-            job,
-            variant,
+            shared,
             first,
             tasks: vec![values],
             low: values,
@@ -139,16 +146,17 @@ impl Stretch {
         let mut insert = db.prepare_cached(
             "INSERT OR IGNORE INTO task_row_data (job, task, state, instance, crash_count, variant, outcome, \
              worker, started_unix_ns, run_us, max_rss_kib, user_ms, system_ms, start_seq, end_seq) \
-             VALUES (?, ?, ?, 0, 0, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+             VALUES (?, ?, ?, ?, 0, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         )?;
         let state = TaskState::Finished.number();
         let outcome = OutcomeCode::FINISHED.number();
         for (task, values) in self.tasks() {
-            let head: [i64; 5] = [
-                self.job.into(),
+            let head: [i64; 6] = [
+                self.shared.job.into(),
                 task.into(),
                 state.into(),
-                self.variant.into(),
+                self.shared.instance.into(),
+                self.shared.variant.into(),
                 outcome.into(),
             ];
             insert.execute(params_from_iter(head.iter().chain(values)))?;
@@ -158,7 +166,12 @@ impl Stretch {
 
     /// All columns of the table.
     pub(crate) fn row(&self) -> Vec<Value> {
-        let head = [self.job, self.first, self.len(), self.variant];
+        let Shared {
+            job,
+            variant,
+            instance,
+        } = self.shared;
+        let head = [job, self.first, self.len(), variant];
         let mut row: Vec<Value> = head
             .iter()
             .map(|number| i64::from(*number).into())
@@ -167,7 +180,9 @@ impl Stretch {
             row.push(self.low[at].into());
             row.push(self.bytes(at).into());
         }
-        row.push(check_of(row.iter().map(ValueRef::from)).into());
+        let instance = i64::from(instance);
+        row.push(check_of(row.iter().map(ValueRef::from), instance).into());
+        row.push(instance.into());
         row
     }
 
@@ -194,18 +209,25 @@ impl Stretch {
             ValueRef::Integer(variant),
             columns @ ..,
             ValueRef::Integer(check),
+            ValueRef::Integer(instance),
         ] = row
         else {
             return None;
         };
-        if row.len() != WIDTH || check_of(row[..WIDTH - 1].iter().copied()) != *check {
+        if row.len() != WIDTH || check_of(row[..WIDTH - 2].iter().copied(), *instance) != *check {
             return None;
         }
-        let (first, variant) = (u32::try_from(*first).ok()?, u32::try_from(*variant).ok()?);
+        let shared = Shared {
+            job: u32::try_from(*job).ok()?,
+            variant: u32::try_from(*variant).ok()?,
+            instance: u32::try_from(*instance).ok()?,
+        };
+        let first = u32::try_from(*first).ok()?;
         let last = u32::try_from(*count).ok()?.checked_sub(1)?;
         first.checked_add(last)?;
         let count = last as usize + 1;
-        let (mut low, mut tasks) = (Values::default(), vec![Values::default(); count]);
+        let (mut low, mut high) = (Values::default(), Values::default());
+        let mut tasks = vec![Values::default(); count];
         for (at, column) in columns.chunks_exact(2).enumerate() {
             let [ValueRef::Integer(base), ValueRef::Blob(bytes)] = column else {
                 return None;
@@ -214,17 +236,14 @@ impl Stretch {
                 return None;
             }
             low[at] = *base;
-            for (place, task) in tasks.iter_mut().enumerate() {
-                task[at] = column::value_at(*base, bytes, count, place);
+            let values = column::values(*base, bytes, count);
+            high[at] = values.iter().copied().max()?;
+            for (task, value) in tasks.iter_mut().zip(values) {
+                task[at] = value;
             }
         }
-        let mut high = low;
-        for (at, high) in high.iter_mut().enumerate() {
-            *high = tasks.iter().map(|task| task[at]).max()?;
-        }
         Some(Self {
-            job: u32::try_from(*job).ok()?,
-            variant,
+            shared,
             first,
             tasks,
             low,
@@ -233,10 +252,11 @@ impl Stretch {
     }
 }
 
-/// FNV-1a of all values of a row.
-fn check_of<'a>(row: impl Iterator<Item = ValueRef<'a>>) -> i64 {
+/// FNV-1a of all values of a row. Those of earlier releases had no instance, which was the first.
+fn check_of<'a>(row: impl Iterator<Item = ValueRef<'a>>, instance: i64) -> i64 {
     let mut bytes = Vec::with_capacity(2 * BYTES_MAX);
-    for value in row {
+    let instance = (instance != 0).then_some(ValueRef::Integer(instance));
+    for value in row.chain(instance) {
         match value {
             ValueRef::Integer(number) => bytes.extend(number.to_le_bytes()),
             ValueRef::Blob(blob) => bytes.extend(blob),
@@ -247,10 +267,20 @@ fn check_of<'a>(row: impl Iterator<Item = ValueRef<'a>>) -> i64 {
 }
 
 /// The statement that [`Stretch::read`] reads, of stretches with a condition.
-pub(crate) fn select(condition: &str) -> String {
+pub(crate) fn select(db: &Connection, condition: &str) -> rusqlite::Result<String> {
     let pairs = COLUMNS.map(|name| format!("s.{name}, s.{name}_bytes"));
-    let pairs = pairs.join(", ");
-    format!("SELECT s.job, s.first, s.count, s.variant, {pairs}, s.check_sum FROM {condition}")
+    let (pairs, instance) = (pairs.join(", "), instance(db)?);
+    Ok(format!(
+        "SELECT s.job, s.first, s.count, s.variant, {pairs}, s.check_sum, {instance} FROM {condition}"
+    ))
+}
+
+/// The instance of a stretch `s`, in SQL: in files of earlier releases it is always the first.
+fn instance(db: &Connection) -> rusqlite::Result<&'static str> {
+    let sql =
+        "SELECT EXISTS (SELECT 1 FROM pragma_table_info('stretch_data') WHERE name = 'instance')";
+    let is_known: bool = db.prepare_cached(sql)?.query_row([], |row| row.get(0))?;
+    Ok(if is_known { "s.instance" } else { "0" })
 }
 
 /// Whether a file can have stretches; those of earlier releases have no table for them.
@@ -265,7 +295,7 @@ pub(crate) fn broken(db: &Connection) -> rusqlite::Result<Vec<(i64, i64)>> {
     if !is_known(db)? {
         return Ok(broken);
     }
-    let mut statement = db.prepare(&select("stretch_data s"))?;
+    let mut statement = db.prepare(&select(db, "stretch_data s")?)?;
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
         if Stretch::read(row)?.is_none() {
@@ -302,11 +332,12 @@ pub(crate) fn read_fast(db: &Connection) -> rusqlite::Result<()> {
     })?;
     let [worker, started, run, rss, user, system, start_seq, end_seq] =
         COLUMNS.map(|name| format!("hq_stretch_value(s.{name}, s.{name}_bytes, s.count, p.place)"));
+    let instance = instance(db)?;
     db.execute_batch(&format!(
         "CREATE TEMP VIEW task_data AS \
          SELECT job, task, state, instance, crash_count, worker, variant, started_unix_ns, run_us, outcome, message, \
          max_rss_kib, user_ms, system_ms, start_seq, end_seq, retry_count FROM main.task_row_data \
-         UNION ALL SELECT s.job, s.first + p.place - 1, 2, 0, 0, {worker}, s.variant, {started}, {run}, 0, NULL, \
+         UNION ALL SELECT s.job, s.first + p.place - 1, 2, {instance}, 0, {worker}, s.variant, {started}, {run}, 0, NULL, \
          {rss}, {user}, {system}, {start_seq}, {end_seq}, 0 \
          FROM main.stretch_data s CROSS JOIN main.place_data p ON p.place <= s.count"
     ))?;

@@ -1,7 +1,8 @@
-//! Tasks that come from a store.
+//! Ends of tasks that come from a store.
 
 use super::{Job, TaskSlot};
-use crate::id::WorkerId;
+use crate::id::{InstanceId, TaskId, WorkerId};
+use crate::task::{Phase, TaskEnd};
 
 impl Job {
     /// Whether nothing is known of a task but that it was submitted.
@@ -15,5 +16,44 @@ impl Job {
         if let Some(submit) = self.submits.get_mut(slot.submit as usize) {
             submit.tasks.skip_superseded(slot.index);
         }
+    }
+
+    /// Records how a task ended that was stored; they come in the order of their ids.
+    pub(crate) fn restore_end(&mut self, slot: TaskSlot, end: &TaskEnd) {
+        self.record_end(slot, end);
+        // Figures of the last ends need the order of time, and this is that of ids.
+        self.ends.forget_order();
+    }
+
+    /// Gives tasks with consecutive ids the ends that were stored: they finished in this instance. Returns the first that
+    /// is not there.
+    pub(crate) fn restore_finished(
+        &mut self,
+        first: TaskId,
+        instance: InstanceId,
+        ends: impl Iterator<Item = (WorkerId, TaskEnd)>,
+    ) -> Option<TaskId> {
+        let (mut missing, mut last_worker) = (None, None);
+        for (task, (worker, end)) in (first.0..).map(TaskId).zip(ends) {
+            let slot = self.find(task);
+            let restored = slot.and_then(|slot| {
+                let tasks = &mut self.submits.get_mut(slot.submit as usize)?.tasks;
+                tasks.restore_finished(slot.index, (instance, worker), &end)
+            });
+            let Some(earlier) = restored else {
+                missing = missing.or(Some(task));
+                continue;
+            };
+            *self.counts.of(earlier.state()) -= 1;
+            *self.counts.of(Phase::Finished.state()) += 1;
+            self.ends.note(end.at, end.run);
+            self.idle_since = self.idle_since.max(end.at);
+            if last_worker.replace(worker) != Some(worker) {
+                self.workers.insert(worker);
+            }
+        }
+        // Figures of the last ends need the order of time, and this is that of ids.
+        self.ends.forget_order();
+        missing
     }
 }

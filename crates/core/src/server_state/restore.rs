@@ -231,25 +231,20 @@ impl ServerState {
         Ok(())
     }
 
-    /// Gives tasks with consecutive ids, from `first` on, the ends that they had: each finished in its first instance on this worker.
+    /// Gives tasks with consecutive ids, from `first` on, the ends that they had: each finished in this instance on its worker.
     ///
     /// # Errors
     ///
     /// [`RestoreError`] if the job or one of the tasks is not there; the others have their ends.
     pub fn restore_finished(
         &mut self,
-        id: JobId,
-        first: TaskId,
+        first: TaskKey,
+        instance: InstanceId,
         ends: impl Iterator<Item = (WorkerId, TaskEnd)>,
     ) -> Result<(), RestoreError> {
+        let id = first.job;
         let job = self.jobs.get_mut(id).ok_or(RestoreError::NoJob(id))?;
-        let mut missing = None;
-        for (task, (worker, end)) in (first.0..).map(TaskId).zip(ends) {
-            match job.find(task) {
-                Some(slot) => job.restore_finished(slot, worker, &end),
-                None => missing = missing.or(Some(task)),
-            }
-        }
+        let missing = job.restore_finished(first.task, instance, ends);
         self.jobs.note_changed(id);
         missing.map_or(Ok(()), |task| Err(RestoreError::NoTask(id, task)))
     }

@@ -9,7 +9,7 @@ use hq_core::outcome::OutcomeCode;
 use hq_core::task::TaskState;
 use rusqlite::{Connection, Row, params};
 
-use crate::stretch::{Stretch, Values};
+use crate::stretch::{Shared, Stretch, Values};
 
 /// Rows that one step reads: a few milliseconds.
 const STEP_ROWS: u32 = 1_024;
@@ -33,7 +33,7 @@ struct Found {
     job: u32,
     task: u32,
     is_terminal: bool,
-    part: Option<(u32, Values)>,
+    part: Option<(Shared, Values)>,
 }
 
 impl Fold {
@@ -69,20 +69,20 @@ impl Fold {
                     continue;
                 }
             };
-            let (variant, values) = part;
-            let is_next = open.as_ref().is_some_and(|open| {
-                next_key(open) == (row.job, row.task) && open.variant == variant
-            });
+            let (shared, values) = part;
+            let is_next = open
+                .as_ref()
+                .is_some_and(|open| next_key(open) == (row.job, row.task) && open.shared == shared);
             if is_next && open.as_mut().is_some_and(|open| open.push(values)) {
                 continue;
             }
             self.close(db, &mut jobs, open.take(), is_next)?;
-            open = Some(Stretch::new(row.job, variant, row.task, values));
+            open = Some(Stretch::new(shared, row.task, values));
         }
         match open {
             // The next step may add to it. It is far shorter than a step, which so gets on.
             Some(open) if !is_last => {
-                self.mark = (open.job.into(), i64::from(open.first) - 1);
+                self.mark = (open.shared.job.into(), i64::from(open.first) - 1);
             }
             open => self.close(db, &mut jobs, open, false)?,
         }
@@ -101,7 +101,7 @@ impl Fold {
             return Ok(());
         };
         let len = stretch.len();
-        if len < self.len_min || !(is_settled || jobs.is_completed(db, stretch.job)?) {
+        if len < self.len_min || !(is_settled || jobs.is_completed(db, stretch.shared.job)?) {
             self.left += u64::from(len);
             return Ok(());
         }
@@ -109,7 +109,7 @@ impl Fold {
         let (first, last) = stretch.ids().into_inner();
         let deleted = db
             .prepare_cached(sql)?
-            .execute(params![stretch.job, first, last])?;
+            .execute(params![stretch.shared.job, first, last])?;
         if deleted != len as usize {
             // Nothing is lost: the transaction is rolled back.
             return Err(rusqlite::Error::StatementChangedRows(deleted));
@@ -134,7 +134,7 @@ pub(crate) fn fold_all(db: &Connection, len_min: u32) -> rusqlite::Result<u64> {
 fn next_key(stretch: &Stretch) -> (u32, u32) {
     let last = *stretch.ids().end();
     // The highest id has no next one, and is never looked for.
-    (stretch.job, last.wrapping_add(1))
+    (stretch.shared.job, last.wrapping_add(1))
 }
 
 fn read(db: &Connection, mark: (i64, i64)) -> rusqlite::Result<Vec<Found>> {
@@ -156,11 +156,10 @@ fn read(db: &Connection, mark: (i64, i64)) -> rusqlite::Result<Vec<Found>> {
     rows.collect()
 }
 
-/// Variant and values of a row, if a stretch can hold all of it.
-fn part(row: &Row<'_>, state: Option<TaskState>) -> rusqlite::Result<Option<(u32, Values)>> {
+/// What a row shares with its neighbours, and its values, if a stretch can hold all of it.
+fn part(row: &Row<'_>, state: Option<TaskState>) -> rusqlite::Result<Option<(Shared, Values)>> {
     let number = |at| row.get::<_, Option<i64>>(at);
     let is_plain = state == Some(TaskState::Finished)
-        && number(3)? == Some(0)
         && number(4)? == Some(0)
         && number(5)? == Some(0)
         && number(7)? == Some(OutcomeCode::FINISHED.number().into())
@@ -175,7 +174,12 @@ fn part(row: &Row<'_>, state: Option<TaskState>) -> rusqlite::Result<Option<(u32
             None => return Ok(None),
         }
     }
-    Ok(Some((row.get(6)?, values)))
+    let shared = Shared {
+        job: row.get(0)?,
+        variant: row.get(6)?,
+        instance: row.get(3)?,
+    };
+    Ok(Some((shared, values)))
 }
 
 /// Facts about jobs, cached for one step.

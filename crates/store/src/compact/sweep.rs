@@ -286,9 +286,10 @@ fn find_used_in_stretches(
     after: &mut [i64],
 ) -> rusqlite::Result<bool> {
     let count_max = STEP_SCAN / u32::try_from(stretch::TASKS_MAX).unwrap_or(1);
-    let sql = stretch::select(&format!(
+    let condition = format!(
         "stretch_data s WHERE (s.job, s.first) > (?, ?) ORDER BY s.job, s.first LIMIT {count_max}"
-    ));
+    );
+    let sql = stretch::select(db, &condition)?;
     let mut statement = db.prepare_cached(&sql)?;
     let mut rows = statement.query(params_from_iter(after.to_vec()))?;
     let mut count = 0;

@@ -5,7 +5,7 @@ use hq_core::job::{Job, JobState};
 use hq_core::task::TaskState;
 
 use super::*;
-use crate::testing::{NOW, events, filled, pages, results};
+use crate::testing::{NOW, events, filled, number, pages, results};
 use crate::{Store, reader};
 
 #[test]
@@ -85,6 +85,10 @@ fn zeroed_blocks_are_repaired_and_the_report_is_exact() {
     let dir = tempfile::tempdir().expect("directory");
     let whole = dir.path().join("whole.db");
     filled(&whole, &[6_000, 3_000, 4_000]);
+    let db = Connection::open(&whole).expect("a database");
+    db.execute("UPDATE task_row_data SET instance = 2 WHERE job = 2", [])
+        .expect("rows");
+    drop(db);
     repair_zeroed(dir.path(), &whole);
     crate::testing::fold(&whole);
     repair_zeroed(dir.path(), &whole);
@@ -110,6 +114,9 @@ fn repair_zeroed(dir: &Path, whole: &Path) {
             damaged
         );
         let after = results(&path);
+        let other_instance =
+            "SELECT count(*) FROM tasks WHERE instance <> CASE job WHEN 2 THEN 2 ELSE 0 END";
+        assert_eq!(number(&path, other_instance), 0, "seed {seed}");
         let is_gone = |job: u32| {
             report.lost_jobs.contains(&job) || report.lost_submits.iter().any(|(of, _)| *of == job)
         };

@@ -12,6 +12,14 @@ fn fresh() -> Connection {
     db
 }
 
+fn shared(job: u32, variant: u32, instance: u32) -> Shared {
+    Shared {
+        job,
+        variant,
+        instance,
+    }
+}
+
 /// Tasks whose values differ by as many bits as `spread` says, around `around`.
 fn tasks() -> impl Strategy<Value = Vec<Values>> {
     let bits = prop::array::uniform8(0_u32..=50);
@@ -33,8 +41,8 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
     #[test]
-    fn every_reader_reads_what_was_written(tasks in tasks(), first in 0..u32::MAX) {
-        let mut stretch = Stretch::new(7, 1, first, tasks[0]);
+    fn every_reader_reads_what_was_written(tasks in tasks(), first in 0..u32::MAX, instance in 0_u32..3) {
+        let mut stretch = Stretch::new(shared(7, 1, instance), first, tasks[0]);
         let taken = tasks[1..].iter().take_while(|values| stretch.push(**values)).count();
         let tasks = &tasks[..=taken];
         prop_assert!(stretch.row().iter().all(|value| !matches!(value, Value::Null)));
@@ -42,7 +50,7 @@ proptest! {
         let db = fresh();
         stretch.write(&db).expect("a row");
         let read = {
-            let mut statement = db.prepare(&select("stretch_data s")).expect("a query");
+            let mut statement = db.prepare(&select(&db, "stretch_data s").expect("a table")).expect("a query");
             statement.query_row([], Stretch::read).expect("a row")
         };
         prop_assert_eq!(read.as_ref(), Some(&stretch));
@@ -63,8 +71,8 @@ proptest! {
     }
 
     #[test]
-    fn what_was_changed_is_no_stretch(at in 0..WIDTH, by in 1_i64..1_000) {
-        let mut stretch = Stretch::new(3, 0, 10, [1, 5_000, 7, 0, 0, 0, 1, 2]);
+    fn what_was_changed_is_no_stretch(at in 0..WIDTH, by in 1_i64..1_000, instance in 0_u32..3) {
+        let mut stretch = Stretch::new(shared(3, 0, instance), 10, [1, 5_000, 7, 0, 0, 0, 1, 2]);
         for number in 1..40 {
             prop_assert!(stretch.push([number % 3, 5_000 + number * 300, 7, 0, 0, 0, number, number + 1]));
         }
@@ -86,7 +94,7 @@ proptest! {
 #[test]
 fn a_stretch_ends_where_a_page_would_be_left_half_empty_or_ids_end() {
     let values = |number: i64| [number % 7, number << 20, 9, 0, 0, 0, 1, 2];
-    let mut stretch = Stretch::new(1, 0, 0, values(0));
+    let mut stretch = Stretch::new(shared(1, 0, 0), 0, values(0));
     let count = (1..)
         .take_while(|number| stretch.push(values(*number)))
         .count();
@@ -96,7 +104,7 @@ fn a_stretch_ends_where_a_page_would_be_left_half_empty_or_ids_end() {
         "small ones are as many as there are places"
     );
     let wide = |number: i64| [number % 7, number << 32, number << 16, 0, 0, 0, 1, 2];
-    let mut stretch = Stretch::new(1, 0, 0, wide(0));
+    let mut stretch = Stretch::new(shared(1, 0, 0), 0, wide(0));
     let count = (1..)
         .take_while(|number| stretch.push(wide(*number)))
         .count();
@@ -106,8 +114,43 @@ fn a_stretch_ends_where_a_page_would_be_left_half_empty_or_ids_end() {
         "{count} with {len} bytes"
     );
     assert!(
-        !Stretch::new(1, 0, 0, wide(0)).push(wide(1 << 20)),
+        !Stretch::new(shared(1, 0, 0), 0, wide(0)).push(wide(1 << 20)),
         "too far apart"
     );
-    assert!(!Stretch::new(1, 0, u32::MAX, wide(0)).push(wide(0)));
+    assert!(!Stretch::new(shared(1, 0, 0), u32::MAX, wide(0)).push(wide(0)));
+}
+
+/// As an earlier release left it: without a column for the instance.
+#[test]
+fn stretches_of_an_earlier_release_are_read_before_and_after_it_is_brought_up_to_date() {
+    let mut stretch = Stretch::new(shared(7, 1, 0), 5, [1, 5_000, 7, 0, 0, 0, 1, 2]);
+    for number in 1..40 {
+        assert!(stretch.push([1, 5_000 + number, 7, 0, 0, 0, number, number + 1]));
+    }
+    let plain = fresh();
+    stretch.write_rows(&plain).expect("rows");
+    let mut old = Connection::open_in_memory().expect("a database in memory");
+    schema::migrate_to(&mut old, 11).expect("the steps are valid");
+    let marks = vec!["?"; WIDTH - 1].join(", ");
+    let row = stretch.row();
+    old.execute(
+        &format!("INSERT INTO stretch_data VALUES ({marks})"),
+        params_from_iter(&row[..WIDTH - 1]),
+    )
+    .expect("a row");
+    let is_same = |db: &Connection| {
+        assert_eq!(broken(db).expect("a table"), []);
+        ["task_data", "tasks", "attempts", "events"]
+            .iter()
+            .all(|view| rows(db, view) == rows(&plain, view))
+    };
+    assert!(is_same(&old), "by views of the file");
+    read_fast(&old).expect("views of ours");
+    assert!(is_same(&old), "by views of ours");
+    for view in ["events", "attempts", "tasks", "task_data"] {
+        old.execute_batch(&format!("DROP VIEW temp.{view}"))
+            .expect("a view");
+    }
+    schema::migrate(&mut old, 11).expect("it can be migrated");
+    assert!(is_same(&old), "brought up to date");
 }

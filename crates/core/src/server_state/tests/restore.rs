@@ -95,7 +95,7 @@ fn tasks_that_finished_are_restored_together_as_one_by_one() {
     let stored_end = |task: u32| StoredTask {
         task: TaskId(task),
         state: TaskState::Finished,
-        instance: InstanceId(0),
+        instance: InstanceId(3),
         worker: WorkerId(1 + task % 2),
         crash_count: 0,
         retry_count: 0,
@@ -112,7 +112,8 @@ fn tasks_that_finished_are_restored_together_as_one_by_one() {
         restored.expect("known");
     }
     let ends = (10..595).map(|task| (WorkerId(1 + task % 2), end(task)));
-    let restored = together.restore_finished(JobId(1), TaskId(10), ends);
+    let restored =
+        together.restore_finished(TaskKey::new(JobId(1), TaskId(10)), InstanceId(3), ends);
     restored.expect("known");
     for state in [&mut single, &mut together] {
         state.finish_restore(NOW);
@@ -124,7 +125,7 @@ fn tasks_that_finished_are_restored_together_as_one_by_one() {
     );
     let beyond = (0..2).map(|task| (WorkerId(1), end(task)));
     assert_eq!(
-        together.restore_finished(JobId(1), TaskId(599), beyond),
+        together.restore_finished(TaskKey::new(JobId(1), TaskId(599)), InstanceId(0), beyond),
         Err(RestoreError::NoTask(JobId(1), TaskId(600)))
     );
 }

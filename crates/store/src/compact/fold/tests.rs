@@ -16,6 +16,8 @@ const EXCEPTIONS: &str = "\
     UPDATE task_row_data SET retry_count = 1, instance = 1 WHERE job = 1 AND task = 200; \
     UPDATE task_row_data SET instance = 1, crash_count = 1 WHERE job = 1 AND task = 201; \
     UPDATE task_row_data SET variant = 1 WHERE job = 1 AND task BETWEEN 300 AND 400; \
+    UPDATE task_row_data SET instance = 2 WHERE job = 1 AND task BETWEEN 1200 AND 2100; \
+    UPDATE task_row_data SET instance = 3 WHERE job = 1 AND task BETWEEN 2101 AND 2400; \
     UPDATE task_row_data SET state = 1, run_us = NULL, outcome = NULL, end_seq = NULL WHERE job = 1 AND task = 500; \
     UPDATE task_row_data SET state = 0, start_seq = NULL, end_seq = NULL, outcome = NULL WHERE job = 1 AND task = 501; \
     UPDATE task_row_data SET state = 3, outcome = -1001, message = 'no such file' WHERE job = 1 AND task = 503; \
@@ -25,7 +27,31 @@ const EXCEPTIONS: &str = "\
     INSERT INTO node_data VALUES (1, 900, 0, 0, 1, 0), (1, 900, 0, 1, 1, 0); \
     INSERT INTO value_data VALUES (1, 901, 0, 1, x'01'); \
     INSERT INTO attempt_data (job, task, instance, worker, variant, started_unix_ns, start_seq) \
-    VALUES (1, 200, 0, 1, 0, 5, 3)";
+    VALUES (1, 200, 0, 1, 0, 5, 3), (1, 1300, 1, 1, 0, 5, 3)";
+
+#[test]
+fn results_that_were_put_together_and_cannot_be_read_are_counted_and_their_tasks_wait() {
+    let dir = tempfile::tempdir().expect("directory");
+    let path = dir.path().join("j.db");
+    filled(&path, &[600]);
+    let db = Connection::open(&path).expect("a database");
+    assert!(fold_all(&db, LEN_MIN).expect("it can be folded") > 0);
+    let stretches = number(&path, "SELECT count(*) FROM stretch_data");
+    let first = number(&path, "SELECT count FROM stretch_data WHERE first = 1");
+    db.execute(
+        "UPDATE stretch_data SET check_sum = check_sum + 1 WHERE first = 1",
+        [],
+    )
+    .expect("a row");
+    drop(db);
+    let store = Store::open(&path).expect("nobody has it");
+    let loaded = store.load("TestUid", NOW).expect("the others can be read");
+    assert!(stretches > 1);
+    assert_eq!(loaded.dropped_count, 1);
+    let counts = loaded.state.jobs()[&JobId(1)].counts().totals();
+    assert_eq!(counts.waiting, u64::from(first));
+    assert_eq!(counts.finished, 600 - u64::from(first));
+}
 
 #[test]
 fn readers_and_the_next_server_see_no_difference() {
@@ -70,6 +96,7 @@ fn readers_and_the_next_server_see_no_difference() {
         (1, "job = 1 AND task IN (700, 900, 901)"),
         (1, "job = 2"),
         (0, "job = 3"),
+        (0, "job = 1 AND task BETWEEN 1200 AND 2400"),
     ] {
         let sql = format!("SELECT min(1, count(*)) FROM task_row_data WHERE {condition}");
         assert_eq!(number(&path, &sql), rows, "{condition}");
