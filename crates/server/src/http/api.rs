@@ -4,6 +4,7 @@
 //! `{"error": "…"}` with a sentence for people; where the core refuses, `kind` says for programs why.
 
 mod actions;
+mod described;
 mod events;
 mod json;
 mod past;

@@ -1,0 +1,291 @@
+//! From types to schemas, as OpenAPI 3.1 writes them. Only for tests: the description is in the repository.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+
+use hq_core::task::TaskState;
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use super::{ByState, Id};
+
+/// A type with its schema.
+pub(in crate::http) trait Described {
+    /// The schema where the type is used.
+    fn schema() -> Schema;
+
+    /// Adds the named schemas to which that refers.
+    fn note(_all: &mut Components) {}
+}
+
+/// A type of parameters.
+pub(in crate::http) trait Asked {
+    /// Names and schemas; what need not be there can be null.
+    fn fields() -> Vec<(&'static str, Schema)>;
+}
+
+/// Keywords with their values in YAML.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(in crate::http) struct Schema(Vec<(&'static str, String)>);
+
+impl Schema {
+    fn of(kind: &str) -> Self {
+        Self(vec![("type", kind.to_owned())])
+    }
+
+    fn and(mut self, keyword: &'static str, value: impl ToString) -> Self {
+        self.0.push((keyword, value.to_string()));
+        self
+    }
+
+    /// One that has a name.
+    pub(in crate::http) fn component(name: &str) -> Self {
+        Self(vec![("$ref", format!("\"#/components/schemas/{name}\""))])
+    }
+
+    /// One of the texts as which these are written.
+    pub(in crate::http) fn words<T: Serialize>(all: &[T]) -> Self {
+        let words = all.iter().map(|word| {
+            let word = serde_json::to_value(word).expect("a word");
+            word.as_str().expect("a word").to_owned()
+        });
+        let words: Vec<String> = words.collect();
+        Self::of("string").and("enum", format!("[{}]", words.join(", ")))
+    }
+
+    fn array_of(items: &Self) -> Self {
+        Self::of("array").and("items", items.flow())
+    }
+
+    fn sized(self, length: usize) -> Self {
+        self.and("minItems", length).and("maxItems", length)
+    }
+
+    fn nullable(self) -> Self {
+        if self.keyword("type").is_none() {
+            return Self(vec![(
+                "anyOf",
+                format!("[{}, {{ type: \"null\" }}]", self.flow()),
+            )]);
+        }
+        let keywords = self.0.into_iter().map(|(keyword, value)| match keyword {
+            "type" => (keyword, format!("[{value}, \"null\"]")),
+            "enum" => (keyword, value.replace(']', ", null]")),
+            _ => (keyword, value),
+        });
+        Self(keywords.collect())
+    }
+
+    /// Value of a keyword.
+    pub(in crate::http) fn keyword(&self, name: &str) -> Option<&str> {
+        let found = self.0.iter().find(|(keyword, _)| *keyword == name);
+        found.map(|(_, value)| value.as_str())
+    }
+
+    /// Whether null is one of the values.
+    pub(in crate::http) fn can_be_null(&self) -> bool {
+        let places = ["type", "anyOf"]
+            .into_iter()
+            .filter_map(|name| self.keyword(name));
+        places.into_iter().any(|value| value.contains("\"null\""))
+    }
+
+    fn flow(&self) -> String {
+        let pairs = self
+            .0
+            .iter()
+            .map(|(keyword, value)| format!("{keyword}: {value}"));
+        format!("{{ {} }}", pairs.collect::<Vec<_>>().join(", "))
+    }
+}
+
+/// The lines of a doc comment as one text in YAML.
+fn text(lines: &[&str]) -> Option<String> {
+    let lines: Vec<&str> = lines.iter().map(|line| line.trim()).collect();
+    let text = lines.join(" ");
+    let text = text.trim().trim_end_matches('.');
+    // YAML takes texts of JSON.
+    (!text.is_empty()).then(|| Value::from(text).to_string())
+}
+
+/// Schemas by name, in YAML.
+#[derive(Default)]
+pub(in crate::http) struct Components {
+    begun: BTreeSet<&'static str>,
+    made: BTreeMap<&'static str, String>,
+}
+
+impl Components {
+    /// Whether it is to be made: only once, also if it refers to itself.
+    pub(in crate::http) fn begin(&mut self, name: &'static str) -> bool {
+        self.begun.insert(name)
+    }
+
+    pub(in crate::http) fn end(&mut self, name: &'static str, object: &Object) {
+        self.made.insert(name, object.yaml(name));
+    }
+
+    fn plain(&mut self, name: &'static str, schema: &Schema) {
+        let line = format!("    {name}: {}\n", schema.flow());
+        self.made.insert(name, line);
+    }
+
+    /// All of them in the order of their names.
+    pub(in crate::http) fn yaml(&self) -> String {
+        self.made.values().map(String::as_str).collect()
+    }
+}
+
+/// A schema with fields.
+pub(in crate::http) struct Object {
+    about: Option<String>,
+    base: Option<Schema>,
+    required: Vec<String>,
+    properties: Vec<(String, Schema)>,
+}
+
+impl Object {
+    pub(in crate::http) fn new(about: &[&str]) -> Self {
+        Self {
+            about: text(about),
+            base: None,
+            required: Vec::new(),
+            properties: Vec::new(),
+        }
+    }
+
+    pub(in crate::http) fn base<T: Described>(&mut self, all: &mut Components) {
+        T::note(all);
+        self.base = Some(T::schema());
+    }
+
+    pub(in crate::http) fn field<T: Described>(
+        &mut self,
+        all: &mut Components,
+        name: &str,
+        words: &[&str],
+    ) {
+        let name = name.trim_start_matches("r#");
+        self.required.push(name.to_owned());
+        self.optional::<T>(all, name, words);
+    }
+
+    pub(in crate::http) fn optional<T: Described>(
+        &mut self,
+        all: &mut Components,
+        name: &str,
+        words: &[&str],
+    ) {
+        T::note(all);
+        let schema = match text(words) {
+            Some(words) => T::schema().and("description", words),
+            None => T::schema(),
+        };
+        self.properties.push((name.to_owned(), schema));
+    }
+
+    fn yaml(&self, name: &str) -> String {
+        let mut yaml = format!("    {name}:\n");
+        let mut indent = "      ";
+        if let Some(about) = &self.about {
+            let _ = writeln!(yaml, "{indent}description: {about}");
+        }
+        let mut first = indent.to_owned();
+        if let Some(base) = &self.base {
+            let _ = writeln!(yaml, "{indent}allOf:\n{indent}  - {}", base.flow());
+            first = format!("{indent}  - ");
+            indent = "          ";
+        }
+        let required = self.required.join(", ");
+        let _ = writeln!(yaml, "{first}type: object\n{indent}required: [{required}]");
+        let _ = writeln!(yaml, "{indent}properties:");
+        for (name, schema) in &self.properties {
+            let _ = writeln!(yaml, "{indent}  {name}: {}", schema.flow());
+        }
+        yaml
+    }
+}
+
+macro_rules! plain {
+    ($($type:ty => $schema:expr;)*) => {
+        $(
+            impl Described for $type {
+                fn schema() -> Schema {
+                    $schema
+                }
+            }
+        )*
+    };
+}
+plain! {
+    bool => Schema::of("boolean");
+    String => Schema::of("string");
+    &'static str => Schema::of("string");
+    f64 => Schema::of("number");
+    i64 => Schema::of("integer");
+    i32 => Schema::of("integer");
+    u32 => Schema::of("integer").and("minimum", 0);
+    u64 => Schema::of("integer").and("minimum", 0);
+    usize => Schema::of("integer").and("minimum", 0);
+    Map<String, Value> => Schema::of("object");
+    BTreeMap<String, String> => Schema::of("object").and("additionalProperties", "{ type: string }");
+    // Rows without names, of which only the numbers and their count are said.
+    ByState<Option<u32>> => Schema::of("object").and("additionalProperties", Option::<u32>::schema().flow());
+}
+
+impl Described for Id {
+    fn schema() -> Schema {
+        Schema::component("Id")
+    }
+
+    fn note(all: &mut Components) {
+        if all.begin("Id") {
+            all.plain("Id", &u32::schema().and("maximum", u32::MAX));
+        }
+    }
+}
+
+impl Described for ByState<u64> {
+    fn schema() -> Schema {
+        Schema::component("Tasks")
+    }
+
+    fn note(all: &mut Components) {
+        if all.begin("Tasks") {
+            let names = TaskState::ALL.map(TaskState::name).join(", ");
+            let counts = Schema::of("object").and("required", format!("[{names}]"));
+            let counts = counts.and("additionalProperties", u64::schema().flow());
+            all.plain("Tasks", &counts);
+        }
+    }
+}
+
+impl<T: Described> Described for Option<T> {
+    fn schema() -> Schema {
+        T::schema().nullable()
+    }
+
+    fn note(all: &mut Components) {
+        T::note(all);
+    }
+}
+
+impl<T: Described> Described for Vec<T> {
+    fn schema() -> Schema {
+        Schema::array_of(&T::schema())
+    }
+
+    fn note(all: &mut Components) {
+        T::note(all);
+    }
+}
+
+impl<T: Described, const N: usize> Described for [T; N] {
+    fn schema() -> Schema {
+        Schema::array_of(&T::schema()).sized(N)
+    }
+
+    fn note(all: &mut Components) {
+        T::note(all);
+    }
+}
