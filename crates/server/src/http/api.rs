@@ -4,6 +4,7 @@
 //! `{"error": "…"}` with a sentence for people; where the core refuses, `kind` says for programs why.
 
 mod actions;
+mod answers;
 mod described;
 mod events;
 mod json;
@@ -25,10 +26,11 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use hq_core::limits::shortened;
 use hq_core::refusal::{Refusal, RefusalKind};
-use serde_json::{Value, json};
 
 use super::App;
+use super::kept::Kept;
 use super::packed::Packed;
+pub(super) use answers::{Error, ErrorKind};
 pub(super) use submit::DESCRIPTIONS_AT_ONCE;
 pub use submit::{JobFormat, JobText, ReadJob};
 pub(super) use views::Graphs;
@@ -70,10 +72,10 @@ impl ApiError {
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        let mut body = json!({"error": self.1});
-        if let Some(kind) = self.2 {
-            body["kind"] = json!(kind.name());
-        }
+        let body = Error {
+            error: self.1,
+            kind: self.2.map(ErrorKind::from),
+        };
         (self.0, axum::Json(body)).into_response()
     }
 }
@@ -108,7 +110,10 @@ impl From<crate::core_handle::CoreGone> for ApiError {
 }
 
 /// Answer of a handler.
-type Answer = Result<axum::Json<Value>, ApiError>;
+type Answer<T> = Result<axum::Json<T>, ApiError>;
+
+/// The same of one whose answers are kept for a while.
+type KeptAnswer<T> = Result<Kept<T>, ApiError>;
 
 /// All of it, below `/api/v1`.
 pub(super) fn router() -> Router<Arc<App>> {

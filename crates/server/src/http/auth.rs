@@ -14,8 +14,8 @@ use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use hq_protocol::convert::Role;
 use ring::hmac;
-use serde_json::json;
 
+use super::api::{Error, ErrorKind};
 use super::secret::{Token, from_hex, hex};
 use super::tokens::{Issued, Tokens};
 
@@ -158,16 +158,19 @@ fn has_body(headers: &HeaderMap) -> bool {
 pub(super) fn forbidden(role: Role) -> Response {
     let (kind, text) = match role {
         Role::Read => (
-            "read-only",
+            ErrorKind::ReadOnly,
             "this token is for reading only; `hq dashboard --web` prints a link that may change things, \
              `hq token create` makes tokens for programs",
         ),
         Role::Submit | Role::Full => (
-            "forbidden",
+            ErrorKind::Forbidden,
             "this token may look and change jobs, nothing else; `hq token create --role full` makes one that may",
         ),
     };
-    let body = json!({"error": text, "kind": kind});
+    let body = Error {
+        error: text.to_owned(),
+        kind: Some(kind),
+    };
     (StatusCode::FORBIDDEN, axum::Json(body)).into_response()
 }
 

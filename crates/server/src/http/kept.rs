@@ -2,11 +2,14 @@
 //! however large a run, the same thing is asked of the store no more often than that.
 
 use std::collections::HashMap;
+use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use serde_json::Value;
+use serde::Serialize;
 use tokio::sync::Mutex;
 
 /// The least time that an answer is used.
@@ -16,6 +19,25 @@ const REST_MAX: Duration = Duration::from_secs(120);
 const REST_FACTOR: u32 = 100;
 /// Different answers; more are not looked at at the same time.
 const KEPT_MAX: usize = 64;
+
+/// The JSON of a `T`.
+pub(super) struct Kept<T> {
+    body: Bytes,
+    of: PhantomData<fn() -> T>,
+}
+
+impl<T> Kept<T> {
+    fn of(body: Bytes) -> Self {
+        let of = PhantomData;
+        Self { body, of }
+    }
+}
+
+impl<T> IntoResponse for Kept<T> {
+    fn into_response(self) -> Response {
+        ([(header::CONTENT_TYPE, "application/json")], self.body).into_response()
+    }
+}
 
 /// An answer and how long it will do.
 struct Entry {
@@ -42,55 +64,56 @@ pub(super) struct ResponseCache {
 
 impl ResponseCache {
     /// The kept answer of this name, or what `make` makes now. Those who ask meanwhile wait for the same.
-    pub(super) async fn get<E>(
+    pub(super) async fn get<T: Serialize, E>(
         &self,
         name: String,
-        make: impl Future<Output = Result<Value, E>>,
-    ) -> Result<Bytes, E> {
+        make: impl Future<Output = Result<T, E>>,
+    ) -> Result<Kept<T>, E> {
         self.get_version(name, None, make).await
     }
 
     /// Likewise, for at most so long: most of what it took was waiting for others, which costs nothing.
-    pub(super) async fn get_for<E>(
+    pub(super) async fn get_for<T: Serialize, E>(
         &self,
         name: &str,
         rest_max: Duration,
-        make: impl Future<Output = Result<Value, E>>,
-    ) -> Result<Bytes, E> {
+        make: impl Future<Output = Result<T, E>>,
+    ) -> Result<Kept<T>, E> {
         self.get_entry(name.to_owned(), None, rest_max, make).await
     }
 
     /// Likewise; an answer of the same version is as good as a new one, however old it is.
-    pub(super) async fn get_version<E>(
+    pub(super) async fn get_version<T: Serialize, E>(
         &self,
         name: String,
         version: Option<u64>,
-        make: impl Future<Output = Result<Value, E>>,
-    ) -> Result<Bytes, E> {
+        make: impl Future<Output = Result<T, E>>,
+    ) -> Result<Kept<T>, E> {
         self.get_entry(name, version, REST_MAX, make).await
     }
 
-    async fn get_entry<E>(
+    async fn get_entry<T: Serialize, E>(
         &self,
         name: String,
         version: Option<u64>,
         rest_max: Duration,
-        make: impl Future<Output = Result<Value, E>>,
-    ) -> Result<Bytes, E> {
+        make: impl Future<Output = Result<T, E>>,
+    ) -> Result<Kept<T>, E> {
         let place = self.place(name).await;
         let mut place = place.lock().await;
         if let Some(entry) = place.as_ref().filter(|entry| entry.is_good(version)) {
-            return Ok(entry.body.clone());
+            return Ok(Kept::of(entry.body.clone()));
         }
         let begun = Instant::now();
-        let body = Bytes::from(make.await?.to_string());
+        let body = serde_json::to_vec(&make.await?);
+        let body = Bytes::from(body.expect("the types of answers have texts as keys"));
         *place = Some(Entry {
             body: body.clone(),
             version,
             made: Instant::now(),
             rest: rest(begun.elapsed()).min(rest_max),
         });
-        Ok(body)
+        Ok(Kept::of(body))
     }
 
     /// Somebody did something: what is asked for from now on shows it.
@@ -127,10 +150,11 @@ mod tests {
             kept.get(name.to_owned(), async {
                 // Long enough for the answer to be kept until the end of the test.
                 tokio::time::sleep(Duration::from_millis(200)).await;
-                Ok::<_, Infallible>(Value::from(made.fetch_add(1, Ordering::Relaxed)))
+                Ok::<_, Infallible>(made.fetch_add(1, Ordering::Relaxed))
             })
         };
         let (a, b, c) = tokio::join!(ask("x"), ask("x"), ask("y"));
+        let [a, b, c] = [a, b, c].map(|kept| kept.map(|kept| kept.body));
         assert_eq!(a, b);
         assert_ne!(a, c);
         assert_eq!(made.load(Ordering::Relaxed), 2);
@@ -140,7 +164,7 @@ mod tests {
     async fn what_is_kept_is_bounded() {
         let kept = ResponseCache::default();
         for name in 0..1_000 {
-            let made = async { Ok::<_, Infallible>(Value::Null) };
+            let made = async { Ok::<_, Infallible>(()) };
             assert!(kept.get(name.to_string(), made).await.is_ok());
         }
         assert!(kept.places.lock().await.len() <= KEPT_MAX);
@@ -151,7 +175,7 @@ mod tests {
         let (kept, made) = (ResponseCache::default(), AtomicU32::new(0));
         let ask = |version| {
             kept.get_version("x".to_owned(), Some(version), async {
-                Ok::<_, Infallible>(Value::from(made.fetch_add(1, Ordering::Relaxed)))
+                Ok::<_, Infallible>(made.fetch_add(1, Ordering::Relaxed))
             })
         };
         assert!(ask(7).await.is_ok());
@@ -167,7 +191,7 @@ mod tests {
         let (kept, made) = (ResponseCache::default(), AtomicU32::new(0));
         let ask = || {
             kept.get_version("x".to_owned(), Some(1), async {
-                Ok::<_, Infallible>(Value::from(made.fetch_add(1, Ordering::Relaxed)))
+                Ok::<_, Infallible>(made.fetch_add(1, Ordering::Relaxed))
             })
         };
         assert!(ask().await.is_ok());

@@ -11,9 +11,11 @@ use hq_core::selector::Selector;
 use hq_core::server_state::{Command, JobResult, Reply as Outcome, Resubmitted, StopResult};
 use hq_core::task::TaskState;
 use hq_protocol::convert::AllocRequest;
-use serde::Deserialize;
-use serde_json::json;
 
+use super::answers::{
+    Acknowledged, Canceled, Done, Drained, Released, Resubmitted as Again, Stopped,
+};
+use super::described::{Id, query};
 use super::read::{accepted, unexpected};
 use super::{Answer, ApiError, Parameters, id, parameters};
 use crate::http::App;
@@ -33,17 +35,19 @@ fn only(text: &str, what: &str) -> Result<Selector, ApiError> {
 /// Longest reason of a cancel, in characters, as on the command line.
 const REASON_MAX: usize = 200;
 
-#[derive(Deserialize)]
-pub(in crate::http) struct CancelQuery {
-    /// Told to those who look for their tasks. It is no body, because signed requests have none.
-    reason: Option<String>,
+query! {
+    /// Parameters of a cancel.
+    CancelQuery {
+        /// Told to those who look for their tasks. It is no body, because signed requests have none.
+        reason: Option<String>,
+    }
 }
 
 pub(in crate::http) async fn cancel(
     State(app): State<Arc<App>>,
     Path(job): Path<String>,
     asked: Parameters<CancelQuery>,
-) -> Answer {
+) -> Answer<Canceled> {
     let reason = parameters(asked)?.reason.unwrap_or_default();
     let length = reason.chars().count();
     if length > REASON_MAX {
@@ -59,8 +63,11 @@ pub(in crate::http) async fn cancel(
         return Err(unexpected());
     };
     match results.rows.first() {
-        Some(JobResult::Ok { canceled, .. }) => Ok(Json(json!({"canceled": canceled}))),
-        Some(JobResult::Already(_)) => Ok(Json(json!({"canceled": 0}))),
+        Some(JobResult::Ok { canceled, .. }) => {
+            let canceled = *canceled;
+            Ok(Json(Canceled { canceled }))
+        }
+        Some(JobResult::Already(_)) => Ok(Json(Canceled { canceled: 0 })),
         None => Err(ApiError::not_found(format!("there is no job {job}"))),
     }
 }
@@ -69,7 +76,7 @@ pub(in crate::http) async fn cancel(
 pub(in crate::http) async fn resubmit(
     State(app): State<Arc<App>>,
     Path(job): Path<String>,
-) -> Answer {
+) -> Answer<Again> {
     let command = Command::Resubmit {
         jobs: only(&job, "job")?,
         states: vec![TaskState::Failed],
@@ -81,7 +88,10 @@ pub(in crate::http) async fn resubmit(
     match results.rows.first() {
         Some(Resubmitted::Ok {
             new, task_count, ..
-        }) => Ok(Json(json!({"job": new.as_u32(), "task_count": task_count}))),
+        }) => Ok(Json(Again {
+            job: Id(new.as_u32()),
+            task_count: *task_count,
+        })),
         Some(Resubmitted::Nothing(_)) => Err(ApiError::conflict(format!(
             "no task of job {job} has failed"
         ))),
@@ -94,31 +104,35 @@ pub(in crate::http) async fn resubmit(
 pub(in crate::http) async fn acknowledge(
     State(app): State<Arc<App>>,
     Path(problem): Path<String>,
-) -> Answer {
+) -> Answer<Acknowledged> {
     app.parts.problems.acknowledge(&problem, true).await?;
-    Ok(Json(json!({"acknowledged": true})))
+    Ok(Json(Acknowledged { acknowledged: true }))
 }
 
 /// Takes that back.
 pub(in crate::http) async fn take_back(
     State(app): State<Arc<App>>,
     Path(problem): Path<String>,
-) -> Answer {
+) -> Answer<Acknowledged> {
     app.parts.problems.acknowledge(&problem, false).await?;
-    Ok(Json(json!({"acknowledged": false})))
+    Ok(Json(Acknowledged {
+        acknowledged: false,
+    }))
 }
 
 pub(in crate::http) async fn stop_worker(
     State(app): State<Arc<App>>,
     Path(worker): Path<String>,
-) -> Answer {
+) -> Answer<Stopped> {
     let command = Command::StopWorkers(only(&worker, "worker")?);
     let Outcome::Workers(results) = carry_out(&app, command).await? else {
         return Err(unexpected());
     };
     match results.rows.first() {
-        Some((_, StopResult::Stopped | StopResult::Draining)) => Ok(Json(json!({"stopped": true}))),
-        Some((_, StopResult::AlreadyStopped)) => Ok(Json(json!({"stopped": false}))),
+        Some((_, StopResult::Stopped | StopResult::Draining)) => {
+            Ok(Json(Stopped { stopped: true }))
+        }
+        Some((_, StopResult::AlreadyStopped)) => Ok(Json(Stopped { stopped: false })),
         Some((_, StopResult::Quarantined | StopResult::Released | StopResult::NotQuarantined)) => {
             Err(unexpected())
         }
@@ -130,16 +144,16 @@ pub(in crate::http) async fn stop_worker(
 pub(in crate::http) async fn drain_worker(
     State(app): State<Arc<App>>,
     Path(worker): Path<String>,
-) -> Answer {
+) -> Answer<Drained> {
     let command = Command::DrainWorkers(only(&worker, "worker")?);
     let Outcome::Workers(results) = carry_out(&app, command).await? else {
         return Err(unexpected());
     };
     match results.rows.first() {
         Some((_, StopResult::Draining | StopResult::Stopped)) => {
-            Ok(Json(json!({"draining": true})))
+            Ok(Json(Drained { draining: true }))
         }
-        Some((_, StopResult::AlreadyStopped)) => Ok(Json(json!({"draining": false}))),
+        Some((_, StopResult::AlreadyStopped)) => Ok(Json(Drained { draining: false })),
         Some((_, StopResult::Quarantined | StopResult::Released | StopResult::NotQuarantined)) => {
             Err(unexpected())
         }
@@ -151,14 +165,16 @@ pub(in crate::http) async fn drain_worker(
 pub(in crate::http) async fn release_worker(
     State(app): State<Arc<App>>,
     Path(worker): Path<String>,
-) -> Answer {
+) -> Answer<Released> {
     let command = Command::ReleaseWorkers(only(&worker, "worker")?);
     let Outcome::Workers(results) = carry_out(&app, command).await? else {
         return Err(unexpected());
     };
     let result = results.rows.first().map(|(_, result)| *result);
     match result {
-        Some(result) => Ok(Json(json!({"released": result == StopResult::Released}))),
+        Some(result) => Ok(Json(Released {
+            released: result == StopResult::Released,
+        })),
         None => Err(ApiError::not_found(format!("there is no worker {worker}"))),
     }
 }
@@ -166,7 +182,7 @@ pub(in crate::http) async fn release_worker(
 pub(in crate::http) async fn pause_queue(
     State(app): State<Arc<App>>,
     Path(queue): Path<String>,
-) -> Answer {
+) -> Answer<Done> {
     let queue = QueueId(id(&queue, "queue")?);
     change_queue(&app, AllocRequest::Pause(queue)).await
 }
@@ -174,17 +190,17 @@ pub(in crate::http) async fn pause_queue(
 pub(in crate::http) async fn resume_queue(
     State(app): State<Arc<App>>,
     Path(queue): Path<String>,
-) -> Answer {
+) -> Answer<Done> {
     let queue = QueueId(id(&queue, "queue")?);
     change_queue(&app, AllocRequest::Resume(queue)).await
 }
 
-async fn change_queue(app: &App, request: AllocRequest) -> Answer {
+async fn change_queue(app: &App, request: AllocRequest) -> Answer<Done> {
     let Some(alloc) = &app.parts.alloc else {
         return Err(ApiError::not_found(
             "this server has no automatic allocation",
         ));
     };
     accepted(alloc.ask(Box::new(request)).await)?;
-    Ok(Json(json!({"done": true})))
+    Ok(Json(Done { done: true }))
 }

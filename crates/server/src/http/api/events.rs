@@ -3,17 +3,16 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{Query, State};
+use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use futures_util::stream::{self, Stream, StreamExt as _};
 use hq_core::refusal::Refusal;
-use serde::Deserialize;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::Receiver;
 
-use super::ApiError;
+use super::described::query;
+use super::{ApiError, Parameters, parameters};
 use crate::http::App;
 use crate::journal_link::{self, Part};
 
@@ -22,21 +21,23 @@ const LINE_LEN_MAX: usize = 64 * 1024;
 
 type Parts = Receiver<Result<Part, Refusal>>;
 
-#[derive(Deserialize)]
-pub(in crate::http) struct EventsQuery {
-    /// Events behind this number; without it those from now on.
-    after: Option<u64>,
-    /// Whether events that are long ago, or many, can be left out.
-    resync: Option<bool>,
+query! {
+    /// Where to begin.
+    EventsQuery {
+        /// Events behind this number; without it those from now on.
+        after: Option<u64>,
+        /// Whether events that are long ago, or many, can be left out.
+        resync: Option<bool>,
+    }
 }
 
 /// The number of an event is its `id`, so that a browser that reconnects sends it as `Last-Event-ID`.
 pub(in crate::http) async fn stream(
     State(app): State<Arc<App>>,
     headers: HeaderMap,
-    asked: Result<Query<EventsQuery>, QueryRejection>,
+    asked: Parameters<EventsQuery>,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, ApiError> {
-    let asked = asked.map_err(|rejection| ApiError::bad(rejection.body_text()))?;
+    let asked = parameters(asked)?;
     let last = headers
         .get("last-event-id")
         .and_then(|value| value.to_str().ok())

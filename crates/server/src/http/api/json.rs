@@ -1,16 +1,21 @@
-//! Messages of the client protocol as JSON. Names and units are interface, see `docs/openapi.yaml`.
+//! Messages of the client protocol as answers of the interface.
 
-use hq_core::autoalloc::ReasonKind;
+use std::collections::BTreeMap;
+
 use hq_core::id::TaskKey;
 use hq_core::job::TaskTotals;
 use hq_core::params::fill;
 use hq_core::task::TaskState;
 use hq_protocol::client;
 use hq_protocol::common::{self, ResourceDescriptor, resource_item::Kind};
-use serde_json::{Value, json};
 
-use crate::query::JobOverview;
-use crate::query::listed::ListedJob;
+use super::answers::{
+    Allocation, AllocationState, Attempt, Job, JobDetail, ListedJob, Load, Notification,
+    NotificationEvent, NotificationState, Output, OutputKind, Quarantine, QuarantineStage, Queue,
+    Submit, Task, TaskDetail, Tasks, Worker, WorkerResource, WorkerState,
+};
+use super::described::{ByState, Id, Word};
+use crate::query::{JobOverview, listed as query};
 
 /// Units of one whole amount.
 #[expect(
@@ -19,6 +24,15 @@ use crate::query::listed::ListedJob;
 )]
 pub(super) fn amount(units: u64) -> f64 {
     units as f64 / hq_core::resource::amount::UNITS_PER_WHOLE as f64
+}
+
+/// Milliseconds of a time in nanoseconds.
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "2^53 ms are longer than anything runs"
+)]
+pub(super) fn whole_ms(ns: u64) -> f64 {
+    (ns / 1_000_000) as f64
 }
 
 fn lossy(bytes: &[u8]) -> String {
@@ -31,98 +45,109 @@ pub(super) const fn ms(unix_ns: i64) -> i64 {
 }
 
 /// Numbers of tasks by state.
-pub(super) fn tasks(mut counts: TaskTotals) -> Value {
-    let pairs = TaskState::ALL.map(|state| (state.name().to_owned(), json!(*counts.of(state))));
-    Value::Object(pairs.into_iter().collect())
+pub(super) fn tasks(mut counts: TaskTotals) -> Tasks {
+    ByState(TaskState::ALL.map(|state| *counts.of(state)))
 }
 
-pub(super) fn job(job: &client::JobSummary) -> Value {
+pub(super) fn job(job: &client::JobSummary) -> Job {
     let counts: TaskTotals = job.stats.as_ref().map(Into::into).unwrap_or_default();
-    json!({
-        "id": job.id,
-        "name": job.name,
-        "is_open": job.is_open,
-        "state": counts.state(job.is_open).name(),
-        "task_count": job.task_count,
-        "tasks": tasks(counts),
-        "cancel_reason": job.cancel_reason,
-    })
+    Job {
+        id: Id(job.id),
+        name: job.name.clone(),
+        is_open: job.is_open,
+        state: Word(counts.state(job.is_open)),
+        task_count: job.task_count,
+        tasks: tasks(counts),
+        cancel_reason: job.cancel_reason.clone(),
+    }
 }
 
 /// A job of a list.
-pub(super) fn listed(found: &ListedJob) -> Value {
-    let mut value = job(&found.summary);
-    value["submitted_ms"] = json!(ms(found.submitted.0));
-    value["finished_ms"] = json!(found.finished.map(|at| ms(at.0)));
-    value["worker_count"] = json!(found.worker_count);
-    value["cpus"] = json!(found.asked.cpus.map(amount));
-    value["resources"] = json!(found.asked.words);
-    value["rate_per_s"] = json!(found.pace.map(|pace| pace.rate));
+pub(super) fn listed(found: &query::ListedJob) -> ListedJob {
     let left = found.pace.and_then(|pace| pace.left);
-    value["left_ms"] = json!(left.map(|left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX)));
-    value
+    ListedJob {
+        base: job(&found.summary),
+        submitted_ms: ms(found.submitted.0),
+        finished_ms: found.finished.map(|at| ms(at.0)),
+        worker_count: found.worker_count,
+        cpus: found.asked.cpus.map(amount),
+        resources: found.asked.words.clone(),
+        rate_per_s: found.pace.map(|pace| pace.rate),
+        left_ms: left.map(|left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX)),
+    }
 }
 
-pub(super) fn job_detail((found, shown): &(JobOverview, ListedJob)) -> Value {
+pub(super) fn job_detail((found, shown): &(JobOverview, query::ListedJob)) -> JobDetail {
     let detail = &found.detail;
-    let mut value = listed(shown);
-    value["finished_ms"] = json!(detail.finished_unix_ns.map(ms));
-    value["max_fails"] = json!(detail.max_fails);
-    value["notifications"] = detail.notifications.iter().map(notification).collect();
     let counted = detail.submits.iter().zip(&found.template_counts);
-    let submits = counted.map(|(submit, template_count)| {
-        let command = submit.templates.first().map(command);
-        json!({
-            "submit_dir": lossy(&submit.submit_dir),
-            "is_graph": submit.is_graph,
-            "template_count": template_count,
-            "command": command,
-        })
+    let submits = counted.map(|(submit, template_count)| Submit {
+        submit_dir: lossy(&submit.submit_dir),
+        is_graph: submit.is_graph,
+        template_count: *template_count,
+        command: submit.templates.first().map(command),
     });
-    value["submits"] = submits.collect();
-    value
+    JobDetail {
+        base: ListedJob {
+            finished_ms: detail.finished_unix_ns.map(ms),
+            ..listed(shown)
+        },
+        max_fails: detail.max_fails,
+        notifications: detail.notifications.iter().map(notification).collect(),
+        submits: submits.collect(),
+    }
 }
 
-fn notification(found: &client::JobNotice) -> Value {
-    json!({
-        "target": found.target,
-        "event": found.event().name(),
-        "state": found.state().name(),
-        "at_ms": (found.at_unix_ns > 0).then(|| ms(found.at_unix_ns)),
-        "attempts": found.attempts,
-        "error": (!found.error.is_empty()).then_some(&found.error),
-    })
+fn notification(found: &client::JobNotice) -> Notification {
+    use client::{job_notice::State, notify_target::Event};
+    Notification {
+        target: found.target.clone(),
+        event: match found.event() {
+            Event::End => NotificationEvent::End,
+            Event::Failure => NotificationEvent::Failure,
+        },
+        state: match found.state() {
+            State::Waiting => NotificationState::Waiting,
+            State::Owed => NotificationState::Owed,
+            State::Delivered => NotificationState::Delivered,
+            State::GivenUp => NotificationState::GivenUp,
+        },
+        at_ms: (found.at_unix_ns > 0).then(|| ms(found.at_unix_ns)),
+        attempts: found.attempts,
+        error: (!found.error.is_empty()).then(|| found.error.clone()),
+    }
 }
 
-pub(super) fn task(task: &client::TaskInfo) -> Value {
+pub(super) fn task(task: &client::TaskInfo) -> Task {
     let state = match task.state() {
-        client::TaskState::Waiting => "waiting",
-        client::TaskState::Running => "running",
-        client::TaskState::Finished => "finished",
-        client::TaskState::Failed => "failed",
-        client::TaskState::Canceled => "canceled",
-        client::TaskState::Aborted => "aborted",
+        client::TaskState::Waiting => TaskState::Waiting,
+        client::TaskState::Running => TaskState::Running,
+        client::TaskState::Finished => TaskState::Finished,
+        client::TaskState::Failed => TaskState::Failed,
+        client::TaskState::Canceled => TaskState::Canceled,
+        client::TaskState::Aborted => TaskState::Aborted,
     };
     let worker = task.workers.first();
     let params = task.params.iter();
-    let params: serde_json::Map<String, Value> = params
-        .map(|param| (param.name.clone(), json!(lossy(&param.value))))
+    let params: BTreeMap<String, String> = params
+        .map(|param| (param.name.clone(), lossy(&param.value)))
         .collect();
-    json!({
-        "id": task.id,
-        "params": (!params.is_empty()).then_some(params),
-        "state": state,
-        "instance": task.instance,
-        "crash_count": task.crash_count,
-        "retry_count": task.retry_count,
-        "started_ms": task.started_unix_ns.map(ms),
-        "finished_ms": task.finished_unix_ns.map(ms),
-        "worker": worker.map(|worker| worker.id),
-        "host": worker.map(|worker| &worker.hostname),
-        "error": task.error,
-        "max_rss_bytes": task.usage.map(|usage| usage.max_rss_kib.saturating_mul(1024)),
-        "cwd": task.paths.as_ref().map(|paths| lossy(&paths.cwd)),
-    })
+    Task {
+        id: Id(task.id),
+        state: Word(state),
+        instance: task.instance,
+        crash_count: task.crash_count,
+        retry_count: task.retry_count,
+        started_ms: task.started_unix_ns.map(ms),
+        finished_ms: task.finished_unix_ns.map(ms),
+        worker: worker.map(|worker| worker.id),
+        host: worker.map(|worker| worker.hostname.clone()),
+        error: task.error.clone(),
+        max_rss_bytes: task
+            .usage
+            .map(|usage| usage.max_rss_kib.saturating_mul(1024)),
+        cwd: task.paths.as_ref().map(|paths| lossy(&paths.cwd)),
+        params: (!params.is_empty()).then_some(params),
+    }
 }
 
 /// A task with what it was asked to do. `words` say which resources.
@@ -130,8 +155,7 @@ pub(super) fn task_detail(
     found: &client::TaskInfo,
     template: Option<&common::TaskTemplate>,
     words: &str,
-) -> Value {
-    let mut value = task(found);
+) -> TaskDetail {
     let variables = template.iter().flat_map(|template| &template.env);
     // Variables of the user; the others are the same for every task.
     let own = variables.filter(|variable| !variable.name.starts_with(b"HQ_"));
@@ -148,24 +172,23 @@ pub(super) fn task_detail(
         let args = template.args.iter();
         args.map(|arg| lossy(&fill(arg, &params))).collect()
     };
-    value["command"] = json!(template.map(filled));
-    value["env"] = own
-        .map(|variable| json!([lossy(&variable.name), lossy(&variable.value)]))
-        .collect();
-    value["resources"] = json!(words);
-    value["entry"] = json!(entry(found, template).map(lossy));
-    value["deps"] = json!(found.deps);
-    value["attempts"] = found.attempts.iter().map(attempt).collect();
-    value["stdout"] = json!(path(paths.and_then(|paths| paths.stdout.as_ref())));
-    value["stderr"] = json!(path(paths.and_then(|paths| paths.stderr.as_ref())));
-    value["time_limit_ms"] = json!(
-        template
-            .and_then(|template| template.time_limit_ns)
-            .map(|ns| ns / 1_000_000)
-    );
-    value["priority"] = json!(template.map_or(0, |template| template.priority));
-    value["cpu_ms"] = json!(found.usage.map(|usage| micros(usage) / 1_000));
-    value
+    let time_limit_ns = template.and_then(|template| template.time_limit_ns);
+    TaskDetail {
+        base: task(found),
+        command: template.map(filled),
+        env: own
+            .map(|variable| [lossy(&variable.name), lossy(&variable.value)])
+            .collect(),
+        resources: words.to_owned(),
+        entry: entry(found, template).map(lossy),
+        deps: found.deps.clone(),
+        attempts: found.attempts.iter().map(attempt).collect(),
+        stdout: path(paths.and_then(|paths| paths.stdout.as_ref())),
+        stderr: path(paths.and_then(|paths| paths.stderr.as_ref())),
+        time_limit_ms: time_limit_ns.map(|ns| ns / 1_000_000),
+        priority: template.map_or(0, |template| template.priority),
+        cpu_ms: found.usage.map(|usage| micros(usage) / 1_000),
+    }
 }
 
 /// The entry of a task as far as it is shown: that of a call is pickled, and has the key to values that workers hold. Who may
@@ -195,88 +218,90 @@ fn path_of(stdio: &common::Stdio, cwd: Option<&[u8]>) -> Option<String> {
     }
 }
 
-fn attempt(attempt: &client::TaskAttempt) -> Value {
+fn attempt(attempt: &client::TaskAttempt) -> Attempt {
     let worker = attempt.worker.as_ref();
-    json!({
-        "instance": attempt.instance,
-        "worker": worker.map(|worker| worker.id),
-        "host": worker.map(|worker| &worker.hostname),
-        "started_ms": ms(attempt.started_unix_ns),
-        "finished_ms": ms(attempt.finished_unix_ns),
-        "error": attempt.error,
-        "memory_mib": attempt.memory_units.map(amount),
-        "time_limit_ms": attempt.time_limit_ns.map(|limit| limit / 1_000_000),
-    })
+    Attempt {
+        instance: attempt.instance,
+        worker: worker.map(|worker| worker.id),
+        host: worker.map(|worker| worker.hostname.clone()),
+        started_ms: ms(attempt.started_unix_ns),
+        finished_ms: ms(attempt.finished_unix_ns),
+        error: attempt.error.clone(),
+        memory_mib: attempt.memory_units.map(amount),
+        time_limit_ms: attempt.time_limit_ns.map(|limit| limit / 1_000_000),
+    }
 }
 
-pub(super) fn worker(worker: &client::WorkerInfo, tasks: &[TaskKey]) -> Value {
+pub(super) fn worker(worker: &client::WorkerInfo, tasks: &[TaskKey]) -> Worker {
     use client::worker_info::State;
     let state = match worker.state() {
-        State::Running => "connected",
-        State::ConnectionLost => "connection-lost",
-        State::HeartbeatLost => "heartbeat-lost",
-        State::IdleTimeout => "idle-timeout",
-        State::Stopped => "stopped",
-        State::TimeLimitReached => "time-limit",
+        State::Running => WorkerState::Connected,
+        State::ConnectionLost => WorkerState::ConnectionLost,
+        State::HeartbeatLost => WorkerState::HeartbeatLost,
+        State::IdleTimeout => WorkerState::IdleTimeout,
+        State::Stopped => WorkerState::Stopped,
+        State::TimeLimitReached => WorkerState::TimeLimit,
     };
     let config = worker.config.clone().unwrap_or_default();
     let mut offered = config.resources.as_ref().map(resources).unwrap_or_default();
-    let used = worker.runtime.iter().flat_map(|runtime| &runtime.resources);
+    let runtime = worker.runtime.as_ref();
+    let used = runtime.iter().flat_map(|runtime| &runtime.resources);
     for used in used {
-        let found = offered
-            .iter_mut()
-            .find(|item| item["name"] == used.resource);
+        let found = offered.iter_mut().find(|item| item.name == used.resource);
         if let Some(item) = found {
-            item["used"] = json!(amount(used.used_units));
+            item.used = Some(amount(used.used_units));
         }
     }
-    json!({
-        "id": worker.id,
-        "host": config.hostname,
-        "group": config.group,
-        "state": state,
-        "is_draining": worker.is_draining,
-        "quarantine": worker.quarantine.as_ref().map(quarantine),
-        "node_faults": worker.node_faults,
-        "load": worker.runtime.as_ref().and_then(|runtime| runtime.load).map(load),
-        "started_ms": ms(worker.started_unix_ns),
-        "ended_ms": worker.ended_unix_ns.map(ms),
-        "tasks": tasks.iter().map(|key| [key.job.as_u32(), key.task.as_u32()]).collect::<Vec<_>>(),
-        "running_tasks": worker.runtime.as_ref().map_or(0, |runtime| runtime.running_tasks),
-        "resources": offered,
-        "allocation": config.allocation.map(|allocation| allocation.id),
-    })
+    Worker {
+        id: Id(worker.id),
+        host: config.hostname,
+        group: config.group,
+        state,
+        is_draining: worker.is_draining,
+        quarantine: worker.quarantine.as_ref().map(quarantine),
+        node_faults: worker.node_faults.clone(),
+        load: runtime.and_then(|runtime| runtime.load).map(load),
+        started_ms: ms(worker.started_unix_ns),
+        ended_ms: worker.ended_unix_ns.map(ms),
+        tasks: tasks
+            .iter()
+            .map(|key| [key.job.as_u32(), key.task.as_u32()])
+            .collect(),
+        running_tasks: runtime.map_or(0, |runtime| runtime.running_tasks),
+        resources: offered,
+        allocation: config.allocation.map(|allocation| allocation.id),
+    }
 }
 
-fn quarantine(quarantine: &client::Quarantine) -> Value {
+fn quarantine(quarantine: &client::Quarantine) -> Quarantine {
     use client::quarantine::Stage;
-    json!({
-        "stage": match quarantine.stage() {
-            Stage::Suspected => "suspected",
-            Stage::Quarantined => "quarantined",
-            Stage::Probed => "probed",
-            Stage::Unfit => "unfit",
+    Quarantine {
+        stage: match quarantine.stage() {
+            Stage::Suspected => QuarantineStage::Suspected,
+            Stage::Quarantined => QuarantineStage::Quarantined,
+            Stage::Probed => QuarantineStage::Probed,
+            Stage::Unfit => QuarantineStage::Unfit,
         },
-        "since_ms": ms(quarantine.since_unix_ns),
-        "until_ms": quarantine.until_unix_ns.map(ms),
-        "is_asked": quarantine.is_asked,
-        "reason": quarantine.why,
-    })
+        since_ms: ms(quarantine.since_unix_ns),
+        until_ms: quarantine.until_unix_ns.map(ms),
+        is_asked: quarantine.is_asked,
+        reason: quarantine.why.clone(),
+    }
 }
 
 /// Hardware usage of a machine; shares from 0 to 1.
-fn load(load: client::WorkerLoad) -> Value {
+fn load(load: client::WorkerLoad) -> Load {
     let share = |hundredths: u32| f64::from(hundredths) / 10_000.0;
-    json!({
-        "at_ms": ms(load.at_unix_ns),
-        "cpus": share(load.cpu_share),
-        "gpus": load.gpu_share.map(share),
-        "memory_used_bytes": load.memory_used_bytes,
-        "memory_total_bytes": load.memory_total_bytes,
-    })
+    Load {
+        at_ms: ms(load.at_unix_ns),
+        cpus: share(load.cpu_share),
+        gpus: load.gpu_share.map(share),
+        memory_used_bytes: load.memory_used_bytes,
+        memory_total_bytes: load.memory_total_bytes,
+    }
 }
 
-fn resources(descriptor: &ResourceDescriptor) -> Vec<Value> {
+fn resources(descriptor: &ResourceDescriptor) -> Vec<WorkerResource> {
     let items = descriptor.items.iter().map(|item| {
         let (total, groups) = match &item.kind {
             Some(Kind::List(list)) => (whole(list.values.len()), Vec::new()),
@@ -295,7 +320,12 @@ fn resources(descriptor: &ResourceDescriptor) -> Vec<Value> {
             Some(Kind::SumUnits(units)) => (amount(*units), Vec::new()),
             None => (0.0, Vec::new()),
         };
-        json!({"name": item.name, "total": total, "used": null, "groups": groups})
+        WorkerResource {
+            name: item.name.clone(),
+            total,
+            used: None,
+            groups,
+        }
     });
     items.collect()
 }
@@ -304,51 +334,47 @@ fn whole(count: usize) -> f64 {
     f64::from(u32::try_from(count).unwrap_or(u32::MAX))
 }
 
-pub(super) fn queue(queue: &client::AllocQueue, allocations: &[client::AllocAllocation]) -> Value {
+pub(super) fn queue(queue: &client::AllocQueue, allocations: &[client::AllocAllocation]) -> Queue {
     use client::alloc_allocation::State;
-    let allocations = allocations.iter().map(|allocation| {
-        let state = match allocation.state() {
-            State::Queued => "queued",
-            State::Running => "running",
-            State::Finished => "finished",
-            State::Failed => "failed",
-        };
-        json!({
-            "id": allocation.id,
-            "state": state,
-            "workers": allocation.workers,
-            "queued_ms": ms(allocation.queued_unix_ns),
-            "started_ms": allocation.started_unix_ns.map(ms),
-            "ended_ms": allocation.ended_unix_ns.map(ms),
-        })
+    let allocations = allocations.iter().map(|allocation| Allocation {
+        id: allocation.id.clone(),
+        state: match allocation.state() {
+            State::Queued => AllocationState::Queued,
+            State::Running => AllocationState::Running,
+            State::Finished => AllocationState::Finished,
+            State::Failed => AllocationState::Failed,
+        },
+        workers: allocation.workers,
+        queued_ms: ms(allocation.queued_unix_ns),
+        started_ms: allocation.started_unix_ns.map(ms),
+        ended_ms: allocation.ended_unix_ns.map(ms),
     });
-    json!({
-        "id": queue.id,
-        "name": queue.spec.as_ref().and_then(|spec| spec.name.clone()),
-        "is_paused": queue.is_paused,
-        "reason": queue.reason,
-        "reason_kind": queue.known_reason().map(ReasonKind::name),
-        "is_failing": queue.is_failing(),
-        "allocations": allocations.collect::<Vec<_>>(),
-    })
+    Queue {
+        id: Id(queue.id),
+        name: queue.spec.as_ref().and_then(|spec| spec.name.clone()),
+        is_paused: queue.is_paused,
+        is_failing: queue.is_failing(),
+        reason: queue.reason.clone(),
+        reason_kind: queue.known_reason().map(Word),
+        allocations: allocations.collect(),
+    }
 }
 
-pub(super) fn output(output: &client::Output) -> Value {
+pub(super) fn output(output: &client::Output) -> Output {
     use client::output::Kind;
-    let kind = match output.kind() {
-        Kind::Data => "data",
-        Kind::NotFound => "not-found",
-        Kind::NotStarted => "not-started",
-        Kind::NoOutput => "none",
-        Kind::Unreachable => "unreachable",
-    };
-    json!({
-        "kind": kind,
-        "instance": output.instance,
-        "offset": output.offset,
-        "next": output.next,
-        "is_complete": output.is_complete,
-        "text": String::from_utf8_lossy(&output.data),
-        "error": output.error,
-    })
+    Output {
+        kind: match output.kind() {
+            Kind::Data => OutputKind::Data,
+            Kind::NotFound => OutputKind::NotFound,
+            Kind::NotStarted => OutputKind::NotStarted,
+            Kind::NoOutput => OutputKind::None,
+            Kind::Unreachable => OutputKind::Unreachable,
+        },
+        instance: output.instance,
+        offset: output.offset,
+        next: output.next,
+        is_complete: output.is_complete,
+        text: lossy(&output.data),
+        error: output.error.clone(),
+    }
 }

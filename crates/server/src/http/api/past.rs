@@ -6,21 +6,22 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::Json;
-use axum::extract::{Path, Query as UrlQuery, State};
-use axum::http::header;
-use axum::response::{IntoResponse, Response};
-use bytes::Bytes;
+use axum::extract::{Path, State};
 use hq_core::id::JobId;
 use hq_core::task::TaskState;
 use hq_store::StoreClient;
 use hq_store::reader::timeline::{self, BarRow, BarSumRow, WorkerRow};
 use hq_store::reader::{self, FAILURES_MAX, QueryLimits, RUN_BOUNDS};
 use hq_store::statement::Query;
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 
+use super::answers::{
+    Bar, BarSum, Ended, Failure, FailureGroup, Failures, Log, LoggedEvent, RunBin, Share, Timeline,
+    TimelineWorker,
+};
+use super::described::{Id, query};
 use super::json::amount;
-use super::{Answer, ApiError, Parameters, bounded, id, parameters};
+use super::{Answer, ApiError, KeptAnswer, Parameters, bounded, id, parameters};
 use crate::core_handle::View;
 use crate::http::App;
 use crate::journal_link;
@@ -59,13 +60,8 @@ pub(super) async fn rows<R: Send + 'static>(
         .map_err(ApiError::bad)
 }
 
-/// A body that is JSON already.
-pub(super) fn as_json(body: Bytes) -> Response {
-    ([(header::CONTENT_TYPE, "application/json")], body).into_response()
-}
-
 /// Tasks that ended by themselves, by job, worker and how.
-pub(in crate::http) async fn ended(State(app): State<Arc<App>>) -> Answer {
+pub(in crate::http) async fn ended(State(app): State<Arc<App>>) -> Answer<Ended> {
     const SHARES_MAX: usize = 5_000;
     if app.parts.store.is_none() {
         return Err(ApiError::not_found(
@@ -74,17 +70,18 @@ pub(in crate::http) async fn ended(State(app): State<Arc<App>>) -> Answer {
     }
     let found = app.parts.problems.shares().await?;
     let is_cut = found.is_cut || found.shares.len() > SHARES_MAX;
-    let shares = found.shares.iter().take(SHARES_MAX).map(|share| {
-        json!({
-            "job": share.job,
-            "worker": share.worker,
-            "host": share.host,
-            "error": share.error,
-            "count": share.count,
-        })
+    let shares = found.shares.into_iter().take(SHARES_MAX);
+    let shares = shares.map(|share| Share {
+        job: Id(share.job),
+        worker: Id(share.worker),
+        host: share.host,
+        error: share.error,
+        count: share.count,
     });
-    let shares = shares.collect::<Vec<_>>();
-    Ok(Json(json!({"shares": shares, "is_cut": is_cut})))
+    Ok(Json(Ended {
+        shares: shares.collect(),
+        is_cut,
+    }))
 }
 
 /// How many tasks of a job have failed; an error if there is no such job.
@@ -101,7 +98,7 @@ pub(super) async fn failed_count(app: &App, job: u32) -> Result<u64, ApiError> {
 pub(in crate::http) async fn failures(
     State(app): State<Arc<App>>,
     Path(job): Path<String>,
-) -> Result<Response, ApiError> {
+) -> KeptAnswer<Failures> {
     const GROUPS_MAX: u64 = 200;
     let job = id(&job, "job")?;
     // Without a new failure there is nothing new to say.
@@ -109,44 +106,45 @@ pub(in crate::http) async fn failures(
     let make = async {
         let (last, _) = rows(&app, timeline::failures(job), FAILURES_MAX.into()).await?;
         let (groups, _) = rows(&app, timeline::failure_groups(job), GROUPS_MAX).await?;
-        let failures = last.iter().map(|row| {
-            json!({
-                "error": row.error, "task": row.task, "instance": row.instance, "host": row.host,
-                "worker": row.worker, "run_us": row.run_us, "ended_ms": row.ended_ms,
+        let small = |number: Option<i64>| u32::try_from(number?).ok();
+        let failures = last.into_iter().filter_map(|row| {
+            Some(Failure {
+                task: Id(small(row.task)?),
+                instance: small(row.instance)?,
+                error: row.error,
+                host: row.host,
+                worker: row.worker,
+                run_us: row.run_us,
+                ended_ms: row.ended_ms,
             })
         });
-        let groups = groups
-            .iter()
-            .map(|row| json!({"error": row.error, "host": row.host, "count": row.count}));
-        Ok::<_, ApiError>(json!({
-            "failures": failures.collect::<Vec<_>>(),
-            "groups": groups.collect::<Vec<_>>(),
-        }))
+        let groups = groups.into_iter().map(|row| FailureGroup {
+            error: row.error,
+            host: row.host,
+            count: row.count,
+        });
+        Ok::<_, ApiError>(Failures {
+            failures: failures.collect(),
+            groups: groups.collect(),
+        })
     };
-    Ok(as_json(
-        app.kept
-            .get_version(format!("failures {job}"), version, make)
-            .await?,
-    ))
-}
-
-/// Tasks that ran for about as long.
-#[derive(Clone, Default)]
-struct RunBin {
-    /// Tasks that ended by themselves.
-    count: u64,
-    /// How many of these failed, and how many of those at their time limit.
-    failed: u64,
-    timed_out: u64,
-    /// Tasks that were ended while they ran.
-    canceled: u64,
+    let name = format!("failures {job}");
+    app.kept.get_version(name, version, make).await
 }
 
 /// Tasks of a job that have ended, by how long they ran: for [`RUN_BOUNDS`] and what is longer.
-pub(super) async fn run_times(app: &App, job: u32) -> Result<Vec<Value>, ApiError> {
+pub(super) async fn run_times(app: &App, job: u32) -> Result<Vec<RunBin>, ApiError> {
     /// Different ends of tasks in a bin.
     const KINDS_MAX: u64 = 8;
-    let mut bins = vec![RunBin::default(); RUN_BOUNDS.len() + 1];
+    let bounds = RUN_BOUNDS.iter().copied().map(Some).chain([None]);
+    let bins = bounds.map(|up_to_us| RunBin {
+        up_to_us,
+        count: 0,
+        failed: 0,
+        timed_out: 0,
+        canceled: 0,
+    });
+    let mut bins: Vec<RunBin> = bins.collect();
     let limit = KINDS_MAX * bins.len() as u64;
     for row in rows(app, timeline::run_times(job), limit).await?.0 {
         let Some(bin) = bins.get_mut(row.bin) else {
@@ -164,28 +162,23 @@ pub(super) async fn run_times(app: &App, job: u32) -> Result<Vec<Value>, ApiErro
             bin.timed_out += row.count;
         }
     }
-    let bounds = RUN_BOUNDS.iter().map(Some).chain([None]);
-    let shown = bounds.zip(&bins).map(|(bound, bin)| {
-        json!({
-            "up_to_us": bound, "count": bin.count, "failed": bin.failed, "timed_out": bin.timed_out,
-            "canceled": bin.canceled,
-        })
-    });
-    Ok(shown.collect())
+    Ok(bins)
 }
 
-#[derive(Deserialize)]
-pub(in crate::http) struct TimelineQuery {
-    from_ms: i64,
-    to_ms: i64,
-    steps: Option<i64>,
+query! {
+    /// A time and its steps.
+    TimelineQuery {
+        from_ms: i64,
+        to_ms: i64,
+        steps: Option<i64>,
+    }
 }
 
 /// Attempts by worker and time: single ones, or sums in steps if there are too many.
 pub(in crate::http) async fn bars(
     State(app): State<Arc<App>>,
     asked: Parameters<TimelineQuery>,
-) -> Answer {
+) -> Answer<Timeline> {
     let asked = parameters(asked)?;
     let span = asked.to_ms.saturating_sub(asked.from_ms);
     if span <= 0 || asked.from_ms < 0 || asked.to_ms > MS_MAX {
@@ -218,28 +211,31 @@ pub(in crate::http) async fn bars(
         Some(_) => None,
         None => Some(with_cpus(&app, &bars).await?),
     };
-    Ok(Json(json!({
-        "from_ms": asked.from_ms,
-        "to_ms": asked.to_ms,
-        "workers": workers.iter().map(worker).collect::<Vec<_>>(),
-        "first_ms": first.first().copied().unwrap_or(0),
-        "cost_ms": u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX),
-        "tasks": tasks,
-        "step_us": sums.is_some().then_some(width / 1_000),
-        "steps": sums,
-        "is_cut": has_gaps,
-    })))
+    Ok(Json(Timeline {
+        from_ms: asked.from_ms,
+        to_ms: asked.to_ms,
+        first_ms: first.first().copied().unwrap_or(0),
+        cost_ms: u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX),
+        workers: workers.into_iter().map(worker).collect(),
+        tasks,
+        step_us: sums.is_some().then_some(width / 1_000),
+        is_cut: has_gaps,
+        steps: sums,
+    }))
 }
 
-fn worker(row: &WorkerRow) -> Value {
-    json!({
-        "id": row.id, "host": row.host, "started_ms": row.started_ms, "ended_ms": row.ended_ms,
-        "cpus": amount(row.cpus.unsigned_abs()),
-    })
+fn worker(row: WorkerRow) -> TimelineWorker {
+    TimelineWorker {
+        id: row.id,
+        host: row.host,
+        started_ms: row.started_ms,
+        ended_ms: row.ended_ms,
+        cpus: amount(row.cpus.unsigned_abs()),
+    }
 }
 
 /// The tasks, each with the cpus that it asked for, which the core knows.
-async fn with_cpus(app: &App, bars: &[BarRow]) -> Result<Vec<Value>, ApiError> {
+async fn with_cpus(app: &App, bars: &[BarRow]) -> Result<Vec<Bar>, ApiError> {
     let small = |number: i64| u32::try_from(number).unwrap_or(u32::MAX);
     let mut found = Vec::with_capacity(bars.len());
     for part in bars.chunks(CPUS_STEP) {
@@ -257,23 +253,26 @@ async fn with_cpus(app: &App, bars: &[BarRow]) -> Result<Vec<Value>, ApiError> {
     Ok(found)
 }
 
-/// Worker, start in ms behind the begin, run time in ms or null, state, job, task, cpus or null for a whole worker.
-fn bar(row: &BarRow, cpus: Option<u64>) -> Value {
-    let state = row.state.number();
-    json!([
+fn bar(row: &BarRow, cpus: Option<u64>) -> Bar {
+    Bar(
         row.worker,
         row.start_ms,
         row.run_ms,
-        state,
+        row.state.number(),
         row.job,
         row.task,
-        cpus.map(amount)
-    ])
+        cpus.map(amount),
+    )
 }
 
-/// Worker, step in which tasks began, how long they ran together in ms, how many, how many of them failed.
-fn bar_sum(row: &BarSumRow) -> Value {
-    json!([row.worker, row.step, row.run_ms, row.count, row.failed])
+fn bar_sum(row: &BarSumRow) -> BarSum {
+    BarSum(
+        row.worker,
+        row.step,
+        row.run_ms.unwrap_or(0.0),
+        row.count,
+        row.failed,
+    )
 }
 
 /// Steps of which all workers can have one row each: with many workers they are wider, and none is left out.
@@ -283,29 +282,38 @@ fn steps_for(workers: i64, steps: i64) -> i64 {
     (rows / workers.max(1) - 1).clamp(1, steps)
 }
 
-#[derive(Deserialize)]
-pub(in crate::http) struct LogQuery {
-    limit: Option<u32>,
-    /// Events with lower numbers than this one.
-    before: Option<u32>,
+query! {
+    /// Which events.
+    LogQuery {
+        limit: Option<u32>,
+        /// Events with lower numbers than this one.
+        before: Option<u32>,
+    }
 }
 
 /// The last events that are not about single tasks, the newest first.
 pub(in crate::http) async fn log(
     State(app): State<Arc<App>>,
-    asked: Result<UrlQuery<LogQuery>, axum::extract::rejection::QueryRejection>,
-) -> Answer {
+    asked: Parameters<LogQuery>,
+) -> Answer<Log> {
     let asked = parameters(asked)?;
     let limit = bounded("limit", asked.limit, 500, 1..=EVENTS_MAX)?;
     let before = asked.before.map_or(i64::MAX, i64::from);
     let (found, _) = rows(&app, timeline::log(before, limit), limit.into()).await?;
-    let events = found.into_iter().map(|row| {
-        json!({
-            "seq": row.seq, "at_ms": row.at_ms, "type": row.kind, "job": row.job,
-            "worker": row.worker, "data": row.data.unwrap_or_else(|| json!({})),
-        })
+    let events = found.into_iter().map(|row| LoggedEvent {
+        seq: row.seq,
+        at_ms: row.at_ms,
+        r#type: row.kind,
+        job: row.job,
+        worker: row.worker,
+        data: match row.data {
+            Some(Value::Object(data)) => data,
+            Some(_) | None => serde_json::Map::new(),
+        },
     });
-    Ok(Json(json!({"events": events.collect::<Vec<_>>()})))
+    Ok(Json(Log {
+        events: events.collect(),
+    }))
 }
 
 #[cfg(test)]

@@ -14,9 +14,12 @@ use hq_protocol::convert::{
     AllocRequest, JobRef, OutputQuery, Query, ReadFrom, Role, TaskPageQuery,
 };
 use hq_store::reader::{self, run, timeline};
-use serde::Deserialize;
-use serde_json::{Value, json};
 
+use super::answers::{
+    History, JobDetail, JobPage, Output, QueueList, ResourceSum, Server, Summary, TaskPage,
+    WorkerCounts, WorkerList,
+};
+use super::described::{Word, query};
 use super::past::rows;
 use super::{Answer, ApiError, Parameters, bounded, id, json as shape, parameters};
 use crate::http::App;
@@ -38,55 +41,62 @@ const POSITION_MAX: u64 = i64::MAX.unsigned_abs();
 pub(in crate::http) async fn server(
     State(app): State<Arc<App>>,
     Extension(role): Extension<Role>,
-) -> Json<Value> {
+) -> Answer<Server> {
     let info = &app.parts.info;
-    Json(json!({
-        "is_read_only": role == Role::Read,
-        "role": role.name(),
-        "server_uid": info.server_uid,
-        "version": info.version,
-        "host": info.client_host,
-        "pid": info.pid,
-        "started_ms": shape::ms(info.start_unix_ns),
+    Ok(Json(Server {
+        role: Word(role),
+        is_read_only: role == Role::Read,
+        server_uid: info.server_uid.clone(),
+        version: info.version.clone(),
+        host: info.client_host.clone(),
+        pid: info.pid,
+        started_ms: shape::ms(info.start_unix_ns),
     }))
 }
 
-pub(in crate::http) async fn summary(State(app): State<Arc<App>>) -> Answer {
+pub(in crate::http) async fn summary(State(app): State<Arc<App>>) -> Answer<Summary> {
     let (figures, now) = app
         .parts
         .core
         .query(|view| (metrics::read(view), view.now.wall.0))
         .await?;
     let (tasks, ended) = (figures.totals.tasks, figures.totals.ended);
-    let resources = figures
-        .resources
-        .iter()
-        .map(|(name, sum)| json!({"name": name, "total_units": sum.total, "used_units": sum.used}));
-    Ok(Json(json!({
-        "now_ms": shape::ms(now),
-        "tasks": shape::tasks(tasks),
-        "ended_since_start": ended.finished + ended.failed,
-        "ready": figures.ready,
-        "workers": {"connected": figures.connected, "away": figures.away,
-                    "gone": figures.lost.values().sum::<u64>()},
-        "resources": resources.collect::<Vec<_>>(),
-    })))
+    let resources = figures.resources.into_iter();
+    let resources = resources.map(|(name, sum)| ResourceSum {
+        name,
+        total_units: sum.total,
+        used_units: sum.used,
+    });
+    Ok(Json(Summary {
+        now_ms: shape::ms(now),
+        tasks: shape::tasks(tasks),
+        ended_since_start: ended.finished + ended.failed,
+        ready: figures.ready,
+        workers: WorkerCounts {
+            connected: figures.connected,
+            away: figures.away,
+            gone: figures.lost.values().sum(),
+        },
+        resources: resources.collect(),
+    }))
 }
 
-#[derive(Deserialize)]
-pub(in crate::http) struct JobsQuery {
-    /// Jobs with lower ids than this one.
-    before: Option<u32>,
-    limit: Option<u32>,
-    /// Only jobs that have this text somewhere.
-    q: Option<String>,
+query! {
+    /// Which jobs.
+    JobsQuery {
+        /// Jobs with lower ids than this one.
+        before: Option<u32>,
+        limit: Option<u32>,
+        /// Only jobs that have this text somewhere.
+        q: Option<String>,
+    }
 }
 
 /// The newest first.
 pub(in crate::http) async fn jobs(
     State(app): State<Arc<App>>,
     asked: Parameters<JobsQuery>,
-) -> Answer {
+) -> Answer<JobPage> {
     let asked = parameters(asked)?;
     let limit = bounded("limit", asked.limit, PAGE_MAX, 1..=PAGE_MAX)?;
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
@@ -106,11 +116,16 @@ pub(in crate::http) async fn jobs(
             break;
         }
     }
-    let next = next.map(|id| id.as_u32());
-    Ok(Json(json!({"jobs": found, "next_before": next})))
+    Ok(Json(JobPage {
+        jobs: found,
+        next_before: next.map(JobId::as_u32),
+    }))
 }
 
-pub(in crate::http) async fn job(State(app): State<Arc<App>>, Path(job): Path<String>) -> Answer {
+pub(in crate::http) async fn job(
+    State(app): State<Arc<App>>,
+    Path(job): Path<String>,
+) -> Answer<JobDetail> {
     let asked = JobId(id(&job, "job")?);
     let core = &app.parts.core;
     let found = core
@@ -155,14 +170,16 @@ fn searched(text: Option<String>) -> Result<Option<String>, ApiError> {
     Ok(Some(text.trim().to_lowercase()))
 }
 
-#[derive(Deserialize)]
-pub(in crate::http) struct TasksQuery {
-    /// Only tasks that have this text as id, or in host, failure, command or entry.
-    q: Option<String>,
-    /// States, separated by commas.
-    state: Option<String>,
-    cursor: Option<u64>,
-    limit: Option<u32>,
+query! {
+    /// Which tasks.
+    TasksQuery {
+        /// Only tasks that have this text as id, or in host, failure, command or entry.
+        q: Option<String>,
+        /// States, separated by commas.
+        state: Option<String>,
+        cursor: Option<u64>,
+        limit: Option<u32>,
+    }
 }
 
 fn states(text: &str) -> Result<Vec<TaskState>, ApiError> {
@@ -181,7 +198,7 @@ pub(in crate::http) async fn tasks(
     State(app): State<Arc<App>>,
     Path(job): Path<String>,
     asked: Parameters<TasksQuery>,
-) -> Answer {
+) -> Answer<TaskPage> {
     let asked = parameters(asked)?;
     let text = searched(asked.q)?;
     let limit = bounded("limit", asked.limit, PAGE_MAX, 1..=PAGE_MAX)?;
@@ -211,7 +228,10 @@ pub(in crate::http) async fn tasks(
             Some(_) | None => break,
         }
     }
-    Ok(Json(json!({"tasks": tasks, "next_cursor": next})))
+    Ok(Json(TaskPage {
+        tasks,
+        next_cursor: next,
+    }))
 }
 
 /// Whether a task has a text, in small letters, somewhere.
@@ -229,21 +249,23 @@ fn has(task: &TaskInfo, page: &TaskPageReply, text: &str) -> bool {
         || template.is_some_and(|template| is_in(&shape::command(template).join(" ")))
 }
 
-#[derive(Deserialize)]
-pub(in crate::http) struct OutputParameters {
-    /// `stderr` or `stdout`, the default.
-    stream: Option<String>,
-    /// From this byte on; without it the last lines.
-    from: Option<u64>,
-    instance: Option<u32>,
-    lines: Option<u32>,
+query! {
+    /// Which part of an output.
+    OutputParameters {
+        /// `stderr` or `stdout`, the default.
+        stream: Option<String>,
+        /// From this byte on; without it the last lines.
+        from: Option<u64>,
+        instance: Option<u32>,
+        lines: Option<u32>,
+    }
 }
 
 pub(in crate::http) async fn output(
     State(app): State<Arc<App>>,
     Path((job, task)): Path<(String, String)>,
     asked: Parameters<OutputParameters>,
-) -> Answer {
+) -> Answer<Output> {
     let asked = parameters(asked)?;
     let is_stderr = match asked.stream.as_deref() {
         None | Some("stdout") => false,
@@ -277,7 +299,7 @@ pub(in crate::http) async fn output(
     Ok(Json(shape::output(&output)))
 }
 
-pub(in crate::http) async fn workers(State(app): State<Arc<App>>) -> Answer {
+pub(in crate::http) async fn workers(State(app): State<Arc<App>>) -> Answer<WorkerList> {
     let all = Query::Workers {
         workers: Selector::All,
         with_runtime: true,
@@ -295,13 +317,13 @@ pub(in crate::http) async fn workers(State(app): State<Arc<App>>) -> Answer {
             .map_or(&[][..], Vec::as_slice)
     };
     let workers = found.workers.iter();
-    let workers: Vec<Value> = workers
+    let workers = workers
         .map(|worker| shape::worker(worker, tasks(worker)))
         .collect();
-    Ok(Json(json!({"workers": workers})))
+    Ok(Json(WorkerList { workers }))
 }
 
-pub(in crate::http) async fn queues(State(app): State<Arc<App>>) -> Answer {
+pub(in crate::http) async fn queues(State(app): State<Arc<App>>) -> Answer<QueueList> {
     let found = match alloc(&app, AllocRequest::List).await? {
         Some(alloc_reply::Reply::Queues(found)) => found.queues,
         Some(_) | None => Vec::new(),
@@ -314,7 +336,7 @@ pub(in crate::http) async fn queues(State(app): State<Arc<App>>) -> Answer {
         };
         queues.push(shape::queue(queue, &allocations));
     }
-    Ok(Json(json!({"queues": queues})))
+    Ok(Json(QueueList { queues }))
 }
 
 /// Asks automatic allocation; `None` if there is none.
@@ -331,18 +353,20 @@ pub(super) async fn alloc(
     Ok(answer.reply)
 }
 
-#[derive(Deserialize)]
-pub(in crate::http) struct HistoryQuery {
-    from_ms: i64,
-    to_ms: i64,
-    steps: Option<i64>,
+query! {
+    /// A time and its steps.
+    HistoryQuery {
+        from_ms: i64,
+        to_ms: i64,
+        steps: Option<i64>,
+    }
 }
 
 /// Tasks that started and ended in each step of a time.
 pub(in crate::http) async fn history(
     State(app): State<Arc<App>>,
     asked: Parameters<HistoryQuery>,
-) -> Answer {
+) -> Answer<History> {
     let asked = parameters(asked)?;
     let steps = bounded("steps", asked.steps, 200, 1..=HISTORY_STEPS_MAX)?;
     let span = asked.to_ms.saturating_sub(asked.from_ms);
@@ -374,13 +398,18 @@ pub(in crate::http) async fn history(
         }
     }
     let [started, finished, failed, canceled, aborted] = series;
-    let (used, offered) = cpus(&app, from, width, steps).await?;
-    Ok(Json(json!({
-        "from_ms": asked.from_ms, "to_ms": asked.to_ms,
-        "cpus_used": used, "cpus_total": offered,
-        "started": started, "finished": finished, "failed": failed,
-        "canceled": canceled, "aborted": aborted,
-    })))
+    let (cpus_used, cpus_total) = cpus(&app, from, width, steps).await?;
+    Ok(Json(History {
+        from_ms: asked.from_ms,
+        to_ms: asked.to_ms,
+        cpus_used,
+        cpus_total,
+        started,
+        finished,
+        failed,
+        canceled,
+        aborted,
+    }))
 }
 
 /// Cpus in use and cpus that there were, at the end of each step.

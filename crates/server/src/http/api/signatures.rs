@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{Path, State};
-use axum::response::Response;
 use hq_core::id::{JobId, TaskId, TaskKey};
 use hq_core::signature::{sample, signature, without_paths};
 use hq_store::reader::{FAILURES_MAX, timeline};
-use serde_json::{Value, json};
 
-use super::{ApiError, id, past};
+use super::answers::{Signature, Signatures};
+use super::described::Id;
+use super::{ApiError, KeptAnswer, id, past};
 use crate::http::App;
 use crate::words::{self, Words};
 
@@ -34,7 +34,7 @@ struct Group {
 pub(in crate::http) async fn signatures(
     State(app): State<Arc<App>>,
     Path(job): Path<String>,
-) -> Result<Response, ApiError> {
+) -> KeptAnswer<Signatures> {
     let job = id(&job, "job")?;
     past::failed_count(&app, job).await?;
     let make = async {
@@ -71,18 +71,18 @@ pub(in crate::http) async fn signatures(
         }
         let mut groups: Vec<_> = groups.into_iter().collect();
         groups.sort_by_key(|(_, group)| std::cmp::Reverse(group.count));
-        let rows: Vec<Value> = groups
-            .iter()
-            .take(GROUPS_MAX)
-            .map(|((error, _), group)| {
-                let words = (!group.words.is_empty()).then_some(&group.words);
-                json!({"error": error, "last_words": words, "count": group.count, "first": group.first})
-            })
-            .collect();
-        Ok::<_, ApiError>(json!({"read": read, "groups": rows}))
+        let rows = groups.into_iter().take(GROUPS_MAX);
+        let rows = rows.map(|((error, _), group)| Signature {
+            error,
+            last_words: (!group.words.is_empty()).then_some(group.words),
+            count: group.count,
+            first: Id(group.first),
+        });
+        Ok::<_, ApiError>(Signatures {
+            read,
+            groups: rows.collect(),
+        })
     };
     let name = format!("signatures {job}");
-    Ok(past::as_json(
-        app.kept.get_for(&name, REST_MAX, make).await?,
-    ))
+    app.kept.get_for(&name, REST_MAX, make).await
 }

@@ -15,9 +15,9 @@ use hq_core::server_state::{Reply as Outcome, Submission, SubmitKey};
 use hq_core::template::SubmitSpec;
 use hq_protocol::client;
 use ring::digest;
-use serde::Deserialize;
-use serde_json::json;
 
+use super::answers::Submitted;
+use super::described::{Id, query};
 use super::read::unexpected;
 use super::{Answer, ApiError, Parameters, parameters};
 use crate::http::App;
@@ -83,19 +83,20 @@ pub struct JobText<'a> {
 /// Parses a job description: returns the submit and warnings, in sentences, or the reason why it is invalid.
 pub type ReadJob = fn(JobText<'_>) -> Result<(SubmitSpec, Vec<String>), String>;
 
-// A parameter that is not known would be ignored, and the submit would be another one than was meant.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(in crate::http) struct SubmitQuery {
-    /// Of the user, on the machines of the workers; paths of the description are relative to it.
-    submit_dir: String,
+query! {
+    /// Parameters of a submit. One that is not known would be ignored, and the submit would be another one than was meant.
+    #[serde(deny_unknown_fields)]
+    SubmitQuery {
+        /// Of the user, on the machines of the workers; paths of the description are relative to it.
+        submit_dir: String,
+    }
 }
 
 pub(in crate::http) async fn submit(
     State(app): State<Arc<App>>,
     asked: Parameters<SubmitQuery>,
     request: Request,
-) -> Answer {
+) -> Answer<Submitted> {
     let SubmitQuery { submit_dir } = parameters(asked)?;
     if !submit_dir.starts_with('/') || submit_dir.contains('\0') {
         return Err(ApiError::bad(format!(
@@ -141,7 +142,10 @@ pub(in crate::http) async fn submit(
     let outcome = app.parts.core.submit(submission).await?;
     drop(seat);
     match outcome.map_err(ApiError::from)? {
-        Outcome::Submitted(job) => Ok(Json(json!({"job": job.as_u32(), "warnings": warnings}))),
+        Outcome::Submitted(job) => {
+            let job = Id(job.as_u32());
+            Ok(Json(Submitted { job, warnings }))
+        }
         Outcome::Refused(why) => Err(Refusal::from(&why).into()),
         Outcome::SubmittedAll(_)
         | Outcome::Jobs(_)

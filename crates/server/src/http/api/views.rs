@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::{Path, State};
-use axum::response::Response;
 use hq_core::graph::Graph;
 use hq_core::id::{JobId, TaskId};
 use hq_core::job::{Job, SharedTemplate, Submit, SubmitKind};
@@ -13,12 +12,17 @@ use hq_core::range::IdArray;
 use hq_core::task::TaskState;
 use hq_protocol::client::{self, explain_item::Item, reply::Reply};
 use hq_protocol::convert::{JobRef, Query, TaskPageQuery};
-use serde::Deserialize;
-use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
+use super::answers::{
+    self, Blocked, BlockedKind, Explanation, GraphEdge, GraphTemplate, TaskDetail,
+    WorkerExplanation,
+};
+use super::described::{ByState, Id, query};
 use super::read::{accepted, task_page, unexpected};
-use super::{Answer, ApiError, Parameters, bounded, id, json as shape, parameters, past};
+use super::{
+    Answer, ApiError, KeptAnswer, Parameters, bounded, id, json as shape, parameters, past,
+};
 use crate::core_handle::View;
 use crate::http::App;
 use crate::query::listed::Asked;
@@ -42,7 +46,7 @@ fn no_job(job: u32) -> ApiError {
 pub(in crate::http) async fn task(
     State(app): State<Arc<App>>,
     Path((job, task)): Path<(String, String)>,
-) -> Answer {
+) -> Answer<TaskDetail> {
     let (job, task) = (id(&job, "job")?, id(&task, "task")?);
     let page = TaskPageQuery {
         job: JobRef::Id(JobId(job)),
@@ -71,7 +75,7 @@ pub(in crate::http) async fn task(
 pub(in crate::http) async fn explain(
     State(app): State<Arc<App>>,
     Path((job, task)): Path<(String, String)>,
-) -> Answer {
+) -> Answer<Explanation> {
     let query = Query::Explain {
         job: JobRef::Id(JobId(id(&job, "job")?)),
         task: TaskId(id(&task, "task")?),
@@ -83,52 +87,62 @@ pub(in crate::http) async fn explain(
     };
     let workers = found.workers.iter().map(|worker| {
         // The variant that comes closest.
-        let blocked = |variant: &client::VariantExplanation| -> Vec<Value> {
+        let blocked = |variant: &client::VariantExplanation| -> Vec<Blocked> {
             variant.items.iter().filter_map(blocking).collect()
         };
         let best = worker
             .variants
             .iter()
             .min_by_key(|variant| (blocked(variant).len(), variant.hindrances.len()));
-        json!({
-            "worker": worker.worker,
-            "blocked": best.map(blocked).unwrap_or_default(),
-            "hindrances": best.map(|variant| variant.hindrances.clone()).unwrap_or_default(),
-        })
+        WorkerExplanation {
+            worker: Id(worker.worker),
+            blocked: best.map(blocked).unwrap_or_default(),
+            hindrances: best
+                .map(|variant| variant.hindrances.clone())
+                .unwrap_or_default(),
+        }
     });
-    Ok(Json(json!({
-        "dep_count": found.dep_count,
-        "waiting_dep_count": found.waiting_dep_count,
-        "is_ready": found.is_ready,
-        "sent_to": found.sent_to,
-        "workers": workers.collect::<Vec<_>>(),
-    })))
+    Ok(Json(Explanation {
+        dep_count: found.dep_count,
+        waiting_dep_count: found.waiting_dep_count,
+        is_ready: found.is_ready,
+        sent_to: found.sent_to,
+        workers: workers.collect(),
+    }))
 }
 
 /// A condition, unless it holds.
-fn blocking(item: &client::ExplainItem) -> Option<Value> {
-    let whole = |units: u64| shape::amount(units);
+fn blocking(item: &client::ExplainItem) -> Option<Blocked> {
     match item.item.as_ref()? {
         Item::Time(time) => {
             let left = time.remaining_ns.filter(|left| *left < time.min_time_ns)?;
-            let ms = |ns: u64| ns / 1_000_000;
-            Some(json!({"kind": "time", "requested": ms(time.min_time_ns), "offered": ms(left)}))
-        }
-        Item::Resource(found) => (found.request_units > found.worker_units).then(|| {
-            json!({
-                "kind": "resource", "resource": found.resource,
-                "requested": whole(found.request_units), "offered": whole(found.worker_units),
+            Some(Blocked {
+                kind: BlockedKind::Time,
+                requested: shape::whole_ms(time.min_time_ns),
+                offered: shape::whole_ms(left),
+                resource: None,
             })
+        }
+        Item::Resource(found) => (found.request_units > found.worker_units).then(|| Blocked {
+            kind: BlockedKind::Resource,
+            requested: shape::amount(found.request_units),
+            offered: shape::amount(found.worker_units),
+            resource: Some(found.resource.clone()),
         }),
-        Item::Group(group) => (group.n_nodes > group.group_size).then(
-            || json!({"kind": "group", "requested": group.n_nodes, "offered": group.group_size}),
-        ),
+        Item::Group(group) => (group.n_nodes > group.group_size).then(|| Blocked {
+            kind: BlockedKind::Group,
+            requested: f64::from(group.n_nodes),
+            offered: f64::from(group.group_size),
+            resource: None,
+        }),
     }
 }
 
-#[derive(Deserialize)]
-pub(in crate::http) struct StripQuery {
-    bins: Option<u32>,
+query! {
+    /// How many bins.
+    StripQuery {
+        bins: Option<u32>,
+    }
 }
 
 /// The tasks of a job in the order of their ids, in few bins, and how long they ran.
@@ -136,7 +150,7 @@ pub(in crate::http) async fn strip(
     State(app): State<Arc<App>>,
     Path(job): Path<String>,
     asked: Parameters<StripQuery>,
-) -> Result<Response, ApiError> {
+) -> KeptAnswer<answers::Strip> {
     let bins = bounded("bins", parameters(asked)?.bins, 600, 1..=BINS_MAX)?;
     let job = id(&job, "job")?;
     let make = async {
@@ -152,15 +166,14 @@ pub(in crate::http) async fn strip(
             .await?;
         let strip = found.ok_or_else(|| no_job(job))?;
         let run_times = past::run_times(&app, job).await?;
-        Ok::<_, ApiError>(json!({
-            "first": strip.first,
-            "last": strip.last,
-            "bins": strip.bins,
-            "run_times": run_times,
-        }))
+        Ok::<_, ApiError>(answers::Strip {
+            first: Id(strip.first),
+            last: Id(strip.last),
+            bins: strip.bins,
+            run_times,
+        })
     };
-    let body = app.kept.get(format!("strip {job} {bins}"), make).await?;
-    Ok(past::as_json(body))
+    app.kept.get(format!("strip {job} {bins}"), make).await
 }
 
 /// Tasks by bin of ids.
@@ -257,7 +270,7 @@ enum Copied {
 pub(in crate::http) async fn graph(
     State(app): State<Arc<App>>,
     Path(job): Path<String>,
-) -> Result<Response, ApiError> {
+) -> KeptAnswer<answers::Graph> {
     let job = id(&job, "job")?;
     let make = async {
         let shape = shape_of(&app, JobId(job)).await?;
@@ -273,32 +286,25 @@ pub(in crate::http) async fn graph(
             })
             .await?;
         let counts = counts.ok_or_else(|| no_job(job))?;
-        let templates = shape.labels.iter().zip(&counts).zip(0..).map(
-            |((label, group), id): (_, u32)| {
-                let by_state = |value: &dyn Fn(usize) -> Value| -> Value {
-                    let states = TaskState::ALL.iter();
-                    let pairs =
-                        states.map(|state| (state.name().to_owned(), value(number(*state))));
-                    Value::Object(pairs.collect())
-                };
-                json!({
-                    "id": id, "label": label,
-                    "tasks": by_state(&|state| json!(group.counts.get(state))),
-                    "first": by_state(&|state| json!(group.first.get(state).copied().flatten())),
-                })
-            },
-        );
-        let edges = shape.edges.iter().map(
-            |((source, target), count)| json!({"source": source, "target": target, "count": count}),
-        );
-        Ok::<_, ApiError>(json!({
-            "templates": templates.collect::<Vec<_>>(),
-            "edges": edges.collect::<Vec<_>>(),
-        }))
+        let templates = shape.labels.iter().zip(&counts).zip(0..);
+        let templates = templates.map(|((label, group), id)| GraphTemplate {
+            id,
+            label: label.clone(),
+            tasks: ByState(group.counts),
+            first: ByState(group.first),
+        });
+        let edges = shape.edges.iter();
+        let edges = edges.map(|((source, target), count)| GraphEdge {
+            source: *source,
+            target: *target,
+            count: *count,
+        });
+        Ok::<_, ApiError>(answers::Graph {
+            templates: templates.collect(),
+            edges: edges.collect(),
+        })
     };
-    Ok(past::as_json(
-        app.kept.get(format!("graph {job}"), make).await?,
-    ))
+    app.kept.get(format!("graph {job}"), make).await
 }
 
 async fn shape_of(app: &App, job: JobId) -> Result<Arc<Shape>, ApiError> {

@@ -8,9 +8,9 @@ use axum::extract::{Path, State};
 use hq_core::range::IdArray;
 use hq_core::selector::Selector;
 use hq_core::server_state::{RequestId, WatchSpec};
-use serde::Deserialize;
-use serde_json::json;
 
+use super::answers::Waited;
+use super::described::query;
 use super::{Answer, ApiError, Parameters, bounded, id, parameters, read};
 use crate::core_handle::CoreHandle;
 use crate::http::App;
@@ -20,16 +20,18 @@ const USUAL_MS: u64 = 30_000;
 /// Proxies end requests that take longer.
 const WAIT_MAX_MS: u64 = 600_000;
 
-#[derive(Deserialize)]
-pub(in crate::http) struct WaitQuery {
-    timeout_ms: Option<u64>,
+query! {
+    /// How long to wait.
+    WaitQuery {
+        timeout_ms: Option<u64>,
+    }
 }
 
 pub(in crate::http) async fn wait(
     State(app): State<Arc<App>>,
     Path(job): Path<String>,
     asked: Parameters<WaitQuery>,
-) -> Answer {
+) -> Answer<Waited> {
     let timeout = parameters(asked)?.timeout_ms;
     let timeout = bounded("timeout_ms", timeout, USUAL_MS, 0..=WAIT_MAX_MS)?;
     let number = id(&job, "job")?;
@@ -58,8 +60,8 @@ pub(in crate::http) async fn wait(
         Err(_) => false,
     };
     // Of a job that is not there, which is over at once, this says so.
-    let Json(shown) = read::job(State(Arc::clone(&app)), Path(job)).await?;
-    Ok(Json(json!({"is_ended": is_ended, "job": shown})))
+    let Json(job) = read::job(State(Arc::clone(&app)), Path(job)).await?;
+    Ok(Json(Waited { is_ended, job }))
 }
 
 /// Is taken back when its client has gone, too.

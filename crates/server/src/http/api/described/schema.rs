@@ -8,6 +8,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::{ByState, Id};
+use crate::http::api::answers::{Bar, BarSum};
 
 /// A type with its schema.
 pub(in crate::http) trait Described {
@@ -230,6 +231,8 @@ plain! {
     Map<String, Value> => Schema::of("object");
     BTreeMap<String, String> => Schema::of("object").and("additionalProperties", "{ type: string }");
     // Rows without names, of which only the numbers and their count are said.
+    Bar => Schema::array_of(&Option::<f64>::schema()).sized(7);
+    BarSum => Schema::array_of(&f64::schema()).sized(5);
     ByState<Option<u32>> => Schema::of("object").and("additionalProperties", Option::<u32>::schema().flow());
 }
 
