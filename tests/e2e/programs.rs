@@ -4,7 +4,7 @@ use std::process::Command;
 
 use serde_json::json;
 
-use crate::harness::{Env, skip};
+use crate::harness::{Env, signal, skip};
 use crate::http::{Answer, Site};
 use crate::web::python_with;
 
@@ -102,6 +102,161 @@ fn a_repeated_submit_is_submitted_once_also_by_the_next_server() {
     let site = Site::of(&env);
     let job = |key: &str| submitted(&env, &site, &keyed(key), &body).value()["job"].as_u64();
     assert_eq!((job("a"), job("b"), job("c")), (Some(4), Some(2), Some(3)));
+}
+
+/// Adds a task with this id to a job.
+fn added(env: &Env, site: &Site, job: u64, (key, id): (&str, u32)) -> Answer {
+    let dir = env.path("");
+    let path = format!("/api/v1/jobs/{job}/tasks?submit_dir={}", dir.display());
+    let more = format!("{JSON}Idempotency-Key: {key}\r\n");
+    let deps: &[u32] = if id == 1 { &[] } else { &[1] };
+    let command = format!("echo {id} >> ran");
+    let body = json!({"task": [{"id": id, "command": ["bash", "-c", command], "deps": deps, "stdout": "none"}]});
+    site.submit(&path, &more, &body.to_string())
+}
+
+#[track_caller]
+fn assert_refused(answer: &Answer, status: u16, words: &str) {
+    let told = answer.value()["error"].to_string();
+    assert_eq!(answer.status, status, "{told}");
+    assert!(told.contains(words), "{told}");
+}
+
+/// What jobs 1 and 2, which are open, do not take: task 1 came with the key `first`.
+fn assert_adds_nothing(env: &Env, site: &Site) {
+    assert_refused(
+        &added(env, site, 1, ("again", 1)),
+        409,
+        "Task 1 already exists in job 1",
+    );
+    assert_refused(
+        &added(env, site, 1, ("first", 2)),
+        409,
+        "was that of another one",
+    );
+    assert_refused(
+        &added(env, site, 2, ("first", 1)),
+        409,
+        "was that of another one",
+    );
+    assert_refused(&added(env, site, 9, ("none", 1)), 404, "Job 9 not found");
+}
+
+#[test]
+fn a_job_is_opened_filled_and_closed_over_http_also_if_the_server_is_killed_between() {
+    let mut env = Env::new();
+    let server = env.start_server_with(&["--http"]);
+    let site = Site::of(&env);
+    let open = |site: &Site, key: &str| {
+        let path = "/api/v1/jobs/open?name=sweep&max_fails=3";
+        site.submit(path, &format!("Idempotency-Key: {key}\r\n"), "")
+    };
+    let opened = open(&site, "open");
+    assert_eq!(opened.value(), json!({"job": 1}), "{}", opened.body);
+    let first = added(&env, &site, 1, ("first", 1));
+    assert_eq!(first.value(), json!({"job": 1, "warnings": []}));
+    signal(server, "KILL");
+    env.wait_exit("server");
+    let server = env.start_server_with(&["--http", "--resume"]);
+    let site = Site::of(&env);
+    // Whoever does not know whether it was accepted sends it again.
+    assert_eq!(open(&site, "open").value()["job"], 1);
+    assert_eq!(open(&site, "other").value()["job"], 2);
+    assert_eq!(added(&env, &site, 1, ("first", 1)).value()["job"], 1);
+    assert_adds_nothing(&env, &site);
+    let file =
+        "[array]\nids = \"5-6\"\ncommand = [\"true\"]\nstdout = \"none\"\nstderr = \"none\"\n";
+    let path = "/api/v1/jobs/1/tasks?submit_dir=/tmp";
+    let answer = site.submit(path, "Content-Type: application/toml\r\n", file);
+    assert_eq!(answer.value()["job"], 1, "{}", answer.body);
+    assert_eq!(added(&env, &site, 1, ("second", 2)).value()["job"], 1);
+    env.start_worker(2);
+    env.hq(&["job", "wait", "--without-close", "1"]).ok();
+    assert_eq!(env.read("ran"), "1\n2\n");
+    let job = site.json("/api/v1/jobs/1/wait?timeout_ms=0");
+    assert_eq!(
+        (
+            &job["is_ended"],
+            &job["job"]["is_open"],
+            &job["job"]["name"]
+        ),
+        (&false.into(), &true.into(), &"sweep".into())
+    );
+    let close = |site: &Site, job: u32| site.post(&format!("/api/v1/jobs/{job}/close"));
+    assert_eq!(close(&site, 1).value(), json!({"closed": true}));
+    signal(server, "KILL");
+    env.wait_exit("server");
+    env.start_server_with(&["--http", "--resume"]);
+    let site = Site::of(&env);
+    assert_eq!(close(&site, 1).value(), json!({"closed": false}));
+    assert_refused(&close(&site, 9), 404, "there is no job 9");
+    assert_refused(
+        &added(&env, &site, 1, ("late", 7)),
+        409,
+        "Job 1 is not opened",
+    );
+    // It was accepted while that was possible.
+    assert_eq!(added(&env, &site, 1, ("second", 2)).value()["job"], 1);
+    assert_eq!(
+        site.json("/api/v1/jobs/1/wait?timeout_ms=60000")["is_ended"],
+        true
+    );
+    assert_eq!(env.stats("1")["finished"], 4);
+    assert_eq!(site.json("/api/v1/jobs/2")["task_count"], 0);
+}
+
+#[test]
+fn a_token_for_reading_neither_opens_nor_fills_nor_closes_a_job() {
+    let mut env = Env::new();
+    env.start_server_with(&["--http"]);
+    let owner = Site::of(&env);
+    let with = |role: &str| Site {
+        address: owner.address.clone(),
+        token: env
+            .hq(&["token", "create", role, "--role", role])
+            .ok()
+            .trim()
+            .to_owned(),
+    };
+    let (reader, submitter) = (with("read"), with("submit"));
+    let all = |site: &Site| {
+        [
+            site.post("/api/v1/jobs/open").status,
+            added(&env, site, 1, ("key", 1)).status,
+            site.post("/api/v1/jobs/1/close").status,
+        ]
+    };
+    assert_eq!(all(&reader), [403; 3]);
+    assert_eq!(site_jobs(&owner), 0);
+    assert_eq!(all(&submitter), [200; 3]);
+    assert_eq!(site_jobs(&owner), 1);
+}
+
+fn site_jobs(site: &Site) -> usize {
+    site.json("/api/v1/jobs")["jobs"]
+        .as_array()
+        .map_or(0, Vec::len)
+}
+
+#[test]
+fn what_no_job_can_be_opened_with_is_refused() {
+    let mut env = Env::new();
+    env.start_server_with(&["--http"]);
+    let site = Site::of(&env);
+    for (query, words) in [
+        ("name=a%0Ab", "without newlines"),
+        ("max_fails=-1", "max_fails"),
+        ("open=true", "unknown field"),
+    ] {
+        let answer = site.post(&format!("/api/v1/jobs/open?{query}"));
+        assert_refused(&answer, 400, words);
+    }
+    let answer = site.submit("/api/v1/jobs/open", "", r#"{"max_fails": 3}"#);
+    assert_refused(&answer, 400, "expected no body");
+    assert_refused(&site.post("/api/v1/jobs/x/close"), 400, "expected a number");
+    assert_eq!(site_jobs(&site), 0);
+    assert_eq!(site.post("/api/v1/jobs/open").value()["job"], 1);
+    assert_eq!(site.json("/api/v1/jobs/1")["name"], "job");
 }
 
 #[test]

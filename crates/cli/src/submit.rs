@@ -5,6 +5,7 @@
 
 use std::path::Path;
 
+use hq_core::id::JobId;
 use hq_core::template::SubmitSpec;
 use hq_protocol::limits::REQUEST_MAX;
 use hq_server::{JobFormat, JobText};
@@ -128,7 +129,11 @@ pub(crate) fn read_job(job: JobText<'_>) -> Result<(SubmitSpec, Vec<String>), St
             JobFormat::Yaml => jobfile::Format::Yaml,
         },
     };
-    match jobfile::parse(source, Destination::default(), context) {
+    let destination = Destination {
+        attach: job.open_job.map(JobId::as_u32),
+        ..Destination::default()
+    };
+    match jobfile::parse(source, destination, context) {
         Ok(prepared) => Ok((prepared.spec, prepared.warnings)),
         Err(error) => Err(error.text().unwrap_or_default()),
     }

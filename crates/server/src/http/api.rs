@@ -21,7 +21,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{DefaultBodyLimit, Query as UrlQuery};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use hq_core::limits::shortened;
@@ -122,9 +122,10 @@ pub(super) fn router() -> Router<Arc<App>> {
         .route("/server", get(read::server))
         .route("/summary", get(read::summary))
         .route("/jobs", get(read::jobs).post(submit::submit))
+        .route("/jobs/open", post(submit::open))
         .route("/jobs/{job}", get(read::job))
         .route("/jobs/{job}/wait", get(wait::wait))
-        .route("/jobs/{job}/tasks", get(read::tasks))
+        .route("/jobs/{job}/tasks", get(read::tasks).post(submit::attach))
         .route("/jobs/{job}/tasks/{task}", get(views::task))
         .route("/jobs/{job}/tasks/{task}/output", get(read::output))
         .route("/jobs/{job}/tasks/{task}/explain", get(views::explain))
@@ -132,6 +133,7 @@ pub(super) fn router() -> Router<Arc<App>> {
         .route("/jobs/{job}/failures", get(past::failures))
         .route("/jobs/{job}/signatures", get(signatures::signatures))
         .route("/jobs/{job}/graph", get(views::graph))
+        .route("/jobs/{job}/close", post(actions::close))
         .route("/jobs/{job}/cancel", post(actions::cancel))
         .route("/jobs/{job}/resubmit", post(actions::resubmit))
         .route("/workers", get(read::workers))
@@ -160,6 +162,12 @@ pub(super) fn router() -> Router<Arc<App>> {
                 None,
             )
         })
+}
+
+/// Whether a body is announced. Without that there is none (RFC 9112, section 6.3).
+pub(super) fn has_body(headers: &HeaderMap) -> bool {
+    let mut lengths = headers.get_all(header::CONTENT_LENGTH).iter();
+    headers.contains_key(header::TRANSFER_ENCODING) || lengths.any(|length| length != "0")
 }
 
 async fn open_api(headers: HeaderMap) -> impl IntoResponse {

@@ -15,7 +15,7 @@ use axum::response::{IntoResponse, Response};
 use hq_protocol::convert::Role;
 use ring::hmac;
 
-use super::api::{Error, ErrorKind};
+use super::api::{Error, ErrorKind, has_body};
 use super::secret::{Token, from_hex, hex};
 use super::tokens::{Issued, Tokens};
 
@@ -146,12 +146,6 @@ impl Entrance {
         }
         is_first
     }
-}
-
-/// Whether a body is announced. Without that there is none (RFC 9112, section 6.3).
-fn has_body(headers: &HeaderMap) -> bool {
-    let mut lengths = headers.get_all(header::CONTENT_LENGTH).iter();
-    headers.contains_key(header::TRANSFER_ENCODING) || lengths.any(|length| length != "0")
 }
 
 /// The answer to a request that takes more than its token may do.

@@ -13,7 +13,7 @@ use hq_core::task::TaskState;
 use hq_protocol::convert::AllocRequest;
 
 use super::answers::{
-    Acknowledged, Canceled, Done, Drained, Released, Resubmitted as Again, Stopped,
+    Acknowledged, Canceled, Closed, Done, Drained, Released, Resubmitted as Again, Stopped,
 };
 use super::described::{Id, query};
 use super::read::{accepted, unexpected};
@@ -68,6 +68,22 @@ pub(in crate::http) async fn cancel(
             Ok(Json(Canceled { canceled }))
         }
         Some(JobResult::Already(_)) => Ok(Json(Canceled { canceled: 0 })),
+        None => Err(ApiError::not_found(format!("there is no job {job}"))),
+    }
+}
+
+/// Lets no more tasks into an open job.
+pub(in crate::http) async fn close(
+    State(app): State<Arc<App>>,
+    Path(job): Path<String>,
+) -> Answer<Closed> {
+    let command = Command::CloseJobs(only(&job, "job")?);
+    let Outcome::Jobs(results) = carry_out(&app, command).await? else {
+        return Err(unexpected());
+    };
+    match results.rows.first() {
+        Some(JobResult::Ok { .. }) => Ok(Json(Closed { closed: true })),
+        Some(JobResult::Already(_)) => Ok(Json(Closed { closed: false })),
         None => Err(ApiError::not_found(format!("there is no job {job}"))),
     }
 }

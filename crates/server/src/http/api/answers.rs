@@ -294,11 +294,26 @@ words! {
 }
 
 answer! {
-    /// A job that was submitted
+    /// A job that was submitted, or has more tasks
     Submitted {
         job: Id,
         /// What may not be as it was meant
         warnings: Vec<String>,
+    }
+}
+
+answer! {
+    /// A job that was opened
+    Opened {
+        job: Id,
+    }
+}
+
+answer! {
+    /// A job was closed
+    Closed {
+        /// Whether it was open
+        closed: bool,
     }
 }
 

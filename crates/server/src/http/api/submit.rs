@@ -1,25 +1,25 @@
-//! `POST /jobs`: a job as programs describe it, which is what job files say.
+//! `POST /jobs` and `POST /jobs/{job}/tasks`: tasks as programs describe them, which is what job files say.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Json;
 use axum::body::Bytes;
-use axum::extract::{FromRequest as _, Request, State};
+use axum::extract::{FromRequest as _, Path, Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use hq_core::error_chain::ErrorChain;
+use hq_core::id::JobId;
 use hq_core::limits::shortened;
 use hq_core::refusal::{Refusal, RefusalKind};
-use hq_core::server_state::{Reply as Outcome, Submission, SubmitKey};
+use hq_core::server_state::{Command, Reply as Outcome, Submission, SubmitKey};
 use hq_core::template::SubmitSpec;
 use hq_protocol::client;
 use ring::digest;
 
-use super::answers::Submitted;
+use super::answers::{Opened, Submitted};
 use super::described::{Id, query};
 use super::read::unexpected;
-use super::{Answer, ApiError, Parameters, parameters};
+use super::{Answer, ApiError, Parameters, has_body, id, parameters};
 use crate::http::App;
 use crate::http::secret::hex;
 
@@ -75,9 +75,11 @@ pub struct JobText<'a> {
     /// How it is written.
     pub format: JobFormat,
     /// Directory against which its paths are resolved; absolute.
-    pub submit_dir: &'a Path,
+    pub submit_dir: &'a std::path::Path,
     /// Uid of the server, which paths may name.
     pub server_uid: &'a str,
+    /// Open job that gets the tasks; `None` = a new job.
+    pub open_job: Option<JobId>,
 }
 
 /// Parses a job description: returns the submit and warnings, in sentences, or the reason why it is invalid.
@@ -97,7 +99,26 @@ pub(in crate::http) async fn submit(
     asked: Parameters<SubmitQuery>,
     request: Request,
 ) -> Answer<Submitted> {
-    let SubmitQuery { submit_dir } = parameters(asked)?;
+    take(&app, None, parameters(asked)?, request).await
+}
+
+/// Adds tasks to an open job.
+pub(in crate::http) async fn attach(
+    State(app): State<Arc<App>>,
+    Path(job): Path<String>,
+    asked: Parameters<SubmitQuery>,
+    request: Request,
+) -> Answer<Submitted> {
+    let job = JobId(id(&job, "job")?);
+    take(&app, Some(job), parameters(asked)?, request).await
+}
+
+async fn take(
+    app: &App,
+    open_job: Option<JobId>,
+    SubmitQuery { submit_dir }: SubmitQuery,
+    request: Request,
+) -> Answer<Submitted> {
     if !submit_dir.starts_with('/') || submit_dir.contains('\0') {
         return Err(ApiError::bad(format!(
             "expected an absolute path as submit_dir, found `{submit_dir}`"
@@ -113,7 +134,7 @@ pub(in crate::http) async fn submit(
     let uid = app.parts.info.server_uid.clone();
     let reading = tokio::task::spawn_blocking(move || {
         let key = name.map(|name| SubmitKey {
-            digest: digest(&submit_dir, &body),
+            digest: digest(open_job, &submit_dir, &body),
             name,
         });
         let text = std::str::from_utf8(&body).map_err(|error| {
@@ -125,8 +146,9 @@ pub(in crate::http) async fn submit(
         let text = JobText {
             text,
             format,
-            submit_dir: Path::new(&submit_dir),
+            submit_dir: std::path::Path::new(&submit_dir),
             server_uid: &uid,
+            open_job,
         };
         let (spec, warnings) = read_job(text)?;
         let submission = match key {
@@ -141,11 +163,14 @@ pub(in crate::http) async fn submit(
         .map_err(|text| invalid(&text))?;
     let outcome = app.parts.core.submit(submission).await?;
     drop(seat);
-    match outcome.map_err(ApiError::from)? {
-        Outcome::Submitted(job) => {
-            let job = Id(job.as_u32());
-            Ok(Json(Submitted { job, warnings }))
-        }
+    let job = accepted(outcome.map_err(ApiError::from)?)?;
+    Ok(Json(Submitted { job, warnings }))
+}
+
+/// The job that was made or extended.
+fn accepted(outcome: Outcome) -> Result<Id, ApiError> {
+    match outcome {
+        Outcome::Submitted(job) => Ok(Id(job.as_u32())),
         Outcome::Refused(why) => Err(Refusal::from(&why).into()),
         Outcome::SubmittedAll(_)
         | Outcome::Jobs(_)
@@ -161,6 +186,55 @@ fn checked(spec: &SubmitSpec) -> Result<Box<SubmitSpec>, String> {
     checked
         .map(Box::new)
         .map_err(|error| ErrorChain(&error).to_string())
+}
+
+query! {
+    /// The job to open; as for a submit.
+    #[serde(deny_unknown_fields)]
+    OpenQuery {
+        name: Option<String>,
+        max_fails: Option<u32>,
+    }
+}
+
+/// Opens a job without tasks.
+pub(in crate::http) async fn open(
+    State(app): State<Arc<App>>,
+    asked: Parameters<OpenQuery>,
+    headers: HeaderMap,
+) -> Answer<Opened> {
+    let OpenQuery { name, max_fails } = parameters(asked)?;
+    if has_body(&headers) {
+        // Otherwise a job without the limit that somebody wrote there would be opened.
+        return Err(ApiError::bad(
+            "expected no body, found one: name and max_fails go behind a `?`, as in /jobs/open?name=sweep&max_fails=10",
+        ));
+    }
+    let name = name.unwrap_or_else(|| "job".to_owned());
+    if name.contains(['\n', '\t']) {
+        return Err(ApiError::bad(
+            "expected a name without newlines and tabs, found one with them",
+        ));
+    }
+    let key = key_name(&headers)?.map(|key| SubmitKey {
+        digest: opened_digest(&name, max_fails),
+        name: key,
+    });
+    let command = Command::OpenJob {
+        name: name.into(),
+        max_fails,
+        key,
+    };
+    let outcome = app.parts.core.command(command).await?;
+    let job = accepted(outcome.map_err(ApiError::from)?)?;
+    Ok(Json(Opened { job }))
+}
+
+/// The same for jobs that are opened.
+fn opened_digest(name: &str, max_fails: Option<u32>) -> Box<str> {
+    let mut context = digest::Context::new(&digest::SHA256);
+    context.update(format!("open {max_fails:?}\0{name}").as_bytes());
+    hex(context.finish().as_ref()).into()
 }
 
 /// By what a client calls the submit, so that it can be repeated.
@@ -180,8 +254,12 @@ fn key_name(headers: &HeaderMap) -> Result<Option<Box<str>>, ApiError> {
 }
 
 /// Tells submits with the same key apart.
-fn digest(submit_dir: &str, body: &[u8]) -> Box<str> {
+fn digest(open_job: Option<JobId>, submit_dir: &str, body: &[u8]) -> Box<str> {
     let mut context = digest::Context::new(&digest::SHA256);
+    if let Some(job) = open_job {
+        // Directories begin with a slash, so this is not the begin of a submit without a job.
+        context.update(format!("{job}\0").as_bytes());
+    }
     context.update(submit_dir.as_bytes());
     context.update(&[0]);
     context.update(body);
