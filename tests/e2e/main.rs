@@ -10,6 +10,7 @@ mod chains;
 mod cluster_shapes;
 mod commands;
 mod control;
+mod curves;
 mod damage;
 mod dashboard;
 mod disks;

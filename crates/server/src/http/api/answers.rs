@@ -247,6 +247,7 @@ answer! {
         priority: i32,
         /// Processor time of an ended task
         cpu_ms: Option<u64>,
+        usage: Option<Usage>,
     }
 }
 
@@ -263,6 +264,26 @@ answer! {
         memory_mib: Option<f64>,
         /// Likewise
         time_limit_ms: Option<u64>,
+        usage: Option<Usage>,
+    }
+}
+
+answer! {
+    /// Memory and cpus of an attempt over time, in at most 64 spans of equal length. There is none of tasks of less than four seconds;
+    /// that of a running task is some minutes old at most
+    Usage {
+        /// Length of a span
+        spacing_ms: u64,
+        /// Most memory seen in each span, pages of files not counted
+        memory_bytes: Vec<u64>,
+        /// Busy cpus on average in each span, in thousandths
+        cpu_milli: Vec<u64>,
+        /// Memory that it asked for
+        memory_asked_bytes: Option<u64>,
+        /// It is ended if it uses more
+        is_memory_limit: bool,
+        /// Cpus that it got, in thousandths
+        cpu_asked_milli: Option<u64>,
     }
 }
 

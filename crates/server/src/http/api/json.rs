@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use hq_core::curve::Curve;
 use hq_core::id::TaskKey;
 use hq_core::job::TaskTotals;
 use hq_core::params::fill;
@@ -12,7 +13,7 @@ use hq_protocol::common::{self, ResourceDescriptor, resource_item::Kind};
 use super::answers::{
     Allocation, AllocationState, Attempt, Job, JobDetail, ListedJob, Load, Notification,
     NotificationEvent, NotificationState, Output, OutputKind, Quarantine, QuarantineStage, Queue,
-    Submit, Task, TaskDetail, Tasks, Worker, WorkerResource, WorkerState,
+    Submit, Task, TaskDetail, Tasks, Usage, Worker, WorkerResource, WorkerState,
 };
 use super::described::{ByState, Id, Word};
 use crate::query::{JobOverview, listed as query};
@@ -188,6 +189,7 @@ pub(super) fn task_detail(
         time_limit_ms: time_limit_ns.map(|ns| ns / 1_000_000),
         priority: template.map_or(0, |template| template.priority),
         cpu_ms: found.usage.map(|usage| micros(usage) / 1_000),
+        usage: curve(found.curve.as_ref()),
     }
 }
 
@@ -218,6 +220,24 @@ fn path_of(stdio: &common::Stdio, cwd: Option<&[u8]>) -> Option<String> {
     }
 }
 
+/// Memory and cpus over time; none of tasks that are short, or ran where nobody looked.
+fn curve(found: Option<&common::Curve>) -> Option<Usage> {
+    let curve = found.and_then(|found| Curve::try_from(found.clone()).ok())?;
+    let asked = curve.asked;
+    let bytes = |kib: u64| kib.saturating_mul(1024);
+    Some(Usage {
+        spacing_ms: u64::try_from(curve.spacing.as_millis()).unwrap_or(u64::MAX),
+        memory_bytes: curve
+            .points()
+            .map(|point| bytes(point.memory_kib))
+            .collect(),
+        cpu_milli: curve.points().map(|point| point.cpu_milli).collect(),
+        memory_asked_bytes: (asked.memory_kib > 0).then(|| bytes(asked.memory_kib)),
+        is_memory_limit: asked.is_memory_limit,
+        cpu_asked_milli: (asked.cpu_units > 0).then_some(asked.cpu_units / 10),
+    })
+}
+
 fn attempt(attempt: &client::TaskAttempt) -> Attempt {
     let worker = attempt.worker.as_ref();
     Attempt {
@@ -229,6 +249,7 @@ fn attempt(attempt: &client::TaskAttempt) -> Attempt {
         error: attempt.error.clone(),
         memory_mib: attempt.memory_units.map(amount),
         time_limit_ms: attempt.time_limit_ns.map(|limit| limit / 1_000_000),
+        usage: curve(attempt.curve.as_ref()),
     }
 }
 

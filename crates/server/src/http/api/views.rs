@@ -24,6 +24,7 @@ use super::{
     Answer, ApiError, KeptAnswer, Parameters, bounded, id, json as shape, parameters, past,
 };
 use crate::core_handle::View;
+use crate::curves::Curves;
 use crate::http::App;
 use crate::query::listed::Asked;
 
@@ -55,9 +56,10 @@ pub(in crate::http) async fn task(
         cursor: 0,
         limit: 1,
         with_definition: true,
-        with_curves: false,
+        with_curves: true,
     };
-    let page = task_page(&app, page).await?;
+    let curves = Curves::new(app.parts.store.clone());
+    let page = curves.fill(task_page(&app, page).await?).await;
     let words = move |view: &View<'_>| {
         let job = view.state.jobs().get(&JobId(job))?;
         let slot = job.find(TaskId(task))?;

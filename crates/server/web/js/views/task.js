@@ -1,9 +1,10 @@
 // One task: its state, why it failed or waits, what it was asked to do, what it writes.
 
 import * as api from "../api.js";
+import { TimeChart } from "../charts.js";
 import { actions, allow, jobCommands } from "../dialog.js";
 import { h, rebuild, setText, show } from "../dom.js";
-import { clock, count, duration, failure, number, peakMemory, plain, quoted } from "../format.js";
+import { bytes, clock, count, duration, failure, number, peakMemory, plain, quoted } from "../format.js";
 import { loaders, state } from "../live.js";
 import { explain } from "../problems.js";
 import { LogTail } from "../tail.js";
@@ -24,6 +25,7 @@ export function task(jobId, id) {
   const why = h("p", { className: "why", hidden: true });
   const facts = h("dl", { className: "facts" });
   const attempts = h("div");
+  const usage = new UsageCharts();
   const job = () => state.jobs.get(jobId);
   const resubmit = h("button", { type: "button", "data-action": "resubmit", hidden: true, onclick: () => actions.resubmit(job()) }, "Resubmit …");
   const tail = new LogTail(jobId, { isStderr: chosen("stream") === "stderr", isAlone: true });
@@ -63,6 +65,7 @@ export function task(jobId, id) {
     rebuild(facts, JSON.stringify(rows), () => rows.flatMap(([name, value, isCopied]) => [h("dt", null, name), h("dd", null, h("span", null, value), isCopied ? [" ", copyButton(value, name)] : null)]));
     const shownNow = found;
     rebuild(definition, JSON.stringify([found.env, found.deps]), () => definitionOf(jobId, shownNow));
+    usage.update(found);
     rebuild(attempts, JSON.stringify(found.attempts), () => attemptsOf(shownNow.attempts));
     tail.setPaths({ stdout: found.stdout, stderr: found.stderr });
     if (tail.task === null) {
@@ -74,7 +77,7 @@ export function task(jobId, id) {
   const definition = h("div");
   const neighbour = (by) => { if (id + by >= 0) location.hash = `#/job/${jobId}/task/${id + by}`; };
   const shown = h("div", { className: "task" },
-    h("header", { className: "panel" }, h("div", { className: "headline" }, title, word.element, h("span", { className: "grow" }), resubmit, h("a", { className: "button", href: `#/job/${jobId}` }, `Job ${jobId}`)), why, facts, definition, attempts),
+    h("header", { className: "panel" }, h("div", { className: "headline" }, title, word.element, h("span", { className: "grow" }), resubmit, h("a", { className: "button", href: `#/job/${jobId}` }, `Job ${jobId}`)), why, facts, usage.element, definition, attempts),
     h("section", { className: "panel logbox" }, h("h2", null, "Output"), tail.element));
   const unknown = absence(`There is no task ${number(id)} in job ${jobId}`, "The job has no task with this id, or it may have been forgotten.", typed(`hq task list ${jobId}`), h("p", null, h("a", { href: `#/job/${jobId}` }, `Job ${jobId}`)));
   const reading = h("div", { className: "reading", role: "status" }, h("h1", null, `Task ${number(id)} of job ${jobId}`), h("p", { className: "muted" }, "Reading …"));
@@ -99,7 +102,7 @@ export function task(jobId, id) {
     commands,
     focus() {},
     fresh: [["task", load], loaders.jobs],
-    parts: [tail],
+    parts: [tail, usage],
   });
 }
 
@@ -131,6 +134,42 @@ function factsOf(found, now) {
     ["attempt", `${found.instance + 1}${found.crash_count ? `, ${number(found.crash_count)} lost with their worker` : ""}${found.retry_count ? `, ${count(found.retry_count, "retry").replace("retrys", "retries")}` : ""}`],
   ];
   return /** @type {[string, string, boolean?][]} */ (rows.filter(([, value]) => value !== null));
+}
+
+const MIB = 2 ** 20;
+
+/** Memory and cpus over time, beside what was asked for. */
+class UsageCharts {
+  constructor() {
+    this.memory = new TimeChart("Memory", { unit: " MiB" });
+    this.cpus = new TimeChart("Busy cpus");
+    this.words = h("p", { className: "muted" });
+    this.element = h("div", { hidden: true, "data-usage": "" }, this.words, h("h2", null, "Memory, MiB"), this.memory.element, h("h2", null, "Busy cpus"), this.cpus.element);
+  }
+
+  close() {
+    this.memory.close();
+    this.cpus.close();
+  }
+
+  /** @param {Schemas["TaskDetail"]} found */
+  update(found) {
+    const { usage, started_ms: from } = found;
+    show(this.element, usage !== null && from !== null);
+    if (usage === null || from === null) return;
+    const to = from + usage.spacing_ms * usage.memory_bytes.length;
+    /** @param {string} name @param {number | null} asked @param {number[]} values */
+    const limit = (name, asked, values) => (asked === null ? {} : { limit: { name, values: values.map(() => asked) } });
+    const memory = usage.memory_bytes.map((size) => size / MIB);
+    const cpus = usage.cpu_milli.map((milli) => milli / 1000);
+    const bound = usage.memory_asked_bytes === null ? null : usage.memory_asked_bytes / MIB;
+    const given = usage.cpu_asked_milli === null ? null : usage.cpu_asked_milli / 1000;
+    this.memory.update({ from, to, series: [{ name: "used", values: memory, color: "running" }], ...limit(usage.is_memory_limit ? "limit" : "asked for", bound, memory) });
+    this.cpus.update({ from, to, series: [{ name: "busy", values: cpus, color: "running" }], ...limit("asked for", given, cpus) });
+    const mean = cpus.reduce((sum, one) => sum + one, 0) / cpus.length;
+    const most = usage.memory_bytes.reduce((high, one) => Math.max(high, one), 0);
+    setText(this.words, `up to ${bytes(most)} of memory${bound === null ? "" : ` of ${bytes(usage.memory_asked_bytes ?? 0)} ${usage.is_memory_limit ? "at most" : "asked for"}`}, ${mean.toFixed(2)} cpus on average${given === null ? "" : ` of ${number(given)}`}; a bar is ${duration(usage.spacing_ms)}`);
+  }
 }
 
 /** Environment, and what it waits for. */
