@@ -279,6 +279,56 @@ fn every_task_and_its_output_can_be_reached() {
 }
 
 #[test]
+fn what_a_task_used_over_time_is_above_its_output() {
+    let mut env = Env::new();
+    env.start_server();
+    env.start_worker_with(&["--cpus=2", "--resource", "mem=sum(1024)"]);
+    // A second attempt that is too short for a curve.
+    let script = "echo attempt $HQ_INSTANCE_ID; [ $HQ_INSTANCE_ID = 0 ] || exit 0; sleep 5; exit 3";
+    let retried = ["--retries=1", "--retry-delay=10ms", "--resource=mem=300MiB"];
+    let job = env.submit(&[&retried[..], &["--", "bash", "-c", script]].concat());
+    env.submit(&["--wait", "--", "echo", "short"]);
+    env.wait_job(&job);
+    let mut screen = Screen::start(&env, &["dashboard"]);
+    screen.shows(&["2 finished"]);
+    screen.press("2");
+    screen.shows(&["Jobs (2)"]);
+    screen.press("a");
+    screen.shows(&["Tasks of job 2 (1)"]);
+    screen.press("\r");
+    let text = screen.shows(&["stdout of task 0 of job 2", "short", "following"]);
+    assert!(!text.contains("MiB"), "{text}");
+    screen.press("2");
+    screen.shows(&["Jobs (2)"]);
+    screen.press("/1\r");
+    screen.shows(&["Jobs (1)"]);
+    screen.press("a");
+    screen.shows(&["Tasks of job 1 (1)"]);
+    screen.press("\r");
+    let text = screen.shows(&[
+        "MiB: top ",
+        " of 300 asked",
+        "of 1 asked for",
+        "attempt 1 of 2, over ",
+        "stdout of task 0 of job 1",
+        "│attempt 1 ",
+        "u usage",
+    ]);
+    assert!(!text.contains("other attempts"), "{text}");
+    screen.press("u");
+    wait_for("the charts are gone", || {
+        let text = screen.text();
+        if text.contains("MiB") {
+            Err(text)
+        } else {
+            Ok(())
+        }
+    });
+    screen.press("q");
+    assert_eq!(screen.end(), Some(0));
+}
+
+#[test]
 fn a_log_is_followed_and_problems_are_acknowledged() {
     let env = Env::with_worker(2);
     let name = "a-name-that-is-much-longer-than-the-twenty-columns-of-before";

@@ -6,6 +6,7 @@
 pub(crate) mod log;
 mod open;
 pub(crate) mod tasks;
+pub(crate) mod usage;
 
 use crossterm::event::{
     Event, KeyCode, KeyEvent, KeyEventKind, MouseButton, MouseEvent, MouseEventKind,
@@ -18,12 +19,13 @@ use super::history::History;
 use super::keys::{self, Command};
 use super::model::{
     EndedShare, EventRow, FailureRow, JobRow, JobView, LogKey, LogPart, Obstacle, OutputTail,
-    PastStep, ProblemRow, QueueRow, Sample, Snapshot, TaskPage, TasksWanted, WorkerRow,
+    PastStep, ProblemRow, QueueRow, Sample, Snapshot, TaskPage, TasksWanted, UsageView, WorkerRow,
 };
 use super::problems;
 use super::question::{Action, Question};
 use log::Log;
 use tasks::Tasks;
+use usage::Usage;
 
 /// Rows of a page.
 const PAGE: isize = 10;
@@ -128,6 +130,8 @@ pub(crate) enum News {
     Problems(Vec<ProblemRow>),
     Tasks(Box<TaskPage>),
     Log(LogPart),
+    /// Of the task whose output is shown.
+    Usage(Box<UsageView>),
     /// For the clipboard.
     Path(String),
     Obstacles(Vec<Obstacle>),
@@ -221,6 +225,7 @@ pub(crate) struct App {
     pub(crate) output: Option<OutputTail>,
     pub(crate) tasks: Option<Tasks>,
     pub(crate) log: Option<Log>,
+    pub(crate) usage: Usage,
     /// Number of logs that were opened.
     logs_opened: u32,
     /// Text for the clipboard of the terminal.
@@ -270,6 +275,7 @@ impl App {
             output: None,
             tasks: None,
             log: None,
+            usage: Usage::default(),
             logs_opened: 0,
             copied: None,
             trouble: None,
@@ -351,6 +357,7 @@ impl App {
                     log.on_part(part);
                 }
             }
+            News::Usage(view) => self.usage.on_view(*view),
             News::Path(path) => {
                 self.told = Some(format!("copied, if the terminal allows it: {path}"));
                 self.copied = Some(path);
@@ -629,6 +636,7 @@ impl App {
                     log.follow();
                 }
             }
+            Command::Usage => self.usage.is_hidden = !self.usage.is_hidden,
             Command::Span => self.span = self.span.next(),
             Command::Help => self.is_help_open = true,
             Command::Cancel
@@ -639,8 +647,8 @@ impl App {
             | Command::Pause => self.ask_about(command),
             Command::Earlier => self.go_left_or_right(false),
             Command::Later => self.go_left_or_right(true),
-            Command::MuchEarlier => self.travel(-LARGE_STEP),
-            Command::MuchLater => self.travel(LARGE_STEP),
+            Command::MuchEarlier => self.go_far(false),
+            Command::MuchLater => self.go_far(true),
             Command::Play => {
                 if let Some(replay) = &mut self.replay {
                     if replay.at_ns >= replay.to_ns {
@@ -678,6 +686,15 @@ impl App {
             log.shift_by(right);
         } else {
             self.travel(if right { 1 } else { -1 });
+        }
+    }
+
+    /// Over an output to another attempt, in a journal through time.
+    fn go_far(&mut self, later: bool) {
+        if self.log.is_some() {
+            self.usage.step(later);
+        } else {
+            self.travel(if later { LARGE_STEP } else { -LARGE_STEP });
         }
     }
 

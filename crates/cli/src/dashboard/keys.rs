@@ -33,6 +33,8 @@ pub(crate) enum Command {
     Log,
     OtherStream,
     Follow,
+    /// Memory and cpus of the task over time.
+    Usage,
     NextMatch,
     PreviousMatch,
     Copy,
@@ -80,6 +82,7 @@ const KEYS: &[(KeyCode, Command)] = &[
     (KeyCode::Char('l'), Command::Log),
     (KeyCode::Char('o'), Command::OtherStream),
     (KeyCode::Char('f'), Command::Follow),
+    (KeyCode::Char('u'), Command::Usage),
     (KeyCode::Char('n'), Command::NextMatch),
     (KeyCode::Char('N'), Command::PreviousMatch),
     (KeyCode::Char('y'), Command::Copy),

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use hq_core::curve::Curve;
 pub(crate) use hq_core::diagnosis::{Obstacle, Share as EndedShare};
 pub(crate) use hq_core::job::TaskTotals as Counts;
 use hq_core::pace::Pace;
@@ -248,6 +249,17 @@ pub(crate) struct LogPart {
     pub(crate) bytes: Vec<u8>,
     /// Reason why it cannot be read, or the note that its end is there.
     pub(crate) note: Option<String>,
+}
+
+/// What a task used over time, as far as it is known.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct UsageView {
+    pub(crate) job: u32,
+    pub(crate) task: u32,
+    /// Attempts that it has had, with the one of now.
+    pub(crate) attempts: usize,
+    /// Number of an attempt, from 1, and its curve; the first one first.
+    pub(crate) curves: Vec<(usize, Curve)>,
 }
 
 /// Subject of a problem, as far as it can be shown.

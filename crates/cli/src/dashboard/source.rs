@@ -8,6 +8,7 @@ pub(crate) mod live;
 pub(crate) mod obstacle;
 pub(crate) mod past;
 pub(crate) mod tasks;
+pub(crate) mod usage;
 
 use hq_core::task::TaskState;
 use hq_store::reader::run::{self, DroppedRow, IdsRow, StripRow, TouchedRow};

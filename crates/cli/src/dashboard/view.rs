@@ -7,6 +7,7 @@ mod log;
 mod overview;
 mod parts;
 mod tasks;
+mod usage;
 
 pub(crate) use parts::run_time;
 

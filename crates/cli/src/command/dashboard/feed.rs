@@ -28,7 +28,7 @@ use crate::dashboard::model::{JobRow, LogKey, clean};
 use crate::dashboard::problems;
 use crate::dashboard::question::Action;
 use crate::dashboard::source::file::JournalFile;
-use crate::dashboard::source::{job_view, live, obstacle, past, tasks};
+use crate::dashboard::source::{job_view, live, obstacle, past, tasks, usage};
 use crate::error::{CliError, CliResult};
 use crate::output::console::error_line;
 
@@ -258,6 +258,7 @@ async fn watch_server(
         job: Pace::new(STORE_PAUSE / 2),
         tasks: Pace::new(STORE_PAUSE / 2),
         output: Pace::new(STORE_PAUSE),
+        usage: Pace::new(STORE_PAUSE),
     };
     let hand_out = async {
         while let Some(ask) = asks.recv().await {
@@ -467,6 +468,7 @@ struct Back<'a> {
     job: Pace,
     tasks: Pace,
     output: Pace,
+    usage: Pace,
 }
 
 impl Back<'_> {
@@ -491,6 +493,10 @@ impl Back<'_> {
                         if wanted.tasks != focus.tasks {
                             self.tasks.hurry();
                         }
+                        let task_of = |focus: &Focus| focus.log.map(|(key, _)| (key.job, key.task));
+                        if task_of(&wanted) != task_of(&focus) {
+                            self.usage.hurry();
+                        }
                         self.output.hurry();
                         focus = wanted;
                     }
@@ -514,6 +520,12 @@ impl Back<'_> {
             let page = tasks::of_server(client, wanted, now);
             if let Some(page) = self.tasks.ask(page).await? {
                 tell(tx, News::Tasks(Box::new(page)));
+            }
+        }
+        if let Some((key, _)) = focus.log {
+            let used = usage::of_server(client, key.job, key.task);
+            if let Some(used) = self.usage.ask(used).await? {
+                tell(tx, News::Usage(Box::new(used)));
             }
         }
         if let Some(job) = focus.job {

@@ -1,6 +1,7 @@
 //! Keys, clicks and news, and what they change.
 
 use crossterm::event::KeyModifiers;
+use hq_core::curve::{Asked, Curve};
 use hq_core::task::TaskState;
 
 use super::*;
@@ -232,6 +233,47 @@ fn enter_leads_to_the_output_and_esc_back_step_by_step() {
     assert!(app.tasks.is_none() && app.job == Some(2));
     press(&mut app, "\x1b\x1b");
     assert_eq!((app.job, app.tab), (None, Tab::Overview));
+}
+
+fn curve() -> Curve {
+    Curve {
+        spacing: std::time::Duration::from_secs(2),
+        memory_peak_kib: 1,
+        cpu_peak_milli: 1,
+        memory: [1].into(),
+        cpu: [1].into(),
+        asked: Asked::default(),
+    }
+}
+
+#[test]
+fn attempts_are_walked_over_an_output_and_the_next_task_begins_with_its_last() {
+    let mut app = with_tasks();
+    press(&mut app, "\n");
+    let key = app.log.as_ref().expect("it is open").key;
+    let view = |task, attempts: &[usize]| {
+        News::Usage(Box::new(UsageView {
+            job: 2,
+            task,
+            attempts: 3,
+            curves: attempts.iter().map(|at| (*at, curve())).collect(),
+        }))
+    };
+    let attempt = |app: &App| app.usage.shown(key).map(|shown| shown.attempt);
+    assert_eq!(attempt(&app), None);
+    app.on_news(view(5, &[1, 2]));
+    assert_eq!(attempt(&app), Some(2));
+    app.on_news(view(5, &[1, 2, 3]));
+    assert_eq!(attempt(&app), Some(3), "who looks at the last one goes on");
+    press(&mut app, "[[[");
+    app.on_news(view(5, &[1, 2, 3]));
+    assert_eq!(attempt(&app), Some(1));
+    press(&mut app, "]u");
+    assert_eq!((attempt(&app), app.usage.is_hidden), (Some(2), true));
+    app.on_news(view(6, &[1, 3]));
+    assert_eq!(attempt(&app), None, "of another task");
+    app.on_news(view(5, &[1, 3]));
+    assert_eq!(attempt(&app), Some(3));
 }
 
 #[test]

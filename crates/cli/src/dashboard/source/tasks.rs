@@ -99,7 +99,7 @@ pub(crate) async fn of_store<A: Ask>(
     })
 }
 
-fn id_array((first, last): (u32, u32)) -> Option<hq_protocol::common::IdArray> {
+pub(super) fn id_array((first, last): (u32, u32)) -> Option<hq_protocol::common::IdArray> {
     let count = (last - first).saturating_add(1);
     let ids = IdArray::consecutive(first, count).ok()?;
     Some(array_to_message(&ids))

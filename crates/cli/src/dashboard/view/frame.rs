@@ -128,18 +128,15 @@ const ACTIONS: [&str; 10] = [
 
 /// Keys of the view, the most useful first.
 fn keys_of(app: &App) -> Vec<&'static str> {
-    if app.log.is_some() {
-        return vec![
-            "Esc back",
-            "↑↓",
-            "/ search",
-            "n N next",
-            "f follow",
-            "o other",
-            "c cancel",
-            "y copy path",
-            "←→",
+    if let Some(log) = &app.log {
+        let mut keys = vec![
+            "Esc back", "↑↓", "/ search", "n N next", "f follow", "o other",
         ];
+        if app.usage.shown(log.key).is_some() {
+            keys.push("u usage");
+        }
+        keys.extend(["c cancel", "y copy path", "←→"]);
+        return keys;
     }
     if app.tasks.is_some() {
         return vec![
@@ -199,6 +196,7 @@ Esc               back
 a                 all tasks of a job or worker
 /                 search jobs; filter tasks; search output
 l  o  f  n N      output; the other one; follow; next match
+u  [ ]            usage of that task; of another attempt
 y                 copy the path of an output
 s  r              sort jobs; the other way round
 t                 time of the charts: 10 m, 2 h, 1 d, all
@@ -215,7 +213,7 @@ X failed, - canceled or aborted";
 pub(super) fn dialogs(frame: &mut Frame<'_>, area: Rect, app: &App) {
     if app.is_help_open {
         let text = Paragraph::new(HELP);
-        popup(frame, app, area, " Keys ", text, (62, 21));
+        popup(frame, app, area, " Keys ", text, (62, 22));
     }
     if let Some(question) = &app.dialog {
         let text = format!("{}\n\ny  yes     any other key  no", question.text);

@@ -7,6 +7,7 @@ use ratatui::text::Line;
 use ratatui::widgets::Paragraph;
 
 use super::parts::{bordered, colored, number, strong};
+use super::usage;
 use crate::dashboard::app::App;
 use crate::text::fit;
 
@@ -15,6 +16,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, app: &mut App) {
     let Some(log) = &mut app.log else {
         return;
     };
+    let area = usage::draw(frame, area, theme, &app.usage, log.key);
     let block = bordered(theme);
     let inner = block.inner(area);
     log.height = inner.height.into();

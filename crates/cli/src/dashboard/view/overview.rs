@@ -8,7 +8,8 @@ use ratatui::widgets::{Paragraph, Sparkline};
 
 use super::lists::highlight;
 use super::parts::{
-    bordered, clock_and_day, colored, number, progress, rough, state_style, strong, wrapped,
+    ASCII_BARS, bordered, clock_and_day, colored, number, progress, rough, state_style, strong,
+    wrapped,
 };
 use crate::dashboard::app::App;
 use crate::dashboard::history::Column;
@@ -158,18 +159,6 @@ fn draw_charts(frame: &mut Frame<'_>, area: Rect, app: &App) {
         frame.render_widget(chart, *place);
     }
 }
-
-const ASCII_BARS: ratatui::symbols::bar::Set<'static> = ratatui::symbols::bar::Set {
-    full: "#",
-    seven_eighths: "#",
-    three_quarters: "=",
-    five_eighths: "=",
-    half: "-",
-    three_eighths: "-",
-    one_quarter: ".",
-    one_eighth: ".",
-    empty: " ",
-};
 
 /// Each on two lines as far as there is room, the worst first; then on one. Of those that are left the number is told. Gives
 /// the lines, and of which problem each is.

@@ -2,7 +2,7 @@
 
 pub(super) use hq_core::diagnosis::number;
 use ratatui::style::{Color, Modifier, Style};
-use ratatui::symbols::border;
+use ratatui::symbols::{bar, border};
 use ratatui::text::Span;
 use ratatui::widgets::Block;
 
@@ -62,6 +62,19 @@ pub(super) fn bordered(theme: Theme) -> Block<'static> {
         Block::bordered().border_set(ASCII_BORDER)
     }
 }
+
+/// Bars of charts.
+pub(super) const ASCII_BARS: bar::Set<'static> = bar::Set {
+    full: "#",
+    seven_eighths: "#",
+    three_quarters: "=",
+    five_eighths: "=",
+    half: "-",
+    three_eighths: "-",
+    one_quarter: ".",
+    one_eighth: ".",
+    empty: " ",
+};
 
 /// Glyph of a state; different ones, so that no colour is needed.
 pub(super) fn glyph(theme: Theme, state: &str) -> &'static str {

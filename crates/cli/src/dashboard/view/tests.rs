@@ -1,13 +1,15 @@
 //! Contents of the screen, on a screen in memory.
 
+use hq_core::curve::{Asked, Curve};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 
 use super::*;
+use crate::dashboard::app::log::Log;
 use crate::dashboard::app::{News, Replay, Theme};
 use crate::dashboard::model::{
-    AllocationRow, Counts, EndedShare, EventRow, FailureRow, JobRow, JobView, Obstacle, OutputTail,
-    QueueRow, ResourceRow, Snapshot, WorkerRow, clean,
+    AllocationRow, Counts, EndedShare, EventRow, FailureRow, JobRow, JobView, LogKey, LogPart,
+    Obstacle, OutputTail, QueueRow, ResourceRow, Snapshot, UsageView, WorkerRow, clean,
 };
 use crate::dashboard::problems;
 use crate::dashboard::question::{Action, Question};
@@ -411,4 +413,154 @@ fn questions_and_trouble_are_on_top() {
         is_playing: false,
     });
     shows(&screen(&mut app, 80, 24), &["25%", "Space play"]);
+}
+
+const KEY: LogKey = LogKey {
+    job: 1,
+    task: 17,
+    is_stderr: false,
+};
+
+/// Half of the time a quarter of the memory, then all of it; one cpu, then none.
+fn curve(memory_peak_kib: u64) -> Curve {
+    let half = |first: u8, second: u8| {
+        let points = [[first; 20], [second; 20]];
+        points.concat().into_boxed_slice()
+    };
+    Curve {
+        spacing: std::time::Duration::from_secs(2),
+        memory_peak_kib,
+        cpu_peak_milli: 1_000,
+        memory: half(64, 255),
+        cpu: half(255, 0),
+        asked: Asked {
+            memory_kib: 2 << 20,
+            is_memory_limit: false,
+            cpu_units: 20_000,
+        },
+    }
+}
+
+/// The output of a task is open, of which two of three attempts have a curve.
+fn with_log() -> App {
+    let mut app = sick_run();
+    app.log = Some(Log::new(KEY, 1));
+    app.on_news(News::Log(LogPart {
+        key: KEY,
+        opening: 1,
+        is_first: true,
+        is_cut: false,
+        bytes: (1..=90)
+            .flat_map(|line| format!("line {line}.\n").into_bytes())
+            .collect(),
+        note: None,
+    }));
+    app.on_news(News::Usage(Box::new(UsageView {
+        job: 1,
+        task: 17,
+        attempts: 3,
+        curves: vec![(1, curve(4 << 20)), (3, curve(1 << 20))],
+    })));
+    app
+}
+
+#[test]
+fn what_a_task_used_is_above_its_output_beside_what_it_asked_for() {
+    let mut app = with_log();
+    for (width, height) in [(80, 24), (200, 60)] {
+        let text = screen(&mut app, width, height);
+        shows(
+            &text,
+            &[
+                "MiB: top 1 024 of 2 048 asked for",
+                "cpus: 0.50, top 1.00 of 2 asked for",
+                "attempt 3 of 3, over 1m 20s",
+                "[ ] other attempts",
+                "line 90.",
+            ],
+        );
+        assert!(width < 200 || text.contains("u usage"), "{text}");
+        // Half of the output's rows are left at least.
+        let lines = text.matches("line ").count();
+        assert!(lines > usize::from(height) / 2, "{text}");
+    }
+    let text = screen(&mut app, 80, 24);
+    let rows: Vec<Vec<char>> = text.lines().map(|row| row.chars().collect()).collect();
+    // Behind the quote of the screen and the frame; from above: the line, the second half, all of it.
+    let memory = |row: usize| rows[3 + row][2..40].iter().collect::<String>();
+    assert_eq!(memory(0), "▔".repeat(38), "{text}");
+    let half = |one: &str, other: &str| one.repeat(19) + &other.repeat(19);
+    assert_eq!(memory(1), half(" ", "▄"), "{text}");
+    assert_eq!(memory(2), half("▃", "█"), "{text}");
+}
+
+#[test]
+fn every_attempt_of_which_something_is_known_can_be_looked_at() {
+    let mut app = with_log();
+    app.usage.step(false);
+    // More than was asked for: the line is behind the curve.
+    let text = screen(&mut app, 80, 24);
+    shows(&text, &["MiB: top 4 096 of 2 048", "attempt 1 of 3"]);
+    assert!(text.contains('─') || text.contains('▁'), "{text}");
+    app.usage.step(false);
+    shows(&screen(&mut app, 80, 24), &["attempt 1 of 3"]);
+    app.usage.step(true);
+    shows(&screen(&mut app, 80, 24), &["attempt 3 of 3"]);
+    app.theme = Theme {
+        colors: false,
+        unicode: false,
+    };
+    let text = screen(&mut app, 80, 24);
+    let is_plain = |c: char| c.is_ascii() || c == '\u{fffd}';
+    assert!(text.contains('#') && text.chars().all(is_plain), "{text}");
+}
+
+#[test]
+fn unknown_usage_and_small_screens_leave_all_rows_to_the_output() {
+    let lines = |app: &mut App, height| {
+        let text = screen(app, 80, height);
+        assert!(!text.contains("MiB"), "{text}");
+        text.matches("line ").count()
+    };
+    // One row less than the frame leaves is in the title.
+    let all = |height: u16| usize::from(height) - 5 + 1;
+    for height in [10, 17] {
+        assert_eq!(lines(&mut with_log(), height), all(height));
+    }
+    let mut app = with_log();
+    app.usage.is_hidden = true;
+    assert_eq!(lines(&mut app, 24), all(24));
+    let mut app = with_log();
+    app.on_news(News::Usage(Box::new(UsageView {
+        job: 1,
+        task: 17,
+        attempts: 1,
+        curves: Vec::new(),
+    })));
+    assert_eq!(lines(&mut app, 24), all(24));
+    assert!(!screen(&mut app, 200, 24).contains("u usage"));
+    let mut app = with_log();
+    app.log.as_mut().expect("it is open").key.task = 18;
+    assert_eq!(lines(&mut app, 24), all(24), "that of another task");
+}
+
+#[test]
+fn charts_break_on_no_size() {
+    for (width, height) in [(40, 18), (41, 30), (63, 19), (500, 100), (60, 24)] {
+        let mut app = with_log();
+        shows(&screen(&mut app, width, height), &["MiB"]);
+        // Nothing at all, and more points than columns.
+        let mut none = curve(0);
+        none.cpu_peak_milli = 0;
+        none.asked = Asked::default();
+        none.memory = vec![0; 256].into();
+        none.cpu = vec![0; 256].into();
+        app.on_news(News::Usage(Box::new(UsageView {
+            job: 1,
+            task: 17,
+            attempts: 1,
+            curves: vec![(1, none)],
+        })));
+        shows(&screen(&mut app, width, height), &["MiB: top 0 "]);
+    }
 }

@@ -1,0 +1,71 @@
+//! What the task whose output is shown used over time: which attempt is looked at.
+
+use hq_core::curve::Curve;
+
+use crate::dashboard::model::{LogKey, UsageView};
+
+/// Charts over the output of a task.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Usage {
+    view: Option<UsageView>,
+    /// Attempt that was chosen; `None` = the last one of which something is known.
+    chosen: Option<usize>,
+    /// People want the rows for the output.
+    pub(crate) is_hidden: bool,
+}
+
+/// What is shown of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Shown<'a> {
+    pub(crate) attempt: usize,
+    /// Attempts that there were.
+    pub(crate) of: usize,
+    /// Whether there are others with a curve.
+    pub(crate) has_others: bool,
+    pub(crate) curve: &'a Curve,
+}
+
+impl Usage {
+    pub(crate) fn on_view(&mut self, view: UsageView) {
+        let is_same = |old: &UsageView| (old.job, old.task) == (view.job, view.task);
+        if !self.view.as_ref().is_some_and(is_same) {
+            self.chosen = None;
+        }
+        self.view = Some(view);
+    }
+
+    /// The curve of a task that is looked at, if one is known.
+    pub(crate) fn shown(&self, key: LogKey) -> Option<Shown<'_>> {
+        let view = self.view.as_ref()?;
+        if (view.job, view.task) != (key.job, key.task) {
+            return None;
+        }
+        let (attempt, curve) = view.curves.get(self.position(view)?)?;
+        Some(Shown {
+            attempt: *attempt,
+            of: view.attempts,
+            has_others: view.curves.len() > 1,
+            curve,
+        })
+    }
+
+    fn position(&self, view: &UsageView) -> Option<usize> {
+        let chosen = self.chosen.and_then(|chosen| {
+            let mut curves = view.curves.iter();
+            curves.position(|(attempt, _)| *attempt == chosen)
+        });
+        chosen.or_else(|| view.curves.len().checked_sub(1))
+    }
+
+    /// Looks at the attempt before or behind.
+    pub(crate) fn step(&mut self, later: bool) {
+        let Some(view) = &self.view else { return };
+        let Some(now) = self.position(view) else {
+            return;
+        };
+        let wanted = now.saturating_add_signed(if later { 1 } else { -1 });
+        let last = view.curves.len() - 1;
+        // Who is at the last one goes on with the next that comes.
+        self.chosen = (wanted < last).then(|| view.curves[wanted].0);
+    }
+}

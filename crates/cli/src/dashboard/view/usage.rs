@@ -1,0 +1,166 @@
+//! Memory and cpus of a task over time, above its output.
+
+use hq_core::curve::{Curve, Point};
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Color, Style};
+use ratatui::widgets::Sparkline;
+
+use super::parts::{ASCII_BARS, bordered, colored, number};
+use crate::dashboard::app::Theme;
+use crate::dashboard::app::usage::{Shown, Usage};
+use crate::dashboard::model::LogKey;
+use crate::output::format::{amount, short_words};
+use crate::text::fit;
+
+/// Rows of the charts with their frames, and of the output that they leave at least.
+const CHARTS: std::ops::RangeInclusive<u16> = 5..=10;
+const OUTPUT_MIN: u16 = 10;
+/// A request is a line in the chart up to this many times the peak: above, nothing would be seen of the curve.
+const LINE_MAX: u64 = 4;
+
+/// One chart.
+struct Chart {
+    title: String,
+    below: String,
+    values: Vec<u64>,
+    /// What was asked for, in the same unit; 0 = nothing.
+    asked: u64,
+    color: Color,
+}
+
+/// Draws the charts, if there is something to show and room for it; gives the rest of the area.
+pub(super) fn draw(
+    frame: &mut Frame<'_>,
+    area: Rect,
+    theme: Theme,
+    usage: &Usage,
+    key: LogKey,
+) -> Rect {
+    let shown = usage.shown(key).filter(|_| !usage.is_hidden);
+    let Some(shown) = shown.filter(|_| area.height >= CHARTS.start() + OUTPUT_MIN) else {
+        return area;
+    };
+    let rows = (area.height / 4).clamp(*CHARTS.start(), *CHARTS.end());
+    let [charts, rest] =
+        Layout::vertical([Constraint::Length(rows), Constraint::Min(1)]).areas(area);
+    let [left, right] = Layout::horizontal([Constraint::Fill(1); 2]).areas(charts);
+    draw_chart(frame, left, theme, memory(&shown, left));
+    draw_chart(frame, right, theme, cpus(&shown, right));
+    rest
+}
+
+fn memory(shown: &Shown<'_>, area: Rect) -> Chart {
+    let curve = shown.curve;
+    let mib = |kib: u64| number(kib.div_ceil(1024));
+    let asked = match (curve.asked.memory_kib, curve.asked.is_memory_limit) {
+        (0, _) => String::new(),
+        (kib, true) => format!(" of at most {}", mib(kib)),
+        (kib, false) => format!(" of {} asked for", mib(kib)),
+    };
+    let most = |points: &[Point]| points.iter().map(|point| point.memory_kib).max();
+    Chart {
+        title: format!(" MiB: top {}{asked} ", mib(curve.memory_peak_kib)),
+        below: format!(
+            " attempt {} of {}, over {} ",
+            shown.attempt,
+            shown.of,
+            short_words(curve.span())
+        ),
+        values: columns(curve, area, |points| most(points).unwrap_or(0)),
+        asked: curve.asked.memory_kib,
+        color: Color::Cyan,
+    }
+}
+
+fn cpus(shown: &Shown<'_>, area: Rect) -> Chart {
+    let curve = shown.curve;
+    let decimals = |milli: u64| format!("{}.{:02}", milli / 1_000, milli % 1_000 / 10);
+    let asked = match curve.asked.cpu_units {
+        0 => String::new(),
+        units => format!(" of {} asked for", amount(units)),
+    };
+    let mean = |points: &[Point]| {
+        let sum: u64 = points.iter().map(|point| point.cpu_milli).sum();
+        sum / (points.len() as u64).max(1)
+    };
+    Chart {
+        title: format!(
+            " cpus: {}, top {}{asked} ",
+            decimals(curve.cpu_mean_milli()),
+            decimals(curve.cpu_peak_milli)
+        ),
+        below: if shown.has_others {
+            " [ ] other attempts ".to_owned()
+        } else {
+            String::new()
+        },
+        values: columns(curve, area, mean),
+        asked: curve.asked.cpu_units / 10,
+        color: Color::Yellow,
+    }
+}
+
+/// A value for each column inside of a frame: of its points, or of the point that it is part of.
+fn columns(curve: &Curve, area: Rect, value: impl Fn(&[Point]) -> u64) -> Vec<u64> {
+    let points: Vec<Point> = curve.points().collect();
+    let room = usize::from(area.width.saturating_sub(2));
+    let column = |at: usize| {
+        let from = at * points.len() / room;
+        let to = ((at + 1) * points.len() / room).max(from + 1);
+        value(points.get(from..to.min(points.len())).unwrap_or_default())
+    };
+    (0..room).map(column).collect()
+}
+
+fn draw_chart(frame: &mut Frame<'_>, area: Rect, theme: Theme, chart: Chart) {
+    let room = area.width.saturating_sub(2).into();
+    let block = bordered(theme)
+        .title(fit(&chart.title, room))
+        .title_bottom(fit(&chart.below, room));
+    let inner = block.inner(area);
+    let peak = chart.values.iter().copied().max().unwrap_or(0).max(1);
+    let has_line = chart.asked > 0 && chart.asked <= peak.saturating_mul(LINE_MAX);
+    let top = if has_line {
+        peak.max(chart.asked)
+    } else {
+        peak
+    };
+    let mut bars = Sparkline::default()
+        .data(&chart.values)
+        .max(top)
+        .style(colored(theme, Style::new(), chart.color))
+        .block(block);
+    if !theme.unicode {
+        bars = bars.bar_set(ASCII_BARS);
+    }
+    frame.render_widget(bars, area);
+    if has_line {
+        draw_line(frame, inner, theme, (chart.asked, top));
+    }
+}
+
+/// A line at `value` where no bar is; `top` is the value of the upper edge.
+fn draw_line(frame: &mut Frame<'_>, inner: Rect, theme: Theme, (value, top): (u64, u64)) {
+    if inner.is_empty() {
+        return;
+    }
+    let height = u64::from(inner.height);
+    // In eighths of a row from below, as bars are.
+    let eighths = (value.saturating_mul(height * 8) / top).clamp(1, height * 8);
+    let row = u16::try_from((eighths - 1) / 8).unwrap_or(0);
+    let glyph = match (eighths - 1) % 8 {
+        _ if !theme.unicode => "-",
+        0..2 => "▁",
+        2..6 => "─",
+        _ => "▔",
+    };
+    let y = inner.bottom() - 1 - row;
+    let style = colored(theme, Style::new(), Color::Red);
+    for x in inner.left()..inner.right() {
+        let cell = frame.buffer_mut().cell_mut((x, y));
+        if let Some(cell) = cell.filter(|cell| cell.symbol() == " ") {
+            cell.set_symbol(glyph).set_style(style);
+        }
+    }
+}
