@@ -248,6 +248,7 @@ fn ask(cluster: &Cluster, row: &mut Row) {
         limit: 0,
         with_definition: true,
         with_curves: false,
+        without_paths: false,
     };
     let all = Selector::All;
     row.jobs = row

@@ -281,6 +281,7 @@ impl Problems {
                 limit: 1,
                 with_definition: false,
                 with_curves: false,
+                without_paths: false,
             };
             let Reply::TaskPage(page) = self.ask(Query::TaskPage(page)).await? else {
                 continue;

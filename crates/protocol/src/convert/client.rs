@@ -163,6 +163,8 @@ pub struct TaskPageQuery {
     pub with_definition: bool,
     /// Whether what tasks used over time is included.
     pub with_curves: bool,
+    /// Whether final paths are left out, which are most of what a task takes.
+    pub without_paths: bool,
 }
 
 fn acknowledge(asked: client::AskProblems) -> Result<Option<Acknowledge>, ConvertError> {
@@ -510,6 +512,7 @@ impl TryFrom<client::TaskPage> for TaskPageQuery {
             limit: message.limit,
             with_definition: message.with_definition,
             with_curves: message.with_curves,
+            without_paths: message.without_paths,
         })
     }
 }
@@ -673,6 +676,7 @@ impl From<&TaskPageQuery> for client::TaskPage {
             limit: query.limit,
             with_definition: query.with_definition,
             with_curves: query.with_curves,
+            without_paths: query.without_paths,
         }
     }
 }

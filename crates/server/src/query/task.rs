@@ -184,7 +184,9 @@ impl Page<'_> {
         let number = self.number_template(template);
         let mut info = describe(self.state, submit, slot, TaskId(id));
         info.params = params(template, TaskId(id));
-        if let Some((_, patterns)) = self.templates.get(&template.id) {
+        if !self.query.without_paths
+            && let Some((_, patterns)) = self.templates.get(&template.id)
+        {
             info.paths = paths(self.state, self.job, submit, slot, patterns);
         }
         if with_definition {

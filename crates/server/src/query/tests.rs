@@ -164,6 +164,7 @@ fn every_answer_passes_the_reader_of_a_client() {
             limit: 0,
             with_definition: true,
             with_curves: false,
+            without_paths: false,
         })
     };
     for query in [
@@ -240,6 +241,7 @@ fn pages_end_before_they_are_too_large_and_leave_standard_input_out() {
                     limit: 0,
                     with_definition: true,
                     with_curves: false,
+                    without_paths: false,
                 },
             );
             let bytes = page.encoded_len();
@@ -270,6 +272,7 @@ fn a_task_that_was_never_handed_out_tells_of_instances_that_were_skipped() {
         limit: 0,
         with_definition: false,
         with_curves: false,
+        without_paths: false,
     };
     let page = task::page(&view, &query);
     let instances: Vec<u32> = page.tasks.iter().map(|task| task.instance).collect();

@@ -222,6 +222,7 @@ async fn settle_page(
                 limit: PAGE,
                 with_definition: false,
                 with_curves: false,
+                without_paths: false,
             })
             .await?;
         if !page.job_found {

@@ -2,13 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use clap::ValueEnum as _;
 use clap::builder::PossibleValue;
 use hq_core::diagnosis::number;
 use hq_core::signature::last_words;
+use hq_protocol::access::ServerDir;
 use hq_protocol::client::{self, task_page};
 use serde_json::{Value, json};
+use tokio::task::JoinSet;
 
 use crate::args::global::OutputMode;
 use crate::args::job::{FailuresArgs, GroupBy};
@@ -16,7 +20,7 @@ use crate::client::Client;
 use crate::command::Context;
 use crate::command::missing::{JOBS, Missing};
 use crate::dashboard::model::clean;
-use crate::error::CliResult;
+use crate::error::{CliError, CliResult};
 use crate::failures::{Failed, Group, Heap, error_words, group, heaps, to_read};
 use crate::output::console::Console;
 use crate::output::format::{joined_ids, lossy};
@@ -26,6 +30,9 @@ use crate::text::fit;
 
 /// Lines of the end of an output among which the last words are looked for.
 const LINES: u32 = 30;
+/// Connections by which outputs are read at the same time, and outputs for which another one is worth it.
+const READERS_MAX: usize = 8;
+const READS_MIN: usize = 8;
 /// Hosts and columns of ids that are shown of a group.
 const HOSTS_SHOWN_MAX: usize = 4;
 const REASONS_SHOWN_MAX: usize = 3;
@@ -39,6 +46,7 @@ pub(in crate::command) async fn failures(
     context: &mut Context,
 ) -> CliResult<()> {
     let mut client = context.connect().await?;
+    let dir = context.server_dir();
     let infos = client.job_infos(args.selector.to_message()).await?;
     let missing = Missing::of(infos.not_found.as_ref());
     missing.tell(
@@ -48,7 +56,9 @@ pub(in crate::command) async fn failures(
     let mut rows = Vec::new();
     for job in infos.jobs.iter().filter_map(|job| job.summary.as_ref()) {
         let failed = failed_tasks(&mut client, job.id).await?;
-        let said = read_some(&mut client, job.id, &failed, args.read).await?;
+        let wanted = to_read(&failed, args.read);
+        let wanted = wanted.iter().map(|one| one.task).collect();
+        let said = read_some(&mut client, &dir, job.id, wanted).await?;
         let groups = group(&failed, &said);
         if let Some(heaps) = heaps_by(args.group_by, &failed, &groups) {
             match context.mode() {
@@ -85,6 +95,7 @@ async fn failed_tasks(client: &mut Client, job: u32) -> CliResult<Vec<Failed>> {
     let mut next = Some(client::TaskPage {
         job: Some(task_page::Job::Id(job)),
         states: vec![client::TaskState::Failed.into()],
+        without_paths: true,
         ..client::TaskPage::default()
     });
     while let Some(request) = next.take() {
@@ -111,27 +122,68 @@ async fn failed_tasks(client: &mut Client, job: u32) -> CliResult<Vec<Failed>> {
 /// Last lines of some of the tasks: of standard error, or else of standard output.
 async fn read_some(
     client: &mut Client,
+    dir: &ServerDir,
     job: u32,
-    failed: &[Failed],
-    max: usize,
-) -> CliResult<BTreeMap<u32, Option<String>>> {
-    let mut said = BTreeMap::new();
-    for one in to_read(failed, max) {
-        let mut words = None;
-        for is_stderr in [true, false] {
-            // Unreadable output says nothing.
-            let text = client
-                .last_lines((job, one.task), is_stderr, LINES)
-                .await?
-                .unwrap_or_default();
-            words = last_words(&text).map(str::to_owned);
-            if words.is_some() {
-                break;
+    wanted: Vec<u32>,
+) -> CliResult<Said> {
+    let readers = READERS_MAX.min(wanted.len().div_ceil(READS_MIN));
+    let wanted = Arc::new(Wanted {
+        job,
+        tasks: wanted,
+        next: AtomicUsize::new(0),
+    });
+    // A connection has one question under way, and most of the time of an answer is spent on the way to a worker and its files.
+    let mut others = JoinSet::new();
+    for _ in 1..readers {
+        let (dir, wanted) = (dir.clone(), Arc::clone(&wanted));
+        others.spawn(async move {
+            match Client::connect(&dir).await {
+                Ok(mut client) => wanted.read(&mut client).await,
+                // The others do its part.
+                Err(_) => Ok(Said::new()),
             }
-        }
-        said.insert(one.task, words);
+        });
+    }
+    let mut said = wanted.read(client).await?;
+    while let Some(found) = others.join_next().await {
+        let found = found.map_err(|error| CliError::caused("Cannot read outputs", &error))?;
+        said.extend(found?);
     }
     Ok(said)
+}
+
+/// Last words of tasks, of those that said something.
+type Said = BTreeMap<u32, Option<String>>;
+
+/// Tasks whose outputs are read by several at once.
+struct Wanted {
+    job: u32,
+    tasks: Vec<u32>,
+    /// Position of the next one that nobody has taken.
+    next: AtomicUsize,
+}
+
+impl Wanted {
+    /// Reads until there is none left.
+    async fn read(&self, client: &mut Client) -> CliResult<Said> {
+        let mut said = Said::new();
+        while let Some(task) = self.tasks.get(self.next.fetch_add(1, Ordering::Relaxed)) {
+            let mut words = None;
+            for is_stderr in [true, false] {
+                // Unreadable output says nothing.
+                let text = client
+                    .last_lines((self.job, *task), is_stderr, LINES)
+                    .await?
+                    .unwrap_or_default();
+                words = last_words(&text).map(str::to_owned);
+                if words.is_some() {
+                    break;
+                }
+            }
+            said.insert(*task, words);
+        }
+        Ok(said)
+    }
 }
 
 /// `JOB COUNT NAME`

@@ -478,7 +478,7 @@ pub(super) fn query() -> impl Strategy<Value = Query> {
         states(ANY),
         any::<u64>(),
         any::<u32>(),
-        any::<[bool; 2]>(),
+        any::<[bool; 3]>(),
     )
         .prop_map(|(job, tasks, states, cursor, limit, with)| {
             Query::TaskPage(TaskPageQuery {
@@ -489,6 +489,7 @@ pub(super) fn query() -> impl Strategy<Value = Query> {
                 limit,
                 with_definition: with[0],
                 with_curves: with[1],
+                without_paths: with[2],
             })
         });
     prop_oneof![

@@ -210,6 +210,7 @@ pub(in crate::http) async fn tasks(
         limit,
         with_definition: text.is_some(),
         with_curves: false,
+        without_paths: false,
     };
     let mut tasks = Vec::new();
     let mut next = None;

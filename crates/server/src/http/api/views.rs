@@ -57,6 +57,7 @@ pub(in crate::http) async fn task(
         limit: 1,
         with_definition: true,
         with_curves: true,
+        without_paths: false,
     };
     let curves = Curves::new(app.parts.store.clone());
     let page = curves.fill(task_page(&app, page).await?).await;
