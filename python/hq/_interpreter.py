@@ -26,11 +26,18 @@ VALUE_MAX = 16 << 30
 MESSAGE_MAX = 2_000
 PAGE = os.sysconf("SC_PAGE_SIZE")
 FUNCTIONS_MAX = 256
+# In a shorter call no child can have run: what children used is then not asked for.
+CHILD_NS_MIN = 200_000
+# In a shorter call a peak below `floor` is not asked for.
+LOW_PEAK_NS_MIN = 10_000_000
+# The kernel's peak of memory is set back when a call has raised it by more than this, in KiB.
+PEAK_STEP = 1 << 10
 
 # First byte of what a call came to.
 VALUE, EXCEPTION, DESCRIBED, IN_FILE, UNPICKLABLE, INIT_FAILED, MISFIT, HELD, LOST, TOO_LARGE, DIED = range(11)
 
 CALL = struct.Struct("<BBQIII")
+READY = struct.Struct("<BQQ")
 DONE = struct.Struct("<BBQQQQQQQI")
 # A file with a value: length of the pickle and number of buffers, offset and length of each; see _held.py.
 HEAD = struct.Struct("<QQ")
@@ -64,7 +71,13 @@ class Interpreter:
         self.shared = {}
         self.ends = [0, 0]
         self.task = self.instance = self.job = None
-        self.cpu = (0, 0)
+        # CPU time in µs of children that were waited for; in a forked child also of its parent.
+        self.user = self.system = 0
+        self.before = (0, 0)
+        # Memory of the largest child that was waited for, and what the peak was set back to, in KiB.
+        self.child_peak = self.base = 0
+        # The kernel never tells less as the peak than what the worker had when it started this process; the peak below that.
+        self.floor = self.low_peak = 0
 
     def receive(self):
         size = self.sock.recv_into(self.buffer)
@@ -120,12 +133,15 @@ class Interpreter:
             except BaseException as error:
                 described = describe(error)
                 self.refusal = bytes([INIT_FAILED]) + described[0], "init failed: " + described[1]
-        self.sock.send(b"\0")
+        usage = self.look_at_children()
+        self.low_peak = low_peak()
+        if usage.ru_maxrss > self.low_peak:
+            self.floor = usage.ru_maxrss
+        self.sock.send(READY.pack(0, *self.used(usage)))
+        self.set_peak_back(usage)
 
     def run(self):
         self.prepare()
-        usage = resource.getrusage(resource.RUSAGE_SELF)
-        self.cpu = (usage.ru_utime, usage.ru_stime)
         while True:
             packet = self.receive()
             _, flags, token, job, task, instance = CALL.unpack_from(packet)
@@ -168,20 +184,24 @@ class Interpreter:
         # Each child would print again the buffered output of an import.
         flush(sys.stdout)
         flush(sys.stderr)
+        used = self.used(self.look_at_children())
         told, tell = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         try:
             pid = os.fork()
             if not pid:
                 try:
                     self.pid = os.getpid()
-                    self.cpu = (0, 0)
+                    # It begins with the memory that its parent has now, and without any CPU time.
+                    self.user, self.system = used
+                    self.before = used
+                    self.child_peak = self.floor = 0
                     value, message = self.call(token, payload)
                     if os.getpid() == self.pid:
                         self.answer(token, begin, value, message)
                         os.write(tell, b"1")
                 finally:
                     os._exit(0)
-            _, status = os.waitpid(pid, 0)
+            _, status, usage = os.wait4(pid, 0)
             try:
                 if os.read(told, 1):
                     return None
@@ -197,7 +217,7 @@ class Interpreter:
             text = f"The process of the call received signal {number} ({name})"
         else:
             text = f"The process of the call ended with exit code {os.WEXITSTATUS(status)} during the call"
-        return bytes([DIED]) + text.encode(), text
+        return bytes([DIED]) + text.encode(), text, usage.ru_maxrss
 
     def warm(self, payload):
         """Imports in the parent: every child has the modules."""
@@ -379,7 +399,45 @@ class Interpreter:
     def task_name(self):
         return os.environ.get("HQ_TASK_ID", "")
 
-    def answer(self, token, begin, value, message):
+    def look_at_children(self):
+        """Notes what children have used that were waited for; usage of this process."""
+        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+        user, system = self.before
+        self.user = user + int(usage.ru_utime * 1e6)
+        self.system = system + int(usage.ru_stime * 1e6)
+        self.child_peak = max(self.child_peak, usage.ru_maxrss)
+        return resource.getrusage(resource.RUSAGE_SELF)
+
+    def used(self, usage):
+        """CPU time since the begin of the interpreter, user and system, in µs."""
+        return self.user + int(usage.ru_utime * 1e6), self.system + int(usage.ru_stime * 1e6)
+
+    def set_peak_back(self, usage):
+        """Makes the peak of memory that of the calls to come."""
+        if usage.ru_maxrss <= max(self.base, self.floor) + PEAK_STEP or self.is_forked:
+            return
+        try:
+            # Opened each time: a call may close what is kept open.
+            peak = os.open("/proc/self/clear_refs", os.O_WRONLY | os.O_CLOEXEC)
+            try:
+                os.write(peak, b"5")
+            finally:
+                os.close(peak)
+            self.base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            self.low_peak = low_peak()
+        except OSError:
+            # Not in this kernel: it stays the peak since the begin.
+            self.base = sys.maxsize
+
+    def peak(self, usage, run):
+        """Most memory that was resident since the peak was set back, in KiB."""
+        if usage.ru_maxrss > self.floor:
+            return usage.ru_maxrss
+        if run >= LOW_PEAK_NS_MIN:
+            self.low_peak = low_peak()
+        return self.low_peak
+
+    def answer(self, token, begin, value, message, peak=None):
         for number, stream in ((0, sys.stdout), (1, sys.stderr)):
             flush(stream)
             try:
@@ -387,24 +445,32 @@ class Interpreter:
             except OSError:
                 # The call has closed it.
                 pass
-        usage = resource.getrusage(resource.RUSAGE_SELF)
-        user, system = usage.ru_utime, usage.ru_stime
+        run = time.perf_counter_ns() - begin
+        if run >= CHILD_NS_MIN:
+            largest = self.child_peak
+            usage = self.look_at_children()
+            # A child that was no larger than one of an earlier call cannot be told from it.
+            own = max(self.peak(usage, run), self.child_peak if self.child_peak > largest else 0)
+        else:
+            usage = resource.getrusage(resource.RUSAGE_SELF)
+            own = self.peak(usage, run)
+        user, system = self.used(usage)
         text = b"" if message is None else message[:MESSAGE_MAX].encode("utf-8", "backslashreplace")
         head = DONE.pack(
             1,
             # A value that is in a file has no bytes here.
             (message is None) | (value is None) << 1,
             token,
-            time.perf_counter_ns() - begin,
-            max(0, int((user - self.cpu[0]) * 1e6)),
-            max(0, int((system - self.cpu[1]) * 1e6)),
-            usage.ru_maxrss,
+            run,
+            user,
+            system,
+            own if peak is None else peak,
             self.ends[0],
             self.ends[1],
             len(text),
         )
-        self.cpu = (user, system)
         self.sock.send(b"".join((head, text, value or b"")))
+        self.set_peak_back(usage)
 
 
 def flush(stream):
@@ -424,6 +490,15 @@ def is_by_value(function):
     names = getattr(function, "__globals__", None)
     module = sys.modules.get(getattr(function, "__module__", None) or "")
     return names is not None and names is not getattr(module, "__dict__", None)
+
+
+def low_peak():
+    """The kernel's peak of memory of this program alone, in KiB."""
+    try:
+        with open("/proc/self/status", "rb") as file:
+            return int(file.read().partition(b"VmHWM:")[2].split(None, 1)[0])
+    except (OSError, IndexError, ValueError):
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def memory_used():

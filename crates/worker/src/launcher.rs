@@ -373,7 +373,9 @@ impl TaskLauncher {
             }
         }
         self.drained = drained;
+        let others = events.len();
         self.calls.collect(events);
+        self.follow_calls(&events[others..]);
         // Also those whose values have just come.
         self.start_wanted();
         events.append(&mut self.failed);

@@ -24,6 +24,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hq_core::curve::{Asked, SPACING_MIN};
 use hq_core::outcome::Usage;
 use hq_core::placeholder::TaskPaths;
 use hq_core::retry::StopSpec;
@@ -39,7 +40,7 @@ use crate::values::{HoldError, Reference, ValueFile, ValueStore};
 pub(super) use interpreter::Interpreter;
 use interpreter::{Packet, Packets, Sent};
 use needs::Parked;
-use packet::{Answer, Done};
+use packet::{Answer, CpuTime, Done};
 
 /// Tokens of interpreters, which tasks never have.
 const INTERPRETER: u64 = 1 << 63;
@@ -90,8 +91,12 @@ pub(super) struct Call {
     /// The function and its arguments, encoded.
     pub(super) payload: Box<[u8]>,
     pub(super) server_uid: Box<str>,
+    /// Beside which its use over time is shown.
+    pub(super) asked: Asked,
     /// Since when it counts as started; `None` = it waits for its turn.
     pub(super) since: Option<Time>,
+    /// CPU time of its interpreter at that time.
+    pub(super) cpu_before: Duration,
     /// Values that it reads, which stay here for that long.
     pub(super) needs: Vec<Arc<ValueFile>>,
 }
@@ -136,6 +141,8 @@ pub(crate) struct CallPool {
         mpsc::UnboundedReceiver<LaunchEvent>,
     ),
     events: Vec<LaunchEvent>,
+    /// Calls that have ended and ran for so long that they may have been looked at.
+    long_ends: Vec<LongEnd>,
     values: HashMap<InstanceKey, Box<[u8]>>,
     value_bytes: usize,
     /// Values that are too long for the server.
@@ -147,6 +154,17 @@ pub(crate) struct CallPool {
     idle_max: usize,
     /// Where payloads are put that do not fit into a packet.
     pub(super) dir: PathBuf,
+}
+
+/// End of a call as its use over time sees it: age, and CPU time since it began.
+pub(super) type LongEnd = (LaunchToken, Duration, Duration);
+
+/// A call that has its turn, and where.
+pub(super) struct Turn {
+    pub(super) key: InstanceKey,
+    pub(super) asked: Asked,
+    pub(super) pid: u32,
+    pub(super) cpu_before: Duration,
 }
 
 /// Whether a token of the spawn engine is that of an interpreter.
@@ -165,6 +183,7 @@ impl CallPool {
             packets: mpsc::unbounded_channel(),
             copied: mpsc::unbounded_channel(),
             events: Vec::new(),
+            long_ends: Vec::new(),
             values: HashMap::new(),
             value_bytes: 0,
             long: ValueStore::new(dir.clone(), host, values_limit),
@@ -206,6 +225,24 @@ impl CallPool {
     pub(super) fn collect(&mut self, events: &mut Vec<LaunchEvent>) {
         self.take_packets();
         events.append(&mut self.events);
+    }
+
+    /// Long calls that have ended since the last time.
+    pub(super) fn take_long_ends(&mut self) -> Vec<LongEnd> {
+        std::mem::take(&mut self.long_ends)
+    }
+
+    /// The call, if its interpreter is at it and it has not ended.
+    pub(super) fn turn(&self, token: LaunchToken) -> Option<Turn> {
+        let interpreter = self.interpreters.get(self.calls.get(&token)?)?;
+        let first = interpreter.sent.front();
+        let call = first.or_else(|| interpreter.waiting.front())?;
+        (call.token == token).then_some(Turn {
+            key: call.key,
+            asked: call.asked,
+            pid: interpreter.pid?,
+            cpu_before: call.cpu_before,
+        })
     }
 
     /// Name for an interpreter that is about to be started.
@@ -359,7 +396,10 @@ impl CallPool {
             }
         };
         match answer {
-            Answer::Ready => interpreter.is_ready = true,
+            Answer::Ready(cpu) => {
+                interpreter.is_ready = true;
+                interpreter.cpu = cpu;
+            }
             Answer::Done(done) => {
                 let Some(call) = interpreter.take_sent(LaunchToken(done.token)) else {
                     tracing::error!("an interpreter answered what it was not asked");
@@ -371,12 +411,16 @@ impl CallPool {
                 let (value, failure) = value_of(&done, &mut self.long, &call, can_be_made_again);
                 keep(&mut self.values, &mut self.value_bytes, call.key, value);
                 let is_ok = failure.is_none();
+                let ended = clock::now().mono;
+                let used = done.cpu.since(interpreter.cpu);
+                interpreter.cpu = done.cpu;
+                self.long_ends.extend(long_end(&call, ended, done.cpu));
                 let event = LaunchEvent::Exited {
                     token: call.token,
                     status: ExitStatus::Code(i32::from(!is_ok)),
-                    ended: clock::now().mono,
+                    ended,
                     run: done.run,
-                    usage: done.usage,
+                    usage: usage_of(used, done.max_rss_kib),
                     message: failure,
                 };
                 let copied = self.copied.0.clone();
@@ -393,9 +437,9 @@ impl CallPool {
     }
 
     /// The process of an interpreter runs.
-    pub(super) fn on_started(&mut self, id: u64) {
+    pub(super) fn on_started(&mut self, id: u64, pid: u32) {
         if let Some(interpreter) = self.interpreters.get_mut(&id) {
-            interpreter.has_started = true;
+            interpreter.pid = Some(pid);
             note_turn(interpreter, &mut self.events);
         }
     }
@@ -490,11 +534,11 @@ impl CallPool {
         Some(interpreter)
     }
 
-    /// An interpreter has ended: the call that it was at, if any, ends with it. The others go to a new one.
+    /// An interpreter has ended, which has used so much: the call that it was at, if any, ends with it. The others go to a new one.
     pub(super) fn on_exited(
         &mut self,
         id: u64,
-        status: ExitStatus,
+        (status, usage): (ExitStatus, Usage),
         message: Option<Box<str>>,
     ) -> Option<Wanted> {
         if let Some(interpreter) = self.interpreters.get(&id) {
@@ -530,6 +574,13 @@ impl CallPool {
             status = ExitStatus::Code(1);
         }
         let ends = interpreter.output_ends();
+        let total = CpuTime {
+            user: usage.user,
+            system: usage.system,
+        };
+        let rest = usage_of(total.since(interpreter.cpu), usage.max_rss_kib);
+        // Of several that never began the first one has waited for the interpreter.
+        let mut rest = Some(rest);
         for call in begun {
             self.calls.remove(&call.token);
             // The file that it has begun to write belongs to nobody.
@@ -543,12 +594,13 @@ impl CallPool {
                     at: now,
                 });
             }
+            self.long_ends.extend(long_end(&call, now, total));
             let event = LaunchEvent::Exited {
                 token: call.token,
                 status,
                 ended: now,
-                run: Duration::from_nanos(now.0.saturating_sub(since.0)),
-                usage: Usage::default(),
+                run: now.since(since),
+                usage: rest.take().unwrap_or_default(),
                 message: words.clone(),
             };
             let copied = self.copied.0.clone();
@@ -668,17 +720,36 @@ fn told_to_end(token: LaunchToken, since: Time) -> LaunchEvent {
     }
 }
 
+/// The end of a call that somebody may have looked at, when its interpreter has used so much.
+fn long_end(call: &Call, ended: Time, total: CpuTime) -> Option<LongEnd> {
+    let age = ended.since(call.since?);
+    let cpu = total.sum().saturating_sub(call.cpu_before);
+    (age >= SPACING_MIN).then_some((call.token, age, cpu))
+}
+
+const fn usage_of(cpu: CpuTime, max_rss_kib: u64) -> Usage {
+    Usage {
+        max_rss_kib,
+        user: cpu.user,
+        system: cpu.system,
+    }
+}
+
 /// The first call of an interpreter has its turn.
 fn note_turn(interpreter: &mut Interpreter, events: &mut Vec<LaunchEvent>) {
+    let cpu = interpreter.cpu.sum();
     let first = match interpreter.sent.front_mut() {
         Some(first) => Some(first),
         // The time that the interpreter takes to start is the call's.
-        None if interpreter.has_started && !interpreter.is_ready => interpreter.waiting.front_mut(),
+        None if interpreter.pid.is_some() && !interpreter.is_ready => {
+            interpreter.waiting.front_mut()
+        }
         None => None,
     };
     if let Some(call) = first.filter(|call| call.since.is_none()) {
         let at = clock::now().mono;
         call.since = Some(at);
+        call.cpu_before = cpu;
         events.push(LaunchEvent::Started {
             token: call.token,
             at,

@@ -19,7 +19,7 @@ use tokio::net::UnixDatagram;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use super::packet::{self, INLINE_MAX, IS_FILE, PACKET_MAX};
+use super::packet::{self, CpuTime, INLINE_MAX, IS_FILE, PACKET_MAX};
 use super::{Call, Recipe};
 use crate::launcher::control_group::TaskGroup;
 use crate::launcher::memory::MemoryOveruse;
@@ -49,8 +49,10 @@ pub(in crate::launcher) struct Interpreter {
     listener: Option<JoinHandle<()>>,
     pub(in crate::launcher) recipe: Recipe,
     pub(in crate::launcher) lane: Option<LaunchToken>,
-    /// Its process exists.
-    pub(super) has_started: bool,
+    /// Its process; `None` = it does not exist so far.
+    pub(super) pid: Option<u32>,
+    /// What it has used at the end of the last call.
+    pub(super) cpu: CpuTime,
     /// It takes calls.
     pub(super) is_ready: bool,
     /// It was told to end.
@@ -130,7 +132,8 @@ impl Interpreter {
             listener: None,
             recipe,
             lane: Some(lane),
-            has_started: false,
+            pid: None,
+            cpu: CpuTime::default(),
             is_ready: false,
             is_ending: false,
             idle_since: Time(0),

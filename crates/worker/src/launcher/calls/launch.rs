@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use hq_core::outcome::Usage;
 use hq_core::resource::pool::PoolSet;
 use hq_core::retry::StopSpec;
 use hq_core::template::PinMode;
@@ -15,7 +16,7 @@ use hq_spawn::{Event, SpawnPlan, Stdio, Termination, Token};
 use serde_json::json;
 
 use super::{Call, Interpreter, Kind, Recipe, Wanted, needs};
-use crate::launcher::amounts::memory_of;
+use crate::launcher::amounts::{asked_of, memory_of};
 use crate::launcher::memory::{MemoryOveruse, MemoryWatch};
 use crate::launcher::template::CompiledTemplate;
 use crate::launcher::{SIGKILL, TaskLauncher, failure};
@@ -55,7 +56,9 @@ impl TaskLauncher {
             compiled,
             payload: task.entry().unwrap_or_default().into(),
             server_uid: uid,
+            asked: asked_of(task, pools, kind.memory_limit.is_some()),
             since: None,
+            cpu_before: Duration::ZERO,
             needs: Vec::new(),
         };
         let references = needs::of_payload(&call.payload)?;
@@ -195,7 +198,7 @@ impl TaskLauncher {
         let id = event.token().0;
         match event {
             Event::Started { pid, .. } => {
-                self.calls.on_started(id);
+                self.calls.on_started(id, pid);
                 let limit = self.calls.get_mut(id).and_then(|one| match one.group {
                     // The kernel holds a group to its limit.
                     Some(_) => None,
@@ -221,11 +224,39 @@ impl TaskLauncher {
                     None => LaunchFailure::Permanent(error.to_string().into()),
                 });
             }
-            Event::Exited { status, .. } => self.on_interpreter_exited(id, status),
+            Event::Exited { status, usage, .. } => {
+                let usage = Usage {
+                    max_rss_kib: usage.max_rss_kib,
+                    user: Duration::from_micros(usage.user_us),
+                    system: Duration::from_micros(usage.system_us),
+                };
+                self.on_interpreter_exited(id, status, usage);
+            }
         }
     }
 
-    fn on_interpreter_exited(&mut self, id: u64, status: hq_spawn::ExitStatus) {
+    /// Has calls looked at from their start to their end. One that has ended already was too short for that.
+    pub(in crate::launcher) fn follow_calls(&mut self, events: &[LaunchEvent]) {
+        for (token, age, cpu) in self.calls.take_long_ends() {
+            self.curves.end(token, age, cpu);
+        }
+        for event in events {
+            match event {
+                LaunchEvent::Started { token, at } => {
+                    if let Some(turn) = self.calls.turn(*token) {
+                        let process = (turn.pid, *at);
+                        let what = (turn.key, turn.asked);
+                        self.curves.add_call(*token, what, process, turn.cpu_before);
+                    }
+                }
+                LaunchEvent::Failed { token, .. } | LaunchEvent::Exited { token, .. } => {
+                    self.curves.forget(*token);
+                }
+            }
+        }
+    }
+
+    fn on_interpreter_exited(&mut self, id: u64, status: hq_spawn::ExitStatus, usage: Usage) {
         if let Some(watch) = &self.memory {
             // Its pid may belong to another process from here on.
             watch.remove(LaunchToken(id));
@@ -256,7 +287,7 @@ impl TaskLauncher {
             hq_spawn::ExitStatus::Signal { signal, .. } => ExitStatus::Signal(signal),
         };
         let words = excess.map(MemoryOveruse::words);
-        if let Some(wanted) = self.calls.on_exited(id, status, words) {
+        if let Some(wanted) = self.calls.on_exited(id, (status, usage), words) {
             self.start_interpreter(wanted);
         }
     }

@@ -4,14 +4,16 @@
 //! to the interpreter   its program
 //!                      0 flags:u8 context, or the path of a file with it
 //!                      1 flags:u8 token:u64 job:u32 task:u32 instance:u32 [place_len:u32 place] payload or path
-//! from it              0                                             it is ready
+//! from it              0 user_us:u64 system_us:u64                   it is ready
 //!                      1 flags:u8 token:u64 run_ns:u64 user_us:u64 system_us:u64 rss_kib:u64 out_end:u64 err_end:u64
 //!                        message_len:u32 message value
 //! ```
+//!
+//! CPU time is all that the interpreter has used since it began, with children that it has waited for: the worker takes differences. The
+//! program of an interpreter is part of the worker's, so both sides always agree.
 
 use std::time::Duration;
 
-use hq_core::outcome::Usage;
 use hq_core::worker_state::InstanceKey;
 
 /// The place of the call is in the packet; otherwise it is that of the call before.
@@ -32,8 +34,28 @@ pub(super) const PACKET_MAX: usize = 128 << 10;
 /// Message from an interpreter.
 #[derive(PartialEq, Debug)]
 pub(super) enum Answer<'a> {
-    Ready,
+    Ready(CpuTime),
     Done(Done<'a>),
+}
+
+/// CPU time of an interpreter since it began.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub(super) struct CpuTime {
+    pub(super) user: Duration,
+    pub(super) system: Duration,
+}
+
+impl CpuTime {
+    pub(super) const fn sum(self) -> Duration {
+        self.user.saturating_add(self.system)
+    }
+
+    pub(super) const fn since(self, before: Self) -> Self {
+        Self {
+            user: self.user.saturating_sub(before.user),
+            system: self.system.saturating_sub(before.system),
+        }
+    }
 }
 
 /// End of a call.
@@ -42,7 +64,9 @@ pub(super) struct Done<'a> {
     pub(super) is_ok: bool,
     pub(super) token: u64,
     pub(super) run: Duration,
-    pub(super) usage: Usage,
+    pub(super) cpu: CpuTime,
+    /// Most memory that was resident during the call.
+    pub(super) max_rss_kib: u64,
     /// How much has been written to its outputs by now.
     pub(super) out_end: u64,
     pub(super) err_end: u64,
@@ -95,7 +119,12 @@ fn u32_of(rest: &mut &[u8]) -> Option<u32> {
 
 pub(super) fn parse(packet: &[u8]) -> Result<Answer<'_>, &'static str> {
     match packet {
-        [0, ..] => Ok(Answer::Ready),
+        [0, rest @ ..] => {
+            let mut rest = rest;
+            cpu_time(&mut rest)
+                .map(Answer::Ready)
+                .ok_or("a greeting that is too short")
+        }
         [1, flags, rest @ ..] => {
             let done = done(*flags, rest);
             done.map(Answer::Done).ok_or("an end that is too short")
@@ -104,12 +133,18 @@ pub(super) fn parse(packet: &[u8]) -> Result<Answer<'_>, &'static str> {
     }
 }
 
+fn cpu_time(rest: &mut &[u8]) -> Option<CpuTime> {
+    Some(CpuTime {
+        user: Duration::from_micros(u64_of(rest)?),
+        system: Duration::from_micros(u64_of(rest)?),
+    })
+}
+
 fn done(flags: u8, mut rest: &[u8]) -> Option<Done<'_>> {
     let rest = &mut rest;
     let token = u64_of(rest)?;
     let run = Duration::from_nanos(u64_of(rest)?);
-    let user = Duration::from_micros(u64_of(rest)?);
-    let system = Duration::from_micros(u64_of(rest)?);
+    let cpu = cpu_time(rest)?;
     let max_rss_kib = u64_of(rest)?;
     let (out_end, err_end) = (u64_of(rest)?, u64_of(rest)?);
     let len = usize::try_from(u32_of(rest)?).ok()?;
@@ -119,11 +154,8 @@ fn done(flags: u8, mut rest: &[u8]) -> Option<Done<'_>> {
         is_held: flags & IS_HELD != 0,
         token,
         run,
-        usage: Usage {
-            max_rss_kib,
-            user,
-            system,
-        },
+        cpu,
+        max_rss_kib,
         out_end,
         err_end,
         message: String::from_utf8_lossy(message).into_owned(),
@@ -159,9 +191,9 @@ mod tests {
         assert_eq!((&*done.message, done.value), ("why", &b"value"[..]));
         assert_eq!((done.token, done.out_end, done.err_end), (1, 6, 7));
         for len in 0..whole.len() - 5 {
-            let is_ready = whole[..len].first() == Some(&0);
-            assert!(is_ready || parse(&whole[..len]).is_err(), "{len} bytes");
+            assert!(parse(&whole[..len]).is_err(), "{len} bytes");
         }
+        assert!(parse(&[0; 16]).is_err(), "a greeting without its times");
         whole[58..62].copy_from_slice(&u32::MAX.to_le_bytes());
         assert!(parse(&whole).is_err(), "a length beyond the packet");
     }

@@ -68,7 +68,7 @@ impl Fake {
     }
 
     fn is_ready(&self) {
-        self.say(&[0]);
+        self.say(&[0; 17]);
     }
 
     /// Answers a call; `out_end` = how much it and those before it have written.
@@ -129,7 +129,9 @@ impl Bench {
             place: b"place".as_slice().into(),
             payload: payload.into(),
             server_uid: "uid".into(),
+            asked: Asked::default(),
             since: None,
+            cpu_before: Duration::ZERO,
             needs: Vec::new(),
         };
         let kind = Kind {
@@ -165,7 +167,7 @@ impl Bench {
     /// An interpreter that is ready, with the calls from 1 up to this one.
     async fn ready(&mut self, calls: u64) -> Fake {
         let fake = self.push(1).expect("the first one");
-        self.pool.on_started(fake.id);
+        self.pool.on_started(fake.id, 1);
         for token in 2..=calls {
             assert!(self.push(token).is_none(), "there is one");
         }
@@ -244,7 +246,7 @@ async fn a_call_waits_until_its_interpreter_is_ready_and_counts_as_started_with_
     assert_eq!(fake.take(), None, "it might never be ready");
     bench.note();
     assert!(bench.events.is_empty(), "it is being created");
-    bench.pool.on_started(fake.id);
+    bench.pool.on_started(fake.id, 1);
     bench.expect(&["started 1"]).await;
     assert!(bench.pool.has(LaunchToken(2)) && !bench.pool.has(LaunchToken(3)));
     assert!(bench.pool.stop_of(LaunchToken(2)).is_some());
@@ -272,7 +274,7 @@ async fn only_a_call_that_has_not_begun_is_taken_back() {
 async fn a_call_that_has_started_with_its_interpreter_can_still_be_told_to_end() {
     let mut bench = Bench::new();
     let fake = bench.push(1).expect("the first one");
-    bench.pool.on_started(fake.id);
+    bench.pool.on_started(fake.id, 1);
     fake.is_ready();
     bench.pool.news().await;
     bench.expect(&["started 1"]).await;
@@ -288,14 +290,19 @@ async fn when_an_interpreter_dies_the_call_that_it_took_ends_and_the_others_go_o
     let mut bench = Bench::new();
     let fake = bench.ready(3).await;
     assert_eq!(fake.take_call(), Some((1, HAS_PLACE)));
-    let wanted = bench.pool.on_exited(fake.id, ExitStatus::Signal(9), None);
+    let wanted = bench
+        .pool
+        .on_exited(fake.id, (ExitStatus::Signal(9), Usage::default()), None);
     bench.expect(&["exited 1 Signal(9)"]).await;
     let wanted = wanted.expect("two are left");
     let left: Vec<u64> = wanted.calls.iter().map(|call| call.token.0).collect();
     assert_eq!((wanted.lane, left), (LANE, vec![2, 3]));
     let status = ExitStatus::Code(0);
     assert!(
-        bench.pool.on_exited(fake.id, status, None).is_none(),
+        bench
+            .pool
+            .on_exited(fake.id, (status, Usage::default()), None)
+            .is_none(),
         "once"
     );
 }
@@ -305,7 +312,9 @@ async fn an_interpreter_that_exits_during_a_call_says_with_which_code() {
     let mut bench = Bench::new();
     let fake = bench.ready(1).await;
     fake.take_call();
-    let wanted = bench.pool.on_exited(fake.id, ExitStatus::Code(0), None);
+    let wanted = bench
+        .pool
+        .on_exited(fake.id, (ExitStatus::Code(0), Usage::default()), None);
     assert!(wanted.is_none(), "nothing is left");
     let words = "The interpreter ended with exit code 0 during the call";
     bench.expect(&[&format!("exited 1 Code(1) {words}")]).await;
@@ -318,7 +327,9 @@ async fn what_an_interpreter_answered_before_it_died_counts() {
     fake.take_call();
     fake.take_call();
     fake.answer(1, None, b"", 0);
-    bench.pool.on_exited(fake.id, ExitStatus::Signal(9), None);
+    bench
+        .pool
+        .on_exited(fake.id, (ExitStatus::Signal(9), Usage::default()), None);
     let expected = ["exited 1 Code(0)", "started 2", "exited 2 Signal(9)"];
     bench.expect(&expected).await;
 }
@@ -328,9 +339,11 @@ async fn an_interpreter_that_was_never_ready_fails_all_its_calls_with_its_last_w
     let mut bench = Bench::new();
     let mut fake = bench.push(1).expect("the first one");
     bench.push(2);
-    bench.pool.on_started(fake.id);
+    bench.pool.on_started(fake.id, 1);
     writeln!(fake.outputs[1], "No module named 'x'").expect("a file");
-    let wanted = bench.pool.on_exited(fake.id, ExitStatus::Code(3), None);
+    let wanted = bench
+        .pool
+        .on_exited(fake.id, (ExitStatus::Code(3), Usage::default()), None);
     assert!(wanted.is_none(), "another one would do no better");
     let words = "Code(1) No module named 'x'";
     let ends = [1, 2].map(|token| format!("exited {token} {words}"));
@@ -377,7 +390,9 @@ async fn an_interpreter_that_ends_hands_its_next_call_on() {
     assert_eq!(bench.pool.end(LaunchToken(5)), None);
     assert!(bench.push(2).is_none(), "it waits for the end");
     assert_eq!(fake.take(), None);
-    let wanted = bench.pool.on_exited(fake.id, ExitStatus::Signal(15), None);
+    let wanted = bench
+        .pool
+        .on_exited(fake.id, (ExitStatus::Signal(15), Usage::default()), None);
     assert_eq!(wanted.map(|wanted| wanted.calls.len()), Some(1));
     bench.expect(&["exited 1 Signal(15)"]).await;
 }
@@ -562,4 +577,63 @@ async fn nonsense_of_an_interpreter_changes_nothing() {
     fake.answer(1, None, b"", 0);
     bench.expect(&["exited 1 Code(0)"]).await;
     assert!(!bench.pool.has_values());
+}
+
+/// The next events, as they are.
+async fn next_events(bench: &mut Bench, count: usize) -> Vec<LaunchEvent> {
+    let mut events = Vec::new();
+    bench.pool.collect(&mut events);
+    while events.len() < count {
+        let news = tokio::time::timeout(IN_TIME, bench.pool.news());
+        assert!(news.await.is_ok(), "{events:?} and no more");
+        bench.pool.collect(&mut events);
+    }
+    events
+}
+
+fn used(event: &LaunchEvent) -> Option<Usage> {
+    match event {
+        LaunchEvent::Exited { usage, .. } => Some(*usage),
+        LaunchEvent::Started { .. } | LaunchEvent::Failed { .. } => None,
+    }
+}
+
+#[tokio::test]
+async fn each_call_has_what_its_interpreter_used_meanwhile() {
+    let micros = Duration::from_micros;
+    let mut bench = Bench::new();
+    let fake = bench.ready(2).await;
+    assert!(fake.take_call().is_some() && fake.take_call().is_some());
+    let turn = |bench: &Bench, token| {
+        let turn = bench.pool.turn(LaunchToken(token))?;
+        Some((turn.pid, turn.cpu_before))
+    };
+    assert_eq!(turn(&bench, 1), Some((1, Duration::ZERO)));
+    assert_eq!(turn(&bench, 2), None, "it waits");
+    fake.answer(1, None, b"", 0);
+    let events = next_events(&mut bench, 2).await;
+    let first = Usage {
+        max_rss_kib: 4,
+        user: micros(2),
+        system: micros(3),
+    };
+    assert_eq!(used(&events[0]), Some(first));
+    assert_eq!(turn(&bench, 1), None, "it has ended");
+    assert_eq!(turn(&bench, 2), Some((1, micros(5))));
+    // It dies with the second one, and has used so much in all.
+    let all = Usage {
+        max_rss_kib: 9,
+        user: micros(12),
+        system: micros(3),
+    };
+    let status = (ExitStatus::Signal(9), all);
+    bench.pool.on_exited(fake.id, status, None);
+    let events = next_events(&mut bench, 1).await;
+    let second = Usage {
+        user: micros(10),
+        system: Duration::ZERO,
+        ..all
+    };
+    assert_eq!(used(&events[0]), Some(second));
+    assert_eq!(bench.pool.take_long_ends(), [], "too short to be looked at");
 }
