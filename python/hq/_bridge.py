@@ -86,6 +86,11 @@ class Bridge:
         self._reader.start()
         try:
             self.info = self._ready.result()
+            if not self.info.get("confirms_calls"):
+                raise HqError(
+                    f"the program {command[0]} is of an older release than the package hq ({self.info['version']}): install both from "
+                    "one wheel, or name another program in $HQ_BINARY"
+                )
         except BaseException:
             self.close()
             raise
@@ -256,7 +261,7 @@ class Bridge:
 
     def _on_message(self, message: Dict[str, Any], blob: memoryview) -> None:
         event = message["ev"]
-        if event in ("ended", "again", "refused", "gone", "closed", "settled"):
+        if event in ("ended", "accepted", "taken", "again", "refused", "gone", "closed", "settled"):
             with self._lock:
                 listener = self._listeners.get(message["job"])
             if listener is not None:

@@ -133,13 +133,14 @@ class Executor(_BaseExecutor):
             self._max_workers = max_workers or _count_cpus(bridge) or os.cpu_count() or 1
             base = os.path.abspath(values) if values is not None else tempfile.gettempdir() if is_local else os.getcwd()
             spool = os.path.join(base, f".hq-values-{uuid.uuid4().hex[:12]}")
+            if _attach is not None:
+                _refuse_own_job(_attach, bridge.info["server_uid"])
             job = bridge.ask({"what": "open", "name": name or "python"}) if _attach is None else _attach
             workers = self._max_workers if is_local else None
             self._state = State(bridge, owns_bridge, job, workers, spool, crash_limit)
             #: Calls that were there before, by task id; see :meth:`attach`.
             self.futures: Dict[int, "CallFuture[Any]"] = {}
-            if _attach is not None:
-                self._adopt(_attach)
+            known = [] if _attach is None else self._adopt(_attach)
             self._options: Dict[str, Any] = {
                 "resources": resources,
                 "time_limit": time_limit,
@@ -166,8 +167,9 @@ class Executor(_BaseExecutor):
             self._template = self._state.template = self._name_template(self._options)
             state = self._state
             bridge.follow(job, state.on_event)
-            if self.futures:
-                bridge.send({"op": "settle", "job": job, "first": 0, "count": len(self.futures)})
+            for numbers in known:
+                count = numbers[-1] - numbers[0] + 1
+                bridge.send({"op": "settle", "job": job, "first": numbers[0], "count": count})
         except BaseException:
             if owns_bridge:
                 bridge.close()
@@ -188,17 +190,20 @@ class Executor(_BaseExecutor):
             raise ValueError("a server that ended with its executor has no job to attach to")
         return cls(local=False, _attach=job, **{key: value for key, value in options.items() if key != "local"})
 
-    def _adopt(self, job: int) -> None:
+    def _adopt(self, job: int) -> List[range]:
+        """Calls that the job has already; their ids."""
         info = self._bridge.ask({"what": "info", "job": job})
         if info is None:
             raise HqError(f"job {job} does not exist on this server")
         state = self._state
-        for number in range(info["total"]):
+        known = [range(first, first + count * step, step) for first, count, step in info["ids"]]
+        for number in itertools.chain(*known):
             future: "CallFuture[Any]" = CallFuture(state)
             future._number = number
             future.set_running_or_notify_cancel()
             self.futures[number] = state.pending[number] = future
-        state.next_id = state.adopted = info["total"]
+        state.next_id = state.adopted = max((numbers[-1] + 1 for numbers in known), default=0)
+        return known
 
     # ---- the interface of the standard library
 
@@ -578,6 +583,17 @@ def _open_bridge(
     if local:
         return Bridge(local=True, local_cpus=max_workers), True
     return Bridge(server_dir=named), False
+
+
+def _refuse_own_job(job: int, server_uid: str) -> None:
+    """Fails in a task of this job: at the end of the executor it would wait for itself, and close the job for its caller."""
+    # `SERVER/JOB@TASK/…` of the task that has started this process. An interpreter that stays has calls of several jobs.
+    server = os.environ.get("HQ_INSTANCE_KEY", "").split("/")[0]
+    if server == server_uid and os.environ.get("HQ_JOB_ID") == str(job):
+        raise HqError(
+            f"a call of job {job} cannot attach to its own job, for whose end it would wait: make calls with hq.Executor() there, "
+            "which has a job of its own, or return what is to be called next"
+        )
 
 
 def _count_cpus(bridge: Bridge) -> Optional[int]:

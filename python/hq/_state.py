@@ -12,7 +12,7 @@ import threading
 import time
 import weakref
 from concurrent.futures import Future, InvalidStateError
-from typing import Any, Callable, Deque, Dict, Iterable, List, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Deque, Dict, Iterable, List, Optional, Sequence, Set, Tuple, Union
 
 from . import _pickle
 from ._bridge import Bridge
@@ -57,6 +57,22 @@ class Call:
         self.needs = needs
 
 
+class Again:
+    """A call that is made again: by the task that it was, with other references to values in the place of some."""
+
+    __slots__ = ("future", "needs", "swap", "task")
+
+    def __init__(self, future: "CallFuture[Any]", task: int, swap: Dict[str, Any], needs: Sequence[Held]) -> None:
+        self.future = future
+        self.task = task
+        self.swap = swap
+        self.needs = needs
+
+
+#: Number, state, value and error of a call that has ended.
+End = Tuple[int, int, Optional[memoryview], Optional[str]]
+
+
 class State:
     """State that an executor and its threads share; it does not know the executor, so that this can be collected."""
 
@@ -73,6 +89,16 @@ class State:
         self.waiting: Deque[Call] = collections.deque()
         self.pending: Dict[int, "CallFuture[Any]"] = {}
         self.next_id = 0
+        # Whether others can add tasks to the job: to a server of our own leads no way but the bridge.
+        self.is_shared = not bridge.is_local
+        # Calls that were handed over, until the server has their numbers: tasks of the job may add tasks of their own, and other
+        # executors may be attached to it, so a number may be another task's.
+        self.unconfirmed: Dict[int, Union[Call, Again]] = {}
+        # What is told meanwhile of tasks with their numbers, and how these are to be cancelled: `True` = not if they run.
+        self.early: Dict[int, End] = {}
+        self.late_cancels: Dict[int, bool] = {}
+        # Calls of ours whose ends nobody waits for.
+        self.abandoned: Set[int] = set()
         # Calls that were handed over and are to be cancelled: those that may run, and those that may not.
         self.cancels: List[int] = []
         self.cancels_waiting: List[int] = []
@@ -116,8 +142,8 @@ class State:
                     if self.broken is not None or self._is_done():
                         break
                     errands, self.errands = self.errands, collections.deque()
-                    cancels, self.cancels = self.cancels, []
-                    waiting, self.cancels_waiting = self.cancels_waiting, []
+                    cancels, self.cancels = self._confirmed(self.cancels, False), []
+                    waiting, self.cancels_waiting = self._confirmed(self.cancels_waiting, True), []
                     away = sorted(self.pending) if self.was_away else []
                     self.was_away = False
                     batch, first, template = self._take_batch() if self._may_send() else ([], 0, 0)
@@ -165,6 +191,13 @@ class State:
         told.add_done_callback(answered)
         return True
 
+    def _confirmed(self, numbers: List[int], keep_running: bool) -> List[int]:
+        """Those of these calls that the server has under their numbers. The others are cancelled when it has them."""
+        for number in numbers:
+            if number in self.unconfirmed:
+                self.late_cancels[number] = keep_running and self.late_cancels.get(number, True)
+        return [number for number in numbers if number not in self.unconfirmed]
+
     def _send_cancels(self, numbers: List[int], keep_running: bool) -> None:
         if numbers:
             self.has_cancelled = True
@@ -181,7 +214,7 @@ class State:
 
     def _has_ended(self) -> bool:
         """Whether all that is left to do is to bring values home."""
-        busy = self.waiting or self.pending or self.deferred or self.making or self.cancels or self.errands
+        busy = self.waiting or self.pending or self.deferred or self.making or self.cancels or self.errands or self.unconfirmed
         return self.is_shut and not (busy or self.values.is_settling)
 
     def _has_more(self) -> bool:
@@ -214,6 +247,8 @@ class State:
             if call.needs:
                 self.needs[self.next_id] = call.needs
             self.pending[self.next_id] = call.future
+            if self.is_shared:
+                self.unconfirmed[self.next_id] = call
             self.next_id += 1
             batch.append(call)
             size += len(call.payload)
@@ -252,10 +287,21 @@ class State:
         event = message["ev"]
         if event == "ended":
             self._on_ended(message, blob)
+        elif event == "accepted":
+            self._on_accepted(_numbers_of(message))
+        elif event == "taken":
+            self._on_taken(_numbers_of(message), message["free"])
         elif event == "refused":
-            error = HqError(f"the server refused the calls: {message['text']}")
-            ids = range(message["first"], message["first"] + message["count"])
-            self._settle([(number, None, error) for number in ids])
+            text = message["text"]
+            if "is not opened" in text:
+                # By the end of this executor before it was attached to again, of another one, or `hq job close`.
+                text = f"job {self.job} is closed and takes no more calls; make another executor"
+            error = HqError(f"the server refused the calls: {text}")
+            numbers = _numbers_of(message)
+            with self.lock:
+                for number in numbers:
+                    self._forget(number)
+            self._settle([(number, None, error) for number in numbers])
         elif event == "again":
             with self.changed:
                 self.was_away = True
@@ -263,16 +309,77 @@ class State:
         elif event == "gone":
             self.fail_all(ServerGone(message["text"]))
 
+    def _on_accepted(self, numbers: range) -> None:
+        """The server has these calls under their numbers."""
+        ends: List[End] = []
+        with self.changed:
+            for number in numbers:
+                self.unconfirmed.pop(number, None)
+            if self.early:
+                ends = [self.early.pop(number) for number in numbers if number in self.early]
+            for number in [number for number in self.late_cancels if number in numbers]:
+                keep_running = self.late_cancels.pop(number)
+                (self.cancels_waiting if keep_running else self.cancels).append(number)
+            if self.is_shut or self.cancels or self.cancels_waiting:
+                self.changed.notify_all()
+        self._on_ends(ends)
+
+    def _on_taken(self, numbers: range, free: int) -> None:
+        """Some of these numbers are those of other tasks of the job: the calls get others."""
+        calls: List[Call] = []
+        again: List[Again] = []
+        with self.changed:
+            self.next_id = max(self.next_id, free)
+            # Those that were not sent yet.
+            self.cancels = [number for number in self.cancels if number not in numbers]
+            self.cancels_waiting = [number for number in self.cancels_waiting if number not in numbers]
+            for number in numbers:
+                call = self.unconfirmed.get(number)
+                self._forget(number)
+                self.needs.pop(number, None)
+                # Otherwise it was cancelled.
+                if call is None or self.pending.pop(number, None) is None:
+                    continue
+                if isinstance(call, Again):
+                    again.append(call)
+                else:
+                    call.future._number = None
+                    calls.append(call)
+            self.waiting.extendleft(reversed(calls))
+            self.changed.notify_all()
+        for one in again:
+            self.submit_again(one.future, one.task, one.swap, one.needs)
+
+    def _forget(self, number: int) -> None:
+        """Nothing that is told of a task with this number is about a call of ours."""
+        self.unconfirmed.pop(number, None)
+        self.early.pop(number, None)
+        self.late_cancels.pop(number, None)
+        self.abandoned.discard(number)
+
     def _on_ended(self, message: Dict[str, Any], blob: memoryview) -> None:
         errors = message["errors"]
         offset = 0
+        ends: List[End] = []
+        with self.lock:
+            for index, (number, state, length) in enumerate(zip(message["ids"], message["states"], message["lens"])):
+                value = None if length < 0 else blob[offset : offset + length]
+                offset += max(0, length)
+                end = number, state, value, errors.get(str(index))
+                if number in self.unconfirmed:
+                    self.early[number] = end
+                elif number in self.pending or number in self.abandoned:
+                    self.abandoned.discard(number)
+                    ends.append(end)
+                # Otherwise it is somebody else's, and so is its value.
+        self._on_ends(ends)
+
+    def _on_ends(self, ends: List[End]) -> None:
         settled: List[Tuple[int, Any, Optional[BaseException]]] = []
-        for index, (number, state, length) in enumerate(zip(message["ids"], message["states"], message["lens"])):
-            if length < 0:
-                settled.append((number, *self._without_value(number, state, errors.get(str(index)))))
+        for number, state, value, reason in ends:
+            if value is None:
+                settled.append((number, *self._without_value(number, state, reason)))
                 continue
-            value = blob[offset : offset + length]
-            offset += length
             if value[0] == _pickle.LOST:
                 self.values.on_lost(number, json.loads(bytes(value[1:])))
                 continue
@@ -359,6 +466,8 @@ class State:
             futures = list(self.pending.values())
             self.pending.clear()
             self.needs.clear()
+            self.unconfirmed.clear()
+            self.early.clear()
             waiting = [call.future for call in self.waiting]
             self.waiting.clear()
             self.changed.notify_all()
@@ -394,6 +503,8 @@ class State:
             number = future._number = self.next_id
             self.next_id += 1
             self.pending[number] = future
+            if self.is_shared:
+                self.unconfirmed[number] = Again(future, task, swap, needs)
             if needs:
                 self.needs[number] = needs
         template = self.template if future._template is None else future._template
@@ -419,8 +530,9 @@ class State:
     def fail(self, future: "CallFuture[Any]", error: BaseException) -> None:
         """Fails a call, wherever it is."""
         with self.changed:
-            if future._number is not None:
-                self.pending.pop(future._number, None)
+            number = future._number
+            if number is not None and self.pending.pop(number, None) is not None:
+                self._forget(number)
             self.waiting = collections.deque(call for call in self.waiting if call.future is not future)
             self.changed.notify_all()
         settle(future, None, error)
@@ -428,11 +540,18 @@ class State:
     def cancel_sent(self, future: "CallFuture[Any]") -> bool:
         """Has a call cancelled that was handed over, whether it runs or not; `False` if it has ended. The future is the
         caller's to settle: nothing more will be heard of it."""
-        number = future._number
         with self.changed:
-            if number is None or self.pending.get(number) is not future or self.broken is not None:
+            number = future._number
+            if number is None:
+                # Its number was another task's, and it has no other one yet.
+                again = [call for call in self.waiting if call.future is future]
+                for call in again:
+                    self.waiting.remove(call)
+                return bool(again)
+            if self.pending.get(number) is not future or self.broken is not None:
                 return False
             del self.pending[number]
+            self.abandoned.add(number)
             self.cancels.append(number)
             self.changed.notify_all()
         return True
@@ -441,7 +560,7 @@ class State:
         """Cancels calls that have not begun, as the standard library does when nobody wants the results of `map` any more."""
         sent = [future for future in futures if not future.cancel_waiting() and not future.done()]
         with self.changed:
-            numbers = [future._number for future in sent]
+            numbers = [future._number for future in sent if future._number is not None]
             self.cancels_waiting += [number for number in numbers if number in self.pending]
             self.changed.notify_all()
 
@@ -519,8 +638,12 @@ class State:
                 self.cancels_waiting = list(self.pending)[spared:]
             self.changed.notify_all()
         for future in cancelled:
-            future.cancel()
-            begin(future)
+            if future.running():
+                # It was handed over under a number that was another task's.
+                mark_cancelled(future)
+            else:
+                future.cancel()
+                begin(future)
 
 
 class _Canceled(BaseException):
@@ -531,6 +654,9 @@ def begin(future: "CallFuture[Any]") -> bool:
     """Whether a call is to be handed over: it was not cancelled, and what is wrong with its options was not told meanwhile."""
     if future.done() and not future.cancelled():
         return False
+    if future.running():
+        # It is handed over for the second time.
+        return True
     return future.set_running_or_notify_cancel()
 
 
@@ -548,6 +674,10 @@ def settle(future: "CallFuture[Any]", result: Any, error: Optional[BaseException
     except BaseException:
         # The standard library passes on what is no `Exception`; others wait for the thread that calls us.
         _log.exception("a callback of %r failed", future)
+
+
+def _numbers_of(message: Dict[str, Any]) -> range:
+    return range(message["first"], message["first"] + message["count"])
 
 
 def _ranges(numbers: List[int]) -> List[List[int]]:
@@ -596,6 +726,7 @@ def _after_fork() -> None:
         state.broken = ServerGone("this executor was made before a fork; make another one in this process")
         state.waiting.clear()
         state.pending.clear()
+        state.unconfirmed.clear()
         state.is_over = True
     states.clear()
 

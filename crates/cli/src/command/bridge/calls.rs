@@ -14,7 +14,8 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::Shared;
-use super::talk::{answer, come_back, tell};
+use super::talk::{answer, come_back, ids_of, tell};
+use super::values::payload_of;
 use crate::client::Client;
 use crate::command::submit::current_dir;
 use crate::error::{CliError, CliResult};
@@ -150,18 +151,40 @@ pub(super) async fn submit_calls(shared: Shared, mut work: mpsc::Receiver<Work>)
                 cancel @ Work::Cancel(_) => Some(cancel),
             };
         }
-        if let Err(error) = submit(&shared, &mut client, &joined).await {
-            let json = json!({
-                "ev": "refused", "job": joined.job, "first": joined.first, "count": joined.lens.len(),
-                "text": error.text(),
-            });
-            tell(&shared, &json).await;
+        let mut json = json!({
+            "ev": "accepted", "job": joined.job, "first": joined.first, "count": joined.lens.len(),
+        });
+        match submit(&shared, &mut client, &joined).await {
+            // Nobody but the program can give ids to tasks of a server in this process.
+            Ok(Submitted::Made) if !shared.dialer.may_return() => continue,
+            Ok(Submitted::Made) => {}
+            Ok(Submitted::Taken { free }) => {
+                json["ev"] = "taken".into();
+                json["free"] = free.into();
+            }
+            Err(error) => {
+                json["ev"] = "refused".into();
+                json["text"] = error.text().into();
+            }
         }
+        tell(&shared, &json).await;
     }
 }
 
+/// What became of calls.
+enum Submitted {
+    /// They are tasks of their job.
+    Made,
+    /// Somebody else has given some of their ids to other tasks of the job; those from `free` on are not given yet.
+    Taken { free: u32 },
+}
+
 /// Submits, over a new connection if need be: a server that was away may have got it, and then knows the ids.
-async fn submit(shared: &Shared, client: &mut Option<Client>, calls: &Joined) -> CliResult<()> {
+async fn submit(
+    shared: &Shared,
+    client: &mut Option<Client>,
+    calls: &Joined,
+) -> CliResult<Submitted> {
     let request = calls.submit(shared)?;
     let mut is_repeated = false;
     loop {
@@ -172,7 +195,7 @@ async fn submit(shared: &Shared, client: &mut Option<Client>, calls: &Joined) ->
         match connected.submit(request.clone()).await {
             Ok(_) => {
                 *client = Some(connected);
-                return Ok(());
+                return Ok(Submitted::Made);
             }
             Err(error) if connected.is_lost() => {
                 if !shared.dialer.may_return() {
@@ -180,12 +203,16 @@ async fn submit(shared: &Shared, client: &mut Option<Client>, calls: &Joined) ->
                 }
                 is_repeated = true;
             }
-            // Only its first attempt can have made them.
-            Err(error)
-                if is_repeated && error.text().is_some_and(|text| text.contains("already")) =>
-            {
-                *client = Some(connected);
-                return Ok(());
+            Err(error) if error.text().is_some_and(|text| text.contains(TAKEN)) => {
+                match look_who_has(&mut connected, calls, is_repeated).await {
+                    Ok(submitted) => {
+                        *client = Some(connected);
+                        return Ok(submitted);
+                    }
+                    // It is submitted once more, and refused for the same reason.
+                    Err(_) if connected.is_lost() && shared.dialer.may_return() => {}
+                    Err(error) => return Err(error),
+                }
             }
             Err(error) => {
                 *client = Some(connected);
@@ -193,6 +220,54 @@ async fn submit(shared: &Shared, client: &mut Option<Client>, calls: &Joined) ->
             }
         }
     }
+}
+
+/// Part of the server's refusal of ids that the job has.
+const TAKEN: &str = "already exists in job";
+
+/// Whether tasks that have ids of these calls are the calls themselves, made by an attempt whose answer was lost, or those of
+/// somebody else: a call of the job that submits to it, or another executor that is attached to it.
+async fn look_who_has(
+    client: &mut Client,
+    calls: &Joined,
+    is_repeated: bool,
+) -> CliResult<Submitted> {
+    if is_repeated && has_made(client, calls).await? {
+        return Ok(Submitted::Made);
+    }
+    let ids = ids_of(client, calls.job).await?;
+    let free = ids
+        .and_then(|ids| ids.max())
+        .map_or(Some(0), |last| last.checked_add(1));
+    let free = free.ok_or_else(|| CliError::new("All task ids of the job are used up"))?;
+    Ok(Submitted::Taken { free })
+}
+
+/// Whether the first and the last of these calls are tasks of the job: a submit is accepted as a whole.
+async fn has_made(client: &mut Client, calls: &Joined) -> CliResult<bool> {
+    let payload = |len: u64, is_last: bool| {
+        let len = usize::try_from(len).ok()?;
+        let from = if is_last {
+            calls.data.len().checked_sub(len)?
+        } else {
+            0
+        };
+        calls.data.get(from..from.checked_add(len)?)
+    };
+    let count = u32::try_from(calls.lens.len()).unwrap_or(u32::MAX);
+    let last = calls.first.saturating_add(count.saturating_sub(1));
+    let ends = [
+        (calls.first, calls.lens.first(), false),
+        (last, calls.lens.last(), true),
+    ];
+    for (task, len, is_last) in ends {
+        let expected = len.and_then(|len| payload(*len, is_last));
+        let found = payload_of(client, (calls.job, task)).await?;
+        if found.as_deref() != expected {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Cancels, over a new connection if need be: twice is as good as once.

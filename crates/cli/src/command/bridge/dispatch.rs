@@ -115,7 +115,9 @@ async fn serve_frames(reader: &mut frame::Reader, shared: &Shared) -> CliResult<
     };
     let info = client.server_info().await?;
     drop(client);
-    let ready = json!({"ev": "ready", "version": VERSION, "server_uid": info.server_uid});
+    let ready = json!({
+        "ev": "ready", "version": VERSION, "server_uid": info.server_uid, "confirms_calls": true,
+    });
     tell(shared, &ready).await;
     let (work, waiting) = mpsc::channel(BATCHES_MAX);
     tokio::spawn(submit_calls(shared.clone(), waiting));

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::Shared;
 use super::spec::TemplateSpec;
-use super::talk::{come_back, tell};
+use super::talk::{come_back, ids_of, tell};
 use crate::client::{Client, WatchOptions};
 use crate::command::submit::current_dir;
 use crate::error::{CliError, CliResult};
@@ -320,8 +320,13 @@ async fn info(client: &mut Client, job: u32) -> CliResult<Value> {
         return Ok(Value::Null);
     };
     let stats = summary.stats.unwrap_or_default();
+    let ids = ids_of(client, job).await?;
+    let ranges = ids.iter().flat_map(IdArray::ranges);
+    let ids: Value = ranges
+        .map(|ids| json!([ids.first(), ids.count(), ids.step()]))
+        .collect();
     Ok(json!({
-        "id": summary.id, "name": summary.name, "is_open": summary.is_open, "total": summary.task_count,
+        "id": summary.id, "name": summary.name, "is_open": summary.is_open, "total": summary.task_count, "ids": ids,
         "running": stats.running, "finished": stats.finished, "failed": stats.failed,
         "canceled": stats.canceled, "aborted": stats.aborted, "waiting": stats.waiting,
     }))

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use hq_core::range::IdArray;
+use hq_protocol::client;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -9,6 +11,7 @@ use super::Shared;
 use super::frame::plain;
 use crate::client::Client;
 use crate::error::{CliError, CliResult};
+use crate::parse::selector::Selector;
 
 /// How long a server may stay away, as for `hq job wait`.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -49,4 +52,20 @@ pub(super) async fn come_back(shared: &Shared, lost: Option<CliError>) -> CliRes
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(PAUSE_MAX);
     }
+}
+
+/// Ids of all tasks of a job; `None` = it has none, or does not exist.
+pub(super) async fn ids_of(client: &mut Client, job: u32) -> CliResult<Option<IdArray>> {
+    let jobs = IdArray::consecutive(job, 1).map_err(|e| CliError::caused("Invalid job id", &e))?;
+    let wanted = client::TaskIds {
+        jobs: Some(Selector::Ids(jobs).to_message()),
+        states: Vec::new(),
+    };
+    let found = client.task_ids(wanted).await?;
+    let ids = found.jobs.into_iter().find_map(|job| job.ids);
+    let ids = ids
+        .filter(|ids| !ids.ranges.is_empty())
+        .map(IdArray::try_from);
+    ids.transpose()
+        .map_err(|e| CliError::caused("The server sent ids that make no sense", &e))
 }

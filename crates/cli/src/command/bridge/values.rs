@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::Shared;
 use super::talk::{answer, come_back};
+use crate::client::Client;
 use crate::error::{CliError, CliResult};
 
 /// First byte of a payload that names values: a `u32` length, a JSON list of references, and the payload itself.
@@ -71,6 +72,19 @@ pub(super) async fn again(
     swap: &HashMap<String, Value>,
 ) -> CliResult<Bytes> {
     let mut client = come_back(shared, None).await?;
+    let entry = payload_of(&mut client, (job, task)).await?.ok_or_else(|| {
+        CliError::new(format!(
+            "The server does not know any more what call {task} of job {job} is"
+        ))
+    })?;
+    Ok(swapped(entry, swap))
+}
+
+/// The payload of a call, as the server has it; `None` = it knows of none.
+pub(super) async fn payload_of(
+    client: &mut Client,
+    (job, task): (u32, u32),
+) -> CliResult<Option<Bytes>> {
     let tasks = IdArray::consecutive(task, 1)
         .map_err(|error| CliError::caused("Invalid id of a call", &error))?;
     let page = client
@@ -81,13 +95,7 @@ pub(super) async fn again(
             ..client::TaskPage::default()
         })
         .await?;
-    let entry = page.tasks.into_iter().find_map(|task| task.entry);
-    let entry = entry.ok_or_else(|| {
-        CliError::new(format!(
-            "The server does not know any more what call {task} of job {job} is"
-        ))
-    })?;
-    Ok(swapped(entry, swap))
+    Ok(page.tasks.into_iter().find_map(|task| task.entry))
 }
 
 /// A payload with other references in the place of some.

@@ -1,0 +1,132 @@
+"""Numbers of calls in a job to which others add tasks, too."""
+
+import os
+import subprocess
+import threading
+from concurrent.futures import wait
+
+import pytest
+from conftest import wait_for
+
+import hq
+from hq._future import CallFuture
+from hq._spool import Spool
+from hq._state import Call, State
+
+LONG = 1 << 20
+
+
+def add_task(cluster, job, *command):
+    added = cluster.ask("submit", "--job", str(job), "--", *command)
+    assert added.returncode == 0, added.stderr
+
+
+def test_a_call_gets_another_number_if_its_own_is_a_task_s(cluster):
+    with hq.Executor(server_dir=cluster.dir) as executor:
+        first = executor.submit(pow, 2, 3)
+        assert first.result(60) == 8
+        add_task(cluster, executor.job, "false")
+        second, third = executor.submit(pow, 2, 4), executor.submit(pow, 2, 5)
+        assert (second.result(60), third.result(60)) == (16, 32)
+        assert first.task == 0 and 1 < second.task < third.task
+        add_task(cluster, executor.job, "true")
+        made = executor.program(["echo", "made"], stdout="made-%{TASK_ID}")
+        assert made.result(60).read() == "made\n"
+        found = cluster.ask("task", "list", str(executor.job), "--tasks", str(made.task), "--output-mode", "json")
+        assert '"finished"' in found.stdout
+
+
+def submit_to_own_job(hq_binary, server_dir, number):
+    job = os.environ["HQ_JOB_ID"]
+    command = [hq_binary, "--server-dir", server_dir, "submit", "--job", job, "--", "false"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return number
+
+
+def test_calls_that_submit_to_their_job_cost_no_other_call(cluster):
+    cluster.start_worker()
+    with hq.Executor(server_dir=cluster.dir) as executor:
+        adding = [executor.submit(submit_to_own_job, os.environ["HQ_BINARY"], str(cluster.dir), n) for n in range(10)]
+        others = []
+        while not all(future.done() for future in adding):
+            others.append(executor.submit(abs, -len(others)))
+            wait(others[-1:])
+        assert [future.result() for future in adding] == list(range(10))
+        assert [future.result() for future in others] == list(range(len(others)))
+
+
+def test_executors_of_one_job_get_each_their_own_results(cluster):
+    with hq.Executor(server_dir=cluster.dir) as executor:
+        first = executor.submit(abs, -1)
+        assert first.result(60) == 1
+        other = hq.Executor.attach(executor.job, server_dir=cluster.dir)
+        assert other.futures[0].result(60) == 1
+        kept = []
+        for number in range(10, 40):
+            ours, theirs = executor.submit(abs, -number), other.submit(str, number)
+            # Longer than what the server keeps: the worker deletes it when its future is gone.
+            kept.append(other.submit(bytearray, LONG + number))
+            assert (ours.result(60), theirs.result(60)) == (number, str(number))
+        assert [len(future.result(60)) for future in kept] == [LONG + number for number in range(10, 40)]
+        with hq.Executor.attach(executor.job, server_dir=cluster.dir) as again:
+            assert len(again.futures) == 91
+            values = [future.result(60) for future in again.futures.values()]
+            assert values.count("39") == values.count(39) == 1
+        # The end of any of them ends the job.
+        with pytest.raises(hq.HqError, match="refused"):
+            executor.submit(abs, 1).result(60)
+        other.shutdown()
+
+
+def attach_to_own_job(server_dir):
+    executor = hq.Executor.attach(int(os.environ["HQ_JOB_ID"]), server_dir=server_dir)
+    return executor.submit(abs, -1).result()
+
+
+def test_a_call_cannot_attach_to_its_own_job(cluster):
+    with hq.Executor(server_dir=cluster.dir) as executor:
+        with pytest.raises(hq.HqError, match=r"cannot attach to its own job.*hq\.Executor\(\)"):
+            executor.submit(attach_to_own_job, str(cluster.dir)).result(60)
+        assert executor.submit(abs, -1).result(60) == 1
+
+
+class Recorder:
+    """A bridge that notes what it is sent."""
+
+    is_local = False
+    is_reading_here = False
+
+    def __init__(self):
+        self.sent = []
+
+    def send(self, message, blob=b""):
+        self.sent.append(message)
+
+    def of(self, op):
+        return [message for message in self.sent if message["op"] == op]
+
+
+def test_the_task_that_has_the_number_of_a_call_is_not_cancelled_in_its_place(tmp_path):
+    bridge = Recorder()
+    state = State(bridge, False, 1, None, Spool(str(tmp_path / "spool"), "", 1, False))
+    futures = [CallFuture(state) for _ in range(3)]
+    for future in futures:
+        state.add(Call(future, b"x", 7))
+    sender = threading.Thread(target=state.send_calls, daemon=True)
+    sender.start()
+    wait_for(lambda: len(bridge.of("calls")) > 0, "calls are sent")
+    wait_for(lambda: not state.waiting, "all calls are sent")
+    assert futures[0].cancel()
+    # What has the numbers of the calls has ended: not they.
+    state.on_event({"ev": "ended", "ids": [1], "states": [2], "lens": [-1], "errors": {}}, memoryview(b""))
+    assert not futures[1].done()
+    state.on_event({"ev": "taken", "first": 0, "count": 3, "free": 5}, memoryview(b""))
+    wait_for(lambda: [call["first"] for call in bridge.of("calls")][-1] >= 5, "they are sent again")
+    assert (futures[1].task, futures[2].task) == (5, 6)
+    assert futures[1].cancel()
+    state.on_event({"ev": "accepted", "first": 5, "count": 2}, memoryview(b""))
+    wait_for(lambda: bridge.of("cancel"), "the other one is cancelled")
+    assert [message["tasks"] for message in bridge.of("cancel")] == [[[5, 1]]]
+    state.fail_all(hq.ServerGone("over"))
+    state.is_over = True
+    sender.join()
