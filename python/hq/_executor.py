@@ -37,6 +37,7 @@ from ._future import CallFuture, Continuation
 from ._pickle import Needs
 from ._program import Argument, ProgramFuture, submit_program
 from ._spec import CrashLimit, Resources, make_context, make_spec, parse_bytes
+from ._spool import CALL, Spool, sweep_once
 from ._state import Call, State, begin, states
 from .errors import HqError, ValueTooLarge
 
@@ -132,11 +133,15 @@ class Executor(_BaseExecutor):
             self._functions = _pickle.Functions()
             self._max_workers = max_workers or _count_cpus(bridge) or os.cpu_count() or 1
             base = os.path.abspath(values) if values is not None else tempfile.gettempdir() if is_local else os.getcwd()
-            spool = os.path.join(base, f".hq-values-{uuid.uuid4().hex[:12]}")
             if _attach is not None:
                 _refuse_own_job(_attach, bridge.info["server_uid"])
             job = bridge.ask({"what": "open", "name": name or "python"}) if _attach is None else _attach
             workers = self._max_workers if is_local else None
+            server = bridge.info["server_uid"]
+            spool = Spool(os.path.join(base, f".hq-values-{uuid.uuid4().hex[:12]}"), server, job, bridge.is_local)
+            if values is not None:
+                # Workers put results there.
+                spool.make()
             self._state = State(bridge, owns_bridge, job, workers, spool, crash_limit)
             #: Calls that were there before, by task id; see :meth:`attach`.
             self.futures: Dict[int, "CallFuture[Any]"] = {}
@@ -160,7 +165,7 @@ class Executor(_BaseExecutor):
                 "max_memory": memory,
                 "max_value": None if max_value is None else parse_bytes(max_value),
                 "mode": mode,
-                "values": None if values is None else spool,
+                "values": None if values is None else spool.path,
             }
             self._context = make_context(init, initargs, how)
             self._templates: Dict[str, int] = {}
@@ -178,6 +183,7 @@ class Executor(_BaseExecutor):
         self._thread = threading.Thread(target=state.send_calls, name="hq-executor", daemon=True)
         states[state] = self._thread
         self._thread.start()
+        sweep_once(base, server, lambda job: bridge.ask({"what": "info", "job": job}))
         self._finalizer = weakref.finalize(self, state.shut, False)
         self._finalizer.atexit = False
 
@@ -367,9 +373,7 @@ class Executor(_BaseExecutor):
         if len(payload) <= _PAYLOAD_MAX:
             return payload
         state = self._state
-        os.makedirs(state.spool, 0o700, exist_ok=True)
-        state.files = True
-        path = os.path.join(state.spool, f"call-{uuid.uuid4().hex}")
+        path = os.path.join(state.spool.make(), f"{CALL}{uuid.uuid4().hex}")
         with open(path, "wb") as file:
             file.write(payload)
         return b"\2" + os.fsencode(path)

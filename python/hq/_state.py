@@ -20,6 +20,7 @@ from ._future import CallFuture, mark_cancelled
 from ._held import Held
 from ._program import ProgramFuture
 from ._spec import CrashLimit
+from ._spool import Spool, sweep
 from ._values import Values
 from .errors import HqError, InitFailed, ServerGone
 
@@ -77,7 +78,7 @@ class State:
     """State that an executor and its threads share; it does not know the executor, so that this can be collected."""
 
     def __init__(
-        self, bridge: Bridge, owns_bridge: bool, job: int, workers: Optional[int], spool: str, crash_limit: CrashLimit = 0
+        self, bridge: Bridge, owns_bridge: bool, job: int, workers: Optional[int], spool: Spool, crash_limit: CrashLimit = 0
     ) -> None:
         self.bridge = bridge
         self.owns_bridge = owns_bridge
@@ -121,7 +122,6 @@ class State:
         self.workers = workers
         self.ended_count = 0
         self.window_since = time.monotonic()
-        self.files = False
         self.values = Values(self, crash_limit)
         # Values that calls under way read.
         self.needs: Dict[int, Sequence[Held]] = {}
@@ -135,7 +135,7 @@ class State:
             while True:
                 with self.changed:
                     while not (self._may_send() or self.cancels or self.cancels_waiting or self.was_away or self._has_more()):
-                        if self.broken is not None or self._is_done():
+                        if self.broken is not None or self._is_done() or self.spool.is_to_sign():
                             break
                         # It looks again by itself: a finalizer on this very thread tells nobody who waits.
                         self.changed.wait(_LOOK_SOON if self.values.live else _LOOK_AGAIN)
@@ -147,6 +147,7 @@ class State:
                     away = sorted(self.pending) if self.was_away else []
                     self.was_away = False
                     batch, first, template = self._take_batch() if self._may_send() else ([], 0, 0)
+                self.spool.sign()
                 for errand in errands:
                     errand()
                 del errands
@@ -271,11 +272,15 @@ class State:
         except (HqError, ServerGone):
             pass
         self.bridge.forget(self.job, self.fail_all)
-        if self.files and (self.broken is None or (self.owns_bridge and self.bridge.is_local)):
-            # Otherwise calls may go on, with their arguments and results in it.
-            import shutil
-
-            shutil.rmtree(self.spool, ignore_errors=True)
+        if self.broken is None or (self.owns_bridge and self.bridge.is_local):
+            self.spool.remove()
+        else:
+            # Calls may go on, with their arguments and results in it.
+            self.spool.leave()
+        if self.broken is None and self.adopted:
+            # The process that began the job may have left some, and the job is closed now.
+            base = os.path.dirname(self.spool.path)
+            sweep(base, self.bridge.info["server_uid"], lambda job: self.bridge.ask({"what": "info", "job": job}))
         if self.owns_bridge:
             self.bridge.close()
         with self.changed:
@@ -413,7 +418,6 @@ class State:
         except BaseException as failure:
             return None, HqError(f"the result of the call cannot be unpickled here: {type(failure).__name__}: {failure}")
         if path is not None:
-            self.files = True
             try:
                 os.unlink(path)
             except OSError:
@@ -727,6 +731,7 @@ def _after_fork() -> None:
         state.waiting.clear()
         state.pending.clear()
         state.unconfirmed.clear()
+        state.spool.leave()
         state.is_over = True
     states.clear()
 

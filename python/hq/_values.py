@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Deque, Dict, List, Optional, Set, Tuple
 from ._future import CallFuture, Continuation
 from ._held import Held, NotThere, Reference
 from ._spec import CrashLimit
+from ._spool import claim
 from .errors import CallError, HqError, ServerGone, ValueTooLarge, ValueUnreachable, WorkerLost
 
 if TYPE_CHECKING:
@@ -89,10 +90,9 @@ class Values:
                 f"down, when at most {_HOME_MAX} bytes of such values are fetched: ask for it earlier"
             )
         with self.state.lock:
-            if self.home is None:
-                self.home = tempfile.TemporaryDirectory(prefix="hq-values-")
+            home = self._make_home()
             self.number += 1
-            path = os.path.join(self.home.name, str(self.number))
+            path = os.path.join(home, str(self.number))
         fetched: "Future[str]" = Future()
 
         def answered(answer: "Future[Any]") -> None:
@@ -108,6 +108,15 @@ class Values:
 
         self.state.bridge.begin({"op": "fetch", "ref": reference, "path": path}).add_done_callback(answered)
         return fetched
+
+    def _make_home(self) -> str:
+        """Directory for values that were got from their workers."""
+        if self.home is None:
+            self.home = tempfile.TemporaryDirectory(prefix="hq-values-")
+            number = claim(self.home.name, {"server": "", "job": 0, "is_local": True})
+            # Closed with the directory: futures may need it after the end of their executor.
+            weakref.finalize(self.home, os.close, number).atexit = False
+        return self.home.name
 
     def note_reached(self, name: str) -> None:
         """A value was got: the next time that it cannot be reached is the first one again."""
@@ -293,9 +302,8 @@ class Values:
                 left -= held.reference["size"]
             try:
                 with state.lock:
-                    if self.home is None:
-                        self.home = tempfile.TemporaryDirectory(prefix="hq-values-")
-                held.bring_home(self.home.name)
+                    home = self._make_home()
+                held.bring_home(home)
             except Exception:
                 # Who asks for it hears of it.
                 pass

@@ -1,0 +1,168 @@
+"""Files with long arguments and values that killed processes have left."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from conftest import wait_for
+
+import hq
+from hq import _spool, _state
+
+LONG = 2 << 20
+
+#: Makes a call with a long argument, which runs until there is a file, and tells when it was handed over.
+CLIENT = """
+import os, sys, time, hq
+def wait_for(long, gate):
+    while not os.path.exists(gate):
+        time.sleep(0.02)
+    return len(long)
+executor = hq.Executor(1, {where})
+future = executor.submit(wait_for, bytes({size}), {gate!r})
+executor.submit(abs, 1)
+while future.task is None:
+    time.sleep(0.02)
+print(executor.job, flush=True)
+time.sleep(600)
+"""
+#: One who comes next.
+NEXT = """
+import hq, threading
+with hq.Executor(1, {where}):
+    for thread in threading.enumerate():
+        if thread.name == "hq-sweep":
+            thread.join()
+"""
+
+
+@pytest.fixture
+def gate(tmp_path, monkeypatch):
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    path = [os.path.dirname(os.path.dirname(hq.__file__)), os.environ.get("PYTHONPATH", "")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, path)))
+    return tmp_path / "gate"
+
+
+def client(gate, where):
+    text = CLIENT.format(gate=str(gate), size=LONG, where=where)
+    process = subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, text=True)
+    return process, process.stdout.readline().strip()
+
+
+def kill(process):
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+
+
+def come_next(where):
+    subprocess.run([sys.executable, "-c", NEXT.format(where=where)], check=True)
+
+
+def left(place):
+    return sorted(place.glob(".hq-values-*/call-*"))
+
+
+def test_arguments_of_a_killed_process_stay_while_its_calls_need_them(cluster, gate, tmp_path):
+    where = f"server_dir={str(cluster.dir)!r}"
+    process, job = client(gate, where)
+    come_next(where)
+    assert len(left(tmp_path)) == 1, "its owner lives"
+    kill(process)
+    come_next(where)
+    assert len(left(tmp_path)) == 1, "the call runs"
+    gate.touch()
+    wait_for(lambda: "FINISHED" in cluster.ask("task", "list", job, "--tasks", "0").stdout, "the call ends")
+    come_next(where)
+    assert len(left(tmp_path)) == 1, "who attaches may have it made again"
+    with hq.Executor.attach(int(job), server_dir=cluster.dir) as executor:
+        assert executor.futures[0].result(60) == LONG
+    assert not list(tmp_path.glob(".hq-values-*")), "the job has ended"
+
+
+def test_results_of_a_killed_process_stay_until_its_job_is_forgotten(cluster, gate, tmp_path):
+    where = f"server_dir={str(cluster.dir)!r}, values='.'"
+    process, job = client(gate, where)
+    kill(process)
+    [directory] = tmp_path.glob(".hq-values-*")
+    (directory / "value-of-a-call").touch()
+    gate.touch()
+    assert cluster.ask("job", "close", job).returncode == 0
+    assert cluster.ask("job", "wait", job).returncode == 0
+    come_next(where)
+    assert sorted(os.listdir(directory)) == ["owner", "value-of-a-call"]
+    assert cluster.ask("job", "forget", job).returncode == 0
+    come_next(where)
+    assert not directory.exists()
+
+
+def test_what_a_local_executor_has_left_goes_at_once(gate, tmp_path):
+    process, _ = client(gate, "local=True")
+    come_next("local=True")
+    assert len(left(tmp_path / "tmp")) == 1, "its owner lives"
+    kill(process)
+    come_next("local=True")
+    assert not os.listdir(tmp_path / "tmp")
+
+
+def test_what_is_known_of_an_owner(tmp_path):
+    path = tmp_path / ".hq-values-1"
+    path.mkdir()
+    lock = _spool.claim(str(path), {"server": "s", "job": 1, "is_local": False})
+    named = path / "owner"
+    owner = json.loads(named.read_text())
+
+    def judge(**changes):
+        with open(named, "rb") as file:
+            return _spool._is_gone({**owner, **changes}, file.fileno())
+
+    assert judge() is False
+    assert judge(start=owner["start"] - 1) is False, "its number may be another one in the /proc that is mounted here"
+    # In a container, which has numbers of its own, and on another machine the lock is all there is.
+    assert judge(pids="other", pid=1) is False
+    assert judge(machine="other") is False
+    os.close(lock)
+    # As on a file system without locks.
+    assert judge() is False
+    assert judge(start=owner["start"] - 1) is True, "another process has its number"
+    assert judge(pids="other", pid=1) is True
+    assert judge(machine="other") is None
+
+    def sweep(info):
+        named.write_text(json.dumps({**owner, "machine": "other"}))
+        os.utime(named, (time.time() - age,) * 2)
+        _spool.sweep(str(tmp_path), "s", lambda job: info)
+        return not path.exists()
+
+    age = 86_400
+    assert not sweep(None)
+    age *= 31
+    assert not sweep({"is_open": True, "running": 0, "waiting": 1}), "a call has waited for very long"
+    assert sweep(None)
+
+
+def test_long_arguments_find_a_place_after_a_cleaner_has_removed_it(gate, tmp_path):
+    with hq.Executor(1, local=True, values=tmp_path) as executor:
+        assert executor.submit(len, bytes(LONG)).result(60) == LONG
+        [directory] = tmp_path.glob(".hq-values-*")
+        shutil.rmtree(directory)
+        assert executor.submit(len, bytes(LONG)).result(60) == LONG
+        come_next(f"local=True, values={str(tmp_path)!r}")
+        assert (directory / "owner").exists(), "its owner lives"
+    assert not list(tmp_path.glob(".hq-values-*"))
+
+
+def test_who_only_waits_gives_signs_of_life(gate, tmp_path, monkeypatch):
+    monkeypatch.setattr(_spool, "_SIGN", 0.2)
+    monkeypatch.setattr(_state, "_LOOK_AGAIN", 0.05)
+    with hq.Executor(1, local=True, values=tmp_path):
+        [owner] = tmp_path.glob(".hq-values-*/owner")
+        os.utime(owner, (0, 0))
+        wait_for(lambda: owner.stat().st_mtime > 0, "a sign of life")
