@@ -67,7 +67,7 @@ class Interpreter:
         self.refusal = None
         self.calls_left = None
         self.memory_max = None
-        # Variables of `init`, which its calls are to see if they were sent by value: each pickle has its own.
+        # Variables of `init`, also those that it made, for calls that were sent by value: each pickle has its own.
         self.shared = {}
         self.ends = [0, 0]
         self.task = self.instance = self.job = None
@@ -127,9 +127,15 @@ class Interpreter:
         elif init:
             try:
                 function, args = pickle.loads(init)
+                before = [(names, dict(names)) for names in variables_of(function)]
                 function(*args)
-                if is_by_value(function):
-                    self.shared = function.__globals__
+                for names in variables_of(function):
+                    old = next((copy for one, copy in before if one is names), {})
+                    for word, value in names.items():
+                        # What init has left as it was may be another one by now where the call was made.
+                        is_left = word in old and old[word] is value and is_fixed(value)
+                        if not is_left and not word.startswith("__"):
+                            self.shared[word] = value
             except BaseException as error:
                 described = describe(error)
                 self.refusal = bytes([INIT_FAILED]) + described[0], "init failed: " + described[1]
@@ -273,9 +279,9 @@ class Interpreter:
             if len(self.functions) >= FUNCTIONS_MAX:
                 self.functions.clear()
             function = self.functions[name] = pickle.loads(name)
-            if self.shared and is_by_value(function):
-                names = function.__globals__
-                names.update({word: self.shared[word] for word in names if word in self.shared})
+            if self.shared:
+                for names in variables_of(function):
+                    names.update(self.shared)
         return function
 
     def call(self, token, payload):
@@ -490,6 +496,39 @@ def is_by_value(function):
     names = getattr(function, "__globals__", None)
     module = sys.modules.get(getattr(function, "__module__", None) or "")
     return names is not None and names is not getattr(module, "__dict__", None)
+
+
+def variables_of(function):
+    """Variables of a function that was sent by value, and of those that it uses."""
+    found = []
+    functions = [function]
+    while functions:
+        function = functions.pop()
+        if not is_by_value(function):
+            continue
+        names = function.__globals__
+        cells = getattr(function, "__closure__", None) or ()
+        if any(names is one for one in found):
+            continue
+        found.append(names)
+        functions += [value for value in names.values() if isinstance(value, types.FunctionType)]
+        functions += [cell.cell_contents for cell in cells if isinstance(content(cell), types.FunctionType)]
+    return found
+
+
+def is_fixed(value):
+    """Whether nobody can have changed a value without putting another one in its place."""
+    if isinstance(value, types.FunctionType):
+        return not (value.__dict__ or value.__closure__ or value.__defaults__ or value.__kwdefaults__)
+    return value is None or type(value) in (bool, int, float, complex, str, bytes)
+
+
+def content(cell):
+    try:
+        return cell.cell_contents
+    except ValueError:
+        # Nothing was assigned to the variable so far.
+        return None
 
 
 def low_peak():

@@ -6,6 +6,7 @@ a worker and is sent as it is: by cloudpickle where that is installed, otherwise
 
 from __future__ import annotations
 
+import dis
 import functools
 import io
 import json
@@ -160,8 +161,8 @@ def _has_no_name(function: types.FunctionType) -> bool:
 
 
 def _used(code: types.CodeType) -> set[str]:
-    """Global names that code may use."""
-    names = set(code.co_names)
+    """Global names that code may use; `co_names` has those of attributes as well."""
+    names = {one.argval for one in dis.get_instructions(code) if one.opname.endswith(("_GLOBAL", "_GLOBALS", "_NAME"))}
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             names |= _used(constant)

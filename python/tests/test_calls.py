@@ -669,6 +669,66 @@ def test_calls_see_what_init_has_loaded():
     assert ran.stdout == "('loaded', 'loaded', 3) {}\n", ran.stderr
 
 
+@pytest.mark.parametrize("with_cloudpickle", [True, False])
+def test_calls_see_what_init_has_made(with_cloudpickle):
+    if with_cloudpickle:
+        pytest.importorskip("cloudpickle")
+    script = (
+        "import hq, hq._pickle\n"
+        f"if not {with_cloudpickle}: hq._pickle._cloudpickle = lambda: None\n"
+        "def prepare(word):\n"
+        "    global model\n"
+        "    model = word\n"
+        "def load(word):\n"
+        "    prepare(word)\n"
+        "def name():\n"
+        "    return model\n"
+        "def show(number):\n"
+        "    return model, name(), number\n"
+        "with hq.Executor(1, local=True, init=load, initargs=('loaded',)) as executor:\n"
+        "    print(executor.submit(show, 3).result(60), 'model' in globals())\n"
+    )
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=env)
+    assert ran.stdout == "('loaded', 'loaded', 3) False\n", ran.stderr
+
+
+@pytest.mark.parametrize("with_cloudpickle", [True, False])
+def test_what_init_has_only_read_is_what_it_is_where_the_call_is_made(with_cloudpickle):
+    if with_cloudpickle:
+        pytest.importorskip("cloudpickle")
+    # As in a notebook, where a cell is corrected and run again.
+    script = (
+        "import hq, hq._pickle\n"
+        f"if not {with_cloudpickle}: hq._pickle._cloudpickle = lambda: None\n"
+        "scale = 2\n"
+        "def helper():\n"
+        "    return 'old'\n"
+        "def load():\n"
+        "    global made\n"
+        "    made = helper() * scale\n"
+        "def show():\n"
+        "    return helper(), scale, made\n"
+        "with hq.Executor(1, local=True, init=load) as executor:\n"
+        "    print(executor.submit(show).result(60))\n"
+        "    scale = 3\n"
+        "    def helper():\n"
+        "        return 'new'\n"
+        "    print(executor.submit(show).result(60))\n"
+    )
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=env)
+    assert ran.stdout == "('old', 2, 'oldold')\n('new', 3, 'oldold')\n", ran.stderr
+
+
+def test_an_attribute_is_not_taken_for_a_variable(shared, monkeypatch):
+    monkeypatch.setattr("hq._pickle._cloudpickle", lambda: None)
+    # `real` is an attribute in one and a variable in the other.
+    names = {"real": threading.Lock(), "__name__": "__main__"}
+    exec("def part(number): return number.real\ndef lock(): return real", names)
+    assert shared.submit(names["part"], 3).result(60) == 3
+    with pytest.raises(hq.NotPicklable, match="lock"):
+        shared.submit(names["lock"]).result(60)
 def test_a_call_that_was_settled_before_it_is_sent_breaks_nothing(shared):
     for settle in (lambda future: future.set_exception(KeyError("early")), lambda future: future.cancel()):
         early = CallFuture(shared._state)
