@@ -277,12 +277,31 @@ def payload(function: bytes, arguments: bytes, is_chunk: bool) -> bytes:
     return b"".join((b"\1" if is_chunk else b"\0", len(function).to_bytes(4, "little"), function, arguments))
 
 
+class _Notice:
+    """Raises when it is unpickled."""
+
+    def __reduce__(self) -> Any:
+        text = (
+            "the worker does not know values of other calls, so it is of an older release than the client: start workers of the "
+            "same release"
+        )
+        return exec, (f"raise RuntimeError({text!r})",)
+
+
+#: A worker that does not know references takes it for the function.
+_NOTICE = pickle.dumps(_Notice(), PROTOCOL)
+
+
 def with_needs(payload: bytes, held: list[Held]) -> bytes:
     """A payload with the values that its arguments refer to, for the worker to have them ready."""
     if not held:
         return payload
     references = json.dumps([one.reference for one in held]).encode()
-    return b"".join((b"\3", len(references).to_bytes(4, "little"), references, payload))
+    return b"".join((b"\4", _counted(_NOTICE), _counted(references), payload))
+
+
+def _counted(data: bytes) -> bytes:
+    return len(data).to_bytes(4, "little") + data
 
 
 class _HqValues(types.ModuleType):

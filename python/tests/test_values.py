@@ -4,16 +4,19 @@ import asyncio
 import concurrent.futures
 import gc
 import os
+import pickle
 import socket
 import subprocess
 import threading
 import time
+import types
 from concurrent.futures import wait
 
 import pytest
 from conftest import Cluster, wait_for
 
 import hq
+from hq import _pickle
 from hq._held import Held
 
 LONG = 1 << 20
@@ -383,6 +386,16 @@ def test_values_that_cannot_be_made_again_stay(cluster, place, tmp_path):
     with pytest.raises(hq.WorkerLost, match="never-restart"):
         once.result()
     lost.shutdown()
+
+
+
+
+def test_a_worker_that_knows_no_values_is_told_of_them():
+    payload = _pickle.with_needs(b"\0", [types.SimpleNamespace(reference={"name": "a"})])
+    # Where there are no references, workers of all releases find a kind, a length and the function.
+    size = int.from_bytes(payload[1:5], "little")
+    with pytest.raises(RuntimeError, match="older release than the client: start workers of the same release"):
+        pickle.loads(payload[5 : 5 + size])
 
 
 def test_what_a_killed_process_has_left_is_there_until_its_job_is_forgotten(cluster, place):

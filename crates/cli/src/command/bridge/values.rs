@@ -16,6 +16,8 @@ use crate::error::{CliError, CliResult};
 
 /// First byte of a payload that names values: a `u32` length, a JSON list of references, and the payload itself.
 const HAS_NEEDS: u8 = 3;
+/// The same behind a `u32` length and a notice for workers that do not know values.
+const HAS_NOTICE: u8 = 4;
 
 fn parse(reference: Value) -> CliResult<Reference> {
     Reference::parse(reference)
@@ -101,12 +103,17 @@ pub(super) async fn payload_of(
 /// A payload with other references in the place of some.
 fn swapped(payload: Bytes, swap: &HashMap<String, Value>) -> Bytes {
     let parts = || {
-        let (len, rest) = payload.strip_prefix(&[HAS_NEEDS])?.split_first_chunk()?;
-        let (list, rest) =
-            rest.split_at_checked(usize::try_from(u32::from_le_bytes(*len)).ok()?)?;
-        Some((serde_json::from_slice::<Vec<Value>>(list).ok()?, rest))
+        let (kind, rest) = payload.split_first()?;
+        let head = match *kind {
+            HAS_NEEDS => 1,
+            HAS_NOTICE => 5 + split_counted(rest)?.0.len(),
+            _ => return None,
+        };
+        let (head, rest) = payload.split_at_checked(head)?;
+        let (list, rest) = split_counted(rest)?;
+        Some((head, serde_json::from_slice::<Vec<Value>>(list).ok()?, rest))
     };
-    let Some((mut references, rest)) = parts() else {
+    let Some((head, mut references, rest)) = parts() else {
         return payload;
     };
     for reference in &mut references {
@@ -116,33 +123,46 @@ fn swapped(payload: Bytes, swap: &HashMap<String, Value>) -> Bytes {
         }
     }
     let list = Value::from(references).to_string();
-    let mut made = BytesMut::with_capacity(5 + list.len() + rest.len());
-    made.put_u8(HAS_NEEDS);
+    let mut made = BytesMut::with_capacity(head.len() + 4 + list.len() + rest.len());
+    made.put_slice(head);
     made.put_u32_le(u32::try_from(list.len()).unwrap_or(u32::MAX));
     made.put_slice(list.as_bytes());
     made.put_slice(rest);
     made.freeze()
 }
 
+/// As many bytes as the length ahead of them says, and what follows.
+fn split_counted(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (len, rest) = bytes.split_first_chunk()?;
+    rest.split_at_checked(usize::try_from(u32::from_le_bytes(*len)).ok()?)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn payload(references: &Value) -> Bytes {
+    fn payload(head: &[u8], references: &Value) -> Bytes {
         let list = references.to_string();
         let len = u32::try_from(list.len()).expect("short");
-        [&[3][..], &len.to_le_bytes(), list.as_bytes(), b"rest"]
+        [head, &len.to_le_bytes(), list.as_bytes(), b"rest"]
             .concat()
             .into()
     }
 
     #[test]
     fn only_the_references_that_are_named_are_swapped() {
-        let before = payload(&json!([{"name": "a"}, {"name": "b"}]));
         let swap = HashMap::from([("b".to_owned(), json!({"name": "c"}))]);
-        let after = payload(&json!([{"name": "a"}, {"name": "c"}]));
-        assert_eq!(swapped(before, &swap), after);
-        for other in [&b"\0rest"[..], b"\x03", b"\x03\xff\0\0\0[]"] {
+        for head in [&b"\x03"[..], b"\x04\x02\0\0\0no"] {
+            let before = payload(head, &json!([{"name": "a"}, {"name": "b"}]));
+            let after = payload(head, &json!([{"name": "a"}, {"name": "c"}]));
+            assert_eq!(swapped(before, &swap), after);
+        }
+        for other in [
+            &b"\0rest"[..],
+            b"\x03",
+            b"\x03\xff\0\0\0[]",
+            b"\x04\xff\0\0\0[]",
+        ] {
             assert_eq!(swapped(Bytes::from(other), &swap), other);
         }
     }

@@ -1,10 +1,13 @@
 //! Calls that read values of other calls: they get an interpreter when all of these are here.
 //!
 //! ```text
-//! payload   3 len:u32 references payload        references: a JSON list of what stands for values, see `values`
+//! payload   4 len:u32 notice len:u32 references payload        references: a JSON list of what stands for values, see `values`
+//!           3 len:u32 references payload                       of clients that give no notice
 //! ```
 //!
-//! The interpreter gets the same, with paths that it can open in the references.
+//! The notice is for a worker that does not know values. It takes the bytes for those of a function, which raises that.
+//!
+//! The interpreter gets the second, with paths that it can open in the references.
 //!
 //! A call for whose values there is no room because others read theirs holds none, and asks again when there is room for all
 //! of them: two such calls cannot wait for each other.
@@ -24,6 +27,8 @@ use crate::values::{FetchError, Fetched};
 
 /// First byte of a payload with references.
 const HAS_NEEDS: u8 = 3;
+/// The same with a notice ahead of them.
+const HAS_NOTICE: u8 = 4;
 
 /// A call that waits for values.
 pub(super) struct Parked {
@@ -45,13 +50,23 @@ impl Parked {
 
 /// Divides a payload; `None` = it has no references.
 fn divide(payload: &[u8]) -> Option<(&[u8], &[u8])> {
-    let (len, rest) = payload.strip_prefix(&[HAS_NEEDS])?.split_first_chunk()?;
+    let (kind, rest) = payload.split_first()?;
+    match *kind {
+        HAS_NEEDS => split_counted(rest),
+        HAS_NOTICE => split_counted(split_counted(rest)?.1),
+        _ => None,
+    }
+}
+
+/// As many bytes as the length ahead of them says, and what follows.
+fn split_counted(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (len, rest) = bytes.split_first_chunk()?;
     rest.split_at_checked(usize::try_from(u32::from_le_bytes(*len)).ok()?)
 }
 
 /// Values that a call reads.
 pub(super) fn of_payload(payload: &[u8]) -> Result<Vec<Reference>, Box<str>> {
-    if payload.first() != Some(&HAS_NEEDS) {
+    if !matches!(payload.first(), Some(&(HAS_NEEDS | HAS_NOTICE))) {
         return Ok(Vec::new());
     }
     let parse = || -> Option<Vec<Reference>> {
@@ -237,13 +252,18 @@ mod tests {
             b"\x03\xff\xff\xff\xff[]",
             b"\x03\x02\0\0\0{}",
             b"\x03\x04\0\0\0[{}]rest",
+            b"\x04\x02\0\0\0[]",
+            b"\x04\x01\0\0\0n\x02\0\0\0{}",
         ] {
             assert!(of_payload(wrong).is_err(), "{wrong:?}");
         }
-        assert!(
-            of_payload(b"\x03\x02\0\0\0[]rest")
-                .expect("a list")
-                .is_empty()
-        );
+        for right in [
+            &b"\x03\x02\0\0\0[]rest"[..],
+            b"\x04\x01\0\0\0n\x02\0\0\0[]rest",
+        ] {
+            assert!(of_payload(right).expect("a list").is_empty(), "{right:?}");
+            let for_interpreter = with_paths(right, &[]);
+            assert_eq!(*for_interpreter, *b"\x03\x02\0\0\0[]rest");
+        }
     }
 }
