@@ -17,6 +17,7 @@ from conftest import Cluster, wait_for
 
 import hq
 from hq import _pickle
+from hq._bridge import Bridge
 from hq._held import Held
 
 LONG = 1 << 20
@@ -388,6 +389,41 @@ def test_values_that_cannot_be_made_again_stay(cluster, place, tmp_path):
     lost.shutdown()
 
 
+def test_workers_hear_of_what_is_released_last(cluster, place):
+    with hq.Executor(server_dir=cluster.dir) as executor:
+        made = executor.submit(make)
+        wait([made])
+        assert "state=finished returned <a value of 10" in repr(made)
+        bridge = Bridge(server_dir=cluster.dir)
+        bridge.send({"op": "release", "refs": [made._result.reference]})
+        bridge.close()
+        wait_for(lambda: not files(place, "held"), "the value is deleted")
+        del made
+
+
+def make_of(*values):
+    return bytearray(max(map(len, values)))
+
+
+def test_what_a_call_has_read_does_not_take_the_room_of_its_result(cluster, place, tmp_path):
+    with hq.Executor(server_dir=cluster.dir) as executor:
+        read = [executor.submit(make), executor.submit(make)]
+        assert executor.submit(make_of, *read).result(60) == bytearray(LONG)
+        # What others read stays, and is told.
+        reading = executor.submit(read_until, str(tmp_path / "gate"), *read)
+        wait_for(lambda: (tmp_path / "gate.begun").exists(), "it reads")
+        with pytest.raises(hq.ValueTooLarge, match="20[0-9]+ by calls that read them now"):
+            executor.submit(make).result(60)
+        (tmp_path / "gate").touch()
+        assert reading.result(60) == LONG
+        assert executor.submit(make).result(60) == make()
+
+
+def read_until(path, *values):
+    open(f"{path}.begun", "w").close()
+    while not os.path.exists(path):
+        time.sleep(0.02)
+    return len(values[0])
 
 
 def test_a_worker_that_knows_no_values_is_told_of_them():

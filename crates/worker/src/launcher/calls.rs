@@ -401,11 +401,13 @@ impl CallPool {
                 interpreter.cpu = cpu;
             }
             Answer::Done(done) => {
-                let Some(call) = interpreter.take_sent(LaunchToken(done.token)) else {
+                let Some(mut call) = interpreter.take_sent(LaunchToken(done.token)) else {
                     tracing::error!("an interpreter answered what it was not asked");
                     return;
                 };
                 self.calls.remove(&call.token);
+                // Its result may need the room of what it has read.
+                call.needs.clear();
                 let can_be_made_again =
                     interpreter.recipe.kind.template.crash_limit != CrashLimit::NeverRestart;
                 let (value, failure) = value_of(&done, &mut self.long, &call, can_be_made_again);

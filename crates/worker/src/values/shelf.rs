@@ -132,17 +132,30 @@ impl Inner {
     fn is_used(entry: &Entry) -> bool {
         Arc::strong_count(&entry.file) > 1
     }
+
+    /// Bytes that take room of ours and that somebody reads.
+    fn bytes_read(&self) -> u64 {
+        let ours = self
+            .entries
+            .values()
+            .filter(|one| one.source != Source::Foreign);
+        ours.filter(|one| Self::is_used(one))
+            .map(|one| one.size)
+            .sum()
+    }
 }
 
 /// There is no room for a value.
 #[derive(PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "there is no room for its {size} bytes: at most {limit} bytes of values are kept (--values-limit of the worker), \
-     and {kept} of them are needed"
+     and {kept} of them are needed, {read} by calls that read them now"
 )]
 pub(crate) struct NoRoom {
     size: u64,
     kept: u64,
+    /// Of these.
+    read: u64,
     limit: u64,
 }
 
@@ -216,6 +229,7 @@ impl Shelf {
             return Err(NoRoom {
                 size,
                 kept: inner.bytes - spare,
+                read: inner.bytes_read(),
                 limit: self.limit,
             });
         }
@@ -395,9 +409,15 @@ mod tests {
         put(&shelf, "spare", 20, SPARE);
         let (reader, size) = shelf.own("read").expect("it is there");
         assert_eq!((reader.path(), size), (Path::new("read"), 40));
-        let (size, kept, limit) = (21, 80, 100);
+        let (size, kept, read, limit) = (21, 80, 40, 100);
         let refused = shelf.make_room(size).err().expect("20 are to be had");
-        assert_eq!(refused, NoRoom { size, kept, limit });
+        let expected = NoRoom {
+            size,
+            kept,
+            read,
+            limit,
+        };
+        assert_eq!(refused, expected);
         assert!(shelf.own("spare").is_some(), "it went for nothing");
         drop(reader);
         let gone = put(&shelf, "new", 21, SPARE);

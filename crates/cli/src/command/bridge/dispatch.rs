@@ -3,11 +3,13 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 
 use super::calls::{Batch, Cancel, Work, submit_calls};
 use super::frame::{self, Frame, Frames};
@@ -22,6 +24,8 @@ use crate::version::VERSION;
 
 /// Batches of calls that may wait for the server; then nothing more is read, and calls gather in the program.
 const BATCHES_MAX: usize = 4;
+/// How long workers have to hear of values that nobody needs, once standard input has ended.
+const RELEASE_PATIENCE: Duration = Duration::from_secs(10);
 
 /// A call that is made again.
 #[derive(Deserialize, Debug)]
@@ -125,8 +129,10 @@ async fn serve_frames(reader: &mut frame::Reader, shared: &Shared) -> CliResult<
         shared: shared.clone(),
         work,
         settles: HashMap::new(),
+        releases: JoinSet::new(),
     };
     while let Some(Frame { json, blob }) = reader.next().await? {
+        while desk.releases.try_join_next().is_some() {}
         let id = json.get("id").and_then(Value::as_u64);
         match Op::deserialize(json) {
             Ok(op) => desk.on_op(op, blob).await?,
@@ -134,6 +140,14 @@ async fn serve_frames(reader: &mut frame::Reader, shared: &Shared) -> CliResult<
                 answer(shared, id, Err(CliError::caused("Invalid request", &error))).await;
             }
         }
+    }
+    // Nobody tells their workers once more.
+    let releases = async { while desk.releases.join_next().await.is_some() {} };
+    if tokio::time::timeout(RELEASE_PATIENCE, releases)
+        .await
+        .is_err()
+    {
+        tracing::warn!("some workers were not told which values are not needed any more");
     }
     Ok(())
 }
@@ -144,6 +158,8 @@ struct Desk {
     work: mpsc::Sender<Work>,
     /// By followed job.
     settles: HashMap<u32, mpsc::Sender<Settle>>,
+    /// Those that are under way.
+    releases: JoinSet<()>,
 }
 
 impl Desk {
@@ -210,7 +226,8 @@ impl Desk {
                 tokio::spawn(values::fetch(shared.clone(), id, r#ref, path));
             }
             Op::Release { id, refs } => {
-                tokio::spawn(values::release(shared.clone(), id, refs));
+                let release = values::release(shared.clone(), id, refs);
+                self.releases.spawn(release);
             }
             Op::Ask { id, question } => {
                 tokio::spawn(ask(shared.clone(), id, question, blob));
