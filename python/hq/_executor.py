@@ -5,12 +5,14 @@ from __future__ import annotations
 import collections
 import itertools
 import json
+import operator
 import os
 import sys
 import tempfile
 import threading
 import time
 import uuid
+import warnings
 import weakref
 from concurrent.futures import Executor as _BaseExecutor
 from concurrent.futures import Future
@@ -39,7 +41,7 @@ from ._program import Argument, ProgramFuture, submit_program
 from ._spec import CrashLimit, Resources, make_context, make_spec, parse_bytes
 from ._spool import CALL, Spool, sweep_once
 from ._state import Call, State, begin, states
-from .errors import HqError, ValueTooLarge
+from .errors import HqError, NotPicklable, ValueTooLarge
 
 T = TypeVar("T")
 
@@ -131,7 +133,14 @@ class Executor(_BaseExecutor):
         self._bridge = bridge
         try:
             self._functions = _pickle.Functions()
-            self._max_workers = max_workers or _count_cpus(bridge) or os.cpu_count() or 1
+            cpus = _count_cpus(bridge)
+            if cpus is None and not bridge.is_local and not bridge.ask({"what": "queues"}):
+                warnings.warn(
+                    "the server has neither workers nor allocation queues: calls wait until there is a worker (`hq worker start`, "
+                    "`hq alloc add`)",
+                    stacklevel=2 if _attach is None else 3,
+                )
+            self._max_workers = max_workers or cpus or os.cpu_count() or 1
             base = os.path.abspath(values) if values is not None else tempfile.gettempdir() if is_local else os.getcwd()
             if _attach is not None:
                 _refuse_own_job(_attach, bridge.info["server_uid"])
@@ -194,7 +203,7 @@ class Executor(_BaseExecutor):
         that executor was shut down."""
         if options.get("local"):
             raise ValueError("a server that ended with its executor has no job to attach to")
-        return cls(local=False, _attach=job, **{key: value for key, value in options.items() if key != "local"})
+        return cls(local=False, _attach=operator.index(job), **{key: value for key, value in options.items() if key != "local"})
 
     def _adopt(self, job: int) -> List[range]:
         """Calls that the job has already; their ids."""
@@ -252,6 +261,11 @@ class Executor(_BaseExecutor):
         if unknown:
             raise TypeError(f"unknown options: {', '.join(unknown)}; there are {', '.join(sorted(self._options))}")
         return Options(self, self._name_template({**self._options, **changes}))
+
+    def __reduce__(self) -> Any:
+        raise NotPicklable(
+            "an executor belongs to the process that has made it: make calls with hq.Executor() in a call, which has a job of its own"
+        )
 
     def __repr__(self) -> str:
         state = self._state

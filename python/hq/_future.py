@@ -10,6 +10,7 @@ from concurrent.futures import _base as _futures
 from typing import Any, Callable, List, Optional, Protocol, TypeVar
 
 from ._held import Held
+from .errors import NotPicklable
 
 T = TypeVar("T")
 
@@ -151,6 +152,18 @@ class CallFuture(Future[T]):
     def task(self) -> Optional[int]:
         """Id of the task that the call is, once it was handed over."""
         return self._number
+
+    def __repr__(self) -> str:
+        value = self._result
+        if type(value) is not Held:
+            return super().__repr__()
+        return f"<{type(self).__name__} at {id(self):#x} state=finished returned {value!r}>"
+
+    def __reduce__(self) -> Any:
+        raise NotPicklable(
+            "a future belongs to the process that has made the call: it can be among the arguments of a call, but not among the "
+            "variables of its function, and a call returns the result of one, not the future"
+        )
 
     def _repr_html_(self) -> str:
         import html

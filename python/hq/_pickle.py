@@ -369,6 +369,7 @@ def without_value(error: str | None, otherwise: type[CallError] = CallDied) -> B
         kind = CallKilled
     if "out of memory" in lower:
         kind = OutOfMemory
+        text = text.replace("`--resource mem=…`, in MiB", 'resources={"mem": "4G"}, or another amount')
     elif "time limit" in lower:
         kind = TimeLimitReached
     elif "worker" in lower and "lost" in lower:

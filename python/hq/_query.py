@@ -71,9 +71,15 @@ class Table:
 
 
 def query(sql: str, where: Where = None) -> Table:
-    """Rows of an SQL query of the server's views: `jobs`, `tasks`, `attempts`, `workers` and the others."""
+    """Rows of an SQL query of the server's views: `jobs`, `tasks`, `attempts`, `workers` and the others. `where` is an executor, or
+    the directory of a server; one that an executor has started for itself keeps no such rows."""
     bridge: Optional[Bridge] = getattr(where, "_bridge", None)
     own = None
+    if bridge is not None and bridge.is_local:
+        raise HqError(
+            "the server of this executor ends with it and keeps nothing that could be asked for: start one with `hq server start`, and "
+            "name it by server_dir=, $HQ_SERVER_DIR, or not at all if it is in the default place"
+        )
     if bridge is None:
         directory = where or os.environ.get("HQ_SERVER_DIR")
         bridge = own = Bridge(server_dir=directory)  # type: ignore[arg-type]

@@ -8,10 +8,11 @@ import sys
 import threading
 import time
 import tracemalloc
+import warnings
 from concurrent.futures import BrokenExecutor, CancelledError, Future, as_completed, wait
 
 import pytest
-from conftest import wait_for
+from conftest import Cluster, wait_for
 
 import hq
 from hq._bridge import Bridge
@@ -729,6 +730,62 @@ def test_an_attribute_is_not_taken_for_a_variable(shared, monkeypatch):
     assert shared.submit(names["part"], 3).result(60) == 3
     with pytest.raises(hq.NotPicklable, match="lock"):
         shared.submit(names["lock"]).result(60)
+
+
+def test_what_belongs_to_its_process_is_named(shared):
+    pytest.importorskip("cloudpickle")
+    future = shared.submit(abs, -1)
+    with pytest.raises(hq.NotPicklable, match=r"an executor belongs .* hq\.Executor\(\) in a call"):
+        shared.submit(lambda: shared.submit(abs, -1)).result(60)
+    with pytest.raises(hq.NotPicklable, match="among the arguments of a call, but not among the variables"):
+        shared.submit(lambda: future.result()).result(60)
+    with pytest.raises(TypeError, match="integer"):
+        hq.Executor.attach("1")
+
+
+def test_a_server_without_workers_is_told_of(tmp_path):
+    made = Cluster(tmp_path)
+    made.start_server()
+    try:
+        with pytest.warns(UserWarning, match="neither workers nor allocation queues: calls wait.*hq worker start"):
+            executor = hq.Executor(server_dir=made.dir)
+        executor.shutdown()
+        with pytest.raises(hq.HqError, match=f"job {executor.job} is closed"):
+            # Nothing is said a second time of a server with workers.
+            made.start_worker()
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                attached = hq.Executor.attach(executor.job, server_dir=made.dir)
+            attached.submit(abs, -1).result(60)
+        attached.shutdown()
+    finally:
+        made.end()
+
+
+def test_a_call_that_was_out_of_memory_says_how_python_asks_for_more(tmp_path):
+    made = Cluster(tmp_path)
+    made.start_server()
+    try:
+        made.start("worker", "start", "--cpus", "1", "--enforce-memory")
+        with hq.Executor(server_dir=made.dir, resources={"mem": "100M"}) as executor:
+            with pytest.raises(hq.OutOfMemory, match=r'used .* of 100 MiB\. Ask for more with resources=\{"mem": "4G"\}'):
+                executor.submit(fill, 300 << 20).result(60)
+    finally:
+        made.end()
+
+
+def fill(size):
+    filled = bytearray(size)
+    for at in range(0, size, 4096):
+        filled[at] = 1
+    time.sleep(600)
+
+
+def test_a_local_server_has_no_rows_and_says_so(shared):
+    with pytest.raises(hq.HqError, match="ends with it and keeps nothing .*hq server start"):
+        hq.jobs(shared)
+
+
 def test_a_call_that_was_settled_before_it_is_sent_breaks_nothing(shared):
     for settle in (lambda future: future.set_exception(KeyError("early")), lambda future: future.cancel()):
         early = CallFuture(shared._state)

@@ -74,6 +74,8 @@ pub(super) enum Question {
     },
     StopServer,
     Workers,
+    /// How many allocation queues there are.
+    Queues,
 }
 
 #[derive(Deserialize, Debug)]
@@ -137,6 +139,7 @@ pub(super) async fn ask(
             Ok(Value::Null)
         }
         Question::Workers => workers(&mut client).await,
+        Question::Queues => queues(&mut client).await,
     }
 }
 
@@ -167,6 +170,16 @@ async fn workers(client: &mut Client) -> CliResult<Value> {
         })
     });
     Ok(rows.collect())
+}
+
+async fn queues(client: &mut Client) -> CliResult<Value> {
+    let query = client::alloc_request::Request::List(client::AllocListQuery {});
+    let client::alloc_reply::Reply::Queues(found) = client.alloc(query).await? else {
+        return Err(CliError::new(
+            "The server sent an answer that does not fit the question",
+        ));
+    };
+    Ok(found.queues.len().into())
 }
 
 /// The submit that a question describes; `blob`: what its tasks read.
