@@ -1,8 +1,10 @@
 //! Question: how close does running N short processes through server and worker come to the tightest
 //! loop that spawns and reaps the same N processes on the same cores?
 //!
-//! All contestants take turns, round by round; figures are medians and ratios to the loop of the same
-//! round. Also measured: submit-to-finish of a single task, and the cost of a million waiting tasks.
+//! All contestants take turns, round by round, and each round begins with another one: who comes first gains or
+//! loses more than what is to be told apart. Figures are medians, ratios to the loop of the same round and to hq in the same
+//! round, and the CPU time of server and worker per task. Also measured: submit-to-finish of a single task, and the cost of a
+//! million waiting tasks.
 //!
 //! ```text
 //! cargo run --release -p hq-benchmarks --bin throughput -- [--hq PATH] [--count N] [--rounds N]
@@ -16,7 +18,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use hq_benchmarks::baseline;
-use hq_benchmarks::cluster::{Cluster, resident_kib};
+use hq_benchmarks::cluster::{Cluster, cpu_time, resident_kib};
 use hq_benchmarks::stats::Rounds;
 use hq_benchmarks::{options, scratch_dir};
 
@@ -32,6 +34,44 @@ struct Options {
     cpus: u32,
     program: String,
     peers: Vec<(String, PathBuf)>,
+}
+
+/// One contestant.
+struct Row<'a> {
+    label: String,
+    /// Runs all tasks once.
+    time: Box<dyn Fn() -> Result<Duration> + 'a>,
+    /// Whose CPU time is measured.
+    cluster: Option<&'a Cluster>,
+    rounds: Rounds,
+    /// Of server and worker in all rounds; that of the tasks is not in it.
+    cpu: Duration,
+}
+
+impl<'a> Row<'a> {
+    fn new(label: &str, time: Box<dyn Fn() -> Result<Duration> + 'a>) -> Self {
+        Self {
+            label: label.to_owned(),
+            time,
+            cluster: None,
+            rounds: Rounds::default(),
+            cpu: Duration::ZERO,
+        }
+    }
+
+    /// How long all tasks took, and the CPU time of server and worker meanwhile.
+    fn run(&self) -> Result<(Duration, Duration)> {
+        let used = || match self.cluster {
+            Some(cluster) => {
+                let worker = cluster.worker_pid().context("the worker has ended")?;
+                Ok::<_, anyhow::Error>(cpu_time(cluster.server_pid())? + cpu_time(worker)?)
+            }
+            None => Ok(Duration::ZERO),
+        };
+        let before = used()?;
+        let took = (self.time)()?;
+        Ok((took, used()?.saturating_sub(before)))
+    }
 }
 
 fn main() -> Result<()> {
@@ -80,13 +120,6 @@ fn run(options: &Options, dir: &Path) -> Result<()> {
             Cluster::start(&binary, &home, options.cpus, &[])?,
         ));
     }
-    let mut rows: Vec<(String, Rounds)> = vec![("spawn loop (C)".into(), Rounds::default())];
-    rows.extend(
-        contestants
-            .iter()
-            .map(|(label, _)| (label.clone(), Rounds::default())),
-    );
-    rows.push((format!("xargs -P{}", options.cpus), Rounds::default()));
     let array = format!("--array=1-{}", options.count);
     let submit = [
         "submit",
@@ -98,24 +131,34 @@ fn run(options: &Options, dir: &Path) -> Result<()> {
         &options.program,
     ];
     let (count, cpus, program) = (options.count, options.cpus, options.program.as_str());
-    for round in 0..=options.rounds {
-        let mut took = vec![baseline::spawn_loop(&spawn_loop, count, cpus, program)?];
-        for (_, cluster) in &contestants {
-            took.push(cluster.time_tasks(&submit, options.count)?);
-        }
-        took.push(baseline::xargs(count, cpus, program)?);
-        // Round 0 warms caches.
-        if round > 0 {
-            rows.iter_mut()
-                .zip(took)
-                .for_each(|((_, rounds), took)| rounds.push(took));
+    let run_loop = || baseline::spawn_loop(&spawn_loop, count, cpus, program);
+    let mut rows = vec![Row::new("spawn loop (C)", Box::new(run_loop))];
+    for (label, cluster) in &contestants {
+        let time = || cluster.time_tasks(&submit, count);
+        rows.push(Row {
+            cluster: Some(cluster),
+            ..Row::new(label, Box::new(time))
+        });
+    }
+    let run_xargs = || baseline::xargs(count, cpus, program);
+    rows.push(Row::new(&format!("xargs -P{cpus}"), Box::new(run_xargs)));
+    // Round 0 warms caches.
+    rows.iter_mut().try_for_each(|row| row.run().map(drop))?;
+    for round in 0..options.rounds as usize {
+        let turns = rows.len();
+        for turn in 0..turns {
+            let row = &mut rows[(round + turn) % turns];
+            let (took, cpu) = row.run()?;
+            row.rounds.push(took);
+            row.cpu += cpu;
         }
     }
     println!(
         "{count} x {program}, {cpus} at a time, {} rounds",
         options.rounds
     );
-    print_table(&rows, count);
+    print_table(&rows, options);
+    drop(rows);
     for (label, cluster) in &contestants {
         println!();
         print_latency(label, cluster, program)?;
@@ -128,23 +171,28 @@ fn run(options: &Options, dir: &Path) -> Result<()> {
     clippy::print_stdout,
     reason = "the figures are the product of this program"
 )]
-fn print_table(rows: &[(String, Rounds)], count: u32) {
+fn print_table(rows: &[Row], options: &Options) {
     println!(
-        "{:20} {:>12} {:>23} {:>10}",
-        "", "tasks/s", "(min - max)", "ratio"
+        "{:20} {:>12} {:>23} {:>10} {:>10} {:>12}",
+        "", "tasks/s", "(min - max)", "ratio", "to hq", "CPU/task"
     );
-    let baseline = &rows[0].1;
-    for (label, rounds) in rows {
-        let Some((min, median, max)) = rounds.spread() else {
+    let (baseline, hq) = (&rows[0].rounds, &rows[1].rounds);
+    for row in rows {
+        let Some((min, median, max)) = row.rounds.spread() else {
             continue;
         };
-        let rate = |took: Duration| f64::from(count) / took.as_secs_f64();
+        let rate = |took: Duration| f64::from(options.count) / took.as_secs_f64();
+        let cpu = row.cpu / (options.count * options.rounds).max(1);
         println!(
-            "{label:20} {:>12.0} {:>10.0} - {:>10.0} {:>10.2}",
+            "{:20} {:>12.0} {:>10.0} - {:>10.0} {:>10.2} {:>10.2} {:>12}",
+            row.label,
             rate(median),
             rate(max),
             rate(min),
-            rounds.ratio_to(baseline).unwrap_or_default()
+            row.rounds.ratio_to(baseline).unwrap_or_default(),
+            row.rounds.ratio_to(hq).unwrap_or_default(),
+            row.cluster
+                .map_or_else(String::new, |_| format!("{cpu:.1?}")),
         );
     }
 }
