@@ -9,12 +9,14 @@ use anyhow::{Context, Result, bail, ensure};
 /// How long server and worker may take to come up.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 
+/// Turns of the core's thread that take long are told, too.
+const LOG_FILTER: &str = "info,hq_server::core_thread=debug";
+
 /// Server and worker that run until dropped.
 #[derive(Debug)]
 pub struct Cluster {
     binary: PathBuf,
     dir: PathBuf,
-    server_pid: u32,
     /// Server first.
     children: Vec<Child>,
 }
@@ -46,13 +48,51 @@ impl Cluster {
         let mut cluster = Self {
             binary: binary.into(),
             dir: dir.into(),
-            server_pid: 0,
             children: Vec::new(),
         };
-        cluster.server_pid =
-            cluster.run_in_background(&[&["server", "start"], server_args].concat(), "server")?;
+        cluster.run_in_background(&[&["server", "start"], server_args].concat(), "server")?;
         cluster.wait_until(&["server", "info"], |output| !output.is_empty())?;
         Ok(cluster)
+    }
+
+    /// Kills the server without a warning.
+    ///
+    /// # Errors
+    ///
+    /// If it has ended already.
+    pub fn kill_server(&mut self) -> Result<()> {
+        let server = self.children.first_mut().context("no server")?;
+        ensure!(
+            server.try_wait()?.is_none(),
+            "the server has ended by itself"
+        );
+        server.kill()?;
+        server.wait()?;
+        Ok(())
+    }
+
+    /// Starts a server that was killed again; returns how long it took until it answered.
+    ///
+    /// # Errors
+    ///
+    /// If it does not come up in time.
+    pub fn start_server_again(&mut self, server_args: &[&str]) -> Result<Duration> {
+        let begun = Instant::now();
+        self.run_in_background(&[&["server", "start"], server_args].concat(), "server")?;
+        // The new one takes the place of the one that was killed.
+        self.children.swap_remove(0).wait()?;
+        self.wait_until(&["server", "info"], |output| !output.is_empty())?;
+        Ok(begun.elapsed())
+    }
+
+    /// CPU times of the long turns of the core's thread, of all servers so far.
+    ///
+    /// # Errors
+    ///
+    /// If the log of the server cannot be read.
+    pub fn long_turns(&self) -> Result<Vec<Duration>> {
+        let log = std::fs::read_to_string(self.dir.join("server.log"))?;
+        Ok(log.lines().filter_map(long_turn).collect())
     }
 
     /// The server directory.
@@ -61,18 +101,21 @@ impl Cluster {
         self.dir.join("server")
     }
 
-    fn run_in_background(&mut self, args: &[&str], name: &str) -> Result<u32> {
-        let log = std::fs::File::create(self.dir.join(format!("{name}.log")))
+    fn run_in_background(&mut self, args: &[&str], name: &str) -> Result<()> {
+        let log = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(self.dir.join(format!("{name}.log")))
             .context("cannot create a log file")?;
         let mut command = self.command(args);
         let child = command
+            .env("RUST_LOG", LOG_FILTER)
             .stdout(Stdio::null())
             .stderr(log)
             .spawn()
             .with_context(|| format!("cannot run {}", self.binary.display()))?;
-        let pid = child.id();
         self.children.push(child);
-        Ok(pid)
+        Ok(())
     }
 
     fn wait_until(&self, args: &[&str], ready: impl Fn(&str) -> bool) -> Result<()> {
@@ -109,15 +152,17 @@ impl Cluster {
     /// If it fails.
     pub fn time(&self, args: &[&str]) -> Result<Duration> {
         let start = Instant::now();
-        let status = self
+        let output = self
             .command(args)
             .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .status()?;
+            .stderr(Stdio::piped())
+            .output()?;
         ensure!(
-            status.success(),
-            "{} {args:?} failed",
-            self.binary.display()
+            output.status.success(),
+            "{} {args:?} failed after {:?}: {}",
+            self.binary.display(),
+            start.elapsed(),
+            String::from_utf8_lossy(&output.stderr).trim()
         );
         Ok(start.elapsed())
     }
@@ -160,8 +205,8 @@ impl Cluster {
 
     /// Process id of the server.
     #[must_use]
-    pub const fn server_pid(&self) -> u32 {
-        self.server_pid
+    pub fn server_pid(&self) -> u32 {
+        self.children.first().map_or(0, Child::id)
     }
 }
 
@@ -190,6 +235,16 @@ impl Drop for Cluster {
     }
 }
 
+/// The CPU time that a line of the log tells of a long turn.
+fn long_turn(line: &str) -> Option<Duration> {
+    if !line.contains("a long turn of the core's thread") {
+        return None;
+    }
+    let (_, value) = line.split_once("cpu_ms=")?;
+    let millis = value.split_whitespace().next()?.parse::<f64>().ok()?;
+    Some(Duration::from_secs_f64(millis / 1e3))
+}
+
 /// Resident memory of a process in KiB.
 ///
 /// # Errors
@@ -207,6 +262,7 @@ pub fn resident_kib(pid: u32) -> Result<u64> {
         .parse()
         .context("not a number")
 }
+
 /// CPU time a process has used in all its threads, without that of its children. Exact to 10 ms.
 ///
 /// # Errors
@@ -220,4 +276,16 @@ pub fn cpu_time(pid: u32) -> Result<Duration> {
     let mut ticks = || -> Result<u64> { Ok(fields.next().context("too short")?.parse()?) };
     // Linux counts in hundredths of a second for all of its users.
     Ok(Duration::from_millis((ticks()? + ticks()?) * 10))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_turns_are_read_from_the_log() {
+        let line = "2026-01-01T00:00:00Z DEBUG a long turn of the core's thread cpu_ms=12.5 rows=3";
+        assert_eq!(long_turn(line), Some(Duration::from_micros(12_500)));
+        assert_eq!(long_turn("INFO something else cpu_ms=12.5"), None);
+    }
 }

@@ -5,6 +5,7 @@
 //! server, its store and the wire, with far more workers than a machine could run.
 
 pub mod measure;
+pub mod pages;
 pub mod swarm;
 mod worker;
 
