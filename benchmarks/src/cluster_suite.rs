@@ -4,9 +4,15 @@
 //! heartbeats and reports; only its tasks are not executed: they end after a given time. So what is measured is the
 //! server, its store and the wire, with far more workers than a machine could run.
 
+mod home;
+mod links;
 pub mod measure;
 pub mod pages;
+pub mod restarts;
 pub mod swarm;
+mod tasks;
 mod worker;
 
-pub use worker::{Storms, TaskTime};
+pub use home::{Storms, Tally};
+pub use links::SlowLink;
+pub use tasks::{Ledger, Sums, TaskTime};

@@ -7,27 +7,35 @@
 //!
 //! ```text
 //! cargo run --release -p hq-benchmarks --bin cluster -- [--hq PATH] [--workers N] [--cpus N] [--tasks N]
-//!     [--millis N | --rate N] [--spread PART] [--storms N] [--rest true]
+//!     [--millis N | --rate N] [--spread PART] [--storms N | --restarts N] [--links MILLIS] [--loss PART]
+//!     [--pages true] [--rest true]
 //! ```
 //!
 //! `--rate N` makes tasks so long that all cpus together end N of them a second. At the ceiling, which is the rate of tasks
 //! that take no time, a latency is that of a machine without a moment of rest; at 70 % of it, it is the server's own. Single tasks
 //! take no time in any case. `--rest true` also tells the size of the store when compaction has caught up.
+//!
+//! `--restarts N` kills the server N times while all cpus are in use and starts it again; told is when all workers are back
+//! and what was lost. Tasks should take long then. `--links MILLIS` is the time from a worker to the server and back again, each,
+//! and `--loss PART` of what is sent arrives only when TCP has sent it again. With `--pages true` the requests of an open
+//! web page are timed, too.
 
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use hq_benchmarks::cluster::{Cluster, resident_kib};
-use hq_benchmarks::cluster_suite::TaskTime;
 use hq_benchmarks::cluster_suite::measure::{
-    Watched, bytes_below, cpu_by_thread, peak_kib, percentile, run_array,
+    Meanwhile, Watched, bytes_below, cpu_by_thread, peak_kib, percentile, run_array,
 };
-use hq_benchmarks::cluster_suite::swarm::Swarm;
+use hq_benchmarks::cluster_suite::pages::free_port;
+use hq_benchmarks::cluster_suite::restarts::{self, Plan, Restart, stop};
+use hq_benchmarks::cluster_suite::swarm::{Swarm, SwarmConfig};
+use hq_benchmarks::cluster_suite::{Ledger, SlowLink, TaskTime};
 use hq_benchmarks::rest::wait_for_rest;
 use hq_benchmarks::{options, scratch_dir};
 
@@ -39,6 +47,11 @@ struct Options {
     time: TaskTime,
     /// How often all workers lose their connections.
     storms: usize,
+    /// How often the server is killed and started again.
+    restarts: usize,
+    link: SlowLink,
+    /// Whether the web page is looked at.
+    pages: bool,
     /// Whether to wait until the store is at rest.
     rest: bool,
 }
@@ -56,6 +69,9 @@ fn parse(args: impl Iterator<Item = String>) -> Result<Options> {
         cpus: 16,
         tasks: 1_000_000,
         storms: 0,
+        restarts: 0,
+        link: SlowLink::default(),
+        pages: false,
         rest: false,
         time: TaskTime {
             mean: Duration::ZERO,
@@ -71,6 +87,10 @@ fn parse(args: impl Iterator<Item = String>) -> Result<Options> {
             "--tasks" => chosen.tasks = value.get()?,
             "--millis" => chosen.time.mean = Duration::from_millis(value.get()?),
             "--storms" => chosen.storms = value.get()?,
+            "--restarts" => chosen.restarts = value.get()?,
+            "--links" => chosen.link.delay = Duration::from_millis(value.get()?),
+            "--loss" => chosen.link.loss = value.get()?,
+            "--pages" => chosen.pages = value.get()?,
             "--rate" => rate = Some(value.get::<f64>()?),
             "--rest" => chosen.rest = value.get()?,
             "--spread" => chosen.time.spread = value.get()?,
@@ -92,6 +112,14 @@ fn parse(args: impl Iterator<Item = String>) -> Result<Options> {
         (0.0..=1.0).contains(&chosen.time.spread),
         "--spread is a part of the time: 0 to 1"
     );
+    ensure!(
+        (0.0..1.0).contains(&chosen.link.loss),
+        "--loss is a part of what is sent: 0 to less than 1"
+    );
+    ensure!(
+        chosen.restarts == 0 || (chosen.storms == 0 && !chosen.pages && !chosen.rest),
+        "--restarts excludes --storms, --pages and --rest"
+    );
     Ok(chosen)
 }
 
@@ -100,17 +128,31 @@ fn parse(args: impl Iterator<Item = String>) -> Result<Options> {
     reason = "the figures are the product of this program"
 )]
 fn run(options: &Options, dir: &Path) -> Result<()> {
-    let cluster = Cluster::start_server(&options.hq, dir, &["--journal", "journal"])?;
-    let (pid, journal) = (cluster.server_pid(), dir.join("journal"));
+    let http = options.pages.then(free_port).transpose()?;
+    let http_arg = http.map(|port| format!("--http={port}"));
+    let server_args = ["--journal", "journal"].into_iter();
+    let server_args: Vec<&str> = server_args.chain(http_arg.as_deref()).collect();
+    let cluster = Cluster::start_server(&options.hq, dir, &server_args)?;
+    let pid = cluster.server_pid();
     let before = resident_kib(pid)?;
     let Options { workers, cpus, .. } = *options;
-    let mut swarm = Swarm::start(&cluster.server_dir(), workers, cpus, options.time)?;
+    let ledger = Ledger::new(options.tasks)?;
+    let config = SwarmConfig {
+        count: workers,
+        cpus,
+        time: options.time,
+        link: options.link,
+        ledger: Arc::clone(&ledger),
+    };
+    let swarm = Swarm::start(&cluster.server_dir(), &config)?;
     let idle = resident_kib(pid)?;
     println!(
-        "{workers} workers of {cpus} cpus, {} tasks of {:.1} ms +- {:.0} %",
+        "{workers} workers of {cpus} cpus, {} tasks of {:.1} ms +- {:.0} %; links {:.0} ms, {} % lost",
         options.tasks,
         millis(options.time.mean),
-        options.time.spread * 100.0
+        options.time.spread * 100.0,
+        millis(options.link.delay),
+        options.link.loss * 100.0
     );
     println!(
         "registered in {:.2} s; server {} MiB, {:.1} KiB a worker",
@@ -118,12 +160,36 @@ fn run(options: &Options, dir: &Path) -> Result<()> {
         idle / 1_024,
         ratio(idle.saturating_sub(before), workers as u64)
     );
+    if options.restarts == 0 {
+        work(options, dir, cluster, swarm, http)
+    } else {
+        restart(options, cluster, swarm, &ledger)
+    }
+}
 
+/// Lets the workers work, and tells what that costs.
+#[expect(
+    clippy::print_stdout,
+    reason = "the figures are the product of this program"
+)]
+fn work(
+    options: &Options,
+    dir: &Path,
+    cluster: Cluster,
+    mut swarm: Swarm,
+    http_port: Option<u16>,
+) -> Result<()> {
+    let (pid, journal) = (cluster.server_pid(), dir.join("journal"));
     let (stored, cpu) = (stored_bytes(&journal)?, cpu_by_thread(pid)?);
     let (own, tasks) = (own_cpu()?, options.tasks);
-    let (storms, storm_count) = (swarm.storms(), options.storms);
+    let meanwhile = Meanwhile {
+        storms: swarm.storms(),
+        storm_count: options.storms,
+        workers: options.workers,
+        http_port,
+    };
     let (cluster, watched) = swarm.work(move || {
-        let watched = run_array(&cluster, tasks, (&storms, workers, storm_count))?;
+        let watched = run_array(&cluster, tasks, &meanwhile)?;
         Ok((cluster, watched))
     })?;
     let took = watched.finished.last().context("nothing finished")?.0;
@@ -143,6 +209,7 @@ fn run(options: &Options, dir: &Path) -> Result<()> {
         ratio(stored_bytes(&journal)?.saturating_sub(stored), tasks),
     );
     tell_waits(&watched);
+    tell_turns(cluster.long_turns()?);
     if options.rest {
         let took = wait_for_rest(&journal)?;
         println!(
@@ -152,7 +219,15 @@ fn run(options: &Options, dir: &Path) -> Result<()> {
             resident_kib(pid)? / 1_024,
         );
     }
+    let storms = swarm.storms();
     let counts = swarm.join(move || stop(&cluster))?;
+    if options.storms > 0 {
+        let (given_up, failures) = (storms.tally().given_up(), storms.tally().failures());
+        println!("{given_up} workers gave up; {failures} attempts to come back failed");
+        for (reason, count) in storms.tally().reasons() {
+            println!("  {count} x {reason}");
+        }
+    }
     let expected = tasks + watched.submits.len() as u64;
     // Tasks that had not started when a connection broke are given up, and may have run all the same.
     ensure!(
@@ -165,6 +240,80 @@ fn run(options: &Options, dir: &Path) -> Result<()> {
         ratio(counts.received, tasks)
     );
     Ok(())
+}
+
+/// Kills the server and starts it again, and tells what became of workers and tasks.
+#[expect(
+    clippy::print_stdout,
+    reason = "the figures are the product of this program"
+)]
+fn restart(options: &Options, cluster: Cluster, mut swarm: Swarm, ledger: &Ledger) -> Result<()> {
+    let storms = swarm.storms();
+    let (tasks, count, workers) = (options.tasks, options.restarts, options.workers);
+    let cpus = u64::from(options.cpus) * workers as u64;
+    let mut cluster = cluster;
+    let (cluster, restarts) = swarm.work(move || {
+        let plan = Plan {
+            count,
+            workers,
+            cpus,
+            server_args: &["--journal", "journal"],
+        };
+        let tally = Arc::clone(storms.tally());
+        let restarts = restarts::run_array(&mut cluster, tasks, &tally, &plan)?;
+        Ok((cluster, restarts))
+    })?;
+    for restart in &restarts {
+        tell_restart(restart);
+    }
+    let storms = swarm.storms();
+    swarm.join(move || stop(&cluster))?;
+    let (given_up, sums) = (storms.tally().given_up(), ledger.sums());
+    println!(
+        "{given_up} workers gave up; of {tasks} tasks {} were started again, {} ended twice, {} were lost",
+        sums.started_again,
+        sums.ended_again,
+        tasks - sums.ended
+    );
+    Ok(())
+}
+
+#[expect(
+    clippy::print_stdout,
+    reason = "the figures are the product of this program"
+)]
+fn tell_restart(restart: &Restart) {
+    let seconds = |time: Duration| time.as_secs_f64();
+    println!(
+        "killed with {} running tasks; from its start the server answered after {:.2} s, all workers were back \
+         after {:.2} s, tasks ended after {:.2} s; {} attempts failed",
+        restart.running,
+        seconds(restart.answered),
+        seconds(restart.all_back),
+        seconds(restart.first_end),
+        restart.failures
+    );
+    println!(
+        "  cpu until all were back: core {:.0} ms, all threads {:.0} ms; server at most {} MiB",
+        millis(restart.cpu.0),
+        millis(restart.cpu.1),
+        restart.peak_kib / 1_024
+    );
+    tell_wait("  job info", &restart.looks);
+    tell_turns(restart.long_turns.clone());
+}
+
+#[expect(
+    clippy::print_stdout,
+    reason = "the figures are the product of this program"
+)]
+fn tell_turns(mut turns: Vec<Duration>) {
+    turns.sort_unstable();
+    println!(
+        "  {} turns of the core's thread took 10 ms of CPU or more; the longest {:.1} ms",
+        turns.len(),
+        millis(percentile(&turns, 100))
+    );
 }
 
 /// CPU time for each task since `before`, and how much of the machine that was.
@@ -204,18 +353,10 @@ fn tell_cpu(
     reason = "the figures are the product of this program"
 )]
 fn tell_waits(watched: &Watched) {
-    for (what, took) in [
-        ("job info", &watched.looks),
-        ("submit --wait", &watched.submits),
-    ] {
-        let at = |percent| millis(percentile(took, percent));
-        println!(
-            "{:4} x `{what}`: p50 {:.1}, p99 {:.1}, longest {:.1} ms",
-            took.len(),
-            at(50),
-            at(99),
-            at(100)
-        );
+    tell_wait("job info", &watched.looks);
+    tell_wait("submit --wait", &watched.submits);
+    for (path, took) in &watched.pages {
+        tell_wait(path, took);
     }
     for took in &watched.storms {
         println!(
@@ -225,16 +366,24 @@ fn tell_waits(watched: &Watched) {
     }
 }
 
+#[expect(
+    clippy::print_stdout,
+    reason = "the figures are the product of this program"
+)]
+fn tell_wait(what: &str, took: &[Duration]) {
+    let at = |percent| millis(percentile(took, percent));
+    println!(
+        "{:4} x `{what}`: p50 {:.1}, p99 {:.1}, longest {:.1} ms",
+        took.len(),
+        at(50),
+        at(99),
+        at(100)
+    );
+}
+
 /// CPU time of this process, which is the simulated side; clients are processes of their own.
 fn own_cpu() -> Result<Duration> {
     Ok(cpu_by_thread(std::process::id())?.values().sum())
-}
-
-fn stop(cluster: &Cluster) -> Result<()> {
-    let mut stop = cluster.command(&["server", "stop"]);
-    let status = stop.stdout(Stdio::null()).stderr(Stdio::null()).status()?;
-    ensure!(status.success(), "`server stop` failed");
-    Ok(())
 }
 
 /// The store may be one file with others beside it, or a directory. The write-ahead log does not count: it has up to 16 MiB

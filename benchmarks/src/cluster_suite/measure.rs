@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 
-use super::worker::Storms;
+use super::home::Storms;
+use super::pages::{self, Answers};
 use crate::cluster::Cluster;
 
 /// Pause between two looks at the job, and between two other jobs of one task.
@@ -80,6 +81,8 @@ pub struct Watched {
     pub submits: Vec<Duration>,
     /// How long the last worker took to come back, each time that all lost their connections.
     pub storms: Vec<Duration>,
+    /// How long what the web page asks for took.
+    pub pages: Answers,
     /// Time since the start, and tasks that had finished by then.
     pub finished: Vec<(Duration, u64)>,
 }
@@ -111,37 +114,51 @@ pub fn percentile(sorted: &[Duration], percent: usize) -> Duration {
         .unwrap_or_default()
 }
 
+/// What happens while an array runs.
+#[derive(Debug)]
+pub struct Meanwhile {
+    /// How all workers lose their connections.
+    pub storms: Storms,
+    /// How often they do.
+    pub storm_count: usize,
+    /// Workers that come back.
+    pub workers: usize,
+    /// Port of the web page, if it is looked at.
+    pub http_port: Option<u16>,
+}
+
 /// Submits an array of tasks that cost nothing, and looks at it until all have finished. Meanwhile single tasks of
-/// higher priority are submitted and waited for, and all workers lose their connections `storm_count` times.
+/// higher priority are submitted and waited for, besides what else is to happen.
 ///
 /// # Errors
 ///
 /// If a command fails, or a task does.
-pub fn run_array(
-    cluster: &Cluster,
-    count: u64,
-    (storms, workers, storm_count): (&Storms, usize, usize),
-) -> Result<Watched> {
+pub fn run_array(cluster: &Cluster, count: u64, meanwhile: &Meanwhile) -> Result<Watched> {
     let array = format!("--array=1-{count}");
     let begun = Instant::now();
     cluster.time(&submit(&[&array]))?;
     let has_ended = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let submitting = scope.spawn(|| submit_others(cluster, &has_ended));
-        let raging = scope.spawn(|| rage(storms, workers, storm_count, &has_ended));
+        let raging = scope.spawn(|| rage(meanwhile, &has_ended));
+        let asking = scope.spawn(|| match meanwhile.http_port {
+            Some(port) => pages::ask_until(&cluster.server_dir(), port, &has_ended),
+            None => Ok(Vec::new()),
+        });
         let watched = look_until_finished(cluster, count, begun);
         has_ended.store(true, Ordering::Relaxed);
         let submits = submitting.join().map_err(|_| anyhow!("it panicked"))??;
         Ok(Watched {
             submits,
             storms: raging.join().map_err(|_| anyhow!("it panicked"))??,
+            pages: asking.join().map_err(|_| anyhow!("it panicked"))??,
             ..watched?
         })
     })
 }
 
 /// A submit of tasks that write nothing.
-fn submit<'a>(options: &[&'a str]) -> Vec<&'a str> {
+pub(super) fn submit<'a>(options: &[&'a str]) -> Vec<&'a str> {
     let quiet = ["--stdout=none", "--stderr=none", "--", "true"];
     [&["submit"], options, &quiet].concat()
 }
@@ -149,29 +166,26 @@ fn submit<'a>(options: &[&'a str]) -> Vec<&'a str> {
 /// Time between two storms.
 const STORM_INTERVAL: Duration = Duration::from_secs(2);
 /// How long workers may take to come back.
-const STORM_TIMEOUT: Duration = Duration::from_secs(60);
+const STORM_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Lets all of `workers` lose their connections several times, and returns how long each time the last one took to come
+/// Lets all workers lose their connections several times, and returns how long each time the last one took to come
 /// back. Ends early if the work does.
-fn rage(
-    storms: &Storms,
-    workers: usize,
-    count: usize,
-    has_ended: &AtomicBool,
-) -> Result<Vec<Duration>> {
+fn rage(meanwhile: &Meanwhile, has_ended: &AtomicBool) -> Result<Vec<Duration>> {
+    let (workers, tally) = (meanwhile.workers, meanwhile.storms.tally());
     let mut took = Vec::new();
-    for storm in 1..=count {
+    for storm in 1..=meanwhile.storm_count {
         std::thread::sleep(STORM_INTERVAL);
         if has_ended.load(Ordering::Relaxed) {
             break;
         }
-        let begun = Instant::now();
-        storms.begin();
-        while storms.returned() < storm * workers {
+        let (begun, losses) = (Instant::now(), tally.losses());
+        meanwhile.storms.begin();
+        while tally.losses() < losses + workers || tally.up() < workers {
             ensure!(
                 begun.elapsed() < STORM_TIMEOUT,
-                "only {} workers have come back from {storm} storms",
-                storms.returned()
+                "only {} workers have come back from storm {storm}; attempts failed: {:?}",
+                tally.up(),
+                tally.reasons()
             );
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -196,6 +210,7 @@ fn look_until_finished(cluster: &Cluster, count: u64, begun: Instant) -> Result<
         looks: Vec::new(),
         submits: Vec::new(),
         storms: Vec::new(),
+        pages: Vec::new(),
         finished: Vec::new(),
     };
     loop {
@@ -220,7 +235,7 @@ fn look_until_finished(cluster: &Cluster, count: u64, begun: Instant) -> Result<
 }
 
 /// Counts of the tasks of the array.
-fn task_stats(cluster: &Cluster) -> Result<serde_json::Value> {
+pub(super) fn task_stats(cluster: &Cluster) -> Result<serde_json::Value> {
     let list = cluster
         .command(&["job", "list", "--all", "--output-mode=json"])
         .output()

@@ -7,20 +7,39 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use hq_core::testing::worker_config;
 use hq_core::worker_config::{OnServerLost, WorkerConfig};
-use hq_protocol::Plane;
-use hq_protocol::access::ServerDir;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::runtime::Runtime;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use super::worker::{Counts, Home, SimulatedWorker, Storms, TaskTime};
+use super::home::{Home, Storms};
+use super::links::SlowLink;
+use super::tasks::{Ledger, TaskTime};
+use super::worker::{Counts, SimulatedWorker};
 
 /// Connections that are being made at once; more would only wait in the server's queue, which is held against them: all
 /// come from one address, and one thread is slow to shake a thousand hands.
 const CONNECTING_MAX: usize = 192;
 /// Heartbeats of real workers.
 const HEARTBEAT: Duration = Duration::from_secs(8);
+
+/// How long somebody who has failed may take to end the server.
+const END_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// What the workers are.
+#[derive(Clone, Debug)]
+pub struct SwarmConfig {
+    /// How many there are.
+    pub count: usize,
+    /// Of each.
+    pub cpus: u32,
+    /// How long tasks take.
+    pub time: TaskTime,
+    /// How they reach their server.
+    pub link: SlowLink,
+    /// Who counts what they start.
+    pub ledger: Arc<Ledger>,
+}
 
 /// Simulated workers that are registered.
 #[derive(Debug)]
@@ -33,28 +52,30 @@ pub struct Swarm {
 }
 
 impl Swarm {
-    /// Registers `count` workers of `cpus` each with the server of a directory.
+    /// Registers them with the server of a directory.
     ///
     /// # Errors
     ///
     /// If one is not taken.
-    pub fn start(server_dir: &Path, count: usize, cpus: u32, time: TaskTime) -> Result<Self> {
+    pub fn start(server_dir: &Path, config: &SwarmConfig) -> Result<Self> {
+        let SwarmConfig { count, time, .. } = *config;
         raise_descriptor_limit(count)?;
-        let (path, access) = ServerDir::new(server_dir, false).load_access_any()?;
-        let access = Arc::new(access.plane(Plane::Worker, &path)?.clone());
         // One thread: the server is to have the other CPUs.
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
-        let config = Arc::new(WorkerConfig {
+        let worker_config = Arc::new(WorkerConfig {
             heartbeat: HEARTBEAT,
             on_server_lost: OnServerLost::Reconnect,
-            ..worker_config(cpus)
+            ..worker_config(config.cpus)
         });
         let storms = Storms::default();
         let home = Home {
-            access,
-            config,
+            server_dir: server_dir.into(),
+            config: worker_config,
+            link: config.link,
+            address: Arc::default(),
+            ledger: config.ledger.clone(),
             storms: storms.clone(),
             room: Arc::new(Semaphore::new(CONNECTING_MAX)),
         };
@@ -90,13 +111,17 @@ impl Swarm {
     ) -> Result<T> {
         let workers = &mut self.workers;
         self.runtime.block_on(async {
-            tokio::select! {
-                result = tokio::task::spawn_blocking(done) => result.context("it panicked")?,
-                Some(ended) = workers.join_next() => {
-                    let counts = ended.context("a worker panicked")??;
-                    bail!("a worker ended too early: {counts:?}");
-                }
+            let mut done = tokio::task::spawn_blocking(done);
+            let ended = tokio::select! {
+                result = &mut done => return result.context("it panicked")?,
+                Some(ended) = workers.join_next() => ended,
+            };
+            // When `done` fails, it ends the server and the workers on its way out.
+            if let Ok(Ok(Err(error))) = tokio::time::timeout(END_TIMEOUT, done).await {
+                return Err(error);
             }
+            let counts = ended.context("a worker panicked")??;
+            bail!("a worker ended too early: {counts:?}");
         })
     }
 

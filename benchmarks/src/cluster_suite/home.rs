@@ -1,0 +1,208 @@
+//! How a simulated worker reaches its server, as a real one does: it reads the access file, connects, says who it is.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use hq_core::id::WorkerId;
+use hq_core::worker_config::WorkerConfig;
+use hq_protocol::access::{Access, ServerDir};
+use hq_protocol::convert::FromServer;
+use hq_protocol::worker::{ToServer, ToWorker};
+use hq_protocol::{Connection, MessageReader, MessageWriter, Plane};
+use tokio::io::{AsyncRead, AsyncWrite, ReadHalf, WriteHalf};
+use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore, watch};
+
+use super::links::SlowLink;
+use super::tasks::Ledger;
+
+/// Longest waits of a real worker for a connection, and for the answer to its registration.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// Anything that bytes go over.
+pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
+
+/// Of a worker to its server.
+pub(super) type Wire = Box<dyn Stream>;
+
+/// What comes of something under way.
+pub(super) type Attempt<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// What all workers count together.
+#[derive(Debug, Default)]
+pub struct Tally {
+    /// Workers that are registered.
+    up: AtomicUsize,
+    /// Connections that were lost.
+    losses: AtomicUsize,
+    /// Workers that gave up what they had: the server took them for new ones.
+    given_up: AtomicUsize,
+    /// Connections that could not be made, and registrations that came to nothing.
+    failures: AtomicU64,
+    /// The same by reason, in the words of the error.
+    reasons: Mutex<BTreeMap<String, u64>>,
+}
+
+impl Tally {
+    /// Workers that are registered now.
+    #[must_use]
+    pub fn up(&self) -> usize {
+        self.up.load(Ordering::Relaxed)
+    }
+
+    /// Connections that were lost so far.
+    #[must_use]
+    pub fn losses(&self) -> usize {
+        self.losses.load(Ordering::Relaxed)
+    }
+
+    /// Workers that gave up what they had, so far.
+    #[must_use]
+    pub fn given_up(&self) -> usize {
+        self.given_up.load(Ordering::Relaxed)
+    }
+
+    /// Attempts to come back that failed, so far.
+    #[must_use]
+    pub fn failures(&self) -> u64 {
+        self.failures.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn note_registered(&self) {
+        self.up.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn note_loss(&self) {
+        self.up.fetch_sub(1, Ordering::Relaxed);
+        self.losses.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn note_back(&self, reattached: bool) {
+        let given_up = usize::from(!reattached);
+        self.given_up.fetch_add(given_up, Ordering::Relaxed);
+        self.note_registered();
+    }
+
+    /// Why they failed: reasons, and how often each was it.
+    #[must_use]
+    pub fn reasons(&self) -> BTreeMap<String, u64> {
+        let reasons = self.reasons.lock();
+        reasons.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn note_failure(&self, error: &anyhow::Error) {
+        self.failures.fetch_add(1, Ordering::Relaxed);
+        // Ports differ, and are no reason.
+        let reason = format!("{error:#}").replace(|c: char| c.is_ascii_digit(), "");
+        let reasons = self.reasons.lock();
+        let mut reasons = reasons.unwrap_or_else(PoisonError::into_inner);
+        *reasons.entry(reason).or_default() += 1;
+    }
+}
+
+/// Moments in which all workers lose their connections, and what they count.
+#[derive(Clone, Debug, Default)]
+pub struct Storms {
+    pub(super) storm: watch::Sender<()>,
+    tally: Arc<Tally>,
+}
+
+impl Storms {
+    /// All workers lose their connections now.
+    pub fn begin(&self) {
+        self.storm.send_replace(());
+    }
+
+    /// What workers count.
+    #[must_use]
+    pub fn tally(&self) -> &Arc<Tally> {
+        &self.tally
+    }
+}
+
+/// How a worker reaches its server, and what it says of itself.
+#[derive(Clone)]
+pub(super) struct Home {
+    pub(super) server_dir: Arc<Path>,
+    pub(super) config: Arc<WorkerConfig>,
+    pub(super) storms: Storms,
+    pub(super) link: SlowLink,
+    /// The server's. Ten thousand look-ups of a name at once, a thread each, hold up a process for minutes; real workers make one each.
+    pub(super) address: Arc<OnceCell<IpAddr>>,
+    pub(super) ledger: Arc<Ledger>,
+    /// Connections that may be made at once.
+    pub(super) room: Arc<Semaphore>,
+}
+
+impl Home {
+    /// Looks where the server is, connects and shakes hands, after a pause.
+    pub(super) async fn reach(self, pause: Duration) -> Result<Reached> {
+        tokio::time::sleep(pause).await;
+        let room = Arc::clone(&self.room).acquire_owned().await?;
+        // A small file, read on the one thread of all workers: it costs what a handshake does at most.
+        let (path, access) = ServerDir::new(&*self.server_dir, false).load_access_any()?;
+        let Access { host, port, key } = access.plane(Plane::Worker, &path)?;
+        let resolve = || async {
+            let found = hq_protocol::resolve(host, *port).await?;
+            let address = found.first().context("the server has no address")?.ip();
+            anyhow::Ok(address)
+        };
+        let address = *self.address.get_or_try_init(resolve).await?;
+        let connecting = self.link.connect((address, *port).into());
+        let stream = tokio::time::timeout(CONNECT_TIMEOUT, connecting).await;
+        let stream = stream.context("no connection in time")??;
+        let connection = hq_protocol::connect(stream, Plane::Worker, key.as_ref()).await?;
+        Ok(Reached { connection, room })
+    }
+}
+
+/// A connection on which the worker is not registered yet.
+pub(super) struct Reached {
+    connection: Connection<Wire>,
+    /// Others wait for it until the worker is registered.
+    room: OwnedSemaphorePermit,
+}
+
+/// A connection on which a worker is registered.
+pub(super) struct Link {
+    pub(super) reader: MessageReader<ReadHalf<Wire>>,
+    pub(super) writer: MessageWriter<WriteHalf<Wire>>,
+    pub(super) identity: (WorkerId, Box<str>),
+    pub(super) idle_timeout_default: Option<Duration>,
+    /// The server knows the worker as the one that it was.
+    pub(super) reattached: bool,
+}
+
+/// Says who the worker is.
+pub(super) async fn introduce(reached: Reached, message: ToServer) -> Result<Link> {
+    let Reached { connection, room } = reached;
+    let _room = room;
+    let (mut reader, mut writer) = connection.split();
+    writer.send(&message).await?;
+    let answer = tokio::time::timeout(ANSWER_TIMEOUT, reader.next::<ToWorker>()).await;
+    let answer = answer.context("no answer to the registration in time")??;
+    let FromServer::Registered {
+        worker,
+        server_uid,
+        idle_timeout_default,
+        reattached,
+    } = FromServer::try_from(answer.context("no answer")?)?
+    else {
+        bail!("the server does not take the worker");
+    };
+    Ok(Link {
+        reader,
+        writer,
+        identity: (worker, server_uid),
+        idle_timeout_default,
+        reattached,
+    })
+}

@@ -1,0 +1,204 @@
+//! A server that is killed under load and started again: when are all workers back, and is anything lost?
+
+use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, anyhow, ensure};
+
+use super::home::Tally;
+use super::measure::{cpu_by_thread, peak_kib, submit, task_stats};
+use crate::cluster::Cluster;
+
+/// Pause between two looks.
+const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+/// How long the server stays away: batch systems and people are not faster.
+const AWAY: Duration = Duration::from_secs(1);
+/// How long one step may take.
+const STEP_TIMEOUT: Duration = Duration::from_secs(600);
+/// How long clients are timed when all workers are back, and how long all is left in peace before the next kill.
+const AFTER: Duration = Duration::from_secs(2);
+/// Part of all cpus that must be in use before a kill.
+const LOAD: f64 = 0.9;
+
+/// What became of one restart. Times count from the start of the server.
+#[derive(Debug)]
+pub struct Restart {
+    /// Tasks that ran when the server was killed.
+    pub running: u64,
+    /// Until it answered a client.
+    pub answered: Duration,
+    /// Until the last worker was back.
+    pub all_back: Duration,
+    /// Until the server told of the first task that ended since.
+    pub first_end: Duration,
+    /// How long `job info` took from the first answer on until a while after all were back, ascending.
+    pub looks: Vec<Duration>,
+    /// CPU of the new server until all were back: of the core's thread, of all threads.
+    pub cpu: (Duration, Duration),
+    /// Long turns of the core's thread, in CPU time, ascending.
+    pub long_turns: Vec<Duration>,
+    /// Attempts of workers to come back that failed.
+    pub failures: u64,
+    /// Most memory of the new server until all were back, in KiB.
+    pub peak_kib: u64,
+}
+
+/// How often, of whom, and how the server is started again.
+#[derive(Debug)]
+pub struct Plan<'a> {
+    /// Kills.
+    pub count: usize,
+    /// Workers that come back.
+    pub workers: usize,
+    /// Tasks that all of them run together.
+    pub cpus: u64,
+    /// What the server is started with.
+    pub server_args: &'a [&'a str],
+}
+
+/// Submits an array of long tasks, kills the server and starts it again as often as planned, and waits for the end of all
+/// tasks.
+///
+/// # Errors
+///
+/// If a command or a task fails, or workers do not come back.
+pub fn run_array(
+    cluster: &mut Cluster,
+    tasks: u64,
+    tally: &Tally,
+    plan: &Plan<'_>,
+) -> Result<Vec<Restart>> {
+    cluster.time(&submit(&[&format!("--array=1-{tasks}")]))?;
+    let mut restarts = Vec::new();
+    for _ in 0..plan.count {
+        restarts.push(restart(cluster, tasks, tally, plan)?);
+        std::thread::sleep(AFTER);
+    }
+    wait("all tasks have finished", || {
+        Ok(counts(cluster)?.finished == tasks)
+    })?;
+    Ok(restarts)
+}
+
+fn restart(cluster: &mut Cluster, tasks: u64, tally: &Tally, plan: &Plan<'_>) -> Result<Restart> {
+    let mut running = 0;
+    wait("nearly all cpus are in use", || {
+        let counts = counts(cluster)?;
+        running = counts.running;
+        let possible = plan.cpus.min(tasks.saturating_sub(counts.finished));
+        #[expect(clippy::cast_precision_loss, reason = "a share")]
+        let share = running as f64 / possible.max(1) as f64;
+        Ok(share >= LOAD)
+    })?;
+    let (losses, failures) = (tally.losses(), tally.failures());
+    let turns = cluster.long_turns()?.len();
+    cluster.kill_server()?;
+    wait("all workers have noticed", || {
+        Ok(tally.losses() >= losses + plan.workers)
+    })?;
+    std::thread::sleep(AWAY);
+    let begun = Instant::now();
+    let answered = cluster.start_server_again(plan.server_args)?;
+    let before = counts(cluster)?.finished;
+    let (all_back, first_end, looks, cpu) = watch(cluster, tally, plan.workers, (begun, before))?;
+    let mut long_turns = cluster.long_turns()?.split_off(turns);
+    long_turns.sort_unstable();
+    Ok(Restart {
+        running,
+        answered,
+        all_back,
+        first_end,
+        looks,
+        cpu,
+        long_turns,
+        failures: tally.failures() - failures,
+        peak_kib: peak_kib(cluster.server_pid())?,
+    })
+}
+
+type Seen = (Duration, Duration, Vec<Duration>, (Duration, Duration));
+
+/// Waits until all workers are back and tasks end, while a client looks at the job.
+fn watch(
+    cluster: &Cluster,
+    tally: &Tally,
+    workers: usize,
+    (begun, finished): (Instant, u64),
+) -> Result<Seen> {
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let looking = scope.spawn(|| {
+            let mut looks = Vec::new();
+            while !is_over.load(Ordering::Relaxed) {
+                looks.push(cluster.time(&["job", "info", "1"])?);
+                std::thread::sleep(LOOK_INTERVAL);
+            }
+            looks.sort_unstable();
+            anyhow::Ok(looks)
+        });
+        let ending = scope.spawn(|| {
+            wait("tasks end again", || {
+                Ok(counts(cluster)?.finished > finished)
+            })?;
+            anyhow::Ok(begun.elapsed())
+        });
+        let back = wait("all workers are back", || Ok(tally.up() == workers)).and_then(|()| {
+            let all_back = begun.elapsed();
+            Ok((all_back, cpu(cluster.server_pid())?))
+        });
+        let first_end = ending.join();
+        std::thread::sleep(AFTER);
+        is_over.store(true, Ordering::Relaxed);
+        let looks = looking.join().map_err(|_| anyhow!("it panicked"))??;
+        let (all_back, cpu) = back?;
+        let first_end = first_end.map_err(|_| anyhow!("it panicked"))??;
+        Ok((all_back, first_end, looks, cpu))
+    })
+}
+
+/// CPU time of the core's thread, and of all threads.
+fn cpu(pid: u32) -> Result<(Duration, Duration)> {
+    let threads = cpu_by_thread(pid)?;
+    let core = threads.get("core").copied().unwrap_or_default();
+    Ok((core, threads.values().sum()))
+}
+
+struct Counts {
+    running: u64,
+    finished: u64,
+}
+
+fn counts(cluster: &Cluster) -> Result<Counts> {
+    let stats = task_stats(cluster)?;
+    let number = |name: &str| stats.get(name).and_then(serde_json::Value::as_u64);
+    ensure!(number("failed") == Some(0), "tasks failed: {stats}");
+    Ok(Counts {
+        running: number("running").unwrap_or(0),
+        finished: number("finished").unwrap_or(0),
+    })
+}
+
+fn wait(what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
+    let begun = Instant::now();
+    while !is_so()? {
+        ensure!(
+            begun.elapsed() < STEP_TIMEOUT,
+            "waited in vain until {what}"
+        );
+        std::thread::sleep(LOOK_INTERVAL);
+    }
+    Ok(())
+}
+
+/// Ends the server and its workers.
+///
+/// # Errors
+///
+/// If the command fails.
+pub fn stop(cluster: &Cluster) -> Result<()> {
+    let mut stop = cluster.command(&["server", "stop"]);
+    let status = stop.stdout(Stdio::null()).stderr(Stdio::null()).status()?;
+    ensure!(status.success(), "`server stop` failed");
+    Ok(())
+}

@@ -1,0 +1,284 @@
+//! Tasks of a simulated worker: they only take time, and are counted.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
+
+use anyhow::Result;
+
+use hq_core::id::JobId;
+use hq_core::outcome::Usage;
+use hq_core::time::Time;
+use hq_core::worker_state::{ExitStatus, LaunchEvent, LaunchFailure, LaunchTask, LaunchToken};
+
+/// The array is the first job of its server.
+const ARRAY: JobId = JobId(1);
+
+/// How long a task takes.
+#[derive(Clone, Copy, Debug)]
+pub struct TaskTime {
+    /// On average.
+    pub mean: Duration,
+    /// Largest deviation from it, as a part of it: 0 to 1. All times in between are equally likely.
+    pub spread: f64,
+}
+
+impl TaskTime {
+    /// The time of one task, always the same for the same token of the same worker.
+    fn of(self, seed: u64, token: LaunchToken) -> Duration {
+        if self.spread <= 0.0 {
+            return self.mean;
+        }
+        // SplitMix64 (Steele, Lea, Flood 2014): cheap, and evenly spread for consecutive numbers.
+        let mut z = seed ^ token.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^= z >> 31;
+        let unit = f64::from(u32::try_from(z >> 32).unwrap_or(0)) / f64::from(u32::MAX);
+        self.mean.mul_f64(1.0 + self.spread * (2.0 * unit - 1.0))
+    }
+}
+
+/// How often each task of the array was started, and how often it came to its end.
+#[derive(Debug)]
+pub struct Ledger(Box<[Lives]>);
+
+#[derive(Default, Debug)]
+struct Lives {
+    starts: AtomicU8,
+    ends: AtomicU8,
+}
+
+/// Sums of a [`Ledger`].
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Sums {
+    /// Tasks that were started.
+    pub started: u64,
+    /// Tasks that were started more than once.
+    pub started_again: u64,
+    /// Tasks that came to their end.
+    pub ended: u64,
+    /// Tasks that came to their end more than once.
+    pub ended_again: u64,
+}
+
+impl Ledger {
+    /// For tasks from 1 to `count`.
+    ///
+    /// # Errors
+    ///
+    /// If a machine has no room for so many.
+    pub fn new(count: u64) -> Result<Arc<Self>> {
+        let count = usize::try_from(count)?;
+        Ok(Arc::new(Self(
+            (0..count).map(|_| Lives::default()).collect(),
+        )))
+    }
+
+    fn of(&self, task: u32) -> Option<&Lives> {
+        self.0.get(usize::try_from(task).ok()?.checked_sub(1)?)
+    }
+
+    fn note_start(&self, task: u32) {
+        if let Some(lives) = self.of(task) {
+            lives.starts.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn note_end(&self, task: u32) {
+        if let Some(lives) = self.of(task) {
+            lives.ends.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// What became of all tasks so far.
+    #[must_use]
+    pub fn sums(&self) -> Sums {
+        let mut sums = Sums::default();
+        for lives in &self.0 {
+            let starts = lives.starts.load(Ordering::Relaxed);
+            let ends = lives.ends.load(Ordering::Relaxed);
+            sums.started += u64::from(starts > 0);
+            sums.started_again += u64::from(starts > 1);
+            sums.ended += u64::from(ends > 0);
+            sums.ended_again += u64::from(ends > 1);
+        }
+        sums
+    }
+}
+
+/// The tasks of a worker. Those of one lane run one after the other.
+pub(super) struct Tasks {
+    time: TaskTime,
+    seed: u64,
+    ledger: Arc<Ledger>,
+    /// Running launches, by their end.
+    running: BinaryHeap<Reverse<(Time, LaunchToken)>>,
+    /// Of each lane that runs: since when its token does, and what comes next.
+    lanes: BTreeMap<LaunchToken, Lane>,
+    /// Each launch that has not ended.
+    launches: BTreeMap<LaunchToken, Launch>,
+    events: Vec<LaunchEvent>,
+}
+
+struct Lane {
+    started: Time,
+    next: VecDeque<LaunchToken>,
+}
+
+#[derive(Clone, Copy)]
+struct Launch {
+    lane: LaunchToken,
+    /// Of the array. Tasks of other jobs take no time, so that what is waited for is the server.
+    task: Option<u32>,
+}
+
+impl Tasks {
+    pub(super) fn new(time: TaskTime, seed: u64, ledger: Arc<Ledger>) -> Self {
+        Self {
+            time,
+            seed,
+            ledger,
+            running: BinaryHeap::new(),
+            lanes: BTreeMap::new(),
+            launches: BTreeMap::new(),
+            events: Vec::new(),
+        }
+    }
+
+    /// When there is something to report.
+    pub(super) fn next_end(&self) -> Option<Time> {
+        if self.events.is_empty() {
+            self.running.peek().map(|Reverse((end, _))| *end)
+        } else {
+            Some(Time(0))
+        }
+    }
+
+    pub(super) fn launch(&mut self, tasks: Vec<LaunchTask>, now: Time) {
+        for LaunchTask {
+            token, lane, key, ..
+        } in tasks
+        {
+            let task = (key.task.job == ARRAY).then(|| key.task.task.as_u32());
+            self.launches.insert(token, Launch { lane, task });
+            if let Some(lane) = self.lanes.get_mut(&lane) {
+                lane.next.push_back(token);
+            } else {
+                let (started, next) = (now, VecDeque::new());
+                self.lanes.insert(lane, Lane { started, next });
+                self.start(token, now);
+            }
+        }
+    }
+
+    fn start(&mut self, token: LaunchToken, now: Time) {
+        self.events.push(LaunchEvent::Started { token, at: now });
+        let task = self.launches.get(&token).and_then(|launch| launch.task);
+        let time = match task {
+            Some(task) => {
+                self.ledger.note_start(task);
+                self.time.of(self.seed, token)
+            }
+            None => Duration::ZERO,
+        };
+        self.running.push(Reverse((now + time, token)));
+    }
+
+    /// Takes a task that has not started out of its lane; whether it was there.
+    pub(super) fn withdraw(&mut self, token: LaunchToken) -> bool {
+        let lane = self.launches.get(&token).map(|launch| launch.lane);
+        let Some(lane) = lane.and_then(|lane| self.lanes.get_mut(&lane)) else {
+            return false;
+        };
+        let Some(position) = lane.next.iter().position(|next| *next == token) else {
+            return false;
+        };
+        lane.next.remove(position);
+        self.launches.remove(&token);
+        let failure = LaunchFailure::Cancelled;
+        self.events.push(LaunchEvent::Failed { token, failure });
+        true
+    }
+
+    /// Ends a task now.
+    pub(super) fn terminate(&mut self, token: LaunchToken, now: Time) {
+        if self.withdraw(token) {
+            return;
+        }
+        let running = self.running.len();
+        // Rare: a search is good enough.
+        self.running
+            .retain(|Reverse((_, running))| *running != token);
+        if self.running.len() < running {
+            self.end(token, now);
+        }
+    }
+
+    /// Events that are due by now.
+    pub(super) fn due(&mut self, now: Time) -> Vec<LaunchEvent> {
+        while let Some(Reverse((end, token))) = self.running.peek().copied() {
+            if end > now {
+                break;
+            }
+            self.running.pop();
+            if let Some(task) = self.launches.get(&token).and_then(|launch| launch.task) {
+                self.ledger.note_end(task);
+            }
+            self.end(token, end);
+        }
+        std::mem::take(&mut self.events)
+    }
+
+    fn end(&mut self, token: LaunchToken, ended: Time) {
+        let Some(Launch { lane: id, .. }) = self.launches.remove(&token) else {
+            return;
+        };
+        let Some(lane) = self.lanes.get_mut(&id) else {
+            return;
+        };
+        let run = ended.since(lane.started);
+        lane.started = ended;
+        let next = lane.next.pop_front();
+        self.events.push(LaunchEvent::Exited {
+            token,
+            status: ExitStatus::Code(0),
+            ended,
+            run,
+            usage: Usage::default(),
+            message: None,
+        });
+        match next {
+            Some(next) => self.start(next, ended),
+            None => {
+                self.lanes.remove(&id);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_of_tasks_stay_within_their_spread() {
+        let time = TaskTime {
+            mean: Duration::from_millis(100),
+            spread: 0.5,
+        };
+        let all: Vec<f64> = (0..10_000)
+            .map(|token| time.of(7, LaunchToken(token)).as_secs_f64())
+            .collect();
+        let mean = all.iter().sum::<f64>() / 10_000.0;
+        assert!((0.098..0.102).contains(&mean), "{mean}");
+        assert!(all.iter().all(|time| (0.05..=0.15).contains(time)));
+        let even = TaskTime {
+            spread: 0.0,
+            ..time
+        };
+        assert_eq!(even.of(7, LaunchToken(1)), time.mean);
+    }
+}
