@@ -25,16 +25,16 @@ use crate::harness::{Env, processes_with, signal, wait_for};
 const OUTLIVES_MAX: Duration = Duration::from_secs(2);
 
 /// A number from the environment.
-fn setting(name: &str, default: u64) -> u64 {
+pub(crate) fn setting(name: &str, default: u64) -> u64 {
     let text = std::env::var(name).ok();
     text.map_or(default, |text| text.parse().expect("a number"))
 }
 
 /// Random moments from a printed seed (splitmix64).
-struct Moments(u64);
+pub(crate) struct Moments(u64);
 
 impl Moments {
-    fn new(what: &str) -> Self {
+    pub(crate) fn new(what: &str) -> Self {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let now = now.expect("a clock").subsec_nanos();
         let seed = setting("HQ_FAULT_SEED", u64::from(now));
@@ -42,7 +42,7 @@ impl Moments {
         Self(seed)
     }
 
-    fn below(&mut self, bound: u64) -> u64 {
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -51,7 +51,7 @@ impl Moments {
     }
 
     /// Lets a random time pass. No condition is waited for: the moment is what is random.
-    fn pass(&mut self, millis_max: u64) {
+    pub(crate) fn pass(&mut self, millis_max: u64) {
         std::thread::sleep(Duration::from_millis(self.below(millis_max)));
     }
 }
@@ -304,7 +304,7 @@ fn the_disk_is_full_for_a_while_and_nothing_is_lost() {
 }
 
 /// Resident memory of a process in KiB.
-fn resident(pid: u32) -> u64 {
+pub(crate) fn resident(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it lives");
     let line = status.lines().find(|line| line.starts_with("VmRSS:"));
     let number = line.and_then(|line| line.split_whitespace().nth(1));

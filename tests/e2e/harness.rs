@@ -278,7 +278,10 @@ impl Env {
 
     pub(crate) fn start_worker_behind(&mut self, prefix: &[&str], args: &[&str]) -> u32 {
         let before = self.workers().len();
-        let name = format!("worker{}", before + 1);
+        // One that the server took for lost and that came back has been counted twice.
+        let is_free = |name: &String| self.children.iter().all(|(other, _)| other != name);
+        let mut names = (before + 1..).map(|number| format!("worker{number}"));
+        let name = names.find(is_free).expect("there is no end of numbers");
         let pid = self.spawn_behind(
             prefix,
             &name,
@@ -365,8 +368,19 @@ impl Env {
             .iter()
             .position(|(other, _)| other == name)
             .unwrap_or_else(|| panic!("{name} was not started"));
+        self.wait_exit_at(position)
+    }
+
+    /// The same for the process with this id.
+    pub(crate) fn wait_exit_of(&mut self, pid: u32) -> Option<i32> {
+        let mut children = self.children.iter();
+        let position = children.position(|(_, child)| child.id() == pid);
+        self.wait_exit_at(position.unwrap_or_else(|| panic!("process {pid} was not started")))
+    }
+
+    fn wait_exit_at(&mut self, position: usize) -> Option<i32> {
         // It stays listed until it has ended: what a failed test leaves must be ended, too.
-        let (_, child) = &mut self.children[position];
+        let (name, child) = &mut self.children[position];
         let code = wait_for(&format!("{name} ends"), || match child.try_wait() {
             Ok(Some(status)) => Ok(status.code()),
             other => Err(format!("{other:?}")),

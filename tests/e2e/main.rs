@@ -48,6 +48,7 @@ mod resources;
 mod scale;
 mod settings;
 mod shapes;
+mod soak;
 mod stopping;
 mod streaming;
 mod tail;
