@@ -66,7 +66,7 @@ impl WorkerState {
             self.begin_stopping(now, ExitReason::TimeLimit, effects);
         }
         self.withdraw_held_up(now, effects);
-        self.return_tasks_that_take_too_long(now);
+        self.check_time_requests(now);
         self.start_tasks(now, effects);
         self.note_idle(now);
         if self.idle_deadline().is_some_and(|deadline| deadline <= now) {
@@ -150,14 +150,18 @@ impl WorkerState {
         }
     }
 
+    /// Now and then also those that wait for room: others may have it.
+    fn check_time_requests(&mut self, now: Time) {
+        if self.life_end.is_some() && self.next_time_request_check <= now {
+            self.next_time_request_check = now + self.time_request_check;
+            self.return_tasks_that_take_too_long(now);
+        }
+    }
+
     fn return_tasks_that_take_too_long(&mut self, now: Time) {
-        let Some(end) = self
-            .life_end
-            .filter(|_| self.next_time_request_check <= now)
-        else {
+        let Some(end) = self.life_end else {
             return;
         };
-        self.next_time_request_check = now + self.time_request_check;
         let life = end.since(now);
         let heads = self.backlog.heads();
         let expired: Vec<Arc<Class>> = heads
@@ -192,6 +196,8 @@ impl WorkerState {
             // The end of one of them lets the next one start.
             return;
         }
+        // There was time enough when they came.
+        self.return_tasks_that_take_too_long(now);
         // Only what comes, goes or ends sets it again: otherwise the next round would find the
         // same.
         self.may_start = false;

@@ -451,6 +451,32 @@ fn tasks_that_can_never_run_here_are_returned() {
 }
 
 #[test]
+fn a_task_for_which_no_time_is_left_when_its_turn_comes_is_returned() {
+    let config = WorkerConfig {
+        time_limit: Some(Duration::from_secs(100)),
+        retract_check_interval: Duration::from_secs(1_000),
+        ..worker_config(1)
+    };
+    let mut bench = Bench::with(&config, None);
+    let mut request = ResourceRequest::cpus(1);
+    request.min_time = Duration::from_secs(50);
+    let requests = RequestVariants::new(vec![request]).expect("valid");
+    let long = TaskTemplate {
+        requests,
+        ..template(&["true"])
+    };
+    let launched = bench.apply(assign(work(2, long), ids_of(&[1, 2, 3])));
+    assert_eq!(ids(&launched), [1]);
+    bench.wait(Duration::from_secs(49));
+    let launched = bench.exited(tokens(&launched)[0], OK);
+    assert_eq!(ids(&launched), [2]);
+    bench.wait(Duration::from_secs(2));
+    let effects = bench.exited(tokens(&launched)[0], OK);
+    assert_eq!(ids(&effects), [] as [u32; 0]);
+    assert_eq!(reports(&effects)[0].retracted, [key(3)]);
+}
+
+#[test]
 fn million_ids_cost_one_entry_and_entries_follow_their_ids() {
     let mut bench = Bench::new(1);
     let ids = IdArray::new(vec![IdRange::new(7, 2, 10).expect("valid")]).expect("valid");
