@@ -201,6 +201,10 @@ impl CallPool {
     ///
     /// Nothing is lost if the future is dropped.
     pub(super) async fn news(&mut self) {
+        // Those of calls that were handed on since the last look, as the start of one whose interpreter was idle.
+        if !self.events.is_empty() {
+            return;
+        }
         tokio::select! {
             Some((id, packet)) = self.packets.1.recv() => self.on_packet(id, &packet),
             Some(event) = self.copied.1.recv() => self.events.push(event),

@@ -172,7 +172,7 @@ impl Bench {
             assert!(self.push(token).is_none(), "there is one");
         }
         fake.is_ready();
-        self.pool.news().await;
+        self.hear().await;
         self.expect(&["started 1"]).await;
         fake
     }
@@ -181,6 +181,13 @@ impl Bench {
         let mut events = Vec::new();
         self.pool.collect(&mut events);
         self.events.extend(events.iter().map(words));
+    }
+
+    /// Waits until an interpreter has said something more.
+    async fn hear(&mut self) {
+        // News that is here already comes first.
+        self.note();
+        self.pool.news().await;
     }
 
     /// Waits for these events, which are the only ones.
@@ -235,6 +242,9 @@ async fn calls_of_a_lane_run_one_after_the_other_in_one_interpreter() {
     // It is idle now, and serves another lane.
     assert!(bench.push_to(LaunchToken(9), 3, b"payload").is_none());
     assert_eq!(fake.take_call(), Some((3, 0)));
+    // Nobody else says anything as long as the call runs.
+    let news = tokio::time::timeout(IN_TIME, bench.pool.news());
+    assert!(news.await.is_ok(), "its start is news");
     bench.expect(&["started 3"]).await;
 }
 
@@ -276,7 +286,7 @@ async fn a_call_that_has_started_with_its_interpreter_can_still_be_told_to_end()
     let fake = bench.push(1).expect("the first one");
     bench.pool.on_started(fake.id, 1);
     fake.is_ready();
-    bench.pool.news().await;
+    bench.hear().await;
     bench.expect(&["started 1"]).await;
     // Nobody has taken it out of the socket yet.
     assert!(!bench.pool.take_back(LaunchToken(1), false));
@@ -457,13 +467,13 @@ async fn of_more_idle_interpreters_than_are_of_use_the_longest_idle_ends() {
         let fake = bench.push_to(LaunchToken(lane), lane, b"payload");
         let fake = fake.expect("the other one is busy");
         fake.is_ready();
-        bench.pool.news().await;
+        bench.hear().await;
         fakes.push(fake);
     }
     assert!(bench.pool.surplus().is_empty(), "they are busy");
     for (token, fake) in (1..).zip(&fakes) {
         fake.answer(token, None, b"", 0);
-        bench.pool.news().await;
+        bench.hear().await;
     }
     assert!(bench.pool.surplus().is_empty(), "two are of use");
     bench.pool.idle_max = 1;
