@@ -357,6 +357,53 @@ fn a_worker_near_its_end_starts_nothing_that_will_not_finish() {
 }
 
 #[test]
+fn what_has_grown_starts_nowhere_where_it_will_not_finish() {
+    let mut bench = Bench::new();
+    let old = worker_of(&mut bench, 1, 1_000, Some(MINUTE * 60));
+    let first = FirstMemory::Given(Amount::whole(100));
+    let job = bench.submit(sized(100, first, |task| {
+        task.learn.predict = None;
+        task.retry.delay = MINUTE * 30;
+    }));
+    let fails = |bench: &mut Bench| {
+        let (_, task) = bench.has(old)[0];
+        bench.start(old, key(job, task));
+        end_with(
+            bench,
+            (old, key(job, task)),
+            Outcome::OutOfMemory(None),
+            (75, MINUTE),
+        );
+        key(job, task)
+    };
+    let early = fails(&mut bench);
+    assert_eq!(gets(&bench, early).1, Duration::ZERO, "nothing is known");
+    finish_some(&mut bench, old, 20, (1, MINUTE * 10));
+    let needed = gets(&bench, key(job, 99)).1;
+    assert!(needed >= MINUTE * 10, "{needed:?}");
+    let late = fails(&mut bench);
+    for task in [early, late] {
+        assert_eq!(gets(&bench, task).1, needed, "{task:?}");
+    }
+    bench.wait(MINUTE * 55);
+    for (_, task) in bench.has(old) {
+        bench.give_back(old, key(job, task));
+    }
+    assert_eq!(bench.has(old), []);
+    // Those of the next server know it, too.
+    bench.restart();
+    let young = worker_of(&mut bench, 2, 1_000, Some(MINUTE * 60));
+    bench.wait(MINUTE);
+    for task in [early, late] {
+        assert_eq!(gets(&bench, task).1, needed, "{task:?}");
+    }
+    assert!(!bench.has(young).is_empty());
+    bench.finish_all();
+    assert_eq!(bench.counts(job).finished, 100);
+    bench.state.check_invariants();
+}
+
+#[test]
 fn what_was_cut_off_goes_where_more_time_is_left() {
     let mut bench = Bench::new();
     let old = worker_of(&mut bench, 1, 100, Some(MINUTE * 60));

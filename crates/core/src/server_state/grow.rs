@@ -377,6 +377,7 @@ impl ServerState {
             return None;
         }
         let task = self.set_scale(id, slot, &asked, (next, scale));
+        self.note_grown(now, (id, slot));
         Some(Grant {
             scale,
             memory: memory(&task.requests),

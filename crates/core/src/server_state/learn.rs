@@ -18,7 +18,7 @@ use super::dispatcher::Dispatcher;
 use super::grow::usable;
 use crate::class::QueueKey;
 use crate::id::{JobId, WorkerId};
-use crate::job::{CutOff, Learned, SharedTemplate, SubmitKind, TaskSlot};
+use crate::job::{CutOff, Learned, SharedTemplate, SubmitKind, TaskSlot, TemplateId};
 use crate::outcome::Outcome;
 use crate::resource::amount::Amount;
 use crate::resource::request::RequestVariants;
@@ -189,6 +189,9 @@ impl ServerState {
             // A submit in too many pieces keeps its request until the next time.
             let had = current.as_ref().unwrap_or(&asked);
             cost += self.move_queue(at, had, |learned| learned.set(size, template));
+            if size.min_time > before.min_time {
+                cost += self.look_at_grown(now, at, size.min_time);
+            }
         }
         cost += self.look_at_cut_off(now, at, &asked);
         let job = self.jobs.get_mut(id);
@@ -254,6 +257,30 @@ impl ServerState {
         (id, slot): (JobId, TaskSlot),
         (worker, run): (WorkerId, Duration),
     ) {
+        let own = self.workers.known(worker);
+        let own = own.and_then(|own| own.config.time_limit);
+        // The end is noticed later if the server was away.
+        let run = own.map_or(run, |own| run.min(own));
+        // Nobody is left: most likely what comes next lives as long as that one did.
+        self.want_time(now, (id, slot), coarse(run.saturating_mul(2)), usable(own));
+    }
+
+    /// A task has grown: like those that have not, it starts where the time is left that most have needed.
+    pub(super) fn note_grown(&mut self, now: Time, (id, slot): (JobId, TaskSlot)) {
+        let submit = self.jobs.get(id).and_then(|job| job.submit(slot));
+        let learned = submit.and_then(|submit| submit.learned.as_ref());
+        let wanted = learned.map_or(Duration::ZERO, |learned| learned.size().min_time);
+        self.want_time(now, (id, slot), wanted, wanted);
+    }
+
+    /// The next instance of a task goes where so much time is left, as far as anybody has it; `otherwise` where nobody is known.
+    fn want_time(
+        &mut self,
+        now: Time,
+        (id, slot): (JobId, TaskSlot),
+        wanted: Duration,
+        otherwise: Duration,
+    ) {
         let submit = self.jobs.get(id).and_then(|job| job.submit(slot));
         let found = submit.and_then(|submit| {
             let learned = submit.learned.as_ref()?;
@@ -270,18 +297,11 @@ impl ServerState {
         };
         let classes = self.dispatcher.classes();
         let largest = self.offers.largest(now, like.class, classes, &self.workers);
-        let own = self.workers.known(worker);
-        let own = own.and_then(|own| own.config.time_limit);
-        // The end is noticed later if the server was away.
-        let run = own.map_or(run, |own| run.min(own));
         let cut_off = CutOff {
             grown: grown.as_ref().map(|grown| grown.id),
-            wanted: coarse(run.saturating_mul(2)),
+            wanted,
         };
-        // Nobody is left: most likely what comes next lives as long as that one did.
-        let min_time = cut_off
-            .wanted
-            .min(largest.lifetime.unwrap_or_else(|| usable(own)));
+        let min_time = wanted.min(largest.lifetime.unwrap_or(otherwise));
         if min_time <= before {
             return;
         }
@@ -300,6 +320,66 @@ impl ServerState {
             }
             learned.set_cut_off(slot.index, cut_off);
         }
+    }
+
+    /// Has tasks that had grown before it was known how long others take go where so much time is left.
+    fn look_at_grown(&mut self, now: Time, at: (JobId, u32), wanted: Duration) -> usize {
+        let waiting = self.waiting_grown(at);
+        let mut cost = 0;
+        for (had, indices) in waiting.into_values() {
+            cost += 1 + indices.len() / PIECES_PER_LOOK;
+            let classes = self.dispatcher.classes();
+            let largest = self.offers.largest(now, had.class, classes, &self.workers);
+            let least = wanted.min(largest.lifetime.unwrap_or(wanted));
+            if least <= min_time(&had) {
+                continue;
+            }
+            let key = CutOff {
+                grown: Some(had.id),
+                wanted,
+            };
+            let made = ((had.id, least), self.cut_off_template(at, &had, least));
+            let grown = Some(Arc::clone(&had));
+            cost += self.move_queue(at, &had, |learned| {
+                learned.set_for_cut_off(key, grown, made);
+                for index in indices {
+                    learned.set_cut_off(index, key);
+                }
+            });
+        }
+        cost
+    }
+
+    /// Grown tasks of a submit that wait and were not cut off, by what they have grown to.
+    fn waiting_grown(
+        &self,
+        (id, number): (JobId, u32),
+    ) -> BTreeMap<TemplateId, (Arc<SharedTemplate>, Vec<u32>)> {
+        let mut waiting = BTreeMap::new();
+        let submit = self
+            .jobs
+            .get(id)
+            .and_then(|job| job.submit(first_of(number)));
+        let learned = submit.and_then(|submit| Some((submit, submit.learned.as_ref()?)));
+        let Some((submit, learned)) = learned else {
+            return waiting;
+        };
+        for index in submit.grown.indices() {
+            let slot = TaskSlot {
+                submit: number,
+                index,
+            };
+            if learned.cut_off(index).is_none()
+                && self.jobs.phase(id, slot) == Some(Phase::Waiting)
+                && let Some(grown) = submit.grown.last(index)
+            {
+                let template = &grown.template;
+                let like = waiting.entry(template.id);
+                let (_, indices) = like.or_insert_with(|| (Arc::clone(template), Vec::new()));
+                indices.push(index);
+            }
+        }
+        waiting
     }
 
     /// Gives tasks that were cut off as much of what they ask for as there is now.
