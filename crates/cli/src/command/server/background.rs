@@ -9,6 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use hq_protocol::access::{ACCESS_FILE_NAME, ServerDir};
+use hq_protocol::client::ServerInfo;
 use rustix::process::{Pid, Signal};
 
 use crate::client::Client;
@@ -40,20 +41,23 @@ pub(super) async fn start(context: &mut Context) -> CliResult<()> {
             Ok(None) => {}
             Ok(Some(_)) | Err(_) => return Err(failure(&path, begin)),
         }
-        let cause = match Client::connect(&dir).await {
-            Ok(mut client) => match client.server_info().await {
-                Ok(info) if info.pid == server.id() => break info,
-                Ok(_) => None,
-                Err(error) => Some(error),
-            },
-            Err(error) => Some(error),
-        };
+        if let Ok(info) = ask_by_name(&dir, server.id()).await {
+            break info;
+        }
         let now = published(&dir);
         if now.is_some() && now != before {
             let since = *unheard_since.get_or_insert_with(Instant::now);
             if since.elapsed() > NAME_PATIENCE && answers_here(&dir, server.id()).await {
-                end(&mut server).await;
-                return Err(unreachable(&dir, cause));
+                // It may have been slow when it was asked by its name, and answers now.
+                let cause = match ask_by_name(&dir, server.id()).await {
+                    Ok(info) => break info,
+                    Err(cause) => cause,
+                };
+                if answers_here(&dir, server.id()).await {
+                    let error = unreachable(&dir, cause);
+                    end(&mut server).await;
+                    return Err(error);
+                }
             }
         }
         tokio::time::sleep(LOOK_INTERVAL).await;
@@ -76,6 +80,19 @@ fn published(dir: &ServerDir) -> Option<(u64, u64, i64, i64)> {
     let path = dir.resolve().ok()?.join(ACCESS_FILE_NAME);
     let found = std::fs::metadata(path).ok()?;
     Some((found.dev(), found.ino(), found.mtime(), found.mtime_nsec()))
+}
+
+/// Asks the server where clients look for it; otherwise what is wrong, or nothing if another one answers.
+async fn ask_by_name(dir: &ServerDir, pid: u32) -> Result<ServerInfo, Option<CliError>> {
+    let info = match Client::connect(dir).await {
+        Ok(mut client) => client.server_info().await,
+        Err(error) => Err(error),
+    };
+    match info {
+        Ok(info) if info.pid == pid => Ok(info),
+        Ok(_) => Err(None),
+        Err(error) => Err(Some(error)),
+    }
 }
 
 /// Whether the server answers at an address of this machine: then it is its name that leads elsewhere.
