@@ -322,11 +322,13 @@ impl CoreHandle {
         rx.await.map_err(|_| CoreGone)
     }
 
-    pub(crate) async fn register(
+    /// A worker asks for a seat, which the receiver gets. Who stops waiting must look into the receiver after it has closed it: a seat
+    /// that was taken is left with [`CoreHandle::worker_gone`].
+    pub(crate) async fn ask_for_seat(
         &self,
         config: Box<WorkerConfig>,
         reattach: Option<Box<Reattach>>,
-    ) -> Result<WorkerRegistration, CoreGone> {
+    ) -> Result<oneshot::Receiver<WorkerRegistration>, CoreGone> {
         let (seat, rx) = oneshot::channel();
         let newcomer = Newcomer {
             config,
@@ -334,7 +336,7 @@ impl CoreHandle {
             seat,
         };
         self.send_behind(Event::WorkerConnected(newcomer)).await?;
-        rx.await.map_err(|_| CoreGone)
+        Ok(rx)
     }
 
     pub(crate) async fn worker_message(

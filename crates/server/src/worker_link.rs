@@ -12,7 +12,7 @@ use hq_protocol::convert::{FromWorker, OutputRequest, take_curves};
 use hq_protocol::worker::{self, to_worker};
 use hq_protocol::{Connection, MessageReader, MessageWriter, ReadError};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::Instant;
 
 use crate::core_handle::{CoreHandle, WorkerRegistration};
@@ -77,12 +77,22 @@ where
         }
         None => return,
     };
-    let (worker, link) = (seat.id, seat.link);
+    let (worker, link, mut has_spoken) = (seat.id, seat.link, !seat.reattached);
     let questions = plane.questions.connect(worker, link);
     let _way = plane.ways.note((worker, link), plane.via.as_deref());
     let mut sending = tokio::spawn(send_commands(seat, questions, writer));
-    let how = receive(&plane, (worker, link), &mut reader, &mut sending).await;
+    let how = receive(
+        &plane,
+        (worker, link),
+        &mut reader,
+        &mut sending,
+        &mut has_spoken,
+    );
+    let how = how.await;
     sending.abort();
+    // One that came back and has said nothing since may have given this connection up and be on its way by another one, as when
+    // the disk keeps its seat back for long.
+    let how = if has_spoken { how } else { LinkEnd::Broken };
     plane.questions.disconnect(worker, link);
     // If the core is gone, nobody needs to know.
     let _ = plane.core.worker_gone(worker, link, how).await;
@@ -125,10 +135,19 @@ where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
-    let seat = tokio::select! {
-        seat = plane.core.register(config, reattach) => seat.ok()?,
+    let asked = tokio::select! {
+        asked = plane.core.ask_for_seat(config, reattach) => asked.ok()?,
         // It has nothing to say before the answer: it does not wait any more.
         _ = reader.next::<worker::ToServer>() => return None,
+    };
+    let seat = match wait_for_seat(asked, reader).await {
+        Ok(seat) => seat,
+        Err(left) => {
+            if let Some(seat) = left {
+                leave(plane, &seat).await;
+            }
+            return None;
+        }
     };
     let registered = to_worker::Message::Registered(worker::Registered {
         worker_id: seat.id.as_u32(),
@@ -143,13 +162,34 @@ where
         .await
         .is_err()
     {
-        let _ = plane
-            .core
-            .worker_gone(seat.id, seat.link, LinkEnd::Broken)
-            .await;
+        leave(plane, &seat).await;
         return None;
     }
     Some(seat)
+}
+
+/// The seat of a worker that waits for it. `Err` = it waits no more; with the seat that it has got in this moment, and of which nobody
+/// else tells that it is free.
+async fn wait_for_seat<R: AsyncRead + Unpin>(
+    mut asked: oneshot::Receiver<WorkerRegistration>,
+    reader: &mut MessageReader<R>,
+) -> Result<WorkerRegistration, Option<WorkerRegistration>> {
+    tokio::select! {
+        seat = &mut asked => seat.map_err(|_| None),
+        _ = reader.next::<worker::ToServer>() => {
+            asked.close();
+            Err(asked.try_recv().ok())
+        }
+    }
+}
+
+/// A worker has gone that has got a seat.
+async fn leave(plane: &WorkerPlane, seat: &WorkerRegistration) {
+    // Fails only if the core has ended.
+    let _ = plane
+        .core
+        .worker_gone(seat.id, seat.link, LinkEnd::Broken)
+        .await;
 }
 
 pub(crate) async fn refuse<W: AsyncWrite + Unpin>(writer: &mut MessageWriter<W>, reason: &str) {
@@ -166,12 +206,13 @@ pub(crate) async fn refuse<W: AsyncWrite + Unpin>(writer: &mut MessageWriter<W>,
         .await;
 }
 
-/// Feeds messages to the core until the connection ends or the core closes it.
+/// Feeds messages to the core until the connection ends or the core closes it. Notes whether there was one.
 async fn receive<R: AsyncRead + Unpin>(
     plane: &WorkerPlane,
     (worker, link): (WorkerId, LinkId),
     reader: &mut MessageReader<R>,
     sending: &mut tokio::task::JoinHandle<()>,
+    has_spoken: &mut bool,
 ) -> LinkEnd {
     let rows = Arc::new(Semaphore::new(ROWS_WAITING_MAX as usize));
     loop {
@@ -193,6 +234,7 @@ async fn receive<R: AsyncRead + Unpin>(
                 return end_of(&error);
             }
         };
+        *has_spoken = true;
         // Ahead of the ends in the same report, so that they are stored with them.
         let (curves, malformed) = take_curves(&mut message);
         if malformed > 0 {
@@ -330,6 +372,36 @@ mod tests {
         reader.next().await.expect("it can be read")
     }
 
+    fn seat() -> (mpsc::Sender<WorkerCommand>, WorkerRegistration) {
+        let (commands, queue) = mpsc::channel(16);
+        let seat = WorkerRegistration {
+            id: WorkerId(1),
+            link: LinkId(1),
+            reattached: false,
+            commands: queue,
+        };
+        (commands, seat)
+    }
+
+    #[tokio::test]
+    async fn a_seat_that_comes_when_its_worker_goes_is_not_forgotten() {
+        // Which of both is seen first is drawn.
+        for _ in 0..64 {
+            let (ours, theirs) = duplex(1 << 16);
+            let (ours, theirs) = tokio::join!(
+                accept(ours, Plane::Worker, None),
+                connect(theirs, Plane::Worker, None)
+            );
+            let (mut reader, _writer) = ours.expect("no key").split();
+            drop(theirs);
+            let (give, asked) = oneshot::channel();
+            let (_commands, seat) = seat();
+            assert!(give.send(seat).is_ok(), "it waits");
+            let found = wait_for_seat(asked, &mut reader).await;
+            assert!(matches!(found, Ok(_) | Err(Some(_))));
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn acknowledgements_go_with_what_is_sent_anyway() {
         let (ours, theirs) = duplex(1 << 16);
@@ -339,14 +411,8 @@ mod tests {
         );
         let (_, writer) = ours.expect("no key").split();
         let (mut reader, _writer) = theirs.expect("no key").split();
-        let (commands, queue) = mpsc::channel(16);
+        let (commands, seat) = seat();
         let (_questions, questions) = mpsc::channel(1);
-        let seat = WorkerRegistration {
-            id: WorkerId(1),
-            link: LinkId(1),
-            reattached: false,
-            commands: queue,
-        };
         let sending = tokio::spawn(send_commands(seat, questions, writer));
         let say = async |command| commands.send(command).await.expect("it is there");
 

@@ -39,7 +39,8 @@ impl Peer {
         core: &CoreHandle,
         reattach: Option<Box<Reattach>>,
     ) -> Result<Self, CoreGone> {
-        let seat = core.register(Self::config(), reattach).await?;
+        let asked = core.ask_for_seat(Self::config(), reattach).await?;
+        let seat = asked.await.map_err(|_| CoreGone)?;
         Ok(Self {
             core: core.clone(),
             seat,
