@@ -303,6 +303,32 @@ fn the_disk_is_full_for_a_while_and_nothing_is_lost() {
     env.wait_exit("server");
 }
 
+#[test]
+fn a_worker_can_be_stopped_while_the_disk_is_full() {
+    let mut env = Env::new();
+    let Some(disk) = SmallDisk::mount(env.path("disk")) else {
+        return;
+    };
+    env.start_server_with(&["--journal=disk/j.db"]);
+    let worker = env.start_worker_with(&["--cpus=4", "--heartbeat=200ms"]);
+    let job = env.submit(&["--stdout=none", "--stderr=none", "--", "sleep", "1000"]);
+    env.wait_running(&job, 1);
+    let filler = disk.fill();
+    let (_, waiting) = refused_submit(&env);
+    wait_until_unwritable(&env, true);
+    // The answer waits for room.
+    env.spawn("stop", &["worker", "stop", "all"]);
+    env.wait_exit_of(worker);
+    std::fs::remove_file(&filler).expect("the filler");
+    assert_eq!(env.wait_exit("stop"), Some(0));
+    for mut submit in waiting {
+        assert!(submit.wait().expect("it ends").success());
+    }
+    assert_eq!(env.stats(&job)["waiting"], 1, "it runs on the next one");
+    env.hq(&["server", "stop"]).ok();
+    env.wait_exit("server");
+}
+
 /// Resident memory of a process in KiB.
 pub(crate) fn resident(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it lives");

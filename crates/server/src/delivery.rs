@@ -10,7 +10,8 @@ use std::time::Instant;
 use hq_core::id::WorkerId;
 use hq_core::refusal::Refusal;
 use hq_core::server_state::{
-    Change, Effect, LinkId, NoticeKey, Reply, RequestId, ServerState, Wait, WorkerCommand,
+    Change, Effect, LinkId, NoticeKey, Reply, RequestId, ServerState, Wait, WatchUpdate,
+    WorkerCommand,
 };
 use hq_protocol::client;
 use hq_protocol::limits::PAGE_BYTES_MAX;
@@ -188,6 +189,11 @@ impl Delivery {
         current.is_some_and(|(current, _)| *current == link)
     }
 
+    fn is_seated(&self, worker: WorkerId) -> bool {
+        let queue = self.workers.get(&worker).map(|(_, queue)| queue);
+        queue.is_some_and(Option::is_some)
+    }
+
     /// Automatic allocation is to ask again what waits.
     pub(crate) fn tell_of_demand(&self) {
         if let Some(news) = &self.news {
@@ -255,16 +261,7 @@ impl Delivery {
                     Outgoing::Reply(id, reply)
                 }
                 Effect::WatchUpdate(id, update) => {
-                    let Some(watcher) = self.watches.get(&id) else {
-                        continue;
-                    };
-                    is_awaited |= watcher.is_hurried;
-                    let with_paths = watcher.with_paths;
-                    let parts = query::watch_updates(state, &update, with_paths, PAGE_BYTES_MAX);
-                    for message in parts {
-                        let message = Box::new(message);
-                        self.send(state, wait, Outgoing::Update { id, message });
-                    }
+                    is_awaited |= self.update(state, wait, (id, &update));
                     continue;
                 }
                 Effect::Registered {
@@ -276,6 +273,12 @@ impl Delivery {
                     worker,
                     reattached,
                 },
+                // Somebody wants it to end, also while nothing can be stored: what it has to tell then is known here. It cannot be told
+                // before its seat. That the server ends is told only once all is stored: until then it keeps what nobody else has.
+                Effect::ToWorker(id, WorkerCommand::Stop) if self.is_seated(id) => {
+                    self.deliver(state, Outgoing::ToWorker(id, WorkerCommand::Stop));
+                    continue;
+                }
                 Effect::ToWorker(id, command) => Outgoing::ToWorker(id, command),
                 Effect::Notify(key) => Outgoing::Notify(key),
                 Effect::DropWorker(id) => Outgoing::DropWorker(id),
@@ -285,6 +288,24 @@ impl Delivery {
         if is_awaited {
             self.gate.commit_now();
         }
+    }
+
+    /// Sends an update to who watches, in parts that are small enough; returns whether it is waited for.
+    fn update(
+        &mut self,
+        state: &ServerState,
+        wait: Wait,
+        (id, update): (RequestId, &WatchUpdate),
+    ) -> bool {
+        let Some(watcher) = self.watches.get(&id) else {
+            return false;
+        };
+        let (is_hurried, with_paths) = (watcher.is_hurried, watcher.with_paths);
+        for message in query::watch_updates(state, update, with_paths, PAGE_BYTES_MAX) {
+            let message = Box::new(message);
+            self.send(state, wait, Outgoing::Update { id, message });
+        }
+        is_hurried
     }
 
     /// Answers somebody who only looks, once what was seen is on disk; from memory if the disk hangs or is full.

@@ -41,6 +41,9 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 /// not no more than five.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// How long it waits for the server directory, where its link is removed; before it ends its workers, and once more at the end.
+const WITHDRAW_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// How long it waits for the last answers to be written, when they are all known.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -218,7 +221,9 @@ impl Server {
             how = shutdown => Some(how),
         };
         tracing::debug!(?how, "the server ends");
-        let withdrawn = dir.withdraw(&instance);
+        let mut withdrawing = tokio::task::spawn_blocking(move || dir.withdraw(&instance));
+        // At once, if the disk answers: nobody finds a server that ends.
+        let mut withdrawn = in_time(&mut withdrawing).await;
         if let Some(how) = how {
             let keep = how == Stop::KeepWorkers;
             let allocations = async {
@@ -235,10 +240,25 @@ impl Server {
         // The core's thread ends with its last handle.
         drop((core, alloc));
         let is_closed = close(thread, progress).await;
-        withdrawn?;
+        if withdrawn.is_none() {
+            withdrawn = in_time(&mut withdrawing).await;
+        }
+        withdrawn.unwrap_or_else(|| {
+            tracing::warn!("The server directory still leads to this server: its disk or file system does not answer");
+            Ok(())
+        })?;
         // Who starts it again must hear that something may be missing.
         how.filter(|_| is_closed).map(|_| ()).ok_or(RunError::Store)
     }
+}
+
+/// What became of the link in the server directory; `None` = nothing yet.
+async fn in_time(
+    withdrawing: &mut tokio::task::JoinHandle<Result<(), AccessError>>,
+) -> Option<Result<(), AccessError>> {
+    let ended = tokio::time::timeout(WITHDRAW_TIMEOUT, withdrawing).await;
+    // It does not panic.
+    ended.ok().map(|ended| ended.unwrap_or(Ok(())))
 }
 
 /// Serves clients until it is dropped.
