@@ -9,20 +9,26 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import shutil
+import re
 import tempfile
 import threading
 import time
-from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
+from typing import Any, Callable, Dict, Iterator, Optional, Set, Tuple
 
 from ._held import this_machine
 
-#: Beginnings of names: what workers read, and what was got from them.
-PREFIXES = (".hq-values-", "hq-values-")
+#: Names of directories: with what workers read, as they are made for executors, and below the directory for temporary files
+#: those with what was got from workers, as `tempfile` makes them.
+_SHARED = re.compile(r"\.hq-values-[0-9a-f]{12}")
+_FETCHED = re.compile(r"hq-values-[a-z0-9_]{8}")
 #: Name of the file that names the owner.
 _OWNER = "owner"
-#: Beginning of the names of arguments; the others are results.
+#: Beginning of the names of arguments.
 CALL = "call-"
+#: Names of arguments, of results, and of what was got from workers. Nothing else in a directory is ours to remove.
+_ARGUMENT = re.compile(rf"{CALL}[0-9a-f]{{32}}")
+_RESULT = re.compile(r"value-[0-9]+-[0-9]*-[0-9a-f]{12}")
+_VALUE = re.compile(r"[0-9]+|[0-9a-fA-F]{32}")
 #: Seconds for which a directory is kept of whose owner nothing can be known here, and between two signs of life.
 _KEPT = 30 * 86_400.0
 _SIGN = 3_600.0
@@ -68,7 +74,10 @@ class Spool:
 
     def remove(self) -> None:
         if self.is_made:
-            shutil.rmtree(self.path, ignore_errors=True)
+            # On NFS a file that is removed while it is open stays in its directory under another name, and that with it.
+            _remove_files(self.path)
+            self.leave()
+            _remove_emptied(self.path)
         self.leave()
 
     def leave(self) -> None:
@@ -115,10 +124,12 @@ def sweep(base: str, server: str, ask: Ask) -> None:
 
 
 def _directories(place: str) -> Iterator[str]:
+    """Those with a name as we make it, where we make it."""
+    names = [_SHARED, _FETCHED] if place == tempfile.gettempdir() else [_SHARED]
     try:
         with os.scandir(place) as entries:
             for entry in entries:
-                is_ours = entry.name.startswith(PREFIXES) and entry.is_dir(follow_symlinks=False)
+                is_ours = any(name.fullmatch(entry.name) for name in names) and entry.is_dir(follow_symlinks=False)
                 if is_ours and entry.stat(follow_symlinks=False).st_uid == os.geteuid():
                     yield entry.path
     except OSError:
@@ -132,32 +143,71 @@ def _sweep_one(path: str, server: str, ask: Ask) -> None:
             owner = json.loads(file.read())
             is_gone = _is_gone(owner, file.fileno())
     except (FileNotFoundError, ValueError):
-        # Of an earlier release, or being made.
-        owner, is_gone, named = {}, None, path
-    is_old = time.time() - os.stat(named).st_mtime > _KEPT
+        # Of an earlier release, being made, or somebody else's.
+        _sweep_unnamed(path)
+        return
+    is_old = _is_old(named)
     if is_gone is False or is_gone is None and not is_old:
         return
     if owner.get("is_local"):
-        shutil.rmtree(path, ignore_errors=True)
+        _remove(path)
     elif owner.get("server") == server:
         info = ask(owner["job"])
         if info is None:
-            shutil.rmtree(path, ignore_errors=True)
+            _remove(path)
         elif not (info["running"] or info["waiting"]) and (is_old or not info["is_open"]):
-            _remove_arguments(path)
+            _remove_files(path, _ARGUMENT)
+            _remove_emptied(path)
     elif is_old:
-        shutil.rmtree(path, ignore_errors=True)
+        _remove(path)
 
 
-def _remove_arguments(path: str) -> None:
-    results: List[str] = []
-    for name in os.listdir(path):
-        if name.startswith(CALL):
-            os.unlink(os.path.join(path, name))
-        elif name != _OWNER:
-            results.append(name)
-    if not results:
-        shutil.rmtree(path, ignore_errors=True)
+def _sweep_unnamed(path: str) -> None:
+    """Removes a directory that does not say whose it is, if it is old and there is nothing in it but what we make."""
+    if _is_old(path) and all(name == _OWNER or _is_made_here(name) for name in os.listdir(path)):
+        _remove(path)
+
+
+def _is_old(path: str) -> bool:
+    return time.time() - os.stat(path).st_mtime > _KEPT
+
+
+def _is_made_here(name: str) -> bool:
+    return any(kind.fullmatch(name) for kind in (_ARGUMENT, _RESULT, _VALUE))
+
+
+def _remove(path: str) -> None:
+    _remove_files(path)
+    _remove_emptied(path)
+
+
+def _remove_files(path: str, kind: "Optional[re.Pattern[str]]" = None) -> None:
+    """Removes what we have put into a directory, or what of that is of one kind. Nothing else, however it came there."""
+    try:
+        names = os.listdir(path)
+    except OSError:
+        return
+    for name in names:
+        if _is_made_here(name) if kind is None else kind.fullmatch(name):
+            try:
+                os.unlink(os.path.join(path, name))
+            except OSError:
+                # Another one removes it as well, or it is a directory, which we do not make.
+                pass
+
+
+def _remove_emptied(path: str) -> None:
+    """Removes a directory in which nothing is left but who owned it."""
+    try:
+        if set(os.listdir(path)) <= {_OWNER}:
+            try:
+                os.unlink(os.path.join(path, _OWNER))
+            except FileNotFoundError:
+                pass
+            os.rmdir(path)
+    except OSError:
+        # Another one removes it as well.
+        pass
 
 
 def _is_gone(owner: Dict[str, Any], number: int) -> Optional[bool]:

@@ -114,8 +114,9 @@ class Values:
         if self.home is None:
             self.home = tempfile.TemporaryDirectory(prefix="hq-values-")
             number = claim(self.home.name, {"server": "", "job": 0, "is_local": True})
-            # Closed with the directory: futures may need it after the end of their executor.
-            weakref.finalize(self.home, os.close, number).atexit = False
+            # Closed just before the directory goes, which NFS would keep otherwise: futures may need it after the end of their
+            # executor.
+            weakref.finalize(self.home, os.close, number)
         return self.home.name
 
     def note_reached(self, name: str) -> None:

@@ -45,6 +45,7 @@ with hq.Executor(1, {where}):
 def gate(tmp_path, monkeypatch):
     (tmp_path / "tmp").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
     path = [os.path.dirname(os.path.dirname(hq.__file__)), os.environ.get("PYTHONPATH", "")]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, path)))
     return tmp_path / "gate"
@@ -92,12 +93,12 @@ def test_results_of_a_killed_process_stay_until_its_job_is_forgotten(cluster, ga
     process, job = client(gate, where)
     kill(process)
     [directory] = tmp_path.glob(".hq-values-*")
-    (directory / "value-of-a-call").touch()
+    (directory / "value-1-0-0123456789ab").touch()
     gate.touch()
     assert cluster.ask("job", "close", job).returncode == 0
     assert cluster.ask("job", "wait", job).returncode == 0
     come_next(where)
-    assert sorted(os.listdir(directory)) == ["owner", "value-of-a-call"]
+    assert sorted(os.listdir(directory)) == ["owner", "value-1-0-0123456789ab"]
     assert cluster.ask("job", "forget", job).returncode == 0
     come_next(where)
     assert not directory.exists()
@@ -113,7 +114,7 @@ def test_what_a_local_executor_has_left_goes_at_once(gate, tmp_path):
 
 
 def test_what_is_known_of_an_owner(tmp_path):
-    path = tmp_path / ".hq-values-1"
+    path = tmp_path / NAME
     path.mkdir()
     lock = _spool.claim(str(path), {"server": "s", "job": 1, "is_local": False})
     named = path / "owner"
@@ -166,3 +167,71 @@ def test_who_only_waits_gives_signs_of_life(gate, tmp_path, monkeypatch):
         [owner] = tmp_path.glob(".hq-values-*/owner")
         os.utime(owner, (0, 0))
         wait_for(lambda: owner.stat().st_mtime > 0, "a sign of life")
+
+
+NAME = ".hq-values-0123456789ab"
+ARGUMENT = "call-" + 32 * "0"
+RESULT = "value-1-0-0123456789ab"
+
+
+def old_directory(path, *names):
+    path.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        (path / name).touch()
+    os.utime(path, (time.time() - 31 * 86_400,) * 2)
+    return path
+
+
+def test_directories_that_only_look_like_ours_are_left_alone(gate, tmp_path):
+    users = [
+        old_directory(tmp_path / "hq-values-2024", "precious"),
+        old_directory(tmp_path / "hq-values-abcdefgh", "precious"),
+        old_directory(tmp_path / ".hq-values-notes", ARGUMENT),
+        old_directory(tmp_path / NAME, ARGUMENT, "precious"),
+        old_directory(tmp_path / "tmp" / "hq-values-abcdefgh", "1", "precious"),
+        old_directory(tmp_path / "tmp" / "hq-values-experiment", "1"),
+    ]
+    old_directory(users[0] / "deep", "precious")
+    old_directory(tmp_path / ".hq-values-0123456789ac" / ARGUMENT, "precious")
+    users.append(old_directory(tmp_path / ".hq-values-0123456789ac"))
+    before = [sorted(os.listdir(path)) for path in users]
+    ours = [
+        old_directory(tmp_path / ".hq-values-ba9876543210", ARGUMENT, RESULT, "owner"),
+        old_directory(tmp_path / ".hq-values-ba9876543211"),
+        old_directory(tmp_path / "tmp" / "hq-values-abc_1234", "1", 32 * "a"),
+    ]
+    _spool.sweep(str(tmp_path), "s", lambda job: None)
+    assert [sorted(os.listdir(path)) for path in users] == before
+    assert (users[-1] / ARGUMENT / "precious").exists()
+    assert not any(path.exists() for path in ours)
+
+
+def test_what_somebody_has_put_into_our_directory_stays(gate, tmp_path):
+    with hq.Executor(1, local=True, values=tmp_path) as executor:
+        assert executor.submit(len, bytes(LONG)).result(60) == LONG
+        [directory] = tmp_path.glob(".hq-values-*")
+        (directory / "notes").mkdir()
+        (directory / "notes" / "precious").touch()
+    assert sorted(os.listdir(directory)) == ["notes", "owner"]
+    come_next(f"local=True, values={str(tmp_path)!r}")
+    assert (directory / "notes" / "precious").exists()
+
+
+def test_no_file_is_removed_while_it_is_open(gate, tmp_path, monkeypatch):
+    unlink = os.unlink
+
+    def as_on_nfs(path, *, dir_fd=None):
+        if dir_fd is not None:
+            path = os.path.join(os.readlink(f"/proc/self/fd/{dir_fd}"), path)
+        opened = [os.path.realpath(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd")]
+        if os.path.realpath(path) in opened:
+            os.rename(path, os.path.join(os.path.dirname(path), ".nfs0"))
+        else:
+            unlink(path)
+
+    monkeypatch.setattr(os, "unlink", as_on_nfs)
+    spool = _spool.Spool(str(tmp_path / NAME), "s", 1, False)
+    spool.make()
+    (tmp_path / NAME / ARGUMENT).touch()
+    spool.remove()
+    assert not list(tmp_path.glob(".hq-values-*"))
