@@ -13,6 +13,7 @@ import json
 import marshal
 import mmap
 import operator
+import os
 import pickle
 import sys
 import types
@@ -78,6 +79,14 @@ class Needs:
         self.missing.add(future)
         # It is pickled again when all are there.
         return int, ()
+
+
+class FileGone(Exception):
+    """The file with the outcome of a call is not there."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.path = path
 
 
 class NeedFailed(Exception):
@@ -323,7 +332,11 @@ def load(value: bytes) -> tuple[Any, BaseException | None, bytes | None]:
     path = None
     if kind == IN_FILE:
         path = bytes(data)
-        with open(path, "rb") as file:
+        try:
+            file = open(path, "rb")
+        except FileNotFoundError:
+            raise FileGone(os.fsdecode(path)) from None
+        with file:
             # Not read into memory beside what is made of it.
             mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ, flags=mmap.MAP_PRIVATE)
         kind, data = mapped[0], memoryview(mapped)[1:]

@@ -391,7 +391,7 @@ class State:
             if value[0] == _pickle.HELD:
                 settled.append((number, self.values.take(number, bytes(value[1:])), None))
                 continue
-            result, error = self._load(value)
+            result, error = self._load(number, value)
             del value
             settled.append((number, result, error))
         self._settle(settled)
@@ -412,12 +412,18 @@ class State:
             return None, _pickle.without_value("the call finished, but its value was lost")
         return None, _pickle.without_value(error)
 
-    def _load(self, value: memoryview) -> Tuple[Any, Optional[BaseException]]:
+    def _load(self, number: int, value: memoryview) -> Tuple[Any, Optional[BaseException]]:
         try:
             result, error, path = _pickle.load(value)  # type: ignore[arg-type]
+        except _pickle.FileGone as gone:
+            return None, HqError(
+                f"the result of call {number} of job {self.job} was in {gone.path}, which is gone: the executor that made the call has "
+                "read it, or its directory was removed"
+            )
         except BaseException as failure:
             return None, HqError(f"the result of the call cannot be unpickled here: {type(failure).__name__}: {failure}")
-        if path is not None:
+        # What was there before us others may attach to as well: it goes with the job.
+        if path is not None and number >= self.adopted:
             try:
                 os.unlink(path)
             except OSError:

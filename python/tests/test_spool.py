@@ -235,3 +235,43 @@ def test_no_file_is_removed_while_it_is_open(gate, tmp_path, monkeypatch):
     (tmp_path / NAME / ARGUMENT).touch()
     spool.remove()
     assert not list(tmp_path.glob(".hq-values-*"))
+
+
+#: Makes a call with a long result in a file, which is there when there is a file.
+MAKER = """
+import os, time, hq
+def make(gate):
+    while not os.path.exists(gate):
+        time.sleep(0.02)
+    return bytes({size})
+executor = hq.Executor(1, {where})
+future = executor.submit(make, {gate!r})
+while future.task is None or executor._state.unconfirmed:
+    time.sleep(0.02)
+print(executor.job, flush=True)
+time.sleep(600)
+"""
+
+
+def test_results_can_be_had_each_time_that_their_job_is_attached_to(cluster, gate, tmp_path):
+    where = f"server_dir={str(cluster.dir)!r}, values='.'"
+    text = MAKER.format(gate=str(gate), size=LONG, where=where)
+    process = subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, text=True)
+    job = int(process.stdout.readline())
+    kill(process)
+    gate.touch()
+    for _ in range(2):
+        # Nobody asks for the result of the first of them.
+        seen = hq.Executor.attach(job, server_dir=cluster.dir)
+        wait_for(lambda: seen.futures[0].done(), "the call ends")  # noqa: B023
+        with hq.Executor.attach(job, server_dir=cluster.dir) as executor:
+            assert executor.futures[0].result(60) == bytes(LONG)
+        seen.shutdown()
+    [path] = tmp_path.glob(".hq-values-*/value-*")
+    path.unlink()
+    with hq.Executor.attach(job, server_dir=cluster.dir) as executor:
+        with pytest.raises(hq.HqError, match=rf"result of call 0 of job {job} was in .*{path.name}, which is gone"):
+            executor.futures[0].result(60)
+    assert cluster.ask("job", "forget", str(job)).returncode == 0
+    come_next(where)
+    assert not list(tmp_path.glob(".hq-values-*"))
