@@ -84,6 +84,7 @@ fn fill(path: &Path) {
             after: Vec::new(),
             notify: Vec::new(),
             origin: None,
+            nonce: None,
             body: SubmitBody::Array(ArraySpec {
                 ids: ArrayIds::Given(ids.clone()),
                 entries: None,

@@ -1,8 +1,10 @@
 """Numbers of calls in a job to which others add tasks, too."""
 
 import os
+import signal
 import subprocess
 import threading
+import time
 from concurrent.futures import wait
 
 import pytest
@@ -130,3 +132,38 @@ def test_the_task_that_has_the_number_of_a_call_is_not_cancelled_in_its_place(tm
     state.fail_all(hq.ServerGone("over"))
     state.is_over = True
     sender.join()
+
+
+def draw():
+    return os.urandom(8)
+
+
+@pytest.mark.parametrize("kind", ["call", "program"])
+def test_a_call_whose_connection_was_lost_does_not_take_an_equal_one_of_another_executor_for_its_own(cluster, kind, tmp_path):
+    program = ["sh", "-c", f"echo run >> {tmp_path / 'runs'}"]
+
+    def make(one):
+        return one.submit(draw) if kind == "call" else one.program(program, stdout="out-%{TASK_ID}")
+
+    with hq.Executor(server_dir=cluster.dir) as executor:
+        assert executor.submit(abs, -1).result(60) == 1
+        other = hq.Executor.attach(executor.job, server_dir=cluster.dir)
+        server, bridge = cluster.processes[0], executor._bridge.pid
+        # The server does not hear of the call any more, and who has made it learns too late that there is another server.
+        os.kill(server.pid, signal.SIGSTOP)
+        ours = make(executor)
+        wait_for(lambda: ours.task is not None, "the call is handed over")
+        time.sleep(0.5)
+        os.kill(bridge, signal.SIGSTOP)
+        try:
+            server.kill()
+            server.wait()
+            cluster.start_server("--resume")
+            theirs = make(other)
+            value = theirs.result(60)
+        finally:
+            os.kill(bridge, signal.SIGCONT)
+        assert ours.result(60) != value
+        assert ours.task != theirs.task == 1
+        assert kind == "call" or (tmp_path / "runs").read_text() == "run\nrun\n"
+        other.shutdown()

@@ -64,6 +64,7 @@ fn run(workers: u32) -> Result<(Duration, Duration)> {
         after: Vec::new(),
         notify: Vec::new(),
         origin: None,
+        nonce: None,
         body: SubmitBody::Array(ArraySpec {
             ids: ArrayIds::Given(IdArray::consecutive(0, TASKS).context("no tasks")?),
             entries: None,

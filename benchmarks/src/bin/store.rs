@@ -245,6 +245,7 @@ fn submitted(job: JobId, ids: &IdArray) -> ChangeKind {
         after: Vec::new(),
         notify: Vec::new(),
         origin: None,
+        nonce: None,
         body: SubmitBody::Array(ArraySpec {
             ids: ArrayIds::Given(ids.clone()),
             entries: None,

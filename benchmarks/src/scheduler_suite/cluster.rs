@@ -238,6 +238,7 @@ impl Cluster {
             after: Vec::new(),
             notify: Vec::new(),
             origin: None,
+            nonce: None,
             body,
         };
         self.jobs += 1;

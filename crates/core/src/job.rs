@@ -120,6 +120,8 @@ pub struct Submit {
     pub notify: Vec<NotifySpec>,
     /// The task of this job that added it, with the last attempt that did.
     pub origin: Option<Origin>,
+    /// Drawn by the client, which may submit it once more.
+    pub nonce: Option<u64>,
     /// Template, entries, dependencies.
     pub kind: SubmitKind,
     /// The highest priority of its tasks.

@@ -272,6 +272,8 @@ pub struct SubmitSpec {
     pub notify: Vec<NotifySpec>,
     /// The task that submits, if the job is its own; `None` = a user, or for another job.
     pub origin: Option<Origin>,
+    /// By which a repeated one is recognised, if it gives an array of an open job its ids; drawn by the client.
+    pub nonce: Option<u64>,
     /// The tasks.
     pub body: SubmitBody,
 }

@@ -75,6 +75,7 @@ pub fn array_submit(count: u32, template: TaskTemplate) -> SubmitSpec {
         after: Vec::new(),
         notify: Vec::new(),
         origin: None,
+        nonce: None,
         body: SubmitBody::Array(ArraySpec {
             ids: ArrayIds::Given(IdArray::consecutive(0, count).unwrap_or_default()),
             entries: None,

@@ -75,6 +75,7 @@ impl EmbeddedServer {
             version: config.version,
             pid: std::process::id(),
             start_unix_ns: Clock::new().now().wall.0,
+            knows_nonces: true,
             ..client::ServerInfo::default()
         });
         let questions = Arc::new(Questions::new(info.start_unix_ns.unsigned_abs()));

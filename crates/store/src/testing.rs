@@ -106,6 +106,7 @@ pub(crate) fn submitted_with(job: JobId, ids: &IdArray, arg_len: usize) -> Chang
         after: Vec::new(),
         notify: Vec::new(),
         origin: None,
+        nonce: None,
         body: SubmitBody::Array(ArraySpec {
             ids: ArrayIds::Given(ids.clone()),
             entries: None,

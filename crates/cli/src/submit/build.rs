@@ -120,6 +120,7 @@ pub(crate) fn build(
         after,
         notify: Vec::new(),
         origin: None,
+        nonce: None,
         body: SubmitBody::Array(ArraySpec {
             ids,
             entries,

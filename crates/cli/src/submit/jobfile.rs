@@ -115,6 +115,7 @@ pub(crate) fn parse(
         after: Vec::new(),
         notify: Vec::new(),
         origin: None,
+        nonce: None,
         body,
     };
     Ok(PreparedSubmit::new(spec, warnings))

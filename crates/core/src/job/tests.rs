@@ -29,6 +29,7 @@ fn submit(ids: IdArray) -> Submit {
         after: Vec::new(),
         notify: Vec::new(),
         origin: None,
+        nonce: None,
         kind: SubmitKind::Array {
             template,
             asked,

@@ -58,6 +58,27 @@ fn an_id_that_the_job_has_is_refused() {
 }
 
 #[test]
+fn a_submit_that_is_repeated_is_known_by_its_nonce_also_after_a_restart_and_in_a_closed_job() {
+    let mut bench = Bench::new();
+    let job = bench.open(None);
+    let five = |first, nonce| SubmitSpec {
+        nonce: Some(nonce),
+        ..into(job, numbered(given(first, 5), tasks(0)))
+    };
+    bench.submit(five(0, 7));
+    assert_eq!(bench.submit(five(0, 7)), job, "its answer was lost");
+    let refusal = bench.refused(five(0, 8));
+    assert_eq!(refusal, SubmitRefusal::TaskExists(TaskId(0), job));
+    let refusal = bench.refused(five(3, 7));
+    assert_eq!(refusal, SubmitRefusal::TaskExists(TaskId(3), job));
+    bench.restart();
+    bench.close(job);
+    assert_eq!(bench.submit(five(0, 7)), job);
+    assert_eq!(bench.refused(five(0, 8)), SubmitRefusal::JobNotOpen(job));
+    assert_eq!(bench.counts(job).total(), 5);
+}
+
+#[test]
 fn tasks_without_ids_continue_behind_the_highest_of_the_job() {
     let mut bench = Bench::new();
     let job = bench.open(None);

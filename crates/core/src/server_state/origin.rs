@@ -1,12 +1,15 @@
-//! Submits that tasks make for their own job: only the attempt that runs can, and what an earlier one has made is there.
+//! Submits that are made more than once: by later attempts of a task that adds tasks to its own job, and by clients that have
+//! no answer to the first one.
+//!
+//! What tasks make only the attempt that runs can, and what an earlier one has made is there.
 
 use super::{ChangeKind, Ctx, ServerState, SubmitRefusal};
-use crate::id::JobId;
+use crate::id::{JobId, TaskId};
 use crate::job::{Job, Repeat};
-use crate::template::{Origin, SubmitSpec, SubmitTarget};
+use crate::template::{ArrayIds, Origin, SubmitBody, SubmitSpec, SubmitTarget};
 
 impl ServerState {
-    /// The job of a submit that was made before, by an earlier attempt of the same task or under the same key.
+    /// The job of a submit that was made before, by an earlier attempt of the same task or with the same nonce.
     ///
     /// # Errors
     ///
@@ -17,7 +20,7 @@ impl ServerState {
         spec: &SubmitSpec,
     ) -> Result<Option<JobId>, SubmitRefusal> {
         let (Some(origin), SubmitTarget::Attach(id)) = (&spec.origin, &spec.target) else {
-            return Ok(None);
+            return Ok(self.heard_before(spec));
         };
         let Some(job) = self.jobs.get_mut(*id) else {
             return Err(SubmitRefusal::JobNotFound(*id));
@@ -40,6 +43,22 @@ impl ServerState {
                 Ok(Some(*id))
             }
         }
+    }
+
+    /// The open job of a submit that was heard before. The job may be closed by now.
+    fn heard_before(&self, spec: &SubmitSpec) -> Option<JobId> {
+        let (Some(nonce), SubmitTarget::Attach(id)) = (spec.nonce, &spec.target) else {
+            return None;
+        };
+        let SubmitBody::Array(array) = &spec.body else {
+            return None;
+        };
+        let ArrayIds::Given(ids) = &array.ids else {
+            return None;
+        };
+        let job = self.jobs.get(*id)?;
+        let known = job.submit(job.find(TaskId(ids.get(0)?))?)?;
+        (known.nonce == Some(nonce) && known.ids == *ids).then_some(*id)
     }
 
     /// After a restart: a task that has submitted has run, also if its start was not stored and its worker does not have it. Its

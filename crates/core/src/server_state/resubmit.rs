@@ -495,6 +495,7 @@ fn spec(job: &Job, submit: &Submit, body: SubmitBody) -> SubmitSpec {
         after: Vec::new(),
         notify: submit.notify.clone(),
         origin: None,
+        nonce: None,
         body,
     }
 }

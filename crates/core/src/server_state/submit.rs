@@ -247,6 +247,7 @@ impl ServerState {
             after: spec.after.clone(),
             notify: spec.notify.clone(),
             origin: spec.origin.clone(),
+            nonce: spec.nonce,
             kind,
             priority_max,
             tasks,

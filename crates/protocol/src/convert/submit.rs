@@ -64,6 +64,7 @@ impl TryFrom<client::Submit> for SubmitSpec {
             after: message.after.into_iter().map(Into::into).collect(),
             notify: each("notify", message.notify)?,
             origin,
+            nonce: message.nonce,
             body,
         };
         check_streams(&spec)?;
@@ -96,6 +97,7 @@ impl From<&SubmitSpec> for client::Submit {
             after: spec.after.iter().map(Into::into).collect(),
             notify: spec.notify.iter().map(Into::into).collect(),
             origin: spec.origin.as_ref().map(Into::into),
+            nonce: spec.nonce,
             body: Some(match &spec.body {
                 SubmitBody::Array(array) => Body::Array(array.into()),
                 SubmitBody::Graph(graph) => Body::Graph(graph.into()),

@@ -1,6 +1,8 @@
 //! Submits calls in batches: whatever has gathered while the batch before was under way. Cancels them as well, over the
 //! same connection: none overtakes the submit of its call.
 
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::sync::Arc;
 
@@ -105,6 +107,7 @@ impl Joined {
             after: Vec::new(),
             notify: Vec::new(),
             origin: None,
+            nonce: Some(RandomState::new().hash_one(self.first)),
             body: SubmitBody::Array(ArraySpec {
                 ids: ArrayIds::Given(ids),
                 entries: Some(entries),
@@ -179,7 +182,7 @@ enum Submitted {
     Taken { free: u32 },
 }
 
-/// Submits, over a new connection if need be: a server that was away may have got it, and then knows the ids.
+/// Submits, over a new connection if need be: a server that was away may have got it, and then knows its nonce.
 async fn submit(
     shared: &Shared,
     client: &mut Option<Client>,
@@ -225,14 +228,15 @@ async fn submit(
 /// Part of the server's refusal of ids that the job has.
 const TAKEN: &str = "already exists in job";
 
-/// Whether tasks that have ids of these calls are the calls themselves, made by an attempt whose answer was lost, or those of
-/// somebody else: a call of the job that submits to it, or another executor that is attached to it.
+/// What to do about ids of these calls that other tasks have: those of a call of the job that submits to it, or of another
+/// executor that is attached to it.
 async fn look_who_has(
     client: &mut Client,
     calls: &Joined,
     is_repeated: bool,
 ) -> CliResult<Submitted> {
-    if is_repeated && has_made(client, calls).await? {
+    // An earlier release takes the calls themselves, made by an attempt whose answer was lost, for others, too.
+    if is_repeated && !client.server_info().await?.knows_nonces && has_made(client, calls).await? {
         return Ok(Submitted::Made);
     }
     let ids = ids_of(client, calls.job).await?;
@@ -243,7 +247,8 @@ async fn look_who_has(
     Ok(Submitted::Taken { free })
 }
 
-/// Whether the first and the last of these calls are tasks of the job: a submit is accepted as a whole.
+/// Whether the first and the last of these calls are tasks of the job: a submit is accepted as a whole. Equal calls of two
+/// executors cannot be told apart, nor programs.
 async fn has_made(client: &mut Client, calls: &Joined) -> CliResult<bool> {
     let payload = |len: u64, is_last: bool| {
         let len = usize::try_from(len).ok()?;

@@ -206,6 +206,7 @@ fn graph_spec(question: Question, blob: &Bytes) -> CliResult<SubmitSpec> {
         after: Vec::new(),
         notify: Vec::new(),
         origin: None,
+        nonce: None,
         body: SubmitBody::Graph(graph),
     })
 }

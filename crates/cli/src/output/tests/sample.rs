@@ -18,6 +18,7 @@ pub(super) fn server() -> client::ServerInfo {
         journal_path: None,
         now_unix_ns: START + 1,
         internal_error_count: 0,
+        knows_nonces: true,
     }
 }
 

@@ -29,6 +29,7 @@ impl World {
             after: self.random_after(),
             notify: self.random_notify(),
             origin: None,
+            nonce: None,
             body,
         };
         self.request(Command::Submit(Box::new(spec)));

@@ -50,6 +50,7 @@ fn submit() -> client::Submit {
         after: Vec::new(),
         notify: Vec::new(),
         origin: None,
+        nonce: None,
         body: SubmitBody::Array(ArraySpec {
             ids: ArrayIds::Next(2),
             entries: None,

@@ -299,8 +299,9 @@ pub(super) fn submit() -> impl Strategy<Value = SubmitSpec> {
         digest,
     });
     let lists = (vec(after, 0..3), vec(notify, 0..3), option::of(origin));
+    let lists = (lists, option::of(any::<u64>()));
     (target, absolute_path(), path(), lists, body).prop_map(
-        |(target, submit_dir, stream_dir, (after, notify, origin), body)| SubmitSpec {
+        |(target, submit_dir, stream_dir, ((after, notify, origin), nonce), body)| SubmitSpec {
             // Only an open job can be that of a task.
             origin: origin.filter(|_| matches!(target, SubmitTarget::Attach(_))),
             target,
@@ -308,6 +309,7 @@ pub(super) fn submit() -> impl Strategy<Value = SubmitSpec> {
             stream_dir: Some(stream_dir),
             after,
             notify,
+            nonce,
             body,
         },
     )
