@@ -154,7 +154,8 @@ class Executor(_BaseExecutor):
             self._state = State(bridge, owns_bridge, job, workers, spool, crash_limit)
             #: Calls that were there before, by task id; see :meth:`attach`.
             self.futures: Dict[int, "CallFuture[Any]"] = {}
-            known = [] if _attach is None else self._adopt(_attach)
+            if _attach is not None:
+                self._adopt(_attach)
             self._options: Dict[str, Any] = {
                 "resources": resources,
                 "time_limit": time_limit,
@@ -181,9 +182,7 @@ class Executor(_BaseExecutor):
             self._template = self._state.template = self._name_template(self._options)
             state = self._state
             bridge.follow(job, state.on_event)
-            for numbers in known:
-                count = numbers[-1] - numbers[0] + 1
-                bridge.send({"op": "settle", "job": job, "first": numbers[0], "count": count})
+            state.ask_for(self.futures)
         except BaseException:
             if owns_bridge:
                 bridge.close()
@@ -205,8 +204,8 @@ class Executor(_BaseExecutor):
             raise ValueError("a server that ended with its executor has no job to attach to")
         return cls(local=False, _attach=operator.index(job), **{key: value for key, value in options.items() if key != "local"})
 
-    def _adopt(self, job: int) -> List[range]:
-        """Calls that the job has already; their ids."""
+    def _adopt(self, job: int) -> None:
+        """Calls that the job has already."""
         info = self._bridge.ask({"what": "info", "job": job})
         if info is None:
             raise HqError(f"job {job} does not exist on this server")
@@ -218,7 +217,6 @@ class Executor(_BaseExecutor):
             future.set_running_or_notify_cancel()
             self.futures[number] = state.pending[number] = future
         state.next_id = state.adopted = max((numbers[-1] + 1 for numbers in known), default=0)
-        return known
 
     # ---- the interface of the standard library
 

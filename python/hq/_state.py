@@ -18,6 +18,7 @@ from . import _pickle
 from ._bridge import Bridge
 from ._future import CallFuture, mark_cancelled
 from ._held import Held
+from ._ids import IDS, numbers_of, ranges
 from ._program import ProgramFuture
 from ._spec import CrashLimit
 from ._spool import Spool, sweep
@@ -27,6 +28,8 @@ from .errors import HqError, InitFailed, ServerGone
 #: Calls in one message to the bridge, and bytes of them.
 _BATCH_MAX = 5_000
 _BATCH_BYTES = 8 << 20
+#: Ranges of calls in one message.
+_RANGES_MAX = 5_000
 #: Seconds after which the thread that sends looks for work though nobody told it.
 _LOOK_AGAIN = 30.0
 #: The same while values may become unneeded.
@@ -147,7 +150,11 @@ class State:
                     away = sorted(self.pending) if self.was_away else []
                     self.was_away = False
                     batch, first, template = self._take_batch() if self._may_send() else ([], 0, 0)
+                    refused = self._take_unnumbered()
                 self.spool.sign()
+                for call in refused:
+                    settle(call.future, None, self._out_of_ids())
+                del refused
                 for errand in errands:
                     errand()
                 del errands
@@ -156,9 +163,7 @@ class State:
                     self.bridge.send({"op": "release", "refs": released})
                 self._send_cancels(cancels, False)
                 self._send_cancels(waiting, True)
-                if away:
-                    count = away[-1] - away[0] + 1
-                    self.bridge.send({"op": "settle", "job": self.job, "first": away[0], "count": count})
+                self.ask_for(away)
                 if batch and self._send_template(batch[0]):
                     lens = [len(call.payload) for call in batch]
                     message = {"op": "calls", "job": self.job, "t": template, "first": first, "lens": lens}
@@ -168,6 +173,12 @@ class State:
         except BaseException as error:
             self.fail_all(error if isinstance(error, ServerGone) else ServerGone(f"calls can no longer be sent: {error!r}"))
         self.finish()
+
+    def ask_for(self, numbers: Iterable[int]) -> None:
+        """Has the ends of those of these calls told that have ended."""
+        found = ranges(numbers)
+        for first in range(0, len(found), _RANGES_MAX):
+            self.bridge.send({"op": "settle", "job": self.job, "tasks": found[first : first + _RANGES_MAX]})
 
     def _send_template(self, call: Call) -> bool:
         """Names the template that a call has for itself. What is wrong with it is told to the future: nothing waits for the
@@ -202,7 +213,7 @@ class State:
     def _send_cancels(self, numbers: List[int], keep_running: bool) -> None:
         if numbers:
             self.has_cancelled = True
-            message = {"op": "cancel", "job": self.job, "tasks": _ranges(numbers), "keep_running": keep_running}
+            message = {"op": "cancel", "job": self.job, "tasks": ranges(numbers), "keep_running": keep_running}
             self.bridge.send(message)
 
     def _is_done(self) -> bool:
@@ -235,7 +246,9 @@ class State:
         template = self.waiting[0].template
         batch: List[Call] = []
         size = 0
-        room = _BATCH_MAX if self.window is None else min(_BATCH_MAX, self.window - len(self.pending))
+        room = min(_BATCH_MAX, IDS - first)
+        if self.window is not None:
+            room = min(room, self.window - len(self.pending))
         while self.waiting and len(batch) < room and size < _BATCH_BYTES:
             call = self.waiting[0]
             if call.template != template:
@@ -254,6 +267,17 @@ class State:
             batch.append(call)
             size += len(call.payload)
         return batch, first, template
+
+    def _take_unnumbered(self) -> List[Call]:
+        """Calls for which the job has no ids any more."""
+        if self.next_id < IDS or not self.waiting:
+            return []
+        calls = [call for call in self.waiting if begin(call.future)]
+        self.waiting.clear()
+        return calls
+
+    def _out_of_ids(self) -> HqError:
+        return HqError(f"the task ids of job {self.job} are used up; make another executor")
 
     def finish(self) -> None:
         """Nothing more is to come: the job ends, and with it what this executor has made."""
@@ -293,16 +317,16 @@ class State:
         if event == "ended":
             self._on_ended(message, blob)
         elif event == "accepted":
-            self._on_accepted(_numbers_of(message))
+            self._on_accepted(numbers_of(message))
         elif event == "taken":
-            self._on_taken(_numbers_of(message), message["free"])
+            self._on_taken(numbers_of(message), message["free"])
         elif event == "refused":
             text = message["text"]
             if "is not opened" in text:
                 # By the end of this executor before it was attached to again, of another one, or `hq job close`.
                 text = f"job {self.job} is closed and takes no more calls; make another executor"
             error = HqError(f"the server refused the calls: {text}")
-            numbers = _numbers_of(message)
+            numbers = numbers_of(message)
             with self.lock:
                 for number in numbers:
                     self._forget(number)
@@ -509,6 +533,9 @@ class State:
 
     def submit_again(self, future: "CallFuture[Any]", task: int, swap: Dict[str, Any], needs: Sequence[Held]) -> None:
         """Has the server's copy of a call carried out once more, as another task."""
+        if self.next_id >= IDS:
+            settle(future, None, self._out_of_ids())
+            return
         with self.changed:
             number = future._number = self.next_id
             self.next_id += 1
@@ -629,6 +656,8 @@ class State:
             raise RuntimeError("cannot schedule new futures after shutdown")
         if _is_exiting:
             raise RuntimeError("cannot schedule new futures after interpreter shutdown")
+        if self.next_id >= IDS:
+            raise self._out_of_ids()
 
     def shut(self, cancel: bool) -> None:
         with self.changed:
@@ -684,21 +713,6 @@ def settle(future: "CallFuture[Any]", result: Any, error: Optional[BaseException
     except BaseException:
         # The standard library passes on what is no `Exception`; others wait for the thread that calls us.
         _log.exception("a callback of %r failed", future)
-
-
-def _numbers_of(message: Dict[str, Any]) -> range:
-    return range(message["first"], message["first"] + message["count"])
-
-
-def _ranges(numbers: List[int]) -> List[List[int]]:
-    """Numbers as firsts and counts."""
-    found: List[List[int]] = []
-    for number in sorted(numbers):
-        if found and number == sum(found[-1]):
-            found[-1][1] += 1
-        else:
-            found.append([number, 1])
-    return found
 
 
 def same(error: BaseException) -> BaseException:

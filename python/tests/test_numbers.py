@@ -134,6 +134,84 @@ def test_the_task_that_has_the_number_of_a_call_is_not_cancelled_in_its_place(tm
     sender.join()
 
 
+def a_state(tmp_path, count):
+    """One with calls that wait, and nobody who sends them."""
+    bridge = Recorder()
+    state = State(bridge, False, 1, None, Spool(str(tmp_path / "spool"), "", 1, False))
+    futures = [CallFuture(state) for _ in range(count)]
+    for future in futures:
+        state.add(Call(future, b"x", 7))
+    return bridge, state, futures
+
+
+@pytest.fixture
+def sending():
+    """Has a thread send, until the test is over."""
+    started = []
+
+    def start(state):
+        sender = threading.Thread(target=state.send_calls, daemon=True)
+        started.append((state, sender))
+        sender.start()
+
+    yield start
+    for state, sender in started:
+        state.fail_all(hq.ServerGone("over"))
+        state.is_over = True
+        sender.join()
+
+
+def test_only_calls_under_way_are_asked_for_however_far_their_numbers_are_from_each_other(tmp_path, sending):
+    bridge, state, futures = a_state(tmp_path, 3)
+    state._take_batch()
+    state._on_accepted(range(3))
+    for number, future in zip((5, 6, 4_000_000_000), futures):
+        state.pending[number] = future
+        del state.pending[futures.index(future)]
+    sending(state)
+    state.on_event({"ev": "again"}, memoryview(b""))
+    wait_for(lambda: bridge.of("settle"), "it is asked what ended")
+    assert [message["tasks"] for message in bridge.of("settle")] == [[[5, 2], [4_000_000_000, 1]]]
+
+
+def test_calls_for_which_the_job_has_no_numbers_left_fail(tmp_path, sending):
+    bridge, state, futures = a_state(tmp_path, 3)
+    state.next_id = (1 << 32) - 2
+    sending(state)
+    with pytest.raises(hq.HqError, match="task ids of job 1 are used up"):
+        futures[2].result(60)
+    assert [(message["first"], len(message["lens"])) for message in bridge.of("calls")] == [((1 << 32) - 2, 2)]
+    with pytest.raises(hq.HqError, match="used up"):
+        state.add(Call(CallFuture(state), b"x", 7))
+    # Another one has them.
+    state.on_event({"ev": "taken", "first": (1 << 32) - 2, "count": 2, "free": (1 << 32) - 1}, memoryview(b""))
+    with pytest.raises(hq.HqError, match="used up"):
+        futures[1].result(60)
+
+
+def test_a_job_with_tasks_up_to_the_highest_id_can_be_attached_to(cluster):
+    job = cluster.ask("--output-mode", "quiet", "job", "open").stdout.strip()
+    added = cluster.ask("submit", "--job", job, "--array", "5,1000000005,2000000005,4294967295", "--", "true")
+    assert added.returncode == 0, added.stderr
+    with hq.Executor.attach(int(job), server_dir=cluster.dir) as executor:
+        assert sorted(executor.futures) == [5, 1_000_000_005, 2_000_000_005, (1 << 32) - 1]
+        assert [future.result(60) for future in executor.futures.values()] == [None] * 4
+        with pytest.raises(hq.HqError, match="used up"):
+            executor.submit(abs, -1)
+
+
+def test_the_bridge_refuses_calls_that_it_cannot_read(cluster):
+    told = []
+    with hq.Executor(server_dir=cluster.dir) as executor:
+        bridge = executor._bridge
+        job = bridge.ask({"what": "open", "name": "x"})
+        bridge.follow(job, lambda message, blob: told.append(message))
+        bridge.send({"op": "calls", "job": job, "t": 1, "first": 1 << 32, "lens": [1, 1]}, b"xx")
+        wait_for(lambda: told, "somebody is told")
+        assert told[0]["ev"] == "refused" and (told[0]["first"], told[0]["count"]) == (1 << 32, 2)
+        assert "4294967296" in told[0]["text"]
+
+
 def draw():
     return os.urandom(8)
 

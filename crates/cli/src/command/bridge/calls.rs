@@ -302,17 +302,25 @@ async fn cancel(shared: &Shared, client: &mut Option<Client>, wanted: &Cancel) -
 
 /// Ids in sets that the server takes at once.
 fn portions(ranges: &[(u32, u32)]) -> CliResult<Vec<IdArray>> {
-    let mut ids: Vec<u32> = ranges
-        .iter()
-        .flat_map(|(first, count)| *first..first.saturating_add(*count))
-        .collect();
-    ids.sort_unstable();
-    ids.dedup();
+    let ids = each_id(ranges);
     let invalid = |error| CliError::caused("Invalid ids of calls", &error);
     let portions = ids.chunks(CANCELED_MAX);
     portions
         .map(|ids| IdArray::from_sorted(ids.to_vec()).map_err(invalid))
         .collect()
+}
+
+/// Ids that are given as firsts and counts, sorted, each once.
+pub(super) fn each_id(ranges: &[(u32, u32)]) -> Vec<u32> {
+    let ids = ranges.iter().flat_map(|(first, count)| {
+        let last = count.checked_sub(1).map(|more| first.saturating_add(more));
+        // The highest id is one, too.
+        last.into_iter().flat_map(|last| *first..=last)
+    });
+    let mut ids: Vec<u32> = ids.collect();
+    ids.sort_unstable();
+    ids.dedup();
+    ids
 }
 
 #[cfg(test)]
@@ -338,6 +346,12 @@ mod tests {
         assert!(joined.add(batch(1, 4, &[3])).is_some(), "one is missing");
         assert!(joined.add(batch(2, 3, &[3])).is_some(), "another job");
         assert_eq!(joined.lens.len(), 3);
+    }
+
+    #[test]
+    fn the_highest_id_is_one_of_those_that_are_named() {
+        let ids = each_id(&[(u32::MAX, 1), (u32::MAX - 2, 9), (7, 0)]);
+        assert_eq!(ids, [u32::MAX - 2, u32::MAX - 1, u32::MAX]);
     }
 
     #[test]

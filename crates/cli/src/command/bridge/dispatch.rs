@@ -67,8 +67,8 @@ enum Op {
         #[serde(default)]
         keep_running: bool,
     },
-    /// Tells again of calls that have ended already.
-    Settle { job: u32, first: u32, count: u32 },
+    /// Tells again of those of these calls that have ended already; given as first ids and counts.
+    Settle { job: u32, tasks: Vec<(u32, u32)> },
     /// Submits a call again, as `number`, with other references to values in the place of those that are named by `swap`.
     /// Answered when it is handed over.
     Again(Again),
@@ -134,10 +134,20 @@ async fn serve_frames(reader: &mut frame::Reader, shared: &Shared) -> CliResult<
     while let Some(Frame { json, blob }) = reader.next().await? {
         while desk.releases.try_join_next().is_some() {}
         let id = json.get("id").and_then(Value::as_u64);
+        let calls = calls_in(&json);
         match Op::deserialize(json) {
             Ok(op) => desk.on_op(op, blob).await?,
             Err(error) => {
-                answer(shared, id, Err(CliError::caused("Invalid request", &error))).await;
+                let error = CliError::caused("Invalid request", &error);
+                match calls {
+                    // They have no id, and somebody waits for their ends.
+                    Some(mut refused) => {
+                        refused["ev"] = "refused".into();
+                        refused["text"] = error.text().into();
+                        tell(shared, &refused).await;
+                    }
+                    None => answer(shared, id, Err(error)).await,
+                }
             }
         }
     }
@@ -150,6 +160,13 @@ async fn serve_frames(reader: &mut frame::Reader, shared: &Shared) -> CliResult<
         tracing::warn!("some workers were not told which values are not needed any more");
     }
     Ok(())
+}
+
+/// Which calls a request submits, as the program says it.
+fn calls_in(request: &Value) -> Option<Value> {
+    let count = || request["lens"].as_array().map_or(0, Vec::len);
+    (request["op"] == "calls")
+        .then(|| json!({"job": request["job"], "first": request["first"], "count": count()}))
 }
 
 /// Where requests go.
@@ -213,10 +230,10 @@ impl Desk {
                 };
                 self.hand_on(Work::Cancel(cancel)).await?;
             }
-            Op::Settle { job, first, count } => {
+            Op::Settle { job, tasks } => {
                 if let Some(settle) = self.settles.get(&job) {
                     // It has ended if the server is gone, which was reported.
-                    let _ = settle.send(Settle { first, count }).await;
+                    let _ = settle.send(Settle { tasks }).await;
                 }
             }
             Op::Again(again) => {

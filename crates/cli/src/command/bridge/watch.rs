@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 
 use super::Shared;
+use super::calls::each_id;
 use super::frame::Frame;
 use super::talk::{answer, come_back, tell};
 use crate::client::{Client, WatchOptions};
@@ -18,13 +19,13 @@ use crate::parse::selector::Selector;
 /// Least time between two updates: each is reported at once.
 const INTERVAL: Duration = Duration::from_nanos(1);
 /// Tasks of which is asked at once.
-const PAGE: u32 = 2_000;
+const PAGE: u16 = 2_000;
 
 /// Calls of which the program does not know what became of them.
 #[derive(Debug)]
 pub(super) struct Settle {
-    pub(super) first: u32,
-    pub(super) count: u32,
+    /// First ids and counts.
+    pub(super) tasks: Vec<(u32, u32)>,
 }
 
 /// Follows a job until it ends or the server is gone for good. The request `id` is answered when it is followed.
@@ -182,28 +183,20 @@ impl Columns {
 /// Asks what became of calls, and tells of those that have ended.
 async fn settle_calls(shared: &Shared, job: u32, settle: &Settle) -> CliResult<()> {
     let mut client = come_back(shared, None).await?;
-    let mut first = settle.first;
-    let end = settle.first.saturating_add(settle.count);
-    while first < end {
-        let count = (end - first).min(PAGE);
-        settle_page(shared, &mut client, job, (first, count)).await?;
-        first += count;
+    // Ids may be far from each other: what lies between them is not asked for.
+    for ids in each_id(&settle.tasks).chunks(usize::from(PAGE)) {
+        settle_page(shared, &mut client, job, ids).await?;
     }
     tell(
         shared,
-        &json!({"ev": "settled", "job": job, "first": settle.first, "count": settle.count}),
+        &json!({"ev": "settled", "job": job, "tasks": settle.tasks}),
     )
     .await;
     Ok(())
 }
 
-async fn settle_page(
-    shared: &Shared,
-    client: &mut Client,
-    job: u32,
-    (first, count): (u32, u32),
-) -> CliResult<()> {
-    let tasks = IdArray::consecutive(first, count)
+async fn settle_page(shared: &Shared, client: &mut Client, job: u32, ids: &[u32]) -> CliResult<()> {
+    let tasks = IdArray::from_sorted(ids.to_vec())
         .map_err(|error| CliError::caused("Invalid ids of calls", &error))?;
     let ends = [
         TaskState::Finished,
@@ -219,7 +212,7 @@ async fn settle_page(
                 tasks: Some((&tasks).into()),
                 states: ends.map(Into::into).to_vec(),
                 cursor,
-                limit: PAGE,
+                limit: PAGE.into(),
                 with_definition: false,
                 with_curves: false,
                 without_paths: false,
