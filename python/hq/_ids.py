@@ -6,6 +6,26 @@ from typing import Any, Dict, Iterable, List
 
 #: Ids that a job has for tasks.
 IDS = 1 << 32
+#: How far behind the ids of others an executor goes at most.
+_MARGIN_MAX = 1 << 16
+
+
+class Margin:
+    """How far behind the ids of others the next calls have theirs. Who adds tasks goes on with that: the longer calls are on their
+    way, the further behind they have to be."""
+
+    def __init__(self) -> None:
+        self.size = 0
+
+    def behind(self, free: int, count: int) -> int:
+        """The first id for calls that were refused, if those from `free` on were not given yet."""
+        size = self.size if free + self.size + count <= IDS else 0
+        self.size = min(max(1, 2 * self.size), _MARGIN_MAX)
+        return free + size
+
+    def shrink(self) -> None:
+        """Calls were accepted. Others have not gone away by that."""
+        self.size //= 2
 
 
 def numbers_of(message: Dict[str, Any]) -> range:

@@ -18,7 +18,7 @@ from . import _pickle
 from ._bridge import Bridge
 from ._future import CallFuture, mark_cancelled
 from ._held import Held
-from ._ids import IDS, numbers_of, ranges
+from ._ids import IDS, Margin, numbers_of, ranges
 from ._program import ProgramFuture
 from ._spec import CrashLimit
 from ._spool import Spool, sweep
@@ -93,6 +93,7 @@ class State:
         self.waiting: Deque[Call] = collections.deque()
         self.pending: Dict[int, "CallFuture[Any]"] = {}
         self.next_id = 0
+        self.margin = Margin()
         # Whether others can add tasks to the job: to a server of our own leads no way but the bridge.
         self.is_shared = not bridge.is_local
         # Calls that were handed over, until the server has their numbers: tasks of the job may add tasks of their own, and other
@@ -328,9 +329,8 @@ class State:
             error = HqError(f"the server refused the calls: {text}")
             numbers = numbers_of(message)
             with self.lock:
-                for number in numbers:
-                    self._forget(number)
-            self._settle([(number, None, error) for number in numbers])
+                cancelled = self._disown(numbers)
+            self._settle([(number, None, _Canceled() if number in cancelled else error) for number in numbers])
         elif event == "again":
             with self.changed:
                 self.was_away = True
@@ -342,6 +342,7 @@ class State:
         """The server has these calls under their numbers."""
         ends: List[End] = []
         with self.changed:
+            self.margin.shrink()
             for number in numbers:
                 self.unconfirmed.pop(number, None)
             if self.early:
@@ -358,15 +359,14 @@ class State:
         calls: List[Call] = []
         again: List[Again] = []
         with self.changed:
-            self.next_id = max(self.next_id, free)
-            # Those that were not sent yet.
-            self.cancels = [number for number in self.cancels if number not in numbers]
-            self.cancels_waiting = [number for number in self.cancels_waiting if number not in numbers]
-            for number in numbers:
-                call = self.unconfirmed.get(number)
-                self._forget(number)
+            self.next_id = max(self.next_id, self.margin.behind(free, len(numbers)))
+            unconfirmed = [self.unconfirmed.get(number) for number in numbers]
+            cancelled = self._disown(numbers)
+            for number, call in zip(numbers, unconfirmed):
+                if number in cancelled:
+                    continue
                 self.needs.pop(number, None)
-                # Otherwise it was cancelled.
+                # Otherwise it has failed.
                 if call is None or self.pending.pop(number, None) is None:
                     continue
                 if isinstance(call, Again):
@@ -376,8 +376,22 @@ class State:
                     calls.append(call)
             self.waiting.extendleft(reversed(calls))
             self.changed.notify_all()
+        self._settle([(number, None, _Canceled()) for number in numbers if number in cancelled])
         for one in again:
             self.submit_again(one.future, one.task, one.swap, one.needs)
+
+    def _disown(self, numbers: range) -> Set[int]:
+        """The server does not have these calls under these numbers, which may be those of other tasks; returns those that are to be
+        cancelled."""
+        cancelled = {number for number in (*self.cancels, *self.cancels_waiting, *self.late_cancels) if number in numbers}
+        # Those that were not sent yet.
+        self.cancels = [number for number in self.cancels if number not in numbers]
+        self.cancels_waiting = [number for number in self.cancels_waiting if number not in numbers]
+        if self.is_cancelled:
+            cancelled.update(number for number in numbers if number in self.pending)
+        for number in numbers:
+            self._forget(number)
+        return cancelled
 
     def _forget(self, number: int) -> None:
         """Nothing that is told of a task with this number is about a call of ours."""
@@ -599,7 +613,14 @@ class State:
         with self.changed:
             numbers = [future._number for future in sent if future._number is not None]
             self.cancels_waiting += [number for number in numbers if number in self.pending]
+            # Their numbers were other tasks', and they have no other ones yet.
+            back = {future for future in sent if future._number is None}
+            unsent = [call.future for call in self.waiting if call.future in back] if back else []
+            if unsent:
+                self.waiting = collections.deque(call for call in self.waiting if call.future not in back)
             self.changed.notify_all()
+        for future in unsent:
+            mark_cancelled(future)
 
     def add(self, call: Call) -> None:
         with self.changed:

@@ -107,6 +107,12 @@ class Recorder:
     def of(self, op):
         return [message for message in self.sent if message["op"] == op]
 
+    def ask(self, question):
+        pass
+
+    def forget(self, job, then):
+        pass
+
 
 def test_the_task_that_has_the_number_of_a_call_is_not_cancelled_in_its_place(tmp_path):
     bridge = Recorder()
@@ -159,6 +165,58 @@ def sending():
         state.fail_all(hq.ServerGone("over"))
         state.is_over = True
         sender.join()
+
+
+def test_calls_get_numbers_though_another_one_goes_on_adding_tasks(tmp_path):
+    _, state, futures = a_state(tmp_path, 3_000)
+    free = 0
+    for attempts in range(100):
+        _, first, _ = state._take_batch()
+        # What the other one adds until the calls arrive.
+        free += 90
+        if first >= free:
+            assert attempts < 12
+            break
+        state._on_taken(range(first, first + len(futures)), free)
+    else:
+        pytest.fail("they are refused for ever")
+    state._on_accepted(range(first, first + len(futures)))
+    assert state.margin.size < 128
+
+
+def test_cancelled_calls_whose_numbers_are_taken_are_not_made_again(tmp_path, sending):
+    bridge, state, futures = a_state(tmp_path, 4)
+    sending(state)
+    wait_for(lambda: bridge.of("calls") and not state.waiting, "calls are sent")
+    # Nobody wants its result any more.
+    state.cancel_waiting(futures[:1])
+    wait_for(lambda: state.late_cancels, "it is to be cancelled when the server has it")
+    state.on_event({"ev": "taken", "first": 0, "count": 4, "free": 4}, memoryview(b""))
+    assert futures[0].cancelled() and not futures[1].done()
+    wait_for(lambda: len(bridge.of("calls")) == 2, "the others are sent again")
+    state.shut(True)
+    wait_for(lambda: len(state.late_cancels) == 3, "they are to be cancelled, too")
+    state.on_event({"ev": "taken", "first": 4, "count": 3, "free": 7}, memoryview(b""))
+    assert all(future.cancelled() for future in futures)
+    assert not state.waiting and not state.pending and not bridge.of("cancel")
+
+
+def test_calls_that_wait_for_other_numbers_can_be_abandoned(tmp_path):
+    _, state, futures = a_state(tmp_path, 2)
+    state._take_batch()
+    state._on_taken(range(2), 9)
+    state.cancel_waiting(futures[:1])
+    assert futures[0].cancelled() and not futures[1].done()
+    assert [call.future for call in state.waiting] == futures[1:]
+
+
+def test_the_task_that_has_the_number_of_a_refused_call_is_not_cancelled(tmp_path, sending):
+    bridge, state, futures = a_state(tmp_path, 2)
+    state._take_batch()
+    state.shut(True)
+    state.on_event({"ev": "refused", "first": 0, "count": 2, "text": "no"}, memoryview(b""))
+    assert all(future.cancelled() for future in futures)
+    assert not state.cancels_waiting and not state.late_cancels
 
 
 def test_only_calls_under_way_are_asked_for_however_far_their_numbers_are_from_each_other(tmp_path, sending):
