@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use hq_core::testing::worker_config;
 use hq_core::worker_config::{OnServerLost, WorkerConfig};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, getrlimit, setpriority_process, setrlimit};
 use tokio::runtime::Runtime;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -25,6 +25,9 @@ const HEARTBEAT: Duration = Duration::from_secs(8);
 
 /// How long somebody who has failed may take to end the server.
 const END_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// For the thread of the workers: it runs when nobody else wants to.
+const LOWEST_PRIORITY: i32 = 19;
 
 /// What the workers are.
 #[derive(Clone, Debug)]
@@ -112,6 +115,9 @@ impl Swarm {
         let workers = &mut self.workers;
         self.runtime.block_on(async {
             let mut done = tokio::task::spawn_blocking(done);
+            // Behind the thread of `done`, which does not inherit it. The workers stand for other machines: they must not take the cpus
+            // from the server and from the commands that are timed. Of no consequence where it fails.
+            let _ = setpriority_process(None, LOWEST_PRIORITY);
             let ended = tokio::select! {
                 result = &mut done => return result.context("it panicked")?,
                 Some(ended) = workers.join_next() => ended,
