@@ -9,7 +9,7 @@ use hq_core::autoalloc::{
     AllocationEvent, AutoallocState, Effect, Input, Level, Limits, SubmitOutcome,
 };
 use hq_core::batch::QueueParams;
-use hq_core::id::{AllocationKey, QueueId};
+use hq_core::id::{AllocationKey, QueueId, WorkerId};
 use hq_core::refusal::Refusal;
 use hq_core::scheduler::demand::WorkerKind;
 use hq_core::server_state::{AllocationChange, ChangeKind};
@@ -31,6 +31,8 @@ use crate::core_handle::CoreHandle;
 
 /// How long a server that ends waits for submissions that are under way.
 const LAST_SUBMIT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Workers whose allocation no queue knows that are remembered.
+const EARLY_MAX: usize = 1_024;
 /// How long it waits for its last changes to be stored.
 const LAST_STORE_TIMEOUT: Duration = Duration::from_secs(6);
 
@@ -41,6 +43,8 @@ pub(super) struct Driver {
     offered: Vec<WorkerKind>,
     dirs: Dirs,
     hosts: Hosts,
+    /// Workers of allocations that no queue knew when they came: the answer of the batch system may be on its way.
+    early: Vec<(Box<str>, WorkerId, Arc<WorkerConfig>)>,
     clock: Clock,
     core: CoreHandle,
     commands: Arc<BatchCommands>,
@@ -60,6 +64,7 @@ impl Driver {
             offered: Vec::new(),
             dirs: Dirs::new(instance),
             hosts: Hosts::default(),
+            early: Vec::new(),
             clock: Clock::new(),
             core,
             commands: Arc::new(BatchCommands::new(instance)),
@@ -143,6 +148,7 @@ impl Driver {
                 submission = Some(*key);
             }
             self.apply(input).await;
+            self.note_early();
             // A submission that was refused leaves nothing but its directory.
             let is_gone = |key: &AllocationKey| {
                 let queue = self.state.queue(key.queue);
@@ -154,27 +160,43 @@ impl Driver {
         }
     }
 
+    /// Notes what the worker of an allocation has; `false` = no queue knows the allocation.
+    fn note_worker(&mut self, job: &str, worker: WorkerId, config: &WorkerConfig) -> bool {
+        let owner = self.state.queues().find(|queue| {
+            let mut allocations = queue.allocations();
+            allocations.any(|allocation| allocation.job() == Some(job))
+        });
+        let Some(id) = owner.map(hq_core::autoalloc::Queue::id) else {
+            return false;
+        };
+        if let Some(shell) = self.queues.get_mut(&id) {
+            shell.known = Some(config.resources.clone());
+        }
+        if self.hosts.connected(id, job, worker, &config.hostname) {
+            tracing::warn!(
+                "Several workers of allocation {job} of queue {id} are on {}: a task on several nodes gets that host \
+                 more than once. Ask for different nodes, on PBS with `-- -l place=scatter:excl`",
+                config.hostname
+            );
+        }
+        true
+    }
+
+    /// The same for those that came before their allocation was known.
+    fn note_early(&mut self) {
+        for (job, worker, config) in std::mem::take(&mut self.early) {
+            if !self.note_worker(&job, worker, &config) {
+                self.early.push((job, worker, config));
+            }
+        }
+    }
+
     async fn on_worker(&mut self, news: WorkerNews) {
         match news {
             WorkerNews::Connected(worker, config) => {
                 let Some(job) = job_of(&config) else { return };
-                let owner = self.state.queues().find(|queue| {
-                    let mut allocations = queue.allocations();
-                    allocations.any(|allocation| allocation.job() == Some(&*job))
-                });
-                let id = owner.map(hq_core::autoalloc::Queue::id);
-                if let Some(shell) = id.and_then(|id| self.queues.get_mut(&id)) {
-                    shell.known = Some(config.resources.clone());
-                }
-                if let Some(id) = id
-                    && self.hosts.connected(id, &job, worker, &config.hostname)
-                {
-                    tracing::warn!(
-                        "Several workers of allocation {job} of queue {id} are on {}: a task on \
-                         several nodes gets that host more than once. Ask for different nodes, on \
-                         PBS with `-- -l place=scatter:excl`",
-                        config.hostname
-                    );
+                if !self.note_worker(&job, worker, &config) && self.early.len() < EARLY_MAX {
+                    self.early.push((job.clone(), worker, Arc::clone(&config)));
                 }
                 let units = |item: &hq_core::resource::descriptor::ResourceItem| {
                     (item.name.clone(), item.kind.total().0)
@@ -194,6 +216,7 @@ impl Driver {
             } => {
                 let Some(job) = job_of(&config) else { return };
                 self.hosts.lost(&job, worker);
+                self.early.retain(|(_, early, _)| *early != worker);
                 self.apply(Input::WorkerLost {
                     job,
                     worker,
