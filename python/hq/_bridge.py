@@ -86,7 +86,7 @@ class Bridge:
         self._reader.start()
         try:
             self.info = self._ready.result()
-            if not self.info.get("confirms_calls"):
+            if not self.info.get("settles_ranges"):
                 raise HqError(
                     f"the program {command[0]} is of an older release than the package hq ({self.info['version']}): install both from "
                     "one wheel, or name another program in $HQ_BINARY"

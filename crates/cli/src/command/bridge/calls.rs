@@ -120,7 +120,7 @@ impl Joined {
 
 /// Submits what comes until nothing more can.
 pub(super) async fn submit_calls(shared: Shared, mut work: mpsc::Receiver<Work>) {
-    let mut client = None;
+    let mut link = None;
     let mut next = None;
     loop {
         let first = match next.take() {
@@ -133,7 +133,7 @@ pub(super) async fn submit_calls(shared: Shared, mut work: mpsc::Receiver<Work>)
         let first = match first {
             Work::Calls(batch) => batch,
             Work::Cancel(wanted) => {
-                let done = cancel(&shared, &mut client, &wanted).await;
+                let done = cancel(&shared, &mut link, &wanted).await;
                 if let Err(error) = &done {
                     // They run to their ends, which are reported.
                     let text = error.text().unwrap_or_default();
@@ -157,7 +157,7 @@ pub(super) async fn submit_calls(shared: Shared, mut work: mpsc::Receiver<Work>)
         let mut json = json!({
             "ev": "accepted", "job": joined.job, "first": joined.first, "count": joined.lens.len(),
         });
-        match submit(&shared, &mut client, &joined).await {
+        match submit(&shared, &mut link, &joined).await {
             // Nobody but the program can give ids to tasks of a server in this process.
             Ok(Submitted::Made) if !shared.dialer.may_return() => continue,
             Ok(Submitted::Made) => {}
@@ -183,44 +183,68 @@ enum Submitted {
 }
 
 /// Submits, over a new connection if need be: a server that was away may have got it, and then knows its nonce.
-async fn submit(
-    shared: &Shared,
-    client: &mut Option<Client>,
-    calls: &Joined,
-) -> CliResult<Submitted> {
+async fn submit(shared: &Shared, link: &mut Option<Link>, calls: &Joined) -> CliResult<Submitted> {
     let request = calls.submit(shared)?;
     let mut is_repeated = false;
+    // Of the server that may have stored the first attempt: a later release may have taken its place.
+    let mut is_kept = None;
     loop {
-        let mut connected = match client.take() {
-            Some(client) => client,
-            None => come_back(shared, None).await?,
-        };
-        match connected.submit(request.clone()).await {
+        let mut connected = reach(shared, link).await?;
+        let is_kept = *is_kept.get_or_insert(connected.knows_nonces);
+        let client = &mut connected.client;
+        match client.submit(request.clone()).await {
             Ok(_) => {
-                *client = Some(connected);
+                *link = Some(connected);
                 return Ok(Submitted::Made);
             }
-            Err(error) if connected.is_lost() => {
+            Err(error) if client.is_lost() => {
                 if !shared.dialer.may_return() {
                     return Err(error);
                 }
                 is_repeated = true;
             }
             Err(error) if error.text().is_some_and(|text| text.contains(TAKEN)) => {
-                match look_who_has(&mut connected, calls, is_repeated).await {
+                match look_who_has(client, calls, is_repeated && !is_kept).await {
                     Ok(submitted) => {
-                        *client = Some(connected);
+                        *link = Some(connected);
                         return Ok(submitted);
                     }
                     // It is submitted once more, and refused for the same reason.
-                    Err(_) if connected.is_lost() && shared.dialer.may_return() => {}
+                    Err(_) if client.is_lost() && shared.dialer.may_return() => {}
                     Err(error) => return Err(error),
                 }
             }
             Err(error) => {
-                *client = Some(connected);
+                *link = Some(connected);
                 return Err(error);
             }
+        }
+    }
+}
+
+/// A connection to the server.
+struct Link {
+    client: Client,
+    /// Whether the nonces of submits are kept.
+    knows_nonces: bool,
+}
+
+/// The connection that there is, or a new one.
+async fn reach(shared: &Shared, link: &mut Option<Link>) -> CliResult<Link> {
+    if let Some(link) = link.take() {
+        return Ok(link);
+    }
+    loop {
+        let mut client = come_back(shared, None).await?;
+        match client.server_info().await {
+            Ok(info) => {
+                return Ok(Link {
+                    client,
+                    knows_nonces: info.knows_nonces,
+                });
+            }
+            Err(_) if client.is_lost() && shared.dialer.may_return() => {}
+            Err(error) => return Err(error),
         }
     }
 }
@@ -233,10 +257,10 @@ const TAKEN: &str = "already exists in job";
 async fn look_who_has(
     client: &mut Client,
     calls: &Joined,
-    is_repeated: bool,
+    may_be_ours: bool,
 ) -> CliResult<Submitted> {
     // An earlier release takes the calls themselves, made by an attempt whose answer was lost, for others, too.
-    if is_repeated && !client.server_info().await?.knows_nonces && has_made(client, calls).await? {
+    if may_be_ours && has_made(client, calls).await? {
         return Ok(Submitted::Made);
     }
     let ids = ids_of(client, calls.job).await?;
@@ -276,7 +300,7 @@ async fn has_made(client: &mut Client, calls: &Joined) -> CliResult<bool> {
 }
 
 /// Cancels, over a new connection if need be: twice is as good as once.
-async fn cancel(shared: &Shared, client: &mut Option<Client>, wanted: &Cancel) -> CliResult<()> {
+async fn cancel(shared: &Shared, link: &mut Option<Link>, wanted: &Cancel) -> CliResult<()> {
     for tasks in portions(&wanted.tasks)? {
         let request = client::request::Request::TaskCancel(client::CancelTasks {
             job: wanted.job,
@@ -284,15 +308,12 @@ async fn cancel(shared: &Shared, client: &mut Option<Client>, wanted: &Cancel) -
             keep_running: wanted.keep_running,
         });
         loop {
-            let mut connected = match client.take() {
-                Some(client) => client,
-                None => come_back(shared, None).await?,
-            };
-            let done = connected.change_jobs(request.clone()).await;
-            if done.is_err() && connected.is_lost() && shared.dialer.may_return() {
+            let mut connected = reach(shared, link).await?;
+            let done = connected.client.change_jobs(request.clone()).await;
+            if done.is_err() && connected.client.is_lost() && shared.dialer.may_return() {
                 continue;
             }
-            *client = Some(connected);
+            *link = Some(connected);
             done?;
             break;
         }

@@ -40,6 +40,18 @@ struct Again {
     swap: HashMap<String, Value>,
 }
 
+/// Calls of which is told again if they have ended; given as first ids and counts. An earlier release of the package names one such
+/// range as `first` and `count`.
+#[derive(Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+struct SettleAgain {
+    job: u32,
+    #[serde(default)]
+    tasks: Vec<(u32, u32)>,
+    first: Option<u32>,
+    count: Option<u32>,
+}
+
 /// Request of the program. `id` names the answer.
 #[derive(Deserialize, Debug)]
 #[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
@@ -67,8 +79,8 @@ enum Op {
         #[serde(default)]
         keep_running: bool,
     },
-    /// Tells again of those of these calls that have ended already; given as first ids and counts.
-    Settle { job: u32, tasks: Vec<(u32, u32)> },
+    /// Tells again of calls that have ended already.
+    Settle(SettleAgain),
     /// Submits a call again, as `number`, with other references to values in the place of those that are named by `swap`.
     /// Answered when it is handed over.
     Again(Again),
@@ -120,7 +132,7 @@ async fn serve_frames(reader: &mut frame::Reader, shared: &Shared) -> CliResult<
     let info = client.server_info().await?;
     drop(client);
     let ready = json!({
-        "ev": "ready", "version": VERSION, "server_uid": info.server_uid, "confirms_calls": true,
+        "ev": "ready", "version": VERSION, "server_uid": info.server_uid, "confirms_calls": true, "settles_ranges": true,
     });
     tell(shared, &ready).await;
     let (work, waiting) = mpsc::channel(BATCHES_MAX);
@@ -230,12 +242,7 @@ impl Desk {
                 };
                 self.hand_on(Work::Cancel(cancel)).await?;
             }
-            Op::Settle { job, tasks } => {
-                if let Some(settle) = self.settles.get(&job) {
-                    // It has ended if the server is gone, which was reported.
-                    let _ = settle.send(Settle { tasks }).await;
-                }
-            }
+            Op::Settle(again) => self.settle(again).await,
             Op::Again(again) => {
                 tokio::spawn(submit_again(shared.clone(), self.work.clone(), again));
             }
@@ -251,6 +258,15 @@ impl Desk {
             }
         }
         Ok(())
+    }
+
+    async fn settle(&self, again: SettleAgain) {
+        let mut tasks = again.tasks;
+        tasks.extend(again.first.zip(again.count));
+        if let Some(settle) = self.settles.get(&again.job) {
+            // It has ended if the server is gone, which was reported.
+            let _ = settle.send(Settle { tasks }).await;
+        }
     }
 
     async fn hand_on(&self, work: Work) -> CliResult<()> {
