@@ -53,13 +53,6 @@ impl GrownTasks {
             .unwrap_or_default()
     }
 
-    /// Tasks that grew, by ascending index.
-    pub(crate) fn indices(&self) -> impl Iterator<Item = u32> {
-        let mut before = None;
-        let all = self.by_instance.keys().map(|(index, _)| *index);
-        all.filter(move |index| before.replace(*index) != Some(*index))
-    }
-
     /// A template that was made for another task.
     pub(crate) fn known(&self, asked: TemplateId, scale: Scale) -> Option<Arc<SharedTemplate>> {
         self.templates.get(&(asked, scale)).map(Arc::clone)

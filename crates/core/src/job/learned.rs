@@ -23,7 +23,7 @@ pub struct Learned {
     /// All templates that were made: workers may have any of them. Their number follows the logarithm of that of the
     /// tasks.
     made: BTreeMap<Size, Arc<SharedTemplate>>,
-    /// Tasks that the end of their worker cut off, and what their next instance asks for.
+    /// Tasks that the end of their worker cut off, or that have grown, and what their next instance asks for.
     cut_off: BTreeMap<u32, CutOff>,
     /// Templates of these tasks, by their requests, of which there are few.
     for_cut_off: BTreeMap<CutOff, ForCutOff>,
@@ -31,12 +31,12 @@ pub struct Learned {
     made_for_cut_off: BTreeMap<(TemplateId, Duration), Arc<SharedTemplate>>,
 }
 
-/// Request of a task that was cut off.
+/// Request of a task that was cut off, or that has grown.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct CutOff {
     /// Template that it had grown to; `None` = it gets what is learned otherwise.
     pub grown: Option<TemplateId>,
-    /// The time that its worker should have left. It gets less where nobody has so much.
+    /// The time that its worker should have left; at least what the others have needed. It gets less where nobody has so much.
     pub wanted: Duration,
 }
 
@@ -152,7 +152,9 @@ impl Learned {
             grown,
             template: Arc::clone(&template),
         };
-        self.made_for_cut_off.insert(like, template);
+        if template.id != like.0 {
+            self.made_for_cut_off.insert(like, template);
+        }
         self.for_cut_off.insert(key, found);
     }
 

@@ -398,6 +398,16 @@ fn what_has_grown_starts_nowhere_where_it_will_not_finish() {
         assert_eq!(gets(&bench, task).1, needed, "{task:?}");
     }
     assert!(!bench.has(young).is_empty());
+    bench.state.check_invariants();
+    // In the first half of each life everything may start.
+    let short = worker_of(&mut bench, 1, 1_000, Some(MINUTE * 16));
+    bench.wait(MINUTE);
+    for task in [early, late] {
+        assert_eq!(gets(&bench, task).1, gets(&bench, key(job, 99)).1);
+        assert!(gets(&bench, task).1 <= MINUTE * 8, "{task:?}");
+    }
+    bench.state.check_invariants();
+    bench.leave(short, LostReason::TimeLimitReached);
     bench.finish_all();
     assert_eq!(bench.counts(job).finished, 100);
     bench.state.check_invariants();

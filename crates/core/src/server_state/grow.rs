@@ -377,7 +377,6 @@ impl ServerState {
             return None;
         }
         let task = self.set_scale(id, slot, &asked, (next, scale));
-        self.note_grown(now, (id, slot));
         Some(Grant {
             scale,
             memory: memory(&task.requests),
@@ -448,6 +447,7 @@ impl ServerState {
                 learned.forget_cut_off(slot.index);
             }
         }
+        self.note_grown((id, slot));
         task
     }
 

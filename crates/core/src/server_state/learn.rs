@@ -18,7 +18,7 @@ use super::dispatcher::Dispatcher;
 use super::grow::usable;
 use crate::class::QueueKey;
 use crate::id::{JobId, WorkerId};
-use crate::job::{CutOff, Learned, SharedTemplate, SubmitKind, TaskSlot, TemplateId};
+use crate::job::{CutOff, Learned, SharedTemplate, SubmitKind, TaskSlot};
 use crate::outcome::Outcome;
 use crate::resource::amount::Amount;
 use crate::resource::request::RequestVariants;
@@ -189,9 +189,6 @@ impl ServerState {
             // A submit in too many pieces keeps its request until the next time.
             let had = current.as_ref().unwrap_or(&asked);
             cost += self.move_queue(at, had, |learned| learned.set(size, template));
-            if size.min_time > before.min_time {
-                cost += self.look_at_grown(now, at, size.min_time);
-            }
         }
         cost += self.look_at_cut_off(now, at, &asked);
         let job = self.jobs.get_mut(id);
@@ -257,30 +254,6 @@ impl ServerState {
         (id, slot): (JobId, TaskSlot),
         (worker, run): (WorkerId, Duration),
     ) {
-        let own = self.workers.known(worker);
-        let own = own.and_then(|own| own.config.time_limit);
-        // The end is noticed later if the server was away.
-        let run = own.map_or(run, |own| run.min(own));
-        // Nobody is left: most likely what comes next lives as long as that one did.
-        self.want_time(now, (id, slot), coarse(run.saturating_mul(2)), usable(own));
-    }
-
-    /// A task has grown: like those that have not, it starts where the time is left that most have needed.
-    pub(super) fn note_grown(&mut self, now: Time, (id, slot): (JobId, TaskSlot)) {
-        let submit = self.jobs.get(id).and_then(|job| job.submit(slot));
-        let learned = submit.and_then(|submit| submit.learned.as_ref());
-        let wanted = learned.map_or(Duration::ZERO, |learned| learned.size().min_time);
-        self.want_time(now, (id, slot), wanted, wanted);
-    }
-
-    /// The next instance of a task goes where so much time is left, as far as anybody has it; `otherwise` where nobody is known.
-    fn want_time(
-        &mut self,
-        now: Time,
-        (id, slot): (JobId, TaskSlot),
-        wanted: Duration,
-        otherwise: Duration,
-    ) {
         let submit = self.jobs.get(id).and_then(|job| job.submit(slot));
         let found = submit.and_then(|submit| {
             let learned = submit.learned.as_ref()?;
@@ -297,92 +270,70 @@ impl ServerState {
         };
         let classes = self.dispatcher.classes();
         let largest = self.offers.largest(now, like.class, classes, &self.workers);
+        let own = self.workers.known(worker);
+        let own = own.and_then(|own| own.config.time_limit);
+        // The end is noticed later if the server was away.
+        let run = own.map_or(run, |own| run.min(own));
         let cut_off = CutOff {
             grown: grown.as_ref().map(|grown| grown.id),
-            wanted,
+            wanted: coarse(run.saturating_mul(2)),
         };
-        let min_time = wanted.min(largest.lifetime.unwrap_or(otherwise));
-        if min_time <= before {
-            return;
+        // Nobody is left: most likely what comes next lives as long as that one did.
+        let min_time = cut_off
+            .wanted
+            .min(largest.lifetime.unwrap_or_else(|| usable(own)));
+        if min_time > before {
+            self.want_time((id, slot), cut_off, grown, (&like, min_time));
         }
+    }
+
+    /// A task has grown: like those that have not, it starts where the time is left that most have needed, see
+    /// [`Self::look_at_cut_off`].
+    pub(super) fn note_grown(&mut self, (id, slot): (JobId, TaskSlot)) {
+        let submit = self.jobs.get(id).and_then(|job| job.submit(slot));
+        let found = submit.and_then(|submit| {
+            let learned = submit.learned.as_ref()?;
+            let asked = submit.asked_template(slot.index)?;
+            let grown = Arc::clone(&submit.grown.last(slot.index)?.template);
+            is_any_predicted(&asked.task).then(|| (grown, learned.size().min_time))
+        });
+        if let Some((grown, min_time)) = found {
+            let key = CutOff {
+                grown: Some(grown.id),
+                wanted: Duration::ZERO,
+            };
+            let like = Arc::clone(&grown);
+            self.want_time((id, slot), key, Some(grown), (&like, min_time));
+        }
+    }
+
+    /// The next instance of a task has the request of this key, which is made like a template if nobody has it yet.
+    fn want_time(
+        &mut self,
+        (id, slot): (JobId, TaskSlot),
+        key: CutOff,
+        grown: Option<Arc<SharedTemplate>>,
+        (like, min_time): (&Arc<SharedTemplate>, Duration),
+    ) {
         let submit = self.jobs.get(id).and_then(|job| job.submit(slot));
         let learned = submit.and_then(|submit| submit.learned.as_ref());
         // The template of others with this request is looked at for all of them.
         let made = match learned {
-            Some(learned) if learned.has_cut_off(cut_off) => None,
-            Some(_) | None => Some(self.cut_off_template((id, slot.submit), &like, min_time)),
+            Some(learned) if learned.has_cut_off(key) => None,
+            Some(_) | None => Some(self.cut_off_template((id, slot.submit), like, min_time)),
         };
         let job = self.jobs.get_mut(id);
         let submit = job.and_then(|job| job.submits.get_mut(slot.submit as usize));
         if let Some(learned) = submit.and_then(|submit| submit.learned.as_mut()) {
             if let Some(made) = made {
-                learned.set_for_cut_off(cut_off, grown, ((like.id, min_time), made));
+                learned.set_for_cut_off(key, grown, ((like.id, min_time), made));
             }
-            learned.set_cut_off(slot.index, cut_off);
+            learned.set_cut_off(slot.index, key);
         }
     }
 
-    /// Has tasks that had grown before it was known how long others take go where so much time is left.
-    fn look_at_grown(&mut self, now: Time, at: (JobId, u32), wanted: Duration) -> usize {
-        let waiting = self.waiting_grown(at);
-        let mut cost = 0;
-        for (had, indices) in waiting.into_values() {
-            cost += 1 + indices.len() / PIECES_PER_LOOK;
-            let classes = self.dispatcher.classes();
-            let largest = self.offers.largest(now, had.class, classes, &self.workers);
-            let least = wanted.min(largest.lifetime.unwrap_or(wanted));
-            if least <= min_time(&had) {
-                continue;
-            }
-            let key = CutOff {
-                grown: Some(had.id),
-                wanted,
-            };
-            let made = ((had.id, least), self.cut_off_template(at, &had, least));
-            let grown = Some(Arc::clone(&had));
-            cost += self.move_queue(at, &had, |learned| {
-                learned.set_for_cut_off(key, grown, made);
-                for index in indices {
-                    learned.set_cut_off(index, key);
-                }
-            });
-        }
-        cost
-    }
-
-    /// Grown tasks of a submit that wait and were not cut off, by what they have grown to.
-    fn waiting_grown(
-        &self,
-        (id, number): (JobId, u32),
-    ) -> BTreeMap<TemplateId, (Arc<SharedTemplate>, Vec<u32>)> {
-        let mut waiting = BTreeMap::new();
-        let submit = self
-            .jobs
-            .get(id)
-            .and_then(|job| job.submit(first_of(number)));
-        let learned = submit.and_then(|submit| Some((submit, submit.learned.as_ref()?)));
-        let Some((submit, learned)) = learned else {
-            return waiting;
-        };
-        for index in submit.grown.indices() {
-            let slot = TaskSlot {
-                submit: number,
-                index,
-            };
-            if learned.cut_off(index).is_none()
-                && self.jobs.phase(id, slot) == Some(Phase::Waiting)
-                && let Some(grown) = submit.grown.last(index)
-            {
-                let template = &grown.template;
-                let like = waiting.entry(template.id);
-                let (_, indices) = like.or_insert_with(|| (Arc::clone(template), Vec::new()));
-                indices.push(index);
-            }
-        }
-        waiting
-    }
-
-    /// Gives tasks that were cut off as much of what they ask for as there is now.
+    /// Gives tasks that were cut off or have grown as much time as they want, and as the others have needed, as far as there is so
+    /// much now.
     fn look_at_cut_off(
         &mut self,
         now: Time,
@@ -398,6 +349,7 @@ impl ServerState {
             return 0;
         };
         let base = Arc::clone(learned.template().unwrap_or(asked));
+        let needed = learned.size().min_time;
         let all = learned.all_cut_off();
         let all = all.map(|(key, grown, had)| (key, grown.cloned(), Arc::clone(had)));
         let mut cost = 0;
@@ -410,7 +362,7 @@ impl ServerState {
             let Some(most) = largest.lifetime else {
                 continue;
             };
-            let min_time = key.wanted.min(most);
+            let min_time = key.wanted.max(needed).min(most);
             let template = self.cut_off_template(at, like, min_time);
             if template.id == had.id {
                 continue;
@@ -435,6 +387,8 @@ impl ServerState {
             .and_then(|job| job.submit(first_of(number)));
         let known =
             submit.and_then(|submit| submit.learned.as_ref()?.known_cut_off(like.id, min_time));
+        // It is what they have grown to.
+        let known = known.or_else(|| min_time.is_zero().then(|| Arc::clone(like)));
         known.unwrap_or_else(|| {
             let size = Size {
                 memory: None,
