@@ -376,6 +376,7 @@ impl World {
             | WorkerCommand::Kill(_)
             | WorkerCommand::Hold(_)
             | WorkerCommand::Stop
+            | WorkerCommand::StopDrained
             | WorkerCommand::ServerEnds
             | WorkerCommand::Acknowledge(_)
             | WorkerCommand::Ping(_) => {}

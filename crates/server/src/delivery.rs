@@ -273,8 +273,8 @@ impl Delivery {
                     worker,
                     reattached,
                 },
-                // Somebody wants it to end, also while nothing can be stored: what it has to tell then is known here. It cannot be told
-                // before its seat. That the server ends is told only once all is stored: until then it keeps what nobody else has.
+                // Somebody wants it to end now, also while nothing can be stored: what it has to tell then is known here only. It
+                // cannot be told before its seat.
                 Effect::ToWorker(id, WorkerCommand::Stop) if self.is_seated(id) => {
                     self.deliver(state, Outgoing::ToWorker(id, WorkerCommand::Stop));
                     continue;

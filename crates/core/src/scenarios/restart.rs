@@ -288,7 +288,7 @@ fn a_draining_worker_drains_on() {
     assert_eq!(bench.has(worker), [(1, 0)], "nothing new");
     let effects = bench.finish(worker, TASK);
     let is_stop = |c: &&crate::server_state::WorkerCommand| {
-        matches!(c, crate::server_state::WorkerCommand::Stop)
+        matches!(c, crate::server_state::WorkerCommand::StopDrained)
     };
     assert!(told(&effects, worker).iter().any(is_stop), "{effects:?}");
 }

@@ -14,7 +14,7 @@ use crate::worker_config::OnServerLost;
 const TASK: TaskKey = key(JobId(1), 0);
 
 fn is_stop(command: &&WorkerCommand) -> bool {
-    matches!(command, WorkerCommand::Stop)
+    matches!(command, WorkerCommand::Stop | WorkerCommand::StopDrained)
 }
 
 #[test]

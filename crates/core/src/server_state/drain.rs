@@ -57,7 +57,7 @@ impl ServerState {
             }
             if is_empty {
                 self.workers.stop(id);
-                ctx.send(id, WorkerCommand::Stop);
+                ctx.send(id, WorkerCommand::StopDrained);
             }
         }
     }
@@ -156,7 +156,8 @@ mod tests {
                 ..Report::default()
             },
         );
-        let is_stop = |effect: &&Effect| matches!(effect, Effect::ToWorker(_, WorkerCommand::Stop));
+        let is_stop =
+            |effect: &&Effect| matches!(effect, Effect::ToWorker(_, WorkerCommand::StopDrained));
         assert_eq!(effects.iter().filter(is_stop).count(), 1);
         assert!(sent_tasks(&state, 1).is_empty(), "and nothing new");
         apply(
@@ -187,7 +188,8 @@ mod tests {
             not_found: IdArray::single(2),
         };
         assert_eq!(found, Some(expected));
-        let is_stop = |effect: &Effect| matches!(effect, Effect::ToWorker(_, WorkerCommand::Stop));
+        let is_stop =
+            |effect: &Effect| matches!(effect, Effect::ToWorker(_, WorkerCommand::StopDrained));
         assert!(effects.iter().any(is_stop));
         let again = request(&mut state, drain());
         assert!(!again.iter().any(is_stop));

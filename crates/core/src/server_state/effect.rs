@@ -153,6 +153,8 @@ pub enum WorkerCommand {
     Hold(bool),
     /// End.
     Stop,
+    /// End, as nothing is left to do for one that was drained.
+    StopDrained,
     /// The server ends in an orderly way: do not wait for it.
     ServerEnds,
     /// The reports up to this number are recorded.
@@ -178,9 +180,11 @@ impl WorkerCommand {
             Self::DropTemplates(templates) => ITEM_BYTES * (1 + templates.len()),
             Self::Retract(tasks) | Self::Kill(tasks) => ITEM_BYTES + tasks.len() * KEY_BYTES,
             Self::Ping(forgotten) => ASSIGNMENT_BYTES + ITEM_BYTES * forgotten.len(),
-            Self::Hold(_) | Self::Stop | Self::ServerEnds | Self::Acknowledge(_) => {
-                ASSIGNMENT_BYTES
-            }
+            Self::Hold(_)
+            | Self::Stop
+            | Self::StopDrained
+            | Self::ServerEnds
+            | Self::Acknowledge(_) => ASSIGNMENT_BYTES,
         }
     }
 }

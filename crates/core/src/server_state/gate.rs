@@ -33,8 +33,10 @@ impl Effect {
             Self::ToWorker(_, WorkerCommand::Ping(forgotten)) if forgotten.is_empty() => {
                 Wait::Nothing
             }
+            // What it has told is known to nobody else when it has gone.
+            Self::ToWorker(_, WorkerCommand::StopDrained)
             // A worker deletes the values of forgotten jobs.
-            Self::ToWorker(_, WorkerCommand::Ping(_))
+            | Self::ToWorker(_, WorkerCommand::Ping(_))
             // And it forgets what is acknowledged.
             | Self::ToWorker(_, WorkerCommand::Acknowledge(_))
             | Self::Reply(..)
@@ -221,6 +223,8 @@ mod tests {
         let ping = |forgotten| Effect::ToWorker(worker, WorkerCommand::Ping(forgotten));
         assert_eq!(ping(vec![]).wait(), Wait::Nothing);
         assert_eq!(ping(vec![JobId(1)]).wait(), Wait::All);
+        let drained = Effect::ToWorker(worker, WorkerCommand::StopDrained);
+        assert_eq!(drained.wait(), Wait::All);
         let done = Effect::WatchUpdate(RequestId(1), WatchUpdate::default());
         assert_eq!(done.wait(), Wait::All);
     }

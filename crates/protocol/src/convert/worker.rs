@@ -447,7 +447,9 @@ impl From<&WorkerCommand> for worker::ToWorker {
             WorkerCommand::Retract(tasks) => Message::Retract(task_list(tasks.iter().copied())),
             WorkerCommand::Kill(tasks) => Message::Kill(task_list(tasks.iter().copied())),
             WorkerCommand::Hold(held) => Message::Hold(worker::Hold { held: *held }),
-            WorkerCommand::Stop => Message::Stop(worker::Stop { server_ends: false }),
+            WorkerCommand::Stop | WorkerCommand::StopDrained => {
+                Message::Stop(worker::Stop { server_ends: false })
+            }
             WorkerCommand::ServerEnds => Message::Stop(worker::Stop { server_ends: true }),
             WorkerCommand::Ping(forgotten) => Message::Ping(worker::Ping {
                 forgotten_jobs: forgotten.iter().map(|job| job.as_u32()).collect(),

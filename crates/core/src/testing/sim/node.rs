@@ -345,7 +345,7 @@ pub(super) fn heard(command: WorkerCommand) -> Option<Input> {
         WorkerCommand::Retract(tasks) => Input::Retract(tasks.into_iter().map(key).collect()),
         WorkerCommand::Kill(tasks) => Input::Kill(tasks.into_iter().map(key).collect()),
         WorkerCommand::Hold(is_held) => Input::Hold(is_held),
-        WorkerCommand::Stop => Input::Stop,
+        WorkerCommand::Stop | WorkerCommand::StopDrained => Input::Stop,
         WorkerCommand::ServerEnds => Input::ServerEnds,
         WorkerCommand::Acknowledge(seq) => Input::Acknowledged(seq),
         WorkerCommand::Ping(_) => return None,
