@@ -51,7 +51,10 @@ fn a_queue_is_paused_and_resumed_from_the_terminal() {
     assert_eq!(state(&env), "\"Paused\"");
     screen.press("1");
     screen.shows(&["Starving queue 1 gpu: asks for no allocations"]);
-    screen.press("4p");
+    screen.press("4");
+    // Until then it is the one that it was when somebody last looked.
+    screen.shows(&["paused by `hq alloc pause`"]);
+    screen.press("p");
     screen.shows(&["Let queue 1 gpu ask for allocations again?"]);
     screen.press("y");
     wait_for("the queue goes on", || match state(&env) {
