@@ -274,6 +274,17 @@ def draw():
     return os.urandom(8)
 
 
+def suspend(pid):
+    """Stops a process, and waits until none of its threads runs any more."""
+    os.kill(pid, signal.SIGSTOP)
+
+    def states():
+        stats = [open(f"/proc/{pid}/task/{thread}/stat").read() for thread in os.listdir(f"/proc/{pid}/task")]
+        return {stat.rpartition(")")[2].split()[0] for stat in stats}
+
+    wait_for(lambda: states() == {"T"}, "all threads are stopped")
+
+
 @pytest.mark.parametrize("kind", ["call", "program"])
 def test_a_call_whose_connection_was_lost_does_not_take_an_equal_one_of_another_executor_for_its_own(cluster, kind, tmp_path):
     program = ["sh", "-c", f"echo run >> {tmp_path / 'runs'}"]
@@ -286,7 +297,7 @@ def test_a_call_whose_connection_was_lost_does_not_take_an_equal_one_of_another_
         other = hq.Executor.attach(executor.job, server_dir=cluster.dir)
         server, bridge = cluster.processes[0], executor._bridge.pid
         # The server does not hear of the call any more, and who has made it learns too late that there is another server.
-        os.kill(server.pid, signal.SIGSTOP)
+        suspend(server.pid)
         ours = make(executor)
         wait_for(lambda: ours.task is not None, "the call is handed over")
         time.sleep(0.5)
