@@ -150,7 +150,8 @@ fn output_that_found_no_room_is_no_success() {
         "--",
         "bash",
         "-c",
-        "head -c 5000000 /dev/zero; exit 0",
+        // Far more than there is room for, as what was read makes room.
+        "head -c 100000000 /dev/zero; exit 0",
     ]);
     let ran = json.exits_with(1);
     let value: serde_json::Value = serde_json::from_str(&ran.stdout).expect("JSON");
