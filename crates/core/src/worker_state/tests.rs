@@ -426,6 +426,16 @@ fn duplicates_and_nonsense_are_ignored_and_counted() {
     assert_eq!(bench.state.ignored().launcher, 2);
 }
 
+/// A task for a worker that lives for 50 s at least.
+fn asking_for_50_s() -> TaskTemplate {
+    let mut request = ResourceRequest::cpus(1);
+    request.min_time = Duration::from_secs(50);
+    TaskTemplate {
+        requests: RequestVariants::new(vec![request]).expect("valid"),
+        ..template(&["true"])
+    }
+}
+
 #[test]
 fn tasks_that_can_never_run_here_are_returned() {
     let config = WorkerConfig {
@@ -436,14 +446,7 @@ fn tasks_that_can_never_run_here_are_returned() {
     let effects = bench.assign(cpus(3, 0), 0, 1);
     assert_eq!(reports(&effects)[0].retracted, [key(0)]);
 
-    let mut request = ResourceRequest::cpus(1);
-    request.min_time = Duration::from_secs(50);
-    let requests = RequestVariants::new(vec![request]).expect("valid");
-    let long = TaskTemplate {
-        requests,
-        ..template(&["true"])
-    };
-    let launched = bench.apply(assign(work(2, long), ids_of(&[1, 2, 3])));
+    let launched = bench.apply(assign(work(2, asking_for_50_s()), ids_of(&[1, 2, 3])));
     assert_eq!(ids(&launched), [1, 2]);
     bench.wait(Duration::from_secs(40));
     let effects = bench.wait(Duration::from_secs(30));
@@ -458,14 +461,7 @@ fn a_task_for_which_no_time_is_left_when_its_turn_comes_is_returned() {
         ..worker_config(1)
     };
     let mut bench = Bench::with(&config, None);
-    let mut request = ResourceRequest::cpus(1);
-    request.min_time = Duration::from_secs(50);
-    let requests = RequestVariants::new(vec![request]).expect("valid");
-    let long = TaskTemplate {
-        requests,
-        ..template(&["true"])
-    };
-    let launched = bench.apply(assign(work(2, long), ids_of(&[1, 2, 3])));
+    let launched = bench.apply(assign(work(2, asking_for_50_s()), ids_of(&[1, 2, 3])));
     assert_eq!(ids(&launched), [1]);
     bench.wait(Duration::from_secs(49));
     let launched = bench.exited(tokens(&launched)[0], OK);

@@ -1,7 +1,7 @@
 //! Processes of this machine by what they belong to, as /proc tells.
 //!
-//! Reads `stat` and `status`, which the kernel answers without waiting for the process. What [`Processes::share`] reads waits for the
-//! memory map of the process, which may take as long as a file system behind it.
+//! The kernel fills `stat` and `status` without waiting for the process. [`Processes::share`] has to wait for the lock of its memory map,
+//! which a page fault may hold for as long as a file system hangs.
 
 use std::collections::BTreeMap;
 use std::fs;
