@@ -29,14 +29,20 @@ impl Cluster {
     /// If one of them does not come up in time.
     pub fn start(binary: &Path, dir: &Path, cpus: u32, server_args: &[&str]) -> Result<Self> {
         let mut cluster = Self::start_server(binary, dir, server_args)?;
-        let cpus = format!("--cpus={cpus}");
-        cluster.run_in_background(
-            &["worker", "start", &cpus, "--detect-resources=none"],
-            "worker",
-        )?;
-        let list = ["worker", "list", "--output-mode=json"];
-        cluster.wait_until(&list, |output| output.contains("\"id\""))?;
+        cluster.start_worker(&[&format!("--cpus={cpus}")])?;
         Ok(cluster)
+    }
+
+    /// Starts a worker with what `args` give it, and nothing that is found on this machine.
+    ///
+    /// # Errors
+    ///
+    /// If it does not come up in time.
+    pub fn start_worker(&mut self, args: &[&str]) -> Result<()> {
+        let start = ["worker", "start", "--detect-resources=none"];
+        self.run_in_background(&[&start, args].concat(), "worker")?;
+        let list = ["worker", "list", "--output-mode=json"];
+        self.wait_until(&list, |output| output.contains("\"id\""))
     }
 
     /// Starts a server without workers in `dir`, which must exist.
@@ -85,12 +91,12 @@ impl Cluster {
         Ok(begun.elapsed())
     }
 
-    /// CPU times of the long turns of the core's thread, of all servers so far.
+    /// Long turns of the core's thread, of all servers so far: CPU time, and what of.
     ///
     /// # Errors
     ///
     /// If the log of the server cannot be read.
-    pub fn long_turns(&self) -> Result<Vec<Duration>> {
+    pub fn long_turns(&self) -> Result<Vec<(Duration, String)>> {
         let log = std::fs::read_to_string(self.dir.join("server.log"))?;
         Ok(log.lines().filter_map(long_turn).collect())
     }
@@ -235,14 +241,15 @@ impl Drop for Cluster {
     }
 }
 
-/// The CPU time that a line of the log tells of a long turn.
-fn long_turn(line: &str) -> Option<Duration> {
+/// What a line of the log tells of a long turn.
+fn long_turn(line: &str) -> Option<(Duration, String)> {
     if !line.contains("a long turn of the core's thread") {
         return None;
     }
     let (_, value) = line.split_once("cpu_ms=")?;
     let millis = value.split_whitespace().next()?.parse::<f64>().ok()?;
-    Some(Duration::from_secs_f64(millis / 1e3))
+    let parts = value.split_once("parts_ms=").map_or("", |(_, parts)| parts);
+    Some((Duration::from_secs_f64(millis / 1e3), parts.to_owned()))
 }
 
 /// Resident memory of a process in KiB.
@@ -284,8 +291,11 @@ mod tests {
 
     #[test]
     fn long_turns_are_read_from_the_log() {
-        let line = "2026-01-01T00:00:00Z DEBUG a long turn of the core's thread cpu_ms=12.5 rows=3";
-        assert_eq!(long_turn(line), Some(Duration::from_micros(12_500)));
+        let line = "2026-01-01T00:00:00Z DEBUG a long turn of the core's thread cpu_ms=12.5 rows=3 \
+                    parts_ms=requests 12.0, reports 0.5";
+        let parts = "requests 12.0, reports 0.5".to_owned();
+        let expected = (Duration::from_micros(12_500), parts);
+        assert_eq!(long_turn(line), Some(expected));
         assert_eq!(long_turn("INFO something else cpu_ms=12.5"), None);
     }
 }

@@ -127,8 +127,22 @@ pub struct Meanwhile {
     pub http_port: Option<u16>,
 }
 
-/// Submits an array of tasks that cost nothing, and looks at it until all have finished. Meanwhile single tasks of
-/// higher priority are submitted and waited for, besides what else is to happen.
+/// Of the one real worker, and of the tasks that are waited for.
+const PROBE: &str = "probe";
+
+/// Starts a real worker for the tasks that are waited for: what a user waits for is a worker of its own process. One of a
+/// thousand that share a thread answers when it has its turn.
+///
+/// # Errors
+///
+/// If it does not come up.
+pub fn start_probed_worker(cluster: &mut Cluster) -> Result<()> {
+    let resource = format!("--resource={PROBE}=sum(1)");
+    cluster.start_worker(&["--cpus=1", &resource, "--time-limit=12h"])
+}
+
+/// Submits an array of tasks that cost nothing, and looks at it until all have finished. Meanwhile single tasks are
+/// submitted and waited for, which the real worker runs, besides what else is to happen.
 ///
 /// # Errors
 ///
@@ -136,7 +150,8 @@ pub struct Meanwhile {
 pub fn run_array(cluster: &Cluster, count: u64, meanwhile: &Meanwhile) -> Result<Watched> {
     let array = format!("--array=1-{count}");
     let begun = Instant::now();
-    cluster.time(&submit(&[&array]))?;
+    // So long that the real worker is not asked: its life is shorter.
+    cluster.time(&submit(&[&array, "--time-request=24h"]))?;
     let has_ended = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let submitting = scope.spawn(|| submit_others(cluster, &has_ended));
@@ -196,8 +211,9 @@ fn rage(meanwhile: &Meanwhile, has_ended: &AtomicBool) -> Result<Vec<Duration>> 
 
 fn submit_others(cluster: &Cluster, has_ended: &AtomicBool) -> Result<Vec<Duration>> {
     let mut submits = Vec::new();
+    let resource = format!("--resource={PROBE}=1");
     while !has_ended.load(Ordering::Relaxed) {
-        let took = cluster.time(&submit(&["--wait", "--priority=1"]))?;
+        let took = cluster.time(&submit(&["--wait", &resource]))?;
         submits.push(took);
         std::thread::sleep(LOOK_INTERVAL.saturating_sub(took));
     }

@@ -36,8 +36,8 @@ pub struct Restart {
     pub looks: Vec<Duration>,
     /// CPU of the new server until all were back: of the core's thread, of all threads.
     pub cpu: (Duration, Duration),
-    /// Long turns of the core's thread, in CPU time, ascending.
-    pub long_turns: Vec<Duration>,
+    /// Long turns of the core's thread, in CPU time, ascending, and what of.
+    pub long_turns: Vec<(Duration, String)>,
     /// Attempts of workers to come back that failed.
     pub failures: u64,
     /// Most memory of the new server until all were back, in KiB.

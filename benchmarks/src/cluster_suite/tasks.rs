@@ -8,13 +8,9 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use hq_core::id::JobId;
 use hq_core::outcome::Usage;
 use hq_core::time::Time;
 use hq_core::worker_state::{ExitStatus, LaunchEvent, LaunchFailure, LaunchTask, LaunchToken};
-
-/// The array is the first job of its server.
-const ARRAY: JobId = JobId(1);
 
 /// How long a task takes.
 #[derive(Clone, Copy, Debug)]
@@ -131,8 +127,8 @@ struct Lane {
 #[derive(Clone, Copy)]
 struct Launch {
     lane: LaunchToken,
-    /// Of the array. Tasks of other jobs take no time, so that what is waited for is the server.
-    task: Option<u32>,
+    /// Of the array, the only job for these workers.
+    task: u32,
 }
 
 impl Tasks {
@@ -162,7 +158,7 @@ impl Tasks {
             token, lane, key, ..
         } in tasks
         {
-            let task = (key.task.job == ARRAY).then(|| key.task.task.as_u32());
+            let task = key.task.task.as_u32();
             self.launches.insert(token, Launch { lane, task });
             if let Some(lane) = self.lanes.get_mut(&lane) {
                 lane.next.push_back(token);
@@ -176,15 +172,11 @@ impl Tasks {
 
     fn start(&mut self, token: LaunchToken, now: Time) {
         self.events.push(LaunchEvent::Started { token, at: now });
-        let task = self.launches.get(&token).and_then(|launch| launch.task);
-        let time = match task {
-            Some(task) => {
-                self.ledger.note_start(task);
-                self.time.of(self.seed, token)
-            }
-            None => Duration::ZERO,
-        };
-        self.running.push(Reverse((now + time, token)));
+        if let Some(launch) = self.launches.get(&token) {
+            self.ledger.note_start(launch.task);
+        }
+        let end = now + self.time.of(self.seed, token);
+        self.running.push(Reverse((end, token)));
     }
 
     /// Takes a task that has not started out of its lane; whether it was there.
@@ -224,8 +216,8 @@ impl Tasks {
                 break;
             }
             self.running.pop();
-            if let Some(task) = self.launches.get(&token).and_then(|launch| launch.task) {
-                self.ledger.note_end(task);
+            if let Some(launch) = self.launches.get(&token) {
+                self.ledger.note_end(launch.task);
             }
             self.end(token, end);
         }

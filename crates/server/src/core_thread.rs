@@ -7,6 +7,7 @@
 //! what workers said, and the answers that waited for a commit. So clients are served however far workers are ahead.
 
 mod newcomers;
+mod turn;
 
 use std::io;
 use std::sync::Arc;
@@ -24,20 +25,18 @@ use hq_store::{Health, Progress, StoreHandle};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use crate::alloc::News;
-use crate::clock::{Clock, thread_cpu_time};
+use crate::clock::Clock;
 use crate::core_handle::{CoreHandle, Event, Events, Newcomer, QueryFn, Seen, SendReply, View};
 use crate::delivery::{Delivery, ReplyTo, Watcher};
 use crate::gate::StoreGate;
 use crate::notify::Outbox;
 use crate::stats::Stats;
 use newcomers::Newcomers;
+use turn::{Part, Turn};
 
 /// CPU time after which a turn takes no further request. A page of tasks takes some milliseconds, and a dashboard each asks
 /// for one.
 const REQUESTS_CPU_MAX: Duration = Duration::from_millis(5);
-
-/// CPU time of a turn that is longer than any should be; such a one is logged.
-const TURN_CPU_MAX: Duration = Duration::from_millis(10);
 
 /// Starts the core's thread. It ends when all handles are gone.
 ///
@@ -79,6 +78,7 @@ struct Core {
     is_settled: bool,
     /// Effects of the inputs since the last round.
     effects: Vec<Effect>,
+    turn: Turn,
     stats: Stats,
     /// [`REQUESTS_CPU_MAX`]; tests that count requests have none, because also what a hypervisor takes counts as CPU time.
     requests_cpu_max: Duration,
@@ -104,6 +104,7 @@ impl Core {
             is_demand_partial: false,
             is_settled: false,
             effects: Vec::new(),
+            turn: Turn::begin(),
             stats,
             requests_cpu_max: REQUESTS_CPU_MAX,
         };
@@ -139,9 +140,10 @@ impl Core {
                 }
             }
             () = self.delivery.advanced() => {
-                let begin = thread_cpu_time();
+                self.turn = Turn::begin();
                 self.delivery.release(&self.state);
-                note_long_turn(begin, 0);
+                self.turn.lap(Part::Release);
+                self.turn.end(0);
                 return true;
             }
             () = stalled => {
@@ -151,29 +153,32 @@ impl Core {
             () = timer => {}
             () = std::future::ready(()), if self.has_newcomers() => {}
         }
-        let (start, begin) = (Instant::now(), thread_cpu_time());
-        let rows = self.digest(events, begin);
+        let start = Instant::now();
+        self.turn = Turn::begin();
+        let rows = self.digest(events);
         // While there are events, the branches below the first one are never looked at.
         self.delivery.catch_up(&self.state);
+        self.turn.lap(Part::Release);
         self.stats.batches.observe(start.elapsed());
-        note_long_turn(begin, rows);
+        self.turn.end(rows);
         true
     }
 
     /// Applies requests that were taken, and a round of what workers said. What is left has its part of the next turn.
-    /// Returns how many rows workers said; `begin` is the CPU time at the beginning of the turn.
-    fn digest(&mut self, events: &mut Events, begin: Duration) -> usize {
+    /// Returns how many rows workers said.
+    fn digest(&mut self, events: &mut Events) -> usize {
         let mut rows = 0;
-        // Saturating: a clock that steps back is no reason to stop the server.
-        while thread_cpu_time().saturating_sub(begin) < self.requests_cpu_max
+        while self.turn.cpu() < self.requests_cpu_max
             && let Some(request) = events.next_request()
         {
             rows += self.on_event(request);
             if rows >= ROWS_PER_ROUND_MAX {
                 rows = 0;
+                self.turn.lap(Part::Requests);
                 self.end_round();
             }
         }
+        self.turn.lap(Part::Requests);
         // They have a round of their own: large submits in a row do not keep workers waiting, either.
         rows = 0;
         while rows < ROWS_PER_ROUND_MAX
@@ -182,6 +187,7 @@ impl Core {
             rows += self.on_event(report);
         }
         rows += self.tend_newcomers(rows);
+        self.turn.lap(Part::Reports);
         let now = self.clock.now();
         if self
             .state
@@ -196,6 +202,7 @@ impl Core {
             };
             self.apply(now, timer);
         }
+        self.turn.lap(Part::Timer);
         self.end_round();
         self.note_left();
         rows
@@ -205,7 +212,9 @@ impl Core {
     fn end_round(&mut self) {
         let now = self.clock.now();
         self.settle(now);
+        self.turn.lap(Part::Round);
         self.delivery.carry_out(&self.state, &mut self.effects);
+        self.turn.lap(Part::Effects);
     }
 
     /// Tells the one who ends the server that it need not wait for workers any more.
@@ -324,6 +333,7 @@ impl Core {
     fn on_query(&mut self, now: Now, look: QueryFn) {
         // Earlier events of this turn must be visible, effects included. Many questions in a row are no rounds.
         if !self.is_settled {
+            self.turn.lap(Part::Requests);
             self.end_round();
         }
         let seen = look(&View {
@@ -444,15 +454,6 @@ impl Core {
             ),
         };
         Some(Refusal::unavailable(text))
-    }
-}
-
-/// Logs a turn that took long, for those who look for what holds up a server; `rows` = what workers said in it.
-fn note_long_turn(begin: Duration, rows: usize) {
-    let cpu = thread_cpu_time().saturating_sub(begin);
-    if cpu >= TURN_CPU_MAX {
-        let cpu_ms = cpu.as_secs_f64() * 1e3;
-        tracing::debug!(cpu_ms, rows, "a long turn of the core's thread");
     }
 }
 

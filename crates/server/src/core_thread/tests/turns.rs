@@ -5,6 +5,7 @@ use hq_core::server_state::{Report, StartedRow, WorkerMessage};
 
 use super::peers::Peer;
 use super::*;
+use crate::clock::thread_cpu_time;
 use crate::core_handle::{Events, REQUESTS_PER_TURN};
 
 /// Rows of one report, and reports that wait: many rounds.
