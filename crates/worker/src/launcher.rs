@@ -10,6 +10,7 @@ mod cleaners;
 mod control_group;
 mod curves;
 mod failure;
+mod held;
 mod inherited;
 mod memory;
 mod oom;
@@ -49,7 +50,7 @@ use amounts::{asked_of, memory_of};
 use busy::BusyPrograms;
 pub(crate) use calls::CallPool;
 use cleaners::Cleaners;
-use control_group::{ControlGroups, TaskGroup};
+use control_group::ControlGroups;
 pub(crate) use curves::Curves;
 use inherited::inherited;
 use memory::{MemoryOveruse, MemoryWatch};
@@ -283,63 +284,6 @@ impl TaskLauncher {
     /// What tasks used over time, of those that the server has not acknowledged.
     pub(crate) const fn curves(&mut self) -> &mut Curves {
         &mut self.curves
-    }
-
-    fn end_for_memory(&mut self, excess: MemoryOveruse) {
-        if calls::is_interpreter(excess.token.0) {
-            self.end_interpreter_for_memory(excess);
-            return;
-        }
-        let Some(task) = self.running.get_mut(excess.token) else {
-            return;
-        };
-        // Before the signal: the end must not come back without its reason.
-        task.excess = Some(excess);
-        let how = Termination {
-            signal: SIGKILL,
-            grace: Duration::ZERO,
-        };
-        self.engine.terminate(Token(excess.token.0), how);
-    }
-
-    /// Looks after the memory of a task that has started.
-    fn watch_memory(&self, token: LaunchToken, pid: u32) {
-        let Some(watch) = &self.memory else { return };
-        // The kernel holds those in groups, and better than a look now and then.
-        let task = self.running.get(token).filter(|task| task.group.is_none());
-        if let Some(limit) = task.and_then(|task| task.memory_limit) {
-            watch.add(token, pid, limit);
-        }
-    }
-
-    /// Looks no longer after the memory of a task; returns whether it was ended for that.
-    fn stop_watching(&self, token: LaunchToken) -> Option<MemoryOveruse> {
-        let task = self.running.get(token)?;
-        // At the end and not later: the number of its process may soon be somebody else's.
-        if let (Some(watch), Some(_)) = (&self.memory, task.memory_limit) {
-            watch.remove(token);
-        }
-        task.excess
-    }
-
-    /// Whether the kernel has ended a task that ended by SIGKILL.
-    fn is_oom_victim(&mut self, token: LaunchToken) -> bool {
-        let before = self
-            .running
-            .get(token)
-            .map_or(0, |task| task.oom_kills_before);
-        self.oom.has_struck(before)
-    }
-
-    /// Removes the control group of a task, if it has one; returns whether it used too much.
-    fn leave_group(&mut self, token: LaunchToken) -> Option<MemoryOveruse> {
-        let group = self.running.get_mut(token)?.group.take()?;
-        let used = group.excess();
-        if let Some(groups) = &mut self.groups {
-            groups.remove(&group);
-        }
-        let limit = group.limit;
-        used.map(|used| MemoryOveruse { token, used, limit })
     }
 
     /// Collects what has happened. `is_ending` says whether an instance was told to end.
@@ -680,13 +624,7 @@ impl TaskLauncher {
         // Without the option the amount is a number to schedule by, and nobody is held to it.
         let memory_limit = self.memory.as_ref().and_then(|_| memory_of(task, pools));
         let group = memory_limit.and_then(|limit| self.make_group(task.token, limit));
-        if let Some(score) = self.memory.as_ref().and_then(MemoryWatch::task_score) {
-            // By the child itself: what it starts before we hear of it would keep the worker's score.
-            plan = plan.oom_score_adj(score);
-        }
-        if let Some(group) = &group {
-            plan = plan.cgroup(Arc::clone(&group.fd));
-        }
+        plan = self.hold(plan, group.as_ref());
         let cleanup = Some(cleanup).filter(|cleanup| !cleanup.is_empty());
         Ok((
             plan,
@@ -702,15 +640,6 @@ impl TaskLauncher {
                 oom_kills_before: self.oom.before_start(),
             },
         ))
-    }
-
-    /// A control group for a task; `None` = it is watched.
-    fn make_group(&self, token: LaunchToken, limit: u64) -> Option<TaskGroup> {
-        let made = self.groups.as_ref()?.make(&token.0.to_string(), limit);
-        made.inspect_err(|error| {
-            tracing::warn!("a task is watched, because it can have no control group: {error}");
-        })
-        .ok()
     }
 
     /// The path of a task's directory, with the variables that name what will be in it.
