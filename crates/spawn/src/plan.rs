@@ -164,6 +164,7 @@ pub struct SpawnPlan {
     pub(crate) cgroup: Option<Arc<OwnedFd>>,
     pub(crate) create_dirs: bool,
     pub(crate) oom_score_adj: Option<i16>,
+    pub(crate) tells_start_at_once: bool,
     pub(crate) marker: Option<Vec<u8>>,
     pub(crate) preparation: Option<Preparation>,
 }
@@ -189,6 +190,7 @@ impl SpawnPlan {
             cgroup: None,
             create_dirs: false,
             oom_score_adj: None,
+            tells_start_at_once: false,
             marker: None,
             preparation: None,
         }
@@ -305,6 +307,13 @@ impl SpawnPlan {
     #[must_use]
     pub const fn create_dirs(mut self, yes: bool) -> Self {
         self.create_dirs = yes;
+        self
+    }
+
+    /// Whether [`Event::Started`](crate::Event::Started) does not wait for company, however short the child is. Default: no.
+    #[must_use]
+    pub const fn tell_start_at_once(mut self, yes: bool) -> Self {
+        self.tells_start_at_once = yes;
         self
     }
 

@@ -167,11 +167,16 @@ impl<'a> Spawner<'a> {
         let watch = &self.pool.watch;
         let Created { pid, pidfd, ended } = created;
         // Reported before it is watched, so that its end cannot come first.
-        watch.events.push_lazily(Event::Started {
+        let event = Event::Started {
             token: job.token,
             pid: pid.unsigned_abs(),
             at: started,
-        });
+        };
+        if job.plan.tells_start_at_once {
+            watch.events.push(event);
+        } else {
+            watch.events.push_lazily(event);
+        }
         let pidfd_number = pidfd.as_ref().map(AsRawFd::as_raw_fd);
         let child = Running {
             token: job.token,

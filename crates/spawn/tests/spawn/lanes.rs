@@ -1,6 +1,7 @@
 //! Children that run one after the other, on every rung of the ladder.
 
 use std::fs;
+use std::time::Duration;
 
 use hq_spawn::{Event, ExitStatus, Lane, SpawnErrorKind, Stdio, Termination, Token};
 use tempfile::TempDir;
@@ -238,4 +239,24 @@ fn a_child_of_a_lane_does_not_change_the_score_of_the_launcher() {
         rig.ends(&tokens).values().for_each(succeeded);
         assert_eq!(own(), before);
     });
+}
+
+#[test]
+fn a_start_that_somebody_waits_for_is_told_at_once() {
+    for backend in rungs() {
+        // Without that nothing is told while the first one runs.
+        let mut rig = Rig::with(|config| {
+            config.backend = Some(backend);
+            config.event_delay = Duration::from_secs(1_000);
+        });
+        let plan = sh("exec sleep 1000").tell_start_at_once(true);
+        let token = rig.spawn(plan);
+        rig.wait_started(&[token]);
+        let kill = Termination {
+            signal: 9,
+            grace: Duration::ZERO,
+        };
+        rig.launcher.terminate(token, kill);
+        rig.ends(&[token]);
+    }
 }
