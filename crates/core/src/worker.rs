@@ -35,9 +35,9 @@ pub(crate) use room::Room;
 pub use unkillable::Unkillable;
 pub use workers::{ENDED_WORKERS_MAX, Workers};
 
-/// Work sent ahead should last this long at the worker's measured rate: many times a round trip, but
-/// short enough that a new worker or an urgent task does not wait behind it.
-const BACKLOG_SPAN: Duration = Duration::from_millis(100);
+/// Work sent ahead should last this long at the worker's measured rate: many times a round trip, with reports of what ended that
+/// come as late as a worker may send them, but short enough that a new worker or an urgent task does not wait behind it.
+pub(crate) const BACKLOG_SPAN: Duration = Duration::from_millis(200);
 /// Upper bound of work sent ahead, so that one worker never holds much of a job hostage.
 pub(crate) const BACKLOG_MAX: u32 = 4_096;
 /// A task that was counted as placed and has not started after this time finds less than was counted,

@@ -42,12 +42,13 @@ pub use input::{
 };
 
 use backlog::{Backlog, Class, NewEntry};
-use outbox::{Ended, Outbox};
+use outbox::{Ended, Haste, Outbox};
 use running::{EndCause, Phase, RunningTask, RunningTasks};
 
 use crate::job::TemplateId;
 use crate::outcome::Outcome;
 use crate::resource::pool::{PoolRequest, PoolSet};
+use crate::template::CrashLimit;
 use crate::time::{Now, Time};
 use crate::worker_config::{OnServerLost, WorkerConfig};
 
@@ -337,8 +338,7 @@ impl WorkerState {
             self.ignored.malformed += 1;
             let text = "the worker was sent a task whose variant or entry does not exist";
             for key in self.not_here(ids.iter().map(key)) {
-                self.outbox
-                    .push_ended(Ended::unstarted(key, Outcome::Message(text.into()), now));
+                self.push_ended(Ended::unstarted(key, Outcome::Message(text.into()), now));
             }
             return;
         };
@@ -427,8 +427,7 @@ impl WorkerState {
             // Not started: its end is said here, because no process will.
             if self.declined.remove(&key) || self.backlog.remove(key) {
                 self.may_start = true;
-                self.outbox
-                    .push_ended(Ended::unstarted(key, Outcome::Killed, now));
+                self.push_ended(Ended::unstarted(key, Outcome::Killed, now));
             } else if let Some(token) = self.running.token_of(key) {
                 self.end_task(token, EndCause::Killed, effects);
             } else {
@@ -486,7 +485,7 @@ impl WorkerState {
                     Phase::Ending(EndCause::Void) => None,
                 };
                 if let Some(outcome) = outcome {
-                    self.outbox.push_ended(Ended {
+                    self.push_ended(Ended {
                         key: task.key,
                         outcome,
                         at: ended,
@@ -506,7 +505,16 @@ impl WorkerState {
         match task.phase {
             Phase::Starting => {
                 let deadline = task.time_limit.map(|limit| at + limit);
-                self.outbox.push_started(task.key, at);
+                let (key, template) = (task.key, self.templates.get(&task.template));
+                // If the worker is lost before the server hears of it, the task starts again elsewhere.
+                let starts_once = template
+                    .is_some_and(|known| known.work.task.crash_limit == CrashLimit::NeverRestart);
+                let haste = if starts_once {
+                    Haste::AtOnce
+                } else {
+                    self.haste_about(key)
+                };
+                self.outbox.push_started(key, at, haste);
                 let since = at;
                 self.running
                     .set_phase(token, Phase::Running { since, deadline });
@@ -544,8 +552,29 @@ impl WorkerState {
                 return;
             }
         };
-        self.outbox
-            .push_ended(Ended::unstarted(task.key, outcome, now));
+        self.push_ended(Ended::unstarted(task.key, outcome, now));
+    }
+
+    fn push_ended(&mut self, ended: Ended) {
+        let haste = match ended.outcome {
+            // Who has them end waits for that.
+            Outcome::Killed => Haste::Soon,
+            Outcome::Finished
+            | Outcome::ExitCode(_)
+            | Outcome::Signal(_)
+            | Outcome::TimeLimit
+            | Outcome::OutOfMemory(_)
+            | Outcome::Message(_) => self.haste_about(ended.key),
+        };
+        self.outbox.push_ended(ended, haste);
+    }
+
+    fn haste_about(&self, key: InstanceKey) -> Haste {
+        if self.backlog.has_job(key.task.job) {
+            Haste::Stream
+        } else {
+            Haste::Soon
+        }
     }
 
     /// Takes an instance out and frees what it held, unless others wait for just that.

@@ -32,7 +32,7 @@ use hq_core::job::TemplateId;
 use hq_core::outcome::Usage;
 use hq_core::resource::pool::PoolSet;
 use hq_core::retry::StopSpec;
-use hq_core::template::{PinMode, StdioSpec};
+use hq_core::template::{CrashLimit, PinMode, StdioSpec};
 use hq_core::time::Time;
 use hq_core::worker::Unkillable;
 use hq_core::worker_state::{ExitStatus, LaunchEvent, LaunchFailure, LaunchTask, LaunchToken};
@@ -61,6 +61,10 @@ use template::{BaseEnvironment, CompiledTemplate, filled};
 
 /// Signal that the kernel sends when memory runs out; others send it, too.
 const SIGKILL: i32 = rustix::process::Signal::KILL.as_raw();
+
+/// How long the start of a task, and the end of one behind which the next starts at once, may wait for company. The core hands over
+/// more than that ahead.
+const EVENT_DELAY: Duration = Duration::from_millis(30);
 
 /// Launches tasks and collects what becomes of them.
 pub(crate) struct TaskLauncher {
@@ -118,6 +122,7 @@ impl TaskLauncher {
         let notify = Arc::clone(&wake);
         let mut config = LauncherConfig::new(Arc::new(move || notify.notify_one()));
         config.threads = threads.unwrap_or(0);
+        config.event_delay = EVENT_DELAY;
         // Each running task costs descriptors; the usual soft limit of 1024 is soon reached.
         config.raise_descriptor_limit = true;
         // Unbounded channel: at most one message a running task.
@@ -614,6 +619,8 @@ impl TaskLauncher {
             .stdout(stdout)
             .stderr(stderr)
             .marker(format!("{MARK}={mark}"))
+            // What the server has not heard of when this worker is lost starts again elsewhere.
+            .tell_start_at_once(spec.crash_limit == CrashLimit::NeverRestart)
             .create_dirs(true);
         if !preparation.is_empty() {
             plan = plan.prepare(move |is_cancelled| preparation.run(is_cancelled));

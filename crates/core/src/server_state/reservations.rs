@@ -12,11 +12,11 @@ use crate::class::QueueKey;
 use crate::id::{InstanceId, TaskKey, WorkerId};
 use crate::scheduler::worker_plan::PATIENCE;
 use crate::time::Time;
-use crate::worker::Workers;
+use crate::worker::{BACKLOG_SPAN, Workers};
 
 /// Work that a worker will start within this time stays with it when there are others to choose from: as
 /// much as is sent ahead.
-const RESERVATION_HORIZON: Duration = Duration::from_millis(100);
+const RESERVATION_HORIZON: Duration = BACKLOG_SPAN;
 
 /// Most tasks that one round takes back so that workers can keep room; there is no hurry.
 const RESERVATION_TASKS_MAX: usize = 64;

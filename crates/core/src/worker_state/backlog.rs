@@ -118,6 +118,11 @@ impl Backlog {
         self.len == 0
     }
 
+    /// Whether a task of this job waits.
+    pub(super) fn has_job(&self, job: JobId) -> bool {
+        self.jobs.contains_key(&job)
+    }
+
     /// Adds an assignment without the positions in `skip`; returns how many tasks are new.
     ///
     /// Instances that wait already are left out.

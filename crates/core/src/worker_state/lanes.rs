@@ -1,7 +1,7 @@
 //! Short tasks ahead: launches that follow a running one on the same grant.
 //!
 //! Between the end of a short task and the start of the next one the worker would be asked what to do, which takes
-//! two wake-ups of sleeping threads. Instead, tasks are handed over ahead, a few milliseconds' worth: so little that
+//! two wake-ups of sleeping threads. Instead, tasks are handed over ahead, some milliseconds' worth: so little that
 //! nobody who waits for the resources notices, and that a task told to a worker is not missed elsewhere. A task
 //! that takes unexpectedly long gives those behind it back, and so does one that something more urgent waits for: they wait
 //! again in front of those that came after them, and the server can ask for them.

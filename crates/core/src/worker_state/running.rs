@@ -21,11 +21,11 @@ use crate::resource::pool::Grant;
 use crate::template::Entries;
 use crate::time::Time;
 
-/// How much work is handed over ahead. Covers the delay with which the ends of such tasks are noticed, twice.
-pub(super) const AHEAD: Duration = Duration::from_millis(15);
+/// How much work is handed over ahead. Covers the delay with which the ends of such tasks are noticed, once and a half.
+pub(super) const AHEAD: Duration = Duration::from_millis(45);
 
 /// Most tasks of a lane, however short they are.
-const LANE_MAX: usize = 32;
+const LANE_MAX: usize = 128;
 
 /// A grant and the launched instances that use it, one after the other.
 #[derive(Clone, Debug)]

@@ -119,7 +119,9 @@ impl WorkerState {
         match self.mode {
             _ if self.serverless_since.is_some() => None,
             Mode::Detached | Mode::Exited => None,
-            Mode::Active | Mode::Draining(_) | Mode::Stopping { .. } => self.outbox.due(starved),
+            Mode::Active | Mode::Draining(_) | Mode::Stopping { .. } => {
+                self.outbox.due(starved, self.backlog.len())
+            }
         }
     }
 

@@ -44,6 +44,11 @@ impl Bench {
         self.apply(Input::Timer)
     }
 
+    /// When something is to be done next.
+    fn due_in(&self) -> Option<Duration> {
+        Some(self.state.next_deadline()?.since(self.now))
+    }
+
     fn assign(&mut self, template: TaskTemplate, from: u32, count: u32) -> Vec<Effect> {
         let ids = IdArray::consecutive(from, count).expect("valid");
         self.apply(assign(work(1, template), ids))
@@ -218,9 +223,9 @@ fn lone_task_is_reported_at_once() {
 }
 
 #[test]
-fn busy_worker_collects_news_for_a_few_milliseconds() {
+fn busy_worker_collects_news_for_some_milliseconds() {
     let mut bench = Bench::new(1);
-    let mut token = tokens(&bench.assign(cpus(1, 0), 0, 100))[0];
+    let mut token = tokens(&bench.assign(cpus(1, 0), 0, 1_000))[0];
     let first = bench.exited(token, OK);
     assert_eq!(outcomes(&first).len(), 1, "nothing was said yet");
     for _ in 0..3 {
@@ -228,10 +233,66 @@ fn busy_worker_collects_news_for_a_few_milliseconds() {
         let effects = bench.exited(token, OK);
         assert!(reports(&effects).is_empty());
     }
-    let due = bench.state.next_deadline().expect("a report is due");
-    assert_eq!(due.since(bench.now), Duration::from_millis(3));
-    let effects = bench.wait(due.since(bench.now));
+    assert_eq!(bench.due_in(), Some(Duration::from_millis(50)));
+    let effects = bench.wait(Duration::from_millis(50));
     assert_eq!(outcomes(&effects).len(), 3);
+}
+
+#[test]
+fn busy_worker_tells_of_the_last_task_of_a_job_within_a_few_milliseconds() {
+    let mut bench = Bench::new(1);
+    let first = tokens(&bench.assign(cpus(1, 0), 0, 1_000))[0];
+    bench.exited(first, OK);
+    // Of another job, and nothing more of it is here: somebody may wait for it elsewhere.
+    let lone = WorkTemplate {
+        job: JobId(2),
+        ..work(2, cpus(1, 9))
+    };
+    let ids = IdArray::consecutive(0, 1).expect("valid");
+    assert!(tokens(&bench.apply(assign(lone, ids))).is_empty());
+    let lone = tokens(&bench.exited(LaunchToken(first.0 + 1), OK))[0];
+    assert_eq!(bench.due_in(), Some(Duration::from_millis(50)));
+    bench.exited(lone, OK);
+    assert_eq!(bench.due_in(), Some(Duration::from_millis(3)));
+    assert_eq!(outcomes(&bench.wait(Duration::from_millis(3))).len(), 2);
+    // The next ones are of the first job again.
+    bench.exited(LaunchToken(lone.0 + 1), OK);
+    assert_eq!(bench.due_in(), Some(Duration::from_millis(50)));
+}
+
+#[test]
+fn busy_worker_tells_at_once_of_the_start_of_a_task_that_may_start_only_once() {
+    for crash_limit in [CrashLimit::NeverRestart, CrashLimit::Max(5)] {
+        let mut bench = Bench::new(1);
+        let template = TaskTemplate {
+            crash_limit,
+            ..cpus(1, 0)
+        };
+        let first = tokens(&bench.assign(template, 0, 1_000))[0];
+        bench.exited(first, OK);
+        let told = !reports(&bench.started(LaunchToken(first.0 + 1))).is_empty();
+        assert_eq!(told, crash_limit == CrashLimit::NeverRestart);
+    }
+}
+
+#[test]
+fn busy_worker_tells_of_ends_before_it_runs_out_of_work() {
+    let mut bench = Bench::new(1);
+    let first = tokens(&bench.assign(cpus(1, 0), 0, 12))[0];
+    bench.exited(first, OK);
+    bench.exited(LaunchToken(first.0 + 1), OK);
+    assert_eq!(bench.due_in(), Some(Duration::from_millis(50)));
+    bench.exited(LaunchToken(first.0 + 2), OK);
+    assert_eq!(bench.due_in(), Some(Duration::from_millis(3)), "8 wait");
+}
+
+#[test]
+fn busy_worker_tells_within_a_few_milliseconds_of_what_was_cancelled() {
+    let mut bench = Bench::new(1);
+    let first = tokens(&bench.assign(cpus(1, 0), 0, 1_000))[0];
+    bench.exited(first, OK);
+    bench.apply(Input::Kill(vec![key(500)]));
+    assert_eq!(bench.due_in(), Some(Duration::from_millis(3)));
 }
 
 #[test]
