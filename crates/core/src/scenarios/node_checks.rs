@@ -10,7 +10,7 @@ use crate::quarantine::QuarantineMode;
 use crate::server_state::{ChangeKind, Effect, WorkerMessage};
 use crate::time::Timestamp;
 
-fn full() -> NodeFault {
+pub(super) fn full() -> NodeFault {
     NodeFault::NoRoom {
         path: "/tmp".into(),
         free_bytes: 4_096,
@@ -26,7 +26,7 @@ fn with_workers(count: u32, mode: QuarantineMode) -> (Bench, Vec<WorkerId>) {
 
 impl Bench {
     /// A heartbeat that says what is wrong with the node.
-    fn ail(&mut self, worker: WorkerId, faults: &[NodeFault]) -> Vec<Effect> {
+    pub(super) fn ail(&mut self, worker: WorkerId, faults: &[NodeFault]) -> Vec<Effect> {
         self.beat(worker, faults.to_vec(), None)
     }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::bench::*;
+use super::node_checks::full;
 use crate::id::{JobId, TaskKey, WorkerId};
 use crate::outcome::{LostReason, Outcome, VALUE_MISSING};
 use crate::quarantine::QuarantineMode;
@@ -185,6 +186,29 @@ fn one_that_still_fails_is_set_aside_for_twice_as_long() {
     assert_eq!(bench.has(broken), []);
     bench.wait(TEN_MINUTES);
     assert_eq!(bench.has(broken).len(), 1);
+}
+
+#[test]
+fn one_whose_node_is_mended_is_tried_at_once() {
+    let (mut bench, broken, _) = with_broken();
+    bench.set_aside(broken);
+    bench.ail(broken, &[full()]);
+    bench.wait(SECOND);
+    assert_eq!(bench.has(broken), []);
+    bench.ail(broken, &[]);
+    assert_eq!(bench.standing(broken), Standing::Probed);
+    let (job, task) = bench.has(broken)[0];
+    bench.finish(broken, key(JobId(job), task));
+    assert_eq!(bench.standing(broken), Standing::Trusted);
+}
+
+#[test]
+fn one_that_people_set_aside_stays_so_when_its_node_is_mended() {
+    let (mut bench, worker, _) = with_broken();
+    bench.quarantine(worker);
+    bench.ail(worker, &[full()]);
+    bench.ail(worker, &[]);
+    assert_eq!(bench.standing(worker), Standing::Quarantined);
 }
 
 #[test]

@@ -1,13 +1,14 @@
 //! Workers whose nodes are not all right, by what they find themselves or by their clocks.
 //!
 //! As with failures of tasks people are told, and such a worker gets no tasks if the server shall act, somebody else is there,
-//! and half of the workers are left. It gets tasks again as soon as a heartbeat says that nothing is wrong; nothing is tried out.
+//! and half of the workers are left. It gets tasks again as soon as a heartbeat says that nothing is wrong; nothing is tried out,
+//! but on one that was set aside because tasks failed there as well.
 
 use super::{ChangeKind, Ctx, QuarantineMode, ServerState};
 use crate::id::WorkerId;
 use crate::node_check::{NodeFault, sentence};
 use crate::time::{Now, Timestamp};
-use crate::worker::Worker;
+use crate::worker::{Standing, Worker};
 
 impl ServerState {
     /// Takes over what a heartbeat says of the node.
@@ -55,12 +56,17 @@ impl ServerState {
     }
 
     /// Nothing is wrong any more.
-    fn note_fit(&self, ctx: &mut Ctx<'_>, id: WorkerId) {
+    fn note_fit(&mut self, ctx: &mut Ctx<'_>, id: WorkerId) {
         let why = "nothing is wrong with its node any more";
         if self.quarantine(id).is_none() {
             self.note_released(ctx, id, why);
-        } else {
-            tracing::info!(worker = %id, "{why}");
+            return;
+        }
+        tracing::info!(worker = %id, "{why}");
+        let standing = self.workers.get(id).map(Worker::standing);
+        if standing == Some(Standing::Quarantined) && self.is_probe_wanted(id) {
+            // What tasks failed for there is likely over: one of them shows it. People who set it aside have reasons of their own.
+            self.probe(ctx.now.mono, id);
         }
     }
 
