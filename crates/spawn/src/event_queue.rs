@@ -21,7 +21,7 @@ struct Queue {
     events: Vec<Event>,
     /// The consumer was woken and has not drained yet.
     signalled: bool,
-    /// Since when events wait for company; the timer is set.
+    /// Events wait for company, until the first one that comes after this; the timer is set.
     lingering: Option<Instant>,
 }
 
@@ -48,27 +48,33 @@ impl EventQueue {
         self.timer.as_fd()
     }
 
-    /// Adds an event that may wait for company.
-    pub(crate) fn push_lazily(&self, event: Event) {
-        self.extend_lazily(std::iter::once(event));
+    /// Adds an event that may wait for company, for as long as usual if nothing else is said.
+    pub(crate) fn push_lazily(&self, event: Event, delay: Option<Duration>) {
+        self.extend_lazily(std::iter::once(event), delay);
     }
 
-    /// Adds events that may wait for company.
-    pub(crate) fn extend_lazily(&self, events: impl Iterator<Item = Event>) {
-        if self.delay.is_zero() {
+    /// Adds events that may wait for company, for as long as usual if nothing else is said.
+    pub(crate) fn extend_lazily(
+        &self,
+        events: impl Iterator<Item = Event>,
+        delay: Option<Duration>,
+    ) {
+        let delay = delay.unwrap_or(self.delay);
+        if delay.is_zero() {
             return self.extend(events);
         }
         let now = Instant::now();
         let mut queue = self.lock();
         queue.events.extend(events);
+        let until = now + delay / 2;
         match queue.lingering {
             _ if queue.signalled => {}
-            Some(since) if now.duration_since(since) >= self.delay / 2 => self.signal(queue),
-            Some(_) => {}
-            None => {
-                queue.lingering = Some(now);
+            Some(lingering) if lingering <= now => self.signal(queue),
+            Some(lingering) if lingering <= until => {}
+            Some(_) | None => {
+                queue.lingering = Some(until);
                 drop(queue);
-                sys::timerfd_arm(self.timer.as_fd(), self.delay);
+                sys::timerfd_arm(self.timer.as_fd(), delay);
             }
         }
     }
@@ -142,16 +148,16 @@ mod tests {
     fn the_consumer_is_woken_once_per_drain() {
         let wakes = Arc::new(AtomicUsize::new(0));
         let queue = queue(&wakes, Duration::from_secs(100));
-        queue.push_lazily(started(1));
+        queue.push_lazily(started(1), None);
         assert_eq!(wakes.load(Ordering::Relaxed), 0);
         queue.push(started(2));
         queue.push(started(3));
-        queue.push_lazily(started(4));
+        queue.push_lazily(started(4), None);
         assert_eq!(wakes.load(Ordering::Relaxed), 1);
         assert_eq!(tokens(&queue), [1, 2, 3, 4]);
         queue.on_timer();
         assert_eq!(wakes.load(Ordering::Relaxed), 1, "nothing waits");
-        queue.push_lazily(started(5));
+        queue.push_lazily(started(5), None);
         queue.on_timer();
         assert_eq!(wakes.load(Ordering::Relaxed), 2);
         assert_eq!(tokens(&queue), [5]);
@@ -165,9 +171,24 @@ mod tests {
         // Nobody calls `on_timer`.
         while wakes.load(Ordering::Relaxed) == 0 {
             token += 1;
-            queue.push_lazily(started(token));
+            queue.push_lazily(started(token), None);
         }
         assert!(token > 1, "the first one waits for company");
+        assert_eq!(tokens(&queue).len() as u64, token);
+    }
+
+    #[test]
+    fn who_may_wait_least_decides() {
+        let wakes = Arc::new(AtomicUsize::new(0));
+        let queue = queue(&wakes, Duration::from_millis(2));
+        queue.push_lazily(started(1), Some(Duration::from_secs(100)));
+        let mut token = 1;
+        // Nobody calls `on_timer`.
+        while wakes.load(Ordering::Relaxed) == 0 {
+            token += 1;
+            queue.push_lazily(started(token), None);
+        }
+        assert!(token > 2, "the second one waits for company, too");
         assert_eq!(tokens(&queue).len() as u64, token);
     }
 
@@ -175,7 +196,7 @@ mod tests {
     fn without_delay_every_first_event_wakes() {
         let wakes = Arc::new(AtomicUsize::new(0));
         let queue = queue(&wakes, Duration::ZERO);
-        queue.push_lazily(started(1));
+        queue.push_lazily(started(1), None);
         assert_eq!(wakes.load(Ordering::Relaxed), 1);
     }
 

@@ -70,6 +70,8 @@ pub(crate) struct Running {
     pub(crate) label: Option<Label>,
     /// Lane whose next request waits for its end.
     pub(crate) lane: Option<Lane>,
+    /// How long its end may wait for company if another one of its lane follows; `None` = as usual.
+    pub(crate) event_delay: Option<Duration>,
     /// It was sent SIGKILL while it was being created, as far as was known: alone, without what it may have started.
     pub(crate) killed_early: bool,
 }
@@ -628,6 +630,7 @@ mod tests {
             marker: None,
             label: None,
             lane: None,
+            event_delay: None,
             killed_early: false,
         }
     }

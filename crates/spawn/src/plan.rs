@@ -8,6 +8,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use crate::env::{ArgBlock, EnvBlock, TaskEnv};
 use crate::error::{SpawnError, Stage};
@@ -165,6 +166,7 @@ pub struct SpawnPlan {
     pub(crate) create_dirs: bool,
     pub(crate) oom_score_adj: Option<i16>,
     pub(crate) tells_start_at_once: bool,
+    pub(crate) event_delay: Option<Duration>,
     pub(crate) marker: Option<Vec<u8>>,
     pub(crate) preparation: Option<Preparation>,
 }
@@ -191,6 +193,7 @@ impl SpawnPlan {
             create_dirs: false,
             oom_score_adj: None,
             tells_start_at_once: false,
+            event_delay: None,
             marker: None,
             preparation: None,
         }
@@ -314,6 +317,13 @@ impl SpawnPlan {
     #[must_use]
     pub const fn tell_start_at_once(mut self, yes: bool) -> Self {
         self.tells_start_at_once = yes;
+        self
+    }
+
+    /// What takes the place of [`LauncherConfig::event_delay`](crate::LauncherConfig::event_delay) for this child.
+    #[must_use]
+    pub const fn event_delay(mut self, delay: Duration) -> Self {
+        self.event_delay = Some(delay);
         self
     }
 

@@ -179,6 +179,8 @@ impl Watch {
             // It may sleep longer than the look-out for late ones allows.
             self.wake_reaper();
         }
+        // `None`, as long as usual, is the least.
+        let delay = ended.iter().map(|child| child.event_delay).min().flatten();
         let mut life = None;
         let mut exits = Vec::with_capacity(ended.len());
         let mut reaped = Vec::with_capacity(ended.len());
@@ -208,7 +210,7 @@ impl Watch {
         });
         self.table().reaped(&reaped);
         if lazily {
-            self.events.extend_lazily(exits.into_iter());
+            self.events.extend_lazily(exits.into_iter(), delay);
         } else {
             self.events.extend(exits.into_iter());
         }

@@ -175,7 +175,7 @@ impl<'a> Spawner<'a> {
         if job.plan.tells_start_at_once {
             watch.events.push(event);
         } else {
-            watch.events.push_lazily(event);
+            watch.events.push_lazily(event, job.plan.event_delay);
         }
         let pidfd_number = pidfd.as_ref().map(AsRawFd::as_raw_fd);
         let child = Running {
@@ -187,6 +187,7 @@ impl<'a> Spawner<'a> {
             marker: job.plan.marker,
             label,
             lane: job.lane,
+            event_delay: job.plan.event_delay,
             killed_early: false,
         };
         let mut table = watch.table();
