@@ -347,6 +347,8 @@ where
                 self.silent_heartbeats = 0;
                 self.carrier.on_word();
                 self.pause = REDIAL_PAUSE_MIN;
+                // What has ended by itself is not killed, and does not end with the worker.
+                self.collect_news();
                 for message in messages {
                     self.on_message(message);
                 }
@@ -368,7 +370,11 @@ where
                 self.link = LinkState::Down;
                 self.apply(Input::ServerGone);
             }
-            LoopEvent::Timer => self.apply(Input::Timer),
+            LoopEvent::Timer => {
+                // Ends that nobody has waited for may be on their way: they come before what is overdue.
+                self.collect_news();
+                self.apply(Input::Timer);
+            }
             LoopEvent::HoldExpired => self.release_held_ends(),
             LoopEvent::Heartbeat => self.send_heartbeat(),
             LoopEvent::Notify(notification) => self.link.feed(&notification.into()),
@@ -381,6 +387,7 @@ where
             }
             LoopEvent::Overview(usage) => self.link.feed(&(&*usage).into()),
             LoopEvent::Interrupt(interrupt) => {
+                self.collect_news();
                 self.apply(Input::Interrupt(interrupt));
                 // Now they are known to be ends with the worker.
                 self.release_held_ends();
