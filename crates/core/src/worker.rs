@@ -30,7 +30,7 @@ use crate::worker_config::WorkerConfig;
 pub use check::NodeCheck;
 pub use life::{Dedication, Duty, GangNode, Life, Standing};
 pub use load::Load;
-use rate::Rate;
+use rate::{REPORT_DELAY, Rate};
 pub(crate) use room::Room;
 pub use unkillable::Unkillable;
 pub use workers::{ENDED_WORKERS_MAX, Workers};
@@ -443,9 +443,12 @@ impl Worker {
     #[must_use]
     pub fn surplus(&self, now: Time, span: Duration) -> usize {
         // Equal tasks that started together end together: after as long a silence nobody knows when.
-        if now.since(self.rate.last()) >= span {
+        let silence = now.since(self.rate.last());
+        if silence >= span + REPORT_DELAY {
             return self.backlog.len();
         }
+        // Some of what seems to be left has ended, or runs, since it last told.
+        let span = span + silence.min(REPORT_DELAY);
         let soon = self.rate.current(now) * span.as_secs_f64();
         #[expect(
             clippy::cast_possible_truncation,

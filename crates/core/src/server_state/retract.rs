@@ -11,8 +11,8 @@ use crate::time::Time;
 use crate::worker::{Worker, Workers};
 
 /// Work that a worker will start within this time is left with it even if others are idle: asking it
-/// back would take as long.
-const RETRACT_HORIZON: Duration = Duration::from_millis(30);
+/// back would take as long, and so much of it may have been handed over ahead.
+const RETRACT_HORIZON: Duration = Duration::from_millis(50);
 
 /// Least time between two looks for tasks to take back; well below what anybody notices.
 const REBALANCE_INTERVAL: Duration = Duration::from_millis(10);

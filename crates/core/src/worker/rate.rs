@@ -7,6 +7,9 @@ use crate::time::Time;
 /// Window over which the completion rate is measured.
 const RATE_WINDOW: Duration = Duration::from_millis(20);
 
+/// Longest time that a worker keeps ends of short tasks to itself, on their way to the report and there.
+pub(super) const REPORT_DELAY: Duration = Duration::from_millis(80);
+
 /// Completion rate of a worker in tasks per second.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rate {
@@ -50,10 +53,49 @@ impl Rate {
 
     /// The rate, lowered when nothing has ended for longer than it promises.
     pub(super) fn current(&self, now: Time) -> f64 {
-        let span = now.since(self.window_start).max(RATE_WINDOW);
+        let span = now.since(self.window_start);
+        if span <= REPORT_DELAY {
+            // Whatever has ended since may not have been told yet.
+            return self.per_second;
+        }
+        let span = (span - REPORT_DELAY).max(RATE_WINDOW);
         // The task that runs now may never end: a rate from before it is worth less the longer it
         // takes.
         let bound = f64::from(self.window_count.saturating_add(1)) / span.as_secs_f64();
         self.per_second.min(bound)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn at(millis: u64) -> Time {
+        Time(millis * 1_000_000)
+    }
+
+    #[test]
+    fn a_rate_is_known_between_reports_that_come_now_and_then() {
+        let mut rate = Rate::new(at(0));
+        for report in 1..=20 {
+            rate.count(at(report * 50), 100);
+        }
+        for millis in [1_000, 1_025, 1_049, 1_080] {
+            let current = rate.current(at(millis));
+            assert!(
+                (1_950.0..=2_000.0).contains(&current),
+                "{current} at {millis}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_rate_from_before_is_worth_less_when_nothing_ends_any_more() {
+        let mut rate = Rate::new(at(0));
+        for report in 1..=20 {
+            rate.count(at(report * 50), 100);
+        }
+        assert!(rate.current(at(1_100)) <= 50.0);
+        assert!(rate.current(at(2_080)) <= 1.0);
     }
 }
