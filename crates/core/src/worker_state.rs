@@ -43,7 +43,7 @@ pub use input::{
 
 use backlog::{Backlog, Class, NewEntry};
 use outbox::{Ended, Haste, Outbox};
-use running::{EndCause, Phase, RunningTask, RunningTasks};
+use running::{AHEAD_OF_MANY, EndCause, Phase, RunningTask, RunningTasks};
 
 use crate::job::TemplateId;
 use crate::outcome::Outcome;
@@ -338,7 +338,8 @@ impl WorkerState {
             self.ignored.malformed += 1;
             let text = "the worker was sent a task whose variant or entry does not exist";
             for key in self.not_here(ids.iter().map(key)) {
-                self.push_ended(Ended::unstarted(key, Outcome::Message(text.into()), now));
+                let ended = Ended::unstarted(key, Outcome::Message(text.into()), now);
+                self.outbox.push_ended(ended, Haste::Soon);
             }
             return;
         };
@@ -427,7 +428,8 @@ impl WorkerState {
             // Not started: its end is said here, because no process will.
             if self.declined.remove(&key) || self.backlog.remove(key) {
                 self.may_start = true;
-                self.push_ended(Ended::unstarted(key, Outcome::Killed, now));
+                let ended = Ended::unstarted(key, Outcome::Killed, now);
+                self.outbox.push_ended(ended, Haste::Soon);
             } else if let Some(token) = self.running.token_of(key) {
                 self.end_task(token, EndCause::Killed, effects);
             } else {
@@ -475,6 +477,12 @@ impl WorkerState {
                 let outcome = match task.phase {
                     Phase::Starting | Phase::Running { .. } => Some(outcome_of(status, message)),
                     Phase::Ending(EndCause::Killed) => Some(Outcome::Killed),
+                    // Its end was on its way here when its time ran out.
+                    Phase::Ending(EndCause::TimeLimit)
+                        if task.time_limit.is_some_and(|limit| run < limit) =>
+                    {
+                        Some(outcome_of(status, message))
+                    }
                     Phase::Ending(EndCause::TimeLimit) => Some(Outcome::TimeLimit),
                     // Not reported: the server queues it again when this worker is gone, and knows
                     // then why.
@@ -485,13 +493,20 @@ impl WorkerState {
                     Phase::Ending(EndCause::Void) => None,
                 };
                 if let Some(outcome) = outcome {
-                    self.push_ended(Ended {
+                    // Of what is tried again or is the last straw for its job the server should know soon.
+                    let haste = if task.is_one_of_many && outcome == Outcome::Finished {
+                        Haste::Stream
+                    } else {
+                        Haste::Soon
+                    };
+                    let ended = Ended {
                         key: task.key,
                         outcome,
                         at: ended,
                         run,
                         usage,
-                    });
+                    };
+                    self.outbox.push_ended(ended, haste);
                 }
             }
         }
@@ -505,16 +520,17 @@ impl WorkerState {
         match task.phase {
             Phase::Starting => {
                 let deadline = task.time_limit.map(|limit| at + limit);
-                let (key, template) = (task.key, self.templates.get(&task.template));
-                // If the worker is lost before the server hears of it, the task starts again elsewhere.
+                // Of one that takes long, or that must not start twice, the server should know soon that it runs.
+                let is_short = task.is_one_of_many && task.expected < AHEAD_OF_MANY;
+                let template = self.templates.get(&task.template);
                 let starts_once = template
                     .is_some_and(|known| known.work.task.crash_limit == CrashLimit::NeverRestart);
-                let haste = if starts_once {
-                    Haste::AtOnce
+                let haste = if is_short && !starts_once {
+                    Haste::Stream
                 } else {
-                    self.haste_about(key)
+                    Haste::Soon
                 };
-                self.outbox.push_started(key, at, haste);
+                self.outbox.push_started(task.key, at, haste);
                 let since = at;
                 self.running
                     .set_phase(token, Phase::Running { since, deadline });
@@ -552,29 +568,8 @@ impl WorkerState {
                 return;
             }
         };
-        self.push_ended(Ended::unstarted(task.key, outcome, now));
-    }
-
-    fn push_ended(&mut self, ended: Ended) {
-        let haste = match ended.outcome {
-            // Who has them end waits for that.
-            Outcome::Killed => Haste::Soon,
-            Outcome::Finished
-            | Outcome::ExitCode(_)
-            | Outcome::Signal(_)
-            | Outcome::TimeLimit
-            | Outcome::OutOfMemory(_)
-            | Outcome::Message(_) => self.haste_about(ended.key),
-        };
-        self.outbox.push_ended(ended, haste);
-    }
-
-    fn haste_about(&self, key: InstanceKey) -> Haste {
-        if self.backlog.has_job(key.task.job) {
-            Haste::Stream
-        } else {
-            Haste::Soon
-        }
+        let ended = Ended::unstarted(task.key, outcome, now);
+        self.outbox.push_ended(ended, Haste::Soon);
     }
 
     /// Takes an instance out and frees what it held, unless others wait for just that.

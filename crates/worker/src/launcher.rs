@@ -62,8 +62,8 @@ use template::{BaseEnvironment, CompiledTemplate, filled};
 /// Signal that the kernel sends when memory runs out; others send it, too.
 const SIGKILL: i32 = rustix::process::Signal::KILL.as_raw();
 
-/// How long the start of a task, and the end of one behind which the next starts at once, may wait for company. The core hands over
-/// more than that ahead.
+/// How long the start of one of many tasks, and its end if the next one starts at once, may wait for company. The core hands over more
+/// than that ahead.
 const EVENT_DELAY: Duration = Duration::from_millis(30);
 
 /// Launches tasks and collects what becomes of them.
@@ -122,7 +122,6 @@ impl TaskLauncher {
         let notify = Arc::clone(&wake);
         let mut config = LauncherConfig::new(Arc::new(move || notify.notify_one()));
         config.threads = threads.unwrap_or(0);
-        config.event_delay = EVENT_DELAY;
         // Each running task costs descriptors; the usual soft limit of 1024 is soon reached.
         config.raise_descriptor_limit = true;
         // Unbounded channel: at most one message a running task.
@@ -632,6 +631,9 @@ impl TaskLauncher {
         let memory_limit = self.memory.as_ref().and_then(|_| memory_of(task, pools));
         let group = memory_limit.and_then(|limit| self.make_group(task.token, limit));
         plan = self.hold(plan, group.as_ref());
+        if task.is_one_of_many {
+            plan = plan.event_delay(EVENT_DELAY);
+        }
         let cleanup = Some(cleanup).filter(|cleanup| !cleanup.is_empty());
         Ok((
             plan,

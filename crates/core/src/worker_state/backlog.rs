@@ -21,6 +21,10 @@ use crate::resource::pool::PoolRequest;
 use crate::template::{Entries, TaskTemplate};
 use crate::time::Time;
 
+/// Neighbours that came in one assignment, from which on they are parts of one piece of work. A task of a graph that another one waits for
+/// comes alone, or with few, and so does a call.
+const MANY: u32 = 4;
+
 /// Facts that decide whether a task can start.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct Class {
@@ -66,6 +70,13 @@ pub(super) struct NewEntry {
     pub(super) nodes: Arc<[Box<str>]>,
 }
 
+impl NewEntry {
+    /// Whether so many came at once that nobody waits for the end of each.
+    fn is_of_many(&self) -> bool {
+        self.ids.len() >= MANY
+    }
+}
+
 #[derive(Clone, Debug)]
 struct Entry {
     what: NewEntry,
@@ -76,6 +87,8 @@ struct Entry {
 /// One task taken from the backlog.
 #[derive(Clone, Debug)]
 pub(super) struct Popped {
+    /// It came with many others in one assignment.
+    pub(super) is_one_of_many: bool,
     pub(super) template: Arc<WorkTemplate>,
     pub(super) key: InstanceKey,
     pub(super) variant: u32,
@@ -228,8 +241,17 @@ impl Backlog {
 
     /// Template of the first task of a class.
     pub(super) fn head_template(&self, class: &Class) -> Option<TemplateId> {
-        let entries = &self.classes.get(class)?.entries;
-        entries.values().next().map(|entry| entry.what.template.id)
+        self.first(class).map(|entry| entry.what.template.id)
+    }
+
+    /// Whether the first task of a class came with many others.
+    pub(super) fn is_head_one_of_many(&self, class: &Class) -> bool {
+        self.first(class)
+            .is_some_and(|entry| entry.what.is_of_many())
+    }
+
+    fn first(&self, class: &Class) -> Option<&Entry> {
+        self.classes.get(class)?.entries.values().next()
     }
 
     /// Takes the first task of a class.
@@ -394,6 +416,7 @@ impl Entry {
 
     fn popped(&self, position: u32) -> Option<Popped> {
         Some(Popped {
+            is_one_of_many: self.what.is_of_many(),
             template: Arc::clone(&self.what.template),
             key: self.key_at(position)?,
             variant: self.what.variant,

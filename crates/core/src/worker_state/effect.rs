@@ -34,6 +34,8 @@ pub enum Effect {
 /// One instance to launch.
 #[derive(Clone, Debug)]
 pub struct LaunchTask {
+    /// It came with many others at once, so that nobody waits for the end of each.
+    pub is_one_of_many: bool,
     /// Name of the launch.
     pub token: LaunchToken,
     /// Token of the first launch of its lane: launches of one lane share a grant and run one after the other,

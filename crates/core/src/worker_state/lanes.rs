@@ -13,7 +13,7 @@ use std::time::Duration;
 use super::backlog::{Class, NewEntry};
 use super::effect::{Effect, LaunchTask};
 use super::input::LaunchToken;
-use super::running::{AHEAD, Phase, RunningTask};
+use super::running::{AHEAD, AHEAD_OF_MANY, Phase, RunningTask};
 use super::{Mode, WorkerState};
 use crate::range::IdArray;
 use crate::time::Time;
@@ -46,7 +46,16 @@ impl WorkerState {
 
     /// Whether tasks of a class can follow others on their grant: they are known to be short.
     pub(super) fn is_short(&self, class: &Class) -> bool {
-        self.expected_run(class) < AHEAD
+        self.expected_run(class) < self.ahead(class)
+    }
+
+    /// How much of a class is handed over ahead.
+    fn ahead(&self, class: &Class) -> Duration {
+        if self.backlog.is_head_one_of_many(class) {
+            AHEAD_OF_MANY
+        } else {
+            AHEAD
+        }
     }
 
     /// Hands the first task of a class over ahead of its time, if it is short and so is what it follows.
@@ -55,6 +64,9 @@ impl WorkerState {
             return None;
         }
         let name = self.running.open_for(class)?;
+        if self.running.lane(name)?.expected >= self.ahead(class) {
+            return None;
+        }
         self.launch_first(class, name)
     }
 
@@ -74,9 +86,11 @@ impl WorkerState {
             phase: Phase::Starting,
             entries: task.entries.clone(),
             nodes: Arc::clone(&task.nodes),
+            is_one_of_many: task.is_one_of_many,
             is_asked_for: false,
         });
         Some(LaunchTask {
+            is_one_of_many: task.is_one_of_many,
             token,
             lane,
             template: task.template,

@@ -6,11 +6,13 @@
 //!
 //! A lone task is reported at once, a stream of short tasks some tens of times a second.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
+use super::backlog::Backlog;
 use super::effect::{EndedRow, Report, StartedRow};
 use super::input::InstanceKey;
+use crate::id::JobId;
 use crate::limits::{
     END_BYTES, ERROR_TEXT_MAX, KEY_BYTES, REPORT_BYTES, REPORT_BYTES_MAX, START_BYTES,
     UNACKNOWLEDGED_BYTES_MAX, UNACKNOWLEDGED_MAX, end_bytes, shorten,
@@ -21,7 +23,7 @@ use crate::time::Time;
 /// Least time between two reports while the worker has other things to do.
 pub(super) const REPORT_INTERVAL: Duration = Duration::from_millis(3);
 
-/// The same while all that there is to tell is of jobs of which more waits here. A report wakes five threads one after the other,
+/// The same while all that there is to tell is of tasks that came with many others, of jobs of which more waits here. A report wakes five threads one after the other,
 /// on caches that programs have used meanwhile, and is a commit: as much CPU as some twenty more tasks in it.
 pub(super) const STREAM_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -41,17 +43,19 @@ pub(super) struct Outbox {
     retracted: Vec<InstanceKey>,
     last_report: Option<Time>,
     haste: Haste,
+    /// Jobs of what is in no haste.
+    stream_jobs: BTreeSet<JobId>,
 }
 
 /// How soon something must be told.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
 pub(super) enum Haste {
-    /// More of its job waits here, so nobody needs to hear of each: [`STREAM_INTERVAL`].
+    /// Nobody needs to hear of each while more of its job waits here: [`STREAM_INTERVAL`].
     #[default]
     Stream,
-    /// What depends on it may wait elsewhere: [`REPORT_INTERVAL`].
+    /// Somebody may wait for it: [`REPORT_INTERVAL`].
     Soon,
-    /// The server waits for it, or must not be wrong about it.
+    /// The server waits for it.
     AtOnce,
 }
 
@@ -89,13 +93,13 @@ impl Ended {
 
 impl Outbox {
     pub(super) fn push_started(&mut self, key: InstanceKey, at: Time, haste: Haste) {
-        self.haste = self.haste.max(haste);
+        self.hasten(key, haste);
         self.started.push((key, at));
     }
 
     /// Adds an end; a start that was not reported yet is implied by it.
     pub(super) fn push_ended(&mut self, mut ended: Ended, haste: Haste) {
-        self.haste = self.haste.max(haste);
+        self.hasten(ended.key, haste);
         if let Some(position) = self.started.iter().rposition(|(key, _)| *key == ended.key) {
             // The end says that it started as well, and the order of starts does not matter.
             self.started.swap_remove(position);
@@ -107,6 +111,13 @@ impl Outbox {
         self.kept_len += 1;
         self.kept_bytes += end_bytes(&ended.outcome);
         self.ended.push_back(ended);
+    }
+
+    fn hasten(&mut self, key: InstanceKey, haste: Haste) {
+        self.haste = self.haste.max(haste);
+        if haste == Haste::Stream {
+            self.stream_jobs.insert(key.task.job);
+        }
     }
 
     /// Adds returned instances; the server waits for them.
@@ -127,25 +138,28 @@ impl Outbox {
         self.ended.is_empty() && self.unacknowledged.is_empty()
     }
 
-    /// When the news must go out; `None` = there is none. `starved`: the worker has nothing to start. `waiting`: how many tasks it
-    /// could.
-    pub(super) fn due(&self, starved: bool, waiting: u64) -> Option<Time> {
+    /// When the news must go out; `None` = there is none. `starved`: the worker has nothing to start.
+    pub(super) fn due(&self, starved: bool, backlog: &Backlog) -> Option<Time> {
         if self.is_empty() {
             return None;
         }
         match self.last_report {
-            Some(last) if !starved || self.ended.is_empty() => Some(last + self.interval(waiting)),
+            Some(last) if !starved || self.ended.is_empty() => Some(last + self.interval(backlog)),
             Some(_) | None => Some(Time(0)),
         }
     }
 
-    fn interval(&self, waiting: u64) -> Duration {
+    fn interval(&self, backlog: &Backlog) -> Duration {
+        // What waits now, when all that could start has: of what has run out here the server should hear.
         let ended = self.ended.len() as u64;
+        let may_wait = || {
+            ended.saturating_mul(STREAM_PART) < backlog.len()
+                && !self.is_full()
+                && self.stream_jobs.iter().all(|job| backlog.has_job(*job))
+        };
         match self.haste {
             Haste::AtOnce => Duration::ZERO,
-            Haste::Stream if ended.saturating_mul(STREAM_PART) < waiting && !self.is_full() => {
-                STREAM_INTERVAL
-            }
+            Haste::Stream if may_wait() => STREAM_INTERVAL,
             Haste::Stream | Haste::Soon => REPORT_INTERVAL,
         }
     }
@@ -154,6 +168,7 @@ impl Outbox {
     pub(super) fn take(&mut self, now: Time) -> Vec<Report> {
         self.last_report = Some(now);
         self.haste = Haste::default();
+        self.stream_jobs.clear();
         let mut reports = Vec::new();
         while !self.is_empty() {
             reports.push(self.take_some(now));

@@ -22,7 +22,10 @@ use crate::template::Entries;
 use crate::time::Time;
 
 /// How much work is handed over ahead. Covers the delay with which the ends of such tasks are noticed, once and a half.
-pub(super) const AHEAD: Duration = Duration::from_millis(45);
+pub(super) const AHEAD: Duration = Duration::from_millis(15);
+
+/// The same of tasks that came with many others: the delay is longer, as nobody waits for each end.
+pub(super) const AHEAD_OF_MANY: Duration = Duration::from_millis(45);
 
 /// Most tasks of a lane, however short they are.
 const LANE_MAX: usize = 128;
@@ -48,7 +51,7 @@ impl Lane {
     /// Whether it can get another one: what it has is short.
     fn is_open(&self) -> bool {
         // A lane that was withdrawn is not filled again: something else waits for its end.
-        !self.withdrawn && self.expected < AHEAD && self.tasks.len() < LANE_MAX
+        !self.withdrawn && self.expected < AHEAD_OF_MANY && self.tasks.len() < LANE_MAX
     }
 
     /// Whether some of them wait for the first.
@@ -70,6 +73,8 @@ pub(super) struct RunningTask {
     pub(super) expected: Duration,
     pub(super) time_limit: Option<Duration>,
     pub(super) phase: Phase,
+    /// It came with many others.
+    pub(super) is_one_of_many: bool,
     /// Its entry, with the position of the task in them.
     pub(super) entries: Option<(Entries, u32)>,
     pub(super) nodes: Arc<[Box<str>]>,

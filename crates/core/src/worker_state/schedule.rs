@@ -120,7 +120,7 @@ impl WorkerState {
             _ if self.serverless_since.is_some() => None,
             Mode::Detached | Mode::Exited => None,
             Mode::Active | Mode::Draining(_) | Mode::Stopping { .. } => {
-                self.outbox.due(starved, self.backlog.len())
+                self.outbox.due(starved, &self.backlog)
             }
         }
     }

@@ -239,39 +239,85 @@ fn busy_worker_collects_news_for_some_milliseconds() {
 }
 
 #[test]
-fn busy_worker_tells_of_the_last_task_of_a_job_within_a_few_milliseconds() {
-    let mut bench = Bench::new(1);
-    let first = tokens(&bench.assign(cpus(1, 0), 0, 1_000))[0];
-    bench.exited(first, OK);
-    // Of another job, and nothing more of it is here: somebody may wait for it elsewhere.
-    let lone = WorkTemplate {
-        job: JobId(2),
-        ..work(2, cpus(1, 9))
+fn busy_worker_tells_within_a_few_milliseconds_of_what_somebody_may_wait_for() {
+    let busy = || {
+        let mut bench = Bench::new(1);
+        let first = tokens(&bench.assign(cpus(1, 0), 0, 1_000))[0];
+        bench.exited(first, OK);
+        bench.exited(LaunchToken(first.0 + 1), OK);
+        assert_eq!(bench.due_in(), Some(Duration::from_millis(50)));
+        (bench, LaunchToken(first.0 + 2))
     };
-    let ids = IdArray::consecutive(0, 1).expect("valid");
-    assert!(tokens(&bench.apply(assign(lone, ids))).is_empty());
-    let lone = tokens(&bench.exited(LaunchToken(first.0 + 1), OK))[0];
+    // It failed.
+    let (mut bench, running) = busy();
+    bench.exited(running, ExitStatus::Code(1));
+    assert_eq!(bench.due_in(), Some(Duration::from_millis(3)));
+    // It was canceled.
+    let (mut bench, _) = busy();
+    bench.apply(Input::Kill(vec![key(500)]));
+    assert_eq!(bench.due_in(), Some(Duration::from_millis(3)));
+    // It came alone, as a link of a chain does.
+    let (mut bench, running) = busy();
+    bench.apply(assign(work(2, cpus(1, 9)), ids_of(&[2_000])));
+    let lone = tokens(&bench.exited(running, OK))[0];
     assert_eq!(bench.due_in(), Some(Duration::from_millis(50)));
     bench.exited(lone, OK);
     assert_eq!(bench.due_in(), Some(Duration::from_millis(3)));
-    assert_eq!(outcomes(&bench.wait(Duration::from_millis(3))).len(), 2);
-    // The next ones are of the first job again.
+    // The next ones are of the many again.
+    bench.wait(Duration::from_millis(3));
     bench.exited(LaunchToken(lone.0 + 1), OK);
     assert_eq!(bench.due_in(), Some(Duration::from_millis(50)));
+    // It is the last that is here of its job.
+    let (mut bench, running) = busy();
+    let ids = IdArray::consecutive(0, 8).expect("valid");
+    let other = WorkTemplate {
+        job: JobId(2),
+        ..work(2, cpus(1, 9))
+    };
+    bench.apply(assign(other, ids));
+    let first = tokens(&bench.exited(running, OK))[0];
+    for task in 0..7 {
+        assert_eq!(bench.due_in(), Some(Duration::from_millis(50)));
+        bench.exited(LaunchToken(first.0 + task), OK);
+    }
+    assert_eq!(bench.due_in(), Some(Duration::from_millis(3)));
 }
 
 #[test]
-fn busy_worker_tells_at_once_of_the_start_of_a_task_that_may_start_only_once() {
-    for crash_limit in [CrashLimit::NeverRestart, CrashLimit::Max(5)] {
+fn busy_worker_tells_soon_of_the_start_of_what_takes_long_or_may_start_only_once() {
+    for (crash_limit, run, due) in [
+        (CrashLimit::NeverRestart, 1, 3),
+        (CrashLimit::Max(5), 70, 3),
+        (CrashLimit::Max(5), 1, 50),
+    ] {
         let mut bench = Bench::new(1);
         let template = TaskTemplate {
             crash_limit,
             ..cpus(1, 0)
         };
         let first = tokens(&bench.assign(template, 0, 1_000))[0];
-        bench.exited(first, OK);
-        let told = !reports(&bench.started(LaunchToken(first.0 + 1))).is_empty();
-        assert_eq!(told, crash_limit == CrashLimit::NeverRestart);
+        let run = Duration::from_millis(run);
+        let event = exited_after(run, first, OK, bench.now);
+        bench.apply(Input::Launcher(vec![event]));
+        bench.started(LaunchToken(first.0 + 1));
+        assert_eq!(bench.due_in(), Some(Duration::from_millis(due)));
+    }
+}
+
+#[test]
+fn a_task_that_ended_in_time_has_finished_also_if_that_is_heard_later() {
+    for (run, outcome) in [(49, Outcome::Finished), (50, Outcome::TimeLimit)] {
+        let mut bench = Bench::new(1);
+        let template = TaskTemplate {
+            time_limit: Some(Duration::from_millis(50)),
+            ..cpus(1, 0)
+        };
+        let token = tokens(&bench.assign(template, 0, 1))[0];
+        bench.started(token);
+        bench.wait(Duration::from_millis(51));
+        let event = exited_after(Duration::from_millis(run), token, OK, bench.now);
+        let effects = bench.apply(Input::Launcher(vec![event]));
+        assert_eq!(outcomes(&effects), [(0, outcome)]);
     }
 }
 
@@ -284,15 +330,6 @@ fn busy_worker_tells_of_ends_before_it_runs_out_of_work() {
     assert_eq!(bench.due_in(), Some(Duration::from_millis(50)));
     bench.exited(LaunchToken(first.0 + 2), OK);
     assert_eq!(bench.due_in(), Some(Duration::from_millis(3)), "8 wait");
-}
-
-#[test]
-fn busy_worker_tells_within_a_few_milliseconds_of_what_was_cancelled() {
-    let mut bench = Bench::new(1);
-    let first = tokens(&bench.assign(cpus(1, 0), 0, 1_000))[0];
-    bench.exited(first, OK);
-    bench.apply(Input::Kill(vec![key(500)]));
-    assert_eq!(bench.due_in(), Some(Duration::from_millis(3)));
 }
 
 #[test]
@@ -395,7 +432,13 @@ fn time_limit_counts_from_the_start() {
     assert!(bench.wait(Duration::from_millis(1999)).is_empty());
     let effects = bench.wait(Duration::from_millis(1));
     assert!(matches!(effects[..], [Effect::Terminate(t)] if t == token));
-    let effects = bench.exited(token, ExitStatus::Signal(2));
+    let event = exited_after(
+        Duration::from_secs(2),
+        token,
+        ExitStatus::Signal(2),
+        bench.now,
+    );
+    let effects = bench.apply(Input::Launcher(vec![event]));
     assert_eq!(outcomes(&effects), [(0, Outcome::TimeLimit)]);
 }
 

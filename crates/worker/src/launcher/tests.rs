@@ -81,6 +81,7 @@ impl TaskEnvironment {
         };
         let compiled = CompiledTemplate::new(&work, &surroundings, &pools).expect("valid");
         let launch = LaunchTask {
+            is_one_of_many: false,
             token: LaunchToken(1),
             lane: LaunchToken(1),
             template: work,
@@ -237,6 +238,7 @@ fn launcher_with(task: TaskTemplate, dirs: &Path) -> (TaskLauncher, LaunchTask, 
     let request = pools.compile(&task.requests.as_slice()[0]);
     let grant = pools.take(&request.expect("possible")).expect("free");
     let task = LaunchTask {
+        is_one_of_many: false,
         token: LaunchToken(1),
         lane: LaunchToken(1),
         template: Arc::new(WorkTemplate {

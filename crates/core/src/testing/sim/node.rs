@@ -175,7 +175,8 @@ impl Node {
             u64::try_from(millis).unwrap_or(0)
         };
         // Told while it was being created: its program runs for a moment.
-        if process.since.replace(now).is_none() {
+        if process.since.is_none() {
+            process.since = Some(now);
             self.slipped.push(parts(process.key));
         }
         process.dies_at = Some(now + Duration::from_millis(left));

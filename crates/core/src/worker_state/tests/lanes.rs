@@ -1,5 +1,6 @@
 //! Short tasks that are handed over ahead of their time.
 
+use super::super::running::AHEAD_OF_MANY;
 use super::*;
 
 const SHORT: Duration = Duration::from_millis(1);
@@ -45,8 +46,26 @@ fn nothing_is_handed_over_ahead_of_unknown_or_long_tasks() {
     let mut bench = Bench::new(1);
     assert_eq!(bench.assign(cpus(1, 0), 0, 10).len(), 1);
     let mut bench = Bench::new(1);
-    let (_, effects) = learnt(&mut bench, Duration::from_millis(50));
+    let (_, effects) = learnt(&mut bench, AHEAD_OF_MANY);
     assert_eq!(launches(&effects).len(), 1);
+}
+
+#[test]
+fn of_tasks_that_come_alone_less_is_handed_over_ahead() {
+    let mut bench = Bench::new(1);
+    let template = || cpus(1, 0);
+    let first = tokens(&bench.assign(template(), 0, 1))[0];
+    for task in 1..100 {
+        assert!(tokens(&bench.assign(template(), task, 1)).is_empty());
+    }
+    let event = exited_after(SHORT, first, OK, bench.now);
+    let effects = bench.apply(Input::Launcher(vec![event]));
+    assert_eq!(launches(&effects).len(), 15, "15 ms of them");
+    assert!(
+        launches(&effects)
+            .iter()
+            .all(|launch| !launch.is_one_of_many)
+    );
 }
 
 #[test]

@@ -37,6 +37,7 @@ impl Bench {
         let mut plan = SpawnPlan::new(argv, EnvBlock::empty());
         if let Some(dir) = dir {
             let task = LaunchTask {
+                is_one_of_many: false,
                 token: LaunchToken(token.into()),
                 lane,
                 template: Arc::new(WorkTemplate {
