@@ -16,6 +16,7 @@ mod memory;
 mod oom;
 mod processes;
 mod running_task;
+mod shares;
 mod streaming;
 mod template;
 

@@ -7,7 +7,6 @@
 //! gaps in curves. See `docs/usage.md`.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -19,6 +18,7 @@ use hq_core::worker_state::{InstanceKey, LaunchToken, Report};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::processes::{Families, KIB, Process, Processes};
+use super::shares::Shares;
 use crate::clock;
 
 /// Pause after a look, as a multiple of what it took: looking costs one percent of a cpu at most.
@@ -29,8 +29,6 @@ const PAUSE_MAX: Duration = Duration::from_secs(10);
 const REST_MAX: Duration = Duration::from_secs(30);
 /// Memory in KiB of the processes of a tree but the largest from which on it is asked what they share: after a `fork` most of it.
 const SHARED_MIN_KIB: u64 = 64 * KIB;
-/// Longest wait for the kernel to say what processes share.
-const SHARES_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// A process that is older than a call by less than this is taken for one of its own: its begin is known in ticks of the kernel, and on
 /// a busy machine an interpreter has begun with a call before the worker has written down when.
@@ -412,64 +410,6 @@ impl Looker {
     }
 }
 
-/// Asks the kernel what processes share, on a thread of its own: it waits for their memory maps, which may hang.
-struct Shares {
-    questions: SyncSender<Vec<u32>>,
-    answers: Receiver<Option<u64>>,
-    /// An answer is outstanding.
-    is_behind: bool,
-}
-
-impl Shares {
-    fn start(processes: &Processes) -> Self {
-        let processes = processes.clone();
-        // That of somebody else, or of a program with more rights, cannot be asked and has all of it.
-        Self::asking(move |pid| processes.share(pid).or_else(|| processes.own(pid)))
-    }
-
-    fn asking(share: impl Fn(u32) -> Option<u64> + Send + 'static) -> Self {
-        let (questions, asked) = sync_channel::<Vec<u32>>(1);
-        let (answer, answers) = sync_channel(1);
-        // Without a thread nobody answers, and sums count what is shared more than once.
-        let _ = thread::Builder::new()
-            .name("hq-shares".into())
-            .spawn(move || {
-                for pids in asked {
-                    // One that has ended has no share.
-                    let sum = pids.into_iter().filter_map(&share).sum::<u64>();
-                    if answer.send(Some(sum).filter(|sum| *sum > 0)).is_err() {
-                        return;
-                    }
-                }
-            });
-        Self {
-            questions,
-            answers,
-            is_behind: false,
-        }
-    }
-
-    /// Memory of these in KiB; `None` = not known in time.
-    fn sum(&mut self, pids: Vec<u32>) -> Option<u64> {
-        if self.is_behind {
-            // That of an earlier question.
-            self.is_behind = self.answers.try_recv().is_err();
-            if self.is_behind {
-                return None;
-            }
-        }
-        self.questions.try_send(pids).ok()?;
-        match self.answers.recv_timeout(SHARES_TIMEOUT) {
-            Ok(sum) => sum,
-            Err(RecvTimeoutError::Timeout) => {
-                self.is_behind = true;
-                None
-            }
-            Err(RecvTimeoutError::Disconnected) => None,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;
@@ -691,42 +631,5 @@ mod tests {
         let pauses = told.windows(2).map(|pair| pair[1] - pair[0]);
         assert!(pauses.max() <= Some(302), "{told:?}");
         assert!(told.len() < 25, "{told:?}");
-    }
-
-    #[test]
-    fn a_process_that_does_not_say_what_it_shares_counts_with_all_it_has() {
-        let proc = tempfile::tempdir().expect("temporary directory");
-        let large = 2 * SHARED_MIN_KIB;
-        for pid in [10, 11, 12] {
-            process(proc.path(), pid, 1, (large, 0, 5));
-        }
-        let share = format!("Pss_Anon:\t{} kB\nPss_Shmem:\t0 kB\n", large / 2);
-        fs::write(proc.path().join("10/smaps_rollup"), share).expect("writable");
-        let processes = Processes::with_pages(proc.path(), 4);
-        let mut shares = Shares::start(&processes);
-        assert_eq!(shares.sum(vec![10, 11, 12]), Some(large / 2 + 2 * large));
-    }
-
-    #[test]
-    fn what_processes_share_counts_once_and_nobody_waits_for_it_long() {
-        let (let_go, held) = sync_channel::<()>(0);
-        let mut shares = Shares::asking(move |pid| {
-            if pid == 13 {
-                // As at a memory map that is locked.
-                let _ = held.recv();
-            }
-            Some(u64::from(pid))
-        });
-        assert_eq!(shares.sum(vec![3, 4]), Some(7));
-        let begin = Instant::now();
-        assert_eq!(shares.sum(vec![13]), None);
-        assert!(begin.elapsed() >= SHARES_TIMEOUT);
-        let begin = Instant::now();
-        assert_eq!(shares.sum(vec![3]), None);
-        assert!(begin.elapsed() < SHARES_TIMEOUT, "asked nobody");
-        drop(let_go);
-        // Not the answer of the question before.
-        let again = std::iter::repeat_with(|| shares.sum(vec![5]));
-        assert_eq!(again.flatten().next(), Some(5));
     }
 }
