@@ -3,8 +3,14 @@
 //! A point stands for a span of time: the most memory that was seen in it, and the cpus that were busy on average. All
 //! spans of a curve are equal. When a curve is full, neighbours become one point and spans twice as long, so that a
 //! task of a week costs what one of two minutes does. A byte is a share of the highest value of its curve, in 255ths.
+//! Where a task has GPUs their points are beside these.
+
+mod gpu;
 
 use std::time::Duration;
+
+use gpu::GpuSpans;
+pub use gpu::{GpuCurve, GpuLook, GpuPoint, GpusGiven};
 
 /// Most points of a curve that is made here; a power of two.
 pub const POINTS_MAX: usize = 64;
@@ -35,6 +41,8 @@ pub struct Curve {
     pub cpu: Box<[u8]>,
     /// Request beside which this is seen.
     pub asked: Asked,
+    /// GPUs, as many points; `None` = it has none, or nothing is known of them.
+    pub gpu: Option<Box<GpuCurve>>,
 }
 
 /// What an instance was given.
@@ -103,6 +111,8 @@ pub struct CurveBuilder {
     less: Option<Duration>,
     /// Memory at the last look, in KiB.
     memory_kib: u64,
+    /// Of a task with GPUs.
+    gpus: Option<Box<GpuSpans>>,
 }
 
 impl Default for CurveBuilder {
@@ -114,6 +124,7 @@ impl Default for CurveBuilder {
             cpu: Duration::ZERO,
             less: None,
             memory_kib: 0,
+            gpus: None,
         }
     }
 }
@@ -123,6 +134,11 @@ impl CurveBuilder {
     #[must_use]
     pub const fn spacing(&self) -> Duration {
         self.spacing
+    }
+
+    /// Notes what the next look, which follows at once, finds of GPUs.
+    pub fn look_at_gpus(&mut self, given: GpusGiven, look: GpuLook) {
+        self.gpus.get_or_insert_default().look(given, look);
     }
 
     /// Notes what a task of this age uses, and its CPU time since its start. What was not looked at counts as this look.
@@ -159,6 +175,9 @@ impl CurveBuilder {
                 .min(begin + self.spacing)
                 .saturating_sub(self.age.max(begin));
             span.cpu += used.mul_f64(here.as_secs_f64() / passed.as_secs_f64());
+            if let Some(gpus) = &mut self.gpus {
+                gpus.extend(at, here);
+            }
         }
         self.age = age;
         self.cpu = self.cpu.max(cpu);
@@ -171,6 +190,9 @@ impl CurveBuilder {
             cpu: pair.iter().map(|span| span.cpu).sum(),
         });
         self.spans = pairs.collect();
+        if let Some(gpus) = &mut self.gpus {
+            gpus.halve();
+        }
         self.spacing = self.spacing.saturating_mul(2);
     }
 
@@ -223,6 +245,11 @@ impl CurveBuilder {
             memory: shares(&memory, memory_peak_kib, memory_peak_kib.saturating_sub(1)),
             cpu: shares(&cpus, cpu_peak_milli, cpu_peak_milli / 2),
             asked,
+            gpu: self
+                .gpus
+                .as_ref()
+                .and_then(|gpus| gpus.curve(shown))
+                .map(Box::new),
         })
     }
 

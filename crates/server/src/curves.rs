@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hq_core::curve::POINTS_ACCEPTED_MAX;
+use hq_core::curve::{Curve, POINTS_ACCEPTED_MAX};
 use hq_core::id::WorkerId;
 use hq_protocol::client::{TaskInfo, TaskPageReply};
 use hq_protocol::convert::TaskCurve;
@@ -12,7 +12,7 @@ use hq_store::curves::{self, Found};
 /// Longest wait for the journal: the tasks are known without it.
 const READ_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes of a curve in a message, at most.
-const CURVE_BYTES_MAX: usize = 96 + 2 * POINTS_ACCEPTED_MAX;
+const CURVE_BYTES_MAX: usize = 160 + 4 * POINTS_ACCEPTED_MAX;
 
 /// The curves in the store.
 #[derive(Clone)]
@@ -69,12 +69,19 @@ fn filled(store: &StoreClient, mut page: TaskPageReply) -> Result<TaskPageReply,
     for task in page.tasks.iter_mut().filter(|task| bytes_max(task) > 0) {
         for found in curves::read(&db, page.job, task.id)? {
             // Of a damaged file; no worker may send more.
-            if found.2.memory.len().max(found.2.cpu.len()) <= POINTS_ACCEPTED_MAX {
+            if points_of(&found.2) <= POINTS_ACCEPTED_MAX {
                 place(task, &found);
             }
         }
     }
     Ok(page)
+}
+
+/// Of all that it has.
+fn points_of(curve: &Curve) -> usize {
+    let gpu = curve.gpu.iter();
+    let gpu = gpu.map(|gpu| gpu.busy.len().max(gpu.memory.len()));
+    curve.memory.len().max(curve.cpu.len()).max(gpu.sum())
 }
 
 /// Puts a curve where it belongs; returns whether there is such an attempt.
@@ -100,7 +107,7 @@ fn place(task: &mut TaskInfo, (instance, worker, curve): &Found) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use hq_core::curve::{Asked, Curve};
+    use hq_core::curve::{Asked, GpuCurve, GpusGiven};
     use hq_protocol::Message as _;
     use hq_protocol::client::{TaskAttempt, WorkerRef};
 
@@ -129,6 +136,7 @@ mod tests {
             memory: [1, 2].into(),
             cpu: [1, 2].into(),
             asked: Asked::default(),
+            gpu: None,
         };
         for (instance, worker, is_right) in [
             (2, 7, true),
@@ -152,12 +160,23 @@ mod tests {
             memory_peak_kib: u64::MAX,
             cpu_peak_milli: u64::MAX,
             memory: points.clone(),
-            cpu: points,
+            cpu: points.clone(),
             asked: Asked {
                 memory_kib: u64::MAX,
                 is_memory_limit: true,
                 cpu_units: u64::MAX,
             },
+            gpu: Some(Box::new(GpuCurve {
+                busy_peak_milli: u64::MAX,
+                memory_peak_kib: u64::MAX,
+                busy: points.clone(),
+                memory: points,
+                given: GpusGiven {
+                    units: u64::MAX,
+                    memory_kib: u64::MAX,
+                    is_memory_of_devices: true,
+                },
+            })),
         };
         let worker = WorkerRef {
             id: 7,

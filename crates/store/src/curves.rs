@@ -88,6 +88,7 @@ fn found(row: &Row<'_>) -> rusqlite::Result<Found> {
         },
         memory: bytes(8)?,
         cpu: bytes(9)?,
+        gpu: None,
     };
     Ok((row.get(0)?, row.get(1)?, curve))
 }
@@ -113,6 +114,7 @@ mod tests {
                     is_memory_limit: true,
                     cpu_units: 20_000,
                 },
+                gpu: None,
             },
         }
     }

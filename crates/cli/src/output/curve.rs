@@ -97,6 +97,7 @@ mod tests {
             memory_asked_kib: 4 << 20,
             is_memory_limit: true,
             cpu_asked_units: 40_000,
+            gpu: None,
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hq_core::curve::{Asked, Curve, NUMBER_MAX, POINTS_ACCEPTED_MAX};
+use hq_core::curve::{Asked, Curve, GpuCurve, GpusGiven, NUMBER_MAX, POINTS_ACCEPTED_MAX};
 use hq_core::id::{InstanceId, JobId, TaskId, TaskKey};
 use hq_core::worker_state::InstanceKey;
 
@@ -62,6 +62,21 @@ impl From<&Curve> for common::Curve {
             memory_asked_kib: curve.asked.memory_kib,
             is_memory_limit: curve.asked.is_memory_limit,
             cpu_asked_units: curve.asked.cpu_units,
+            gpu: curve.gpu.as_deref().map(Into::into),
+        }
+    }
+}
+
+impl From<&GpuCurve> for common::GpuCurve {
+    fn from(curve: &GpuCurve) -> Self {
+        Self {
+            busy_peak_milli: curve.busy_peak_milli,
+            memory_peak_kib: curve.memory_peak_kib,
+            busy: curve.busy.to_vec().into(),
+            memory: curve.memory.to_vec().into(),
+            asked_units: curve.given.units,
+            memory_of_devices_kib: curve.given.memory_kib,
+            is_memory_of_devices: curve.given.is_memory_of_devices,
         }
     }
 }
@@ -72,8 +87,7 @@ impl TryFrom<common::Curve> for Curve {
     fn try_from(message: common::Curve) -> Result<Self, ConvertError> {
         at_most("curve.memory", message.memory.len(), POINTS_ACCEPTED_MAX)?;
         same_len("curve.cpu", message.cpu.len(), message.memory.len())?;
-        // Larger ones would not fit into columns of a store; no machine has as much.
-        let number = |found: u64| found.min(NUMBER_MAX);
+        let gpu = message.gpu.map(|gpu| gpu_curve(&gpu, message.memory.len()));
         Ok(Self {
             spacing: Duration::from_millis(number(message.spacing_ms)),
             memory_peak_kib: number(message.memory_peak_kib),
@@ -86,8 +100,31 @@ impl TryFrom<common::Curve> for Curve {
                 is_memory_limit: message.is_memory_limit,
                 cpu_units: number(message.cpu_asked_units),
             },
+            gpu: gpu.transpose()?.map(Box::new),
         })
     }
+}
+
+/// That of a curve of so many points.
+fn gpu_curve(message: &common::GpuCurve, points: usize) -> Result<GpuCurve, ConvertError> {
+    same_len("curve.gpu.busy", message.busy.len(), points)?;
+    same_len("curve.gpu.memory", message.memory.len(), points)?;
+    Ok(GpuCurve {
+        busy_peak_milli: number(message.busy_peak_milli),
+        memory_peak_kib: number(message.memory_peak_kib),
+        busy: message.busy[..].into(),
+        memory: message.memory[..].into(),
+        given: GpusGiven {
+            units: number(message.asked_units),
+            memory_kib: number(message.memory_of_devices_kib),
+            is_memory_of_devices: message.is_memory_of_devices,
+        },
+    })
+}
+
+/// Larger ones would not fit into columns of a store; no machine has as much.
+fn number(found: u64) -> u64 {
+    found.min(NUMBER_MAX)
 }
 
 #[cfg(test)]
@@ -107,6 +144,25 @@ mod tests {
                 is_memory_limit: true,
                 cpu_units: 20_000,
             },
+            gpu: None,
+        }
+    }
+
+    fn with_gpu(points: usize) -> Curve {
+        let gpu = GpuCurve {
+            busy_peak_milli: 1_900,
+            memory_peak_kib: 40 << 20,
+            busy: vec![255; points].into(),
+            memory: vec![0; points].into(),
+            given: GpusGiven {
+                units: 20_000,
+                memory_kib: 160 << 20,
+                is_memory_of_devices: true,
+            },
+        };
+        Curve {
+            gpu: Some(Box::new(gpu)),
+            ..curve(points)
         }
     }
 
@@ -139,6 +195,20 @@ mod tests {
     }
 
     #[test]
+    fn gpus_ride_with_the_curves_of_those_who_have_some() {
+        let key = InstanceKey::new(JobId(3), 17, InstanceId(2));
+        let curves = [(key, curve(64)), (key, with_gpu(64))];
+        let mut carried = message(Message::Report(worker::Report::default()));
+        add_curves(&mut carried, &curves[..1]);
+        let without = carried.encoded_len();
+        add_curves(&mut carried, &curves[1..]);
+        let with = carried.encoded_len() - without;
+        assert!(with <= without + 2 * 64 + 48, "{without} {with} bytes");
+        let mut read = worker::ToServer::decode(&carried.encode_to_vec()[..]).expect("a message");
+        assert_eq!(take_curves(&mut read), (curves.to_vec(), 0));
+    }
+
+    #[test]
     fn malformed_curves_are_left_out_and_nothing_else() {
         let row = |curve: Option<common::Curve>| worker::TaskCurve {
             curve,
@@ -149,14 +219,19 @@ mod tests {
         uneven.cpu = vec![1; 2].into();
         let mut large = common::Curve::from(&curve(3));
         large.memory_peak_kib = u64::MAX;
-        let rows = [None, Some(long), Some(uneven), Some(large)];
+        let mut uneven_gpu = common::Curve::from(&with_gpu(3));
+        if let Some(gpu) = &mut uneven_gpu.gpu {
+            gpu.busy = vec![1; 2].into();
+        }
+        let mut rows = vec![None, Some(long), Some(uneven), Some(uneven_gpu)];
+        rows.push(Some(large));
         let mut carried = message(Message::Report(worker::Report {
             seq: 7,
-            curves: rows.map(row).to_vec(),
+            curves: rows.into_iter().map(row).collect(),
             ..worker::Report::default()
         }));
         let (found, malformed) = take_curves(&mut carried);
-        assert_eq!((found.len(), malformed), (1, 3));
+        assert_eq!((found.len(), malformed), (1, 4));
         assert_eq!(found[0].1.memory_peak_kib, NUMBER_MAX);
         let Some(Message::Report(report)) = carried.message else {
             panic!("a report");

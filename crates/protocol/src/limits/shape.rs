@@ -90,7 +90,8 @@ shapes! {
         6: each::<worker::TaskCurve>(&TASK_CURVE),
     }
     TASK_CURVE = "TaskCurve" { 4: each::<common::Curve>(&CURVE) }
-    CURVE = "Curve" { 4: Part::Text, 5: Part::Text }
+    CURVE = "Curve" { 4: Part::Text, 5: Part::Text, 9: each::<common::GpuCurve>(&GPU_CURVE) }
+    GPU_CURVE = "GpuCurve" { 3: Part::Text, 4: Part::Text }
     STARTED = "Started" { 2: U32, 3: U32, 4: U64 }
     ENDED = "Ended" { 2: U32, 3: U32, 4: U32, 5: U64, 6: U64, 7: U64, 8: U64, 9: U64 }
     FAILURE = "Failure" { 4: Part::Text }

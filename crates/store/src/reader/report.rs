@@ -333,6 +333,7 @@ pub fn curves(instances: &[(u32, u32, u32)]) -> Query<CurveRow> {
             },
             memory,
             cpu,
+            gpu: None,
         }),
     })
 }

@@ -243,6 +243,7 @@ fn curve() -> Curve {
         memory: [1].into(),
         cpu: [1].into(),
         asked: Asked::default(),
+        gpu: None,
     }
 }
 

@@ -438,6 +438,7 @@ fn curve(memory_peak_kib: u64) -> Curve {
             is_memory_limit: false,
             cpu_units: 20_000,
         },
+        gpu: None,
     }
 }
 

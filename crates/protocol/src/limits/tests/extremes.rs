@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hq_core::class::ClassId;
-use hq_core::curve::{Asked, Curve, NUMBER_MAX, POINTS_MAX};
+use hq_core::curve::{Asked, Curve, GpuCurve, GpusGiven, NUMBER_MAX, POINTS_MAX};
 use hq_core::id::{InstanceId, JobId, TaskId, TaskKey};
 use hq_core::job::{SharedTemplate, TemplateId};
 use hq_core::limits::{
@@ -121,6 +121,17 @@ pub(super) fn curves(report: &Report) -> Vec<(InstanceKey, Curve)> {
             is_memory_limit: true,
             cpu_units: NUMBER_MAX,
         },
+        gpu: Some(Box::new(GpuCurve {
+            busy_peak_milli: NUMBER_MAX,
+            memory_peak_kib: NUMBER_MAX,
+            busy: [255; POINTS_MAX].into(),
+            memory: [255; POINTS_MAX].into(),
+            given: GpusGiven {
+                units: NUMBER_MAX,
+                memory_kib: NUMBER_MAX,
+                is_memory_of_devices: true,
+            },
+        })),
     };
     let ended = report.ended.iter();
     ended.map(|row| (row.key, curve.clone())).collect()

@@ -1,0 +1,323 @@
+//! GPUs of a task over time. There may be gaps: a device may be lost, or its driver may not answer.
+
+use std::time::Duration;
+
+use super::NUMBER_MAX;
+
+/// What the byte of the highest point has more than that of the lowest one.
+const FULL: u64 = 254;
+
+/// Usage of the GPUs of one instance over time, with the points of its [`Curve`](super::Curve).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct GpuCurve {
+    /// Busy GPUs of the highest point, in thousandths: the utilisations of all devices of the instance added up.
+    pub busy_peak_milli: u64,
+    /// Memory in use of the highest point, in KiB.
+    pub memory_peak_kib: u64,
+    /// Busy GPUs of each point: 0 = not known, otherwise one more than the share of the highest, in 254ths.
+    pub busy: Box<[u8]>,
+    /// Memory of each point, in the same way.
+    pub memory: Box<[u8]>,
+    /// Beside which this is seen.
+    pub given: GpusGiven,
+}
+
+/// GPUs that an instance was given.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct GpusGiven {
+    /// How many it asked for, in ten-thousandths.
+    pub units: u64,
+    /// Memory of all its devices together, in KiB; 0 = not known.
+    pub memory_kib: u64,
+    /// Memory in use is, at least at times, that of the devices, others included: what the processes of the instance use could
+    /// not be found out.
+    pub is_memory_of_devices: bool,
+}
+
+/// What one look finds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct GpuLook {
+    /// Busy GPUs in thousandths; `None` = not known.
+    pub busy_milli: Option<u64>,
+    /// Memory in use in KiB; `None` = not known.
+    pub memory_kib: Option<u64>,
+}
+
+/// One point, as numbers; `None` = a gap.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct GpuPoint {
+    /// Busy GPUs on average, in thousandths.
+    pub busy_milli: Option<u64>,
+    /// Most memory seen, in KiB.
+    pub memory_kib: Option<u64>,
+}
+
+impl GpuCurve {
+    /// The points, the first one first.
+    pub fn points(&self) -> impl Iterator<Item = GpuPoint> + '_ {
+        let value = |peak: u64, byte: u8| {
+            let share = u64::from(byte).checked_sub(1)?;
+            Some(peak.saturating_mul(share) / FULL)
+        };
+        let pairs = self.busy.iter().zip(&self.memory);
+        pairs.map(move |(busy, memory)| GpuPoint {
+            busy_milli: value(self.busy_peak_milli, *busy),
+            memory_kib: value(self.memory_peak_kib, *memory),
+        })
+    }
+
+    /// Busy GPUs on average over what is known, in thousandths.
+    #[must_use]
+    pub fn busy_mean_milli(&self) -> Option<u64> {
+        let known: Vec<u64> = self.points().filter_map(|point| point.busy_milli).collect();
+        let sum = known
+            .iter()
+            .fold(0_u64, |sum, one| sum.saturating_add(*one));
+        sum.checked_div(known.len() as u64)
+    }
+}
+
+/// One span of a curve that grows.
+#[derive(Clone, Copy, Debug, Default)]
+struct Span {
+    /// Time of GPUs that was used.
+    busy: Duration,
+    /// Time of which that is known.
+    known: Duration,
+    memory_kib: Option<u64>,
+}
+
+/// Makes the curve, in the spans of another one.
+#[derive(Clone, Debug, Default)]
+pub(super) struct GpuSpans {
+    given: GpusGiven,
+    /// What the last look found.
+    last: GpuLook,
+    spans: Vec<Span>,
+}
+
+impl GpuSpans {
+    /// Notes what is used from the time of the last look on.
+    pub(super) fn look(&mut self, given: GpusGiven, look: GpuLook) {
+        let before = self.given;
+        self.given = GpusGiven {
+            units: given.units,
+            memory_kib: before.memory_kib.max(given.memory_kib),
+            is_memory_of_devices: before.is_memory_of_devices || given.is_memory_of_devices,
+        };
+        self.last = look;
+    }
+
+    /// Adds what was found last for a time in a span.
+    pub(super) fn extend(&mut self, at: usize, time: Duration) {
+        if self.spans.len() <= at {
+            self.spans.resize(at + 1, Span::default());
+        }
+        let Some(span) = self.spans.get_mut(at) else {
+            return;
+        };
+        if let Some(milli) = self.last.busy_milli {
+            let milli = u32::try_from(milli).unwrap_or(u32::MAX);
+            span.busy = span.busy.saturating_add(time.saturating_mul(milli) / 1_000);
+            span.known = span.known.saturating_add(time);
+        }
+        span.memory_kib = span.memory_kib.max(self.last.memory_kib);
+    }
+
+    /// Makes one span of two.
+    pub(super) fn halve(&mut self) {
+        let pairs = self.spans.chunks(2).map(|pair| Span {
+            busy: pair.iter().map(|span| span.busy).sum(),
+            known: pair.iter().map(|span| span.known).sum(),
+            memory_kib: pair.iter().filter_map(|span| span.memory_kib).max(),
+        });
+        self.spans = pairs.collect();
+    }
+
+    /// The first points of it; `None` = nothing is known at all.
+    pub(super) fn curve(&self, shown: usize) -> Option<GpuCurve> {
+        let mut spans = self.spans.clone();
+        // As of other memory: the peak must not be lost with the end.
+        let rest = spans.split_off(shown.min(spans.len()));
+        spans.resize(shown, Span::default());
+        if let Some(last) = spans.last_mut() {
+            let rest = rest.into_iter().filter_map(|span| span.memory_kib).max();
+            last.memory_kib = last.memory_kib.max(rest);
+        }
+        let rate = |span: &Span| {
+            let milli = span.busy.as_nanos().saturating_mul(1_000);
+            let milli = milli.checked_div(span.known.as_nanos())?;
+            Some(u64::try_from(milli).unwrap_or(NUMBER_MAX).min(NUMBER_MAX))
+        };
+        let busy: Vec<Option<u64>> = spans.iter().map(rate).collect();
+        let memory = spans
+            .iter()
+            .map(|span| Some(span.memory_kib?.min(NUMBER_MAX)));
+        let memory: Vec<Option<u64>> = memory.collect();
+        let peak = |values: &[Option<u64>]| values.iter().flatten().copied().max();
+        let peaks = (peak(&busy), peak(&memory));
+        if peaks == (None, None) {
+            return None;
+        }
+        let (busy_peak_milli, memory_peak_kib) = (peaks.0.unwrap_or(0), peaks.1.unwrap_or(0));
+        Some(GpuCurve {
+            busy_peak_milli,
+            memory_peak_kib,
+            busy: shares(&busy, busy_peak_milli, busy_peak_milli / 2),
+            // Up, as other memory.
+            memory: shares(&memory, memory_peak_kib, memory_peak_kib.saturating_sub(1)),
+            given: self.given,
+        })
+    }
+}
+
+/// Each value as share of the peak; `rounding` is added before the division.
+fn shares(values: &[Option<u64>], peak: u64, rounding: u64) -> Box<[u8]> {
+    let byte = |value: &Option<u64>| {
+        let share = value.map(|value| (value * FULL + rounding) / peak.max(1));
+        share.map_or(0, |share| u8::try_from(share + 1).unwrap_or(u8::MAX))
+    };
+    values.iter().map(byte).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::{Asked, CurveBuilder, POINTS_MAX};
+    use super::*;
+
+    const GIVEN: GpusGiven = GpusGiven {
+        units: 20_000,
+        memory_kib: 1 << 20,
+        is_memory_of_devices: false,
+    };
+
+    const fn seconds(count: u64) -> Duration {
+        Duration::from_secs(count)
+    }
+
+    fn look(busy_milli: u64, memory_kib: u64) -> GpuLook {
+        GpuLook {
+            busy_milli: Some(busy_milli),
+            memory_kib: Some(memory_kib),
+        }
+    }
+
+    /// A look each two seconds.
+    fn curve_of(looks: &[Option<GpuLook>]) -> Option<Box<GpuCurve>> {
+        let mut builder = CurveBuilder::default();
+        for (at, look) in (1..).zip(looks) {
+            builder.look_at_gpus(GIVEN, look.unwrap_or_default());
+            builder.look(seconds(2 * at), 1, Duration::ZERO);
+        }
+        builder.curve(Asked::default()).expect("a curve").gpu
+    }
+
+    #[test]
+    fn gaps_stay_gaps_and_nothing_stays_nothing() {
+        let looks = [
+            Some(look(2_000, 400)),
+            None,
+            Some(look(0, 0)),
+            Some(look(500, 100)),
+        ];
+        let curve = curve_of(&looks).expect("something is known");
+        assert_eq!(curve.given, GIVEN);
+        assert_eq!((curve.busy_peak_milli, curve.memory_peak_kib), (2_000, 400));
+        let busy: Vec<Option<u64>> = curve.points().map(|point| point.busy_milli).collect();
+        assert_eq!(busy, [Some(2_000), None, Some(0), Some(503)]);
+        let memory: Vec<Option<u64>> = curve.points().map(|point| point.memory_kib).collect();
+        assert_eq!(memory, [Some(400), None, Some(0), Some(100)]);
+        // The gap is no part of the average.
+        assert_eq!(curve.busy_mean_milli(), Some((2_000 + 503) / 3));
+        assert_eq!(curve_of(&[None, None]), None);
+    }
+
+    #[test]
+    fn what_only_one_of_both_is_known_of_is_shown() {
+        // As of a part of a device (MIG).
+        let only_memory = GpuLook {
+            busy_milli: None,
+            memory_kib: Some(7),
+        };
+        let curve = curve_of(&[Some(only_memory); 3]).expect("something is known");
+        assert_eq!(curve.busy_mean_milli(), None);
+        assert!(curve.points().all(|point| point.memory_kib == Some(7)));
+    }
+
+    #[test]
+    fn a_task_without_gpus_has_no_curve_of_them() {
+        let mut builder = CurveBuilder::default();
+        builder.look(seconds(9), 1, Duration::ZERO);
+        let curve = builder.curve(Asked::default()).expect("a curve");
+        assert_eq!(curve.gpu, None);
+    }
+
+    #[test]
+    fn a_long_task_keeps_its_peak_and_its_average_beside_gaps() {
+        // A look in three fails, and the first ones come before the driver answers.
+        let peak_at = 7_003;
+        let looks: Vec<Option<GpuLook>> = (0..20_000)
+            .map(|at| match at {
+                0..100 => None,
+                _ if at == peak_at => Some(look(1_000, 9_000)),
+                _ => (at % 3 > 0).then(|| look(1_000, 1_000)),
+            })
+            .collect();
+        let curve = curve_of(&looks).expect("something is known");
+        assert!(curve.busy.len() <= POINTS_MAX && curve.memory.len() == curve.busy.len());
+        assert_eq!(curve.memory_peak_kib, 9_000);
+        assert_eq!(curve.busy_mean_milli(), Some(1_000));
+        let highest = curve
+            .points()
+            .filter(|point| point.memory_kib == Some(9_000));
+        assert_eq!(highest.count(), 1);
+    }
+
+    #[test]
+    fn memory_at_the_very_end_is_not_lost() {
+        let mut builder = CurveBuilder::default();
+        for (millis, memory) in [(2_000, 10), (4_000, 10), (4_100, 70)] {
+            builder.look_at_gpus(GIVEN, look(1, memory));
+            builder.look(Duration::from_millis(millis), 1, Duration::ZERO);
+        }
+        let gpu = builder.curve(Asked::default()).expect("a curve").gpu;
+        let gpu = gpu.expect("it has GPUs");
+        assert_eq!((gpu.memory.len(), gpu.memory_peak_kib), (2, 70));
+    }
+
+    proptest! {
+        #[test]
+        fn any_looks_make_points_beside_those_of_the_task(
+            looks in proptest::collection::vec(
+                (0_u64..1 << 62, proptest::option::of(any::<u64>()), proptest::option::of(any::<u64>())), 0..200
+            )
+        ) {
+            let mut builder = CurveBuilder::default();
+            let (mut age, mut peak) = (Duration::ZERO, None);
+            for (step, busy_milli, memory_kib) in looks {
+                age = age.saturating_add(Duration::from_nanos(step));
+                builder.look_at_gpus(GIVEN, GpuLook { busy_milli, memory_kib });
+                builder.look(age, 1, Duration::ZERO);
+                if step > 0 {
+                    peak = peak.max(memory_kib.map(|kib| kib.min(NUMBER_MAX)));
+                }
+            }
+            if let Some(curve) = builder.curve(Asked::default()) {
+                match curve.gpu {
+                    Some(gpu) => {
+                        prop_assert_eq!(gpu.busy.len(), curve.memory.len());
+                        prop_assert_eq!(gpu.memory.len(), curve.memory.len());
+                        prop_assert_eq!(gpu.memory_peak_kib, peak.unwrap_or(0));
+                        prop_assert!(gpu.points().all(|point| point.busy_milli <= Some(gpu.busy_peak_milli)));
+                        let highest = gpu.points().filter_map(|point| point.memory_kib).max();
+                        prop_assert_eq!(highest, peak);
+                    }
+                    // What is left out at the end may be all of it.
+                    None => prop_assert!(peak.is_none()),
+                }
+            }
+        }
+    }
+}
