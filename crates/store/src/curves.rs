@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use hq_core::curve::{Asked, Curve};
+use hq_core::curve::{Asked, Curve, GpuCurve, GpusGiven};
 use hq_core::id::WorkerId;
 use hq_core::worker_state::InstanceKey;
 use rusqlite::{Connection, Row, Transaction, params};
@@ -31,8 +31,8 @@ pub(crate) fn write(db: &Transaction<'_>, curves: &[TaskCurve]) -> rusqlite::Res
         "INSERT OR REPLACE INTO curve_data SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12 \
          WHERE EXISTS (SELECT 1 FROM job_data WHERE id = ?1 AND NOT is_forgotten)",
     )?;
-    for TaskCurve { key, worker, curve } in curves {
-        let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+    for sent in curves {
+        let TaskCurve { key, worker, curve } = sent;
         let spacing = u64::try_from(curve.spacing.as_millis()).unwrap_or(u64::MAX);
         insert.execute(params![
             key.task.job.as_u32(),
@@ -48,8 +48,36 @@ pub(crate) fn write(db: &Transaction<'_>, curves: &[TaskCurve]) -> rusqlite::Res
             curve.memory,
             curve.cpu,
         ])?;
+        if let Some(gpu) = &curve.gpu {
+            write_gpu(db, sent, gpu)?;
+        }
     }
     Ok(())
+}
+
+fn write_gpu(db: &Transaction<'_>, sent: &TaskCurve, curve: &GpuCurve) -> rusqlite::Result<()> {
+    let mut insert = db.prepare_cached(
+        "INSERT OR REPLACE INTO gpu_curve_data SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11 \
+         WHERE EXISTS (SELECT 1 FROM curve_data WHERE (job, task, instance, worker) = (?1, ?2, ?3, ?4))",
+    )?;
+    insert.execute(params![
+        sent.key.task.job.as_u32(),
+        sent.key.task.task.as_u32(),
+        sent.key.instance.as_u32(),
+        sent.worker.as_u32(),
+        number(curve.busy_peak_milli),
+        number(curve.memory_peak_kib),
+        number(curve.given.units),
+        number(curve.given.memory_kib),
+        curve.given.is_memory_of_devices,
+        curve.busy,
+        curve.memory,
+    ])?;
+    Ok(())
+}
+
+fn number(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
 }
 
 /// Instance, worker and curve.
@@ -63,8 +91,11 @@ pub type Found = (u32, u32, Curve);
 pub fn read(db: &Connection, job: u32, task: u32) -> Result<Vec<Found>, String> {
     let find = || {
         let mut select = db.prepare_cached(
-            "SELECT instance, worker, spacing_ms, memory_peak_kib, cpu_peak_milli, memory_asked_kib, is_memory_limit, \
-             cpu_asked_units, memory, cpu FROM curve_data WHERE job = ? AND task = ? ORDER BY instance",
+            "SELECT c.instance, c.worker, spacing_ms, c.memory_peak_kib, cpu_peak_milli, memory_asked_kib, is_memory_limit, \
+             cpu_asked_units, c.memory, cpu, busy_peak_milli, g.memory_peak_kib, asked_units, memory_of_devices_kib, \
+             is_memory_of_devices, busy, g.memory \
+             FROM curve_data c LEFT JOIN gpu_curve_data g USING (job, task, instance, worker) \
+             WHERE c.job = ? AND c.task = ? ORDER BY c.instance",
         )?;
         let rows = select.query_map([job, task], found)?;
         rows.collect::<rusqlite::Result<Vec<Found>>>()
@@ -88,9 +119,30 @@ fn found(row: &Row<'_>) -> rusqlite::Result<Found> {
         },
         memory: bytes(8)?,
         cpu: bytes(9)?,
-        gpu: None,
+        gpu: found_gpu(row)?,
     };
     Ok((row.get(0)?, row.get(1)?, curve))
+}
+
+/// None where there is no row of GPUs.
+fn found_gpu(row: &Row<'_>) -> rusqlite::Result<Option<Box<GpuCurve>>> {
+    let number = |at: usize| -> rusqlite::Result<u64> {
+        Ok(u64::try_from(row.get::<_, i64>(at)?).unwrap_or(0))
+    };
+    let Some(busy) = row.get::<_, Option<Vec<u8>>>(15)? else {
+        return Ok(None);
+    };
+    Ok(Some(Box::new(GpuCurve {
+        busy_peak_milli: number(10)?,
+        memory_peak_kib: number(11)?,
+        given: GpusGiven {
+            units: number(12)?,
+            memory_kib: number(13)?,
+            is_memory_of_devices: row.get(14)?,
+        },
+        busy: busy.into(),
+        memory: row.get::<_, Vec<u8>>(16)?.into(),
+    })))
 }
 
 #[cfg(test)]
@@ -117,6 +169,59 @@ mod tests {
                 gpu: None,
             },
         }
+    }
+
+    fn with_gpu(mut sent: TaskCurve) -> TaskCurve {
+        sent.curve.gpu = Some(Box::new(GpuCurve {
+            busy_peak_milli: 2_000,
+            memory_peak_kib: 254 * 1_024,
+            busy: [255, 0, 1].into(),
+            memory: [1, 0, 255].into(),
+            given: GpusGiven {
+                units: 15_000,
+                memory_kib: 1 << 20,
+                is_memory_of_devices: false,
+            },
+        }));
+        sent
+    }
+
+    #[test]
+    fn gpus_are_beside_the_rest_and_their_gaps_are_null() {
+        let mut db = Connection::open_in_memory().expect("a database in memory");
+        crate::schema::migrate_to(&mut db, 12).expect("the steps are valid");
+        let job = "INSERT INTO job_data (id, name, is_open, is_forgotten, submitted_unix_ns) \
+                   VALUES (3, 'kept', 0, 0, 1), (5, 'forgotten', 0, 1, 1)";
+        db.execute_batch(job).expect("a job");
+        let old = "INSERT INTO curve_data VALUES (3, 17, 0, 4, 2000, 1, 1, 0, 0, 0, x'FF', x'FF')";
+        db.execute_batch(old).expect("a curve of before");
+        crate::schema::migrate(&mut db, 12).expect("the steps are valid");
+        let transaction = db.transaction().expect("begins");
+        let sent = [
+            with_gpu(curve(3, 1, &[1, 2, 3])),
+            with_gpu(curve(5, 1, &[1, 2, 3])),
+        ];
+        write(&transaction, &sent).expect("stored");
+        transaction.commit().expect("committed");
+        let found = read(&db, 3, 17).expect("readable");
+        assert_eq!(found[0].2.gpu, None);
+        assert_eq!(found[1].2, sent[0].curve);
+        let kept: i64 = db
+            .query_row("SELECT count(*) FROM gpu_curve_data", [], |row| row.get(0))
+            .expect("a table");
+        assert_eq!(kept, 1, "nothing of a job that is forgotten");
+        let sql = "SELECT group_concat(coalesce(gpus, '-') || ' ' || coalesce(gpu_memory_mib, '-'), ', ') || ' of ' || \
+                   max(gpus_asked) || ' ' || max(gpu_memory_of_devices_mib) || ' ' || max(gpu_memory_of) \
+                   FROM usage WHERE instance = 1";
+        let shown: String = db.query_row(sql, [], |row| row.get(0)).expect("a view");
+        assert_eq!(shown, "2.0 0.0, - -, 0.0 254.0 of 1.5 1024.0 processes");
+        let sql = "SELECT count(*), count(gpus), count(gpus_asked), count(gpu_memory_of) FROM usage WHERE instance = 0";
+        let counts: [i64; 4] = db
+            .query_row(sql, [], |row| {
+                Ok([row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?])
+            })
+            .expect("a view");
+        assert_eq!(counts, [1, 0, 0, 0]);
     }
 
     #[test]

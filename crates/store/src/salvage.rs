@@ -101,6 +101,11 @@ const SHAPES: &[TableShape] = &[
         types: "iiiiiiiiiibb",
     },
     TableShape {
+        name: "gpu_curve_data",
+        has_rowid: false,
+        types: "iiiiiiiiibb",
+    },
+    TableShape {
         name: "grown_data",
         has_rowid: false,
         types: "iiiiiII",
@@ -490,6 +495,7 @@ fn drop_dangling(db: &Transaction<'_>, report: &mut RepairReport) -> rusqlite::R
         "node_data",
         "value_data",
         "curve_data",
+        "gpu_curve_data",
         "grown_data",
         "dropped_data",
         "notification_data",

@@ -279,14 +279,14 @@ async fn curves(
     file: &mut JournalFile,
     tasks: &[figures::SlowRow],
 ) -> CliResult<BTreeMap<(u32, u32), Curve>> {
-    if file.ask(figures::has_curves()).await?.is_empty() {
+    let Some(has_gpus) = file.ask(figures::has_curves()).await?.pop() else {
         return Ok(BTreeMap::new());
-    }
+    };
     let instances: Vec<(u32, u32, u32)> = tasks
         .iter()
         .map(|row| (row.job, row.task, row.instance))
         .collect();
-    let rows = file.ask(figures::curves(&instances)).await?;
+    let rows = file.ask(figures::curves(&instances, has_gpus)).await?;
     let curves = rows.into_iter();
     Ok(curves
         .filter_map(|row| Some(((row.job, row.task), row.curve?)))

@@ -36,7 +36,7 @@ const fn table(name: &'static str, key: &'static str, events: &'static str) -> J
 }
 
 /// The job itself is last: as long as it is there, it is known that it was forgotten.
-const JOB_TABLES: [JobTable; 12] = [
+const JOB_TABLES: [JobTable; 13] = [
     table(
         "task_row_data",
         "task",
@@ -53,6 +53,7 @@ const JOB_TABLES: [JobTable; 12] = [
     table("node_data", "task, instance, position", "0"),
     table("value_data", "task, instance, worker", "0"),
     table("curve_data", "task, instance, worker", "0"),
+    table("gpu_curve_data", "task, instance, worker", "0"),
     table("grown_data", "task, instance", "0"),
     table("dropped_data", "rowid", "0"),
     table("notification_data", "number", "0"),

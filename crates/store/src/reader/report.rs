@@ -4,11 +4,12 @@
 
 use std::time::Duration;
 
-use hq_core::curve::{Asked, Curve};
+use hq_core::curve::{Asked, Curve, GpuCurve, GpusGiven};
 use hq_core::task::TaskState;
 use serde_json::Value;
 
 use super::run_bin_sql;
+use crate::rows::RowRef;
 use crate::runs::{ASKED, CHANGES, CPUS, CPUS_UNKNOWN, RUNS};
 use crate::statement::Query;
 
@@ -284,11 +285,12 @@ pub fn slowest(period: Period, tasks_max: u32) -> Query<SlowRow> {
     })
 }
 
-/// A row if curves are known: a file of before them has no table for them.
+/// A row if curves are known, with whether those of GPUs are: a file of before them has no table for them.
 #[must_use]
-pub fn has_curves() -> Query<()> {
-    let sql = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'curve_data'";
-    Query::new(sql, &[], |_| ())
+pub fn has_curves() -> Query<bool> {
+    let sql = "SELECT EXISTS (SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'gpu_curve_data') \
+               FROM sqlite_master WHERE type = 'table' AND name = 'curve_data'";
+    Query::new(sql, &[], |row| row.int(0) != 0)
 }
 
 /// What a task used over time.
@@ -304,7 +306,7 @@ pub struct CurveRow {
 
 /// Curves of instances: job, task and number of each.
 #[must_use]
-pub fn curves(instances: &[(u32, u32, u32)]) -> Query<CurveRow> {
+pub fn curves(instances: &[(u32, u32, u32)], has_gpus: bool) -> Query<CurveRow> {
     let instances = instances.iter();
     let list: Vec<String> = instances
         .map(|(job, task, instance)| format!("({job}, {task}, {instance})"))
@@ -315,9 +317,19 @@ pub fn curves(instances: &[(u32, u32, u32)]) -> Query<CurveRow> {
     } else {
         format!("VALUES {}", list.join(", "))
     };
+    // A file of before GPUs has no table for them.
+    let (gpus, join) = if has_gpus {
+        let gpus = "g.busy_peak_milli, g.memory_peak_kib, asked_units, memory_of_devices_kib, is_memory_of_devices, \
+                    hex(busy), hex(g.memory)";
+        let join = "LEFT JOIN gpu_curve_data g USING (job, task, instance, worker)";
+        (gpus, join)
+    } else {
+        ("NULL, NULL, NULL, NULL, NULL, NULL, NULL", "")
+    };
     let sql = format!(
-        "SELECT job, task, spacing_ms, memory_peak_kib, cpu_peak_milli, memory_asked_kib, is_memory_limit, cpu_asked_units, \
-         hex(memory), hex(cpu) FROM curve_data WHERE (job, task, instance) IN ({list})"
+        "SELECT c.job, c.task, spacing_ms, c.memory_peak_kib, cpu_peak_milli, memory_asked_kib, is_memory_limit, \
+         cpu_asked_units, hex(c.memory), hex(cpu), {gpus} FROM curve_data c {join} \
+         WHERE (c.job, c.task, c.instance) IN ({list})"
     );
     Query::new(&sql, &[], |row| CurveRow {
         job: row.small(0),
@@ -333,9 +345,28 @@ pub fn curves(instances: &[(u32, u32, u32)]) -> Query<CurveRow> {
             },
             memory,
             cpu,
-            gpu: None,
+            gpu: gpu_of(row),
         }),
     })
+}
+
+/// None where there is no row of GPUs.
+fn gpu_of(row: RowRef<'_>) -> Option<Box<GpuCurve>> {
+    let (busy, memory) = row.bytes(15).zip(row.bytes(16))?;
+    if busy.is_empty() {
+        return None;
+    }
+    Some(Box::new(GpuCurve {
+        busy_peak_milli: row.uint(10),
+        memory_peak_kib: row.uint(11),
+        given: GpusGiven {
+            units: row.uint(12),
+            memory_kib: row.uint(13),
+            is_memory_of_devices: row.int(14) != 0,
+        },
+        busy,
+        memory,
+    }))
 }
 
 /// Tasks that failed alike.
