@@ -284,6 +284,24 @@ answer! {
         is_memory_limit: bool,
         /// Cpus that it got, in thousandths
         cpu_asked_milli: Option<u64>,
+        /// Of tasks with NVIDIA GPUs, where their driver tells
+        gpu: Option<UsageOfGpus>,
+    }
+}
+
+answer! {
+    /// GPUs of an attempt over time, with a place for each span of its memory; null = the driver did not tell
+    UsageOfGpus {
+        /// Busy GPUs on average in each span, in thousandths: the utilisations of all devices that it holds added up
+        busy_milli: Vec<Option<u64>>,
+        /// Most memory of GPUs seen in each span
+        memory_bytes: Vec<Option<u64>>,
+        /// GPUs that it asked for, in thousandths
+        asked_milli: u64,
+        /// Memory of all devices that it holds
+        memory_of_devices_bytes: Option<u64>,
+        /// `processes`: memory is that of processes of the attempt. `devices`: of all that run on its devices, at least at times
+        memory_of: GpuMemoryOf,
     }
 }
 
@@ -300,6 +318,14 @@ answer! {
         is_complete: bool,
         text: String,
         error: Option<String>,
+    }
+}
+
+words! {
+    /// Whose memory of GPUs was seen.
+    GpuMemoryOf {
+        Processes,
+        Devices,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use hq_core::curve::Curve;
+use hq_core::curve::{Curve, GpuCurve};
 use hq_core::id::TaskKey;
 use hq_core::job::TaskTotals;
 use hq_core::params::fill;
@@ -11,9 +11,10 @@ use hq_protocol::client;
 use hq_protocol::common::{self, ResourceDescriptor, resource_item::Kind};
 
 use super::answers::{
-    Allocation, AllocationState, Attempt, Job, JobDetail, ListedJob, Load, Notification,
-    NotificationEvent, NotificationState, Output, OutputKind, Quarantine, QuarantineStage, Queue,
-    Submit, Task, TaskDetail, Tasks, Usage, Worker, WorkerResource, WorkerState,
+    Allocation, AllocationState, Attempt, GpuMemoryOf, Job, JobDetail, ListedJob, Load,
+    Notification, NotificationEvent, NotificationState, Output, OutputKind, Quarantine,
+    QuarantineStage, Queue, Submit, Task, TaskDetail, Tasks, Usage, UsageOfGpus, Worker,
+    WorkerResource, WorkerState,
 };
 use super::described::{ByState, Id, Word};
 use crate::query::{JobOverview, listed as query};
@@ -235,7 +236,27 @@ fn curve(found: Option<&common::Curve>) -> Option<Usage> {
         memory_asked_bytes: (asked.memory_kib > 0).then(|| bytes(asked.memory_kib)),
         is_memory_limit: asked.is_memory_limit,
         cpu_asked_milli: (asked.cpu_units > 0).then_some(asked.cpu_units / 10),
+        gpu: curve.gpu.as_deref().map(gpu_usage),
     })
+}
+
+fn gpu_usage(curve: &GpuCurve) -> UsageOfGpus {
+    let bytes = |kib: u64| kib.saturating_mul(1024);
+    let given = curve.given;
+    UsageOfGpus {
+        busy_milli: curve.points().map(|point| point.busy_milli).collect(),
+        memory_bytes: curve
+            .points()
+            .map(|point| point.memory_kib.map(bytes))
+            .collect(),
+        asked_milli: given.units / 10,
+        memory_of_devices_bytes: (given.memory_kib > 0).then(|| bytes(given.memory_kib)),
+        memory_of: if given.is_memory_of_devices {
+            GpuMemoryOf::Devices
+        } else {
+            GpuMemoryOf::Processes
+        },
+    }
 }
 
 fn attempt(attempt: &client::TaskAttempt) -> Attempt {

@@ -138,18 +138,20 @@ function factsOf(found, now) {
 
 const MIB = 2 ** 20;
 
-/** Memory and cpus over time, beside what was asked for. */
+/** Memory and cpus over time, and GPUs where it has some, beside what was asked for. */
 class UsageCharts {
   constructor() {
     this.memory = new TimeChart("Memory", { unit: " MiB" });
     this.cpus = new TimeChart("Busy cpus");
+    this.gpus = new GpuCharts();
     this.words = h("p", { className: "muted" });
-    this.element = h("div", { hidden: true, "data-usage": "" }, this.words, h("h2", null, "Memory, MiB"), this.memory.element, h("h2", null, "Busy cpus"), this.cpus.element);
+    this.element = h("div", { hidden: true, "data-usage": "" }, this.words, h("h2", null, "Memory, MiB"), this.memory.element, h("h2", null, "Busy cpus"), this.cpus.element, this.gpus.element);
   }
 
   close() {
     this.memory.close();
     this.cpus.close();
+    this.gpus.close();
   }
 
   /** @param {Schemas["TaskDetail"]} found */
@@ -158,8 +160,7 @@ class UsageCharts {
     show(this.element, usage !== null && from !== null);
     if (usage === null || from === null) return;
     const to = from + usage.spacing_ms * usage.memory_bytes.length;
-    /** @param {string} name @param {number | null} asked @param {number[]} values */
-    const limit = (name, asked, values) => (asked === null ? {} : { limit: { name, values: values.map(() => asked) } });
+    this.gpus.update(usage.gpu, from, to);
     const memory = usage.memory_bytes.map((size) => size / MIB);
     const cpus = usage.cpu_milli.map((milli) => milli / 1000);
     const bound = usage.memory_asked_bytes === null ? null : usage.memory_asked_bytes / MIB;
@@ -169,6 +170,46 @@ class UsageCharts {
     const mean = cpus.reduce((sum, one) => sum + one, 0) / cpus.length;
     const most = usage.memory_bytes.reduce((high, one) => Math.max(high, one), 0);
     setText(this.words, `up to ${bytes(most)} of memory${bound === null ? "" : ` of ${bytes(usage.memory_asked_bytes ?? 0)} ${usage.is_memory_limit ? "at most" : "asked for"}`}, ${mean.toFixed(2)} cpus on average${given === null ? "" : ` of ${number(given)}`}; a bar is ${duration(usage.spacing_ms)}`);
+  }
+}
+
+/** @param {string} name @param {number | null} asked @param {number[]} values */
+function limit(name, asked, values) {
+  return asked === null ? {} : { limit: { name, values: values.map(() => asked) } };
+}
+
+/** Busy GPUs and their memory. Where the driver did not tell there is no bar. */
+class GpuCharts {
+  constructor() {
+    this.busy = new TimeChart("Busy GPUs");
+    this.memory = new TimeChart("Memory of GPUs", { unit: " MiB" });
+    this.words = h("p", { className: "muted" });
+    this.element = h("div", { hidden: true, "data-gpus": "" }, h("h2", null, "Busy GPUs"), this.busy.element, h("h2", null, "Memory of GPUs, MiB"), this.memory.element, this.words);
+  }
+
+  close() {
+    this.busy.close();
+    this.memory.close();
+  }
+
+  /** @param {Schemas["UsageOfGpus"] | null} gpu @param {number} from @param {number} to */
+  update(gpu, from, to) {
+    show(this.element, gpu !== null);
+    if (gpu === null) return;
+    const busy = gpu.busy_milli.map((milli) => (milli ?? 0) / 1000);
+    const memory = gpu.memory_bytes.map((size) => (size ?? 0) / MIB);
+    const room = gpu.memory_of_devices_bytes;
+    this.busy.update({ from, to, series: [{ name: "busy", values: busy, color: "running" }], ...limit("asked for", gpu.asked_milli / 1000, busy) });
+    this.memory.update({ from, to, series: [{ name: "used", values: memory, color: "running" }], ...limit("of its devices", room === null ? null : room / MIB, memory) });
+    const known = gpu.busy_milli.filter((milli) => milli !== null);
+    const mean = known.reduce((sum, one) => sum + Number(one), 0) / Math.max(1, known.length) / 1000;
+    const most = Math.max(0, ...gpu.memory_bytes.map((size) => size ?? 0));
+    const parts = [
+      known.length > 0 ? `${mean.toFixed(2)} GPUs busy on average of ${number(gpu.asked_milli / 1000)} asked for` : "how busy its GPUs were is not known",
+      `up to ${bytes(most)} of their memory${room === null ? "" : ` of ${bytes(room)}`}${gpu.memory_of === "devices" ? ", with that of others there" : ""}`,
+    ];
+    if (known.length > 0 && known.length < busy.length) parts.push("no bar where the driver did not tell");
+    setText(this.words, parts.join("; "));
   }
 }
 
