@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hq_core::curve::{Curve, Point};
+use hq_core::curve::{Curve, GpuCurve, Point};
 use hq_protocol::common;
 use serde_json::{Value, json};
 
@@ -17,9 +17,22 @@ pub(crate) fn curve_of(message: Option<&common::Curve>) -> Option<Curve> {
     (!curve.memory.is_empty()).then_some(curve)
 }
 
-/// Memory and cpus, a line each: what they were, the most of it, and what was asked for.
-pub(crate) fn lines(message: Option<&common::Curve>) -> Option<[String; 2]> {
-    let curve = curve_of(message)?;
+/// What there is, a name and a line each: what it was, the most of it, and what was asked for.
+pub(crate) fn lines(message: Option<&common::Curve>) -> Vec<(&'static str, String)> {
+    let Some(curve) = curve_of(message) else {
+        return Vec::new();
+    };
+    let [memory, cpus] = own_lines(&curve);
+    let mut lines = vec![("Memory over time", memory), ("CPUs over time", cpus)];
+    if let Some(gpu) = &curve.gpu {
+        let [busy, memory] = gpu_lines(gpu);
+        lines.push(("GPUs over time", busy));
+        lines.push(("GPU memory over time", memory));
+    }
+    lines
+}
+
+fn own_lines(curve: &Curve) -> [String; 2] {
     let each = format!("{} a bar", short_words(curve.spacing));
     let asked = match (curve.asked.memory_kib, curve.asked.is_memory_limit) {
         (0, _) => String::new(),
@@ -27,22 +40,63 @@ pub(crate) fn lines(message: Option<&common::Curve>) -> Option<[String; 2]> {
         (kib, false) => format!(" of {} asked for", kib_words(kib)),
     };
     let peak = kib_words(curve.memory_peak_kib);
-    let memory = bars(&curve, |point| point.memory_kib, curve.memory_peak_kib);
-    let cpu = bars(&curve, |point| point.cpu_milli, curve.cpu_peak_milli);
+    let bars = |value: fn(Point) -> u64, peak| {
+        let values = curve.points().map(|point| Some(value(point)));
+        bars(values, peak)
+    };
+    let memory = bars(|point| point.memory_kib, curve.memory_peak_kib);
+    let cpu = bars(|point| point.cpu_milli, curve.cpu_peak_milli);
     let cpus_asked = match curve.asked.cpu_units {
         0 => String::new(),
         units => format!(" of {} asked for", super::format::amount(units)),
     };
     let [mean, most] = [curve.cpu_mean_milli(), curve.cpu_peak_milli].map(cpus);
-    Some([
+    [
         format!("{memory} up to {peak}{asked}, {each}"),
         format!("{cpu} {mean} on average, up to {most}{cpus_asked}"),
-    ])
+    ]
+}
+
+/// Busy GPUs, and their memory.
+fn gpu_lines(curve: &GpuCurve) -> [String; 2] {
+    let asked = super::format::amount(curve.given.units);
+    let busy = bars(
+        curve.points().map(|point| point.busy_milli),
+        curve.busy_peak_milli,
+    );
+    let busy = match curve.busy_mean_milli() {
+        Some(mean) => {
+            let [mean, most] = [mean, curve.busy_peak_milli].map(cpus);
+            format!("{busy} {mean} on average, up to {most} of {asked} asked for")
+        }
+        None => "not known".to_owned(),
+    };
+    let memory = bars(
+        curve.points().map(|point| point.memory_kib),
+        curve.memory_peak_kib,
+    );
+    let of = match curve.given.memory_kib {
+        0 => String::new(),
+        kib => format!(" of {} that its devices have", kib_words(kib)),
+    };
+    let whose = if curve.given.is_memory_of_devices {
+        ", with that of others there"
+    } else {
+        ""
+    };
+    let peak = kib_words(curve.memory_peak_kib);
+    let memory = if curve.points().any(|point| point.memory_kib.is_some()) {
+        format!("{memory} up to {peak}{of}{whose}")
+    } else {
+        "not known".to_owned()
+    };
+    [busy, memory]
 }
 
 /// The line of memory, as part of another line.
 pub(crate) fn memory_line(message: Option<&common::Curve>) -> Option<String> {
-    lines(message).map(|[memory, _]| memory)
+    let [memory, _] = own_lines(&curve_of(message)?);
+    Some(memory)
 }
 
 fn kib_words(kib: u64) -> String {
@@ -54,16 +108,17 @@ fn cpus(milli: u64) -> String {
     format!("{:.2}", Duration::from_millis(milli).as_secs_f64())
 }
 
-/// A bar for each point; the highest one is full, and only what is nothing has none.
-fn bars(curve: &Curve, value: impl Fn(&Point) -> u64, peak: u64) -> String {
-    let bar = |point: Point| match value(&point) {
-        0 => ' ',
-        value => {
+/// A bar for each point; the highest one is full, only what is nothing has none, and gaps have a dot.
+fn bars(values: impl Iterator<Item = Option<u64>>, peak: u64) -> String {
+    let bar = |value: Option<u64>| match value {
+        None => '·',
+        Some(0) => ' ',
+        Some(value) => {
             let eighth = value.saturating_mul(8).div_ceil(peak.max(1)).clamp(1, 8);
             BARS[usize::try_from(eighth - 1).unwrap_or(7).min(7)]
         }
     };
-    curve.points().map(bar).collect()
+    values.map(bar).collect()
 }
 
 /// The same for programs; documented in `docs/usage.md`.
@@ -80,6 +135,20 @@ pub(crate) fn value(message: Option<&common::Curve>) -> Value {
         "memory_asked_mib": (asked.memory_kib > 0).then(|| mib(asked.memory_kib)),
         "is_memory_limit": asked.is_memory_limit,
         "cpus_asked": (asked.cpu_units > 0).then(|| mebibytes(asked.cpu_units)),
+        "gpu": curve.gpu.as_deref().map(gpu_value),
+    })
+}
+
+fn gpu_value(curve: &GpuCurve) -> Value {
+    let mib = |kib: u64| mebibytes(kib.saturating_mul(10_000) / 1024);
+    let busy = |milli: u64| Duration::from_millis(milli).as_secs_f64();
+    let given = curve.given;
+    json!({
+        "gpus": curve.points().map(|point| point.busy_milli.map(busy)).collect::<Vec<_>>(),
+        "memory_mib": curve.points().map(|point| point.memory_kib.map(mib)).collect::<Vec<_>>(),
+        "gpus_asked": mebibytes(given.units),
+        "memory_of_devices_mib": (given.memory_kib > 0).then(|| mib(given.memory_kib)),
+        "memory_of": if given.is_memory_of_devices { "devices" } else { "processes" },
     })
 }
 
@@ -101,10 +170,53 @@ mod tests {
         }
     }
 
+    fn with_gpu() -> common::Curve {
+        common::Curve {
+            gpu: Some(common::GpuCurve {
+                busy_peak_milli: 2_000,
+                memory_peak_kib: 30 << 20,
+                busy: vec![255, 0, 1, 128].into(),
+                memory: vec![255, 0, 2, 128].into(),
+                asked_units: 20_000,
+                memory_of_devices_kib: 160 << 20,
+                is_memory_of_devices: false,
+            }),
+            ..message()
+        }
+    }
+
+    #[test]
+    fn gpus_have_lines_of_their_own_with_dots_for_gaps() {
+        let mut message = with_gpu();
+        let said = lines(Some(&message));
+        let names: Vec<&str> = said.iter().map(|(name, _)| *name).collect();
+        assert_eq!(names[2..], ["GPUs over time", "GPU memory over time"]);
+        assert_eq!(said[2].1, "█· ▄ 1.00 on average, up to 2.00 of 2 asked for");
+        assert_eq!(
+            said[3].1,
+            "█·▁▄ up to 30.00 GiB of 160.00 GiB that its devices have"
+        );
+        let value = value(Some(&message));
+        assert_eq!(value["gpu"]["gpus"], json!([2.0, null, 0.0, 1.0]));
+        assert_eq!(value["gpu"]["memory_mib"][0], 30_720.0);
+        assert_eq!(value["gpu"]["memory_of"], "processes");
+        let gpu = message.gpu.as_mut().expect("it has GPUs");
+        // As of a part of a device, of which the driver tells no utilisation.
+        gpu.busy = vec![0; 4].into();
+        (gpu.is_memory_of_devices, gpu.memory_of_devices_kib) = (true, 0);
+        let said = lines(Some(&message));
+        assert_eq!(said[2].1, "not known");
+        assert_eq!(said[3].1, "█·▁▄ up to 30.00 GiB, with that of others there");
+        message.gpu.as_mut().expect("it has GPUs").memory = vec![1].into();
+        assert_eq!(lines(Some(&message)), [], "malformed");
+    }
+
     #[test]
     fn a_line_says_what_was_used_beside_what_was_asked_for() {
         let mut message = message();
-        let [memory, cpu] = lines(Some(&message)).expect("a curve");
+        let [(_, memory), (_, cpu)] = &lines(Some(&message))[..] else {
+            panic!("a task without GPUs");
+        };
         assert_eq!(
             memory,
             "▁▂▅█ up to 1024.00 MiB of at most 4.00 GiB, 2m 8s a bar"
@@ -123,11 +235,11 @@ mod tests {
 
     #[test]
     fn what_is_not_there_or_not_understood_is_not_shown() {
-        assert_eq!(lines(None), None);
-        assert_eq!(lines(Some(&common::Curve::default())), None);
+        assert_eq!(lines(None), []);
+        assert_eq!(lines(Some(&common::Curve::default())), []);
         let mut uneven = message();
         uneven.cpu = vec![1].into();
-        assert_eq!(lines(Some(&uneven)), None);
+        assert_eq!(lines(Some(&uneven)), []);
         assert_eq!(value(Some(&uneven)), Value::Null);
     }
 

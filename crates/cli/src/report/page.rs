@@ -4,11 +4,11 @@ use std::fmt::Write as _;
 
 use super::gather::float;
 use super::svg::{self, short};
-use super::{Report, Totals, WorkerLife};
+use super::{Report, SlowTask, Totals, WorkerLife};
 use crate::dashboard::view::run_time;
 use crate::output::format::{file_size, local_seconds, peak_memory, zone};
 use crate::text::is_hidden;
-use hq_core::curve::Curve;
+use hq_core::curve::{Curve, GpuCurve};
 use hq_core::diagnosis::{Severity, number};
 use hq_store::reader::RUN_BOUNDS;
 
@@ -353,8 +353,12 @@ fn add_slowest(page: &mut String, report: &Report) {
     page.push_str("<h2>Slowest tasks</h2><div class=\"wide\"><table><tr><th class=\"n\">Job<th class=\"n\">Task<th class=\"n\">Took<th>Host<th>End");
     // Workers of earlier releases do not look.
     let has_curves = report.slowest.iter().any(|task| task.curve.is_some());
+    let has_gpus = report.slowest.iter().any(|task| gpu_of(task).is_some());
     if has_curves {
         page.push_str("<th>Memory over time<th>Cores over time");
+    }
+    if has_gpus {
+        page.push_str("<th>GPUs over time<th>GPU memory over time");
     }
     page.push_str("</tr>");
     for task in &report.slowest {
@@ -376,9 +380,56 @@ fn add_slowest(page: &mut String, report: &Report) {
             None if has_curves => page.push_str("<td>–<td>–"),
             None => {}
         }
+        match gpu_of(task) {
+            Some(curve) => add_gpu_curve(page, curve),
+            None if has_gpus => page.push_str("<td>–<td>–"),
+            None => {}
+        }
         page.push_str("</tr>");
     }
     page.push_str("</table></div>");
+}
+
+fn gpu_of(task: &SlowTask) -> Option<&GpuCurve> {
+    task.curve.as_ref()?.gpu.as_deref()
+}
+
+/// Two cells: busy GPUs and their memory over time. Gaps are drawn as nothing.
+fn add_gpu_curve(page: &mut String, curve: &GpuCurve) {
+    let given = curve.given;
+    let number = |value: Option<u64>| float(value.unwrap_or(0));
+    let busy: Vec<f64> = curve
+        .points()
+        .map(|point| number(point.busy_milli) / 1e3)
+        .collect();
+    let memory: Vec<f64> = curve
+        .points()
+        .map(|point| number(point.memory_kib))
+        .collect();
+    let asked = float(given.units) / 1e4;
+    let busy_words = match curve.busy_mean_milli() {
+        Some(mean) => format!(
+            "{} on average of {}",
+            short(float(mean) / 1e3),
+            short(asked)
+        ),
+        None => "not known".to_owned(),
+    };
+    let size = |kib: u64| file_size(kib.saturating_mul(1024));
+    let mut memory_words = format!("up to {}", size(curve.memory_peak_kib));
+    if given.memory_kib > 0 {
+        let _ = write!(memory_words, " of {}", size(given.memory_kib));
+    }
+    if given.is_memory_of_devices {
+        memory_words.push_str(", others included");
+    }
+    let total = (given.memory_kib > 0).then(|| float(given.memory_kib));
+    let _ = write!(
+        page,
+        "<td>{}<br>{busy_words}<td>{}<br>{memory_words}",
+        svg::spark(&busy, Some(asked), "GPUs over time"),
+        svg::spark(&memory, total, "GPU memory over time"),
+    );
 }
 
 /// Two cells: memory and cores over time, beside what was asked for.

@@ -1,6 +1,6 @@
 //! Contents of the screen, on a screen in memory.
 
-use hq_core::curve::{Asked, Curve};
+use hq_core::curve::{Asked, Curve, GpuCurve, GpusGiven};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 
@@ -545,9 +545,53 @@ fn unknown_usage_and_small_screens_leave_all_rows_to_the_output() {
     assert_eq!(lines(&mut app, 24), all(24), "that of another task");
 }
 
+/// The only attempt has this curve, with two GPUs that are busy in its second half.
+fn with_gpus(mut curve: Curve) -> App {
+    let halves = [[0; 20], [255; 20]].concat();
+    curve.gpu = Some(Box::new(GpuCurve {
+        busy_peak_milli: 1_900,
+        memory_peak_kib: 30 << 20,
+        busy: halves.clone().into(),
+        memory: halves.into(),
+        given: GpusGiven {
+            units: 20_000,
+            memory_kib: 160 << 20,
+            is_memory_of_devices: true,
+        },
+    }));
+    let mut app = with_log();
+    app.on_news(News::Usage(Box::new(UsageView {
+        job: 1,
+        task: 17,
+        attempts: 1,
+        curves: vec![(1, curve)],
+    })));
+    app
+}
+
+#[test]
+fn gpus_are_below_the_rest_where_there_is_room_and_beside_it_otherwise() {
+    let mut app = with_gpus(curve(1 << 20));
+    let words = [
+        "GPUs: 1.90, top 1.90 of 2 asked for",
+        "GPU MiB: top 30 720 of 163 840",
+        "with that of others there",
+        "MiB: top 1 024 of 2 048 asked for",
+        "line 90.",
+    ];
+    let text = screen(&mut app, 100, 50);
+    shows(&text, &words);
+    let row = |text: &str, words: &str| text.lines().position(|line| line.contains(words));
+    assert!(row(&text, "GPUs:") > row(&text, "cpus:"), "{text}");
+    let text = screen(&mut app, 200, 22);
+    shows(&text, &words);
+    assert_eq!(row(&text, "GPUs:"), row(&text, "cpus:"), "{text}");
+}
+
 #[test]
 fn charts_break_on_no_size() {
     for (width, height) in [(40, 18), (41, 30), (63, 19), (500, 100), (60, 24)] {
+        shows(&screen(&mut with_gpus(curve(1)), width, height), &["MiB"]);
         let mut app = with_log();
         shows(&screen(&mut app, width, height), &["MiB"]);
         // Nothing at all, and more points than columns.

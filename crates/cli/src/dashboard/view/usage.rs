@@ -1,6 +1,6 @@
-//! Memory and cpus of a task over time, above its output.
+//! Memory, cpus and GPUs of a task over time, above its output.
 
-use hq_core::curve::{Curve, Point};
+use hq_core::curve::{GpuCurve, GpuPoint, Point};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Style};
@@ -42,11 +42,27 @@ pub(super) fn draw(
         return area;
     };
     let rows = (area.height / 4).clamp(*CHARTS.start(), *CHARTS.end());
-    let [charts, rest] =
-        Layout::vertical([Constraint::Length(rows), Constraint::Min(1)]).areas(area);
-    let [left, right] = Layout::horizontal([Constraint::Fill(1); 2]).areas(charts);
+    let gpu = shown.curve.gpu.as_deref();
+    // Those of GPUs are below if there is room, otherwise beside the others.
+    let is_below = gpu.is_some() && area.height >= 2 * rows + OUTPUT_MIN;
+    let below = if is_below { rows } else { 0 };
+    let heights = [rows, below].map(Constraint::Length);
+    let [upper, lower, rest] =
+        Layout::vertical([heights[0], heights[1], Constraint::Min(1)]).areas(area);
+    let halves = |area| Layout::horizontal([Constraint::Fill(1); 2]).areas::<2>(area);
+    let [own, of_gpus] = match gpu {
+        Some(_) if is_below => [upper, lower],
+        Some(_) => halves(upper),
+        None => [upper, lower],
+    };
+    let [left, right] = halves(own);
     draw_chart(frame, left, theme, memory(&shown, left));
     draw_chart(frame, right, theme, cpus(&shown, right));
+    if let Some(gpu) = gpu {
+        let [left, right] = halves(of_gpus);
+        draw_chart(frame, left, theme, busy_gpus(gpu, left));
+        draw_chart(frame, right, theme, gpu_memory(gpu, right));
+    }
     rest
 }
 
@@ -67,7 +83,7 @@ fn memory(shown: &Shown<'_>, area: Rect) -> Chart {
             shown.of,
             short_words(curve.span())
         ),
-        values: columns(curve, area, |points| most(points).unwrap_or(0)),
+        values: columns(curve.points(), area, |points| most(points).unwrap_or(0)),
         asked: curve.asked.memory_kib,
         color: Color::Cyan,
     }
@@ -75,7 +91,6 @@ fn memory(shown: &Shown<'_>, area: Rect) -> Chart {
 
 fn cpus(shown: &Shown<'_>, area: Rect) -> Chart {
     let curve = shown.curve;
-    let decimals = |milli: u64| format!("{}.{:02}", milli / 1_000, milli % 1_000 / 10);
     let asked = match curve.asked.cpu_units {
         0 => String::new(),
         units => format!(" of {} asked for", amount(units)),
@@ -95,15 +110,69 @@ fn cpus(shown: &Shown<'_>, area: Rect) -> Chart {
         } else {
             String::new()
         },
-        values: columns(curve, area, mean),
+        values: columns(curve.points(), area, mean),
         asked: curve.asked.cpu_units / 10,
         color: Color::Yellow,
     }
 }
 
+/// Thousandths as a number with two decimals.
+fn decimals(milli: u64) -> String {
+    format!("{}.{:02}", milli / 1_000, milli % 1_000 / 10)
+}
+
+/// Gaps are drawn as nothing.
+fn busy_gpus(curve: &GpuCurve, area: Rect) -> Chart {
+    let mean = |points: &[GpuPoint]| {
+        let known = points.iter().filter_map(|point| point.busy_milli);
+        let (sum, count) = known.fold((0_u64, 0), |(sum, count), one| (sum + one, count + 1));
+        sum.checked_div(count).unwrap_or(0)
+    };
+    let said = match curve.busy_mean_milli() {
+        Some(mean) => format!(
+            "{}, top {} of {} asked for",
+            decimals(mean),
+            decimals(curve.busy_peak_milli),
+            amount(curve.given.units)
+        ),
+        None => "not known".to_owned(),
+    };
+    Chart {
+        title: format!(" GPUs: {said} "),
+        below: String::new(),
+        values: columns(curve.points(), area, mean),
+        asked: curve.given.units / 10,
+        color: Color::Yellow,
+    }
+}
+
+fn gpu_memory(curve: &GpuCurve, area: Rect) -> Chart {
+    let mib = |kib: u64| number(kib.div_ceil(1024));
+    let of = match curve.given.memory_kib {
+        0 => String::new(),
+        kib => format!(" of {}", mib(kib)),
+    };
+    let most = |points: &[GpuPoint]| points.iter().filter_map(|point| point.memory_kib).max();
+    Chart {
+        title: format!(" GPU MiB: top {}{of} ", mib(curve.memory_peak_kib)),
+        below: if curve.given.is_memory_of_devices {
+            " with that of others there ".to_owned()
+        } else {
+            String::new()
+        },
+        values: columns(curve.points(), area, |points| most(points).unwrap_or(0)),
+        asked: curve.given.memory_kib,
+        color: Color::Cyan,
+    }
+}
+
 /// A value for each column inside of a frame: of its points, or of the point that it is part of.
-fn columns(curve: &Curve, area: Rect, value: impl Fn(&[Point]) -> u64) -> Vec<u64> {
-    let points: Vec<Point> = curve.points().collect();
+fn columns<P>(
+    points: impl Iterator<Item = P>,
+    area: Rect,
+    value: impl Fn(&[P]) -> u64,
+) -> Vec<u64> {
+    let points: Vec<P> = points.collect();
     let room = usize::from(area.width.saturating_sub(2));
     let column = |at: usize| {
         let from = at * points.len() / room;

@@ -178,9 +178,8 @@ impl<'a> TaskInfos<'a> {
             grid.field("Max RSS", task.usage.map_or_else(String::new, max_rss));
             grid.field("CPU time", task.usage.map_or_else(String::new, cpu_time));
             // Only of tasks that ran for seconds.
-            if let Some([memory, cpus]) = curve::lines(task.curve.as_ref()) {
-                grid.field("Memory over time", memory);
-                grid.field("CPUs over time", cpus);
+            for (name, line) in curve::lines(task.curve.as_ref()) {
+                grid.field(name, line);
             }
             grid.field("Attempts", attempts(task));
         }
