@@ -21,6 +21,7 @@ mod durable;
 mod exposition;
 mod faults;
 mod first_contact;
+mod gpus;
 mod harness;
 mod history;
 mod http;

@@ -10,6 +10,7 @@ mod cleaners;
 mod control_group;
 mod curves;
 mod failure;
+mod gpus;
 mod held;
 mod inherited;
 mod memory;
@@ -47,7 +48,7 @@ use crate::leftovers::{MARK, nonce};
 use crate::node_check::RecentDirs;
 use crate::notify::NotifyAccess;
 use crate::output::{self, Cleanup, Preparation};
-use amounts::{asked_of, memory_of};
+use amounts::{given_to, memory_of};
 use busy::BusyPrograms;
 pub(crate) use calls::CallPool;
 use cleaners::Cleaners;
@@ -452,7 +453,7 @@ impl TaskLauncher {
     fn note_start(&mut self, token: LaunchToken, pid: u32, at: Time) {
         self.watch_memory(token, pid);
         if let Some(task) = self.running.get(token) {
-            let what = (task.key, task.asked);
+            let what = (task.key, task.given.clone());
             self.curves.add(token, what, (pid, at));
             // Its program could be executed, so nobody has it open any more.
             self.busy.forget(task.template.id);
@@ -644,7 +645,7 @@ impl TaskLauncher {
                 cwd,
                 cleanup,
                 memory_limit,
-                asked: asked_of(task, pools, memory_limit.is_some()),
+                given: given_to(task, pools, memory_limit.is_some()),
                 group,
                 excess: None,
                 oom_kills_before: self.oom.before_start(),

@@ -1,11 +1,14 @@
-//! What a task was given of memory and cpus.
+//! What a task was given of memory, cpus and GPUs.
+
+use std::sync::Arc;
 
 use hq_core::curve::Asked;
 use hq_core::resource::amount::UNITS_PER_WHOLE;
 use hq_core::resource::pool::PoolSet;
 use hq_core::worker_state::LaunchTask;
 
-use crate::hardware::{CPUS, MEMORY};
+use super::gpus::HeldGpus;
+use crate::hardware::{CPUS, GPUS_NVIDIA, MEMORY};
 
 /// Memory in KiB that a task asked for, if it did.
 pub(super) fn memory_of(task: &LaunchTask, pools: &PoolSet) -> Option<u64> {
@@ -21,10 +24,36 @@ fn units_of(task: &LaunchTask, pools: &PoolSet, resource: &str) -> Option<u64> {
 }
 
 /// What its use over time is shown beside.
-pub(super) fn asked_of(task: &LaunchTask, pools: &PoolSet, is_memory_limit: bool) -> Asked {
-    Asked {
-        memory_kib: memory_of(task, pools).unwrap_or(0),
-        is_memory_limit,
-        cpu_units: units_of(task, pools, CPUS).unwrap_or(0),
+#[derive(Clone, Debug, Default)]
+pub(super) struct Given {
+    pub(super) asked: Asked,
+    /// `None` = it has none that can be told apart.
+    pub(super) gpus: Option<Arc<HeldGpus>>,
+}
+
+pub(super) fn given_to(task: &LaunchTask, pools: &PoolSet, is_memory_limit: bool) -> Given {
+    Given {
+        asked: Asked {
+            memory_kib: memory_of(task, pools).unwrap_or(0),
+            is_memory_limit,
+            cpu_units: units_of(task, pools, CPUS).unwrap_or(0),
+        },
+        gpus: gpus_of(task, pools).map(Arc::new),
     }
+}
+
+fn gpus_of(task: &LaunchTask, pools: &PoolSet) -> Option<HeldGpus> {
+    let pool = pools.position(GPUS_NVIDIA)?;
+    let entry = task.grant.entries.iter().find(|entry| entry.pool == pool)?;
+    let indices = entry.indices.iter();
+    let names = indices.map(|held| pools.index_name(pool, held.index));
+    // The items of a sum have no names.
+    let names: Box<[Box<str>]> = names
+        .filter(|name| !name.is_empty())
+        .map(Box::from)
+        .collect();
+    (!names.is_empty()).then_some(HeldGpus {
+        names,
+        units: entry.amount.0,
+    })
 }

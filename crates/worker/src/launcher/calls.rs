@@ -24,7 +24,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hq_core::curve::{Asked, SPACING_MIN};
+use hq_core::curve::SPACING_MIN;
 use hq_core::outcome::Usage;
 use hq_core::placeholder::TaskPaths;
 use hq_core::retry::StopSpec;
@@ -34,6 +34,7 @@ use hq_core::worker_state::{ExitStatus, InstanceKey, LaunchEvent, LaunchFailure,
 use hq_spawn::{SpawnPlan, Token};
 use tokio::sync::mpsc;
 
+use super::amounts::Given;
 use super::template::CompiledTemplate;
 use crate::clock;
 use crate::values::{HoldError, Reference, ValueFile, ValueStore};
@@ -92,7 +93,7 @@ pub(super) struct Call {
     pub(super) payload: Box<[u8]>,
     pub(super) server_uid: Box<str>,
     /// Beside which its use over time is shown.
-    pub(super) asked: Asked,
+    pub(super) given: Given,
     /// Since when it counts as started; `None` = it waits for its turn.
     pub(super) since: Option<Time>,
     /// CPU time of its interpreter at that time.
@@ -162,7 +163,7 @@ pub(super) type LongEnd = (LaunchToken, Duration, Duration);
 /// A call that has its turn, and where.
 pub(super) struct Turn {
     pub(super) key: InstanceKey,
-    pub(super) asked: Asked,
+    pub(super) given: Given,
     pub(super) pid: u32,
     pub(super) cpu_before: Duration,
 }
@@ -243,7 +244,7 @@ impl CallPool {
         let call = first.or_else(|| interpreter.waiting.front())?;
         (call.token == token).then_some(Turn {
             key: call.key,
-            asked: call.asked,
+            given: call.given.clone(),
             pid: interpreter.pid?,
             cpu_before: call.cpu_before,
         })

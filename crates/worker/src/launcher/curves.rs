@@ -1,4 +1,4 @@
-//! Memory and cpus of tasks over time: a thread looks at the process trees of those that run for seconds.
+//! Memory, cpus and GPUs of tasks over time: a thread looks at the process trees of those that run for seconds.
 //!
 //! A short task costs a place in a table, and nothing is read for it. One look at all processes serves all tasks; it comes
 //! again after as much time as the youngest curve has between two points, and after a hundred times as long as it took.
@@ -6,17 +6,19 @@
 //! The loop never waits for a look: the table is locked for as long as numbers are copied, and a look that hangs leaves
 //! gaps in curves. See `docs/usage.md`.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use hq_core::curve::{Asked, Curve, CurveBuilder, HEARTBEAT_CURVES_MAX, SPACING_MIN};
+use hq_core::curve::{Curve, CurveBuilder, GpuLook, GpusGiven, HEARTBEAT_CURVES_MAX, SPACING_MIN};
 use hq_core::limits::UNACKNOWLEDGED_MAX;
 use hq_core::time::Time;
 use hq_core::worker_state::{InstanceKey, LaunchToken, Report};
 use rustix::time::{ClockId, clock_gettime};
 
+use super::amounts::Given;
+use super::gpus::{self, Devices, GpuWatch, HeldGpus};
 use super::processes::{Families, KIB, Process, Processes};
 use super::shares::Shares;
 use crate::clock;
@@ -48,7 +50,7 @@ struct Watched {
     key: InstanceKey,
     pid: u32,
     started: Time,
-    asked: Asked,
+    given: Given,
     /// When the process began, as the kernel counts: its number may become that of another.
     began: Option<u64>,
     /// Of a call: what its interpreter had used.
@@ -71,6 +73,9 @@ impl Watched {
         }
         let before = self.before.unwrap_or_default().saturating_add(self.old);
         let cpu = seen.cpu.saturating_sub(before);
+        if let Some((given, look)) = seen.gpus {
+            self.builder.look_at_gpus(given, look);
+        }
         self.builder.look(seen.age, seen.memory_kib, cpu);
     }
 }
@@ -115,6 +120,8 @@ impl Curves {
             shared: Arc::clone(&shared),
             processes: Processes::new("/proc"),
             shares: None,
+            gpus: None,
+            waited: Duration::ZERO,
         };
         let thread = thread::Builder::new().name("hq-curves".into());
         let started = thread.spawn(move || looker.run());
@@ -130,20 +137,15 @@ impl Curves {
     }
 
     /// A task has started.
-    pub(super) fn add(
-        &self,
-        token: LaunchToken,
-        (key, asked): (InstanceKey, Asked),
-        process: (u32, Time),
-    ) {
-        self.watch(token, (key, asked), process, None);
+    pub(super) fn add(&self, token: LaunchToken, what: (InstanceKey, Given), process: (u32, Time)) {
+        self.watch(token, what, process, None);
     }
 
     /// A call has started, in an interpreter that had used `before`.
     pub(super) fn add_call(
         &self,
         token: LaunchToken,
-        what: (InstanceKey, Asked),
+        what: (InstanceKey, Given),
         process: (u32, Time),
         before: Duration,
     ) {
@@ -153,7 +155,7 @@ impl Curves {
     fn watch(
         &self,
         token: LaunchToken,
-        (key, asked): (InstanceKey, Asked),
+        (key, given): (InstanceKey, Given),
         (pid, started): (u32, Time),
         before: Option<Duration>,
     ) {
@@ -164,7 +166,7 @@ impl Curves {
             key,
             pid,
             started,
-            asked,
+            given,
             began: None,
             before,
             old: Duration::ZERO,
@@ -194,7 +196,7 @@ impl Curves {
         } else {
             Duration::ZERO
         };
-        let curve = watched.builder.finish(run, cpu, watched.asked);
+        let curve = watched.builder.finish(run, cpu, watched.given.asked);
         if let Some(curve) = curve {
             self.ended.insert(watched.key, curve);
         }
@@ -253,7 +255,7 @@ impl Curves {
             if age < next.max(TOLD_AGE_MIN) {
                 return None;
             }
-            let curve = task.builder.curve(task.asked)?;
+            let curve = task.builder.curve(task.given.asked)?;
             task.told = age;
             Some((task.key, curve))
         });
@@ -274,6 +276,18 @@ struct Looker {
     processes: Processes,
     /// Started when it is needed.
     shares: Option<Shares>,
+    /// Likewise.
+    gpus: Option<GpuWatch>,
+    /// What the last look waited for a driver: that costs no cpu.
+    waited: Duration,
+}
+
+/// A task that is old enough to be looked at.
+struct Due {
+    token: LaunchToken,
+    pid: u32,
+    started: Time,
+    gpus: Option<Arc<HeldGpus>>,
 }
 
 /// What one look saw of a task.
@@ -285,6 +299,8 @@ struct Seen {
     /// Part of it of processes that are older than a call.
     cpu_of_old: Duration,
     began: u64,
+    /// Of a task that holds some.
+    gpus: Option<(GpusGiven, GpuLook)>,
 }
 
 /// In the clock in which the kernel says when processes began.
@@ -302,7 +318,8 @@ impl Looker {
             // First, so that a pause of this thread makes no process older than the call that it is of.
             let since_boot = uptime();
             self.look(clock::now().mono, since_boot);
-            rest = begin.elapsed().saturating_mul(REST).min(REST_MAX);
+            let took = begin.elapsed().saturating_sub(self.waited);
+            rest = took.saturating_mul(REST).min(REST_MAX);
             pause = self.spacing_min().min(PAUSE_MAX);
         }
     }
@@ -343,20 +360,23 @@ impl Looker {
 
     /// Looks at the processes of all tasks that are old enough. `uptime` is not later than `now`.
     fn look(&mut self, now: Time, uptime: Duration) {
-        let is_due = |task: &&(LaunchToken, u32, Time)| now.since(task.2) >= SPACING_MIN;
-        let tasks: Vec<(LaunchToken, u32, Time)> = {
-            let state = self.shared.lock();
-            let tasks = state.tasks.iter();
-            let tasks = tasks.map(|(token, task)| (*token, task.pid, task.started));
-            tasks.filter(|task| is_due(&task)).collect()
-        };
+        self.waited = Duration::ZERO;
+        let tasks = self.due(now);
         // Nothing is read for tasks that are too young.
         if tasks.is_empty() {
             return;
         }
+        self.ask_for_gpus(&tasks);
         let families = Families::new(self.processes.look());
+        let devices = self.answer_of_gpus();
         let mut seen = Vec::with_capacity(tasks.len());
-        for (token, pid, started) in tasks {
+        for Due {
+            token,
+            pid,
+            started,
+            gpus,
+        } in tasks
+        {
             let Some(root) = families.get(pid) else {
                 continue;
             };
@@ -367,6 +387,14 @@ impl Looker {
                 process.pid != pid && uptime.saturating_sub(began) > age + BEGIN_TOLERANCE
             };
             let old = tree.iter().filter(is_old);
+            let gpus = gpus.map(|held| {
+                let seen = gpus::Seen {
+                    is_own: &|pid| tree.iter().any(|process| process.pid == pid),
+                    is_here: &|pid| families.get(pid).is_some(),
+                    are_numbers_ours: gpus::are_numbers_ours(),
+                };
+                held.look(&devices, &seen)
+            });
             seen.push(Seen {
                 token,
                 age,
@@ -374,6 +402,7 @@ impl Looker {
                 memory_kib: self.memory_of(&tree),
                 cpu: tree.iter().map(|process| process.cpu).sum(),
                 began: root.began,
+                gpus,
             });
         }
         // Not all under one lock: with very many tasks the loop would wait.
@@ -386,6 +415,36 @@ impl Looker {
                 }
             }
         }
+    }
+
+    /// Tasks that are old enough.
+    fn due(&self, now: Time) -> Vec<Due> {
+        let state = self.shared.lock();
+        let tasks = state.tasks.iter();
+        let tasks = tasks.filter(|(_, task)| now.since(task.started) >= SPACING_MIN);
+        let due = tasks.map(|(token, task)| Due {
+            token: *token,
+            pid: task.pid,
+            started: task.started,
+            gpus: task.given.gpus.clone(),
+        });
+        due.collect()
+    }
+
+    /// Asks for the devices that tasks hold. The answer comes while processes are looked at.
+    fn ask_for_gpus(&mut self, tasks: &[Due]) {
+        let held = tasks.iter().filter_map(|task| task.gpus.as_ref());
+        let names: BTreeSet<Box<str>> = held.flat_map(|held| held.names.iter().cloned()).collect();
+        if !names.is_empty() {
+            self.gpus.get_or_insert_with(GpuWatch::start).ask(names);
+        }
+    }
+
+    fn answer_of_gpus(&mut self) -> Devices {
+        let begin = Instant::now();
+        let answer = self.gpus.as_mut().map(GpuWatch::answer);
+        self.waited = begin.elapsed();
+        answer.unwrap_or_default()
     }
 
     /// Memory of a tree in KiB, without pages of files; what its processes share counts once, if it can be found out.
@@ -415,6 +474,7 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
+    use hq_core::curve::Asked;
     use hq_core::id::{InstanceId, JobId};
     use hq_core::outcome::{Outcome, Usage};
     use hq_core::worker_state::EndedRow;
@@ -426,6 +486,13 @@ mod tests {
         is_memory_limit: false,
         cpu_units: 10_000,
     };
+
+    fn given() -> Given {
+        Given {
+            asked: ASKED,
+            gpus: None,
+        }
+    }
 
     fn key(task: u32) -> InstanceKey {
         InstanceKey::new(JobId(1), task, InstanceId(0))
@@ -464,6 +531,8 @@ mod tests {
             shared: Arc::clone(&curves.shared),
             processes: Processes::with_pages(proc, 4),
             shares: None,
+            gpus: None,
+            waited: Duration::ZERO,
         }
     }
 
@@ -487,7 +556,7 @@ mod tests {
         let proc = tempfile::tempdir().expect("temporary directory");
         let mut curves = curves();
         let mut looker = looker(&curves, proc.path());
-        curves.add(LaunchToken(7), (key(3), ASKED), (10, at(100)));
+        curves.add(LaunchToken(7), (key(3), given()), (10, at(100)));
         let ticks = looker.processes.look().len() as u64;
         assert_eq!(ticks, 0, "no process yet");
         let second = rustix::param::clock_ticks_per_second();
@@ -530,7 +599,7 @@ mod tests {
         let of_machine = |seconds: u64| seconds * second;
         // The interpreter has run for 500 s, the call for 2 at the first look.
         let before = Duration::from_secs(300);
-        curves.add_call(LaunchToken(7), (key(3), ASKED), (10, at(98)), before);
+        curves.add_call(LaunchToken(7), (key(3), given()), (10, at(98)), before);
         process(proc.path(), 10, 1, (1_000, 301 * second, of_machine(500)));
         // An earlier call has left one; another one is its own, with which the interpreter began before the worker knew.
         let own = of_machine(998) - second * 2 / 5;
@@ -550,7 +619,7 @@ mod tests {
         assert_eq!(cpus, [1_000, 1_000]);
         assert_eq!(curve.memory_peak_kib, 1_110);
         // The next one is over before anybody looks.
-        curves.add_call(LaunchToken(8), (key(4), ASKED), (10, at(102)), before);
+        curves.add_call(LaunchToken(8), (key(4), given()), (10, at(102)), before);
         curves.forget(LaunchToken(8));
         assert!(curves.shared.lock().tasks.is_empty());
     }
@@ -560,7 +629,7 @@ mod tests {
         let mut curves = curves();
         for task in [1, 2] {
             let token = LaunchToken(task.into());
-            curves.add(token, (key(task), ASKED), (10, at(0)));
+            curves.add(token, (key(task), given()), (10, at(0)));
             curves
                 .shared
                 .lock()
@@ -585,7 +654,7 @@ mod tests {
         let mut curves = curves();
         for task in [1, 2] {
             let token = LaunchToken(task.into());
-            curves.add(token, (key(task), ASKED), (10, at(0)));
+            curves.add(token, (key(task), given()), (10, at(0)));
             let mut state = curves.shared.lock();
             let watched = state.tasks.get_mut(&token).expect("added");
             watched.began = Some(1);
@@ -604,9 +673,9 @@ mod tests {
     #[test]
     fn short_tasks_and_those_nobody_looked_at_have_none() {
         let mut curves = curves();
-        curves.add(LaunchToken(1), (key(1), ASKED), (10, at(0)));
+        curves.add(LaunchToken(1), (key(1), given()), (10, at(0)));
         curves.end(LaunchToken(1), Duration::from_millis(900), Duration::ZERO);
-        curves.add(LaunchToken(2), (key(2), ASKED), (11, at(0)));
+        curves.add(LaunchToken(2), (key(2), given()), (11, at(0)));
         curves.end(LaunchToken(2), Duration::from_secs(90), Duration::ZERO);
         assert!(curves.ended.is_empty());
         assert!(curves.shared.lock().tasks.is_empty());
@@ -615,7 +684,7 @@ mod tests {
     #[test]
     fn running_tasks_are_told_of_less_and_less_often() {
         let curves = curves();
-        curves.add(LaunchToken(1), (key(1), ASKED), (10, at(0)));
+        curves.add(LaunchToken(1), (key(1), given()), (10, at(0)));
         let mut told = Vec::new();
         for second in (2..=3_600).step_by(2) {
             let mut state = curves.shared.lock();

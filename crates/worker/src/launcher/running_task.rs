@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use hq_core::curve::Asked;
 use hq_core::worker_state::{InstanceKey, LaunchToken, WorkTemplate};
 
+use super::amounts::Given;
 use super::control_group::TaskGroup;
 use super::memory::MemoryOveruse;
 use crate::output::Cleanup;
@@ -22,7 +22,7 @@ pub(super) struct RunningTask {
     /// Memory it may use, in KiB; `None` = not watched.
     pub(super) memory_limit: Option<u64>,
     /// Beside which its use over time is shown.
-    pub(super) asked: Asked,
+    pub(super) given: Given,
     /// Where the kernel holds it to that.
     pub(super) group: Option<TaskGroup>,
     /// Processes that the kernel had killed for lack of memory when it was launched.

@@ -288,7 +288,7 @@ async fn what_a_task_used_is_shown_beside_what_it_asked_for() {
         ..template(&["x"])
     };
     let (_launcher, task, pools) = launcher_with(task, dirs.path());
-    let asked = asked_of(&task, &pools, true);
+    let asked = given_to(&task, &pools, true).asked;
     assert_eq!((asked.memory_kib, asked.cpu_units), (1_536, 20_000));
     assert!(asked.is_memory_limit);
 }

@@ -16,7 +16,7 @@ use hq_spawn::{Event, SpawnPlan, Stdio, Termination, Token};
 use serde_json::json;
 
 use super::{Call, Interpreter, Kind, Recipe, Wanted, needs};
-use crate::launcher::amounts::{asked_of, memory_of};
+use crate::launcher::amounts::{given_to, memory_of};
 use crate::launcher::memory::{MemoryOveruse, MemoryWatch};
 use crate::launcher::template::CompiledTemplate;
 use crate::launcher::{SIGKILL, TaskLauncher, failure};
@@ -56,7 +56,7 @@ impl TaskLauncher {
             compiled,
             payload: task.entry().unwrap_or_default().into(),
             server_uid: uid,
-            asked: asked_of(task, pools, kind.memory_limit.is_some()),
+            given: given_to(task, pools, kind.memory_limit.is_some()),
             since: None,
             cpu_before: Duration::ZERO,
             needs: Vec::new(),
@@ -245,7 +245,7 @@ impl TaskLauncher {
                 LaunchEvent::Started { token, at } => {
                     if let Some(turn) = self.calls.turn(*token) {
                         let process = (turn.pid, *at);
-                        let what = (turn.key, turn.asked);
+                        let what = (turn.key, turn.given.clone());
                         self.curves.add_call(*token, what, process, turn.cpu_before);
                     }
                 }

@@ -129,7 +129,7 @@ impl Bench {
             place: b"place".as_slice().into(),
             payload: payload.into(),
             server_uid: "uid".into(),
-            asked: Asked::default(),
+            given: Given::default(),
             since: None,
             cpu_before: Duration::ZERO,
             needs: Vec::new(),

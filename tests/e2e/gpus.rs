@@ -1,0 +1,147 @@
+//! What tasks use of GPUs, as a library tells that stands in for that of NVIDIA's driver.
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::harness::{Env, skip, wait_for, wait_for_up_to};
+use crate::http::Site;
+
+/// A server, and a worker with two GPUs by their names. `None` if the library cannot be made here.
+fn with_gpus(names: &str) -> Option<Env> {
+    let mut env = Env::new();
+    let dir = env.path("nvml");
+    std::fs::create_dir(&dir).expect("it is new");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/e2e/nvml.c");
+    let library = dir.join("libnvidia-ml.so.1");
+    let made = Command::new("cc")
+        .args(["-O1", "-shared", "-fPIC", "-o"])
+        .args([&library, &source])
+        .output();
+    if !made.as_ref().is_ok_and(|made| made.status.success()) {
+        skip(&format!("the library cannot be compiled: {made:?}"));
+        return None;
+    }
+    env.start_server_with(&["--http"]);
+    let dir = dir.display().to_string();
+    let [path, fake] = [format!("LD_LIBRARY_PATH={dir}"), format!("FAKE_NVML={dir}")];
+    let gpus = format!("--resource=gpus/nvidia={names}");
+    env.start_worker_behind(&["env", &path, &fake], &["--cpus=2", &gpus]);
+    Some(env)
+}
+
+fn numbers(list: &Value) -> Vec<Option<f64>> {
+    let list = list.as_array().expect("a list");
+    list.iter().map(Value::as_f64).collect()
+}
+
+fn most(list: &Value) -> f64 {
+    let known = numbers(list).into_iter().flatten();
+    known.fold(0.0, f64::max)
+}
+
+/// Keeps both devices busy beside a process of somebody else, loses the second one after two looks at both, and goes on for three more.
+const SCRIPT: &str = r#"
+cd nvml
+echo "50 900 8192 $$ 700 1 200" > 0.new; mv 0.new 0
+echo "100 500 8192 $$ 100 1 300" > 1.new; mv 1.new 1
+looks() { grep -c "$1" asked 2> /dev/null; }
+until [ "$(looks 1)" -ge 2 ] 2> /dev/null; do sleep 0.05; done
+sleep 0.5
+rm 1
+begin=$(looks 0)
+until [ "$(looks 0)" -ge $((begin + 3)) ]; do sleep 0.05; done
+sleep 0.5
+"#;
+
+#[test]
+fn what_a_task_used_of_gpus_is_shown_beside_what_it_asked_for() {
+    let Some(env) = with_gpus("[GPU-fake-0,1]") else {
+        return;
+    };
+    let job = env.submit(&["--resource=gpus/nvidia=2", "--", "sh", "-c", SCRIPT]);
+    let other = env.submit(&["--", "sleep", "5"]);
+    env.wait_job(&job);
+    env.wait_job(&other);
+    assert_eq!(env.stats(&job)["finished"], 1);
+    let usage = &env.json(&["task", "info", &job, "0", "-v"])[0]["usage_over_time"];
+    let gpu = &usage["gpu"];
+    let busy = numbers(&gpu["gpus"]);
+    assert_eq!(busy.len(), numbers(&usage["cpus"]).len(), "{usage}");
+    assert_eq!(most(&gpu["gpus"]), 1.5, "both together: {usage}");
+    // Without that of the other process there.
+    assert_eq!(most(&gpu["memory_mib"]), 800.0, "{usage}");
+    assert_eq!(gpu["memory_of"], "processes", "{usage}");
+    assert_eq!(gpu["memory_of_devices_mib"], 16_384.0, "{usage}");
+    assert_eq!(gpu["gpus_asked"], 2.0, "{usage}");
+    // A device that is lost makes a gap, and the task goes on.
+    assert!(busy.contains(&None), "{usage}");
+    let other = &env.json(&["task", "info", &other, "0", "-v"])[0]["usage_over_time"];
+    assert!(
+        other["cpus"].is_array() && other["gpu"].is_null(),
+        "{other}"
+    );
+    env.hq(&["task", "info", &job, "0", "-v"])
+        .says("GPUs over time")
+        .says("up to 1.50 of 2 asked for")
+        .says("up to 800.00 MiB of 16.00 GiB that its devices have")
+        .ok();
+    let path = format!("/api/v1/jobs/{job}/tasks/0");
+    let gpu = &Site::of(&env).json(&path)["usage"]["gpu"];
+    assert_eq!(most(&gpu["busy_milli"]), 1_500.0, "{gpu}");
+    assert_eq!(most(&gpu["memory_bytes"]), f64::from(800 << 20), "{gpu}");
+    assert_eq!(gpu["memory_of"], "processes", "{gpu}");
+    let sql = "SELECT job, max(gpus), max(gpu_memory_mib), count(gpus) < count(*), max(gpus_asked), \
+               max(gpu_memory_of_devices_mib), max(gpu_memory_of) FROM usage GROUP BY job ORDER BY job";
+    let rows = env.hq(&["--output-mode=quiet", "query", sql]).ok();
+    let first = rows.lines().next().expect("a row");
+    let expected = format!("{job}\t1.5\t800.0\t1\t2.0\t16384.0\tprocesses");
+    assert_eq!(first, expected, "{rows}");
+    let page = env.path("report.html").display().to_string();
+    let journal = env.server_dir().join("hq-current/state.db");
+    let journal = journal.display().to_string();
+    env.hq(&["journal", "report", &journal, &page]).ok();
+    let html = env.read("report.html");
+    assert!(html.contains("GPU memory over time"), "{html}");
+    assert!(html.contains("up to 800.00 MiB of 16.00 GiB"), "{html}");
+}
+
+#[test]
+fn a_driver_that_hangs_holds_up_neither_the_worker_nor_its_stop() {
+    let Some(mut env) = with_gpus("[0,1]") else {
+        return;
+    };
+    env.write("nvml/hang", "");
+    let wait = "until [ -e go ]; do sleep 0.05; done";
+    let job = env.submit(&["--resource=gpus/nvidia=1", "--", "sh", "-c", wait]);
+    let told = || {
+        let log = env.read("worker1.log");
+        match log
+            .matches("The driver of NVIDIA GPUs does not answer")
+            .count()
+        {
+            0 => Err(log),
+            count => Ok(count),
+        }
+    };
+    let limit = std::time::Duration::from_secs(120);
+    wait_for_up_to(limit, "people are told that the driver hangs", told);
+    let others = env.submit(&["--array=1-20", "--resource=gpus/nvidia=0.5", "--", "true"]);
+    env.wait_job(&others);
+    assert_eq!(env.stats(&others)["finished"], 20);
+    env.write("go", "");
+    env.wait_job(&job);
+    let usage = &env.json(&["task", "info", &job, "0", "-v"])[0]["usage_over_time"];
+    assert!(numbers(&usage["memory_mib"]).len() > 5, "{usage}");
+    assert!(usage["gpu"].is_null(), "{usage}");
+    assert_eq!(told(), Ok(1), "once");
+    let last = env.submit(&["--resource=gpus/nvidia=2", "--", "sleep", "600"]);
+    env.wait_running(&last, 1);
+    env.hq(&["worker", "stop", "all"]).ok();
+    wait_for("the worker says goodbye", || match &env.workers()[..] {
+        [state] if state == "STOPPED" => Ok(()),
+        states => Err(format!("{states:?}")),
+    });
+    assert_eq!(env.wait_exit("worker1"), Some(0));
+}
