@@ -87,7 +87,9 @@ impl TryFrom<common::Curve> for Curve {
     fn try_from(message: common::Curve) -> Result<Self, ConvertError> {
         at_most("curve.memory", message.memory.len(), POINTS_ACCEPTED_MAX)?;
         same_len("curve.cpu", message.cpu.len(), message.memory.len())?;
-        let gpu = message.gpu.map(|gpu| gpu_curve(&gpu, message.memory.len()));
+        // One that does not fit is left out, and the rest stays.
+        let gpu = message.gpu;
+        let gpu = gpu.and_then(|gpu| gpu_curve(&gpu, message.memory.len()).ok());
         Ok(Self {
             spacing: Duration::from_millis(number(message.spacing_ms)),
             memory_peak_kib: number(message.memory_peak_kib),
@@ -100,7 +102,7 @@ impl TryFrom<common::Curve> for Curve {
                 is_memory_limit: message.is_memory_limit,
                 cpu_units: number(message.cpu_asked_units),
             },
-            gpu: gpu.transpose()?.map(Box::new),
+            gpu: gpu.map(Box::new),
         })
     }
 }
@@ -231,8 +233,9 @@ mod tests {
             ..worker::Report::default()
         }));
         let (found, malformed) = take_curves(&mut carried);
-        assert_eq!((found.len(), malformed), (1, 4));
-        assert_eq!(found[0].1.memory_peak_kib, NUMBER_MAX);
+        assert_eq!((found.len(), malformed), (2, 3));
+        assert_eq!(found[0].1, curve(3), "without what it had of GPUs");
+        assert_eq!(found[1].1.memory_peak_kib, NUMBER_MAX);
         let Some(Message::Report(report)) = carried.message else {
             panic!("a report");
         };
