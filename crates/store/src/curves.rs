@@ -48,8 +48,9 @@ pub(crate) fn write(db: &Transaction<'_>, curves: &[TaskCurve]) -> rusqlite::Res
             curve.memory,
             curve.cpu,
         ])?;
-        if let Some(gpu) = &curve.gpu {
-            write_gpu(db, sent, gpu)?;
+        match &curve.gpu {
+            Some(gpu) => write_gpu(db, sent, gpu)?,
+            None => forget_gpu(db, sent)?,
         }
     }
     Ok(())
@@ -72,6 +73,20 @@ fn write_gpu(db: &Transaction<'_>, sent: &TaskCurve, curve: &GpuCurve) -> rusqli
         curve.given.is_memory_of_devices,
         curve.busy,
         curve.memory,
+    ])?;
+    Ok(())
+}
+
+/// An older one of the instance has other points.
+fn forget_gpu(db: &Transaction<'_>, sent: &TaskCurve) -> rusqlite::Result<()> {
+    let mut delete = db.prepare_cached(
+        "DELETE FROM gpu_curve_data WHERE (job, task, instance, worker) = (?1, ?2, ?3, ?4)",
+    )?;
+    delete.execute(params![
+        sent.key.task.job.as_u32(),
+        sent.key.task.task.as_u32(),
+        sent.key.instance.as_u32(),
+        sent.worker.as_u32(),
     ])?;
     Ok(())
 }
@@ -222,6 +237,12 @@ mod tests {
             })
             .expect("a view");
         assert_eq!(counts, [1, 0, 0, 0]);
+        // A later curve without any, as of a worker that knows nothing of GPUs.
+        let transaction = db.transaction().expect("begins");
+        let later = curve(3, 1, &[1, 2]);
+        write(&transaction, std::slice::from_ref(&later)).expect("stored");
+        transaction.commit().expect("committed");
+        assert_eq!(read(&db, 3, 17).expect("readable")[1].2, later.curve);
     }
 
     #[test]
