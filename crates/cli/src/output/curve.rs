@@ -59,7 +59,13 @@ fn own_lines(curve: &Curve) -> [String; 2] {
 
 /// Busy GPUs, and their memory.
 fn gpu_lines(curve: &GpuCurve) -> [String; 2] {
+    const WITH_OTHERS: &str = ", with that of others there";
     let asked = super::format::amount(curve.given.units);
+    let with_others = if curve.given.is_shared() {
+        WITH_OTHERS
+    } else {
+        ""
+    };
     let busy = bars(
         curve.points().map(|point| point.busy_milli),
         curve.busy_peak_milli,
@@ -67,7 +73,7 @@ fn gpu_lines(curve: &GpuCurve) -> [String; 2] {
     let busy = match curve.busy_mean_milli() {
         Some(mean) => {
             let [mean, most] = [mean, curve.busy_peak_milli].map(cpus);
-            format!("{busy} {mean} on average, up to {most} of {asked} asked for")
+            format!("{busy} {mean} on average, up to {most} of {asked} asked for{with_others}")
         }
         None => "not known".to_owned(),
     };
@@ -80,12 +86,12 @@ fn gpu_lines(curve: &GpuCurve) -> [String; 2] {
         kib => format!(" of {} that its devices have", kib_words(kib)),
     };
     let whose = if curve.given.is_memory_of_devices {
-        ", with that of others there"
+        WITH_OTHERS
     } else {
         ""
     };
     let peak = kib_words(curve.memory_peak_kib);
-    let memory = if curve.points().any(|point| point.memory_kib.is_some()) {
+    let memory = if curve.is_memory_known() {
         format!("{memory} up to {peak}{of}{whose}")
     } else {
         "not known".to_owned()
@@ -201,14 +207,25 @@ mod tests {
         assert_eq!(value["gpu"]["memory_mib"][0], 30_720.0);
         assert_eq!(value["gpu"]["memory_of"], "processes");
         let gpu = message.gpu.as_mut().expect("it has GPUs");
+        gpu.asked_units = 5_000;
+        let shared = lines(Some(&message));
+        let busy = "█· ▄ 1.00 on average, up to 2.00 of 0.5 asked for, with that of others there";
+        assert_eq!(shared[2].1, busy);
+        let gpu = message.gpu.as_mut().expect("it has GPUs");
         // As of a part of a device, of which the driver tells no utilisation.
         gpu.busy = vec![0; 4].into();
         (gpu.is_memory_of_devices, gpu.memory_of_devices_kib) = (true, 0);
         let said = lines(Some(&message));
         assert_eq!(said[2].1, "not known");
         assert_eq!(said[3].1, "█·▁▄ up to 30.00 GiB, with that of others there");
+        message.gpu.as_mut().expect("it has GPUs").memory = vec![0; 4].into();
+        assert_eq!(lines(Some(&message))[3].1, "not known");
         message.gpu.as_mut().expect("it has GPUs").memory = vec![1].into();
-        assert_eq!(lines(Some(&message)), [], "malformed");
+        assert_eq!(
+            lines(Some(&message)).len(),
+            2,
+            "malformed, but not the rest"
+        );
     }
 
     #[test]

@@ -396,6 +396,7 @@ fn gpu_of(task: &SlowTask) -> Option<&GpuCurve> {
 
 /// Two cells: busy GPUs and their memory over time. Gaps are drawn as nothing.
 fn add_gpu_curve(page: &mut String, curve: &GpuCurve) {
+    const OTHERS: &str = ", others included";
     let given = curve.given;
     let number = |value: Option<u64>| float(value.unwrap_or(0));
     let busy: Vec<f64> = curve
@@ -409,9 +410,10 @@ fn add_gpu_curve(page: &mut String, curve: &GpuCurve) {
     let asked = float(given.units) / 1e4;
     let busy_words = match curve.busy_mean_milli() {
         Some(mean) => format!(
-            "{} on average of {}",
+            "{} on average of {}{}",
             short(float(mean) / 1e3),
-            short(asked)
+            short(asked),
+            if given.is_shared() { OTHERS } else { "" }
         ),
         None => "not known".to_owned(),
     };
@@ -421,7 +423,10 @@ fn add_gpu_curve(page: &mut String, curve: &GpuCurve) {
         let _ = write!(memory_words, " of {}", size(given.memory_kib));
     }
     if given.is_memory_of_devices {
-        memory_words.push_str(", others included");
+        memory_words.push_str(OTHERS);
+    }
+    if !curve.is_memory_known() {
+        "not known".clone_into(&mut memory_words);
     }
     let total = (given.memory_kib > 0).then(|| float(given.memory_kib));
     let _ = write!(

@@ -34,6 +34,14 @@ pub struct GpusGiven {
     pub is_memory_of_devices: bool,
 }
 
+impl GpusGiven {
+    /// Whether it was given a part of a device only. How busy that is the driver says of the whole device, with what others do there.
+    #[must_use]
+    pub const fn is_shared(&self) -> bool {
+        !self.units.is_multiple_of(10_000)
+    }
+}
+
 /// What one look finds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct GpuLook {
@@ -66,6 +74,12 @@ impl GpuCurve {
         })
     }
 
+    /// Whether memory is known of any point.
+    #[must_use]
+    pub fn is_memory_known(&self) -> bool {
+        self.memory.iter().any(|byte| *byte > 0)
+    }
+
     /// Busy GPUs on average over what is known, in thousandths.
     #[must_use]
     pub fn busy_mean_milli(&self) -> Option<u64> {
@@ -80,8 +94,8 @@ impl GpuCurve {
 /// One span of a curve that grows.
 #[derive(Clone, Copy, Debug, Default)]
 struct Span {
-    /// Time of GPUs that was used.
-    busy: Duration,
+    /// Time of GPUs that was used, in nanoseconds times thousandths: divided once, nothing is lost.
+    busy: u128,
     /// Time of which that is known.
     known: Duration,
     memory_kib: Option<u64>,
@@ -117,8 +131,10 @@ impl GpuSpans {
             return;
         };
         if let Some(milli) = self.last.busy_milli {
-            let milli = u32::try_from(milli).unwrap_or(u32::MAX);
-            span.busy = span.busy.saturating_add(time.saturating_mul(milli) / 1_000);
+            let milli = u128::from(milli.min(NUMBER_MAX));
+            span.busy = span
+                .busy
+                .saturating_add(time.as_nanos().saturating_mul(milli));
             span.known = span.known.saturating_add(time);
         }
         span.memory_kib = span.memory_kib.max(self.last.memory_kib);
@@ -127,7 +143,9 @@ impl GpuSpans {
     /// Makes one span of two.
     pub(super) fn halve(&mut self) {
         let pairs = self.spans.chunks(2).map(|pair| Span {
-            busy: pair.iter().map(|span| span.busy).sum(),
+            busy: pair
+                .iter()
+                .fold(0, |sum, span| sum.saturating_add(span.busy)),
             known: pair.iter().map(|span| span.known).sum(),
             memory_kib: pair.iter().filter_map(|span| span.memory_kib).max(),
         });
@@ -145,8 +163,7 @@ impl GpuSpans {
             last.memory_kib = last.memory_kib.max(rest);
         }
         let rate = |span: &Span| {
-            let milli = span.busy.as_nanos().saturating_mul(1_000);
-            let milli = milli.checked_div(span.known.as_nanos())?;
+            let milli = span.busy.checked_div(span.known.as_nanos())?;
             Some(u64::try_from(milli).unwrap_or(NUMBER_MAX).min(NUMBER_MAX))
         };
         let busy: Vec<Option<u64>> = spans.iter().map(rate).collect();

@@ -139,10 +139,18 @@ fn busy_gpus(curve: &GpuCurve, area: Rect) -> Chart {
     };
     Chart {
         title: format!(" GPUs: {said} "),
-        below: String::new(),
+        below: with_others(curve.given.is_shared()),
         values: columns(curve.points(), area, mean),
         asked: curve.given.units / 10,
         color: Color::Yellow,
+    }
+}
+
+fn with_others(is_so: bool) -> String {
+    if is_so {
+        " with that of others there ".to_owned()
+    } else {
+        String::new()
     }
 }
 
@@ -154,12 +162,12 @@ fn gpu_memory(curve: &GpuCurve, area: Rect) -> Chart {
     };
     let most = |points: &[GpuPoint]| points.iter().filter_map(|point| point.memory_kib).max();
     Chart {
-        title: format!(" GPU MiB: top {}{of} ", mib(curve.memory_peak_kib)),
-        below: if curve.given.is_memory_of_devices {
-            " with that of others there ".to_owned()
+        title: if curve.is_memory_known() {
+            format!(" GPU MiB: top {}{of} ", mib(curve.memory_peak_kib))
         } else {
-            String::new()
+            " GPU MiB: not known ".to_owned()
         },
+        below: with_others(curve.given.is_memory_of_devices),
         values: columns(curve.points(), area, |points| most(points).unwrap_or(0)),
         asked: curve.given.memory_kib,
         color: Color::Cyan,

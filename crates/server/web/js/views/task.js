@@ -205,8 +205,8 @@ class GpuCharts {
     const mean = known.reduce((sum, one) => sum + Number(one), 0) / Math.max(1, known.length) / 1000;
     const most = Math.max(0, ...gpu.memory_bytes.map((size) => size ?? 0));
     const parts = [
-      known.length > 0 ? `${mean.toFixed(2)} GPUs busy on average of ${number(gpu.asked_milli / 1000)} asked for` : "how busy its GPUs were is not known",
-      `up to ${bytes(most)} of their memory${room === null ? "" : ` of ${bytes(room)}`}${gpu.memory_of === "devices" ? ", with that of others there" : ""}`,
+      known.length > 0 ? `${mean.toFixed(2)} GPUs busy on average of ${number(gpu.asked_milli / 1000)} asked for${gpu.asked_milli % 1000 === 0 ? "" : ", with that of others there"}` : "how busy its GPUs were is not known",
+      gpu.memory_bytes.every((size) => size === null) ? "how much of their memory was used is not known" : `up to ${bytes(most)} of their memory${room === null ? "" : ` of ${bytes(room)}`}${gpu.memory_of === "devices" ? ", with that of others there" : ""}`,
     ];
     if (known.length > 0 && known.length < busy.length) parts.push("no bar where the driver did not tell");
     setText(this.words, parts.join("; "));
