@@ -1,11 +1,12 @@
 //! What tasks use of GPUs, as a library tells that stands in for that of NVIDIA's driver.
 
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
 
-use crate::harness::{Env, skip, wait_for, wait_for_up_to};
+use crate::harness::{Env, processes_with, skip, wait_for, wait_for_up_to};
 use crate::http::Site;
 
 /// A server, and a worker with two GPUs by their names. `None` if the library cannot be made here.
@@ -41,11 +42,29 @@ fn most(list: &Value) -> f64 {
     known.fold(0.0, f64::max)
 }
 
-/// Keeps both devices busy beside a process of somebody else, loses the second one after two looks at both, and goes on for three more.
+/// Processes of this program that ask the library which is in the directory `nvml`. Zombies do not count.
+fn asking(env: &Env) -> Vec<u32> {
+    let dir = env.path("nvml").display().to_string();
+    let mut pids = processes_with("gpu-usage");
+    pids.retain(|pid| {
+        let own = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        String::from_utf8_lossy(&own).contains(&dir)
+    });
+    pids
+}
+
+/// Waits until a process has ended and somebody has taken its end.
+fn wait_gone(pid: u32) {
+    wait_for("a process is gone", || {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"));
+        stat.map_or(Ok(()), Err)
+    });
+}
+
+/// Loses the second device after two looks at both, and goes on for three more.
 const SCRIPT: &str = r#"
 cd nvml
-echo "50 900 8192 $$ 700 1 200" > 0.new; mv 0.new 0
-echo "100 500 8192 $$ 100 1 300" > 1.new; mv 1.new 1
+echo $$ > pid.new; mv pid.new pid
 looks() { grep -c "$1" asked 2> /dev/null; }
 until [ "$(looks 1)" -ge 2 ] 2> /dev/null; do sleep 0.05; done
 sleep 0.5
@@ -60,9 +79,15 @@ fn what_a_task_used_of_gpus_is_shown_beside_what_it_asked_for() {
     let Some(env) = with_gpus("[GPU-fake-0,1]") else {
         return;
     };
+    // Beside a process of somebody else.
+    env.write("nvml/0", "50 900 8192 task 700 1 200");
+    env.write("nvml/1", "100 500 8192 task 100 1 300");
+    let wait = "until [ -e go ]; do sleep 0.05; done";
+    let other = env.submit(&["--", "sh", "-c", wait]);
+    env.wait_running(&other, 1);
     let job = env.submit(&["--resource=gpus/nvidia=2", "--", "sh", "-c", SCRIPT]);
-    let other = env.submit(&["--", "sleep", "5"]);
     env.wait_job(&job);
+    env.write("go", "");
     env.wait_job(&other);
     assert_eq!(env.stats(&job)["finished"], 1);
     let usage = &env.json(&["task", "info", &job, "0", "-v"])[0]["usage_over_time"];
@@ -93,7 +118,7 @@ fn what_a_task_used_of_gpus_is_shown_beside_what_it_asked_for() {
     assert_eq!(most(&gpu["memory_bytes"]), f64::from(800 << 20), "{gpu}");
     assert_eq!(gpu["memory_of"], "processes", "{gpu}");
     let sql = "SELECT job, max(gpus), max(gpu_memory_mib), count(gpus) < count(*), max(gpus_asked), \
-               max(gpu_memory_of_devices_mib), max(gpu_memory_of) FROM usage GROUP BY job ORDER BY job";
+               max(gpu_memory_of_devices_mib), max(gpu_memory_of) FROM usage GROUP BY job ORDER BY job DESC";
     let rows = env.hq(&["--output-mode=quiet", "query", sql]).ok();
     let first = rows.lines().next().expect("a row");
     let expected = format!("{job}\t1.5\t800.0\t1\t2.0\t16384.0\tprocesses");
@@ -126,7 +151,10 @@ fn a_driver_that_hangs_holds_up_neither_the_worker_nor_its_stop() {
         }
     };
     let limit = std::time::Duration::from_secs(120);
+    let asked = || asking(&env).first().copied().ok_or("nobody asks".into());
+    let asked = wait_for("the driver is asked", asked);
     wait_for_up_to(limit, "people are told that the driver hangs", told);
+    wait_gone(asked);
     let others = env.submit(&["--array=1-20", "--resource=gpus/nvidia=0.5", "--", "true"]);
     env.wait_job(&others);
     assert_eq!(env.stats(&others)["finished"], 20);
@@ -136,6 +164,7 @@ fn a_driver_that_hangs_holds_up_neither_the_worker_nor_its_stop() {
     assert!(numbers(&usage["memory_mib"]).len() > 5, "{usage}");
     assert!(usage["gpu"].is_null(), "{usage}");
     assert_eq!(told(), Ok(1), "once");
+    assert!(asking(&env).is_empty(), "it was ended");
     let last = env.submit(&["--resource=gpus/nvidia=2", "--", "sleep", "600"]);
     env.wait_running(&last, 1);
     env.hq(&["worker", "stop", "all"]).ok();
@@ -144,4 +173,68 @@ fn a_driver_that_hangs_holds_up_neither_the_worker_nor_its_stop() {
         states => Err(format!("{states:?}")),
     });
     assert_eq!(env.wait_exit("worker1"), Some(0));
+}
+
+#[test]
+fn a_library_that_hangs_while_it_is_loaded_holds_up_nobody() {
+    let mut env = Env::new();
+    std::fs::create_dir(env.path("nvml")).expect("it is new");
+    let library = env.path("nvml/libnvidia-ml.so.1");
+    let made = Command::new("mkfifo").arg(&library).status();
+    assert!(made.is_ok_and(|status| status.success()), "mkfifo");
+    env.start_server();
+    let path = format!("LD_LIBRARY_PATH={}", env.path("nvml").display());
+    let args = [
+        "--cpus=4",
+        "--heartbeat=500ms",
+        "--resource=gpus/nvidia=[0,1]",
+    ];
+    env.start_worker_behind(&["env", &path], &args);
+    let first = env.submit(&["--resource=gpus/nvidia=1", "--", "sleep", "600"]);
+    env.wait_running(&first, 1);
+    // It can be opened once somebody reads there, who gets nothing as long as it is open.
+    let hangs = wait_for("the library is loaded", || {
+        let mut open = std::fs::OpenOptions::new();
+        let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+        let opened = open.write(true).custom_flags(flags).open(&library);
+        opened.map_err(|error| error.to_string())
+    });
+    let asked = asking(&env);
+    assert_eq!(asked.len(), 1, "one process asks");
+    let others = env.submit(&["--array=1-40", "--", "sleep", "0.3"]);
+    let with_gpu = env.submit(&["--resource=gpus/nvidia=1", "--", "sleep", "3"]);
+    env.wait_job(&others);
+    env.wait_job(&with_gpu);
+    assert_eq!(env.stats(&others)["finished"], 40);
+    assert_eq!(env.stats(&with_gpu)["finished"], 1);
+    // It would be lost after some seconds without a heartbeat.
+    assert_eq!(env.workers(), ["RUNNING"]);
+    assert_eq!(asking(&env), asked, "it still hangs");
+    env.hq(&["worker", "stop", "all"]).ok();
+    assert_eq!(env.wait_exit("worker1"), Some(0));
+    wait_gone(asked[0]);
+    assert!(asking(&env).is_empty(), "nobody is left");
+    drop(hangs);
+}
+
+#[test]
+fn a_process_that_asks_the_driver_is_replaced_when_it_ends_and_ends_with_its_worker() {
+    let Some(mut env) = with_gpus("[0,1]") else {
+        return;
+    };
+    env.write("nvml/0", "50 900 8192 task 700");
+    let job = env.submit(&["--resource=gpus/nvidia=1", "--", "sleep", "600"]);
+    env.wait_running(&job, 1);
+    let ask = || asking(&env).first().copied().ok_or("nobody asks".into());
+    let first = wait_for("the driver is asked", ask);
+    env.wait_lines("nvml/asked", 1);
+    crate::harness::signal(first, "KILL");
+    wait_gone(first);
+    let count = env.read("nvml/asked").lines().count();
+    env.wait_lines("nvml/asked", count + 1);
+    let second = wait_for("the driver is asked again", ask);
+    assert_ne!(first, second);
+    env.hq(&["worker", "stop", "all"]).ok();
+    assert_eq!(env.wait_exit("worker1"), Some(0));
+    wait_gone(second);
 }

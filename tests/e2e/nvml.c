@@ -1,7 +1,7 @@
 /*
  * Stands in for the library of NVIDIA's driver. There are two devices; the file `0` or `1` in the directory that FAKE_NVML
- * names says what one is doing, as `UTILISATION USED TOTAL [PID MEMORY]...`, with memory in MiB. A device without a file has
- * fallen off the bus. Each look adds a line to `asked`. While there is a file `hang`, nobody gets an answer.
+ * names says what one is doing, as `UTILISATION USED TOTAL [PID MEMORY]...`, with memory in MiB; the PID `task` stands for the one
+ * in the file `pid`, if there is one. A device without a file has fallen off the bus. Each look adds a line to `asked`. While there is a file `hang`, nobody gets an answer.
  */
 
 #include <stdio.h>
@@ -95,10 +95,17 @@ int nvmlDeviceGetComputeRunningProcesses_v3(Device device, unsigned *count, Proc
     if (!found) return LOST;
     unsigned room = processes ? *count : 0;
     *count = 0;
-    unsigned pid;
+    char name[32];
     unsigned long long used;
     if (fscanf(found, "%*u %*u %*u") == EOF) room = 0;
-    while (fscanf(found, "%u %llu", &pid, &used) == 2) {
+    while (fscanf(found, "%31s %llu", name, &used) == 2) {
+        unsigned pid = atoi(name);
+        FILE *task = strcmp(name, "task") ? NULL : file("pid", "r");
+        if (task) {
+            if (fscanf(task, "%u", &pid) != 1) pid = 0;
+            fclose(task);
+        }
+        if (pid == 0) continue;
         if (*count < room) processes[*count] = (Process){pid, used * MIB, ~0u, ~0u};
         ++*count;
     }

@@ -148,11 +148,23 @@ pub(crate) enum Command {
     /// The Python package starts it. docs/python/bridge.md describes the messages.
     #[command(hide = true)]
     Bridge(Deferred<other::BridgeArgs>),
+    /// Answer a worker's questions about NVIDIA GPUs, over standard input and output
+    #[cfg(feature = "nvml")]
+    #[command(hide = true)]
+    GpuUsage {
+        /// Process that this one ends with
+        parent: u32,
+    },
 }
 
 impl Command {
     /// Whether it is about the program only: no default of an option changes what it does.
     pub(crate) const fn is_about_itself(&self) -> bool {
+        // No file is read that may be on a dead file system.
+        #[cfg(feature = "nvml")]
+        if matches!(self, Self::GpuUsage { .. }) {
+            return true;
+        }
         matches!(
             self,
             Self::Doc(_)
@@ -194,6 +206,8 @@ impl Command {
             | Self::GenerateMan(_)
             | Self::GenerateReference
             | Self::Bridge(_) => None,
+            #[cfg(feature = "nvml")]
+            Self::GpuUsage { .. } => None,
         }
     }
 }

@@ -143,6 +143,8 @@ const fn role(command: &Command) -> Role {
         | Command::GenerateMan(_)
         | Command::GenerateReference
         | Command::Bridge(_) => Role::Client,
+        #[cfg(feature = "nvml")]
+        Command::GpuUsage { .. } => Role::Client,
     }
 }
 
@@ -195,6 +197,8 @@ pub(crate) fn run(command: Command, context: &mut Context) -> CliResult<()> {
         Command::GenerateReference => manual::reference(context),
         Command::Run(Deferred(args)) => run::run(*args, context),
         Command::Bridge(Deferred(args)) => bridge::run(args, context),
+        #[cfg(feature = "nvml")]
+        Command::GpuUsage { parent } => Ok(hq_worker::tell_of_gpus(parent)?),
         // An incomplete command printed its help before.
         Command::Server { command: None }
         | Command::Worker { command: None }

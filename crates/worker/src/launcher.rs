@@ -54,6 +54,8 @@ pub(crate) use calls::CallPool;
 use cleaners::Cleaners;
 use control_group::ControlGroups;
 pub(crate) use curves::Curves;
+#[cfg(feature = "nvml")]
+pub use gpus::tell_of_gpus;
 use inherited::inherited;
 use memory::{MemoryOveruse, MemoryWatch};
 use oom::OomWatch;
@@ -128,8 +130,10 @@ impl TaskLauncher {
         config.raise_descriptor_limit = true;
         // Unbounded channel: at most one message a running task.
         let (excess_tx, excess_rx) = mpsc::unbounded_channel();
+        let engine = Launcher::start(config)?;
+        let curves = Curves::start(hq_path.clone());
         Ok(Self {
-            engine: Launcher::start(config)?,
+            engine,
             streaming: Streaming::new(host, Arc::clone(&wake)),
             wake,
             surroundings: BaseEnvironment {
@@ -148,7 +152,7 @@ impl TaskLauncher {
             excess_tx,
             excess_rx,
             notify: None,
-            curves: Curves::start(),
+            curves,
             drained: Vec::new(),
             failed: Vec::new(),
             busy: BusyPrograms::default(),

@@ -36,6 +36,8 @@ pub use config::{DataProvider, WorkDir, WorkDirError, WorkerParams};
 pub use done::{digest, output_stamp, stamp};
 pub use event_loop::WorkerEnd;
 pub use hq_core::worker_state::Interrupt;
+#[cfg(feature = "nvml")]
+pub use launcher::tell_of_gpus;
 pub use leftovers::end_leftovers;
 pub use registration::{RegisteredWorker, register};
 pub use relay::{Relay, RelayError, RelayOptions};

@@ -7,6 +7,7 @@
 //! gaps in curves. See `docs/usage.md`.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -18,7 +19,7 @@ use hq_core::worker_state::{InstanceKey, LaunchToken, Report};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::amounts::Given;
-use super::gpus::{self, Devices, GpuWatch, HeldGpus};
+use super::gpus::{self, Answer, GpuWatch, HeldGpus, Numbers};
 use super::processes::{Families, KIB, Process, Processes};
 use super::shares::Shares;
 use crate::clock;
@@ -113,15 +114,18 @@ pub(crate) struct Curves {
 }
 
 impl Curves {
-    /// Starts the thread.
-    pub(super) fn start() -> Self {
+    /// Starts the thread. `hq`: path of this program.
+    pub(super) fn start(hq: PathBuf) -> Self {
         let shared = Arc::new(Shared::default());
         let looker = Looker {
             shared: Arc::clone(&shared),
             processes: Processes::new("/proc"),
             shares: None,
+            hq,
             gpus: None,
+            numbers: Numbers::find(),
             waited: Duration::ZERO,
+            elsewhere: Duration::ZERO,
         };
         let thread = thread::Builder::new().name("hq-curves".into());
         let started = thread.spawn(move || looker.run());
@@ -276,10 +280,16 @@ struct Looker {
     processes: Processes,
     /// Started when it is needed.
     shares: Option<Shares>,
-    /// Likewise.
+    /// Path of this program.
+    hq: PathBuf,
+    /// Likewise started when it is needed.
     gpus: Option<GpuWatch>,
+    /// Whether the driver knows processes by the numbers that they have here.
+    numbers: Numbers,
     /// What the last look waited for a driver: that costs no cpu.
     waited: Duration,
+    /// CPU time that it took in the process that asks the driver.
+    elsewhere: Duration,
 }
 
 /// A task that is old enough to be looked at.
@@ -319,6 +329,7 @@ impl Looker {
             let since_boot = uptime();
             self.look(clock::now().mono, since_boot);
             let took = begin.elapsed().saturating_sub(self.waited);
+            let took = took.saturating_add(self.elsewhere);
             rest = took.saturating_mul(REST).min(REST_MAX);
             pause = self.spacing_min().min(PAUSE_MAX);
         }
@@ -360,7 +371,7 @@ impl Looker {
 
     /// Looks at the processes of all tasks that are old enough. `uptime` is not later than `now`.
     fn look(&mut self, now: Time, uptime: Duration) {
-        self.waited = Duration::ZERO;
+        (self.waited, self.elsewhere) = (Duration::ZERO, Duration::ZERO);
         let tasks = self.due(now);
         // Nothing is read for tasks that are too young.
         if tasks.is_empty() {
@@ -368,7 +379,7 @@ impl Looker {
         }
         self.ask_for_gpus(&tasks);
         let families = Families::new(self.processes.look());
-        let devices = self.answer_of_gpus();
+        let answer = self.answer_of_gpus();
         let mut seen = Vec::with_capacity(tasks.len());
         for Due {
             token,
@@ -388,12 +399,12 @@ impl Looker {
             };
             let old = tree.iter().filter(is_old);
             let gpus = gpus.map(|held| {
-                let seen = gpus::Seen {
-                    is_own: &|pid| tree.iter().any(|process| process.pid == pid),
+                let mut seen = gpus::Seen {
+                    own: &tree.iter().map(|process| process.pid).collect(),
                     is_here: &|pid| families.get(pid).is_some(),
-                    are_numbers_ours: gpus::are_numbers_ours(),
+                    numbers: &mut self.numbers,
                 };
-                held.look(&devices, &seen)
+                held.look(&answer.devices, &mut seen)
             });
             seen.push(Seen {
                 token,
@@ -436,15 +447,16 @@ impl Looker {
         let held = tasks.iter().filter_map(|task| task.gpus.as_ref());
         let names: BTreeSet<Box<str>> = held.flat_map(|held| held.names.iter().cloned()).collect();
         if !names.is_empty() {
-            self.gpus.get_or_insert_with(GpuWatch::start).ask(names);
+            let start = || GpuWatch::start(&self.hq);
+            self.gpus.get_or_insert_with(start).ask(names);
         }
     }
 
-    fn answer_of_gpus(&mut self) -> Devices {
+    fn answer_of_gpus(&mut self) -> Answer {
         let begin = Instant::now();
-        let answer = self.gpus.as_mut().map(GpuWatch::answer);
-        self.waited = begin.elapsed();
-        answer.unwrap_or_default()
+        let answer = self.gpus.as_mut().map(GpuWatch::answer).unwrap_or_default();
+        (self.waited, self.elsewhere) = (begin.elapsed(), answer.cpu);
+        answer
     }
 
     /// Memory of a tree in KiB, without pages of files; what its processes share counts once, if it can be found out.
@@ -531,8 +543,11 @@ mod tests {
             shared: Arc::clone(&curves.shared),
             processes: Processes::with_pages(proc, 4),
             shares: None,
+            hq: PathBuf::new(),
             gpus: None,
+            numbers: Numbers::Certain,
             waited: Duration::ZERO,
+            elsewhere: Duration::ZERO,
         }
     }
 

@@ -1,79 +1,110 @@
 //! NVML, the library of NVIDIA's driver. It is loaded when it is needed: programs are built without it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
+use std::rc::Rc;
 
 use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 use nvml_wrapper::{Device as Handle, Nvml};
 
+use super::watch::Names;
 use super::{Device, Devices, Process};
 
 /// The name without a number belongs to packages for developers.
 const NAME: &str = "libnvidia-ml.so.1";
 
-/// The loaded library.
-pub(super) struct Library(Nvml);
+/// Loads it; an error if there is none, or no driver, as on most machines. May block for as long as it likes.
+pub(super) fn open() -> Result<Nvml, NvmlError> {
+    Nvml::builder().lib_path(OsStr::new(NAME)).init()
+}
 
-impl Library {
-    /// Loads it; `None` = there is none, or no driver, as on most machines.
-    pub(super) fn open() -> Option<Self> {
-        match Nvml::builder().lib_path(OsStr::new(NAME)).init() {
-            Ok(library) => Some(Self(library)),
-            Err(error) => {
-                tracing::debug!("Nothing is known of what tasks use of NVIDIA GPUs: {error}");
-                None
-            }
+/// Devices, which are looked up once: the driver starts each that it is asked for.
+pub(super) struct Handles<'a> {
+    library: &'a Nvml,
+    /// Devices as programs of tasks count them, as far as they were needed: by bus address, without those that are closed to us.
+    listed: Vec<Rc<Handle<'a>>>,
+    /// Index of the next one, as the library counts.
+    next: u32,
+    found: BTreeMap<Box<str>, Rc<Handle<'a>>>,
+}
+
+impl<'a> Handles<'a> {
+    pub(super) const fn new(library: &'a Nvml) -> Self {
+        Self {
+            library,
+            listed: Vec::new(),
+            next: 0,
+            found: BTreeMap::new(),
         }
     }
 
-    /// Devices as programs of tasks count them: by bus address, without those that are closed to us.
-    fn handles(&self) -> Vec<Result<Handle<'_>, NvmlError>> {
-        let count = self.0.device_count().unwrap_or(0);
-        let all = (0..count).map(|index| self.0.device_by_index(index));
-        all.filter(|handle| !matches!(handle, Err(NvmlError::NoPermission)))
-            .collect()
+    /// What is known of these.
+    pub(super) fn look(&mut self, names: &Names) -> Devices {
+        let mut devices = Devices::new();
+        let mut is_lost = false;
+        for name in names {
+            match self.device(name) {
+                Ok(device) => {
+                    devices.insert(name.clone(), device);
+                }
+                Err(_) => is_lost = true,
+            }
+        }
+        self.found.retain(|name, _| names.contains(name));
+        if is_lost {
+            // It may be another one when it is back.
+            *self = Self::new(self.library);
+        }
+        devices
+    }
+
+    fn device(&mut self, name: &str) -> Result<Device, NvmlError> {
+        if let Some(handle) = self.found.get(name) {
+            return device(handle);
+        }
+        let handle = self.find(name)?;
+        let device = device(&handle);
+        self.found.insert(name.into(), handle);
+        device
     }
 
     /// The device, or part of a device, of a name that `CUDA_VISIBLE_DEVICES` may hold.
-    fn handle(&self, name: &str) -> Result<Handle<'_>, NvmlError> {
+    fn find(&mut self, name: &str) -> Result<Rc<Handle<'a>>, NvmlError> {
         if let Ok(position) = name.parse::<usize>() {
-            let mut handles = self.handles();
-            if position >= handles.len() {
-                return Err(NvmlError::NotFound);
-            }
-            return handles.swap_remove(position);
+            self.list(position)?;
+            let handle = self.listed.get(position).ok_or(NvmlError::NotFound)?;
+            return Ok(Rc::clone(handle));
         }
-        let found = self.0.device_by_uuid(name);
+        let found = self.library.device_by_uuid(name);
         if !matches!(found, Err(NvmlError::NotFound | NvmlError::InvalidArg)) {
-            return found;
+            return found.map(Rc::new);
         }
+        self.list(usize::MAX)?;
         // The beginning of an id is enough if no other one begins like it.
-        let begins = |handle: &Handle<'_>| handle.uuid().is_ok_and(|uuid| uuid.starts_with(name));
-        let mut alike: Vec<Handle<'_>> = self
-            .handles()
-            .into_iter()
-            .filter_map(Result::ok)
-            .filter(begins)
-            .collect();
-        match alike.pop() {
-            Some(handle) if alike.is_empty() => Ok(handle),
-            Some(_) | None => found,
+        let begins =
+            |handle: &&Rc<Handle<'_>>| handle.uuid().is_ok_and(|uuid| uuid.starts_with(name));
+        let mut alike = self.listed.iter().filter(begins);
+        match (alike.next(), alike.next()) {
+            (Some(handle), None) => Ok(Rc::clone(handle)),
+            _ => found.map(Rc::new),
         }
     }
-}
 
-impl super::Library for Library {
-    fn look(&self, names: &BTreeSet<Box<str>>) -> Devices {
-        let look = |name: &str| match self.handle(name).and_then(|handle| device(&handle)) {
-            Ok(device) => Some((name.into(), device)),
-            Err(error) => {
-                tracing::debug!(gpu = name, "A GPU tells nothing: {error}");
-                None
+    /// Lists devices up to a position, or all if there are fewer.
+    fn list(&mut self, position: usize) -> Result<(), NvmlError> {
+        let count = self.library.device_count()?;
+        while self.listed.len() <= position && self.next < count {
+            match self.library.device_by_index(self.next) {
+                Ok(handle) => self.listed.push(Rc::new(handle)),
+                Err(NvmlError::NoPermission) => {}
+                // Whether it counts is not known, so nor are the positions after it.
+                Err(error) => return Err(error),
             }
-        };
-        names.iter().filter_map(|name| look(name)).collect()
+            self.next += 1;
+        }
+        Ok(())
     }
 }
 
@@ -117,16 +148,18 @@ fn processes(handle: &Handle<'_>) -> Result<Option<Vec<Process>>, NvmlError> {
     Ok(Some(found.map(|(pid, kib)| Process { pid, kib }).collect()))
 }
 
-/// `None` where driver or device do not tell; other errors mean that there is nothing to be told at this time.
+/// `None` where driver or device do not tell, for now or ever; an error if the device is lost.
 fn told<T>(answer: Result<T, NvmlError>) -> Result<Option<T>, NvmlError> {
     match answer {
         Ok(found) => Ok(Some(found)),
         Err(
-            NvmlError::NotSupported
-            | NvmlError::NoPermission
-            | NvmlError::FunctionNotFound
-            | NvmlError::FailedToLoadSymbol(_),
-        ) => Ok(None),
-        Err(error) => Err(error),
+            error @ (NvmlError::GpuLost
+            | NvmlError::ResetRequired
+            | NvmlError::Uninitialized
+            | NvmlError::DriverNotLoaded
+            | NvmlError::LibRmVersionMismatch
+            | NvmlError::InvalidArg),
+        ) => Err(error),
+        Err(_) => Ok(None),
     }
 }

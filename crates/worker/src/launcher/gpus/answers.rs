@@ -1,0 +1,52 @@
+//! What the process does that is asked.
+
+use std::io::{self, BufRead as _, Write as _};
+use std::time::Duration;
+
+use rustix::process::{Signal, getppid, set_parent_process_death_signal};
+use rustix::time::{ClockId, clock_gettime};
+
+use super::watch::Told;
+use super::{nvml, wire};
+
+/// Answers questions about NVIDIA GPUs on standard input, a line each, until there are no more or the process `parent` ends.
+///
+/// # Errors
+///
+/// If input or output fail.
+pub fn tell_of_gpus(parent: u32) -> io::Result<()> {
+    // The library may hang for ever, and nobody is left then to end this process.
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    let is_there =
+        getppid().is_some_and(|now| now.as_raw_nonzero().get().cast_unsigned() == parent);
+    // It may have ended before.
+    if !is_there {
+        return Ok(());
+    }
+    let library = nvml::open();
+    let mut handles = library.as_ref().map(nvml::Handles::new);
+    let mut output = io::stdout().lock();
+    for line in io::stdin().lock().lines() {
+        let names = wire::read_question(&line?).ok_or(io::ErrorKind::InvalidData)?;
+        let begin = cpu();
+        let (devices, reason) = match &mut handles {
+            Ok(handles) => (Some(handles.look(&names)), String::new()),
+            Err(error) => (None, error.to_string()),
+        };
+        let told = Told {
+            cpu: cpu().saturating_sub(begin),
+            devices,
+        };
+        let answer = wire::answer(&told, &reason).ok_or(io::ErrorKind::InvalidData)?;
+        output.write_all(answer.as_bytes())?;
+        output.flush()?;
+    }
+    Ok(())
+}
+
+/// CPU time of this process.
+fn cpu() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or(0))
+}

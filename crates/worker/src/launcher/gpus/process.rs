@@ -1,0 +1,227 @@
+//! The process that is asked: this program once more, with the library of the driver.
+//!
+//! Not the worker itself: loading a library may hang, on a dead file system that `LD_LIBRARY_PATH` names, with locks held that
+//! each thread needs that begins or ends; and a crash in a driver is no end of a worker.
+
+use std::ffi::OsStr;
+use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, Signal, kill_process_group};
+
+use super::watch::{Failure, HANGS_AFTER, Names, Teller, Told};
+use super::wire;
+
+/// Hidden command of this program that answers, see [`tell_of_gpus`](super::answers::tell_of_gpus).
+const COMMAND: &str = "gpu-usage";
+/// Pause between two looks whether the worker is about to end.
+const LOOK_PAUSE: Duration = Duration::from_millis(200);
+/// Most bytes of an answer: 16 devices with thousands of processes each.
+const ANSWER_MAX: usize = 4 << 20;
+/// Longest wait for a process to end by itself, and after SIGKILL.
+const END_MAX: Duration = Duration::from_millis(500);
+const KILL_MAX: Duration = Duration::from_secs(2);
+const END_PAUSE: Duration = Duration::from_millis(5);
+
+/// Starts such processes, one at a time.
+pub(super) struct Opener {
+    hq: PathBuf,
+    is_over: Arc<AtomicBool>,
+    /// One has outlived SIGKILL.
+    is_stuck: Arc<AtomicBool>,
+}
+
+impl Opener {
+    pub(super) fn new(hq: PathBuf, is_over: Arc<AtomicBool>) -> Self {
+        Self {
+            hq,
+            is_over,
+            is_stuck: Arc::default(),
+        }
+    }
+
+    /// `None` = it cannot be started, or the one before is still there.
+    pub(super) fn open(&mut self) -> Option<Asked> {
+        // Another one would get stuck at the same place.
+        if self.is_stuck.load(Ordering::Relaxed) {
+            return None;
+        }
+        let started = Asked::start(&self.hq, &[COMMAND, &std::process::id().to_string()]);
+        match started {
+            Ok((child, questions, answers)) => Some(Asked {
+                child: Some(child),
+                questions: Some(questions),
+                answers,
+                is_over: Arc::clone(&self.is_over),
+                is_stuck: Arc::clone(&self.is_stuck),
+            }),
+            Err(error) => {
+                tracing::debug!("Nobody can be asked for what tasks use of NVIDIA GPUs: {error}");
+                None
+            }
+        }
+    }
+}
+
+/// A process that answers.
+pub(super) struct Asked {
+    /// Missing once it is ended.
+    child: Option<Child>,
+    questions: Option<ChildStdin>,
+    answers: ChildStdout,
+    is_over: Arc<AtomicBool>,
+    is_stuck: Arc<AtomicBool>,
+}
+
+impl Asked {
+    fn start(
+        program: &Path,
+        words: &[impl AsRef<OsStr>],
+    ) -> io::Result<(Child, ChildStdin, ChildStdout)> {
+        // A signal from the terminal is for the worker, which ends it.
+        let mut child = Command::new(program)
+            .args(words)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .process_group(0)
+            .spawn()?;
+        match (child.stdin.take(), child.stdout.take()) {
+            (Some(questions), Some(answers)) => {
+                // Otherwise a long question would wait for one who hangs. Without it, it is only not watched.
+                let _ = rustix::io::ioctl_fionbio(&questions, true);
+                Ok((child, questions, answers))
+            }
+            _ => Err(io::Error::other("it has no pipes")),
+        }
+    }
+
+    fn write(&mut self, text: &str, until: Instant) -> Result<(), Failure> {
+        let mut left = text.as_bytes();
+        while !left.is_empty() {
+            let questions = self.questions.as_mut().ok_or(Failure::Ended)?;
+            wait(questions.as_fd(), PollFlags::OUT, until, &self.is_over)?;
+            match questions.write(left) {
+                Ok(count) => left = left.get(count..).unwrap_or_default(),
+                Err(error) if is_passing(&error) => {}
+                Err(_) => return Err(Failure::Ended),
+            }
+        }
+        Ok(())
+    }
+
+    /// A line, with its line feed. What follows it was not asked for.
+    fn read(&mut self, until: Instant) -> Result<Vec<u8>, Failure> {
+        let mut line = Vec::new();
+        let mut buffer = [0; 4096];
+        while line.len() < ANSWER_MAX {
+            wait(self.answers.as_fd(), PollFlags::IN, until, &self.is_over)?;
+            match self.answers.read(&mut buffer) {
+                Ok(0) => break,
+                Ok(count) => line.extend(buffer.iter().take(count)),
+                Err(error) if is_passing(&error) => continue,
+                Err(_) => break,
+            }
+            if line.ends_with(b"\n") {
+                return Ok(line);
+            }
+        }
+        Err(Failure::Ended)
+    }
+}
+
+fn is_passing(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
+}
+
+/// Waits until something can be done with a pipe.
+fn wait(
+    pipe: BorrowedFd<'_>,
+    what: PollFlags,
+    until: Instant,
+    is_over: &AtomicBool,
+) -> Result<(), Failure> {
+    loop {
+        if is_over.load(Ordering::Relaxed) {
+            return Err(Failure::Ended);
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(Failure::Hangs);
+        }
+        let slice = Timespec::try_from(left.min(LOOK_PAUSE)).map_err(|_| Failure::Ended)?;
+        match poll(&mut [PollFd::from_borrowed_fd(pipe, what)], Some(&slice)) {
+            Ok(0) | Err(rustix::io::Errno::INTR) => {}
+            Ok(_) => return Ok(()),
+            Err(_) => return Err(Failure::Ended),
+        }
+    }
+}
+
+impl Teller for Asked {
+    fn ask(&mut self, names: &Names) -> Result<Told, Failure> {
+        let until = Instant::now() + HANGS_AFTER;
+        let question = wire::question(names).ok_or(Failure::Ended)?;
+        self.write(&question, until)?;
+        let line = self.read(until)?;
+        let (told, reason) = wire::read_answer(&line).ok_or(Failure::Ended)?;
+        if told.devices.is_none() {
+            tracing::debug!("Nothing is known of what tasks use of NVIDIA GPUs: {reason}");
+        }
+        Ok(told)
+    }
+}
+
+impl Drop for Asked {
+    /// Ends the process, and returns soon whether it does or not.
+    fn drop(&mut self) {
+        // It ends with its input, and lets go of the driver.
+        self.questions = None;
+        let Some(mut child) = self.child.take() else {
+            return;
+        };
+        if ends(&mut child, END_MAX) {
+            return;
+        }
+        // Not reaped, so its number is nobody else's; with it a helper of the driver that it has started.
+        if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+        let _ = child.kill();
+        if ends(&mut child, KILL_MAX) {
+            return;
+        }
+        // The kernel holds it. Somebody has to take its end, whenever that comes.
+        self.is_stuck.store(true, Ordering::Relaxed);
+        let is_stuck = Arc::clone(&self.is_stuck);
+        let reap = move || {
+            let _ = child.wait();
+            is_stuck.store(false, Ordering::Relaxed);
+        };
+        // Without a thread nobody is asked any more.
+        let _ = thread::Builder::new()
+            .name("hq-gpus-end".into())
+            .spawn(reap);
+    }
+}
+
+/// Whether a process has ended within a time.
+fn ends(child: &mut Child, within: Duration) -> bool {
+    let until = Instant::now() + within;
+    loop {
+        match child.try_wait() {
+            Ok(None) if Instant::now() < until => thread::sleep(END_PAUSE),
+            Ok(None) => return false,
+            // An error means that somebody else has reaped it.
+            Ok(Some(_)) | Err(_) => return true,
+        }
+    }
+}

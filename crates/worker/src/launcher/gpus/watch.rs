@@ -1,0 +1,418 @@
+//! Questions about devices, and answers that nobody waits long for.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::Devices;
+
+/// Longest wait for an answer. The first one takes seconds where the driver starts with the first who asks.
+const ANSWER_MAX: Duration = Duration::from_secs(1);
+/// After so long without an answer whoever is asked is given up, and people are told.
+pub(super) const HANGS_AFTER: Duration = Duration::from_secs(30);
+/// Even giving up hangs, as on a file system that does not let the program be started.
+const GIVES_UP_WITHIN: Duration = Duration::from_secs(10);
+/// The driver is let go when nobody has asked for so long: whoever holds it keeps administrators from resetting a GPU.
+const IDLE: Duration = Duration::from_secs(60);
+/// Pause after which a driver is tried again that is not there, hangs, or tells nothing.
+const RETRY: Duration = Duration::from_secs(60);
+/// Answers in a row without any device after which the driver is opened anew: it may have been loaded anew.
+const EMPTY_MAX: u32 = 3;
+
+/// Names of devices.
+pub(super) type Names = BTreeSet<Box<str>>;
+
+/// Who can be asked for devices.
+pub(super) trait Teller {
+    /// What is known of these. Returns within [`HANGS_AFTER`] and little more.
+    fn ask(&mut self, names: &Names) -> Result<Told, Failure>;
+}
+
+/// What a [`Teller`] says.
+#[derive(PartialEq, Eq, Debug)]
+pub(super) struct Told {
+    /// CPU time that the look took.
+    pub(super) cpu: Duration,
+    /// `None` = there is no driver.
+    pub(super) devices: Option<Devices>,
+}
+
+/// Why a [`Teller`] says nothing; it is of no use afterwards.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Failure {
+    Ended,
+    Hangs,
+}
+
+/// An answer, as it comes from the thread.
+#[derive(PartialEq, Eq, Debug, Default)]
+pub(in super::super) struct Answer {
+    /// Without those of which nothing is known.
+    pub(in super::super) devices: Devices,
+    /// CPU time that the look took, in whatever process.
+    pub(in super::super) cpu: Duration,
+    is_hanging: bool,
+}
+
+/// Asks for devices, on a thread of its own.
+pub(in super::super) struct GpuWatch {
+    questions: SyncSender<Names>,
+    answers: Receiver<Answer>,
+    /// An answer is outstanding since then.
+    asked: Option<Instant>,
+    /// It is that to what was asked for the present look.
+    is_fresh: bool,
+    /// One that came too late for its look: it does for the next one.
+    late: Option<Answer>,
+    has_told: bool,
+    is_over: Arc<AtomicBool>,
+}
+
+impl GpuWatch {
+    /// Asks whom `open` gives. `is_over` is set when nobody will ask any more.
+    pub(super) fn asking<T: Teller>(
+        open: impl FnMut() -> Option<T> + Send + 'static,
+        is_over: Arc<AtomicBool>,
+    ) -> Self {
+        let (questions, asked) = sync_channel(1);
+        let (answer, answers) = sync_channel(1);
+        // Without a thread nobody answers, and nothing is known of GPUs.
+        let _ = thread::Builder::new()
+            .name("hq-gpus".into())
+            .spawn(move || serve(open, &asked, &answer));
+        Self {
+            questions,
+            answers,
+            asked: None,
+            is_fresh: false,
+            late: None,
+            has_told: false,
+            is_over,
+        }
+    }
+
+    /// Asks, if the question before was answered.
+    pub(in super::super) fn ask(&mut self, names: Names) {
+        self.is_fresh = false;
+        if let Ok(answer) = self.answers.try_recv() {
+            self.late = Some(self.received(answer));
+        }
+        match self.asked {
+            None => {
+                self.is_fresh = self.questions.try_send(names).is_ok();
+                self.asked = self.is_fresh.then(Instant::now);
+            }
+            Some(since) if since.elapsed() >= HANGS_AFTER + GIVES_UP_WITHIN => self.tell(),
+            Some(_) => {}
+        }
+    }
+
+    /// The answer to what was just asked, or, if there is none in time, one that is late; each is told once.
+    pub(in super::super) fn answer(&mut self) -> Answer {
+        let late = self.late.take();
+        let Some(since) = self.asked else {
+            return late.unwrap_or_default();
+        };
+        // It may be there although whatever was done meanwhile took longer. Nobody waits for it a second time.
+        let wait = if self.is_fresh {
+            ANSWER_MAX.saturating_sub(since.elapsed())
+        } else {
+            Duration::ZERO
+        };
+        match self.answers.recv_timeout(wait) {
+            Ok(answer) => {
+                let mut answer = self.received(answer);
+                // Neither look was for nothing.
+                answer.cpu += late.map_or(Duration::ZERO, |late| late.cpu);
+                answer
+            }
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+                late.unwrap_or_default()
+            }
+        }
+    }
+
+    fn received(&mut self, answer: Answer) -> Answer {
+        self.asked = None;
+        if answer.is_hanging {
+            self.tell();
+        } else if !answer.devices.is_empty() {
+            self.has_told = false;
+        }
+        answer
+    }
+
+    fn tell(&mut self) {
+        if !std::mem::replace(&mut self.has_told, true) {
+            tracing::warn!(
+                "The driver of NVIDIA GPUs does not answer: nothing is recorded of what tasks use of them until it does"
+            );
+        }
+    }
+}
+
+impl Drop for GpuWatch {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Answers questions until nobody is left to ask any.
+fn serve<T: Teller>(
+    open: impl FnMut() -> Option<T>,
+    questions: &Receiver<Names>,
+    answers: &SyncSender<Answer>,
+) {
+    let mut service = Service {
+        open,
+        teller: None,
+        empty: 0,
+        has_given_up: false,
+        pause: None,
+    };
+    loop {
+        match questions.recv_timeout(IDLE) {
+            Ok(names) => {
+                if answers.send(service.answer(&names)).is_err() {
+                    return;
+                }
+            }
+            Err(RecvTimeoutError::Timeout) => service.teller = None,
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+    }
+}
+
+struct Service<T, O> {
+    open: O,
+    teller: Option<T>,
+    /// Answers in a row without any device.
+    empty: u32,
+    /// Since a device was last told of, a teller was given up.
+    has_given_up: bool,
+    /// Until when nobody is asked for these; `None` = for any.
+    pause: Option<(Instant, Option<Names>)>,
+}
+
+impl<T: Teller, O: FnMut() -> Option<T>> Service<T, O> {
+    fn answer(&mut self, names: &Names) -> Answer {
+        if self.is_resting(names) {
+            return Answer::default();
+        }
+        let opened = self.teller.take().or_else(|| (self.open)());
+        let Some(mut teller) = opened else {
+            self.rest(None);
+            return Answer::default();
+        };
+        match teller.ask(names) {
+            Ok(Told {
+                cpu,
+                devices: Some(devices),
+            }) => {
+                self.note(teller, names, devices.is_empty());
+                Answer {
+                    devices,
+                    cpu,
+                    is_hanging: false,
+                }
+            }
+            Ok(Told { devices: None, .. }) => {
+                self.rest(None);
+                Answer::default()
+            }
+            Err(Failure::Ended) => {
+                self.give_up(None);
+                Answer::default()
+            }
+            Err(Failure::Hangs) => {
+                self.rest(None);
+                Answer {
+                    is_hanging: true,
+                    ..Answer::default()
+                }
+            }
+        }
+    }
+
+    fn is_resting(&self, names: &Names) -> bool {
+        self.pause.as_ref().is_some_and(|(until, of)| {
+            let concerns = of.as_ref().is_none_or(|of| names.is_subset(of));
+            concerns && Instant::now() < *until
+        })
+    }
+
+    /// Keeps a teller, unless it had nothing to say for some time.
+    fn note(&mut self, teller: T, names: &Names, is_empty: bool) {
+        if !is_empty {
+            self.empty = 0;
+            self.has_given_up = false;
+            self.teller = Some(teller);
+            return;
+        }
+        self.empty += 1;
+        if self.empty < EMPTY_MAX {
+            self.teller = Some(teller);
+        } else {
+            self.empty = 0;
+            // Others may hold devices that are well.
+            self.give_up(Some(names.clone()));
+        }
+    }
+
+    /// The first time the next one is asked at once.
+    fn give_up(&mut self, names: Option<Names>) {
+        if std::mem::replace(&mut self.has_given_up, true) {
+            self.rest(names);
+        }
+    }
+
+    fn rest(&mut self, names: Option<Names>) {
+        self.pause = Some((Instant::now() + RETRY, names));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Device;
+    use super::*;
+
+    type Reply = Result<Told, Failure>;
+
+    struct Fake<F>(F);
+
+    impl<F: FnMut(&Names) -> Reply> Teller for Fake<F> {
+        fn ask(&mut self, names: &Names) -> Reply {
+            self.0(names)
+        }
+    }
+
+    fn names(names: &[&str]) -> Names {
+        names.iter().map(|name| (*name).into()).collect()
+    }
+
+    /// What is told of device 0, of others nothing.
+    fn known(names: &Names) -> Devices {
+        let found = names.iter().filter(|name| &***name == "0");
+        found
+            .map(|name| (name.clone(), Device::default()))
+            .collect()
+    }
+
+    fn told(names: &Names) -> Reply {
+        Ok(Told {
+            cpu: Duration::from_millis(5),
+            devices: Some(known(names)),
+        })
+    }
+
+    fn watch<T: Teller>(open: impl FnMut() -> Option<T> + Send + 'static) -> GpuWatch {
+        GpuWatch::asking(open, Arc::default())
+    }
+
+    #[test]
+    fn nobody_waits_long_for_a_driver_and_a_late_answer_does_for_the_next_look() {
+        let (let_go, held) = sync_channel::<()>(0);
+        let mut held = Some(held);
+        let mut watch = watch(move || {
+            let held = held.take();
+            Some(Fake(move |names: &Names| {
+                if let Some(held) = &held {
+                    let _ = held.recv();
+                }
+                told(names)
+            }))
+        });
+        let begin = Instant::now();
+        watch.ask(names(&["0"]));
+        assert_eq!(watch.answer(), Answer::default());
+        assert!(begin.elapsed() >= ANSWER_MAX);
+        let begin = Instant::now();
+        watch.ask(names(&["0"]));
+        assert_eq!(watch.answer(), Answer::default());
+        assert!(begin.elapsed() < ANSWER_MAX, "asked nobody");
+        let_go.send(()).expect("it hangs");
+        // It hangs again with the next question, each time.
+        let mut looks = std::iter::repeat_with(|| {
+            watch.ask(names(&["0"]));
+            watch.answer()
+        });
+        let found = looks.find(|answer| !answer.devices.is_empty());
+        let found = found.expect("it goes on for ever");
+        assert_eq!(found.devices, known(&names(&["0"])));
+        assert_eq!(found.cpu, Duration::from_millis(5));
+        drop(let_go);
+    }
+
+    #[test]
+    fn an_answer_that_was_there_in_time_counts_however_late_it_is_taken() {
+        let (count, answered) = sync_channel(1);
+        let mut watch = watch(move || {
+            let count = count.clone();
+            Some(Fake(move |names: &Names| {
+                let _ = count.send(());
+                told(names)
+            }))
+        });
+        watch.ask(names(&["0"]));
+        answered.recv().expect("it was asked");
+        // As processes are looked at on a machine that is very busy.
+        thread::sleep(ANSWER_MAX);
+        assert_eq!(watch.answer().devices, known(&names(&["0"])));
+    }
+
+    /// How often a teller was opened for these questions, and which got an answer with a device.
+    fn course(questions: &[&str], reply: fn(&Names) -> Reply) -> (usize, Vec<bool>) {
+        let mut opened = 0;
+        let mut service = Service {
+            open: || {
+                opened += 1;
+                Some(Fake(reply))
+            },
+            teller: None,
+            empty: 0,
+            has_given_up: false,
+            pause: None,
+        };
+        let questions = questions.iter();
+        let answers = questions.map(|name| service.answer(&names(&[name])));
+        let found = answers.map(|answer| !answer.devices.is_empty()).collect();
+        drop(service);
+        (opened, found)
+    }
+
+    #[test]
+    fn a_driver_that_is_not_there_hangs_or_ends_is_not_tried_each_time() {
+        let none = |_: &Names| {
+            Ok(Told {
+                cpu: Duration::ZERO,
+                devices: None,
+            })
+        };
+        assert_eq!(course(&["0"; 9], none).0, 1);
+        assert_eq!(course(&["0"; 9], |_| Err(Failure::Hangs)).0, 1);
+        // The first time somebody may just have ended it.
+        assert_eq!(course(&["0"; 9], |_| Err(Failure::Ended)).0, 2);
+    }
+
+    #[test]
+    fn a_lost_device_silences_no_other_one() {
+        // A driver that was loaded anew is opened anew; after that there is a pause.
+        assert_eq!(course(&["1"; 20], told), (2, vec![false; 20]));
+        assert_eq!(course(&["0", "1", "0", "1", "0"], told).0, 1);
+        let (_, found) = course(&["1", "1", "1", "1", "1", "1", "1", "0", "1", "0"], told);
+        assert_eq!(found[6..], [false, true, false, true]);
+    }
+
+    #[test]
+    fn who_hangs_is_told_of() {
+        let mut watch = watch(|| Some(Fake(|_: &Names| Err(Failure::Hangs))));
+        watch.ask(names(&["0"]));
+        assert!(watch.answer().is_hanging && watch.has_told);
+        watch.ask(names(&["0"]));
+        assert_eq!(watch.answer(), Answer::default(), "there is a pause");
+        assert!(watch.has_told);
+    }
+}

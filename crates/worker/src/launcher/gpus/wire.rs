@@ -1,0 +1,115 @@
+//! What worker and process say to each other: a line of JSON each.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::watch::{Names, Told};
+use super::{Device, Process};
+
+/// Most characters of a reason.
+const REASON_MAX: usize = 400;
+
+/// Utilisation in thousandths; KiB in use and in all; processes with their KiB.
+type Row = (
+    Option<u64>,
+    Option<(u64, u64)>,
+    Option<Vec<(u32, Option<u64>)>>,
+);
+/// CPU time in µs, devices if there is a driver, and why there is none.
+type Line = (u64, Option<BTreeMap<Box<str>, Row>>, String);
+
+/// A question, with its line feed.
+pub(super) fn question(names: &Names) -> Option<String> {
+    line(serde_json::to_string(names))
+}
+
+pub(super) fn read_question(line: &str) -> Option<Names> {
+    serde_json::from_str(line).ok()
+}
+
+/// An answer, with its line feed. `reason`: why there is no driver.
+pub(super) fn answer(told: &Told, reason: &str) -> Option<String> {
+    let devices = told.devices.as_ref().map(|devices| {
+        let rows = devices.iter().map(|(name, device)| {
+            let processes = device.processes.as_ref();
+            let processes = processes.map(|all| all.iter().map(|one| (one.pid, one.kib)).collect());
+            let row: Row = (device.busy_milli, device.memory_kib, processes);
+            (name.clone(), row)
+        });
+        rows.collect()
+    });
+    let cpu = u64::try_from(told.cpu.as_micros()).unwrap_or(u64::MAX);
+    let reason = reason.chars().take(REASON_MAX).collect();
+    let answer: Line = (cpu, devices, reason);
+    line(serde_json::to_string(&answer))
+}
+
+/// The answer, and why there is no driver.
+pub(super) fn read_answer(line: &[u8]) -> Option<(Told, String)> {
+    let (cpu, devices, reason): Line = serde_json::from_slice(line).ok()?;
+    let devices = devices.map(|rows| {
+        let devices = rows
+            .into_iter()
+            .map(|(name, (busy_milli, memory_kib, processes))| {
+                let processes = processes.map(|all| {
+                    let all = all.into_iter();
+                    all.map(|(pid, kib)| Process { pid, kib }).collect()
+                });
+                let device = Device {
+                    busy_milli,
+                    memory_kib,
+                    processes,
+                };
+                (name, device)
+            });
+        devices.collect()
+    });
+    let cpu = Duration::from_micros(cpu);
+    Some((Told { cpu, devices }, reason))
+}
+
+fn line(text: serde_json::Result<String>) -> Option<String> {
+    let mut text = text.ok()?;
+    text.push('\n');
+    Some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read() {
+        let names: Names = ["0", "GPU-a\"\n"].map(Into::into).into();
+        let asked = question(&names).expect("it is written");
+        assert_eq!(asked.matches('\n').count(), 1);
+        assert_eq!(read_question(&asked), Some(names));
+        let full = Device {
+            busy_milli: Some(900),
+            memory_kib: Some((5, u64::MAX)),
+            processes: Some(vec![
+                Process {
+                    pid: 7,
+                    kib: Some(3),
+                },
+                Process { pid: 8, kib: None },
+            ]),
+        };
+        let devices = [("0", full), ("1", Device::default())];
+        let told = Told {
+            cpu: Duration::from_micros(1_234),
+            devices: Some(devices.map(|(name, device)| (name.into(), device)).into()),
+        };
+        let none = Told {
+            cpu: Duration::ZERO,
+            devices: None,
+        };
+        for (told, reason) in [(told, ""), (none, "no\nlibrary")] {
+            let line = answer(&told, reason).expect("it is written");
+            assert_eq!(line.matches('\n').count(), 1);
+            assert_eq!(read_answer(line.as_bytes()), Some((told, reason.into())));
+        }
+        assert_eq!(read_answer(b"Hello\n"), None);
+        assert_eq!(read_question("Hello\n"), None);
+    }
+}
