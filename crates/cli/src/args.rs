@@ -151,10 +151,7 @@ pub(crate) enum Command {
     /// Answer a worker's questions about NVIDIA GPUs, over standard input and output
     #[cfg(feature = "nvml")]
     #[command(hide = true)]
-    GpuUsage {
-        /// Process that this one ends with
-        parent: u32,
-    },
+    GpuUsage(Deferred<other::GpuUsageArgs>),
 }
 
 impl Command {
@@ -162,7 +159,7 @@ impl Command {
     pub(crate) const fn is_about_itself(&self) -> bool {
         // No file is read that may be on a dead file system.
         #[cfg(feature = "nvml")]
-        if matches!(self, Self::GpuUsage { .. }) {
+        if matches!(self, Self::GpuUsage(_)) {
             return true;
         }
         matches!(
@@ -207,7 +204,7 @@ impl Command {
             | Self::GenerateReference
             | Self::Bridge(_) => None,
             #[cfg(feature = "nvml")]
-            Self::GpuUsage { .. } => None,
+            Self::GpuUsage(_) => None,
         }
     }
 }

@@ -144,7 +144,7 @@ const fn role(command: &Command) -> Role {
         | Command::GenerateReference
         | Command::Bridge(_) => Role::Client,
         #[cfg(feature = "nvml")]
-        Command::GpuUsage { .. } => Role::Client,
+        Command::GpuUsage(_) => Role::Client,
     }
 }
 
@@ -198,7 +198,7 @@ pub(crate) fn run(command: Command, context: &mut Context) -> CliResult<()> {
         Command::Run(Deferred(args)) => run::run(*args, context),
         Command::Bridge(Deferred(args)) => bridge::run(args, context),
         #[cfg(feature = "nvml")]
-        Command::GpuUsage { parent } => Ok(hq_worker::tell_of_gpus(parent)?),
+        Command::GpuUsage(Deferred(args)) => Ok(hq_worker::tell_of_gpus(args.parent)?),
         // An incomplete command printed its help before.
         Command::Server { command: None }
         | Command::Worker { command: None }

@@ -119,3 +119,11 @@ pub(crate) struct BridgeArgs {
     #[arg(long, value_name = "CPUS", requires = "local")]
     pub(crate) cpus: Option<std::num::NonZeroU32>,
 }
+
+/// Arguments of `gpu-usage`.
+#[cfg(feature = "nvml")]
+#[derive(Args, Debug)]
+pub(crate) struct GpuUsageArgs {
+    /// Process that this one ends with
+    pub(crate) parent: u32,
+}
