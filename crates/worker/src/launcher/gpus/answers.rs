@@ -1,9 +1,14 @@
 //! What the process does that is asked.
 
+use std::fs::File;
 use std::io::{self, BufRead as _, Write as _};
 use std::time::Duration;
 
-use rustix::process::{Signal, getppid, set_parent_process_death_signal};
+use rustix::io::fcntl_dupfd_cloexec;
+use rustix::process::{
+    Resource, Rlimit, Signal, getppid, set_parent_process_death_signal, setrlimit,
+};
+use rustix::stdio::dup2_stdout;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::watch::Told;
@@ -23,9 +28,17 @@ pub fn tell_of_gpus(parent: u32) -> io::Result<()> {
     if !is_there {
         return Ok(());
     }
+    // A driver that crashes does so again with the next process: its images of memory would fill the worker's directory.
+    let no_core = Rlimit {
+        current: Some(0),
+        maximum: Some(0),
+    };
+    let _ = setrlimit(Resource::Core, no_core);
+    // The library may print, and so may what is loaded with it.
+    let mut output = File::from(fcntl_dupfd_cloexec(io::stdout(), 3)?);
+    dup2_stdout(io::stderr())?;
     let library = nvml::open();
     let mut handles = library.as_ref().map(nvml::Handles::new);
-    let mut output = io::stdout().lock();
     for line in io::stdin().lock().lines() {
         let names = wire::read_question(&line?).ok_or(io::ErrorKind::InvalidData)?;
         let begin = cpu();
@@ -39,7 +52,6 @@ pub fn tell_of_gpus(parent: u32) -> io::Result<()> {
         };
         let answer = wire::answer(&told, &reason).ok_or(io::ErrorKind::InvalidData)?;
         output.write_all(answer.as_bytes())?;
-        output.flush()?;
     }
     Ok(())
 }

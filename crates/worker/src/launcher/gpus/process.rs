@@ -154,11 +154,10 @@ fn wait(
             return Err(Failure::Ended);
         }
         let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(Failure::Hangs);
-        }
         let slice = Timespec::try_from(left.min(LOOK_PAUSE)).map_err(|_| Failure::Ended)?;
         match poll(&mut [PollFd::from_borrowed_fd(pipe, what)], Some(&slice)) {
+            // Also after the time is over it may be there: this process may have been suspended.
+            Ok(0) if left.is_zero() => return Err(Failure::Hangs),
             Ok(0) | Err(rustix::io::Errno::INTR) => {}
             Ok(_) => return Ok(()),
             Err(_) => return Err(Failure::Ended),
@@ -220,8 +219,14 @@ fn ends(child: &mut Child, within: Duration) -> bool {
         match child.try_wait() {
             Ok(None) if Instant::now() < until => thread::sleep(END_PAUSE),
             Ok(None) => return false,
-            // An error means that somebody else has reaped it.
-            Ok(Some(_)) | Err(_) => return true,
+            Ok(Some(status)) => {
+                tracing::debug!(
+                    "The process that asks the driver of NVIDIA GPUs has ended: {status}"
+                );
+                return true;
+            }
+            // Somebody else has reaped it.
+            Err(_) => return true,
         }
     }
 }
