@@ -164,7 +164,6 @@ fn a_driver_that_hangs_holds_up_neither_the_worker_nor_its_stop() {
     assert!(numbers(&usage["memory_mib"]).len() > 5, "{usage}");
     assert!(usage["gpu"].is_null(), "{usage}");
     assert_eq!(told(), Ok(1), "once");
-    assert!(asking(&env).is_empty(), "it was ended");
     let last = env.submit(&["--resource=gpus/nvidia=2", "--", "sleep", "600"]);
     env.wait_running(&last, 1);
     env.hq(&["worker", "stop", "all"]).ok();
@@ -209,7 +208,6 @@ fn a_library_that_hangs_while_it_is_loaded_holds_up_nobody() {
     assert_eq!(env.stats(&with_gpu)["finished"], 1);
     // It would be lost after some seconds without a heartbeat.
     assert_eq!(env.workers(), ["RUNNING"]);
-    assert_eq!(asking(&env), asked, "it still hangs");
     env.hq(&["worker", "stop", "all"]).ok();
     assert_eq!(env.wait_exit("worker1"), Some(0));
     wait_gone(asked[0]);
