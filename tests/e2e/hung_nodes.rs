@@ -75,7 +75,8 @@ fn a_node_on_which_tasks_fail_for_a_file_system_that_hangs_says_so_and_stops_on_
     env.wait_job(&well);
     assert_eq!(env.stats(&well)["finished"], 6);
     disk.set_silent(true);
-    let job = submit(&env, 60, script);
+    // So many that others are still at it when the node is found out.
+    let job = submit(&env, 120, script);
     wait_for("the node is set aside for its failures", || {
         let states = env.workers();
         let is_aside = states == ["QUARANTINED", "RUNNING", "RUNNING"];
