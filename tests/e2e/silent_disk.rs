@@ -1,5 +1,5 @@
 //! A file system that can be told to answer nobody, as that of a node that has lost its servers of files. Unlike a frozen one it
-//! does not answer whoever only looks, either.
+//! leaves reads and `statfs` unanswered as well.
 //!
 //! It speaks FUSE with the kernel itself, and has an empty directory and nothing else. When the process of the tests ends in any way,
 //! the kernel gives all who wait an error.

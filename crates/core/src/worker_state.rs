@@ -42,6 +42,8 @@ pub use input::{
 };
 
 use backlog::{Backlog, Class, NewEntry};
+pub use outbox::EVENT_DELAY;
+pub(crate) use outbox::STREAM_INTERVAL;
 use outbox::{Ended, Haste, Outbox};
 use running::{AHEAD_OF_MANY, EndCause, Phase, RunningTask, RunningTasks};
 

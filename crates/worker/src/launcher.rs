@@ -37,7 +37,9 @@ use hq_core::retry::StopSpec;
 use hq_core::template::{CrashLimit, PinMode, StdioSpec};
 use hq_core::time::Time;
 use hq_core::worker::Unkillable;
-use hq_core::worker_state::{ExitStatus, LaunchEvent, LaunchFailure, LaunchTask, LaunchToken};
+use hq_core::worker_state::{
+    EVENT_DELAY, ExitStatus, LaunchEvent, LaunchFailure, LaunchTask, LaunchToken,
+};
 use hq_spawn::{
     CpuSet, Event, Launcher, LauncherConfig, LauncherError, SpawnError, SpawnPlan, Stdio, TaskEnv,
     Termination, Token,
@@ -65,10 +67,6 @@ use template::{BaseEnvironment, CompiledTemplate, filled};
 
 /// Signal that the kernel sends when memory runs out; others send it, too.
 const SIGKILL: i32 = rustix::process::Signal::KILL.as_raw();
-
-/// How long the start of one of many tasks, and its end if the next one starts at once, may wait for company. The core hands over more
-/// than that ahead.
-const EVENT_DELAY: Duration = Duration::from_millis(30);
 
 /// Launches tasks and collects what becomes of them.
 pub(crate) struct TaskLauncher {

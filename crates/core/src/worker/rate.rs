@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use crate::time::Time;
+use crate::worker_state::{EVENT_DELAY, STREAM_INTERVAL};
 
 /// Window over which the completion rate is measured.
 const RATE_WINDOW: Duration = Duration::from_millis(20);
 
 /// Longest time that a worker keeps ends of short tasks to itself, on their way to the report and there.
-pub(super) const REPORT_DELAY: Duration = Duration::from_millis(80);
+pub(super) const REPORT_DELAY: Duration = STREAM_INTERVAL.saturating_add(EVENT_DELAY);
 
 /// Completion rate of a worker in tasks per second.
 #[derive(Clone, Copy, Debug)]

@@ -25,7 +25,11 @@ pub(super) const REPORT_INTERVAL: Duration = Duration::from_millis(3);
 
 /// The same while all that there is to tell is of tasks that came with many others, of jobs of which more waits here. A report wakes five threads one after the other,
 /// on caches that programs have used meanwhile, and is a commit: as much CPU as some twenty more tasks in it.
-pub(super) const STREAM_INTERVAL: Duration = Duration::from_millis(50);
+pub(crate) const STREAM_INTERVAL: Duration = Duration::from_millis(50);
+
+/// How long the start of one of many tasks, and its end if the next one starts at once, may wait in the launcher for company. More than
+/// that is handed over ahead.
+pub const EVENT_DELAY: Duration = Duration::from_millis(30);
 
 /// Part of what waits here that may end before the server is told all the same: it sends more in time.
 const STREAM_PART: u64 = 4;

@@ -11,15 +11,15 @@ use super::Devices;
 
 /// Longest wait for an answer. The first one takes seconds where the driver starts with the first who asks.
 const ANSWER_MAX: Duration = Duration::from_secs(1);
-/// After so long without an answer whoever is asked is given up, and people are told.
+/// How long to wait for an answer before the process that was asked is given up and the user is warned.
 pub(super) const HANGS_AFTER: Duration = Duration::from_secs(30);
 /// Even giving up hangs, as on a file system that does not let the program be started.
 const GIVES_UP_WITHIN: Duration = Duration::from_secs(10);
-/// The driver is let go when nobody has asked for so long: whoever holds it keeps administrators from resetting a GPU.
+/// How long the driver stays open without a question: while a process has it open, an administrator cannot reset a GPU.
 const IDLE: Duration = Duration::from_secs(60);
 /// Pause after which a driver is tried again that is not there, hangs, or tells nothing.
 const RETRY: Duration = Duration::from_secs(60);
-/// Answers in a row without any device after which the driver is opened anew: it may have been loaded anew.
+/// Consecutive answers without a device after which the driver is opened again: it may have been reloaded.
 const EMPTY_MAX: u32 = 3;
 
 /// Names of devices.
@@ -397,7 +397,7 @@ mod tests {
 
     #[test]
     fn a_lost_device_silences_no_other_one() {
-        // A driver that was loaded anew is opened anew; after that there is a pause.
+        // A driver that may have been reloaded is opened again; after that there is a pause.
         assert_eq!(course(&["1"; 20], told), (2, vec![false; 20]));
         assert_eq!(course(&["0", "1", "0", "1", "0"], told).0, 1);
         let (_, found) = course(&["1", "1", "1", "1", "1", "1", "1", "0", "1", "0"], told);
