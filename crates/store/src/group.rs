@@ -1,10 +1,11 @@
 //! From changes to rows: what one transaction of the writer does.
 
+mod finished;
 mod job;
+mod rows;
 mod set_aside;
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use hq_core::autoalloc::AllocationEvent;
 use hq_core::id::{InstanceId, JobId, TaskKey, WorkerId};
@@ -18,9 +19,14 @@ use serde_json::{Value, json};
 use crate::encode;
 use crate::event::Event;
 use crate::meta::{self, draining_key, set_number};
+use rows::{EndRow, kib, micros, millis};
 
 /// Ranges of canceled or aborted tasks in one event: if every other task of a large job had finished, there are very many.
 const RANGES_PER_EVENT: usize = 1_000;
+
+/// Fewest tasks of a stretch that is stored without rows before it: compaction makes longer ones of rows, but never of stretches, and a start of the
+/// server reads each.
+const STRETCH_MIN: u32 = 32;
 
 /// A start that is not written yet, because its end may follow in the same group.
 struct Start {
@@ -36,6 +42,10 @@ pub(crate) struct Group<'a> {
     connection: &'a Connection,
     seq: &'a mut i64,
     starts: BTreeMap<TaskKey, Start>,
+    /// Ends that are not written yet, because their neighbours may follow.
+    ends: Vec<EndRow<'a>>,
+    /// Fewest of them that become a stretch.
+    stretch_min: u32,
     events: Option<&'a mut Vec<Event>>,
 }
 
@@ -47,13 +57,24 @@ pub(crate) fn write(
     changes: &[Change],
     events: Option<&mut Vec<Event>>,
 ) -> rusqlite::Result<()> {
+    write_with(STRETCH_MIN, connection, seq, changes, events)
+}
+
+/// The same with a choice of how many neighbours become a stretch: in simulated worlds few finish at once.
+pub(crate) fn write_with(
+    stretch_min: u32,
+    connection: &Connection,
+    seq: &mut i64,
+    changes: &[Change],
+    events: Option<&mut Vec<Event>>,
+) -> rusqlite::Result<()> {
     let mut group = Group::new(connection, seq);
+    group.stretch_min = stretch_min;
     group.events = events;
     for change in changes {
         group.apply(change)?;
     }
-    // Instances that started and have not ended in the same group: most short tasks are written once.
-    group.write_starts()?;
+    group.write_tasks()?;
     // The number of the next event is stored with the events, so no two of them can have the same.
     if !changes.is_empty() {
         set_number(connection, "next_seq", *seq)?;
@@ -67,6 +88,8 @@ impl<'a> Group<'a> {
             connection,
             seq,
             starts: BTreeMap::new(),
+            ends: Vec::new(),
+            stretch_min: STRETCH_MIN,
             events: None,
         }
     }
@@ -124,7 +147,7 @@ impl<'a> Group<'a> {
         }
     }
 
-    fn apply(&mut self, change: &Change) -> rusqlite::Result<()> {
+    fn apply(&mut self, change: &'a Change) -> rusqlite::Result<()> {
         let at = change.at;
         match &change.kind {
             ChangeKind::TaskStarted {
@@ -142,15 +165,18 @@ impl<'a> Group<'a> {
                 instance,
                 worker,
                 is_awaited: _,
-            } => self.write_end(*task, (*instance, *worker, *crash_count), end, *is_finished),
+            } => {
+                self.note_end(*task, (*instance, *worker, *crash_count), end, *is_finished);
+                Ok(())
+            }
             ChangeKind::NodesAssigned { .. } => self.assign_nodes(change),
             ChangeKind::TaskRequeued { .. } => {
                 // First: what is queued again or dropped here may have started in this group.
-                self.write_starts()?;
+                self.write_tasks()?;
                 self.requeue(change)
             }
             ChangeKind::TasksDropped { job, ids, to } => {
-                self.write_starts()?;
+                self.write_tasks()?;
                 self.drop_tasks(at, *job, ids, *to)
             }
             ChangeKind::WorkerConnected { .. }
@@ -459,7 +485,11 @@ impl<'a> Group<'a> {
         self.event(at, kind, None, None, &data)
     }
 
-    fn write_starts(&mut self) -> rusqlite::Result<()> {
+    /// Writes what was collected: neighbours that finished, and instances that started and have not ended in this group. Most short
+    /// tasks are written once.
+    fn write_tasks(&mut self) -> rusqlite::Result<()> {
+        let ends = std::mem::take(&mut self.ends);
+        finished::write(self.connection, ends, self.stretch_min)?;
         for (task, start) in std::mem::take(&mut self.starts) {
             self.write_start(task, &start)?;
         }
@@ -501,23 +531,19 @@ impl<'a> Group<'a> {
         Ok(())
     }
 
-    fn write_end(
+    /// Notes an end: written with its neighbours, if they follow in the same group.
+    fn note_end(
         &mut self,
         task: TaskKey,
         (instance, worker, crash_count): (InstanceId, WorkerId, u32),
-        end: &TaskEnd,
+        end: &'a TaskEnd,
         is_finished: bool,
-    ) -> rusqlite::Result<()> {
+    ) {
         // Start and end in one group: one row, with the number of the start in it.
         let start = self.starts.remove(&task);
         let seq = self.next_seq();
-        let state = if is_finished {
-            TaskState::Finished
-        } else {
-            TaskState::Failed
-        };
-        let (code, message) = encode::outcome_code(&end.outcome);
         if let Some(events) = &mut self.events {
+            let (code, message) = encode::outcome_code(&end.outcome);
             let kind = if is_finished {
                 "task-finished"
             } else {
@@ -535,37 +561,16 @@ impl<'a> Group<'a> {
                 ..Event::default()
             });
         }
-        // By the measure of the worker, like the record in the state.
-        let started = end.at.minus(end.run).0;
-        // Of a start in an earlier group the row has variant and number already; neither is written over.
-        self.run(
-            "INSERT INTO task_row_data (job, task, state, instance, crash_count, worker, variant, \
-             started_unix_ns, run_us, outcome, message, max_rss_kib, user_ms, system_ms, \
-             start_seq, end_seq) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, \
-             ?14, ?15, ?16) ON CONFLICT DO UPDATE SET state = ?3, instance = ?4, crash_count = ?5, \
-             worker = ?6, started_unix_ns = ?8, run_us = ?9, outcome = ?10, message = ?11, \
-             max_rss_kib = ?12, user_ms = ?13, system_ms = ?14, \
-             start_seq = coalesce(?15, start_seq), end_seq = ?16",
-            params![
-                task.job.as_u32(),
-                task.task.as_u32(),
-                state.number(),
-                instance.as_u32(),
-                crash_count,
-                worker.as_u32(),
-                start.as_ref().map_or(0, |start| start.variant),
-                started,
-                micros(end.run),
-                code,
-                message,
-                u32::try_from(end.usage.max_rss_kib).unwrap_or(u32::MAX),
-                millis(end.usage.user),
-                millis(end.usage.system),
-                start.map(|start| start.seq),
-                seq
-            ],
-        )?;
-        Ok(())
+        self.ends.push(EndRow {
+            task,
+            instance,
+            worker,
+            crash_count,
+            end,
+            is_finished,
+            start: start.map(|start| (start.variant, start.seq)),
+            seq,
+        });
     }
 
     fn requeue(&self, change: &Change) -> rusqlite::Result<()> {
@@ -637,7 +642,7 @@ impl<'a> Group<'a> {
                 micros(end.run),
                 code,
                 message,
-                u32::try_from(end.usage.max_rss_kib).unwrap_or(u32::MAX),
+                kib(end.usage.max_rss_kib),
                 millis(end.usage.user),
                 millis(end.usage.system),
                 task.job.as_u32(),
@@ -717,14 +722,6 @@ fn notification_json(task: TaskKey, worker: WorkerId, message: &[u8]) -> Value {
 fn workers_json(nodes: &[WorkerId]) -> String {
     let workers: Vec<u32> = nodes.iter().map(|node| node.as_u32()).collect();
     json!({"workers": workers}).to_string()
-}
-
-fn millis(span: Duration) -> u32 {
-    u32::try_from(span.as_millis()).unwrap_or(u32::MAX)
-}
-
-fn micros(span: Duration) -> i64 {
-    i64::try_from(span.as_micros()).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]

@@ -21,6 +21,8 @@ const STATEMENTS_MAX: usize = 128;
 
 /// Shortest stretch: jobs of simulated worlds are small.
 const FOLD_LEN_MIN: u32 = 2;
+/// Fewest tasks that become a stretch when they finish in one commit; pairs are left to be folded.
+const STRETCH_LEN_MIN: u32 = 3;
 /// Stretches are made after every tenth commit: a pass costs more than the rest of a commit, and worlds crash with rows
 /// that wait for one as well as without.
 const FOLD_INTERVAL: i64 = 10;
@@ -64,7 +66,8 @@ impl MemoryDisk {
         let mut connection = self.connection.borrow_mut();
         let connection = connection.as_mut().expect("the world has not ended");
         let transaction = connection.transaction().expect("nobody else writes");
-        group::write(&transaction, &mut seq, changes, None).expect("every change can be written");
+        group::write_with(STRETCH_LEN_MIN, &transaction, &mut seq, changes, None)
+            .expect("every change can be written");
         end(transaction);
         seq
     }

@@ -34,7 +34,7 @@ pub(crate) fn change(kind: ChangeKind) -> Change {
 pub(crate) fn filled(path: &Path, jobs: &[u32]) {
     let mut handle = started(Store::open(path).expect("a fresh file"));
     for (job, count) in (1_u32..).zip(jobs) {
-        add_job(&mut handle, JobId(job), *count, true);
+        add_rows(&mut handle, JobId(job), *count, true);
     }
 }
 
@@ -50,41 +50,58 @@ pub(crate) fn started(store: Store) -> StoreHandle {
     handle
 }
 
-/// A job of which all tasks finished.
+/// A job of which all tasks finished, neighbours in one group.
 pub(crate) fn add_job(handle: &mut StoreHandle, job: JobId, count: u32, is_completed: bool) {
     let ids = IdArray::consecutive(1, count).expect("fits");
     handle.store(vec![change(submitted(job, &ids))]);
-    let mut changes = Vec::new();
-    for id in ids.iter() {
-        let task = TaskKey::new(job, TaskId(id));
-        let instance = InstanceId(0);
-        changes.push(change(ChangeKind::TaskStarted {
-            task,
-            instance,
-            variant: 0,
-            nodes: Box::default(),
-            worker: WORKER,
-        }));
-        let end = TaskEnd {
-            outcome: Outcome::Finished,
-            at: NOW.wall,
-            run: Duration::from_millis(u64::from(id)),
-            usage: Usage::default(),
-        };
-        changes.push(change(ChangeKind::TaskEnded {
-            task,
-            instance,
-            worker: WORKER,
-            crash_count: 0,
-            end,
-            is_finished: true,
-            is_awaited: false,
-        }));
-    }
+    let mut changes: Vec<_> = ids.iter().flat_map(|id| life(job, id)).collect();
     if is_completed {
         changes.push(change(ChangeKind::JobCompleted(job)));
     }
     handle.store(changes);
+}
+
+/// The same, neighbours in different groups: each task has a row until it is folded.
+pub(crate) fn add_rows(handle: &mut StoreHandle, job: JobId, count: u32, is_completed: bool) {
+    let ids = IdArray::consecutive(1, count).expect("fits");
+    handle.store(vec![change(submitted(job, &ids))]);
+    let every_other = |rest| ids.iter().filter(move |id| id % 2 == rest);
+    for rest in [1, 0] {
+        handle.store(every_other(rest).flat_map(|id| life(job, id)).collect());
+        assert!(handle.client().flush());
+    }
+    if is_completed {
+        handle.store(vec![change(ChangeKind::JobCompleted(job))]);
+    }
+}
+
+/// Start and end of a task.
+fn life(job: JobId, id: u32) -> [Change; 2] {
+    let task = TaskKey::new(job, TaskId(id));
+    let instance = InstanceId(0);
+    let start = ChangeKind::TaskStarted {
+        task,
+        instance,
+        variant: 0,
+        nodes: Box::default(),
+        worker: WORKER,
+    };
+    let end = TaskEnd {
+        outcome: Outcome::Finished,
+        at: NOW.wall,
+        run: Duration::from_millis(u64::from(id)),
+        usage: Usage::default(),
+    };
+    let end = ChangeKind::TaskEnded {
+        task,
+        instance,
+        worker: WORKER,
+        crash_count: 0,
+        end,
+        is_finished: true,
+        is_awaited: false,
+    };
+    [change(start), change(end)]
 }
 
 pub(crate) fn submitted(job: JobId, ids: &IdArray) -> ChangeKind {

@@ -4,7 +4,7 @@ use hq_core::id::JobId;
 use hq_core::job::Job;
 
 use super::*;
-use crate::testing::{NOW, add_job, filled, number, rows, started, wait_for};
+use crate::testing::{NOW, add_rows, filled, number, rows, started, wait_for};
 use crate::{Store, stretch};
 
 /// Views that tell of tasks.
@@ -112,7 +112,7 @@ fn the_writer_folds_what_finishes_and_forgets_it_like_rows() {
     let dir = tempfile::tempdir().expect("directory");
     let path = dir.path().join("j.db");
     let mut handle = started(Store::open(&path).expect("a fresh file"));
-    add_job(&mut handle, JobId(1), 4_000, true);
+    add_rows(&mut handle, JobId(1), 4_000, true);
     wait_for("its tasks are folded", || {
         number(&path, "SELECT count(*) FROM stretch_data") > 10
             && number(&path, "SELECT count(*) FROM task_row_data") == 0
@@ -125,7 +125,7 @@ fn the_writer_folds_what_finishes_and_forgets_it_like_rows() {
     let sql = "SELECT count(DISTINCT seq) FROM events WHERE type = 'task-finished'";
     assert_eq!(number(&path, sql), 4_000);
     // Rows that an earlier server left are folded at once.
-    add_job(&mut handle, JobId(2), 500, true);
+    add_rows(&mut handle, JobId(2), 500, true);
     drop(handle);
     assert_eq!(number(&path, "SELECT count(*) FROM task_row_data"), 500);
     let mut handle = started(Store::open(&path).expect("nobody has it"));
