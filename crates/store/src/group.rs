@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use crate::encode;
 use crate::event::Event;
 use crate::meta::{self, draining_key, set_number};
-use rows::{EndRow, kib, micros, millis};
+use rows::{EndRow, Start, kib, micros, millis};
 
 /// Ranges of canceled or aborted tasks in one event: if every other task of a large job had finished, there are very many.
 const RANGES_PER_EVENT: usize = 1_000;
@@ -27,15 +27,6 @@ const RANGES_PER_EVENT: usize = 1_000;
 /// Fewest tasks of a stretch that is stored without rows before it: compaction makes longer ones of rows, but never of stretches, and a start of the
 /// server reads each.
 const STRETCH_MIN: u32 = 32;
-
-/// A start that is not written yet, because its end may follow in the same group.
-struct Start {
-    at: Timestamp,
-    instance: InstanceId,
-    variant: u32,
-    worker: WorkerId,
-    seq: i64,
-}
 
 /// The changes of one transaction.
 pub(crate) struct Group<'a> {
@@ -251,7 +242,7 @@ impl<'a> Group<'a> {
         };
         match self.starts.insert(task, start) {
             // An instance that started and was given up in one group leaves its row, too.
-            Some(earlier) => self.write_start(task, &earlier),
+            Some(earlier) => rows::write_starts(self.connection, [(task, earlier)]),
             None => Ok(()),
         }
     }
@@ -490,45 +481,7 @@ impl<'a> Group<'a> {
     fn write_tasks(&mut self) -> rusqlite::Result<()> {
         let ends = std::mem::take(&mut self.ends);
         finished::write(self.connection, ends, self.stretch_min)?;
-        for (task, start) in std::mem::take(&mut self.starts) {
-            self.write_start(task, &start)?;
-        }
-        Ok(())
-    }
-
-    fn write_start(&self, task: TaskKey, start: &Start) -> rusqlite::Result<()> {
-        let (job, id) = (task.job.as_u32(), task.task.as_u32());
-        // An instance that was cut off by the end of a server has left its row behind.
-        self.run(
-            "INSERT OR IGNORE INTO attempt_data (job, task, instance, worker, variant, \
-             started_unix_ns, start_seq) SELECT job, task, instance, worker, variant, \
-             started_unix_ns, start_seq FROM task_row_data \
-             WHERE job = ? AND task = ? AND state = ? AND instance <> ?",
-            params![
-                job,
-                id,
-                TaskState::Running.number(),
-                start.instance.as_u32()
-            ],
-        )?;
-        // Crashes and retries of a row that is there stay: they are the task's, and not of one instance.
-        self.run(
-            "INSERT INTO task_row_data (job, task, state, instance, crash_count, worker, variant, \
-             started_unix_ns, start_seq) VALUES (?1, ?2, ?8, ?3, 0, ?4, ?5, ?6, ?7) \
-             ON CONFLICT DO UPDATE SET state = ?8, instance = ?3, worker = ?4, variant = ?5, \
-             started_unix_ns = ?6, start_seq = ?7",
-            params![
-                job,
-                id,
-                start.instance.as_u32(),
-                start.worker.as_u32(),
-                start.variant,
-                start.at.0,
-                start.seq,
-                TaskState::Running.number()
-            ],
-        )?;
-        Ok(())
+        rows::write_starts(self.connection, std::mem::take(&mut self.starts))
     }
 
     /// Notes an end: written with its neighbours, if they follow in the same group.

@@ -1,4 +1,4 @@
-//! Tasks that finished, until the end of their group: neighbours become a stretch at once, without a row of each in between.
+//! Ends of tasks at the end of their group: neighbours that finished become a stretch at once, without a row of each in between.
 //!
 //! What cannot be part of one is stored as a row, which compaction may fold later, with neighbours that finish in another
 //! group.
@@ -9,8 +9,13 @@ use hq_core::id::{TaskId, TaskKey};
 use hq_core::task::TaskState;
 use rusqlite::{Connection, params};
 
-use super::rows::EndRow;
-use crate::stretch::{Shared, Stretch};
+use super::rows::{EndRow, write_ends};
+use crate::stretch::{Shared, Stretch, TASKS_MAX};
+
+/// How far in front of a task the stretch can begin that it is in.
+const TASKS_BEFORE: u32 = 255;
+
+const _: () = assert!(TASKS_BEFORE as usize == TASKS_MAX - 1);
 
 /// What a row tells that its end does not: the variant and the number of the start.
 #[derive(Clone, Copy)]
@@ -19,22 +24,32 @@ struct Begun {
     start_seq: i64,
 }
 
-/// Stores ends, in any order: as few rows as can be.
+/// Stores ends, in any order: neighbours as stretches of `len_min` tasks or more, the rest as rows.
 pub(super) fn write(
     db: &Connection,
     mut ends: Vec<EndRow<'_>>,
     len_min: u32,
 ) -> rusqlite::Result<()> {
-    // Stable: whatever two ends of one task were, the later one is stored last.
+    // Stable: of two ends of one task the later one counts.
     ends.sort_by_key(|end| end.task);
-    for run in ends.chunk_by(|one, next| is_next(one, next)) {
+    ends.dedup_by(|later, earlier| {
+        let is_same = later.task == earlier.task;
+        if is_same {
+            later.start = later.start.or(earlier.start);
+            std::mem::swap(later, earlier);
+        }
+        is_same
+    });
+    let mut rows: Vec<&EndRow<'_>> = Vec::new();
+    for run in ends.chunk_by(is_next) {
         let is_long = run.len() >= len_min as usize && run.iter().all(EndRow::is_plain);
-        let is_stored = is_long && write_run(db, run, len_min)?;
-        if !is_stored {
-            run.iter().try_for_each(|end| end.write(db))?;
+        if is_long {
+            write_run(db, run, len_min, &mut rows)?;
+        } else {
+            rows.extend(run);
         }
     }
-    Ok(())
+    write_ends(db, rows)
 }
 
 fn is_next(one: &EndRow<'_>, next: &EndRow<'_>) -> bool {
@@ -44,45 +59,58 @@ fn is_next(one: &EndRow<'_>, next: &EndRow<'_>) -> bool {
     follows && one.instance == next.instance && one.is_plain() == next.is_plain()
 }
 
-/// Stores neighbours as stretches; `false` if one of them has more than a stretch can hold.
-fn write_run(db: &Connection, run: &[EndRow<'_>], len_min: u32) -> rusqlite::Result<bool> {
-    let (Some(first), Some(last)) = (run.first(), run.last()) else {
-        return Ok(true);
-    };
-    let range = params![
-        first.task.job.as_u32(),
-        first.task.task.as_u32(),
-        last.task.task.as_u32()
-    ];
-    let sql = "SELECT EXISTS (SELECT 1 FROM node_data WHERE job = ?1 AND task BETWEEN ?2 AND ?3) \
-               OR EXISTS (SELECT 1 FROM value_data WHERE job = ?1 AND task BETWEEN ?2 AND ?3)";
-    if db.prepare_cached(sql)?.query_row(range, |row| row.get(0))? {
-        return Ok(false);
+/// Stores neighbours as stretches. Those that do not fill one are left as `rows`; so are all if one of them has more than a
+/// stretch can hold.
+fn write_run<'a>(
+    db: &Connection,
+    run: &'a [EndRow<'a>],
+    len_min: u32,
+    rows: &mut Vec<&'a EndRow<'a>>,
+) -> rusqlite::Result<()> {
+    if has_more(db, run)? {
+        rows.extend(run);
+        return Ok(());
     }
-    let rows = rows(db, run)?;
-    let Some(begun) = begun(&rows, run) else {
-        return Ok(false);
+    let before = rows_before(db, run)?;
+    let Some(begun) = begun(&before, run) else {
+        rows.extend(run);
+        return Ok(());
     };
-    let mut rest = run;
-    let mut begun = begun.as_slice();
-    while let Some(stretch) = first_stretch(rest, begun) {
-        let (ends, behind) = rest.split_at(stretch.len() as usize);
-        if ends.len() < len_min as usize {
-            ends.iter().try_for_each(|end| end.write(db))?;
+    let mut tasks = (run, begun.as_slice());
+    while let Some(stretch) = first_stretch(tasks) {
+        let len = stretch.len() as usize;
+        if len < len_min as usize {
+            rows.extend(&tasks.0[..len]);
         } else {
-            if !rows.is_empty() {
+            if !before.is_empty() {
                 delete_rows(db, &stretch)?;
             }
             stretch.write(db)?;
         }
-        rest = behind;
-        begun = &begun[ends.len()..];
+        tasks = (&tasks.0[len..], &tasks.1[len..]);
     }
-    Ok(true)
+    Ok(())
+}
+
+/// Job, first and last id of neighbours.
+fn range(run: &[EndRow<'_>]) -> [u32; 3] {
+    let id = |end: Option<&EndRow<'_>>| end.map_or(0, |end| end.task.task.as_u32());
+    let job = run.first().map_or(0, |end| end.task.job.as_u32());
+    [job, id(run.first()), id(run.last())]
+}
+
+/// Whether one of the tasks has nodes or a value, which are looked for by its row, or is in a stretch already.
+fn has_more(db: &Connection, run: &[EndRow<'_>]) -> rusqlite::Result<bool> {
+    let sql = "SELECT EXISTS (SELECT 1 FROM node_data WHERE job = ?1 AND task BETWEEN ?2 AND ?3) \
+               OR EXISTS (SELECT 1 FROM value_data WHERE job = ?1 AND task BETWEEN ?2 AND ?3) \
+               OR EXISTS (SELECT 1 FROM stretch_data WHERE job = ?1 AND first BETWEEN ?2 - ?4 AND ?3 AND first + count > ?2)";
+    let [job, first, last] = range(run);
+    db.prepare_cached(sql)?
+        .query_row(params![job, first, last, TASKS_BEFORE], |row| row.get(0))
 }
 
 /// As many of the tasks as fit into one stretch; `None`: there are none.
-fn first_stretch(run: &[EndRow<'_>], begun: &[Begun]) -> Option<Stretch> {
+fn first_stretch((run, begun): (&[EndRow<'_>], &[Begun])) -> Option<Stretch> {
     let mut tasks = run.iter().zip(begun);
     let shared = |end: &EndRow<'_>, begun: &Begun| Shared {
         job: end.task.job.as_u32(),
@@ -109,9 +137,9 @@ fn delete_rows(db: &Connection, stretch: &Stretch) -> rusqlite::Result<()> {
 }
 
 /// How each of the tasks began; `None` if that is not known of one, or its row tells more than a stretch can.
-fn begun(rows: &Rows, run: &[EndRow<'_>]) -> Option<Vec<Begun>> {
+fn begun(before: &Rows, run: &[EndRow<'_>]) -> Option<Vec<Begun>> {
     let begun = |end: &EndRow<'_>| {
-        let row = rows.get(&end.task.task.as_u32());
+        let row = before.get(&end.task.task.as_u32());
         match (end.start, row) {
             (_, Some(None)) => None,
             (Some((variant, start_seq)), _) => Some(Begun { variant, start_seq }),
@@ -131,30 +159,23 @@ struct Before {
 /// Rows by the ids of their tasks; `None`: one that tells more than a stretch can.
 type Rows = BTreeMap<u32, Option<Before>>;
 
-fn rows(db: &Connection, run: &[EndRow<'_>]) -> rusqlite::Result<Rows> {
-    let (Some(first), Some(last)) = (run.first(), run.last()) else {
-        return Ok(Rows::new());
-    };
+fn rows_before(db: &Connection, run: &[EndRow<'_>]) -> rusqlite::Result<Rows> {
     let sql = "SELECT task, state, instance, crash_count, retry_count, variant, start_seq \
                FROM task_row_data WHERE job = ? AND task BETWEEN ? AND ?";
     let mut statement = db.prepare_cached(sql)?;
-    let (first, last) = (first.task, last.task.task.as_u32());
-    let found = statement.query_map(
-        params![first.job.as_u32(), first.task.as_u32(), last],
-        |row| {
-            let (crashes, retries): (i64, i64) = (row.get(3)?, row.get(4)?);
-            let (variant, start_seq): (u32, Option<i64>) = (row.get(5)?, row.get(6)?);
-            let is_running = TaskState::from_number(row.get(1)?) == Some(TaskState::Running);
-            let before = Before {
-                instance: row.get(2)?,
-                begun: start_seq
-                    .filter(|_| is_running)
-                    .map(|start_seq| Begun { variant, start_seq }),
-            };
-            let is_plain = crashes == 0 && retries == 0;
-            Ok((row.get(0)?, is_plain.then_some(before)))
-        },
-    )?;
+    let found = statement.query_map(range(run), |row| {
+        let (crashes, retries): (i64, i64) = (row.get(3)?, row.get(4)?);
+        let (variant, start_seq): (u32, Option<i64>) = (row.get(5)?, row.get(6)?);
+        let is_running = TaskState::from_number(row.get(1)?) == Some(TaskState::Running);
+        let before = Before {
+            instance: row.get(2)?,
+            begun: start_seq
+                .filter(|_| is_running)
+                .map(|start_seq| Begun { variant, start_seq }),
+        };
+        let is_plain = crashes == 0 && retries == 0;
+        Ok((row.get(0)?, is_plain.then_some(before)))
+    })?;
     found.collect()
 }
 

@@ -1,14 +1,69 @@
-//! The end of a task as a row, and as part of a stretch.
+//! Starts and ends of tasks as rows, and ends as parts of stretches.
 
 use std::time::Duration;
 
 use hq_core::id::{InstanceId, TaskKey, WorkerId};
 use hq_core::outcome::OutcomeCode;
 use hq_core::task::{TaskEnd, TaskState};
+use hq_core::time::Timestamp;
 use rusqlite::{Connection, params};
 
 use crate::encode;
 use crate::stretch::Values;
+
+/// A start that is not written yet, because its end may follow in the same group.
+pub(super) struct Start {
+    pub(super) at: Timestamp,
+    pub(super) instance: InstanceId,
+    pub(super) variant: u32,
+    pub(super) worker: WorkerId,
+    pub(super) seq: i64,
+}
+
+/// Stores starts as rows.
+pub(super) fn write_starts(
+    db: &Connection,
+    starts: impl IntoIterator<Item = (TaskKey, Start)>,
+) -> rusqlite::Result<()> {
+    // Crashes and retries of a row that is there stay: they are the task's, and not of one instance.
+    let sql = "INSERT INTO task_row_data (job, task, state, instance, crash_count, worker, variant, \
+               started_unix_ns, start_seq) VALUES (?1, ?2, ?8, ?3, 0, ?4, ?5, ?6, ?7) \
+               ON CONFLICT DO UPDATE SET state = ?8, instance = ?3, worker = ?4, variant = ?5, \
+               started_unix_ns = ?6, start_seq = ?7";
+    // Taken once for all of them: finding a statement costs as much as a quarter of what it does.
+    let mut insert = db.prepare_cached(sql)?;
+    for (task, start) in starts {
+        if start.instance != InstanceId(0) {
+            keep_attempt(db, task, start.instance)?;
+        }
+        insert.execute(params![
+            task.job.as_u32(),
+            task.task.as_u32(),
+            start.instance.as_u32(),
+            start.worker.as_u32(),
+            start.variant,
+            start.at.0,
+            start.seq,
+            TaskState::Running.number()
+        ])?;
+    }
+    Ok(())
+}
+
+/// An instance that was cut off by the end of a server has left its row behind: it is an attempt, now that another one starts.
+fn keep_attempt(db: &Connection, task: TaskKey, instance: InstanceId) -> rusqlite::Result<()> {
+    let sql = "INSERT OR IGNORE INTO attempt_data (job, task, instance, worker, variant, \
+               started_unix_ns, start_seq) SELECT job, task, instance, worker, variant, \
+               started_unix_ns, start_seq FROM task_row_data \
+               WHERE job = ? AND task = ? AND state = ? AND instance <> ?";
+    db.prepare_cached(sql)?.execute(params![
+        task.job.as_u32(),
+        task.task.as_u32(),
+        TaskState::Running.number(),
+        instance.as_u32()
+    ])?;
+    Ok(())
+}
 
 /// An end that is to be stored.
 pub(super) struct EndRow<'a> {
@@ -50,44 +105,50 @@ impl EndRow<'_> {
             self.seq,
         ]
     }
+}
 
-    /// Stores it as a row.
-    pub(super) fn write(&self, db: &Connection) -> rusqlite::Result<()> {
-        let state = if self.is_finished {
+/// Stores ends as rows.
+pub(super) fn write_ends<'a>(
+    db: &Connection,
+    ends: impl IntoIterator<Item = &'a EndRow<'a>>,
+) -> rusqlite::Result<()> {
+    // Of a start in an earlier group the row has variant and number: they stay, because the end brings none.
+    let sql = "INSERT INTO task_row_data (job, task, state, instance, crash_count, worker, variant, \
+               started_unix_ns, run_us, outcome, message, max_rss_kib, user_ms, system_ms, \
+               start_seq, end_seq) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, \
+               ?14, ?15, ?16) ON CONFLICT DO UPDATE SET state = ?3, instance = ?4, crash_count = ?5, \
+               worker = ?6, variant = CASE WHEN ?15 IS NULL THEN variant ELSE ?7 END, started_unix_ns = ?8, run_us = ?9, outcome = ?10, message = ?11, \
+               max_rss_kib = ?12, user_ms = ?13, system_ms = ?14, \
+               start_seq = coalesce(?15, start_seq), end_seq = ?16";
+    let mut insert = db.prepare_cached(sql)?;
+    for row in ends {
+        let state = if row.is_finished {
             TaskState::Finished
         } else {
             TaskState::Failed
         };
-        let (code, message) = encode::outcome_code(&self.end.outcome);
-        let usage = &self.end.usage;
-        // Of a start in an earlier group the row has variant and number already; neither is written over.
-        let sql = "INSERT INTO task_row_data (job, task, state, instance, crash_count, worker, variant, \
-             started_unix_ns, run_us, outcome, message, max_rss_kib, user_ms, system_ms, \
-             start_seq, end_seq) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, \
-             ?14, ?15, ?16) ON CONFLICT DO UPDATE SET state = ?3, instance = ?4, crash_count = ?5, \
-             worker = ?6, started_unix_ns = ?8, run_us = ?9, outcome = ?10, message = ?11, \
-             max_rss_kib = ?12, user_ms = ?13, system_ms = ?14, \
-             start_seq = coalesce(?15, start_seq), end_seq = ?16";
-        db.prepare_cached(sql)?.execute(params![
-            self.task.job.as_u32(),
-            self.task.task.as_u32(),
+        let (code, message) = encode::outcome_code(&row.end.outcome);
+        let usage = &row.end.usage;
+        insert.execute(params![
+            row.task.job.as_u32(),
+            row.task.task.as_u32(),
             state.number(),
-            self.instance.as_u32(),
-            self.crash_count,
-            self.worker.as_u32(),
-            self.start.map_or(0, |(variant, _)| variant),
-            self.started(),
-            micros(self.end.run),
+            row.instance.as_u32(),
+            row.crash_count,
+            row.worker.as_u32(),
+            row.start.map_or(0, |(variant, _)| variant),
+            row.started(),
+            micros(row.end.run),
             code,
             message,
             kib(usage.max_rss_kib),
             millis(usage.user),
             millis(usage.system),
-            self.start.map(|(_, seq)| seq),
-            self.seq
+            row.start.map(|(_, seq)| seq),
+            row.seq
         ])?;
-        Ok(())
     }
+    Ok(())
 }
 
 pub(super) fn kib(kib: u64) -> u32 {

@@ -12,9 +12,16 @@ use proptest::prelude::*;
 use super::*;
 use crate::group::{write, write_with};
 use crate::testing::{NOW, change, rows as shown, submitted};
-use crate::{load, schema};
+use crate::{load, schema, values};
 
-const VIEWS: [&str; 5] = ["task_data", "tasks", "attempts", "events", "task_nodes"];
+const VIEWS: [&str; 6] = [
+    "task_data",
+    "tasks",
+    "attempts",
+    "events",
+    "task_nodes",
+    "usage",
+];
 const JOB: JobId = JobId(1);
 
 fn fresh() -> Connection {
@@ -30,8 +37,8 @@ fn number(db: &Connection, sql: &str) -> u32 {
 /// What becomes of a task.
 #[derive(Clone, Debug)]
 struct Life {
-    /// Instances that were given up before, and whether each counted as a crash.
-    requeues: Vec<bool>,
+    /// Instances that were given up before, and how each counted.
+    requeues: Vec<Requeue>,
     variant: u32,
     worker: u32,
     run: Duration,
@@ -41,6 +48,13 @@ struct Life {
     has_value: bool,
     /// Whether its end comes in a group behind that of its start.
     is_long: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Requeue {
+    Free,
+    Crash,
+    Retry,
 }
 
 /// What most tasks are like.
@@ -66,8 +80,10 @@ fn life() -> impl Strategy<Value = Life> {
             ..plain()
         }),
         6 => Just(Life { is_long: true, ..plain() }),
-        1 => prop::collection::vec(any::<bool>(), 1..3)
-            .prop_map(|requeues| Life { requeues, ..plain() }),
+        1 => (requeues(), 0_u32..2)
+            .prop_map(|(requeues, variant)| Life { requeues, variant, ..plain() }),
+        1 => (requeues(), 0_u32..2)
+            .prop_map(|(requeues, variant)| Life { requeues, variant, is_long: true, ..plain() }),
         1 => Just(Life { variant: 1, ..plain() }),
         1 => Just(Life { run: Duration::from_hours(200), ..plain() }),
         1 => prop_oneof![
@@ -81,6 +97,15 @@ fn life() -> impl Strategy<Value = Life> {
     ]
 }
 
+fn requeues() -> impl Strategy<Value = Vec<Requeue>> {
+    let how = prop_oneof![
+        Just(Requeue::Free),
+        Just(Requeue::Crash),
+        Just(Requeue::Retry)
+    ];
+    prop::collection::vec(how, 1..3)
+}
+
 /// Changes of two groups that follow each other.
 fn changes(id: u32, life: &Life) -> [Vec<Change>; 2] {
     let task = TaskKey::new(JOB, TaskId(id));
@@ -89,23 +114,25 @@ fn changes(id: u32, life: &Life) -> [Vec<Change>; 2] {
     if life.has_nodes {
         nodes = Box::from([worker, WorkerId(9)]);
     }
-    let start = |instance| ChangeKind::TaskStarted {
+    let start = |instance, variant| ChangeKind::TaskStarted {
         task,
         instance: InstanceId(instance),
-        variant: life.variant,
+        variant,
         nodes: nodes.clone(),
         worker,
     };
-    let (mut first, mut instance, mut crash_count) = (Vec::new(), 0, 0);
-    for is_crash in &life.requeues {
-        first.push(start(instance));
+    let (mut first, mut instance) = (Vec::new(), 0);
+    let (mut crash_count, mut retry_count) = (0, 0);
+    for requeue in &life.requeues {
+        first.push(start(instance, 0));
         instance += 1;
-        crash_count += u32::from(*is_crash);
+        crash_count += u32::from(matches!(requeue, Requeue::Crash));
+        retry_count += u32::from(matches!(requeue, Requeue::Retry));
         first.push(ChangeKind::TaskRequeued {
             task,
             instance: InstanceId(instance),
             crash_count,
-            retry_count: 0,
+            retry_count,
             attempt: None,
             grown: None,
         });
@@ -118,7 +145,7 @@ fn changes(id: u32, life: &Life) -> [Vec<Change>; 2] {
             nodes: nodes.clone(),
         });
     }
-    first.push(start(instance));
+    first.push(start(instance, life.variant));
     let end = life.outcome.clone().map(|outcome| ChangeKind::TaskEnded {
         task,
         instance: InstanceId(instance),
@@ -167,8 +194,10 @@ fn store(stretch_min: u32, lives: &[(Life, u32)]) -> Connection {
     db
 }
 
-/// What readers see, and what the next server makes of it.
+/// What readers see, values included, and what the next server makes of it.
 fn seen(db: &Connection) -> (Vec<Vec<String>>, String) {
+    let ids = IdArray::consecutive(1, 100).expect("fits");
+    let values = values::read(db, 1, &ids, usize::MAX).expect("they can be read");
     let views = VIEWS.map(|view| shown(db, view)).to_vec();
     let loaded = load::load(db, "TestUid", NOW).expect("it can be read");
     assert_eq!(loaded.dropped_count, 0);
@@ -177,7 +206,7 @@ fn seen(db: &Connection) -> (Vec<Vec<String>>, String) {
         .submits
         .iter()
         .map(|submit| format!("{:?}", submit.tasks));
-    (views, tasks.collect())
+    (views, tasks.chain([format!("{values:?}")]).collect())
 }
 
 proptest! {
@@ -194,12 +223,18 @@ proptest! {
         let both = "SELECT count(*) FROM task_row_data r JOIN stretch_data s ON r.job = s.job \
                     AND r.task BETWEEN s.first AND s.first + s.count - 1";
         prop_assert_eq!(number(&db, both), 0, "stored twice");
+        let in_both = "SELECT count(*) FROM node_data n JOIN stretch_data s ON n.job = s.job \
+                       AND n.task BETWEEN s.first AND s.first + s.count - 1";
+        prop_assert_eq!(number(&db, in_both), 0, "nodes are looked for by rows");
     }
 }
 
 #[test]
 fn what_starts_and_ends_together_never_has_a_row() {
-    let lives: Vec<_> = (0..1_000).map(|key| (plain(), key)).collect();
+    // As of many workers, whose reports are between each other.
+    let lives: Vec<_> = (0..1_000_u32)
+        .map(|n| (plain(), n * 7_919 % 1_000))
+        .collect();
     let db = store(32, &lives);
     assert_eq!(number(&db, "SELECT count(*) FROM task_row_data"), 0);
     assert_eq!(number(&db, "SELECT sum(count) FROM stretch_data"), 1_000);
