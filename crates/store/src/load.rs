@@ -20,7 +20,7 @@ use rusqlite::{Connection, Row, params};
 
 use crate::encode;
 use crate::meta::{self, draining_key};
-use crate::stretch::{self, Stretch};
+use crate::stretch::{self, Stretch, StretchKey};
 
 /// Contents of a store.
 #[derive(Debug)]
@@ -37,6 +37,8 @@ pub struct Loaded {
     pub tokens: Vec<(String, String)>,
     /// Workers that were connected and will not come back.
     pub gone_workers: Vec<WorkerId>,
+    /// Stretches whose tasks wait again, because they cannot be read: the next ends of these tasks take their place in the file.
+    pub(crate) unreadable: Vec<StretchKey>,
 }
 
 /// Whether a server has used the store; its uid may have been lost to damage.
@@ -54,6 +56,7 @@ pub(crate) fn load(connection: &Connection, uid: &str, now: Now) -> rusqlite::Re
         queues: Vec::new(),
         tokens: Vec::new(),
         gone_workers: Vec::new(),
+        unreadable: Vec::new(),
     };
     if !loaded.is_restored {
         return Ok(loaded);
@@ -330,6 +333,7 @@ fn load_stretches(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Res
                 "results that are stored together cannot be read; their tasks wait again"
             );
             loaded.dropped_count += 1;
+            loaded.unreadable.push((row.get(0)?, row.get(1)?));
             continue;
         };
         let ends = found.tasks().map(|(_, values)| finished(*values));

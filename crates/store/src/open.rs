@@ -1,5 +1,6 @@
 //! Opening: is it ours, is it whole, does nobody else write it.
 
+use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, ErrorCode};
@@ -9,6 +10,7 @@ use crate::lease::{self, Leased};
 use crate::load::{self, Loaded};
 use crate::lock::Lock;
 use crate::place::{FileSystem, Files, Place};
+use crate::stretch::StretchKey;
 use crate::writer::{self, Owned, Progress, StoreHandle};
 use crate::{StoreError, meta, schema};
 
@@ -22,6 +24,8 @@ pub struct Store {
     place: Place,
     files: Files,
     size_max: Option<u64>,
+    /// Stretches that were found to be unreadable, see [`Loaded`].
+    unreadable: RefCell<Vec<StretchKey>>,
     lock: Lock,
 }
 
@@ -79,6 +83,7 @@ impl Store {
             place,
             files,
             size_max: None,
+            unreadable: RefCell::default(),
             lock,
         })
     }
@@ -112,7 +117,10 @@ impl Store {
     ///
     /// If the file cannot be read.
     pub fn load(&self, uid: &str, now: hq_core::time::Now) -> Result<Loaded, StoreError> {
-        load::load(&self.connection, uid, now).map_err(StoreError::sql(&self.path))
+        let mut loaded =
+            load::load(&self.connection, uid, now).map_err(StoreError::sql(&self.path))?;
+        *self.unreadable.borrow_mut() = std::mem::take(&mut loaded.unreadable);
+        Ok(loaded)
     }
 
     /// Starts the writer thread. `gone_workers` are those of [`Loaded::gone_workers`]. `report` is called on it after each commit and whenever the health of
@@ -141,6 +149,7 @@ impl Store {
             files: self.files,
             fence,
             size_max: self.size_max,
+            unreadable: self.unreadable.into_inner(),
             lock: self.lock,
         }
     }

@@ -109,7 +109,7 @@ pub fn unfinished_jobs(path: &Path) -> Result<u64, StoreError> {
         })
 }
 
-/// Tasks that have a row of their own: until compaction puts those that finished together.
+/// Tasks that have a row of their own: those that finished are put together, at once or by compaction.
 ///
 /// # Errors
 ///

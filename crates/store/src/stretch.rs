@@ -17,7 +17,7 @@ use rusqlite::functions::FunctionFlags;
 use rusqlite::types::{Value, ValueRef};
 use rusqlite::{Connection, Row, params_from_iter};
 
-use crate::encode;
+use crate::{encode, meta};
 
 /// Most tasks of a stretch: the rows of `place_data`, which the views join.
 pub(crate) const TASKS_MAX: usize = 256;
@@ -289,8 +289,29 @@ fn is_known(db: &Connection) -> rusqlite::Result<bool> {
     db.query_row(sql, [], |row| row.get(0))
 }
 
-/// Stretches that are not what was written: job and first task of each.
-pub(crate) fn broken(db: &Connection) -> rusqlite::Result<Vec<(i64, i64)>> {
+/// Job and first task of a stretch, as they stand in the file.
+pub(crate) type StretchKey = (i64, i64);
+
+/// Removes stretches that cannot be read, with what the views make of them.
+pub(crate) fn remove(db: &Connection, keys: &[StretchKey]) -> rusqlite::Result<()> {
+    let mut events = 0;
+    for key in keys {
+        let sql = "SELECT count(*) FROM stretch_data s JOIN place_data p ON p.place <= s.count \
+                   WHERE s.job = ? AND s.first = ?";
+        let tasks: i64 = db.query_row(sql, *key, |row| row.get(0))?;
+        db.execute("DELETE FROM stretch_data WHERE job = ? AND first = ?", *key)?;
+        // A start and an end each.
+        events += 2 * tasks;
+    }
+    if events > 0 {
+        let pruned = meta::number(db, "pruned_count")?;
+        meta::set_number(db, "pruned_count", pruned + events)?;
+    }
+    Ok(())
+}
+
+/// Stretches that are not what was written.
+pub(crate) fn broken(db: &Connection) -> rusqlite::Result<Vec<StretchKey>> {
     let mut broken = Vec::new();
     if !is_known(db)? {
         return Ok(broken);

@@ -76,7 +76,7 @@ pub(crate) fn add_rows(handle: &mut StoreHandle, job: JobId, count: u32, is_comp
 }
 
 /// Start and end of a task.
-fn life(job: JobId, id: u32) -> [Change; 2] {
+pub(crate) fn life(job: JobId, id: u32) -> [Change; 2] {
     let task = TaskKey::new(job, TaskId(id));
     let instance = InstanceId(0);
     let start = ChangeKind::TaskStarted {

@@ -31,6 +31,7 @@ use crate::lock::Lock;
 use crate::meta::{self, set_number};
 use crate::place::{Files, Place};
 use crate::pulse::Pulse;
+use crate::stretch::{self, StretchKey};
 use crate::subscribe::{Live, Subscribers};
 use crate::values::{self, CallValue};
 use crate::{StoreError, lease, load};
@@ -170,6 +171,8 @@ pub(crate) struct Owned {
     pub(crate) files: Files,
     pub(crate) fence: i64,
     pub(crate) size_max: Option<u64>,
+    /// Stretches that go with the first commit.
+    pub(crate) unreadable: Vec<StretchKey>,
     pub(crate) lock: Lock,
 }
 
@@ -267,15 +270,15 @@ impl Writer {
             _lock: owned.lock,
         };
         writer.compactor.note_rows(&writer.connection)?;
-        writer.note_server_start(uid, gone_workers, at)?;
+        writer.note_server_start((uid, gone_workers), &owned.unreadable, at)?;
         writer.settle();
         Ok(writer)
     }
 
     fn note_server_start(
         &mut self,
-        uid: &str,
-        gone_workers: &[WorkerId],
+        (uid, gone_workers): (&str, &[WorkerId]),
+        unreadable: &[StretchKey],
         at: Timestamp,
     ) -> rusqlite::Result<()> {
         let mut seq = self.next_seq;
@@ -285,6 +288,7 @@ impl Writer {
             [uid],
         )?;
         load::note_gone(&transaction, gone_workers, at)?;
+        stretch::remove(&transaction, unreadable)?;
         let mut group = Group::new(&transaction, &mut seq);
         group.event(at, "server-start", None, None, &json!({"server_uid": uid}))?;
         set_number(&transaction, "next_seq", seq)?;

@@ -101,7 +101,10 @@ impl Fold {
             return Ok(());
         };
         let len = stretch.len();
-        if len < self.len_min || !(is_settled || jobs.is_completed(db, stretch.shared.job)?) {
+        let job = stretch.shared.job;
+        let is_final =
+            is_settled || jobs.is_completed(db, job)? || is_before_another(db, &stretch)?;
+        if len < self.len_min || !is_final {
             self.left += u64::from(len);
             return Ok(());
         }
@@ -117,6 +120,14 @@ impl Fold {
         self.folded += u64::from(len);
         stretch.write(db)
     }
+}
+
+/// Whether the next task is in a stretch already, to which nothing is added.
+fn is_before_another(db: &Connection, stretch: &Stretch) -> rusqlite::Result<bool> {
+    let (job, next) = next_key(stretch);
+    let sql = "SELECT EXISTS (SELECT 1 FROM stretch_data WHERE job = ? AND first = ?)";
+    db.prepare_cached(sql)?
+        .query_row([job, next], |row| row.get(0))
 }
 
 /// Folds all that can be, of simulated worlds also the shortest stretches.

@@ -240,7 +240,8 @@ fn ended_workers(db: &Transaction<'_>) -> rusqlite::Result<BTreeSet<u32>> {
 }
 
 /// Takes those out of `unused` that some rows name. A row that moves from one table to the next while this goes on is
-/// seen in one of them: tasks come first, and what they are moved to comes after.
+/// seen in one of them: tasks come first, and what they are moved to comes after. What is added meanwhile, as rows or as
+/// stretches, names workers that are connected.
 fn find_used(
     db: &Transaction<'_>,
     unused: &mut BTreeSet<u32>,

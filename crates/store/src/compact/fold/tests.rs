@@ -4,7 +4,7 @@ use hq_core::id::JobId;
 use hq_core::job::Job;
 
 use super::*;
-use crate::testing::{NOW, add_rows, filled, number, rows, started, wait_for};
+use crate::testing::{NOW, add_rows, check_whole, filled, life, number, rows, started, wait_for};
 use crate::{Store, stretch};
 
 /// Views that tell of tasks.
@@ -51,6 +51,13 @@ fn results_that_were_put_together_and_cannot_be_read_are_counted_and_their_tasks
     let counts = loaded.state.jobs()[&JobId(1)].counts().totals();
     assert_eq!(counts.waiting, u64::from(first));
     assert_eq!(counts.finished, 600 - u64::from(first));
+    // They finish once more, and are stored like all others.
+    let mut handle = started(store);
+    let tasks = 1..=first;
+    handle.store(tasks.flat_map(|id| life(JobId(1), id)).collect());
+    assert!(handle.client().flush(), "the server goes on");
+    assert_eq!(number(&path, "SELECT count(*) FROM tasks"), 600);
+    check_whole(&path, handle);
 }
 
 #[test]
@@ -139,7 +146,26 @@ fn the_writer_folds_what_finishes_and_forgets_it_like_rows() {
         number(&path, "SELECT count(*) FROM job_data") == 0
     });
     assert_eq!(number(&path, "SELECT count(*) FROM stretch_data"), 0);
-    crate::testing::check_whole(&path, handle);
+    check_whole(&path, handle);
+}
+
+#[test]
+fn rows_between_stretches_are_folded_while_their_job_goes_on() {
+    let dir = tempfile::tempdir().expect("directory");
+    let path = dir.path().join("j.db");
+    let mut handle = started(Store::open(&path).expect("a fresh file"));
+    let ids = hq_core::range::IdArray::consecutive(1, 200).expect("fits");
+    let submitted = crate::testing::submitted(JobId(1), &ids);
+    handle.store(vec![crate::testing::change(submitted)]);
+    for tasks in [1..=20, 21..=120] {
+        handle.store(tasks.flat_map(|id| life(JobId(1), id)).collect());
+        assert!(handle.client().flush());
+    }
+    drop(handle);
+    let db = Connection::open(&path).expect("a database");
+    assert_eq!(number(&path, "SELECT count(*) FROM task_row_data"), 20);
+    assert_eq!(fold_all(&db, LEN_MIN).expect("it can be folded"), 20);
+    assert_eq!(number(&path, "SELECT sum(count) FROM stretch_data"), 120);
 }
 
 #[test]
