@@ -131,7 +131,7 @@ impl Swarm {
         })
     }
 
-    /// Waits until the server has ended all workers; returns what they counted together.
+    /// Waits until the server has ended all workers that it knows; returns what they counted together.
     ///
     /// # Errors
     ///
@@ -140,13 +140,16 @@ impl Swarm {
         let workers = &mut self.workers;
         self.runtime.block_on(async {
             let stopped = tokio::task::spawn_blocking(stop);
+            stopped.await.context("it panicked")??;
             let mut all = Counts::default();
-            while let Some(ended) = workers.join_next().await {
+            // One that lost its connection just before looks for the server for ever.
+            while let Ok(Some(ended)) = tokio::time::timeout(END_TIMEOUT, workers.join_next()).await
+            {
                 let counts = ended.context("a worker panicked")??;
                 all.received += counts.received;
                 all.ended += counts.ended;
             }
-            stopped.await.context("it panicked")??;
+            workers.abort_all();
             Ok(all)
         })
     }
