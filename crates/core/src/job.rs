@@ -582,6 +582,9 @@ impl Job {
             self.idle_noted = true;
             // The clock may have been set back between the two runs.
             self.idle_since = self.idle_since.min(now);
+        } else {
+            // Of a job that had completed: tasks whose results cannot be read wait again.
+            self.completion_noted = false;
         }
     }
 

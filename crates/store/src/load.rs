@@ -37,7 +37,7 @@ pub struct Loaded {
     pub tokens: Vec<(String, String)>,
     /// Workers that were connected and will not come back.
     pub gone_workers: Vec<WorkerId>,
-    /// Stretches whose tasks wait again, because they cannot be read: the next ends of these tasks take their place in the file.
+    /// Stretches that cannot be read; their tasks wait again. [`Store::load`](crate::Store::load) takes them.
     pub(crate) unreadable: Vec<StretchKey>,
 }
 
@@ -323,15 +323,12 @@ fn load_stretches(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Res
     let sql = stretch::select(
         connection,
         "job_data j CROSS JOIN stretch_data s ON s.job = j.id WHERE j.is_forgotten = 0 \
-         ORDER BY s.job, s.first",
+         ORDER BY j.id, s.first",
     )?;
     let mut statement = connection.prepare(&sql)?;
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
         let Some(found) = Stretch::read(row)? else {
-            tracing::error!(
-                "results that are stored together cannot be read; their tasks wait again"
-            );
             loaded.dropped_count += 1;
             loaded.unreadable.push((row.get(0)?, row.get(1)?));
             continue;

@@ -292,14 +292,22 @@ fn is_known(db: &Connection) -> rusqlite::Result<bool> {
 /// Job and first task of a stretch, as they stand in the file.
 pub(crate) type StretchKey = (i64, i64);
 
-/// Removes stretches that cannot be read, with what the views make of them.
-pub(crate) fn remove(db: &Connection, keys: &[StretchKey]) -> rusqlite::Result<()> {
+/// Removes stretches that were found to be unreadable, with what the views make of them: their tasks wait again, and so does the
+/// completion of their jobs.
+pub(crate) fn remove_unreadable(db: &Connection, keys: &[StretchKey]) -> rusqlite::Result<()> {
     let mut events = 0;
     for key in keys {
+        tracing::error!(
+            job = key.0,
+            first = key.1,
+            "results that are stored together cannot be read and are removed; their tasks wait again"
+        );
         let sql = "SELECT count(*) FROM stretch_data s JOIN place_data p ON p.place <= s.count \
                    WHERE s.job = ? AND s.first = ?";
         let tasks: i64 = db.query_row(sql, *key, |row| row.get(0))?;
         db.execute("DELETE FROM stretch_data WHERE job = ? AND first = ?", *key)?;
+        let sql = "UPDATE job_data SET completed_unix_ns = NULL WHERE id = ?";
+        db.execute(sql, [key.0])?;
         // A start and an end each.
         events += 2 * tasks;
     }

@@ -53,7 +53,32 @@ pub(crate) fn started(store: Store) -> StoreHandle {
 /// A job of which all tasks finished, neighbours in one group.
 pub(crate) fn add_job(handle: &mut StoreHandle, job: JobId, count: u32, is_completed: bool) {
     let ids = IdArray::consecutive(1, count).expect("fits");
-    handle.store(vec![change(submitted(job, &ids))]);
+    add_submitted(handle, job, (&ids, submitted(job, &ids)), is_completed);
+}
+
+/// The same with an argument of `arg_len` bytes.
+pub(crate) fn add_large_job(
+    handle: &mut StoreHandle,
+    job: JobId,
+    (count, arg_len): (u32, usize),
+    is_completed: bool,
+) {
+    let ids = IdArray::consecutive(1, count).expect("fits");
+    add_submitted(
+        handle,
+        job,
+        (&ids, submitted_with(job, &ids, arg_len)),
+        is_completed,
+    );
+}
+
+fn add_submitted(
+    handle: &mut StoreHandle,
+    job: JobId,
+    (ids, submitted): (&IdArray, ChangeKind),
+    is_completed: bool,
+) {
+    handle.store(vec![change(submitted)]);
     let mut changes: Vec<_> = ids.iter().flat_map(|id| life(job, id)).collect();
     if is_completed {
         changes.push(change(ChangeKind::JobCompleted(job)));

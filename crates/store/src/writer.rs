@@ -171,7 +171,7 @@ pub(crate) struct Owned {
     pub(crate) files: Files,
     pub(crate) fence: i64,
     pub(crate) size_max: Option<u64>,
-    /// Stretches that go with the first commit.
+    /// Stretches that cannot be read: they go with the first commit.
     pub(crate) unreadable: Vec<StretchKey>,
     pub(crate) lock: Lock,
 }
@@ -288,7 +288,7 @@ impl Writer {
             [uid],
         )?;
         load::note_gone(&transaction, gone_workers, at)?;
-        stretch::remove(&transaction, unreadable)?;
+        stretch::remove_unreadable(&transaction, unreadable)?;
         let mut group = Group::new(&transaction, &mut seq);
         group.event(at, "server-start", None, None, &json!({"server_uid": uid}))?;
         set_number(&transaction, "next_seq", seq)?;

@@ -102,9 +102,9 @@ impl Fold {
         };
         let len = stretch.len();
         let job = stretch.shared.job;
-        let is_final =
-            is_settled || jobs.is_completed(db, job)? || is_before_another(db, &stretch)?;
-        if len < self.len_min || !is_final {
+        let can_be_folded = len >= self.len_min
+            && (is_settled || jobs.is_completed(db, job)? || is_before_another(db, &stretch)?);
+        if !can_be_folded {
             self.left += u64::from(len);
             return Ok(());
         }
@@ -144,7 +144,7 @@ pub(crate) fn fold_all(db: &Connection, len_min: u32) -> rusqlite::Result<u64> {
 /// Job and id of the task that comes next, if it is part of the stretch.
 fn next_key(stretch: &Stretch) -> (u32, u32) {
     let last = *stretch.ids().end();
-    // The highest id has no next one, and is never looked for.
+    // The highest id has no next one; nothing is found by what stands for it.
     (stretch.shared.job, last.wrapping_add(1))
 }
 

@@ -7,7 +7,7 @@ use hq_core::server_state::ChangeKind;
 use super::*;
 use crate::Store;
 use crate::testing::{
-    NOW, add_job, add_rows, change, check_whole, filled, number, results, started, wait_for,
+    NOW, add_job, add_large_job, change, check_whole, filled, number, results, started, wait_for,
 };
 
 fn file_len(path: &Path) -> u64 {
@@ -19,8 +19,8 @@ fn forgotten_jobs_leave_the_file_and_it_shrinks_by_itself() {
     let dir = tempfile::tempdir().expect("directory");
     let path = dir.path().join("j.db");
     let mut handle = started(Store::open(&path).expect("a fresh file"));
-    add_rows(&mut handle, JobId(1), 30_000, true);
-    add_rows(&mut handle, JobId(2), 10_000, true);
+    add_large_job(&mut handle, JobId(1), (30_000, 5 << 20), true);
+    add_job(&mut handle, JobId(2), 10_000, true);
     assert!(handle.client().flush());
     wait_for("everything is in the file", || {
         number(&path, "SELECT count(*) FROM task_data") == 40_000
@@ -47,7 +47,8 @@ fn a_full_file_drops_its_oldest_completed_jobs_and_nothing_else() {
     let store = Store::open(&path).expect("a fresh file");
     let mut handle = started(store.with_size_max(Some(SIZE_MAX)));
     for job in 1..=JOBS {
-        add_rows(&mut handle, JobId(job), TASKS, job != 1);
+        // What finished takes the less room the sooner it is put together; how a job was submitted stays as it is.
+        add_large_job(&mut handle, JobId(job), (TASKS, 100_000), job != 1);
     }
     assert!(handle.client().flush());
     let jobs = || number(&path, "SELECT count(*) FROM job_data");

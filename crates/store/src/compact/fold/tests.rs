@@ -51,8 +51,9 @@ fn results_that_were_put_together_and_cannot_be_read_are_counted_and_their_tasks
     let counts = loaded.state.jobs()[&JobId(1)].counts().totals();
     assert_eq!(counts.waiting, u64::from(first));
     assert_eq!(counts.finished, 600 - u64::from(first));
-    // They finish once more, and are stored like all others.
+    // They finish once more, and are stored like all others. Until then their job is nothing to be pruned.
     let mut handle = started(store);
+    assert_eq!(handle.client().prune().expect("an answer").jobs, 0);
     let tasks = 1..=first;
     handle.store(tasks.flat_map(|id| life(JobId(1), id)).collect());
     assert!(handle.client().flush(), "the server goes on");

@@ -262,3 +262,27 @@ fn few_neighbours_stay_rows_that_are_folded_later() {
     assert_eq!(number(&db, "SELECT count(*) FROM task_row_data"), 31);
     assert_eq!(number(&db, "SELECT count(*) FROM stretch_data"), 0);
 }
+
+/// Ends of plain tasks, with their starts.
+fn ended(ids: std::ops::RangeInclusive<u32>) -> Vec<Change> {
+    ids.flat_map(|id| changes(id, &plain())[0].clone())
+        .collect()
+}
+
+#[test]
+fn two_ends_of_a_task_in_one_group_are_one() {
+    let db = fresh();
+    let twice = [ended(1..=50), ended(40..=90)].concat();
+    write(&db, &mut 1, &twice, None).expect("it can be written");
+    assert_eq!(number(&db, "SELECT count(*) FROM task_data"), 90);
+}
+
+#[test]
+fn a_task_that_is_in_a_stretch_is_not_in_a_second_one() {
+    let db = fresh();
+    let mut seq = 1;
+    for ids in [100..=200, 100..=150, 60..=130, 180..=240] {
+        write(&db, &mut seq, &ended(ids), None).expect("it can be written");
+    }
+    assert_eq!(number(&db, "SELECT sum(count) FROM stretch_data"), 101);
+}
