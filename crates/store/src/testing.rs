@@ -17,7 +17,7 @@ use rusqlite::Connection;
 
 use crate::lock::Lock;
 use crate::pages::Pages;
-use crate::{Store, StoreHandle, meta};
+use crate::{Store, StoreHandle, meta, schema};
 
 pub(crate) const WORKER: WorkerId = WorkerId(1);
 
@@ -28,6 +28,13 @@ pub(crate) const NOW: Now = Now {
 
 pub(crate) fn change(kind: ChangeKind) -> Change {
     Change { at: NOW.wall, kind }
+}
+
+/// A store in memory with nothing in it.
+pub(crate) fn fresh() -> Connection {
+    let mut connection = Connection::open_in_memory().expect("a database in memory");
+    schema::migrate(&mut connection, 0).expect("the schema is valid");
+    connection
 }
 
 /// A store with completed jobs of these numbers of tasks, closed cleanly.

@@ -103,7 +103,8 @@ fn range(run: &[EndRow<'_>]) -> [u32; 3] {
 fn has_more(db: &Connection, run: &[EndRow<'_>]) -> rusqlite::Result<bool> {
     let sql = "SELECT EXISTS (SELECT 1 FROM node_data WHERE job = ?1 AND task BETWEEN ?2 AND ?3) \
                OR EXISTS (SELECT 1 FROM value_data WHERE job = ?1 AND task BETWEEN ?2 AND ?3) \
-               OR EXISTS (SELECT 1 FROM stretch_data WHERE job = ?1 AND first BETWEEN ?2 - ?4 AND ?3 AND first + count > ?2)";
+               OR EXISTS (SELECT 1 FROM stretch_data WHERE job = ?1 \
+               AND first BETWEEN ?2 - ?4 AND ?3 AND first + count > ?2)";
     let [job, first, last] = range(run);
     db.prepare_cached(sql)?
         .query_row(params![job, first, last, TASKS_BEFORE], |row| row.get(0))

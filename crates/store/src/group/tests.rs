@@ -4,14 +4,8 @@ use hq_core::id::{AllocationKey, QueueId, TaskId};
 use hq_core::range::{IdArray, IdRange};
 
 use super::*;
-use crate::testing::{NOW, change};
-use crate::{event, schema};
-
-fn fresh() -> Connection {
-    let mut connection = Connection::open_in_memory().expect("a database in memory");
-    schema::migrate(&mut connection, 0).expect("the schema is valid");
-    connection
-}
+use crate::event;
+use crate::testing::{NOW, change, fresh};
 
 fn number(db: &Connection, sql: &str) -> i64 {
     db.query_row(sql, [], |row| row.get(0)).expect("a number")

@@ -11,8 +11,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::group::{write, write_with};
-use crate::testing::{NOW, change, rows as shown, submitted};
-use crate::{load, schema, values};
+use crate::testing::{NOW, change, fresh, rows as shown, submitted};
+use crate::{load, values};
 
 const VIEWS: [&str; 6] = [
     "task_data",
@@ -23,12 +23,6 @@ const VIEWS: [&str; 6] = [
     "usage",
 ];
 const JOB: JobId = JobId(1);
-
-fn fresh() -> Connection {
-    let mut connection = Connection::open_in_memory().expect("a database in memory");
-    schema::migrate(&mut connection, 0).expect("the schema is valid");
-    connection
-}
 
 fn number(db: &Connection, sql: &str) -> u32 {
     db.query_row(sql, [], |row| row.get(0)).expect("a number")
