@@ -340,6 +340,7 @@ impl World {
             WorkerCommand::Assign {
                 templates,
                 assignments,
+                follows_others: _,
             } => {
                 let known = templates
                     .into_iter()

@@ -26,7 +26,7 @@ use hq_benchmarks::{options, scratch_dir};
 use hq_core::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
 use hq_core::outcome::{Outcome, Usage};
 use hq_core::range::IdArray;
-use hq_core::server_state::{Change, ChangeKind};
+use hq_core::server_state::{Change, ChangeKind, EndAwaited};
 use hq_core::task::TaskEnd;
 use hq_core::template::{ArrayIds, ArraySpec, SubmitBody, SubmitSpec, SubmitTarget};
 use hq_core::testing::{template, worker_config};
@@ -219,7 +219,7 @@ fn fill(path: &Path, tasks: u32) -> Result<StoreHandle> {
                     usage,
                 },
                 is_finished: true,
-                is_awaited: false,
+                awaited: EndAwaited::No,
             }));
             if batch.len() >= BATCH_LEN {
                 handle.store(std::mem::take(&mut batch));

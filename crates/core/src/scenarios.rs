@@ -4,6 +4,7 @@
 //! state machine and not in it, so the compiler keeps it from the fields.
 
 mod again;
+mod ahead;
 mod bench;
 
 mod cancel;

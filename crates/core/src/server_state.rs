@@ -50,7 +50,7 @@ pub use crate::job::{JobTotals, TaskTotals, Totals};
 pub use crate::notice::{Notice, NoticeKey, NoticeOutcome, NoticeState};
 pub use crate::task::{StoredNodes, StoredTask};
 pub use crate::worker::{ENDED_WORKERS_MAX, LinkEnd};
-pub use change::{AllocationChange, Change, ChangeKind};
+pub use change::{AllocationChange, Change, ChangeKind, EndAwaited};
 pub use draft::{Prepared, Submission};
 pub use effect::{
     Assignment, Effect, Notification, Reply, Resubmitted, StopResult, WatchUpdate, WatchedJob,
@@ -458,17 +458,14 @@ impl ServerState {
         self.jobs.find(selector)
     }
 
-    /// Puts a waiting task whose dependencies finished into the ready queue; one that is held gets
-    /// there later.
+    /// Puts a waiting task into the ready queue; one that is held, or has to wait for others, gets there later.
     fn make_ready(&mut self, job: JobId, slot: TaskSlot) {
         // It gets there when the last awaited worker is back or given up.
         if self.jobs.is_held(job, slot) {
             return;
         }
-        let key = self
-            .jobs
-            .get(job)
-            .and_then(|job| Dispatcher::queue_key(job, slot));
+        let found = self.jobs.get(job).filter(|job| !job.is_blocked(slot));
+        let key = found.and_then(|job| Dispatcher::queue_key(job, slot));
         if let Some(key) = key {
             self.dispatcher
                 .enqueue(key, job, slot.submit, slot.index..slot.index + 1);
@@ -576,14 +573,9 @@ impl ServerState {
     fn check_task(&self, job: &Job, slot: TaskSlot, phase: crate::task::Phase) {
         use crate::task::Phase;
         let task = TaskKey::new(job.id, job.task_id(slot).expect("index is in range"));
-        let is_blocked = || {
-            job.submit(slot)
-                .and_then(crate::job::Submit::graph)
-                .is_some_and(|graph| graph.unfinished(slot.index) > 0)
-        };
         // In this order: most tasks are over, and all are looked at after every input.
         let should_be_ready = phase == Phase::Waiting
-            && !is_blocked()
+            && !job.is_blocked(slot)
             && !self.jobs.is_held(job.id, slot)
             && self.is_free(job.id, slot)
             && !self.jobs.is_delayed(job.id, slot);

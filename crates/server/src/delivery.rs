@@ -283,7 +283,8 @@ impl Delivery {
                 Effect::Notify(key) => Outgoing::Notify(key),
                 Effect::DropWorker(id) => Outgoing::DropWorker(id),
             };
-            self.send(state, wait, message);
+            // Its worker waits for it, and the end that it follows may be one that the store collects for a later commit.
+            is_awaited |= self.send(state, wait, message) && matches!(wait, Wait::Ends(_));
         }
         if is_awaited {
             self.gate.commit_now();
@@ -376,10 +377,14 @@ impl Delivery {
         }
     }
 
-    fn send(&mut self, state: &ServerState, wait: Wait, message: Outgoing) {
-        if let Some(message) = self.gate.pass(wait, message) {
+    /// Sends something, or keeps it until its commit; returns whether it was kept.
+    fn send(&mut self, state: &ServerState, wait: Wait, message: Outgoing) -> bool {
+        let passed = self.gate.pass(wait, message);
+        let is_kept = passed.is_none();
+        if let Some(message) = passed {
             self.deliver(state, message);
         }
+        is_kept
     }
 
     /// Sends something that somebody waits for once everything before it is on disk.

@@ -280,7 +280,7 @@ mod tests {
     use std::time::Duration;
 
     use hq_core::outcome::{Outcome, Usage};
-    use hq_core::server_state::{Change, ChangeKind};
+    use hq_core::server_state::{Change, ChangeKind, EndAwaited};
     use hq_core::task::TaskEnd;
     use hq_core::time::Timestamp;
     use hq_protocol::Message as _;
@@ -349,7 +349,7 @@ mod tests {
             crash_count: 0,
             end,
             is_finished: true,
-            is_awaited: true,
+            awaited: EndAwaited::ByJobs,
         };
         Change { at, kind }
     }

@@ -155,7 +155,7 @@ impl<'a> Group<'a> {
                 is_finished,
                 instance,
                 worker,
-                is_awaited: _,
+                awaited: _,
             } => {
                 self.note_end(*task, (*instance, *worker, *crash_count), end, *is_finished);
                 Ok(())

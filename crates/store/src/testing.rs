@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use hq_core::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
 use hq_core::outcome::{Outcome, Usage};
 use hq_core::range::IdArray;
-use hq_core::server_state::{Change, ChangeKind};
+use hq_core::server_state::{Change, ChangeKind, EndAwaited};
 use hq_core::task::TaskEnd;
 use hq_core::template::{ArrayIds, ArraySpec, SubmitBody, SubmitSpec, SubmitTarget};
 use hq_core::testing::{template, worker_config};
@@ -131,7 +131,7 @@ pub(crate) fn life(job: JobId, id: u32) -> [Change; 2] {
         crash_count: 0,
         end,
         is_finished: true,
-        is_awaited: false,
+        awaited: EndAwaited::No,
     };
     [change(start), change(end)]
 }

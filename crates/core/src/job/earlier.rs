@@ -8,8 +8,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{Job, Submit, SubmitKind, TaskSlot};
 use crate::bug;
 use crate::graph::Graph;
-use crate::id::TaskId;
+use crate::id::{TaskId, WorkerId};
 use crate::task::Phase;
+
+/// Dependencies of a task that are looked at when it is handed out: a join of many hardly has all of them on one worker.
+const FOLLOWED_MAX: usize = 64;
 
 /// Tasks that wait for tasks of earlier submits.
 #[derive(Clone, Debug, Default)]
@@ -135,6 +138,48 @@ impl Job {
             Some(SubmitKind::Graph { graph, .. }) => Some(graph),
             Some(SubmitKind::Array { .. }) | None => None,
         }
+    }
+
+    /// Tasks that a task waits or waited for.
+    fn awaited(&self, slot: TaskSlot) -> impl Iterator<Item = TaskSlot> + '_ {
+        let submit = self.submit(slot);
+        let graph = submit.and_then(Submit::graph);
+        let same = graph.map_or(&[][..], |graph| graph.deps(slot.index));
+        let same = same.iter().map(move |index| TaskSlot {
+            index: *index,
+            ..slot
+        });
+        let earlier = submit
+            .into_iter()
+            .flat_map(move |submit| submit.earlier_deps(slot.index));
+        same.chain(earlier.filter_map(|task| self.find(task)))
+    }
+
+    /// Whether a task goes on from where one has ended that ran elsewhere, or may have.
+    #[must_use]
+    pub(crate) fn follows_others(&self, slot: TaskSlot, worker: WorkerId) -> bool {
+        let mut awaited = self.awaited(slot);
+        let mut looked_at = awaited.by_ref().take(FOLLOWED_MAX);
+        let is_elsewhere = |slot| self.record(slot).map(|record| record.worker()) != Some(worker);
+        looked_at.any(is_elsewhere) || awaited.next().is_some()
+    }
+
+    /// Whether a task has to wait for others. Only one that a worker of an earlier run of the server brought along can have been
+    /// handed out all the same: by what is stored, those have not ended.
+    #[must_use]
+    pub(crate) fn is_blocked(&self, slot: TaskSlot) -> bool {
+        let graph = self.submit(slot).and_then(Submit::graph);
+        graph.is_some_and(|graph| graph.unfinished(slot.index) > 0)
+    }
+
+    /// Whether a task waits for one that has ended without success.
+    #[must_use]
+    pub(crate) fn is_doomed(&self, slot: TaskSlot) -> bool {
+        let has_failed = |slot| {
+            let phase = self.phase(slot);
+            phase.is_some_and(|phase| phase.is_terminal() && phase != Phase::Finished)
+        };
+        self.is_blocked(slot) && self.awaited(slot).any(has_failed)
     }
 
     /// Slots of everything that depends on a task.

@@ -171,6 +171,12 @@ impl Bench {
         self.is_slow = true;
     }
 
+    /// Everything is on the disk, and what follows is at once.
+    pub(super) fn fast_disk(&mut self) {
+        self.commit();
+        self.is_slow = false;
+    }
+
     /// Everything is on the disk; what waited for it.
     pub(super) fn commit(&mut self) -> Vec<Effect> {
         self.ledger.commit(&std::mem::take(&mut self.uncommitted));
@@ -233,6 +239,7 @@ impl Hand {
         let WorkerCommand::Assign {
             templates,
             assignments,
+            follows_others: _,
         } = command
         else {
             return;
@@ -563,7 +570,7 @@ pub(super) fn this(worker: WorkerId) -> Selector {
     Selector::Ids(IdArray::single(worker.0))
 }
 
-fn started_row(task: TaskKey, instance: InstanceId) -> StartedRow {
+pub(super) fn started_row(task: TaskKey, instance: InstanceId) -> StartedRow {
     StartedRow {
         task,
         instance,

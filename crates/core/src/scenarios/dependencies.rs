@@ -40,14 +40,14 @@ fn what_depends_on_a_failed_task_never_runs_and_the_rest_goes_on() {
 }
 
 #[test]
-fn an_end_that_others_wait_for_is_stored_at_once() {
+fn an_end_that_another_job_waits_for_is_stored_at_once() {
     let (mut bench, worker) = Bench::with_worker(4);
     let job = bench.submit(graph(&[(0, &[]), (1, &[0]), (2, &[])]));
     let is_end = |change: &ChangeKind| matches!(change, ChangeKind::TaskEnded { .. });
     let effects = bench.finish(worker, key(job, 2));
     assert!(!is_stored_at_once(&effects, is_end), "nobody waits for it");
     let effects = bench.finish(worker, key(job, 0));
-    assert!(is_stored_at_once(&effects, is_end), "1 runs on its account");
+    assert!(!is_stored_at_once(&effects, is_end), "its worker keeps it");
     let follower = bench.submit(after(job, Waits::ForJob, tasks(1)));
     let effects = bench.finish(worker, key(job, 1));
     assert!(is_stored_at_once(&effects, is_end), "job 2 does");

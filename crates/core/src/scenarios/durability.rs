@@ -85,14 +85,15 @@ fn starts_and_ends_that_nobody_waits_for_keep_no_message_to_a_worker_waiting() {
 }
 
 #[test]
-fn what_depends_on_a_result_goes_out_behind_its_commit() {
+fn what_depends_on_another_job_goes_out_behind_the_commit_of_its_end() {
     let (mut bench, worker) = Bench::with_worker(1);
-    let job = bench.submit(graph(&[(0, &[]), (1, &[0])]));
+    let job = bench.submit(tasks(1));
+    let next = bench.submit(after(job, Waits::ForJob, tasks(1)));
     bench.slow_disk();
     bench.finish(worker, key(job, 0));
-    assert_eq!(bench.has(worker), [], "it would run twice");
+    assert_eq!(bench.has(worker), [], "the job would have no end");
     bench.commit();
-    assert_eq!(bench.has(worker), [(1, 1)]);
+    assert_eq!(bench.has(worker), [(next.0, 0)]);
 }
 
 #[test]

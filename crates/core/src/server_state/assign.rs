@@ -29,7 +29,9 @@ pub(super) struct AssignBatch {
     full: Vec<WorkerCommand>,
     templates: Vec<Arc<SharedTemplate>>,
     assignments: Vec<Assignment>,
-    /// Bytes of the last two.
+    /// One of its tasks follows one of another worker.
+    follows_others: bool,
+    /// Bytes of the templates and assignments.
     bytes: usize,
     bytes_max: usize,
 }
@@ -59,6 +61,7 @@ impl AssignBatch {
             full: Vec::new(),
             templates: Vec::new(),
             assignments: Vec::new(),
+            follows_others: false,
             bytes: 0,
             bytes_max,
         }
@@ -74,6 +77,11 @@ impl AssignBatch {
     pub(super) fn add(&mut self, assignment: Assignment) {
         self.make_room(assignment.wire_bytes());
         self.assignments.push(assignment);
+    }
+
+    /// A task that is added goes on from where one of another worker has ended. What is sent before it can wait for that as well.
+    pub(super) const fn note_follows_others(&mut self) {
+        self.follows_others = true;
     }
 
     /// Names the nodes of the one task in it.
@@ -105,6 +113,7 @@ impl AssignBatch {
         self.full.push(WorkerCommand::Assign {
             templates: std::mem::take(&mut self.templates),
             assignments: std::mem::take(&mut self.assignments),
+            follows_others: self.follows_others,
         });
     }
 }
@@ -191,6 +200,7 @@ mod tests {
             let WorkerCommand::Assign {
                 templates,
                 assignments,
+                ..
             } = command
             else {
                 panic!("an assignment");

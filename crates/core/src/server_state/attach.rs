@@ -169,7 +169,7 @@ impl ServerState {
                         record.supersede();
                     }
                     self.note_requeued(ctx, task.job, assigned.slot, None);
-                    self.requeue(task.job, assigned.slot);
+                    self.requeue(ctx, task.job, assigned.slot);
                 }
                 Some(_) => {
                     self.requeue_unstarted(ctx, task.job, assigned.slot, had_nodes);

@@ -194,8 +194,8 @@ pub enum ChangeKind {
         end: TaskEnd,
         /// Whether it counts as finished, otherwise as failed.
         is_finished: bool,
-        /// Whether other tasks can run on its account.
-        is_awaited: bool,
+        /// Who can go on because of it.
+        awaited: EndAwaited,
     },
     /// An instance that had started, or that had nodes, was given up; the task waits again.
     TaskRequeued {
@@ -269,7 +269,30 @@ pub enum AllocationChange {
     Event(AllocationEvent),
 }
 
+/// Who can go on because a task has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum EndAwaited {
+    /// Nobody.
+    No,
+    /// Tasks of the same job. Where the task ran they may start at once: a worker that is lost with its report of this end is lost
+    /// with all that followed from it there.
+    ByTasks,
+    /// Another job, or tasks of it.
+    ByJobs,
+}
+
 impl ChangeKind {
+    /// Whether a task can run on account of it that may be sent to a worker which does not know of it.
+    pub(super) const fn frees_tasks(&self) -> bool {
+        matches!(
+            self,
+            Self::TaskEnded {
+                awaited: EndAwaited::ByTasks,
+                ..
+            }
+        )
+    }
+
     /// Whether it must be durable before dependent effects are released: somebody hears of it who does not keep it. The
     /// others can wait for a batch, because a worker repeats them until they are acknowledged.
     #[must_use]
@@ -296,7 +319,7 @@ impl ChangeKind {
             | Self::StartsUnknown(_)
             | Self::WaitingSuperseded { .. }
             | Self::Allocation(_) => true,
-            Self::TaskEnded { is_awaited, .. } => *is_awaited,
+            Self::TaskEnded { awaited, .. } => matches!(awaited, EndAwaited::ByJobs),
             Self::JobCompleted(_)
             | Self::JobNotified { .. }
             | Self::JobIdle(_)

@@ -142,6 +142,8 @@ pub enum WorkerCommand {
         templates: Vec<Arc<SharedTemplate>>,
         /// The tasks.
         assignments: Vec<Assignment>,
+        /// Whether one of them goes on from where a task of another worker has ended.
+        follows_others: bool,
     },
     /// No task will name these templates again.
     DropTemplates(Vec<TemplateId>),
@@ -172,6 +174,7 @@ impl WorkerCommand {
             Self::Assign {
                 templates,
                 assignments,
+                follows_others: _,
             } => {
                 let templates = templates.iter().map(|template| template_bytes(template));
                 let assignments = assignments.iter().map(Assignment::wire_bytes);

@@ -239,7 +239,7 @@ impl ServerState {
             job.record_attempt(slot, end);
         }
         self.note_requeued(ctx, task.job, slot, None);
-        self.requeue(task.job, slot);
+        self.requeue(ctx, task.job, slot);
     }
 
     /// Whether what fails on a worker is tried elsewhere before it counts: it is the server that doubts the worker, and somebody

@@ -184,6 +184,9 @@ impl ServerState {
                 at: now.mono,
             };
             worker.assign(TaskKey::new(range.job, named.id), assigned, class);
+            if job.follows_others(slot, placement.worker) {
+                batch.note_follows_others();
+            }
             // Neighbours with the same template and instance are one row of the message.
             match runs.last_mut() {
                 Some(run)

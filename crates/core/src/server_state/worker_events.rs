@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::after::sorted_ids;
 use super::{
-    ChangeKind, Ctx, Effect, EndedRow, LinkEnd, LinkId, Notification, Report, ServerState,
-    StartedRow, WorkerCommand, WorkerMessage,
+    ChangeKind, Ctx, Effect, EndAwaited, EndedRow, LinkEnd, LinkId, Notification, Report,
+    ServerState, StartedRow, WorkerCommand, WorkerMessage,
 };
 use crate::bug;
 use crate::class::ClassId;
@@ -463,12 +463,31 @@ impl ServerState {
         } else if let Some(job) = self.jobs.get_mut(id) {
             job.skip_superseded(slot);
         }
-        self.requeue(id, slot);
+        self.requeue(ctx, id, slot);
     }
 
-    pub(super) fn requeue(&mut self, job: JobId, slot: TaskSlot) {
-        self.jobs.set_phase(job, slot, Phase::Waiting);
-        self.make_ready(job, slot);
+    /// Lets a task that was handed out wait again.
+    pub(super) fn requeue(&mut self, ctx: &mut Ctx<'_>, id: JobId, slot: TaskSlot) {
+        self.jobs.set_phase(id, slot, Phase::Waiting);
+        let job = self.jobs.get(id);
+        if job.is_some_and(|job| job.is_doomed(slot)) {
+            // What it waits for was lost together with it, before that had been told, and has failed.
+            let mut slots = job.map_or_else(Vec::new, |job| job.descendants(slot));
+            slots.push(slot);
+            self.abort(ctx, id, slots);
+        } else {
+            self.make_ready(id, slot);
+        }
+    }
+
+    /// Gives up those of these tasks that wait.
+    fn abort(&mut self, ctx: &mut Ctx<'_>, id: JobId, slots: Vec<TaskSlot>) {
+        let aborted = self.abort_waiting(id, slots);
+        if !aborted.is_empty() {
+            let ids = sorted_ids(id, aborted);
+            let to = TaskState::Aborted;
+            ctx.persist(ChangeKind::TasksDropped { job: id, ids, to });
+        }
     }
 
     /// Records the final end of a task and what follows from it for others.
@@ -489,13 +508,13 @@ impl ServerState {
             };
             let free = job.release_dependents(slot);
             self.jobs.set_phase(id, slot, Phase::Finished);
-            // Before dependents can be handed out: their worker must not hear of them ahead of the
-            // disk.
+            // Before dependents can be handed out: no other worker must hear of them ahead of the disk.
             self.tell_end(ctx, id, slot, end, !free.is_empty());
             for free in free {
-                // It can have been canceled while it waited, and other jobs can hold it back as well.
+                // It can have been canceled while it waited, and other jobs can hold it back as well. And it can have run before its
+                // worker told of this end, see `adopt`.
                 let is_waiting = self.jobs.phase(id, free) == Some(Phase::Waiting);
-                if is_waiting && self.is_free(id, free) {
+                if is_waiting && !self.jobs.is_delayed(id, free) && self.is_free(id, free) {
                     self.make_ready(id, free);
                 }
             }
@@ -505,12 +524,7 @@ impl ServerState {
         self.jobs.set_phase(id, slot, Phase::Failed);
         self.tell_end(ctx, id, slot, end, false);
         let exceeds = self.jobs.get(id).is_some_and(Job::exceeds_max_fails);
-        let aborted = self.abort_waiting(id, dependents);
-        if !aborted.is_empty() {
-            let ids = sorted_ids(id, aborted);
-            let to = TaskState::Aborted;
-            ctx.persist(ChangeKind::TasksDropped { job: id, ids, to });
-        }
+        self.abort(ctx, id, dependents);
         if exceeds {
             self.end_job(ctx, id, Phase::Aborted);
         }
@@ -538,7 +552,11 @@ impl ServerState {
             crash_count: record.crash_count(),
             end: end.clone(),
             is_finished: end.outcome == Outcome::Finished,
-            is_awaited: frees || self.jobs.is_end_awaited(id),
+            awaited: match self.jobs.is_end_awaited(id) {
+                true => EndAwaited::ByJobs,
+                false if frees => EndAwaited::ByTasks,
+                false => EndAwaited::No,
+            },
         };
         ctx.persist_at(end.at, ended);
         self.audience.note_ended(id, task);
@@ -688,7 +706,7 @@ impl ServerState {
                     let cut_off = (worker, ctx.now.wall.since(started));
                     self.note_cut_off(ctx.now.mono, (id, slot), cut_off);
                 }
-                self.requeue(id, slot);
+                self.requeue(ctx, id, slot);
             }
         }
     }

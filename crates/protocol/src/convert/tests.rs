@@ -102,6 +102,7 @@ proptest! {
         let command = WorkerCommand::Assign {
             templates: vec![Arc::new(template.clone())],
             assignments: assignments.clone(),
+            follows_others: false,
         };
         let Input::Assign { templates, assignments: received, .. } = worker_input(&command) else {
             panic!("not an assignment");

@@ -126,6 +126,7 @@ fn the_largest_template_is_submitted_and_delivered() {
         let assign = WorkerCommand::Assign {
             templates: vec![shared.into()],
             assignments: Vec::new(),
+            follows_others: false,
         };
         assert!(to_worker(&assign) <= counted);
     }

@@ -4,7 +4,7 @@ use hq_core::growth::{Grant, Scale};
 use hq_core::id::TaskKey;
 use hq_core::outcome::Outcome;
 use hq_core::resource::amount::Amount;
-use hq_core::server_state::ChangeKind;
+use hq_core::server_state::{ChangeKind, EndAwaited};
 use hq_core::task::Phase;
 
 use super::*;
@@ -116,7 +116,7 @@ fn what_comes_back_is_what_was_committed() {
         crash_count,
         end,
         is_finished,
-        is_awaited: false,
+        awaited: EndAwaited::No,
     };
     add(last(2, 3, 1, ended(4, Outcome::Finished), true));
     add(started(3, 0));

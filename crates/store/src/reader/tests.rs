@@ -8,7 +8,7 @@ use hq_core::hardware::HardwareUsage;
 use hq_core::id::{AllocationKey, InstanceId, JobId, QueueId, TaskId, TaskKey};
 use hq_core::outcome::{LostReason, Outcome, Usage};
 use hq_core::range::IdArray;
-use hq_core::server_state::{AllocationChange, Change, ChangeKind};
+use hq_core::server_state::{AllocationChange, Change, ChangeKind, EndAwaited};
 use hq_core::task::{TaskEnd, TaskState};
 use hq_core::testing::worker_config;
 use rusqlite::Connection;
@@ -54,7 +54,7 @@ fn ended(task: u32, seconds: u64, outcome: Outcome) -> ChangeKind {
                 ..Usage::default()
             },
         },
-        is_awaited: false,
+        awaited: EndAwaited::No,
     }
 }
 

@@ -323,6 +323,7 @@ pub(super) fn heard(command: WorkerCommand) -> Option<Input> {
         WorkerCommand::Assign {
             templates,
             assignments,
+            follows_others: _,
         } => Input::Assign {
             templates: templates.iter().map(|shared| work(shared)).collect(),
             assignments: assignments

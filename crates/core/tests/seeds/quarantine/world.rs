@@ -172,6 +172,7 @@ impl<'a> World<'a> {
                 WorkerCommand::Assign {
                     templates,
                     assignments,
+                    follows_others: _,
                 },
             ) => {
                 let known = templates.iter().map(|template| (template.id, template.job));

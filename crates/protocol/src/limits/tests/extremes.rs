@@ -188,6 +188,7 @@ pub(super) fn worker_command() -> impl Strategy<Value = WorkerCommand> {
         (vec(assignment(), 0..4), texts).prop_map(|(assignments, texts)| WorkerCommand::Assign {
             templates: vec![Arc::new(shared(&array_submit(1, template_of(texts))))],
             assignments,
+            follows_others: false,
         });
     prop_oneof![
         assign,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use hq_core::id::{InstanceId, JobId, WorkerId};
 use hq_core::outcome::{Outcome, Usage};
 use hq_core::range::IdArray;
-use hq_core::server_state::{Change, ChangeKind};
+use hq_core::server_state::{Change, ChangeKind, EndAwaited};
 use hq_core::task::TaskEnd;
 use proptest::prelude::*;
 
@@ -152,7 +152,7 @@ fn changes(id: u32, life: &Life) -> [Vec<Change>; 2] {
             run: life.run,
             usage: Usage::default(),
         },
-        is_awaited: false,
+        awaited: EndAwaited::No,
     });
     let mut second = Vec::new();
     if life.is_long {

@@ -235,6 +235,7 @@ impl FakeServer {
         self.command(&WorkerCommand::Assign {
             templates: vec![Arc::new(template)],
             assignments: vec![assignment],
+            follows_others: false,
         })
         .await;
     }
@@ -267,6 +268,7 @@ impl FakeServer {
         self.command(&WorkerCommand::Assign {
             templates: Vec::new(),
             assignments,
+            follows_others: false,
         })
         .await;
     }

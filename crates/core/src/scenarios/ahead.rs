@@ -1,0 +1,141 @@
+//! Tasks that go on from the end of another one before the disk has it: on the same worker, which brings both along.
+
+use super::bench::*;
+use crate::id::{InstanceId, JobId, TaskKey, WorkerId};
+use crate::job::JobState;
+use crate::outcome::{LostReason, Outcome};
+use crate::server_state::Report;
+use crate::task::Phase;
+use crate::template::CrashLimit;
+use crate::testing::template;
+
+const FIRST: TaskKey = key(JobId(1), 0);
+const SECOND: TaskKey = key(JobId(1), 1);
+
+/// The first task of a chain of three has ended, the second one runs, and nothing of it is stored. Gives the end.
+fn second_runs(bench: &mut Bench, worker: WorkerId) -> Report {
+    bench.slow_disk();
+    bench.start(worker, FIRST);
+    let end = bench.end_report(worker, FIRST, Outcome::Finished);
+    bench.report(worker, end.clone());
+    assert_eq!(bench.has(worker), [(1, 1)], "the disk is not waited for");
+    bench.start(worker, SECOND);
+    end
+}
+
+fn chain() -> crate::template::SubmitSpec {
+    graph(&[(0, &[]), (1, &[0]), (2, &[1])])
+}
+
+/// The server crashes, and the worker comes back with the second task, and with the first one as ended.
+fn come_back_after_a_crash(bench: &mut Bench, worker: WorkerId) {
+    bench.restart();
+    assert_eq!(bench.phase(FIRST), Phase::Waiting, "nobody has noted it");
+    let mut reattach = bench.reattach(worker);
+    reattach.launching = vec![(FIRST, InstanceId(0))];
+    let effects = bench.come_back_with(worker, reattach);
+    assert!(killed(&effects, worker).is_empty(), "{effects:?}");
+    assert_eq!(bench.phase(SECOND), Phase::Running);
+}
+
+#[test]
+fn a_chain_goes_on_through_a_crash_that_undid_the_end_before_it() {
+    let (mut bench, worker) = Bench::with_worker(2);
+    bench.submit(chain());
+    let end = second_runs(&mut bench, worker);
+    come_back_after_a_crash(&mut bench, worker);
+    assert_eq!(
+        bench.has(worker),
+        [(1, 1)],
+        "the first one is not sent again"
+    );
+    bench.report(worker, end);
+    assert_eq!(bench.phase(SECOND), Phase::Running, "nor is this one");
+    bench.finish(worker, SECOND);
+    bench.finish(worker, key(JobId(1), 2));
+    assert_eq!(bench.job_state(JobId(1)), JobState::Finished);
+    assert_eq!((bench.instance(FIRST), bench.instance(SECOND)), (0, 0));
+}
+
+#[test]
+fn if_the_worker_is_lost_as_well_the_chain_begins_again_in_order() {
+    let (mut bench, worker) = Bench::with_worker(2);
+    bench.submit(chain());
+    second_runs(&mut bench, worker);
+    bench.restart();
+    bench.fast_disk();
+    let other = bench.worker(2);
+    bench.leave(worker, LostReason::ConnectionLost);
+    for task in 0..3 {
+        assert_eq!(bench.has(other), [(1, task)]);
+        bench.finish(other, key(JobId(1), task));
+    }
+    assert_eq!(bench.job_state(JobId(1)), JobState::Finished);
+}
+
+#[test]
+fn a_task_that_lost_what_it_follows_waits_for_it_again() {
+    let (mut bench, worker) = Bench::with_worker(2);
+    bench.submit(chain());
+    second_runs(&mut bench, worker);
+    come_back_after_a_crash(&mut bench, worker);
+    bench.fast_disk();
+    bench.leave(worker, LostReason::ConnectionLost);
+    let other = bench.worker(2);
+    assert_eq!(bench.has(other), [(1, 0)], "the second one has to wait");
+    bench.finish(other, FIRST);
+    assert_eq!(bench.has(other), [(1, 1)]);
+    assert!(bench.instance(SECOND) > 0, "what ran there does not count");
+}
+
+#[test]
+fn what_follows_a_task_that_may_not_run_again_is_given_up_with_it() {
+    for ids in [[0, 1, 2], [2, 1, 0]] {
+        let (mut bench, worker) = Bench::with_worker(2);
+        let mut task = template(&["true"]);
+        task.crash_limit = CrashLimit::NeverRestart;
+        let [first, second, third] = ids;
+        let links: &[(u32, &[u32])] = &[(first, &[]), (second, &[first]), (third, &[second])];
+        let job = bench.submit(graph_of(task, links));
+        let (first, second) = (key(job, first), key(job, second));
+        bench.slow_disk();
+        bench.start(worker, first);
+        bench.finish(worker, first);
+        // Sent, and not seen to start: it may run again, if only it could.
+        assert_eq!(bench.phase(second), Phase::Queued);
+        bench.restart();
+        let mut reattach = bench.reattach(worker);
+        reattach.report.started = vec![started_row(first, InstanceId(0))];
+        reattach.launching = vec![(second, InstanceId(0))];
+        bench.come_back_with(worker, reattach);
+        assert_eq!(bench.phase(second), Phase::Queued);
+        bench.leave(worker, LostReason::ConnectionLost);
+        assert_eq!(bench.phase(first), Phase::Failed);
+        assert_eq!(bench.phase(second), Phase::Aborted);
+        assert_eq!(bench.phase(key(job, third)), Phase::Aborted);
+        assert!(bench.is_quiet());
+    }
+}
+
+#[test]
+fn other_workers_hear_of_it_behind_the_disk() {
+    let (mut bench, worker) = Bench::with_worker(1);
+    let other = bench.worker(1);
+    bench.submit(graph(&[(0, &[]), (1, &[]), (2, &[0, 1])]));
+    bench.slow_disk();
+    // One of them ended elsewhere, whichever gets the third.
+    bench.finish(worker, bench_task(&bench, worker));
+    bench.finish(other, bench_task(&bench, other));
+    let third = |bench: &Bench| [worker, other].iter().any(|id| bench.has(*id) == [(1, 2)]);
+    assert!(
+        !third(&bench),
+        "its worker would have it without what it follows"
+    );
+    bench.commit();
+    assert!(third(&bench));
+}
+
+fn bench_task(bench: &Bench, worker: WorkerId) -> TaskKey {
+    let (job, task) = bench.has(worker)[0];
+    key(JobId(job), task)
+}
