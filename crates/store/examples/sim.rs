@@ -29,6 +29,7 @@ Options:
   --world plain     no disk, and the server never crashes
   --world ledger    the server crashes; the disk is a reference of a few hundred lines
   --world store     the server crashes; the disk is the real database, in memory [default]
+  --world graphs    the same, with graphs only, a slow disk, and machines that vanish
   --first N         first seed of `run` [default: 0]
   --seeds N         how many [default: 1000]
   --steps N         length of the course of a seed [default: that of the tests]
@@ -45,6 +46,7 @@ enum Kind {
     Plain,
     Ledger,
     Store,
+    Graphs,
 }
 
 impl Kind {
@@ -53,6 +55,7 @@ impl Kind {
             Self::Plain => "plain",
             Self::Ledger => "ledger",
             Self::Store => "store",
+            Self::Graphs => "graphs",
         }
     }
 
@@ -60,7 +63,7 @@ impl Kind {
         match self {
             Self::Plain => None,
             Self::Ledger => Some(Box::new(Ledger::new("SimUid"))),
-            Self::Store => Some(MemoryDisk::create()),
+            Self::Store | Self::Graphs => Some(MemoryDisk::create()),
         }
     }
 }
@@ -96,7 +99,7 @@ impl Options {
             };
             match arg.as_str() {
                 "--world" => {
-                    let all = [Kind::Plain, Kind::Ledger, Kind::Store];
+                    let all = [Kind::Plain, Kind::Ledger, Kind::Store, Kind::Graphs];
                     let found = all.into_iter().find(|kind| kind.name() == value);
                     options.kind = found.ok_or(format!("there is no world '{value}'"))?;
                 }
@@ -116,6 +119,7 @@ impl Options {
         let is_durable = self.kind != Kind::Plain;
         match self.steps {
             Some(steps) => Course::draw(seed, steps, is_durable),
+            None if self.kind == Kind::Graphs => Course::of_graphs(seed),
             None => Course::usual(seed, is_durable),
         }
     }

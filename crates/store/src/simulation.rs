@@ -2,6 +2,7 @@
 //!
 //! The disk is a real database of this crate, in memory; a crash drops what was not committed.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use hq_core::testing::sim::{Course, World};
@@ -22,6 +23,15 @@ fn seeds() -> std::ops::Range<u64> {
 
 #[test]
 fn what_was_told_survives_every_crash_and_running_tasks_go_on() {
+    play_all("store", |seed| Course::usual(seed, true));
+}
+
+#[test]
+fn what_goes_on_from_unstored_ends_is_lost_with_them_or_not_at_all() {
+    play_all("graphs", Course::of_graphs);
+}
+
+fn play_all(world: &str, course: impl Fn(u64) -> Course + Sync) {
     let seeds = seeds();
     let next = AtomicU64::new(seeds.start);
     let (crashes, adopted) = (AtomicU64::new(0), AtomicU64::new(0));
@@ -31,12 +41,12 @@ fn what_was_told_survives_every_crash_and_running_tasks_go_on() {
             if seed >= seeds.end {
                 return;
             }
-            let result = std::panic::catch_unwind(|| {
-                World::survive(&Course::usual(seed, true), Some(MemoryDisk::create()))
-            });
+            let play =
+                AssertUnwindSafe(|| World::survive(&course(seed), Some(MemoryDisk::create())));
+            let result = std::panic::catch_unwind(play);
             let Ok(summary) = result else {
                 panic!(
-                    "seed {seed} failed; see it with: cargo xtask sim explain {seed} --world store"
+                    "seed {seed} failed; see it with: cargo xtask sim explain {seed} --world {world}"
                 );
             };
             crashes.fetch_add(summary.crashes, Ordering::Relaxed);

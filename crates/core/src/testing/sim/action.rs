@@ -62,8 +62,11 @@ pub enum Action {
     Rest,
 }
 
-/// Each action, its name in records, and how often it comes among those of its kind, in percent.
-const WORLD: [(Action, &str, u32); 19] = [
+/// An action, its name in records, and how often it comes among those of its kind, in percent.
+type Weighted = (Action, &'static str, u32);
+
+/// What happens.
+const WORLD: [Weighted; 19] = [
     (Action::SubmitArray, "submit-array", 5),
     (Action::SubmitGraph, "submit-graph", 3),
     (Action::Cancel, "cancel", 2),
@@ -86,13 +89,51 @@ const WORLD: [(Action, &str, u32); 19] = [
 ];
 
 /// Action of the disk after each of those, if there is one.
-const DISK: [(Action, &str, u32); 6] = [
+const DISK: [Weighted; 6] = [
     (Action::Commit, "commit", 50),
     (Action::CommitSome, "commit-some", 10),
     (Action::PlanCrash, "plan-crash", 1),
     (Action::Crash, "crash", 1),
     (Action::FailCommit, "fail-commit", 5),
     (Action::Rest, "rest", 33),
+];
+
+/// What a course of graphs begins with: workers that are taken in, and work for them.
+const GRAPH_BEGIN: [Action; 13] = [
+    Action::Join,
+    Action::Join,
+    Action::ReadAtServer,
+    Action::ReadAtServer,
+    Action::ReadAtServer,
+    Action::Commit,
+    Action::ReadAtWorker,
+    Action::ReadAtWorker,
+    Action::ReadAtWorker,
+    Action::SubmitGraph,
+    Action::SubmitGraph,
+    Action::SubmitGraph,
+    Action::Commit,
+];
+
+/// What happens in it then, while the disk is slow.
+const GRAPH_WORLD: [Weighted; 10] = [
+    (Action::SubmitGraph, "submit-graph", 1),
+    (Action::Cancel, "cancel", 1),
+    (Action::LoseMachine, "lose-machine", 2),
+    (Action::CutConnection, "cut-connection", 1),
+    (Action::Silence, "silence", 1),
+    (Action::Join, "join", 1),
+    (Action::ComeBack, "come-back", 8),
+    (Action::Work, "work", 35),
+    (Action::ReadAtServer, "read-at-server", 25),
+    (Action::ReadAtWorker, "read-at-worker", 25),
+];
+const GRAPH_DISK: [Weighted; 5] = [
+    (Action::Commit, "commit", 2),
+    (Action::CommitSome, "commit-some", 3),
+    (Action::PlanCrash, "plan-crash", 1),
+    (Action::Crash, "crash", 1),
+    (Action::Rest, "rest", 93),
 ];
 
 impl Action {
@@ -112,7 +153,7 @@ impl Action {
             .map(|(action, ..)| *action)
     }
 
-    fn draw(rng: &mut Rng, table: &[(Self, &str, u32)]) -> Self {
+    fn draw(rng: &mut Rng, table: &[Weighted]) -> Self {
         let total = table.iter().map(|(.., weight)| weight).sum();
         let mut left = rng.below(total);
         for (action, _, weight) in table {
@@ -152,21 +193,28 @@ impl Course {
     #[must_use]
     pub fn draw(seed: u64, steps: u32, is_durable: bool) -> Self {
         let mut rng = Rng::new(seed);
-        let mut all = Vec::new();
-        for _ in 0..steps {
-            let most = if rng.chance(8) { 150_000 } else { 3_000 };
-            let pause = Duration::from_micros(rng.below(most).into());
-            let action = Action::draw(&mut rng, &WORLD);
-            all.push(Step::new(pause, action, &mut rng));
-            if is_durable {
-                let action = Action::draw(&mut rng, &DISK);
-                all.push(Step::new(Duration::ZERO, action, &mut rng));
-            }
-        }
+        let tables = (&WORLD[..], is_durable.then_some(&DISK[..]));
         Self {
             seed,
             is_durable,
-            steps: all,
+            steps: draw_steps(&mut rng, steps, tables),
+        }
+    }
+
+    /// One of graphs: what runs goes on from ends that the disk does not have, on machines that vanish.
+    #[must_use]
+    pub fn of_graphs(seed: u64) -> Self {
+        let mut rng = Rng::new(seed);
+        let begin = GRAPH_BEGIN.into_iter();
+        let mut steps: Vec<Step> = begin
+            .map(|action| Step::new(Duration::from_millis(1), action, &mut rng))
+            .collect();
+        let tables = (&GRAPH_WORLD[..], Some(&GRAPH_DISK[..]));
+        steps.extend(draw_steps(&mut rng, 120, tables));
+        Self {
+            seed,
+            is_durable: true,
+            steps,
         }
     }
 
@@ -275,6 +323,26 @@ impl Course {
     }
 }
 
+/// Steps of the world, each followed by one of the disk, if there is one.
+fn draw_steps(
+    rng: &mut Rng,
+    count: u32,
+    (world, disk): (&[Weighted], Option<&[Weighted]>),
+) -> Vec<Step> {
+    let mut all = Vec::new();
+    for _ in 0..count {
+        let most = if rng.chance(8) { 150_000 } else { 3_000 };
+        let pause = Duration::from_micros(rng.below(most).into());
+        let action = Action::draw(rng, world);
+        all.push(Step::new(pause, action, rng));
+        if let Some(disk) = disk {
+            let action = Action::draw(rng, disk);
+            all.push(Step::new(Duration::ZERO, action, rng));
+        }
+    }
+    all
+}
+
 /// First line of a record. Another format gets another number.
 const HEADER: &str = "hq simulation 1";
 
@@ -313,9 +381,11 @@ mod tests {
 
     #[test]
     fn weights_are_percent_and_names_are_unique() {
-        let sum = |table: &[(Action, &str, u32)]| table.iter().map(|(.., w)| w).sum::<u32>();
+        let sum = |table: &[Weighted]| table.iter().map(|(.., w)| w).sum::<u32>();
         assert_eq!((sum(&WORLD), sum(&DISK)), (100, 100));
-        for (action, name, _) in WORLD.iter().chain(&DISK) {
+        assert_eq!((sum(&GRAPH_WORLD), sum(&GRAPH_DISK)), (100, 100));
+        let graphs = GRAPH_WORLD.iter().chain(&GRAPH_DISK);
+        for (action, name, _) in WORLD.iter().chain(&DISK).chain(graphs) {
             assert_eq!(Action::from_name(name), Some(*action));
         }
     }

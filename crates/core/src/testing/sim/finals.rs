@@ -14,6 +14,42 @@ impl World {
         let is_new = self.runs.insert(run);
         let (task, instance) = run;
         assert!(is_new, "{task} instance {instance} starts once");
+        self.check_order(task, instance);
+    }
+
+    /// What a program goes on from has been done somewhere, and nothing that counts has gone on from what it is going to do.
+    fn check_order(&self, task: TaskKey, instance: InstanceId) {
+        let job = self.state.jobs().get(&task.job);
+        let found = job.and_then(|job| {
+            let slot = job.find(task.task)?;
+            let submit = job.submits.get(slot.submit as usize)?;
+            Some((job, slot, submit))
+        });
+        let Some((job, slot, submit)) = found else {
+            // Its worker has not heard yet that it was forgotten.
+            return;
+        };
+        for dep in submit.deps(slot.index) {
+            let dep = TaskKey::new(task.job, dep);
+            let was_done = self.succeeded.iter().any(|(done, ..)| *done == dep);
+            assert!(was_done, "{task} starts before {dep} is done");
+        }
+        if job.record(slot).map(|record| record.instance()) != Some(instance) {
+            // Its worker has not heard yet that it was given up.
+            return;
+        }
+        for follower in submit.graph().map_or(&[][..], |g| g.dependents(slot.index)) {
+            let follower = TaskSlot {
+                index: *follower,
+                ..slot
+            };
+            let phase = job.phase(follower);
+            let counts = matches!(phase, Some(Phase::Running | Phase::Finished));
+            assert!(
+                !counts,
+                "{task} starts, but {follower:?} that follows it is {phase:?}"
+            );
+        }
     }
 
     /// A worker comes back: what the server waits for there goes on.
