@@ -4,7 +4,8 @@ use super::bench::*;
 use crate::id::{InstanceId, JobId, TaskKey, WorkerId};
 use crate::job::JobState;
 use crate::outcome::{LostReason, Outcome};
-use crate::server_state::Report;
+use crate::range::IdArray;
+use crate::server_state::{Command, Report};
 use crate::task::Phase;
 use crate::template::CrashLimit;
 use crate::testing::template;
@@ -138,4 +139,28 @@ fn other_workers_hear_of_it_behind_the_disk() {
 fn bench_task(bench: &Bench, worker: WorkerId) -> TaskKey {
     let (job, task) = bench.has(worker)[0];
     key(JobId(job), task)
+}
+
+#[test]
+fn an_attempt_more_of_what_follows_a_canceled_task_is_given_up() {
+    let (mut bench, worker) = Bench::with_worker(2);
+    let mut task = template(&["true"]);
+    task.retry.limit = 1;
+    let job = bench.submit(graph_of(task, &[(0, &[]), (1, &[0]), (2, &[1])]));
+    let end = second_runs(&mut bench, worker);
+    come_back_after_a_crash(&mut bench, worker);
+    // Before its worker has told that it is done; what runs is left alone.
+    bench.request(Command::CancelTasks {
+        job,
+        tasks: IdArray::single(FIRST.task.0),
+        keep_running: true,
+    });
+    bench.report(worker, end);
+    assert_eq!(bench.phase(FIRST), Phase::Canceled);
+    bench.fail(worker, SECOND);
+    assert_eq!(
+        bench.phase(SECOND),
+        Phase::Aborted,
+        "it would wait for ever"
+    );
 }

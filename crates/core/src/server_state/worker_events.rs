@@ -408,6 +408,9 @@ impl ServerState {
         // Before it is queued, with the request that it then has.
         let grown = self.grow(ctx.now.mono, (id, slot), class, &outcome);
         self.note_requeued(ctx, id, slot, grown);
+        if self.drop_if_doomed(ctx, id, slot) {
+            return;
+        }
         // A held task is released with all the others, whatever its delay.
         if delay.is_zero() || self.jobs.is_held(id, slot) {
             self.make_ready(id, slot);
@@ -469,15 +472,22 @@ impl ServerState {
     /// Lets a task that was handed out wait again.
     pub(super) fn requeue(&mut self, ctx: &mut Ctx<'_>, id: JobId, slot: TaskSlot) {
         self.jobs.set_phase(id, slot, Phase::Waiting);
-        let job = self.jobs.get(id);
-        if job.is_some_and(|job| job.is_doomed(slot)) {
-            // What it waits for was lost together with it, before that had been told, and has failed.
-            let mut slots = job.map_or_else(Vec::new, |job| job.descendants(slot));
-            slots.push(slot);
-            self.abort(ctx, id, slots);
-        } else {
+        if !self.drop_if_doomed(ctx, id, slot) {
             self.make_ready(id, slot);
         }
+    }
+
+    /// Gives a task that waits again up with all that depends on it, if what it waits for has ended without success: it ran because of
+    /// an end that a crash undid, and what had ended was lost, or canceled, before its worker told of it again.
+    fn drop_if_doomed(&mut self, ctx: &mut Ctx<'_>, id: JobId, slot: TaskSlot) -> bool {
+        let doomed = self.jobs.get(id).filter(|job| job.is_doomed(slot));
+        let Some(job) = doomed else {
+            return false;
+        };
+        let mut slots = job.descendants(slot);
+        slots.push(slot);
+        self.abort(ctx, id, slots);
+        true
     }
 
     /// Gives up those of these tasks that wait.
