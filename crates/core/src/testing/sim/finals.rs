@@ -10,15 +10,15 @@ use crate::worker_config::WorkerConfig;
 
 impl World {
     /// A program starts: as an instance that never ran before, anywhere.
-    pub(super) fn note_run(&mut self, run: (TaskKey, InstanceId)) {
+    pub(super) fn note_run(&mut self, run: (TaskKey, InstanceId), worker: Option<WorkerId>) {
         let is_new = self.runs.insert(run);
         let (task, instance) = run;
         assert!(is_new, "{task} instance {instance} starts once");
-        self.check_order(task, instance);
+        self.check_order(task, instance, worker);
     }
 
     /// What a program goes on from has been done somewhere, and nothing that counts has gone on from what it is going to do.
-    fn check_order(&self, task: TaskKey, instance: InstanceId) {
+    fn check_order(&self, task: TaskKey, instance: InstanceId, worker: Option<WorkerId>) {
         let job = self.state.jobs().get(&task.job);
         let found = job.and_then(|job| {
             let slot = job.find(task.task)?;
@@ -29,14 +29,18 @@ impl World {
             // Its worker has not heard yet that it was forgotten.
             return;
         };
-        for dep in submit.deps(slot.index) {
-            let dep = TaskKey::new(task.job, dep);
-            let was_done = self.succeeded.iter().any(|(done, ..)| *done == dep);
-            assert!(was_done, "{task} starts before {dep} is done");
-        }
-        if job.record(slot).map(|record| record.instance()) != Some(instance) {
+        if job.instance(slot) != instance {
             // Its worker has not heard yet that it was given up.
             return;
+        }
+        for dep in submit.deps(slot.index) {
+            let dep = TaskKey::new(task.job, dep);
+            let found = job.find(dep.task).expect("it was submitted");
+            let is_told = job.phase(found) == Some(Phase::Finished);
+            // After a crash it may be known where it ran only.
+            let done = worker.map(|worker| (dep, worker, job.instance(found)));
+            let is_kept = done.is_some_and(|done| self.succeeded.contains(&done));
+            assert!(is_told || is_kept, "{task} starts before {dep} is done");
         }
         for follower in submit.graph().map_or(&[][..], |g| g.dependents(slot.index)) {
             let follower = TaskSlot {

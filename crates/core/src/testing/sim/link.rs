@@ -104,7 +104,7 @@ impl World {
         };
         let reports = node.apply(self.now, input, &mut self.rng);
         let slipped = std::mem::take(&mut node.slipped);
-        let (exit, link) = (node.exit, node.up());
+        let (exit, link, id) = (node.exit, node.up(), node.id);
         let takes_leave = std::mem::take(&mut node.has_taken_leave);
         for report in reports {
             self.say(link, WorkerMessage::Report(told(report)));
@@ -113,7 +113,7 @@ impl World {
             self.say(link, WorkerMessage::Goodbye(LostReason::Stopped));
         }
         for run in slipped {
-            self.note_run(run);
+            self.note_run(run, id);
         }
         if let Some(reason) = exit {
             self.end_node(number, reason);
@@ -145,7 +145,7 @@ impl World {
             return;
         };
         match turn {
-            Turn::Started(key) => self.note_run((key.task, key.instance)),
+            Turn::Started(key) => self.note_run((key.task, key.instance), id),
             Turn::Succeeded(key) => {
                 self.succeeded
                     .extend(id.map(|id| (key.task, id, key.instance)));
