@@ -69,23 +69,32 @@ impl Job {
         }
     }
 
-    /// Tasks of a submit that wait for an earlier one which has ended without success.
+    /// Waiting tasks of a submit of which something that they wait for has ended without success: in an earlier submit, or before a
+    /// restart, when they had been handed out and nobody had stored that.
     pub(crate) fn doomed(&self, number: u32) -> Vec<TaskSlot> {
         let submit = self.submits.get(number as usize);
-        let Some(SubmitKind::Graph { earlier, .. }) = submit.map(|submit| &submit.kind) else {
+        let Some((submit, SubmitKind::Graph { graph, earlier, .. })) =
+            submit.map(|submit| (submit, &submit.kind))
+        else {
             return Vec::new();
         };
         let has_failed = |task: TaskId| {
             let phase = self.find(task).and_then(|slot| self.phase(slot));
-            phase.is_some_and(|phase| phase.is_terminal() && phase != Phase::Finished)
+            phase.is_some_and(has_ended_badly)
         };
         let doomed = earlier.iter().filter(|(_, task)| has_failed(*task));
-        let indices: BTreeSet<u32> = doomed.map(|(index, _)| *index).collect();
+        let mut indices: BTreeSet<u32> = doomed.map(|(index, _)| *index).collect();
+        for (from, to, phase) in submit.tasks.runs(0, submit.tasks.len()) {
+            if has_ended_badly(phase) {
+                indices.extend((from..to).flat_map(|index| graph.dependents(index)));
+            }
+        }
         let slots = indices.into_iter().map(|index| TaskSlot {
             submit: number,
             index,
         });
-        slots.collect()
+        let is_waiting = |slot: &TaskSlot| self.phase(*slot) == Some(Phase::Waiting);
+        slots.filter(is_waiting).collect()
     }
 
     /// Counts finished dependencies again, after phases were restored.
@@ -155,13 +164,13 @@ impl Job {
         same.chain(earlier.filter_map(|task| self.find(task)))
     }
 
-    /// Whether a task goes on from where one has ended that ran elsewhere, or may have.
+    /// Whether a task goes on from where one has ended that ran elsewhere than on `worker`, or may have; `None` = wherever that was.
     #[must_use]
-    pub(crate) fn follows_others(&self, slot: TaskSlot, worker: WorkerId) -> bool {
+    pub(crate) fn follows_others(&self, slot: TaskSlot, worker: Option<WorkerId>) -> bool {
         let mut awaited = self.awaited(slot);
         let mut looked_at = awaited.by_ref().take(FOLLOWED_MAX);
-        let is_elsewhere = |slot| self.record(slot).map(|record| record.worker()) != Some(worker);
-        looked_at.any(is_elsewhere) || awaited.next().is_some()
+        let ran_on = |slot| self.record(slot).map(|record| record.worker());
+        looked_at.any(|slot| worker.is_none() || ran_on(slot) != worker) || awaited.next().is_some()
     }
 
     /// Whether a task has to wait for others. Only one that a worker of an earlier run of the server brought along can have been
@@ -175,10 +184,7 @@ impl Job {
     /// Whether a task waits for one that has ended without success.
     #[must_use]
     pub(crate) fn is_doomed(&self, slot: TaskSlot) -> bool {
-        let has_failed = |slot| {
-            let phase = self.phase(slot);
-            phase.is_some_and(|phase| phase.is_terminal() && phase != Phase::Finished)
-        };
+        let has_failed = |slot| self.phase(slot).is_some_and(has_ended_badly);
         self.is_blocked(slot) && self.awaited(slot).any(has_failed)
     }
 
@@ -224,4 +230,8 @@ impl Job {
         }
         found
     }
+}
+
+fn has_ended_badly(phase: Phase) -> bool {
+    phase.is_terminal() && phase != Phase::Finished
 }

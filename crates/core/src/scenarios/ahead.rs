@@ -9,6 +9,7 @@ use crate::server_state::{Command, Report};
 use crate::task::Phase;
 use crate::template::CrashLimit;
 use crate::testing::template;
+use crate::worker_config::OnServerLost;
 
 const FIRST: TaskKey = key(JobId(1), 0);
 const SECOND: TaskKey = key(JobId(1), 1);
@@ -163,4 +164,79 @@ fn an_attempt_more_of_what_follows_a_canceled_task_is_given_up() {
         Phase::Aborted,
         "it would wait for ever"
     );
+}
+
+#[test]
+fn a_worker_that_ends_with_its_server_hears_of_it_behind_the_disk() {
+    for how in [OnServerLost::Stop, OnServerLost::FinishRunning] {
+        let mut bench = Bench::new();
+        let worker = bench.worker_with(2, |config| config.on_server_lost = how);
+        bench.submit(chain());
+        bench.slow_disk();
+        bench.start(worker, FIRST);
+        bench.finish(worker, FIRST);
+        assert_eq!(
+            bench.has(worker),
+            [],
+            "the next server runs the first again"
+        );
+        bench.commit();
+        assert_eq!(bench.has(worker), [(1, 1)]);
+    }
+}
+
+#[test]
+fn what_follows_a_task_of_an_earlier_submit_that_ran_elsewhere_waits_for_the_disk() {
+    let (mut bench, worker) = Bench::with_worker(1);
+    let job = bench.open(None);
+    bench.submit(into(job, graph(&[(0, &[])])));
+    bench.start(worker, FIRST);
+    bench.submit(into(job, graph(&[(1, &[0])])));
+    let other = bench.worker(2);
+    bench.request(Command::DrainWorkers(this(worker)));
+    bench.slow_disk();
+    bench.finish(worker, FIRST);
+    assert_eq!(
+        bench.has(other),
+        [],
+        "it would have it without what it follows"
+    );
+    bench.commit();
+    assert_eq!(bench.has(other), [(1, 1)]);
+}
+
+#[test]
+fn what_was_sent_ahead_of_a_canceled_task_does_not_wait_for_it_after_another_restart() {
+    for is_back in [false, true] {
+        let (mut bench, worker) = Bench::with_worker(2);
+        let job = bench.submit(chain());
+        bench.slow_disk();
+        bench.start(worker, FIRST);
+        bench.finish(worker, FIRST);
+        bench.restart();
+        let mut reattach = bench.reattach(worker);
+        reattach.launching = vec![(FIRST, InstanceId(0)), (SECOND, InstanceId(0))];
+        bench.come_back_with(worker, reattach);
+        bench.request(Command::CancelTasks {
+            job,
+            tasks: IdArray::single(FIRST.task.0),
+            keep_running: false,
+        });
+        bench.commit();
+        // The journal says that the first one is canceled, and does not say that the second one was sent.
+        bench.restart();
+        bench.fast_disk();
+        assert_eq!(bench.phase(SECOND), Phase::Waiting);
+        if is_back {
+            bench.come_back(worker);
+        } else {
+            bench.leave(worker, LostReason::ConnectionLost);
+        }
+        assert_eq!(
+            bench.phase(SECOND),
+            Phase::Aborted,
+            "it would wait for ever"
+        );
+        assert_eq!(bench.counts(job).unfinished(), 0);
+    }
 }

@@ -79,6 +79,10 @@ impl AssignBatch {
         self.assignments.push(assignment);
     }
 
+    pub(super) const fn follows_others(&self) -> bool {
+        self.follows_others
+    }
+
     /// A task that is added goes on from where one of another worker has ended. What is sent before it can wait for that as well.
     pub(super) const fn note_follows_others(&mut self) {
         self.follows_others = true;

@@ -13,6 +13,7 @@ use crate::scheduler::queue::TakenRange;
 use crate::scheduler::solve::{GangStart, Placement};
 use crate::time::Now;
 use crate::worker::Assigned;
+use crate::worker_config::OnServerLost;
 
 impl ServerState {
     /// Does one round, if there is something to decide, and what is left to do after it.
@@ -159,6 +160,9 @@ impl ServerState {
             return;
         };
         job.note_sent_to(placement.worker);
+        // One that ends with its server, at once or behind what runs, gives up ends that were not stored, and what it runs is not waited for.
+        let keeps_ends = worker.config.on_server_lost == OnServerLost::Reconnect;
+        let keeper = keeps_ends.then_some(placement.worker);
         let mut runs: Vec<Run> = Vec::new();
         for index in range.from..range.to {
             let slot = TaskSlot {
@@ -184,7 +188,7 @@ impl ServerState {
                 at: now.mono,
             };
             worker.assign(TaskKey::new(range.job, named.id), assigned, class);
-            if job.follows_others(slot, placement.worker) {
+            if !batch.follows_others() && job.follows_others(slot, keeper) {
                 batch.note_follows_others();
             }
             // Neighbours with the same template and instance are one row of the message.

@@ -202,6 +202,7 @@ impl ServerState {
             self.on_ended(ctx, id, row);
         }
         for (task, instance) in report.retracted {
+            touched.insert(task.job);
             self.on_retracted(ctx, id, (task, instance));
         }
         if let Some(worker) = self.workers.get_mut(id) {
