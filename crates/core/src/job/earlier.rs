@@ -84,17 +84,20 @@ impl Job {
         };
         let doomed = earlier.iter().filter(|(_, task)| has_failed(*task));
         let mut indices: BTreeSet<u32> = doomed.map(|(index, _)| *index).collect();
+        // Most of them have been given up with what they waited for.
+        let is_waiting = |index: &u32| submit.tasks.phase(*index) == Some(Phase::Waiting);
         for (from, to, phase) in submit.tasks.runs(0, submit.tasks.len()) {
             if has_ended_badly(phase) {
-                indices.extend((from..to).flat_map(|index| graph.dependents(index)));
+                let dependents = (from..to).flat_map(|index| graph.dependents(index));
+                indices.extend(dependents.filter(|index| is_waiting(index)));
             }
         }
+        indices.retain(is_waiting);
         let slots = indices.into_iter().map(|index| TaskSlot {
             submit: number,
             index,
         });
-        let is_waiting = |slot: &TaskSlot| self.phase(*slot) == Some(Phase::Waiting);
-        slots.filter(is_waiting).collect()
+        slots.collect()
     }
 
     /// Counts finished dependencies again, after phases were restored.

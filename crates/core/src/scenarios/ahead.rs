@@ -1,5 +1,7 @@
 //! Tasks that go on from the end of another one before the disk has it: on the same worker, which brings both along.
 
+use std::time::Duration;
+
 use super::bench::*;
 use crate::id::{InstanceId, JobId, TaskKey, WorkerId};
 use crate::job::JobState;
@@ -239,4 +241,22 @@ fn what_was_sent_ahead_of_a_canceled_task_does_not_wait_for_it_after_another_res
         );
         assert_eq!(bench.counts(job).unfinished(), 0);
     }
+}
+
+#[test]
+fn an_attempt_more_waits_for_its_delay_also_if_what_it_follows_is_told_meanwhile() {
+    let (mut bench, worker) = Bench::with_worker(2);
+    let mut task = template(&["true"]);
+    task.retry.limit = 1;
+    task.retry.delay = Duration::from_secs(60);
+    bench.submit(graph_of(task, &[(0, &[]), (1, &[0])]));
+    let end = second_runs(&mut bench, worker);
+    come_back_after_a_crash(&mut bench, worker);
+    bench.fast_disk();
+    bench.fail(worker, SECOND);
+    bench.report(worker, end);
+    assert_eq!(bench.phase(FIRST), Phase::Finished);
+    assert_eq!(bench.has(worker), [], "not yet");
+    bench.wait(Duration::from_secs(61));
+    assert_eq!(bench.has(worker), [(1, 1)]);
 }

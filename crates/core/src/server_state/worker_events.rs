@@ -202,8 +202,9 @@ impl ServerState {
             self.on_ended(ctx, id, row);
         }
         for (task, instance) in report.retracted {
-            touched.insert(task.job);
-            self.on_retracted(ctx, id, (task, instance));
+            if self.on_retracted(ctx, id, (task, instance)) {
+                touched.insert(task.job);
+            }
         }
         if let Some(worker) = self.workers.get_mut(id) {
             worker.count_ended(ctx.now.mono, ended);
@@ -429,35 +430,35 @@ impl ServerState {
         }
     }
 
+    /// Returns whether the task was given up.
     fn on_retracted(
         &mut self,
         ctx: &mut Ctx<'_>,
         id: WorkerId,
         (task, instance): (TaskKey, InstanceId),
-    ) {
+    ) -> bool {
         let assigned = self
             .workers
             .get_mut(id)
             .and_then(|worker| worker.remove(task, instance, self.dispatcher.classes()));
         let Some(assigned) = assigned else {
             self.ignored.stale_rows += 1;
-            return;
+            return false;
         };
         let had_nodes = self.release_gang(ctx, task);
-        if self.holds(id, task.job, &assigned).is_some() {
-            self.requeue_unstarted(ctx, task.job, assigned.slot, had_nodes);
-        }
+        self.holds(id, task.job, &assigned).is_some()
+            && self.requeue_unstarted(ctx, task.job, assigned.slot, had_nodes)
     }
 
     /// Queues what was handed out and has not been seen to start, `as_next` instance if the last one may
-    /// turn up: it may have started, or its nodes are stored.
+    /// turn up: it may have started, or its nodes are stored. Returns whether it was given up instead.
     pub(super) fn requeue_unstarted(
         &mut self,
         ctx: &mut Ctx<'_>,
         id: JobId,
         slot: TaskSlot,
         as_next: bool,
-    ) {
+    ) -> bool {
         // A late report of the old instance is stale from now on.
         if as_next {
             if let Some(record) = self.jobs.get_mut(id).and_then(|job| job.touch(slot)) {
@@ -467,15 +468,17 @@ impl ServerState {
         } else if let Some(job) = self.jobs.get_mut(id) {
             job.skip_superseded(slot);
         }
-        self.requeue(ctx, id, slot);
+        self.requeue(ctx, id, slot)
     }
 
-    /// Lets a task that was handed out wait again.
-    pub(super) fn requeue(&mut self, ctx: &mut Ctx<'_>, id: JobId, slot: TaskSlot) {
+    /// Lets a task that was handed out wait again; returns whether it was given up instead.
+    pub(super) fn requeue(&mut self, ctx: &mut Ctx<'_>, id: JobId, slot: TaskSlot) -> bool {
         self.jobs.set_phase(id, slot, Phase::Waiting);
-        if !self.drop_if_doomed(ctx, id, slot) {
+        let is_dropped = self.drop_if_doomed(ctx, id, slot);
+        if !is_dropped {
             self.make_ready(id, slot);
         }
+        is_dropped
     }
 
     /// Gives a task that waits again up with all that depends on it, if what it waits for has ended without success: it ran because of
@@ -525,7 +528,7 @@ impl ServerState {
                 // It can have been canceled while it waited, and other jobs can hold it back as well. And it can have run before its
                 // worker told of this end, see `adopt`.
                 let is_waiting = self.jobs.phase(id, free) == Some(Phase::Waiting);
-                if is_waiting && !self.jobs.is_delayed(id, free) && self.is_free(id, free) {
+                if is_waiting && self.is_free(id, free) && !self.waits_for_its_delay(id, free) {
                     self.make_ready(id, free);
                 }
             }
@@ -539,6 +542,13 @@ impl ServerState {
         if exceeds {
             self.end_job(ctx, id, Phase::Aborted);
         }
+    }
+
+    /// Whether a task that waits has failed before, and is tried again later.
+    fn waits_for_its_delay(&self, id: JobId, slot: TaskSlot) -> bool {
+        let record = self.jobs.get(id).and_then(|job| job.record(slot));
+        // All delayed tasks are looked at, so others do not ask.
+        record.is_some_and(|record| record.retry_count() > 0) && self.jobs.is_delayed(id, slot)
     }
 
     /// Stores the end of a task and tells those who wait for it; `frees` = another task can go on because of it.
