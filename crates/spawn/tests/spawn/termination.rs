@@ -208,6 +208,8 @@ fn the_end_of_a_task_leaves_those_of_other_launchers_alone() {
         let marker = format!("HQ_SPAWN_TEST_MARKER={}/{index}", dir.path().display());
         rigs[index].spawn(command(&["/bin/sleep", "1000"]).marker(marker))
     });
+    // One that has not started would be cancelled.
+    rigs[0].pid(tokens[0]);
     rigs[1].pid(tokens[1]);
     rigs[0].launcher.terminate(tokens[0], Termination::KILL);
     assert_eq!(status(rigs[0].end(tokens[0])), killed_by(9));
