@@ -228,6 +228,13 @@ impl Submit {
         own.map(|(_, task)| *task)
     }
 
+    /// Whether a task waits for others of its job that have not finished.
+    #[must_use]
+    pub fn is_blocked(&self, index: u32) -> bool {
+        let graph = self.graph();
+        graph.is_some_and(|graph| graph.unfinished(index) > 0)
+    }
+
     /// Everything that a task waits or waited for.
     #[must_use]
     pub fn deps(&self, index: u32) -> Vec<TaskId> {

@@ -118,8 +118,10 @@ impl Options {
     fn course_of(&self, seed: u64) -> Course {
         let is_durable = self.kind != Kind::Plain;
         match self.steps {
+            steps if self.kind == Kind::Graphs => {
+                Course::of_graphs(seed, steps.unwrap_or(Course::GRAPH_STEPS))
+            }
             Some(steps) => Course::draw(seed, steps, is_durable),
-            None if self.kind == Kind::Graphs => Course::of_graphs(seed),
             None => Course::usual(seed, is_durable),
         }
     }

@@ -28,7 +28,9 @@ fn what_was_told_survives_every_crash_and_running_tasks_go_on() {
 
 #[test]
 fn what_goes_on_from_unstored_ends_is_lost_with_them_or_not_at_all() {
-    play_all("graphs", Course::of_graphs);
+    play_all("graphs", |seed| {
+        Course::of_graphs(seed, Course::GRAPH_STEPS)
+    });
 }
 
 fn play_all(world: &str, course: impl Fn(u64) -> Course + Sync) {

@@ -82,17 +82,18 @@ impl Job {
             let phase = self.find(task).and_then(|slot| self.phase(slot));
             phase.is_some_and(has_ended_badly)
         };
-        let doomed = earlier.iter().filter(|(_, task)| has_failed(*task));
-        let mut indices: BTreeSet<u32> = doomed.map(|(index, _)| *index).collect();
         // Most of them have been given up with what they waited for.
-        let is_waiting = |index: &u32| submit.tasks.phase(*index) == Some(Phase::Waiting);
+        let is_waiting = |index: u32| submit.tasks.phase(index) == Some(Phase::Waiting);
+        let doomed = earlier
+            .iter()
+            .filter(|(index, task)| is_waiting(*index) && has_failed(*task));
+        let mut indices: BTreeSet<u32> = doomed.map(|(index, _)| *index).collect();
         for (from, to, phase) in submit.tasks.runs(0, submit.tasks.len()) {
             if has_ended_badly(phase) {
                 let dependents = (from..to).flat_map(|index| graph.dependents(index));
-                indices.extend(dependents.filter(|index| is_waiting(index)));
+                indices.extend(dependents.filter(|index| is_waiting(**index)));
             }
         }
-        indices.retain(is_waiting);
         let slots = indices.into_iter().map(|index| TaskSlot {
             submit: number,
             index,
@@ -180,8 +181,8 @@ impl Job {
     /// handed out all the same: by what is stored, those have not ended.
     #[must_use]
     pub(crate) fn is_blocked(&self, slot: TaskSlot) -> bool {
-        let graph = self.submit(slot).and_then(Submit::graph);
-        graph.is_some_and(|graph| graph.unfinished(slot.index) > 0)
+        let submit = self.submit(slot);
+        submit.is_some_and(|submit| submit.is_blocked(slot.index))
     }
 
     /// Whether a task waits for one that has ended without success.

@@ -104,10 +104,8 @@ impl ServerState {
             return;
         }
         slots.extend(job.descendants_of_all(&slots));
-        let aborted = self.abort_waiting(id, slots);
         // After a restart they have ended before.
-        if !aborted.is_empty() {
-            persist_dropped(ctx, id, sorted_ids(id, aborted));
+        if self.drop_waiting(ctx, id, slots) {
             self.note_job_progress(ctx, id);
         }
     }
@@ -227,10 +225,7 @@ impl ServerState {
     }
 
     fn verdict_of_task(&self, submit: &Submit, index: u32) -> Verdict {
-        let blocked = submit
-            .graph()
-            .is_some_and(|graph| graph.unfinished(index) > 0);
-        let mut verdict = if blocked {
+        let mut verdict = if submit.is_blocked(index) {
             Verdict::Blocked
         } else {
             Verdict::Free
@@ -382,6 +377,21 @@ impl ServerState {
         let ids = sorted_ids(id, dropped);
         persist_dropped(ctx, id, ids);
         self.note_dropped(ctx, id, culprit);
+    }
+
+    /// Gives up those of these tasks that wait; returns whether one did.
+    pub(super) fn drop_waiting(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        id: JobId,
+        slots: Vec<TaskSlot>,
+    ) -> bool {
+        let aborted = self.abort_waiting(id, slots);
+        let is_any = !aborted.is_empty();
+        if is_any {
+            persist_dropped(ctx, id, sorted_ids(id, aborted));
+        }
+        is_any
     }
 
     /// Aborts those of these tasks that wait; returns their ids.

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::after::sorted_ids;
 use super::{
     ChangeKind, Ctx, Effect, EndAwaited, EndedRow, LinkEnd, LinkId, Notification, Report,
     ServerState, StartedRow, WorkerCommand, WorkerMessage,
@@ -17,7 +16,7 @@ use crate::job::{Job, TaskSlot};
 use crate::outcome::{LostReason, Outcome, Usage};
 use crate::retry::RetrySpec;
 use crate::scheduler::worker_plan::promote;
-use crate::task::{Phase, TaskEnd, TaskRecord, TaskState};
+use crate::task::{Phase, TaskEnd, TaskRecord};
 use crate::template::CrashLimit;
 use crate::time::{Now, Time};
 use crate::worker::{Assigned, Load, Worker};
@@ -490,18 +489,8 @@ impl ServerState {
         };
         let mut slots = job.descendants(slot);
         slots.push(slot);
-        self.abort(ctx, id, slots);
+        self.drop_waiting(ctx, id, slots);
         true
-    }
-
-    /// Gives up those of these tasks that wait.
-    fn abort(&mut self, ctx: &mut Ctx<'_>, id: JobId, slots: Vec<TaskSlot>) {
-        let aborted = self.abort_waiting(id, slots);
-        if !aborted.is_empty() {
-            let ids = sorted_ids(id, aborted);
-            let to = TaskState::Aborted;
-            ctx.persist(ChangeKind::TasksDropped { job: id, ids, to });
-        }
     }
 
     /// Records the final end of a task and what follows from it for others.
@@ -538,7 +527,7 @@ impl ServerState {
         self.jobs.set_phase(id, slot, Phase::Failed);
         self.tell_end(ctx, id, slot, end, false);
         let exceeds = self.jobs.get(id).is_some_and(Job::exceeds_max_fails);
-        self.abort(ctx, id, dependents);
+        self.drop_waiting(ctx, id, dependents);
         if exceeds {
             self.end_job(ctx, id, Phase::Aborted);
         }

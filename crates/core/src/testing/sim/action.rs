@@ -201,20 +201,23 @@ impl Course {
         }
     }
 
+    /// Steps of a course of graphs in test runs, behind those that it begins with.
+    pub const GRAPH_STEPS: u32 = 120;
+
     /// One of graphs: what runs goes on from ends that the disk does not have, on machines that vanish.
     #[must_use]
-    pub fn of_graphs(seed: u64) -> Self {
+    pub fn of_graphs(seed: u64, steps: u32) -> Self {
         let mut rng = Rng::new(seed);
         let begin = GRAPH_BEGIN.into_iter();
-        let mut steps: Vec<Step> = begin
+        let mut all: Vec<Step> = begin
             .map(|action| Step::new(Duration::from_millis(1), action, &mut rng))
             .collect();
         let tables = (&GRAPH_WORLD[..], Some(&GRAPH_DISK[..]));
-        steps.extend(draw_steps(&mut rng, 120, tables));
+        all.extend(draw_steps(&mut rng, steps, tables));
         Self {
             seed,
             is_durable: true,
-            steps,
+            steps: all,
         }
     }
 
