@@ -386,16 +386,16 @@ fn thousands_of_tasks_end_in_the_order_of_their_priorities() {
     env.write("go", "");
     env.hq(&["job", "wait", "all"]).ok();
     let order = env.read("order");
-    let expected: String = (0..10)
-        .rev()
-        .map(|priority| format!("{priority}\n").repeat(200))
-        .collect();
-    let out_of_order = order
+    let order: Vec<u32> = order
         .lines()
-        .zip(expected.lines())
-        .position(|(ended, due)| ended != due);
-    assert_eq!(out_of_order, None, "position of the first that overtook");
-    assert_eq!(order.len(), expected.len());
+        .map(|line| line.parse().expect("a priority"))
+        .collect();
+    assert_eq!(order.len(), 2_000);
+    // The last submit is answered before its tasks are on the worker, which may have begun others by then.
+    let early = order.iter().take_while(|priority| **priority != 9).count();
+    assert!(early <= 8, "{early} before the most urgent");
+    let overtook = order[early..].windows(2).position(|two| two[0] < two[1]);
+    assert_eq!(overtook, None, "position of the first that overtook");
 }
 
 #[test]
