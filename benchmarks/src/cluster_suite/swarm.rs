@@ -70,6 +70,8 @@ impl Swarm {
         let worker_config = Arc::new(WorkerConfig {
             heartbeat: HEARTBEAT,
             on_server_lost: OnServerLost::Reconnect,
+            // They run no graphs.
+            takes_successors: false,
             ..worker_config(config.cpus)
         });
         let storms = Storms::default();

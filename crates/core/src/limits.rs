@@ -61,7 +61,7 @@ pub const VARIANT_BYTES: usize = 24;
 pub const REPORT_BYTES: usize = 128;
 
 /// An assignment without ids, entries and nodes, and any message without lists.
-pub(crate) const ASSIGNMENT_BYTES: usize = 64;
+pub(crate) const ASSIGNMENT_BYTES: usize = 80;
 
 /// One range of ids.
 pub(crate) const RANGE_BYTES: usize = 28;

@@ -124,6 +124,7 @@ pub fn worker_config(cpus: u32) -> WorkerConfig {
         retract_check_interval: Duration::from_secs(30),
         min_utilization: 0.0,
         on_server_lost: OnServerLost::Stop,
+        takes_successors: true,
         process_pid: 1,
         allocation: None,
         resources: ResourceDescriptor::cpus(cpus),

@@ -78,6 +78,8 @@ pub struct WorkerConfig {
     pub min_utilization: f32,
     /// Behaviour without a server.
     pub on_server_lost: OnServerLost,
+    /// Whether it takes tasks that go on from others there; one of an earlier release does not.
+    pub takes_successors: bool,
     /// Process id a person would signal.
     pub process_pid: u32,
     /// Surrounding batch job.

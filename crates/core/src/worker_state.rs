@@ -25,11 +25,13 @@
 mod backlog;
 mod effect;
 mod ending;
+mod entry;
 mod input;
 mod lanes;
 mod outbox;
 mod running;
 mod schedule;
+mod successors;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -41,14 +43,18 @@ pub use input::{
     WorkAssignment, WorkTemplate,
 };
 
-use backlog::{Backlog, Class, NewEntry};
+use backlog::Backlog;
+use entry::{Class, NewEntry};
 pub use outbox::EVENT_DELAY;
 pub(crate) use outbox::STREAM_INTERVAL;
 use outbox::{Ended, Haste, Outbox};
 use running::{AHEAD_OF_MANY, EndCause, Phase, RunningTask, RunningTasks};
+use successors::Successor;
 
+use crate::id::{InstanceId, JobId};
 use crate::job::TemplateId;
 use crate::outcome::Outcome;
+use crate::range::{IdArray, IdRange};
 use crate::resource::pool::{PoolRequest, PoolSet};
 use crate::template::CrashLimit;
 use crate::time::{Now, Time};
@@ -250,7 +256,7 @@ impl WorkerState {
 
     /// Tasks that wait.
     #[must_use]
-    pub const fn queued_count(&self) -> u64 {
+    pub fn queued_count(&self) -> u64 {
         self.backlog.len()
     }
 
@@ -316,6 +322,7 @@ impl WorkerState {
             variant,
             entries,
             nodes,
+            follows,
         } = assignment;
         let Some(known) = self.templates.get(&template) else {
             // Without a template the tasks have no names, so nothing can be said about them.
@@ -335,7 +342,8 @@ impl WorkerState {
         // An entry too few would give a task the entry of its neighbour.
         let count_fits = entries
             .as_ref()
-            .is_none_or(|entries| entries.len() == ids.len() as usize);
+            .is_none_or(|entries| entries.len() == ids.len() as usize)
+            && (follows.is_none() || ids.len() == 1);
         let (Some(request), Some(asked), true) = (request, asked, count_fits) else {
             self.ignored.malformed += 1;
             let text = "the worker was sent a task whose variant or entry does not exist";
@@ -355,9 +363,39 @@ impl WorkerState {
         };
         // Instances that it has already must not run twice: an assignment can be repeated after a
         // reconnect.
+        let skip = self.skip_launched(job, &ids, instance);
+        let count = ids.len();
+        let class = Class::new(request, min_time, &work.task);
+        let after = follows.map(|(task, of)| InstanceKey::new(job, task.as_u32(), of));
+        let first = ids.ranges().first().map(IdRange::first);
+        let entry = NewEntry {
+            template: work,
+            instance,
+            variant,
+            ids,
+            entries,
+            nodes,
+        };
+        if let (Some(after), Some(task)) = (after, first) {
+            let key = key(task);
+            if skip.is_empty() && !self.backlog.contains(key) {
+                self.on_successor(after, Successor { key, class, entry });
+            } else {
+                self.ignored.assigned += 1;
+            }
+            return;
+        }
+        let added = self.backlog.push(class, entry, &skip);
+        self.may_start |= added > 0;
+        // Instances that wait or run already are not added again.
+        self.ignored.assigned += u64::from(count - added);
+    }
+
+    /// Positions of instances that are launched here. Of those that are to end unheard another one is kept for later.
+    fn skip_launched(&mut self, job: JobId, ids: &IdArray, instance: InstanceId) -> Vec<u32> {
         let launched = self
             .running
-            .between(job, backlog::span(&ids))
+            .between(job, backlog::span(ids))
             .filter(|key| key.instance == instance);
         let launched: Vec<InstanceKey> = launched.collect();
         let mut skip = Vec::with_capacity(launched.len());
@@ -372,20 +410,27 @@ impl WorkerState {
                 self.declined.insert(key);
             }
         }
-        let count = ids.len();
-        let class = Class::new(request, min_time, &work.task);
-        let entry = NewEntry {
-            template: work,
-            instance,
-            variant,
-            ids,
-            entries,
-            nodes,
-        };
-        let added = self.backlog.push(class, entry, &skip);
-        self.may_start |= added > 0;
-        // Instances that wait or run already are not added again.
-        self.ignored.assigned += u64::from(count - added);
+        skip
+    }
+
+    /// A task was sent that goes on from another one.
+    fn on_successor(&mut self, after: InstanceKey, successor: Successor) {
+        if self.knows(after) && !self.is_void(after) {
+            self.backlog.push_behind(after, successor);
+        } else if self.outbox.has_finished(after) {
+            // It ended while this was on its way here.
+            self.backlog.push(successor.class, successor.entry, &[]);
+            self.may_start = true;
+        } else {
+            // It ended otherwise, or is the server's again, which knows by then.
+            self.outbox.push_retracted([successor.key]);
+        }
+    }
+
+    /// Gives back what goes on from an instance that does not finish here.
+    fn give_up_successors(&mut self, key: InstanceKey) {
+        let behind = self.backlog.drop_behind(key);
+        self.outbox.push_retracted(behind);
     }
 
     /// The instances among these that neither wait nor are launched, or only to end unheard.
@@ -417,6 +462,7 @@ impl WorkerState {
                 // Nothing is kept for it any more.
                 self.may_start = true;
                 self.outbox.push_retracted([key]);
+                self.give_up_successors(key);
             } else {
                 // It may still come back unstarted from its lane.
                 self.running.ask_for(key);
@@ -432,6 +478,7 @@ impl WorkerState {
                 self.may_start = true;
                 let ended = Ended::unstarted(key, Outcome::Killed, now);
                 self.outbox.push_ended(ended, Haste::Soon);
+                self.give_up_successors(key);
             } else if let Some(token) = self.running.token_of(key) {
                 self.end_task(token, EndCause::Killed, effects);
             } else {
@@ -494,9 +541,14 @@ impl WorkerState {
                     }
                     Phase::Ending(EndCause::Void) => None,
                 };
+                let has_finished = outcome == Some(Outcome::Finished);
+                let goes_on = has_finished && self.backlog.go_on_from(task.key);
+                if !has_finished {
+                    self.give_up_successors(task.key);
+                }
                 if let Some(outcome) = outcome {
                     // Of what is tried again or is the last straw for its job the server should know soon.
-                    let haste = if task.is_one_of_many && outcome == Outcome::Finished {
+                    let haste = if has_finished && (task.is_one_of_many || goes_on) {
                         Haste::Stream
                     } else {
                         Haste::Soon
@@ -523,7 +575,8 @@ impl WorkerState {
             Phase::Starting => {
                 let deadline = task.time_limit.map(|limit| at + limit);
                 // Of one that takes long, or that must not start twice, the server should know soon that it runs.
-                let is_short = task.is_one_of_many && task.expected < AHEAD_OF_MANY;
+                let is_in_company = task.is_one_of_many || self.backlog.is_any_behind(task.key);
+                let is_short = is_in_company && task.expected < AHEAD_OF_MANY;
                 let template = self.templates.get(&task.template);
                 let starts_once = template
                     .is_some_and(|known| known.work.task.crash_limit == CrashLimit::NeverRestart);
@@ -553,7 +606,7 @@ impl WorkerState {
         };
         let outcome = match (task.phase, failure) {
             (Phase::Ending(EndCause::WorkerEnd), _) => {
-                // It never ran, so the next worker that gets it need not tell it from this one.
+                // Successors have been declined as well. It never ran, so the next worker that gets it need not tell it from this one.
                 self.declined.insert(task.key);
                 return;
             }
@@ -563,6 +616,7 @@ impl WorkerState {
             (_, LaunchFailure::Permanent(text)) => Outcome::Message(text),
             (_, LaunchFailure::Transient) => {
                 self.outbox.push_retracted([task.key]);
+                self.give_up_successors(task.key);
                 return;
             }
             (_, LaunchFailure::Cancelled) => {
@@ -570,8 +624,10 @@ impl WorkerState {
                 return;
             }
         };
-        let ended = Ended::unstarted(task.key, outcome, now);
+        let key = task.key;
+        let ended = Ended::unstarted(key, outcome, now);
         self.outbox.push_ended(ended, Haste::Soon);
+        self.give_up_successors(key);
     }
 
     /// Takes an instance out and frees what it held, unless others wait for just that.

@@ -155,6 +155,7 @@ pub(super) fn assignment(job: &Job, submit: u32, run: &Run, variant: u32) -> Ass
         variant,
         entries,
         nodes: Vec::new(),
+        follows: None,
     }
 }
 
@@ -186,6 +187,7 @@ mod tests {
             variant: 0,
             entries: Entries::new(vec![b'x'; entry], [entry as u64]),
             nodes: Vec::new(),
+            follows: None,
         }
     }
 

@@ -207,6 +207,8 @@ pub struct Assignment {
     pub entries: Option<Entries>,
     /// Host names of a multi-node task, the root first; empty for others.
     pub nodes: Vec<Box<str>>,
+    /// The instance of the same job that its one task goes on from, which has not finished on that worker.
+    pub follows: Option<(TaskId, InstanceId)>,
 }
 
 impl Assignment {

@@ -12,42 +12,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::entry::{Class, NewEntry};
 use super::input::{InstanceKey, WorkTemplate};
+use super::successors::{Successor, Successors};
 use crate::bug;
-use crate::id::{InstanceId, JobId};
+use crate::id::JobId;
 use crate::job::TemplateId;
 use crate::range::{IdArray, IndexSet};
-use crate::resource::pool::PoolRequest;
-use crate::template::{Entries, TaskTemplate};
+use crate::template::Entries;
 use crate::time::Time;
-
-/// Neighbours that came in one assignment, from which on they are parts of one piece of work. A task of a graph that another one waits for
-/// comes alone, or with few, and so does a call.
-const MANY: u32 = 4;
-
-/// Facts that decide whether a task can start.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) struct Class {
-    pub(super) request: PoolRequest,
-    /// Least remaining life of the worker.
-    pub(super) min_time: Duration,
-    /// Calls and programs never follow each other on one grant: they are started by different hands.
-    pub(super) is_call: bool,
-}
-
-impl Class {
-    pub(super) const fn new(
-        request: PoolRequest,
-        min_time: Duration,
-        template: &TaskTemplate,
-    ) -> Self {
-        Self {
-            request,
-            min_time,
-            is_call: template.is_call,
-        }
-    }
-}
 
 /// Position of an entry in the start order of its class.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -57,24 +30,6 @@ pub(super) struct QueueKey {
     /// Smallest id of the assignment.
     first: u32,
     arrival: u64,
-}
-
-/// Tasks of one assignment that wait.
-#[derive(Clone, Debug)]
-pub(super) struct NewEntry {
-    pub(super) template: Arc<WorkTemplate>,
-    pub(super) instance: InstanceId,
-    pub(super) variant: u32,
-    pub(super) ids: IdArray,
-    pub(super) entries: Option<Entries>,
-    pub(super) nodes: Arc<[Box<str>]>,
-}
-
-impl NewEntry {
-    /// Whether so many came at once that nobody waits for the end of each.
-    fn is_of_many(&self) -> bool {
-        self.ids.len() >= MANY
-    }
 }
 
 #[derive(Clone, Debug)]
@@ -118,22 +73,50 @@ pub(super) struct Backlog {
     classes: BTreeMap<Arc<Class>, ClassQueue>,
     jobs: BTreeMap<JobId, JobIndex>,
     arrivals: u64,
+    /// In the classes.
     len: u64,
+    /// Those that wait for another task, too.
+    successors: Successors,
 }
 
 impl Backlog {
     /// Number of waiting tasks.
-    pub(super) const fn len(&self) -> u64 {
-        self.len
+    pub(super) fn len(&self) -> u64 {
+        self.len + self.successors.len()
     }
 
-    pub(super) const fn is_empty(&self) -> bool {
-        self.len == 0
+    pub(super) fn is_empty(&self) -> bool {
+        self.len() == 0
     }
 
     /// Whether a task of this job waits.
     pub(super) fn has_job(&self, job: JobId) -> bool {
-        self.jobs.contains_key(&job)
+        self.jobs.contains_key(&job) || self.successors.has_job(job)
+    }
+
+    /// Adds a task that waits for another one here; what goes on from it may be added before.
+    pub(super) fn push_behind(&mut self, after: InstanceKey, successor: Successor) {
+        self.successors.add(after, successor);
+    }
+
+    /// Whether a task waits for this instance.
+    pub(super) fn is_any_behind(&self, key: InstanceKey) -> bool {
+        self.successors.is_any_behind(key)
+    }
+
+    /// An instance has finished: what goes on from it waits for room. Returns whether there is any.
+    pub(super) fn go_on_from(&mut self, key: InstanceKey) -> bool {
+        let behind = self.successors.take_behind(key);
+        let is_any = !behind.is_empty();
+        for Successor { class, entry, .. } in behind {
+            self.push(class, entry, &[]);
+        }
+        is_any
+    }
+
+    /// Takes everything out that goes on from an instance, directly or not.
+    pub(super) fn drop_behind(&mut self, key: InstanceKey) -> Vec<InstanceKey> {
+        self.successors.drop_behind(key)
     }
 
     /// Adds an assignment without the positions in `skip`; returns how many tasks are new.
@@ -278,8 +261,11 @@ impl Backlog {
         now.since(*queue.blocked_since.get_or_insert(now))
     }
 
-    /// Takes one instance out; `false` if it does not wait here.
+    /// Takes one instance out; `false` if it does not wait here. What goes on from it stays.
     pub(super) fn remove(&mut self, wanted: InstanceKey) -> bool {
+        if self.successors.remove(wanted) {
+            return true;
+        }
         let Some((class, key, position)) = self.find(wanted) else {
             return false;
         };
@@ -317,6 +303,7 @@ impl Backlog {
             .values()
             .flat_map(|queue| queue.entries.values())
             .flat_map(Entry::waiting)
+            .chain(self.successors.drain())
             .collect();
         self.classes.clear();
         self.jobs.clear();
@@ -325,7 +312,13 @@ impl Backlog {
     }
 
     pub(super) fn contains(&self, key: InstanceKey) -> bool {
-        self.find(key).is_some()
+        self.successors.contains(key) || self.find(key).is_some()
+    }
+
+    /// What successors wait for. For tests.
+    #[cfg(any(test, feature = "testing"))]
+    pub(super) fn awaited(&self) -> impl Iterator<Item = InstanceKey> + '_ {
+        self.successors.awaited()
     }
 
     /// Lets an instance that was taken wait again where it did; `false` if all others of its assignment have been taken, too.
@@ -401,6 +394,7 @@ impl Backlog {
         let indexed: usize = self.jobs.values().map(|index| index.by_first.len()).sum();
         assert_eq!(indexed, entries.count(), "every entry is indexed by job");
         assert!(self.classes.values().all(|queue| !queue.entries.is_empty()));
+        self.successors.check();
     }
 }
 

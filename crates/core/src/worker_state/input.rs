@@ -73,6 +73,8 @@ pub struct WorkAssignment {
     pub entries: Option<Entries>,
     /// Host names of a multi-node task, the root first; empty for others.
     pub nodes: Arc<[Box<str>]>,
+    /// The instance of the same job that its one task goes on from, once that has finished here.
+    pub follows: Option<(TaskId, InstanceId)>,
 }
 
 /// One thing that happened.

@@ -10,8 +10,8 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::backlog::{Class, NewEntry};
 use super::effect::{Effect, LaunchTask};
+use super::entry::{Class, NewEntry};
 use super::input::LaunchToken;
 use super::running::{AHEAD, AHEAD_OF_MANY, Phase, RunningTask};
 use super::{Mode, WorkerState};
@@ -132,6 +132,7 @@ impl WorkerState {
     pub(super) fn put_back(&mut self, task: RunningTask, class: Option<Arc<Class>>) {
         if self.mode != Mode::Active || task.is_asked_for {
             self.outbox.push_retracted([task.key]);
+            self.give_up_successors(task.key);
             return;
         }
         let kind = (task.template, task.variant);
@@ -145,6 +146,7 @@ impl WorkerState {
         };
         let (Some(class), Some(template), Some(entries)) = (class, template, entries) else {
             self.outbox.push_retracted([task.key]);
+            self.give_up_successors(task.key);
             return;
         };
         let entry = NewEntry {

@@ -29,6 +29,8 @@ struct Known {
     priority: i32,
     fate: Fate,
     start_reported: bool,
+    /// What it goes on from.
+    follows: Option<InstanceKey>,
 }
 
 #[derive(Clone, Debug)]
@@ -38,6 +40,12 @@ enum Op {
         first: u32,
         count: u32,
         instance: u32,
+    },
+    /// One that goes on from another one.
+    Follow {
+        kind: usize,
+        task: u32,
+        after: (u32, u32),
     },
     Retract(Vec<(u32, u32)>),
     Kill(Vec<(u32, u32)>),
@@ -58,6 +66,8 @@ fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         4 => (0..KINDS.len(), 0u32..40, 1u32..8, 0u32..2)
             .prop_map(|(kind, first, count, instance)| Op::Assign { kind, first, count, instance }),
+        4 => (0..KINDS.len(), 0u32..40, (0u32..40, 0u32..2))
+            .prop_map(|(kind, task, after)| Op::Follow { kind, task, after }),
         2 => keys().prop_map(Op::Retract),
         1 => keys().prop_map(Op::Kill),
         4 => any::<usize>().prop_map(Op::Start),
@@ -77,6 +87,12 @@ struct Model {
     live: Vec<(LaunchToken, InstanceKey, bool)>,
     /// Lane of each launch.
     lanes: BTreeMap<LaunchToken, LaunchToken>,
+    /// Exited with 0, as far as is told.
+    succeeded: BTreeSet<InstanceKey>,
+    /// Launched instances that go on from others.
+    launched_behind: BTreeMap<InstanceKey, InstanceKey>,
+    /// Told to have finished.
+    finished: BTreeSet<InstanceKey>,
     seen_tokens: BTreeSet<LaunchToken>,
 }
 
@@ -87,6 +103,9 @@ impl Model {
             known: BTreeMap::new(),
             live: Vec::new(),
             lanes: BTreeMap::new(),
+            succeeded: BTreeSet::new(),
+            launched_behind: BTreeMap::new(),
+            finished: BTreeSet::new(),
             seen_tokens: BTreeSet::new(),
         }
     }
@@ -113,6 +132,11 @@ impl Model {
         for launch in launches(effects) {
             let known = self.known[&launch.key];
             assert_eq!(known.fate, Fate::Waiting, "{} is launched once", launch.key);
+            assert!(
+                !self.has_to_wait(&known),
+                "{} waits for another one",
+                launch.key
+            );
             let shares = self
                 .live
                 .iter()
@@ -133,6 +157,8 @@ impl Model {
                 "tokens are never used twice"
             );
             self.live.push((launch.token, launch.key, false));
+            self.launched_behind
+                .extend(known.follows.map(|after| (launch.key, after)));
             self.set(launch.key, Fate::Launched(launch.token));
         }
         if let Some(best) = self.waiting().map(|known| known.priority).max() {
@@ -151,10 +177,17 @@ impl Model {
         let waiting = self
             .known
             .iter()
-            .filter(|(_, known)| known.fate == Fate::Waiting);
+            .filter(|(_, known)| known.fate == Fate::Waiting && !self.has_to_wait(known));
         waiting
             .filter(move |(key, _)| here(key))
             .map(|(_, known)| known)
+    }
+
+    /// Whether what a task goes on from has not succeeded.
+    fn has_to_wait(&self, known: &Known) -> bool {
+        known
+            .follows
+            .is_some_and(|after| !self.succeeded.contains(&after))
     }
 
     fn set(&mut self, key: InstanceKey, fate: Fate) {
@@ -170,6 +203,11 @@ impl Model {
             );
             assert_ne!(known.fate, Fate::Done);
         }
+        let finished = report
+            .ended
+            .iter()
+            .filter(|row| row.outcome == Outcome::Finished);
+        self.finished.extend(finished.map(|row| row.key));
         let ended = report.ended.iter().map(|row| row.key);
         for key in ended.chain(report.retracted.iter().copied()) {
             let known = self.known[&key];
@@ -191,6 +229,10 @@ impl Model {
             } => {
                 self.assign(kind, first, count, instance);
             }
+            Op::Follow { kind, task, after } => {
+                let after = InstanceKey::new(JOB, after.0, InstanceId(after.1));
+                self.assign_behind(kind, task, after);
+            }
             Op::Retract(keys) => self.input(Input::Retract(to_keys(&keys))),
             Op::Kill(keys) => self.input(Input::Kill(to_keys(&keys))),
             Op::Start(pick) if !self.live.is_empty() => {
@@ -203,7 +245,10 @@ impl Model {
                 }]));
             }
             Op::Exit(pick, code) if !self.live.is_empty() => {
-                let (token, _, _) = self.live.swap_remove(pick % self.live.len());
+                let (token, key, _) = self.live.swap_remove(pick % self.live.len());
+                if code == 0 {
+                    self.succeeded.insert(key);
+                }
                 self.input(Input::Launcher(vec![exited_after(
                     RUN,
                     token,
@@ -283,6 +328,7 @@ impl Model {
                 priority,
                 fate,
                 start_reported: false,
+                follows: None,
             };
             let key = InstanceKey::new(JOB, *id, InstanceId(instance));
             self.known.entry(key).or_insert(fresh);
@@ -299,6 +345,30 @@ impl Model {
         self.input(input);
     }
 
+    /// Assigns a task that nobody knows behind one that may be anywhere, but not behind itself.
+    fn assign_behind(&mut self, kind: usize, task: u32, after: InstanceKey) {
+        let key = InstanceKey::new(JOB, task, InstanceId(2));
+        if self.known.contains_key(&key) {
+            return;
+        }
+        let (cpus_wanted, priority) = KINDS[kind];
+        let known = Known {
+            cpus: cpus_wanted,
+            priority,
+            fate: Fate::Waiting,
+            start_reported: false,
+            follows: Some(after),
+        };
+        self.known.insert(key, known);
+        let id = u32::try_from(kind).expect("small");
+        let mut input = assign(work(id, cpus(cpus_wanted, priority)), IdArray::single(task));
+        if let Input::Assign { assignments, .. } = &mut input {
+            assignments[0].instance = key.instance;
+            assignments[0].follows = Some((after.task.task, after.instance));
+        }
+        self.input(input);
+    }
+
     /// Ended, but the report has not gone out.
     fn gone_unreported(&self, key: InstanceKey) -> bool {
         match self.known.get(&key).map(|known| known.fate) {
@@ -310,10 +380,11 @@ impl Model {
 
     fn finish(&mut self) {
         for _ in 0..10_000 {
-            let Some((token, _, _)) = self.live.pop() else {
+            let Some((token, key, _)) = self.live.pop() else {
                 break;
             };
             let now = self.bench.now;
+            self.succeeded.insert(key);
             self.input(Input::Launcher(vec![exited_after(
                 RUN,
                 token,
@@ -329,6 +400,9 @@ impl Model {
                 Fate::Done,
                 "{key} was assigned and must be accounted for"
             );
+        }
+        for (key, after) in &self.launched_behind {
+            assert!(self.finished.contains(after), "{key} went on from {after}");
         }
         assert_eq!(self.bench.state.queued_count(), 0);
         assert_eq!(self.bench.state.running_count(), 0);

@@ -252,6 +252,14 @@ impl Outbox {
         }
     }
 
+    /// Whether an instance has finished, as far as the server has not acknowledged that.
+    pub(super) fn has_finished(&self, key: InstanceKey) -> bool {
+        let under_way = self.unacknowledged.iter().rev();
+        let under_way = under_way.flat_map(|(_, ended)| ended.iter().rev());
+        let mut all = self.ended.iter().rev().chain(under_way);
+        all.any(|ended| ended.key == key && ended.outcome == Outcome::Finished)
+    }
+
     /// Ends that are to be reported.
     pub(super) fn ended(&self) -> impl Iterator<Item = &Ended> {
         self.ended.iter()

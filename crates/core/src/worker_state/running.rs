@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::backlog::Class;
+use super::entry::Class;
 use super::input::{InstanceKey, LaunchToken};
 use crate::id::{InstanceId, JobId};
 use crate::job::TemplateId;

@@ -12,8 +12,10 @@ use std::collections::BinaryHeap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::backlog::{Class, QueueKey};
+use super::backlog::QueueKey;
 use super::effect::{Effect, ExitReason, LaunchTask};
+use super::entry::Class;
+use super::input::InstanceKey;
 use super::running::EndCause;
 use super::{Mode, WorkerState};
 use crate::limits::LAUNCHED_MAX;
@@ -173,7 +175,10 @@ impl WorkerState {
         for class in expired {
             let returned = self.backlog.drain_class(&class);
             self.may_start = true;
+            let behind = returned.iter().map(|key| self.backlog.drop_behind(*key));
+            let behind: Vec<Vec<InstanceKey>> = behind.collect();
             self.outbox.push_retracted(returned);
+            self.outbox.push_retracted(behind.into_iter().flatten());
         }
     }
 
@@ -293,6 +298,9 @@ impl WorkerState {
     #[cfg(any(test, feature = "testing"))]
     pub fn check_invariants(&self) {
         self.backlog.check();
+        for key in self.backlog.awaited() {
+            assert!(self.knows(key), "{key}, which others wait for, is here");
+        }
         let mut pools = self.pools.clone();
         let mut used = std::collections::BTreeMap::new();
         for (token, task) in self.running.iter() {

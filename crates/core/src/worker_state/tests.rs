@@ -2,6 +2,7 @@
 
 mod ending;
 mod lanes;
+mod successors;
 
 use std::time::Duration;
 
@@ -115,6 +116,7 @@ pub(super) fn assign(work: WorkTemplate, ids: IdArray) -> Input {
             variant: 0,
             entries: None,
             nodes: Arc::default(),
+            follows: None,
         }],
         drop_templates: Vec::new(),
     }
@@ -500,6 +502,7 @@ fn duplicates_and_nonsense_are_ignored_and_counted() {
         variant: 0,
         entries: None,
         nodes: Arc::default(),
+        follows: None,
     };
     let bad_variant = WorkAssignment {
         template: TemplateId(1),
@@ -589,6 +592,7 @@ fn million_ids_cost_one_entry_and_entries_follow_their_ids() {
             variant: 0,
             entries: Entries::new(*b"onetwo", [3, 3]),
             nodes: Arc::default(),
+            follows: None,
         }],
         drop_templates: vec![TemplateId(1)],
     });

@@ -117,6 +117,7 @@ proptest! {
             prop_assert_eq!(&received.entries, &sent.entries);
             prop_assert_eq!((received.template, received.instance), (sent.template, sent.instance));
             prop_assert_eq!(received.variant, sent.variant);
+            prop_assert_eq!(received.follows, sent.follows);
         }
         let Input::Assign { drop_templates, .. } =
             worker_input(&WorkerCommand::DropTemplates(drops.clone()))

@@ -573,6 +573,10 @@ impl TryFrom<worker::Assignment> for WorkAssignment {
             variant: message.variant,
             entries,
             nodes: nodes.into(),
+            follows: message.follows.map(|follows| {
+                let worker::Instance { task, instance } = follows;
+                (TaskId(task), InstanceId(instance))
+            }),
         })
     }
 }
@@ -586,6 +590,10 @@ impl From<&Assignment> for worker::Assignment {
             variant: assignment.variant,
             entries: assignment.entries.as_ref().map(Into::into),
             nodes: assignment.nodes.iter().map(ToString::to_string).collect(),
+            follows: assignment.follows.map(|(task, instance)| worker::Instance {
+                task: task.as_u32(),
+                instance: instance.as_u32(),
+            }),
         }
     }
 }

@@ -46,6 +46,7 @@ impl TryFrom<common::WorkerConfig> for WorkerConfig {
             retract_check_interval: duration(message.retract_check_interval_ns),
             min_utilization: message.min_utilization,
             on_server_lost: on_server_lost.into(),
+            takes_successors: message.takes_successors,
             process_pid: message.process_pid,
             allocation,
             resources: required(message.resources, "resources")?
@@ -69,6 +70,7 @@ impl From<&WorkerConfig> for common::WorkerConfig {
             retract_check_interval_ns: nanos(config.retract_check_interval),
             min_utilization: config.min_utilization,
             on_server_lost: common::OnServerLost::from(config.on_server_lost).into(),
+            takes_successors: config.takes_successors,
             process_pid: config.process_pid,
             allocation: config.allocation.as_ref().map(Into::into),
             resources: Some((&config.resources).into()),

@@ -123,6 +123,7 @@ impl LocalMachine {
             retract_check_interval: RETRACT_CHECK,
             min_utilization: 0.0,
             on_server_lost: OnServerLost::Stop,
+            takes_successors: true,
             process_pid: keeper.front_pid,
             allocation: None,
             resources: self.resources,

@@ -196,6 +196,7 @@ fn configuration(
             OnServerLostArg::Stop => OnServerLost::Stop,
             OnServerLostArg::FinishRunning => OnServerLost::FinishRunning,
         },
+        takes_successors: true,
         process_pid: 0,
         allocation,
         resources,

@@ -245,6 +245,7 @@ pub(super) fn worker() -> client::WorkerInfo {
             retract_check_interval_ns: 30_000_000_000,
             min_utilization: 0.1,
             on_server_lost: common::OnServerLost::Stop.into(),
+            takes_successors: true,
             process_pid: 29076,
             allocation: None,
             resources: Some(resources()),

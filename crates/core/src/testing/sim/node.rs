@@ -335,6 +335,7 @@ pub(super) fn heard(command: WorkerCommand) -> Option<Input> {
                     variant: assignment.variant,
                     entries: assignment.entries,
                     nodes: assignment.nodes.into(),
+                    follows: assignment.follows,
                 })
                 .collect(),
             drop_templates: Vec::new(),

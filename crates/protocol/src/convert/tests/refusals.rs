@@ -73,6 +73,7 @@ fn config() -> common::WorkerConfig {
         retract_check_interval: Duration::from_secs(30),
         min_utilization: 0.0,
         on_server_lost: OnServerLost::Stop,
+        takes_successors: true,
         process_pid: 1,
         allocation: None,
         resources: ResourceDescriptor::cpus(4),

@@ -343,7 +343,7 @@ pub(super) fn worker_config() -> impl Strategy<Value = WorkerConfig> {
         ),
         (
             0.0..=1.0_f32,
-            lost,
+            (lost, any::<bool>()),
             any::<u32>(),
             option::of(allocation),
             descriptor(),
@@ -352,7 +352,8 @@ pub(super) fn worker_config() -> impl Strategy<Value = WorkerConfig> {
         .prop_map(
             |((hostname, group, address, work_dir, beat), times, rest)| {
                 let (idle_timeout, time_limit, overview_interval, retract_check_interval) = times;
-                let (min_utilization, on_server_lost, process_pid, allocation, resources) = rest;
+                let (min_utilization, lost, process_pid, allocation, resources) = rest;
+                let (on_server_lost, takes_successors) = lost;
                 WorkerConfig {
                     hostname,
                     group,
@@ -365,6 +366,7 @@ pub(super) fn worker_config() -> impl Strategy<Value = WorkerConfig> {
                     retract_check_interval,
                     min_utilization,
                     on_server_lost,
+                    takes_successors,
                     process_pid,
                     allocation,
                     resources,
@@ -615,16 +617,18 @@ pub(super) fn assignment() -> impl Strategy<Value = Assignment> {
                 any::<[u32; 3]>(),
                 option::of(entries(count)),
                 nodes,
+                option::of(any::<(u32, u32)>()),
             )
         })
         .prop_map(
-            |(ids, [template, instance, variant], entries, nodes)| Assignment {
+            |(ids, [template, instance, variant], entries, nodes, follows)| Assignment {
                 template: TemplateId(template),
                 ids,
                 instance: InstanceId(instance),
                 variant,
                 entries,
                 nodes,
+                follows: follows.map(|(task, of)| (TaskId(task), InstanceId(of))),
             },
         )
 }

@@ -167,6 +167,7 @@ fn assignment() -> impl Strategy<Value = Assignment> {
                 variant,
                 entries: Some(Entries::new(data, lengths).expect("own lengths")),
                 nodes,
+                follows: Some((TaskId(u32::MAX), InstanceId(u32::MAX))),
             }
         },
     )

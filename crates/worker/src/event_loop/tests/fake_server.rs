@@ -231,6 +231,7 @@ impl FakeServer {
             variant: 0,
             entries,
             nodes: Vec::new(),
+            follows: None,
         };
         self.command(&WorkerCommand::Assign {
             templates: vec![Arc::new(template)],
@@ -263,6 +264,7 @@ impl FakeServer {
             variant: 0,
             entries: None,
             nodes: Vec::new(),
+            follows: None,
         };
         let assignments = vec![assignment];
         self.command(&WorkerCommand::Assign {

@@ -1,0 +1,56 @@
+//! What an assignment adds to the tasks of a worker.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::input::WorkTemplate;
+use crate::id::InstanceId;
+use crate::range::IdArray;
+use crate::resource::pool::PoolRequest;
+use crate::template::{Entries, TaskTemplate};
+
+/// Neighbours that came in one assignment, from which on they are parts of one piece of work. A task of a graph that another one waits for
+/// comes alone, or with few, and so does a call.
+const MANY: u32 = 4;
+
+/// Facts that decide whether a task can start.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct Class {
+    pub(super) request: PoolRequest,
+    /// Least remaining life of the worker.
+    pub(super) min_time: Duration,
+    /// Calls and programs never follow each other on one grant: they are started by different hands.
+    pub(super) is_call: bool,
+}
+
+impl Class {
+    pub(super) const fn new(
+        request: PoolRequest,
+        min_time: Duration,
+        template: &TaskTemplate,
+    ) -> Self {
+        Self {
+            request,
+            min_time,
+            is_call: template.is_call,
+        }
+    }
+}
+
+/// Tasks of one assignment that wait.
+#[derive(Clone, Debug)]
+pub(super) struct NewEntry {
+    pub(super) template: Arc<WorkTemplate>,
+    pub(super) instance: InstanceId,
+    pub(super) variant: u32,
+    pub(super) ids: IdArray,
+    pub(super) entries: Option<Entries>,
+    pub(super) nodes: Arc<[Box<str>]>,
+}
+
+impl NewEntry {
+    /// Whether so many came at once that nobody waits for the end of each.
+    pub(super) fn is_of_many(&self) -> bool {
+        self.ids.len() >= MANY
+    }
+}

@@ -1,0 +1,112 @@
+//! Successors: assigned tasks that go on from others here.
+//!
+//! A task that depends on one other is sent together with it, and waits for room once that one has finished here, without
+//! asking the server. If that one ends any other way, or leaves, its successors go back to the server.
+
+use std::collections::BTreeMap;
+
+use super::entry::{Class, NewEntry};
+use super::input::InstanceKey;
+use crate::id::{InstanceId, JobId};
+
+/// All successors of a worker.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Successors {
+    /// By the instance that they go on from.
+    behind: BTreeMap<InstanceKey, Vec<Successor>>,
+    /// What each of them goes on from.
+    follows: BTreeMap<InstanceKey, InstanceKey>,
+}
+
+/// A task that goes on from another one.
+#[derive(Clone, Debug)]
+pub(super) struct Successor {
+    pub(super) key: InstanceKey,
+    pub(super) class: Class,
+    /// Of this task only.
+    pub(super) entry: NewEntry,
+}
+
+impl Successors {
+    pub(super) fn len(&self) -> u64 {
+        self.follows.len() as u64
+    }
+
+    pub(super) fn contains(&self, key: InstanceKey) -> bool {
+        self.follows.contains_key(&key)
+    }
+
+    /// Whether one of this job waits.
+    pub(super) fn has_job(&self, job: JobId) -> bool {
+        let from = InstanceKey::new(job, 0, InstanceId(0));
+        let first = self.follows.range(from..).next();
+        first.is_some_and(|(key, _)| key.task.job == job)
+    }
+
+    /// Whether something goes on from an instance.
+    pub(super) fn is_any_behind(&self, key: InstanceKey) -> bool {
+        self.behind.contains_key(&key)
+    }
+
+    pub(super) fn add(&mut self, after: InstanceKey, successor: Successor) {
+        self.follows.insert(successor.key, after);
+        self.behind.entry(after).or_default().push(successor);
+    }
+
+    /// Takes those out that go on from an instance which has finished.
+    pub(super) fn take_behind(&mut self, after: InstanceKey) -> Vec<Successor> {
+        let behind = self.behind.remove(&after).unwrap_or_default();
+        for successor in &behind {
+            self.follows.remove(&successor.key);
+        }
+        behind
+    }
+
+    /// Takes everything out that goes on from an instance, directly or not.
+    pub(super) fn drop_behind(&mut self, after: InstanceKey) -> Vec<InstanceKey> {
+        let mut dropped = Vec::new();
+        let mut next = vec![after];
+        while let Some(after) = next.pop() {
+            let behind = self.take_behind(after);
+            next.extend(behind.iter().map(|successor| successor.key));
+            dropped.extend(behind.into_iter().map(|successor| successor.key));
+        }
+        dropped
+    }
+
+    /// Takes one out; what goes on from it stays. `false` = it is not here.
+    pub(super) fn remove(&mut self, key: InstanceKey) -> bool {
+        let Some(after) = self.follows.remove(&key) else {
+            return false;
+        };
+        if let Some(behind) = self.behind.get_mut(&after) {
+            behind.retain(|successor| successor.key != key);
+            if behind.is_empty() {
+                self.behind.remove(&after);
+            }
+        }
+        true
+    }
+
+    /// Takes everything out.
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = InstanceKey> + use<> {
+        self.behind.clear();
+        std::mem::take(&mut self.follows).into_keys()
+    }
+
+    /// Panics if the two maps disagree. For tests.
+    #[cfg(any(test, feature = "testing"))]
+    pub(super) fn check(&self) {
+        let pairs = self.behind.iter().flat_map(|(after, behind)| {
+            assert!(!behind.is_empty(), "nothing is kept behind {after}");
+            behind.iter().map(|successor| (successor.key, *after))
+        });
+        assert_eq!(pairs.collect::<BTreeMap<_, _>>(), self.follows);
+    }
+
+    /// What each of them goes on from. For tests.
+    #[cfg(any(test, feature = "testing"))]
+    pub(super) fn awaited(&self) -> impl Iterator<Item = InstanceKey> + '_ {
+        self.behind.keys().copied()
+    }
+}
