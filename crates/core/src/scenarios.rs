@@ -28,4 +28,5 @@ mod restart;
 mod retries;
 mod stop;
 mod submit;
+mod successors;
 mod watches;

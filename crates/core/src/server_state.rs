@@ -38,6 +38,7 @@ mod schedule;
 mod submission;
 mod submit;
 mod submit_key;
+mod successors;
 mod sweep;
 mod triggers;
 mod worker_events;
@@ -85,6 +86,7 @@ use quarantine::Suspicions;
 use resubmit::{Choice, Resubmission};
 use submission::UnderWays;
 use submit_key::SubmitKeys;
+use successors::Heads;
 use sweep::{Deed, Sweep};
 
 /// Inputs that made no sense and were ignored.
@@ -127,6 +129,8 @@ pub struct ServerState {
     submit_keys: SubmitKeys,
     /// Effects of restoring the state that could not be emitted yet.
     owed: Vec<Effect>,
+    /// Tasks of which successors can be sent.
+    heads: Heads,
     /// Uid of the server, which paths can name.
     uid: Box<str>,
 }

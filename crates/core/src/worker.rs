@@ -5,6 +5,7 @@
 //! it starts next; promotion from backlog to placed follows the order in which it will. A worker may
 //! also be reserved for multi-node tasks, or be a node of one; then it gets nothing else.
 
+mod assigned;
 mod check;
 mod life;
 mod load;
@@ -24,9 +25,10 @@ use crate::class::{
     Class, ClassId, Classes, Demand, Offer, QueueKey, ResourceId, VariantDemand, fitting,
 };
 use crate::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
-use crate::job::{TaskSlot, TemplateId};
+use crate::job::TemplateId;
 use crate::time::{Now, Time, Timestamp};
-use crate::worker_config::WorkerConfig;
+use crate::worker_config::{OnServerLost, WorkerConfig};
+pub use assigned::{Assigned, Turn};
 pub use check::NodeCheck;
 pub use life::{Dedication, Duty, GangNode, Life, Standing};
 pub use load::Load;
@@ -71,55 +73,6 @@ impl Split {
             Ordering::Equal => self.level += count,
             Ordering::Greater => self.below += count,
         }
-    }
-}
-
-/// One task handed to a worker.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Assigned {
-    /// Where the task is in its job.
-    pub slot: TaskSlot,
-    /// Queue it came from.
-    pub key: QueueKey,
-    /// Chosen variant.
-    pub variant: u32,
-    /// Instance that was handed out.
-    pub instance: InstanceId,
-    /// Whether its resources are counted as taken; otherwise it is in the backlog.
-    pub placed: bool,
-    /// Whether the worker reported its start.
-    pub started: bool,
-    /// Whether the worker was asked to give it back.
-    pub retracting: bool,
-    /// When it was handed out.
-    pub at: Time,
-}
-
-impl Assigned {
-    /// A task that a worker of an earlier run of the server has, or may have.
-    pub(crate) const fn restored(
-        slot: TaskSlot,
-        key: QueueKey,
-        variant: u32,
-        instance: InstanceId,
-    ) -> Self {
-        Self {
-            slot,
-            key,
-            variant,
-            instance,
-            placed: false,
-            started: false,
-            retracting: false,
-            // Long ago; the clock of that time is not ours.
-            at: Time(0),
-        }
-    }
-
-    /// Whether an earlier run of the server handed it out.
-    #[cfg(any(test, feature = "testing"))]
-    pub(crate) fn was_restored(&self) -> bool {
-        self.at == Time(0)
     }
 }
 
@@ -245,6 +198,12 @@ impl Worker {
         self.last_task = Some((task, at));
     }
 
+    /// Whether ends that are not stored outlive the server there. One that ends with its server, at once or behind what runs,
+    /// gives them up, and what it runs is not waited for.
+    pub(crate) fn keeps_ends(&self) -> bool {
+        self.config.on_server_lost == OnServerLost::Reconnect
+    }
+
     /// Number of its last registration; 0 = the first, or it does not count them.
     pub(crate) const fn registration(&self) -> u64 {
         self.registration
@@ -269,8 +228,8 @@ impl Worker {
 
     /// Tasks that are counted to have resources of it: all but those that were sent ahead.
     #[must_use]
-    pub fn placed_len(&self) -> usize {
-        self.assigned.len().saturating_sub(self.backlog.len())
+    pub const fn placed_len(&self) -> usize {
+        self.placed_len as usize
     }
 
     /// Length of the backlog.
@@ -537,17 +496,34 @@ impl Worker {
         // A backlog entry takes nothing yet: its resources are those of running tasks.
         if assigned.placed {
             self.take(class, assigned.key.class, assigned.variant, 1);
-        } else {
-            self.backlog.insert((assigned.key, task));
-            *self
-                .waiting
-                .entry((assigned.key, assigned.variant))
-                .or_default() += 1;
+        } else if assigned.turn == Turn::Now {
+            self.join_backlog(task, &assigned);
         }
         self.assigned.insert(task, assigned);
     }
 
-    /// Notes a start; `None` if the task was not handed to this worker with that instance, or if its
+    /// What a task goes on from has finished there: it waits for room, if it has not started. Returns what its turn was.
+    pub(crate) fn take_turn(&mut self, task: TaskKey, now: Time) -> Turn {
+        let Some(assigned) = self.assigned.get_mut(&task) else {
+            return Turn::Now;
+        };
+        let turn = std::mem::take(&mut assigned.turn);
+        if turn != Turn::Now {
+            // It could not start before.
+            assigned.at = now;
+            let copy = *assigned;
+            self.join_backlog(task, &copy);
+        }
+        turn
+    }
+
+    /// Whether a task is here that waits for another one.
+    pub(crate) fn has_later(&self, task: TaskKey) -> bool {
+        let assigned = self.assigned.get(&task);
+        assigned.is_some_and(|assigned| assigned.turn != Turn::Now)
+    }
+
+    /// Notes a start; gives it with the turn that it had. `None` if the task was not handed to this worker with that instance, or if its
     /// start is known already.
     pub(crate) fn start(
         &mut self,
@@ -563,12 +539,15 @@ impl Worker {
         if assigned.started {
             return None;
         }
-        let was_placed = std::mem::replace(&mut assigned.placed, true);
+        let before = *assigned;
+        assigned.placed = true;
+        assigned.turn = Turn::Now;
         assigned.started = true;
-        let copy = *assigned;
+        let mut copy = *assigned;
+        copy.turn = before.turn;
         // The worker chose it itself, ahead of what the server expected.
-        if !was_placed {
-            self.leave_backlog(task, &copy);
+        if !before.placed {
+            self.leave_backlog(task, &before);
             if let Some(class) = classes.get(copy.key.class) {
                 self.take(class, copy.key.class, copy.variant, 1);
             }
@@ -609,7 +588,17 @@ impl Worker {
         self.rate.count(now, ended);
     }
 
+    fn join_backlog(&mut self, task: TaskKey, assigned: &Assigned) {
+        self.backlog.insert((assigned.key, task));
+        let of = (assigned.key, assigned.variant);
+        *self.waiting.entry(of).or_default() += 1;
+    }
+
     fn leave_backlog(&mut self, task: TaskKey, assigned: &Assigned) {
+        // It is not there before its turn.
+        if assigned.turn != Turn::Now {
+            return;
+        }
         self.backlog.remove(&(assigned.key, task));
         let of = (assigned.key, assigned.variant);
         if let Some(count) = self.waiting.get_mut(&of) {
@@ -748,7 +737,7 @@ impl Worker {
         let backlog = self
             .assigned
             .iter()
-            .filter(|(_, a)| !a.placed)
+            .filter(|(_, a)| !a.placed && a.turn == Turn::Now)
             .map(|(k, a)| (a.key, *k));
         assert_eq!(
             backlog.collect::<BTreeSet<_>>(),
@@ -757,7 +746,9 @@ impl Worker {
             self.id
         );
         let mut waiting = BTreeMap::new();
-        for assigned in self.assigned.values().filter(|assigned| !assigned.placed) {
+        let backlog = self.assigned.values();
+        let backlog = backlog.filter(|a| !a.placed && a.turn == Turn::Now);
+        for assigned in backlog {
             *waiting.entry((assigned.key, assigned.variant)).or_insert(0) += 1;
         }
         assert_eq!(

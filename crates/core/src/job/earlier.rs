@@ -177,6 +177,17 @@ impl Job {
         looked_at.any(|slot| worker.is_none() || ran_on(slot) != worker) || awaited.next().is_some()
     }
 
+    /// The task that waits for this one, if there is just one and it came with it.
+    #[must_use]
+    pub(crate) fn sole_dependent(&self, slot: TaskSlot) -> Option<TaskSlot> {
+        let graph = self.submit(slot)?.graph()?;
+        let &[index] = graph.dependents(slot.index) else {
+            return None;
+        };
+        let is_sole = self.earlier.pairs.is_empty() || self.earlier.of(slot).next().is_none();
+        is_sole.then_some(TaskSlot { index, ..slot })
+    }
+
     /// Whether a task has to wait for others. Only one that a worker of an earlier run of the server brought along can have been
     /// handed out all the same: by what is stored, those have not ended.
     #[must_use]

@@ -46,6 +46,8 @@ const ROUNDS_MAX: u32 = 10_000;
 struct Held {
     instance: InstanceId,
     is_started: bool,
+    /// What it goes on from, as long as that has not finished.
+    follows: Option<TaskKey>,
 }
 
 /// State of a simulated worker.
@@ -250,13 +252,47 @@ impl Hand {
             let job = self.templates.get(&assignment.template);
             let job = *job.expect("a worker knows the templates of its tasks");
             for id in assignment.ids.iter() {
+                let follows = assignment.follows.map(|(task, instance)| {
+                    let before = TaskKey::new(job, task);
+                    let held = self.tasks.get(&before).map(|held| held.instance);
+                    assert_eq!(
+                        held,
+                        Some(instance),
+                        "what goes on from {before} comes in time"
+                    );
+                    before
+                });
                 let held = Held {
                     instance: assignment.instance,
                     is_started: false,
+                    follows,
                 };
                 self.tasks.insert(TaskKey::new(job, TaskId(id)), held);
             }
         }
+    }
+
+    /// A task is here no more; without success nothing goes on from it, and all that would is given back.
+    fn take(&mut self, task: TaskKey, is_finished: bool) -> Vec<(TaskKey, InstanceId)> {
+        self.tasks.remove(&task);
+        let mut back = Vec::new();
+        let mut ended = vec![task];
+        while let Some(before) = ended.pop() {
+            let behind = self.tasks.iter_mut();
+            let behind = behind.filter(|(_, held)| held.follows == Some(before));
+            for (task, held) in behind {
+                if is_finished {
+                    held.follows = None;
+                } else {
+                    ended.push(*task);
+                    back.push((*task, held.instance));
+                }
+            }
+        }
+        for (task, _) in &back {
+            self.tasks.remove(task);
+        }
+        back
     }
 }
 
@@ -364,11 +400,22 @@ impl Bench {
         worker
     }
 
-    /// Tasks that it was sent and has neither ended nor given back, as job and task.
+    /// Tasks that it was sent and has neither ended nor given back, as job and task; without those that have to wait for
+    /// others there.
     pub(super) fn has(&self, worker: WorkerId) -> Vec<(u32, u32)> {
+        self.tasks_of(worker, false)
+    }
+
+    /// Tasks that it was sent and that have to wait for others there.
+    pub(super) fn has_behind(&self, worker: WorkerId) -> Vec<(u32, u32)> {
+        self.tasks_of(worker, true)
+    }
+
+    fn tasks_of(&self, worker: WorkerId, is_behind: bool) -> Vec<(u32, u32)> {
         let tasks = self.hands.get(&worker).into_iter();
-        let tasks = tasks.flat_map(|hand| hand.tasks.keys());
-        tasks.map(|key| (key.job.0, key.task.0)).collect()
+        let tasks = tasks.flat_map(|hand| &hand.tasks);
+        let wanted = tasks.filter(|(_, held)| held.follows.is_some() == is_behind);
+        wanted.map(|(key, _)| (key.job.0, key.task.0)).collect()
     }
 
     pub(super) fn say(&mut self, worker: WorkerId, message: WorkerMessage) -> Vec<Effect> {
@@ -412,11 +459,12 @@ impl Bench {
     ) -> Report {
         let instance = self.held(worker, task).instance;
         let hand = self.hands.entry(worker).or_default();
-        hand.tasks.remove(&task);
+        let retracted = hand.take(task, outcome == Outcome::Finished);
         hand.reports += 1;
         Report {
             seq: hand.reports,
             ended: vec![ended_row(task, instance, outcome)],
+            retracted,
             ..Report::default()
         }
     }
@@ -438,11 +486,13 @@ impl Bench {
     /// A worker gives a task back that it has not started.
     pub(super) fn give_back(&mut self, worker: WorkerId, task: TaskKey) -> Vec<Effect> {
         let instance = self.held(worker, task).instance;
-        self.hands.entry(worker).or_default().tasks.remove(&task);
+        let hand = self.hands.entry(worker).or_default();
+        let mut retracted = vec![(task, instance)];
+        retracted.extend(hand.take(task, false));
         self.report(
             worker,
             Report {
-                retracted: vec![(task, instance)],
+                retracted,
                 ..Report::default()
             },
         )
@@ -454,7 +504,11 @@ impl Bench {
             let hands = self.hands.iter();
             let next = hands
                 .filter(|(id, _)| self.state.workers().contains_key(id))
-                .find_map(|(id, hand)| Some((*id, *hand.tasks.keys().next()?)));
+                .find_map(|(id, hand)| {
+                    let mut tasks = hand.tasks.iter();
+                    let (task, _) = tasks.find(|(_, held)| held.follows.is_none())?;
+                    Some((*id, *task))
+                });
             let Some((worker, task)) = next else { return };
             self.finish(worker, task);
         }

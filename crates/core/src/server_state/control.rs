@@ -123,7 +123,10 @@ impl ServerState {
             already_finished: over,
         };
         if !canceled.is_empty() {
-            self.end_canceled(ctx, id, canceled, &slots);
+            let behind = self.end_canceled(ctx, id, canceled, &slots);
+            for (worker, task) in behind {
+                killed.entry(worker).or_default().push(task);
+            }
             for (worker, tasks) in killed {
                 ctx.send(worker, WorkerCommand::Kill(tasks));
             }
@@ -131,19 +134,35 @@ impl ServerState {
         Selected::all(vec![result])
     }
 
-    /// Stores which tasks were canceled, and what follows for others.
+    /// Stores which tasks were canceled, and what follows for others. Returns dependents that workers have been sent, and have not
+    /// been seen to start: they are given up as well.
     fn end_canceled(
         &mut self,
         ctx: &mut Ctx<'_>,
         id: JobId,
         canceled: Vec<u32>,
         slots: &[TaskSlot],
-    ) {
+    ) -> Vec<(WorkerId, (TaskKey, InstanceId))> {
         let (ids, to) = (sorted_ids(id, canceled), TaskState::Canceled);
         ctx.persist(ChangeKind::TasksDropped { job: id, ids, to });
         // All at once: a walk for each would be quadratic along a chain.
         let job = self.jobs.get(id);
         let dependents = job.map_or_else(Vec::new, |job| job.descendants_of_all(slots));
+        let mut sent = Vec::new();
+        for slot in &dependents {
+            if self.jobs.phase(id, *slot) != Some(Phase::Queued) {
+                continue;
+            }
+            let task = self.jobs.get(id).and_then(|job| job.task_id(*slot));
+            let holder = self.holder(id, *slot);
+            sent.extend(
+                holder
+                    .zip(task)
+                    .map(|((worker, instance), task)| (worker, (TaskKey::new(id, task), instance))),
+            );
+            // Nobody counts on that instance any more, and so it waits like the others.
+            self.jobs.set_phase(id, *slot, Phase::Waiting);
+        }
         let aborted = self.abort_waiting(id, dependents);
         if !aborted.is_empty() {
             let (ids, to) = (sorted_ids(id, aborted), TaskState::Aborted);
@@ -153,6 +172,7 @@ impl ServerState {
         self.dispatcher.note_ready();
         self.dispatcher.note_plans_changed();
         self.note_job_progress(ctx, id);
+        sent
     }
 
     /// A task that waits is not to be handed out. It may not be in the queue: something holds it back.

@@ -12,8 +12,7 @@ use crate::job::TaskSlot;
 use crate::scheduler::queue::TakenRange;
 use crate::scheduler::solve::{GangStart, Placement};
 use crate::time::Now;
-use crate::worker::Assigned;
-use crate::worker_config::OnServerLost;
+use crate::worker::{Assigned, Turn};
 
 impl ServerState {
     /// Does one round, if there is something to decide, and what is left to do after it.
@@ -30,6 +29,7 @@ impl ServerState {
             self.dispatcher
                 .end_round(ctx.now.mono, &round, has_handed_out);
         }
+        self.send_successors(ctx);
         let has_more =
             !self.under_way.is_empty() || !self.sweeps.is_empty() || !self.resubmissions.is_empty();
         let has_more = has_more || self.learning.is_going_on();
@@ -160,9 +160,7 @@ impl ServerState {
             return;
         };
         job.note_sent_to(placement.worker);
-        // One that ends with its server, at once or behind what runs, gives up ends that were not stored, and what it runs is not waited for.
-        let keeps_ends = worker.config.on_server_lost == OnServerLost::Reconnect;
-        let keeper = keeps_ends.then_some(placement.worker);
+        let keeper = worker.keeps_ends().then_some(placement.worker);
         let mut runs: Vec<Run> = Vec::new();
         for index in range.from..range.to {
             let slot = TaskSlot {
@@ -183,11 +181,13 @@ impl ServerState {
                 variant: placement.variant,
                 instance,
                 placed: placement.placed,
+                turn: Turn::Now,
                 started: false,
                 retracting: false,
                 at: now.mono,
             };
             worker.assign(TaskKey::new(range.job, named.id), assigned, class);
+            self.heads.note_handed_out(placement, job, slot);
             if !batch.follows_others() && job.follows_others(slot, keeper) {
                 batch.note_follows_others();
             }
@@ -221,7 +221,7 @@ impl ServerState {
     }
 }
 
-fn send(ctx: &mut Ctx<'_>, worker: WorkerId, batch: AssignBatch) {
+pub(super) fn send(ctx: &mut Ctx<'_>, worker: WorkerId, batch: AssignBatch) {
     let commands = batch.into_commands().into_iter();
     ctx.emit_all(commands.map(|command| Effect::ToWorker(worker, command)));
 }

@@ -19,7 +19,7 @@ use crate::scheduler::worker_plan::promote;
 use crate::task::{Phase, TaskEnd, TaskRecord};
 use crate::template::CrashLimit;
 use crate::time::{Now, Time};
-use crate::worker::{Assigned, Load, Worker};
+use crate::worker::{Assigned, Load, Turn, Worker};
 use crate::worker_config::WorkerConfig;
 
 /// A timer that comes this much too late means that the server itself stood still; then the workers
@@ -228,6 +228,9 @@ impl ServerState {
             self.ignored.stale_rows += 1;
             return;
         };
+        if assigned.turn == Turn::LaterWithMore {
+            self.heads.push(id, row.task.job, assigned.slot);
+        }
         if self.holds(id, row.task.job, &assigned) == Some(Phase::Queued) {
             let at = ctx.now.wall.minus(row.age);
             self.note_start(ctx, id, row.task, &assigned, at);
@@ -516,9 +519,12 @@ impl ServerState {
             for free in free {
                 // It can have been canceled while it waited, and other jobs can hold it back as well. And it can have run before its
                 // worker told of this end, see `adopt`.
-                let is_waiting = self.jobs.phase(id, free) == Some(Phase::Waiting);
+                let phase = self.jobs.phase(id, free);
+                let is_waiting = phase == Some(Phase::Waiting);
                 if is_waiting && self.is_free(id, free) && !self.waits_for_its_delay(id, free) {
                     self.make_ready(id, free);
+                } else if phase == Some(Phase::Queued) {
+                    self.take_turn(ctx.now.mono, id, free);
                 }
             }
             return;
@@ -527,6 +533,7 @@ impl ServerState {
         self.jobs.set_phase(id, slot, Phase::Failed);
         self.tell_end(ctx, id, slot, end, false);
         let exceeds = self.jobs.get(id).is_some_and(Job::exceeds_max_fails);
+        self.forget_successors(id, &dependents);
         self.drop_waiting(ctx, id, dependents);
         if exceeds {
             self.end_job(ctx, id, Phase::Aborted);

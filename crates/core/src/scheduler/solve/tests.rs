@@ -15,7 +15,7 @@ use crate::scheduler::explain::hindrances;
 use crate::scheduler::worker_plan::WorkerPlan;
 use crate::testing::worker_config;
 use crate::time::Timestamp;
-use crate::worker::Assigned;
+use crate::worker::{Assigned, Turn};
 use crate::worker_config::WorkerConfig;
 
 /// A cluster and what waits for it.
@@ -691,6 +691,7 @@ fn carry_out(bench: &mut Bench) {
                 variant: placement.variant,
                 instance: InstanceId(0),
                 placed: placement.placed,
+                turn: Turn::Now,
                 started: false,
                 retracting: false,
                 at: Time(0),

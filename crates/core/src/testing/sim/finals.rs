@@ -37,9 +37,14 @@ impl World {
             let dep = TaskKey::new(task.job, dep);
             let found = job.find(dep.task).expect("it was submitted");
             let is_told = job.phase(found) == Some(Phase::Finished);
-            // After a crash it may be known where it ran only.
-            let done = worker.map(|worker| (dep, worker, job.instance(found)));
-            let is_kept = done.is_some_and(|done| self.succeeded.contains(&done));
+            // After a crash it may be known where it ran only; there it may be an instance that a restart has superseded, and that
+            // is taken back when its worker comes back.
+            let InstanceId(current) = job.instance(found);
+            let first = if job.is_untouched(found) { 0 } else { current };
+            let is_kept = worker.is_some_and(|worker| {
+                let mut instances = (first..=current).map(InstanceId);
+                instances.any(|instance| self.succeeded.contains(&(dep, worker, instance)))
+            });
             assert!(is_told || is_kept, "{task} starts before {dep} is done");
         }
         for follower in submit.graph().map_or(&[][..], |g| g.dependents(slot.index)) {

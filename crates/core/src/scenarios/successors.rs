@@ -1,0 +1,306 @@
+//! Tasks that are sent together with the one that they go on from.
+
+use std::time::Duration;
+
+use super::bench::*;
+use crate::id::{JobId, TaskKey, WorkerId};
+use crate::job::JobState;
+use crate::outcome::{LostReason, Outcome};
+use crate::range::IdArray;
+use crate::server_state::{Command, Report};
+use crate::task::Phase;
+use crate::template::SubmitSpec;
+use crate::testing::template;
+use crate::worker_config::OnServerLost;
+
+const JOB: JobId = JobId(1);
+const FIRST: TaskKey = key(JOB, 0);
+const SECOND: TaskKey = key(JOB, 1);
+
+/// As many are sent ahead at most.
+const AHEAD_MAX: usize = 32;
+
+/// A chain of tasks from 0 on.
+fn chain(count: u32) -> SubmitSpec {
+    let deps: Vec<(u32, Vec<u32>)> = (0..count)
+        .map(|id| (id, id.checked_sub(1).into_iter().collect()))
+        .collect();
+    let links: Vec<(u32, &[u32])> = deps.iter().map(|(id, deps)| (*id, &deps[..])).collect();
+    graph(&links)
+}
+
+fn ids(tasks: impl IntoIterator<Item = u32>) -> Vec<(u32, u32)> {
+    tasks.into_iter().map(|task| (JOB.0, task)).collect()
+}
+
+/// A worker with a chain of three, the first of which it can start.
+fn with_chain() -> (Bench, WorkerId) {
+    let (mut bench, worker) = Bench::with_worker(2);
+    bench.submit(chain(3));
+    assert_eq!(bench.has(worker), ids([0]));
+    assert_eq!(bench.has_behind(worker), ids([1, 2]));
+    (bench, worker)
+}
+
+#[test]
+fn a_long_chain_goes_on_without_a_word_from_the_server_for_each_link() {
+    let (mut bench, worker) = Bench::with_worker(2);
+    bench.submit(chain(100));
+    assert_eq!(bench.has_behind(worker).len(), AHEAD_MAX);
+    let mut messages = 0;
+    for task in 0..100 {
+        assert_eq!(bench.has(worker), ids([task]));
+        let effects = bench.finish(worker, key(JOB, task));
+        messages += usize::from(!sent(&effects, worker).is_empty());
+        let left = (99 - task as usize).min(AHEAD_MAX / 2);
+        assert!(
+            bench.has_behind(worker).len() + 1 >= left,
+            "more comes in time"
+        );
+        assert!(bench.has_behind(worker).len() <= AHEAD_MAX);
+    }
+    assert!(messages <= 6, "{messages} messages");
+    assert_eq!(bench.job_state(JOB), JobState::Finished);
+}
+
+#[test]
+fn it_goes_on_also_if_the_start_of_a_link_is_told_with_the_end_before_it() {
+    let (mut bench, worker) = Bench::with_worker(2);
+    bench.submit(chain(100));
+    for task in 0..99 {
+        let end = bench.end_report(worker, key(JOB, task), Outcome::Finished);
+        let next = key(JOB, task + 1);
+        let report = Report {
+            started: vec![started_row(next, crate::id::InstanceId(0))],
+            ..end
+        };
+        bench.report(worker, report);
+        assert_eq!(bench.phase(next), Phase::Running);
+    }
+    bench.finish(worker, key(JOB, 99));
+    assert_eq!(bench.job_state(JOB), JobState::Finished);
+}
+
+#[test]
+fn a_successor_takes_no_room_before_its_turn() {
+    let (mut bench, worker) = with_chain();
+    let other = bench.submit(tasks(1));
+    assert_eq!(
+        bench.has(worker),
+        [(1, 0), (other.0, 0)],
+        "the second cpu is free"
+    );
+    let third = bench.submit(tasks(1));
+    bench.finish(worker, FIRST);
+    assert_eq!(bench.state.workers()[&worker].placed_len(), 2);
+    bench.finish_all();
+    for job in [JOB, other, third] {
+        assert_eq!(bench.job_state(job), JobState::Finished);
+    }
+}
+
+#[test]
+fn what_goes_on_from_a_failed_task_is_given_up_with_it() {
+    let (mut bench, worker) = with_chain();
+    bench.fail(worker, FIRST);
+    assert_eq!(bench.has_behind(worker), []);
+    for task in [1, 2] {
+        assert_eq!(bench.phase(key(JOB, task)), Phase::Aborted);
+    }
+    assert_eq!(bench.job_state(JOB), JobState::Failed);
+    assert_eq!(bench.state.workers()[&worker].assigned().len(), 0);
+}
+
+#[test]
+fn what_goes_on_from_a_task_that_is_tried_again_waits_for_that() {
+    for delay in [Duration::ZERO, Duration::from_secs(60)] {
+        let (mut bench, worker) = Bench::with_worker(2);
+        let mut task = template(&["true"]);
+        task.retry.limit = 1;
+        task.retry.delay = delay;
+        bench.submit(graph_of(task, &[(0, &[]), (1, &[0]), (2, &[1])]));
+        bench.fail(worker, FIRST);
+        bench.wait(delay);
+        assert_eq!(bench.has(worker), ids([0]));
+        bench.finish(worker, FIRST);
+        assert_eq!(bench.has(worker), ids([1]));
+        bench.fail(worker, SECOND);
+        bench.wait(delay);
+        bench.finish_all();
+        assert_eq!(bench.job_state(JOB), JobState::Finished);
+    }
+}
+
+#[test]
+fn nothing_is_sent_ahead_while_something_else_could_use_the_room() {
+    let (mut bench, worker) = Bench::with_worker(1);
+    // Two begin, on one cpu; neither of the chains is to have it for itself.
+    let deps: &[(u32, &[u32])] = &[(0, &[]), (1, &[0]), (2, &[]), (3, &[2]), (4, &[])];
+    bench.submit(graph(deps));
+    bench.submit(tasks(100));
+    assert_eq!(bench.has_behind(worker), []);
+    // Also what was sent there, and waits for its end.
+    let (mut bench, worker) = Bench::with_worker(1);
+    bench.submit(graph(&[(0, &[]), (1, &[0]), (2, &[]), (3, &[2])]));
+    assert_eq!(
+        (bench.has(worker), bench.has_behind(worker)),
+        (ids([0, 2]), vec![])
+    );
+    // More of a chain is not sent once somebody else has come.
+    let (mut bench, worker) = Bench::with_worker(1);
+    bench.submit(chain(100));
+    let other = bench.submit(tasks(1));
+    let (mut runs, mut before_it) = (FIRST, 0);
+    while runs.job != other {
+        let end = bench.end_report(worker, runs, Outcome::Finished);
+        // It starts what it has, not what this end may bring.
+        let (job, task) = *bench.has(worker).first().expect("one waits here");
+        bench.report(worker, end);
+        runs = key(JobId(job), task);
+        before_it += 1;
+        assert!(before_it <= 33, "the chain has the worker for itself");
+    }
+    // What no worker could run stands in nobody's way.
+    let (mut bench, worker) = Bench::with_worker(1);
+    bench.submit(wide(1, 64));
+    bench.submit(chain(3));
+    assert_eq!(bench.has_behind(worker), [(2, 1), (2, 2)]);
+}
+
+#[test]
+fn only_the_one_task_that_waits_for_another_is_sent_with_it() {
+    let cases: &[&[(u32, &[u32])]] = &[
+        // A fork, and a join of what ran at once.
+        &[(0, &[]), (1, &[0]), (2, &[0])],
+        &[(0, &[]), (1, &[]), (2, &[0, 1])],
+    ];
+    for deps in cases {
+        let (mut bench, worker) = Bench::with_worker(4);
+        bench.submit(graph(deps));
+        assert_eq!(bench.has_behind(worker), [], "{deps:?}");
+        bench.finish_all();
+        assert_eq!(bench.job_state(JOB), JobState::Finished);
+    }
+    // The last of a join has nothing else to wait for.
+    let (mut bench, worker) = Bench::with_worker(1);
+    bench.submit(graph(&[(0, &[]), (1, &[0]), (2, &[0]), (3, &[1, 2])]));
+    bench.finish(worker, FIRST);
+    bench.finish(worker, SECOND);
+    assert_eq!(bench.has(worker), ids([2]));
+    bench.finish_all();
+    assert_eq!(bench.job_state(JOB), JobState::Finished);
+}
+
+#[test]
+fn a_task_of_another_request_is_placed_anew() {
+    let (mut bench, worker) = Bench::with_worker(4);
+    let mut spec = chain(2);
+    let crate::template::SubmitBody::Graph(graph) = &mut spec.body else {
+        panic!("a graph");
+    };
+    let mut wide = template(&["true"]);
+    wide.requests = cpus_of(4);
+    graph.templates.push(std::sync::Arc::new(wide));
+    graph.tasks[1].template = 1;
+    bench.submit(spec);
+    assert_eq!(bench.has_behind(worker), []);
+    bench.finish_all();
+    assert_eq!(bench.job_state(JOB), JobState::Finished);
+}
+
+#[test]
+fn workers_that_end_with_their_server_and_those_of_an_earlier_release_get_none() {
+    for how in [OnServerLost::Stop, OnServerLost::FinishRunning] {
+        let mut bench = Bench::new();
+        let worker = bench.worker_with(2, |config| config.on_server_lost = how);
+        bench.submit(chain(3));
+        assert_eq!(bench.has_behind(worker), []);
+    }
+    let mut bench = Bench::new();
+    let worker = bench.worker_with(2, |config| config.takes_successors = false);
+    bench.submit(chain(3));
+    assert_eq!(bench.has_behind(worker), []);
+    bench.finish_all();
+    assert_eq!(bench.job_state(JOB), JobState::Finished);
+}
+
+#[test]
+fn with_a_canceled_task_its_successors_are_given_up_and_killed() {
+    let (mut bench, worker) = with_chain();
+    bench.start(worker, FIRST);
+    let effects = bench.request(Command::CancelTasks {
+        job: JOB,
+        tasks: IdArray::single(FIRST.task.0),
+        keep_running: false,
+    });
+    let mut ended: Vec<u32> = killed(&effects, worker)
+        .iter()
+        .map(|(task, _)| task.task.0)
+        .collect();
+    ended.sort_unstable();
+    // Its end may be on its way here: then the worker has gone on.
+    assert_eq!(ended, [0, 1, 2]);
+    assert_eq!(bench.phase(SECOND), Phase::Aborted);
+    assert_eq!(bench.counts(JOB).unfinished(), 0);
+    let end = bench.end_report(worker, FIRST, Outcome::Killed);
+    bench.report(worker, end);
+    assert_eq!(bench.state.workers()[&worker].assigned().len(), 0);
+}
+
+#[test]
+fn a_draining_worker_gives_successors_back() {
+    let (mut bench, worker) = with_chain();
+    bench.start(worker, FIRST);
+    let effects = bench.request(Command::DrainWorkers(this(worker)));
+    assert_eq!(asked_back(&effects, worker), [SECOND, key(JOB, 2)]);
+    bench.give_back(worker, SECOND);
+    let other = bench.worker(2);
+    bench.finish(worker, FIRST);
+    assert_eq!(bench.has(other), ids([1]));
+    assert_eq!(bench.has_behind(other), ids([2]), "it goes on there");
+}
+
+#[test]
+fn if_their_worker_is_lost_they_wait_again_in_order() {
+    let (mut bench, worker) = with_chain();
+    bench.start(worker, FIRST);
+    bench.leave(worker, LostReason::ConnectionLost);
+    let other = bench.worker(2);
+    for task in 0..3 {
+        assert_eq!(bench.has(other), ids([task]));
+        bench.finish(other, key(JOB, task));
+    }
+    assert_eq!(bench.job_state(JOB), JobState::Finished);
+}
+
+#[test]
+fn after_a_lost_connection_or_server_they_are_the_servers_again() {
+    for is_restart in [false, true] {
+        let (mut bench, worker) = with_chain();
+        bench.start(worker, FIRST);
+        if is_restart {
+            bench.restart();
+        } else {
+            bench.cut(worker);
+        }
+        bench.come_back(worker);
+        assert_eq!(bench.has(worker), ids([0]));
+        for task in 0..3 {
+            bench.finish(worker, key(JOB, task));
+        }
+        assert_eq!(bench.job_state(JOB), JobState::Finished);
+    }
+}
+
+#[test]
+fn a_chain_goes_on_while_the_disk_takes_nothing() {
+    let (mut bench, worker) = Bench::with_worker(2);
+    bench.submit(chain(40));
+    bench.slow_disk();
+    for task in 0..40 {
+        assert_eq!(bench.has(worker), ids([task]));
+        bench.finish(worker, key(JOB, task));
+    }
+    bench.commit();
+    assert_eq!(bench.job_state(JOB), JobState::Finished);
+}

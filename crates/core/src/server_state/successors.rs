@@ -1,0 +1,244 @@
+//! Sending tasks ahead of their turn: together with the one that each goes on from, to the same worker.
+//!
+//! Between the end of a task and the start of the one that waits for it lie the way to the server and back and the server's
+//! own work: as long as a short program runs. Along a *stretch* of a graph, where each task is the only one that waits for the one
+//! before it, nobody else needs to hear of an end first. So some tasks of it are sent when the first one is, each with the
+//! instance that it goes on from, and the worker starts each when that has finished.
+//!
+//! A successor takes the place of what it goes on from: it asks for the same, and is counted neither as placed nor in the
+//! backlog before its turn ([`Turn`]). If what it goes on from does not finish there, the worker gives it back. It is only sent
+//!
+//! - to a worker that keeps ends until they are stored, because it starts before the end before it is (see [`super::gate`]);
+//! - while nothing else waits that could use the room: then the room would not be idle, and one long chain must not have a
+//!   worker for itself.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::assign::{AssignBatch, Run, assignment, name_task};
+use super::schedule::send;
+use super::{Ctx, Dispatcher, ServerState};
+use crate::bug;
+use crate::class::QueueKey;
+use crate::id::{JobId, TaskKey, WorkerId};
+use crate::job::{Job, TaskSlot};
+use crate::scheduler::solve::Placement;
+use crate::task::Phase;
+use crate::time::Time;
+use crate::worker::{Assigned, Turn, Worker};
+
+/// Tasks of a stretch that are sent at once. Twice as many are there at most: a portion lasts while the next one is on its way.
+const PORTION: u32 = 16;
+
+/// Queues that are looked at to find out whether something else could use the room.
+const QUEUES_LOOKED_AT: usize = 16;
+
+/// Tasks whose successors can be sent.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Heads(Vec<(WorkerId, JobId, TaskSlot)>);
+
+impl Heads {
+    /// A task was handed out; what may have to wait on its worker itself has no successors there.
+    pub(super) fn note_handed_out(&mut self, placement: &Placement, job: &Job, slot: TaskSlot) {
+        if placement.placed && job.sole_dependent(slot).is_some() {
+            self.push(placement.worker, job.id, slot);
+        }
+    }
+
+    /// It is the turn of a task behind which more is to be sent.
+    pub(super) fn push(&mut self, worker: WorkerId, job: JobId, slot: TaskSlot) {
+        self.0.push((worker, job, slot));
+    }
+}
+
+impl ServerState {
+    /// What a handed-out task goes on from has finished.
+    pub(super) fn take_turn(&mut self, now: Time, id: JobId, slot: TaskSlot) {
+        let Some(job) = self.jobs.get(id) else {
+            return;
+        };
+        let (Some(task), Some(record)) = (job.task_id(slot), job.record(slot)) else {
+            return;
+        };
+        let worker = record.worker();
+        let turn = self.workers.get_mut(worker);
+        let turn = turn.map(|worker| worker.take_turn(TaskKey::new(id, task), now));
+        if turn == Some(Turn::LaterWithMore) {
+            self.heads.push(worker, id, slot);
+        }
+    }
+
+    /// Lets those of these tasks wait again that were sent ahead of one which has failed: their worker gives them back by itself.
+    pub(super) fn forget_successors(&mut self, id: JobId, slots: &[TaskSlot]) {
+        for slot in slots {
+            let job = self.jobs.get(id);
+            let found = job.and_then(|job| Some((job.task_id(*slot)?, job.record(*slot)?)));
+            let is_later = found.is_some_and(|(task, record)| {
+                let worker = self.workers.get(record.worker());
+                worker.is_some_and(|worker| worker.has_later(TaskKey::new(id, task)))
+            });
+            if is_later && self.jobs.phase(id, *slot) == Some(Phase::Queued) {
+                self.jobs.set_phase(id, *slot, Phase::Waiting);
+            }
+        }
+    }
+
+    /// Sends what goes on from tasks that were handed out.
+    pub(super) fn send_successors(&mut self, ctx: &mut Ctx<'_>) {
+        let heads = std::mem::take(&mut self.heads);
+        let mut batches = BTreeMap::<WorkerId, AssignBatch>::new();
+        for (worker, job, slot) in heads.0 {
+            let is_free = self.workers.get(worker).is_some_and(|worker| {
+                // Nothing waits in most cases, and then it is not asked of each.
+                takes_successors(worker) && !self.is_room_wanted(worker)
+            });
+            if is_free {
+                self.send_stretch(ctx.now.mono, worker, (job, slot), &mut batches);
+            }
+        }
+        for (worker, batch) in batches {
+            send(ctx, worker, batch);
+        }
+    }
+
+    /// Whether something waits there for room, or is ready and could run there.
+    fn is_room_wanted(&self, worker: &Worker) -> bool {
+        if worker.backlog_len() > 0 || self.dispatcher.is_unsettled() {
+            return true;
+        }
+        let mut queues = self.dispatcher.ready().counts();
+        let mut looked_at = queues.by_ref().take(QUEUES_LOOKED_AT);
+        let could_run = |key: QueueKey| {
+            let class = self.dispatcher.class(key);
+            class.is_none_or(|class| {
+                let mut variants = class.variants.iter();
+                variants.any(|variant| worker.capacity(variant) > 0)
+            })
+        };
+        looked_at.any(|(key, _)| could_run(key)) || queues.next().is_some()
+    }
+
+    /// Sends the next tasks of the stretch that begins with a task, unless enough are there.
+    fn send_stretch(
+        &mut self,
+        now: Time,
+        id: WorkerId,
+        (job_id, head): (JobId, TaskSlot),
+        batches: &mut BTreeMap<WorkerId, AssignBatch>,
+    ) {
+        let (mut at, mut there) = (head, 0);
+        while let Some(next) = self.sent_behind(id, job_id, at) {
+            there += 1;
+            at = next;
+        }
+        while there < 2 * PORTION {
+            let Some(next) = self.successor(id, job_id, at) else {
+                return;
+            };
+            there += 1;
+            let turn = if there % PORTION == 0 {
+                Turn::LaterWithMore
+            } else {
+                Turn::Later
+            };
+            let batch = batches
+                .entry(id)
+                .or_insert(AssignBatch::new(self.dispatcher.assign_limit()));
+            if self
+                .hand_out_behind(now, (id, job_id), (at, next, turn), batch)
+                .is_none()
+            {
+                bug!("a task of job {job_id} cannot be handed out behind the one at {at:?}");
+                return;
+            }
+            at = next;
+        }
+    }
+
+    /// The successor of a task, if it was sent to this worker and its turn is later.
+    fn sent_behind(&self, id: WorkerId, job: JobId, at: TaskSlot) -> Option<TaskSlot> {
+        let (worker, job) = (self.workers.get(id)?, self.jobs.get(job)?);
+        let next = job.sole_dependent(at)?;
+        let task = TaskKey::new(job.id, job.task_id(next)?);
+        worker.has_later(task).then_some(next)
+    }
+
+    /// The successor of a task that was handed out, if it can be sent behind it.
+    fn successor(&self, id: WorkerId, job: JobId, at: TaskSlot) -> Option<TaskSlot> {
+        let (worker, job) = (self.workers.get(id)?, self.jobs.get(job)?);
+        let next = job.sole_dependent(at)?;
+        let submit = job.submit(next)?;
+        // All else that it waits for has ended, and it waits for nothing but tasks.
+        if submit.graph()?.unfinished(next.index) != 1 || !submit.after.is_empty() {
+            return None;
+        }
+        let is_waiting = job.phase(next) == Some(Phase::Waiting);
+        // Of what ran elsewhere the ends have to be stored first.
+        if !is_waiting || self.is_kept_back(job, next) || job.follows_others(next, Some(id)) {
+            return None;
+        }
+        let task = TaskKey::new(job.id, job.task_id(at)?);
+        let class = Dispatcher::queue_key(job, next)?.class;
+        let is_alike = worker.assigned().get(&task)?.key.class == class;
+        // A value may be needed that is told with the end only.
+        let is_call = submit.template(next.index)?.task.is_call;
+        (is_alike && !is_call).then_some(next)
+    }
+
+    fn is_kept_back(&self, job: &Job, slot: TaskSlot) -> bool {
+        let record = job.record(slot);
+        let was_tried = record.is_some_and(|record| record.retry_count() > 0);
+        self.jobs.is_held(job.id, slot) || was_tried && self.jobs.is_delayed(job.id, slot)
+    }
+
+    /// Hands a task out to the worker that has what it goes on from.
+    fn hand_out_behind(
+        &mut self,
+        now: Time,
+        (id, job_id): (WorkerId, JobId),
+        (at, next, turn): (TaskSlot, TaskSlot, Turn),
+        batch: &mut AssignBatch,
+    ) -> Option<()> {
+        let (job, worker) = (self.jobs.get_mut(job_id)?, self.workers.get_mut(id)?);
+        let (task, before) = (name_task(job, next)?, job.task_id(at)?);
+        let key = Dispatcher::queue_key(job, next)?;
+        let before_it = *worker.assigned().get(&TaskKey::new(job_id, before))?;
+        let class = self.dispatcher.class(key)?;
+        let instance = job.hand_out(next, id)?;
+        let assigned = Assigned {
+            slot: next,
+            key,
+            instance,
+            placed: false,
+            turn,
+            started: false,
+            retracting: false,
+            at: now,
+            ..before_it
+        };
+        worker.assign(TaskKey::new(job_id, task.id), assigned, class);
+        if worker.learn_template(task.template.id) {
+            batch.add_template(Arc::clone(&task.template));
+        }
+        let run = Run {
+            template: task.template,
+            instance,
+            from: next.index,
+            to: next.index + 1,
+            bytes: task.bytes,
+        };
+        let mut assignment = assignment(job, next.submit, &run, before_it.variant);
+        assignment.follows = Some((before, before_it.instance));
+        batch.add(assignment);
+        Some(())
+    }
+}
+
+/// Whether a worker is given tasks ahead of their turn.
+fn takes_successors(worker: &Worker) -> bool {
+    worker.config.takes_successors
+        && worker.keeps_ends()
+        && worker.is_trusted()
+        && worker.accepts_work()
+        && worker.reserved_for().is_none()
+}

@@ -1,0 +1,70 @@
+//! What the server knows of a task that it handed to a worker.
+
+use crate::class::QueueKey;
+use crate::id::InstanceId;
+use crate::job::TaskSlot;
+use crate::time::Time;
+
+/// Whether a task that was handed out waits for one that it goes on from, on the same worker.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Turn {
+    /// It can start as soon as there is room.
+    #[default]
+    Now,
+    /// The other one has not finished.
+    Later,
+    /// The same, and when it is its turn more is sent.
+    LaterWithMore,
+}
+
+/// One task handed to a worker.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Assigned {
+    /// Where the task is in its job.
+    pub slot: TaskSlot,
+    /// Queue it came from.
+    pub key: QueueKey,
+    /// Chosen variant.
+    pub variant: u32,
+    /// Instance that was handed out.
+    pub instance: InstanceId,
+    /// Whether its resources are counted as taken; otherwise it is in the backlog, unless its turn is later.
+    pub placed: bool,
+    /// Whether it has to wait for another one there, of which it takes the place.
+    pub turn: Turn,
+    /// Whether the worker reported its start.
+    pub started: bool,
+    /// Whether the worker was asked to give it back.
+    pub retracting: bool,
+    /// When it was handed out.
+    pub at: Time,
+}
+
+impl Assigned {
+    /// A task that a worker of an earlier run of the server has, or may have.
+    pub(crate) const fn restored(
+        slot: TaskSlot,
+        key: QueueKey,
+        variant: u32,
+        instance: InstanceId,
+    ) -> Self {
+        Self {
+            slot,
+            key,
+            variant,
+            instance,
+            placed: false,
+            turn: Turn::Now,
+            started: false,
+            retracting: false,
+            // Long ago; the clock of that time is not ours.
+            at: Time(0),
+        }
+    }
+
+    /// Whether an earlier run of the server handed it out.
+    #[cfg(any(test, feature = "testing"))]
+    pub(crate) fn was_restored(&self) -> bool {
+        self.at == Time(0)
+    }
+}
