@@ -63,6 +63,33 @@ fn a_killed_server_comes_back_with_jobs_results_and_ids() {
 }
 
 #[test]
+fn a_chain_goes_on_through_a_kill_each_link_once_and_in_order() {
+    let mut env = Env::new();
+    let journal = ["--journal=j.db"];
+    let server = env.start_server_with(&journal);
+    env.start_worker(2);
+    let link = |id: u32| {
+        let deps = id.checked_sub(1).map_or(vec![], |before| vec![before]);
+        format!(
+            "[[task]]\nid = {id}\ndeps = {deps:?}\nstdout = \"none\"\nstderr = \"none\"\n\
+             command = [\"sh\", \"-c\", \"echo $HQ_TASK_ID >> order\"]\n"
+        )
+    };
+    env.write("chain.toml", (0..400).map(link).collect::<String>());
+    let job = env
+        .hq(&["job", "submit-file", "chain.toml", "--output-mode=quiet"])
+        .ok();
+    // In the middle of it, with more of it on the worker than has started.
+    env.wait_lines("order", 100);
+    kill_server(&mut env, server);
+    env.start_server_with(&journal);
+    env.wait_job(job.trim());
+    let order = env.read("order");
+    let order: Vec<u32> = order.lines().flat_map(str::parse).collect();
+    assert_eq!(order, Vec::from_iter(0..400));
+}
+
+#[test]
 fn a_multi_node_task_keeps_its_nodes_through_a_restart() {
     let mut env = Env::new();
     let journal = ["--journal=j.db"];
