@@ -131,6 +131,8 @@ pub struct ServerState {
     owed: Vec<Effect>,
     /// Tasks of which successors can be sent.
     heads: Heads,
+    /// Whether what is told to be stored is read by another server.
+    is_stored: bool,
     /// Uid of the server, which paths can name.
     uid: Box<str>,
 }
@@ -141,7 +143,17 @@ impl ServerState {
     pub fn new(uid: &str) -> Self {
         Self {
             uid: uid.into(),
+            is_stored: true,
             ..Self::default()
+        }
+    }
+
+    /// The same for a server of which nothing outlives it: no worker need keep anything for the next one.
+    #[must_use]
+    pub fn without_store(uid: &str) -> Self {
+        Self {
+            is_stored: false,
+            ..Self::new(uid)
         }
     }
 

@@ -64,7 +64,7 @@ impl EmbeddedServer {
     pub fn start(config: EmbeddedConfig) -> io::Result<Self> {
         let uid = ServerUid::generate().map_err(io::Error::other)?;
         let (core, thread) = core_thread::start(
-            ServerState::new(uid.as_str()),
+            ServerState::without_store(uid.as_str()),
             None,
             Arc::new(Notify::new()),
             (None, None),

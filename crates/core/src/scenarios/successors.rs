@@ -216,6 +216,12 @@ fn workers_that_end_with_their_server_and_those_of_an_earlier_release_get_none()
         bench.submit(chain(3));
         assert_eq!(bench.has_behind(worker), []);
     }
+    // Unless the server does not outlive its end either.
+    let mut bench = Bench::new();
+    bench.state = crate::server_state::ServerState::without_store("test");
+    let worker = bench.worker_with(2, |config| config.on_server_lost = OnServerLost::Stop);
+    bench.submit(chain(3));
+    assert_eq!(bench.has_behind(worker), ids([1, 2]));
     let mut bench = Bench::new();
     let worker = bench.worker_with(2, |config| config.takes_successors = false);
     bench.submit(chain(3));

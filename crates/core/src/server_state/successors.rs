@@ -8,7 +8,8 @@
 //! A successor takes the place of what it goes on from: it asks for the same, and is counted neither as placed nor in the
 //! backlog before its turn ([`Turn`]). If what it goes on from does not finish there, the worker gives it back. It is only sent
 //!
-//! - to a worker that keeps ends until they are stored, because it starts before the end before it is (see [`super::gate`]);
+//! - to a worker that keeps ends until they are stored, because it starts before the end before it is (see [`super::gate`]), or to any if
+//!   nothing is stored;
 //! - while nothing else waits that could use the room: then the room would not be idle, and one long chain must not have a
 //!   worker for itself.
 
@@ -90,7 +91,7 @@ impl ServerState {
         for (worker, job, slot) in heads.0 {
             let is_free = self.workers.get(worker).is_some_and(|worker| {
                 // Nothing waits in most cases, and then it is not asked of each.
-                takes_successors(worker) && !self.is_room_wanted(worker)
+                self.gets_successors(worker) && !self.is_room_wanted(worker)
             });
             if is_free {
                 self.send_stretch(ctx.now.mono, worker, (job, slot), &mut batches);
@@ -99,6 +100,15 @@ impl ServerState {
         for (worker, batch) in batches {
             send(ctx, worker, batch);
         }
+    }
+
+    /// Whether a worker is given tasks ahead of their turn.
+    fn gets_successors(&self, worker: &Worker) -> bool {
+        worker.config.takes_successors
+            && (worker.keeps_ends() || !self.is_stored)
+            && worker.is_trusted()
+            && worker.accepts_work()
+            && worker.reserved_for().is_none()
     }
 
     /// Whether something waits there for room, or is ready and could run there.
@@ -232,13 +242,4 @@ impl ServerState {
         batch.add(assignment);
         Some(())
     }
-}
-
-/// Whether a worker is given tasks ahead of their turn.
-fn takes_successors(worker: &Worker) -> bool {
-    worker.config.takes_successors
-        && worker.keeps_ends()
-        && worker.is_trusted()
-        && worker.accepts_work()
-        && worker.reserved_for().is_none()
 }
