@@ -615,7 +615,7 @@ impl Worker {
         key: QueueKey,
         number: u32,
         count: u32,
-        classes: &Classes,
+        (classes, now): (&Classes, Time),
     ) {
         const FIRST: TaskKey = TaskKey::new(JobId(0), TaskId(0));
         const LAST: TaskKey = TaskKey::new(JobId(u32::MAX), TaskId(u32::MAX));
@@ -634,6 +634,8 @@ impl Worker {
                 continue;
             };
             assigned.placed = true;
+            // However long it has waited, it could not start before.
+            assigned.at = now;
             let copy = *assigned;
             self.leave_backlog(task, &copy);
             self.take(class, key.class, number, 1);

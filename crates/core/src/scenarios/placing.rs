@@ -183,6 +183,24 @@ fn a_task_that_does_not_start_where_it_was_placed_is_asked_back() {
 }
 
 #[test]
+fn a_task_that_has_waited_long_on_its_worker_has_time_to_start_when_there_is_room() {
+    let (mut bench, worker) = Bench::with_worker(2);
+    bench.worker_with(2, |config| config.min_utilization = 1.0);
+    let job = bench.submit(tasks(1_000));
+    for task in [0, 1] {
+        bench.start(worker, key(job, task));
+    }
+    bench.wait(Duration::from_secs(10));
+    bench.finish(worker, key(job, 0));
+    bench.start(worker, key(job, 2));
+    // The next look for tasks that do not start is two milliseconds later.
+    bench.wait(Duration::from_millis(248));
+    bench.finish(worker, key(job, 1));
+    let effects = bench.wait(Duration::from_millis(3));
+    assert_eq!(asked_back(&effects, worker), []);
+}
+
+#[test]
 fn a_worker_is_sent_little_ahead_before_anybody_knows_how_fast_it_is() {
     let (mut bench, worker) = Bench::with_worker(2);
     bench.submit(tasks(10_000));

@@ -426,7 +426,7 @@ impl<'a> WorkerPlan<'a> {
 }
 
 /// Counts backlog entries of a worker as placed while they fit, in the order in which the worker starts them.
-pub(crate) fn promote(worker: &mut Worker, classes: &Classes) {
+pub(crate) fn promote(worker: &mut Worker, classes: &Classes, now: Time) {
     let demand = |key: QueueKey, number: u32| {
         let class = classes.get(key.class)?;
         class.variants.get(number as usize)
@@ -458,7 +458,7 @@ pub(crate) fn promote(worker: &mut Worker, classes: &Classes) {
         }
     }
     for (key, number, count) in promoted {
-        worker.promote_some(key, number, count, classes);
+        worker.promote_some(key, number, count, (classes, now));
     }
 }
 

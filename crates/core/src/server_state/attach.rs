@@ -179,7 +179,7 @@ impl ServerState {
             touched.insert(task.job);
         }
         if let Some(worker) = self.workers.get_mut(id) {
-            promote(worker, self.dispatcher.classes());
+            promote(worker, self.dispatcher.classes(), ctx.now.mono);
         }
         for job in touched {
             self.note_job_progress(ctx, job);

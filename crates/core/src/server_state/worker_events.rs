@@ -207,7 +207,7 @@ impl ServerState {
         }
         if let Some(worker) = self.workers.get_mut(id) {
             worker.count_ended(ctx.now.mono, ended);
-            promote(worker, self.dispatcher.classes());
+            promote(worker, self.dispatcher.classes(), ctx.now.mono);
         }
         for job in touched {
             self.note_job_progress(ctx, job);

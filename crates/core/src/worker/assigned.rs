@@ -36,7 +36,7 @@ pub struct Assigned {
     pub started: bool,
     /// Whether the worker was asked to give it back.
     pub retracting: bool,
-    /// When it was handed out.
+    /// When it was handed out, or counted as placed, or when its turn came.
     pub at: Time,
 }
 
