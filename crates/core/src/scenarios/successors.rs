@@ -1,5 +1,6 @@
 //! Tasks that are sent together with the one that they go on from.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::bench::*;
@@ -7,9 +8,10 @@ use crate::id::{JobId, TaskKey, WorkerId};
 use crate::job::JobState;
 use crate::outcome::{LostReason, Outcome};
 use crate::range::IdArray;
+use crate::resource::request::{RequestVariants, ResourceRequest};
 use crate::server_state::{Command, Report};
 use crate::task::Phase;
-use crate::template::SubmitSpec;
+use crate::template::{CrashLimit, SubmitBody, SubmitSpec};
 use crate::testing::template;
 use crate::worker_config::OnServerLost;
 
@@ -195,12 +197,12 @@ fn only_the_one_task_that_waits_for_another_is_sent_with_it() {
 fn a_task_of_another_request_is_placed_anew() {
     let (mut bench, worker) = Bench::with_worker(4);
     let mut spec = chain(2);
-    let crate::template::SubmitBody::Graph(graph) = &mut spec.body else {
+    let SubmitBody::Graph(graph) = &mut spec.body else {
         panic!("a graph");
     };
     let mut wide = template(&["true"]);
     wide.requests = cpus_of(4);
-    graph.templates.push(std::sync::Arc::new(wide));
+    graph.templates.push(Arc::new(wide));
     graph.tasks[1].template = 1;
     bench.submit(spec);
     assert_eq!(bench.has_behind(worker), []);
@@ -228,6 +230,50 @@ fn workers_that_end_with_their_server_and_those_of_an_earlier_release_get_none()
     assert_eq!(bench.has_behind(worker), []);
     bench.finish_all();
     assert_eq!(bench.job_state(JOB), JobState::Finished);
+}
+
+#[test]
+fn a_chain_goes_back_to_its_best_variant_when_that_has_room() {
+    let (mut bench, worker) = Bench::with_worker(4);
+    let in_the_way = bench.submit(tasks(1));
+    bench.start(worker, key(in_the_way, 0));
+    let mut task = template(&["true"]);
+    let variants = [4, 1].map(ResourceRequest::cpus);
+    task.requests = RequestVariants::new(variants.to_vec()).expect("valid");
+    let chain = graph_of(task, &[(0, &[]), (1, &[0]), (2, &[1]), (3, &[2])]);
+    let job = bench.submit(chain);
+    let variant = |bench: &Bench, task| {
+        let worker = &bench.state.workers()[&worker];
+        worker.assigned().get(&key(job, task)).map(|a| a.variant)
+    };
+    assert_eq!(variant(&bench, 0), Some(1), "one cpu is taken");
+    bench.finish(worker, key(in_the_way, 0));
+    bench.finish(worker, key(job, 0));
+    assert_eq!(variant(&bench, 1), Some(0));
+    assert_eq!(bench.has_behind(worker), [(job.0, 2), (job.0, 3)]);
+}
+
+#[test]
+fn what_must_not_start_twice_is_not_started_while_nobody_hears_of_it() {
+    let mut bench = Bench::new();
+    let worker = bench.mortal(1);
+    let mut spec = chain(2);
+    let SubmitBody::Graph(graph) = &mut spec.body else {
+        panic!("a graph");
+    };
+    let mut once = template(&["true"]);
+    once.crash_limit = CrashLimit::NeverRestart;
+    graph.templates.push(Arc::new(once));
+    graph.tasks[1].template = 1;
+    bench.submit(spec);
+    bench.start(worker, FIRST);
+    // The network is silent from here on, and the worker is lost in the end.
+    bench.end_report(worker, FIRST, Outcome::Finished);
+    assert_eq!(bench.has(worker), [], "it has nothing to start");
+    bench.wait(SILENCE_MAX + Duration::from_secs(1));
+    let other = bench.worker(1);
+    bench.finish(other, FIRST);
+    assert_eq!(bench.has(other), ids([1]));
 }
 
 #[test]

@@ -25,14 +25,15 @@ use crate::id::{JobId, TaskKey, WorkerId};
 use crate::job::{Job, TaskSlot};
 use crate::scheduler::solve::Placement;
 use crate::task::Phase;
+use crate::template::{CrashLimit, TaskTemplate};
 use crate::time::Time;
 use crate::worker::{Assigned, Turn, Worker};
 
 /// Tasks of a stretch that are sent at once. Twice as many are there at most: a portion lasts while the next one is on its way.
 const PORTION: u32 = 16;
 
-/// Queues that are looked at to find out whether something else could use the room.
-const QUEUES_LOOKED_AT: usize = 16;
+/// Queues that are looked at to find out whether something else could use the room. Of more some might.
+const QUEUES_LOOKED_AT: usize = 64;
 
 /// Tasks whose successors can be sent.
 #[derive(Clone, Debug, Default)]
@@ -88,10 +89,12 @@ impl ServerState {
     pub(super) fn send_successors(&mut self, ctx: &mut Ctx<'_>) {
         let heads = std::mem::take(&mut self.heads);
         let mut batches = BTreeMap::<WorkerId, AssignBatch>::new();
+        // Once for all tasks of a worker.
+        let mut are_free = BTreeMap::<WorkerId, bool>::new();
         for (worker, job, slot) in heads.0 {
-            let is_free = self.workers.get(worker).is_some_and(|worker| {
-                // Nothing waits in most cases, and then it is not asked of each.
-                self.gets_successors(worker) && !self.is_room_wanted(worker)
+            let is_free = *are_free.entry(worker).or_insert_with(|| {
+                let worker = self.workers.get(worker);
+                worker.is_some_and(|w| self.gets_successors(w) && !self.is_room_wanted(w))
             });
             if is_free {
                 self.send_stretch(ctx.now.mono, worker, (job, slot), &mut batches);
@@ -188,11 +191,11 @@ impl ServerState {
             return None;
         }
         let task = TaskKey::new(job.id, job.task_id(at)?);
-        let class = Dispatcher::queue_key(job, next)?.class;
-        let is_alike = worker.assigned().get(&task)?.key.class == class;
-        // A value may be needed that is told with the end only.
-        let is_call = submit.template(next.index)?.task.is_call;
-        (is_alike && !is_call).then_some(next)
+        let before = worker.assigned().get(&task)?;
+        let is_alike = before.key.class == Dispatcher::queue_key(job, next)?.class;
+        // From another variant on each task is placed anew: for the next one there may be room that is better.
+        (is_alike && before.variant == 0 && may_go_ahead(&submit.template(next.index)?.task))
+            .then_some(next)
     }
 
     fn is_kept_back(&self, job: &Job, slot: TaskSlot) -> bool {
@@ -242,4 +245,11 @@ impl ServerState {
         batch.add(assignment);
         Some(())
     }
+}
+
+/// Whether a task may be sent before the one that it goes on from has ended.
+fn may_go_ahead(task: &TaskTemplate) -> bool {
+    // A call may need a value that is told with the end only. And what its worker starts while nobody hears of it would start
+    // once more when that one is given up for lost.
+    !task.is_call && task.crash_limit != CrashLimit::NeverRestart
 }

@@ -92,6 +92,12 @@ pub(super) fn write(
 /// Writes the obstacles that keep a task that could run from running at this moment.
 fn write_now(out: Out<'_>, explanation: &client::Explanation) -> io::Result<()> {
     if let Some(worker) = explanation.sent_to {
+        if explanation.waiting_dep_count > 0 {
+            return writeln!(
+                out,
+                "The task was sent ahead to worker {worker}, which starts it when the one that it waits for has finished there."
+            );
+        }
         if explanation.start_overdue_ns.is_none() {
             writeln!(
                 out,

@@ -387,6 +387,15 @@ fn explain_says_what_is_missing_now() {
     assert!(
         text.ends_with("The task was sent to worker 4, which starts it as soon as it has room.\n")
     );
+    let ahead = client::Explanation {
+        dep_count: 1,
+        waiting_dep_count: 1,
+        ..sent.clone()
+    };
+    let text = print(OutputMode::Cli, |o, out| o.explanation(out, &ahead, true));
+    assert!(text.ends_with(
+        "was sent ahead to worker 4, which starts it when the one that it waits for has finished there.\n"
+    ));
     let overdue = client::Explanation {
         start_overdue_ns: Some(73_000_000_000),
         ..sent
