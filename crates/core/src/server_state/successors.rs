@@ -193,6 +193,10 @@ impl ServerState {
         let task = TaskKey::new(job.id, job.task_id(at)?);
         let before = worker.assigned().get(&task)?;
         let is_alike = before.key.class == Dispatcher::queue_key(job, next)?.class;
+        // A multi-node task has nodes of its own.
+        if self.dispatcher.class(before.key)?.is_multi_node() {
+            return None;
+        }
         // From another variant on each task is placed anew: for the next one there may be room that is better.
         (is_alike && before.variant == 0 && may_go_ahead(&submit.template(next.index)?.task))
             .then_some(next)

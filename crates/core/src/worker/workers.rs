@@ -390,12 +390,11 @@ impl Workers {
         for (task, members) in &self.nodes {
             let root = members.first().and_then(|id| self.live.get(id));
             let root = root.expect("a multi-node task has a root");
-            assert!(root.assigned().contains_key(task), "the root has {task}");
+            let assigned = root.assigned().get(task);
+            let was_restored = assigned.expect("the root has it").was_restored();
             let others = |worker: &Worker| {
-                let given = worker.assigned().iter();
-                let mut given =
-                    given.filter(|(other, assigned)| *other != task && !assigned.was_restored());
-                given.next().is_some()
+                let mut given = worker.assigned().keys();
+                !was_restored && given.any(|other| other != task)
             };
             assert!(!others(root), "the root is given nothing else");
             for worker in members.iter().skip(1).filter_map(|id| self.live.get(id)) {
