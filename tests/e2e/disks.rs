@@ -99,7 +99,8 @@ impl FragileDisk {
             .args(["-c", script, "sh"])
             .arg(&disk.image)
             .output();
-        if !made.as_ref().is_ok_and(|made| made.status.success()) || !disk.mount_again() {
+        let is_made = made.as_ref().is_ok_and(|made| made.status.success());
+        if !is_made || !disk.mount_image(&disk.image) {
             skip(&format!("a file system cannot be made: {made:?}"));
             return None;
         }
@@ -110,12 +111,23 @@ impl FragileDisk {
         Some(disk)
     }
 
-    fn mount_again(&self) -> bool {
+    fn mount_image(&self, image: &Path) -> bool {
         done_well(
             Command::new("mount")
                 .args(["-o", "loop,errors=remount-ro"])
-                .args([&self.image, &self.path]),
+                .args([image, &self.path]),
         )
+    }
+
+    /// Checks what is on the disk and mounts it, as another one: the old one stays as it is for as long as a test beside this one
+    /// has it in a namespace of its own.
+    fn mount_again(&self) -> bool {
+        let again = self.image.with_extension("again");
+        std::fs::copy(&self.image, &again).expect("there is room");
+        let checked = Command::new("e2fsck").arg("-fy").arg(&again).output();
+        // 1: there were mistakes, as of what was not synced.
+        let code = checked.ok().and_then(|checked| checked.status.code());
+        matches!(code, Some(0 | 1)) && self.mount_image(&again)
     }
 
     /// File that makes it fail when it is written to.
