@@ -348,6 +348,12 @@ impl Job {
         self.ends.facts()
     }
 
+    /// How long its tasks have run on average; `None` before the first end.
+    pub(crate) fn mean_run(&self) -> Option<std::time::Duration> {
+        let PaceFacts { ended, run, .. } = self.pace()?;
+        run.checked_div(u32::try_from(ended).unwrap_or(u32::MAX))
+    }
+
     /// Derived state.
     #[must_use]
     pub fn state(&self) -> JobState {

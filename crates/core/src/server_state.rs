@@ -131,8 +131,8 @@ pub struct ServerState {
     owed: Vec<Effect>,
     /// Tasks of which successors can be sent.
     heads: Heads,
-    /// Whether what is told to be stored is read by another server.
-    is_stored: bool,
+    /// Whether nothing is stored, so that nothing outlives it.
+    is_volatile: bool,
     /// Uid of the server, which paths can name.
     uid: Box<str>,
 }
@@ -143,7 +143,6 @@ impl ServerState {
     pub fn new(uid: &str) -> Self {
         Self {
             uid: uid.into(),
-            is_stored: true,
             ..Self::default()
         }
     }
@@ -152,7 +151,7 @@ impl ServerState {
     #[must_use]
     pub fn without_store(uid: &str) -> Self {
         Self {
-            is_stored: false,
+            is_volatile: true,
             ..Self::new(uid)
         }
     }

@@ -60,6 +60,10 @@ use crate::template::CrashLimit;
 use crate::time::{Now, Time};
 use crate::worker_config::{OnServerLost, WorkerConfig};
 
+/// How long a task may run while others wait for its end here. From then on the server plans for them: what is more urgent, or
+/// waits for more room than one end frees, would be overtaken by them.
+pub(crate) const SUCCESSOR_PATIENCE: Duration = Duration::from_millis(100);
+
 /// Least time between two looks at the time requests of waiting tasks, whatever was configured.
 const TIME_REQUEST_CHECK_MIN: Duration = Duration::from_millis(100);
 
@@ -134,6 +138,8 @@ pub struct WorkerState {
     life_end: Option<Time>,
     time_request_check: Duration,
     next_time_request_check: Time,
+    /// When it is looked at whether successors wait for long; `None` = there are none.
+    next_successor_check: Option<Time>,
     /// Something happened since the last look at the backlog that may let a task start.
     may_start: bool,
     ignored: Ignored,
@@ -163,6 +169,7 @@ impl WorkerState {
             life_end: config.time_limit.map(|limit| born.mono + limit),
             time_request_check: check,
             next_time_request_check: born.mono + check,
+            next_successor_check: None,
             may_start: false,
             ignored: Ignored::default(),
         }
@@ -230,6 +237,7 @@ impl WorkerState {
                 self.life_end,
                 self.check_due(),
                 self.withdrawal_due(),
+                self.next_successor_check,
             ],
             Mode::Draining(_) => [
                 report,
@@ -239,11 +247,12 @@ impl WorkerState {
                 self.life_end,
                 None,
                 self.withdrawal_due(),
+                None,
             ],
             Mode::Stopping { deadline, .. } => {
-                [report, Some(deadline), None, None, None, None, None]
+                [report, Some(deadline), None, None, None, None, None, None]
             }
-            Mode::Exited => [None; 7],
+            Mode::Exited => [None; 8],
         };
         deadlines.into_iter().flatten().min()
     }
@@ -548,10 +557,10 @@ impl WorkerState {
                 }
                 if let Some(outcome) = outcome {
                     // Of what is tried again or is the last straw for its job the server should know soon.
-                    let haste = if has_finished && (task.is_one_of_many || goes_on) {
-                        Haste::Stream
-                    } else {
-                        Haste::Soon
+                    let haste = match has_finished {
+                        true if goes_on => Haste::Link,
+                        true if task.is_one_of_many => Haste::Stream,
+                        true | false => Haste::Soon,
                     };
                     let ended = Ended {
                         key: task.key,
@@ -575,15 +584,16 @@ impl WorkerState {
             Phase::Starting => {
                 let deadline = task.time_limit.map(|limit| at + limit);
                 // Of one that takes long, or that must not start twice, the server should know soon that it runs.
-                let is_in_company = task.is_one_of_many || self.backlog.is_any_behind(task.key);
+                let is_link = self.backlog.is_any_behind(task.key);
+                let is_in_company = task.is_one_of_many || is_link;
                 let is_short = is_in_company && task.expected < AHEAD_OF_MANY;
                 let template = self.templates.get(&task.template);
                 let starts_once = template
                     .is_some_and(|known| known.work.task.crash_limit == CrashLimit::NeverRestart);
-                let haste = if is_short && !starts_once {
-                    Haste::Stream
-                } else {
-                    Haste::Soon
+                let haste = match is_short && !starts_once {
+                    true if is_link => Haste::Link,
+                    true => Haste::Stream,
+                    false => Haste::Soon,
                 };
                 self.outbox.push_started(task.key, at, haste);
                 let since = at;

@@ -72,6 +72,8 @@ pub(super) struct Bench {
     is_slow: bool,
     next_id: u64,
     hands: BTreeMap<WorkerId, Hand>,
+    /// How long tasks run.
+    run: Duration,
 }
 
 impl Bench {
@@ -89,7 +91,13 @@ impl Bench {
             is_slow: false,
             next_id: 0,
             hands: BTreeMap::new(),
+            run: Duration::from_secs(1),
         }
+    }
+
+    /// From now on tasks run for this long.
+    pub(super) const fn run_for(&mut self, run: Duration) {
+        self.run = run;
     }
 
     /// A server with one worker of this many cpus.
@@ -461,15 +469,17 @@ impl Bench {
         let hand = self.hands.entry(worker).or_default();
         let retracted = hand.take(task, outcome == Outcome::Finished);
         hand.reports += 1;
+        let mut row = ended_row(task, instance, outcome);
+        row.run = self.run;
         Report {
             seq: hand.reports,
-            ended: vec![ended_row(task, instance, outcome)],
+            ended: vec![row],
             retracted,
             ..Report::default()
         }
     }
 
-    /// A task ends, a second after its start.
+    /// A task ends.
     pub(super) fn end(&mut self, worker: WorkerId, task: TaskKey, outcome: Outcome) -> Vec<Effect> {
         let report = self.end_report(worker, task, outcome);
         self.report(worker, report)

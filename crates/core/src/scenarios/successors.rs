@@ -22,6 +22,20 @@ const SECOND: TaskKey = key(JOB, 1);
 /// As many are sent ahead at most.
 const AHEAD_MAX: usize = 32;
 
+/// A server whose tasks are short.
+fn brief() -> Bench {
+    let mut bench = Bench::new();
+    bench.run_for(Duration::from_millis(2));
+    bench
+}
+
+/// The same with a worker of this many cpus.
+fn short(cpus: u32) -> (Bench, WorkerId) {
+    let mut bench = brief();
+    let worker = bench.worker(cpus);
+    (bench, worker)
+}
+
 /// A chain of tasks from 0 on.
 fn chain(count: u32) -> SubmitSpec {
     let deps: Vec<(u32, Vec<u32>)> = (0..count)
@@ -37,7 +51,7 @@ fn ids(tasks: impl IntoIterator<Item = u32>) -> Vec<(u32, u32)> {
 
 /// A worker with a chain of three, the first of which it can start.
 fn with_chain() -> (Bench, WorkerId) {
-    let (mut bench, worker) = Bench::with_worker(2);
+    let (mut bench, worker) = short(2);
     bench.submit(chain(3));
     assert_eq!(bench.has(worker), ids([0]));
     assert_eq!(bench.has_behind(worker), ids([1, 2]));
@@ -46,7 +60,7 @@ fn with_chain() -> (Bench, WorkerId) {
 
 #[test]
 fn a_long_chain_goes_on_without_a_word_from_the_server_for_each_link() {
-    let (mut bench, worker) = Bench::with_worker(2);
+    let (mut bench, worker) = short(2);
     bench.submit(chain(100));
     assert_eq!(bench.has_behind(worker).len(), AHEAD_MAX);
     let mut messages = 0;
@@ -66,8 +80,46 @@ fn a_long_chain_goes_on_without_a_word_from_the_server_for_each_link() {
 }
 
 #[test]
+fn more_comes_in_time_also_if_many_ends_are_told_at_once() {
+    for at_once in 1..=20 {
+        let (mut bench, worker) = short(2);
+        bench.submit(chain(100));
+        let mut left = 0..100;
+        while !left.is_empty() {
+            let mut all = Report::default();
+            for task in left.by_ref().take(at_once) {
+                let end = bench.end_report(worker, key(JOB, task), Outcome::Finished);
+                all.ended.extend(end.ended);
+                all.seq = end.seq;
+            }
+            bench.report(worker, all);
+            let missing = (left.len()).min(AHEAD_MAX / 2);
+            let there = bench.has(worker).len() + bench.has_behind(worker).len();
+            // Of 20 that end at once some are asked for behind a mark.
+            assert!(
+                at_once > 16 || there >= missing,
+                "{at_once}: {there} of {missing}"
+            );
+        }
+        assert_eq!(bench.job_state(JOB), JobState::Finished);
+    }
+}
+
+#[test]
+fn tasks_that_take_long_are_sent_when_it_is_their_turn() {
+    let (mut bench, worker) = short(2);
+    bench.run_for(Duration::from_secs(1));
+    bench.submit(chain(5));
+    assert_eq!(bench.has_behind(worker).len(), 4, "nobody knows yet");
+    bench.give_back(worker, SECOND);
+    bench.finish(worker, FIRST);
+    assert_eq!(bench.has(worker), ids([1]));
+    assert_eq!(bench.has_behind(worker), []);
+}
+
+#[test]
 fn it_goes_on_also_if_the_start_of_a_link_is_told_with_the_end_before_it() {
-    let (mut bench, worker) = Bench::with_worker(2);
+    let (mut bench, worker) = short(2);
     bench.submit(chain(100));
     for task in 0..99 {
         let end = bench.end_report(worker, key(JOB, task), Outcome::Finished);
@@ -116,7 +168,7 @@ fn what_goes_on_from_a_failed_task_is_given_up_with_it() {
 #[test]
 fn what_goes_on_from_a_task_that_is_tried_again_waits_for_that() {
     for delay in [Duration::ZERO, Duration::from_secs(60)] {
-        let (mut bench, worker) = Bench::with_worker(2);
+        let (mut bench, worker) = short(2);
         let mut task = template(&["true"]);
         task.retry.limit = 1;
         task.retry.delay = delay;
@@ -135,21 +187,21 @@ fn what_goes_on_from_a_task_that_is_tried_again_waits_for_that() {
 
 #[test]
 fn nothing_is_sent_ahead_while_something_else_could_use_the_room() {
-    let (mut bench, worker) = Bench::with_worker(1);
+    let (mut bench, worker) = short(1);
     // Two begin, on one cpu; neither of the chains is to have it for itself.
     let deps: &[(u32, &[u32])] = &[(0, &[]), (1, &[0]), (2, &[]), (3, &[2]), (4, &[])];
     bench.submit(graph(deps));
     bench.submit(tasks(100));
     assert_eq!(bench.has_behind(worker), []);
     // Also what was sent there, and waits for its end.
-    let (mut bench, worker) = Bench::with_worker(1);
+    let (mut bench, worker) = short(1);
     bench.submit(graph(&[(0, &[]), (1, &[0]), (2, &[]), (3, &[2])]));
     assert_eq!(
         (bench.has(worker), bench.has_behind(worker)),
         (ids([0, 2]), vec![])
     );
     // More of a chain is not sent once somebody else has come.
-    let (mut bench, worker) = Bench::with_worker(1);
+    let (mut bench, worker) = short(1);
     bench.submit(chain(100));
     let other = bench.submit(tasks(1));
     let (mut runs, mut before_it) = (FIRST, 0);
@@ -163,7 +215,7 @@ fn nothing_is_sent_ahead_while_something_else_could_use_the_room() {
         assert!(before_it <= 33, "the chain has the worker for itself");
     }
     // What no worker could run stands in nobody's way.
-    let (mut bench, worker) = Bench::with_worker(1);
+    let (mut bench, worker) = short(1);
     bench.submit(wide(1, 64));
     bench.submit(chain(3));
     assert_eq!(bench.has_behind(worker), [(2, 1), (2, 2)]);
@@ -177,14 +229,14 @@ fn only_the_one_task_that_waits_for_another_is_sent_with_it() {
         &[(0, &[]), (1, &[]), (2, &[0, 1])],
     ];
     for deps in cases {
-        let (mut bench, worker) = Bench::with_worker(4);
+        let (mut bench, worker) = short(4);
         bench.submit(graph(deps));
         assert_eq!(bench.has_behind(worker), [], "{deps:?}");
         bench.finish_all();
         assert_eq!(bench.job_state(JOB), JobState::Finished);
     }
     // The last of a join has nothing else to wait for.
-    let (mut bench, worker) = Bench::with_worker(1);
+    let (mut bench, worker) = short(1);
     bench.submit(graph(&[(0, &[]), (1, &[0]), (2, &[0]), (3, &[1, 2])]));
     bench.finish(worker, FIRST);
     bench.finish(worker, SECOND);
@@ -195,7 +247,7 @@ fn only_the_one_task_that_waits_for_another_is_sent_with_it() {
 
 #[test]
 fn a_task_of_another_request_is_placed_anew() {
-    let (mut bench, worker) = Bench::with_worker(4);
+    let (mut bench, worker) = short(4);
     let mut spec = chain(2);
     let SubmitBody::Graph(graph) = &mut spec.body else {
         panic!("a graph");
@@ -213,18 +265,18 @@ fn a_task_of_another_request_is_placed_anew() {
 #[test]
 fn workers_that_end_with_their_server_and_those_of_an_earlier_release_get_none() {
     for how in [OnServerLost::Stop, OnServerLost::FinishRunning] {
-        let mut bench = Bench::new();
+        let mut bench = brief();
         let worker = bench.worker_with(2, |config| config.on_server_lost = how);
         bench.submit(chain(3));
         assert_eq!(bench.has_behind(worker), []);
     }
     // Unless the server does not outlive its end either.
-    let mut bench = Bench::new();
+    let mut bench = brief();
     bench.state = crate::server_state::ServerState::without_store("test");
     let worker = bench.worker_with(2, |config| config.on_server_lost = OnServerLost::Stop);
     bench.submit(chain(3));
     assert_eq!(bench.has_behind(worker), ids([1, 2]));
-    let mut bench = Bench::new();
+    let mut bench = brief();
     let worker = bench.worker_with(2, |config| config.takes_successors = false);
     bench.submit(chain(3));
     assert_eq!(bench.has_behind(worker), []);
@@ -234,7 +286,7 @@ fn workers_that_end_with_their_server_and_those_of_an_earlier_release_get_none()
 
 #[test]
 fn a_chain_goes_back_to_its_best_variant_when_that_has_room() {
-    let (mut bench, worker) = Bench::with_worker(4);
+    let (mut bench, worker) = short(4);
     let in_the_way = bench.submit(tasks(1));
     bench.start(worker, key(in_the_way, 0));
     let mut task = template(&["true"]);
@@ -255,14 +307,20 @@ fn a_chain_goes_back_to_its_best_variant_when_that_has_room() {
 
 #[test]
 fn what_must_not_start_twice_is_not_started_while_nobody_hears_of_it() {
-    let mut bench = Bench::new();
+    for limit in [CrashLimit::NeverRestart, CrashLimit::Max(1)] {
+        starts_once(limit);
+    }
+}
+
+fn starts_once(limit: CrashLimit) {
+    let mut bench = brief();
     let worker = bench.mortal(1);
     let mut spec = chain(2);
     let SubmitBody::Graph(graph) = &mut spec.body else {
         panic!("a graph");
     };
     let mut once = template(&["true"]);
-    once.crash_limit = CrashLimit::NeverRestart;
+    once.crash_limit = limit;
     graph.templates.push(Arc::new(once));
     graph.tasks[1].template = 1;
     bench.submit(spec);
@@ -346,7 +404,7 @@ fn after_a_lost_connection_or_server_they_are_the_servers_again() {
 
 #[test]
 fn a_chain_goes_on_while_the_disk_takes_nothing() {
-    let (mut bench, worker) = Bench::with_worker(2);
+    let (mut bench, worker) = short(2);
     bench.submit(chain(40));
     bench.slow_disk();
     for task in 0..40 {

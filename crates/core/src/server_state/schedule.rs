@@ -160,7 +160,7 @@ impl ServerState {
             return;
         };
         job.note_sent_to(placement.worker);
-        let keeps_ends = !self.is_stored || worker.keeps_ends();
+        let keeps_ends = self.is_volatile || worker.keeps_ends();
         let keeper = keeps_ends.then_some(placement.worker);
         let mut runs: Vec<Run> = Vec::new();
         for index in range.from..range.to {

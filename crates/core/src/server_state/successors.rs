@@ -10,6 +10,8 @@
 //!
 //! - to a worker that keeps ends until they are stored, because it starts before the end before it is (see [`super::gate`]), or to any if
 //!   nothing is stored;
+//! - while tasks of the job take less than a tenth of a second on average: the worker gives successors back that wait for longer, because
+//!   they are in nobody's plans, and something more urgent may come;
 //! - while nothing else waits that could use the room: then the room would not be idle, and one long chain must not have a
 //!   worker for itself.
 
@@ -28,6 +30,7 @@ use crate::task::Phase;
 use crate::template::{CrashLimit, TaskTemplate};
 use crate::time::Time;
 use crate::worker::{Assigned, Turn, Worker};
+use crate::worker_state::SUCCESSOR_PATIENCE;
 
 /// Tasks of a stretch that are sent at once. Twice as many are there at most: a portion lasts while the next one is on its way.
 const PORTION: u32 = 16;
@@ -108,7 +111,7 @@ impl ServerState {
     /// Whether a worker is given tasks ahead of their turn.
     fn gets_successors(&self, worker: &Worker) -> bool {
         worker.config.takes_successors
-            && (worker.keeps_ends() || !self.is_stored)
+            && (worker.keeps_ends() || self.is_volatile)
             && worker.is_trusted()
             && worker.accepts_work()
             && worker.reserved_for().is_none()
@@ -139,6 +142,9 @@ impl ServerState {
         (job_id, head): (JobId, TaskSlot),
         batches: &mut BTreeMap<WorkerId, AssignBatch>,
     ) {
+        let Some(head) = self.front(job_id, head) else {
+            return;
+        };
         let (mut at, mut there) = (head, 0);
         while let Some(next) = self.sent_behind(id, job_id, at) {
             there += 1;
@@ -168,6 +174,19 @@ impl ServerState {
         }
     }
 
+    /// The first task of a stretch that has not finished: the end of a task can be told together with those of what was sent with it.
+    fn front(&self, job: JobId, head: TaskSlot) -> Option<TaskSlot> {
+        let job = self.jobs.get(job)?;
+        let mut front = head;
+        for _ in 0..=2 * PORTION {
+            if job.phase(front) != Some(Phase::Finished) {
+                return Some(front);
+            }
+            front = job.sole_dependent(front)?;
+        }
+        None
+    }
+
     /// The successor of a task, if it was sent to this worker and its turn is later.
     fn sent_behind(&self, id: WorkerId, job: JobId, at: TaskSlot) -> Option<TaskSlot> {
         let (worker, job) = (self.workers.get(id)?, self.jobs.get(job)?);
@@ -183,6 +202,10 @@ impl ServerState {
         let submit = job.submit(next)?;
         // All else that it waits for has ended, and it waits for nothing but tasks.
         if submit.graph()?.unfinished(next.index) != 1 || !submit.after.is_empty() {
+            return None;
+        }
+        // Of tasks that take long the way to the server and back is no part, and the worker would give them back.
+        if job.mean_run().is_some_and(|run| run > SUCCESSOR_PATIENCE) {
             return None;
         }
         let is_waiting = job.phase(next) == Some(Phase::Waiting);
@@ -255,5 +278,9 @@ impl ServerState {
 fn may_go_ahead(task: &TaskTemplate) -> bool {
     // A call may need a value that is told with the end only. And what its worker starts while nobody hears of it would start
     // once more when that one is given up for lost.
-    !task.is_call && task.crash_limit != CrashLimit::NeverRestart
+    let starts_once = matches!(
+        task.crash_limit,
+        CrashLimit::NeverRestart | CrashLimit::Max(1)
+    );
+    !task.is_call && !starts_once
 }

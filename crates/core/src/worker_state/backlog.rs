@@ -89,9 +89,23 @@ impl Backlog {
         self.len() == 0
     }
 
-    /// Whether a task of this job waits.
+    /// Tasks that wait for room only.
+    pub(super) const fn ready_len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether a task of this job waits for room.
     pub(super) fn has_job(&self, job: JobId) -> bool {
-        self.jobs.contains_key(&job) || self.successors.has_job(job)
+        self.jobs.contains_key(&job)
+    }
+
+    /// Tasks that wait for others here.
+    pub(super) fn successors_len(&self) -> u64 {
+        self.successors.len()
+    }
+
+    pub(super) fn has_successors(&self) -> bool {
+        self.successors.len() > 0
     }
 
     /// Adds a task that waits for another one here; what goes on from it may be added before.

@@ -54,8 +54,10 @@ pub(super) struct Outbox {
 /// How soon something must be told.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
 pub(super) enum Haste {
-    /// Nobody needs to hear of each while more of its job waits here: [`STREAM_INTERVAL`].
+    /// What goes on from it has started here, and nothing else can: [`STREAM_INTERVAL`] while more of that is here.
     #[default]
+    Link,
+    /// Nobody needs to hear of each while more of its job waits here: [`STREAM_INTERVAL`].
     Stream,
     /// Somebody may wait for it: [`REPORT_INTERVAL`].
     Soon,
@@ -148,7 +150,9 @@ impl Outbox {
             return None;
         }
         match self.last_report {
-            Some(last) if !starved || self.ended.is_empty() => Some(last + self.interval(backlog)),
+            Some(last) if !starved || self.ended.is_empty() || self.haste == Haste::Link => {
+                Some(last + self.interval(backlog))
+            }
             Some(_) | None => Some(Time(0)),
         }
     }
@@ -156,15 +160,13 @@ impl Outbox {
     fn interval(&self, backlog: &Backlog) -> Duration {
         // What waits now, when all that could start has: of what has run out here the server should hear.
         let ended = self.ended.len() as u64;
-        let may_wait = || {
-            ended.saturating_mul(STREAM_PART) < backlog.len()
-                && !self.is_full()
-                && self.stream_jobs.iter().all(|job| backlog.has_job(*job))
-        };
+        let may_wait = |left: u64| ended.saturating_mul(STREAM_PART) < left && !self.is_full();
+        let has_jobs = || self.stream_jobs.iter().all(|job| backlog.has_job(*job));
         match self.haste {
             Haste::AtOnce => Duration::ZERO,
-            Haste::Stream if may_wait() => STREAM_INTERVAL,
-            Haste::Stream | Haste::Soon => REPORT_INTERVAL,
+            Haste::Link if may_wait(backlog.successors_len()) => STREAM_INTERVAL,
+            Haste::Stream if may_wait(backlog.ready_len()) && has_jobs() => STREAM_INTERVAL,
+            Haste::Link | Haste::Stream | Haste::Soon => REPORT_INTERVAL,
         }
     }
 
@@ -245,6 +247,7 @@ impl Outbox {
         // Running instances are part of the registration, so old starts and returns are void.
         self.started.clear();
         self.retracted.clear();
+        self.haste = self.haste.max(Haste::Soon);
         for (_, ended) in std::mem::take(&mut self.unacknowledged).into_iter().rev() {
             for ended in ended.into_iter().rev() {
                 self.ended.push_front(ended);

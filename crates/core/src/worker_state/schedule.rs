@@ -16,8 +16,8 @@ use super::backlog::QueueKey;
 use super::effect::{Effect, ExitReason, LaunchTask};
 use super::entry::Class;
 use super::input::InstanceKey;
-use super::running::EndCause;
-use super::{Mode, WorkerState};
+use super::running::{EndCause, Phase};
+use super::{Mode, SUCCESSOR_PATIENCE, WorkerState};
 use crate::limits::LAUNCHED_MAX;
 use crate::resource::pool::Reservation;
 use crate::time::Time;
@@ -68,6 +68,7 @@ impl WorkerState {
             self.begin_stopping(now, ExitReason::TimeLimit, effects);
         }
         self.withdraw_held_up(now, effects);
+        self.give_back_held_up(now);
         self.check_time_requests(now);
         self.start_tasks(now, effects);
         self.note_idle(now);
@@ -116,8 +117,8 @@ impl WorkerState {
     pub(super) fn report_due(&self) -> Option<Time> {
         // With nothing else to do a lone task is reported at once; otherwise reports wait for each
         // other.
-        let starved =
-            self.running.is_empty() || self.backlog.is_empty() && self.running.nothing_ahead();
+        let starved = self.running.is_empty()
+            || self.backlog.ready_len() == 0 && self.running.nothing_ahead();
         match self.mode {
             _ if self.serverless_since.is_some() => None,
             Mode::Detached | Mode::Exited => None,
@@ -151,6 +152,32 @@ impl WorkerState {
     fn end_overdue_tasks(&mut self, now: Time, effects: &mut Vec<Effect>) {
         while let Some(token) = self.running.overdue(now) {
             self.end_task(token, EndCause::TimeLimit, effects);
+        }
+    }
+
+    /// Gives back what waits for tasks that take long.
+    fn give_back_held_up(&mut self, now: Time) {
+        if !self.backlog.has_successors() {
+            self.next_successor_check = None;
+            return;
+        }
+        let due = *self
+            .next_successor_check
+            .get_or_insert(now + SUCCESSOR_PATIENCE);
+        if due > now {
+            return;
+        }
+        self.next_successor_check = Some(now + SUCCESSOR_PATIENCE);
+        let running = self.running.iter().map(|(_, task)| task);
+        let long = running.filter(|task| match task.phase {
+            Phase::Running { since, .. } => {
+                now.since(since) >= SUCCESSOR_PATIENCE && self.backlog.is_any_behind(task.key)
+            }
+            Phase::Starting | Phase::Ending(_) => false,
+        });
+        let long: Vec<InstanceKey> = long.map(|task| task.key).collect();
+        for key in long {
+            self.give_up_successors(key);
         }
     }
 

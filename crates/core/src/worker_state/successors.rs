@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 
 use super::entry::{Class, NewEntry};
 use super::input::InstanceKey;
-use crate::id::{InstanceId, JobId};
 
 /// All successors of a worker.
 #[derive(Clone, Debug, Default)]
@@ -34,13 +33,6 @@ impl Successors {
 
     pub(super) fn contains(&self, key: InstanceKey) -> bool {
         self.follows.contains_key(&key)
-    }
-
-    /// Whether one of this job waits.
-    pub(super) fn has_job(&self, job: JobId) -> bool {
-        let from = InstanceKey::new(job, 0, InstanceId(0));
-        let first = self.follows.range(from..).next();
-        first.is_some_and(|(key, _)| key.task.job == job)
     }
 
     /// Whether something goes on from an instance.

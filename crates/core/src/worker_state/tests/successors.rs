@@ -180,3 +180,33 @@ fn the_end_of_a_short_link_waits_for_others_and_the_last_is_told_at_once() {
     let effects = bench.exited(token, ExitStatus::Code(0));
     assert!(!outcomes(&effects).is_empty(), "nothing else is here to do");
 }
+
+#[test]
+fn what_waits_for_a_task_that_takes_long_is_given_back() {
+    let (mut bench, token) = chain(3);
+    bench.started(token);
+    let mut effects = bench.wait(SUCCESSOR_PATIENCE / 2);
+    effects.extend(bench.wait(SUCCESSOR_PATIENCE / 2));
+    effects.extend(bench.wait(SUCCESSOR_PATIENCE));
+    let back = reports(&effects).into_iter();
+    let back: Vec<InstanceKey> = back.flat_map(|r| r.retracted.clone()).collect();
+    assert_eq!(back.len(), 3, "something more urgent may come: {back:?}");
+    assert_eq!(bench.state.queued_count(), 0);
+    assert!(
+        bench.due_in().is_none_or(|due| due > SUCCESSOR_PATIENCE),
+        "nothing more to look at"
+    );
+}
+
+#[test]
+fn a_chain_does_not_hold_up_the_ends_of_others() {
+    let (mut bench, _) = chain(20);
+    let other = tokens(&bench.assign(template(&["true"]), 100, 2))[0];
+    bench.wait(Duration::from_secs(1));
+    let effects = bench.exited(other, ExitStatus::Code(0));
+    assert_eq!(outcomes(&effects).len(), 1);
+    let last = tokens(&effects)[0];
+    let effects = bench.exited(last, ExitStatus::Code(0));
+    let told = outcomes(&effects).len();
+    assert_eq!(told, 1, "the server may have more for that cpu");
+}
