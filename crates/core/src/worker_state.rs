@@ -436,6 +436,12 @@ impl WorkerState {
         }
     }
 
+    /// Gives back an instance that will not start here, with what goes on from it.
+    fn give_back(&mut self, key: InstanceKey) {
+        self.outbox.push_retracted([key]);
+        self.give_up_successors(key);
+    }
+
     /// Gives back what goes on from an instance that does not finish here.
     fn give_up_successors(&mut self, key: InstanceKey) {
         let behind = self.backlog.drop_behind(key);
@@ -470,8 +476,7 @@ impl WorkerState {
             } else if self.backlog.remove(key) {
                 // Nothing is kept for it any more.
                 self.may_start = true;
-                self.outbox.push_retracted([key]);
-                self.give_up_successors(key);
+                self.give_back(key);
             } else {
                 // It may still come back unstarted from its lane.
                 self.running.ask_for(key);
@@ -625,8 +630,7 @@ impl WorkerState {
             (Phase::Ending(EndCause::Killed), _) => Outcome::Killed,
             (_, LaunchFailure::Permanent(text)) => Outcome::Message(text),
             (_, LaunchFailure::Transient) => {
-                self.outbox.push_retracted([task.key]);
-                self.give_up_successors(task.key);
+                self.give_back(task.key);
                 return;
             }
             (_, LaunchFailure::Cancelled) => {

@@ -220,7 +220,7 @@ impl ServerState {
         if self.dispatcher.class(before.key)?.is_multi_node() {
             return None;
         }
-        // From another variant on each task is placed anew: for the next one there may be room that is better.
+        // A task that goes on from one in a later variant is placed by a round: the first variant may have room by then.
         (is_alike && before.variant == 0 && may_go_ahead(&submit.template(next.index)?.task))
             .then_some(next)
     }

@@ -131,8 +131,7 @@ impl WorkerState {
     /// The server gets it if it has asked meanwhile, or if nothing starts here any more.
     pub(super) fn put_back(&mut self, task: RunningTask, class: Option<Arc<Class>>) {
         if self.mode != Mode::Active || task.is_asked_for {
-            self.outbox.push_retracted([task.key]);
-            self.give_up_successors(task.key);
+            self.give_back(task.key);
             return;
         }
         let kind = (task.template, task.variant);
@@ -145,8 +144,7 @@ impl WorkerState {
             None => Some(None),
         };
         let (Some(class), Some(template), Some(entries)) = (class, template, entries) else {
-            self.outbox.push_retracted([task.key]);
-            self.give_up_successors(task.key);
+            self.give_back(task.key);
             return;
         };
         let entry = NewEntry {

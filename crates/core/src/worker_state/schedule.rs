@@ -202,10 +202,9 @@ impl WorkerState {
         for class in expired {
             let returned = self.backlog.drain_class(&class);
             self.may_start = true;
-            let behind = returned.iter().map(|key| self.backlog.drop_behind(*key));
-            let behind: Vec<Vec<InstanceKey>> = behind.collect();
-            self.outbox.push_retracted(returned);
-            self.outbox.push_retracted(behind.into_iter().flatten());
+            for key in returned {
+                self.give_back(key);
+            }
         }
     }
 
