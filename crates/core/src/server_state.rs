@@ -65,6 +65,7 @@ pub use input::{
 pub use quarantine::QUARANTINE;
 pub use refusal::SubmitRefusal;
 pub use restore::{JobRecord, RestoreError, StoredWorker};
+pub use resubmit::{Again, is_large, specs};
 pub use submit_key::SubmitKey;
 pub use triggers::RoundSize;
 
@@ -73,7 +74,6 @@ use crate::class::Classes;
 use crate::id::{InstanceId, JobId, TaskKey, WorkerId};
 use crate::job::{Job, Jobs, TaskSlot};
 use crate::outcome::LostReason;
-use crate::range::IdArray;
 use crate::selector::{Selected, Selector};
 use crate::time::{Now, Time};
 use crate::worker::{Worker, Workers};
@@ -83,7 +83,7 @@ use dispatcher::Dispatcher;
 use grow::Offers;
 use learn::Learning;
 use quarantine::Suspicions;
-use resubmit::{Choice, Resubmission};
+use resubmit::Resubmission;
 use submission::UnderWays;
 use submit_key::SubmitKeys;
 use successors::Heads;
@@ -230,6 +230,7 @@ impl ServerState {
             Input::Submit(request, submission) => {
                 self.on_submission(ctx, request, *submission);
             }
+            Input::Resubmit(request, again) => self.on_resubmit(ctx, request, *again),
             // Only watches outlive their first answer.
             Input::RequestGone(request) => self.audience.remove(request),
             Input::WorkerConnected(link, config) => {
@@ -441,14 +442,11 @@ impl ServerState {
                 states,
                 requests,
             } => {
-                let choice = Choice::States(states);
-                self.on_resubmit(ctx, request, (&jobs, choice, requests));
+                self.on_resubmit(ctx, request, Again::states(jobs, states, requests));
                 return;
             }
             Command::ResubmitTasks { job, positions } => {
-                let jobs = Selector::Ids(IdArray::single(job.as_u32()));
-                let choice = Choice::Positions(positions);
-                self.on_resubmit(ctx, request, (&jobs, choice, Vec::new()));
+                self.on_resubmit(ctx, request, Again::positions(job, positions));
                 return;
             }
             Command::StopWorkers(workers) => Reply::Workers(self.stop_workers(ctx, &workers)),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use hq_core::id::JobId;
 use hq_core::range::IdArray;
 use hq_core::refusal::Refusal;
-use hq_core::server_state::Command;
+use hq_core::server_state::{Command, is_large, specs};
 use hq_protocol::client::{self, reply};
 use hq_protocol::convert::{
     Acknowledge, AllocRequest, ClientRequest, JournalAction, Query, TokenChange,
@@ -245,19 +245,29 @@ async fn look_up(asked: Query, plane: &ClientPlane) -> Result<reply::Reply, Core
 
 /// Everything that a job was made of, in one message, which has the size of what was submitted.
 async fn show_job(job: JobId, core: &CoreHandle) -> Result<reply::Reply, CoreGone> {
-    let specs = core.query(move |view| view.state.specs(job)).await?;
-    let Some(specs) = specs else {
+    let found = core.query(move |view| {
+        let job = view.state.jobs().get(&job)?;
+        // One by one its tasks are looked at where only this client waits.
+        Some(if is_large(job) {
+            Err(job.clone())
+        } else {
+            Ok(specs(job))
+        })
+    });
+    let Some(found) = found.await? else {
         let not_found = Some((&IdArray::single(job.as_u32())).into());
         return Ok(reply::Reply::Resubmitted(client::Resubmitted {
             jobs: Vec::new(),
             not_found,
         }));
     };
-    // Of very many tasks it takes long, and only this client waits for it.
-    let made = tokio::task::spawn_blocking(move || client::ResubmittedJob {
-        job: job.as_u32(),
-        submits: specs.iter().map(client::Submit::from).collect(),
-        ..client::ResubmittedJob::default()
+    let made = tokio::task::spawn_blocking(move || {
+        let specs = found.unwrap_or_else(|job| specs(&job));
+        client::ResubmittedJob {
+            job: job.as_u32(),
+            submits: specs.iter().map(client::Submit::from).collect(),
+            ..client::ResubmittedJob::default()
+        }
     });
     Ok(match made.await {
         Ok(row) => reply::Reply::Resubmitted(client::Resubmitted {

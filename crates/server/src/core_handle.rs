@@ -16,8 +16,8 @@ use hq_core::id::WorkerId;
 use hq_core::refusal::Refusal;
 use hq_core::scheduler::demand::WorkerKind;
 use hq_core::server_state::{
-    ChangeKind, Command, LinkEnd, LinkId, NoticeKey, Reattach, Reply, RequestId, ServerState,
-    Submission, WatchSpec, WorkerCommand, WorkerMessage,
+    Again, ChangeKind, Command, Input, LinkEnd, LinkId, NoticeKey, Reattach, Reply, RequestId,
+    ServerState, Submission, WatchSpec, WorkerCommand, WorkerMessage,
 };
 use hq_core::time::Now;
 use hq_core::worker_config::WorkerConfig;
@@ -61,8 +61,7 @@ pub(crate) struct Newcomer {
 
 /// Messages to the core's thread.
 pub(crate) enum Event {
-    Command(Command, oneshot::Sender<Result<Reply, Refusal>>),
-    Submit(Box<Submission>, oneshot::Sender<Result<Reply, Refusal>>),
+    Asked(Asked, oneshot::Sender<Result<Reply, Refusal>>),
     /// Whether values are wanted: then updates are committed at once, and tell no paths.
     Watch(
         WatchSpec,
@@ -89,6 +88,32 @@ pub(crate) enum Event {
     GiveUp,
     /// Changes that automatic allocation made to its own state, and who is told when they are stored.
     Persist(Vec<ChangeKind>, oneshot::Sender<()>),
+}
+
+/// A request for a change, with what could be done for it without the state.
+pub(crate) enum Asked {
+    Command(Command),
+    Submit(Box<Submission>),
+    Resubmit(Box<Again>),
+}
+
+impl Asked {
+    /// Whether it may lead to jobs or tasks that were not there.
+    pub(crate) const fn adds(&self) -> bool {
+        match self {
+            Self::Command(command) => matches!(command, Command::OpenJob { .. }),
+            Self::Submit(_) | Self::Resubmit(_) => true,
+        }
+    }
+
+    /// The same for the state, answered under this id.
+    pub(crate) fn input(self, id: RequestId) -> Input {
+        match self {
+            Self::Command(command) => Input::Request(id, command),
+            Self::Submit(submission) => Input::Submit(id, submission),
+            Self::Resubmit(again) => Input::Resubmit(id, again),
+        }
+    }
 }
 
 /// The state that queries can see.
@@ -240,26 +265,33 @@ impl CoreHandle {
         &self,
         command: Command,
     ) -> Result<Result<Reply, Refusal>, CoreGone> {
-        let (tx, rx) = oneshot::channel();
         // Work that takes long with very many tasks is done here, where only the client waits for it.
-        let event = match command {
-            Command::Submit(spec) => Event::Submit(Box::new(Submission::one(spec)), tx),
-            Command::SubmitAll(specs) => Event::Submit(Box::new(Submission::list(specs)), tx),
+        let asked = match command {
+            Command::Submit(spec) => Asked::Submit(Box::new(Submission::one(spec))),
+            Command::SubmitAll(specs) => Asked::Submit(Box::new(Submission::list(specs))),
+            Command::Resubmit {
+                jobs,
+                states,
+                requests,
+            } => {
+                self.look_at_jobs(Again::states(jobs, states, requests))
+                    .await?
+            }
+            Command::ResubmitTasks { job, positions } => {
+                self.look_at_jobs(Again::positions(job, positions)).await?
+            }
             Command::OpenJob { .. }
             | Command::CloseJobs(_)
             | Command::CancelJobs { .. }
             | Command::CancelTasks { .. }
             | Command::ForgetJobs { .. }
-            | Command::Resubmit { .. }
-            | Command::ResubmitTasks { .. }
             | Command::StopWorkers(_)
             | Command::DrainWorkers(_)
             | Command::QuarantineWorkers { .. }
             | Command::ReleaseWorkers(_)
-            | Command::Watch(_) => Event::Command(command, tx),
+            | Command::Watch(_) => Asked::Command(command),
         };
-        self.send(event).await?;
-        rx.await.map_err(|_| CoreGone)
+        self.ask(asked).await
     }
 
     /// Has prepared submits accepted.
@@ -267,9 +299,30 @@ impl CoreHandle {
         &self,
         submission: Submission,
     ) -> Result<Result<Reply, Refusal>, CoreGone> {
+        self.ask(Asked::Submit(Box::new(submission))).await
+    }
+
+    async fn ask(&self, asked: Asked) -> Result<Result<Reply, Refusal>, CoreGone> {
         let (tx, rx) = oneshot::channel();
-        self.send(Event::Submit(Box::new(submission), tx)).await?;
+        self.send(Event::Asked(asked, tx)).await?;
         rx.await.map_err(|_| CoreGone)
+    }
+
+    /// Looks at large jobs that are submitted again, one by one: each needs a copy.
+    async fn look_at_jobs(&self, mut again: Again) -> Result<Asked, CoreGone> {
+        let jobs = again.jobs().clone();
+        let large = self.look(move |view| view.state.large_jobs(&jobs), |_| false);
+        for id in large.await? {
+            let copy = self.look(move |view| view.state.jobs().get(&id).cloned(), |_| false);
+            // It may have been forgotten meanwhile.
+            let Some(job) = copy.await? else { continue };
+            let looked_at = tokio::task::spawn_blocking(move || {
+                again.look_at(&job);
+                again
+            });
+            again = looked_at.await.map_err(|_| CoreGone)?;
+        }
+        Ok(Asked::Resubmit(Box::new(again)))
     }
 
     /// Follows jobs. The receiver ends behind the update that is `done`, or early when the client was

@@ -252,15 +252,8 @@ impl Core {
                 self.persist(now, changes, stored);
                 return 1;
             }
-            Event::Command(command, reply) => {
-                let adds = matches!(command, Command::OpenJob { .. });
-                match self.expect_reply(adds, reply) {
-                    Some(id) => Input::Request(id, command),
-                    None => return 1,
-                }
-            }
-            Event::Submit(submission, reply) => match self.expect_reply(true, reply) {
-                Some(id) => Input::Submit(id, submission),
+            Event::Asked(asked, reply) => match self.expect_reply(asked.adds(), reply) {
+                Some(id) => asked.input(id),
                 None => return 1,
             },
             Event::Watch(spec, with_values, updates, id_reply) => {

@@ -4,7 +4,7 @@ use super::bench::*;
 use crate::id::{InstanceId, JobId, TaskId};
 use crate::job::JobState;
 use crate::outcome::LostReason;
-use crate::server_state::{Command, Resubmitted, SubmitRefusal};
+use crate::server_state::{Command, Resubmitted, SubmitRefusal, specs};
 use crate::task::{Phase, TaskState};
 use crate::template::{ArrayIds, Origin, SubmitSpec, SubmitTarget};
 
@@ -244,7 +244,7 @@ fn a_task_that_runs_again_adds_its_tasks_again_and_these_what_they_added() {
     bench.finish(worker, key(job, 1));
     bench.fail(worker, key(job, 2));
     // What tasks have added is shown as they submitted it.
-    let specs = bench.state.specs(job).expect("there is one");
+    let specs = specs(&bench.state.jobs()[&job]);
     let targets = specs.iter().map(|spec| &spec.target);
     let own = targets.filter(|target| **target == SubmitTarget::Attach(job));
     assert_eq!(own.count(), 2, "{specs:?}");

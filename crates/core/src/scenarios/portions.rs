@@ -8,8 +8,8 @@ use crate::job::JobState;
 use crate::range::IdArray;
 use crate::selector::Selector;
 use crate::server_state::{
-    ChangeKind, Command, Effect, Input, LinkId, Reply, RequestId, Resubmitted, Submission,
-    SubmitKey, SubmitRefusal, WorkerCommand,
+    Again, ChangeKind, Command, Effect, Input, LinkId, Reply, RequestId, Resubmitted, Submission,
+    SubmitKey, SubmitRefusal, WorkerCommand, specs,
 };
 use crate::task::TaskState;
 use crate::template::{GraphSpec, GraphTask, SubmitBody, SubmitSpec};
@@ -324,6 +324,54 @@ fn a_job_that_is_forgotten_while_it_is_submitted_again_runs_again_all_the_same()
     assert_eq!(found.not_found, IdArray::single(other.0), "it was too late");
     let names = |change: &&ChangeKind| matches!(change, ChangeKind::JobResubmitted { .. });
     assert_eq!(changes(&effects).into_iter().filter(names).count(), 0);
+}
+
+#[test]
+fn a_job_that_was_looked_at_beside_the_state_becomes_what_it_was_then() {
+    let (mut bench, _) = Bench::with_worker(4);
+    let alone = bench.submit(various(5));
+    let open = bench.open(None);
+    bench.submit(into(open, tasks(2)));
+    bench.submit(into(open, graph(&[(7, &[1]), (8, &[7])])));
+    let forgotten = bench.submit(tasks(1));
+    let mut again = Again::states(
+        Selector::All,
+        vec![TaskState::Waiting, TaskState::Running],
+        Vec::new(),
+    );
+    for job in [alone, open, forgotten] {
+        again.look_at(&bench.state.jobs()[&job]);
+    }
+    // Looked at by the state they would have nothing left to run.
+    bench.finish_all();
+    let (jobs, states) = (one(forgotten), vec![TaskState::Finished]);
+    bench.request(Command::ForgetJobs { jobs, states });
+    let effects = bench.apply(Input::Resubmit(RequestId(1_001), Box::new(again)));
+    let ok = |job, new, task_count| Resubmitted::Ok {
+        job,
+        new: JobId(new),
+        task_count,
+    };
+    assert_eq!(resubmitted(&effects), [ok(alone, 4, 5), ok(open, 5, 4)]);
+    let jobs = bench.state.jobs();
+    let made = |job: JobId| specs(&jobs[&job]);
+    assert_eq!(made(JobId(4)), made(alone));
+    assert_eq!(made(JobId(5)), made(open));
+    assert!(!jobs[&JobId(5)].is_open);
+    assert_eq!(&*jobs[&JobId(5)].name, &*jobs[&open].name);
+    bench.finish_all();
+    assert_eq!(bench.job_state(JobId(5)), JobState::Finished);
+}
+
+#[test]
+fn jobs_of_many_tasks_are_to_be_looked_at_beside_the_state() {
+    let mut bench = Bench::new();
+    let large = bench.submit(various(3_000));
+    // All of its tasks are one template.
+    bench.submit(tasks(100_000));
+    bench.submit(various(20));
+    assert_eq!(bench.state.large_jobs(&Selector::All), [large]);
+    assert_eq!(bench.state.large_jobs(&one(JobId(2))), []);
 }
 
 #[test]

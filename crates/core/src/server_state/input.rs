@@ -33,6 +33,8 @@ pub enum Input {
     /// A client submits: as [`Command::Submit`] and [`Command::SubmitAll`], but what does not need the state is
     /// done.
     Submit(RequestId, Box<super::Submission>),
+    /// A client submits jobs again: as [`Command::Resubmit`] and [`Command::ResubmitTasks`], but large ones were looked at.
+    Resubmit(RequestId, Box<super::Again>),
     /// The client of a request is gone; only matters for [`Command::Watch`].
     RequestGone(RequestId),
     /// A worker wants to register.
@@ -86,6 +88,8 @@ impl Input {
             Self::WorkerReattached(_, _, reattach) => {
                 1 + reattach.launching.len() + reattach.report.rows()
             }
+            // Its first portion is done at once.
+            Self::Resubmit(..) => ROWS_PER_ROUND_MAX,
             // Of a large one there is only a portion to do at a time.
             Self::Submit(_, submission) => submission.size().min(ROWS_PER_ROUND_MAX),
             Self::Request(_, Command::CancelTasks { tasks, .. }) => {

@@ -25,8 +25,8 @@ use super::worker_config;
 use crate::id::{InstanceId, JobId, TaskKey, WorkerId};
 use crate::outcome::LostReason;
 use crate::server_state::{
-    ChangeKind, Command, Effect, Input, LinkId, NoticeKey, NoticeState, RequestId, ServerState,
-    WorkerCommand,
+    Again, ChangeKind, Command, Effect, Input, LinkId, NoticeKey, NoticeState, RequestId,
+    ServerState, WorkerCommand,
 };
 use crate::task::TaskState;
 use crate::template::NotifyEvent;
@@ -91,6 +91,8 @@ pub struct World {
     orphans: Vec<(WorkerId, LinkId)>,
     next_request: u64,
     watching: BTreeSet<RequestId>,
+    /// Jobs on their way to be submitted again.
+    looked_at: Option<Box<Again>>,
     /// Notifications that are under way.
     owed: BTreeSet<NoticeKey>,
     /// The highest id of a job that was reported to somebody.
@@ -136,6 +138,7 @@ impl World {
             orphans: Vec::new(),
             next_request: 0,
             watching: BTreeSet::new(),
+            looked_at: None,
             owed: BTreeSet::new(),
             last_told: JobId(0),
             finals: BTreeMap::new(),
@@ -358,13 +361,17 @@ impl World {
     }
 
     fn request(&mut self, command: Command) -> RequestId {
-        self.next_request += 1;
-        let id = RequestId(self.next_request);
+        let id = self.next_request();
         if matches!(command, Command::Watch(_)) {
             self.watching.insert(id);
         }
         self.apply(Input::Request(id, command));
         id
+    }
+
+    fn next_request(&mut self) -> RequestId {
+        self.next_request += 1;
+        RequestId(self.next_request)
     }
 
     fn join(&mut self) {

@@ -1,6 +1,7 @@
 //! Jobs that wait for others.
 
 use super::*;
+use crate::range::IdArray;
 use crate::template::After;
 
 fn follower(count: u32, is_each: bool, is_any: bool) -> Command {

@@ -1,6 +1,7 @@
 //! Closing, cancelling and forgetting jobs; stopping workers.
 
 use super::*;
+use crate::range::IdArray;
 use crate::task::TaskState;
 use crate::testing::NOW;
 

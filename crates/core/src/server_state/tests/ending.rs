@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::outcome::LostReason;
+use crate::range::IdArray;
 
 fn commands(effects: &[Effect]) -> Vec<&WorkerCommand> {
     let commands = effects.iter().filter_map(|effect| {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::*;
 use crate::id::TaskId;
 use crate::outcome::{LostReason, Outcome, Usage};
+use crate::range::IdArray;
 use crate::resource::amount::Amount;
 use crate::resource::descriptor::{ResourceItem, ResourceKind};
 use crate::resource::request::{Policy, RequestVariants, ResourceEntry, ResourceRequest};

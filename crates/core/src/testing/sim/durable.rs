@@ -246,6 +246,7 @@ impl World {
         }
         self.owed.clear();
         self.watching.clear();
+        self.looked_at = None;
         self.seats.clear();
         self.links.clear();
         self.orphans.clear();

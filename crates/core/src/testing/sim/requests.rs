@@ -10,7 +10,7 @@ use crate::id::{JobId, TaskId};
 use crate::range::IdArray;
 use crate::resource::request::{RequestVariants, ResourceRequest};
 use crate::selector::Selector;
-use crate::server_state::{Command, Input, WatchSpec};
+use crate::server_state::{Again, Command, Input, WatchSpec};
 use crate::task::TaskState;
 use crate::template::{
     After, ArrayIds, ArraySpec, CrashLimit, Entries, GraphSpec, GraphTask, NotifyEvent, NotifySpec,
@@ -133,6 +133,10 @@ impl World {
     }
 
     pub(super) fn cancel_some(&mut self) {
+        if let Some(again) = self.looked_at.take() {
+            let id = self.next_request();
+            self.apply(Input::Resubmit(id, again));
+        }
         let jobs = self.random_jobs();
         if self.rng.chance(30) {
             let failed = vec![TaskState::Failed, TaskState::Canceled, TaskState::Aborted];
@@ -141,11 +145,7 @@ impl World {
             } else {
                 Vec::new()
             };
-            self.request(Command::Resubmit {
-                jobs,
-                states,
-                requests: Vec::new(),
-            });
+            self.resubmit(jobs, states);
             return;
         }
         if self.rng.chance(50) {
@@ -156,6 +156,23 @@ impl World {
             jobs,
             reason: "why not".into(),
         });
+    }
+
+    /// As small jobs are submitted again, or as large ones are: looked at beside the state, which goes on meanwhile.
+    fn resubmit(&mut self, jobs: Selector, states: Vec<TaskState>) {
+        if self.next_request.is_multiple_of(2) {
+            self.request(Command::Resubmit {
+                jobs,
+                states,
+                requests: Vec::new(),
+            });
+            return;
+        }
+        let mut again = Again::states(jobs, states, Vec::new());
+        for id in self.state.find_jobs(again.jobs()).rows {
+            again.look_at(&self.state.jobs()[&id]);
+        }
+        self.looked_at = Some(Box::new(again));
     }
 
     /// Tasks of one job, of which some wait, run or are over, and some do not exist.

@@ -1,0 +1,391 @@
+//! What a job that is submitted again is made of. It needs nothing but the job, so of very many tasks it is made beside the
+//! state, of a copy.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::super::SubmitRefusal;
+use super::super::draft::Prepared;
+use crate::id::{JobId, TaskId};
+use crate::job::{Job, Submit, SubmitKind, TaskSlot};
+use crate::limits::check_submit;
+use crate::range::{IdArray, IdRange, IndexSet};
+use crate::resize::{NewRequest, resized};
+use crate::selector::Selector;
+use crate::task::{Phase, TaskState};
+use crate::template::{
+    ArrayIds, ArraySpec, Entries, GraphSpec, GraphTask, SubmitBody, SubmitSpec, SubmitTarget,
+};
+
+/// Tasks of graphs, and entries, from which on a job is copied to be looked at beside the state: some 2 µs each.
+const LARGE_FROM: usize = 2_048;
+
+/// A request to submit jobs again.
+#[derive(Clone, Debug)]
+pub struct Again {
+    /// The jobs.
+    pub(super) jobs: Selector,
+    /// Which of their tasks.
+    pub(super) choice: Choice,
+    /// What these ask for instead of what they did.
+    pub(super) requests: Vec<NewRequest>,
+    /// Jobs that were looked at already.
+    pub(super) remade: BTreeMap<JobId, Result<Vec<Part>, SubmitRefusal>>,
+}
+
+/// A submit of a job that is made again.
+#[derive(Clone, Debug)]
+pub(super) struct Part {
+    /// Of several ones, those that are added to a job name the old one: the new one is not known yet.
+    pub(super) prepared: Prepared,
+    pub(super) task_count: u32,
+}
+
+impl Part {
+    /// Whether there is no job before it is submitted.
+    pub(super) fn makes_job(&self) -> bool {
+        matches!(self.prepared.spec.target, SubmitTarget::SelfClosing { .. })
+    }
+}
+
+impl Again {
+    /// The tasks that are in one of these states; none = all of them.
+    #[must_use]
+    pub const fn states(jobs: Selector, states: Vec<TaskState>, requests: Vec<NewRequest>) -> Self {
+        Self::new(jobs, Choice::States(states), requests)
+    }
+
+    /// Of each submit of a job the tasks at these positions.
+    #[must_use]
+    pub fn positions(job: JobId, positions: Vec<IndexSet>) -> Self {
+        let jobs = Selector::Ids(IdArray::single(job.as_u32()));
+        Self::new(jobs, Choice::Positions(positions), Vec::new())
+    }
+
+    const fn new(jobs: Selector, choice: Choice, requests: Vec<NewRequest>) -> Self {
+        Self {
+            jobs,
+            choice,
+            requests,
+            remade: BTreeMap::new(),
+        }
+    }
+
+    /// The jobs, known ones or not.
+    #[must_use]
+    pub const fn jobs(&self) -> &Selector {
+        &self.jobs
+    }
+
+    /// Does for one of the jobs what needs nothing else of the state, which takes long with very many tasks. What the tasks do
+    /// later does not count any more.
+    pub fn look_at(&mut self, job: &Job) {
+        self.remade.insert(job.id, self.remake(job));
+    }
+
+    /// A submit for each of a job of which anything is chosen.
+    pub(super) fn remake(&self, job: &Job) -> Result<Vec<Part>, SubmitRefusal> {
+        let bodies = bodies(job, &self.choice)?;
+        let is_single = bodies.len() == 1;
+        let parts = bodies.into_iter().enumerate();
+        let parts = parts.map(|(number, (mut spec, task_count))| {
+            if !self.requests.is_empty() {
+                resize(&mut spec.body, &self.requests);
+            }
+            let makes_job = number == 0 && matches!(spec.target, SubmitTarget::SelfClosing { .. });
+            if !is_single && !makes_job {
+                spec.target = SubmitTarget::Attach(job.id);
+            }
+            // An earlier release may have accepted what is too large for this one.
+            check_submit(&spec).map_err(SubmitRefusal::TooLarge)?;
+            Ok(Part {
+                prepared: Prepared::accepted(Arc::new(spec))?,
+                task_count,
+            })
+        });
+        parts.collect()
+    }
+}
+
+/// Whether a job has so many tasks that it takes long to look at them one by one.
+#[must_use]
+pub fn is_large(job: &Job) -> bool {
+    let sizes = job.submits.iter().map(|submit| match &submit.kind {
+        SubmitKind::Array { entries, .. } => entries.as_ref().map_or(0, Entries::len),
+        SubmitKind::Graph { template_of, .. } => template_of.len(),
+    });
+    sizes.sum::<usize>() >= LARGE_FROM
+}
+
+/// Everything that a job was made of, a submit for each that it got.
+#[must_use]
+pub fn specs(job: &Job) -> Vec<SubmitSpec> {
+    let all = Choice::States(Vec::new());
+    let submits = job.submits.iter().enumerate();
+    let specs = submits.map(|(number, submit)| {
+        let body = body(job, (number, submit), &all, &|_| false);
+        // Of all tasks each has those that it depends on.
+        let (body, _) = body.unwrap_or_else(|_| {
+            crate::bug!(
+                "a task of job {} depends on one that the job never had",
+                job.id
+            );
+            (
+                SubmitBody::Graph(GraphSpec {
+                    templates: Vec::new(),
+                    tasks: Vec::new(),
+                }),
+                0,
+            )
+        });
+        let shown = spec(job, submit, body);
+        match &submit.origin {
+            // Tasks submit to their own job only.
+            Some(origin) => SubmitSpec {
+                target: SubmitTarget::Attach(job.id),
+                origin: Some(origin.clone()),
+                ..shown
+            },
+            None => shown,
+        }
+    });
+    specs.collect()
+}
+
+/// Lets tasks ask for something else.
+fn resize(body: &mut SubmitBody, requests: &[NewRequest]) {
+    match body {
+        SubmitBody::Array(array) => array.template = resized(&array.template, requests),
+        SubmitBody::Graph(graph) => {
+            for template in &mut graph.templates {
+                *template = resized(template, requests);
+            }
+        }
+    }
+}
+
+/// Tasks of a job that are submitted again.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Choice {
+    /// Those in these states; empty = all. What they depended on has finished, or is chosen, too; likewise jobs that they waited for.
+    States(Vec<TaskState>),
+    /// Of each submit of the job, in their order, those at these positions. Whatever else they depended on is done, though not by this job.
+    Positions(Vec<IndexSet>),
+}
+
+impl Choice {
+    /// Whether the task at a position of a submit is chosen.
+    fn has(&self, (submit, index): (usize, u32), phase: Phase) -> bool {
+        match self {
+            Self::States(states) => states.is_empty() || states.contains(&phase.state()),
+            Self::Positions(positions) => positions
+                .get(submit)
+                .is_some_and(|chosen| chosen.contains(index)),
+        }
+    }
+
+    fn has_slot(&self, job: &Job, slot: TaskSlot) -> bool {
+        let at = (slot.submit as usize, slot.index);
+        job.phase(slot).is_some_and(|phase| self.has(at, phase))
+    }
+
+    /// Chosen positions of a submit, neighbours joined.
+    fn ranges(&self, (number, submit): (usize, &Submit)) -> Vec<(u32, u32)> {
+        let mut ranges: Vec<(u32, u32)> = Vec::new();
+        if let Self::Positions(positions) = self {
+            let chosen = positions.get(number).into_iter().flat_map(IndexSet::ranges);
+            let length = submit.ids.len();
+            let chosen = chosen.map(|(from, to)| (from, to.min(length)));
+            return chosen.filter(|(from, to)| from < to).collect();
+        }
+        for (from, to, phase) in submit.tasks.runs(0, submit.tasks.len()) {
+            match ranges.last_mut() {
+                _ if !self.has((number, from), phase) => {}
+                Some((_, end)) if *end == from => *end = to,
+                _ => ranges.push((from, to)),
+            }
+        }
+        ranges
+    }
+}
+
+/// A spec for every submit of which anything is chosen, with the number of its tasks.
+fn bodies(job: &Job, choice: &Choice) -> Result<Vec<(SubmitSpec, u32)>, SubmitRefusal> {
+    let added_again = added_again(job, choice);
+    let is_added_again = |number: usize| added_again.get(number) == Some(&true);
+    let mut specs = Vec::new();
+    let submits = job.submits.iter().enumerate();
+    for (number, submit) in submits.filter(|(number, _)| !is_added_again(*number)) {
+        let (body, count) = body(job, (number, submit), choice, &is_added_again)?;
+        // Nothing of this submit is chosen: it is not part of the new job.
+        if count == 0 {
+            continue;
+        }
+        let after = match choice {
+            Choice::States(_) => submit.after.clone(),
+            // Whoever chose the tasks one by one knows that what they waited for is done.
+            Choice::Positions(_) => Vec::new(),
+        };
+        let spec = spec(job, submit, body);
+        specs.push((SubmitSpec { after, ..spec }, count));
+    }
+    Ok(specs)
+}
+
+/// Of each submit, whether it comes from a task that runs again, which adds it again: with what it added to the old job it would be there
+/// twice. What those tasks had added themselves comes from them, too.
+fn added_again(job: &Job, choice: &Choice) -> Vec<bool> {
+    let mut again: Vec<bool> = Vec::with_capacity(job.submits.len());
+    for submit in &job.submits {
+        let by = submit.origin.as_ref();
+        let by = by.and_then(|origin| job.find(origin.task));
+        again.push(by.is_some_and(|slot| {
+            again.get(slot.submit as usize) == Some(&true) || choice.has_slot(job, slot)
+        }));
+    }
+    again
+}
+
+/// Chosen tasks of a submit, and how many they are.
+fn body(
+    job: &Job,
+    (number, submit): (usize, &Submit),
+    choice: &Choice,
+    is_added_again: &dyn Fn(usize) -> bool,
+) -> Result<(SubmitBody, u32), SubmitRefusal> {
+    Ok(match &submit.kind {
+        SubmitKind::Array { asked, entries, .. } => {
+            let chosen = choice.ranges((number, submit));
+            let (ids, entries) = select_array(submit, entries.as_ref(), &chosen);
+            let count = ids.len();
+            let array = ArraySpec {
+                ids: ArrayIds::Given(ids),
+                entries,
+                template: asked.clone(),
+            };
+            (SubmitBody::Array(array), count)
+        }
+        SubmitKind::Graph { .. } => {
+            let graph = select_graph(job, (number, submit), choice, is_added_again)?;
+            let count = u32::try_from(graph.tasks.len()).unwrap_or(u32::MAX);
+            (SubmitBody::Graph(graph), count)
+        }
+    })
+}
+
+/// A submit of some of the tasks of a submit.
+fn spec(job: &Job, submit: &Submit, body: SubmitBody) -> SubmitSpec {
+    let (name, max_fails) = (job.name.clone(), job.max_fails);
+    // Tasks that added tasks to the old job may add some to the new one.
+    let target = if job.closes_itself {
+        SubmitTarget::SelfClosing {
+            name,
+            max_fails,
+            tasks_max: job.tasks_max,
+        }
+    } else {
+        SubmitTarget::NewJob { name, max_fails }
+    };
+    SubmitSpec {
+        target,
+        submit_dir: submit.submit_dir.clone(),
+        stream_dir: submit.asked_stream_dir.clone(),
+        after: Vec::new(),
+        notify: submit.notify.clone(),
+        origin: None,
+        nonce: None,
+        body,
+    }
+}
+
+/// Chosen ids of an array with their entries; ids that stay complete stay as they were written.
+fn select_array(
+    submit: &Submit,
+    entries: Option<&Entries>,
+    chosen: &[(u32, u32)],
+) -> (IdArray, Option<Entries>) {
+    // All of it: the ids stay as they were written.
+    if chosen == [(0, submit.ids.len())] {
+        return (submit.ids.clone(), entries.cloned());
+    }
+    let ids: Vec<IdRange> = chosen
+        .iter()
+        .flat_map(|(from, to)| submit.ids.slice(*from, *to))
+        .collect();
+    let entries = entries.map(|entries| {
+        let texts = chosen.iter().flat_map(|(from, to)| *from..*to);
+        let texts: Vec<&[u8]> = texts.filter_map(|index| entries.get(index)).collect();
+        let lengths = texts.iter().map(|text| text.len() as u64);
+        Entries::new(texts.concat(), lengths)
+    });
+    (IdArray::new(ids).unwrap_or_default(), entries.flatten())
+}
+
+/// Chosen tasks of a graph. What they depended on is done, or is chosen too.
+fn select_graph(
+    job: &Job,
+    (number, submit): (usize, &Submit),
+    choice: &Choice,
+    is_added_again: &dyn Fn(usize) -> bool,
+) -> Result<GraphSpec, SubmitRefusal> {
+    let SubmitKind::Graph {
+        templates,
+        template_of,
+        graph,
+        ..
+    } = &submit.kind
+    else {
+        return Ok(GraphSpec {
+            templates: Vec::new(),
+            tasks: Vec::new(),
+        });
+    };
+    let phase = |index: u32| submit.tasks.phase(index).unwrap_or(Phase::Aborted);
+    let is_chosen = |index: u32| choice.has((number, index), phase(index));
+    let id = |index: u32| TaskId(submit.ids.get(index).unwrap_or_default());
+    // Whoever chose the tasks one by one knows of the others that they need not run.
+    let is_done = |phase: Option<Phase>| match choice {
+        Choice::States(_) => phase == Some(Phase::Finished),
+        Choice::Positions(_) => true,
+    };
+    let mut tasks = Vec::new();
+    for index in graph.order().iter().copied().filter(|i| is_chosen(*i)) {
+        let mut deps = Vec::new();
+        let same = graph.deps(index).iter().copied();
+        // A task that is not in the new job when this is submitted cannot be waited for.
+        let is_added_again = |task: &TaskId| {
+            job.find(*task)
+                .is_some_and(|slot| is_added_again(slot.submit as usize))
+        };
+        if let Some(dep) = submit.earlier_deps(index).find(is_added_again) {
+            return Err(SubmitRefusal::DependencyAddedAgain(id(index), dep));
+        }
+        let earlier = submit.earlier_deps(index).map(|task| {
+            let slot = job.find(task);
+            let phase = slot.and_then(|slot| job.phase(slot));
+            (
+                task,
+                phase,
+                slot.is_some_and(|slot| choice.has_slot(job, slot)),
+            )
+        });
+        let same = same.map(|dep| (id(dep), Some(phase(dep)), is_chosen(dep)));
+        for (dep, phase, is_chosen) in same.chain(earlier) {
+            // A dependency that is done need not run again; one that is not must be chosen, too.
+            if is_chosen {
+                deps.push(dep);
+            } else if !is_done(phase) {
+                return Err(SubmitRefusal::DependencyNotChosen(id(index), dep));
+            }
+        }
+        tasks.push(GraphTask {
+            id: id(index),
+            template: template_of.get(index as usize).copied().unwrap_or_default(),
+            deps,
+        });
+    }
+    Ok(GraphSpec {
+        templates: templates.iter().map(|shared| shared.task.clone()).collect(),
+        tasks,
+    })
+}
