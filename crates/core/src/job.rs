@@ -3,6 +3,7 @@
 //! Every change of a task's phase goes through [`Job`], which keeps the counters true. A job does not
 //! know workers, queues or clients.
 
+mod ahead;
 mod earlier;
 mod followers;
 mod grown;
@@ -27,6 +28,7 @@ use crate::range::{IdArray, IdRange};
 use crate::task::{Attempt, Phase, TaskEnd, TaskRecord, TaskState, TaskTable};
 use crate::template::{After, ByteText, Entries, NotifyEvent, NotifySpec, Origin, TaskTemplate};
 use crate::time::Timestamp;
+pub(crate) use ahead::AheadCredit;
 use earlier::EarlierDeps;
 pub use grown::{Grown, GrownTasks};
 use index::{IdIndex, merge_ranges};
@@ -297,6 +299,8 @@ pub struct Job {
     index: IdIndex,
     earlier: EarlierDeps,
     origins: Origins,
+    /// Whether tasks of it are sent ahead of their turn.
+    pub(crate) ahead: AheadCredit,
 }
 
 impl Job {
@@ -333,6 +337,7 @@ impl Job {
             index: IdIndex::default(),
             earlier: EarlierDeps::default(),
             origins: Origins::default(),
+            ahead: AheadCredit::default(),
         }
     }
 
@@ -424,6 +429,14 @@ impl Job {
     #[must_use]
     pub fn phase(&self, slot: TaskSlot) -> Option<Phase> {
         self.submit(slot)?.tasks.phase(slot.index)
+    }
+
+    /// Whether an instance of a task was lost or has failed: the next one is another than its neighbours have.
+    pub(crate) fn was_tried(&self, slot: TaskSlot) -> bool {
+        let submit = self.submit(slot);
+        submit.is_some_and(|submit| {
+            submit.tasks.instance(slot.index) != submit.tasks.first_instance()
+        })
     }
 
     /// Record of a task that was handed out.

@@ -168,6 +168,12 @@ impl ServerState {
         self.dispatcher.limit_portions(count);
     }
 
+    /// Sends tasks ahead of their turn in smaller portions than otherwise, however long those of their job take.
+    #[cfg(any(test, feature = "testing"))]
+    pub const fn limit_successors(&mut self, portion: u32) {
+        self.heads.limit(portion);
+    }
+
     /// Whether work in portions is left.
     #[cfg(test)]
     pub(crate) fn has_portions_left(&self) -> bool {

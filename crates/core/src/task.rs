@@ -612,7 +612,6 @@ impl TaskTable {
     }
 
     /// First instance of tasks that nobody has touched.
-    #[cfg(any(test, feature = "testing"))]
     pub(crate) const fn first_instance(&self) -> InstanceId {
         self.first_instance
     }

@@ -138,8 +138,10 @@ pub struct WorkerState {
     life_end: Option<Time>,
     time_request_check: Duration,
     next_time_request_check: Time,
-    /// When it is looked at whether successors wait for long; `None` = there are none.
+    /// When it is looked at whether successors wait for long; `None` = for nothing that runs.
     next_successor_check: Option<Time>,
+    /// See [`SUCCESSOR_PATIENCE`].
+    successor_patience: Duration,
     /// Something happened since the last look at the backlog that may let a task start.
     may_start: bool,
     ignored: Ignored,
@@ -170,6 +172,7 @@ impl WorkerState {
             time_request_check: check,
             next_time_request_check: born.mono + check,
             next_successor_check: None,
+            successor_patience: SUCCESSOR_PATIENCE,
             may_start: false,
             ignored: Ignored::default(),
         }
@@ -220,6 +223,12 @@ impl WorkerState {
             Input::Interrupt(interrupt) => self.on_interrupt(now, interrupt, effects),
         }
         self.advance(now, effects);
+    }
+
+    /// Gives back sooner than otherwise what waits for tasks that take long.
+    #[cfg(any(test, feature = "testing"))]
+    pub const fn limit_patience(&mut self, patience: Duration) {
+        self.successor_patience = patience;
     }
 
     /// When [`Input::Timer`] is due next; `None` = nothing is waited for.
@@ -426,6 +435,9 @@ impl WorkerState {
     fn on_successor(&mut self, after: InstanceKey, successor: Successor) {
         if self.knows(after) && !self.is_void(after) {
             self.backlog.push_behind(after, successor);
+            if let Some(token) = self.running.token_of(after) {
+                self.note_awaited(token);
+            }
         } else if self.outbox.has_finished(after) {
             // It ended while this was on its way here.
             self.backlog.push(successor.class, successor.entry, &[]);
@@ -604,6 +616,7 @@ impl WorkerState {
                 let since = at;
                 self.running
                     .set_phase(token, Phase::Running { since, deadline });
+                self.note_awaited(token);
             }
             // A second start of one process cannot be; the first one counts.
             Phase::Running { .. } => self.ignored.launcher += 1,

@@ -335,6 +335,77 @@ fn starts_once(limit: CrashLimit) {
 }
 
 #[test]
+fn what_would_fail_with_its_worker_has_nothing_sent_behind_it() {
+    for limit in [CrashLimit::NeverRestart, CrashLimit::Max(1)] {
+        let (mut bench, worker) = short(1);
+        let mut task = template(&["true"]);
+        task.crash_limit = limit;
+        let mut spec = graph_of(task, &[(0, &[]), (1, &[0]), (2, &[1])]);
+        let SubmitBody::Graph(graph) = &mut spec.body else {
+            panic!("a graph");
+        };
+        graph.templates.push(Arc::new(template(&["true"])));
+        graph.tasks[1].template = 1;
+        graph.tasks[2].template = 1;
+        bench.submit(spec);
+        assert_eq!(bench.has_behind(worker), []);
+        bench.finish(worker, FIRST);
+        assert_eq!(bench.has_behind(worker), ids([2]));
+    }
+}
+
+/// A link that brings its worker down before anybody has heard that the one before it has finished.
+#[test]
+fn a_link_that_brings_workers_down_is_found_out_and_the_others_do_not_fail_for_it() {
+    let (mut bench, mut worker) = short(1);
+    bench.submit(chain(5));
+    for loss in 0..9 {
+        for (_, task) in bench.has(worker) {
+            bench.start(worker, key(JOB, task));
+        }
+        // With more behind it the end of a link is not told at once.
+        if bench.has_behind(worker).is_empty() && bench.phase(FIRST) == Phase::Running {
+            bench.finish(worker, FIRST);
+            assert_eq!(bench.has_behind(worker), [], "it may be what does it");
+            bench.start(worker, SECOND);
+        }
+        bench.leave(worker, LostReason::ConnectionLost);
+        if bench.phase(SECOND).is_terminal() {
+            assert_eq!(loss, 5, "one loss is that of the first link");
+            break;
+        }
+        worker = bench.worker(1);
+    }
+    assert_eq!(bench.phase(FIRST), Phase::Finished);
+    assert_eq!(bench.phase(SECOND), Phase::Failed);
+    assert_eq!(bench.job_state(JOB), JobState::Failed);
+}
+
+#[test]
+fn what_comes_back_again_and_again_is_not_sent_ahead_for_a_while() {
+    let (mut bench, worker) = short(1);
+    bench.submit(chain(400));
+    let mut came_back = 0;
+    for task in 0..400 {
+        let behind = bench.has_behind(worker);
+        came_back += behind.len();
+        // Each second link takes long.
+        if let Some((_, next)) = behind.first().filter(|_| task % 2 == 1) {
+            bench.give_back(worker, key(JOB, *next));
+        } else {
+            came_back -= behind.len();
+        }
+        bench.finish(worker, key(JOB, task));
+    }
+    assert!((64..=128).contains(&came_back), "{came_back}");
+    assert_eq!(bench.job_state(JOB), JobState::Finished);
+    // Later it may be otherwise.
+    bench.wait(Duration::from_secs(2));
+    let job = bench.submit(chain(40));
+    assert_eq!(bench.has_behind(worker).len(), AHEAD_MAX, "of {job}");
+}
+
+#[test]
 fn with_a_canceled_task_its_successors_are_given_up_and_killed() {
     let (mut bench, worker) = with_chain();
     bench.start(worker, FIRST);

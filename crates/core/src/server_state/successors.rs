@@ -17,6 +17,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::assign::{AssignBatch, Run, assignment, name_task};
 use super::schedule::send;
@@ -39,8 +40,23 @@ const PORTION: u32 = 16;
 const QUEUES_LOOKED_AT: usize = 64;
 
 /// Tasks whose successors can be sent.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Heads(Vec<(WorkerId, JobId, TaskSlot)>);
+#[derive(Clone, Debug)]
+pub(super) struct Heads {
+    found: Vec<(WorkerId, JobId, TaskSlot)>,
+    portion: u32,
+    /// Tasks of jobs that take longer on average are sent when it is their turn.
+    run_max: Duration,
+}
+
+impl Default for Heads {
+    fn default() -> Self {
+        Self {
+            found: Vec::new(),
+            portion: PORTION,
+            run_max: SUCCESSOR_PATIENCE,
+        }
+    }
+}
 
 impl Heads {
     /// A task was handed out; what may have to wait on its worker itself has no successors there.
@@ -52,7 +68,14 @@ impl Heads {
 
     /// It is the turn of a task behind which more is to be sent.
     pub(super) fn push(&mut self, worker: WorkerId, job: JobId, slot: TaskSlot) {
-        self.0.push((worker, job, slot));
+        self.found.push((worker, job, slot));
+    }
+
+    /// Sends fewer at once, however long they take, so that small tests see much of it.
+    #[cfg(any(test, feature = "testing"))]
+    pub(super) const fn limit(&mut self, portion: u32) {
+        self.portion = portion;
+        self.run_max = Duration::MAX;
     }
 }
 
@@ -68,8 +91,13 @@ impl ServerState {
         let worker = record.worker();
         let turn = self.workers.get_mut(worker);
         let turn = turn.map(|worker| worker.take_turn(TaskKey::new(id, task), now));
-        if turn == Some(Turn::LaterWithMore) {
-            self.heads.push(worker, id, slot);
+        match turn {
+            None | Some(Turn::Now) => return,
+            Some(Turn::Later) => {}
+            Some(Turn::LaterWithMore) => self.heads.push(worker, id, slot),
+        }
+        if let Some(job) = self.jobs.get_mut(id) {
+            job.ahead.note_turn();
         }
     }
 
@@ -90,11 +118,11 @@ impl ServerState {
 
     /// Sends what goes on from tasks that were handed out.
     pub(super) fn send_successors(&mut self, ctx: &mut Ctx<'_>) {
-        let heads = std::mem::take(&mut self.heads);
+        let heads = std::mem::take(&mut self.heads.found);
         let mut batches = BTreeMap::<WorkerId, AssignBatch>::new();
         // Once for all tasks of a worker.
         let mut are_free = BTreeMap::<WorkerId, bool>::new();
-        for (worker, job, slot) in heads.0 {
+        for (worker, job, slot) in heads {
             let is_free = *are_free.entry(worker).or_insert_with(|| {
                 let worker = self.workers.get(worker);
                 worker.is_some_and(|w| self.gets_successors(w) && !self.is_room_wanted(w))
@@ -145,17 +173,18 @@ impl ServerState {
         let Some(head) = self.front(job_id, head) else {
             return;
         };
+        let portion = self.heads.portion;
         let (mut at, mut there) = (head, 0);
         while let Some(next) = self.sent_behind(id, job_id, at) {
             there += 1;
             at = next;
         }
-        while there < 2 * PORTION {
-            let Some(next) = self.successor(id, job_id, at) else {
+        while there < 2 * portion {
+            let Some(next) = self.successor(now, id, (job_id, at)) else {
                 return;
             };
             there += 1;
-            let turn = if there % PORTION == 0 {
+            let turn = if there % portion == 0 {
                 Turn::LaterWithMore
             } else {
                 Turn::Later
@@ -178,7 +207,7 @@ impl ServerState {
     fn front(&self, job: JobId, head: TaskSlot) -> Option<TaskSlot> {
         let job = self.jobs.get(job)?;
         let mut front = head;
-        for _ in 0..=2 * PORTION {
+        for _ in 0..=2 * self.heads.portion {
             if job.phase(front) != Some(Phase::Finished) {
                 return Some(front);
             }
@@ -196,7 +225,7 @@ impl ServerState {
     }
 
     /// The successor of a task that was handed out, if it can be sent behind it.
-    fn successor(&self, id: WorkerId, job: JobId, at: TaskSlot) -> Option<TaskSlot> {
+    fn successor(&self, now: Time, id: WorkerId, (job, at): (JobId, TaskSlot)) -> Option<TaskSlot> {
         let (worker, job) = (self.workers.get(id)?, self.jobs.get(job)?);
         let next = job.sole_dependent(at)?;
         let submit = job.submit(next)?;
@@ -205,7 +234,12 @@ impl ServerState {
             return None;
         }
         // Of tasks that take long the way to the server and back is no part, and the worker would give them back.
-        if job.mean_run().is_some_and(|run| run > SUCCESSOR_PATIENCE) {
+        let run_max = self.heads.run_max;
+        if !job.ahead.pays(now) || job.mean_run().is_some_and(|run| run > run_max) {
+            return None;
+        }
+        // One that was lost with its worker may have been what brought that down: its next loss is to be counted for itself.
+        if job.was_tried(at) || job.was_tried(next) {
             return None;
         }
         let is_waiting = job.phase(next) == Some(Phase::Waiting);
@@ -221,8 +255,10 @@ impl ServerState {
             return None;
         }
         // A task that goes on from one in a later variant is placed by a round: the first variant may have room by then.
-        (is_alike && before.variant == 0 && may_go_ahead(&submit.template(next.index)?.task))
-            .then_some(next)
+        let may = before.variant == 0
+            && may_precede(&job.submit(at)?.template(at.index)?.task)
+            && may_go_ahead(&submit.template(next.index)?.task);
+        (is_alike && may).then_some(next)
     }
 
     fn is_kept_back(&self, job: &Job, slot: TaskSlot) -> bool {
@@ -274,13 +310,22 @@ impl ServerState {
     }
 }
 
+/// Whether others may go on from a task before its end is heard of.
+const fn may_precede(task: &TaskTemplate) -> bool {
+    // Lost with its worker before that is told, it would have failed, though it has finished.
+    !fails_if_lost(task)
+}
+
 /// Whether a task may be sent before the one that it goes on from has ended.
-fn may_go_ahead(task: &TaskTemplate) -> bool {
+const fn may_go_ahead(task: &TaskTemplate) -> bool {
     // A call may need a value that is told with the end only. And what its worker starts while nobody hears of it would start
     // once more when that one is given up for lost.
-    let starts_once = matches!(
+    !task.is_call && !fails_if_lost(task)
+}
+
+const fn fails_if_lost(task: &TaskTemplate) -> bool {
+    matches!(
         task.crash_limit,
         CrashLimit::NeverRestart | CrashLimit::Max(1)
-    );
-    !task.is_call && !starts_once
+    )
 }

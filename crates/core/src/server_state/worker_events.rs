@@ -447,6 +447,13 @@ impl ServerState {
             self.ignored.stale_rows += 1;
             return false;
         };
+        let is_later = assigned.turn != Turn::Now;
+        if let Some(job) = self.jobs.get_mut(task.job)
+            && is_later
+            && !assigned.retracting
+        {
+            job.ahead.note_returned(ctx.now.mono);
+        }
         let had_nodes = self.release_gang(ctx, task);
         self.holds(id, task.job, &assigned).is_some()
             && self.requeue_unstarted(ctx, task.job, assigned.slot, had_nodes)

@@ -129,7 +129,7 @@ impl World {
                 mono: Time(0),
                 wall: Timestamp(1_000_000_000),
             },
-            state: limited(ServerState::new("SimUid")),
+            state: limited(new_server(seed)),
             nodes: BTreeMap::new(),
             next_node: 0,
             links: BTreeMap::new(),
@@ -544,9 +544,20 @@ fn short(what: &impl std::fmt::Debug) -> String {
     }
 }
 
+/// Some servers keep nothing; such a one is not restarted.
+fn new_server(seed: u64) -> ServerState {
+    let uid = "SimUid";
+    if seed.is_multiple_of(3) {
+        ServerState::without_store(uid)
+    } else {
+        ServerState::new(uid)
+    }
+}
+
 fn limited(mut state: ServerState) -> ServerState {
     state.limit_assignments(ASSIGN_BYTES);
     state.limit_portions(PORTION);
+    state.limit_successors(PORTION);
     state
 }
 

@@ -76,6 +76,7 @@ fn op() -> impl Strategy<Value = Op> {
         1 => any::<usize>().prop_map(Op::TakeBack),
         1 => (1_000_000u64..1_000_005).prop_map(Op::StrangeToken),
         3 => (0u64..5_000_000).prop_map(Op::Wait),
+        1 => (0u64..300_000_000).prop_map(Op::Wait),
         1 => (0..KINDS.len()).prop_map(Op::DropTemplate),
     ]
 }

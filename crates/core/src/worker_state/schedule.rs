@@ -15,9 +15,8 @@ use std::time::Duration;
 use super::backlog::QueueKey;
 use super::effect::{Effect, ExitReason, LaunchTask};
 use super::entry::Class;
-use super::input::InstanceKey;
-use super::running::{EndCause, Phase};
-use super::{Mode, SUCCESSOR_PATIENCE, WorkerState};
+use super::running::{EndCause, Phase, RunningTask};
+use super::{LaunchToken, Mode, WorkerState};
 use crate::limits::LAUNCHED_MAX;
 use crate::resource::pool::Reservation;
 use crate::time::Time;
@@ -161,24 +160,42 @@ impl WorkerState {
             self.next_successor_check = None;
             return;
         }
-        let due = *self
-            .next_successor_check
-            .get_or_insert(now + SUCCESSOR_PATIENCE);
-        if due > now {
+        if self.next_successor_check.is_none_or(|due| due > now) {
             return;
         }
-        self.next_successor_check = Some(now + SUCCESSOR_PATIENCE);
-        let running = self.running.iter().map(|(_, task)| task);
-        let long = running.filter(|task| match task.phase {
-            Phase::Running { since, .. } => {
-                now.since(since) >= SUCCESSOR_PATIENCE && self.backlog.is_any_behind(task.key)
+        let (mut long, mut next) = (Vec::new(), None::<Time>);
+        for (_, task) in self.running.iter() {
+            let Some(due) = self.held_up_from(task) else {
+                continue;
+            };
+            if due <= now {
+                long.push(task.key);
+            } else {
+                next = Some(next.map_or(due, |next| next.min(due)));
             }
-            Phase::Starting | Phase::Ending(_) => false,
-        });
-        let long: Vec<InstanceKey> = long.map(|task| task.key).collect();
+        }
+        self.next_successor_check = next;
         for key in long {
             self.give_up_successors(key);
         }
+    }
+
+    /// When something has waited long enough for a task that runs.
+    fn held_up_from(&self, task: &RunningTask) -> Option<Time> {
+        match task.phase {
+            Phase::Running { since, .. } if self.backlog.is_any_behind(task.key) => {
+                Some(since + self.successor_patience)
+            }
+            Phase::Running { .. } | Phase::Starting | Phase::Ending(_) => None,
+        }
+    }
+
+    /// Notes that something waits for the end of a task, which may run.
+    pub(super) fn note_awaited(&mut self, token: LaunchToken) {
+        let task = self.running.get(token);
+        let due = task.and_then(|task| self.held_up_from(task));
+        let due = [due, self.next_successor_check].into_iter().flatten();
+        self.next_successor_check = due.min();
     }
 
     /// Now and then also those that wait for room: others may have it.

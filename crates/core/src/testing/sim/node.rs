@@ -15,6 +15,9 @@ use crate::worker_state::{
     LaunchTask, LaunchToken, Report, WorkAssignment, WorkTemplate, WorkerState,
 };
 
+/// Patience with tasks that others wait for: so little that it often comes to an end.
+const PATIENCE: Duration = Duration::from_millis(4);
+
 /// Longest time that a process which was told to end goes on.
 const ENDING_MAX: Duration = Duration::from_millis(3_000);
 
@@ -67,8 +70,10 @@ pub(super) struct Node {
 
 impl Node {
     pub(super) fn new(now: Now, config: WorkerConfig) -> Self {
+        let mut state = WorkerState::new(now, &config, None);
+        state.limit_patience(PATIENCE);
         Self {
-            state: WorkerState::new(now, &config, None),
+            state,
             config,
             id: None,
             link: None,

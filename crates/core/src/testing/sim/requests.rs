@@ -115,20 +115,26 @@ impl World {
     }
 
     pub(super) fn submit_graph(&mut self) {
-        let count = 2 + self.rng.below(12);
+        // Of stretches where each task waits for the one before it some are sent ahead.
+        let is_chain = self.rng.chance(50);
+        let count = 2 + self.rng.below(if is_chain { 30 } else { 12 });
         self.summary.tasks += u64::from(count);
-        let kinds = 1 + self.rng.below(8);
+        let kinds = 1 + self.rng.below(if is_chain { 2 } else { 8 });
         let templates = (0..kinds).map(|_| self.random_template()).collect();
-        let tasks = (0..count)
-            .map(|id| GraphTask {
+        let mut tasks = Vec::new();
+        for id in 0..count {
+            let before = id.saturating_sub(1)..id;
+            let all = if is_chain { before } else { 0..id };
+            let chance = if is_chain { 90 } else { 25 };
+            tasks.push(GraphTask {
                 id: TaskId(id),
                 template: self.rng.below(kinds),
-                deps: (0..id)
-                    .filter(|_| self.rng.chance(25))
+                deps: all
+                    .filter(|_| self.rng.chance(chance))
                     .map(TaskId)
                     .collect(),
-            })
-            .collect();
+            });
+        }
         self.submit(SubmitBody::Graph(GraphSpec { templates, tasks }), None);
     }
 

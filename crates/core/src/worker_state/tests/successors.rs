@@ -199,6 +199,26 @@ fn what_waits_for_a_task_that_takes_long_is_given_back() {
 }
 
 #[test]
+fn what_waits_is_given_back_when_the_patience_is_over_and_not_later() {
+    for before in [1, 50, 99, 140] {
+        let (mut bench, token) = chain(3);
+        bench.wait(Duration::from_millis(before));
+        bench.started(token);
+        let early = SUCCESSOR_PATIENCE - Duration::from_millis(1);
+        let effects = bench.wait(early);
+        let is_any = reports(&effects).iter().any(|r| !r.retracted.is_empty());
+        assert!(!is_any, "started {before} ms after it came");
+        assert!(
+            bench
+                .due_in()
+                .is_some_and(|due| due <= Duration::from_millis(1))
+        );
+        bench.wait(Duration::from_millis(1));
+        assert_eq!(bench.state.queued_count(), 0, "{before}");
+    }
+}
+
+#[test]
 fn a_chain_does_not_hold_up_the_ends_of_others() {
     let (mut bench, _) = chain(20);
     let other = tokens(&bench.assign(template(&["true"]), 100, 2))[0];

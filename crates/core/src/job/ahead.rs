@@ -1,0 +1,88 @@
+//! Whether it pays to send tasks of a job ahead of their turn.
+
+use std::time::Duration;
+
+use crate::time::Time;
+
+/// Most that tasks whose turn came are worth for those that come back later.
+const CREDIT_MAX: i16 = 512;
+
+/// From here on nothing is sent ahead for a while.
+const CREDIT_MIN: i16 = -64;
+
+/// The first pause; each further one is twice as long.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// After this many pauses they get no longer: a minute.
+const PAUSES_MAX: u8 = 6;
+
+/// Tasks that were sent ahead of their turn: those whose turn came against those that came back.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct AheadCredit {
+    credit: i16,
+    pauses: u8,
+    /// End of the last pause.
+    until: Option<Time>,
+}
+
+impl AheadCredit {
+    /// The turn of one has come.
+    pub(crate) fn note_turn(&mut self) {
+        self.credit = self.credit.saturating_add(1).min(CREDIT_MAX);
+        if self.credit == CREDIT_MAX {
+            self.pauses = 0;
+        }
+    }
+
+    /// One came back before, and nobody had asked for it.
+    pub(crate) fn note_returned(&mut self, now: Time) {
+        self.credit = self.credit.saturating_sub(1);
+        if self.credit < CREDIT_MIN {
+            self.until = Some(now + PAUSE * 2_u32.pow(self.pauses.into()));
+            self.pauses = PAUSES_MAX.min(self.pauses + 1);
+            self.credit = 0;
+        }
+    }
+
+    /// Whether further ones are worth it.
+    pub(crate) fn pays(&self, now: Time) -> bool {
+        self.until.is_none_or(|until| until <= now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn returned(credit: &mut AheadCredit, count: u32, now: Time) {
+        (0..count).for_each(|_| credit.note_returned(now));
+    }
+
+    #[test]
+    fn what_comes_back_again_and_again_is_sent_ahead_less_and_less() {
+        let mut credit = AheadCredit::default();
+        let mut now = Time(1);
+        for pause in [1, 2, 4, 8, 16, 32, 64, 64] {
+            returned(&mut credit, 64, now);
+            assert!(credit.pays(now), "that may be chance");
+            credit.note_returned(now);
+            assert!(!credit.pays(now + Duration::from_millis(pause * 1_000 - 1)));
+            now = now + Duration::from_secs(pause);
+            assert!(credit.pays(now));
+        }
+    }
+
+    #[test]
+    fn a_few_that_come_back_are_outweighed_by_those_whose_turn_comes() {
+        let mut credit = AheadCredit::default();
+        for _ in 0..100 {
+            returned(&mut credit, 30, Time(1));
+            (0..31).for_each(|_| credit.note_turn());
+        }
+        assert!(credit.pays(Time(1)));
+        // However many went well before, it is noticed when none does any more.
+        (0..10_000).for_each(|_| credit.note_turn());
+        returned(&mut credit, 577, Time(1));
+        assert!(!credit.pays(Time(1)));
+    }
+}
