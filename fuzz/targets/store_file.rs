@@ -99,6 +99,7 @@ fn fill(path: &Path) {
             number: 0,
             ids,
             spec: Arc::new(spec),
+            encoded: None,
         })]);
         let started = (1..150).map(|task| {
             change(ChangeKind::TaskStarted {

@@ -52,7 +52,7 @@ pub use crate::notice::{Notice, NoticeKey, NoticeOutcome, NoticeState};
 pub use crate::task::{StoredNodes, StoredTask};
 pub use crate::worker::{ENDED_WORKERS_MAX, LinkEnd};
 pub use change::{AllocationChange, Change, ChangeKind, EndAwaited};
-pub use draft::{Prepared, Submission};
+pub use draft::{BodyEncoder, Prepared, Submission, is_large};
 pub use effect::{
     Assignment, Effect, Notification, Reply, Resubmitted, StopResult, WatchUpdate, WatchedJob,
     WorkerCommand,
@@ -65,7 +65,7 @@ pub use input::{
 pub use quarantine::QUARANTINE;
 pub use refusal::SubmitRefusal;
 pub use restore::{JobRecord, RestoreError, StoredWorker};
-pub use resubmit::{Again, is_large, specs};
+pub use resubmit::{Again, is_large_job, specs};
 pub use submit_key::SubmitKey;
 pub use triggers::RoundSize;
 

@@ -171,6 +171,17 @@ pub enum SubmitBody {
     Graph(GraphSpec),
 }
 
+impl SubmitBody {
+    /// Tasks of which each is told by itself, or has something of its own.
+    #[must_use]
+    pub fn listed(&self) -> usize {
+        match self {
+            Self::Array(array) => array.entries.as_ref().map_or(0, Entries::len),
+            Self::Graph(graph) => graph.tasks.len(),
+        }
+    }
+}
+
 /// Where the tasks of a submit go.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum SubmitTarget {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use hq_core::id::JobId;
 use hq_core::range::IdArray;
 use hq_core::refusal::Refusal;
-use hq_core::server_state::{Command, is_large, specs};
+use hq_core::server_state::{Command, is_large_job, specs};
 use hq_protocol::client::{self, reply};
 use hq_protocol::convert::{
     Acknowledge, AllocRequest, ClientRequest, JournalAction, Query, TokenChange,
@@ -248,7 +248,7 @@ async fn show_job(job: JobId, core: &CoreHandle) -> Result<reply::Reply, CoreGon
     let found = core.query(move |view| {
         let job = view.state.jobs().get(&job)?;
         // One by one its tasks are looked at where only this client waits.
-        Some(if is_large(job) {
+        Some(if is_large_job(job) {
             Err(job.clone())
         } else {
             Ok(specs(job))

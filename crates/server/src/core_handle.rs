@@ -16,8 +16,8 @@ use hq_core::id::WorkerId;
 use hq_core::refusal::Refusal;
 use hq_core::scheduler::demand::WorkerKind;
 use hq_core::server_state::{
-    Again, ChangeKind, Command, Input, LinkEnd, LinkId, NoticeKey, Reattach, Reply, RequestId,
-    ServerState, Submission, WatchSpec, WorkerCommand, WorkerMessage,
+    Again, BodyEncoder, ChangeKind, Command, Input, LinkEnd, LinkId, NoticeKey, Reattach, Reply,
+    RequestId, ServerState, Submission, WatchSpec, WorkerCommand, WorkerMessage, is_large,
 };
 use hq_core::time::Now;
 use hq_core::worker_config::WorkerConfig;
@@ -220,6 +220,8 @@ impl Events {
 pub(crate) struct CoreHandle {
     requests: mpsc::Sender<Event>,
     reports: mpsc::Sender<(Instant, Event)>,
+    /// `None` = nothing is stored.
+    encoder: Option<BodyEncoder>,
 }
 
 impl CoreHandle {
@@ -236,7 +238,17 @@ impl CoreHandle {
             report_buffer: Vec::new(),
             last_heard: Instant::now(),
         };
-        (Self { requests, reports }, events)
+        let handle = Self {
+            requests,
+            reports,
+            encoder: None,
+        };
+        (handle, events)
+    }
+
+    /// Has large submits encoded for the store before the state gets them.
+    pub(crate) const fn encode_with(&mut self, encoder: BodyEncoder) {
+        self.encoder = Some(encoder);
     }
 
     /// Events that wait at this moment.
@@ -267,8 +279,15 @@ impl CoreHandle {
     ) -> Result<Result<Reply, Refusal>, CoreGone> {
         // Work that takes long with very many tasks is done here, where only the client waits for it.
         let asked = match command {
-            Command::Submit(spec) => Asked::Submit(Box::new(Submission::one(spec))),
-            Command::SubmitAll(specs) => Asked::Submit(Box::new(Submission::list(specs))),
+            Command::Submit(spec) => {
+                let is_large = is_large(spec.body.listed());
+                self.prepare(is_large, || Submission::one(spec)).await?
+            }
+            Command::SubmitAll(specs) => {
+                let listed = specs.iter().map(|spec| 1 + spec.body.listed());
+                let is_large = is_large(listed.sum());
+                self.prepare(is_large, || Submission::list(specs)).await?
+            }
             Command::Resubmit {
                 jobs,
                 states,
@@ -297,9 +316,33 @@ impl CoreHandle {
     /// Has prepared submits accepted.
     pub(crate) async fn submit(
         &self,
-        submission: Submission,
+        mut submission: Submission,
     ) -> Result<Result<Reply, Refusal>, CoreGone> {
+        if let Some(encoder) = self.encoder {
+            submission.encode(encoder);
+        }
         self.ask(Asked::Submit(Box::new(submission))).await
+    }
+
+    /// Does for submits what needs no state: for large ones beside the threads that read and write connections.
+    async fn prepare(
+        &self,
+        is_large: bool,
+        prepare: impl FnOnce() -> Submission + Send + 'static,
+    ) -> Result<Asked, CoreGone> {
+        let encoder = self.encoder;
+        let prepare = move || {
+            let mut submission = prepare();
+            if let Some(encoder) = encoder {
+                submission.encode(encoder);
+            }
+            Asked::Submit(Box::new(submission))
+        };
+        if !is_large {
+            return Ok(prepare());
+        }
+        let prepared = tokio::task::spawn_blocking(prepare).await;
+        prepared.map_err(|_| CoreGone)
     }
 
     async fn ask(&self, asked: Asked) -> Result<Result<Reply, Refusal>, CoreGone> {
@@ -316,8 +359,9 @@ impl CoreHandle {
             let copy = self.look(move |view| view.state.jobs().get(&id).cloned(), |_| false);
             // It may have been forgotten meanwhile.
             let Some(job) = copy.await? else { continue };
+            let encoder = self.encoder;
             let looked_at = tokio::task::spawn_blocking(move || {
-                again.look_at(&job);
+                again.look_at(&job, encoder);
                 again
             });
             again = looked_at.await.map_err(|_| CoreGone)?;

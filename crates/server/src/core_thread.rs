@@ -50,7 +50,10 @@ pub(crate) fn start(
     listeners: (Option<News>, Option<Outbox>),
     stats: Stats,
 ) -> io::Result<(CoreHandle, std::thread::JoinHandle<()>)> {
-    let (handle, mut events) = CoreHandle::new();
+    let (mut handle, mut events) = CoreHandle::new();
+    if store.is_some() {
+        handle.encode_with(hq_store::body_bytes);
+    }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .build()?;

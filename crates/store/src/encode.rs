@@ -9,7 +9,9 @@ use hq_core::range::IdArray;
 use hq_core::resource::descriptor::{ResourceDescriptor, ResourceItem, ResourceKind};
 use hq_core::resource::request::{Policy, RequestVariants, ResourceRequest};
 use hq_core::task::TaskState;
-use hq_core::template::{CrashLimit, SubmitBody, SubmitSpec, SubmitTarget, TaskTemplate};
+use hq_core::template::{
+    CrashLimit, GraphSpec, SubmitBody, SubmitSpec, SubmitTarget, TaskTemplate,
+};
 use hq_core::worker_config::{BatchSystem, OnServerLost, WorkerConfig};
 use hq_protocol::convert::FromWorker;
 use hq_protocol::{Message as _, client, worker};
@@ -53,8 +55,30 @@ pub fn failure_words(outcome: i64, message: Option<&str>) -> String {
     }
 }
 
-/// The submit as its message, attached to the job and with the ids that the tasks got.
-pub(crate) fn spec_bytes(job: JobId, spec: &SubmitSpec, ids: &IdArray) -> Vec<u8> {
+/// The body of a submit of a graph as a part of its message, for [`ChangeKind::Submitted`](hq_core::server_state::ChangeKind).
+/// With very many tasks it is better made where nobody waits for a commit.
+#[must_use]
+pub fn body_bytes(body: &SubmitBody) -> Box<[u8]> {
+    let message = client::Submit {
+        body: Some(body.into()),
+        ..client::Submit::default()
+    };
+    message.encode_to_vec().into_boxed_slice()
+}
+
+/// The submit as its message, attached to the job and with the ids that the tasks got. The body of a graph may be there as
+/// [`body_bytes`].
+pub(crate) fn spec_bytes(
+    job: JobId,
+    (spec, body): (&SubmitSpec, Option<&[u8]>),
+    ids: &IdArray,
+) -> Vec<u8> {
+    if let Some(body) = body {
+        let mut bytes = spec_bytes(job, (&without_tasks(spec), None), ids);
+        // Fields of a message may come in any order, and the last one of several counts.
+        bytes.extend_from_slice(body);
+        return bytes;
+    }
     let mut message = client::Submit::from(spec);
     // The first submit of a job that closes by itself is where that is kept.
     if !matches!(spec.target, SubmitTarget::SelfClosing { .. }) {
@@ -75,6 +99,22 @@ pub(crate) fn spec_bytes(job: JobId, spec: &SubmitSpec, ids: &IdArray) -> Vec<u8
         });
     }
     message.encode_to_vec()
+}
+
+fn without_tasks(spec: &SubmitSpec) -> SubmitSpec {
+    SubmitSpec {
+        target: spec.target.clone(),
+        submit_dir: spec.submit_dir.clone(),
+        stream_dir: spec.stream_dir.clone(),
+        after: spec.after.clone(),
+        notify: spec.notify.clone(),
+        origin: spec.origin.clone(),
+        nonce: spec.nonce,
+        body: SubmitBody::Graph(GraphSpec {
+            templates: Vec::new(),
+            tasks: Vec::new(),
+        }),
+    }
 }
 
 /// Encodes a worker's description of itself as its registration message.
@@ -286,8 +326,12 @@ fn requests_json(requests: &RequestVariants) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use hq_core::id::TaskId;
     use hq_core::range::IdRange;
-    use hq_core::testing::template;
+    use hq_core::template::GraphTask;
+    use hq_core::testing::{array_submit, template};
 
     use super::*;
 
@@ -301,5 +345,53 @@ mod tests {
             ranges,
             json!([{"start": 0, "count": 4_294_967_296_u64, "step": 5}])
         );
+    }
+
+    #[test]
+    fn a_body_that_was_encoded_before_says_the_same() {
+        let task = |id: u32| GraphTask {
+            id: TaskId(id),
+            template: id % 2,
+            deps: (0..id).map(TaskId).collect(),
+        };
+        let graph = GraphSpec {
+            templates: vec![
+                Arc::new(template(&["true"])),
+                Arc::new(template(&["false", "x"])),
+            ],
+            tasks: (0..5).map(task).collect(),
+        };
+        let ids = IdArray::consecutive(0, 5).expect("five ids");
+        let name = || "a".into();
+        let targets = [
+            SubmitTarget::NewJob {
+                name: name(),
+                max_fails: Some(3),
+            },
+            SubmitTarget::SelfClosing {
+                name: name(),
+                max_fails: None,
+                tasks_max: Some(9),
+            },
+            SubmitTarget::Attach(JobId(4)),
+        ];
+        for target in targets {
+            let spec = SubmitSpec {
+                target,
+                stream_dir: Some(Box::from(*b"/s")),
+                nonce: Some(7),
+                body: SubmitBody::Graph(graph.clone()),
+                ..array_submit(1, template(&["true"]))
+            };
+            let read = |bytes: &[u8]| {
+                let message = client::Submit::decode(bytes).expect("a submit");
+                SubmitSpec::try_from(message).expect("valid")
+            };
+            let body = body_bytes(&spec.body);
+            let whole = read(&spec_bytes(JobId(4), (&spec, None), &ids));
+            let parts = read(&spec_bytes(JobId(4), (&spec, Some(&body)), &ids));
+            assert_eq!(parts, whole);
+            assert_eq!(parts.body, spec.body);
+        }
     }
 }

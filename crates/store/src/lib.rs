@@ -47,6 +47,7 @@ pub mod values;
 mod writer;
 
 pub use compact::Pruned;
+pub use encode::body_bytes;
 pub use error::StoreError;
 pub use examine::{check, owner, repair};
 pub use load::Loaded;

@@ -170,6 +170,7 @@ pub(crate) fn submitted_with(job: JobId, ids: &IdArray, arg_len: usize) -> Chang
         number: 0,
         ids: ids.clone(),
         spec: Arc::new(spec),
+        encoded: None,
     }
 }
 

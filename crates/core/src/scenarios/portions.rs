@@ -340,7 +340,7 @@ fn a_job_that_was_looked_at_beside_the_state_becomes_what_it_was_then() {
         Vec::new(),
     );
     for job in [alone, open, forgotten] {
-        again.look_at(&bench.state.jobs()[&job]);
+        again.look_at(&bench.state.jobs()[&job], None);
     }
     // Looked at by the state they would have nothing left to run.
     bench.finish_all();

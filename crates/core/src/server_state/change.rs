@@ -94,6 +94,8 @@ pub enum ChangeKind {
         ids: IdArray,
         /// The submit as requested.
         spec: Arc<SubmitSpec>,
+        /// Its body as the store keeps it, if that was made before.
+        encoded: Option<Box<[u8]>>,
     },
     /// A submit of a task was made once more, by a later attempt of it: it is not added a second time.
     SubmitRepeated {

@@ -12,12 +12,20 @@ use crate::limits::check_submit;
 use crate::range::IdArray;
 use crate::template::{ByteText, GraphSpec, SubmitBody, SubmitSpec, SubmitTarget};
 
+/// Tasks, templates or entries from which on a submit or a job is large: what needs no state is done beside it. Some 2 µs each.
+const LARGE_FROM: usize = 2_048;
+
+/// How the store keeps what a submit asks for.
+pub type BodyEncoder = fn(&SubmitBody) -> Box<[u8]>;
+
 /// A submit of which everything was checked and built that does not depend on the server's state. With very
 /// many tasks that takes long: it is to be made where nobody waits for it.
 #[derive(Clone, Debug)]
 pub struct Prepared {
     pub(super) spec: Arc<SubmitSpec>,
     pub(super) graph: Option<PreparedGraph>,
+    /// Its body as the store keeps it.
+    pub(super) encoded: Option<Box<[u8]>>,
     /// Key that the client gave to the submit, if it may submit it again.
     pub(super) key: Option<SubmitKey>,
     /// It was accepted before: what it waits for task by task need not have all its tasks, some may be done.
@@ -62,9 +70,17 @@ impl Prepared {
         Ok(Self {
             spec,
             graph,
+            encoded: None,
             key: None,
             is_again: true,
         })
+    }
+
+    /// Does with a large graph what the store would do later, while others wait for their commits.
+    pub(super) fn encode(&mut self, encoder: BodyEncoder) {
+        if self.graph.is_some() && is_large(self.spec.body.listed()) {
+            self.encoded = Some(encoder(&self.spec.body));
+        }
     }
 
     /// Templates that are built one by one.
@@ -99,6 +115,12 @@ impl PreparedGraph {
             priority_max: priorities.max().unwrap_or(0),
         })
     }
+}
+
+/// Whether so many tasks are better looked at where only one client waits.
+#[must_use]
+pub const fn is_large(tasks: usize) -> bool {
+    tasks >= LARGE_FROM
 }
 
 /// Submits of one request of a client.
@@ -139,6 +161,13 @@ impl Submission {
         Self {
             submits: specs.map(|spec| Prepared::new(Box::new(spec))).collect(),
             is_list: true,
+        }
+    }
+
+    /// Encodes large submits for the store.
+    pub fn encode(&mut self, encoder: BodyEncoder) {
+        for prepared in self.submits.iter_mut().flatten() {
+            prepared.encode(encoder);
         }
     }
 

@@ -22,7 +22,7 @@ use crate::range::IdArray;
 use crate::selector::{Selected, Selector};
 use crate::template::{SubmitBody, SubmitSpec, SubmitTarget};
 use remake::Part;
-pub use remake::{Again, is_large, specs};
+pub use remake::{Again, is_large_job, specs};
 
 /// Tasks of large jobs that one request has looked at beside the state, where all of it is in memory at once.
 const BESIDE_MAX: usize = 4_000_000;
@@ -73,7 +73,7 @@ impl ServerState {
     #[must_use]
     pub fn large_jobs(&self, jobs: &Selector) -> Vec<JobId> {
         let found = self.jobs.find(jobs).rows.into_iter();
-        let large = found.filter_map(|id| self.jobs.get(id).filter(|job| is_large(job)));
+        let large = found.filter_map(|id| self.jobs.get(id).filter(|job| is_large_job(job)));
         let tasks = large.scan(0_usize, |sum, job| {
             *sum += job.counts().total() as usize;
             Some((job.id, *sum))

@@ -102,6 +102,7 @@ impl ServerState {
         }
         let (target, spec) = (draft.target.clone(), Arc::clone(&draft.prepared.spec));
         let (key, is_again) = (draft.prepared.key.clone(), draft.prepared.is_again);
+        let encoded = draft.prepared.encoded.take();
         // Refusals come before anything is stored: a refused submit leaves nothing behind.
         let submit = self.finish(draft, None)?;
         self.check_after(target.job, (&submit.after, is_again), &submit.ids)?;
@@ -116,6 +117,7 @@ impl ServerState {
             }),
             ids: submit.ids.clone(),
             spec,
+            encoded,
         };
         ctx.persist(submitted);
         self.note_key(ctx, target.job, key);

@@ -87,9 +87,17 @@ fn check_streams(spec: &SubmitSpec) -> Result<(), ConvertError> {
     Ok(())
 }
 
+impl From<&SubmitBody> for client::submit::Body {
+    fn from(body: &SubmitBody) -> Self {
+        match body {
+            SubmitBody::Array(array) => Self::Array(array.into()),
+            SubmitBody::Graph(graph) => Self::Graph(graph.into()),
+        }
+    }
+}
+
 impl From<&SubmitSpec> for client::Submit {
     fn from(spec: &SubmitSpec) -> Self {
-        use client::submit::Body;
         Self {
             target: Some((&spec.target).into()),
             submit_dir: spec.submit_dir.to_vec().into(),
@@ -98,10 +106,7 @@ impl From<&SubmitSpec> for client::Submit {
             notify: spec.notify.iter().map(Into::into).collect(),
             origin: spec.origin.as_ref().map(Into::into),
             nonce: spec.nonce,
-            body: Some(match &spec.body {
-                SubmitBody::Array(array) => Body::Array(array.into()),
-                SubmitBody::Graph(graph) => Body::Graph(graph.into()),
-            }),
+            body: Some((&spec.body).into()),
         }
     }
 }

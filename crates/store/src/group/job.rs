@@ -105,6 +105,7 @@ impl Group<'_> {
             number,
             ids,
             spec,
+            encoded,
         } = &change.kind
         else {
             return Ok(());
@@ -118,7 +119,7 @@ impl Group<'_> {
         if *is_new && stays_open {
             self.opened(change.at, *job, name, *max_fails)?;
         }
-        let bytes = encode::spec_bytes(*job, spec, ids);
+        let bytes = encode::spec_bytes(*job, (spec, encoded.as_deref()), ids);
         self.run(
             "INSERT OR REPLACE INTO submit_data VALUES (?, ?, ?, ?, ?, ?)",
             params![

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::super::SubmitRefusal;
-use super::super::draft::Prepared;
+use super::super::draft::{BodyEncoder, Prepared, is_large};
 use crate::id::{JobId, TaskId};
 use crate::job::{Job, Submit, SubmitKind, TaskSlot};
 use crate::limits::check_submit;
@@ -16,9 +16,6 @@ use crate::task::{Phase, TaskState};
 use crate::template::{
     ArrayIds, ArraySpec, Entries, GraphSpec, GraphTask, SubmitBody, SubmitSpec, SubmitTarget,
 };
-
-/// Tasks of graphs, and entries, from which on a job is copied to be looked at beside the state: some 2 µs each.
-const LARGE_FROM: usize = 2_048;
 
 /// A request to submit jobs again.
 #[derive(Clone, Debug)]
@@ -79,8 +76,14 @@ impl Again {
 
     /// Does for one of the jobs what needs nothing else of the state, which takes long with very many tasks. What the tasks do
     /// later does not count any more.
-    pub fn look_at(&mut self, job: &Job) {
-        self.remade.insert(job.id, self.remake(job));
+    pub fn look_at(&mut self, job: &Job, encoder: Option<BodyEncoder>) {
+        let mut remade = self.remake(job);
+        if let (Ok(parts), Some(encoder)) = (&mut remade, encoder) {
+            parts
+                .iter_mut()
+                .for_each(|part| part.prepared.encode(encoder));
+        }
+        self.remade.insert(job.id, remade);
     }
 
     /// A submit for each of a job of which anything is chosen.
@@ -109,12 +112,12 @@ impl Again {
 
 /// Whether a job has so many tasks that it takes long to look at them one by one.
 #[must_use]
-pub fn is_large(job: &Job) -> bool {
+pub fn is_large_job(job: &Job) -> bool {
     let sizes = job.submits.iter().map(|submit| match &submit.kind {
         SubmitKind::Array { entries, .. } => entries.as_ref().map_or(0, Entries::len),
         SubmitKind::Graph { template_of, .. } => template_of.len(),
     });
-    sizes.sum::<usize>() >= LARGE_FROM
+    is_large(sizes.sum())
 }
 
 /// Everything that a job was made of, a submit for each that it got.

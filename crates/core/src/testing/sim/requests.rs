@@ -176,7 +176,7 @@ impl World {
         }
         let mut again = Again::states(jobs, states, Vec::new());
         for id in self.state.find_jobs(again.jobs()).rows {
-            again.look_at(&self.state.jobs()[&id]);
+            again.look_at(&self.state.jobs()[&id], None);
         }
         self.looked_at = Some(Box::new(again));
     }
