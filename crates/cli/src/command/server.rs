@@ -34,6 +34,9 @@ pub(super) fn start(args: StartArgs, context: &mut Context) -> CliResult<()> {
     if !args.background {
         warn_about_open_planes(&args);
     }
+    if !args.background {
+        refuse_huge_pages();
+    }
     let runtime = crate::runtime::on_all_cpus()?;
     let result = if args.background {
         runtime.block_on(background::start(context))
@@ -44,6 +47,14 @@ pub(super) fn start(args: StartArgs, context: &mut Context) -> CliResult<()> {
     // the end of the server must not wait for that.
     runtime.shutdown_timeout(CLOSE_TIMEOUT);
     result
+}
+
+/// Where the system gives huge pages to all who do not refuse them, whatever thread comes by zeroes 2 MiB. Children inherit this: those of a
+/// server are commands of the batch system and notifications, not tasks.
+fn refuse_huge_pages() {
+    if let Err(error) = rustix::thread::disable_transparent_huge_pages(true) {
+        tracing::debug!(%error, "cannot do without huge pages");
+    }
 }
 
 async fn serve(args: StartArgs, context: &mut Context) -> CliResult<()> {
