@@ -12,7 +12,7 @@ mod writer;
 use std::fmt;
 use std::io;
 
-use bytes::{BufMut, BytesMut};
+use bytes::{BufMut, Bytes, BytesMut};
 use prost::Message;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::net::TcpStream;
@@ -314,6 +314,37 @@ pub struct MessageReader<R> {
     plain: BytesMut,
 }
 
+/// A message as it arrived.
+#[derive(Debug)]
+pub struct Undecoded {
+    body: Bytes,
+    /// See [`Limits::decoded`].
+    limit: Option<(usize, &'static Shape)>,
+}
+
+impl Undecoded {
+    /// Its bytes.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.body.len()
+    }
+
+    /// The message; its `bytes` fields are slices of the receive buffer.
+    ///
+    /// # Errors
+    ///
+    /// See [`ReadError`]; the connection is of no further use.
+    pub fn decode<M: Message + Default>(self) -> Result<M, ReadError> {
+        if let Some((limit, shape)) = self.limit {
+            let found = shape.decoded_bytes(&self.body);
+            if found > limit {
+                return Err(ReadError::TooManyElements { found, limit });
+            }
+        }
+        M::decode(self.body).map_err(ReadError::Decode)
+    }
+}
+
 impl<R> fmt::Debug for MessageReader<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MessageReader")
@@ -348,8 +379,22 @@ impl<R: AsyncRead + Unpin> MessageReader<R> {
     ///
     /// Nothing is lost if the future is dropped.
     pub async fn next<M: Message + Default>(&mut self) -> Result<Option<M>, ReadError> {
+        let message = self.next_undecoded().await?;
+        message.map(Undecoded::decode).transpose()
+    }
+
+    /// The same as [`Self::next`] without decoding it, which takes long if it is large.
+    ///
+    /// # Errors
+    ///
+    /// See [`ReadError`]; the connection is of no further use.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost if the future is dropped.
+    pub async fn next_undecoded(&mut self) -> Result<Option<Undecoded>, ReadError> {
         loop {
-            if let Some(message) = self.try_next()? {
+            if let Some(message) = self.try_next_undecoded()? {
                 return Ok(Some(message));
             }
             if !self.fill().await? {
@@ -365,6 +410,11 @@ impl<R: AsyncRead + Unpin> MessageReader<R> {
     ///
     /// See [`ReadError`]; the connection is of no further use.
     pub fn try_next<M: Message + Default>(&mut self) -> Result<Option<M>, ReadError> {
+        let message = self.try_next_undecoded()?;
+        message.map(Undecoded::decode).transpose()
+    }
+
+    fn try_next_undecoded(&mut self) -> Result<Option<Undecoded>, ReadError> {
         let body = loop {
             if let Some(body) = self
                 .decoder
@@ -387,13 +437,8 @@ impl<R: AsyncRead + Unpin> MessageReader<R> {
             // The message shares this buffer's memory; move the few bytes behind it out.
             self.plain = BytesMut::from(&self.plain[..]);
         }
-        if let Some((limit, shape)) = self.decoded {
-            let found = shape.decoded_bytes(&body);
-            if found > limit {
-                return Err(ReadError::TooManyElements { found, limit });
-            }
-        }
-        M::decode(body).map(Some).map_err(ReadError::Decode)
+        let limit = self.decoded;
+        Ok(Some(Undecoded { body, limit }))
     }
 
     /// Waits for a message and appends it and those that arrived with it to `batch`, at most `max`

@@ -37,7 +37,7 @@ pub use generated::hq::common::v1 as common;
 pub use generated::hq::worker::v1 as worker;
 
 pub use connection::{
-    Connection, MessageReader, MessageWriter, ReadError, WriteError, accept, connect,
+    Connection, MessageReader, MessageWriter, ReadError, Undecoded, WriteError, accept, connect,
 };
 pub use convert::ConvertError;
 pub use handshake::{HandshakeError, Plane};

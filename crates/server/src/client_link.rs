@@ -11,7 +11,9 @@ use hq_protocol::client::{self, reply};
 use hq_protocol::convert::{
     Acknowledge, AllocRequest, ClientRequest, JournalAction, Query, TokenChange,
 };
-use hq_protocol::{Connection, MessageReader, MessageWriter, WriteError};
+use hq_protocol::{
+    Connection, ConvertError, MessageReader, MessageWriter, ReadError, Undecoded, WriteError,
+};
 use hq_store::StoreClient;
 use hq_store::event::Event;
 use tokio::io::{AsyncRead, AsyncWrite, ReadHalf, WriteHalf};
@@ -29,6 +31,9 @@ use crate::questions::Questions;
 use crate::relay_link::Ways;
 use crate::values::Values;
 use crate::{journal_link, output_link, problems, query};
+
+/// Bytes of a request from which on it takes milliseconds to read it.
+const LARGE_REQUEST: usize = 256 * 1024;
 
 /// Handles that connections of clients need.
 #[derive(Clone)]
@@ -66,7 +71,7 @@ where
 {
     let (mut reader, mut writer) = connection.split();
     loop {
-        let request = match reader.next::<client::Request>().await {
+        let (request, with_values) = match next_request(&mut reader).await {
             Ok(Some(request)) => request,
             Ok(None) => return,
             Err(error) => {
@@ -74,11 +79,7 @@ where
                 return;
             }
         };
-        let with_values = matches!(
-            &request.request,
-            Some(client::request::Request::Watch(watch)) if watch.with_values
-        );
-        let outcome = match ClientRequest::try_from(request) {
+        let outcome = match request {
             Err(error) => {
                 let refusal = Refusal::invalid(error.to_string());
                 send(&mut writer, &refusal.into()).await
@@ -143,6 +144,30 @@ enum Answer {
     Stopping,
     /// The connection is of no further use.
     Hangup,
+}
+
+/// Next request, and whether values are wanted. A large one is read beside the threads on which others wait for theirs.
+async fn next_request<R: AsyncRead + Unpin>(
+    reader: &mut MessageReader<R>,
+) -> Result<Option<(Result<ClientRequest, ConvertError>, bool)>, ReadError> {
+    let Some(message) = reader.next_undecoded().await? else {
+        return Ok(None);
+    };
+    if message.size() < LARGE_REQUEST {
+        return read(message).map(Some);
+    }
+    let reading = tokio::task::spawn_blocking(|| read(message)).await;
+    // The server ends.
+    reading.map_or(Ok(None), |request| request.map(Some))
+}
+
+fn read(message: Undecoded) -> Result<(Result<ClientRequest, ConvertError>, bool), ReadError> {
+    let request: client::Request = message.decode()?;
+    let with_values = matches!(
+        &request.request,
+        Some(client::request::Request::Watch(watch)) if watch.with_values
+    );
+    Ok((ClientRequest::try_from(request), with_values))
 }
 
 /// Keeps a connection until the process ends, so that the one who asked for it knows when that is.
