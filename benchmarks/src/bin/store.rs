@@ -260,6 +260,7 @@ fn submitted(job: JobId, ids: &IdArray) -> ChangeKind {
         number: 0,
         ids: ids.clone(),
         spec: Arc::new(spec),
+        encoded: None,
     }
 }
 

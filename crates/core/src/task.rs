@@ -611,6 +611,16 @@ impl TaskTable {
         (self.first_instance, own)
     }
 
+    /// A copy without texts, earlier attempts and nodes.
+    pub(crate) fn outline(&self) -> Self {
+        Self {
+            chunks: self.chunks.clone(),
+            tail: self.tail,
+            first_instance: self.first_instance,
+            ..Self::new(self.len)
+        }
+    }
+
     /// First instance of tasks that nobody has touched.
     pub(crate) const fn first_instance(&self) -> InstanceId {
         self.first_instance

@@ -71,9 +71,26 @@ where
 {
     let (mut reader, mut writer) = connection.split();
     loop {
-        let (request, with_values) = match next_request(&mut reader).await {
-            Ok(Some(request)) => request,
+        let message = match reader.next_undecoded().await {
+            Ok(Some(message)) => message,
             Ok(None) => return,
+            Err(error) => {
+                tracing::debug!(%error, "client connection ended");
+                return;
+            }
+        };
+        let read = if message.size() < LARGE_REQUEST {
+            read(message)
+        } else {
+            // It has arrived, whatever it is.
+            let _answering = plane.answering.count();
+            match plane.core.beside().run(|| read(message)).await {
+                Ok(read) => read,
+                Err(CoreGone) => return,
+            }
+        };
+        let (request, with_values) = match read {
+            Ok(read) => read,
             Err(error) => {
                 tracing::debug!(%error, "client connection ended");
                 return;
@@ -146,21 +163,7 @@ enum Answer {
     Hangup,
 }
 
-/// Next request, and whether values are wanted. A large one is read beside the threads on which others wait for theirs.
-async fn next_request<R: AsyncRead + Unpin>(
-    reader: &mut MessageReader<R>,
-) -> Result<Option<(Result<ClientRequest, ConvertError>, bool)>, ReadError> {
-    let Some(message) = reader.next_undecoded().await? else {
-        return Ok(None);
-    };
-    if message.size() < LARGE_REQUEST {
-        return read(message).map(Some);
-    }
-    let reading = tokio::task::spawn_blocking(|| read(message)).await;
-    // The server ends.
-    reading.map_or(Ok(None), |request| request.map(Some))
-}
-
+/// The request of a message, and whether values are wanted.
 fn read(message: Undecoded) -> Result<(Result<ClientRequest, ConvertError>, bool), ReadError> {
     let request: client::Request = message.decode()?;
     let with_values = matches!(
@@ -274,7 +277,7 @@ async fn show_job(job: JobId, core: &CoreHandle) -> Result<reply::Reply, CoreGon
         let job = view.state.jobs().get(&job)?;
         // One by one its tasks are looked at where only this client waits.
         Some(if is_large_job(job) {
-            Err(job.clone())
+            Err(job.outline())
         } else {
             Ok(specs(job))
         })
@@ -286,7 +289,7 @@ async fn show_job(job: JobId, core: &CoreHandle) -> Result<reply::Reply, CoreGon
             not_found,
         }));
     };
-    let made = tokio::task::spawn_blocking(move || {
+    let made = core.beside().run(move || {
         let specs = found.unwrap_or_else(|job| specs(&job));
         client::ResubmittedJob {
             job: job.as_u32(),
@@ -294,13 +297,10 @@ async fn show_job(job: JobId, core: &CoreHandle) -> Result<reply::Reply, CoreGon
             ..client::ResubmittedJob::default()
         }
     });
-    Ok(match made.await {
-        Ok(row) => reply::Reply::Resubmitted(client::Resubmitted {
-            jobs: vec![row],
-            not_found: None,
-        }),
-        Err(error) => reply::Reply::Error((&Refusal::failed(error.to_string())).into()),
-    })
+    Ok(reply::Reply::Resubmitted(client::Resubmitted {
+        jobs: vec![made.await?],
+        not_found: None,
+    }))
 }
 
 async fn open_http(plane: &ClientPlane) -> reply::Reply {

@@ -12,7 +12,9 @@ use std::future::poll_fn;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use crate::beside::Beside;
 use hq_core::id::WorkerId;
+use hq_core::job::Job;
 use hq_core::refusal::Refusal;
 use hq_core::scheduler::demand::WorkerKind;
 use hq_core::server_state::{
@@ -222,6 +224,7 @@ pub(crate) struct CoreHandle {
     reports: mpsc::Sender<(Instant, Event)>,
     /// `None` = nothing is stored.
     encoder: Option<BodyEncoder>,
+    beside: Beside,
 }
 
 impl CoreHandle {
@@ -242,8 +245,14 @@ impl CoreHandle {
             requests,
             reports,
             encoder: None,
+            beside: Beside::new(),
         };
         (handle, events)
+    }
+
+    /// Where work is done for which only one client waits.
+    pub(crate) const fn beside(&self) -> &Beside {
+        &self.beside
     }
 
     /// Has large submits encoded for the store before the state gets them.
@@ -281,23 +290,22 @@ impl CoreHandle {
         let asked = match command {
             Command::Submit(spec) => {
                 let is_large = is_large(spec.body.listed());
-                self.prepare(is_large, || Submission::one(spec)).await?
+                let submission = self.prepare(is_large, || Submission::one(spec)).await?;
+                return self.submit(submission).await;
             }
             Command::SubmitAll(specs) => {
                 let listed = specs.iter().map(|spec| 1 + spec.body.listed());
                 let is_large = is_large(listed.sum());
-                self.prepare(is_large, || Submission::list(specs)).await?
+                let submission = self.prepare(is_large, || Submission::list(specs)).await?;
+                return self.submit(submission).await;
             }
             Command::Resubmit {
                 jobs,
                 states,
                 requests,
-            } => {
-                self.look_at_jobs(Again::states(jobs, states, requests))
-                    .await?
-            }
+            } => return self.resubmit(Again::states(jobs, states, requests)).await,
             Command::ResubmitTasks { job, positions } => {
-                self.look_at_jobs(Again::positions(job, positions)).await?
+                return self.resubmit(Again::positions(job, positions)).await;
             }
             Command::OpenJob { .. }
             | Command::CloseJobs(_)
@@ -313,60 +321,65 @@ impl CoreHandle {
         self.ask(asked).await
     }
 
+    /// Does for submits what needs no state.
+    async fn prepare(
+        &self,
+        is_large: bool,
+        prepare: impl FnOnce() -> Submission + Send + 'static,
+    ) -> Result<Submission, CoreGone> {
+        if is_large {
+            self.beside.run(prepare).await
+        } else {
+            Ok(prepare())
+        }
+    }
+
     /// Has prepared submits accepted.
     pub(crate) async fn submit(
         &self,
         mut submission: Submission,
     ) -> Result<Result<Reply, Refusal>, CoreGone> {
-        if let Some(encoder) = self.encoder {
-            submission.encode(encoder);
+        if let Some(encoder) = self.encoder.filter(|_| submission.is_large()) {
+            let encode = move || {
+                submission.encode(encoder);
+                submission
+            };
+            submission = self.beside.run(encode).await?;
         }
         self.ask(Asked::Submit(Box::new(submission))).await
     }
 
-    /// Does for submits what needs no state: for large ones beside the threads that read and write connections.
-    async fn prepare(
-        &self,
-        is_large: bool,
-        prepare: impl FnOnce() -> Submission + Send + 'static,
-    ) -> Result<Asked, CoreGone> {
-        let encoder = self.encoder;
-        let prepare = move || {
-            let mut submission = prepare();
-            if let Some(encoder) = encoder {
-                submission.encode(encoder);
-            }
-            Asked::Submit(Box::new(submission))
-        };
-        if !is_large {
-            return Ok(prepare());
+    /// Submits jobs again. Large ones are looked at before, one by one: each needs a copy.
+    async fn resubmit(&self, mut again: Again) -> Result<Result<Reply, Refusal>, CoreGone> {
+        let jobs = again.jobs().clone();
+        let found = self.look(move |view| view.state.find_again(&jobs), |_| false);
+        let (found, large) = found.await?;
+        again.keep_to(found);
+        // Until the answer.
+        let mut _alone = None;
+        if !large.is_empty() {
+            _alone = Some(self.beside.alone().await?);
         }
-        let prepared = tokio::task::spawn_blocking(prepare).await;
-        prepared.map_err(|_| CoreGone)
+        for id in large {
+            let copy = move |view: &View<'_>| view.state.jobs().get(&id).map(Job::outline);
+            // It may have been forgotten meanwhile.
+            let Some(job) = self.look(copy, |_| false).await? else {
+                continue;
+            };
+            let encoder = self.encoder;
+            let looked_at = self.beside.run(move || {
+                again.look_at(&job, encoder);
+                again
+            });
+            again = looked_at.await?;
+        }
+        self.ask(Asked::Resubmit(Box::new(again))).await
     }
 
     async fn ask(&self, asked: Asked) -> Result<Result<Reply, Refusal>, CoreGone> {
         let (tx, rx) = oneshot::channel();
         self.send(Event::Asked(asked, tx)).await?;
         rx.await.map_err(|_| CoreGone)
-    }
-
-    /// Looks at large jobs that are submitted again, one by one: each needs a copy.
-    async fn look_at_jobs(&self, mut again: Again) -> Result<Asked, CoreGone> {
-        let jobs = again.jobs().clone();
-        let large = self.look(move |view| view.state.large_jobs(&jobs), |_| false);
-        for id in large.await? {
-            let copy = self.look(move |view| view.state.jobs().get(&id).cloned(), |_| false);
-            // It may have been forgotten meanwhile.
-            let Some(job) = copy.await? else { continue };
-            let encoder = self.encoder;
-            let looked_at = tokio::task::spawn_blocking(move || {
-                again.look_at(&job, encoder);
-                again
-            });
-            again = looked_at.await.map_err(|_| CoreGone)?;
-        }
-        Ok(Asked::Resubmit(Box::new(again)))
     }
 
     /// Follows jobs. The receiver ends behind the update that is `done`, or early when the client was

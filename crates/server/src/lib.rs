@@ -8,6 +8,7 @@
 
 mod alloc;
 mod answering;
+mod beside;
 mod client_link;
 mod clock;
 mod command;

@@ -75,7 +75,7 @@ pub(crate) fn spec_bytes(
 ) -> Vec<u8> {
     if let Some(body) = body {
         let mut bytes = spec_bytes(job, (&without_tasks(spec), None), ids);
-        // Fields of a message may come in any order, and the last one of several counts.
+        // Parts of a message may be told one behind the other, and are joined: what they list is the one list behind the other.
         bytes.extend_from_slice(body);
         return bytes;
     }

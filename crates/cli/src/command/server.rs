@@ -33,8 +33,6 @@ pub(super) fn start(args: StartArgs, context: &mut Context) -> CliResult<()> {
     tracing::info!("hq {VERSION}");
     if !args.background {
         warn_about_open_planes(&args);
-    }
-    if !args.background {
         refuse_huge_pages();
     }
     let runtime = crate::runtime::on_all_cpus()?;

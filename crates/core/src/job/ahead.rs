@@ -36,6 +36,10 @@ impl AheadCredit {
 
     /// One came back before, and nobody had asked for it.
     pub(crate) fn note_returned(&mut self, now: Time) {
+        // Sent before the pause, as all that is sent in one go may come back in one.
+        if !self.pays(now) {
+            return;
+        }
         self.credit = self.credit.saturating_sub(1);
         if self.credit < CREDIT_MIN {
             self.until = Some(now + PAUSE * 2_u32.pow(self.pauses.into()));
@@ -70,6 +74,13 @@ mod tests {
             now = now + Duration::from_secs(pause);
             assert!(credit.pays(now));
         }
+    }
+
+    #[test]
+    fn what_comes_back_in_one_go_is_one_pause() {
+        let mut credit = AheadCredit::default();
+        returned(&mut credit, 10_000, Time(1));
+        assert!(credit.pays(Time(1) + PAUSE));
     }
 
     #[test]

@@ -340,7 +340,7 @@ fn a_job_that_was_looked_at_beside_the_state_becomes_what_it_was_then() {
         Vec::new(),
     );
     for job in [alone, open, forgotten] {
-        again.look_at(&bench.state.jobs()[&job], None);
+        again.look_at(&bench.state.jobs()[&job].outline(), None);
     }
     // Looked at by the state they would have nothing left to run.
     bench.finish_all();
@@ -370,8 +370,27 @@ fn jobs_of_many_tasks_are_to_be_looked_at_beside_the_state() {
     // All of its tasks are one template.
     bench.submit(tasks(100_000));
     bench.submit(various(20));
-    assert_eq!(bench.state.large_jobs(&Selector::All), [large]);
-    assert_eq!(bench.state.large_jobs(&one(JobId(2))), []);
+    assert_eq!(bench.state.find_again(&Selector::All).1, [large]);
+    assert_eq!(bench.state.find_again(&one(JobId(2))).1, []);
+}
+
+#[test]
+fn what_comes_while_large_jobs_are_looked_at_is_not_submitted_again() {
+    for jobs in [Selector::Last, Selector::All] {
+        let mut bench = Bench::new();
+        let first = bench.submit(tasks(3));
+        let mut again = Again::states(jobs.clone(), Vec::new(), Vec::new());
+        again.keep_to(bench.state.find_again(&jobs).0);
+        bench.submit(tasks(2));
+        let effects = bench.apply(Input::Resubmit(RequestId(1_001), Box::new(again)));
+        let (new, task_count) = (JobId(3), 3);
+        let row = Resubmitted::Ok {
+            job: first,
+            new,
+            task_count,
+        };
+        assert_eq!(resubmitted(&effects), [row], "{jobs:?}");
+    }
 }
 
 #[test]

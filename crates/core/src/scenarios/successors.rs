@@ -406,6 +406,31 @@ fn what_comes_back_again_and_again_is_not_sent_ahead_for_a_while() {
 }
 
 #[test]
+fn now_and_then_some_may_come_back() {
+    for starts_early in [false, true] {
+        let (mut bench, worker) = short(1);
+        bench.submit(chain(2_000));
+        let mut came_back = 0;
+        for task in 0..1_900 {
+            let behind = bench.has_behind(worker);
+            if task % 40 == 39 {
+                came_back += behind.len();
+                let (_, next) = *behind.first().expect("it still pays");
+                bench.give_back(worker, key(JOB, next));
+                bench.finish(worker, key(JOB, task));
+                continue;
+            }
+            let end = bench.end_report(worker, key(JOB, task), Outcome::Finished);
+            // Its start can be told with the end before it.
+            let next = started_row(key(JOB, task + 1), crate::id::InstanceId(0));
+            let started = if starts_early { vec![next] } else { Vec::new() };
+            bench.report(worker, Report { started, ..end });
+        }
+        assert!(came_back > 500, "{came_back}");
+    }
+}
+
+#[test]
 fn with_a_canceled_task_its_successors_are_given_up_and_killed() {
     let (mut bench, worker) = with_chain();
     bench.start(worker, FIRST);

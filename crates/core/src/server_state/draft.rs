@@ -76,9 +76,9 @@ impl Prepared {
         })
     }
 
-    /// Does with a large graph what the store would do later, while others wait for their commits.
+    /// Does with a graph what the store would do later, while others wait for their commits.
     pub(super) fn encode(&mut self, encoder: BodyEncoder) {
-        if self.graph.is_some() && is_large(self.spec.body.listed()) {
+        if self.graph.is_some() {
             self.encoded = Some(encoder(&self.spec.body));
         }
     }
@@ -164,7 +164,14 @@ impl Submission {
         }
     }
 
-    /// Encodes large submits for the store.
+    /// Whether all of it together is so much that it is better encoded before.
+    #[must_use]
+    pub fn is_large(&self) -> bool {
+        let prepared = self.submits.iter().flatten();
+        is_large(prepared.map(|prepared| prepared.spec.body.listed()).sum())
+    }
+
+    /// Encodes graphs for the store.
     pub fn encode(&mut self, encoder: BodyEncoder) {
         for prepared in self.submits.iter_mut().flatten() {
             prepared.encode(encoder);

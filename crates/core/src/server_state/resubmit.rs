@@ -13,7 +13,7 @@ mod remake;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::draft::Draft;
+use super::draft::{Draft, is_large};
 use super::submit::NOTICES_MAX;
 use super::sweep::with_gone;
 use super::{ChangeKind, Ctx, Effect, Reply, RequestId, Resubmitted, ServerState, SubmitRefusal};
@@ -22,6 +22,7 @@ use crate::range::IdArray;
 use crate::selector::{Selected, Selector};
 use crate::template::{SubmitBody, SubmitSpec, SubmitTarget};
 use remake::Part;
+use remake::listed;
 pub use remake::{Again, is_large_job, specs};
 
 /// Tasks of large jobs that one request has looked at beside the state, where all of it is in memory at once.
@@ -69,25 +70,27 @@ impl ServerState {
         self.resubmissions.len()
     }
 
-    /// Those of the jobs that are to be looked at beside the state, see [`Again::look_at`].
+    /// Finds the jobs, and returns those of them that are to be looked at beside the state, see [`Again::look_at`].
     #[must_use]
-    pub fn large_jobs(&self, jobs: &Selector) -> Vec<JobId> {
-        let found = self.jobs.find(jobs).rows.into_iter();
-        let large = found.filter_map(|id| self.jobs.get(id).filter(|job| is_large_job(job)));
-        let tasks = large.scan(0_usize, |sum, job| {
-            *sum += job.counts().total() as usize;
-            Some((job.id, *sum))
-        });
-        // The rest is left to the state: the memory of all users counts for more than the time of some.
-        let few = tasks
-            .enumerate()
-            .take_while(|(number, (_, sum))| *number == 0 || *sum <= BESIDE_MAX);
-        few.map(|(_, (id, _))| id).collect()
+    pub fn find_again(&self, jobs: &Selector) -> (Selected<JobId>, Vec<JobId>) {
+        let found = self.jobs.find(jobs);
+        let mut left = BESIDE_MAX;
+        let mut large = Vec::new();
+        for id in &found.rows {
+            let size = self.jobs.get(*id).map_or(0, listed);
+            // The rest is left to the state: the memory of all users counts for more than the time of some.
+            if is_large(size) && (size <= left || large.is_empty()) {
+                left = left.saturating_sub(size);
+                large.push(*id);
+            }
+        }
+        (found, large)
     }
 
     /// Makes a new job of each chosen one; of few small ones at once.
-    pub(super) fn on_resubmit(&mut self, ctx: &mut Ctx<'_>, request: RequestId, again: Again) {
-        let Selected { rows, not_found } = self.jobs.find(&again.jobs);
+    pub(super) fn on_resubmit(&mut self, ctx: &mut Ctx<'_>, request: RequestId, mut again: Again) {
+        let found = again.found.take();
+        let Selected { rows, not_found } = found.unwrap_or_else(|| self.jobs.find(&again.jobs));
         let resubmission = Resubmission {
             request,
             again,

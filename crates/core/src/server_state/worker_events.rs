@@ -231,6 +231,12 @@ impl ServerState {
         if assigned.turn == Turn::LaterWithMore {
             self.heads.push(id, row.task.job, assigned.slot);
         }
+        // What it goes on from has finished, also if that is told behind this.
+        if let Some(job) = self.jobs.get_mut(row.task.job)
+            && assigned.turn != Turn::Now
+        {
+            job.ahead.note_turn();
+        }
         if self.holds(id, row.task.job, &assigned) == Some(Phase::Queued) {
             let at = ctx.now.wall.minus(row.age);
             self.note_start(ctx, id, row.task, &assigned, at);
@@ -447,9 +453,8 @@ impl ServerState {
             self.ignored.stale_rows += 1;
             return false;
         };
-        let is_later = assigned.turn != Turn::Now;
         if let Some(job) = self.jobs.get_mut(task.job)
-            && is_later
+            && assigned.turn != Turn::Now
             && !assigned.retracting
         {
             job.ahead.note_returned(ctx.now.mono);

@@ -11,7 +11,7 @@ use crate::job::{Job, Submit, SubmitKind, TaskSlot};
 use crate::limits::check_submit;
 use crate::range::{IdArray, IdRange, IndexSet};
 use crate::resize::{NewRequest, resized};
-use crate::selector::Selector;
+use crate::selector::{Selected, Selector};
 use crate::task::{Phase, TaskState};
 use crate::template::{
     ArrayIds, ArraySpec, Entries, GraphSpec, GraphTask, SubmitBody, SubmitSpec, SubmitTarget,
@@ -22,6 +22,8 @@ use crate::template::{
 pub struct Again {
     /// The jobs.
     pub(super) jobs: Selector,
+    /// What these were when they were looked up; `None` = they are not yet.
+    pub(super) found: Option<Selected<JobId>>,
     /// Which of their tasks.
     pub(super) choice: Choice,
     /// What these ask for instead of what they did.
@@ -62,6 +64,7 @@ impl Again {
     const fn new(jobs: Selector, choice: Choice, requests: Vec<NewRequest>) -> Self {
         Self {
             jobs,
+            found: None,
             choice,
             requests,
             remade: BTreeMap::new(),
@@ -72,6 +75,11 @@ impl Again {
     #[must_use]
     pub const fn jobs(&self) -> &Selector {
         &self.jobs
+    }
+
+    /// Keeps to these jobs: others that come later are not meant, whatever was asked for.
+    pub fn keep_to(&mut self, found: Selected<JobId>) {
+        self.found = Some(found);
     }
 
     /// Does for one of the jobs what needs nothing else of the state, which takes long with very many tasks. What the tasks do
@@ -113,11 +121,16 @@ impl Again {
 /// Whether a job has so many tasks that it takes long to look at them one by one.
 #[must_use]
 pub fn is_large_job(job: &Job) -> bool {
+    is_large(listed(job))
+}
+
+/// Tasks of a job of which each is looked at by itself.
+pub(super) fn listed(job: &Job) -> usize {
     let sizes = job.submits.iter().map(|submit| match &submit.kind {
         SubmitKind::Array { entries, .. } => entries.as_ref().map_or(0, Entries::len),
         SubmitKind::Graph { template_of, .. } => template_of.len(),
     });
-    is_large(sizes.sum())
+    sizes.sum()
 }
 
 /// Everything that a job was made of, a submit for each that it got.

@@ -175,8 +175,10 @@ impl World {
             return;
         }
         let mut again = Again::states(jobs, states, Vec::new());
-        for id in self.state.find_jobs(again.jobs()).rows {
-            again.look_at(&self.state.jobs()[&id], None);
+        let (found, _) = self.state.find_again(again.jobs());
+        again.keep_to(found.clone());
+        for id in found.rows {
+            again.look_at(&self.state.jobs()[&id].outline(), None);
         }
         self.looked_at = Some(Box::new(again));
     }

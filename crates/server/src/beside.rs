@@ -1,0 +1,47 @@
+//! Work of one client that takes long and needs nothing that others wait for: on threads of its own, a few at a time.
+
+use std::sync::Arc;
+
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+use crate::core_handle::CoreGone;
+
+/// Such work that is done at once. The threads stay, and take the place of others on their cpus; so more of it waits.
+const AT_ONCE: usize = 2;
+
+/// Does work beside the threads on which all wait.
+#[derive(Clone, Debug)]
+pub(crate) struct Beside {
+    seats: Arc<Semaphore>,
+    /// Held by the request whose large jobs are submitted again: their tasks are in memory twice meanwhile.
+    again: Arc<Semaphore>,
+}
+
+impl Beside {
+    pub(crate) fn new() -> Self {
+        Self {
+            seats: Arc::new(Semaphore::new(AT_ONCE)),
+            again: Arc::new(Semaphore::new(1)),
+        }
+    }
+
+    /// Does it when there is a seat. Fails if the server ends.
+    pub(crate) async fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, CoreGone> {
+        let seat = Arc::clone(&self.seats).acquire_owned().await;
+        let seat = seat.map_err(|_| CoreGone)?;
+        let done = tokio::task::spawn_blocking(move || {
+            // Also if the one who asked is gone meanwhile.
+            let _seat = seat;
+            work()
+        });
+        done.await.map_err(|_| CoreGone)
+    }
+
+    /// Waits until no other request looks at large jobs to submit them again.
+    pub(crate) async fn alone(&self) -> Result<SemaphorePermit<'_>, CoreGone> {
+        self.again.acquire().await.map_err(|_| CoreGone)
+    }
+}
