@@ -239,7 +239,7 @@ impl ServerState {
             return None;
         }
         // One that was lost with its worker may have been what brought that down: its next loss is to be counted for itself.
-        if job.was_tried(at) || job.was_tried(next) {
+        if job.was_tried(at) {
             return None;
         }
         let is_waiting = job.phase(next) == Some(Phase::Waiting);
