@@ -52,7 +52,7 @@ pub use crate::notice::{Notice, NoticeKey, NoticeOutcome, NoticeState};
 pub use crate::task::{StoredNodes, StoredTask};
 pub use crate::worker::{ENDED_WORKERS_MAX, LinkEnd};
 pub use change::{AllocationChange, Change, ChangeKind, EndAwaited};
-pub use draft::{BodyEncoder, Prepared, Submission, is_large};
+pub use draft::{BodyEncoder, EncodedBody, Prepared, Submission, is_large};
 pub use effect::{
     Assignment, Effect, Notification, Reply, Resubmitted, StopResult, WatchUpdate, WatchedJob,
     WorkerCommand,

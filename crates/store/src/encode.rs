@@ -8,6 +8,7 @@ use hq_core::outcome::{Outcome, OutcomeCode};
 use hq_core::range::IdArray;
 use hq_core::resource::descriptor::{ResourceDescriptor, ResourceItem, ResourceKind};
 use hq_core::resource::request::{Policy, RequestVariants, ResourceRequest};
+use hq_core::server_state::EncodedBody;
 use hq_core::task::TaskState;
 use hq_core::template::{
     CrashLimit, GraphSpec, SubmitBody, SubmitSpec, SubmitTarget, TaskTemplate,
@@ -55,30 +56,38 @@ pub fn failure_words(outcome: i64, message: Option<&str>) -> String {
     }
 }
 
-/// The body of a submit of a graph as a part of its message, for [`ChangeKind::Submitted`](hq_core::server_state::ChangeKind).
-/// With very many tasks it is better made where nobody waits for a commit.
+/// The body of a submit of a graph as the first part of its message. With very many tasks it is better made where nobody waits for
+/// a commit.
 #[must_use]
-pub fn body_bytes(body: &SubmitBody) -> Box<[u8]> {
+pub fn body_bytes(body: &SubmitBody) -> EncodedBody {
     let message = client::Submit {
         body: Some(body.into()),
         ..client::Submit::default()
     };
-    message.encode_to_vec().into_boxed_slice()
+    let bytes = message.encode_to_vec();
+    let checksum = go_on(CHECKSUM_START, &bytes);
+    EncodedBody { bytes, checksum }
 }
 
-/// The submit as its message, attached to the job and with the ids that the tasks got. The body of a graph may be there as
-/// [`body_bytes`].
-pub(crate) fn spec_bytes(
+/// The submit as its message, attached to the job and with the ids that the tasks got, and the checksum. The body of a graph may be there
+/// already.
+pub(crate) fn stored_spec(
     job: JobId,
-    (spec, body): (&SubmitSpec, Option<&[u8]>),
+    (spec, body): (&SubmitSpec, Option<&EncodedBody>),
     ids: &IdArray,
-) -> Vec<u8> {
-    if let Some(body) = body {
-        let mut bytes = spec_bytes(job, (&without_tasks(spec), None), ids);
-        // Parts of a message may be told one behind the other, and are joined: what they list is the one list behind the other.
-        bytes.extend_from_slice(body);
-        return bytes;
-    }
+) -> (Vec<u8>, i64) {
+    let Some(body) = body else {
+        let bytes = spec_bytes(job, spec, ids);
+        let check = checksum(&bytes);
+        return (bytes, check);
+    };
+    let rest = spec_bytes(job, &without_tasks(spec), ids);
+    let check = go_on(body.checksum, &rest).cast_signed();
+    // Parts of a message may be told one behind the other, and are joined: what they list is the one list behind the other.
+    ([&body.bytes[..], &rest].concat(), check)
+}
+
+fn spec_bytes(job: JobId, spec: &SubmitSpec, ids: &IdArray) -> Vec<u8> {
     let mut message = client::Submit::from(spec);
     // The first submit of a job that closes by itself is where that is kept.
     if !matches!(spec.target, SubmitTarget::SelfClosing { .. }) {
@@ -133,12 +142,19 @@ pub(crate) fn registration_of(bytes: &[u8]) -> Option<WorkerConfig> {
     }
 }
 
+/// Before the first byte.
+const CHECKSUM_START: u64 = 0xcbf2_9ce4_8422_2325;
+
 /// FNV-1a with 64 bits: detects corruption, not tampering.
 pub(crate) fn checksum(bytes: &[u8]) -> i64 {
-    let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+    go_on(CHECKSUM_START, bytes).cast_signed()
+}
+
+/// The checksum so far with what comes behind it.
+fn go_on(checksum: u64, bytes: &[u8]) -> u64 {
+    bytes.iter().fold(checksum, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-    });
-    hash.cast_signed()
+    })
 }
 
 fn duration(value: Duration) -> Value {
@@ -388,8 +404,10 @@ mod tests {
                 SubmitSpec::try_from(message).expect("valid")
             };
             let body = body_bytes(&spec.body);
-            let whole = read(&spec_bytes(JobId(4), (&spec, None), &ids));
-            let parts = read(&spec_bytes(JobId(4), (&spec, Some(&body)), &ids));
+            let (whole, _) = stored_spec(JobId(4), (&spec, None), &ids);
+            let (parts, check) = stored_spec(JobId(4), (&spec, Some(&body)), &ids);
+            assert_eq!(check, checksum(&parts));
+            let (parts, whole) = (read(&parts), read(&whole));
             assert_eq!(parts, whole);
             assert_eq!(parts.body, spec.body);
         }

@@ -95,7 +95,7 @@ pub enum ChangeKind {
         /// The submit as requested.
         spec: Arc<SubmitSpec>,
         /// Its body as the store keeps it, if that was made before.
-        encoded: Option<Box<[u8]>>,
+        encoded: Option<super::EncodedBody>,
     },
     /// A submit of a task was made once more, by a later attempt of it: it is not added a second time.
     SubmitRepeated {

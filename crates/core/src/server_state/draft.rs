@@ -15,8 +15,17 @@ use crate::template::{ByteText, GraphSpec, SubmitBody, SubmitSpec, SubmitTarget}
 /// Tasks, templates or entries from which on a submit or a job is large: what needs no state is done beside it. Some 2 µs each.
 const LARGE_FROM: usize = 2_048;
 
-/// How the store keeps what a submit asks for.
-pub type BodyEncoder = fn(&SubmitBody) -> Box<[u8]>;
+/// What a submit asks for, as the store keeps it.
+#[derive(Clone, Debug)]
+pub struct EncodedBody {
+    /// The first bytes of the submit.
+    pub bytes: Vec<u8>,
+    /// The checksum of these, which goes on behind them.
+    pub checksum: u64,
+}
+
+/// Makes that of it.
+pub type BodyEncoder = fn(&SubmitBody) -> EncodedBody;
 
 /// A submit of which everything was checked and built that does not depend on the server's state. With very
 /// many tasks that takes long: it is to be made where nobody waits for it.
@@ -25,7 +34,7 @@ pub struct Prepared {
     pub(super) spec: Arc<SubmitSpec>,
     pub(super) graph: Option<PreparedGraph>,
     /// Its body as the store keeps it.
-    pub(super) encoded: Option<Box<[u8]>>,
+    pub(super) encoded: Option<EncodedBody>,
     /// Key that the client gave to the submit, if it may submit it again.
     pub(super) key: Option<SubmitKey>,
     /// It was accepted before: what it waits for task by task need not have all its tasks, some may be done.

@@ -119,17 +119,10 @@ impl Group<'_> {
         if *is_new && stays_open {
             self.opened(change.at, *job, name, *max_fails)?;
         }
-        let bytes = encode::spec_bytes(*job, (spec, encoded.as_deref()), ids);
+        let (bytes, check) = encode::stored_spec(*job, (spec, encoded.as_ref()), ids);
         self.run(
             "INSERT OR REPLACE INTO submit_data VALUES (?, ?, ?, ?, ?, ?)",
-            params![
-                job.as_u32(),
-                number,
-                change.at.0,
-                ids.len(),
-                bytes,
-                encode::checksum(&bytes)
-            ],
+            params![job.as_u32(), number, change.at.0, ids.len(), bytes, check],
         )?;
         let data = json!({
             "job": job.as_u32(),
