@@ -11,6 +11,7 @@ mod index;
 mod jobs;
 mod learned;
 mod origins;
+mod outline;
 mod restore;
 mod state;
 mod totals;
@@ -137,25 +138,6 @@ pub struct Submit {
 }
 
 impl Submit {
-    /// A copy without what its tasks came to, but their phases.
-    fn outline(&self) -> Self {
-        Self {
-            ids: self.ids.clone(),
-            submit_dir: self.submit_dir.clone(),
-            stream_dir: self.stream_dir.clone(),
-            asked_stream_dir: self.asked_stream_dir.clone(),
-            after: self.after.clone(),
-            notify: self.notify.clone(),
-            origin: self.origin.clone(),
-            nonce: self.nonce,
-            kind: self.kind.clone(),
-            priority_max: self.priority_max,
-            tasks: self.tasks.outline(),
-            grown: GrownTasks::default(),
-            learned: None,
-        }
-    }
-
     /// Template of a task, with what its next instance gets, or its last one got. Of one that did not grow but began before
     /// what is learned now was, the memory may be another.
     #[must_use]
@@ -448,33 +430,6 @@ impl Job {
     #[must_use]
     pub fn phase(&self, slot: TaskSlot) -> Option<Phase> {
         self.submit(slot)?.tasks.phase(slot.index)
-    }
-
-    /// Whether an instance of a task was lost or has failed: the next one is another than its neighbours have.
-    pub(crate) fn was_tried(&self, slot: TaskSlot) -> bool {
-        let submit = self.submit(slot);
-        submit.is_some_and(|submit| {
-            let record = submit.tasks.record(slot.index);
-            record.is_some_and(|record| {
-                // A server that was started since may give all others the same instance as the next one of this.
-                record.instance() != submit.tasks.first_instance()
-                    || record.crash_count() > 0
-                    || record.retry_count() > 0
-            })
-        })
-    }
-
-    /// A copy with what was submitted and the phases: enough to submit it again.
-    #[must_use]
-    pub fn outline(&self) -> Self {
-        let (name, submits) = (self.name.clone(), self.submits.iter());
-        Self {
-            closes_itself: self.closes_itself,
-            tasks_max: self.tasks_max,
-            submits: submits.map(Submit::outline).collect(),
-            index: self.index.clone(),
-            ..Self::new(self.id, name, self.max_fails, self.is_open, self.submitted)
-        }
     }
 
     /// Record of a task that was handed out.

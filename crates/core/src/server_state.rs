@@ -30,6 +30,7 @@ mod origin;
 mod portions;
 mod quarantine;
 mod refusal;
+mod remake;
 mod reservations;
 mod restore;
 mod resubmit;
@@ -64,8 +65,8 @@ pub use input::{
 };
 pub use quarantine::QUARANTINE;
 pub use refusal::SubmitRefusal;
+pub use remake::{Again, is_large_job, specs};
 pub use restore::{JobRecord, RestoreError, StoredWorker};
-pub use resubmit::{Again, is_large_job, specs};
 pub use submit_key::SubmitKey;
 pub use triggers::RoundSize;
 

@@ -13,6 +13,7 @@
 //! The last four never change. This file only stores; [`crate::job::Job`] owns the counters and is the
 //! only caller that changes a phase.
 
+mod outline;
 mod packed;
 
 use std::collections::BTreeMap;
@@ -609,16 +610,6 @@ impl TaskTable {
             }
         }
         (self.first_instance, own)
-    }
-
-    /// A copy without texts, earlier attempts and nodes.
-    pub(crate) fn outline(&self) -> Self {
-        Self {
-            chunks: self.chunks.clone(),
-            tail: self.tail,
-            first_instance: self.first_instance,
-            ..Self::new(self.len)
-        }
     }
 
     /// First instance of tasks that nobody has touched.

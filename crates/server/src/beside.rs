@@ -4,8 +4,6 @@ use std::sync::Arc;
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use crate::core_handle::CoreGone;
-
 /// Such work that is done at once. The threads stay, and take the place of others on their cpus; so more of it waits.
 const AT_ONCE: usize = 2;
 
@@ -25,23 +23,22 @@ impl Beside {
         }
     }
 
-    /// Does it when there is a seat. Fails if the server ends.
+    /// Does it when there is a seat. `None` = the server ends.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, CoreGone> {
-        let seat = Arc::clone(&self.seats).acquire_owned().await;
-        let seat = seat.map_err(|_| CoreGone)?;
+    ) -> Option<T> {
+        let seat = Arc::clone(&self.seats).acquire_owned().await.ok()?;
         let done = tokio::task::spawn_blocking(move || {
             // Also if the one who asked is gone meanwhile.
             let _seat = seat;
             work()
         });
-        done.await.map_err(|_| CoreGone)
+        done.await.ok()
     }
 
     /// Waits until no other request looks at large jobs to submit them again.
-    pub(crate) async fn alone(&self) -> Result<SemaphorePermit<'_>, CoreGone> {
-        self.again.acquire().await.map_err(|_| CoreGone)
+    pub(crate) async fn alone(&self) -> Option<SemaphorePermit<'_>> {
+        self.again.acquire().await.ok()
     }
 }

@@ -71,31 +71,19 @@ where
 {
     let (mut reader, mut writer) = connection.split();
     loop {
-        let message = match reader.next_undecoded().await {
-            Ok(Some(message)) => message,
+        let next = match next_request(&mut reader, &plane).await {
+            Ok(Some(next)) => next,
             Ok(None) => return,
             Err(error) => {
                 tracing::debug!(%error, "client connection ended");
                 return;
             }
         };
-        let read = if message.size() < LARGE_REQUEST {
-            read(message)
-        } else {
-            // It has arrived, whatever it is.
-            let _answering = plane.answering.count();
-            match plane.core.beside().run(|| read(message)).await {
-                Ok(read) => read,
-                Err(CoreGone) => return,
-            }
-        };
-        let (request, with_values) = match read {
-            Ok(read) => read,
-            Err(error) => {
-                tracing::debug!(%error, "client connection ended");
-                return;
-            }
-        };
+        let Next {
+            request,
+            with_values,
+            arrived,
+        } = next;
         let outcome = match request {
             Err(error) => {
                 let refusal = Refusal::invalid(error.to_string());
@@ -104,6 +92,7 @@ where
             Ok(request) => {
                 // Until the answer is written.
                 let _answering = begin(&plane.answering, &request);
+                drop(arrived);
                 let answered = if let ClientRequest::Command(Command::Watch(spec)) = request {
                     watch((spec, with_values), &plane, &mut reader, &mut writer).await
                 } else {
@@ -163,14 +152,45 @@ enum Answer {
     Hangup,
 }
 
-/// The request of a message, and whether values are wanted.
-fn read(message: Undecoded) -> Result<(Result<ClientRequest, ConvertError>, bool), ReadError> {
+/// What a client sent.
+struct Next {
+    request: Result<ClientRequest, ConvertError>,
+    /// Whether a watch wants values.
+    with_values: bool,
+    /// It counts as being answered from its arrival on, if it took long to read it.
+    arrived: Option<BeingAnswered>,
+}
+
+/// Next request; `None` at the end. A large one is read where nobody else waits.
+async fn next_request<R: AsyncRead + Unpin>(
+    reader: &mut MessageReader<R>,
+    plane: &ClientPlane,
+) -> Result<Option<Next>, ReadError> {
+    let Some(message) = reader.next_undecoded().await? else {
+        return Ok(None);
+    };
+    if message.size() < LARGE_REQUEST {
+        return read(message).map(Some);
+    }
+    let arrived = Some(plane.answering.count());
+    match plane.core.beside().run(|| read(message)).await {
+        Some(next) => next.map(|next| Some(Next { arrived, ..next })),
+        // The server ends.
+        None => Ok(None),
+    }
+}
+
+fn read(message: Undecoded) -> Result<Next, ReadError> {
     let request: client::Request = message.decode()?;
     let with_values = matches!(
         &request.request,
         Some(client::request::Request::Watch(watch)) if watch.with_values
     );
-    Ok((ClientRequest::try_from(request), with_values))
+    Ok(Next {
+        request: ClientRequest::try_from(request),
+        with_values,
+        arrived: None,
+    })
 }
 
 /// Keeps a connection until the process ends, so that the one who asked for it knows when that is.
@@ -298,7 +318,7 @@ async fn show_job(job: JobId, core: &CoreHandle) -> Result<reply::Reply, CoreGon
         }
     });
     Ok(reply::Reply::Resubmitted(client::Resubmitted {
-        jobs: vec![made.await?],
+        jobs: vec![made.await.ok_or(CoreGone)?],
         not_found: None,
     }))
 }

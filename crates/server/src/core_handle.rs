@@ -328,7 +328,7 @@ impl CoreHandle {
         prepare: impl FnOnce() -> Submission + Send + 'static,
     ) -> Result<Submission, CoreGone> {
         if is_large {
-            self.beside.run(prepare).await
+            self.beside.run(prepare).await.ok_or(CoreGone)
         } else {
             Ok(prepare())
         }
@@ -344,7 +344,7 @@ impl CoreHandle {
                 submission.encode(encoder);
                 submission
             };
-            submission = self.beside.run(encode).await?;
+            submission = self.beside.run(encode).await.ok_or(CoreGone)?;
         }
         self.ask(Asked::Submit(Box::new(submission))).await
     }
@@ -358,7 +358,7 @@ impl CoreHandle {
         // Until the answer.
         let mut _alone = None;
         if !large.is_empty() {
-            _alone = Some(self.beside.alone().await?);
+            _alone = Some(self.beside.alone().await.ok_or(CoreGone)?);
         }
         for id in large {
             let copy = move |view: &View<'_>| view.state.jobs().get(&id).map(Job::outline);
@@ -371,7 +371,7 @@ impl CoreHandle {
                 again.look_at(&job, encoder);
                 again
             });
-            again = looked_at.await?;
+            again = looked_at.await.ok_or(CoreGone)?;
         }
         self.ask(Asked::Resubmit(Box::new(again))).await
     }

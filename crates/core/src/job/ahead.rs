@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::{Job, TaskSlot};
 use crate::time::Time;
 
 /// Most that tasks whose turn came are worth for those that come back later.
@@ -51,6 +52,22 @@ impl AheadCredit {
     /// Whether further ones are worth it.
     pub(crate) fn pays(&self, now: Time) -> bool {
         self.until.is_none_or(|until| until <= now)
+    }
+}
+
+impl Job {
+    /// Whether an instance of a task was lost or has failed: the next one is another than its neighbours have.
+    pub(crate) fn was_tried(&self, slot: TaskSlot) -> bool {
+        let submit = self.submit(slot);
+        submit.is_some_and(|submit| {
+            let record = submit.tasks.record(slot.index);
+            record.is_some_and(|record| {
+                // A server that was started since may give all others the same instance as the next one of this.
+                record.instance() != submit.tasks.first_instance()
+                    || record.crash_count() > 0
+                    || record.retry_count() > 0
+            })
+        })
     }
 }
 

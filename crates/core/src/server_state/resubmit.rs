@@ -8,12 +8,12 @@
 //! ```
 
 mod awaited;
-mod remake;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::draft::{Draft, is_large};
+use super::remake::{Again, Part, listed};
 use super::submit::NOTICES_MAX;
 use super::sweep::with_gone;
 use super::{ChangeKind, Ctx, Effect, Reply, RequestId, Resubmitted, ServerState, SubmitRefusal};
@@ -21,9 +21,6 @@ use crate::id::JobId;
 use crate::range::IdArray;
 use crate::selector::{Selected, Selector};
 use crate::template::{SubmitBody, SubmitSpec, SubmitTarget};
-use remake::Part;
-use remake::listed;
-pub use remake::{Again, is_large_job, specs};
 
 /// Tasks of large jobs that one request has looked at beside the state, where all of it is in memory at once.
 const BESIDE_MAX: usize = 4_000_000;

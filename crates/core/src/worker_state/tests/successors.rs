@@ -219,6 +219,26 @@ fn what_waits_is_given_back_when_the_patience_is_over_and_not_later() {
 }
 
 #[test]
+fn what_comes_behind_a_task_that_runs_waits_for_the_rest_of_the_patience() {
+    let mut bench = Bench::new(2);
+    let token = tokens(&bench.assign(template(&["true"]), 0, 1))[0];
+    bench.started(token);
+    bench.wait(SUCCESSOR_PATIENCE / 2);
+    follow(&mut bench, 1, 0);
+    assert!(
+        bench
+            .due_in()
+            .is_some_and(|due| due <= SUCCESSOR_PATIENCE / 2)
+    );
+    bench.wait(SUCCESSOR_PATIENCE / 2);
+    assert_eq!(bench.state.queued_count(), 0);
+    // Later there is none left.
+    follow(&mut bench, 2, 0);
+    bench.wait(Duration::from_millis(1));
+    assert_eq!(bench.state.queued_count(), 0);
+}
+
+#[test]
 fn a_chain_does_not_hold_up_the_ends_of_others() {
     let (mut bench, _) = chain(20);
     let other = tokens(&bench.assign(template(&["true"]), 100, 2))[0];

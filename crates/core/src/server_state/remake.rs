@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::super::SubmitRefusal;
-use super::super::draft::{BodyEncoder, Prepared, is_large};
+use super::draft::{BodyEncoder, Prepared, is_large};
+use super::refusal::SubmitRefusal;
 use crate::id::{JobId, TaskId};
 use crate::job::{Job, Submit, SubmitKind, TaskSlot};
 use crate::limits::check_submit;

@@ -1,0 +1,39 @@
+//! Copies of jobs for what looks at their tasks beside the state.
+
+use super::{GrownTasks, Job, Submit};
+
+impl Job {
+    /// A copy with what was submitted and the phases: enough to submit it again.
+    #[must_use]
+    pub fn outline(&self) -> Self {
+        let (name, submits) = (self.name.clone(), self.submits.iter());
+        Self {
+            closes_itself: self.closes_itself,
+            tasks_max: self.tasks_max,
+            submits: submits.map(Submit::outline).collect(),
+            index: self.index.clone(),
+            ..Self::new(self.id, name, self.max_fails, self.is_open, self.submitted)
+        }
+    }
+}
+
+impl Submit {
+    /// A copy without what its tasks came to, but their phases.
+    fn outline(&self) -> Self {
+        Self {
+            ids: self.ids.clone(),
+            submit_dir: self.submit_dir.clone(),
+            stream_dir: self.stream_dir.clone(),
+            asked_stream_dir: self.asked_stream_dir.clone(),
+            after: self.after.clone(),
+            notify: self.notify.clone(),
+            origin: self.origin.clone(),
+            nonce: self.nonce,
+            kind: self.kind.clone(),
+            priority_max: self.priority_max,
+            tasks: self.tasks.outline(),
+            grown: GrownTasks::default(),
+            learned: None,
+        }
+    }
+}

@@ -1,0 +1,15 @@
+//! Copies of phases.
+
+use super::TaskTable;
+
+impl TaskTable {
+    /// A copy without texts, earlier attempts and nodes.
+    pub(crate) fn outline(&self) -> Self {
+        Self {
+            chunks: self.chunks.clone(),
+            tail: self.tail,
+            first_instance: self.first_instance,
+            ..Self::new(self.len)
+        }
+    }
+}
