@@ -20,6 +20,7 @@ mod error;
 mod failures;
 mod import;
 mod logging;
+mod memory;
 mod output;
 mod pages;
 mod parse;

@@ -24,7 +24,9 @@ pub(crate) fn of_client() -> CliResult<Runtime> {
 
 /// A runtime on the calling thread, with blocking threads.
 pub(crate) fn on_this_thread() -> CliResult<Runtime> {
-    build(Builder::new_current_thread(), 1).map_err(|e| refused(&e))
+    build(Builder::new_current_thread(), 1)
+        .map(with_memory_given_back)
+        .map_err(|e| refused(&e))
 }
 
 /// The same for a thread of its own, which has somebody to tell of an error.
@@ -35,7 +37,14 @@ pub(crate) fn on_another_thread() -> io::Result<Runtime> {
 /// A runtime with a thread for each cpu, and blocking threads.
 pub(crate) fn on_all_cpus() -> CliResult<Runtime> {
     let cpus = thread::available_parallelism().map_or(1, usize::from);
-    build(Builder::new_multi_thread(), cpus + 1).map_err(|e| refused(&e))
+    build(Builder::new_multi_thread(), cpus + 1)
+        .map(with_memory_given_back)
+        .map_err(|e| refused(&e))
+}
+
+fn with_memory_given_back(runtime: Runtime) -> Runtime {
+    runtime.spawn(crate::memory::give_back_now_and_then());
+    runtime
 }
 
 /// `threads`: how many it starts at once.
