@@ -30,20 +30,7 @@ fn a_million_waiting_tasks_cost_little_and_cancel_at_once() {
     let pid = env.json(&["server", "info"])["pid"]
         .as_u64()
         .expect("a pid");
-    let resident = || {
-        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("server runs");
-        let line = status
-            .lines()
-            .find(|line| line.starts_with("VmRSS"))
-            .expect("VmRSS")
-            .to_owned();
-        line.split_whitespace()
-            .nth(1)
-            .expect("value")
-            .parse::<u64>()
-            .expect("KiB")
-            * 1024
-    };
+    let resident = || memory(pid, "VmRSS");
     let before = resident();
     let job = env.submit(&["--array=0-999999", "--cpus=50", "--", "true"]);
     let grown = resident().saturating_sub(before);
@@ -68,4 +55,38 @@ fn a_million_waiting_tasks_cost_little_and_cancel_at_once() {
         .filter(|line| line.contains("task-canceled"));
     let named = canceled.map(|line| line.matches("\"job_task_id\":").count());
     assert_eq!(named.sum::<usize>(), 1_000_000);
+}
+
+#[test]
+fn what_a_large_graph_took_is_given_back_to_the_system() {
+    let mut env = Env::new();
+    env.start_server();
+    let pid = env.json(&["server", "info"])["pid"]
+        .as_u64()
+        .expect("a pid");
+    let tasks = (0..300_000).map(|id: u32| {
+        let deps = [id.saturating_sub(2), id.saturating_sub(1)];
+        let deps: Vec<u32> = deps.into_iter().filter(|dep| *dep < id).collect();
+        serde_json::json!({"id": id, "command": ["true"], "deps": deps})
+    });
+    let file = serde_json::json!({"name": "large", "task": tasks.collect::<Vec<_>>()});
+    env.write("large.json", file.to_string());
+    env.hq(&["job", "submit-file", "large.json"]).ok();
+    let then = memory(pid, "RssAnon");
+    wait_for("the memory is the system's again", || {
+        let now = memory(pid, "RssAnon");
+        let report = format!("{now} bytes of {then}");
+        (now * 3 < then * 2).then_some(()).ok_or(report)
+    });
+    let stats = env.stats("1");
+    assert_eq!(stats["waiting"], 300_000, "they wait there");
+}
+
+/// Memory of a process, in bytes.
+fn memory(pid: u64, field: &str) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+    let line = status.lines().find(|line| line.starts_with(field));
+    let value = line.and_then(|line| line.split_whitespace().nth(1));
+    let kib: u64 = value.expect("a value").parse().expect("KiB");
+    kib * 1024
 }
