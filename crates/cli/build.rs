@@ -13,7 +13,6 @@ fn main() {
     println!("cargo:rerun-if-changed={ARCHIVED}");
     embed_pages();
     place_for_good();
-    link_unwinder();
     pass_on("TARGET", variable("TARGET"));
     pass_on("PROFILE", profile());
     pass_on("OPT_LEVEL", variable("OPT_LEVEL"));
@@ -31,22 +30,6 @@ fn place_for_good() {
     let is_glibc = variable("TARGET").is_some_and(|target| target.ends_with("-linux-gnu"));
     if is_glibc && variable("PROFILE").as_deref() == Some("debug") {
         println!("cargo:rustc-link-arg-bins=-no-pie");
-    }
-}
-
-/// The compiler's library for backtraces becomes a part of the program, where it can: to load it takes a tenth of a millisecond of each
-/// command. If the linker does not take it from here, the program loads it as before.
-fn link_unwinder() {
-    let target = variable("TARGET").unwrap_or_default();
-    let is_here = Some(&target) == variable("HOST").as_ref() && target.ends_with("-linux-gnu");
-    let find = || output_of(Command::new("cc").arg("-print-file-name=libgcc_eh.a"));
-    let found = is_here.then(find).flatten();
-    // If there is none, the answer is the bare name.
-    if let Some(folder) = found.as_deref().and_then(|path| Path::new(path).parent())
-        && folder.is_absolute()
-    {
-        println!("cargo:rustc-link-search=native={}", folder.display());
-        println!("cargo:rustc-link-lib=static:-bundle=gcc_eh");
     }
 }
 

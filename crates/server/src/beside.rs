@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 
 /// Such work that is done at once. The threads stay, and take the place of others on their cpus; so more of it waits.
 const AT_ONCE: usize = 2;
@@ -11,7 +11,7 @@ const AT_ONCE: usize = 2;
 #[derive(Clone, Debug)]
 pub(crate) struct Beside {
     seats: Arc<Semaphore>,
-    /// Held by the request whose large jobs are submitted again: their tasks are in memory twice meanwhile.
+    /// Held by the request whose large jobs are looked at to be submitted again: their tasks are in memory twice.
     again: Arc<Semaphore>,
 }
 
@@ -28,7 +28,20 @@ impl Beside {
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Option<T> {
-        let seat = Arc::clone(&self.seats).acquire_owned().await.ok()?;
+        let seat = self.seat().await?;
+        Self::run_on(seat, work).await
+    }
+
+    /// Waits for a seat, for work whose data are large: they are to be fetched once there is one. `None` = the server ends.
+    pub(crate) async fn seat(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.seats).acquire_owned().await.ok()
+    }
+
+    /// Does work on such a seat.
+    pub(crate) async fn run_on<T: Send + 'static>(
+        seat: OwnedSemaphorePermit,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
         let done = tokio::task::spawn_blocking(move || {
             // Also if the one who asked is gone meanwhile.
             let _seat = seat;

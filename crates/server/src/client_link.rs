@@ -4,9 +4,11 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::sync::Arc;
 
 use hq_core::id::JobId;
+use hq_core::job::Job;
 use hq_core::range::IdArray;
 use hq_core::refusal::Refusal;
 use hq_core::server_state::{Command, is_large_job, specs};
+use hq_core::template::SubmitSpec;
 use hq_protocol::client::{self, reply};
 use hq_protocol::convert::{
     Acknowledge, AllocRequest, ClientRequest, JournalAction, Query, TokenChange,
@@ -21,6 +23,7 @@ use tokio::sync::mpsc;
 
 use crate::alloc::AllocHandle;
 use crate::answering::{Answering, BeingAnswered};
+use crate::beside::Beside;
 use crate::clock::Clock;
 use crate::config::Stop;
 use crate::core_handle::{CoreGone, CoreHandle};
@@ -295,32 +298,43 @@ async fn look_up(asked: Query, plane: &ClientPlane) -> Result<reply::Reply, Core
 async fn show_job(job: JobId, core: &CoreHandle) -> Result<reply::Reply, CoreGone> {
     let found = core.query(move |view| {
         let job = view.state.jobs().get(&job)?;
-        // One by one its tasks are looked at where only this client waits.
-        Some(if is_large_job(job) {
-            Err(job.outline())
-        } else {
-            Ok(specs(job))
-        })
+        Some((!is_large_job(job)).then(|| specs(job)))
     });
-    let Some(found) = found.await? else {
+    let submits = match found.await? {
+        Some(Some(specs)) => Some(messages(&specs)),
+        // One by one its tasks are looked at where only this client waits.
+        Some(None) => {
+            let seat = core.beside().seat().await.ok_or(CoreGone)?;
+            let copy = core.query(move |view| view.state.jobs().get(&job).map(Job::outline));
+            match copy.await? {
+                Some(job) => {
+                    let made = Beside::run_on(seat, move || messages(&specs(&job)));
+                    Some(made.await.ok_or(CoreGone)?)
+                }
+                None => None,
+            }
+        }
+        None => None,
+    };
+    let Some(submits) = submits else {
         let not_found = Some((&IdArray::single(job.as_u32())).into());
         return Ok(reply::Reply::Resubmitted(client::Resubmitted {
             jobs: Vec::new(),
             not_found,
         }));
     };
-    let made = core.beside().run(move || {
-        let specs = found.unwrap_or_else(|job| specs(&job));
-        client::ResubmittedJob {
-            job: job.as_u32(),
-            submits: specs.iter().map(client::Submit::from).collect(),
-            ..client::ResubmittedJob::default()
-        }
-    });
     Ok(reply::Reply::Resubmitted(client::Resubmitted {
-        jobs: vec![made.await.ok_or(CoreGone)?],
+        jobs: vec![client::ResubmittedJob {
+            job: job.as_u32(),
+            submits,
+            ..client::ResubmittedJob::default()
+        }],
         not_found: None,
     }))
+}
+
+fn messages(specs: &[SubmitSpec]) -> Vec<client::Submit> {
+    specs.iter().map(client::Submit::from).collect()
 }
 
 async fn open_http(plane: &ClientPlane) -> reply::Reply {

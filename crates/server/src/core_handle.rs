@@ -217,6 +217,14 @@ impl Events {
     }
 }
 
+/// With the graphs of large submits encoded for the store, if there is one.
+fn encoded(mut submission: Submission, encoder: Option<BodyEncoder>) -> Submission {
+    if let Some(encoder) = encoder.filter(|_| submission.is_large()) {
+        submission.encode(encoder);
+    }
+    submission
+}
+
 /// Talks to the core's thread.
 #[derive(Clone)]
 pub(crate) struct CoreHandle {
@@ -290,14 +298,12 @@ impl CoreHandle {
         let asked = match command {
             Command::Submit(spec) => {
                 let is_large = is_large(spec.body.listed());
-                let submission = self.prepare(is_large, || Submission::one(spec)).await?;
-                return self.submit(submission).await;
+                self.prepare(is_large, || Submission::one(spec)).await?
             }
             Command::SubmitAll(specs) => {
                 let listed = specs.iter().map(|spec| 1 + spec.body.listed());
                 let is_large = is_large(listed.sum());
-                let submission = self.prepare(is_large, || Submission::list(specs)).await?;
-                return self.submit(submission).await;
+                self.prepare(is_large, || Submission::list(specs)).await?
             }
             Command::Resubmit {
                 jobs,
@@ -326,27 +332,23 @@ impl CoreHandle {
         &self,
         is_large: bool,
         prepare: impl FnOnce() -> Submission + Send + 'static,
-    ) -> Result<Submission, CoreGone> {
-        if is_large {
-            self.beside.run(prepare).await.ok_or(CoreGone)
-        } else {
-            Ok(prepare())
+    ) -> Result<Asked, CoreGone> {
+        if !is_large {
+            return Ok(Asked::Submit(Box::new(prepare())));
         }
+        let encoder = self.encoder;
+        let prepared = self.beside.run(move || encoded(prepare(), encoder)).await;
+        Ok(Asked::Submit(Box::new(prepared.ok_or(CoreGone)?)))
     }
 
     /// Has prepared submits accepted.
     pub(crate) async fn submit(
         &self,
-        mut submission: Submission,
+        submission: Submission,
     ) -> Result<Result<Reply, Refusal>, CoreGone> {
-        if let Some(encoder) = self.encoder.filter(|_| submission.is_large()) {
-            let encode = move || {
-                submission.encode(encoder);
-                submission
-            };
-            submission = self.beside.run(encode).await.ok_or(CoreGone)?;
-        }
-        self.ask(Asked::Submit(Box::new(submission))).await
+        let is_large = submission.is_large();
+        let asked = self.prepare(is_large, || submission).await?;
+        self.ask(asked).await
     }
 
     /// Submits jobs again. Large ones are looked at before, one by one: each needs a copy.
@@ -355,10 +357,9 @@ impl CoreHandle {
         let found = self.look(move |view| view.state.find_again(&jobs), |_| false);
         let (found, large) = found.await?;
         again.keep_to(found);
-        // Until the answer.
-        let mut _alone = None;
+        let mut alone = None;
         if !large.is_empty() {
-            _alone = Some(self.beside.alone().await.ok_or(CoreGone)?);
+            alone = Some(self.beside.alone().await.ok_or(CoreGone)?);
         }
         for id in large {
             let copy = move |view: &View<'_>| view.state.jobs().get(&id).map(Job::outline);
@@ -373,13 +374,25 @@ impl CoreHandle {
             });
             again = looked_at.await.ok_or(CoreGone)?;
         }
-        self.ask(Asked::Resubmit(Box::new(again))).await
+        let answer = self.tell(Asked::Resubmit(Box::new(again))).await?;
+        // The answer waits for the disk: while that takes nothing, others are to be refused and not to wait here.
+        drop(alone);
+        answer.await.map_err(|_| CoreGone)
     }
 
     async fn ask(&self, asked: Asked) -> Result<Result<Reply, Refusal>, CoreGone> {
+        let answer = self.tell(asked).await?;
+        answer.await.map_err(|_| CoreGone)
+    }
+
+    /// Where the answer will be.
+    async fn tell(
+        &self,
+        asked: Asked,
+    ) -> Result<oneshot::Receiver<Result<Reply, Refusal>>, CoreGone> {
         let (tx, rx) = oneshot::channel();
         self.send(Event::Asked(asked, tx)).await?;
-        rx.await.map_err(|_| CoreGone)
+        Ok(rx)
     }
 
     /// Follows jobs. The receiver ends behind the update that is `done`, or early when the client was

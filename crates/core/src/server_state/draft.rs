@@ -173,11 +173,12 @@ impl Submission {
         }
     }
 
-    /// Whether all of it together is so much that it is better encoded before.
+    /// Whether its graphs together are so large that they are better encoded before.
     #[must_use]
     pub fn is_large(&self) -> bool {
         let prepared = self.submits.iter().flatten();
-        is_large(prepared.map(|prepared| prepared.spec.body.listed()).sum())
+        let graphs = prepared.filter(|prepared| prepared.graph.is_some());
+        is_large(graphs.map(|prepared| prepared.spec.body.listed()).sum())
     }
 
     /// Encodes graphs for the store.

@@ -1,5 +1,6 @@
 //! The programs: which targets, with which tools, and what they may need of a system.
 
+use std::env;
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -126,9 +127,9 @@ impl Tools {
 
     /// `PATH` with them first.
     fn path(&self) -> anyhow::Result<OsString> {
-        let path = std::env::var_os("PATH").unwrap_or_default();
-        let all = std::iter::once(self.bin.clone()).chain(std::env::split_paths(&path));
-        std::env::join_paths(all).context("PATH with the tools")
+        let path = env::var_os("PATH").unwrap_or_default();
+        let all = std::iter::once(self.bin.clone()).chain(env::split_paths(&path));
+        env::join_paths(all).context("PATH with the tools")
     }
 }
 
@@ -163,12 +164,14 @@ pub(super) fn build(
         script.display()
     );
     // mimalloc prints when it was compiled, and Zig does not pass SOURCE_DATE_EPOCH on to its compiler.
+    let flags = format!("CFLAGS_{}", target.triple.replace('-', "_"));
     let c = format!(
-        "{} -Wno-builtin-macro-redefined -D__DATE__=\"@{}\" -D__TIME__=\"UTC\"",
+        // From `.cargo/config.toml`, as of all that cargo runs.
+        "{} {} -Wno-builtin-macro-redefined -D__DATE__=\"@{}\" -D__TIME__=\"UTC\"",
+        env::var(&flags).unwrap_or_default(),
         option("-ffile-prefix-map"),
         dist.epoch
     );
-    let variable = target.triple.replace('-', "_");
     run(command("cargo")
         .args([
             "zigbuild",
@@ -185,7 +188,7 @@ pub(super) fn build(
         .env("SOURCE_DATE_EPOCH", &dist.epoch)
         .env("HQ_BUILD_VERSION", &dist.version)
         .env("RUSTFLAGS", rust)
-        .env(format!("CFLAGS_{variable}"), c))?;
+        .env(flags, c))?;
     let built = target_dir
         .join(target.triple)
         .join(&dist.profile)
@@ -201,7 +204,7 @@ fn pack_given(
     target: &Target,
     program: &Path,
 ) -> anyhow::Result<Result<PathBuf, String>> {
-    let is_own = target.rpm_arch == std::env::consts::ARCH;
+    let is_own = target.rpm_arch == env::consts::ARCH;
     let is_dynamic = needs_libraries(program)?;
     let is_own = is_own && is_dynamic == target.glibc.is_some();
     if !is_own {
@@ -240,8 +243,8 @@ fn without_std(target: &Target) -> anyhow::Result<Option<String>> {
 /// Directories of this machine and what stands for them in the program.
 fn prefixes(dist: &Dist) -> anyhow::Result<Vec<(String, String)>> {
     let sysroot = output(command("rustc").args(["--print", "sysroot"]))?;
-    let home = std::env::var_os("HOME").map_or_else(PathBuf::new, PathBuf::from);
-    let cargo = std::env::var_os("CARGO_HOME").map_or_else(|| home.join(".cargo"), PathBuf::from);
+    let home = env::var_os("HOME").map_or_else(PathBuf::new, PathBuf::from);
+    let cargo = env::var_os("CARGO_HOME").map_or_else(|| home.join(".cargo"), PathBuf::from);
     // The last one that fits counts for rustc, so the inner ones are behind the outer ones.
     Ok(vec![
         (cargo.display().to_string(), "/cargo".to_owned()),
