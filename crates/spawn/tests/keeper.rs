@@ -332,8 +332,9 @@ fn leak(directory: &Path, how: &str) -> ExitCode {
     // Both leave a process in another session; only the first one ends.
     let ready = |name: &str| {
         let path = directory.join(name);
+        // It sleeps already when it says that it is there: the test counts both processes.
         format!(
-            "(setsid sh -c 'echo $$ > {0}.new; mv {0}.new {0}; sleep 1000' &); while [ ! -e {0} ]; do sleep 0.01; done;",
+            "(setsid sh -c 'sleep 1000 & echo $$ > {0}.new; mv {0}.new {0}; wait' &); while [ ! -e {0} ]; do sleep 0.01; done;",
             path.display()
         )
     };
