@@ -340,7 +340,7 @@ impl World {
             WorkerCommand::Assign {
                 templates,
                 assignments,
-                follows_others: _,
+                awaits: _,
             } => {
                 let known = templates
                     .into_iter()

@@ -55,8 +55,8 @@ pub use crate::worker::{ENDED_WORKERS_MAX, LinkEnd};
 pub use change::{AllocationChange, Change, ChangeKind, EndAwaited};
 pub use draft::{BodyEncoder, EncodedBody, Prepared, Submission, is_large};
 pub use effect::{
-    Assignment, Effect, Notification, Reply, Resubmitted, StopResult, WatchUpdate, WatchedJob,
-    WorkerCommand,
+    Assignment, AwaitedEnds, Effect, Notification, Reply, Resubmitted, StopResult, WatchUpdate,
+    WatchedJob, WorkerCommand,
 };
 pub use gate::{Gate, Wait};
 pub use input::{

@@ -10,8 +10,8 @@ use std::time::Instant;
 use hq_core::id::WorkerId;
 use hq_core::refusal::Refusal;
 use hq_core::server_state::{
-    Change, Effect, LinkId, NoticeKey, Reply, RequestId, ServerState, Wait, WatchUpdate,
-    WorkerCommand,
+    AwaitedEnds, Change, Effect, LinkId, NoticeKey, Reply, RequestId, ServerState, Wait,
+    WatchUpdate, WorkerCommand,
 };
 use hq_protocol::client;
 use hq_protocol::limits::PAGE_BYTES_MAX;
@@ -284,7 +284,11 @@ impl Delivery {
                 Effect::DropWorker(id) => Outgoing::DropWorker(id),
             };
             // Its worker waits for it, and the end that it follows may be one that the store collects for a later commit.
-            is_awaited |= self.send(state, wait, message) && matches!(wait, Wait::Ends(_));
+            is_awaited |= self.send(state, wait, message)
+                && matches!(
+                    wait,
+                    Wait::Work(_, AwaitedEnds::Elsewhere | AwaitedEnds::All)
+                );
         }
         if is_awaited {
             self.gate.commit_now();

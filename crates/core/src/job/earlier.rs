@@ -169,6 +169,7 @@ impl Job {
     }
 
     /// Whether a task goes on from where one has ended that ran elsewhere than on `worker`, or may have; `None` = wherever that was.
+    /// Of more than a few it may have: the ends that are not on disk yet tell more cheaply whether one of them did.
     #[must_use]
     pub(crate) fn follows_others(&self, slot: TaskSlot, worker: Option<WorkerId>) -> bool {
         let mut awaited = self.awaited(slot);

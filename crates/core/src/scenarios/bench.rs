@@ -249,7 +249,7 @@ impl Hand {
         let WorkerCommand::Assign {
             templates,
             assignments,
-            follows_others: _,
+            awaits: _,
         } = command
         else {
             return;

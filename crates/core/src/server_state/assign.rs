@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::{Assignment, WorkerCommand};
+use super::{Assignment, AwaitedEnds, WorkerCommand};
 use crate::id::{InstanceId, TaskId};
 use crate::job::{Job, SharedTemplate, TaskSlot, TemplateId};
 use crate::limits::{ASSIGN_BYTES_MAX, task_bytes, template_bytes};
@@ -25,15 +25,21 @@ impl Default for AssignLimit {
 /// Templates and assignments on their way into messages.
 #[derive(Debug)]
 pub(super) struct AssignBatch {
-    /// Messages that are full.
+    /// Templates, and the tasks that can be sent at once.
+    ready: Messages,
+    /// Tasks that wait for the ends they go on from, in messages of their own: they hold up no others.
+    behind: Messages,
+    bytes_max: usize,
+}
+
+#[derive(Debug)]
+struct Messages {
     full: Vec<WorkerCommand>,
     templates: Vec<Arc<SharedTemplate>>,
     assignments: Vec<Assignment>,
-    /// One of its tasks follows one of another worker.
-    follows_others: bool,
+    awaits: AwaitedEnds,
     /// Bytes of the templates and assignments.
     bytes: usize,
-    bytes_max: usize,
 }
 
 /// Consecutive tasks that go into one assignment.
@@ -41,6 +47,7 @@ pub(super) struct AssignBatch {
 pub(super) struct Run {
     pub(super) template: Arc<SharedTemplate>,
     pub(super) instance: InstanceId,
+    pub(super) awaits: AwaitedEnds,
     pub(super) from: u32,
     pub(super) to: u32,
     pub(super) bytes: usize,
@@ -54,55 +61,80 @@ pub(super) struct NamedTask {
     pub(super) bytes: usize,
 }
 
+impl Run {
+    /// Takes a neighbour with the same template and instance in, as both are one row of the message then; otherwise gives it back.
+    pub(super) fn join(&mut self, next: Self, bytes_max: usize) -> Option<Self> {
+        let is_alike = self.to == next.from
+            && self.instance == next.instance
+            && self.awaits == next.awaits
+            && self.template.id == next.template.id;
+        if !is_alike || self.bytes + next.bytes > bytes_max {
+            return Some(next);
+        }
+        self.to = next.to;
+        self.bytes += next.bytes;
+        None
+    }
+}
+
 impl AssignBatch {
     /// One thing that is larger than the limit gets a message of its own.
     pub(super) const fn new(AssignLimit(bytes_max): AssignLimit) -> Self {
         Self {
-            full: Vec::new(),
-            templates: Vec::new(),
-            assignments: Vec::new(),
-            follows_others: false,
-            bytes: 0,
+            ready: Messages::new(),
+            behind: Messages::new(),
             bytes_max,
         }
     }
 
     /// Adds a template; assignments that name it come later.
     pub(super) fn add_template(&mut self, template: Arc<SharedTemplate>) {
-        self.make_room(template_bytes(&template));
-        self.templates.push(template);
+        self.ready
+            .make_room(template_bytes(&template), self.bytes_max);
+        self.ready.templates.push(template);
     }
 
-    /// Adds tasks.
-    pub(super) fn add(&mut self, assignment: Assignment) {
-        self.make_room(assignment.wire_bytes());
-        self.assignments.push(assignment);
-    }
-
-    pub(super) const fn follows_others(&self) -> bool {
-        self.follows_others
-    }
-
-    /// A task that is added goes on from where one of another worker has ended. What is sent before it can wait for that as well.
-    pub(super) const fn note_follows_others(&mut self) {
-        self.follows_others = true;
+    /// Adds tasks that go on from these ends.
+    pub(super) fn add(&mut self, assignment: Assignment, awaits: AwaitedEnds) {
+        let messages = match awaits {
+            AwaitedEnds::None => &mut self.ready,
+            AwaitedEnds::Elsewhere | AwaitedEnds::All => &mut self.behind,
+        };
+        messages.make_room(assignment.wire_bytes(), self.bytes_max);
+        messages.awaits = messages.awaits.max(awaits);
+        messages.assignments.push(assignment);
     }
 
     /// Names the nodes of the one task in it.
     pub(super) fn set_nodes(&mut self, nodes: &[Box<str>]) {
-        for assignment in &mut self.assignments {
+        let (ready, behind) = (&mut self.ready, &mut self.behind);
+        for assignment in ready.assignments.iter_mut().chain(&mut behind.assignments) {
             assignment.nodes = nodes.to_vec();
         }
     }
 
     pub(super) fn into_commands(mut self) -> Vec<WorkerCommand> {
-        self.close();
-        self.full
+        self.ready.close();
+        self.behind.close();
+        self.ready.full.append(&mut self.behind.full);
+        self.ready.full
+    }
+}
+
+impl Messages {
+    const fn new() -> Self {
+        Self {
+            full: Vec::new(),
+            templates: Vec::new(),
+            assignments: Vec::new(),
+            awaits: AwaitedEnds::None,
+            bytes: 0,
+        }
     }
 
-    fn make_room(&mut self, bytes: usize) {
+    fn make_room(&mut self, bytes: usize, bytes_max: usize) {
         // An item without room begins the next message, also if it is larger than one by itself.
-        if self.bytes + bytes > self.bytes_max {
+        if self.bytes + bytes > bytes_max {
             self.close();
         }
         self.bytes += bytes;
@@ -117,7 +149,7 @@ impl AssignBatch {
         self.full.push(WorkerCommand::Assign {
             templates: std::mem::take(&mut self.templates),
             assignments: std::mem::take(&mut self.assignments),
-            follows_others: self.follows_others,
+            awaits: self.awaits,
         });
     }
 }
@@ -197,7 +229,11 @@ mod tests {
         let megabyte = 1 << 20;
         for id in 0..9 {
             batch.add_template(template(id, if id == 4 { 9 * megabyte } else { megabyte }));
-            batch.add(tasks(id, megabyte));
+            let awaits = match id % 3 {
+                0 => AwaitedEnds::Elsewhere,
+                _ => AwaitedEnds::None,
+            };
+            batch.add(tasks(id, megabyte), awaits);
         }
         let mut known = Vec::new();
         let mut sent = Vec::new();
@@ -206,17 +242,23 @@ mod tests {
             let WorkerCommand::Assign {
                 templates,
                 assignments,
-                ..
+                awaits,
             } = command
             else {
                 panic!("an assignment");
             };
             let is_alone = templates.len() == 1 && assignments.is_empty();
+            assert!(templates.is_empty() || awaits == AwaitedEnds::None);
+            let is_behind = |a: &Assignment| a.template.0.is_multiple_of(3);
+            let are_apart = assignments
+                .iter()
+                .all(|a| is_behind(a) == (awaits == AwaitedEnds::Elsewhere));
+            assert!(are_apart, "one waits with another, or for nothing");
             assert!(bytes <= ASSIGN_BYTES_MAX || is_alone, "{bytes} bytes");
             known.extend(templates.iter().map(|template| template.id));
             assert!(assignments.iter().all(|a| known.contains(&a.template)));
             sent.extend(assignments.iter().map(|a| a.template.0));
         }
-        assert_eq!(sent, Vec::from_iter(0..9));
+        assert_eq!(sent, [1, 2, 4, 5, 7, 8, 0, 3, 6]);
     }
 }

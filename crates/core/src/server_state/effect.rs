@@ -133,6 +133,17 @@ pub struct WatchedJob {
     pub ended_tasks: Vec<TaskId>,
 }
 
+/// Ends of other tasks that have to be on disk before a worker is sent what goes on from them.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum AwaitedEnds {
+    /// None. Those of the worker itself need not be: one that is lost with its report of them is lost with all that followed there.
+    None,
+    /// Those of tasks that ran on other workers.
+    Elsewhere,
+    /// All: its own may be lost as well, because it does not keep them until they are stored.
+    All,
+}
+
 /// Message to a worker.
 #[derive(Clone, Debug)]
 pub enum WorkerCommand {
@@ -142,8 +153,8 @@ pub enum WorkerCommand {
         templates: Vec<Arc<SharedTemplate>>,
         /// The tasks.
         assignments: Vec<Assignment>,
-        /// Whether one of them goes on from where a task of another worker has ended.
-        follows_others: bool,
+        /// Ends that they go on from.
+        awaits: AwaitedEnds,
     },
     /// No task will name these templates again.
     DropTemplates(Vec<TemplateId>),
@@ -174,7 +185,7 @@ impl WorkerCommand {
             Self::Assign {
                 templates,
                 assignments,
-                follows_others: _,
+                awaits: _,
             } => {
                 let templates = templates.iter().map(|template| template_bytes(template));
                 let assignments = assignments.iter().map(Assignment::wire_bytes);
@@ -212,6 +223,12 @@ pub struct Assignment {
 }
 
 impl Assignment {
+    /// Whether its task was sent ahead of its turn.
+    #[must_use]
+    pub const fn is_ahead(&self) -> bool {
+        self.follows.is_some()
+    }
+
     /// Upper bound of its bytes in a message.
     #[must_use]
     pub fn wire_bytes(&self) -> usize {

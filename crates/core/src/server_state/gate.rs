@@ -7,12 +7,16 @@
 //! What goes to workers waits for changes that somebody was promised
 //! ([`ChangeKind::is_urgent`](super::ChangeKind::is_urgent)), which are committed at once: a worker must
 //! not run tasks of a submit that a crash would undo. Work that goes on from where other workers ended waits for those ends
-//! as well. What is sent to one worker stays in order. What tells of results (replies, updates, acknowledgements of reports)
-//! waits for every earlier change, in a queue of its own.
+//! as well. What tells of results (replies, updates, acknowledgements of reports) waits for every earlier change, in a queue of
+//! its own.
+//!
+//! What is sent to one worker stays in order, but for one thing: new work overtakes work that waits for ends. A disk that
+//! takes a second for a commit would keep the worker idle for as long. It does not overtake anything else, which can be about
+//! tasks that were sent before.
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::{Change, Effect, WorkerCommand};
+use super::{Assignment, AwaitedEnds, Change, ChangeKind, Effect, WorkerCommand};
 use crate::id::WorkerId;
 
 /// Commit that a message has to wait for.
@@ -22,8 +26,8 @@ pub enum Wait {
     Nothing,
     /// Changes that somebody was promised, and what this worker is sent before it.
     Promised(WorkerId),
-    /// Ends of tasks on account of which others can run as well.
-    Ends(WorkerId),
+    /// Changes that somebody was promised, and these ends; and what this worker is sent before it that is no work.
+    Work(WorkerId, AwaitedEnds),
     /// Every change that was made before.
     All,
 }
@@ -31,7 +35,7 @@ pub enum Wait {
 impl Effect {
     /// The commit that it waits for. [`Effect::Persist`] is never sent to a peer.
     #[must_use]
-    pub const fn wait(&self) -> Wait {
+    pub fn wait(&self) -> Wait {
         match self {
             // However long the disk takes nothing: a worker that hears nothing gives the connection up.
             Self::ToWorker(_, WorkerCommand::Ping(forgotten)) if forgotten.is_empty() => {
@@ -49,10 +53,12 @@ impl Effect {
             Self::ToWorker(
                 worker,
                 WorkerCommand::Assign {
-                    follows_others: true,
+                    assignments,
+                    awaits,
                     ..
                 },
-            ) => Wait::Ends(*worker),
+            // One that was sent ahead of its turn comes behind what it goes on from.
+            ) if !assignments.iter().any(Assignment::is_ahead) => Wait::Work(*worker, *awaits),
             Self::Registered { worker, .. }
             | Self::ToWorker(worker, _)
             | Self::DropWorker(worker) => Wait::Promised(*worker),
@@ -83,13 +89,49 @@ pub struct Gate<T> {
     last: u64,
     last_urgent: u64,
     last_end: u64,
+    ended: LastEnds,
     /// By the batch that each waits for, then in order.
     to_workers: BTreeMap<(u64, u64), T>,
     /// How many were put there.
     position: u64,
-    /// What the last message to each worker waits for; those that wait for nothing may be missing.
-    behind: BTreeMap<WorkerId, u64>,
+    /// Those that wait for nothing may be missing.
+    behind: BTreeMap<WorkerId, Behind>,
     for_all: VecDeque<(u64, T)>,
+}
+
+/// Batches that messages to a worker wait for.
+#[derive(Clone, Copy, Default, Debug)]
+struct Behind {
+    /// Any of them.
+    any: u64,
+    /// Those that are no work.
+    no_work: u64,
+}
+
+/// The last batch with an end of any task, and the last one with an end on another worker than the task of that one.
+#[derive(Clone, Copy, Default, Debug)]
+struct LastEnds {
+    last: Option<(WorkerId, u64)>,
+    elsewhere: u64,
+}
+
+impl LastEnds {
+    fn note(&mut self, worker: WorkerId, number: u64) {
+        if let Some((before, at)) = self.last
+            && before != worker
+        {
+            self.elsewhere = at;
+        }
+        self.last = Some((worker, number));
+    }
+
+    /// The last batch with an end on another worker than this one.
+    fn elsewhere(&self, worker: WorkerId) -> u64 {
+        match self.last {
+            Some((last, number)) if last != worker => number,
+            Some(_) | None => self.elsewhere,
+        }
+    }
 }
 
 impl<T> Default for Gate<T> {
@@ -99,6 +141,7 @@ impl<T> Default for Gate<T> {
             last: 0,
             last_urgent: 0,
             last_end: 0,
+            ended: LastEnds::default(),
             to_workers: BTreeMap::new(),
             position: 0,
             behind: BTreeMap::new(),
@@ -111,11 +154,16 @@ impl<T> Gate<T> {
     /// Notes a batch of changes on its way to the disk; what is passed afterwards waits for it.
     pub fn note(&mut self, number: u64, changes: &[Change]) {
         self.last = number;
-        if changes.iter().any(|change| change.kind.is_urgent()) {
-            self.last_urgent = number;
-        }
-        if changes.iter().any(|change| change.kind.frees_tasks()) {
-            self.last_end = number;
+        for change in changes {
+            if change.kind.is_urgent() {
+                self.last_urgent = number;
+            }
+            if change.kind.frees_tasks() {
+                self.last_end = number;
+            }
+            if let ChangeKind::TaskEnded { worker, .. } = &change.kind {
+                self.ended.note(*worker, number);
+            }
         }
     }
 
@@ -123,9 +171,29 @@ impl<T> Gate<T> {
     pub fn pass(&mut self, wait: Wait, message: T) -> Option<T> {
         match wait {
             Wait::Nothing => Some(message),
-            Wait::Promised(worker) => self.pass_to(worker, self.last_urgent, message),
-            Wait::Ends(worker) => {
-                self.pass_to(worker, self.last_urgent.max(self.last_end), message)
+            Wait::Promised(worker) => {
+                let behind = self.behind(worker);
+                let number = self.last_urgent.max(behind.any);
+                let behind = Behind {
+                    any: number,
+                    no_work: number,
+                };
+                self.pass_to(worker, number, behind, message)
+            }
+            Wait::Work(worker, ends) => {
+                let ends = match ends {
+                    AwaitedEnds::None => 0,
+                    // Of many tasks only the last end frees what goes on from all of them; the others may be of any batch before it.
+                    AwaitedEnds::Elsewhere => self.last_end.min(self.ended.elsewhere(worker)),
+                    AwaitedEnds::All => self.last_end,
+                };
+                let behind = self.behind(worker);
+                let number = self.last_urgent.max(ends).max(behind.no_work);
+                let behind = Behind {
+                    any: number.max(behind.any),
+                    ..behind
+                };
+                self.pass_to(worker, number, behind, message)
             }
             // Also what waits for nothing must not overtake what was passed before it.
             Wait::All if self.for_all.is_empty() && self.last <= self.committed => Some(message),
@@ -136,16 +204,18 @@ impl<T> Gate<T> {
         }
     }
 
-    fn pass_to(&mut self, worker: WorkerId, number: u64, message: T) -> Option<T> {
-        let behind = self.behind.get(&worker).copied().unwrap_or(0);
-        let number = number.max(behind);
+    fn behind(&self, worker: WorkerId) -> Behind {
+        self.behind.get(&worker).copied().unwrap_or_default()
+    }
+
+    fn pass_to(&mut self, worker: WorkerId, number: u64, behind: Behind, message: T) -> Option<T> {
         let first = self.to_workers.first_key_value();
         // What may go by now was not taken yet, and can be for this worker.
         let is_behind = first.is_some_and(|((first, _), _)| *first <= self.committed);
         if number <= self.committed && !is_behind {
             return Some(message);
         }
-        self.behind.insert(worker, number);
+        self.behind.insert(worker, behind);
         self.position += 1;
         self.to_workers.insert((number, self.position), message);
         None
@@ -183,10 +253,13 @@ mod tests {
     use std::time::Duration;
 
     use proptest::collection::vec;
+    use proptest::option;
     use proptest::prelude::*;
 
     use crate::id::{InstanceId, JobId, TaskId, TaskKey};
+    use crate::job::TemplateId;
     use crate::outcome::{Outcome, Usage};
+    use crate::range::IdArray;
     use crate::server_state::{ChangeKind, EndAwaited, Reply, RequestId, WatchUpdate};
     use crate::task::TaskEnd;
     use crate::time::Timestamp;
@@ -279,7 +352,11 @@ mod tests {
         assert_eq!(done.wait(), Wait::All);
     }
 
-    fn end(awaited: EndAwaited) -> Change {
+    const fn awaits(worker: WorkerId, ends: AwaitedEnds) -> Wait {
+        Wait::Work(worker, ends)
+    }
+
+    fn end(worker: WorkerId, awaited: EndAwaited) -> Change {
         let end = TaskEnd {
             outcome: Outcome::Finished,
             at: Timestamp::default(),
@@ -289,7 +366,7 @@ mod tests {
         let kind = ChangeKind::TaskEnded {
             task: TaskKey::new(JobId(1), TaskId(1)),
             instance: InstanceId(0),
-            worker: WorkerId(1),
+            worker,
             crash_count: 0,
             end,
             is_finished: true,
@@ -305,56 +382,126 @@ mod tests {
     fn only_work_that_follows_an_end_elsewhere_waits_for_it() {
         let (here, elsewhere) = (WorkerId(1), WorkerId(2));
         let mut gate = Gate::default();
-        gate.note(1, &[end(EndAwaited::ByTasks)]);
+        let join = |worker| Wait::Work(worker, AwaitedEnds::Elsewhere);
+        gate.note(1, &[end(here, EndAwaited::ByTasks)]);
         assert_eq!(gate.pass(Wait::Promised(here), "next"), Some("next"));
-        assert_eq!(gate.pass(Wait::Ends(elsewhere), "join"), None);
+        // However many they were: it knows of all ends that are not on disk.
+        assert_eq!(gate.pass(join(here), "join"), Some("join"));
+        assert_eq!(gate.pass(join(elsewhere), "join"), None);
         // It may be about the tasks of the message before it.
         assert_eq!(gate.pass(Wait::Promised(elsewhere), "kill"), None);
         assert_eq!(gate.pass(Wait::Promised(here), "kill"), Some("kill"));
         gate.advance(1);
         let left = std::iter::from_fn(|| gate.next_ready());
         assert_eq!(left.collect::<Vec<_>>(), ["join", "kill"]);
-        assert_eq!(gate.pass(Wait::Ends(elsewhere), "join"), Some("join"));
-        gate.note(2, &[end(EndAwaited::No)]);
-        assert_eq!(gate.pass(Wait::Ends(elsewhere), "join"), Some("join"));
-        gate.note(3, &[end(EndAwaited::ByJobs)]);
+        assert_eq!(gate.pass(join(elsewhere), "join"), Some("join"));
+        gate.note(2, &[end(here, EndAwaited::No)]);
+        assert_eq!(gate.pass(join(elsewhere), "join"), Some("join"));
+        gate.note(3, &[end(here, EndAwaited::ByJobs)]);
         assert_eq!(gate.pass(Wait::Promised(here), "job"), None, "of a job");
+    }
+
+    #[test]
+    fn a_join_waits_for_ends_elsewhere_that_freed_nothing_by_themselves() {
+        let (here, elsewhere) = (WorkerId(1), WorkerId(2));
+        let mut gate = Gate::default();
+        gate.note(1, &[end(elsewhere, EndAwaited::No)]);
+        gate.note(2, &[end(here, EndAwaited::ByTasks)]);
+        assert_eq!(gate.pass(awaits(here, AwaitedEnds::Elsewhere), 1), None);
+        assert_eq!(gate.pass(awaits(here, AwaitedEnds::All), 2), None);
+        gate.advance(1);
+        assert_eq!(gate.next_ready(), Some(1));
+        assert_eq!(gate.next_ready(), None, "it does not keep its own");
+        gate.advance(2);
+        assert_eq!(gate.next_ready(), Some(2));
+    }
+
+    #[test]
+    fn new_work_overtakes_work_that_waits_for_ends_and_nothing_else() {
+        let worker = WorkerId(1);
+        let mut gate = Gate::default();
+        gate.note(1, &[end(WorkerId(2), EndAwaited::ByTasks)]);
+        let new = awaits(worker, AwaitedEnds::None);
+        let join = awaits(worker, AwaitedEnds::Elsewhere);
+        assert_eq!(gate.pass(join, "join"), None);
+        assert_eq!(gate.pass(new, "new"), Some("new"));
+        assert_eq!(gate.pass(Wait::Promised(worker), "kill"), None);
+        assert_eq!(gate.pass(new, "newer"), None, "behind what is no work");
+        gate.advance(1);
+        let left = std::iter::from_fn(|| gate.next_ready());
+        assert_eq!(left.collect::<Vec<_>>(), ["join", "kill", "newer"]);
+    }
+
+    #[test]
+    fn a_task_sent_ahead_of_its_turn_stays_behind_what_it_goes_on_from() {
+        let worker = WorkerId(1);
+        let assign = |follows| {
+            let assignment = Assignment {
+                template: TemplateId(1),
+                ids: IdArray::single(2),
+                instance: InstanceId(0),
+                variant: 0,
+                entries: None,
+                nodes: Vec::new(),
+                follows,
+            };
+            let command = WorkerCommand::Assign {
+                templates: Vec::new(),
+                assignments: vec![assignment],
+                awaits: AwaitedEnds::None,
+            };
+            Effect::ToWorker(worker, command).wait()
+        };
+        assert_eq!(assign(None), awaits(worker, AwaitedEnds::None));
+        let ahead = assign(Some((TaskId(1), InstanceId(0))));
+        assert_eq!(ahead, Wait::Promised(worker));
     }
 
     #[derive(Clone, Debug)]
     enum Step {
-        Note(Option<EndAwaited>),
-        Pass { worker: u32, follows: bool },
+        Note(Option<(u32, EndAwaited)>),
+        Pass {
+            worker: u32,
+            /// `None` = it is no work.
+            ends: Option<AwaitedEnds>,
+        },
         Advance(u64),
         Take(usize),
     }
 
     fn step() -> impl Strategy<Value = Step> {
         let awaited = prop_oneof![
-            Just(None),
-            Just(Some(EndAwaited::No)),
-            Just(Some(EndAwaited::ByTasks)),
-            Just(Some(EndAwaited::ByJobs)),
+            Just(EndAwaited::No),
+            Just(EndAwaited::ByTasks),
+            Just(EndAwaited::ByJobs),
+        ];
+        let ends = prop_oneof![
+            Just(AwaitedEnds::None),
+            Just(AwaitedEnds::Elsewhere),
+            Just(AwaitedEnds::All),
         ];
         prop_oneof![
-            awaited.prop_map(Step::Note),
-            (0..3_u32, any::<bool>()).prop_map(|(worker, follows)| Step::Pass { worker, follows }),
+            option::of((0..3_u32, awaited)).prop_map(Step::Note),
+            (0..3_u32, option::of(ends)).prop_map(|(worker, ends)| Step::Pass { worker, ends }),
             (0..4_u64).prop_map(Step::Advance),
             (0..4_usize).prop_map(Step::Take),
         ]
     }
 
     proptest! {
-        /// Whatever comes in between: each worker gets all that is for it in order, and nothing ahead of what it waits for.
+        /// Whatever comes in between: each worker gets all that is for it, in order but for work ahead of work that waits for ends,
+        /// and nothing ahead of what it waits for.
         #[test]
         fn what_goes_to_a_worker_stays_in_order_behind_its_commits(steps in vec(step(), 1..60)) {
             let mut gate = Gate::default();
-            let (mut last, mut committed, mut promised, mut ended) = (0, 0, 0, 0);
+            let (mut last, mut committed, mut promised, mut freed) = (0, 0, 0, 0);
+            let mut ended = [0; 3];
             let mut sent = 0_u64;
-            let mut got = BTreeMap::<u32, Vec<u64>>::new();
-            let mut check = |committed, (worker, number, needs): (u32, u64, u64)| {
+            type Sent = (u64, Option<AwaitedEnds>);
+            let mut got = BTreeMap::<u32, Vec<Sent>>::new();
+            let mut check = |committed, (worker, message, needs): (u32, Sent, u64)| {
                 assert!(needs <= committed, "it came ahead of batch {needs}");
-                got.entry(worker).or_default().push(number);
+                got.entry(worker).or_default().push(message);
             };
             let rest = [Step::Advance(u64::MAX), Step::Take(usize::MAX)];
             for step in steps.into_iter().chain(rest) {
@@ -362,20 +509,30 @@ mod tests {
                     Step::Note(awaited) => {
                         last += 1;
                         match awaited {
-                            Some(EndAwaited::ByJobs) => promised = last,
-                            Some(EndAwaited::ByTasks) => ended = last,
-                            Some(EndAwaited::No) | None => {}
+                            Some((_, EndAwaited::ByJobs)) => promised = last,
+                            Some((_, EndAwaited::ByTasks)) => freed = last,
+                            Some((_, EndAwaited::No)) | None => {}
                         }
-                        let changes: Vec<Change> = awaited.map(end).into_iter().collect();
+                        if let Some((worker, _)) = awaited {
+                            ended[worker as usize] = last;
+                        }
+                        let change = awaited.map(|(worker, by)| end(WorkerId(worker), by));
+                        let changes: Vec<Change> = change.into_iter().collect();
                         gate.note(last, &changes);
                     }
-                    Step::Pass { worker, follows } => {
+                    Step::Pass { worker, ends } => {
                         sent += 1;
-                        let (wait, needs) = match follows {
-                            true => (Wait::Ends(WorkerId(worker)), promised.max(ended)),
-                            false => (Wait::Promised(WorkerId(worker)), promised),
+                        let id = WorkerId(worker);
+                        let others = (0..3).filter(|other| *other != worker);
+                        let elsewhere = others.map(|other| ended[other as usize]).max();
+                        let wait = ends.map_or(Wait::Promised(id), |ends| Wait::Work(id, ends));
+                        let needs = match ends {
+                            None | Some(AwaitedEnds::None) => 0,
+                            Some(AwaitedEnds::Elsewhere) => freed.min(elsewhere.unwrap_or(0)),
+                            Some(AwaitedEnds::All) => freed,
                         };
-                        if let Some(message) = gate.pass(wait, (worker, sent, needs)) {
+                        let message = (worker, (sent, ends), needs.max(promised));
+                        if let Some(message) = gate.pass(wait, message) {
                             check(committed, message);
                         }
                     }
@@ -392,8 +549,16 @@ mod tests {
             }
             prop_assert!(!gate.is_waiting());
             prop_assert_eq!(got.values().map(Vec::len).sum::<usize>() as u64, sent);
-            for (worker, numbers) in got {
-                prop_assert!(numbers.is_sorted(), "to worker {worker}: {numbers:?}");
+            for (worker, messages) in got {
+                for (place, (number, ends)) in messages.iter().enumerate() {
+                    let (before, _) = messages.split_at(place);
+                    let later = before.iter().filter(|(other, _)| other > number);
+                    let may_overtake = |other: &Sent| {
+                        other.1.is_some() && ends.is_some_and(|ends| ends != AwaitedEnds::None)
+                    };
+                    let mut wrong = later.filter(|other| !may_overtake(other));
+                    prop_assert_eq!(wrong.next(), None, "to worker {}: {:?}", worker, messages);
+                }
             }
         }
     }

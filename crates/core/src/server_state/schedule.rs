@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use super::assign::{AssignBatch, AssignLimit, Run, assignment, name_task};
 use super::change::ChangeKind;
-use super::{Ctx, Effect, ServerState, WorkerCommand};
+use super::{AwaitedEnds, Ctx, Effect, ServerState, WorkerCommand};
 use crate::bug;
 use crate::id::{TaskKey, WorkerId};
-use crate::job::TaskSlot;
+use crate::job::{Job, TaskSlot};
 use crate::scheduler::queue::TakenRange;
 use crate::scheduler::solve::{GangStart, Placement};
 use crate::time::Now;
@@ -189,36 +189,37 @@ impl ServerState {
             };
             worker.assign(TaskKey::new(range.job, named.id), assigned, class);
             self.heads.note_handed_out(placement, job, slot);
-            if !batch.follows_others() && job.follows_others(slot, keeper) {
-                batch.note_follows_others();
-            }
-            // Neighbours with the same template and instance are one row of the message.
-            match runs.last_mut() {
-                Some(run)
-                    if run.to == index
-                        && run.instance == instance
-                        && run.template.id == named.template.id
-                        && run.bytes + named.bytes <= bytes_max =>
-                {
-                    run.to += 1;
-                    run.bytes += named.bytes;
-                }
-                _ => runs.push(Run {
-                    template: named.template,
-                    instance,
-                    from: index,
-                    to: index + 1,
-                    bytes: named.bytes,
-                }),
-            }
+            let next = Run {
+                template: named.template,
+                instance,
+                awaits: awaited_ends(job, slot, keeper),
+                from: index,
+                to: index + 1,
+                bytes: named.bytes,
+            };
+            let next = match runs.last_mut() {
+                Some(last) => last.join(next, bytes_max),
+                None => Some(next),
+            };
+            runs.extend(next);
         }
-        for run in runs {
+        for run in &runs {
             // Each template is sent to a worker once, in front of the first task that uses it.
             if worker.learn_template(run.template.id) {
                 batch.add_template(Arc::clone(&run.template));
             }
-            batch.add(assignment(job, range.submit, &run, placement.variant));
+            let assignment = assignment(job, range.submit, run, placement.variant);
+            batch.add(assignment, run.awaits);
         }
+    }
+}
+
+/// Ends that a task goes on from; `keeper` is the worker that gets it, if that keeps its own until they are stored.
+fn awaited_ends(job: &Job, slot: TaskSlot, keeper: Option<WorkerId>) -> AwaitedEnds {
+    match (job.follows_others(slot, keeper), keeper) {
+        (false, _) => AwaitedEnds::None,
+        (true, Some(_)) => AwaitedEnds::Elsewhere,
+        (true, None) => AwaitedEnds::All,
     }
 }
 

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use super::assign::{AssignBatch, Run, assignment, name_task};
 use super::schedule::send;
-use super::{Ctx, Dispatcher, ServerState};
+use super::{AwaitedEnds, Ctx, Dispatcher, ServerState};
 use crate::bug;
 use crate::class::QueueKey;
 use crate::id::{JobId, TaskKey, WorkerId};
@@ -299,13 +299,14 @@ impl ServerState {
         let run = Run {
             template: task.template,
             instance,
+            awaits: AwaitedEnds::None,
             from: next.index,
             to: next.index + 1,
             bytes: task.bytes,
         };
         let mut assignment = assignment(job, next.submit, &run, before_it.variant);
         assignment.follows = Some((before, before_it.instance));
-        batch.add(assignment);
+        batch.add(assignment, AwaitedEnds::None);
         Some(())
     }
 }

@@ -98,11 +98,11 @@ proptest! {
         assignments in vec(strategies::assignment(), 0..4),
         drops in vec(any::<u32>().prop_map(hq_core::job::TemplateId), 0..4),
     ) {
-        use hq_core::server_state::WorkerCommand;
+        use hq_core::server_state::{AwaitedEnds, WorkerCommand};
         let command = WorkerCommand::Assign {
             templates: vec![Arc::new(template.clone())],
             assignments: assignments.clone(),
-            follows_others: false,
+            awaits: AwaitedEnds::None,
         };
         let Input::Assign { templates, assignments: received, .. } = worker_input(&command) else {
             panic!("not an assignment");

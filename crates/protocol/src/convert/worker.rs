@@ -432,7 +432,7 @@ impl From<&WorkerCommand> for worker::ToWorker {
             WorkerCommand::Assign {
                 templates,
                 assignments,
-                follows_others: _,
+                awaits: _,
             } => Message::Assign(worker::Assign {
                 templates: templates
                     .iter()

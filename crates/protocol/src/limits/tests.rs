@@ -5,7 +5,7 @@ mod extremes;
 
 use bytes::BytesMut;
 use hq_core::limits::{check_submit, template_bytes};
-use hq_core::server_state::{Command, WorkerCommand};
+use hq_core::server_state::{AwaitedEnds, Command, WorkerCommand};
 use proptest::prelude::*;
 use prost::Message;
 
@@ -126,7 +126,7 @@ fn the_largest_template_is_submitted_and_delivered() {
         let assign = WorkerCommand::Assign {
             templates: vec![shared.into()],
             assignments: Vec::new(),
-            follows_others: false,
+            awaits: AwaitedEnds::None,
         };
         assert!(to_worker(&assign) <= counted);
     }

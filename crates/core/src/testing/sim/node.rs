@@ -328,7 +328,7 @@ pub(super) fn heard(command: WorkerCommand) -> Option<Input> {
         WorkerCommand::Assign {
             templates,
             assignments,
-            follows_others: _,
+            awaits: _,
         } => Input::Assign {
             templates: templates.iter().map(|shared| work(shared)).collect(),
             assignments: assignments

@@ -172,7 +172,7 @@ impl<'a> World<'a> {
                 WorkerCommand::Assign {
                     templates,
                     assignments,
-                    follows_others: _,
+                    awaits: _,
                 },
             ) => {
                 let known = templates.iter().map(|template| (template.id, template.job));

@@ -13,7 +13,7 @@ use hq_core::limits::{
 };
 use hq_core::outcome::{Outcome, Usage};
 use hq_core::range::{IdArray, IdRange};
-use hq_core::server_state::{Assignment, WorkerCommand};
+use hq_core::server_state::{Assignment, AwaitedEnds, WorkerCommand};
 use hq_core::template::{Entries, StdioSpec, SubmitBody, SubmitSpec, TaskTemplate};
 use hq_core::testing::array_submit;
 use hq_core::worker_state::{EndedRow, Holding, InstanceKey, Report, StartedRow};
@@ -189,7 +189,7 @@ pub(super) fn worker_command() -> impl Strategy<Value = WorkerCommand> {
         (vec(assignment(), 0..4), texts).prop_map(|(assignments, texts)| WorkerCommand::Assign {
             templates: vec![Arc::new(shared(&array_submit(1, template_of(texts))))],
             assignments,
-            follows_others: false,
+            awaits: AwaitedEnds::None,
         });
     prop_oneof![
         assign,

@@ -11,7 +11,9 @@ use hq_core::id::{InstanceId, JobId, TaskId, TaskKey};
 use hq_core::job::{SharedTemplate, TemplateId};
 use hq_core::outcome::{LostReason, Outcome};
 use hq_core::range::IdArray;
-use hq_core::server_state::{Assignment, EndedRow, Report, WorkerCommand, WorkerMessage};
+use hq_core::server_state::{
+    Assignment, AwaitedEnds, EndedRow, Report, WorkerCommand, WorkerMessage,
+};
 use hq_core::template::{Entries, StdioSpec, TaskTemplate};
 use hq_core::testing::{template, worker_config};
 use hq_core::worker_config::WorkerConfig;
@@ -236,7 +238,7 @@ impl FakeServer {
         self.command(&WorkerCommand::Assign {
             templates: vec![Arc::new(template)],
             assignments: vec![assignment],
-            follows_others: false,
+            awaits: AwaitedEnds::None,
         })
         .await;
     }
@@ -270,7 +272,7 @@ impl FakeServer {
         self.command(&WorkerCommand::Assign {
             templates: Vec::new(),
             assignments,
-            follows_others: false,
+            awaits: AwaitedEnds::None,
         })
         .await;
     }
