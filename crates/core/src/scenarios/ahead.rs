@@ -259,3 +259,44 @@ fn an_attempt_more_waits_for_its_delay_also_if_what_it_follows_is_told_meanwhile
     bench.wait(Duration::from_secs(61));
     assert_eq!(bench.has(worker), [(1, 1)]);
 }
+
+#[test]
+fn a_join_of_many_that_ran_on_its_worker_waits_for_no_disk() {
+    const MANY: u32 = 100;
+    let (mut bench, worker) = Bench::with_worker(MANY);
+    let before: Vec<u32> = (0..MANY).collect();
+    let mut tasks: Vec<(u32, &[u32])> = before.iter().map(|id| (*id, &[][..])).collect();
+    tasks.push((MANY, &before));
+    bench.submit(graph(&tasks));
+    bench.slow_disk();
+    for task in before.iter().copied() {
+        bench.finish(worker, key(JobId(1), task));
+    }
+    assert_eq!(bench.has(worker), [(1, MANY)]);
+}
+
+#[test]
+fn a_join_that_waits_for_the_disk_holds_up_nothing_else() {
+    const OTHERS: u32 = 200;
+    let (mut bench, worker) = Bench::with_worker(1);
+    let other = bench.worker(1);
+    // The join is more urgent by its number, and is sent as soon as it can be.
+    let mut tasks: Vec<(u32, &[u32])> = vec![(0, &[]), (1, &[]), (2, &[0, 1])];
+    tasks.extend((3..3 + OTHERS).map(|id| (id, &[][..])));
+    bench.submit(graph(&tasks));
+    bench.slow_disk();
+    let mut finished = 0;
+    while !bench.has(worker).is_empty() && !bench.has(other).is_empty() {
+        for id in [worker, other] {
+            let task = bench_task(&bench, id);
+            assert_ne!(task, key(JobId(1), 2), "it goes on from another one");
+            bench.finish(id, task);
+            finished += 1;
+        }
+    }
+    assert!(finished >= OTHERS, "one worker idles after {finished}");
+    bench.finish_all();
+    assert_eq!(bench.phase(key(JobId(1), 2)), Phase::Queued);
+    bench.commit();
+    assert!(bench.has(worker) == [(1, 2)] || bench.has(other) == [(1, 2)]);
+}
