@@ -51,12 +51,12 @@ use std::sync::Arc;
 pub use crate::job::{JobTotals, TaskTotals, Totals};
 pub use crate::notice::{Notice, NoticeKey, NoticeOutcome, NoticeState};
 pub use crate::task::{StoredNodes, StoredTask};
-pub use crate::worker::{ENDED_WORKERS_MAX, LinkEnd};
+pub use crate::worker::{AwaitedEnds, ENDED_WORKERS_MAX, LinkEnd};
 pub use change::{AllocationChange, Change, ChangeKind, EndAwaited};
 pub use draft::{BodyEncoder, EncodedBody, Prepared, Submission, is_large};
 pub use effect::{
-    Assignment, AwaitedEnds, Effect, Notification, Reply, Resubmitted, StopResult, WatchUpdate,
-    WatchedJob, WorkerCommand,
+    Assignment, Effect, Notification, Reply, Resubmitted, StopResult, WatchUpdate, WatchedJob,
+    WorkerCommand,
 };
 pub use gate::{Gate, Wait};
 pub use input::{
@@ -338,6 +338,12 @@ impl ServerState {
     #[must_use]
     pub const fn ended_workers(&self) -> &BTreeMap<WorkerId, Worker> {
         self.workers.ended()
+    }
+
+    /// Messages to workers wait for the disk. Said before any other input as long as that is so: the time that
+    /// tasks have to start begins when they were sent.
+    pub const fn note_held(&mut self, now: Now) {
+        self.dispatcher.note_held(now.mono);
     }
 
     /// How many workers of this run of the server have ended, for each reason.

@@ -28,7 +28,7 @@ use crate::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
 use crate::job::TemplateId;
 use crate::time::{Now, Time, Timestamp};
 use crate::worker_config::{OnServerLost, WorkerConfig};
-pub use assigned::{Assigned, Turn};
+pub use assigned::{Assigned, AwaitedEnds, Turn};
 pub use check::NodeCheck;
 pub use life::{Dedication, Duty, GangNode, Life, Standing};
 pub use load::Load;
@@ -511,6 +511,7 @@ impl Worker {
         if turn != Turn::Now {
             // It could not start before.
             assigned.at = now;
+            assigned.awaits = AwaitedEnds::None;
             let copy = *assigned;
             self.join_backlog(task, &copy);
         }
@@ -543,8 +544,11 @@ impl Worker {
         assigned.placed = true;
         assigned.turn = Turn::Now;
         assigned.started = true;
+        assigned.awaits = AwaitedEnds::None;
         let mut copy = *assigned;
         copy.turn = before.turn;
+        // There is room for its kind after all.
+        self.stuck.remove(&(copy.key.class, copy.variant));
         // The worker chose it itself, ahead of what the server expected.
         if !before.placed {
             self.leave_backlog(task, &before);
@@ -643,8 +647,8 @@ impl Worker {
     }
 
     /// Tasks that were counted as placed long ago and have not started, although others run; their
-    /// variants count as stuck from now on.
-    pub(crate) fn note_stuck(&mut self, now: Time) -> Vec<(TaskKey, InstanceId)> {
+    /// variants count as stuck from now on. `held_at`: until then they may not have been sent.
+    pub(crate) fn note_stuck(&mut self, now: Time, held_at: Time) -> Vec<(TaskKey, InstanceId)> {
         // With nothing running the worker is about to start them, and away it cannot say that it
         // did.
         if self.placed_len <= self.running
@@ -658,7 +662,7 @@ impl Worker {
             .assigned
             .iter()
             .filter(|(_, a)| a.placed && !a.started && !a.retracting)
-            .filter(|(_, a)| now.since(a.at) >= STUCK_AFTER)
+            .filter(|(_, a)| now.since(a.at.max(held_at)) >= STUCK_AFTER)
             .map(|(task, assigned)| (*task, *assigned))
             .collect();
         for (task, assigned) in &stuck {

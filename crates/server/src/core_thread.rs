@@ -144,6 +144,7 @@ impl Core {
             }
             () = self.delivery.advanced() => {
                 self.turn = Turn::begin();
+                self.note_held();
                 self.delivery.release(&self.state);
                 self.turn.lap(Part::Release);
                 self.turn.end(0);
@@ -158,6 +159,7 @@ impl Core {
         }
         let start = Instant::now();
         self.turn = Turn::begin();
+        self.note_held();
         let rows = self.digest(events);
         // While there are events, the branches below the first one are never looked at.
         self.delivery.catch_up(&self.state);
@@ -209,6 +211,13 @@ impl Core {
         self.end_round();
         self.note_left();
         rows
+    }
+
+    /// Tells the core whether the store holds up messages to workers.
+    fn note_held(&mut self) {
+        if self.delivery.keeps_from_workers() {
+            self.state.note_held(self.clock.now());
+        }
     }
 
     /// Ends a round of inputs: schedules, and carries out what follows.

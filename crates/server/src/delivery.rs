@@ -127,6 +127,11 @@ impl Delivery {
         self.gate.is_held()
     }
 
+    /// Whether messages to workers wait for the store.
+    pub(crate) fn keeps_from_workers(&self) -> bool {
+        self.gate.keeps_from_workers()
+    }
+
     /// Somebody waits for the last commit.
     pub(crate) fn commit_now(&self) {
         self.gate.commit_now();

@@ -68,6 +68,11 @@ impl<T> StoreGate<T> {
         self.gate.pass(wait, message)
     }
 
+    /// Whether something that is for a worker waits.
+    pub(crate) fn keeps_from_workers(&self) -> bool {
+        self.gate.keeps_from_workers()
+    }
+
     /// Has what messages wait for committed now.
     pub(crate) fn commit_now(&self) {
         if let Some(store) = self.store.as_ref().filter(|_| self.gate.is_waiting()) {

@@ -110,6 +110,7 @@ impl Bench {
     /// Takes an input and does what is due at this moment; gives what may be carried out.
     pub(super) fn apply(&mut self, input: Input) -> Vec<Effect> {
         let mut effects = Vec::new();
+        self.note_held();
         self.state.apply(self.now, input, &mut effects);
         self.state.settle(self.now, &mut effects);
         for _ in 0..ROUNDS_MAX {
@@ -133,6 +134,13 @@ impl Bench {
         self.state.settle(self.now, &mut effects);
         self.state.check_invariants();
         self.carry_out(effects)
+    }
+
+    /// Tells the server whether the disk holds up messages to workers.
+    fn note_held(&mut self) {
+        if self.gate.keeps_from_workers() {
+            self.state.note_held(self.now);
+        }
     }
 
     fn carry_out(&mut self, effects: Vec<Effect>) -> Vec<Effect> {
@@ -189,6 +197,7 @@ impl Bench {
 
     /// Everything is on the disk; what waited for it.
     pub(super) fn commit(&mut self) -> Vec<Effect> {
+        self.note_held();
         self.ledger.commit(&std::mem::take(&mut self.uncommitted));
         self.gate.advance(self.batch);
         let released: Vec<Effect> = std::iter::from_fn(|| self.gate.next_ready()).collect();

@@ -1,5 +1,7 @@
 //! Changes have to be on disk before a peer hears of them.
 
+use std::time::Duration;
+
 use super::bench::*;
 use crate::id::{JobId, TaskKey, WorkerId};
 use crate::server_state::{Command, Effect, WorkerCommand};
@@ -101,7 +103,7 @@ fn the_next_attempt_goes_out_behind_the_commit_of_the_last() {
     let (mut bench, worker) = Bench::with_worker(1);
     bench.submit(tasks_with(1, |task| {
         task.retry.limit = 1;
-        task.retry.delay = std::time::Duration::ZERO;
+        task.retry.delay = Duration::ZERO;
     }));
     bench.slow_disk();
     bench.fail(worker, TASK);
@@ -130,4 +132,105 @@ fn messages_leave_in_the_order_in_which_they_were_decided() {
         .map(|command| matches!(command, WorkerCommand::Kill(_)))
         .collect();
     assert_eq!(order, [false, true], "sent, then killed");
+}
+
+/// Has every task of a job start that this worker was sent.
+fn start_all(bench: &mut Bench, worker: WorkerId, job: JobId) {
+    for (of, task) in bench.has(worker) {
+        if of == job.0 {
+            bench.start(worker, key(job, task));
+        }
+    }
+}
+
+#[test]
+fn a_worker_whose_tasks_were_late_for_the_disk_has_room_for_more_of_their_kind() {
+    let mut bench = Bench::new();
+    let first = bench.worker(8);
+    let long = bench.submit(tasks(1));
+    start_all(&mut bench, first, long);
+    let second = bench.worker(8);
+    let long = bench.submit(tasks(1));
+    for worker in [first, second] {
+        start_all(&mut bench, worker, long);
+    }
+    bench.slow_disk();
+    bench.submit_unanswered(tasks(2));
+    bench.wait(Duration::from_secs(2));
+    let released = bench.commit();
+    let is_retract =
+        |effect: &Effect| matches!(effect, Effect::ToWorker(_, WorkerCommand::Retract(_)));
+    assert!(!released.iter().any(is_retract), "{released:?}");
+    bench.fast_disk();
+    for worker in [first, second] {
+        start_all(&mut bench, worker, JobId(3));
+    }
+    bench.wait(Duration::from_secs(3));
+    bench.submit(tasks(100));
+    let has = |worker| bench.has(worker).len();
+    assert!(has(first) >= 8 && has(second) >= 8, "a worker idles");
+}
+
+#[test]
+fn a_kind_that_did_not_start_in_time_and_does_after_all_is_sent_again() {
+    let mut bench = Bench::new();
+    let worker = bench.worker(8);
+    let long = bench.submit(tasks(1));
+    start_all(&mut bench, worker, long);
+    // Somebody else has to be there for tasks to be asked back.
+    let other = bench.worker(1);
+    let job = bench.submit(tasks(3));
+    start_all(&mut bench, other, job);
+    bench.wait(Duration::from_secs(2));
+    assert!(
+        bench.state.worker(worker).expect("is there").is_any_stuck(),
+        "what it has did not start for two seconds"
+    );
+    start_all(&mut bench, worker, job);
+    assert!(!bench.state.worker(worker).expect("is there").is_any_stuck());
+}
+
+#[test]
+fn a_chain_whose_head_waits_for_the_disk_comes_behind_it_and_goes_on_without() {
+    const LINKS: u32 = 60;
+    let mut bench = Bench::new();
+    bench.run_for(Duration::from_millis(1));
+    let worker = bench.worker(1);
+    let other = bench.worker(1);
+    // Two that end on two workers, what joins them, and a chain behind that.
+    let links: Vec<(u32, Vec<u32>)> = (3..3 + LINKS).map(|id| (id, vec![id - 1])).collect();
+    let mut graph_tasks: Vec<(u32, &[u32])> = vec![(0, &[]), (1, &[]), (2, &[0, 1])];
+    graph_tasks.extend(links.iter().map(|(id, deps)| (*id, &deps[..])));
+    let job = bench.submit(graph(&graph_tasks));
+    // For the worker that does not get the join: its ends are on their way to the disk all the time.
+    let (_, chain) = graph_tasks.split_at(3);
+    let chain: Vec<(u32, &[u32])> = std::iter::once((2, &[][..]))
+        .chain(chain.iter().copied())
+        .collect();
+    let elsewhere = bench.submit(graph(&chain));
+    bench.slow_disk();
+    for id in [worker, other] {
+        let (_, task) = bench.has(id)[0];
+        bench.finish(id, key(job, task));
+    }
+    let has_join = |bench: &Bench| [worker, other].map(|id| bench.has(id) == [(job.0, 2)]);
+    assert_eq!(has_join(&bench), [false, false]);
+    let behind = [worker, other].map(|id| bench.has_behind(id));
+    assert!(behind.concat().iter().all(|(of, _)| *of != job.0));
+    bench.commit();
+    let (here, there) = match has_join(&bench) {
+        [true, false] => (worker, other),
+        is_sent => {
+            assert_eq!(is_sent, [false, true]);
+            (other, worker)
+        }
+    };
+    assert!(!bench.has_behind(here).is_empty());
+    // Nothing is committed any more, and all of it ends on the worker that it began on.
+    for task in 2..3 + LINKS {
+        assert_eq!(bench.has(there), [(elsewhere.0, task)]);
+        bench.finish(there, key(elsewhere, task));
+        assert_eq!(bench.has(here), [(job.0, task)]);
+        bench.finish(here, key(job, task));
+    }
 }

@@ -351,6 +351,11 @@ impl Dispatcher {
         }
     }
 
+    /// Messages to workers wait for the disk.
+    pub(super) const fn note_held(&mut self, now: Time) {
+        self.retraction.note_held(now);
+    }
+
     /// A round was carried out; `has_handed_out` = some workers were given something.
     pub(super) fn end_round(&mut self, now: Time, round: &Round, has_handed_out: bool) {
         // A task that was counted as fitting can turn out not to fit.

@@ -11,6 +11,7 @@ use crate::limits::{ASSIGNMENT_BYTES, ITEM_BYTES, KEY_BYTES, RANGE_BYTES, templa
 use crate::range::IdArray;
 use crate::selector::Selected;
 use crate::template::Entries;
+use crate::worker::AwaitedEnds;
 
 /// One thing to do. Effects of one input are carried out in order.
 #[derive(Clone, Debug)]
@@ -133,17 +134,6 @@ pub struct WatchedJob {
     pub ended_tasks: Vec<TaskId>,
 }
 
-/// Ends of other tasks that have to be on disk before a worker is sent what goes on from them.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum AwaitedEnds {
-    /// None. Those of the worker itself need not be: one that is lost with its report of them is lost with all that followed there.
-    None,
-    /// Those of tasks that ran on other workers.
-    Elsewhere,
-    /// All: its own may be lost as well, because it does not keep them until they are stored.
-    All,
-}
-
 /// Message to a worker.
 #[derive(Clone, Debug)]
 pub enum WorkerCommand {
@@ -223,12 +213,6 @@ pub struct Assignment {
 }
 
 impl Assignment {
-    /// Whether its task was sent ahead of its turn.
-    #[must_use]
-    pub const fn is_ahead(&self) -> bool {
-        self.follows.is_some()
-    }
-
     /// Upper bound of its bytes in a message.
     #[must_use]
     pub fn wire_bytes(&self) -> usize {

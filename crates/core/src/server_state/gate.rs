@@ -10,13 +10,13 @@
 //! as well. What tells of results (replies, updates, acknowledgements of reports) waits for every earlier change, in a queue of
 //! its own.
 //!
-//! What is sent to one worker stays in order, but for one thing: new work overtakes work that waits for ends. A disk that
-//! takes a second for a commit would keep the worker idle for as long. It does not overtake anything else, which can be about
-//! tasks that were sent before.
+//! What is sent to one worker stays in order, but for one thing: new work overtakes work that waits for ends, and what is about
+//! tasks that were sent before, as those may be among that work. A disk that takes a second for a commit would keep the worker
+//! idle for as long. It overtakes nothing that begins or ends something: a connection, a task, the worker.
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::{Assignment, AwaitedEnds, Change, ChangeKind, Effect, WorkerCommand};
+use super::{AwaitedEnds, Change, ChangeKind, Effect, WorkerCommand};
 use crate::id::WorkerId;
 
 /// Commit that a message has to wait for.
@@ -26,7 +26,9 @@ pub enum Wait {
     Nothing,
     /// Changes that somebody was promised, and what this worker is sent before it.
     Promised(WorkerId),
-    /// Changes that somebody was promised, and these ends; and what this worker is sent before it that is no work.
+    /// The same; but work that comes later may be sent before it.
+    Aside(WorkerId),
+    /// Changes that somebody was promised, and these ends; and what this worker is sent before it that is promised.
     Work(WorkerId, AwaitedEnds),
     /// Every change that was made before.
     All,
@@ -50,17 +52,19 @@ impl Effect {
             | Self::Reply(..)
             | Self::Notify(_)
             | Self::WatchUpdate(..) => Wait::All,
+            Self::ToWorker(worker, WorkerCommand::Assign { awaits, .. }) => {
+                Wait::Work(*worker, *awaits)
+            }
+            // What comes back can only be sent again when it has. No later work names these templates.
             Self::ToWorker(
                 worker,
-                WorkerCommand::Assign {
-                    assignments,
-                    awaits,
-                    ..
-                },
-            // One that was sent ahead of its turn comes behind what it goes on from.
-            ) if !assignments.iter().any(Assignment::is_ahead) => Wait::Work(*worker, *awaits),
+                WorkerCommand::Retract(_) | WorkerCommand::DropTemplates(_) | WorkerCommand::Hold(_),
+            ) => Wait::Aside(*worker),
             Self::Registered { worker, .. }
-            | Self::ToWorker(worker, _)
+            | Self::ToWorker(
+                worker,
+                WorkerCommand::Kill(_) | WorkerCommand::Stop | WorkerCommand::ServerEnds,
+            )
             | Self::DropWorker(worker) => Wait::Promised(*worker),
             Self::Persist(_) => Wait::Nothing,
         }
@@ -104,8 +108,8 @@ pub struct Gate<T> {
 struct Behind {
     /// Any of them.
     any: u64,
-    /// Those that are no work.
-    no_work: u64,
+    /// Those that work does not overtake.
+    promised: u64,
 }
 
 /// The last batch with an end of any task, and the last one with an end on another worker than the task of that one.
@@ -176,7 +180,16 @@ impl<T> Gate<T> {
                 let number = self.last_urgent.max(behind.any);
                 let behind = Behind {
                     any: number,
-                    no_work: number,
+                    promised: number,
+                };
+                self.pass_to(worker, number, behind, message)
+            }
+            Wait::Aside(worker) => {
+                let behind = self.behind(worker);
+                let number = self.last_urgent.max(behind.any);
+                let behind = Behind {
+                    any: number,
+                    ..behind
                 };
                 self.pass_to(worker, number, behind, message)
             }
@@ -188,7 +201,7 @@ impl<T> Gate<T> {
                     AwaitedEnds::All => self.last_end,
                 };
                 let behind = self.behind(worker);
-                let number = self.last_urgent.max(ends).max(behind.no_work);
+                let number = self.last_urgent.max(ends).max(behind.promised);
                 let behind = Behind {
                     any: number.max(behind.any),
                     ..behind
@@ -227,6 +240,12 @@ impl<T> Gate<T> {
         !self.to_workers.is_empty() || !self.for_all.is_empty()
     }
 
+    /// Whether something that is for a worker waits.
+    #[must_use]
+    pub fn keeps_from_workers(&self) -> bool {
+        !self.to_workers.is_empty()
+    }
+
     /// Everything up to this batch is on disk; [`Gate::next_ready`] gives what may go.
     pub const fn advance(&mut self, committed: u64) {
         self.committed = committed;
@@ -257,9 +276,7 @@ mod tests {
     use proptest::prelude::*;
 
     use crate::id::{InstanceId, JobId, TaskId, TaskKey};
-    use crate::job::TemplateId;
     use crate::outcome::{Outcome, Usage};
-    use crate::range::IdArray;
     use crate::server_state::{ChangeKind, EndAwaited, Reply, RequestId, WatchUpdate};
     use crate::task::TaskEnd;
     use crate::time::Timestamp;
@@ -433,38 +450,47 @@ mod tests {
     }
 
     #[test]
-    fn a_task_sent_ahead_of_its_turn_stays_behind_what_it_goes_on_from() {
+    fn what_is_about_tasks_sent_before_stays_behind_them_and_holds_up_no_work() {
         let worker = WorkerId(1);
-        let assign = |follows| {
-            let assignment = Assignment {
-                template: TemplateId(1),
-                ids: IdArray::single(2),
-                instance: InstanceId(0),
-                variant: 0,
-                entries: None,
-                nodes: Vec::new(),
-                follows,
-            };
-            let command = WorkerCommand::Assign {
-                templates: Vec::new(),
-                assignments: vec![assignment],
-                awaits: AwaitedEnds::None,
-            };
-            Effect::ToWorker(worker, command).wait()
-        };
-        assert_eq!(assign(None), awaits(worker, AwaitedEnds::None));
-        let ahead = assign(Some((TaskId(1), InstanceId(0))));
-        assert_eq!(ahead, Wait::Promised(worker));
+        let aside = [
+            WorkerCommand::Retract(Vec::new()),
+            WorkerCommand::DropTemplates(Vec::new()),
+            WorkerCommand::Hold(true),
+        ];
+        for command in aside {
+            let wait = Effect::ToWorker(worker, command).wait();
+            let mut gate = Gate::default();
+            gate.note(1, &[end(WorkerId(2), EndAwaited::ByTasks)]);
+            let join = awaits(worker, AwaitedEnds::Elsewhere);
+            assert_eq!(gate.pass(join, "join"), None);
+            assert_eq!(gate.pass(wait, "about it"), None);
+            let new = awaits(worker, AwaitedEnds::None);
+            assert_eq!(gate.pass(new, "new"), Some("new"));
+            gate.advance(1);
+            let left = std::iter::from_fn(|| gate.next_ready());
+            assert_eq!(left.collect::<Vec<_>>(), ["join", "about it"]);
+        }
+        for command in [
+            WorkerCommand::Kill(Vec::new()),
+            WorkerCommand::Stop,
+            WorkerCommand::ServerEnds,
+        ] {
+            let wait = Effect::ToWorker(worker, command).wait();
+            assert_eq!(wait, Wait::Promised(worker));
+        }
+    }
+
+    #[derive(Clone, Copy, PartialEq, Debug)]
+    enum What {
+        Promised,
+        Aside,
+        Work(AwaitedEnds),
     }
 
     #[derive(Clone, Debug)]
     enum Step {
         Note(Option<(u32, EndAwaited)>),
-        Pass {
-            worker: u32,
-            /// `None` = it is no work.
-            ends: Option<AwaitedEnds>,
-        },
+        Pass { worker: u32, what: What },
         Advance(u64),
         Take(usize),
     }
@@ -475,29 +501,31 @@ mod tests {
             Just(EndAwaited::ByTasks),
             Just(EndAwaited::ByJobs),
         ];
-        let ends = prop_oneof![
-            Just(AwaitedEnds::None),
-            Just(AwaitedEnds::Elsewhere),
-            Just(AwaitedEnds::All),
+        let what = prop_oneof![
+            Just(What::Promised),
+            Just(What::Aside),
+            Just(What::Work(AwaitedEnds::None)),
+            Just(What::Work(AwaitedEnds::Elsewhere)),
+            Just(What::Work(AwaitedEnds::All)),
         ];
         prop_oneof![
             option::of((0..3_u32, awaited)).prop_map(Step::Note),
-            (0..3_u32, option::of(ends)).prop_map(|(worker, ends)| Step::Pass { worker, ends }),
+            (0..3_u32, what).prop_map(|(worker, what)| Step::Pass { worker, what }),
             (0..4_u64).prop_map(Step::Advance),
             (0..4_usize).prop_map(Step::Take),
         ]
     }
 
     proptest! {
-        /// Whatever comes in between: each worker gets all that is for it, in order but for work ahead of work that waits for ends,
-        /// and nothing ahead of what it waits for.
+        /// Whatever comes in between: each worker gets all that is for it, in order but for work ahead of work that waits for ends or of
+        /// what is about such work, and nothing ahead of what it waits for.
         #[test]
         fn what_goes_to_a_worker_stays_in_order_behind_its_commits(steps in vec(step(), 1..60)) {
             let mut gate = Gate::default();
             let (mut last, mut committed, mut promised, mut freed) = (0, 0, 0, 0);
             let mut ended = [0; 3];
             let mut sent = 0_u64;
-            type Sent = (u64, Option<AwaitedEnds>);
+            type Sent = (u64, What);
             let mut got = BTreeMap::<u32, Vec<Sent>>::new();
             let mut check = |committed, (worker, message, needs): (u32, Sent, u64)| {
                 assert!(needs <= committed, "it came ahead of batch {needs}");
@@ -520,18 +548,24 @@ mod tests {
                         let changes: Vec<Change> = change.into_iter().collect();
                         gate.note(last, &changes);
                     }
-                    Step::Pass { worker, ends } => {
+                    Step::Pass { worker, what } => {
                         sent += 1;
                         let id = WorkerId(worker);
                         let others = (0..3).filter(|other| *other != worker);
                         let elsewhere = others.map(|other| ended[other as usize]).max();
-                        let wait = ends.map_or(Wait::Promised(id), |ends| Wait::Work(id, ends));
-                        let needs = match ends {
-                            None | Some(AwaitedEnds::None) => 0,
-                            Some(AwaitedEnds::Elsewhere) => freed.min(elsewhere.unwrap_or(0)),
-                            Some(AwaitedEnds::All) => freed,
+                        let (wait, needs) = match what {
+                            What::Promised => (Wait::Promised(id), 0),
+                            What::Aside => (Wait::Aside(id), 0),
+                            What::Work(ends) => {
+                                let needs = match ends {
+                                    AwaitedEnds::None => 0,
+                                    AwaitedEnds::Elsewhere => freed.min(elsewhere.unwrap_or(0)),
+                                    AwaitedEnds::All => freed,
+                                };
+                                (Wait::Work(id, ends), needs)
+                            }
                         };
-                        let message = (worker, (sent, ends), needs.max(promised));
+                        let message = (worker, (sent, what), needs.max(promised));
                         if let Some(message) = gate.pass(wait, message) {
                             check(committed, message);
                         }
@@ -550,11 +584,12 @@ mod tests {
             prop_assert!(!gate.is_waiting());
             prop_assert_eq!(got.values().map(Vec::len).sum::<usize>() as u64, sent);
             for (worker, messages) in got {
-                for (place, (number, ends)) in messages.iter().enumerate() {
+                for (place, (number, what)) in messages.iter().enumerate() {
                     let (before, _) = messages.split_at(place);
                     let later = before.iter().filter(|(other, _)| other > number);
-                    let may_overtake = |other: &Sent| {
-                        other.1.is_some() && ends.is_some_and(|ends| ends != AwaitedEnds::None)
+                    let may_overtake = |(_, other): &Sent| {
+                        let is_held = !matches!(what, What::Promised | What::Work(AwaitedEnds::None));
+                        matches!(other, What::Work(_)) && is_held
                     };
                     let mut wrong = later.filter(|other| !may_overtake(other));
                     prop_assert_eq!(wrong.next(), None, "to worker {}: {:?}", worker, messages);

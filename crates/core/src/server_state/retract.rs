@@ -36,6 +36,8 @@ pub(super) struct Retraction {
     cursor: Option<WorkerId>,
     /// When to look for tasks that cannot start where they were sent.
     stuck_check_at: Option<Time>,
+    /// When messages to workers last waited for the disk.
+    held_at: Time,
 }
 
 /// Workers that could start at once what others have in their backlogs.
@@ -59,6 +61,11 @@ impl Retraction {
         self.stuck_check_at.get_or_insert(now + STUCK_CHECK);
     }
 
+    /// Messages to workers wait for the disk: what was handed out may not be there yet.
+    pub(super) const fn note_held(&mut self, now: Time) {
+        self.held_at = now;
+    }
+
     /// Retracts, some time after something was handed out, what cannot start where it is.
     pub(super) fn retract_stuck(&mut self, ctx: &mut Ctx<'_>, workers: &mut Workers) {
         let now = ctx.now.mono;
@@ -72,7 +79,7 @@ impl Retraction {
             return;
         }
         for worker in workers.iter_mut() {
-            let tasks = worker.note_stuck(now);
+            let tasks = worker.note_stuck(now, self.held_at);
             if !tasks.is_empty() {
                 ctx.send(worker.id, WorkerCommand::Retract(tasks));
             }

@@ -176,6 +176,7 @@ impl ServerState {
                 bug!("job {} has no record for its task at {slot:?}", range.job);
                 continue;
             };
+            let awaits = awaited_ends(job, slot, keeper);
             let assigned = Assigned {
                 slot,
                 key: placement.key,
@@ -184,6 +185,7 @@ impl ServerState {
                 placed: placement.placed,
                 turn: Turn::Now,
                 started: false,
+                awaits,
                 retracting: false,
                 at: now.mono,
             };
@@ -192,7 +194,7 @@ impl ServerState {
             let next = Run {
                 template: named.template,
                 instance,
-                awaits: awaited_ends(job, slot, keeper),
+                awaits,
                 from: index,
                 to: index + 1,
                 bytes: named.bytes,

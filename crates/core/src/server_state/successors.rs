@@ -173,6 +173,7 @@ impl ServerState {
         let Some(head) = self.front(job_id, head) else {
             return;
         };
+        let awaits = self.awaited_ends_of(id, job_id, head);
         let portion = self.heads.portion;
         let (mut at, mut there) = (head, 0);
         while let Some(next) = self.sent_behind(id, job_id, at) {
@@ -193,7 +194,7 @@ impl ServerState {
                 .entry(id)
                 .or_insert(AssignBatch::new(self.dispatcher.assign_limit()));
             if self
-                .hand_out_behind(now, (id, job_id), (at, next, turn), batch)
+                .hand_out_behind(now, (id, job_id), (at, next, turn), awaits, batch)
                 .is_none()
             {
                 bug!("a task of job {job_id} cannot be handed out behind the one at {at:?}");
@@ -201,6 +202,15 @@ impl ServerState {
             }
             at = next;
         }
+    }
+
+    /// Ends that the message with a task may still wait for: what goes on from it must not come before it. One that runs, or
+    /// could, is there, and all that was sent behind it.
+    fn awaited_ends_of(&self, id: WorkerId, job: JobId, slot: TaskSlot) -> AwaitedEnds {
+        let (worker, job) = (self.workers.get(id), self.jobs.get(job));
+        let task = job.and_then(|job| Some(TaskKey::new(job.id, job.task_id(slot)?)));
+        let assigned = task.and_then(|task| worker?.assigned().get(&task));
+        assigned.map_or(AwaitedEnds::None, |assigned| assigned.awaits)
     }
 
     /// The first task of a stretch that has not finished: the end of a task can be told together with those of what was sent with it.
@@ -273,6 +283,7 @@ impl ServerState {
         now: Time,
         (id, job_id): (WorkerId, JobId),
         (at, next, turn): (TaskSlot, TaskSlot, Turn),
+        awaits: AwaitedEnds,
         batch: &mut AssignBatch,
     ) -> Option<()> {
         let (job, worker) = (self.jobs.get_mut(job_id)?, self.workers.get_mut(id)?);
@@ -288,6 +299,7 @@ impl ServerState {
             placed: false,
             turn,
             started: false,
+            awaits,
             retracting: false,
             at: now,
             ..before_it
@@ -299,14 +311,14 @@ impl ServerState {
         let run = Run {
             template: task.template,
             instance,
-            awaits: AwaitedEnds::None,
+            awaits,
             from: next.index,
             to: next.index + 1,
             bytes: task.bytes,
         };
         let mut assignment = assignment(job, next.submit, &run, before_it.variant);
         assignment.follows = Some((before, before_it.instance));
-        batch.add(assignment, AwaitedEnds::None);
+        batch.add(assignment, awaits);
         Some(())
     }
 }

@@ -17,6 +17,17 @@ pub enum Turn {
     LaterWithMore,
 }
 
+/// Ends of other tasks that have to be on disk before a worker is sent what goes on from them.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum AwaitedEnds {
+    /// None. Those of the worker itself need not be: one that is lost with its report of them is lost with all that followed there.
+    None,
+    /// Those of tasks that ran on other workers.
+    Elsewhere,
+    /// All: its own may be lost as well, because it does not keep them until they are stored.
+    All,
+}
+
 /// One task handed to a worker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Assigned {
@@ -34,6 +45,8 @@ pub struct Assigned {
     pub turn: Turn,
     /// Whether the worker reported its start.
     pub started: bool,
+    /// Ends that its message may still wait for. What is sent ahead of its turn behind it waits for the same.
+    pub awaits: AwaitedEnds,
     /// Whether the worker was asked to give it back.
     pub retracting: bool,
     /// When it was handed out, or counted as placed, or when its turn came.
@@ -56,6 +69,7 @@ impl Assigned {
             placed: false,
             turn: Turn::Now,
             started: false,
+            awaits: AwaitedEnds::None,
             retracting: false,
             // Long ago; the clock of that time is not ours.
             at: Time(0),

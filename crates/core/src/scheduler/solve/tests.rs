@@ -15,7 +15,7 @@ use crate::scheduler::explain::hindrances;
 use crate::scheduler::worker_plan::WorkerPlan;
 use crate::testing::worker_config;
 use crate::time::Timestamp;
-use crate::worker::{Assigned, Turn};
+use crate::worker::{Assigned, AwaitedEnds, Turn};
 use crate::worker_config::WorkerConfig;
 
 /// A cluster and what waits for it.
@@ -693,6 +693,7 @@ fn carry_out(bench: &mut Bench) {
                 placed: placement.placed,
                 turn: Turn::Now,
                 started: false,
+                awaits: AwaitedEnds::None,
                 retracting: false,
                 at: Time(0),
             };

@@ -103,6 +103,14 @@ impl World {
         }
     }
 
+    /// Tells the server whether the disk holds up messages to workers.
+    pub(super) fn note_held(&mut self) {
+        let durable = self.durable.as_ref();
+        if durable.is_some_and(|durable| durable.gate.keeps_from_workers()) {
+            self.state.note_held(self.now);
+        }
+    }
+
     /// Counts down to a planned crash.
     fn crash_is_due(&mut self) -> bool {
         let Some(left) = self.durable.as_mut().and_then(|d| d.crash_in.as_mut()) else {
@@ -135,6 +143,9 @@ impl World {
         let Some(durable) = &mut self.durable else {
             return;
         };
+        if durable.gate.keeps_from_workers() {
+            self.state.note_held(self.now);
+        }
         let count = batches.min(durable.pending.len());
         let mut changes = Vec::new();
         for (number, batch) in durable.pending.drain(..count) {
