@@ -19,6 +19,7 @@ use hq_store::Health;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc, oneshot};
 
+use crate::acknowledgements::Acknowledgements;
 use crate::alloc::{News, WorkerNews};
 use crate::core_handle::{SendReply, WorkerRegistration};
 use crate::gate::{STALL, StoreGate};
@@ -82,6 +83,7 @@ pub(crate) struct Delivery {
     links: BTreeMap<LinkId, oneshot::Sender<WorkerRegistration>>,
     /// The current connection of each worker that has one; without a queue it is being closed.
     workers: BTreeMap<WorkerId, (LinkId, Option<mpsc::Sender<WorkerCommand>>)>,
+    acknowledgements: Acknowledgements,
     /// Workers that did not wait for the seat that they have got.
     abandoned: Vec<(WorkerId, LinkId)>,
     /// Where automatic allocation hears of tasks and workers.
@@ -110,6 +112,7 @@ impl Delivery {
             watches: BTreeMap::new(),
             links: BTreeMap::new(),
             workers: BTreeMap::new(),
+            acknowledgements: Acknowledgements::default(),
             abandoned: Vec::new(),
             news,
             outbox,
@@ -251,18 +254,7 @@ impl Delivery {
             let message = match effect {
                 Effect::Persist(_) => continue,
                 Effect::Reply(id, reply) => {
-                    let is_more = match &reply {
-                        Reply::Submitted(_) | Reply::SubmittedAll(_) | Reply::Resubmitted(_) => {
-                            true
-                        }
-                        Reply::Refused(_)
-                        | Reply::Jobs(_)
-                        | Reply::Forgotten { .. }
-                        | Reply::Workers(_) => false,
-                    };
-                    if let Some(news) = self.news.as_ref().filter(|_| is_more) {
-                        news.changed();
-                    }
+                    self.tell_of_reply(&reply);
                     Outgoing::Reply(id, reply)
                 }
                 Effect::WatchUpdate(id, update) => {
@@ -282,6 +274,12 @@ impl Delivery {
                 // cannot be told before its seat.
                 Effect::ToWorker(id, WorkerCommand::Stop) if self.is_seated(id) => {
                     self.deliver(state, Outgoing::ToWorker(id, WorkerCommand::Stop));
+                    continue;
+                }
+                Effect::ToWorker(id, WorkerCommand::Acknowledge(seq)) => {
+                    if self.acknowledgements.note(id, seq) {
+                        self.acknowledge(state, id, seq);
+                    }
                     continue;
                 }
                 Effect::ToWorker(id, command) => Outgoing::ToWorker(id, command),
@@ -396,6 +394,14 @@ impl Delivery {
         is_kept
     }
 
+    /// Tells a worker that its reports up to this one are recorded, once they are on disk.
+    fn acknowledge(&mut self, state: &ServerState, id: WorkerId, seq: u64) {
+        let message = Outgoing::ToWorker(id, WorkerCommand::Acknowledge(seq));
+        if self.send(state, Wait::All, message) {
+            self.acknowledgements.keep(id);
+        }
+    }
+
     /// Sends something that somebody waits for once everything before it is on disk.
     fn send_soon(&mut self, state: &ServerState, message: Outgoing) {
         match self.gate.pass(Wait::All, message) {
@@ -408,7 +414,24 @@ impl Delivery {
     /// Sends what waited for a commit; notifies `failed` if there will be no commit any more.
     pub(crate) fn release(&mut self, state: &ServerState) {
         while let Some(message) = self.gate.next() {
+            let acknowledged = match &message {
+                Outgoing::ToWorker(id, WorkerCommand::Acknowledge(_)) => Some(*id),
+                Outgoing::ToWorker(..)
+                | Outgoing::Reply(..)
+                | Outgoing::Update { .. }
+                | Outgoing::Answer(_)
+                | Outgoing::Look(_)
+                | Outgoing::Stored(_)
+                | Outgoing::Registered { .. }
+                | Outgoing::DropWorker(_)
+                | Outgoing::Notify(_) => None,
+            };
             self.deliver(state, message);
+            if let Some(id) = acknowledged
+                && let Some(seq) = self.acknowledgements.release(id)
+            {
+                self.acknowledge(state, id, seq);
+            }
         }
         if matches!(self.gate.health(), Health::Broken(_)) {
             self.failed.notify_one();
@@ -486,6 +509,19 @@ impl Delivery {
                 tracing::info!(worker = %id, "worker gone");
                 self.tell_of_worker(state, id);
             }
+        }
+    }
+
+    /// Tells automatic allocation that there is more to do.
+    fn tell_of_reply(&self, reply: &Reply) {
+        let is_more = match reply {
+            Reply::Submitted(_) | Reply::SubmittedAll(_) | Reply::Resubmitted(_) => true,
+            Reply::Refused(_) | Reply::Jobs(_) | Reply::Forgotten { .. } | Reply::Workers(_) => {
+                false
+            }
+        };
+        if let Some(news) = self.news.as_ref().filter(|_| is_more) {
+            news.changed();
         }
     }
 

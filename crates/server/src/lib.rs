@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod acknowledgements;
 mod alloc;
 mod answering;
 mod beside;
