@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Such work that is done at once. The threads stay, and take the place of others on their cpus; so more of it waits.
 const AT_ONCE: usize = 2;
@@ -11,7 +11,7 @@ const AT_ONCE: usize = 2;
 #[derive(Clone, Debug)]
 pub(crate) struct Beside {
     seats: Arc<Semaphore>,
-    /// Held by the request whose large jobs are looked at to be submitted again: their tasks are in memory twice.
+    /// Held by the request whose large jobs are submitted again: their tasks are in memory twice.
     again: Arc<Semaphore>,
 }
 
@@ -50,8 +50,8 @@ impl Beside {
         done.await.ok()
     }
 
-    /// Waits until no other request looks at large jobs to submit them again.
-    pub(crate) async fn alone(&self) -> Option<SemaphorePermit<'_>> {
-        self.again.acquire().await.ok()
+    /// Waits until no other request has copies of large jobs to submit them again.
+    pub(crate) async fn alone(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.again).acquire_owned().await.ok()
     }
 }

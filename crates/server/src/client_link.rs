@@ -26,7 +26,7 @@ use crate::answering::{Answering, BeingAnswered};
 use crate::beside::Beside;
 use crate::clock::Clock;
 use crate::config::Stop;
-use crate::core_handle::{CoreGone, CoreHandle};
+use crate::core_handle::{CoreGone, CoreHandle, View};
 use crate::curves::Curves;
 use crate::http::{HttpControl, Tokens};
 use crate::problems::Problems;
@@ -305,14 +305,18 @@ async fn show_job(job: JobId, core: &CoreHandle) -> Result<reply::Reply, CoreGon
         // One by one its tasks are looked at where only this client waits.
         Some(None) => {
             let seat = core.beside().seat().await.ok_or(CoreGone)?;
-            let copy = core.query(move |view| view.state.jobs().get(&job).map(Job::outline));
-            match copy.await? {
+            // Without waiting for the disk, as others wait for the seat.
+            let outline = move |view: &View<'_>| view.state.jobs().get(&job).map(Job::outline);
+            let made = match core.look(outline, |_| false).await? {
                 Some(job) => {
                     let made = Beside::run_on(seat, move || messages(&specs(&job)));
                     Some(made.await.ok_or(CoreGone)?)
                 }
                 None => None,
-            }
+            };
+            // What was seen may not have been on it.
+            core.query(|_| ()).await?;
+            made
         }
         None => None,
     };

@@ -9,6 +9,7 @@
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -357,9 +358,11 @@ impl CoreHandle {
         let found = self.look(move |view| view.state.find_again(&jobs), |_| false);
         let (found, large) = found.await?;
         again.keep_to(found);
-        let mut alone = None;
         if !large.is_empty() {
-            alone = Some(self.beside.alone().await.ok_or(CoreGone)?);
+            let alone = self.beside.alone().await.ok_or(CoreGone)?;
+            // Until the state has taken the copies, and not until the answer, which waits for the disk: while that takes
+            // nothing, others are to be refused and not to wait here.
+            again.keep(Arc::new(alone));
         }
         for id in large {
             let copy = move |view: &View<'_>| view.state.jobs().get(&id).map(Job::outline);
@@ -374,25 +377,13 @@ impl CoreHandle {
             });
             again = looked_at.await.ok_or(CoreGone)?;
         }
-        let answer = self.tell(Asked::Resubmit(Box::new(again))).await?;
-        // The answer waits for the disk: while that takes nothing, others are to be refused and not to wait here.
-        drop(alone);
-        answer.await.map_err(|_| CoreGone)
+        self.ask(Asked::Resubmit(Box::new(again))).await
     }
 
     async fn ask(&self, asked: Asked) -> Result<Result<Reply, Refusal>, CoreGone> {
-        let answer = self.tell(asked).await?;
-        answer.await.map_err(|_| CoreGone)
-    }
-
-    /// Where the answer will be.
-    async fn tell(
-        &self,
-        asked: Asked,
-    ) -> Result<oneshot::Receiver<Result<Reply, Refusal>>, CoreGone> {
         let (tx, rx) = oneshot::channel();
         self.send(Event::Asked(asked, tx)).await?;
-        Ok(rx)
+        rx.await.map_err(|_| CoreGone)
     }
 
     /// Follows jobs. The receiver ends behind the update that is `done`, or early when the client was

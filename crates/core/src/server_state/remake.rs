@@ -1,6 +1,7 @@
 //! What a job that is submitted again is made of. It needs nothing but the job, so of very many tasks it is made beside the
 //! state, of a copy.
 
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -30,6 +31,8 @@ pub struct Again {
     pub(super) requests: Vec<NewRequest>,
     /// Jobs that were looked at already.
     pub(super) remade: BTreeMap<JobId, Result<Vec<Part>, SubmitRefusal>>,
+    /// See [`Self::keep`].
+    kept: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 /// A submit of a job that is made again.
@@ -68,6 +71,7 @@ impl Again {
             choice,
             requests,
             remade: BTreeMap::new(),
+            kept: None,
         }
     }
 
@@ -80,6 +84,11 @@ impl Again {
     /// Keeps to these jobs: others that come later are not meant, whatever was asked for.
     pub fn keep_to(&mut self, found: Selected<JobId>) {
         self.found = Some(found);
+    }
+
+    /// Keeps something until all of this is submitted or refused: till then copies of jobs may be in memory with it.
+    pub fn keep(&mut self, kept: Arc<dyn Any + Send + Sync>) {
+        self.kept = Some(kept);
     }
 
     /// Does for one of the jobs what needs nothing else of the state, which takes long with very many tasks. What the tasks do
