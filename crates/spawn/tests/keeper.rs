@@ -329,10 +329,9 @@ fn leak(directory: &Path, how: &str) -> ExitCode {
         env.set("HQ_SPAWN_TEST_TASK", token.to_string()).unwrap();
         (Token(token), script(&text).task_env(env).marker(marker))
     };
-    // Both leave a process in another session; only the first one ends.
+    // Both leave two processes in another session, which are there once it is told; only the first one ends.
     let ready = |name: &str| {
         let path = directory.join(name);
-        // It sleeps already when it says that it is there: the test counts both processes.
         format!(
             "(setsid sh -c 'sleep 1000 & echo $$ > {0}.new; mv {0}.new {0}; wait' &); while [ ! -e {0} ]; do sleep 0.01; done;",
             path.display()
