@@ -340,10 +340,10 @@ impl ServerState {
         self.workers.ended()
     }
 
-    /// Messages to workers wait for the disk. Said before any other input as long as that is so: the time that
-    /// tasks have to start begins when they were sent.
-    pub const fn note_held(&mut self, now: Now) {
-        self.dispatcher.note_held(now.mono);
+    /// Messages to workers that were decided since then may wait for the disk; `None` = all are sent. Said before
+    /// other inputs whenever it may have changed: the time that tasks have to start begins when they were sent.
+    pub const fn note_unsent(&mut self, since: Option<Time>) {
+        self.dispatcher.note_unsent(since);
     }
 
     /// How many workers of this run of the server have ended, for each reason.

@@ -42,9 +42,9 @@ pub use workers::{ENDED_WORKERS_MAX, Workers};
 pub(crate) const BACKLOG_SPAN: Duration = Duration::from_millis(200);
 /// Upper bound of work sent ahead, so that one worker never holds much of a job hostage.
 pub(crate) const BACKLOG_MAX: u32 = 4_096;
-/// A task that was counted as placed and has not started after this time finds less than was counted,
+/// A task that was counted as placed and has not started so long after it was sent finds less than was counted,
 /// such as fractions of several items or groups that are partly taken.
-const STUCK_AFTER: Duration = Duration::from_millis(500);
+pub(crate) const STUCK_AFTER: Duration = Duration::from_millis(500);
 
 /// How a connection ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -646,9 +646,9 @@ impl Worker {
         }
     }
 
-    /// Tasks that were counted as placed long ago and have not started, although others run; their
-    /// variants count as stuck from now on. `held_at`: until then they may not have been sent.
-    pub(crate) fn note_stuck(&mut self, now: Time, held_at: Time) -> Vec<(TaskKey, InstanceId)> {
+    /// Tasks that were counted as placed before `sent_before` and have not started, although others run; their
+    /// variants count as stuck from now on.
+    pub(crate) fn note_stuck(&mut self, sent_before: Time) -> Vec<(TaskKey, InstanceId)> {
         // With nothing running the worker is about to start them, and away it cannot say that it
         // did.
         if self.placed_len <= self.running
@@ -662,7 +662,7 @@ impl Worker {
             .assigned
             .iter()
             .filter(|(_, a)| a.placed && !a.started && !a.retracting)
-            .filter(|(_, a)| now.since(a.at.max(held_at)) >= STUCK_AFTER)
+            .filter(|(_, a)| a.at < sent_before)
             .map(|(task, assigned)| (*task, *assigned))
             .collect();
         for (task, assigned) in &stuck {

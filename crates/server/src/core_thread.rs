@@ -144,7 +144,6 @@ impl Core {
             }
             () = self.delivery.advanced() => {
                 self.turn = Turn::begin();
-                self.note_held();
                 self.delivery.release(&self.state);
                 self.turn.lap(Part::Release);
                 self.turn.end(0);
@@ -159,7 +158,7 @@ impl Core {
         }
         let start = Instant::now();
         self.turn = Turn::begin();
-        self.note_held();
+        self.note_unsent();
         let rows = self.digest(events);
         // While there are events, the branches below the first one are never looked at.
         self.delivery.catch_up(&self.state);
@@ -213,11 +212,10 @@ impl Core {
         rows
     }
 
-    /// Tells the core whether the store holds up messages to workers.
-    fn note_held(&mut self) {
-        if self.delivery.keeps_from_workers() {
-            self.state.note_held(self.clock.now());
-        }
+    /// Tells the core since when the store holds up messages to workers.
+    fn note_unsent(&mut self) {
+        let since = self.delivery.unsent_since();
+        self.state.note_unsent(since.map(|at| self.clock.time(at)));
     }
 
     /// Ends a round of inputs: schedules, and carries out what follows.
@@ -225,7 +223,9 @@ impl Core {
         let now = self.clock.now();
         self.settle(now);
         self.turn.lap(Part::Round);
-        self.delivery.carry_out(&self.state, &mut self.effects);
+        let decided_at = self.clock.instant(now.mono);
+        self.delivery
+            .carry_out(&self.state, &mut self.effects, decided_at);
         self.turn.lap(Part::Effects);
     }
 

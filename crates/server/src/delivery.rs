@@ -130,9 +130,9 @@ impl Delivery {
         self.gate.is_held()
     }
 
-    /// Whether messages to workers wait for the store.
-    pub(crate) fn keeps_from_workers(&self) -> bool {
-        self.gate.keeps_from_workers()
+    /// Messages to workers that were decided since then may wait for the store; `None` = none does.
+    pub(crate) fn unsent_since(&self) -> Option<Instant> {
+        self.gate.unsent_since()
     }
 
     /// Somebody waits for the last commit.
@@ -217,7 +217,7 @@ impl Delivery {
         changes: Vec<Change>,
         stored: oneshot::Sender<()>,
     ) {
-        self.gate.store(changes);
+        self.gate.store(changes, Instant::now());
         if self.has_given_up {
             return;
         }
@@ -226,8 +226,13 @@ impl Delivery {
         self.send_soon(state, Outgoing::Stored(self.last_stored));
     }
 
-    /// Takes over what follows from inputs.
-    pub(crate) fn carry_out(&mut self, state: &ServerState, effects: &mut Vec<Effect>) {
+    /// Takes over what follows from inputs, as it was decided at this time.
+    pub(crate) fn carry_out(
+        &mut self,
+        state: &ServerState,
+        effects: &mut Vec<Effect>,
+        decided_at: Instant,
+    ) {
         let mut changes = Vec::new();
         let mut rest = Vec::with_capacity(effects.len());
         for effect in effects.drain(..) {
@@ -247,7 +252,7 @@ impl Delivery {
                 .iter()
                 .for_each(|change| outbox.note_change(&change.kind));
         }
-        self.gate.store(changes);
+        self.gate.store(changes, decided_at);
         let mut is_awaited = rest.iter().any(Effect::is_awaited);
         for effect in rest {
             let wait = effect.wait();

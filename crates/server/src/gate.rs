@@ -26,7 +26,7 @@ pub(crate) struct StoreGate<T> {
     gate: Gate<T>,
     /// The writer has ended, and its last report was seen.
     has_ended: bool,
-    /// When batches were handed over, by their numbers.
+    /// When batches were decided, by their numbers.
     timed: VecDeque<(u64, Instant)>,
     /// When the store last got on.
     advanced_at: Option<Instant>,
@@ -50,15 +50,15 @@ impl<T> StoreGate<T> {
         }
     }
 
-    /// Hands changes to the store; what is passed afterwards waits for them.
-    pub(crate) fn store(&mut self, changes: Vec<Change>) {
+    /// Hands changes to the store that were decided at this time; what is passed afterwards waits for them.
+    pub(crate) fn store(&mut self, changes: Vec<Change>, decided_at: Instant) {
         let Some(store) = self.store.as_mut().filter(|_| !changes.is_empty()) else {
             return;
         };
         let number = store.next_number();
         self.gate.note(number, &changes);
         if self.timed.len() < TIMED_MAX {
-            self.timed.push_back((number, Instant::now()));
+            self.timed.push_back((number, decided_at));
         }
         store.store(changes);
     }
@@ -68,9 +68,10 @@ impl<T> StoreGate<T> {
         self.gate.pass(wait, message)
     }
 
-    /// Whether something that is for a worker waits.
-    pub(crate) fn keeps_from_workers(&self) -> bool {
-        self.gate.keeps_from_workers()
+    /// Messages to workers that were decided since then may wait; `None` = none does.
+    pub(crate) fn unsent_since(&self) -> Option<Instant> {
+        let first = self.timed.front().map(|(_, at)| *at);
+        first.filter(|_| self.gate.keeps_from_workers())
     }
 
     /// Has what messages wait for committed now.
@@ -193,7 +194,7 @@ mod tests {
         let before = Instant::now();
         for _ in 0..2 {
             let kind = ChangeKind::JobsForgotten(vec![JobId(1)]);
-            gate.store(vec![Change { at, kind }]);
+            gate.store(vec![Change { at, kind }], Instant::now());
         }
         let first = gate.stalls_at().expect("one is on its way");
         assert!(first >= before + STALL);

@@ -67,6 +67,7 @@ pub(super) struct Bench {
     ledger: Ledger,
     gate: Gate<Effect>,
     uncommitted: Vec<Change>,
+    uncommitted_since: Option<Time>,
     batch: u64,
     /// Nothing is committed until the test says so.
     is_slow: bool,
@@ -87,6 +88,7 @@ impl Bench {
             ledger: Ledger::new("test"),
             gate: Gate::default(),
             uncommitted: Vec::new(),
+            uncommitted_since: None,
             batch: 0,
             is_slow: false,
             next_id: 0,
@@ -110,7 +112,7 @@ impl Bench {
     /// Takes an input and does what is due at this moment; gives what may be carried out.
     pub(super) fn apply(&mut self, input: Input) -> Vec<Effect> {
         let mut effects = Vec::new();
-        self.note_held();
+        self.note_unsent();
         self.state.apply(self.now, input, &mut effects);
         self.state.settle(self.now, &mut effects);
         for _ in 0..ROUNDS_MAX {
@@ -136,11 +138,11 @@ impl Bench {
         self.carry_out(effects)
     }
 
-    /// Tells the server whether the disk holds up messages to workers.
-    fn note_held(&mut self) {
-        if self.gate.keeps_from_workers() {
-            self.state.note_held(self.now);
-        }
+    /// Tells the server since when the disk holds up messages to workers.
+    fn note_unsent(&mut self) {
+        let is_any = self.gate.keeps_from_workers();
+        let since = self.uncommitted_since.filter(|_| is_any);
+        self.state.note_unsent(since);
     }
 
     fn carry_out(&mut self, effects: Vec<Effect>) -> Vec<Effect> {
@@ -172,6 +174,7 @@ impl Bench {
         if !changes.is_empty() {
             self.batch += 1;
             self.gate.note(self.batch, &changes);
+            self.uncommitted_since.get_or_insert(self.now.mono);
             self.uncommitted.extend(changes);
         }
         let messages = effects
@@ -197,7 +200,7 @@ impl Bench {
 
     /// Everything is on the disk; what waited for it.
     pub(super) fn commit(&mut self) -> Vec<Effect> {
-        self.note_held();
+        self.uncommitted_since = None;
         self.ledger.commit(&std::mem::take(&mut self.uncommitted));
         self.gate.advance(self.batch);
         let released: Vec<Effect> = std::iter::from_fn(|| self.gate.next_ready()).collect();
@@ -208,6 +211,7 @@ impl Bench {
     /// The server crashes and another one starts with what was committed.
     pub(super) fn restart(&mut self) -> Vec<Effect> {
         self.uncommitted.clear();
+        self.uncommitted_since = None;
         self.gate = Gate::default();
         self.batch = 0;
         self.state = self.ledger.restore(self.now);

@@ -351,9 +351,9 @@ impl Dispatcher {
         }
     }
 
-    /// Messages to workers wait for the disk.
-    pub(super) const fn note_held(&mut self, now: Time) {
-        self.retraction.note_held(now);
+    /// What was handed out since then may not have been sent yet.
+    pub(super) const fn note_unsent(&mut self, since: Option<Time>) {
+        self.retraction.note_unsent(since);
     }
 
     /// A round was carried out; `has_handed_out` = some workers were given something.

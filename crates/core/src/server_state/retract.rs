@@ -1,6 +1,6 @@
 //! Taking tasks back that have not started: what others could start at once, what was overtaken, what is stuck.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use super::{Ctx, WorkerCommand};
@@ -8,7 +8,7 @@ use crate::bug;
 use crate::class::{ClassId, Classes, QueueKey};
 use crate::id::{InstanceId, TaskKey, WorkerId};
 use crate::time::Time;
-use crate::worker::{Worker, Workers};
+use crate::worker::{STUCK_AFTER, Worker, Workers};
 
 /// Work that a worker will start within this time is left with it even if others are idle: asking it
 /// back would take as long, and so much of it may have been handed over ahead.
@@ -36,8 +36,10 @@ pub(super) struct Retraction {
     cursor: Option<WorkerId>,
     /// When to look for tasks that cannot start where they were sent.
     stuck_check_at: Option<Time>,
-    /// When messages to workers last waited for the disk.
-    held_at: Time,
+    /// Messages to workers that were decided since then may wait for the disk; `None` = all are sent.
+    unsent_since: Option<Time>,
+    /// What had been sent at the last looks for stuck tasks: all that was handed out before the second time.
+    sent: VecDeque<(Time, Time)>,
 }
 
 /// Workers that could start at once what others have in their backlogs.
@@ -61,9 +63,20 @@ impl Retraction {
         self.stuck_check_at.get_or_insert(now + STUCK_CHECK);
     }
 
-    /// Messages to workers wait for the disk: what was handed out may not be there yet.
-    pub(super) const fn note_held(&mut self, now: Time) {
-        self.held_at = now;
+    /// What was handed out since then may not have been sent yet.
+    pub(super) const fn note_unsent(&mut self, since: Option<Time>) {
+        self.unsent_since = since;
+    }
+
+    /// All that was handed out before the time that this gives has been on its worker for as long as a start may take.
+    fn sent_before(&mut self, now: Time) -> Time {
+        self.sent.push_back((now, self.unsent_since.unwrap_or(now)));
+        let is_due = |at: Time| at + STUCK_AFTER <= now;
+        while self.sent.get(1).is_some_and(|(at, _)| is_due(*at)) {
+            self.sent.pop_front();
+        }
+        let first = self.sent.front().filter(|(at, _)| is_due(*at));
+        first.map_or(Time(0), |(_, before)| *before)
     }
 
     /// Retracts, some time after something was handed out, what cannot start where it is.
@@ -74,12 +87,13 @@ impl Retraction {
         }
         let may_be_stuck = workers.live().values().any(Worker::may_be_stuck);
         self.stuck_check_at = may_be_stuck.then(|| now + STUCK_CHECK);
+        let sent_before = self.sent_before(now);
         if workers.live().len() < 2 {
             // Nobody else could start it.
             return;
         }
         for worker in workers.iter_mut() {
-            let tasks = worker.note_stuck(now, self.held_at);
+            let tasks = worker.note_stuck(sent_before);
             if !tasks.is_empty() {
                 ctx.send(worker.id, WorkerCommand::Retract(tasks));
             }

@@ -283,7 +283,7 @@ impl World {
     fn apply(&mut self, input: Input) {
         self.note(|| format!("  server <- {}", short(&input)));
         let mut effects = Vec::new();
-        self.note_held();
+        self.note_unsent();
         self.state.apply(self.now, input, &mut effects);
         self.state.settle(self.now, &mut effects);
         self.summary.inputs += 1;

@@ -11,7 +11,7 @@ use crate::id::{InstanceId, JobId, TaskKey, WorkerId};
 use crate::job::{Job, TaskSlot};
 use crate::server_state::{Change, Effect, Gate, Reply, ServerState};
 use crate::task::{Phase, TaskRecord, TaskState};
-use crate::time::Now;
+use crate::time::{Now, Time};
 use crate::worker_config::OnServerLost;
 use crate::worker_state;
 
@@ -25,13 +25,21 @@ pub trait Disk: Debug {
     fn restore(&mut self, now: Now) -> ServerState;
 }
 
+/// Changes that are stored together.
+#[derive(Debug)]
+struct Batch {
+    number: u64,
+    at: Time,
+    changes: Vec<Change>,
+}
+
 /// A disk and what waits for it.
 #[derive(Debug)]
 pub(super) struct Durability {
     disk: Box<dyn Disk>,
     gate: Gate<Effect>,
     /// Batches that are not committed.
-    pending: Vec<(u64, Vec<Change>)>,
+    pending: Vec<Batch>,
     last: u64,
     /// Effects until the next crash; `None` = no crash is planned.
     crash_in: Option<u32>,
@@ -85,7 +93,11 @@ impl World {
         if !changes.is_empty() {
             durable.last += 1;
             durable.gate.note(durable.last, &changes);
-            durable.pending.push((durable.last, changes));
+            durable.pending.push(Batch {
+                number: durable.last,
+                at: self.now.mono,
+                changes,
+            });
         }
         let ready: Vec<Effect> = rest
             .into_iter()
@@ -103,12 +115,12 @@ impl World {
         }
     }
 
-    /// Tells the server whether the disk holds up messages to workers.
-    pub(super) fn note_held(&mut self) {
+    /// Tells the server since when the disk holds up messages to workers.
+    pub(super) fn note_unsent(&mut self) {
         let durable = self.durable.as_ref();
-        if durable.is_some_and(|durable| durable.gate.keeps_from_workers()) {
-            self.state.note_held(self.now);
-        }
+        let durable = durable.filter(|durable| durable.gate.keeps_from_workers());
+        let first = durable.and_then(|durable| durable.pending.first());
+        self.state.note_unsent(first.map(|batch| batch.at));
     }
 
     /// Counts down to a planned crash.
@@ -143,14 +155,11 @@ impl World {
         let Some(durable) = &mut self.durable else {
             return;
         };
-        if durable.gate.keeps_from_workers() {
-            self.state.note_held(self.now);
-        }
         let count = batches.min(durable.pending.len());
         let mut changes = Vec::new();
-        for (number, batch) in durable.pending.drain(..count) {
-            changes.extend(batch);
-            durable.gate.advance(number);
+        for batch in durable.pending.drain(..count) {
+            changes.extend(batch.changes);
+            durable.gate.advance(batch.number);
         }
         durable.disk.commit(&changes);
         if durable.pending.is_empty() {
@@ -168,7 +177,7 @@ impl World {
     pub(super) fn fail_to_commit(&mut self) {
         if let Some(durable) = &mut self.durable {
             let pending = durable.pending.iter();
-            let changes: Vec<Change> = pending.flat_map(|(_, batch)| batch.clone()).collect();
+            let changes: Vec<Change> = pending.flat_map(|batch| batch.changes.clone()).collect();
             durable.disk.fail(&changes);
         }
     }
