@@ -341,7 +341,7 @@ impl ServerState {
     }
 
     /// Messages to workers that were decided since then may wait for the disk; `None` = all are sent. Said before
-    /// other inputs whenever it may have changed: the time that tasks have to start begins when they were sent.
+    /// each [`Self::settle`]: the time that tasks have to start begins when they were sent.
     pub const fn note_unsent(&mut self, since: Option<Time>) {
         self.dispatcher.note_unsent(since);
     }

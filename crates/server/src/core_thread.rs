@@ -158,7 +158,6 @@ impl Core {
         }
         let start = Instant::now();
         self.turn = Turn::begin();
-        self.note_unsent();
         let rows = self.digest(events);
         // While there are events, the branches below the first one are never looked at.
         self.delivery.catch_up(&self.state);
@@ -212,12 +211,6 @@ impl Core {
         rows
     }
 
-    /// Tells the core since when the store holds up messages to workers.
-    fn note_unsent(&mut self) {
-        let since = self.delivery.unsent_since();
-        self.state.note_unsent(since.map(|at| self.clock.time(at)));
-    }
-
     /// Ends a round of inputs: schedules, and carries out what follows.
     fn end_round(&mut self) {
         let now = self.clock.now();
@@ -241,6 +234,10 @@ impl Core {
     fn settle(&mut self, now: Now) {
         let start = Instant::now();
         self.is_settled = true;
+        // A round before this of the same turn may have had something to send that waits.
+        let unsent_since = self.delivery.unsent_since();
+        self.state
+            .note_unsent(unsent_since.map(|at| self.clock.time(at)));
         self.state.settle(now, &mut self.effects);
         self.stats.rounds.observe(start.elapsed());
         let was_partial =

@@ -26,8 +26,10 @@ pub(crate) struct StoreGate<T> {
     gate: Gate<T>,
     /// The writer has ended, and its last report was seen.
     has_ended: bool,
-    /// When batches were decided, by their numbers.
+    /// When batches were decided, by their numbers, in order.
     timed: VecDeque<(u64, Instant)>,
+    /// Number of the last batch behind those, and when the first one was decided.
+    untimed: Option<(u64, Instant)>,
     /// When the store last got on.
     advanced_at: Option<Instant>,
     commits: Durations,
@@ -45,6 +47,7 @@ impl<T> StoreGate<T> {
             gate: Gate::default(),
             has_ended: false,
             timed: VecDeque::new(),
+            untimed: None,
             advanced_at: None,
             commits,
         }
@@ -57,8 +60,11 @@ impl<T> StoreGate<T> {
         };
         let number = store.next_number();
         self.gate.note(number, &changes);
-        if self.timed.len() < TIMED_MAX {
+        if self.timed.len() < TIMED_MAX && self.untimed.is_none() {
             self.timed.push_back((number, decided_at));
+        } else {
+            let (last, _) = self.untimed.get_or_insert((number, decided_at));
+            *last = number;
         }
         store.store(changes);
     }
@@ -70,7 +76,8 @@ impl<T> StoreGate<T> {
 
     /// Messages to workers that were decided since then may wait; `None` = none does.
     pub(crate) fn unsent_since(&self) -> Option<Instant> {
-        let first = self.timed.front().map(|(_, at)| *at);
+        let first = self.timed.front().or(self.untimed.as_ref());
+        let first = first.map(|(_, at)| *at);
         first.filter(|_| self.gate.keeps_from_workers())
     }
 
@@ -83,7 +90,7 @@ impl<T> StoreGate<T> {
 
     /// When the store counts as hanging, if it commits nothing until then. `None` = it has nothing to do.
     pub(crate) fn stalls_at(&self) -> Option<Instant> {
-        let (_, start) = self.timed.front()?;
+        let (_, start) = self.timed.front().or(self.untimed.as_ref())?;
         // What waited while others were committed waits for a store that is slow, and gets on.
         Some(self.advanced_at.map_or(*start, |at| at.max(*start)) + STALL)
     }
@@ -142,6 +149,7 @@ impl<T> StoreGate<T> {
             self.commits.observe(start.elapsed());
             self.advanced_at = Some(Instant::now());
         }
+        self.untimed.take_if(|(last, _)| *last <= committed);
     }
 
     /// How the store is; good without one.

@@ -132,6 +132,7 @@ impl Bench {
     /// Takes an input and settles once: one portion of what is large.
     pub(super) fn step(&mut self, input: Input) -> Vec<Effect> {
         let mut effects = Vec::new();
+        self.note_unsent();
         self.state.apply(self.now, input, &mut effects);
         self.state.settle(self.now, &mut effects);
         self.state.check_invariants();

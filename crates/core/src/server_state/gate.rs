@@ -12,7 +12,8 @@
 //!
 //! What is sent to one worker stays in order, but for one thing: new work overtakes work that waits for ends, and what is about
 //! tasks that were sent before, as those may be among that work. A disk that takes a second for a commit would keep the worker
-//! idle for as long. It overtakes nothing that begins or ends something: a connection, a task, the worker.
+//! idle for as long. It overtakes nothing that begins or ends something: a connection, a task, the worker. A task that came back by itself
+//! and is sent again can overtake the request to give it back, and comes back once more.
 
 use std::collections::{BTreeMap, VecDeque};
 

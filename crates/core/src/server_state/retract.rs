@@ -241,3 +241,33 @@ pub(super) fn retract_overtaken(
     let back = back.map(|(task, a)| (task, a.instance)).collect();
     retract(ctx, workers, id, back);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_to_start_begins_when_a_task_was_sent() {
+        let at = |ms: u64| Time(ms * 1_000_000);
+        let mut retraction = Retraction::default();
+        let mut look = |ms: u64, unsent_since: Option<u64>| {
+            retraction.note_unsent(unsent_since.map(at));
+            retraction.sent_before(at(ms))
+        };
+        assert_eq!(look(1_000, Some(990)), Time(0), "nobody has looked before");
+        // A busy disk, for which something always waits, hides nothing.
+        for ms in (1_250..5_000).step_by(250) {
+            let before = look(ms, Some(ms - 10));
+            assert!(ms < 1_500 || before == at(ms - 510), "{ms}: {before:?}");
+        }
+        // What waits for a disk that hangs has not been sent.
+        for ms in (5_000..9_000).step_by(250) {
+            assert!(look(ms, Some(4_995)) <= at(4_995));
+        }
+        // It has its time from then on.
+        assert_eq!(look(9_000, None), at(4_995));
+        assert_eq!(look(9_250, None), at(4_995));
+        assert_eq!(look(9_500, None), at(9_000));
+        assert!(retraction.sent.len() <= 4);
+    }
+}
