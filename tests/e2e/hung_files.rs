@@ -329,6 +329,34 @@ fn a_journal_that_hangs_holds_up_neither_looks_nor_the_end_of_its_server() {
 }
 
 #[test]
+fn a_journal_that_hung_for_a_while_leaves_no_cpu_idle() {
+    let mut env = Env::new();
+    let Some(disk) = HungDisk::mount(&env, "disk") else {
+        return;
+    };
+    env.start_server_with(&["--journal=disk/state.db"]);
+    env.start_worker(6);
+    env.start_worker(6);
+    // One on each, which has room for two more.
+    let long = env.submit(&["--array=1-2", "--cpus=4", "--", "sleep", "1000"]);
+    env.wait_running(&long, 2);
+    disk.set_frozen(true);
+    // They are handed out, and wait for the disk until everybody is told that it hangs.
+    let mut submit = env.command(&["submit", "--array=1-3", "--", "sleep", "1000"]);
+    let submit = submit.stdout(Stdio::null()).spawn();
+    let mut submit = submit.expect("the program can be run");
+    wait_for("it is told what hangs", || {
+        let status = env.hq(&["status"]).ok();
+        let is_told = status.contains("Hanging journal");
+        is_told.then_some(()).ok_or(status)
+    });
+    disk.set_frozen(false);
+    assert!(submit.wait().expect("it ends").success());
+    // Nothing ends; there is room for one more all the same.
+    env.hq(&["submit", "--wait", "--", "true"]).ok();
+}
+
+#[test]
 fn fifos_in_place_of_files_hold_up_nobody() {
     let env = Env::with_worker(4);
     // The message of a task.
