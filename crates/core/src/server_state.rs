@@ -267,6 +267,12 @@ impl ServerState {
         }
     }
 
+    /// Messages to workers that were decided since then may wait for the disk; `None` = all are sent. Said before
+    /// each [`Self::settle`]: the time that tasks have to start begins when they were sent.
+    pub const fn note_unsent(&mut self, since: Option<Time>) {
+        self.dispatcher.note_unsent(since);
+    }
+
     /// Ends a batch of inputs: hands out work and tells watching clients what changed.
     pub fn settle(&mut self, now: Now, effects: &mut Vec<Effect>) {
         let ctx = &mut Ctx::new(now, effects);
@@ -338,12 +344,6 @@ impl ServerState {
     #[must_use]
     pub const fn ended_workers(&self) -> &BTreeMap<WorkerId, Worker> {
         self.workers.ended()
-    }
-
-    /// Messages to workers that were decided since then may wait for the disk; `None` = all are sent. Said before
-    /// each [`Self::settle`]: the time that tasks have to start begins when they were sent.
-    pub const fn note_unsent(&mut self, since: Option<Time>) {
-        self.dispatcher.note_unsent(since);
     }
 
     /// How many workers of this run of the server have ended, for each reason.

@@ -48,6 +48,8 @@ pub(crate) enum Outgoing {
         reattached: bool,
     },
     ToWorker(WorkerId, WorkerCommand),
+    /// The worker's reports up to this number are on disk.
+    Acknowledge(WorkerId, u64),
     DropWorker(WorkerId),
     Notify(NoticeKey),
 }
@@ -278,7 +280,7 @@ impl Delivery {
                 // Somebody wants it to end now, also while nothing can be stored: what it has to tell then is known here only. It
                 // cannot be told before its seat.
                 Effect::ToWorker(id, WorkerCommand::Stop) if self.is_seated(id) => {
-                    self.deliver(state, Outgoing::ToWorker(id, WorkerCommand::Stop));
+                    self.tell_worker(id, WorkerCommand::Stop);
                     continue;
                 }
                 Effect::ToWorker(id, WorkerCommand::Acknowledge(seq)) => {
@@ -401,8 +403,7 @@ impl Delivery {
 
     /// Tells a worker that its reports up to this one are recorded, once they are on disk.
     fn acknowledge(&mut self, state: &ServerState, id: WorkerId, seq: u64) {
-        let message = Outgoing::ToWorker(id, WorkerCommand::Acknowledge(seq));
-        if self.send(state, Wait::All, message) {
+        if self.send(state, Wait::All, Outgoing::Acknowledge(id, seq)) {
             self.acknowledgements.keep(id);
         }
     }
@@ -419,24 +420,7 @@ impl Delivery {
     /// Sends what waited for a commit; notifies `failed` if there will be no commit any more.
     pub(crate) fn release(&mut self, state: &ServerState) {
         while let Some(message) = self.gate.next() {
-            let acknowledged = match &message {
-                Outgoing::ToWorker(id, WorkerCommand::Acknowledge(_)) => Some(*id),
-                Outgoing::ToWorker(..)
-                | Outgoing::Reply(..)
-                | Outgoing::Update { .. }
-                | Outgoing::Answer(_)
-                | Outgoing::Look(_)
-                | Outgoing::Stored(_)
-                | Outgoing::Registered { .. }
-                | Outgoing::DropWorker(_)
-                | Outgoing::Notify(_) => None,
-            };
             self.deliver(state, message);
-            if let Some(id) = acknowledged
-                && let Some(seq) = self.acknowledgements.release(id)
-            {
-                self.acknowledge(state, id, seq);
-            }
         }
         if matches!(self.gate.health(), Health::Broken(_)) {
             self.failed.notify_one();
@@ -496,12 +480,11 @@ impl Delivery {
                 tracing::info!(worker = %id, reattached, "worker registered");
                 self.tell_of_worker(state, id);
             }
-            Outgoing::ToWorker(id, command) => {
-                let Some((_, queue)) = self.workers.get_mut(&id) else {
-                    return;
-                };
-                if is_cut_off(queue, command) {
-                    tracing::warn!(worker = %id, "worker does not read; connection dropped");
+            Outgoing::ToWorker(id, command) => self.tell_worker(id, command),
+            Outgoing::Acknowledge(id, seq) => {
+                self.tell_worker(id, WorkerCommand::Acknowledge(seq));
+                if let Some(later) = self.acknowledgements.release(id) {
+                    self.acknowledge(state, id, later);
                 }
             }
             Outgoing::Notify(key) => {
@@ -514,6 +497,15 @@ impl Delivery {
                 tracing::info!(worker = %id, "worker gone");
                 self.tell_of_worker(state, id);
             }
+        }
+    }
+
+    fn tell_worker(&mut self, id: WorkerId, command: WorkerCommand) {
+        let Some((_, queue)) = self.workers.get_mut(&id) else {
+            return;
+        };
+        if is_cut_off(queue, command) {
+            tracing::warn!(worker = %id, "worker does not read; connection dropped");
         }
     }
 
@@ -568,6 +560,9 @@ fn is_cut_off<T>(queue: &mut Option<mpsc::Sender<T>>, command: T) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use hq_core::id::JobId;
+    use hq_core::server_state::ChangeKind;
+
     use super::*;
 
     #[test]
@@ -584,5 +579,37 @@ mod tests {
         drop(rx);
         assert!(!is_cut_off(&mut queue, 4), "its connection has ended");
         assert!(queue.is_none());
+    }
+
+    #[test]
+    fn a_worker_that_goes_on_through_a_long_stall_is_not_cut_off_at_its_end() {
+        let (_dir, progress, gate) = crate::gate::tests::gate();
+        let failed = Arc::new(Notify::new());
+        let mut delivery = Delivery::new(gate, failed, (None, None), Stats::new());
+        let state = ServerState::new("test");
+        let worker = WorkerId(1);
+        let (tx, mut queue) = mpsc::channel(WORKER_QUEUE_LEN);
+        delivery.workers.insert(worker, (LinkId(1), Some(tx)));
+        let reports = 4 * WORKER_QUEUE_LEN as u64;
+        for seq in 1..=reports {
+            let change = Change {
+                at: hq_core::time::Timestamp::default(),
+                kind: ChangeKind::JobCompleted(JobId(1)),
+            };
+            let acknowledge = WorkerCommand::Acknowledge(seq);
+            let mut effects = vec![
+                Effect::Persist(change),
+                Effect::ToWorker(worker, acknowledge),
+            ];
+            delivery.carry_out(&state, &mut effects, Instant::now());
+        }
+        assert!(queue.try_recv().is_err(), "nothing is on disk");
+        progress.send_modify(|progress| progress.committed = reports);
+        delivery.catch_up(&state);
+        let told = std::iter::from_fn(|| queue.try_recv().ok());
+        let told: Vec<String> = told.map(|command| format!("{command:?}")).collect();
+        let last = format!("Acknowledge({reports})");
+        assert_eq!(told, ["Acknowledge(1)", last.as_str()]);
+        assert!(delivery.is_seated(worker), "its connection stays");
     }
 }

@@ -161,7 +161,7 @@ impl<T> StoreGate<T> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::clock::Clock;
     use crate::stats::Stats;
@@ -170,7 +170,7 @@ mod tests {
     use hq_store::Store;
 
     /// A gate before a store of which the test tells how far it is.
-    fn gate() -> (tempfile::TempDir, watch::Sender<Progress>, StoreGate<()>) {
+    pub(crate) fn gate<T>() -> (tempfile::TempDir, watch::Sender<Progress>, StoreGate<T>) {
         let dir = tempfile::tempdir().expect("a directory");
         let store = Store::open(&dir.path().join("state.db")).expect("a new store");
         let at = Clock::new().now().wall;
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn the_last_report_of_a_writer_that_has_ended_is_seen_once() {
-        let (_dir, progress, mut gate) = gate();
+        let (_dir, progress, mut gate) = gate::<()>();
         assert!(!gate.look());
         progress.send_modify(|progress| progress.health = Health::Broken("gone".into()));
         drop(progress);
@@ -196,7 +196,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_batch_is_timed_until_it_is_on_disk() {
-        let (_dir, progress, mut gate) = gate();
+        let (_dir, progress, mut gate) = gate::<()>();
         let at = Clock::new().now().wall;
         assert_eq!(gate.stalls_at(), None, "it has nothing to do");
         let before = Instant::now();
