@@ -28,10 +28,12 @@ use crate::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
 use crate::job::TemplateId;
 use crate::time::{Now, Time, Timestamp};
 use crate::worker_config::{OnServerLost, WorkerConfig};
+use crate::worker_state::{AHEAD_OF_MANY, EVENT_DELAY, STREAM_INTERVAL, STREAM_PART};
 pub use assigned::{Assigned, AwaitedEnds, Turn};
 pub use check::NodeCheck;
 pub use life::{Dedication, Duty, GangNode, Life, Standing};
 pub use load::Load;
+
 use rate::{REPORT_DELAY, Rate};
 pub(crate) use room::Room;
 pub use unkillable::Unkillable;
@@ -398,17 +400,33 @@ impl Worker {
         split
     }
 
+    /// How long an end may be on its way while the worker ends as many tasks a second. Whoever has little left, of tasks that
+    /// are too long to be handed over ahead, tells of each end at once.
+    fn report_delay(&self, rate: f64) -> Duration {
+        let is_batched = self.backlog.len() as u64 > STREAM_PART;
+        // By Little's law, how long its tasks take.
+        let is_ahead = f64::from(self.running) < rate * AHEAD_OF_MANY.as_secs_f64();
+        match (is_batched, is_ahead) {
+            (true, true) => REPORT_DELAY,
+            (true, false) => STREAM_INTERVAL,
+            (false, true) => EVENT_DELAY,
+            (false, false) => Duration::ZERO,
+        }
+    }
+
     /// Tasks it will still have queued after `span` at its present rate: worth taking back.
     #[must_use]
     pub fn surplus(&self, now: Time, span: Duration) -> usize {
         // Equal tasks that started together end together: after as long a silence nobody knows when.
         let silence = now.since(self.rate.last());
-        if silence >= span + REPORT_DELAY {
+        let rate = self.rate.current(now);
+        let report_delay = self.report_delay(rate);
+        if silence >= span + report_delay {
             return self.backlog.len();
         }
         // Some of what seems to be left has ended, or runs, since it last told.
-        let span = span + silence.min(REPORT_DELAY);
-        let soon = self.rate.current(now) * span.as_secs_f64();
+        let span = span + silence.min(report_delay);
+        let soon = rate * span.as_secs_f64();
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,

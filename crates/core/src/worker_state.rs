@@ -46,9 +46,10 @@ pub use input::{
 use backlog::Backlog;
 use entry::{Class, NewEntry};
 pub use outbox::EVENT_DELAY;
-pub(crate) use outbox::STREAM_INTERVAL;
 use outbox::{Ended, Haste, Outbox};
-use running::{AHEAD_OF_MANY, EndCause, Phase, RunningTask, RunningTasks};
+pub(crate) use outbox::{STREAM_INTERVAL, STREAM_PART};
+pub(crate) use running::AHEAD_OF_MANY;
+use running::{EndCause, Phase, RunningTask, RunningTasks};
 use successors::Successor;
 
 use crate::id::{InstanceId, JobId};

@@ -32,7 +32,7 @@ pub(crate) const STREAM_INTERVAL: Duration = Duration::from_millis(50);
 pub const EVENT_DELAY: Duration = Duration::from_millis(30);
 
 /// Part of what waits here that may end before the server is told all the same: it sends more in time.
-const STREAM_PART: u64 = 4;
+pub(crate) const STREAM_PART: u64 = 4;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Outbox {

@@ -25,7 +25,7 @@ use crate::time::Time;
 pub(super) const AHEAD: Duration = Duration::from_millis(15);
 
 /// The same of tasks that came with many others: the delay is longer, as nobody waits for each end.
-pub(super) const AHEAD_OF_MANY: Duration = Duration::from_millis(45);
+pub(crate) const AHEAD_OF_MANY: Duration = Duration::from_millis(45);
 
 /// Most tasks of a lane, however short they are.
 const LANE_MAX: usize = 128;
