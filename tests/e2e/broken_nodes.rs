@@ -96,7 +96,15 @@ fn a_server_tells_of_a_broken_worker_and_leaves_the_rest_to_people() {
     let env = with_broken_worker(&[]);
     let job = env.submit(&["--array=1-600", "tool"]);
     env.wait_job(&job);
-    let told = events(&env, "worker-suspected");
+    // The last of the tasks that went well may have ended just now.
+    let told = wait_for("somebody is told", || {
+        let told = events(&env, "worker-suspected");
+        if told.is_empty() {
+            Err(env.stats(&job).to_string())
+        } else {
+            Ok(told)
+        }
+    });
     assert!(told.len() == 1 && told[0].starts_with("1: "), "{told:?}");
     assert_eq!(env.workers()[0], "RUNNING");
     env.hq(&["problems"])

@@ -118,6 +118,8 @@ pub struct Worker {
     stuck: BTreeSet<(ClassId, u32)>,
     running: u32,
     rate: Rate,
+    /// Failures prevail there and hardly anywhere else: it is sent only what it has room for.
+    is_held_back: bool,
     /// Instances on it that cannot be killed. Each keeps its resources until it has ended.
     unkillable: Vec<Unkillable>,
 }
@@ -159,6 +161,7 @@ impl Worker {
             stuck: BTreeSet::new(),
             running: 0,
             rate: Rate::new(now),
+            is_held_back: false,
             unkillable: Vec::new(),
             config,
         }
@@ -379,6 +382,9 @@ impl Worker {
 
     /// How many tasks should wait on it at its present rate, at most [`BACKLOG_MAX`].
     pub(crate) fn backlog_by_rate(&self, now: Time) -> u32 {
+        if self.is_held_back {
+            return 0;
+        }
         // However fast tasks end, a lost worker takes no more than this back to the queue with it.
         let by_rate =
             (self.rate.current(now) * BACKLOG_SPAN.as_secs_f64()).min(f64::from(BACKLOG_MAX));
@@ -604,6 +610,11 @@ impl Worker {
         // Behind the check above, which asks whether anything ran until now.
         self.running = self.running.saturating_sub(u32::from(assigned.started));
         Some(assigned)
+    }
+
+    /// Whether it is sent no more than it has room for, however fast its tasks end.
+    pub(crate) const fn set_held_back(&mut self, is_held_back: bool) {
+        self.is_held_back = is_held_back;
     }
 
     pub(crate) fn count_ended(&mut self, now: Time, ended: u32) {

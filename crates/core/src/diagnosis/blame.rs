@@ -5,11 +5,12 @@
 //! good week is found as fast as one that never worked. A run is compared with what ended of the same jobs on others, by the
 //! exact test of [`exact`]. Everything is looked at again and again, on many workers; the level of the test is
 //! divided among all that could be looked at (Bonferroni): among the workers, and for each of them among its runs
-//! and their lengths, with shares of 1 / (i · (i + 1)), which add up to one. So the chance that a
+//! and the looks at each, with shares of 1 / (i · (i + 1)), which add up to one. So the chance that a
 //! job whose tasks fail independently of where they run brings any worker under suspicion is below the level,
 //! however long it lasts.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 
 use super::Ends;
 use super::exact::{Stratum, p_value};
@@ -78,7 +79,10 @@ struct JobEnds {
 /// Part of a run that is of one job.
 #[derive(Clone, Copy, Debug)]
 struct Part {
+    /// Those that are compared.
     own: Ends,
+    /// All there.
+    all: Ends,
     /// Ends of the job before that, on any worker.
     before: Ends,
 }
@@ -93,6 +97,11 @@ struct Run {
     /// Ends that are compared, at most [`RUN_MAX`].
     ends: Ends,
     jobs: BTreeMap<JobId, Part>,
+    /// Looks without another end, and what was known of others at the last one.
+    looks: u64,
+    known: u64,
+    /// Error of its first failure.
+    error: Option<Box<str>>,
 }
 
 /// The evidence against every worker.
@@ -136,6 +145,19 @@ impl Blame {
         } else {
             self.failing.remove(&worker);
         }
+    }
+
+    /// Keeps the error of the first failure of a worker's run.
+    pub(crate) fn note_error(&mut self, worker: WorkerId, error: impl FnOnce() -> Box<str>) {
+        if let Some(run) = self.runs.get_mut(&worker) {
+            run.error.get_or_insert_with(error);
+        }
+    }
+
+    /// Error of the first failure of its run.
+    pub(crate) fn first_error(&self, worker: WorkerId) -> &str {
+        let run = self.runs.get(&worker);
+        run.and_then(|run| run.error.as_deref()).unwrap_or_default()
     }
 
     /// Adds an end to those of its job; returns what had ended before.
@@ -196,22 +218,62 @@ impl Blame {
 
     /// Whether the jobs of its run went well elsewhere since it began.
     pub(crate) fn goes_well_elsewhere(&self, worker: WorkerId) -> bool {
-        let Some(run) = self.runs.get(&worker) else {
-            return false;
-        };
+        self.since_it_began(worker).is_well()
+    }
+
+    /// Ends of the jobs of its run elsewhere since it began.
+    fn since_it_began(&self, worker: WorkerId) -> Ends {
         let mut sum = Ends::default();
-        for (job, part) in &run.jobs {
+        let run = self.runs.get(&worker);
+        for (job, part) in run.into_iter().flat_map(|run| &run.jobs) {
             let now = self.jobs.get(job).map_or(part.before, |ends| ends.ever);
-            sum.good += now.good.saturating_sub(part.before.good + part.own.good);
-            sum.bad += now.bad.saturating_sub(part.before.bad + part.own.bad);
+            sum.good += now.good.saturating_sub(part.before.good + part.all.good);
+            sum.bad += now.bad.saturating_sub(part.before.bad + part.all.bad);
         }
-        sum.is_well()
+        sum
     }
 
     /// Failures and ends of its run.
     pub(crate) fn run_ends(&self, worker: WorkerId) -> (u64, u64) {
         let ends = self.runs.get(&worker).map_or(Ends::default(), |r| r.ends);
         (ends.bad, ends.total())
+    }
+
+    /// Whether failures prevail on any worker.
+    pub(crate) fn is_any_failing(&self) -> bool {
+        !self.failing.is_empty()
+    }
+
+    /// Whether failures prevail on a worker, and on at most half of so many.
+    pub(crate) fn is_failing_alone(&self, worker: WorkerId, workers: usize) -> bool {
+        self.failing.contains(&worker) && self.failing.len().saturating_mul(2) <= workers
+    }
+
+    /// Of the workers behind this one on which failures prevail, those of whose jobs half as much again is known elsewhere
+    /// as at the last look at them; and the last one that was seen, if there are more. O(`max`).
+    pub(crate) fn worth_another_look(
+        &mut self,
+        behind: Option<WorkerId>,
+        max: usize,
+    ) -> (Option<WorkerId>, Vec<WorkerId>) {
+        let first = behind.map_or(Bound::Unbounded, Bound::Excluded);
+        let mut all = self.failing.range((first, Bound::Unbounded));
+        let seen: Vec<WorkerId> = all.by_ref().take(max).copied().collect();
+        let last = all.next().and(seen.last().copied());
+        let mut wanted = seen;
+        wanted.retain(|worker| {
+            let known = self.since_it_began(*worker).total();
+            let run = self.runs.get_mut(worker);
+            run.is_some_and(|run| {
+                let is_worth_it = known >= KNOWN_MIN && known * 2 >= run.known * 3;
+                if is_worth_it {
+                    run.looks += 1;
+                    run.known = known;
+                }
+                is_worth_it
+            })
+        });
+        (last, wanted)
     }
 
     /// Whether failures prevail on a worker at the moment.
@@ -258,7 +320,8 @@ impl Blame {
                 elsewhere_bad: count(elsewhere.bad),
             }
         });
-        let shares = [run.number, run.ends.total()].map(|i| f64::from(count(i)));
+        // Each look has a number of its own, also one without another end.
+        let shares = [run.number, run.ends.total() + run.looks].map(|i| f64::from(count(i)));
         let divisor: f64 = shares.iter().map(|i| i * (i + 1.0)).product();
         let workers = f64::from(count(peers.count as u64));
         p_value(strata) <= level / (workers.max(1.0) * divisor)
@@ -297,13 +360,20 @@ impl Run {
         } else {
             self.excess.saturating_sub(1)
         };
-        let is_known = self.jobs.contains_key(&job);
-        if self.ends.total() < RUN_MAX && (is_known || self.jobs.len() < RUN_JOBS_MAX) {
-            self.ends.count(is_bad);
-            let part = self.jobs.entry(job).or_insert(Part {
+        let is_compared = self.ends.total() < RUN_MAX;
+        if is_compared && self.jobs.len() < RUN_JOBS_MAX {
+            self.jobs.entry(job).or_insert(Part {
                 own: Ends::default(),
+                all: Ends::default(),
                 before,
             });
+        }
+        let Some(part) = self.jobs.get_mut(&job) else {
+            return;
+        };
+        part.all.count(is_bad);
+        if is_compared {
+            self.ends.count(is_bad);
             part.own.count(is_bad);
         }
     }
@@ -312,6 +382,8 @@ impl Run {
         self.excess = 0;
         self.ends = Ends::default();
         self.jobs.clear();
+        (self.looks, self.known) = (0, 0);
+        self.error = None;
     }
 }
 

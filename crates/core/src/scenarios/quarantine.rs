@@ -284,6 +284,97 @@ fn a_server_that_only_tells_changes_nothing() {
     assert!(suspicion.why.contains("elsewhere"), "{}", suspicion.why);
 }
 
+/// Four workers, the first of which has failed this many tasks of a job before anything ended on the others.
+fn with_empty_queue(failures: u32, others: u32) -> (Bench, WorkerId) {
+    let mut bench = Bench::new();
+    let broken = bench.worker(4);
+    for _ in 0..3 {
+        bench.worker(4);
+    }
+    bench.submit(tasks(failures + others));
+    for _ in 0..failures {
+        let (job, task) = bench.has(broken)[0];
+        bench.fail(broken, key(JobId(job), task));
+        bench.skip(Duration::from_micros(100));
+    }
+    (bench, broken)
+}
+
+fn is_told(effects: &[Effect]) -> bool {
+    is_persisted(effects, |kind| {
+        matches!(kind, ChangeKind::WorkerSuspected { .. })
+    })
+}
+
+#[test]
+fn a_worker_that_emptied_the_queue_is_told_of_when_the_rest_has_gone_well() {
+    for failures in [20, 600] {
+        let (mut bench, broken) = with_empty_queue(failures, 24);
+        bench.finish_elsewhere(broken, 8);
+        assert_eq!(bench.state.suspicions().count(), 0, "it is soon");
+        let effects = bench.wait(SECOND);
+        assert!(is_told(&effects), "{failures}: {effects:?}");
+        let (worker, suspicion) = bench.state.suspicions().next().expect("it is known");
+        assert_eq!(worker, broken);
+        assert!(suspicion.why.ends_with("exit code 1"), "{}", suspicion.why);
+        assert!(bench.is_quiet(), "there is nothing more to look at");
+    }
+}
+
+#[test]
+fn a_worker_that_emptied_the_queue_is_not_told_of_if_the_rest_fails_as_well() {
+    let (mut bench, broken) = with_empty_queue(600, 24);
+    for _ in 0..8 {
+        let others = bench.state.workers().keys().copied();
+        let others: Vec<WorkerId> = others.filter(|id| *id != broken).collect();
+        for (number, other) in others.into_iter().enumerate() {
+            if let Some((job, task)) = bench.has(other).first().copied() {
+                let task = key(JobId(job), task);
+                if number == 0 {
+                    bench.finish(other, task);
+                } else {
+                    bench.fail(other, task);
+                }
+            }
+        }
+    }
+    bench.wait(SECOND);
+    assert_eq!(bench.state.suspicions().count(), 0);
+}
+
+#[test]
+fn a_worker_on_which_failures_prevail_is_sent_nothing_ahead() {
+    let mut bench = Bench::new();
+    let [broken, sound] = [bench.worker(4), bench.worker(4)];
+    bench.submit(tasks(4_000));
+    let least = bench.has(sound).len();
+    for worker in [sound, broken] {
+        for number in 0..500 {
+            let (job, task) = bench.has(worker)[0];
+            let task = key(JobId(job), task);
+            if worker == broken && number > 250 {
+                bench.fail(worker, task);
+            } else {
+                bench.finish(worker, task);
+            }
+            bench.skip(Duration::from_millis(1));
+        }
+    }
+    assert!(bench.has(sound).len() > 10 * least, "it is fast");
+    assert_eq!(bench.has(broken).len(), least);
+    // A job that fails everywhere goes on as fast as it can.
+    let (job, task) = bench.has(sound)[0];
+    bench.finish(sound, key(JobId(job), task));
+    for _ in 0..600 {
+        let (job, task) = bench.has(sound)[0];
+        bench.fail(sound, key(JobId(job), task));
+        bench.skip(Duration::from_millis(1));
+    }
+    let (job, task) = bench.has(broken)[0];
+    bench.fail(broken, key(JobId(job), task));
+    assert!(bench.has(broken).len() > 10 * least, "it is not alone");
+}
+
 #[test]
 fn people_set_workers_aside_and_release_them() {
     let mut bench = Bench::new();

@@ -16,6 +16,7 @@
 //! somebody else who can run what is ready, and at most half of the workers are set aside at a time: if more of them fail, it
 //! is not their fault. A worker that is needed later, because nobody else can run what has become ready, is probed at once.
 
+mod later;
 mod node_check;
 mod people;
 
@@ -107,6 +108,9 @@ pub(super) struct Suspicions {
     kept: BTreeMap<WorkerId, Time>,
     /// Workers that get no tasks because of what is wrong with their nodes.
     unfit: BTreeSet<WorkerId>,
+    /// When failing workers are looked at again, and behind which one.
+    look_at: Option<Time>,
+    looked: Option<WorkerId>,
 }
 
 impl Case {
@@ -153,9 +157,10 @@ impl Case {
 }
 
 impl Suspicions {
-    /// When the first case is due.
+    /// When the first case is due, or it is time to look again at workers that fail.
     pub(super) fn next_deadline(&self) -> Option<Time> {
-        self.due.first().map(|(time, _)| *time)
+        let due = self.due.first().map(|(time, _)| *time);
+        due.into_iter().chain(self.look_at).min()
     }
 
     fn set_due(&mut self, id: WorkerId, due: Option<Time>) {
@@ -212,8 +217,10 @@ impl ServerState {
         }
         if !is_bad {
             self.note_good(ctx, id);
+            self.note_good_for_others(ctx);
             return false;
         }
+        self.suspicions.blame.note_error(id, || short(&end.outcome));
         self.note_bad(ctx, id, key, end);
         let is_trusted = self.workers.get(id).is_none_or(Worker::is_trusted);
         let may_go_on = !is_trusted && self.is_tried_elsewhere(ctx.now.mono, id, key);
@@ -348,11 +355,8 @@ impl ServerState {
                 }
                 if acts && self.can_spare(ctx.now, id, key) {
                     self.suspect(ctx.now, id);
-                } else if !is_told
-                    && self.suspicions.blame.goes_well_elsewhere(id)
-                    && self.is_guilty(id)
-                {
-                    self.tell(ctx, id, &end.outcome);
+                } else if !is_told && self.seems_broken(id) {
+                    self.tell(ctx, id);
                 }
             }
             // One failure is no proof: the task is tried elsewhere, too.
@@ -373,6 +377,11 @@ impl ServerState {
     fn is_guilty(&self, id: WorkerId) -> bool {
         let doubtful = self.doubtful();
         self.suspicions.blame.is_guilty(id, self.peers(&doubtful))
+    }
+
+    /// Whether what fails there goes well elsewhere, which cannot be chance.
+    fn seems_broken(&self, id: WorkerId) -> bool {
+        self.suspicions.blame.goes_well_elsewhere(id) && self.is_guilty(id)
     }
 
     fn peers<'a>(&self, doubtful: &'a [WorkerId]) -> Peers<'a> {
@@ -612,11 +621,11 @@ impl ServerState {
     }
 
     /// Tells of a worker that seems broken, without doing anything about it.
-    fn tell(&mut self, ctx: &mut Ctx<'_>, id: WorkerId, outcome: &Outcome) {
+    fn tell(&mut self, ctx: &mut Ctx<'_>, id: WorkerId) {
         let (bad, ends) = self.suspicions.blame.run_ends(id);
-        let last = short(outcome);
+        let first = self.suspicions.blame.first_error(id);
         let why: Box<str> =
-            format!("{bad} of {ends} tasks failed there; the same jobs go well elsewhere; the last one: {last}").into();
+            format!("{bad} of {ends} tasks failed there; the same jobs go well elsewhere; the first failure: {first}").into();
         let cases = &mut self.suspicions.cases;
         let case = cases.entry(id).or_insert_with(|| Case::new(ctx.now.wall));
         case.told = Some(why.clone());

@@ -132,6 +132,7 @@ impl ServerState {
     pub(super) fn on_timer(&mut self, ctx: &mut Ctx<'_>, heard: Option<Time>) {
         self.release_delayed(ctx.now);
         self.probe_due(ctx);
+        self.look_again(ctx);
         match heard {
             Some(heard) => self.lose_overdue(ctx, heard),
             None => self.spare_overdue(ctx.now.mono),
@@ -205,6 +206,7 @@ impl ServerState {
                 touched.insert(task.job);
             }
         }
+        self.hold_back(id);
         if let Some(worker) = self.workers.get_mut(id) {
             worker.count_ended(ctx.now.mono, ended);
             promote(worker, self.dispatcher.classes(), ctx.now.mono);
