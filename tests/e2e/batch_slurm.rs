@@ -9,6 +9,10 @@ use std::time::Duration;
 
 use crate::harness::{Env, processes_with, signal, skip, wait_for, wait_for_up_to};
 
+/// Messages that get lost between Slurm's daemons, on a busy machine or while one is away, are repeated after a minute, and more
+/// than one may be.
+const PATIENCE: Duration = Duration::from_secs(240);
+
 /// Programs that the fixture needs.
 const NEEDED: [&str; 4] = ["slurmctld", "slurmd", "munged", "sbatch"];
 
@@ -61,6 +65,7 @@ impl Slurm {
     /// An environment whose server uses this Slurm and looks often; its calls are written down.
     fn env(&self) -> Env {
         let mut env = Env::new();
+        env.set_patience(PATIENCE);
         let bin = env.path("bin");
         std::fs::create_dir(&bin).expect("create a directory");
         for name in ["sbatch", "scontrol", "scancel", "squeue"] {
@@ -112,10 +117,7 @@ impl Slurm {
     }
 
     fn wait_empty(&self) {
-        // Messages that get lost between Slurm's daemons, on a busy machine or while one is away, are repeated after a
-        // minute.
-        let bound = Duration::from_secs(240);
-        wait_for_up_to(bound, "no job is left", || {
+        wait_for_up_to(PATIENCE, "no job is left", || {
             let jobs = self.jobs();
             if jobs.is_empty() {
                 Ok(())
@@ -223,7 +225,7 @@ fn tasks_bring_their_own_allocations() {
     env.wait_job(&job);
     assert_eq!(env.stats(&job)["finished"], 2_000);
     slurm.wait_empty();
-    wait_for("all allocations are over", || {
+    env.wait_for("all allocations are over", || {
         let all = allocations(&env);
         if all.iter().all(|a| a["status"] == "finished") {
             Ok(())
@@ -363,7 +365,7 @@ fn a_canceled_allocation_costs_no_task() {
         .map(|a| a["id"].as_str().expect("an id").to_owned())
         .expect("one runs");
     slurm.run("scancel", &[&victim]);
-    wait_for("the tasks of the canceled allocation run again", || {
+    env.wait_for("the tasks of the canceled allocation run again", || {
         let again = (1..=6).filter(|task| {
             let up = std::fs::read_to_string(env.path(&format!("up-{task}")));
             up.unwrap_or_default().lines().count() > 1
@@ -397,7 +399,7 @@ fn a_slurm_that_is_away_delays_and_breaks_nothing() {
     env.wait_running(&job, 1);
     slurm.stop_controller();
     // Slurm's own commands try for long: one question may be all there is.
-    wait_for("Slurm was asked in vain", || {
+    env.wait_for("Slurm was asked in vain", || {
         let calls = env.read("calls");
         let count = |start: &str| calls.lines().filter(|call| call.starts_with(start)).count();
         let (asked, answered) = (count("scontrol "), count("answered scontrol"));
@@ -445,7 +447,7 @@ fn a_restarted_server_finds_its_allocations_again() {
     env.wait_job(&job);
     assert_eq!(env.stats(&job)["finished"], 2);
     slurm.wait_empty();
-    wait_for("all allocations are over", || {
+    env.wait_for("all allocations are over", || {
         let all = allocations(&env);
         if all.iter().all(|a| a["status"] == "finished") {
             Ok(())
@@ -481,7 +483,7 @@ fn a_worker_near_its_end_starts_nothing_long_and_lets_tasks_say_goodbye() {
             &start,
         ],
     );
-    wait_for("the worker is registered", || {
+    env.wait_for("the worker is registered", || {
         if env.workers().is_empty() {
             Err(slurm.run("squeue", &[]))
         } else {
@@ -499,7 +501,7 @@ fn a_worker_near_its_end_starts_nothing_long_and_lets_tasks_say_goodbye() {
     env.hq(&["task", "explain", &long, "0"]).ok();
     assert_eq!(env.stats(&long)["waiting"], 1);
     env.wait_lines("saved", 1);
-    wait_for("the worker has left", || {
+    env.wait_for("the worker has left", || {
         let states = env.workers();
         if states == ["TIME LIMIT REACHED"] {
             Ok(())
@@ -537,7 +539,7 @@ fn a_slurm_that_lies_gets_no_allocation_too_many() {
         "sleep",
         "0.2",
     ]);
-    wait_for("the job has ended", || {
+    env.wait_for("the job has ended", || {
         let jobs = slurm.jobs();
         assert!(jobs.len() <= 2, "{jobs:?}");
         let stats = env.stats(&job);

@@ -21,6 +21,8 @@ pub(crate) struct Env {
     user: Vec<String>,
     /// Program to run; `None` = the program under test.
     program: Option<PathBuf>,
+    /// How long what it starts is waited for.
+    patience: Duration,
 }
 
 /// Users that no other test uses: the system counts their processes together.
@@ -91,6 +93,7 @@ impl Env {
             children: Vec::new(),
             variables: Vec::new(),
             program: None,
+            patience: TIMEOUT,
             user: Vec::new(),
         }
     }
@@ -213,13 +216,24 @@ impl Env {
         command
     }
 
+    /// Waits longer for what somebody else does who has pauses as long as the usual bound.
+    pub(crate) fn set_patience(&mut self, patience: Duration) {
+        self.patience = patience;
+    }
+
+    /// Polls until the condition gives a value; fails with the last state seen.
+    #[track_caller]
+    pub(crate) fn wait_for<T>(&self, what: &str, look: impl FnMut() -> Result<T, String>) -> T {
+        wait_for_up_to(self.patience, what, look)
+    }
+
     /// Runs a command to its end; the caller says how it should have ended.
     #[must_use]
     pub(crate) fn hq(&self, args: &[&str]) -> Ran {
         let name = format!("hq {}", args.join(" "));
         Ran::new(
             name.clone(),
-            &output_in_time(&mut self.command(args), &name),
+            &output_in_time(&mut self.command(args), &name, 2 * self.patience),
         )
     }
 
@@ -331,7 +345,7 @@ impl Env {
 
     /// Waits until the server knows that `count` tasks of a job run.
     pub(crate) fn wait_running(&self, job: &str, count: u32) {
-        wait_for(&format!("{count} tasks run"), || {
+        self.wait_for(&format!("{count} tasks run"), || {
             let stats = self.stats(job);
             if stats["running"] == count {
                 Ok(())
@@ -351,7 +365,7 @@ impl Env {
 
     /// Waits until a file has this many lines and returns it.
     pub(crate) fn wait_lines(&self, name: &str, count: usize) -> String {
-        wait_for(&format!("{name} has {count} lines"), || {
+        self.wait_for(&format!("{name} has {count} lines"), || {
             let text = std::fs::read_to_string(self.path(name)).unwrap_or_default();
             if text.lines().count() >= count {
                 Ok(text)
@@ -381,9 +395,11 @@ impl Env {
     fn wait_exit_at(&mut self, position: usize) -> Option<i32> {
         // It stays listed until it has ended: what a failed test leaves must be ended, too.
         let (name, child) = &mut self.children[position];
-        let code = wait_for(&format!("{name} ends"), || match child.try_wait() {
-            Ok(Some(status)) => Ok(status.code()),
-            other => Err(format!("{other:?}")),
+        let code = wait_for_up_to(self.patience, &format!("{name} ends"), || {
+            match child.try_wait() {
+                Ok(Some(status)) => Ok(status.code()),
+                other => Err(format!("{other:?}")),
+            }
         });
         self.children.remove(position);
         code
@@ -419,7 +435,7 @@ pub(crate) fn signal(pid: u32, name: &str) {
 
 /// Output of a command until it ends; one that does not end is killed and fails the test.
 #[track_caller]
-fn output_in_time(command: &mut Command, name: &str) -> Output {
+fn output_in_time(command: &mut Command, name: &str, bound: Duration) -> Output {
     let child = command
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -428,7 +444,7 @@ fn output_in_time(command: &mut Command, name: &str) -> Output {
     let pid = child.id();
     let (sender, output) = std::sync::mpsc::channel();
     std::thread::spawn(move || sender.send(child.wait_with_output()));
-    if let Ok(output) = output.recv_timeout(2 * TIMEOUT) {
+    if let Ok(output) = output.recv_timeout(bound) {
         return output.expect("its output can be read");
     }
     signal(pid, "KILL");
