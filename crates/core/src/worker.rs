@@ -5,6 +5,7 @@
 //! it starts next; promotion from backlog to placed follows the order in which it will. A worker may
 //! also be reserved for multi-node tasks, or be a node of one; then it gets nothing else.
 
+mod ahead;
 mod assigned;
 mod check;
 mod life;
@@ -28,20 +29,17 @@ use crate::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
 use crate::job::TemplateId;
 use crate::time::{Now, Time, Timestamp};
 use crate::worker_config::{OnServerLost, WorkerConfig};
-use crate::worker_state::{AHEAD_OF_MANY, EVENT_DELAY, STREAM_INTERVAL, STREAM_PART};
+pub(crate) use ahead::{BACKLOG_SPAN, Hold};
 pub use assigned::{Assigned, AwaitedEnds, Turn};
 pub use check::NodeCheck;
 pub use life::{Dedication, Duty, GangNode, Life, Standing};
 pub use load::Load;
 
-use rate::{REPORT_DELAY, Rate};
+use rate::Rate;
 pub(crate) use room::Room;
 pub use unkillable::Unkillable;
 pub use workers::{ENDED_WORKERS_MAX, Workers};
 
-/// Work sent ahead should last this long at the worker's measured rate: many times a round trip, with reports of what ended that
-/// come as late as a worker may send them, but short enough that a new worker or an urgent task does not wait behind it.
-pub(crate) const BACKLOG_SPAN: Duration = Duration::from_millis(200);
 /// Upper bound of work sent ahead, so that one worker never holds much of a job hostage.
 pub(crate) const BACKLOG_MAX: u32 = 4_096;
 /// A task that was counted as placed and has not started so long after it was sent finds less than was counted,
@@ -118,8 +116,7 @@ pub struct Worker {
     stuck: BTreeSet<(ClassId, u32)>,
     running: u32,
     rate: Rate,
-    /// Failures prevail there and hardly anywhere else: it is sent only what it has room for.
-    is_held_back: bool,
+    hold: Option<Hold>,
     /// Instances on it that cannot be killed. Each keeps its resources until it has ended.
     unkillable: Vec<Unkillable>,
 }
@@ -161,7 +158,7 @@ impl Worker {
             stuck: BTreeSet::new(),
             running: 0,
             rate: Rate::new(now),
-            is_held_back: false,
+            hold: None,
             unkillable: Vec::new(),
             config,
         }
@@ -380,23 +377,6 @@ impl Worker {
         })
     }
 
-    /// How many tasks should wait on it at its present rate, at most [`BACKLOG_MAX`].
-    pub(crate) fn backlog_by_rate(&self, now: Time) -> u32 {
-        if self.is_held_back {
-            return 0;
-        }
-        // However fast tasks end, a lost worker takes no more than this back to the queue with it.
-        let by_rate =
-            (self.rate.current(now) * BACKLOG_SPAN.as_secs_f64()).min(f64::from(BACKLOG_MAX));
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "0..=BACKLOG_MAX"
-        )]
-        let target = by_rate as u32;
-        target
-    }
-
     /// Tasks of its backlog by urgency, as seen from a queue.
     pub(crate) fn backlog_split(&self, key: QueueKey) -> Split {
         let mut split = Split::default();
@@ -406,42 +386,6 @@ impl Worker {
         split
     }
 
-    /// How long an end may be on its way while the worker ends as many tasks a second. Whoever has little left, of tasks that
-    /// are too long to be handed over ahead, tells of each end at once.
-    fn report_delay(&self, rate: f64) -> Duration {
-        let is_batched = self.backlog.len() as u64 > STREAM_PART;
-        // By Little's law, how long its tasks take.
-        let is_ahead = f64::from(self.running) < rate * AHEAD_OF_MANY.as_secs_f64();
-        match (is_batched, is_ahead) {
-            (true, true) => REPORT_DELAY,
-            (true, false) => STREAM_INTERVAL,
-            (false, true) => EVENT_DELAY,
-            (false, false) => Duration::ZERO,
-        }
-    }
-
-    /// Tasks it will still have queued after `span` at its present rate: worth taking back.
-    #[must_use]
-    pub fn surplus(&self, now: Time, span: Duration) -> usize {
-        // Equal tasks that started together end together: after as long a silence nobody knows when.
-        let silence = now.since(self.rate.last());
-        let rate = self.rate.current(now);
-        let report_delay = self.report_delay(rate);
-        if silence >= span + report_delay {
-            return self.backlog.len();
-        }
-        // Some of what seems to be left has ended, or runs, since it last told.
-        let span = span + silence.min(report_delay);
-        let soon = rate * span.as_secs_f64();
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "small, >= 0"
-        )]
-        let soon = soon as usize;
-        self.backlog.len().saturating_sub(soon)
-    }
-
     /// The tasks of which it reported the start, in the order of their ids.
     pub fn running_tasks(&self) -> impl Iterator<Item = TaskKey> + '_ {
         let started = self
@@ -449,6 +393,17 @@ impl Worker {
             .iter()
             .filter(|(_, assigned)| assigned.started);
         started.map(|(key, _)| *key)
+    }
+
+    /// Tasks of a job of which it reported the start, among its first `max`.
+    pub(crate) fn running_of(&self, job: JobId, max: usize) -> u32 {
+        let first = TaskKey {
+            job,
+            task: TaskId(0),
+        };
+        let tasks = self.assigned.range(first..).take(max);
+        let tasks = tasks.take_while(|(key, _)| key.job == job);
+        tasks.map(|(_, assigned)| u32::from(assigned.started)).sum()
     }
 
     /// The backlog entries that it will start last and was not asked for, last first.
@@ -610,15 +565,6 @@ impl Worker {
         // Behind the check above, which asks whether anything ran until now.
         self.running = self.running.saturating_sub(u32::from(assigned.started));
         Some(assigned)
-    }
-
-    /// Whether it is sent no more than it has room for, however fast its tasks end.
-    pub(crate) const fn set_held_back(&mut self, is_held_back: bool) {
-        self.is_held_back = is_held_back;
-    }
-
-    pub(crate) fn count_ended(&mut self, now: Time, ended: u32) {
-        self.rate.count(now, ended);
     }
 
     fn join_backlog(&mut self, task: TaskKey, assigned: &Assigned) {

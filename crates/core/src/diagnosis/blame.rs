@@ -34,6 +34,8 @@ const EXCESS_MAX: u32 = 16;
 /// Ends of a run that are compared, and their jobs: more would only cost time.
 const RUN_MAX: u64 = 128;
 const RUN_JOBS_MAX: usize = 64;
+/// Other workers on which failures prevail that are left out of what goes well elsewhere.
+const LEFT_OUT_MAX: usize = 16;
 /// Pairs of a job and a worker of which ends are kept, a few megabytes; what is beyond drops the oldest jobs.
 const CELLS_MAX: usize = 1 << 16;
 
@@ -114,9 +116,23 @@ pub(crate) struct Blame {
     failing: BTreeSet<WorkerId>,
 }
 
+/// What is known of the jobs that fail on a worker.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Elsewhere {
+    /// Next to nothing.
+    Unknown,
+    /// They go well.
+    Well,
+    /// They do not.
+    Badly,
+}
+
 /// Those with whom a worker is compared.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Peers<'a> {
+    /// Tasks of jobs that run on the worker itself. They count as some that went well there: failures are short, so what has
+    /// ended of the first tasks of a node are failures everywhere.
+    pub(crate) running: &'a [(JobId, u32)],
     /// Workers that could be looked at, itself included.
     pub(crate) count: usize,
     /// Those of them that are suspected themselves: what fails there says nothing about a job.
@@ -221,22 +237,34 @@ impl Blame {
         self.since_it_began(worker).is_well()
     }
 
-    /// Ends of the jobs of its run elsewhere since it began.
+    /// Ends of the jobs of its run elsewhere since it began, but for some other workers on which failures prevail: two broken
+    /// nodes must not excuse each other.
     fn since_it_began(&self, worker: WorkerId) -> Ends {
         let mut sum = Ends::default();
         let run = self.runs.get(&worker);
         for (job, part) in run.into_iter().flat_map(|run| &run.jobs) {
             let now = self.jobs.get(job).map_or(part.before, |ends| ends.ever);
-            sum.good += now.good.saturating_sub(part.before.good + part.all.good);
-            sum.bad += now.bad.saturating_sub(part.before.bad + part.all.bad);
+            let mut own = part.all;
+            let others = self.failing.iter().filter(|other| **other != worker);
+            for other in others.take(LEFT_OUT_MAX) {
+                let part = self.runs.get(other).and_then(|run| run.jobs.get(job));
+                let theirs = part.map_or(Ends::default(), |part| part.all);
+                own.good += theirs.good;
+                own.bad += theirs.bad;
+            }
+            sum.good += now.good.saturating_sub(part.before.good + own.good);
+            sum.bad += now.bad.saturating_sub(part.before.bad + own.bad);
         }
         sum
     }
 
     /// Failures and ends of its run.
     pub(crate) fn run_ends(&self, worker: WorkerId) -> (u64, u64) {
-        let ends = self.runs.get(&worker).map_or(Ends::default(), |r| r.ends);
-        (ends.bad, ends.total())
+        let run = self.runs.get(&worker);
+        let parts = run.into_iter().flat_map(|run| run.jobs.values());
+        parts.fold((0, 0), |(bad, ends), part| {
+            (bad + part.all.bad, ends + part.all.total())
+        })
     }
 
     /// Whether failures prevail on any worker.
@@ -244,36 +272,64 @@ impl Blame {
         !self.failing.is_empty()
     }
 
-    /// Whether failures prevail on a worker, and on at most half of so many.
-    pub(crate) fn is_failing_alone(&self, worker: WorkerId, workers: usize) -> bool {
-        self.failing.contains(&worker) && self.failing.len().saturating_mul(2) <= workers
+    /// If failures prevail on a worker, but not on most of so many: how the jobs that fail there do elsewhere.
+    pub(crate) fn failing_alone(&self, worker: WorkerId, workers: usize) -> Option<Elsewhere> {
+        let is_alone = self.failing.contains(&worker) && self.failing.len() * 2 <= workers;
+        let run = self.runs.get(&worker).filter(|_| is_alone)?;
+        let is_to_blame = |id| self.jobs.get(id).is_some_and(|job| job.is_to_blame);
+        let elsewhere = self.since_it_began(worker);
+        Some(if run.jobs.keys().all(is_to_blame) {
+            Elsewhere::Badly
+        } else if elsewhere.total() < KNOWN_MIN {
+            Elsewhere::Unknown
+        } else if elsewhere.is_well() {
+            Elsewhere::Well
+        } else {
+            Elsewhere::Badly
+        })
     }
 
-    /// Of the workers behind this one on which failures prevail, those of whose jobs half as much again is known elsewhere
-    /// as at the last look at them; and the last one that was seen, if there are more. O(`max`).
+    /// Of the workers behind this one on which failures prevail, those that may be told of and of whose jobs half as many tasks
+    /// again have gone well elsewhere as at the last look at them; and the last one that was seen, if there are more. O(`max`).
     pub(crate) fn worth_another_look(
         &mut self,
         behind: Option<WorkerId>,
         max: usize,
+        may_be_told: impl Fn(WorkerId) -> bool,
     ) -> (Option<WorkerId>, Vec<WorkerId>) {
         let first = behind.map_or(Bound::Unbounded, Bound::Excluded);
         let mut all = self.failing.range((first, Bound::Unbounded));
-        let seen: Vec<WorkerId> = all.by_ref().take(max).copied().collect();
-        let last = all.next().and(seen.last().copied());
-        let mut wanted = seen;
-        wanted.retain(|worker| {
-            let known = self.since_it_began(*worker).total();
-            let run = self.runs.get_mut(worker);
-            run.is_some_and(|run| {
-                let is_worth_it = known >= KNOWN_MIN && known * 2 >= run.known * 3;
-                if is_worth_it {
-                    run.looks += 1;
-                    run.known = known;
-                }
-                is_worth_it
-            })
-        });
+        let mut wanted: Vec<WorkerId> = all.by_ref().take(max).copied().collect();
+        let last = all.next().and(wanted.last().copied());
+        wanted.retain(|worker| may_be_told(*worker) && self.begin_look(*worker));
         (last, wanted)
+    }
+
+    /// Whether a further failure on a worker can tell anything new: once as much is compared as can be, only what is known of
+    /// others can.
+    pub(crate) fn is_news(&mut self, worker: WorkerId) -> bool {
+        let run = self.runs.get(&worker);
+        run.is_none_or(|run| run.ends.total() < RUN_MAX) || self.begin_look(worker)
+    }
+
+    /// Counts a look at a worker's run if half as many tasks again have gone well elsewhere as at the last one.
+    fn begin_look(&mut self, worker: WorkerId) -> bool {
+        let known = self.since_it_began(worker).good;
+        let Some(run) = self.runs.get_mut(&worker) else {
+            return false;
+        };
+        let is_worth_it = known >= KNOWN_MIN && known * 2 >= run.known * 3;
+        if is_worth_it {
+            run.looks += 1;
+            run.known = known;
+        }
+        is_worth_it
+    }
+
+    /// Jobs of its run.
+    pub(crate) fn jobs_of_run(&self, worker: WorkerId) -> impl Iterator<Item = JobId> + '_ {
+        let run = self.runs.get(&worker);
+        run.into_iter().flat_map(|run| run.jobs.keys().copied())
     }
 
     /// Whether failures prevail on a worker at the moment.
@@ -313,8 +369,10 @@ impl Blame {
     fn is_significant(&self, worker: WorkerId, run: &Run, peers: Peers<'_>, level: f64) -> bool {
         let strata = run.jobs.iter().map(|(job, part)| {
             let elsewhere = self.elsewhere_of(worker, *job, peers.doubtful);
+            let running = peers.running.iter().find(|(of, _)| of == job);
             Stratum {
-                here: count(part.own.total()),
+                here: count(part.own.total())
+                    .saturating_add(running.map_or(0, |(_, count)| *count)),
                 here_bad: count(part.own.bad),
                 elsewhere: count(elsewhere.total()),
                 elsewhere_bad: count(elsewhere.bad),
@@ -360,6 +418,13 @@ impl Run {
         } else {
             self.excess.saturating_sub(1)
         };
+        if self.ends.total() >= RUN_MAX && is_bad && !self.jobs.contains_key(&job) {
+            // A job of which nothing is compared would never be seen.
+            let excess = self.excess;
+            self.end();
+            self.excess = excess;
+            self.number += 1;
+        }
         let is_compared = self.ends.total() < RUN_MAX;
         if is_compared && self.jobs.len() < RUN_JOBS_MAX {
             self.jobs.entry(job).or_insert(Part {

@@ -284,20 +284,18 @@ fn a_server_that_only_tells_changes_nothing() {
     assert!(suspicion.why.contains("elsewhere"), "{}", suspicion.why);
 }
 
-/// Four workers, the first of which has failed this many tasks of a job before anything ended on the others.
-fn with_empty_queue(failures: u32, others: u32) -> (Bench, WorkerId) {
+/// Workers with four cpus each, the first of which have failed this many tasks of a job before anything ended on the others.
+fn with_empty_queue(workers: u32, broken: u32, failures: u32) -> (Bench, Vec<WorkerId>) {
     let mut bench = Bench::new();
-    let broken = bench.worker(4);
-    for _ in 0..3 {
-        bench.worker(4);
-    }
-    bench.submit(tasks(failures + others));
+    let all: Vec<WorkerId> = (0..workers).map(|_| bench.worker(4)).collect();
+    bench.submit(tasks(failures * broken + 48));
     for _ in 0..failures {
-        let (job, task) = bench.has(broken)[0];
-        bench.fail(broken, key(JobId(job), task));
+        for worker in &all[..broken as usize] {
+            bench.fail_first(*worker);
+        }
         bench.skip(Duration::from_micros(100));
     }
-    (bench, broken)
+    (bench, all)
 }
 
 fn is_told(effects: &[Effect]) -> bool {
@@ -306,73 +304,187 @@ fn is_told(effects: &[Effect]) -> bool {
     })
 }
 
+impl Bench {
+    fn first_of(&self, worker: WorkerId) -> TaskKey {
+        let (job, task) = self.has(worker)[0];
+        key(JobId(job), task)
+    }
+
+    fn fail_first(&mut self, worker: WorkerId) -> Vec<Effect> {
+        let task = self.first_of(worker);
+        self.fail(worker, task)
+    }
+
+    fn finish_first(&mut self, worker: WorkerId) -> Vec<Effect> {
+        let task = self.first_of(worker);
+        self.finish(worker, task)
+    }
+
+    fn told(&self) -> Vec<(WorkerId, String)> {
+        let told = self.state.suspicions();
+        told.map(|(worker, suspicion)| (worker, suspicion.why.to_string()))
+            .collect()
+    }
+}
+
 #[test]
 fn a_worker_that_emptied_the_queue_is_told_of_when_the_rest_has_gone_well() {
     for failures in [20, 600] {
-        let (mut bench, broken) = with_empty_queue(failures, 24);
-        bench.finish_elsewhere(broken, 8);
-        assert_eq!(bench.state.suspicions().count(), 0, "it is soon");
+        let (mut bench, all) = with_empty_queue(4, 1, failures);
+        bench.finish_elsewhere(all[0], 16);
+        assert_eq!(bench.told(), [], "it is soon");
         let effects = bench.wait(SECOND);
         assert!(is_told(&effects), "{failures}: {effects:?}");
-        let (worker, suspicion) = bench.state.suspicions().next().expect("it is known");
-        assert_eq!(worker, broken);
-        assert!(suspicion.why.ends_with("exit code 1"), "{}", suspicion.why);
+        let why = &bench.told()[0].1;
+        let counts = format!("{failures} of {failures} tasks failed there");
+        assert!(
+            why.starts_with(&counts) && why.ends_with("exit code 1"),
+            "{why}"
+        );
+        assert_eq!(bench.told()[0].0, all[0]);
         assert!(bench.is_quiet(), "there is nothing more to look at");
     }
 }
 
 #[test]
-fn a_worker_that_emptied_the_queue_is_not_told_of_if_the_rest_fails_as_well() {
-    let (mut bench, broken) = with_empty_queue(600, 24);
-    for _ in 0..8 {
-        let others = bench.state.workers().keys().copied();
-        let others: Vec<WorkerId> = others.filter(|id| *id != broken).collect();
-        for (number, other) in others.into_iter().enumerate() {
-            if let Some((job, task)) = bench.has(other).first().copied() {
-                let task = key(JobId(job), task);
-                if number == 0 {
-                    bench.finish(other, task);
-                } else {
-                    bench.fail(other, task);
-                }
+fn two_workers_that_emptied_the_queue_do_not_excuse_each_other() {
+    let (mut bench, all) = with_empty_queue(6, 2, 300);
+    for _ in 0..12 {
+        for worker in &all[2..] {
+            if !bench.has(*worker).is_empty() {
+                bench.finish_first(*worker);
             }
         }
     }
     bench.wait(SECOND);
-    assert_eq!(bench.state.suspicions().count(), 0);
+    let told: Vec<WorkerId> = bench.told().iter().map(|(worker, _)| *worker).collect();
+    assert_eq!(told, all[..2]);
+}
+
+#[test]
+fn a_worker_that_emptied_the_queue_is_not_told_of_if_the_rest_fails_as_well() {
+    let (mut bench, all) = with_empty_queue(4, 1, 600);
+    for number in 0..48 {
+        let worker = all[1 + number % 3];
+        if bench.has(worker).is_empty() {
+            continue;
+        }
+        if number % 3 == 0 {
+            bench.finish_first(worker);
+        } else {
+            bench.fail_first(worker);
+        }
+    }
+    bench.wait(SECOND);
+    assert_eq!(bench.told(), []);
+}
+
+#[test]
+fn the_first_failures_of_a_worker_on_which_most_tasks_run_on_are_no_reason_to_doubt_it() {
+    let mut bench = Bench::new();
+    let late = bench.worker(64);
+    for _ in 0..3 {
+        bench.worker(4);
+    }
+    bench.submit(tasks(400));
+    let first: Vec<TaskKey> = bench.has(late)[..64]
+        .iter()
+        .map(|(job, task)| key(JobId(*job), *task))
+        .collect();
+    for task in &first[8..] {
+        bench.start(late, *task);
+    }
+    for task in &first[..8] {
+        bench.fail(late, *task);
+    }
+    bench.finish_elsewhere(late, 20);
+    bench.wait(SECOND);
+    assert_eq!(bench.told(), [], "of 64 tasks 8 fail, but sooner");
+    // They have all failed in the end.
+    for task in &first[8..] {
+        bench.fail(late, *task);
+    }
+    assert_eq!(bench.told().len(), 1);
+}
+
+#[test]
+fn a_worker_that_breaks_behind_a_job_that_fails_everywhere_is_told_of() {
+    let mut bench = Bench::new();
+    let all: Vec<WorkerId> = (0..4).map(|_| bench.worker(4)).collect();
+    bench.submit(tasks(800));
+    for _ in 0..200 {
+        for worker in &all {
+            bench.fail_first(*worker);
+        }
+    }
+    bench.submit(tasks(400));
+    for _ in 0..40 {
+        for worker in &all[1..] {
+            bench.finish_first(*worker);
+        }
+        bench.fail_first(all[0]);
+    }
+    bench.wait(SECOND);
+    assert_eq!(bench.told().len(), 1);
+    assert_eq!(bench.told()[0].0, all[0]);
+}
+
+/// Ends tasks on a worker, one a millisecond.
+fn end_fast(bench: &mut Bench, worker: WorkerId, count: u32, fails: bool) -> Vec<Effect> {
+    let mut all = Vec::new();
+    for _ in 0..count {
+        all.extend(if fails {
+            bench.fail_first(worker)
+        } else {
+            bench.finish_first(worker)
+        });
+        bench.skip(Duration::from_millis(1));
+    }
+    all
 }
 
 #[test]
 fn a_worker_on_which_failures_prevail_is_sent_nothing_ahead() {
     let mut bench = Bench::new();
     let [broken, sound] = [bench.worker(4), bench.worker(4)];
-    bench.submit(tasks(4_000));
-    let least = bench.has(sound).len();
-    for worker in [sound, broken] {
-        for number in 0..500 {
-            let (job, task) = bench.has(worker)[0];
-            let task = key(JobId(job), task);
-            if worker == broken && number > 250 {
-                bench.fail(worker, task);
-            } else {
-                bench.finish(worker, task);
-            }
-            bench.skip(Duration::from_millis(1));
-        }
+    bench.submit(tasks(6_000));
+    end_fast(&mut bench, sound, 500, false);
+    end_fast(&mut bench, broken, 500, false);
+    let ahead = bench.has(broken).len();
+    assert!(ahead > 50, "it is fast");
+    end_fast(&mut bench, broken, 10, true);
+    end_fast(&mut bench, sound, 10, false);
+    let effects = end_fast(&mut bench, broken, 1, true);
+    // What it has goes where it goes well.
+    let back = asked_back(&effects, broken);
+    assert!(back.len() > ahead / 2, "{} of {ahead}", back.len());
+    for task in back {
+        bench.give_back(broken, task);
     }
-    assert!(bench.has(sound).len() > 10 * least, "it is fast");
-    assert_eq!(bench.has(broken).len(), least);
+    end_fast(&mut bench, broken, 100, true);
+    assert_eq!(bench.has(broken).len(), 4);
     // A job that fails everywhere goes on as fast as it can.
-    let (job, task) = bench.has(sound)[0];
-    bench.finish(sound, key(JobId(job), task));
-    for _ in 0..600 {
-        let (job, task) = bench.has(sound)[0];
-        bench.fail(sound, key(JobId(job), task));
-        bench.skip(Duration::from_millis(1));
+    end_fast(&mut bench, sound, 600, true);
+    end_fast(&mut bench, broken, 50, true);
+    assert!(bench.has(broken).len() > 50, "it is not alone");
+}
+
+#[test]
+fn a_worker_that_alone_runs_what_fails_is_not_held_back_for_long() {
+    for mode in [QuarantineMode::Tell, QuarantineMode::Off] {
+        let mut bench = Bench::new();
+        bench.state.set_quarantine_mode(mode);
+        let [failing, other] = [bench.worker(4), bench.worker(1)];
+        // With a case there are sums in every mode.
+        bench.quarantine(other);
+        bench.submit(tasks(2_000));
+        end_fast(&mut bench, failing, 500, true);
+        let is_held = bench.has(failing).len() <= 4;
+        assert_eq!(is_held, mode == QuarantineMode::Tell);
+        bench.skip(Duration::from_secs(10));
+        end_fast(&mut bench, failing, 500, true);
+        assert!(bench.has(failing).len() > 50, "{mode:?}");
     }
-    let (job, task) = bench.has(broken)[0];
-    bench.fail(broken, key(JobId(job), task));
-    assert!(bench.has(broken).len() > 10 * least, "it is not alone");
 }
 
 #[test]

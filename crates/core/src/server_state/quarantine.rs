@@ -61,6 +61,8 @@ const NEEDED_WORKERS_MAX: usize = 8;
 const NEEDED_QUEUES_MAX: usize = 256;
 /// and others that may be able to run what is in them: some hundred microseconds for a worker.
 const NEEDED_OTHERS_MAX: u32 = 4_096;
+/// Tasks of a job that run on a worker and are counted as such: more would only cost time.
+const RUNNING_MAX: usize = 256;
 /// Characters of an error that are told.
 const ERROR_MAX: usize = 160;
 /// Nodes that the next allocation should not have: a batch system takes no line of any length.
@@ -350,7 +352,7 @@ impl ServerState {
                 let acts = self.suspicions.mode == QuarantineMode::Act;
                 // One that could not be spared may be now.
                 let is_settled = is_told && (!acts || self.is_kept(ctx.now.mono, id));
-                if is_settled || !self.is_suspect(id) {
+                if is_settled || !self.is_news(id) || !self.is_suspect(id) {
                     return;
                 }
                 if acts && self.can_spare(ctx.now, id, key) {
@@ -369,14 +371,22 @@ impl ServerState {
         }
     }
 
+    /// Whether a further failure on a worker is to be weighed.
+    fn is_news(&mut self, id: WorkerId) -> bool {
+        match self.suspicions.mode {
+            // That it could not be spared may have changed as well.
+            QuarantineMode::Act => true,
+            QuarantineMode::Tell => self.suspicions.blame.is_news(id),
+            QuarantineMode::Off => false,
+        }
+    }
+
     fn is_suspect(&self, id: WorkerId) -> bool {
-        let doubtful = self.doubtful();
-        self.suspicions.blame.is_suspect(id, self.peers(&doubtful))
+        self.compare(id, Blame::is_suspect)
     }
 
     fn is_guilty(&self, id: WorkerId) -> bool {
-        let doubtful = self.doubtful();
-        self.suspicions.blame.is_guilty(id, self.peers(&doubtful))
+        self.compare(id, Blame::is_guilty)
     }
 
     /// Whether what fails there goes well elsewhere, which cannot be chance.
@@ -384,11 +394,17 @@ impl ServerState {
         self.suspicions.blame.goes_well_elsewhere(id) && self.is_guilty(id)
     }
 
-    fn peers<'a>(&self, doubtful: &'a [WorkerId]) -> Peers<'a> {
-        Peers {
+    fn compare(&self, id: WorkerId, question: fn(&Blame, WorkerId, Peers<'_>) -> bool) -> bool {
+        let worker = self.workers.get(id);
+        let running_of = |job| worker.map_or(0, |worker| worker.running_of(job, RUNNING_MAX));
+        let jobs = self.suspicions.blame.jobs_of_run(id);
+        let running: Vec<_> = jobs.map(|job| (job, running_of(job))).collect();
+        let peers = Peers {
+            running: &running,
             count: self.workers.live().len(),
-            doubtful,
-        }
+            doubtful: &self.doubtful(),
+        };
+        question(&self.suspicions.blame, id, peers)
     }
 
     /// Workers that are not trusted.

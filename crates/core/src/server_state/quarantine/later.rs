@@ -4,11 +4,15 @@
 
 use std::time::Duration;
 
-use super::{Ctx, ServerState};
+use super::{Ctx, QuarantineMode, ServerState, Suspicions, WorkerCommand};
+use crate::diagnosis::Elsewhere;
 use crate::id::WorkerId;
+use crate::worker::{Hold, Worker};
 
 /// How soon after a task has gone well elsewhere they are looked at: more is known then, and many ends are one look.
 const LOOK_DELAY: Duration = Duration::from_millis(100);
+/// How long a worker is sent nothing ahead if nobody else runs such tasks: perhaps it is their own fault.
+const HOLD_MAX: Duration = Duration::from_secs(10);
 /// Workers that are looked at each time.
 const LOOK_MAX: usize = 16;
 
@@ -26,28 +30,63 @@ impl ServerState {
         if self.suspicions.look_at.is_none_or(|due| due > ctx.now.mono) {
             return;
         }
-        let (last, wanted) = self
-            .suspicions
-            .blame
-            .worth_another_look(self.suspicions.looked, LOOK_MAX);
+        let Suspicions {
+            blame,
+            cases,
+            mode,
+            looked,
+            ..
+        } = &mut self.suspicions;
+        if *mode == QuarantineMode::Off {
+            self.suspicions.look_at = None;
+            return;
+        }
+        let may_be_told = |id: WorkerId| {
+            let is_told = cases.get(&id).is_some_and(|case| case.told.is_some());
+            !is_told && self.workers.get(id).is_some_and(Worker::is_trusted)
+        };
+        let (last, wanted) = blame.worth_another_look(*looked, LOOK_MAX, may_be_told);
         self.suspicions.look_at = last.map(|_| ctx.now.mono + LOOK_DELAY);
         self.suspicions.looked = last;
         for id in wanted {
-            let case = self.suspicions.cases.get(&id);
-            let is_told = case.is_some_and(|case| case.told.is_some());
-            let is_trusted = self.workers.get(id).is_some_and(|w| w.is_trusted());
-            if is_trusted && !is_told && self.is_suspect(id) && self.seems_broken(id) {
+            if self.is_suspect(id) && self.seems_broken(id) {
                 self.tell(ctx, id);
             }
         }
     }
 
-    /// Sends a worker nothing ahead while failures prevail there, unless they do so on most: the queue would soon be empty.
-    pub(in crate::server_state) fn hold_back(&mut self, id: WorkerId) {
-        let count = self.workers.live().len();
-        let is_held = self.suspicions.blame.is_failing_alone(id, count);
-        if let Some(worker) = self.workers.get_mut(id) {
-            worker.set_held_back(is_held);
+    /// Sends a worker nothing ahead while failures prevail there, unless what fails there fails elsewhere, too: the queue
+    /// would soon be empty. Once it is known to go well elsewhere what the worker has not started goes there.
+    pub(in crate::server_state) fn hold_back(&mut self, ctx: &mut Ctx<'_>, id: WorkerId) {
+        let now = ctx.now.mono;
+        let is_off = self.suspicions.mode == QuarantineMode::Off;
+        let blame = &self.suspicions.blame;
+        let elsewhere = (!is_off && blame.is_any_failing())
+            .then(|| blame.failing_alone(id, self.workers.live().len()))
+            .flatten();
+        let Some(worker) = self.workers.get_mut(id) else {
+            return;
+        };
+        let before = worker.hold();
+        let hold = elsewhere.map(|elsewhere| {
+            let since = before.map_or(now, |hold| hold.since);
+            Hold {
+                since,
+                goes_well_elsewhere: elsewhere == Elsewhere::Well,
+                is_held: match elsewhere {
+                    Elsewhere::Well => true,
+                    Elsewhere::Unknown => now.since(since) < HOLD_MAX,
+                    Elsewhere::Badly => false,
+                },
+            }
+        });
+        worker.set_hold(hold);
+        let is_known = |hold: Option<Hold>| hold.is_some_and(|hold| hold.goes_well_elsewhere);
+        if is_known(hold) && !is_known(before) {
+            let back = worker.take_unstarted();
+            if !back.is_empty() {
+                ctx.send(id, WorkerCommand::Retract(back));
+            }
         }
     }
 }
