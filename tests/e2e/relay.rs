@@ -303,7 +303,11 @@ listener = make(sys.argv[1], 'bind')
 listener.listen(64)
 while True:
     near = listener.accept()[0]
-    far = make(sys.argv[2], 'connect')
+    try:
+        far = make(sys.argv[2], 'connect')
+    except OSError: # The other end is not there yet.
+        near.close()
+        continue
     for pair in ((near, far), (far, near)):
         threading.Thread(target=pump, args=pair, daemon=True).start()
 ";
