@@ -12,7 +12,7 @@ mod exact;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-pub(crate) use blame::{Blame, Elsewhere, Peers};
+pub(crate) use blame::{Blame, Peers};
 
 use crate::resource::amount::{Amount, UNITS_PER_WHOLE};
 

@@ -29,7 +29,7 @@ use crate::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
 use crate::job::TemplateId;
 use crate::time::{Now, Time, Timestamp};
 use crate::worker_config::{OnServerLost, WorkerConfig};
-pub(crate) use ahead::{BACKLOG_SPAN, Hold};
+pub(crate) use ahead::BACKLOG_SPAN;
 pub use assigned::{Assigned, AwaitedEnds, Turn};
 pub use check::NodeCheck;
 pub use life::{Dedication, Duty, GangNode, Life, Standing};
@@ -116,7 +116,6 @@ pub struct Worker {
     stuck: BTreeSet<(ClassId, u32)>,
     running: u32,
     rate: Rate,
-    hold: Option<Hold>,
     /// Instances on it that cannot be killed. Each keeps its resources until it has ended.
     unkillable: Vec<Unkillable>,
 }
@@ -158,7 +157,6 @@ impl Worker {
             stuck: BTreeSet::new(),
             running: 0,
             rate: Rate::new(now),
-            hold: None,
             unkillable: Vec::new(),
             config,
         }

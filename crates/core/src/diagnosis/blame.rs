@@ -34,8 +34,6 @@ const EXCESS_MAX: u32 = 16;
 /// Ends of a run that are compared, and their jobs: more would only cost time.
 const RUN_MAX: u64 = 128;
 const RUN_JOBS_MAX: usize = 64;
-/// Other workers on which failures prevail that are left out of what goes well elsewhere.
-const LEFT_OUT_MAX: usize = 16;
 /// Pairs of a job and a worker of which ends are kept, a few megabytes; what is beyond drops the oldest jobs.
 const CELLS_MAX: usize = 1 << 16;
 
@@ -116,23 +114,11 @@ pub(crate) struct Blame {
     failing: BTreeSet<WorkerId>,
 }
 
-/// What is known of the jobs that fail on a worker.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Elsewhere {
-    /// Next to nothing.
-    Unknown,
-    /// They go well.
-    Well,
-    /// They do not.
-    Badly,
-}
-
 /// Those with whom a worker is compared.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub(crate) struct Peers<'a> {
-    /// Tasks of jobs that run on the worker itself. They count as some that went well there: failures are short, so what has
-    /// ended of the first tasks of a node are failures everywhere.
-    pub(crate) running: &'a [(JobId, u32)],
+    /// How many tasks of a job run on the worker itself.
+    pub(crate) running: &'a dyn Fn(JobId) -> u32,
     /// Workers that could be looked at, itself included.
     pub(crate) count: usize,
     /// Those of them that are suspected themselves: what fails there says nothing about a job.
@@ -143,6 +129,9 @@ impl Blame {
     /// Notes how a task ended on a worker.
     pub(crate) fn note(&mut self, worker: WorkerId, job: JobId, is_bad: bool) {
         let before = self.count_end(worker, job, is_bad);
+        if is_bad {
+            self.make_room(worker, job);
+        }
         let Some(run) = self.runs.get_mut(&worker).filter(|run| run.excess > 0) else {
             // While nothing fails there is nothing to weigh.
             if is_bad {
@@ -237,25 +226,45 @@ impl Blame {
         self.since_it_began(worker).is_well()
     }
 
-    /// Ends of the jobs of its run elsewhere since it began, but for some other workers on which failures prevail: two broken
-    /// nodes must not excuse each other.
+    /// Ends of the jobs of its run elsewhere since it began.
     fn since_it_began(&self, worker: WorkerId) -> Ends {
-        let mut sum = Ends::default();
         let run = self.runs.get(&worker);
-        for (job, part) in run.into_iter().flat_map(|run| &run.jobs) {
-            let now = self.jobs.get(job).map_or(part.before, |ends| ends.ever);
-            let mut own = part.all;
-            let others = self.failing.iter().filter(|other| **other != worker);
-            for other in others.take(LEFT_OUT_MAX) {
-                let part = self.runs.get(other).and_then(|run| run.jobs.get(job));
-                let theirs = part.map_or(Ends::default(), |part| part.all);
-                own.good += theirs.good;
-                own.bad += theirs.bad;
+        let parts = run.into_iter().flat_map(|run| &run.jobs);
+        parts.fold(Ends::default(), |sum, (job, part)| {
+            let elsewhere = self.of_job_since(*job, part);
+            Ends {
+                good: sum.good + elsewhere.good,
+                bad: sum.bad + elsewhere.bad,
             }
-            sum.good += now.good.saturating_sub(part.before.good + own.good);
-            sum.bad += now.bad.saturating_sub(part.before.bad + own.bad);
+        })
+    }
+
+    /// Ends of a job elsewhere since a part of a run began.
+    fn of_job_since(&self, job: JobId, part: &Part) -> Ends {
+        let now = self.jobs.get(&job).map_or(part.before, |ends| ends.ever);
+        let since = |now: u64, before: u64, own: u64| now.saturating_sub(before + own);
+        Ends {
+            good: since(now.good, part.before.good, part.all.good),
+            bad: since(now.bad, part.before.bad, part.all.bad),
         }
-        sum
+    }
+
+    /// A run that is full makes room for a job of which nothing is compared, in the place of one that fails elsewhere, too.
+    fn make_room(&mut self, worker: WorkerId, job: JobId) {
+        let Some(run) = self.runs.get(&worker) else {
+            return;
+        };
+        if !run.is_full() || run.jobs.contains_key(&job) {
+            return;
+        }
+        let says_nothing = |(id, part): &(&JobId, &Part)| {
+            let is_to_blame = self.jobs.get(id).is_none_or(|job| job.is_to_blame);
+            is_to_blame || self.of_job_since(**id, part).is_mostly_bad()
+        };
+        let found = run.jobs.iter().find(says_nothing).map(|(id, _)| *id);
+        if let Some((id, run)) = found.zip(self.runs.get_mut(&worker)) {
+            run.remove(id);
+        }
     }
 
     /// Failures and ends of its run.
@@ -270,23 +279,6 @@ impl Blame {
     /// Whether failures prevail on any worker.
     pub(crate) fn is_any_failing(&self) -> bool {
         !self.failing.is_empty()
-    }
-
-    /// If failures prevail on a worker, but not on most of so many: how the jobs that fail there do elsewhere.
-    pub(crate) fn failing_alone(&self, worker: WorkerId, workers: usize) -> Option<Elsewhere> {
-        let is_alone = self.failing.contains(&worker) && self.failing.len() * 2 <= workers;
-        let run = self.runs.get(&worker).filter(|_| is_alone)?;
-        let is_to_blame = |id| self.jobs.get(id).is_some_and(|job| job.is_to_blame);
-        let elsewhere = self.since_it_began(worker);
-        Some(if run.jobs.keys().all(is_to_blame) {
-            Elsewhere::Badly
-        } else if elsewhere.total() < KNOWN_MIN {
-            Elsewhere::Unknown
-        } else if elsewhere.is_well() {
-            Elsewhere::Well
-        } else {
-            Elsewhere::Badly
-        })
     }
 
     /// Of the workers behind this one on which failures prevail, those that may be told of and of whose jobs half as many tasks
@@ -326,12 +318,6 @@ impl Blame {
         is_worth_it
     }
 
-    /// Jobs of its run.
-    pub(crate) fn jobs_of_run(&self, worker: WorkerId) -> impl Iterator<Item = JobId> + '_ {
-        let run = self.runs.get(&worker);
-        run.into_iter().flat_map(|run| run.jobs.keys().copied())
-    }
-
     /// Whether failures prevail on a worker at the moment.
     pub(crate) fn is_failing(&self, worker: WorkerId) -> bool {
         self.run(worker, 1).is_some()
@@ -369,10 +355,12 @@ impl Blame {
     fn is_significant(&self, worker: WorkerId, run: &Run, peers: Peers<'_>, level: f64) -> bool {
         let strata = run.jobs.iter().map(|(job, part)| {
             let elsewhere = self.elsewhere_of(worker, *job, peers.doubtful);
-            let running = peers.running.iter().find(|(of, _)| of == job);
+            // Failures are short: the first ends of a node are failures wherever some inputs are bad. What runs on since then
+            // counts as if it had gone well; not what began in the place of others that failed.
+            let all = count(part.all.total());
+            let running_on = (peers.running)(*job).saturating_sub(all);
             Stratum {
-                here: count(part.own.total())
-                    .saturating_add(running.map_or(0, |(_, count)| *count)),
+                here: count(part.own.total()).saturating_add(running_on),
                 here_bad: count(part.own.bad),
                 elsewhere: count(elsewhere.total()),
                 elsewhere_bad: count(elsewhere.bad),
@@ -418,13 +406,6 @@ impl Run {
         } else {
             self.excess.saturating_sub(1)
         };
-        if self.ends.total() >= RUN_MAX && is_bad && !self.jobs.contains_key(&job) {
-            // A job of which nothing is compared would never be seen.
-            let excess = self.excess;
-            self.end();
-            self.excess = excess;
-            self.number += 1;
-        }
         let is_compared = self.ends.total() < RUN_MAX;
         if is_compared && self.jobs.len() < RUN_JOBS_MAX {
             self.jobs.entry(job).or_insert(Part {
@@ -440,6 +421,22 @@ impl Run {
         if is_compared {
             self.ends.count(is_bad);
             part.own.count(is_bad);
+        }
+    }
+
+    /// Whether another job would not be compared.
+    fn is_full(&self) -> bool {
+        self.ends.total() >= RUN_MAX || self.jobs.len() >= RUN_JOBS_MAX
+    }
+
+    /// Compares a job no longer: what is left is another run.
+    fn remove(&mut self, job: JobId) {
+        if let Some(part) = self.jobs.remove(&job) {
+            self.ends.good -= part.own.good;
+            self.ends.bad -= part.own.bad;
+            self.number += 1;
+            (self.looks, self.known) = (0, 0);
+            self.error = None;
         }
     }
 

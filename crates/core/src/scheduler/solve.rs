@@ -701,8 +701,7 @@ impl<'a> Round<'a> {
                     serves.then_some((number, capacity))
                 });
                 if let Some((number, capacity)) = preferred {
-                    let has_none = plan.has_choice || plan.is_held_back();
-                    let least = if has_none { 0 } else { capacity };
+                    let least = if plan.has_choice { 0 } else { capacity };
                     let room = plan.backlog_room(key, least, self.input.now);
                     if room > 0 {
                         rooms.push((*at, number, room));

@@ -363,11 +363,6 @@ impl<'a> WorkerPlan<'a> {
         }
     }
 
-    /// Whether it is sent no more than it has room for.
-    pub(crate) fn is_held_back(&self) -> bool {
-        self.worker.is_held_back()
-    }
-
     /// How many more tasks may be sent ahead for this queue: `least` in all, more if they are short.
     pub(crate) fn backlog_room(&mut self, key: QueueKey, least: u32, now: Time) -> u32 {
         let split = self.backlog_split(key);

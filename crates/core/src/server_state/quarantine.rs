@@ -396,11 +396,8 @@ impl ServerState {
 
     fn compare(&self, id: WorkerId, question: fn(&Blame, WorkerId, Peers<'_>) -> bool) -> bool {
         let worker = self.workers.get(id);
-        let running_of = |job| worker.map_or(0, |worker| worker.running_of(job, RUNNING_MAX));
-        let jobs = self.suspicions.blame.jobs_of_run(id);
-        let running: Vec<_> = jobs.map(|job| (job, running_of(job))).collect();
         let peers = Peers {
-            running: &running,
+            running: &|job| worker.map_or(0, |worker| worker.running_of(job, RUNNING_MAX)),
             count: self.workers.live().len(),
             doubtful: &self.doubtful(),
         };

@@ -206,7 +206,6 @@ impl ServerState {
                 touched.insert(task.job);
             }
         }
-        self.hold_back(ctx, id);
         if let Some(worker) = self.workers.get_mut(id) {
             worker.count_ended(ctx.now.mono, ended);
             promote(worker, self.dispatcher.classes(), ctx.now.mono);

@@ -11,23 +11,9 @@ use crate::worker_state::{AHEAD_OF_MANY, EVENT_DELAY, STREAM_INTERVAL, STREAM_PA
 /// come as late as a worker may send them, but short enough that a new worker or an urgent task does not wait behind it.
 pub(crate) const BACKLOG_SPAN: Duration = Duration::from_millis(200);
 
-/// Failures prevail on a worker, though not on most.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Hold {
-    /// Since when.
-    pub(crate) since: Time,
-    /// What fails there is known to go well elsewhere.
-    pub(crate) goes_well_elsewhere: bool,
-    /// It is sent only what it has room for.
-    pub(crate) is_held: bool,
-}
-
 impl Worker {
     /// How many tasks should wait on it at its present rate, at most [`BACKLOG_MAX`].
     pub(crate) fn backlog_by_rate(&self, now: Time) -> u32 {
-        if self.is_held_back() {
-            return 0;
-        }
         // However fast tasks end, a lost worker takes no more than this back to the queue with it.
         let by_rate =
             (self.rate.current(now) * BACKLOG_SPAN.as_secs_f64()).min(f64::from(BACKLOG_MAX));
@@ -74,20 +60,6 @@ impl Worker {
         )]
         let soon = soon as usize;
         self.backlog.len().saturating_sub(soon)
-    }
-
-    /// Whether it is sent no more than it has room for, however fast its tasks end.
-    pub(crate) fn is_held_back(&self) -> bool {
-        self.hold.is_some_and(|hold| hold.is_held)
-    }
-
-    /// Failures prevail there: since when, and what is known of others.
-    pub(crate) const fn hold(&self) -> Option<Hold> {
-        self.hold
-    }
-
-    pub(crate) const fn set_hold(&mut self, hold: Option<Hold>) {
-        self.hold = hold;
     }
 
     pub(crate) fn count_ended(&mut self, now: Time, ended: u32) {

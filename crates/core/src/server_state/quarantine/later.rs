@@ -1,18 +1,14 @@
 //! Workers that failed what they got before anything had ended elsewhere: short failures can empty a queue in a moment.
-//!
-//! They are sent nothing ahead as long as it goes on, and looked at again when more is known of others.
+//! They are looked at again when more is known of others.
 
 use std::time::Duration;
 
-use super::{Ctx, QuarantineMode, ServerState, Suspicions, WorkerCommand};
-use crate::diagnosis::Elsewhere;
+use super::{Ctx, QuarantineMode, ServerState, Suspicions};
 use crate::id::WorkerId;
-use crate::worker::{Hold, Worker};
+use crate::worker::Worker;
 
 /// How soon after a task has gone well elsewhere they are looked at: more is known then, and many ends are one look.
 const LOOK_DELAY: Duration = Duration::from_millis(100);
-/// How long a worker is sent nothing ahead if nobody else runs such tasks: perhaps it is their own fault.
-const HOLD_MAX: Duration = Duration::from_secs(10);
 /// Workers that are looked at each time.
 const LOOK_MAX: usize = 16;
 
@@ -51,41 +47,6 @@ impl ServerState {
         for id in wanted {
             if self.is_suspect(id) && self.seems_broken(id) {
                 self.tell(ctx, id);
-            }
-        }
-    }
-
-    /// Sends a worker nothing ahead while failures prevail there, unless what fails there fails elsewhere, too: the queue
-    /// would soon be empty. Once it is known to go well elsewhere what the worker has not started goes there.
-    pub(in crate::server_state) fn hold_back(&mut self, ctx: &mut Ctx<'_>, id: WorkerId) {
-        let now = ctx.now.mono;
-        let is_off = self.suspicions.mode == QuarantineMode::Off;
-        let blame = &self.suspicions.blame;
-        let elsewhere = (!is_off && blame.is_any_failing())
-            .then(|| blame.failing_alone(id, self.workers.live().len()))
-            .flatten();
-        let Some(worker) = self.workers.get_mut(id) else {
-            return;
-        };
-        let before = worker.hold();
-        let hold = elsewhere.map(|elsewhere| {
-            let since = before.map_or(now, |hold| hold.since);
-            Hold {
-                since,
-                goes_well_elsewhere: elsewhere == Elsewhere::Well,
-                is_held: match elsewhere {
-                    Elsewhere::Well => true,
-                    Elsewhere::Unknown => now.since(since) < HOLD_MAX,
-                    Elsewhere::Badly => false,
-                },
-            }
-        });
-        worker.set_hold(hold);
-        let is_known = |hold: Option<Hold>| hold.is_some_and(|hold| hold.goes_well_elsewhere);
-        if is_known(hold) && !is_known(before) {
-            let back = worker.take_unstarted();
-            if !back.is_empty() {
-                ctx.send(id, WorkerCommand::Retract(back));
             }
         }
     }
