@@ -97,11 +97,13 @@ struct Run {
     /// Ends that are compared, at most [`RUN_MAX`].
     ends: Ends,
     jobs: BTreeMap<JobId, Part>,
+    /// How the last task ended.
+    is_last_bad: bool,
     /// Looks without another end, and what was known of others at the last one.
     looks: u64,
     known: u64,
-    /// Error of its first failure.
-    error: Option<Box<str>>,
+    /// An error of the job that failed last.
+    error: Option<(JobId, Box<str>)>,
 }
 
 /// The evidence against every worker.
@@ -152,17 +154,24 @@ impl Blame {
         }
     }
 
-    /// Keeps the error of the first failure of a worker's run.
-    pub(crate) fn note_error(&mut self, worker: WorkerId, error: impl FnOnce() -> Box<str>) {
-        if let Some(run) = self.runs.get_mut(&worker) {
-            run.error.get_or_insert_with(error);
+    /// Keeps the error of a failure if it is another job's than the one before on this worker.
+    pub(crate) fn note_error(
+        &mut self,
+        worker: WorkerId,
+        job: JobId,
+        error: impl FnOnce() -> Box<str>,
+    ) {
+        if let Some(run) = self.runs.get_mut(&worker)
+            && run.error.as_ref().is_none_or(|(of, _)| *of != job)
+        {
+            run.error = Some((job, error()));
         }
     }
 
-    /// Error of the first failure of its run.
-    pub(crate) fn first_error(&self, worker: WorkerId) -> &str {
-        let run = self.runs.get(&worker);
-        run.and_then(|run| run.error.as_deref()).unwrap_or_default()
+    /// An error of its run, of the job that failed last.
+    pub(crate) fn an_error(&self, worker: WorkerId) -> &str {
+        let error = self.runs.get(&worker).and_then(|run| run.error.as_ref());
+        error.map_or("", |(_, error)| error)
     }
 
     /// Adds an end to those of its job; returns what had ended before.
@@ -208,7 +217,7 @@ impl Blame {
         if elsewhere.total() < KNOWN_MIN {
             let job = |id| self.jobs.get(id);
             let mut jobs = run.jobs.keys();
-            return run.excess >= UNKNOWN_EXCESS
+            return self.run(worker, UNKNOWN_EXCESS).is_some()
                 && jobs.any(|id| job(id).is_none_or(|job| !job.is_to_blame));
         }
         // Most failures are those of jobs that fail everywhere: the test would only cost time.
@@ -259,7 +268,8 @@ impl Blame {
         }
         let says_nothing = |(id, part): &(&JobId, &Part)| {
             let is_to_blame = self.jobs.get(id).is_none_or(|job| job.is_to_blame);
-            is_to_blame || self.of_job_since(**id, part).is_mostly_bad()
+            let elsewhere = self.of_job_since(**id, part);
+            is_to_blame || (elsewhere.is_mostly_bad() && elsewhere.bad >= part.own.bad)
         };
         let found = run.jobs.iter().find(says_nothing).map(|(id, _)| *id);
         if let Some((id, run)) = found.zip(self.runs.get_mut(&worker)) {
@@ -281,20 +291,27 @@ impl Blame {
         !self.failing.is_empty()
     }
 
-    /// Of the workers behind this one on which failures prevail, those that may be told of and of whose jobs half as many tasks
-    /// again have gone well elsewhere as at the last look at them; and the last one that was seen, if there are more. O(`max`).
-    pub(crate) fn worth_another_look(
-        &mut self,
+    /// The next workers behind this one on which failures prevail; and the last of them, if there are more. O(`max`).
+    pub(crate) fn failing_behind(
+        &self,
         behind: Option<WorkerId>,
         max: usize,
-        may_be_told: impl Fn(WorkerId) -> bool,
     ) -> (Option<WorkerId>, Vec<WorkerId>) {
         let first = behind.map_or(Bound::Unbounded, Bound::Excluded);
         let mut all = self.failing.range((first, Bound::Unbounded));
-        let mut wanted: Vec<WorkerId> = all.by_ref().take(max).copied().collect();
-        let last = all.next().and(wanted.last().copied());
-        wanted.retain(|worker| may_be_told(*worker) && self.begin_look(*worker));
-        (last, wanted)
+        let some: Vec<WorkerId> = all.by_ref().take(max).copied().collect();
+        (all.next().and(some.last().copied()), some)
+    }
+
+    /// Whether its last end is a failure, and none of the jobs of its run are among these that still run there: what it showed
+    /// of itself is all that there is.
+    pub(crate) fn has_nothing_more_to_show(
+        &self,
+        worker: WorkerId,
+        runs_there: impl Fn(JobId) -> bool,
+    ) -> bool {
+        let run = self.runs.get(&worker);
+        run.is_some_and(|run| run.is_last_bad && !run.jobs.keys().any(|job| runs_there(*job)))
     }
 
     /// Whether a further failure on a worker can tell anything new: once as much is compared as can be, only what is known of
@@ -304,8 +321,8 @@ impl Blame {
         run.is_none_or(|run| run.ends.total() < RUN_MAX) || self.begin_look(worker)
     }
 
-    /// Counts a look at a worker's run if half as many tasks again have gone well elsewhere as at the last one.
-    fn begin_look(&mut self, worker: WorkerId) -> bool {
+    /// Counts a look at a worker's run if half as many tasks again of its jobs have gone well elsewhere as at the last one.
+    pub(crate) fn begin_look(&mut self, worker: WorkerId) -> bool {
         let known = self.since_it_began(worker).good;
         let Some(run) = self.runs.get_mut(&worker) else {
             return false;
@@ -320,7 +337,7 @@ impl Blame {
 
     /// Whether failures prevail on a worker at the moment.
     pub(crate) fn is_failing(&self, worker: WorkerId) -> bool {
-        self.run(worker, 1).is_some()
+        self.runs.get(&worker).is_some_and(|run| run.excess > 0)
     }
 
     /// Tasks that failed there fail elsewhere, too: the jobs of its run are to blame.
@@ -349,7 +366,9 @@ impl Blame {
 
     fn run(&self, worker: WorkerId, excess_min: u32) -> Option<&Run> {
         let run = self.runs.get(&worker)?;
-        (run.excess >= excess_min.max(1)).then_some(run)
+        // What a job failed that has left the run is in the excess, but no evidence.
+        let is_much = run.excess >= excess_min && run.ends.bad >= u64::from(excess_min);
+        is_much.then_some(run)
     }
 
     fn is_significant(&self, worker: WorkerId, run: &Run, peers: Peers<'_>, level: f64) -> bool {
@@ -406,6 +425,7 @@ impl Run {
         } else {
             self.excess.saturating_sub(1)
         };
+        self.is_last_bad = is_bad;
         let is_compared = self.ends.total() < RUN_MAX;
         if is_compared && self.jobs.len() < RUN_JOBS_MAX {
             self.jobs.entry(job).or_insert(Part {

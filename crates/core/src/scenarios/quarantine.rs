@@ -393,6 +393,36 @@ fn the_first_failures_of_a_worker_on_which_most_tasks_run_on_are_no_reason_to_do
 }
 
 #[test]
+fn a_stretch_of_bad_inputs_on_one_worker_is_no_reason_to_doubt_it() {
+    let mut bench = Bench::new();
+    let unlucky = bench.worker(4);
+    for _ in 0..3 {
+        bench.worker(4);
+    }
+    bench.submit(tasks(200));
+    bench.finish_elsewhere(unlucky, 30);
+    for _ in 0..12 {
+        bench.fail_first(unlucky);
+    }
+    let good: Vec<TaskKey> = bench.has(unlucky)[..4]
+        .iter()
+        .map(|(job, task)| key(JobId(*job), *task))
+        .collect();
+    for task in &good {
+        bench.start(unlucky, *task);
+    }
+    bench.finish_elsewhere(unlucky, 10);
+    bench.wait(SECOND);
+    assert_eq!(bench.told(), [], "it has good ones now");
+    for task in good {
+        bench.finish(unlucky, task);
+    }
+    bench.finish_elsewhere(unlucky, 10);
+    bench.wait(SECOND);
+    assert_eq!(bench.told(), [], "which have ended well");
+}
+
+#[test]
 fn a_worker_that_breaks_behind_a_job_that_fails_everywhere_is_told_of() {
     let mut bench = Bench::new();
     let all: Vec<WorkerId> = (0..4).map(|_| bench.worker(4)).collect();

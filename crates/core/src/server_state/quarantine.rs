@@ -222,7 +222,9 @@ impl ServerState {
             self.note_good_for_others(ctx);
             return false;
         }
-        self.suspicions.blame.note_error(id, || short(&end.outcome));
+        self.suspicions
+            .blame
+            .note_error(id, task.job, || short(&end.outcome));
         self.note_bad(ctx, id, key, end);
         let is_trusted = self.workers.get(id).is_none_or(Worker::is_trusted);
         let may_go_on = !is_trusted && self.is_tried_elsewhere(ctx.now.mono, id, key);
@@ -636,9 +638,11 @@ impl ServerState {
     /// Tells of a worker that seems broken, without doing anything about it.
     fn tell(&mut self, ctx: &mut Ctx<'_>, id: WorkerId) {
         let (bad, ends) = self.suspicions.blame.run_ends(id);
-        let first = self.suspicions.blame.first_error(id);
-        let why: Box<str> =
-            format!("{bad} of {ends} tasks failed there; the same jobs go well elsewhere; the first failure: {first}").into();
+        let error = self.suspicions.blame.an_error(id);
+        let why: Box<str> = format!(
+            "{bad} of {ends} tasks failed there; the same jobs go well elsewhere; an error: {error}"
+        )
+        .into();
         let cases = &mut self.suspicions.cases;
         let case = cases.entry(id).or_insert_with(|| Case::new(ctx.now.wall));
         case.told = Some(why.clone());

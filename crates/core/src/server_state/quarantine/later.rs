@@ -3,9 +3,7 @@
 
 use std::time::Duration;
 
-use super::{Ctx, QuarantineMode, ServerState, Suspicions};
-use crate::id::WorkerId;
-use crate::worker::Worker;
+use super::{Ctx, QuarantineMode, RUNNING_MAX, ServerState, Suspicions};
 
 /// How soon after a task has gone well elsewhere they are looked at: more is known then, and many ends are one look.
 const LOOK_DELAY: Duration = Duration::from_millis(100);
@@ -26,24 +24,30 @@ impl ServerState {
         if self.suspicions.look_at.is_none_or(|due| due > ctx.now.mono) {
             return;
         }
-        let Suspicions {
-            blame,
-            cases,
-            mode,
-            looked,
-            ..
-        } = &mut self.suspicions;
-        if *mode == QuarantineMode::Off {
+        let now = ctx.now.mono;
+        if self.suspicions.mode == QuarantineMode::Off {
             self.suspicions.look_at = None;
             return;
         }
-        let may_be_told = |id: WorkerId| {
-            let is_told = cases.get(&id).is_some_and(|case| case.told.is_some());
-            !is_told && self.workers.get(id).is_some_and(Worker::is_trusted)
-        };
-        let (last, wanted) = blame.worth_another_look(*looked, LOOK_MAX, may_be_told);
-        self.suspicions.look_at = last.map(|_| ctx.now.mono + LOOK_DELAY);
-        self.suspicions.looked = last;
+        let Suspicions {
+            blame,
+            cases,
+            looked,
+            ..
+        } = &mut self.suspicions;
+        let (last, mut wanted) = blame.failing_behind(*looked, LOOK_MAX);
+        *looked = last;
+        wanted.retain(|id| {
+            let is_told = cases.get(id).is_some_and(|case| case.told.is_some());
+            let worker = self.workers.get(*id).filter(|worker| worker.is_trusted());
+            // Whoever runs more of it, or has gone on with something that went well, is judged by how that ends.
+            let is_wanted = worker.is_some_and(|worker| {
+                let runs_there = |job| worker.running_of(job, RUNNING_MAX) > 0;
+                !is_told && blame.has_nothing_more_to_show(*id, runs_there)
+            });
+            is_wanted && blame.begin_look(*id)
+        });
+        self.suspicions.look_at = last.map(|_| now + LOOK_DELAY);
         for id in wanted {
             if self.is_suspect(id) && self.seems_broken(id) {
                 self.tell(ctx, id);
