@@ -10,8 +10,8 @@ use std::time::Duration;
 use crate::harness::{Env, processes_with, signal, skip, wait_for, wait_for_up_to};
 
 /// Messages that get lost between Slurm's daemons, on a busy machine or while one is away, are repeated after a minute, and more
-/// than one may be.
-const PATIENCE: Duration = Duration::from_secs(240);
+/// than one may be; nodes that do not answer are given up after five (`SlurmdTimeout`).
+const PATIENCE: Duration = Duration::from_secs(420);
 
 /// Programs that the fixture needs.
 const NEEDED: [&str; 4] = ["slurmctld", "slurmd", "munged", "sbatch"];
@@ -118,11 +118,11 @@ impl Slurm {
 
     fn wait_empty(&self) {
         wait_for_up_to(PATIENCE, "no job is left", || {
-            let jobs = self.jobs();
-            if jobs.is_empty() {
+            if self.jobs().is_empty() {
                 Ok(())
             } else {
-                Err(format!("{jobs:?}"))
+                let format = "--format=%i %T %M %r";
+                Err(self.run("squeue", &["--noheader", format]))
             }
         });
     }
