@@ -34,7 +34,6 @@ pub use assigned::{Assigned, AwaitedEnds, Turn};
 pub use check::NodeCheck;
 pub use life::{Dedication, Duty, GangNode, Life, Standing};
 pub use load::Load;
-
 use rate::Rate;
 pub(crate) use room::Room;
 pub use unkillable::Unkillable;

@@ -303,8 +303,8 @@ impl Blame {
         (all.next().and(some.last().copied()), some)
     }
 
-    /// Whether its last end is a failure, and none of the jobs of its run are among these that still run there: what it showed
-    /// of itself is all that there is.
+    /// Whether the last task that ended there failed, and none of the jobs of its run still run there: no end that is to come
+    /// decides.
     pub(crate) fn has_nothing_more_to_show(
         &self,
         worker: WorkerId,
@@ -385,7 +385,7 @@ impl Blame {
                 elsewhere_bad: count(elsewhere.bad),
             }
         });
-        // Each look has a number of its own, also one without another end.
+        // Looks without another end have numbers of their own.
         let shares = [run.number, run.ends.total() + run.looks].map(|i| f64::from(count(i)));
         let divisor: f64 = shares.iter().map(|i| i * (i + 1.0)).product();
         let workers = f64::from(count(peers.count as u64));

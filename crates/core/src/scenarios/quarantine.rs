@@ -303,9 +303,13 @@ fn is_told(effects: &[Effect]) -> bool {
 }
 
 impl Bench {
+    fn first_tasks(&self, worker: WorkerId, count: usize) -> Vec<TaskKey> {
+        let tasks = self.has(worker).into_iter().take(count);
+        tasks.map(|(job, task)| key(JobId(job), task)).collect()
+    }
+
     fn first_of(&self, worker: WorkerId) -> TaskKey {
-        let (job, task) = self.has(worker)[0];
-        key(JobId(job), task)
+        self.first_tasks(worker, 1)[0]
     }
 
     fn fail_first(&mut self, worker: WorkerId) -> Vec<Effect> {
@@ -372,10 +376,7 @@ fn the_first_failures_of_a_worker_on_which_most_tasks_run_on_are_no_reason_to_do
         bench.worker(4);
     }
     bench.submit(tasks(400));
-    let first: Vec<TaskKey> = bench.has(late)[..64]
-        .iter()
-        .map(|(job, task)| key(JobId(*job), *task))
-        .collect();
+    let first = bench.first_tasks(late, 64);
     for task in &first[8..] {
         bench.start(late, *task);
     }
@@ -404,10 +405,7 @@ fn a_stretch_of_bad_inputs_on_one_worker_is_no_reason_to_doubt_it() {
     for _ in 0..12 {
         bench.fail_first(unlucky);
     }
-    let good: Vec<TaskKey> = bench.has(unlucky)[..4]
-        .iter()
-        .map(|(job, task)| key(JobId(*job), *task))
-        .collect();
+    let good = bench.first_tasks(unlucky, 4);
     for task in &good {
         bench.start(unlucky, *task);
     }
