@@ -42,6 +42,7 @@ mod output_modes;
 mod own_tasks;
 mod owners;
 mod parameters;
+mod private;
 mod programs;
 mod queues;
 mod reattach;

@@ -3,9 +3,9 @@
 //! Only this process writes the file, at a position it remembers: what a failed write left behind is cut
 //! off, and overwritten by the next.
 
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use crate::SUFFIX;
@@ -26,16 +26,13 @@ pub(crate) struct Sink {
 }
 
 impl Sink {
-    /// Makes a new file in `dir`, and the directory if it is missing. Both are for their owner only.
+    /// Creates a new file in `dir`, and the directory if it is missing. The umask decides who can read them, as for all
+    /// output of tasks.
     pub(crate) fn create(dir: &Path, mut header: FileHeader) -> Result<Self, String> {
         let text = |what: &str, path: &Path, error: io::Error| {
             format!("cannot {what} {}: {error}", path.display())
         };
-        DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(dir)
-            .map_err(|error| text("create the directory", dir, error))?;
+        std::fs::create_dir_all(dir).map_err(|error| text("create the directory", dir, error))?;
         let mut random = [0; 16];
         getrandom::fill(&mut random).map_err(|error| {
             text(
@@ -53,7 +50,6 @@ impl Sink {
         let file = OpenOptions::new()
             .write(true)
             .create_new(true)
-            .mode(0o600)
             .open(&path)
             .map_err(|error| text("create", &path, error))?;
         file.write_all_at(&header.encode(), 0)

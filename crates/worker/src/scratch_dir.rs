@@ -8,9 +8,9 @@
 //! those of other machines seem free. So the file also names the machine and its start, and only directories of the
 //! same ones are removed; what a machine left before it was started again stays.
 
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
@@ -19,7 +19,8 @@ use tempfile::TempDir;
 /// Name of the locked file inside the directory.
 const LOCK: &str = ".lock";
 
-/// A directory with a random name that is removed with all it holds: on drop, or by a later process.
+/// A directory with a random name that only its owner can enter. It is removed with all it holds: on drop, or by a later
+/// process.
 #[derive(Debug)]
 pub struct ScratchDir {
     dir: TempDir,
@@ -35,7 +36,11 @@ impl ScratchDir {
     /// If the directory or its lock cannot be created. Leftovers that cannot be removed are left.
     pub fn create_in(parent: &Path, prefix: &str) -> io::Result<Self> {
         sweep(parent, prefix);
-        let dir = tempfile::Builder::new().prefix(prefix).tempdir_in(parent)?;
+        // Programs and results of calls lie in it under names that others could replace, whatever the umask.
+        let dir = tempfile::Builder::new()
+            .prefix(prefix)
+            .permissions(Permissions::from_mode(0o700))
+            .tempdir_in(parent)?;
         // Locked before it has its name: nobody must find it free.
         let unnamed = dir.path().join(".lock-new");
         let mut lock = File::create(&unnamed)?;
