@@ -81,17 +81,31 @@ impl Context {
         self.global.output_mode
     }
 
-    /// The server directory that the user named, or the default one.
-    pub(crate) fn server_dir(&self) -> ServerDir {
-        match &self.global.server_dir {
-            Some(dir) => ServerDir::new(dir, false),
-            None => ServerDir::new(default_server_dir(), true),
+    /// The server directory that the user named, or the default one below the home directory.
+    ///
+    /// # Errors
+    ///
+    /// If the user named none and has no home directory. A directory for temporary files is no substitute: any user of
+    /// the machine can make one of that name first.
+    pub(crate) fn server_dir(&self) -> CliResult<ServerDir> {
+        if let Some(dir) = &self.global.server_dir {
+            return Ok(ServerDir::new(dir, false));
         }
+        // Without HOME this is the home directory of the user's passwd entry.
+        let home = std::env::home_dir().filter(|home| home.is_absolute());
+        let home = home.ok_or_else(|| {
+            CliError::new("Cannot find your home directory, where the server directory is")
+                .with_help(
+                    "name the server directory with --server-dir or HQ_SERVER_DIR, or set HOME"
+                        .to_owned(),
+                )
+        })?;
+        Ok(ServerDir::new(home.join(DEFAULT_DIR_NAME), true))
     }
 
     /// Connects to the server.
     pub(crate) async fn connect(&self) -> CliResult<Client> {
-        Client::connect(&self.server_dir()).await
+        Client::connect(&self.server_dir()?).await
     }
 
     /// Makes everything that was printed visible.
@@ -104,12 +118,6 @@ impl Context {
     pub(crate) fn done(&mut self) -> CliResult<()> {
         Ok(self.output.done(&mut self.out)?)
     }
-}
-
-fn default_server_dir() -> PathBuf {
-    let home = std::env::var_os("HOME").filter(|home| !home.is_empty());
-    home.map_or_else(std::env::temp_dir, PathBuf::from)
-        .join(DEFAULT_DIR_NAME)
 }
 
 /// Kind of process that a command runs as.

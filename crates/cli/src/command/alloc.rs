@@ -256,7 +256,7 @@ fn description(
             "`hq alloc add other` needs --template FILE; `hq alloc template sge` prints an example",
         ));
     };
-    let own = context.server_dir().root().join(default.file);
+    let own = context.server_dir()?.root().join(default.file);
     if own.exists() {
         tracing::info!("Using the description {}", own.display());
         return batch_system::load_trusted(&own);

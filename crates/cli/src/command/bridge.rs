@@ -42,7 +42,7 @@ const DIALS_MAX: usize = 16;
 pub(super) fn run(args: BridgeArgs, context: &mut Context) -> CliResult<()> {
     let frames = frame::Frames::take_stdio()?;
     if !args.local {
-        let dialer = Dialer::Dir(context.server_dir());
+        let dialer = Dialer::Dir(context.server_dir()?);
         let runtime = crate::runtime::on_this_thread()?;
         let result = runtime.block_on(dispatch::serve(frames, dialer));
         runtime.shutdown_background();

@@ -104,7 +104,11 @@ fn rows<'a>(config: &'a config::Config, context: &Context) -> Vec<Row<'a>> {
         let value = match (&origin, told) {
             (Origin::File(setting), _) => setting.values.join(", "),
             (_, Some(told)) => told.to_string_lossy().into_owned(),
-            (_, None) => context.server_dir().root().display().to_string(),
+            (_, None) => match context.server_dir() {
+                Ok(dir) => dir.root().display().to_string(),
+                // No home directory: commands that need the server directory say so.
+                Err(_) => String::new(),
+            },
         };
         let key = key.to_owned();
         Row { key, value, origin }

@@ -13,11 +13,14 @@ mod relays;
 mod system;
 
 use std::io::Write as _;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use self::check::{Check, State};
 use self::limited::{Limited, LimitedError};
+use hq_protocol::access::ServerDir;
+
 use super::Context;
 use crate::args::global::OutputMode;
 use crate::args::other::DoctorPart;
@@ -42,24 +45,30 @@ pub(super) fn all(context: &mut Context) -> CliResult<()> {
 
 /// `doctor net`.
 pub(super) async fn net(context: &mut Context) -> CliResult<()> {
-    let checks = net::checks(&context.server_dir()).await;
+    let checks = net::checks(&context.server_dir()?).await;
     show(&checks, context, false)
 }
 
 /// `doctor part`: what `doctor` runs; prints JSON in any case.
 pub(super) fn part(part: DoctorPart, context: &mut Context) -> CliResult<()> {
-    let dir = context.server_dir();
-    let checks = match part {
-        DoctorPart::System => system::checks(),
-        DoctorPart::Files => files::checks(dir.root(), context.global.server_dir.is_none()),
-        DoctorPart::Batch => batch::checks(),
-        DoctorPart::Server => {
+    let checks = match (part, context.server_dir()) {
+        (DoctorPart::System, _) => system::checks(),
+        (DoctorPart::Batch, _) => batch::checks(),
+        (DoctorPart::Files, Ok(dir)) => files::checks(dir.root()),
+        (DoctorPart::Files, Err(_)) => vec![Check::broken(
+            "server directory",
+            "you have no home directory, in which it would be",
+            "Set HOME or HQ_SERVER_DIR, or use --server-dir.",
+        )],
+        (DoctorPart::Server, Ok(dir)) => {
             let runtime = crate::runtime::of_client()?;
             let checks = runtime.block_on(net::checks_with_server(&dir));
             // A name service that still thinks must not hold us up.
             runtime.shutdown_background();
             checks
         }
+        // The check of the files reports it.
+        (DoctorPart::Server, Err(_)) => Vec::new(),
     };
     Ok(write_value(
         &mut context.out,
@@ -93,10 +102,13 @@ fn parse(part: DoctorPart, text: &str) -> Vec<Check> {
 /// For a part that gave no answer.
 fn unfinished(part: DoctorPart, error: &LimitedError, context: &Context) -> Check {
     let what = part.name();
-    let dir = context.server_dir();
     match (error, part) {
         (LimitedError::Timeout(limit), DoctorPart::Files) => {
-            files::hung(dir.root(), limit.as_secs())
+            let dir = context.server_dir().ok();
+            files::hung(
+                dir.as_ref().map_or(Path::new(""), ServerDir::root),
+                limit.as_secs(),
+            )
         }
         (LimitedError::Timeout(_), DoctorPart::Server) => Check::broken(
             what,

@@ -144,7 +144,7 @@ async fn wait_for(
         }
         Ok(())
     });
-    let dir = context.server_dir();
+    let dir = context.server_dir()?;
     let notes = note::tell(&dir, &seen, false, error_line);
     tokio::select! {
         ended = follow => ended?,
@@ -199,7 +199,7 @@ async fn show_progress(
     } else {
         None
     };
-    let dir = context.server_dir();
+    let dir = context.server_dir()?;
     let seen = Seen::default();
     let bar = RefCell::new(Bar::new(context));
     let follow = client.follow(jobs.to_message(), options, |update| {

@@ -56,7 +56,7 @@ fn refuse_huge_pages() {
 }
 
 async fn serve(args: StartArgs, context: &mut Context) -> CliResult<()> {
-    let dir = context.server_dir();
+    let dir = context.server_dir()?;
     let config = ServerConfig {
         server_dir: dir.root().to_path_buf(),
         is_default_dir: context.global.server_dir.is_none(),
@@ -161,7 +161,7 @@ fn warn_about_open_planes(args: &StartArgs) {
 
 /// `server stop`.
 pub(super) async fn stop(args: StopArgs, context: &mut Context) -> CliResult<()> {
-    let mut client = Client::connect_any(&context.server_dir()).await?;
+    let mut client = Client::connect_any(&context.server_dir()?).await?;
     tracing::info!("Stopping server");
     client.server_stop(args.keep_workers).await?;
     context.done()
@@ -177,7 +177,7 @@ pub(super) async fn info(context: &mut Context) -> CliResult<()> {
 pub(super) async fn wait(args: WaitArgs, context: &mut Context) -> CliResult<()> {
     let timeout = words(args.timeout);
     tracing::info!("Waiting for server to become available (timeout: {timeout})...");
-    let dir = context.server_dir();
+    let dir = context.server_dir()?;
     let start = Instant::now();
     loop {
         let left = args.timeout.saturating_sub(start.elapsed());

@@ -201,7 +201,7 @@ async fn stay(
     if is_for_people && how.wait.is_none() {
         tell_obstacle(client, job, prepared).await?;
     }
-    let dir = context.server_dir();
+    let dir = context.server_dir()?;
     let obstacle = async {
         tokio::time::sleep(OBSTACLE_DELAY).await;
         // It is not what the command is for: who cannot be told is not told.

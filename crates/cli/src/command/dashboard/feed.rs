@@ -126,7 +126,7 @@ pub(super) fn start(
             })
         }
         None => {
-            let dir = context.server_dir();
+            let dir = context.server_dir()?;
             let mut client = runtime.block_on(Client::connect(&dir))?;
             let info = runtime.block_on(client.server_info())?;
             let title = format!("server {} on {}", info.server_uid, info.client_host);

@@ -103,19 +103,9 @@ pub(super) fn mounts() -> String {
     std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default()
 }
 
-/// All checks of a server directory. `is_default`: nobody named it.
-pub(super) fn checks(wanted: &Path, is_default: bool) -> Vec<Check> {
-    let mut checks = Vec::new();
-    if is_default && std::env::var_os("HOME").is_none_or(|home| home.is_empty()) {
-        checks.push(Check::poor(
-            "home directory",
-            "HOME is not set",
-            "The server directory is in a directory for temporary files, which other machines do not see. Set HOME or \
-             HQ_SERVER_DIR, or use --server-dir.",
-        ));
-    }
-    checks.extend(judge(&look(wanted)));
-    checks
+/// All checks of a server directory.
+pub(super) fn checks(wanted: &Path) -> Vec<Check> {
+    judge(&look(wanted))
 }
 
 fn look(wanted: &Path) -> Seen {

@@ -46,7 +46,7 @@ pub(in crate::command) async fn failures(
     context: &mut Context,
 ) -> CliResult<()> {
     let mut client = context.connect().await?;
-    let dir = context.server_dir();
+    let dir = context.server_dir()?;
     let infos = client.job_infos(args.selector.to_message()).await?;
     let missing = Missing::of(infos.not_found.as_ref());
     missing.tell(

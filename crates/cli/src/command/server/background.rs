@@ -30,7 +30,7 @@ const DETACHED: &str = "--detached";
 
 /// Starts the server and returns when it answers, or says why it does not.
 pub(super) async fn start(context: &mut Context) -> CliResult<()> {
-    let dir = context.server_dir();
+    let dir = context.server_dir()?;
     let (log, path) = open_log(dir.root())?;
     let begin = log.metadata().map_or(0, |metadata| metadata.len());
     let before = published(&dir);

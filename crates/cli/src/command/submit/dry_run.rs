@@ -84,7 +84,7 @@ pub(super) async fn submit_file(args: &SubmitFileArgs, context: &mut Context) ->
 /// Connects to a server, if there is one. If it cannot be asked, that is reported: it is no reason to show nothing.
 async fn connect(context: &Context) -> CliResult<Client> {
     let server = context.connect().await;
-    let found = context.server_dir().load_access_any();
+    let found = context.server_dir()?.load_access_any();
     let is_there = !found.is_err_and(|error| error.is_no_server_yet());
     if is_there && let Some(why) = server.as_ref().err().and_then(CliError::text) {
         tracing::warn!("The server cannot be asked which workers there are: {why}");

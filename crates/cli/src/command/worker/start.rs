@@ -103,7 +103,7 @@ async fn work(
     keeper: KeeperContext,
     context: &mut Context,
 ) -> CliResult<()> {
-    let dir = context.server_dir();
+    let dir = context.server_dir()?;
     let (path, file) = wait_for_access(&dir).await?;
     let access = file
         .plane(Plane::Worker, &path)
