@@ -4,7 +4,6 @@
 //! Servers, workers and `hq run` build their own runtimes.
 
 use std::future::Future;
-use std::path::PathBuf;
 
 use hq_protocol::access::ServerDir;
 use hq_protocol::client::TaskPage;
