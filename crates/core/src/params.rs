@@ -198,7 +198,9 @@ impl Param {
         Ok(count)
     }
 
-    fn get(&self, mut index: u32) -> ByteText {
+    /// The value at this index; empty behind the last one.
+    #[must_use]
+    pub fn value(&self, mut index: u32) -> ByteText {
         for values in &self.values {
             let count = values.count().unwrap_or(u32::MAX);
             if index < count {
@@ -434,6 +436,49 @@ impl Params {
         })
     }
 
+    /// Number of values of the parameter at this position.
+    #[must_use]
+    pub fn value_count(&self, position: usize) -> u32 {
+        self.counts.get(position).copied().unwrap_or(0)
+    }
+
+    /// Calls `count(value, ids)` with the index of each value of the parameter at `position` and the number of ids from `first` to
+    /// `last` that have it; a value may come several times. Takes the time of one pass over the ids or over the values, whichever
+    /// is shorter.
+    pub fn count_values(
+        &self,
+        position: usize,
+        (first, last): (u32, u32),
+        mut count: impl FnMut(u32, u64),
+    ) {
+        let values = u64::from(self.value_count(position));
+        if values == 0 || last < self.first {
+            return;
+        }
+        // Ids in a row that have the same value: one for each combination of the groups behind.
+        let behind = self.list.iter().zip(&self.counts).skip(position + 1);
+        let repeat: u64 = behind
+            .filter(|(param, _)| !param.is_along)
+            .map(|(_, count)| u64::from(*count))
+            .product();
+        let cycle = repeat * values;
+        let mut at = u64::from(first.saturating_sub(self.first));
+        let end = (u64::from(last - self.first) + 1).min(self.count.into());
+        while at < end {
+            if at % cycle == 0 && end - at >= cycle {
+                let cycles = (end - at) / cycle;
+                (0..self.value_count(position)).for_each(|value| count(value, cycles * repeat));
+                at += cycles * cycle;
+                continue;
+            }
+            let next = ((at / repeat + 1) * repeat).min(end);
+            // Below the number of values, which has 32 bits.
+            let value = u32::try_from(at / repeat % values).unwrap_or(u32::MAX);
+            count(value, next - at);
+            at = next;
+        }
+    }
+
     /// Values of a task, in the order of the parameters; empty if no combination has this id.
     #[must_use]
     pub fn values(&self, task: TaskId) -> Vec<(&str, ByteText)> {
@@ -447,7 +492,7 @@ impl Params {
         let mut index = None;
         for (param, count) in self.list.iter().zip(&self.counts).rev() {
             let at = *index.get_or_insert(rest % count);
-            values.push((&*param.name, param.get(at)));
+            values.push((&*param.name, param.value(at)));
             if !param.is_along {
                 rest /= count;
                 index = None;

@@ -42,6 +42,54 @@ fn shown(params: &Params, id: u32) -> String {
 }
 
 #[test]
+fn values_are_counted_without_a_look_at_each_task() {
+    let list = vec![
+        texts("lr", &["0.1", "0.2", "0.3"]),
+        along(range("warmup", (10, 10, 3, 0))),
+        texts("model", &["a", "b"]),
+        range("seed", (1, 1, 5, 0)),
+    ];
+    let params = Params::new(list, 7).expect("fits");
+    for (first, last) in [
+        (0, 100),
+        (7, 36),
+        (8, 9),
+        (12, 31),
+        (36, 36),
+        (0, 6),
+        (37, 90),
+    ] {
+        for position in 0..4 {
+            let name = &*params.list()[position].name;
+            let mut expected = std::collections::BTreeMap::<Vec<u8>, u64>::new();
+            for id in first..=last {
+                let values = params.values(TaskId(id));
+                let value = values.into_iter().find(|(known, _)| *known == name);
+                value
+                    .into_iter()
+                    .for_each(|(_, value)| *expected.entry(value.into_vec()).or_default() += 1);
+            }
+            let mut found = std::collections::BTreeMap::<Vec<u8>, u64>::new();
+            params.count_values(position, (first, last), |value, ids| {
+                *found
+                    .entry(params.list()[position].value(value).into_vec())
+                    .or_default() += ids;
+            });
+            assert_eq!(found, expected, "{name} from {first} to {last}");
+        }
+    }
+}
+
+#[test]
+fn many_values_cost_no_pass_over_all_combinations() {
+    let list = vec![range("a", (1, 1, 60_000, 0)), range("b", (1, 1, 60_000, 0))];
+    let params = Params::new(list, 0).expect("fits");
+    let mut calls = 0;
+    params.count_values(1, (5, 3_599_999_990), |_, _| calls += 1);
+    assert!(calls < 200_000, "{calls}");
+}
+
+#[test]
 fn the_last_parameter_changes_fastest() {
     let list = vec![
         texts("lr", &["0.1", "x y", ""]),
