@@ -373,6 +373,47 @@ fn the_interface_follows_a_run_to_its_end() {
 }
 
 #[test]
+fn tasks_and_failures_are_told_apart_by_parameters() {
+    let mut env = Env::new();
+    env.start_server_with(&["--http"]);
+    env.start_worker(2);
+    let site = Site::of(&env);
+    let script = "[ {seed} != 3 ] || { echo \"seed {seed} is unlucky\" >&2; exit 1; }";
+    let params = ["--param=lr=0.1,0.01", "--param=seed=1-3"];
+    let job = env.submit(&[&params[..], &["--", "bash", "-c", script]].concat());
+    env.wait_job(&job);
+    let of_job = |path: &str| site.json(&format!("/api/v1/jobs/{job}/{path}"));
+    let table = of_job("parameters")["parameters"].clone();
+    let value = |param: usize, value: usize| {
+        let value = &table[param]["values"][value];
+        let tasks = |state: &str| value["tasks"][state].as_u64();
+        let name = value["value"].as_str().map(str::to_owned);
+        (name, tasks("finished"), tasks("failed"))
+    };
+    assert_eq!(table[0]["name"], "lr");
+    assert_eq!(value(0, 1), (Some("0.01".to_owned()), Some(2), Some(1)));
+    assert_eq!(table[1]["value_count"], 3);
+    assert_eq!(value(1, 0), (Some("1".to_owned()), Some(2), Some(0)));
+    assert_eq!(value(1, 2), (Some("3".to_owned()), Some(0), Some(2)));
+    assert_eq!(of_job("failures")["failures"][0]["params"]["seed"], "3");
+    let signatures = of_job("signatures");
+    let group = &signatures["groups"][0];
+    assert_eq!(
+        group["params"],
+        serde_json::json!({"seed": "3"}),
+        "what both share"
+    );
+    assert_eq!(group["last_words"], "seed # is unlucky");
+    assert_eq!(group["example"], "seed 3 is unlucky");
+    let found = |search: &str| of_job(&format!("tasks?q={search}"))["tasks"].clone();
+    assert_eq!(found("seed%3D3").as_array().map(Vec::len), Some(2));
+    let none = env.submit(&["--", "true"]);
+    let table = site.json(&format!("/api/v1/jobs/{none}/parameters"));
+    assert_eq!(table["parameters"], serde_json::json!([]));
+    assert_eq!(site.get("/api/v1/jobs/99/parameters").status, 404);
+}
+
+#[test]
 fn events_go_on_behind_a_cursor() {
     let mut env = Env::new();
     env.start_server_with(&["--http"]);

@@ -8,6 +8,7 @@ mod answers;
 mod described;
 mod events;
 mod json;
+mod params;
 mod past;
 mod problems;
 mod read;
@@ -130,6 +131,7 @@ pub(super) fn router() -> Router<Arc<App>> {
         .route("/jobs/{job}/tasks/{task}/output", get(read::output))
         .route("/jobs/{job}/tasks/{task}/explain", get(views::explain))
         .route("/jobs/{job}/strip", get(views::strip))
+        .route("/jobs/{job}/parameters", get(params::table))
         .route("/jobs/{job}/failures", get(past::failures))
         .route("/jobs/{job}/signatures", get(signatures::signatures))
         .route("/jobs/{job}/graph", get(views::graph))

@@ -21,7 +21,7 @@ use super::answers::{
 };
 use super::described::{Id, query};
 use super::json::amount;
-use super::{Answer, ApiError, KeptAnswer, Parameters, bounded, id, parameters};
+use super::{Answer, ApiError, KeptAnswer, Parameters, bounded, id, parameters, params};
 use crate::core_handle::View;
 use crate::http::App;
 use crate::journal_link;
@@ -107,7 +107,10 @@ pub(in crate::http) async fn failures(
         let (last, _) = rows(&app, timeline::failures(job), FAILURES_MAX.into()).await?;
         let (groups, _) = rows(&app, timeline::failure_groups(job), GROUPS_MAX).await?;
         let small = |number: Option<i64>| u32::try_from(number?).ok();
-        let failures = last.into_iter().filter_map(|row| {
+        let tasks = last.iter().map(|row| small(row.task).unwrap_or(0));
+        let params = params::of_tasks(&app, job, tasks.collect()).await?;
+        let params = params.into_iter().chain(std::iter::repeat(None));
+        let failures = last.into_iter().zip(params).filter_map(|(row, params)| {
             Some(Failure {
                 task: Id(small(row.task)?),
                 instance: small(row.instance)?,
@@ -116,6 +119,7 @@ pub(in crate::http) async fn failures(
                 worker: row.worker,
                 run_us: row.run_us,
                 ended_ms: row.ended_ms,
+                params,
             })
         });
         let groups = groups.into_iter().map(|row| FailureGroup {

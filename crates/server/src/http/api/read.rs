@@ -173,7 +173,7 @@ fn searched(text: Option<String>) -> Result<Option<String>, ApiError> {
 query! {
     /// Which tasks.
     TasksQuery {
-        /// Only tasks that have this text as id, or in host, failure, command or entry.
+        /// Only tasks that have this text as id, in host, failure, command, entry or the value of a parameter, or as `NAME=VALUE` of one.
         q: Option<String>,
         /// States, separated by commas.
         state: Option<String>,
@@ -243,10 +243,11 @@ fn has(task: &TaskInfo, page: &TaskPageReply, text: &str) -> bool {
         || task.workers.iter().any(|worker| is_in(&worker.hostname))
         || task.error.as_deref().is_some_and(is_in)
         || shape::entry(task, template).is_some_and(|entry| is_in(&String::from_utf8_lossy(entry)))
-        || task
-            .params
-            .iter()
-            .any(|param| is_in(&String::from_utf8_lossy(&param.value)))
+        || task.params.iter().any(|param| {
+            let value = String::from_utf8_lossy(&param.value);
+            // `seed=1` is not `seed=10`.
+            is_in(&value) || format!("{}={value}", param.name).to_lowercase() == text
+        })
         || template.is_some_and(|template| is_in(&shape::command(template).join(" ")))
 }
 

@@ -1,17 +1,20 @@
 //! Failure signatures of a job: the last line that failed tasks wrote.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{Path, State};
 use hq_core::id::{JobId, TaskId, TaskKey};
+use hq_core::limits::shortened;
 use hq_core::signature::{sample, signature, without_paths};
 use hq_store::reader::{FAILURES_MAX, timeline};
 
 use super::answers::{Signature, Signatures};
 use super::described::Id;
-use super::{ApiError, KeptAnswer, id, past};
+use super::params::TaskParams;
+use super::{ApiError, KeptAnswer, id, params, past};
 use crate::http::App;
 use crate::words::{self, Words};
 
@@ -19,6 +22,8 @@ use crate::words::{self, Words};
 const READ_MAX: usize = 40;
 /// Most different signatures that are listed.
 const GROUPS_MAX: usize = 20;
+/// Longest example, in bytes.
+const EXAMPLE_MAX: usize = 300;
 /// An answer is used for no longer: it may have waited for a node that is silent.
 const REST_MAX: Duration = Duration::from_secs(10);
 
@@ -28,6 +33,34 @@ struct Group {
     first: u32,
     /// The common part of their last lines.
     words: String,
+    /// The last line of `first`.
+    example: String,
+    /// Parameters that all of them share.
+    params: Option<TaskParams>,
+}
+
+impl Group {
+    fn add(
+        &mut self,
+        task: u32,
+        line: &str,
+        words: String,
+        cause: String,
+        params: Option<TaskParams>,
+    ) {
+        self.count += 1;
+        if self.words != words {
+            self.words = cause;
+        }
+        if task < self.first {
+            self.first = task;
+            line.clone_into(&mut self.example);
+        }
+        let params = params.unwrap_or_default();
+        if let Some(shared) = &mut self.params {
+            shared.retain(|name, value| params.get(name) == Some(value));
+        }
+    }
 }
 
 /// The signatures of the last failures, the most frequent first.
@@ -45,29 +78,35 @@ pub(in crate::http) async fn signatures(
         let key = |task: u32| TaskKey::new(JobId(job), TaskId(task));
         let keys: Vec<TaskKey> = chosen.iter().map(|(task, _)| key(*task)).collect();
         let said = words::read(&app.parts.core, &app.parts.questions, &keys).await;
+        let tasks = chosen.iter().map(|(task, _)| *task).collect();
+        let params = params::of_tasks(&app, job, tasks).await?;
+        let params = params.into_iter().chain(std::iter::repeat(None));
         let mut groups = BTreeMap::<(String, String), Group>::new();
         let mut read = 0_u64;
-        for ((task, error), said) in chosen.into_iter().zip(said) {
+        for (((task, error), said), params) in chosen.into_iter().zip(said).zip(params) {
             let line = match said {
-                Words::Said(line) => signature(&line),
+                Words::Said(line) => line,
                 Words::Nothing => String::new(),
                 Words::Unknown => continue,
             };
             read += 1;
+            let words = signature(&line);
             // Lines that differ in their paths only have one cause.
-            let cause = without_paths(&line);
-            let group = groups
-                .entry((error.clone(), cause.clone()))
-                .or_insert_with(|| Group {
-                    count: 0,
-                    first: task,
-                    words: line.clone(),
-                });
-            if group.words != line {
-                group.words = cause;
+            let cause = without_paths(&words);
+            match groups.entry((error.clone(), cause.clone())) {
+                Entry::Occupied(mut group) => {
+                    group.get_mut().add(task, &line, words, cause, params)
+                }
+                Entry::Vacant(place) => {
+                    place.insert(Group {
+                        count: 1,
+                        first: task,
+                        words,
+                        example: line,
+                        params,
+                    });
+                }
             }
-            group.count += 1;
-            group.first = group.first.min(task);
         }
         let mut groups: Vec<_> = groups.into_iter().collect();
         groups.sort_by_key(|(_, group)| std::cmp::Reverse(group.count));
@@ -75,6 +114,8 @@ pub(in crate::http) async fn signatures(
         let rows = rows.map(|((error, _), group)| Signature {
             error,
             last_words: (!group.words.is_empty()).then_some(group.words),
+            example: (!group.example.is_empty()).then(|| shortened(&group.example, EXAMPLE_MAX)),
+            params: group.params.filter(|params| !params.is_empty()),
             count: group.count,
             first: Id(group.first),
         });

@@ -128,6 +128,7 @@ fn operations() -> Vec<Operation> {
         read::output,
         views::explain,
         views::strip,
+        params::table,
         past::failures,
         signatures::signatures,
         views::graph,

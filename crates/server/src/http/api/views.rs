@@ -7,9 +7,10 @@ use axum::Json;
 use axum::extract::{Path, State};
 use hq_core::graph::Graph;
 use hq_core::id::{JobId, TaskId};
-use hq_core::job::{Job, SharedTemplate, Submit, SubmitKind};
+use hq_core::job::{Job, Submit, SubmitKind};
 use hq_core::range::IdArray;
 use hq_core::task::TaskState;
+use hq_core::template::TaskTemplate;
 use hq_protocol::client::{self, explain_item::Item, reply::Reply};
 use hq_protocol::convert::{JobRef, Query, TaskPageQuery};
 use tokio::sync::Mutex;
@@ -265,8 +266,8 @@ enum GroupOf {
 
 /// The part that is copied out of the core to find the shape.
 enum Copied {
-    Array(Arc<SharedTemplate>),
-    Graph(Vec<Arc<SharedTemplate>>, Vec<u32>, Box<Graph>),
+    Array(Arc<TaskTemplate>),
+    Graph(Vec<Arc<TaskTemplate>>, Vec<u32>, Box<Graph>),
 }
 
 /// Dependencies in a job, its tasks collapsed by template.
@@ -341,13 +342,16 @@ async fn shape_of(app: &App, job: JobId) -> Result<Arc<Shape>, ApiError> {
 
 fn copy(job: &Job) -> Vec<Copied> {
     let submits = job.submits.iter().map(|submit| match &submit.kind {
-        SubmitKind::Array { template, .. } => Copied::Array(Arc::clone(template)),
+        SubmitKind::Array { template, .. } => Copied::Array(Arc::clone(&template.task)),
         SubmitKind::Graph {
             templates,
             template_of,
             graph,
             ..
-        } => Copied::Graph(templates.clone(), template_of.clone(), graph.clone()),
+        } => {
+            let tasks = templates.iter().map(|one| Arc::clone(&one.task));
+            Copied::Graph(tasks.collect(), template_of.clone(), graph.clone())
+        }
     });
     submits.collect()
 }
@@ -362,10 +366,10 @@ enum Likeness {
     Program,
 }
 
-fn label(template: &SharedTemplate, likeness: Likeness) -> String {
+fn label(template: &TaskTemplate, likeness: Likeness) -> String {
     const LENGTH_MAX: usize = 200;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let words: Vec<String> = template.task.args.iter().map(|arg| text(arg)).collect();
+    let words: Vec<String> = template.args.iter().map(|arg| text(arg)).collect();
     let whole = match likeness {
         Likeness::Whole => words.join(" "),
         Likeness::Numbers => {
@@ -384,54 +388,112 @@ fn label(template: &SharedTemplate, likeness: Likeness) -> String {
     whole.chars().take(LENGTH_MAX).collect()
 }
 
+/// The finest grouping with at most [`GROUPS_MAX`] steps. By command and dependencies comes first: tasks with the same command that wait
+/// for different steps are different steps.
 fn find_shape(submits: &[Copied]) -> Shape {
-    let all = [Likeness::Whole, Likeness::Numbers, Likeness::Program];
-    let mut found = Shape::default();
-    for likeness in all {
-        found = grouped(submits, likeness);
-        if found.labels.len() <= GROUPS_MAX {
-            break;
-        }
-    }
-    found
+    let all = [
+        (Likeness::Whole, true),
+        (Likeness::Numbers, true),
+        (Likeness::Whole, false),
+        (Likeness::Numbers, false),
+        (Likeness::Program, true),
+    ];
+    let fits = |(likeness, by_deps)| {
+        let found = Grouping::new(likeness, by_deps).of(submits);
+        (found.labels.len() <= GROUPS_MAX).then_some(found)
+    };
+    let found = all.into_iter().find_map(fits);
+    found.unwrap_or_else(|| Grouping::new(Likeness::Program, false).of(submits))
 }
 
-fn grouped(submits: &[Copied], likeness: Likeness) -> Shape {
-    let mut shape = Shape::default();
-    let mut numbers = BTreeMap::<String, u32>::new();
-    let mut group = |labels: &mut Vec<String>, template: &SharedTemplate| {
-        let label = label(template, likeness);
-        *numbers.entry(label).or_insert_with_key(|label| {
+/// Puts the tasks of a job into groups.
+struct Grouping {
+    likeness: Likeness,
+    /// Whether tasks of a group wait for the same groups.
+    by_deps: bool,
+    numbers: BTreeMap<(String, Vec<u32>), u32>,
+    shape: Shape,
+}
+
+impl Grouping {
+    fn new(likeness: Likeness, by_deps: bool) -> Self {
+        Self {
+            likeness,
+            by_deps,
+            numbers: BTreeMap::new(),
+            shape: Shape::default(),
+        }
+    }
+
+    fn of(mut self, submits: &[Copied]) -> Shape {
+        for submit in submits {
+            let groups = match submit {
+                Copied::Array(template) => {
+                    GroupOf::All(self.group(label(template, self.likeness), Vec::new()))
+                }
+                Copied::Graph(templates, template_of, graph) => {
+                    GroupOf::Each(self.add_graph(templates, template_of, graph))
+                }
+            };
+            self.shape.groups.push(groups);
+            if self.shape.labels.len() > GROUPS_MAX && self.can_be_coarser() {
+                break;
+            }
+        }
+        self.shape
+    }
+
+    /// Whether there is a grouping with fewer groups; then the rest of this one is not needed.
+    fn can_be_coarser(&self) -> bool {
+        self.by_deps || !matches!(self.likeness, Likeness::Program)
+    }
+
+    fn group(&mut self, label: String, sources: Vec<u32>) -> u32 {
+        let labels = &mut self.shape.labels;
+        let number = self.numbers.entry((label, sources));
+        *number.or_insert_with_key(|(label, _)| {
             labels.push(label.clone());
             u32::try_from(labels.len() - 1).unwrap_or(u32::MAX)
         })
-    };
-    for submit in submits {
-        match submit {
-            Copied::Array(template) => {
-                let number = group(&mut shape.labels, template);
-                shape.groups.push(GroupOf::All(number));
+    }
+
+    /// The group of each task.
+    fn add_graph(
+        &mut self,
+        templates: &[Arc<TaskTemplate>],
+        template_of: &[u32],
+        graph: &Graph,
+    ) -> Vec<u32> {
+        let likeness = self.likeness;
+        let labels: Vec<String> = templates.iter().map(|one| label(one, likeness)).collect();
+        let mut each = vec![0; template_of.len()];
+        // Dependencies come first, so that their groups are known.
+        for index in graph.order() {
+            let sources = graph.deps(*index).iter();
+            let mut sources: Vec<u32> = sources
+                .filter_map(|dep| each.get(*dep as usize).copied())
+                .collect();
+            let template = template_of.get(*index as usize).copied().unwrap_or(0);
+            let label = labels.get(template as usize).cloned().unwrap_or_default();
+            let mut known = Vec::new();
+            if self.by_deps {
+                known.clone_from(&sources);
+                known.sort_unstable();
+                known.dedup();
             }
-            Copied::Graph(templates, template_of, graph) => {
-                let of: Vec<u32> = templates
-                    .iter()
-                    .map(|template| group(&mut shape.labels, template))
-                    .collect();
-                let each = template_of.iter();
-                let each: Vec<u32> = each
-                    .map(|number| of.get(*number as usize).copied().unwrap_or(0))
-                    .collect();
-                for (target, index) in each.iter().zip(0..) {
-                    for dep in graph.deps(index) {
-                        let source = each.get(*dep as usize).copied().unwrap_or(0);
-                        *shape.edges.entry((source, *target)).or_default() += 1;
-                    }
-                }
-                shape.groups.push(GroupOf::Each(each));
+            let group = self.group(label, known);
+            sources
+                .drain(..)
+                .for_each(|source| *self.shape.edges.entry((source, group)).or_default() += 1);
+            if let Some(place) = each.get_mut(*index as usize) {
+                *place = group;
+            }
+            if self.shape.labels.len() > GROUPS_MAX && self.can_be_coarser() {
+                break;
             }
         }
+        each
     }
-    shape
 }
 
 /// The tasks of a template by state.
@@ -498,6 +560,54 @@ mod tests {
         assert!(sums.clone().all(|sum| sum == 1_666 || sum == 1_667));
         assert_eq!(all.bins[599][3], 1);
         assert_eq!(all.bins[598][3], 0);
+    }
+
+    /// Steps and arrows of a graph with one task for each command and its dependencies.
+    fn shape(tasks: &[(&str, &[u32])]) -> (Vec<String>, Vec<((u32, u32), u64)>) {
+        let templates = tasks.iter().map(|(command, _)| {
+            let words: Vec<&str> = command.split(' ').collect();
+            Arc::new(hq_core::testing::template(&words))
+        });
+        let templates = templates.collect();
+        let numbers = (0..u32::try_from(tasks.len()).expect("few")).collect();
+        let graph = Graph::new(tasks.iter().map(|(_, deps)| deps.to_vec())).expect("no cycle");
+        let found = find_shape(&[Copied::Graph(templates, numbers, Box::new(graph))]);
+        (found.labels, found.edges.into_iter().collect())
+    }
+
+    #[test]
+    fn steps_with_one_command_and_other_dependencies_are_apart() {
+        let (labels, edges) = shape(&[
+            ("prepare", &[]),
+            ("true", &[0]),
+            ("true", &[0]),
+            ("true", &[1, 2]),
+        ]);
+        assert_eq!(labels, ["prepare", "true", "true"]);
+        assert_eq!(edges, [((0, 1), 2), ((1, 2), 2)]);
+        // Dependencies may have higher ids.
+        let (labels, edges) = shape(&[("b", &[1]), ("a", &[])]);
+        assert_eq!(
+            (labels, edges),
+            (vec!["a".into(), "b".into()], vec![((0, 1), 1)])
+        );
+    }
+
+    #[test]
+    fn too_many_steps_become_one_by_numbers_first_and_then_without_their_dependencies() {
+        let samples: Vec<String> = (0..200).map(|n| format!("align s{n}")).collect();
+        let mut tasks: Vec<(&str, &[u32])> = vec![("index", &[])];
+        tasks.extend(samples.iter().map(|command| (&**command, &[0_u32][..])));
+        let (labels, edges) = shape(&tasks);
+        assert_eq!(labels, ["index", "align s#"]);
+        assert_eq!(edges, [((0, 1), 200)]);
+        let deps: Vec<[u32; 1]> = (0..200).map(|n| [n]).collect();
+        let mut chain: Vec<(&str, &[u32])> = vec![("true", &[])];
+        chain.extend(deps.iter().map(|dep| ("true", &dep[..])));
+        assert_eq!(
+            shape(&chain),
+            (vec!["true".to_owned()], vec![((0, 0), 200)])
+        );
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! What has been: sums, failures, the timeline, the log; a job as a whole.
 
+use std::collections::BTreeMap;
+
 use hq_core::task::TaskState;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -54,6 +56,34 @@ answer! {
 }
 
 answer! {
+    /// The parameters of a job and the states of the tasks that have their values
+    ParameterTable {
+        /// In the order in which they were given; empty for a job without parameters
+        parameters: Vec<Parameter>,
+    }
+}
+
+answer! {
+    /// A parameter
+    Parameter {
+        name: String,
+        value_count: u64,
+        /// In the order in which they were given; empty if there are more than 100
+        values: Vec<ParameterValue>,
+    }
+}
+
+answer! {
+    /// A value of a parameter
+    ParameterValue {
+        /// Its first 100 characters
+        value: String,
+        /// The tasks that have it
+        tasks: Tasks,
+    }
+}
+
+answer! {
     /// The last failures of a job
     Failures {
         failures: Vec<Failure>,
@@ -72,6 +102,8 @@ answer! {
         worker: Option<i64>,
         run_us: Option<i64>,
         ended_ms: Option<i64>,
+        /// Names and values of its parameters
+        params: Option<BTreeMap<String, String>>,
     }
 }
 
@@ -97,8 +129,12 @@ answer! {
     /// Tasks that failed in one way and said the same
     Signature {
         error: String,
-        /// Of standard error, or else of standard output; `null` = they wrote nothing
+        /// Of standard error, or else of standard output, with `#` for numbers; `null` = they wrote nothing
         last_words: Option<String>,
+        /// The same of the first of these tasks, as it was written
+        example: Option<String>,
+        /// Parameters that have the same value in all of these tasks
+        params: Option<BTreeMap<String, String>>,
         count: u64,
         /// One of them
         first: Id,
