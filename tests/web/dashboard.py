@@ -4,7 +4,7 @@
 
 There is a worker with two cpus on `the-only-host`, and no job yet. HQ is the program, HQ_SERVER_DIR where its server is. DIR is
 where the jobs look for the files `go` and `fixed`: job 1 runs until `go` is there, the tasks of job 2
-fail until `fixed` is there, job 3 has a hostile name, job 4 is a graph, job 5 waits, job 6 has many tasks. Ends with an exception
+fail until `fixed` is there, job 3 has a hostile name, job 4 is a graph, job 5 waits, job 6 has many tasks, job 7 parameters. Ends with an exception
 if anything is not as it should be.
 """
 
@@ -61,7 +61,7 @@ def log_in(page, url, token):
     expect(page.get_by_role("alert")).to_contain_text("not the token")
     page.get_by_label("Token").fill(token)
     page.get_by_role("button", name="Log in").click()
-    expect(page.get_by_role("heading", name="What is wrong")).to_be_visible()
+    expect(page.get_by_role("heading", name="Health")).to_be_visible()
     assert token not in page.url
     kept = {cookie["name"]: cookie for cookie in page.context.cookies()}
     assert kept and all(cookie["httpOnly"] and token not in cookie["value"] for cookie in kept.values())
@@ -98,6 +98,8 @@ def submit_jobs(folder):
     hq("submit", "--name=spare", "--cpus=64", "--", "sleep", "1000")
     (folder / "items").write_text("".join(f"item-{number}\n" for number in range(3_000)))
     hq("submit", "--name=many", "--cpus=64", "--each-line=items", "--", "true")
+    unlucky = "[ {seed} != 13 ] || { echo 'seed {seed} is unlucky at {lr}' >&2; exit 1; }"
+    hq("submit", "--name=sweep", "--cpus=0.1", "--param", "lr=0.1,0.01", "--param", "seed=11-13", "--", "bash", "-c", unlucky)
 
 
 def watch_a_job(page, url, folder):
@@ -121,7 +123,7 @@ def mend_a_failure(page, url, folder):
     problem.get_by_role("paragraph").click()
     expect(page.locator(STATE)).to_have_text("failed")
     # Failures come first, with what they have in common and the end of what the last one wrote.
-    expect(page.locator(".group .said")).to_have_text("the disk is gone <b>for good</b> 3 of 3 that were read")
+    expect(page.locator(".group .said")).to_have_text("the disk is gone <b>for good</b> seen in 3 of the 3 logs read")
     expect(page.locator(".failurebox .log")).to_contain_text("the disk is gone")
     row = page.locator(".failures .space .row").first
     expect(row).to_contain_text("exit code 7")
@@ -150,6 +152,24 @@ def mend_a_failure(page, url, folder):
     page.locator(".quiet summary").click()
     problem.get_by_role("link", name=f"submitted again as job {again}").click()
     expect(page).to_have_url(re.compile(rf"#/job/{again}$"))
+
+
+def look_at_parameters(page, url):
+    """By state, beside failures, and as columns of the tasks."""
+    page.goto(url + "/#/job/7")
+    expect(page.locator(STATE)).to_have_text("failed")
+    row = page.locator(".parameters tr", has_text="seed=13")
+    expect(row.locator("td").last).to_have_text("2")
+    expect(page.locator(".parameters tbody tr")).to_have_count(5)
+    said = page.locator(".group .said")
+    expect(said).to_contain_text(re.compile("^seed 13 is unlucky at 0.1? with seed=13 seen in 2 of the 2 logs"))
+    expect(page.locator(".failures .space .row").first).to_contain_text(re.compile("lr=0.01?, seed=13"))
+    heads = page.get_by_role("grid", name="Tasks", exact=True).get_by_role("columnheader")
+    expect(heads.nth(2)).to_have_text("lrseed")
+    row.get_by_role("button").click()
+    expect(page).to_have_url(re.compile("q=seed%3D13"))
+    expect(page.locator(".tasks .space .row")).to_have_count(2)
+    expect(page.locator(".tasks .space .row").first).to_contain_text("0.113")
 
 
 def acknowledge_a_problem(page, url):
@@ -223,7 +243,7 @@ def examine_every_view(page, url, wrong):
     """In both themes, on a desktop and on a phone: no violation of the rules of accessibility, and nothing is wider than the screen."""
     examiner = Examiner(page, wrong)
     views = {
-        "overview": ("overview", ".problem"), "jobs": ("jobs", ".jobs .space .row"), "job": ("job/2", ".failures .space .row"), "task": ("job/2/task/1", ".log"),
+        "overview": ("overview", ".problem"), "jobs": ("jobs", ".jobs .space .row"), "job": ("job/2", ".failures .space .row"), "sweep": ("job/7", ".parameters"), "task": ("job/2/task/1", ".log"),
         "workers": ("workers?worker=1", "dl.facts"), "timeline": ("timeline", ".timeline > [role=status]"), "allocations": ("allocations", ".emptiness"),
         "events": ("events", ".events .space .row"), "graph": ("job/4/graph?template=0", ".graphdetails .log"), "unknown": ("job/999", ".absence"),
     }
@@ -270,6 +290,7 @@ def main():
             examine_every_view(page, url, wrong)
             acknowledge_a_problem(page, url)
             keyboard.use_the_keyboard(page, url)
+            look_at_parameters(page, url)
             watch_a_job(page, url, folder)
             mend_a_failure(page, url, folder)
             show_every_view(page, url)

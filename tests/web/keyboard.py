@@ -124,7 +124,7 @@ def act_on_the_rest(page, url):
     press(page, "v")
     expect(page.locator(".node")).to_have_count(2)
     press(page, "j", "Enter")
-    expect(page.get_by_role("region", name="Selected template")).to_contain_text("first")
+    expect(page.get_by_role("region", name="Selected step")).to_contain_text("first")
     press(page, "4")
     expect(page.locator(".timeline > [role=status]")).to_contain_text("worker")
     press(page, "-", "ArrowLeft")

@@ -2,7 +2,7 @@
 
 import { colors } from "./colors.js";
 import { h, setAttribute, setText, show } from "./dom.js";
-import { STATES, clock, compact, duration, number, total } from "./format.js";
+import { STATES, clock, compact, day, duration, moment, number, plain, total } from "./format.js";
 
 /** A bar of tasks by state. */
 export class StateBar {
@@ -71,14 +71,19 @@ export class Canvas {
 
 const FONT = "11px system-ui, sans-serif";
 
+/** Room for the numbers of the axis and for its times, and above the highest value, in px. */
+const [LEFT, BOTTOM, TOP] = [34, 16, 6];
+
 /**
  * Numbers over time: `series` = [{name, values, color}], stacked; `limit` = {name, values}, a line that they stay below.
+ * `isArea` = values are levels, not counts: bars touch each other, and the axis ends at the limit.
  */
 export class TimeChart {
-  constructor(label, { unit = "" } = {}) {
+  constructor(label, { unit = "", isArea = false } = {}) {
     this.data = null;
     this.unit = unit;
     this.label = label;
+    this.isArea = isArea;
     this.canvas = new Canvas(label, "chart", (context, width, height) => this.paint(context, width, height));
     this.tip = h("div", { className: "tip", hidden: true });
     this.element = h("div", { className: "chartbox" }, this.canvas.element, this.tip);
@@ -96,83 +101,103 @@ export class TimeChart {
     this.canvas.draw();
     const last = data.series.map((one) => `${one.name} ${number(Number(one.values.at(-1).toPrecision(3)))}${this.unit}`);
     if (data.limit) last.push(`${data.limit.name} ${number(data.limit.values.at(-1))}${this.unit}`);
-    setAttribute(this.canvas.element, "aria-label", `${this.label}, from ${clock(data.from)}: at the end ${last.join(", ")}`);
+    setAttribute(this.canvas.element, "aria-label", `${this.label}, from ${moment(data.from)}: at the end ${last.join(", ")}`);
   }
 
   paint(context, width, height) {
-    if (!this.data) return;
-    const { from, to, series, limit } = this.data;
+    const place = { w: width - LEFT - 2, tall: height - BOTTOM - TOP, max: 1 };
     const palette = colors();
+    context.font = FONT;
+    context.lineWidth = 1;
+    if (!this.data) {
+      grid(context, place, [0]);
+      say(context, place, "reading …");
+      return;
+    }
+    const { from, to, series, limit } = this.data;
     const steps = series[0].values.length;
     const sums = Array.from({ length: steps }, (_, at) => series.reduce((sum, one) => sum + one.values[at], 0));
-    const most = Math.max(...sums, ...(limit?.values ?? []));
+    const offered = Math.max(0, ...(limit?.values ?? []));
+    const most = Math.max(offered, ...sums);
+    // Levels stay below the limit, so the axis ends there. Counts get a round maximum.
+    place.max = this.isArea && most > 0 ? most : nice(Math.max(1, most));
     // Without anything to show the axis has one number.
-    const max = nice(Math.max(1, most));
-    const [left, bottom, top] = [34, 16, 6];
-    const [w, tall] = [width - left - 2, height - bottom - top];
-    context.font = FONT;
-    context.fillStyle = palette.muted;
-    context.strokeStyle = palette.line;
-    context.lineWidth = 1;
-    context.textAlign = "right";
-    context.textBaseline = "middle";
-    for (const part of most > 0 ? [0, 0.5, 1] : [0]) {
-      const y = Math.round(top + tall * (1 - part)) + 0.5;
-      context.beginPath();
-      context.moveTo(left, y);
-      context.lineTo(width, y);
-      context.stroke();
-      context.fillText(compact(Number((max * part).toPrecision(2))), left - 5, y);
-    }
+    grid(context, place, most > 0 ? [0, 0.5, 1] : [0]);
+    const gap = !this.isArea && place.w / steps > 4 ? 1 : 0;
     const base = new Array(steps).fill(0);
     for (const one of series) {
       context.fillStyle = palette[one.color];
       for (let at = 0; at < steps; at += 1) {
         const value = one.values[at];
         if (value <= 0) continue;
-        const x = left + (at / steps) * w;
-        const bar = Math.max((value / max) * tall, one.color === "failed" ? 2 : 0.5);
-        context.fillRect(x, top + tall - base[at] - bar, Math.max(1, w / steps - (w / steps > 4 ? 1 : 0)), bar);
+        // Whole pixels: neighbours that meet between two of them would leave a line.
+        const [x0, x1] = [Math.round(LEFT + (at / steps) * place.w), Math.round(LEFT + ((at + 1) / steps) * place.w)];
+        const bar = Math.max((value / place.max) * place.tall, one.color === "failed" ? 2 : 0.5);
+        context.fillRect(x0, TOP + place.tall - base[at] - bar, Math.max(1, x1 - x0 - gap), bar);
         base[at] += bar;
       }
     }
-    if (limit) {
-      context.strokeStyle = palette.muted;
-      context.beginPath();
-      limit.values.forEach((value, at) => {
-        const y = Math.round(top + tall * (1 - value / max)) + 0.5;
-        context.lineTo(left + (at / steps) * w, y);
-        context.lineTo(left + ((at + 1) / steps) * w, y);
-      });
-      context.stroke();
-    }
-    if (most === 0) {
-      context.fillStyle = palette.muted;
-      context.textAlign = "center";
-      context.fillText("nothing in this time", left + w / 2, top + tall / 2);
-    }
+    if (limit) drawLimit(context, place, limit.values);
+    if (Math.max(...sums) === 0) say(context, place, "nothing in this time");
     context.fillStyle = palette.muted;
     context.textBaseline = "bottom";
     context.textAlign = "left";
-    context.fillText(clock(from), left, height);
+    context.fillText(moment(from), LEFT, height);
     context.textAlign = "right";
-    context.fillText(clock(to), width, height);
+    context.fillText(day(from) === day(to) ? clock(to) : moment(to), width, height);
   }
 
   point(event) {
     if (!this.data) return;
     const { from, to, series, limit } = this.data;
     const box = this.canvas.element.getBoundingClientRect();
-    const part = (event.clientX - box.left - 34) / (box.width - 36);
+    const part = (event.clientX - box.left - LEFT) / (box.width - LEFT - 2);
     const steps = series[0].values.length;
     const at = Math.floor(part * steps);
     show(this.tip, at >= 0 && at < steps);
     if (this.tip.hidden) return;
     const words = series.map((one) => `${one.name ?? ""} ${number(Number(one.values[at].toPrecision(3)))}${this.unit}`.trim());
     if (limit) words.push(`${limit.name} ${number(limit.values[at])}`);
-    setText(this.tip, `${clock(from + ((at + 0.5) / steps) * (to - from))}  ${words.join(", ")}`);
+    setText(this.tip, `${moment(from + ((at + 0.5) / steps) * (to - from))}  ${words.join(", ")}`);
     this.tip.style.left = `${Math.min(Math.max(0, event.clientX - box.left - 60), box.width - 160)}px`;
   }
+}
+
+/** Lines across, at parts of the highest value, with their numbers. */
+function grid(context, { w, tall, max }, parts) {
+  const palette = colors();
+  context.fillStyle = palette.muted;
+  context.strokeStyle = palette.line;
+  context.textAlign = "right";
+  context.textBaseline = "middle";
+  for (const part of parts) {
+    const y = Math.round(TOP + tall * (1 - part)) + 0.5;
+    context.beginPath();
+    context.moveTo(LEFT, y);
+    context.lineTo(LEFT + w + 2, y);
+    context.stroke();
+    context.fillText(compact(Number((max * part).toPrecision(2))), LEFT - 5, y);
+  }
+}
+
+/** What the others stay below. */
+function drawLimit(context, { w, tall, max }, values) {
+  context.strokeStyle = colors().muted;
+  context.beginPath();
+  values.forEach((value, at) => {
+    const y = Math.round(TOP + tall * (1 - value / max)) + 0.5;
+    context.lineTo(LEFT + (at / values.length) * w, y);
+    context.lineTo(LEFT + ((at + 1) / values.length) * w, y);
+  });
+  context.stroke();
+}
+
+/** Words in the middle. */
+function say(context, { w, tall }, words) {
+  context.fillStyle = colors().muted;
+  context.textAlign = "center";
+  context.textBaseline = "middle";
+  context.fillText(words, LEFT + w / 2, TOP + tall / 2);
 }
 
 function nice(value) {
@@ -180,11 +205,14 @@ function nice(value) {
   return [1, 2, 5, 10].map((step) => step * power).find((step) => step >= value) ?? 10 * power;
 }
 
+/** Height of a strip with many tasks, and size of the cell of one of few, in px. */
+const [STRIP_HEIGHT, CELL_MAX] = [130, 36];
+
 /** All tasks of a job in the order of their ids: a cell stands for as many as fit, and a failure wins. */
 export class Strip {
   constructor(onPick) {
     this.data = null;
-    this.canvas = new Canvas("Tasks in the order of their ids", "strip", (context, width, height) => this.paint(context, width, height));
+    this.canvas = new Canvas("Tasks in the order of their ids", "strip", (context, width) => this.paint(context, width));
     this.canvas.element.addEventListener("click", (event) => {
       const bin = this.binAt(event);
       if (bin !== null) onPick(this.firstOf(bin));
@@ -210,7 +238,7 @@ export class Strip {
   words() {
     const { first, last, bins } = this.data;
     const each = Math.max(1, Math.round((last - first + 1) / bins.length));
-    return each > 1 ? `Each cell stands for about ${number(each)} tasks, from ${number(first)} to ${number(last)}; a failure always shows.` : `Tasks ${number(first)} to ${number(last)}, one a cell.`;
+    return each > 1 ? `Tasks ${number(first)}–${number(last)}, about ${number(each)} in each cell; a cell with a failure is always red.` : `Tasks ${number(first)}–${number(last)}, one cell each.`;
   }
 
   firstOf(bin) {
@@ -222,15 +250,19 @@ export class Strip {
     const cells = this.data.bins.length;
     let size = Math.floor(Math.sqrt((width * height) / cells));
     while (size > 2 && Math.floor(width / size) * Math.floor(height / size) < cells) size -= 1;
-    size = Math.max(2, Math.min(size, 22));
-    return { size, columns: Math.max(1, Math.floor(width / size)) };
+    size = Math.max(2, Math.min(size, CELL_MAX));
+    const columns = Math.max(1, Math.floor(width / size));
+    return { size, columns, rows: Math.ceil(cells / columns) };
   }
 
-  paint(context, width, height) {
+  paint(context, width) {
     if (!this.data) return;
     const palette = colors();
-    const { size, columns } = this.place(width, height);
+    const { size, columns, rows } = this.place(width, STRIP_HEIGHT);
     this.layout = { size, columns };
+    // The canvas is as high as its rows.
+    const wanted = `${Math.min(STRIP_HEIGHT, rows * size)}px`;
+    if (this.canvas.element.style.height !== wanted) this.canvas.element.style.height = wanted;
     const gap = size > 5 ? 1 : 0;
     this.data.bins.forEach((bin, at) => {
       const [waiting, running, finished, failed, canceled, aborted] = bin;
@@ -291,4 +323,31 @@ export function histogram(bins) {
     const bad = [["timed out", bin.timed_out], ["failed", bin.failed - bin.timed_out], ["canceled", bin.canceled]].filter(([, part]) => part > 0).map(([name, part]) => `${number(part)} ${name}`);
     return h("div", { role: "listitem" }, h("span", { className: "name" }, label), h("span", { className: "track" }, fill), h("span", { className: "figures" }, bad.length > 0 ? `${number(all)} (${bad.join(", ")})` : number(all)));
   }));
+}
+
+/** Values with most failures first, the others in their order. @param {import("./live.js").Schemas["ParameterValue"][]} values */
+const failedFirst = (values) => [...values].sort((a, b) => b.tasks.failed - a.tasks.failed);
+
+/**
+ * Parameters × state: a row for each value, with the numbers of its tasks.
+ * @param {import("./live.js").Schemas["Parameter"][]} parameters @param {(name: string, value: string) => void} onPick
+ */
+export function parameterTable(parameters, onPick) {
+  const shown = parameters.filter((one) => one.values.length > 0);
+  const used = STATES.filter((state) => shown.some((one) => one.values.some((value) => value.tasks[state] > 0)));
+  const row = (name, { value, tasks }, isFirst) => {
+    const bar = new StateBar();
+    bar.update(tasks);
+    return h("tr", { className: isFirst ? "first" : "" },
+      h("th", { scope: "row" }, h("button", { type: "button", className: "plain", title: `Show the tasks with ${name}=${value}`, onclick: () => onPick(name, value) }, `${plain(name)}=${plain(value)}`)),
+      h("td", { className: "bar" }, bar.element),
+      used.map((state) => h("td", { className: `right ${state === "failed" && tasks.failed > 0 ? "bad" : ""}` }, tasks[state] > 0 ? number(tasks[state]) : "")));
+  };
+  const left = parameters.filter((one) => one.values.length === 0);
+  return [
+    shown.length > 0 ? h("div", { className: "scroll" }, h("table", { className: "parameters" },
+      h("thead", null, h("tr", null, h("th", { scope: "col" }, "Parameter"), h("td", null), used.map((state) => h("th", { scope: "col", className: "right" }, state)))),
+      h("tbody", null, shown.flatMap((one) => failedFirst(one.values).map((value, at) => row(one.name, value, at === 0)))))) : null,
+    left.length > 0 ? h("p", { className: "muted" }, `${left.map((one) => `${plain(one.name)} has ${number(one.value_count)} values`).join(", ")}: too many for this table.`) : null,
+  ].filter((one) => one !== null);
 }

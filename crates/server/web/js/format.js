@@ -28,14 +28,30 @@ export function duration(ms) {
 
 const two = (value) => String(value).padStart(2, "0");
 
-/** Time of day in the zone of the viewer, with the date if it is not today. */
+/** Time of day in the zone of the viewer: `08:15:50`. For axes, whose date is shown beside them. */
 export function clock(ms) {
-  if (ms === null || ms === undefined) return "–";
   const at = new Date(ms);
-  const time = `${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`;
-  const isToday = at.toDateString() === new Date().toDateString();
-  return isToday ? time : `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())} ${time}`;
+  return `${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`;
 }
+
+/** Date in the zone of the viewer: `2026-11-28`. */
+export function day(ms) {
+  const at = new Date(ms);
+  return `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())}`;
+}
+
+/** Date and time in the zone of the viewer: `2026-11-28 08:15:50`. For lists, whose head names the zone. */
+export const moment = (ms) => (ms === null || ms === undefined ? "–" : `${day(ms)} ${clock(ms)}`);
+
+/** The zone of the viewer at some time: `UTC+01:00`. */
+export function zone(ms = Date.now()) {
+  const minutes = -new Date(ms).getTimezoneOffset();
+  const size = Math.abs(minutes);
+  return minutes === 0 ? "UTC" : `UTC${minutes < 0 ? "-" : "+"}${two(Math.floor(size / 60))}:${two(size % 60)}`;
+}
+
+/** Date, time and zone: `2026-11-28 08:15:50 UTC+01:00`. */
+export const zoned = (ms) => (ms === null || ms === undefined ? "–" : `${moment(ms)} ${zone(ms)}`);
 
 /** `3 min ago`. */
 export const ago = (ms, now) => (ms === null ? "–" : now - ms < 1000 ? "just now" : `${duration(now - ms)} ago`);
@@ -58,6 +74,11 @@ const WORKER_MEMORY_MAX = 64 * 1024 * 1024;
 /** The most memory that a task used: `1.5 GiB`, `< 22.0 MiB`. */
 export const peakMemory = (value) => (value > 0 && value < WORKER_MEMORY_MAX ? `< ${bytes(value)}` : bytes(value));
 
+/** Names and values of parameters: `lr=0.1, seed=3`. @param {Record<string, string> | null | undefined} params */
+export const paramsText = (params) => plain(Object.entries(params ?? {}).map(([name, value]) => `${name}=${value}`).join(", "));
+
+/** Tasks that ran to an end of their own. */
+export const done = (tasks) => tasks.finished + tasks.failed;
 /** Tasks that have ended in any way. */
 export const ended = (tasks) => tasks.finished + tasks.failed + tasks.canceled + tasks.aborted;
 export const total = (tasks) => STATES.reduce((sum, state) => sum + tasks[state], 0);

@@ -3,6 +3,8 @@
 import { h } from "./dom.js";
 
 const OVERSCAN = 6;
+/** Height of the borders of the box, in px. */
+const BORDERS = 3;
 /** Browsers cannot lay out elements that are much higher. */
 const HEIGHT_MAX = 8_000_000;
 
@@ -134,11 +136,21 @@ export class List {
     this.selected = Math.min(this.selected, Math.max(0, items.length - 1));
     const height = Math.min(items.length * this.height, HEIGHT_MAX);
     this.space.style.height = `${height}px`;
+    // The box ends at its last row.
+    const whole = `${height + this.head.offsetHeight + BORDERS}px`;
+    this.element.style.maxHeight = items.length > 0 ? whole : "";
+    this.element.style.minHeight = items.length > 0 ? `min(12rem, ${whole})` : "";
     this.body.setAttribute("aria-rowcount", String(items.length + 1));
     if (this.scrollTo !== undefined && items.length > 0) {
       this.body.scrollTop = this.scrollTo;
       this.scrollTo = undefined;
     }
+    this.draw();
+  }
+
+  /** Makes the rows again, with other cells. */
+  remake() {
+    for (const row of this.rows.splice(0)) row.element.remove();
     this.draw();
   }
 
@@ -180,6 +192,8 @@ export class List {
     element.setAttribute("aria-rowindex", String(index + 2));
     element.setAttribute("aria-selected", String(isSelected));
     element.classList.toggle("selected", isSelected);
+    // The row that keys act on; it is marked while the list has the focus.
+    element.classList.toggle("current", index === this.selected);
     row.update(this.items[index]);
   }
 

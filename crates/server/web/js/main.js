@@ -3,7 +3,7 @@
 import { forget } from "./colors.js";
 import { openPalette, showKeys } from "./commands.js";
 import { find, h, setAttribute, setText, show } from "./dom.js";
-import { clock, compact, count } from "./format.js";
+import { compact, count, zoned } from "./format.js";
 import { onChange, redraw, start, state } from "./live.js";
 import { parts } from "./url.js";
 import { allocations } from "./views/allocations.js";
@@ -96,7 +96,7 @@ function renderFrame() {
   show(away, isAway || state.link === "stranger");
   setText(away, state.link === "stranger"
     ? "Another server or program has this address now. hq dashboard --web prints a new link."
-    : `The server cannot be reached. What is shown is as of ${clock(state.answeredAt)}; it goes on by itself when the server is back.`);
+    : `The server cannot be reached. What is shown is as of ${zoned(state.answeredAt)}; it goes on by itself when the server is back.`);
   const badge = find("#problems");
   // Problems that are over or acknowledged wait for nobody.
   show(badge, state.openProblemCount > 0);
@@ -136,6 +136,8 @@ function onKey(event) {
     openPalette(allCommands);
     return;
   }
+  // Boxes show a focus ring only to users who move with Tab.
+  if (event.key === "Tab") document.documentElement.dataset.tab = "";
   if (event.ctrlKey || event.metaKey || event.altKey) return;
   const { target } = event;
   if (target.closest("dialog")) return;
@@ -199,6 +201,7 @@ find(".skip").addEventListener("click", (event) => {
 });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => setTheme(null));
 document.addEventListener("keydown", onKey);
+document.addEventListener("pointerdown", () => { delete document.documentElement.dataset.tab; });
 await start();
 onChange(renderFrame);
 // Also tells of "back" to an address that differs in choices only.

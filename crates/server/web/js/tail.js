@@ -148,7 +148,7 @@ export class LogTail {
     const isCut = !this.position && piece.offset > 0;
     this.position = { next: piece.next, instance: piece.instance };
     this.#append(piece.text);
-    const end = piece.is_complete ? "the end" : "still running";
+    const end = piece.is_complete ? "end of output" : "still running";
     const from = isCut || this.text.dataset.cut ? `the last ${number(this.lines)} lines and what follows · ` : "";
     if (isCut) this.text.dataset.cut = "";
     setText(this.note, this.length === 0 ? `Nothing on ${this.stream} · ${end}` : `${from}${end}`);

@@ -11,6 +11,10 @@ import { chip } from "./views/view.js";
 const PAGE = 200;
 /** Tasks that the table reads again when something has changed; those behind are read once. */
 const FRESH_MAX = 2_000;
+/** Parameters that have a column; those behind are on the page of the task. */
+const COLUMNS_MAX = 6;
+/** Where the column of the parameters is. */
+const PARAMS_AT = 2;
 /** Tasks that the table holds. */
 const TASKS_MAX = 200_000;
 const TYPING_MS = 250;
@@ -32,11 +36,13 @@ export class TaskTable {
     this.isBusy = false;
     this.isKnown = false;
     this.timer = 0;
+    /** Parameters that have a column. @type {string[]} */
+    this.names = [];
     /** When a search may be made again. */
     this.restUntil = 0;
     this.state = h("select", { "aria-label": "State", onchange: () => this.filter(this.state.value) }, h("option", { value: "" }, "all tasks"), STATES.map((name) => h("option", { value: name }, name)));
     this.state.value = oneOf("state", ["", ...STATES]);
-    this.search = h("input", { type: "search", placeholder: "Host, failure, command, entry (/)", "aria-label": "Search tasks by id, host, failure, command or entry", value: chosen("q"), oninput: () => this.#typed() });
+    this.search = h("input", { type: "search", placeholder: "Host, failure, name=value … (/)", "aria-label": "Search tasks by id, host, failure, command, entry or parameter", value: chosen("q"), oninput: () => this.#typed() });
     const field = h("input", { inputmode: "numeric", placeholder: "task id", "aria-label": "Open the task with this id", size: 9 });
     const open = h("form", { className: "inline", onsubmit: (event) => { event.preventDefault(); if (/^\d{1,10}$/.test(field.value)) location.hash = `#/job/${job}/task/${field.value}`; } }, field, " ", h("button", { type: "submit" }, "Open"));
     this.note = h("span", { className: "muted", role: "status" });
@@ -46,8 +52,8 @@ export class TaskTable {
       rowHeight: 30,
       tall: 52,
       id: (task) => task.id,
-      columns: [{ label: "Task", className: "right" }, { label: "State" }, { label: "Host" }, { label: "Took", className: "right" }, { label: "Memory", className: "right" }, { label: "Failure" }],
-      row: () => taskRow(job),
+      columns: [{ label: "Task", className: "right" }, { label: "State" }, { label: "Parameters", className: "params" }, { label: "Host" }, { label: "Took", className: "right" }, { label: "Memory", className: "right" }, { label: "Failure" }],
+      row: () => taskRow(job, this.names),
       onOpen: (task) => { location.hash = `#/job/${job}/task/${task.id}`; },
       onEnd: () => void this.#more(),
     });
@@ -66,6 +72,25 @@ export class TaskTable {
     choose({ state: name });
     void this.#begin();
     this.list.focus();
+  }
+
+  /** Shows the tasks that a text finds. @param {string} text */
+  find(text) {
+    this.search.value = text;
+    choose({ q: text });
+    void this.#begin();
+    this.list.focus();
+  }
+
+  /** A column for each parameter. @param {string[]} names */
+  showParameters(names) {
+    const shown = names.slice(0, COLUMNS_MAX);
+    if (shown.join() === this.names.join()) return;
+    this.names.splice(0, Infinity, ...shown);
+    this.list.element.style.setProperty("--params", String(shown.length));
+    this.list.element.classList.toggle("swept", shown.length > 0);
+    this.list.heads[PARAMS_AT].replaceChildren(...shown.map((name) => h("span", { className: "cut" }, plain(name))));
+    this.list.remake();
   }
 
   #typed() {
@@ -151,16 +176,19 @@ export class TaskTable {
   }
 }
 
-function taskRow(id) {
+/** @param {number} id @param {string[]} names */
+function taskRow(id, names) {
+  const values = names.map(() => h("span", { className: "cut" }));
   const link = h("a");
   const word = chip();
   const [host, took, memory, error] = [h("span", { className: "cut" }), h("span"), h("span"), h("span", { className: "cut bad" })];
   return {
-    cells: [h("span", null, link), h("span", null, word.element), host, took, memory, error],
+    cells: [h("span", null, link), h("span", null, word.element), h("span", null, values), host, took, memory, error],
     update(task) {
       setText(link, number(task.id));
       link.href = `#/job/${id}/task/${task.id}`;
       word.update(task.state);
+      names.forEach((name, at) => setText(values[at], plain(task.params?.[name] ?? "")));
       setText(host, plain(task.host ?? ""));
       const until = task.finished_ms ?? (task.state === "running" ? state.summary?.now_ms : null);
       setText(took, task.started_ms && until ? duration(until - task.started_ms) : "");

@@ -2,17 +2,18 @@
 // of them; what is narrower than a pixel still shows, failures above all.
 
 import { colors, pixel } from "../colors.js";
-import { clock, plain } from "../format.js";
+import { clock, day, plain } from "../format.js";
 import { ABORTED, CANCELED, FAILED, FINISHED, RUNNING } from "./bars.js";
 
 /** Width of the names and height of the axis, in CSS pixels. */
 export const GUTTER = 96;
 export const AXIS = 22;
 const ROW_GAP = 4;
-const CPU_MAX = 18;
+/** Most height of a cpu: few workers fill the picture. */
+const CPU_MAX = 72;
 /** A worker is at least so high, however many cpus it has. */
 const ROW_MIN = 12;
-const ROW_MAX_OF_STEPS = 40;
+const ROW_MAX_OF_STEPS = 120;
 const ROW_MIN_OF_STEPS = 8;
 /** Lanes that are lower touch each other. */
 const GAPPED_MIN = 5;
@@ -173,7 +174,9 @@ export class Painter {
       context.lineTo(Math.round(x) + 0.5, height);
       context.stroke();
       context.globalAlpha = 1;
-      context.fillText(step < 1000 ? `${clock(at)}.${String(Math.round(at) % 1000).padStart(3, "0")}` : clock(at), x + 3, AXIS / 2);
+      // The gutter has the day of the left end.
+      const date = day(at) === day(Math.max(from, at - step)) ? "" : `${day(at).slice(5)} `;
+      context.fillText(step < 1000 ? `${clock(at)}.${String(Math.round(at) % 1000).padStart(3, "0")}` : `${date}${clock(at)}`, x + 3, AXIS / 2);
     }
     const x = GUTTER + ((this.source.window.now() - from) / span) * (width - GUTTER);
     if (x > GUTTER && x < width) {
@@ -197,7 +200,8 @@ export class Painter {
       const isGone = worker !== undefined && worker.ended_ms !== null;
       const isSuspect = look.suspects.has(worker?.host ?? "");
       context.fillStyle = isSuspect ? theme.failed : isGone ? theme.muted : theme.text;
-      const name = plain(worker?.host || `worker ${id}`).split(".")[0];
+      // A host may have several workers.
+      const name = `${id} ${plain(worker?.host ?? "").split(".")[0]}`;
       context.fillText(`${isSuspect ? "✕ " : ""}${name}${isGone ? " (gone)" : ""}`, 4, Math.max(AXIS, y), GUTTER - 8);
       if (cpus > 0 && places.heights[row] >= 26 && y >= AXIS) {
         context.fillStyle = theme.muted;
@@ -206,6 +210,9 @@ export class Painter {
     }
     context.fillStyle = theme.surface;
     context.fillRect(0, 0, GUTTER, AXIS);
+    context.fillStyle = theme.muted;
+    context.textBaseline = "middle";
+    context.fillText(day(this.source.window.from), 4, AXIS / 2);
   }
 }
 

@@ -2,7 +2,7 @@
 
 import { actions, allow, obstacle } from "../dialog.js";
 import { h, rebuild, setText } from "../dom.js";
-import { clock, count, duration, number, plain } from "../format.js";
+import { count, duration, moment, number, plain, zone } from "../format.js";
 import { List } from "../list.js";
 import { loaders, state } from "../live.js";
 import { isStarving } from "../problems.js";
@@ -18,7 +18,7 @@ export function allocations() {
     id: (found) => `${found.queue?.id} ${found.allocation?.id}`,
     rowHeight: 30,
     tall: 52,
-    columns: [{ label: "Queue", className: "right" }, { label: "Allocation" }, { label: "State" }, { label: "Nodes", className: "right" }, { label: "Queued" }, { label: "Waited", className: "right" }, { label: "Ran", className: "right" }],
+    columns: [{ label: "Queue", className: "right" }, { label: "Allocation" }, { label: "State" }, { label: "Nodes", className: "right" }, { label: `Queued (${zone()})` }, { label: "Waited", className: "right" }, { label: "Ran", className: "right" }],
     row,
   });
 
@@ -76,7 +76,7 @@ function row() {
       setText(id, plain(allocation.id));
       word.update(STATES[allocation.state] ?? "waiting", allocation.state);
       setText(nodes, number(allocation.workers));
-      setText(queued, clock(allocation.queued_ms));
+      setText(queued, moment(allocation.queued_ms));
       setText(waited, duration((allocation.started_ms ?? allocation.ended_ms ?? now) - allocation.queued_ms));
       setText(ran, allocation.started_ms ? duration((allocation.ended_ms ?? now) - allocation.started_ms) : "");
     },

@@ -2,7 +2,7 @@
 
 import * as api from "../api.js";
 import { h, setText } from "../dom.js";
-import { brief, clock, count, number, plain, total } from "../format.js";
+import { brief, count, moment, number, plain, total, zone } from "../format.js";
 import { List } from "../list.js";
 import { loaders, redraw, state } from "../live.js";
 import { choose, chosen, oneOf } from "../url.js";
@@ -60,7 +60,7 @@ export function events() {
     rowHeight: 28,
     tall: 50,
     id: (found) => found.seq,
-    columns: [{ label: "Time" }, { label: "Event" }, { label: "What" }],
+    columns: [{ label: `Time (${zone()})` }, { label: "Event" }, { label: "What" }],
     row,
     onOpen: (found) => {
       const job = found.event.job ?? found.event.job_id;
@@ -126,17 +126,22 @@ export function events() {
   });
 }
 
-const isBadEvent = (found) => BAD.test(found.event.type) || BAD.test(String(found.event.reason ?? "")) || (found.event.type === "job-completed" && (state.jobs.get(found.event.job ?? found.event.job_id)?.tasks.failed ?? 0) > 0);
+/** The event itself is bad: a loss, a failure or a refusal. */
+const isBadKind = (found) => BAD.test(found.event.type) || BAD.test(String(found.event.reason ?? ""));
+/** A job ended with failed tasks. The end itself is nothing bad. */
+const isBadEnd = (found) => found.event.type === "job-completed" && (state.jobs.get(found.event.job ?? found.event.job_id)?.tasks.failed ?? 0) > 0;
+const isBadEvent = (found) => isBadKind(found) || isBadEnd(found);
 
 function row() {
   const [at, kind, text] = [h("span"), h("span", { className: "cut" }), h("span", { className: "cut" })];
   return {
     cells: [at, kind, text],
     update(found) {
-      setText(at, clock(found.at_ms));
+      setText(at, moment(found.at_ms));
       setText(kind, found.event.type.replaceAll("-", " "));
       setText(text, words(found.event));
-      kind.classList.toggle("bad", isBadEvent(found));
+      kind.classList.toggle("bad", isBadKind(found));
+      text.classList.toggle("bad", isBadEnd(found));
     },
   };
 }

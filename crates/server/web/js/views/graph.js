@@ -13,6 +13,10 @@ const MARGIN = 12;
 const BAR_HEIGHT = 8;
 const PAD = 10;
 const NARROW = "(max-width: 700px)";
+/** Places that edges pass; with more of them a graph is not readable anyway. */
+const STOPS_MAX = 150;
+/** How much larger than usual boxes may be. */
+const SCALE_MAX = 1.6;
 /** More are not readable; what is left out is said. */
 const NODES_MAX = 300;
 /** Width of a character of a name, and lines of it. */
@@ -56,8 +60,8 @@ export function graph(id) {
   let found = null;
   let isUnknown = false;
   const note = h("p", { className: "muted" });
-  const area = h("div", { className: "graphbox", tabindex: 0, role: "region", "aria-label": "Graph of templates" });
-  const details = h("section", { className: "panel graphdetails", hidden: true, "aria-label": "Selected template" });
+  const area = h("div", { className: "graphbox", tabindex: 0, role: "region", "aria-label": "Graph of steps" });
+  const details = h("section", { className: "panel graphdetails", hidden: true, "aria-label": "Selected step" });
   const tail = new LogTail(id, { isStderr: true, lines: 20 });
   const narrow = matchMedia(NARROW);
   const steps = new Steps(area, ".node");
@@ -83,9 +87,10 @@ export function graph(id) {
     if (isUnknown || !found) return;
     const { templates, edges } = found;
     const tasks = templates.reduce((sum, one) => sum + total(one.tasks), 0);
-    setText(note, templates.length === 0 ? "This job has no task graph: its tasks wait for nothing." : `${count(templates.length, "template")}, ${count(tasks, "task")}. An arrow leads to what waits; its number tells how many dependencies it stands for.${templates.length > NODES_MAX ? ` Only ${NODES_MAX} are drawn.` : ""}`);
+    setText(note, templates.length === 0 ? "This job has no task graph: its tasks wait for nothing." : `${count(templates.length, "step")}, ${count(tasks, "task")}. Arrows point from a step to the steps that wait for it; a number counts dependencies.${edges.some((edge) => edge.source === edge.target) ? " Tasks of one step may wait for each other." : ""}${templates.length > NODES_MAX ? ` Only ${NODES_MAX} are drawn.` : ""}`);
     const picked = chosen("template");
-    rebuild(area, JSON.stringify([found, narrow.matches, picked]), () => (templates.length > 0 ? drawing(templates.slice(0, NODES_MAX), edges, narrow.matches ? TALL : WIDE, picked, pick) : null));
+    const room = { width: area.clientWidth, height: area.clientHeight };
+    rebuild(area, JSON.stringify([found, narrow.matches, picked, room]), () => (templates.length > 0 ? drawing(templates.slice(0, NODES_MAX), edges, { ...(narrow.matches ? TALL : WIDE), room }, picked, pick) : null));
     const template = templates.find((one) => String(one.id) === picked);
     show(details, template !== undefined);
     if (!template) return;
@@ -156,12 +161,30 @@ export function layers(nodes, edges) {
   return layer;
 }
 
-/** Where each node is, and how large the whole. */
+/**
+ * Places in layers that an edge passes: without them it would run behind the boxes there.
+ * @returns {{id: string, layer: number}[]}
+ */
+function stops({ source, target }, layer) {
+  const [from, to] = [layer.get(source), layer.get(target)];
+  return Array.from({ length: Math.max(0, to - from - 1) }, (_, at) => ({ id: `${source} ${target} ${at}`, layer: from + 1 + at }));
+}
+
+/** Where each node is, and how large the whole. `ways` has the places that each edge passes. */
 function placed(nodes, edges, sizes) {
   const layer = layers(nodes, edges);
+  const ways = new Map(edges.map((edge) => [edge, stops(edge, layer)]));
+  const passes = [...ways.values()].flat();
+  if (passes.length > STOPS_MAX) ways.clear();
+  const shown = passes.length > STOPS_MAX ? nodes : [...nodes, ...passes];
+  // From each place to the next one.
+  const links = edges.flatMap((edge) => {
+    const all = [edge.source, ...(ways.get(edge) ?? []).map((stop) => stop.id), edge.target];
+    return all.slice(1).map((target, at) => ({ source: all[at], target }));
+  });
   /** @type {any[][]} */
   const all = [];
-  for (const node of nodes) (all[layer.get(node.id)] ??= []).push(node);
+  for (const node of shown) (all[node.layer ?? layer.get(node.id)] ??= []).push(node);
   const place = new Map();
   const { width, height, gapX, gapY, isDown } = sizes;
   // Along a layer and across layers.
@@ -170,7 +193,7 @@ function placed(nodes, edges, sizes) {
   all.forEach((one, depth) => {
     // Near those that it waits for, so that few arrows cross.
     const middle = (node) => {
-      const found = edges.filter((edge) => edge.target === node.id && place.has(edge.source)).map((edge) => place.get(edge.source)[isDown ? "x" : "y"]);
+      const found = links.filter((link) => link.target === node.id && place.has(link.source)).map((link) => place.get(link.source)[isDown ? "x" : "y"]);
       return found.length > 0 ? found.reduce((a, b) => a + b, 0) / found.length : 0;
     };
     if (depth > 0) one.sort((a, b) => middle(a) - middle(b));
@@ -181,35 +204,42 @@ function placed(nodes, edges, sizes) {
     });
   });
   const [along, across] = [most * step, all.length * next];
-  return { place, width: (isDown ? along - gapX : across - gapX) + 2 * MARGIN, height: (isDown ? across - gapY : along - gapY) + 2 * MARGIN };
+  return { place, ways, width: (isDown ? along - gapX : across - gapX) + 2 * MARGIN, height: (isDown ? across - gapY : along - gapY) + 2 * MARGIN };
 }
 
 function drawing(nodes, edges, sizes, picked, pick) {
-  const { place, width, height } = placed(nodes, edges, sizes);
+  const known = new Set(nodes.map((node) => node.id));
+  const drawn = edges.filter((edge) => edge.source !== edge.target && known.has(edge.source) && known.has(edge.target));
+  const { place, ways, width, height } = placed(nodes, drawn, sizes);
   const arrow = svg("marker", { id: "arrow", viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 9, markerHeight: 9, markerUnits: "userSpaceOnUse", orient: "auto" }, svg("path", { d: "M0 0L8 4L0 8z", className: "arrowhead" }));
-  const drawn = edges.filter((edge) => edge.source !== edge.target && place.has(edge.source) && place.has(edge.target));
-  return svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": "Templates" }, svg("defs", null, arrow),
-    drawn.map((edge) => line(edge, place, sizes)), drawn.map((edge) => amount(edge, place, sizes)),
+  // Few boxes grow with the room that there is.
+  const { room } = sizes;
+  const scale = Math.max(1, Math.min(SCALE_MAX, room.width / width, room.height / height));
+  return svg("svg", { width: Math.floor(width * scale), height: Math.floor(height * scale), viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": "Steps" }, svg("defs", null, arrow),
+    drawn.map((edge) => line(edge, (ways.get(edge) ?? []).map((stop) => place.get(stop.id)), place, sizes)), drawn.map((edge) => amount(edge, ways.get(edge)?.at(-1), place, sizes)),
     nodes.map((node) => box(node, place.get(node.id), sizes, picked === String(node.id), pick)));
 }
 
-/** Ends of an arrow. */
-function ends({ source, target }, place, { width, height, isDown }) {
-  const [a, b] = [place.get(source), place.get(target)];
+/** Ends of an arrow between two places. */
+function ends(a, b, { width, height, isDown }) {
   return isDown ? [a.x + width / 2, a.y + height, b.x + width / 2, b.y - 2] : [a.x + width, a.y + height / 2, b.x - 2, b.y + height / 2];
 }
 
-function line(edge, place, sizes) {
-  const [x0, y0, x1, y1] = ends(edge, place, sizes);
-  const bend = sizes.isDown ? Math.max(sizes.gapY / 2, (y1 - y0) / 2) : Math.max(sizes.gapX / 2, (x1 - x0) / 2);
-  const path = sizes.isDown ? `M${x0} ${y0}C${x0} ${y0 + bend} ${x1} ${y1 - bend} ${x1} ${y1}` : `M${x0} ${y0}C${x0 + bend} ${y0} ${x1 - bend} ${y1} ${x1} ${y1}`;
+function line(edge, stopped, place, sizes) {
+  const all = [place.get(edge.source), ...stopped, place.get(edge.target)];
+  const path = all.slice(1).map((to, at) => {
+    const [x0, y0, x1, y1] = ends(all[at], to, sizes);
+    const bend = sizes.isDown ? Math.max(sizes.gapY / 2, (y1 - y0) / 2) : Math.max(sizes.gapX / 2, (x1 - x0) / 2);
+    // Straight through a place that it passes.
+    return `${at === 0 ? "M" : "L"}${x0} ${y0}${sizes.isDown ? `C${x0} ${y0 + bend} ${x1} ${y1 - bend} ${x1} ${y1}` : `C${x0 + bend} ${y0} ${x1 - bend} ${y1} ${x1} ${y1}`}`;
+  }).join("");
   return svg("path", { "aria-hidden": "true", className: "edge", d: path, "stroke-width": Math.min(6, 1 + Math.log10(edge.count)), "marker-end": "url(#arrow)" });
 }
 
 /** How many dependencies an arrow stands for, near its head, where arrows of one node are apart. */
-function amount(edge, place, sizes) {
+function amount(edge, lastStop, place, sizes) {
   if (edge.count === 1) return null;
-  const [x0, y0, x1, y1] = ends(edge, place, sizes);
+  const [x0, y0, x1, y1] = ends(place.get(lastStop?.id ?? edge.source), place.get(edge.target), sizes);
   const part = 0.7;
   // Where the curve is at that part of it.
   const smooth = part * part * (3 - 2 * part);

@@ -1,13 +1,13 @@
 // One job: what became of its tasks, why some failed, how long they took.
 
 import * as api from "../api.js";
-import { StateBar, Strip, histogram } from "../charts.js";
+import { StateBar, Strip, histogram, parameterTable } from "../charts.js";
 import { actions, allow, jobCommands } from "../dialog.js";
 import { h, rebuild, setText, show } from "../dom.js";
-import { STATES, brief, clock, count, duration, failure, number, plain, quoted, total } from "../format.js";
+import { STATES, brief, count, duration, failure, moment, number, paramsText, plain, quoted, total, zone, zoned } from "../format.js";
 import { List } from "../list.js";
 import { loaders, state } from "../live.js";
-import { jobWord, starvation } from "../problems.js";
+import { explain, jobWord, starvation } from "../problems.js";
 import { LogTail } from "../tail.js";
 import { TaskTable } from "../tasks.js";
 import { absence, chip, copyButton, panel, typed, view } from "./view.js";
@@ -27,8 +27,10 @@ export function job(id) {
   let strip = null;
   /** @type {Schemas["Failures"] | null} */
   let failures = null;
-  /** What failed tasks said last. @type {{read: number, groups: {error: string, last_words: string | null, count: number, first: number}[]} | null} */
+  /** What failed tasks said last. @type {Schemas["Signatures"] | null} */
   let said = null;
+  /** Why its first waiting task does not run. */
+  let waits = "";
   let isUnknown = false;
   /** The task whose output is shown beside the failures. @type {number | null} */
   let picked = null;
@@ -51,6 +53,7 @@ export function job(id) {
   const failureList = failedTasks(id, (found) => { if (found.task === picked) location.hash = `#/job/${id}/task/${found.task}`; else pick(found.task); });
   const failureBox = h("section", { className: "panel failurebox", hidden: true }, failuresTitle, groups, h("div", { className: "split" }, failureList.element, tail.element));
   const table = new TaskTable(id);
+  const parameters = new ParameterBox(id, table);
 
   function pick(task) {
     picked = task;
@@ -69,7 +72,12 @@ export function job(id) {
 
   async function loadStrip() {
     strip = await api.get(`/jobs/${id}/strip?bins=${BINS}`);
+    await parameters.load();
     if (!detail || detail.tasks.failed > 0) failures = await api.get(`/jobs/${id}/failures`);
+  }
+
+  async function loadWhy() {
+    if (detail?.state === "waiting") waits = await waitReason(id);
   }
 
   /** On its own: it is read where the tasks ran, and a node may be slow. */
@@ -90,6 +98,7 @@ export function job(id) {
       const bins = strip.run_times;
       rebuild(times, JSON.stringify(bins), () => histogram(bins));
     }
+    parameters.render();
     renderFailures(detail);
     table.render();
   }
@@ -103,7 +112,7 @@ export function job(id) {
     setText(pace, paceOf(known));
     const rows = factsOf(known);
     rebuild(facts, JSON.stringify(rows.map(([name, text]) => [name, text])), () => rows.flatMap(([name, text, isCopied]) => [h("dt", null, name), h("dd", null, h("span", null, text), isCopied ? copyButton(text, name) : null)]));
-    const reason = starvation(known);
+    const reason = starvation(known) || (known.state === "waiting" ? waits : "");
     show(why, reason !== "");
     setText(why, plain(reason.charAt(0).toUpperCase() + reason.slice(1)));
     allow(cancel, known.tasks.waiting + known.tasks.running > 0);
@@ -118,7 +127,10 @@ export function job(id) {
     if (known.tasks.failed === 0 || !failures) return;
     setText(failuresTitle, `${count(known.tasks.failed, "task")} of ${number(total(known.tasks))} failed`);
     const alike = failures.groups;
-    rebuild(groups, JSON.stringify([alike, said]), () => groupsOf(id, alike, said));
+    // The only host is not blamed: no other host shows that the job succeeds elsewhere.
+    const hosts = new Set(state.workers.map((worker) => worker.host)).size;
+    rebuild(groups, JSON.stringify([alike, said, hosts]), () => groupsOf(id, alike, said, hosts));
+    failureList.element.classList.toggle("swept", failures.failures.some((found) => found.params));
     failureList.update(failures.failures);
     const isThere = failures.failures.some((found) => found.task === picked);
     if (!isThere && failures.failures.length > 0) pick(failures.failures[0].task);
@@ -127,20 +139,12 @@ export function job(id) {
   const shown = h("div", { className: "job" },
     h("header", { className: "panel jobhead" }, h("div", { className: "headline" }, title, word.element, h("span", { className: "grow" }), graph, h("a", { className: "button", href: `#/timeline?job=${id}` }, "Timeline"), resubmit, cancel), h("div", { className: "progress" }, bar.element, counts, pace), why, facts),
     failureBox,
+    parameters.element,
     panel("All tasks, in the order of their ids", cells.element),
     panel("Run times", times),
     table.element);
   const unknown = absence(`There is no job ${id}`, "It may have been forgotten, or it is of another server.", typed("hq job list --all"), h("p", null, h("a", { href: "#/jobs" }, "All jobs")));
   const reading = h("div", { className: "reading", role: "status" }, h("h1", null, `Job ${id}`), h("p", { className: "muted" }, "Reading …"));
-
-  /** @returns {import("./view.js").Command[]} */
-  function commands() {
-    if (!detail || isUnknown) return [];
-    const list = [...jobCommands(detail), { name: "Timeline of this job", key: "i", act: () => { location.hash = `#/timeline?job=${id}`; } }];
-    if (!graph.hidden) list.push({ name: "Graph of this job", key: "v", act: () => { location.hash = `#/job/${id}/graph`; } });
-    list.push({ name: "Show its failed tasks", key: "f", act: () => table.filter("failed") });
-    return [...list, ...(failureBox.hidden ? [] : tail.commands())];
-  }
 
   return view({
     title: `Job ${id}`,
@@ -148,11 +152,48 @@ export function job(id) {
     render,
     // Failures come first on the page, and so do keys.
     list: () => (failureBox.hidden ? table.list : failureList),
-    commands,
+    commands: () => (detail && !isUnknown ? [...commandsOn(detail, !graph.hidden, table), ...(failureBox.hidden ? [] : tail.commands())] : []),
     focus() {},
-    fresh: [["job", load, 400, id], loaders.jobs, ["strip", loadStrip, 1_000, id], ["signatures", loadSignatures, 3_000, id], ["page", () => table.load(), 1_000, id]],
+    fresh: [["job", load, 400, id], loaders.jobs, loaders.workers, ["why", loadWhy, 3_000], ["strip", loadStrip, 1_000, id], ["signatures", loadSignatures, 3_000, id], ["page", () => table.load(), 1_000, id]],
     parts: [cells, failureList, tail, table],
   });
+}
+
+/** What can be done with a job on its page. @returns {import("./view.js").Command[]} */
+function commandsOn(detail, hasGraph, table) {
+  const { id } = detail;
+  const list = [...jobCommands(detail), { name: "Timeline of this job", key: "i", act: () => { location.hash = `#/timeline?job=${id}`; } }];
+  if (hasGraph) list.push({ name: "Graph of this job", key: "v", act: () => { location.hash = `#/job/${id}/graph`; } });
+  return [...list, { name: "Show its failed tasks", key: "f", act: () => table.filter("failed") }];
+}
+
+/** Why the first waiting task of a job does not run. @param {number} id */
+async function waitReason(id) {
+  const { tasks: [first] } = await api.get(`/jobs/${id}/tasks?state=waiting&limit=1`);
+  return first ? `task ${number(first.id)} waits: ${explain(await api.get(`/jobs/${id}/tasks/${first.id}/explain`))}` : "";
+}
+
+/** The parameters of a job by state, and its tasks with a column for each. */
+class ParameterBox {
+  /** @param {number} id @param {TaskTable} table */
+  constructor(id, table) {
+    this.id = id;
+    this.table = table;
+    /** @type {Schemas["Parameter"][]} */
+    this.list = [];
+    this.values = h("div");
+    this.element = h("section", { className: "panel wide", hidden: true }, h("h2", null, "Parameters"), this.values);
+  }
+
+  async load() {
+    this.list = (await api.get(`/jobs/${this.id}/parameters`)).parameters;
+  }
+
+  render() {
+    show(this.element, this.list.length > 0);
+    rebuild(this.values, JSON.stringify(this.list), () => parameterTable(this.list, (name, value) => this.table.find(`${name}=${value}`)));
+    this.table.showParameters(this.list.map(({ name }) => name));
+  }
 }
 
 /** The list of failed tasks. */
@@ -163,7 +204,7 @@ function failedTasks(id, onOpen) {
     rowHeight: 30,
     tall: 52,
     id: (found) => found.task,
-    columns: [{ label: "Task", className: "right" }, { label: "Failure" }, { label: "Host" }, { label: "Took", className: "right" }, { label: "At", className: "right" }],
+    columns: [{ label: "Task", className: "right" }, { label: "Failure" }, { label: "Parameters", className: "params" }, { label: "Host" }, { label: "Took", className: "right" }, { label: `At (${zone()})`, className: "right" }],
     row: () => failureRow(id),
     onOpen,
   });
@@ -185,8 +226,8 @@ function factsOf(detail) {
   if (submit?.command) rows.push([submit.template_count > 1 ? `first of ${number(submit.template_count)} commands` : "command", brief(plain(submit.command.map(quoted).join(" ")), COMMAND_MAX), true]);
   if (submit) rows.push(["directory", plain(submit.submit_dir), true]);
   rows.push(["each task", plain(detail.resources) || "–"]);
-  const ended = detail.finished_ms ? `, ended ${clock(detail.finished_ms)}, after ${duration(detail.finished_ms - detail.submitted_ms)}` : "";
-  rows.push(["submitted", `${clock(detail.submitted_ms)}${ended}`]);
+  rows.push(["submitted", zoned(detail.submitted_ms)]);
+  if (detail.finished_ms) rows.push(["ended", `${zoned(detail.finished_ms)}, after ${duration(detail.finished_ms - detail.submitted_ms)}`]);
   rows.push(["ran on", count(detail.worker_count, "worker")]);
   if (detail.is_open) rows.push(["open", `for more tasks, until hq job close ${detail.id}`]);
   if (detail.max_fails !== null) rows.push(["ends", `at more than ${number(detail.max_fails)} failures`]);
@@ -198,7 +239,7 @@ function factsOf(detail) {
 }
 
 /** The most common failures, where they happened, and what those tasks said last. */
-function groupsOf(id, groups, said) {
+function groupsOf(id, groups, said, hostCount) {
   const errors = new Map();
   for (const group of groups) {
     const found = errors.get(group.error) ?? { tasks: 0, hosts: [] };
@@ -207,31 +248,38 @@ function groupsOf(id, groups, said) {
     errors.set(group.error, found);
   }
   const all = [...errors].sort((a, b) => b[1].tasks - a[1].tasks);
-  const most = Math.max(...all.map(([, found]) => found.tasks));
   return all.slice(0, GROUPS_SHOWN).map(([error, found]) => {
-    const fill = h("span", { className: "fill" });
-    fill.style.width = `${(found.tasks / most) * 100}%`;
     const host = plain(found.hosts[0].host ?? "no host");
     // One failure says nothing about a host.
-    const where = found.hosts.length > 1 ? `on ${number(found.hosts.length)} hosts` : found.tasks > 1 ? `only on ${host}` : `on ${host}`;
+    const where = found.hosts.length > 1 ? `on ${number(found.hosts.length)} hosts` : found.tasks > 1 && hostCount > 1 ? `only on ${host}` : `on ${host}`;
     const words = (said?.groups ?? []).filter((group) => group.error === error && group.last_words !== null).slice(0, WORDS_SHOWN);
-    return h("div", { className: "group" }, h("strong", null, failure(error)), h("span", { className: "track" }, fill), h("span", null, `${count(found.tasks, "task")}, ${where}`),
-      words.map((group) => h("span", { className: "said" }, h("a", { href: `#/job/${id}/task/${group.first}?stream=stderr`, "data-focus": `${error} ${group.last_words}` }, h("code", null, plain(group.last_words))), ` ${number(group.count)} of ${number(said.read)} that were read`)));
+    return h("div", { className: "group" }, h("span", { className: "right" }, count(found.tasks, "task")),
+      h("div", null, h("strong", null, failure(error)), h("span", { className: "muted" }, ` ${where}`), words.map((group) => lastWords(id, group, said.read))));
   });
+}
+
+/** What a task of a group wrote last, the parameters that all of the group share, and how many outputs say so. */
+function lastWords(id, group, read) {
+  const shared = paramsText(group.params);
+  return h("p", { className: "said" },
+    h("a", { href: `#/job/${id}/task/${group.first}?stream=stderr`, "data-focus": `${group.error} ${group.last_words}` }, h("code", null, plain(group.example ?? group.last_words))),
+    shared ? h("strong", null, ` with ${shared}`) : null,
+    h("span", { className: "muted" }, ` seen in ${number(group.count)} of the ${count(read, "log")} read`));
 }
 
 function failureRow(id) {
   const link = h("a");
-  const [error, host, took, at] = [h("span", { className: "cut bad" }), h("span", { className: "cut" }), h("span"), h("span")];
+  const [error, params, host, took, at] = [h("span", { className: "cut bad" }), h("span", { className: "cut" }), h("span", { className: "cut" }), h("span"), h("span")];
   return {
-    cells: [h("span", null, link), error, host, took, at],
+    cells: [h("span", null, link), error, params, host, took, at],
     update(found) {
       setText(link, number(found.task));
       link.href = `#/job/${id}/task/${found.task}`;
       setText(error, failure(found.error));
+      setText(params, paramsText(found.params));
       setText(host, plain(found.host ?? "–"));
       setText(took, duration(found.run_us / 1000));
-      setText(at, clock(found.ended_ms));
+      setText(at, moment(found.ended_ms));
     },
   };
 }

@@ -4,7 +4,7 @@ import * as api from "../api.js";
 import { StateBar } from "../charts.js";
 import { jobCommands } from "../dialog.js";
 import { h, setText } from "../dom.js";
-import { STATES, clock, duration, ended, number, plain, total } from "../format.js";
+import { STATES, done, duration, moment, number, plain, total, zone } from "../format.js";
 import { List } from "../list.js";
 import { loaders, redraw, state } from "../live.js";
 import { jobWord, starvation } from "../problems.js";
@@ -18,16 +18,17 @@ const KEYS = {
   id: (job) => job.id,
   name: (job) => job.name,
   state: (job) => STATE_ORDER[job.state],
-  progress: (job) => ended(job.tasks) / Math.max(1, total(job.tasks)),
+  progress: (job) => done(job.tasks) / Math.max(1, total(job.tasks)),
   tasks: (job) => total(job.tasks),
   failed: (job) => job.tasks.failed,
   submitted: (job) => job.submitted_ms,
   elapsed: (job) => (job.finished_ms ?? Infinity) - job.submitted_ms,
+  left: (job) => job.left_ms ?? -1,
   workers: (job) => job.worker_count,
   resources: (job) => job.resources,
 };
 /** Sorted with the largest first at the first click. */
-const DOWN_FIRST = new Set(["id", "progress", "tasks", "failed", "submitted", "elapsed", "workers"]);
+const DOWN_FIRST = new Set(["id", "progress", "tasks", "failed", "submitted", "elapsed", "left", "workers"]);
 /** Typing is followed by a question to the server after this time. */
 const TYPING_MS = 250;
 /** Pause before a search that took long is made again, as a multiple of its duration: it passes over all jobs. */
@@ -50,7 +51,7 @@ export function jobs() {
   const columns = [
     { name: "id", label: "Job", className: "right" }, { name: "name", label: "Name" }, { name: "state", label: "State" },
     { name: "progress", label: "Progress" }, { name: "tasks", label: "Tasks", className: "right" }, { name: "failed", label: "Failed", className: "right" },
-    { name: "submitted", label: "Submitted" }, { name: "elapsed", label: "Elapsed", className: "right" },
+    { name: "submitted", label: `Submitted (${zone()})` }, { name: "elapsed", label: "Elapsed", className: "right" }, { name: "left", label: "Left", className: "right" },
     { name: "workers", label: "Workers", className: "right" }, { name: "resources", label: "Each task" },
   ].map((column) => ({ ...column, sort: true }));
   const list = new List({
@@ -139,14 +140,14 @@ export function jobs() {
 }
 
 function row() {
-  const [id, tasks, failed, submitted, elapsed, workers] = Array.from({ length: 6 }, () => h("span"));
+  const [id, tasks, failed, submitted, elapsed, left, workers] = Array.from({ length: 7 }, () => h("span"));
   const resources = h("span", { className: "cut" });
   const link = h("a");
   const name = h("span", { className: "cut" }, link);
   const word = chip();
   const bar = new StateBar();
   return {
-    cells: [id, name, h("span", null, word.element), h("span", { className: "barcell" }, bar.element), tasks, failed, submitted, elapsed, workers, resources],
+    cells: [id, name, h("span", null, word.element), h("span", { className: "barcell" }, bar.element), tasks, failed, submitted, elapsed, left, workers, resources],
     update(job) {
       setText(id, String(job.id));
       setText(link, plain(job.name) || "–");
@@ -154,20 +155,14 @@ function row() {
       word.update(jobWord(job));
       word.element.title = plain(starvation(job));
       bar.update(job.tasks);
-      setText(tasks, `${number(ended(job.tasks))}/${number(total(job.tasks))}`);
+      setText(tasks, `${number(done(job.tasks))} of ${number(total(job.tasks))}`);
       setText(failed, job.tasks.failed ? number(job.tasks.failed) : "");
       failed.classList.toggle("bad", job.tasks.failed > 0);
-      setText(submitted, clock(job.submitted_ms));
-      setText(elapsed, elapsedOf(job));
+      setText(submitted, moment(job.submitted_ms));
+      setText(elapsed, duration((job.finished_ms ?? state.summary?.now_ms ?? job.submitted_ms) - job.submitted_ms));
+      setText(left, job.left_ms === null ? "" : duration(job.left_ms));
       setText(workers, job.worker_count ? number(job.worker_count) : "");
       setText(resources, plain(job.resources));
     },
   };
-}
-
-/** How long it took, or how long still. */
-function elapsedOf(job) {
-  if (job.finished_ms !== null) return duration(job.finished_ms - job.submitted_ms);
-  if (job.left_ms !== null) return `${duration(job.left_ms)} left`;
-  return duration((state.summary?.now_ms ?? job.submitted_ms) - job.submitted_ms);
 }

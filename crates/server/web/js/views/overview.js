@@ -4,7 +4,7 @@ import * as api from "../api.js";
 import { Meter, StateBar, TimeChart } from "../charts.js";
 import { actions, allow, jobCommands, obstacle, problemCommands } from "../dialog.js";
 import { h, rebuild, setText, show } from "../dom.js";
-import { STATES, compact, count, duration, ended, number, plain, total } from "../format.js";
+import { STATES, compact, count, done, duration, ended, number, plain, total } from "../format.js";
 import { keepFresh, loaders, state } from "../live.js";
 import { ageOf, hiddenText, isOpen, jobWord, linkOf } from "../problems.js";
 import { Steps } from "../steps.js";
@@ -16,11 +16,15 @@ const RATE_MS = 10_000;
 /** Choices of the time shown, with their names in the address. @type {[string, string, number][]} */
 const SPANS = [["10min", "10 min", 600_000], ["1h", "1 h", 3_600_000], ["6h", "6 h", 21_600_000], ["24h", "24 h", 86_400_000], ["7d", "7 d", 604_800_000]];
 const STEPS = 120;
+/** Least time shown: a server that has just been started has no past. */
+const SPAN_MIN_MS = 10_000;
 /** Units of one whole of a resource. */
 const UNITS = 10_000;
 const JOBS_SHOWN = 8;
-/** The past is read again after the longer of this time and this multiple of how long it took: newer data is known. */
+/** The history is read again after the longer of this time and this multiple of how long it took; samples have newer data. A short
+ * history is read more often, because it grows. */
 const HISTORY_MS = 60_000;
+const HISTORY_PART = 10;
 const HISTORY_FACTOR = 400;
 
 export function overview() {
@@ -33,7 +37,7 @@ export function overview() {
   const rate = h("strong");
   const eta = h("span", { className: "muted" });
   const throughput = new TimeChart("Tasks that ended, over time");
-  const cpus = new TimeChart("Cpus in use, over time", { unit: " cpus" });
+  const cpus = new TimeChart("Cpus in use, over time", { unit: " cpus", isArea: true });
   const meters = h("div", { className: "meters" });
   const known = new Map();
   const rows = Array.from({ length: JOBS_SHOWN }, jobRow);
@@ -50,14 +54,19 @@ export function overview() {
   /** Reads the past now and then, as it takes a pass over all tasks; what is newer is known from the sums. */
   async function loadHistory() {
     const to = state.summary?.now_ms;
-    if (!to || (performance.now() < historyDue && history?.span === span.value)) return;
+    if (!to || !state.server || (performance.now() < historyDue && history?.span === span.value)) return;
     const begun = performance.now();
     const asked = span.value;
     const [, , ms] = SPANS.find(([name]) => name === asked) ?? SPANS[0];
-    const answer = await api.get(`/history?from_ms=${to - ms}&to_ms=${to}&steps=${STEPS}`);
+    const from = Math.max(to - ms, Math.min(to - SPAN_MIN_MS, beginOf(state.server, state.jobs.values())));
+    const answer = await api.get(`/history?from_ms=${from}&to_ms=${to}&steps=${STEPS}`).catch((error) => {
+      // A server without a journal has no history; the charts begin with the samples of this page.
+      if (error.status !== 404) throw error;
+      return emptyHistory(from, to);
+    });
     history = { ...answer, span: asked };
     const took = performance.now() - begun;
-    historyDue = performance.now() + Math.max(HISTORY_MS, HISTORY_FACTOR * took);
+    historyDue = performance.now() + Math.max(Math.min(HISTORY_MS, (to - from) / HISTORY_PART), HISTORY_FACTOR * took);
   }
 
   let end = () => {};
@@ -76,6 +85,7 @@ export function overview() {
     rebuild(quietList, key, () => others.map(problem));
     show(quiet, others.length > 0);
     setText(quietText, hiddenText(others));
+    setText(title, open.length > 0 ? "What is wrong" : "Health");
     const { summary } = state;
     if (!summary) return;
     for (const [element, found] of ages) {
@@ -125,13 +135,14 @@ export function overview() {
     });
   }
 
+  const title = h("h1", null, "Health");
   const activeTitle = h("h2", null, "Active jobs");
   const element = h("div", { className: "overview" },
-    h("section", { className: "panel problembox" }, h("h1", null, "What is wrong"), problems, quiet),
+    h("section", { className: "panel problembox" }, title, problems, quiet),
     h("section", { className: "panel" }, h("h2", null, "Tasks"), h("div", { className: "tiles" }, tiles.map((one) => one.element)), h("p", { className: "rate" }, rate, eta)),
     panel("Cluster", meters),
-    h("section", { className: "panel" }, h("h2", null, "Tasks that ended ", span), throughput.element),
-    panel("Cpus in use", cpus.element),
+    h("section", { className: "panel charted" }, h("h2", null, "Tasks that ended ", span), throughput.element),
+    h("section", { className: "panel charted" }, h("h2", null, "Cpus in use"), cpus.element),
     h("section", { className: "panel wide" }, activeTitle, active, idle));
   const moves = new Steps(element, "[data-step]");
   return view({
@@ -250,9 +261,21 @@ function jobRow() {
       word.update(jobWord(job));
       bar.update(job.tasks);
       const failed = job.tasks.failed ? `, ${number(job.tasks.failed)} failed` : "";
-      setText(figures, `${number(ended(job.tasks))} of ${count(total(job.tasks), "task")}${failed}`);
+      setText(figures, `${number(done(job.tasks))} of ${count(total(job.tasks), "task")}${failed}`);
     },
   };
+}
+
+/** Start of the server, or of the oldest job if the server continues an earlier one. */
+function beginOf(server, jobs) {
+  let first = server.started_ms;
+  for (const job of jobs) first = Math.min(first, job.submitted_ms);
+  return first;
+}
+
+function emptyHistory(from, to) {
+  const nothing = new Array(STEPS).fill(0);
+  return { from_ms: from, to_ms: to, finished: nothing, failed: nothing, cpus_used: nothing, cpus_total: nothing };
 }
 
 function rateOf(samples) {
@@ -289,16 +312,17 @@ function usage(history, samples) {
   const shift = Math.min(STEPS, Math.floor((to - history.to_ms) / step));
   const moved = (past) => [...past.slice(shift), ...new Array(shift).fill(null)];
   const [used, offered] = [moved(history.cpus_used), moved(history.cpus_total)];
-  const newest = new Map();
+  /** Samples by step. @type {Map<number, typeof samples>} */
+  const seen = new Map();
   for (const sample of samples) {
-    const bin = Math.floor((sample.at - history.from_ms) / step) - shift;
-    if (sample.at >= history.to_ms && bin >= 0) newest.set(Math.min(bin, STEPS - 1), sample);
+    const bin = Math.min(Math.floor((sample.at - history.from_ms) / step) - shift, STEPS - 1);
+    if (sample.at >= history.to_ms && bin >= 0) seen.set(bin, [...(seen.get(bin) ?? []), sample]);
   }
   // A step without a sample is like the one before.
   for (let at = 0; at < STEPS; at += 1) {
-    const sample = newest.get(at);
-    used[at] = sample?.cpusUsed ?? used[at] ?? used[at - 1] ?? 0;
-    offered[at] = sample?.cpusTotal ?? offered[at] ?? offered[at - 1] ?? 0;
+    const some = seen.get(at);
+    used[at] = some ? some.reduce((sum, one) => sum + one.cpusUsed, 0) / some.length : used[at] ?? used[at - 1] ?? 0;
+    offered[at] = some?.at(-1)?.cpusTotal ?? offered[at] ?? offered[at - 1] ?? 0;
   }
   return { from: history.from_ms + shift * step, to, series: [{ name: "in use", values: used, color: "running" }], limit: { name: "offered", values: offered } };
 }

@@ -4,7 +4,7 @@ import * as api from "../api.js";
 import { TimeChart } from "../charts.js";
 import { actions, allow, jobCommands } from "../dialog.js";
 import { h, rebuild, setText, show } from "../dom.js";
-import { bytes, clock, count, duration, failure, number, peakMemory, plain, quoted } from "../format.js";
+import { bytes, count, duration, failure, number, paramsText, peakMemory, plain, quoted, zoned } from "../format.js";
 import { loaders, state } from "../live.js";
 import { explain } from "../problems.js";
 import { LogTail } from "../tail.js";
@@ -62,7 +62,7 @@ export function task(jobId, id) {
       allow(resubmit, known.tasks.failed > 0);
     }
     const rows = factsOf(found, state.summary?.now_ms);
-    rebuild(facts, JSON.stringify(rows), () => rows.flatMap(([name, value, isCopied]) => [h("dt", null, name), h("dd", null, h("span", null, value), isCopied ? [" ", copyButton(value, name)] : null)]));
+    rebuild(facts, JSON.stringify(rows), () => rows.flatMap(([name, value, isCopied]) => [h("dt", null, name), h("dd", null, h("span", null, value), isCopied ? copyButton(value, name) : null)]));
     const shownNow = found;
     rebuild(definition, JSON.stringify([found.env, found.deps]), () => definitionOf(jobId, shownNow));
     usage.update(found);
@@ -120,16 +120,16 @@ function factsOf(found, now) {
   /** @type {[string, string | null, boolean?][]} */
   const rows = [
     ["command", found.command ? plain(found.command.map(quoted).join(" ")) : null, true],
-    ["parameters", found.params === null ? null : plain(Object.entries(found.params).map(([name, value]) => `${name}=${value}`).join(", ")), true],
+    ["parameters", found.params === null ? null : paramsText(found.params), true],
     ["entry", found.entry === null ? null : plain(found.entry), true],
     ["directory", found.cwd === null ? null : plain(found.cwd), true],
     ["resources", plain(found.resources)],
     ["host", found.host ? `${plain(found.host)} (worker ${found.worker})` : "–"],
-    ["started", clock(found.started_ms)],
-    ["ended", clock(found.finished_ms)],
+    ["started", zoned(found.started_ms)],
+    ["ended", zoned(found.finished_ms)],
     ["took", found.started_ms && until ? `${duration(until - found.started_ms)}${found.time_limit_ms === null ? "" : ` of at most ${duration(found.time_limit_ms)}`}` : found.time_limit_ms === null ? "–" : `at most ${duration(found.time_limit_ms)}`],
     ["cpu time", found.cpu_ms === null ? null : duration(found.cpu_ms)],
-    ["most memory", found.max_rss_bytes === null ? null : peakMemory(found.max_rss_bytes)],
+    ["peak memory", found.max_rss_bytes === null ? null : peakMemory(found.max_rss_bytes)],
     ["priority", found.priority === 0 ? null : String(found.priority)],
     ["attempt", `${found.instance + 1}${found.crash_count ? `, ${number(found.crash_count)} lost with their worker` : ""}${found.retry_count ? `, ${count(found.retry_count, "retry").replace("retrys", "retries")}` : ""}`],
   ];
@@ -230,5 +230,5 @@ function definitionOf(job, found) {
 function attemptsOf(attempts) {
   if (attempts.length === 0) return null;
   return h("details", { open: true }, h("summary", null, `${count(attempts.length, "earlier attempt")}`),
-    h("ol", { className: "attempts" }, attempts.map((attempt) => h("li", null, `${clock(attempt.started_ms)} on ${plain(attempt.host)}, after ${duration(attempt.finished_ms - attempt.started_ms)}: `, h("span", { className: "bad" }, failure(attempt.error))))));
+    h("ol", { className: "attempts" }, attempts.map((attempt) => h("li", null, `${zoned(attempt.started_ms)} on ${plain(attempt.host)}, after ${duration(attempt.finished_ms - attempt.started_ms)}: `, h("span", { className: "bad" }, failure(attempt.error))))));
 }

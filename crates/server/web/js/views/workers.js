@@ -3,7 +3,7 @@
 import { Meter } from "../charts.js";
 import { actions, allow } from "../dialog.js";
 import { h, rebuild, setText, show } from "../dom.js";
-import { ago, bytes, clock, count, number, plain } from "../format.js";
+import { ago, bytes, count, moment, number, plain, zoned } from "../format.js";
 import { List } from "../list.js";
 import { loaders, state } from "../live.js";
 import { suspectHosts } from "../problems.js";
@@ -82,11 +82,11 @@ const resource = (worker, name) => worker.resources.find((one) => one.name === n
 
 /** What runs there, or what became of it. */
 function runsOn(worker) {
-  if (worker.state !== "connected") return worker.ended_ms === null ? "" : `since ${clock(worker.ended_ms)}`;
+  if (worker.state !== "connected") return worker.ended_ms === null ? "" : `since ${moment(worker.ended_ms)}`;
   if (worker.running_tasks === 0) return "";
-  const named = worker.tasks.slice(0, TASKS_NAMED).map(([job, task]) => `${job}@${task}`).join(" ");
+  const named = worker.tasks.slice(0, TASKS_NAMED).map(([job, task]) => `${job}.${task}`).join(", ");
   const more = worker.running_tasks - Math.min(TASKS_NAMED, worker.tasks.length);
-  return more > 0 ? `${named} +${number(more)}` : named;
+  return more > 0 ? `${named}, +${number(more)}` : named;
 }
 
 /** Why it gets no tasks, if it gets none. */
@@ -150,19 +150,19 @@ function detailsOf(worker) {
   const now = state.summary?.now_ms ?? Date.now();
   const rows = worker.resources.map((one) => {
     const groups = one.groups.length > 0 ? `, NUMA nodes of ${one.groups.join(" + ")}` : "";
-    const used = one.used === undefined || one.used === null ? "" : `${one.name === "mem" ? bytes(one.used * MIB) : number(one.used)} of `;
+    const used = one.used === undefined || one.used === null ? "" : `${one.name === "mem" ? bytes(one.used * MIB) : number(one.used)} reserved of `;
     return [plain(one.name), `${used}${one.name === "mem" ? bytes(one.total * MIB) : number(one.total)}${groups}`];
   });
   const { load } = worker;
   if (load) {
     const percent = (share) => `${Math.round(share * 100)} %`;
     const gpus = load.gpus === null ? "" : `, gpus ${percent(load.gpus)}`;
-    rows.push(["machine load", `cpus ${percent(load.cpus)}, memory ${bytes(load.memory_used_bytes)} of ${bytes(load.memory_total_bytes)}${gpus}`]);
+    rows.push(["machine load", `cpus ${percent(load.cpus)}, memory ${bytes(load.memory_used_bytes)} used of ${bytes(load.memory_total_bytes)}${gpus}`]);
   }
-  rows.push(["group", plain(worker.group)], ["connected", `${clock(worker.started_ms)}, ${ago(worker.started_ms, worker.ended_ms ?? now)}`]);
-  if (worker.ended_ms !== null) rows.push(["gone", `${clock(worker.ended_ms)}, ${ago(worker.ended_ms, now)}`]);
+  rows.push(["group", plain(worker.group)], ["connected", `${zoned(worker.started_ms)}, ${ago(worker.started_ms, worker.ended_ms ?? now)}`]);
+  if (worker.ended_ms !== null) rows.push(["gone", `${zoned(worker.ended_ms)}, ${ago(worker.ended_ms, now)}`]);
   if (worker.state.endsWith("-lost")) rows.push(["its tasks", "those that ran there run again elsewhere, unless they crashed too often"]);
   if (worker.allocation) rows.push(["allocation", plain(worker.allocation)]);
-  if (worker.tasks.length > 0) rows.push(["runs", worker.tasks.map(([job, task]) => h("a", { href: `#/job/${job}/task/${task}` }, `${plain(state.jobs.get(job)?.name ?? "")} ${job}@${task}`)).flatMap((link) => [link, " "])]);
+  if (worker.tasks.length > 0) rows.push(["runs", worker.tasks.map(([job, task]) => h("a", { href: `#/job/${job}/task/${task}` }, `${plain(state.jobs.get(job)?.name ?? "")} ${job}.${task}`)).flatMap((link, at) => [at > 0 ? ", " : "", link])]);
   return [h("h2", null, `Worker ${worker.id} on ${plain(worker.host)}`), h("dl", { className: "facts" }, rows.flatMap(([name, value]) => [h("dt", null, name), h("dd", null, value)]))];
 }
