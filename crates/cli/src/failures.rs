@@ -51,12 +51,13 @@ impl Group {
 /// The words of an error text that tell: `Program terminated with exit code 2.` as `exit code 2`.
 pub(crate) fn error_words(error: &str) -> String {
     let line = error.trim().lines().next().unwrap_or_default();
-    let ended = line.strip_prefix("Program terminated with ");
-    match ended {
-        Some(how) => {
-            let how = how.strip_prefix("exit code -1. Received ").unwrap_or(how);
-            how.trim_end_matches('.').to_owned()
-        }
+    if let Some((_, signal)) = line.split_once("Received signal ")
+        && let Some((_, name)) = signal.split_once('(')
+    {
+        return format!("killed by {}", name.trim_end_matches([')', '.']));
+    }
+    match line.strip_prefix("Program terminated with ") {
+        Some(how) => how.trim_end_matches('.').to_owned(),
         None => signature(line),
     }
 }
@@ -357,7 +358,7 @@ mod tests {
     fn errors_are_told_in_few_words() {
         let signal =
             "Program terminated with exit code -1. Received signal 9 (SIGKILL).\nOut of memory";
-        assert_eq!(error_words(signal), "signal 9 (SIGKILL)");
+        assert_eq!(error_words(signal), "killed by SIGKILL");
         assert_eq!(error_words("Time limit reached"), "Time limit reached");
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use hq_core::hardware::{GpuUsage, HardwareUsage};
 use hq_core::id::JobId;
-use hq_core::outcome::{Outcome, OutcomeCode};
+use hq_core::outcome::{Outcome, OutcomeCode, SignalName};
 use hq_core::range::IdArray;
 use hq_core::resource::descriptor::{ResourceDescriptor, ResourceItem, ResourceKind};
 use hq_core::resource::request::{Policy, RequestVariants, ResourceRequest};
@@ -50,7 +50,7 @@ pub fn failure_words(outcome: i64, message: Option<&str>) -> String {
         Outcome::TimeLimit => "time limit reached".to_owned(),
         Outcome::OutOfMemory(_) => "out of memory".to_owned(),
         Outcome::Message(text) => text.lines().next().unwrap_or_default().to_owned(),
-        Outcome::Signal(signal) => format!("killed by signal {signal}"),
+        Outcome::Signal(signal) => format!("killed by {}", SignalName(signal)),
         Outcome::ExitCode(code) => format!("exit code {code}"),
         Outcome::Finished | Outcome::Killed => "killed".to_owned(),
     }
