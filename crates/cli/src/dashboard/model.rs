@@ -152,14 +152,19 @@ pub(crate) struct FailureRow {
     pub(crate) host: String,
     pub(crate) run_us: u64,
     pub(crate) ended_ns: i64,
+    /// Names and values of its parameters, as `lr=0.1, seed=3`; empty in a journal.
+    pub(crate) params: String,
 }
 
 /// Details of a job.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct JobView {
     pub(crate) job: u32,
-    /// Lowest and highest id.
+    /// Lowest and highest id. Before a task of a graph has started they are a guess.
     pub(crate) ids: (u32, u32),
+    pub(crate) are_ids_known: bool,
+    /// Why none of its tasks runs, if the server can tell.
+    pub(crate) waits: Option<String>,
     /// Whether there are more ranges of ids than were looked at.
     pub(crate) is_partial: bool,
     /// The tasks in the order of their ids, in bins of equal width.
@@ -187,6 +192,8 @@ pub(crate) struct TaskRow {
     pub(crate) started_ns: Option<i64>,
     pub(crate) ended_ns: Option<i64>,
     pub(crate) error: String,
+    /// Names and values of its parameters, as `lr=0.1, seed=3`; empty in a journal.
+    pub(crate) params: String,
 }
 
 impl Default for TaskRow {
@@ -199,6 +206,7 @@ impl Default for TaskRow {
             started_ns: None,
             ended_ns: None,
             error: String::new(),
+            params: String::new(),
         }
     }
 }

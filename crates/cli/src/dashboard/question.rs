@@ -57,8 +57,13 @@ impl Question {
             TaskState::Waiting => "It is not run".to_owned(),
             TaskState::Running => format!("It is ended on {}", fit(&task.host, NAME)),
             TaskState::Finished | TaskState::Failed | TaskState::Canceled | TaskState::Aborted => {
-                let state = task.state.name();
-                return Err(format!("task {id} is {state}: there is nothing to cancel"));
+                let ended = match task.state {
+                    TaskState::Canceled => "was canceled",
+                    TaskState::Aborted => "was aborted",
+                    TaskState::Failed => "has failed",
+                    TaskState::Finished | TaskState::Waiting | TaskState::Running => "has finished",
+                };
+                return Err(format!("task {id} {ended}: there is nothing to cancel"));
             }
         };
         let question = Self::cancel_any_task(job, id);

@@ -58,12 +58,14 @@ pub(crate) async fn job_view<A: Ask>(
     let touched = asked.ask_one(run::touched(job)).await?;
     // An open job may have any number of submits, and one that was canceled any number of gaps.
     let (submits, are_cut) = asked.ask_some(run::submitted_ids(job)).await?;
+    let are_ids_known = !submits.is_empty() || touched.is_some_and(|found| found.ids.is_some());
     let (first, last) = id_span(touched, &submits);
     let span = i64::from(last) - i64::from(first) + 1;
     let bins = usize::try_from(span.min(BINS)).unwrap_or(1);
     let mut view = JobView {
         job,
         ids: (first, last),
+        are_ids_known,
         bins: vec![Counts::default(); bins],
         run_times: RUN_BOUNDS
             .iter()
@@ -92,6 +94,7 @@ pub(crate) async fn job_view<A: Ask>(
             host: row.host.unwrap_or_else(|| "?".to_owned()),
             run_us: row.run_us,
             ended_ns: row.ended_ns,
+            params: String::new(),
         })
         .collect();
     Ok(view)

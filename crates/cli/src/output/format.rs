@@ -32,6 +32,12 @@ pub(crate) fn local_seconds(unix_ns: i64) -> String {
     zoned.strftime("%d.%m.%Y %H:%M:%S").to_string()
 }
 
+/// `2026-11-21 08:15:48` in the time zone of this machine.
+pub(crate) fn local_time(unix_ns: i64) -> String {
+    let zoned = timestamp(unix_ns).to_zoned(TimeZone::system());
+    zoned.strftime("%Y-%m-%d %H:%M:%S").to_string()
+}
+
 /// Difference of local time to UTC at some time: `UTC+01:00`.
 pub(crate) fn zone(unix_ns: i64) -> String {
     let zoned = timestamp(unix_ns).to_zoned(TimeZone::system());

@@ -6,6 +6,7 @@
 //! much there is to see.
 
 use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::path::Path;
 use std::sync::Arc;
@@ -13,7 +14,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
+use hq_core::range::IdArray;
 use hq_protocol::access::ServerDir;
+use hq_protocol::client;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{Notify, watch};
@@ -22,15 +25,17 @@ use super::ask::{act, output_tail, path};
 use super::link::{Link, tell};
 use super::{Message, PAST_STEPS, log, replay};
 use crate::client::Client;
-use crate::command::Context;
+use crate::command::{Context, situation};
 use crate::dashboard::app::{Ask, Focus, News, Replay};
-use crate::dashboard::model::{JobRow, LogKey, clean};
+use crate::dashboard::model::{JobRow, JobView, LogKey, clean};
 use crate::dashboard::problems;
 use crate::dashboard::question::Action;
 use crate::dashboard::source::file::JournalFile;
 use crate::dashboard::source::{job_view, live, obstacle, past, tasks, usage};
 use crate::error::{CliError, CliResult};
 use crate::output::console::error_line;
+use crate::output::view::params_text;
+use crate::parse::selector::{Selector, array_to_message};
 
 /// Least time between two looks at everything: twice a second.
 const LOOK_PAUSE: Duration = Duration::from_millis(450);
@@ -529,7 +534,7 @@ impl Back<'_> {
             }
         }
         if let Some(job) = focus.job {
-            if let Some(view) = self.job.ask(job_view(client, job, now)).await? {
+            if let Some(view) = self.job.ask(live_job(client, job, now)).await? {
                 tell(tx, News::Job(Box::new(view)));
             }
             if let Some(task) = focus.task
@@ -567,4 +572,35 @@ impl Back<'_> {
         }
         Ok(())
     }
+}
+
+/// Details of a job with what only a running server knows: why nothing of it runs, and the parameters of its failed tasks.
+async fn live_job(client: &mut Client, job: u32, now_ns: i64) -> CliResult<JobView> {
+    let mut view = job_view(client, job, now_ns).await?;
+    let found = client.job_list(Selector::Ids(IdArray::single(job)).to_message());
+    if let Some(summary) = found.await?.into_iter().next() {
+        view.waits = situation::reason(client, &[summary])
+            .await?
+            .map(|why| clean(&why));
+    }
+    let failed: BTreeSet<u32> = view.failures.iter().map(|failure| failure.task).collect();
+    if failed.is_empty() {
+        return Ok(view);
+    }
+    let ids = IdArray::from_sorted(failed).unwrap_or_default();
+    let page = client::TaskPage {
+        job: Some(client::task_page::Job::Id(job)),
+        tasks: Some(array_to_message(&ids)),
+        ..client::TaskPage::default()
+    };
+    let page = client.task_page(page).await?;
+    let params = page
+        .tasks
+        .iter()
+        .map(|task| (task.id, clean(&params_text(&task.params))));
+    let params: BTreeMap<u32, String> = params.collect();
+    for failure in &mut view.failures {
+        failure.params = params.get(&failure.task).cloned().unwrap_or_default();
+    }
+    Ok(view)
 }

@@ -284,7 +284,7 @@ fn single_tasks_are_canceled_from_the_list_and_from_their_output() {
     assert_eq!(press(&mut app, "c"), None);
     assert_eq!(
         app.told.as_deref(),
-        Some("task 5 is failed: there is nothing to cancel")
+        Some("task 5 has failed: there is nothing to cancel")
     );
     press(&mut app, "jc");
     let text = app.dialog.as_ref().map(|question| question.text.clone());

@@ -10,6 +10,8 @@ use crate::client::Client;
 use crate::dashboard::filter::TaskFilter;
 use crate::dashboard::model::{TaskPage, TaskRow, TasksOf, TasksWanted, clean};
 use crate::error::CliResult;
+use crate::failures::error_words;
+use crate::output::view::params_text;
 use crate::parse::selector::array_to_message;
 
 /// Tasks among which a text is searched at most: some seconds of the server's time.
@@ -90,6 +92,7 @@ pub(crate) async fn of_store<A: Ask>(
             .and_then(|us| i64::try_from(us).ok())
             .map(|us| row.started_ns.saturating_add(us.saturating_mul(1_000))),
         error: clean(&row.error.unwrap_or_default()),
+        params: String::new(),
     });
     let rows = rows.filter(|row| filter.matches(row)).collect();
     Ok(TaskPage {
@@ -108,6 +111,7 @@ pub(super) fn id_array((first, last): (u32, u32)) -> Option<hq_protocol::common:
 fn row(job: u32, task: client::TaskInfo) -> TaskRow {
     let state = TaskState::from(task.state());
     let host = task.workers.first().map(|worker| clean(&worker.hostname));
+    let params = clean(&params_text(&task.params));
     TaskRow {
         job,
         task: task.id,
@@ -115,13 +119,7 @@ fn row(job: u32, task: client::TaskInfo) -> TaskRow {
         host: host.unwrap_or_default(),
         started_ns: task.started_unix_ns,
         ended_ns: task.finished_unix_ns,
-        error: clean(
-            task.error
-                .as_deref()
-                .unwrap_or_default()
-                .lines()
-                .next()
-                .unwrap_or_default(),
-        ),
+        error: clean(&error_words(task.error.as_deref().unwrap_or_default())),
+        params,
     }
 }

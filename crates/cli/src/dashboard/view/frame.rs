@@ -17,7 +17,10 @@ pub(super) fn head(frame: &mut Frame<'_>, area: Rect, app: &mut App) {
 }
 
 fn draw_title(frame: &mut Frame<'_>, area: Rect, app: &App) {
-    let now = app.snapshot.as_ref().map(|snapshot| clock(snapshot.now_ns));
+    let now = app
+        .snapshot
+        .as_ref()
+        .map(|snapshot| clock(snapshot.now_ns, area.width));
     let mut right = now.unwrap_or_default();
     if let Some(replay) = app.replay {
         let width = (replay.to_ns - replay.from_ns).max(1);
@@ -27,7 +30,7 @@ fn draw_title(frame: &mut Frame<'_>, area: Rect, app: &App) {
         } else {
             "replay"
         };
-        right = format!("{word} {} {percent}%", clock(replay.at_ns));
+        right = format!("{word} {} {percent}%", clock(replay.at_ns, area.width));
     }
     let room = usize::from(area.width).saturating_sub(right.chars().count() + 6);
     let title = fit(&app.title, room);

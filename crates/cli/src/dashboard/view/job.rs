@@ -8,8 +8,8 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Paragraph, Row, Table, Wrap};
 
 use super::parts::{
-    bordered, clock_and_day, clock_width, colored, glyph, number, run_time, state_style, strong,
-    worst,
+    CLOCK_WIDTH, bordered, clock_and_day, colored, glyph, number, params_width, run_time,
+    state_style, strong, worst,
 };
 use crate::dashboard::app::App;
 use crate::dashboard::model::{Counts, JobView};
@@ -83,10 +83,22 @@ fn draw_figures(frame: &mut Frame<'_>, area: Rect, app: &App) {
 }
 
 fn draw_strip(frame: &mut Frame<'_>, area: Rect, app: &App, view: &JobView) {
+    let ids = if view.are_ids_known {
+        format!(
+            "Tasks {} to {}",
+            number(view.ids.0.into()),
+            number(view.ids.1.into())
+        )
+    } else {
+        let count = u64::from(view.ids.1 - view.ids.0) + 1;
+        format!(
+            "{} task{}",
+            number(count),
+            if count == 1 { "" } else { "s" }
+        )
+    };
     let title = format!(
-        " Tasks {} to {}, in order{} ",
-        number(view.ids.0.into()),
-        number(view.ids.1.into()),
+        " {ids}, in order{} ",
         if view.is_partial {
             "; not all: there are too many gaps"
         } else {
@@ -123,26 +135,26 @@ fn draw_strip(frame: &mut Frame<'_>, area: Rect, app: &App, view: &JobView) {
 }
 
 fn draw_failures(frame: &mut Frame<'_>, area: Rect, app: &mut App, view: &JobView) {
-    let now_ns = app.now_ns();
     let rows = view.failures.iter().map(|failure| {
         Row::new(vec![
             Line::from(number(failure.task.into())).right_aligned(),
             Line::from(failure.error.as_str()),
+            Line::from(failure.params.as_str()),
             Line::from(failure.host.as_str()),
             Line::from(run_time(failure.run_us)).right_aligned(),
-            Line::from(clock_and_day(failure.ended_ns, now_ns)),
+            Line::from(clock_and_day(failure.ended_ns)),
         ])
     });
     let widths = [
         Constraint::Length(9),
         Constraint::Min(12),
+        Constraint::Length(params_width(
+            view.failures.iter().map(|row| &*row.params),
+            area.width,
+        )),
         Constraint::Length(if area.width > 60 { 14 } else { 8 }),
         Constraint::Length(7),
-        Constraint::Length(if area.width > 60 {
-            clock_width(view.failures.iter().map(|row| row.ended_ns), now_ns)
-        } else {
-            0
-        }),
+        Constraint::Length(if area.width > 60 { CLOCK_WIDTH } else { 0 }),
     ];
     let title = match view.failures.len() {
         0 => " No task has failed ".to_owned(),
@@ -157,16 +169,18 @@ fn draw_failures(frame: &mut Frame<'_>, area: Rect, app: &mut App, view: &JobVie
         height: inner.height.saturating_sub(1),
         ..inner
     };
-    let names = ["     Task", "Failure", "Host", "Took", "At"];
+    let names = ["     Task", "Failure", "Parameters", "Host", "Took", "At"];
     let table = Table::new(rows, widths)
         .header(Row::new(names.to_vec()).style(strong()))
         .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED))
         .block(bordered(app.theme).title(title));
     frame.render_stateful_widget(table, area, &mut app.failures_table);
-    let why = app.job.and_then(|job| app.obstacle(job));
-    if let Some(why) = why.filter(|_| view.failures.is_empty()) {
-        let waiting = app.current_job_row().map_or(2, |job| job.counts.waiting);
-        let text = diagnosis::why_waiting(waiting, None, why);
+    let waiting = app.current_job_row().map_or(2, |job| job.counts.waiting);
+    let obstacle = app.job.and_then(|job| app.obstacle(job));
+    let why = obstacle
+        .map(|why| diagnosis::why_waiting(waiting, None, why))
+        .or_else(|| Some(format!("waits: {}", view.waits.as_deref()?)));
+    if let Some(text) = why.filter(|_| view.failures.is_empty()) {
         let style = state_style(app.theme, "starving");
         let text = Paragraph::new(text).style(style).wrap(Wrap { trim: true });
         frame.render_widget(text, app.hits.rows);

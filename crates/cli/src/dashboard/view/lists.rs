@@ -11,7 +11,8 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Paragraph, Row, Table, Wrap};
 
 use super::parts::{
-    bordered, clock_and_day, clock_width, number, progress, since, state_style, strong, wrapped,
+    CLOCK_WIDTH, bordered, clock_and_day, event_words, number, progress, since, state_style,
+    strong, wrapped,
 };
 use crate::dashboard::app::{App, Theme};
 use crate::dashboard::model::{
@@ -159,7 +160,8 @@ pub(super) fn jobs(frame: &mut Frame<'_>, area: Rect, app: &mut App) {
 
 fn job_row(app: &App, job: &JobRow, columns: &JobColumns) -> Row<'static> {
     let (theme, counts) = (app.theme, &job.counts);
-    let percent = (counts.ended() * 100).checked_div(counts.total());
+    // Tasks that were canceled or aborted are not done.
+    let percent = ((counts.finished + counts.failed) * 100).checked_div(counts.total());
     let failed_style = if counts.failed > 0 {
         state_style(theme, "failed")
     } else {
@@ -356,7 +358,7 @@ fn worker_detail(frame: &mut Frame<'_>, area: Rect, app: &App, worker: &WorkerRo
                 state_style(app.theme, "running"),
             ));
             line.push(Span::raw(off.repeat(20 - full)));
-            line.push(Span::raw(format!("  {} of ", shown(used))));
+            line.push(Span::raw(format!("  {} reserved of ", shown(used))));
         }
         line.push(Span::raw(shown(item.total)));
         if !item.groups.is_empty() {
@@ -400,7 +402,7 @@ fn what_is_wrong(app: &App, worker: &WorkerRow, width: usize) -> Vec<String> {
 fn load_text(load: &LoadRow) -> String {
     let shown = |bytes: u64| memory(bytes / (1 << 20) * UNITS_PER_WHOLE);
     let mut text = format!(
-        "{:<14}cpus {} %, memory {} of {}",
+        "{:<14}cpus {} %, memory {} used of {}",
         "machine load",
         load.cpus,
         shown(load.memory_used_bytes),
@@ -555,29 +557,31 @@ fn failures_of(app: &App, event: &EventRow) -> String {
 
 pub(super) fn events(frame: &mut Frame<'_>, area: Rect, app: &mut App) {
     let events = std::mem::take(&mut app.events);
-    let (theme, now_ns) = (app.theme, app.now_ns());
+    let theme = app.theme;
+    let kind_width: u16 = if area.width < 100 { 22 } else { 28 };
     let rows: Vec<Row<'_>> = events
         .iter()
         .rev()
         .map(|event| {
             let came_of_it = failures_of(app, event);
-            let is_bad = !came_of_it.is_empty() || event.kind == "worker-lost";
-            let style = if is_bad {
-                state_style(theme, "failed")
+            let bad = state_style(theme, "failed");
+            let style = if event.kind == "worker-lost" {
+                bad
             } else {
                 Style::new()
             };
+            // The end of a job is nothing bad; failures of its tasks are.
+            let text = vec![Span::raw(event.text.clone()), Span::styled(came_of_it, bad)];
             Row::new(vec![
-                Line::from(clock_and_day(event.at_ns, now_ns)),
-                Line::styled(fit(&event.kind, 28), style),
-                Line::from(format!("{}{came_of_it}", event.text)),
+                Line::from(clock_and_day(event.at_ns)),
+                Line::styled(fit(&event_words(&event.kind), kind_width.into()), style),
+                Line::from(text),
             ])
         })
         .collect();
-    let times = events.iter().map(|event| event.at_ns);
     let widths = [
-        Constraint::Length(clock_width(times, now_ns)),
-        Constraint::Length(28),
+        Constraint::Length(CLOCK_WIDTH),
+        Constraint::Length(kind_width),
         Constraint::Min(20),
     ];
     let table = Table::new(rows, widths).header(header(&["Time", "Event", ""]));

@@ -8,8 +8,8 @@ use ratatui::widgets::{Paragraph, Sparkline};
 
 use super::lists::highlight;
 use super::parts::{
-    ASCII_BARS, bordered, clock_and_day, colored, number, progress, rough, state_style, strong,
-    wrapped,
+    ASCII_BARS, bordered, clock_and_day, colored, event_words, number, progress, rough,
+    state_style, strong, wrapped,
 };
 use crate::dashboard::app::App;
 use crate::dashboard::history::Column;
@@ -234,8 +234,8 @@ fn draw_problems(frame: &mut Frame<'_>, area: Rect, app: &mut App, found: Option
         for event in app.events.iter().rev().take(left) {
             let text = format!(
                 "{}  {}  {}",
-                clock_and_day(event.at_ns, app.now_ns()),
-                event.kind,
+                clock_and_day(event.at_ns),
+                event_words(&event.kind),
                 event.text
             );
             lines.push(Line::raw(fit(&text, width + 2)));

@@ -8,7 +8,7 @@ use ratatui::widgets::Block;
 
 use crate::dashboard::app::Theme;
 use crate::dashboard::model::Counts;
-use crate::output::format::local_seconds;
+use crate::output::format::{local_time, zone};
 use crate::text::fit;
 
 /// Style of a state. Without colours only weight is left.
@@ -28,7 +28,8 @@ fn look_of(state: &str) -> Option<(Color, bool)> {
         "running" | "connected" => (Color::Cyan, false),
         "finished" | "active" => (Color::Green, false),
         "failed" | "lost" | "broken?" | "refused" => (Color::Red, true),
-        "aborted" | "canceled" | "paused" | "draining" | "starving" => (Color::Yellow, false),
+        "aborted" | "canceled" => (Color::Magenta, false),
+        "paused" | "draining" | "starving" => (Color::Yellow, false),
         "waiting" | "queued" => (Color::DarkGray, false),
         "opened" => (Color::Reset, false),
         _ => return None,
@@ -54,13 +55,35 @@ const ASCII_BORDER: border::Set<'static> = border::Set {
     horizontal_bottom: "-",
 };
 
-/// A frame.
+/// A frame. It is dim, so that what it encloses stands out.
 pub(super) fn bordered(theme: Theme) -> Block<'static> {
-    if theme.unicode {
+    let block = if theme.unicode {
         Block::bordered()
     } else {
         Block::bordered().border_set(ASCII_BORDER)
+    };
+    block
+        .border_style(colored(theme, Style::new(), Color::DarkGray))
+        .title_style(colored(theme, strong(), Color::Reset))
+}
+
+/// Columns for the parameters of some rows on a screen of this width; 0 if none of them has any, or there is no room.
+pub(super) fn params_width<'a>(params: impl Iterator<Item = &'a str>, width: u16) -> u16 {
+    let most = params.map(|text| text.chars().count()).max().unwrap_or(0);
+    let room = match width {
+        0..60 => 0,
+        60.. => width / 4,
+    };
+    match u16::try_from(most).unwrap_or(u16::MAX).min(room) {
+        0 => 0,
+        // The heading has to fit.
+        columns => columns.max(10),
     }
+}
+
+/// The name of an event in words: `job completed`.
+pub(super) fn event_words(kind: &str) -> String {
+    kind.replace('-', " ")
 }
 
 /// Bars of charts.
@@ -149,7 +172,8 @@ fn cells_of(theme: Theme, state: &'static str, cells: u64) -> Span<'static> {
 pub(crate) fn run_time(us: u64) -> String {
     let tenths = |value: u64, unit: u64| format!("{}.{}", value / unit, value % unit * 10 / unit);
     match us {
-        0..1_000 => format!("{us} us"),
+        0 => "0 s".to_owned(),
+        1..1_000 => format!("{us} us"),
         1_000..1_000_000 => format!("{} ms", us / 1_000),
         1_000_000..60_000_000 => format!("{} s", tenths(us, 1_000_000)),
         60_000_000..3_600_000_000 => format!("{} m", tenths(us, 60_000_000)),
@@ -180,33 +204,22 @@ pub(super) fn rough(ns: i64) -> String {
     }
 }
 
-/// `08:15:50` of the local day.
-pub(super) fn clock(at_ns: i64) -> String {
-    let text = local_seconds(at_ns);
-    text.split([' ', 'T'])
-        .next_back()
-        .unwrap_or_default()
-        .chars()
-        .take(8)
-        .collect()
-}
-
-/// The same, with the day if that is another one than that of `now_ns`: `22.11. 08:15`.
-pub(super) fn clock_and_day(at_ns: i64, now_ns: i64) -> String {
-    let day = |ns: i64| local_seconds(ns).split(' ').next().map(str::to_owned);
-    if day(at_ns) == day(now_ns) {
-        return clock(at_ns);
+/// `2026-11-28 08:15:50 UTC+01:00`, without the date where there is no room for it.
+pub(super) fn clock(at_ns: i64, width: u16) -> String {
+    let text = format!("{} {}", local_time(at_ns), zone(at_ns));
+    match (width, text.split_once(' ')) {
+        (0..60, Some((_, time))) => time.to_owned(),
+        (_, _) => text,
     }
-    let text = local_seconds(at_ns);
-    let (date, time) = text.split_once(' ').unwrap_or_default();
-    let part = |text: &str, count| text.chars().take(count).collect::<String>();
-    format!("{} {}", part(date, 6), part(time, 5))
 }
 
-/// Columns that the times of some rows need.
-pub(super) fn clock_width(times: impl Iterator<Item = i64>, now_ns: i64) -> u16 {
-    let widths = times.map(|at_ns| clock_and_day(at_ns, now_ns).len());
-    u16::try_from(widths.max().unwrap_or(0)).unwrap_or(0).max(8)
+/// Columns of [`clock_and_day`].
+pub(super) const CLOCK_WIDTH: u16 = 14;
+
+/// `11-28 08:15:50`, local time. The zone is in the first line of the screen.
+pub(super) fn clock_and_day(at_ns: i64) -> String {
+    // Behind the year and its dash.
+    local_time(at_ns).split_off(5)
 }
 
 /// A text on two lines at most, broken between words.
@@ -241,18 +254,27 @@ mod tests {
     }
 
     #[test]
-    fn times_of_another_day_have_a_day() {
-        const DAY_NS: i64 = 86_400_000_000_000;
-        let now_ns = 20_000 * DAY_NS;
-        assert_eq!(clock_and_day(now_ns, now_ns), clock(now_ns));
-        let old = clock_and_day(now_ns - 3 * DAY_NS, now_ns);
-        assert_eq!(
-            (old.len(), &old[2..3], &old[5..7]),
-            (12, ".", ". "),
-            "{old}"
+    fn times_have_a_day_and_the_screen_a_zone() {
+        let at_ns = 20_000 * 86_400_000_000_000 + 45_296_000_000_000;
+        let row = clock_and_day(at_ns);
+        assert_eq!(row.len(), usize::from(CLOCK_WIDTH), "{row}");
+        let title = clock(at_ns, 80);
+        assert!(
+            title.starts_with("2024-10-0") && title.contains(&row),
+            "{title}"
         );
-        assert_eq!(clock_width([now_ns].into_iter(), now_ns), 8);
-        assert_eq!(clock_width([now_ns, 0].into_iter(), now_ns), 12);
+        assert!(title.contains(" UTC+"), "{title}");
+        assert_eq!(clock(at_ns, 50), title[11..]);
+    }
+
+    #[test]
+    fn parameters_have_a_column_where_there_are_any_and_room_for_them() {
+        let width = |texts: &[&'static str], width| params_width(texts.iter().copied(), width);
+        assert_eq!(width(&["", ""], 100), 0);
+        assert_eq!(width(&["lr=0.1, seed=12", ""], 100), 15);
+        assert_eq!(width(&["a=1"], 100), 10);
+        assert_eq!(width(&["lr=0.1, seed=12, model=large"], 80), 20);
+        assert_eq!(width(&["lr=0.1, seed=12"], 59), 0);
     }
 
     #[test]

@@ -6,7 +6,9 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Row, Table};
 
 use super::lists::{header, highlight};
-use super::parts::{bordered, clock_and_day, clock_width, number, run_time, state_style};
+use super::parts::{
+    CLOCK_WIDTH, bordered, clock_and_day, number, params_width, run_time, state_style,
+};
 use crate::dashboard::app::App;
 use crate::dashboard::app::tasks::Tasks;
 use crate::dashboard::model::{TaskRow, TasksOf};
@@ -34,22 +36,19 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, app: &mut App) {
         })
         .collect();
     let seen = tasks.rows().iter().skip(shown.start).take(shown.len());
-    let times = seen.filter_map(|task| task.started_ns);
+    let params = seen.map(|task| &*task.params);
     let is_of_worker = matches!(tasks.of, TasksOf::Worker(_));
     let widths = [
         Constraint::Length(if is_of_worker { 6 } else { 0 }),
         Constraint::Length(10),
         Constraint::Length(8),
+        Constraint::Length(params_width(params, area.width)),
         Constraint::Length(match area.width {
             0..60 => 8,
             60..100 => 14,
             100.. => 30,
         }),
-        Constraint::Length(if area.width < 60 {
-            0
-        } else {
-            clock_width(times, now_ns)
-        }),
+        Constraint::Length(if area.width < 60 { 0 } else { CLOCK_WIDTH }),
         Constraint::Length(8),
         Constraint::Min(10),
     ];
@@ -63,6 +62,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, app: &mut App) {
         "   Job",
         "      Task",
         "State",
+        "Parameters",
         "Host",
         "Started",
         "    Took",
@@ -89,12 +89,9 @@ fn row<'a>(app: &App, task: &'a TaskRow, now_ns: i64) -> Row<'a> {
         Line::from(task.job.to_string()).right_aligned(),
         Line::from(number(task.task.into())).right_aligned(),
         Line::from(Span::styled(state, state_style(app.theme, state))),
+        Line::from(task.params.as_str()),
         Line::from(task.host.as_str()),
-        Line::from(
-            task.started_ns
-                .map(|at| clock_and_day(at, now_ns))
-                .unwrap_or_default(),
-        ),
+        Line::from(task.started_ns.map(clock_and_day).unwrap_or_default()),
         Line::from(took.unwrap_or_default()).right_aligned(),
         Line::from(task.error.as_str()),
     ])

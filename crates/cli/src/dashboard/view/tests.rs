@@ -216,7 +216,10 @@ fn every_view_has_its_rows() {
         ],
     );
     app.tab = Tab::Events;
-    shows(&screen(&mut app, 80, 24), &["worker-lost", "HeartbeatLost"]);
+    shows(
+        &screen(&mut app, 80, 24),
+        &["01-01 ", "worker lost", "HeartbeatLost"],
+    );
     app.on_news(News::Events(vec![EventRow {
         job: Some(2),
         kind: "job-completed".to_owned(),
@@ -224,7 +227,11 @@ fn every_view_has_its_rows() {
         ..EventRow::default()
     }]));
     let text = screen(&mut app, 80, 24);
-    shows(&text, &["job 2  train: 40 of 42 tasks failed"]);
+    shows(
+        &text,
+        &["job completed", "job 2  train: 40 of 42 tasks failed"],
+    );
+    assert!(!text.contains("job-completed"), "{text}");
 }
 
 fn with_job(app: &mut App) {
@@ -247,12 +254,15 @@ fn with_job(app: &mut App) {
         error: "exit code 127".to_owned(),
         host: "node2".to_owned(),
         run_us: 1_500,
+        params: "lr=0.1, seed=13".to_owned(),
         ..FailureRow::default()
     };
     app.on_news(News::Job(Box::new(JobView {
         is_partial: false,
         job: 1,
         ids: (1, 1_000_000),
+        are_ids_known: true,
+        waits: None,
         bins,
         failures: vec![failure(500_001), failure(17)],
         run_times: vec![
@@ -290,6 +300,7 @@ fn one_failure_among_a_million_tasks_is_seen_with_its_output() {
                 "solver: not found",
             ],
         );
+        assert!(width < 200 || text.contains("lr=0.1, seed=13"), "{text}");
         let strip: String = text.lines().skip(4).take(3).collect();
         assert_eq!(strip.matches('X').count(), 1, "{text}");
         assert!(strip.contains('█') && strip.contains('·'), "{text}");
@@ -348,6 +359,41 @@ fn what_is_wrong_is_first_and_said_where_it_is_looked_at() {
     })));
     let text = screen(&mut app, 80, 24);
     shows(&text, &["none of 500 waiting tasks"]);
+}
+
+#[test]
+fn a_waiting_job_says_why_and_claims_no_ids_that_nobody_knows() {
+    let mut app = sick_run();
+    app.tab = Tab::Jobs;
+    app.job = Some(1);
+    app.on_news(News::Job(Box::new(JobView {
+        job: 1,
+        ids: (0, 3),
+        bins: vec![Counts::default(); 4],
+        waits: Some("all 2 cpus are busy".to_owned()),
+        ..JobView::default()
+    })));
+    let text = screen(&mut app, 80, 24);
+    shows(
+        &text,
+        &[" 4 tasks, in order ", "waits: all 2 cpus are busy"],
+    );
+    assert!(!text.contains("Tasks 0 to 3"), "{text}");
+}
+
+#[test]
+fn the_first_line_has_the_day_and_the_zone() {
+    let mut app = sick_run();
+    let first = |app: &mut App, width| {
+        let text = screen(app, width, 24);
+        text.lines().next().unwrap_or_default().to_owned()
+    };
+    let line = first(&mut app, 80);
+    assert!(
+        line.contains("1970-01-01") && line.contains(" UTC+"),
+        "{line}"
+    );
+    assert!(!first(&mut app, 50).contains("1970"));
 }
 
 #[test]
