@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -187,14 +188,14 @@ def shoot_terminal(page, run, folder, is_quick):
 
 
 # Headings of the report with which pictures begin.
-PARTS = [("wrong", "Where the core-hours went"), ("jobs", "Failures by reason and host")]
+PARTS = [("wrong", "Run of"), ("jobs", "Jobs")]
 
 
 def shoot_report(page, run, folder, is_quick):
     run.hq("journal", "report", "run.db", "run.html")
     page.goto((run.folder / "run.html").as_uri())
     for name, heading in PARTS:
-        box = page.locator("h2", has_text=heading).bounding_box()
+        box = page.locator("h1, h2", has_text=re.compile(f"^{heading}")).bounding_box()
         for theme in ("light",) if is_quick else ("light", "dark"):
             page.emulate_media(color_scheme=theme)
             clip = {"x": 90, "y": box["y"] - 20, "width": 1020, "height": 640}

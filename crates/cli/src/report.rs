@@ -113,14 +113,17 @@ pub(crate) struct Failures {
     pub(crate) count: u64,
     /// Id of one of the tasks.
     pub(crate) task: u32,
-    /// Last line that it wrote, with `#` for numbers; `None` if there is none or its output is not here.
+    /// Last line that it wrote; `None` if there is none or its output is not here.
     pub(crate) said: Option<String>,
+    /// Names and values of its parameters, as `lr=0.1, seed=3`; empty if it has none.
+    pub(crate) params: String,
 }
 
 /// Everything that the page shows.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(crate) struct Report {
-    pub(crate) title: String,
+    /// Name of the journal's file.
+    pub(crate) journal: String,
     pub(crate) from_ns: i64,
     pub(crate) to_ns: i64,
     pub(crate) steps: Vec<Step>,

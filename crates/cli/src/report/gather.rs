@@ -33,11 +33,11 @@ const EXPLAINED_MAX: usize = 200;
 /// Reads what happened from `from_ns` to `to_ns`.
 pub(crate) async fn gather(
     file: &mut JournalFile,
-    title: String,
+    journal: String,
     (from_ns, to_ns): (i64, i64),
 ) -> CliResult<Report> {
     let mut report = Report {
-        title,
+        journal,
         from_ns,
         to_ns,
         ..Report::default()
@@ -303,6 +303,7 @@ async fn failures(file: &mut JournalFile, period: Period) -> CliResult<Vec<Failu
         count: row.count,
         task: row.task,
         said: None,
+        params: String::new(),
     });
     let mut failures: Vec<Failures> = failures.collect();
     words::add(file, &mut failures).await?;

@@ -4,12 +4,12 @@ use std::fmt::Write as _;
 
 use super::gather::float;
 use super::svg::{self, short};
-use super::{Report, SlowTask, Totals, WorkerLife};
+use super::{Costs, Failures, JobFigures, Report, SlowTask, Totals, WorkerLife};
 use crate::dashboard::view::run_time;
-use crate::output::format::{file_size, local_seconds, peak_memory, zone};
+use crate::output::format::{file_size, local_time, peak_memory, zone};
 use crate::text::is_hidden;
 use hq_core::curve::{Curve, GpuCurve};
-use hq_core::diagnosis::{Severity, number};
+use hq_core::diagnosis::{Severity, Subject, number};
 use hq_store::reader::RUN_BOUNDS;
 
 /// A worker that was idle for more than this part of its life is worth a hint.
@@ -18,13 +18,15 @@ const IDLE_HINT: f64 = 0.5;
 const MEMORY_HINT: f64 = 0.5;
 /// Findings that are shown: of a hundred thousand jobs that wait for the same node nobody reads each.
 const FINDINGS_MAX: usize = 100;
+/// Workers whose lines are counted at a glance.
+const LANES_FEW: usize = 20;
 /// Workers that are drawn.
 const LANES_MAX: usize = 400;
 
 const STYLE: &str = "\
 :root{color-scheme:light dark;--bar:#2f7ed8;--soft:#2f7ed855;--bad:#c0392b;--line:#8885}\
 body{font:15px/1.5 system-ui,sans-serif;max-width:62rem;margin:2rem auto;padding:0 1rem}\
-h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2.2rem;border-bottom:1px solid var(--line)}\
+h1{font-size:1.5rem}.lead{font-size:1.15rem}a{color:inherit}code{font:12.5px/1.5 ui-monospace,monospace;overflow-wrap:anywhere}h2{font-size:1.15rem;margin-top:2.2rem;border-bottom:1px solid var(--line)}\
 table{border-collapse:collapse;width:100%;font-size:.9rem}th,td{text-align:left;padding:.25rem .6rem;\
 border-bottom:1px solid var(--line)}td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}\
 svg{width:100%;height:auto}svg.small{width:auto;max-width:100%}svg text{font:11px system-ui,sans-serif;fill:currentColor}\
@@ -55,28 +57,100 @@ pub(crate) fn escape(text: &str) -> String {
 
 /// The whole page.
 pub(crate) fn render(report: &Report) -> String {
+    let (from, to) = (local_time(report.from_ns), local_time(report.to_ns));
+    let zone = zone(report.to_ns);
+    let begin = escape(&format!("{from} {zone}"));
     let mut page = format!(
         "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
          <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\
-         <title>hq: {title}</title><style>{STYLE}</style></head><body><h1>{title}</h1>\
-         <p>From {from} to {to}, {zone}.</p>",
-        title = escape(&report.title),
-        from = local_seconds(report.from_ns),
-        to = local_seconds(report.to_ns),
-        zone = escape(&zone(report.to_ns)),
+         <title>hq: run of {begin}</title><style>{STYLE}</style></head><body><h1>Run of {begin}</h1>\
+         <p class=\"lead\">{}</p><p>From {from} to {to}, {}. Journal: {}.</p>",
+        escape(&summary(report)),
+        escape(&zone),
+        escape(&report.journal),
     );
     add_figures(&mut page, report);
-    add_costs(&mut page, report);
     add_findings(&mut page, report);
+    add_failures(&mut page, report);
+    add_costs(&mut page, report);
     add_hints(&mut page, report);
     add_timeline(&mut page, report);
-    add_failures(&mut page, report);
     add_jobs(&mut page, report);
     add_slowest(&mut page, report);
     add_workers(&mut page, report);
     page.push_str("</body></html>\n");
     page
+}
+
+/// The run in one sentence: `1 390 tasks finished and 22 failed; 64 % of 0.59 core-hours were used, 0.02 of them wasted, mostly by job
+/// 11 (train): no space left on device.`
+fn summary(report: &Report) -> String {
+    let Totals {
+        finished, failed, ..
+    } = report.totals;
+    let tasks = |count: u64| if count == 1 { "task" } else { "tasks" };
+    let mut text = format!("{} {} finished", number(finished), tasks(finished));
+    if failed > 0 {
+        let _ = write!(text, " and {} failed", number(failed));
+    }
+    let offered = offered(&report.workers);
+    if offered <= 0.0 {
+        text.push_str("; no worker was there.");
+        return text;
+    }
+    let costs = &report.costs;
+    let _ = write!(
+        text,
+        "; {:.0} % of {} core-hours were used",
+        100.0 * costs.used() / offered,
+        core_hours(offered)
+    );
+    if costs.wasted() > 0.0 {
+        let _ = write!(text, ", {} of them wasted", core_hours(costs.wasted()));
+        text.push_str(&mostly(report));
+    }
+    text.push('.');
+    text
+}
+
+/// What most of the waste went into.
+fn mostly(report: &Report) -> String {
+    let Costs {
+        failed,
+        dropped,
+        repeated,
+        ..
+    } = report.costs;
+    if dropped > failed.max(repeated) {
+        return ", mostly by tasks that were canceled or given up".to_owned();
+    }
+    if repeated > failed {
+        return ", mostly by attempts that were repeated".to_owned();
+    }
+    let most = report.jobs.iter().filter(|job| job.failed_core_s > 0.0);
+    let most = most.max_by(|a, b| a.failed_core_s.total_cmp(&b.failed_core_s));
+    most.map_or_else(String::new, |job| {
+        let why = failure_of(report, job.id).map_or_else(String::new, |row| {
+            format!(": {}", row.said.as_deref().unwrap_or(&row.error))
+        });
+        format!(", mostly by job {} ({}){why}", job.id, job.name)
+    })
+}
+
+/// The most frequent failure of a job.
+fn failure_of(report: &Report, job: u32) -> Option<&Failures> {
+    report.failures.iter().find(|row| row.job == job)
+}
+
+/// Core-seconds as core-hours. What was used at all is never 0.
+fn core_hours(core_s: f64) -> String {
+    let hours = core_s / 3600.0;
+    if hours > 0.0 && hours < 0.005 {
+        "< 0.01".to_owned()
+    } else {
+        short(hours)
+    }
 }
 
 fn offered(workers: &[WorkerLife]) -> f64 {
@@ -107,10 +181,10 @@ fn add_figures(page: &mut String, report: &Report) {
         ("jobs", number(jobs)),
         ("tasks finished", number(finished)),
         ("tasks failed", number(failed)),
-        ("core-hours used", short(used / 3600.0)),
-        ("core-hours wasted", short(wasted / 3600.0)),
-        ("core-hours idle", short((offered - used).max(0.0) / 3600.0)),
-        ("core-hours offered", short(offered / 3600.0)),
+        ("core-hours used", core_hours(used)),
+        ("core-hours wasted", core_hours(wasted)),
+        ("core-hours idle", core_hours((offered - used).max(0.0))),
+        ("core-hours offered", core_hours(offered)),
         ("of the cores were used", used_share),
     ];
     page.push_str("<div class=\"figures\">");
@@ -120,7 +194,7 @@ fn add_figures(page: &mut String, report: &Report) {
         } else {
             ""
         };
-        let _ = write!(page, "<div{class}><b>{value}</b>{name}</div>");
+        let _ = write!(page, "<div{class}><b>{}</b>{name}</div>", escape(&value));
     }
     page.push_str("</div>");
 }
@@ -154,7 +228,7 @@ fn add_costs(page: &mut String, report: &Report) {
             page,
             "<tr><td>{name}<td class=\"n\">{}<td class=\"n\">{percent:.1} %<td class=\"share\">\
              <div class=\"cost{class}\" style=\"width:{percent:.1}%\"></div></tr>",
-            short(core_s / 3600.0)
+            escape(&core_hours(core_s))
         );
     }
     page.push_str("</table></div>");
@@ -171,13 +245,45 @@ fn add_findings(page: &mut String, report: &Report) {
             Severity::Warning => "warning",
         };
         let text = escape(&finding.to_string());
-        let _ = write!(page, "<li class=\"{class}\">{text}.</li>");
+        let _ = write!(page, "<li class=\"{class}\">{text}.");
+        if let Subject::FailingJob(job) | Subject::FailedTasks(job) = finding.subject
+            && let Some(row) = failure_of(report, job)
+        {
+            add_example(page, row);
+        }
+        page.push_str("</li>");
     }
     page.push_str("</ul>");
     let more = report.findings.len().saturating_sub(FINDINGS_MAX);
     if more > 0 {
         let more = number(more as u64);
         let _ = write!(page, "<p>And {more} more, none of them worse.</p>");
+    }
+}
+
+/// One of the tasks that failed, with its parameters and its last words.
+fn add_example(page: &mut String, row: &Failures) {
+    if row.said.is_none() && row.params.is_empty() {
+        return;
+    }
+    let _ = write!(page, "<br>Task {}", row.task);
+    if !row.params.is_empty() {
+        let _ = write!(page, " with <b>{}</b>", escape(&row.params));
+    }
+    match &row.said {
+        Some(said) => {
+            let _ = write!(page, " wrote last: <code>{}</code>", escape(said));
+        }
+        None => page.push_str(" wrote nothing that is still here."),
+    }
+}
+
+/// A job, as a link to its row in the table of jobs.
+fn job_link(report: &Report, job: u32) -> String {
+    if report.jobs.iter().any(|known| known.id == job) {
+        format!("<a href=\"#job-{job}\">{job}</a>")
+    } else {
+        job.to_string()
     }
 }
 
@@ -221,13 +327,6 @@ pub(crate) fn hints(report: &Report) -> Vec<String> {
                 run_time(job.run_us[0].max(1))
             ));
         }
-        if job.core_s > 0.0 && job.failed_core_s > 0.2 * job.core_s {
-            hints.push(format!(
-                "{:.0} % of the core time of job {} went into tasks that failed.",
-                100.0 * job.failed_core_s / job.core_s,
-                job.id
-            ));
-        }
     }
     hints
 }
@@ -245,9 +344,12 @@ fn add_hints(page: &mut String, report: &Report) {
 }
 
 fn add_timeline(page: &mut String, report: &Report) {
-    let (from, to) = (local_seconds(report.from_ns), local_seconds(report.to_ns));
+    let (from, to) = (local_time(report.from_ns), local_time(report.to_ns));
     let series = |of: fn(&super::Step) -> f64| report.steps.iter().map(of).collect::<Vec<f64>>();
     let mut chart = |title: &str, values: &[f64], limit: &[f64]| {
+        if !values.iter().any(|value| *value > 0.0) {
+            return;
+        }
         let _ = write!(
             page,
             "<h2>{}</h2>{}",
@@ -262,23 +364,34 @@ fn add_timeline(page: &mut String, report: &Report) {
         &series(|step| step.cores),
     );
     for (name, values, _) in &report.resources {
-        chart(&format!("{name} used"), values, &[]);
+        chart(&format!("{name} reserved by tasks"), values, &[]);
     }
-    chart("Connected workers", &series(|step| step.workers), &[]);
+    // The lines below show the same for few workers.
+    if report.workers.len() > LANES_FEW {
+        chart("Connected workers", &series(|step| step.workers), &[]);
+    }
 }
 
 fn add_failures(page: &mut String, report: &Report) {
     if report.failures.is_empty() {
         return;
     }
-    page.push_str("<h2>Failures by reason and host</h2><div class=\"wide\"><table><tr><th class=\"n\">Tasks<th class=\"n\">Job<th>Reason<th>Said last<th>Host</tr>");
+    page.push_str(
+        "<h2>Failures by reason and host</h2><div class=\"wide\"><table><tr><th class=\"n\">Tasks<th class=\"n\">Job<th>Reason\
+         <th>For example<th>Wrote last<th>Host</tr>",
+    );
     for row in &report.failures {
+        let mut example = format!("task {}", row.task);
+        if !row.params.is_empty() {
+            let _ = write!(example, ": {}", row.params);
+        }
         let _ = write!(
             page,
-            "<tr><td class=\"n\">{}<td class=\"n\">{}<td>{}<td>{}<td>{}</tr>",
+            "<tr><td class=\"n\">{}<td class=\"n\">{}<td>{}<td>{}<td>{}<td>{}</tr>",
             number(row.count),
-            row.job,
+            job_link(report, row.job),
             escape(&row.error),
+            escape(&example),
             escape(row.said.as_deref().unwrap_or_default()),
             escape(&row.host)
         );
@@ -290,19 +403,19 @@ fn add_jobs(page: &mut String, report: &Report) {
     page.push_str(
         "<h2>Jobs</h2><div class=\"wide\"><table><tr><th class=\"n\">Job<th>Name<th class=\"n\">Tasks<th class=\"n\">Finished\
          <th class=\"n\">Failed<th class=\"n\">Core-hours<th class=\"n\">Median<th class=\"n\">90 %<th class=\"n\">99 %\
-         <th class=\"n\">Longest<th class=\"n\">Most memory</tr>",
+         <th class=\"n\">Longest<th>Run times<th class=\"n\">Peak memory</tr>",
     );
     for job in &report.jobs {
         let bad = if job.failed > 0 { " bad" } else { "" };
         let _ = write!(
             page,
-            "<tr><td class=\"n\">{}<td>{}<td class=\"n\">{}<td class=\"n\">{}<td class=\"n{bad}\">{}<td class=\"n\">{}",
-            job.id,
+            "<tr id=\"job-{id}\"><td class=\"n\">{id}<td>{}<td class=\"n\">{}<td class=\"n\">{}<td class=\"n{bad}\">{}<td class=\"n\">{}",
             escape(&job.name),
             number(job.task_count),
             number(job.finished),
             number(job.failed),
-            short(job.core_s / 3600.0)
+            escape(&core_hours(job.core_s)),
+            id = job.id,
         );
         for us in job.run_us {
             let text = if job.finished + job.failed > 0 {
@@ -317,7 +430,7 @@ fn add_jobs(page: &mut String, report: &Report) {
         } else {
             String::new()
         };
-        let _ = write!(page, "<td class=\"n\">{memory}</tr>");
+        let _ = write!(page, "<td>{}<td class=\"n\">{memory}</tr>", run_times(job));
     }
     page.push_str("</table></div>");
     let more = report.totals.jobs.saturating_sub(report.jobs.len() as u64);
@@ -325,31 +438,31 @@ fn add_jobs(page: &mut String, report: &Report) {
         let more = number(more);
         let _ = write!(page, "<p>{more} more jobs took less time than these.</p>");
     }
-    page.push_str("<h2>Run times by job</h2>");
-    for job in report
-        .jobs
+}
+
+/// Run times as bars, from the first to the last length that any task has; nothing if all are alike.
+fn run_times(job: &JobFigures) -> String {
+    let labels = RUN_BOUNDS
         .iter()
-        .filter(|job| job.finished + job.failed > 0)
-    {
-        let labels = RUN_BOUNDS
-            .iter()
-            .map(|bound| format!("<{}", run_time(*bound)));
-        let bins: Vec<(String, u64)> = labels
-            .chain([String::from("more")])
-            .map(|label| escape(&label.replace(".0", "")))
-            .zip(job.run_times.iter().copied())
-            .collect();
-        let _ = write!(
-            page,
-            "<p>Job {} {}</p><div class=\"wide\">{}</div>",
-            job.id,
-            escape(&job.name),
-            svg::histogram(&bins)
-        );
+        .map(|bound| format!("up to {}", run_time(*bound)));
+    let labels = labels.chain([String::from("longer")]);
+    let bins: Vec<(String, u64)> = labels
+        .map(|label| escape(&label.replace(".0", "")))
+        .zip(job.run_times.iter().copied())
+        .collect();
+    let used = |(_, count): &(String, u64)| *count > 0;
+    match (bins.iter().position(used), bins.iter().rposition(used)) {
+        (Some(first), Some(last)) if first < last => {
+            svg::bars(bins.get(first..=last).unwrap_or_default())
+        }
+        (_, _) => String::new(),
     }
 }
 
 fn add_slowest(page: &mut String, report: &Report) {
+    if report.slowest.is_empty() {
+        return;
+    }
     page.push_str("<h2>Slowest tasks</h2><div class=\"wide\"><table><tr><th class=\"n\">Job<th class=\"n\">Task<th class=\"n\">Took<th>Host<th>End");
     // Workers of earlier releases do not look.
     let has_curves = report.slowest.iter().any(|task| task.curve.is_some());
@@ -370,7 +483,7 @@ fn add_slowest(page: &mut String, report: &Report) {
         let _ = write!(
             page,
             "<tr><td class=\"n\">{}<td class=\"n\">{}<td class=\"n\">{}<td>{}{end}",
-            task.job,
+            job_link(report, task.job),
             task.task,
             run_time(task.run_us),
             escape(&task.host)
@@ -504,138 +617,4 @@ fn add_workers(page: &mut String, report: &Report) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::{Failures, JobFigures, Step};
-    use super::*;
-
-    const HOUR_NS: i64 = 3_600_000_000_000;
-
-    fn sample() -> Report {
-        Report {
-            title: "<b>run</b>.db".to_owned(),
-            from_ns: 0,
-            to_ns: HOUR_NS,
-            steps: vec![
-                Step {
-                    running: 2.0,
-                    cores_used: 2.0,
-                    cores: 8.0,
-                    workers: 1.0
-                };
-                401
-            ],
-            workers: vec![WorkerLife {
-                id: 1,
-                host: "n\"1".to_owned(),
-                from_ns: 0,
-                to_ns: HOUR_NS,
-                cores: 8.0,
-                used_core_s: 7_200.0,
-                reason: None,
-            }],
-            totals: Totals {
-                jobs: 1,
-                finished: 9,
-                failed: 1,
-            },
-            costs: super::super::Costs {
-                finished: 3_600.0,
-                failed: 1_800.0,
-                dropped: 900.0,
-                repeated: 900.0,
-                running: 0.0,
-            },
-            jobs: vec![JobFigures {
-                id: 7,
-                name: "<script>alert(1)</script>".to_owned(),
-                task_count: 10,
-                finished: 9,
-                failed: 1,
-                core_s: 7_200.0,
-                failed_core_s: 3_600.0,
-                run_us: [1_000_000, 2_000_000, 3_000_000, 4_000_000],
-                run_times: vec![0; RUN_BOUNDS.len() + 1],
-                memory_asked: 4 << 30,
-                memory_used: 1 << 30,
-            }],
-            failures: vec![Failures {
-                job: 7,
-                error: "exit code 3 & more".to_owned(),
-                host: "n1".to_owned(),
-                count: 1,
-                task: 4,
-                said: Some("no <index> for chr#".to_owned()),
-            }],
-            ..Report::default()
-        }
-    }
-
-    #[test]
-    fn nothing_that_a_user_named_is_markup() {
-        let page = render(&sample());
-        assert!(page.starts_with("<!DOCTYPE html>"));
-        assert!(!page.contains("<script") && !page.contains("<b>run") && !page.contains("n\"1"));
-        assert!(page.contains("&lt;script&gt;alert(1)&lt;/script&gt;"));
-        assert!(page.contains("exit code 3 &amp; more"));
-        assert!(page.contains("<td>no &lt;index&gt; for chr#<td>"));
-        assert!(
-            !page.contains("http://") && !page.contains("https://"),
-            "nothing is loaded from elsewhere"
-        );
-    }
-
-    #[test]
-    fn cost_and_hints_follow_from_the_figures() {
-        let report = sample();
-        let page = render(&report);
-        for part in [
-            "<b>2</b>core-hours used",
-            "<b>1</b>core-hours wasted",
-            "<b>6</b>core-hours idle",
-            "canceled or given up<td class=\"n\">0.25<td class=\"n\">3.1 %",
-            "<b>8</b>core-hours offered",
-            "<b>25 %</b>of the cores",
-        ] {
-            assert!(page.contains(part), "no {part}");
-        }
-        let hints = hints(&report);
-        assert!(
-            hints[0].starts_with(
-                "1 of 1 workers were idle for more than half of their life: 6 core-hours"
-            ),
-            "{hints:?}"
-        );
-        assert!(hints[1].contains("of memory and used at most"), "{hints:?}");
-        assert!(
-            hints[2].starts_with("50 % of the core time of job 7"),
-            "{hints:?}"
-        );
-    }
-
-    #[test]
-    fn a_page_about_very_many_jobs_is_short_and_says_what_it_leaves_out() {
-        use hq_core::diagnosis::{Finding, Subject};
-        let finding = |job| Finding {
-            subject: Subject::StarvingJob(job),
-            severity: Severity::Warning,
-            title: format!("job {job}"),
-            text: "waits".to_owned(),
-            part: 1,
-            whole: 1,
-        };
-        let mut report = sample();
-        report.totals.jobs = 100_000;
-        report.findings = (0..100_000).map(finding).collect();
-        let page = render(&report);
-        assert!(page.len() < 200_000, "{} bytes", page.len());
-        assert!(page.contains("And 99 900 more"), "no count");
-        assert!(page.contains("99 999 more jobs took less time"), "no count");
-    }
-
-    #[test]
-    fn nothing_offered_is_nothing_and_times_have_a_zone() {
-        let page = render(&Report::default());
-        assert!(page.contains("<b>0</b>core-hours offered"), "{page}");
-        assert!(page.contains("UTC"), "{page}");
-    }
-}
+mod tests;

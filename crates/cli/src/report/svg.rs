@@ -94,31 +94,27 @@ pub(super) fn lanes(spans: &[(f64, f64, String)]) -> String {
     )
 }
 
-/// Bars side by side, with a label each.
-pub(super) fn histogram(bins: &[(String, u64)]) -> String {
-    const BAR: f64 = 60.0;
-    const HIGH: f64 = 60.0;
-    let most = bins
-        .iter()
-        .map(|(_, value)| *value)
-        .max()
-        .unwrap_or(0)
-        .max(1);
+/// Small bars side by side; the label of each is shown when it is pointed at.
+pub(super) fn bars(bins: &[(String, u64)]) -> String {
+    const WIDE: f64 = 132.0;
+    const HIGH: f64 = 24.0;
+    let float = super::gather::float;
+    let most = bins.iter().map(|(_, value)| *value).max().unwrap_or(0);
+    let step = WIDE / count(bins.len().max(1));
     let mut bars = String::new();
-    for (at, (label, value)) in bins.iter().enumerate() {
-        let high = HIGH * super::gather::float(*value) / super::gather::float(most);
-        let x = count(at) * BAR;
+    for (at, (label, value)) in bins.iter().enumerate().filter(|(_, bin)| bin.1 > 0) {
+        // A single task among a million is seen.
+        let high = (HIGH * float(*value) / float(most.max(1))).max(1.0);
         let _ = write!(
             bars,
-            "<rect class=\"bar\" x=\"{x:.0}\" y=\"{:.1}\" width=\"54\" height=\"{high:.1}\"><title>{value}</title></rect>\
-             <text x=\"{x:.0}\" y=\"{:.0}\">{label}</text>",
+            "<rect class=\"bar\" x=\"{:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{high:.1}\"><title>{label}: {value}</title></rect>",
+            count(at) * step,
             HIGH - high,
-            HIGH + 12.0
+            (step - 1.0).max(1.0),
         );
     }
-    let width = count(bins.len()).max(1.0) * BAR;
     format!(
-        "<svg class=\"small\" viewBox=\"0 0 {width:.0} 76\" width=\"{width:.0}\" role=\"img\">{bars}</svg>"
+        "<svg class=\"small\" viewBox=\"0 0 {WIDE} {HIGH}\" width=\"{WIDE}\" role=\"img\" aria-label=\"run times\">{bars}</svg>"
     )
 }
 
@@ -154,7 +150,8 @@ mod tests {
             spark(&[], None, "a"),
             spark(&[0.0, 1.0], Some(0.0), "a"),
             lanes(&[]),
-            histogram(&[]),
+            bars(&[]),
+            bars(&[("a".to_owned(), 0)]),
         ] {
             assert!(svg.starts_with("<svg") && svg.ends_with("</svg>"), "{svg}");
             assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");

@@ -1,5 +1,5 @@
-//! Last lines of failed tasks of a journal, as far as their output is here: journals are often read where
-//! they are written, beside the files of its tasks.
+//! Parameters of failed tasks of a journal and the last lines that they wrote, as far as their output is here: journals are often
+//! read where they are written, beside the files of its tasks.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
@@ -9,8 +9,9 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use hq_core::id::{InstanceId, JobId, TaskId};
+use hq_core::limits::shortened;
 use hq_core::placeholder::{PathPattern, PathPatterns, PathValues, join};
-use hq_core::signature::{last_words, signature};
+use hq_core::signature::last_words;
 use hq_core::template::{ArrayIds, StdioSpec, SubmitBody, SubmitSpec, TaskTemplate};
 use hq_protocol::Message as _;
 use hq_protocol::client;
@@ -28,10 +29,12 @@ use crate::error::CliResult;
 const READ_MAX: usize = 50;
 /// Lines of an output among which the last words are looked for.
 const LINES: u32 = 30;
+/// Longest last line, in bytes.
+const SAID_MAX: usize = 200;
 /// Longest time for all of them: a file system that hangs does not hold up the report.
 const TIME_MAX: Duration = Duration::from_secs(5);
 
-/// Adds to kinds of failures what one task of each said.
+/// Adds to kinds of failures the parameters of one task of each, and what it said last.
 pub(super) async fn add(file: &mut JournalFile, failures: &mut [Failures]) -> CliResult<()> {
     let uid = file.ask_one(run::server_uid()).await?.unwrap_or_default();
     // Those of one job stand together often enough.
@@ -50,6 +53,10 @@ pub(super) async fn add(file: &mut JournalFile, failures: &mut [Failures]) -> Cl
             instance: instance.unwrap_or(0),
         };
         known = Some((job, Arc::clone(&specs)));
+        row.params = specs
+            .iter()
+            .find_map(|spec| params(spec, key.task))
+            .unwrap_or_default();
         let uid = uid.clone();
         let read = move || specs.iter().find_map(|spec| said(spec, key, &uid));
         match by(deadline, read) {
@@ -79,7 +86,18 @@ async fn specs(file: &mut JournalFile, job: u32) -> CliResult<Vec<SubmitSpec>> {
     Ok(stored.into_iter().flatten().filter_map(decode).collect())
 }
 
-/// The signature of what a task of this submit said last; `None` if it is of another one, or its output is not here.
+/// Names and values of the parameters of a task of this submit.
+fn params(spec: &SubmitSpec, task: u32) -> Option<String> {
+    let params = template(spec, task)?.params.as_deref()?;
+    let values = params.values(TaskId(task)).into_iter();
+    let pairs = values.map(|(name, value)| {
+        let value = String::from_utf8_lossy(&value.into_vec()).into_owned();
+        clean(&format!("{name}={value}"))
+    });
+    Some(pairs.collect::<Vec<_>>().join(", "))
+}
+
+/// What a task of this submit said last; `None` if it is of another one, or its output is not here.
 fn said(spec: &SubmitSpec, key: Key, uid: &str) -> Option<String> {
     let template = template(spec, key.task)?;
     let values = PathValues {
@@ -112,7 +130,7 @@ fn said(spec: &SubmitSpec, key: Key, uid: &str) -> Option<String> {
         };
         let part = OutputReader::new(source).read(ReadFrom::LastLines(LINES), LOCAL_LIMIT);
         let text = part.ok()?.bytes;
-        last_words(&String::from_utf8_lossy(&text)).map(|line| clean(&signature(line)))
+        last_words(&String::from_utf8_lossy(&text)).map(|line| shortened(&clean(line), SAID_MAX))
     })
 }
 
