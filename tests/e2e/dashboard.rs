@@ -204,7 +204,7 @@ fn every_view_shows_a_real_run_and_jobs_can_be_acted_upon() {
     screen.press("4");
     screen.shows(&["There is no queue of automatic allocation"]);
     screen.press("5");
-    screen.shows(&["job-created", "worker-connected"]);
+    screen.shows(&["job created", "worker connected"]);
     screen.press("3x");
     screen.shows(&["Stop worker 1 on "]);
     screen.press("y");
@@ -271,7 +271,7 @@ fn every_task_and_its_output_can_be_reached() {
     screen.press("\r");
     screen.shows(&["Tasks of worker 1, the last one first (30)"]);
     screen.press("5");
-    screen.shows(&["Events, newest first", "job-completed"]);
+    screen.shows(&["Events, newest first", "job completed"]);
     screen.press("\r");
     screen.shows(&["Job 1 `sweep`"]);
     screen.press("q");

@@ -32,7 +32,7 @@ def without_the_server(page, url):
     expect(page.get_by_role("button", name="Cancel")).to_be_visible()
     page.route("**/api/v1/events*", lambda route: route.abort())
     page.reload()
-    expect(page.locator("#away")).to_contain_text(re.compile(r"as of \d\d:\d\d:\d\d"))
+    expect(page.locator("#away")).to_contain_text(re.compile(r"as of \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC"))
     expect(page.locator(".jobhead")).to_contain_text("Job 1")
     expect(page.get_by_role("button", name="Cancel")).to_be_disabled()
     page.unroute("**/api/v1/events*")
