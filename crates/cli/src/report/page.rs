@@ -132,7 +132,10 @@ fn mostly(report: &Report) -> String {
     let most = most.max_by(|a, b| a.failed_core_s.total_cmp(&b.failed_core_s));
     most.map_or_else(String::new, |job| {
         let why = failure_of(report, job.id).map_or_else(String::new, |row| {
-            format!(": {}", row.said.as_deref().unwrap_or(&row.error))
+            // An exit code says little; other ends are the reason themselves.
+            let said = row.said.as_deref();
+            let said = said.filter(|_| row.error.starts_with("exit code"));
+            format!(": {}", said.unwrap_or(&row.error))
         });
         format!(", mostly by job {} ({}){why}", job.id, job.name)
     })

@@ -118,8 +118,15 @@ fn it_opens_with_one_sentence() {
         format!("{all}, mostly by job 7 (train): no <index> for chr12.")
     );
     assert_eq!(
-        sentence(|report| report.failures[0].said = None),
-        format!("{all}, mostly by job 7 (train): exit code 3 & more.")
+        sentence(|report| report.failures[0].error = "time limit reached".to_owned()),
+        format!("{all}, mostly by job 7 (train): time limit reached.")
+    );
+    assert_eq!(
+        sentence(|report| {
+            report.failures[0].error = "exit code 3".to_owned();
+            report.failures[0].said = None;
+        }),
+        format!("{all}, mostly by job 7 (train): exit code 3.")
     );
     assert_eq!(
         sentence(|report| report.costs.dropped = 3_600.0),
@@ -132,7 +139,7 @@ fn it_opens_with_one_sentence() {
                 ..Costs::default()
             };
         }),
-        "9 tasks finished and 1 failed; 0 % of 8 core-hours were used, < 0.01 of them wasted, mostly by job 7 (train): exit code 3 & more."
+        "9 tasks finished and 1 failed; 0 % of 8 core-hours were used, < 0.01 of them wasted, mostly by job 7 (train): exit code 3."
     );
     assert_eq!(
         sentence(|report| {
