@@ -50,7 +50,7 @@ pub(super) async fn of_tasks(
     let found = app
         .parts
         .core
-        .query(move |view| view.state.jobs().get(&JobId(job)).map(|job| find(job)))
+        .query(move |view| view.state.jobs().get(&JobId(job)).map(find))
         .await?;
     Ok(found.unwrap_or_default())
 }
