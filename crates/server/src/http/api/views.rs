@@ -539,6 +539,7 @@ fn count(job: &Job, shape: &Shape) -> Vec<Group> {
 }
 
 #[cfg(test)]
+#[expect(clippy::type_complexity, reason = "arrows of a graph as plain tuples")]
 mod tests {
     use super::*;
 
