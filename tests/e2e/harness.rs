@@ -343,14 +343,16 @@ impl Env {
         listed.unwrap_or(&serde_json::Value::Null)["task_stats"].clone()
     }
 
-    /// Waits until the server knows that `count` tasks of a job run.
+    /// Waits until workers have reported the starts of `count` tasks of a job. Lists show a task as running before that.
     pub(crate) fn wait_running(&self, job: &str, count: u32) {
+        let sql =
+            format!("SELECT count(*) AS n FROM tasks WHERE job = {job} AND state = 'running'");
         self.wait_for(&format!("{count} tasks run"), || {
-            let stats = self.stats(job);
-            if stats["running"] == count {
+            let started = &self.json(&["query", &sql])[0]["n"];
+            if *started == count {
                 Ok(())
             } else {
-                Err(stats.to_string())
+                Err(format!("{started} of {}", self.stats(job)))
             }
         });
     }

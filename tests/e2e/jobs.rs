@@ -420,3 +420,25 @@ fn jobs_of_equal_priority_run_in_the_order_in_which_they_came() {
         .collect();
     assert_eq!(env.read("order"), expected);
 }
+
+/// Scripts poll the list until nothing runs, and then stop the workers.
+#[test]
+fn a_job_that_runs_is_never_listed_as_waiting() {
+    let mut env = Env::new();
+    env.start_server();
+    env.start_worker(1);
+    for sleep in ["0", "0.03"] {
+        let array = ["--array=1-20", "--stdout=none", "--stderr=none"];
+        let job = env.submit(&[&array[..], &["--", "sleep", sleep]].concat());
+        let running = format!("{job} RUNNING");
+        let mut states = Vec::new();
+        while states.last().is_none_or(|state| *state == running) {
+            let list = ["job", "list", "--all", "--output-mode=quiet"];
+            let listed = env.hq(&list).ok();
+            let mut lines = listed.lines();
+            let line = lines.find(|line| line.starts_with(&format!("{job} ")));
+            states.push(line.expect("the job is listed").to_owned());
+        }
+        assert_eq!(states.pop(), Some(format!("{job} FINISHED")), "{states:?}");
+    }
+}

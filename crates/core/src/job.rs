@@ -13,6 +13,7 @@ mod learned;
 mod origins;
 mod outline;
 mod restore;
+mod sent;
 mod state;
 mod totals;
 
@@ -541,35 +542,6 @@ impl Job {
     pub(crate) fn instance(&self, slot: TaskSlot) -> InstanceId {
         let submit = self.submit(slot);
         submit.map_or(InstanceId(0), |submit| submit.tasks.instance(slot.index))
-    }
-
-    /// Gives a waiting task to a worker; returns its instance. For people it still waits, so that nothing is counted.
-    pub(crate) fn hand_out(&mut self, slot: TaskSlot, worker: WorkerId) -> Option<InstanceId> {
-        let record = self.touch(slot)?;
-        record.assign(worker);
-        let instance = record.instance();
-        if self.set_phase(slot, Phase::Queued) {
-            bug!(
-                "a task of job {} at {slot:?} did not wait, but is handed out",
-                self.id
-            );
-        }
-        Some(instance)
-    }
-
-    /// A worker was sent something of it.
-    pub(crate) fn note_sent_to(&mut self, worker: WorkerId) {
-        self.sent_to.insert(worker);
-    }
-
-    /// Workers that have, or may have, tasks or templates of it.
-    pub(crate) const fn sent_to(&self) -> &BTreeSet<WorkerId> {
-        &self.sent_to
-    }
-
-    /// The same, when they are to learn that there will be nothing more.
-    pub(crate) fn take_sent_to(&mut self) -> BTreeSet<WorkerId> {
-        std::mem::take(&mut self.sent_to)
     }
 
     /// If its last task has ended, notes when; returns whether that is new since the last submit. Late reports about

@@ -26,6 +26,7 @@ mod questions;
 mod reconnect;
 mod restart;
 mod retries;
+mod sent;
 mod stop;
 mod submit;
 mod successors;

@@ -25,6 +25,7 @@ mod grow;
 mod hold;
 mod input;
 mod learn;
+mod lost;
 mod notify;
 mod origin;
 mod portions;
@@ -606,7 +607,7 @@ impl ServerState {
             && self.is_free(job.id, slot)
             && !self.jobs.is_delayed(job.id, slot);
         self.dispatcher.check_task(job, slot, should_be_ready);
-        if matches!(phase, Phase::Queued | Phase::Running) {
+        if phase.is_sent() || phase == Phase::Running {
             let record = job.record(slot).expect("handed out tasks have a record");
             let worker = self
                 .workers
@@ -618,6 +619,7 @@ impl ServerState {
                 .expect("its worker has the task");
             assert_eq!(assigned.instance, record.instance(), "instance of {task}");
             assert_eq!(assigned.started, phase == Phase::Running, "start of {task}");
+            assert_eq!(assigned.placed, phase != Phase::Queued, "room for {task}");
         }
     }
 }

@@ -2,19 +2,20 @@
 //! finished a few bytes each.
 //!
 //! ```text
-//!            assign          started           exit 0
-//!  Waiting ─────────▶ Queued ─────────▶ Running ──────▶ Finished
-//!   ▲  │  ◀─────────    │  ◀── lost ──────┤└───────────▶ Failed
-//!   │  │   retract      │                 │
-//!   │  └────────────────┴─────────────────┴───▶ Canceled | Aborted
+//!            assign            room            started           exit 0
+//!  Waiting ─────────▶ Queued ◀───────▶ Placed ─────────▶ Running ──────▶ Finished
+//!   ▲  │  ◀─────────────┴───────────────┤  ◀── lost ──────┤└───────────▶ Failed
+//!   │  │       retract, lost            │                 │
+//!   │  └────────────────────────────────┴─────────────────┴───▶ Canceled | Aborted
 //!   └─ (blocked by dependencies or in the ready queue: both are Waiting)
 //! ```
 //!
-//! The last four never change. This file only stores; [`crate::job::Job`] owns the counters and is the
-//! only caller that changes a phase.
+//! Users see `Queued` as WAITING and `Placed` as RUNNING. The last four never change. This file only stores;
+//! [`crate::job::Job`] owns the counters and is the only caller that changes a phase.
 
 mod outline;
 mod packed;
+mod state;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -23,116 +24,7 @@ use crate::id::{InstanceId, TaskId, WorkerId};
 use crate::outcome::{Outcome, OutcomeCode, Usage};
 use crate::time::Timestamp;
 use packed::Packed;
-
-/// State of a task as users see it.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum TaskState {
-    /// Dependencies unfinished, no fitting worker, or queued on a worker.
-    Waiting,
-    /// Its program runs.
-    Running,
-    /// Exit code 0.
-    Finished,
-    /// Any other end of its own.
-    Failed,
-    /// Ended by the user.
-    Canceled,
-    /// Given up by the server.
-    Aborted,
-}
-
-impl TaskState {
-    /// All states, each at the index that is its number.
-    pub const ALL: [Self; 6] = [
-        Self::Waiting,
-        Self::Running,
-        Self::Finished,
-        Self::Failed,
-        Self::Canceled,
-        Self::Aborted,
-    ];
-
-    /// Number in rows of the store and in the web interface; it never changes, because files keep it.
-    #[must_use]
-    pub const fn number(self) -> u8 {
-        match self {
-            Self::Waiting => 0,
-            Self::Running => 1,
-            Self::Finished => 2,
-            Self::Failed => 3,
-            Self::Canceled => 4,
-            Self::Aborted => 5,
-        }
-    }
-
-    /// Inverse of [`number`](Self::number).
-    #[must_use]
-    pub fn from_number(number: i64) -> Option<Self> {
-        Self::ALL.get(usize::try_from(number).ok()?).copied()
-    }
-
-    /// Word for people and programs: `finished`.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Waiting => "waiting",
-            Self::Running => "running",
-            Self::Finished => "finished",
-            Self::Failed => "failed",
-            Self::Canceled => "canceled",
-            Self::Aborted => "aborted",
-        }
-    }
-
-    /// Inverse of [`name`](Self::name).
-    #[must_use]
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|state| state.name() == name)
-    }
-}
-
-/// State of a task inside the server.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Phase {
-    /// Blocked or ready.
-    Waiting,
-    /// Handed to a worker, not known to have started.
-    Queued,
-    /// Started on a worker.
-    Running,
-    /// Exit code 0.
-    Finished,
-    /// Any other end of its own.
-    Failed,
-    /// Ended by the user.
-    Canceled,
-    /// Given up by the server.
-    Aborted,
-}
-
-impl Phase {
-    /// State as users see it.
-    #[must_use]
-    pub const fn state(self) -> TaskState {
-        match self {
-            Self::Waiting | Self::Queued => TaskState::Waiting,
-            Self::Running => TaskState::Running,
-            Self::Finished => TaskState::Finished,
-            Self::Failed => TaskState::Failed,
-            Self::Canceled => TaskState::Canceled,
-            Self::Aborted => TaskState::Aborted,
-        }
-    }
-
-    /// Whether the task has ended for good.
-    #[must_use]
-    pub const fn is_terminal(self) -> bool {
-        matches!(
-            self,
-            Self::Finished | Self::Failed | Self::Canceled | Self::Aborted
-        )
-    }
-}
+pub use state::{Phase, TaskState};
 
 /// Earlier attempts of one task that are remembered; of more, the latest.
 pub(crate) const ATTEMPTS_KEPT_MAX: usize = 32;
@@ -211,23 +103,24 @@ impl TaskRecord {
         self.retry_count
     }
 
-    /// Whether any instance was seen to start.
+    /// Whether a worker reported the start of any instance.
     #[must_use]
     pub const fn was_started(self) -> bool {
         self.was_started
     }
 
-    /// Start of the last instance that started.
+    /// Start of the current instance, or of the last one if the task has ended; `None` if that did not run. Until the
+    /// worker reports the start, the time at which the worker got it and had room for it.
     #[must_use]
     pub fn started(self) -> Option<Timestamp> {
-        self.was_started.then_some(self.started)
+        self.has_run().then_some(self.started)
     }
 
-    /// Whether the last instance that started is the one that runs or ran: it is not, while another one is waited for.
+    /// Whether the current instance runs, or, of a task that has ended, ran.
     #[must_use]
     pub const fn has_run(self) -> bool {
         match self.phase {
-            Phase::Running | Phase::Finished | Phase::Failed => true,
+            Phase::Placed | Phase::Running | Phase::Finished | Phase::Failed => true,
             Phase::Waiting | Phase::Queued => false,
             // Most of these never ran; one that did has a time at which it was ended.
             Phase::Canceled | Phase::Aborted => self.was_cut_short,
@@ -253,6 +146,11 @@ impl TaskRecord {
 
     pub(crate) fn assign(&mut self, worker: WorkerId) {
         self.worker = worker.0;
+    }
+
+    /// Its worker has room for it; the report of the start corrects the time.
+    pub(crate) fn place(&mut self, at: Timestamp) {
+        self.started = at;
     }
 
     pub(crate) fn start(&mut self, at: Timestamp) {
@@ -661,7 +559,7 @@ impl TaskTable {
         }
     }
 
-    /// Moves every unfinished task to `to` at the moment `at`; returns how many were waiting or queued, and running.
+    /// Moves every unfinished task to `to` at the moment `at`; returns how many users saw waiting, and running.
     pub(crate) fn end_all(&mut self, to: Phase, at: Timestamp) -> (u32, u32) {
         let (mut waiting, mut running) = (0, 0);
         let (len, mut start) = (self.len, 0);
@@ -681,9 +579,10 @@ impl TaskTable {
                         match record.phase {
                             Phase::Running => {
                                 running += 1;
-                                // Only what ran has a time to tell; the others were waiting.
+                                // Only a reported start tells how long it ran.
                                 record.cut_short(at.since(record.started));
                             }
+                            Phase::Placed => running += 1,
                             Phase::Waiting
                             | Phase::Queued
                             | Phase::Finished

@@ -383,13 +383,10 @@ impl Worker {
         split
     }
 
-    /// The tasks of which it reported the start, in the order of their ids.
-    pub fn running_tasks(&self) -> impl Iterator<Item = TaskKey> + '_ {
-        let started = self
-            .assigned
-            .iter()
-            .filter(|(_, assigned)| assigned.started);
-        started.map(|(key, _)| *key)
+    /// The tasks that it has room for, in the order of their ids: users see them as running.
+    pub fn placed_tasks(&self) -> impl Iterator<Item = TaskKey> + '_ {
+        let placed = self.assigned.iter().filter(|(_, assigned)| assigned.placed);
+        placed.map(|(key, _)| *key)
     }
 
     /// Tasks of a job of which it reported the start, among its first `max`.
@@ -585,14 +582,14 @@ impl Worker {
         }
     }
 
-    /// Counts `count` backlog entries of a variant as placed.
+    /// Counts `count` backlog entries of a variant as placed; returns which.
     pub(crate) fn promote_some(
         &mut self,
         key: QueueKey,
         number: u32,
         count: u32,
         (classes, now): (&Classes, Time),
-    ) {
+    ) -> Vec<TaskKey> {
         const FIRST: TaskKey = TaskKey::new(JobId(0), TaskId(0));
         const LAST: TaskKey = TaskKey::new(JobId(u32::MAX), TaskId(u32::MAX));
         let first: Vec<TaskKey> = self
@@ -603,19 +600,56 @@ impl Worker {
             .take(count as usize)
             .collect();
         let Some(class) = classes.get(key.class) else {
-            return;
+            return Vec::new();
         };
-        for task in first {
-            let Some(assigned) = self.assigned.get_mut(&task) else {
+        for task in &first {
+            let Some(assigned) = self.assigned.get_mut(task) else {
                 continue;
             };
             assigned.placed = true;
             // However long it has waited, it could not start before.
             assigned.at = now;
             let copy = *assigned;
-            self.leave_backlog(task, &copy);
+            self.leave_backlog(*task, &copy);
             self.take(class, key.class, number, 1);
         }
+        first
+    }
+
+    /// Puts placed tasks back into the backlog for which there is no room, because the worker has started others instead;
+    /// returns which. The ones that it will start last go first.
+    pub(crate) fn displace(&mut self, classes: &Classes) -> Vec<TaskKey> {
+        let mut displaced = Vec::new();
+        // The usual case: what runs is what was expected to. A multi-node task keeps its nodes, whatever else ends there.
+        let is_overbooked =
+            self.placed_len > self.running && self.free.iter().any(|free| *free < 0);
+        if !is_overbooked || self.node().is_some() {
+            return displaced;
+        }
+        let unstarted = self.assigned.iter().filter(|(_, a)| a.placed && !a.started);
+        let mut unstarted: Vec<_> = unstarted.map(|(task, a)| (a.key, *task)).collect();
+        unstarted.sort_unstable();
+        for (key, task) in unstarted.into_iter().rev() {
+            let (Some(class), Some(assigned)) =
+                (classes.get(key.class), self.assigned.get_mut(&task))
+            else {
+                continue;
+            };
+            let lacks = |demand: &Demand| {
+                let free = self.free.get(demand.resource.0 as usize);
+                free.is_some_and(|free| *free < 0)
+            };
+            let variant = class.variants.get(assigned.variant as usize);
+            if !variant.is_some_and(|variant| variant.demands.iter().any(lacks)) {
+                continue;
+            }
+            assigned.placed = false;
+            let copy = *assigned;
+            self.take(class, key.class, copy.variant, -1);
+            self.join_backlog(task, &copy);
+            displaced.push(task);
+        }
+        displaced
     }
 
     /// Tasks that were counted as placed before `sent_before` and have not started, although others run; their

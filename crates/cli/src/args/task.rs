@@ -23,9 +23,9 @@ pub(crate) enum TaskCommand {
 /// State of a task.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum TaskStateArg {
-    /// Not started
+    /// Waits for other tasks or for room
     Waiting,
-    /// Started
+    /// A worker runs it, or starts it in a moment
     Running,
     /// Ended with exit code 0
     Finished,

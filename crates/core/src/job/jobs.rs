@@ -156,7 +156,7 @@ impl Jobs {
             bug!("job {id} is gone, but a task of it becomes {phase:?}");
             return;
         };
-        // Between waiting and queued nobody sees a difference.
+        // Users see no difference between waiting and queued, nor between placed and running.
         if job.set_phase(slot, phase) {
             self.changed.insert(id);
         }

@@ -106,13 +106,13 @@ fn what_follows_a_task_that_may_not_run_again_is_given_up_with_it() {
         bench.start(worker, first);
         bench.finish(worker, first);
         // Sent, and not seen to start: it may run again, if only it could.
-        assert_eq!(bench.phase(second), Phase::Queued);
+        assert_eq!(bench.phase(second), Phase::Placed);
         bench.restart();
         let mut reattach = bench.reattach(worker);
         reattach.report.started = vec![started_row(first, InstanceId(0))];
         reattach.launching = vec![(second, InstanceId(0))];
         bench.come_back_with(worker, reattach);
-        assert_eq!(bench.phase(second), Phase::Queued);
+        assert_eq!(bench.phase(second), Phase::Placed);
         bench.leave(worker, LostReason::ConnectionLost);
         assert_eq!(bench.phase(first), Phase::Failed);
         assert_eq!(bench.phase(second), Phase::Aborted);
@@ -296,7 +296,7 @@ fn a_join_that_waits_for_the_disk_holds_up_nothing_else() {
     }
     assert!(finished >= OTHERS, "one worker idles after {finished}");
     bench.finish_all();
-    assert_eq!(bench.phase(key(JobId(1), 2)), Phase::Queued);
+    assert_eq!(bench.phase(key(JobId(1), 2)), Phase::Placed);
     bench.commit();
     assert!(bench.has(worker) == [(1, 2)] || bench.has(other) == [(1, 2)]);
 }

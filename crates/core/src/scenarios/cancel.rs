@@ -174,7 +174,7 @@ fn a_cancel_changes_no_other_job() {
     let (first, second) = (bench.submit(tasks(1)), bench.submit(tasks(1)));
     let effects = bench.cancel(first);
     assert_eq!(killed(&effects, worker).len(), 1);
-    assert_eq!(bench.phase(key(second, 0)), Phase::Queued);
+    assert_eq!(bench.phase(key(second, 0)), Phase::Placed);
     let is_about = |effect: &Effect| format!("{effect:?}").contains(&format!("{second:?}"));
     assert!(!effects.iter().any(is_about), "{effects:?}");
     assert_eq!(second, JobId(2));

@@ -322,5 +322,5 @@ fn nodes_bound_what_a_task_on_several_of_them_requests() {
     let slot = job.find(TASK.task).expect("it exists");
     let template = job.submits[0].template(slot.index).expect("it has one");
     assert_eq!(template.task.time_limit, Some(MINUTE * 18));
-    assert_eq!(bench.phase(TASK), Phase::Queued);
+    assert_eq!(bench.phase(TASK), Phase::Placed);
 }

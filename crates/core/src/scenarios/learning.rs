@@ -186,7 +186,7 @@ fn a_task_that_is_larger_than_anybody_fails_with_the_most_that_there_is() {
         task.retry.limit = RETRIES
     }));
     let mut sizes = Vec::new();
-    while bench.phase(key(job, 0)) == Phase::Queued {
+    while bench.phase(key(job, 0)).is_sent() {
         sizes.push(gets(&bench, key(job, 0)).0);
         let failed = (worker, key(job, 0));
         end_with(&mut bench, failed, Outcome::OutOfMemory(None), (75, MINUTE));

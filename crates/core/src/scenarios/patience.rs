@@ -85,7 +85,7 @@ fn a_worker_that_is_not_emptied_any_more_gets_small_tasks_again() {
         reason: "".into(),
     });
     assert_eq!(sent(&effects, workers[0]), [0]);
-    assert_eq!(bench.phase(key(small, 0)), Phase::Queued);
+    assert_eq!(bench.phase(key(small, 0)), Phase::Placed);
 }
 
 #[test]

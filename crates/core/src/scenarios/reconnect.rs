@@ -137,7 +137,7 @@ fn a_worker_that_comes_back_too_late_is_a_new_one() {
     let (new, reattached) = registered(&effects).expect("it is registered");
     assert!(!reattached && new != worker, "what it has is void");
     assert_eq!(bench.instance(TASK), 1, "and runs again");
-    assert_eq!(bench.phase(TASK), Phase::Queued);
+    assert_eq!(bench.phase(TASK), Phase::Placed);
 }
 
 #[test]

@@ -99,7 +99,7 @@ fn a_start_that_was_not_stored_is_adopted_from_the_worker() {
     let effects = bench.come_back_with(worker, reattach);
     assert!(killed(&effects, worker).is_empty(), "{effects:?}");
     assert_eq!(bench.phase(TASK), Phase::Running);
-    assert_eq!(bench.phase(key(job, 1)), Phase::Queued);
+    assert_eq!(bench.phase(key(job, 1)), Phase::Placed);
     assert!(sent(&effects, worker).is_empty(), "it has them");
 }
 
@@ -137,7 +137,7 @@ fn a_running_task_that_its_worker_does_not_have_runs_again_as_the_next_instance(
     reattach.report.started.clear();
     bench.come_back_with(worker, reattach);
     assert_eq!(bench.instance(TASK), 1);
-    assert_eq!(bench.phase(TASK), Phase::Queued);
+    assert_eq!(bench.phase(TASK), Phase::Placed);
 }
 
 #[test]

@@ -235,7 +235,7 @@ fn a_late_end_of_a_superseded_instance_is_counted_and_changes_nothing() {
         },
     );
     assert_eq!(bench.state.ignored().stale_rows, before + 1);
-    assert_eq!(bench.phase(TASK), Phase::Queued);
+    assert_eq!(bench.phase(TASK), Phase::Placed);
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::time::Duration;
 
 use crate::class::{ClassId, Classes, Demand, QueueKey, VariantDemand, fitting};
+use crate::id::TaskKey;
 use crate::resource::shadow::{freed_beside, slack};
 use crate::time::Time;
 use crate::worker::{BACKLOG_MAX, Split, Worker};
@@ -425,19 +426,24 @@ impl<'a> WorkerPlan<'a> {
     }
 }
 
-/// Counts backlog entries of a worker as placed while they fit, in the order in which the worker starts them.
-pub(crate) fn promote(worker: &mut Worker, classes: &Classes, now: Time) {
+/// Counts backlog entries of a worker as placed while they fit, in the order in which the worker starts them, and placed ones
+/// as behind others if there is no room for them after all. Returns the tasks of which that changed.
+pub(crate) fn promote(worker: &mut Worker, classes: &Classes, now: Time) -> Vec<TaskKey> {
+    let mut changed = worker.displace(classes);
     let demand = |key: QueueKey, number: u32| {
         let class = classes.get(key.class)?;
         class.variants.get(number as usize)
     };
-    let fits = |key, number| demand(key, number).is_some_and(|d| worker.room(d) > 0);
+    let fits = |key: QueueKey, number| {
+        let fits = demand(key, number).is_some_and(|d| worker.room(d) > 0);
+        fits && !worker.is_stuck(key.class, number)
+    };
     let mut waiting = worker.waiting().take(PROMOTED_LOOKS_MAX);
     let has_room = waiting.any(|(key, number)| fits(key, number));
     drop(waiting);
     // The usual case on a full worker, and the whole walk is for nothing.
     if !has_room {
-        return;
+        return changed;
     }
     let mut promoted: Vec<(QueueKey, u32, u32)> = Vec::new();
     let mut plan = WorkerPlan::without_backlog(worker);
@@ -447,7 +453,10 @@ pub(crate) fn promote(worker: &mut Worker, classes: &Classes, now: Time) {
         let Some(demand) = demand(key, number) else {
             continue;
         };
-        let fits = plan.room(demand).min(count);
+        let fits = match worker.is_stuck(key.class, number) {
+            true => 0,
+            false => plan.room(demand).min(count),
+        };
         if fits > 0 {
             plan.place(key.class, number, demand, fits);
             promoted.push((key, number, fits));
@@ -458,8 +467,16 @@ pub(crate) fn promote(worker: &mut Worker, classes: &Classes, now: Time) {
         }
     }
     for (key, number, count) in promoted {
-        worker.promote_some(key, number, count, (classes, now));
+        changed.extend(worker.promote_some(key, number, count, (classes, now)));
     }
+    changed
+}
+
+/// Panics if a task waits behind others on a worker that has room for it, or counts as placed where there is none.
+#[cfg(any(test, feature = "testing"))]
+pub(crate) fn check_room(worker: &Worker, classes: &Classes) {
+    let changed = promote(&mut worker.clone(), classes, Time(0));
+    assert_eq!(changed, [], "room of worker {}", worker.id);
 }
 
 #[cfg(test)]

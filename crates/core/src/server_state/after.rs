@@ -241,7 +241,7 @@ impl ServerState {
             match phase {
                 // A job that is gone counts as finished, see forget_job.
                 None | Some(Phase::Finished) => {}
-                Some(Phase::Waiting | Phase::Queued | Phase::Running) => {
+                Some(Phase::Waiting | Phase::Queued | Phase::Placed | Phase::Running) => {
                     verdict = Verdict::Blocked;
                 }
                 // Any end is enough.

@@ -20,7 +20,6 @@ use super::{Ctx, Effect, LinkId, Reattach, ServerState, WorkerCommand};
 use crate::bug;
 use crate::id::{InstanceId, TaskKey, WorkerId};
 use crate::outcome::Outcome;
-use crate::scheduler::worker_plan::promote;
 use crate::task::Phase;
 use crate::worker_config::WorkerConfig;
 
@@ -178,9 +177,7 @@ impl ServerState {
             }
             touched.insert(task.job);
         }
-        if let Some(worker) = self.workers.get_mut(id) {
-            promote(worker, self.dispatcher.classes(), ctx.now.mono);
-        }
+        self.promote(ctx.now, id);
         for job in touched {
             self.note_job_progress(ctx, job);
         }

@@ -99,7 +99,7 @@ impl ServerState {
             match self.jobs.phase(id, *slot) {
                 Some(Phase::Running) if keep_running => continue,
                 Some(Phase::Waiting) => self.leave_queue(id, *slot),
-                Some(Phase::Queued | Phase::Running) => {
+                Some(Phase::Queued | Phase::Placed | Phase::Running) => {
                     let holder = self.holder(id, *slot);
                     if let Some((worker, instance)) = holder {
                         killed.entry(worker).or_default().push((key, instance));
@@ -150,7 +150,7 @@ impl ServerState {
         let dependents = job.map_or_else(Vec::new, |job| job.descendants_of_all(slots));
         let mut sent = Vec::new();
         for slot in &dependents {
-            if self.jobs.phase(id, *slot) != Some(Phase::Queued) {
+            if !self.jobs.phase(id, *slot).is_some_and(Phase::is_sent) {
                 continue;
             }
             let task = self.jobs.get(id).and_then(|job| job.task_id(*slot));

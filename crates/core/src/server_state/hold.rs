@@ -161,6 +161,6 @@ impl ServerState {
         if let Some(record) = job.touch(slot) {
             record.resume(instance);
         }
-        job.hand_out(slot, id);
+        job.hand_out(slot, id, None);
     }
 }

@@ -328,10 +328,23 @@ impl ServerState {
             worker.start(task, instance, self.dispatcher.classes());
             Phase::Running
         } else {
-            Phase::Queued
+            Phase::Placed
         };
         self.jobs.set_phase(id, slot, phase);
         self.workers.set_nodes(task, members);
+    }
+
+    /// Multi-node tasks whose nodes are expected back count as placed from now on: when they were sent is not stored.
+    fn place_gangs(&mut self, now: Timestamp) {
+        let tasks: Vec<TaskKey> = self.workers.multi_node_tasks().collect();
+        for task in tasks {
+            let job = self.jobs.get_mut(task.job);
+            let found = job.and_then(|job| Some((job.find(task.task)?, job)));
+            let record = found.and_then(|(slot, job)| job.touch(slot));
+            if let Some(record) = record.filter(|record| record.phase() == Phase::Placed) {
+                record.place(now);
+            }
+        }
     }
 
     /// Adds an earlier attempt of a task; in order of the instances.
@@ -405,6 +418,7 @@ impl ServerState {
         if self.workers.awaited() == 0 {
             self.note_all_let_go(ctx);
         }
+        self.place_gangs(now.wall);
         self.jobs.finish_restore(now.wall);
         self.restore_owed_notices(ctx);
         self.owed = effects;

@@ -88,10 +88,6 @@ impl Retraction {
         let may_be_stuck = workers.live().values().any(Worker::may_be_stuck);
         self.stuck_check_at = may_be_stuck.then(|| now + STUCK_CHECK);
         let sent_before = self.sent_before(now);
-        if workers.live().len() < 2 {
-            // Nobody else could start it.
-            return;
-        }
         for worker in workers.iter_mut() {
             let tasks = worker.note_stuck(sent_before);
             if !tasks.is_empty() {

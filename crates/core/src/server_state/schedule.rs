@@ -11,6 +11,8 @@ use crate::id::{TaskKey, WorkerId};
 use crate::job::{Job, TaskSlot};
 use crate::scheduler::queue::TakenRange;
 use crate::scheduler::solve::{GangStart, Placement};
+use crate::scheduler::worker_plan::promote;
+use crate::task::Phase;
 use crate::time::Now;
 use crate::worker::{Assigned, Turn};
 
@@ -36,6 +38,39 @@ impl ServerState {
         self.dispatcher.finish(ctx, &mut self.workers, has_more);
     }
 
+    /// Decides again which of its tasks a worker has room for, after it reported ends and starts. Users see those as running, so
+    /// they become so together with the end of the task before them.
+    pub(super) fn promote(&mut self, now: Now, id: WorkerId) {
+        let worker = self.workers.get_mut(id);
+        let classes = self.dispatcher.classes();
+        for task in worker.map_or_else(Vec::new, |worker| promote(worker, classes, now.mono)) {
+            self.note_room_of(now, id, task);
+        }
+    }
+
+    /// A worker has room for a task now that it had, or has none any more.
+    fn note_room_of(&mut self, now: Now, id: WorkerId, task: TaskKey) {
+        let assigned = self.workers.get(id).and_then(|w| w.assigned().get(&task));
+        let Some(assigned) = assigned.copied() else {
+            bug!("worker {id} has room for task {task}, which it does not have");
+            return;
+        };
+        let phase = self.holds(id, task.job, &assigned);
+        // A canceled task keeps its place until its worker reports the end.
+        if !phase.is_some_and(Phase::is_sent) {
+            return;
+        }
+        let job = self.jobs.get_mut(task.job);
+        if let Some(record) = job.and_then(|job| job.touch(assigned.slot)) {
+            record.place(now.wall);
+        }
+        let phase = match assigned.placed {
+            true => Phase::Placed,
+            false => Phase::Queued,
+        };
+        self.jobs.set_phase(task.job, assigned.slot, phase);
+    }
+
     /// Hands out what a round decided; returns whether that was anything.
     fn hand_out_all(&mut self, ctx: &mut Ctx<'_>, placements: &[Placement]) -> bool {
         let mut batches: BTreeMap<WorkerId, AssignBatch> = BTreeMap::new();
@@ -52,6 +87,8 @@ impl ServerState {
         }
         let is_any = !batches.is_empty();
         for (worker, batch) in batches {
+            // A round can keep room for requests that the worker does not know of: it starts what it has.
+            self.promote(ctx.now, worker);
             send(ctx, worker, batch);
         }
         is_any
@@ -172,7 +209,8 @@ impl ServerState {
                 bug!("job {} has no task at {slot:?}, but it is ready", range.job);
                 continue;
             };
-            let Some(instance) = job.hand_out(slot, placement.worker) else {
+            let placed = placement.placed.then_some(now.wall);
+            let Some(instance) = job.hand_out(slot, placement.worker, placed) else {
                 bug!("job {} has no record for its task at {slot:?}", range.job);
                 continue;
             };
@@ -212,6 +250,10 @@ impl ServerState {
             }
             let assignment = assignment(job, range.submit, run, placement.variant);
             batch.add(assignment, run.awaits);
+        }
+        // Users see what has room as running.
+        if placement.placed {
+            self.jobs.note_changed(range.job);
         }
     }
 }

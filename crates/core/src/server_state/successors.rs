@@ -291,7 +291,7 @@ impl ServerState {
         let key = Dispatcher::queue_key(job, next)?;
         let before_it = *worker.assigned().get(&TaskKey::new(job_id, before))?;
         let class = self.dispatcher.class(key)?;
-        let instance = job.hand_out(next, id)?;
+        let instance = job.hand_out(next, id, None)?;
         let assigned = Assigned {
             slot: next,
             key,

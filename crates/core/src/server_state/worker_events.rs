@@ -1,4 +1,4 @@
-//! Handlers for worker registration, reports and loss.
+//! Handlers for worker registration, reports and silence.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,11 +13,9 @@ use crate::class::ClassId;
 use crate::growth::Grant;
 use crate::id::{InstanceId, JobId, TaskKey, WorkerId};
 use crate::job::{Job, TaskSlot};
-use crate::outcome::{LostReason, Outcome, Usage};
+use crate::outcome::{LostReason, Outcome};
 use crate::retry::RetrySpec;
-use crate::scheduler::worker_plan::promote;
 use crate::task::{Phase, TaskEnd, TaskRecord};
-use crate::template::CrashLimit;
 use crate::time::{Now, Time};
 use crate::worker::{Assigned, Load, Turn, Worker};
 use crate::worker_config::WorkerConfig;
@@ -208,8 +206,8 @@ impl ServerState {
         }
         if let Some(worker) = self.workers.get_mut(id) {
             worker.count_ended(ctx.now.mono, ended);
-            promote(worker, self.dispatcher.classes(), ctx.now.mono);
         }
+        self.promote(ctx.now, id);
         for job in touched {
             self.note_job_progress(ctx, job);
         }
@@ -238,7 +236,8 @@ impl ServerState {
         {
             job.ahead.note_turn();
         }
-        if self.holds(id, row.task.job, &assigned) == Some(Phase::Queued) {
+        let phase = self.holds(id, row.task.job, &assigned);
+        if phase.is_some_and(Phase::is_sent) {
             let at = ctx.now.wall.minus(row.age);
             self.note_start(ctx, id, row.task, &assigned, at);
             self.jobs
@@ -252,11 +251,11 @@ impl ServerState {
         let record = self.jobs.get(job)?.record(assigned.slot)?;
         let is_current = record.worker() == id
             && record.instance() == assigned.instance
-            && matches!(record.phase(), Phase::Queued | Phase::Running);
+            && (record.phase().is_sent() || record.phase() == Phase::Running);
         is_current.then(|| record.phase())
     }
 
-    fn note_start(
+    pub(super) fn note_start(
         &mut self,
         ctx: &mut Ctx<'_>,
         id: WorkerId,
@@ -320,7 +319,7 @@ impl ServerState {
         };
         let at = ctx.now.wall.minus(row.age);
         // It started and ended between two reports, so its start was never reported.
-        if phase == Phase::Queued {
+        if phase.is_sent() {
             self.note_start(ctx, id, row.task, &assigned, at.minus(row.run));
         }
         let end = TaskEnd {
@@ -349,7 +348,7 @@ impl ServerState {
     }
 
     /// Whether a failed task has another attempt.
-    fn may_retry(
+    pub(super) fn may_retry(
         &self,
         job: JobId,
         slot: TaskSlot,
@@ -394,7 +393,7 @@ impl ServerState {
     }
 
     /// Lets a failed task wait for its next attempt. `class` = what the failed one had, if that is known.
-    fn retry(
+    pub(super) fn retry(
         &mut self,
         ctx: &mut Ctx<'_>,
         id: JobId,
@@ -510,7 +509,7 @@ impl ServerState {
     }
 
     /// Records the final end of a task and what follows from it for others.
-    fn end_task(&mut self, ctx: &mut Ctx<'_>, id: JobId, slot: TaskSlot, end: &TaskEnd) {
+    pub(super) fn end_task(&mut self, ctx: &mut Ctx<'_>, id: JobId, slot: TaskSlot, end: &TaskEnd) {
         let is_finished = end.outcome == Outcome::Finished;
         let Some(job) = self.jobs.get_mut(id) else {
             bug!("job {id} is gone, but a task of it ends");
@@ -591,153 +590,5 @@ impl ServerState {
         ctx.persist_at(end.at, ended);
         self.audience.note_ended(id, task);
         self.jobs.note_end(id, Some(task));
-    }
-
-    /// Forgets a connection: its tasks go back or fail, the worker stays listed.
-    pub(super) fn lose_worker(&mut self, ctx: &mut Ctx<'_>, id: WorkerId, reason: LostReason) {
-        // It reached its limit while the server was away, and nobody heard it say so.
-        let is_over = |w: &Worker| {
-            let left = w.remaining(ctx.now.mono);
-            w.is_restored() && left.is_some_and(|left| left.is_zero())
-        };
-        let was_over = self.workers.get(id).is_some_and(is_over);
-        let reason = if was_over && reason.is_crash() {
-            LostReason::TimeLimitReached
-        } else {
-            reason
-        };
-        let Some(lost) = self.workers.lose(id, ctx.now.wall, reason) else {
-            bug!("worker {id} is lost, but is not live");
-            return;
-        };
-        // The end of a server is no crash of what ran.
-        let is_crash = reason.is_crash() && !lost.was_restored;
-        ctx.persist(ChangeKind::WorkerLost { worker: id, reason });
-        ctx.emit(Effect::DropWorker(id));
-        self.note_leaver(id);
-        self.offers.forget();
-        self.learning.note_offers(ctx.now.mono);
-        self.dispatcher
-            .forget_worker(id, lost.reservations.into_iter());
-        let mut touched = BTreeSet::new();
-        for (task, assigned) in lost.tasks {
-            // The other nodes are free: without its root a multi-node task is over.
-            self.release_gang(ctx, task);
-            let record = self
-                .jobs
-                .get(task.job)
-                .and_then(|job| job.record(assigned.slot));
-            let phase = record
-                .filter(|r| r.worker() == id && r.instance() == assigned.instance)
-                .map(TaskRecord::phase);
-            match phase {
-                Some(Phase::Queued) => {
-                    // It may have started there, and may still run: the next start must not be taken
-                    // for that one.
-                    self.requeue_unstarted(ctx, task.job, assigned.slot, true);
-                }
-                Some(Phase::Running) => {
-                    let slot = assigned.slot;
-                    if reason.is_end_of_life() {
-                        self.count_cut_off(ctx.now, task.job, &assigned);
-                    }
-                    self.on_running_task_lost(ctx, task.job, slot, (reason, is_crash));
-                }
-                Some(
-                    Phase::Waiting
-                    | Phase::Finished
-                    | Phase::Failed
-                    | Phase::Canceled
-                    | Phase::Aborted,
-                )
-                | None => {}
-            }
-            touched.insert(task.job);
-        }
-        // Its own tasks are queued by now; behind the last awaited worker those follow that were
-        // held.
-        self.stop_waiting_for(ctx, id, false);
-        for job in touched {
-            self.note_job_progress(ctx, job);
-        }
-    }
-
-    /// Counts what a task had used whose worker did not live long enough.
-    fn count_cut_off(&mut self, now: Now, job: JobId, assigned: &Assigned) {
-        let record = self.jobs.get(job).and_then(|job| job.record(assigned.slot));
-        let run = record.and_then(|record| Some(now.wall.since(record.started()?)));
-        let classes = self.dispatcher.classes();
-        let cpus = classes
-            .cpus(assigned.key.class, assigned.variant)
-            .unwrap_or(1.0);
-        if let Some(run) = run {
-            self.jobs.count_cut_off(run.mul_f64(cpus));
-        }
-    }
-
-    fn on_running_task_lost(
-        &mut self,
-        ctx: &mut Ctx<'_>,
-        id: JobId,
-        slot: TaskSlot,
-        (reason, is_crash): (LostReason, bool),
-    ) {
-        let Some(job) = self.jobs.get_mut(id) else {
-            bug!("job {id} is gone, but a task of it ran on a lost worker");
-            return;
-        };
-        let limit = job
-            .submit(slot)
-            .and_then(|submit| submit.template(slot.index))
-            .map_or(CrashLimit::default(), |template| template.task.crash_limit);
-        let Some(record) = job.touch(slot) else {
-            bug!("job {id} has no record of its task at {slot:?}, which ran on a lost worker");
-            return;
-        };
-        // Only a loss for which the task may be to blame counts towards its limit.
-        let crashes = if is_crash {
-            record.count_crash()
-        } else {
-            record.crash_count()
-        };
-        let started = record.started().unwrap_or(ctx.now.wall);
-        let lost_end = |text: Box<str>| TaskEnd {
-            outcome: Outcome::Message(text),
-            at: ctx.now.wall,
-            run: ctx.now.wall.since(started),
-            usage: Usage::default(),
-        };
-        let text = match limit {
-            // Also a loss that counts as no crash: the user wants at most one start.
-            CrashLimit::NeverRestart => {
-                Some("Task was running on a lost worker while never restart flag was set.".into())
-            }
-            CrashLimit::Max(max) if is_crash && crashes >= max => Some(format!(
-                "Task was running on a worker that was lost; the task has occurred {crashes} times \
-                 in this situation and limit was reached."
-            )),
-            CrashLimit::Max(_) | CrashLimit::Unlimited => None,
-        };
-        match text {
-            Some(text) => {
-                let end = lost_end(text.into());
-                // The crash limit says that it failed; retries say whether that is final.
-                if self.may_retry(id, slot, RetrySpec::allows_loss) {
-                    self.retry(ctx, id, (slot, None), end);
-                } else {
-                    self.end_task(ctx, id, slot, &end);
-                }
-            }
-            None => {
-                let worker = record.worker();
-                job.record_attempt(slot, lost_end(reason.attempt_error().into()));
-                self.note_requeued(ctx, id, slot, None);
-                if reason.is_end_of_life() {
-                    let cut_off = (worker, ctx.now.wall.since(started));
-                    self.note_cut_off(ctx.now.mono, (id, slot), cut_off);
-                }
-                self.requeue(ctx, id, slot);
-            }
-        }
     }
 }

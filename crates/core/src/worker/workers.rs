@@ -285,6 +285,11 @@ impl Workers {
         self.nodes.insert(task, members);
     }
 
+    /// Multi-node tasks that have nodes.
+    pub(crate) fn multi_node_tasks(&self) -> impl Iterator<Item = TaskKey> + '_ {
+        self.nodes.keys().copied()
+    }
+
     /// Gives the nodes of a multi-node task back: those that are live, and whether the command ran there. `None` = it
     /// had none.
     pub(crate) fn release_nodes(&mut self, task: TaskKey) -> Option<Vec<(WorkerId, bool)>> {
@@ -358,6 +363,7 @@ impl Workers {
     pub(crate) fn check(&self, classes: &crate::class::Classes) {
         for worker in self.live.values() {
             worker.check_books(classes);
+            crate::scheduler::worker_plan::check_room(worker, classes);
             assert!(worker.is_live(), "ended workers are kept apart");
         }
         for worker in self.ended.values() {

@@ -75,6 +75,7 @@ const fn name(phase: Phase) -> &'static str {
     match phase {
         Phase::Waiting => "waiting",
         Phase::Queued => "queued",
+        Phase::Placed => "placed",
         Phase::Running => "running",
         Phase::Finished => "finished",
         Phase::Failed => "failed",

@@ -236,7 +236,7 @@ pub(crate) fn cpus_of(view: &View<'_>, tasks: &[(u32, u32)]) -> Vec<Option<u64>>
 pub(crate) fn running_on(view: &View<'_>) -> Vec<(WorkerId, Vec<TaskKey>)> {
     let workers = view.state.workers().values();
     workers
-        .map(|worker| (worker.id, worker.running_tasks().take(NAMED_MAX).collect()))
+        .map(|worker| (worker.id, worker.placed_tasks().take(NAMED_MAX).collect()))
         .collect()
 }
 

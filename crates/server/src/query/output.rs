@@ -3,7 +3,7 @@
 use hq_core::id::{InstanceId, WorkerId};
 use hq_core::placeholder::{PathPattern, PathPatterns, PathValues, join};
 use hq_core::server_state::ServerState;
-use hq_core::task::TaskState;
+use hq_core::task::{Phase, TaskState};
 use hq_core::template::StdioSpec;
 use hq_protocol::convert::{OutputQuery, OutputSource};
 
@@ -33,7 +33,11 @@ fn find(state: &ServerState, query: &OutputQuery) -> Option<OutputLocation> {
     let job = state.jobs().get(&query.task.job)?;
     let slot = job.find(query.task.task)?;
     let submit = job.submit(slot)?;
-    let task_state = submit.tasks.phase(slot.index)?.state();
+    let task_state = match submit.tasks.phase(slot.index)? {
+        // Its program may not be there yet, so there is nothing to read and nothing to wait for on the worker.
+        Phase::Placed => TaskState::Waiting,
+        phase => phase.state(),
+    };
     let record = submit.tasks.record(slot.index);
     let Some(record) = record.filter(|record| record.was_started()) else {
         return Some(OutputLocation::NotStarted(task_state));

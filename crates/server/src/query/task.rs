@@ -332,7 +332,7 @@ fn workers_of(
     }
 }
 
-/// Final paths of a task that was started at least once.
+/// Final paths of a task that runs or was started at least once.
 fn paths(
     state: &ServerState,
     job: &Job,
@@ -343,7 +343,7 @@ fn paths(
     let record = submit
         .tasks
         .record(slot.index)
-        .filter(|record| record.was_started())?;
+        .filter(|record| record.has_run() || record.was_started())?;
     let paths = patterns.render(&PathValues {
         job: job.id,
         task: job.task_id(slot)?,

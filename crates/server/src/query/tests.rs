@@ -278,3 +278,44 @@ fn a_task_that_was_never_handed_out_tells_of_instances_that_were_skipped() {
     let instances: Vec<u32> = page.tasks.iter().map(|task| task.instance).collect();
     assert_eq!(instances, [3, 3]);
 }
+
+#[test]
+fn a_task_that_a_worker_has_room_for_is_described_as_running() {
+    let mut state = ServerState::new("uid");
+    let connected = Input::WorkerConnected(LinkId(1), worker_config(1));
+    apply(&mut state, connected);
+    let (name, max_fails) = ("job".into(), None);
+    let target = SubmitTarget::NewJob { name, max_fails };
+    submit(&mut state, target, 2, template(&["true"]));
+    let view = View {
+        state: &state,
+        now: NOW,
+    };
+    let query = TaskPageQuery {
+        job: JobRef::Last,
+        tasks: None,
+        states: Vec::new(),
+        cursor: 0,
+        limit: 0,
+        with_definition: false,
+        with_curves: false,
+        without_paths: false,
+    };
+    let page = task::page(&view, &query);
+    let shown = page.tasks.iter().map(|task| {
+        let workers: Vec<u32> = task.workers.iter().map(|worker| worker.id).collect();
+        let is_started = task.started_unix_ns.is_some();
+        (task.state(), workers, is_started, task.paths.is_some())
+    });
+    let running = (client::TaskState::Running, vec![1], true, true);
+    let waiting = (client::TaskState::Waiting, vec![], false, false);
+    assert_eq!(Vec::from_iter(shown), [running, waiting]);
+    let stats = job::summary(&state.jobs()[&JobId(1)]).stats;
+    assert_eq!(
+        stats.map(|stats| (stats.running, stats.waiting)),
+        Some((1, 1))
+    );
+    let worker = state.workers().values().next().expect("it is connected");
+    let runtime = worker::worker_info(&state, worker, true).runtime;
+    assert_eq!(runtime.map(|runtime| runtime.running_tasks), Some(1));
+}

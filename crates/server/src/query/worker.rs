@@ -34,7 +34,7 @@ pub(super) fn worker_info(
     let reason = worker.ended().map(|(_, reason)| reason);
     let runtime = (with_runtime && worker.is_live()).then(|| client::RuntimeInfo {
         assigned_tasks: u32::try_from(worker.placed_len()).unwrap_or(u32::MAX),
-        running_tasks: worker.running(),
+        running_tasks: u32::try_from(worker.placed_len()).unwrap_or(u32::MAX),
         is_reserved: worker.reserved_for().is_some(),
         multi_node_main: worker.node().map(|node| node.is_root),
         resources: resource_use(state, worker),
@@ -193,7 +193,7 @@ pub(super) fn explain(
         .map(|template| QueueKey::new(template.task.priority, template.class));
     let record = submit.tasks.record(slot.index);
     let holder = record
-        .filter(|_| phase == Some(Phase::Queued))
+        .filter(|_| phase.is_some_and(Phase::is_sent))
         .map(TaskRecord::worker);
     let sent_to = holder.map(WorkerId::as_u32);
     let start_overdue =

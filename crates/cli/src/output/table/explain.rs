@@ -101,7 +101,7 @@ fn write_now(out: Out<'_>, explanation: &client::Explanation) -> io::Result<()> 
         if explanation.start_overdue_ns.is_none() {
             writeln!(
                 out,
-                "The task was sent to worker {worker}, which starts it as soon as it has room."
+                "The task was sent to worker {worker}, which starts it as soon as it has room; it has not reported the start."
             )?;
         }
         let there = explanation.workers.iter().find(|row| row.worker == worker);

@@ -385,7 +385,7 @@ fn explain_says_what_is_missing_now() {
     };
     let text = print(OutputMode::Cli, |o, out| o.explanation(out, &sent, true));
     assert!(
-        text.ends_with("The task was sent to worker 4, which starts it as soon as it has room.\n")
+        text.ends_with("The task was sent to worker 4, which starts it as soon as it has room; it has not reported the start.\n")
     );
     let ahead = client::Explanation {
         dep_count: 1,

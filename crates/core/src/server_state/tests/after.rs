@@ -51,7 +51,7 @@ fn a_task_goes_out_when_its_counterpart_has_finished_for_good() {
         "it has another attempt"
     );
     end(&mut state, 0, 1, Outcome::Finished);
-    assert_eq!(phase(&state, second(0)), Phase::Queued);
+    assert_eq!(phase(&state, second(0)), Phase::Placed);
     assert_eq!(phase(&state, second(1)), Phase::Waiting);
     end(&mut state, 1, 0, Outcome::ExitCode(3));
     end(&mut state, 1, 1, Outcome::ExitCode(3));
@@ -69,8 +69,8 @@ fn a_job_waits_for_the_whole_of_another() {
     end(&mut state, 0, 0, Outcome::Finished);
     assert_eq!(phase(&state, second(0)), Phase::Waiting);
     end(&mut state, 1, 0, Outcome::Finished);
-    assert_eq!(phase(&state, second(0)), Phase::Queued);
-    assert_eq!(phase(&state, second(1)), Phase::Queued);
+    assert_eq!(phase(&state, second(0)), Phase::Placed);
+    assert_eq!(phase(&state, second(1)), Phase::Placed);
 }
 
 #[test]
@@ -79,7 +79,7 @@ fn whatever_became_of_it_is_enough_if_that_was_asked_for() {
     let jobs = Selector::Ids(IdArray::single(1));
     let reason = "why not".into();
     request(&mut state, Command::CancelJobs { jobs, reason });
-    assert_eq!(phase(&state, second(0)), Phase::Queued);
+    assert_eq!(phase(&state, second(0)), Phase::Placed);
 }
 
 #[test]

@@ -146,7 +146,7 @@ fn nothing_of_before_goes_out_until_each_worker_is_back_or_given_up() {
     }
     state.check_invariants();
     assert_eq!(state.awaited_workers(), 0);
-    assert_eq!(phase(&state, task(0)), Phase::Queued);
+    assert_eq!(phase(&state, task(0)), Phase::Placed);
 }
 
 /// A multi-node task that was given nodes as instance 2, and had started or not.
@@ -177,7 +177,7 @@ fn gang(has_started: bool, workers: &[u32]) -> ServerState {
 
 #[test]
 fn nodes_of_a_multi_node_task_stay_with_it() {
-    for (has_started, expected) in [(true, Phase::Running), (false, Phase::Queued)] {
+    for (has_started, expected) in [(true, Phase::Running), (false, Phase::Placed)] {
         let state = gang(has_started, &[1, 2]);
         let record = record(&state, task(0));
         assert_eq!(

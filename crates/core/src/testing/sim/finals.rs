@@ -93,7 +93,7 @@ impl World {
         self.record(task).is_some_and(|record| {
             record.worker() == id
                 && record.instance() == instance
-                && matches!(record.phase(), Phase::Queued | Phase::Running)
+                && (record.phase().is_sent() || record.phase() == Phase::Running)
         })
     }
 

@@ -1,0 +1,119 @@
+//! States of a task: those of the server, and those that users see.
+
+/// State of a task as users see it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum TaskState {
+    /// Dependencies unfinished, no fitting worker, or behind other tasks on a worker.
+    Waiting,
+    /// A worker that has room for it has it: its program runs, or is about to.
+    Running,
+    /// Exit code 0.
+    Finished,
+    /// Any other end of its own.
+    Failed,
+    /// Ended by the user.
+    Canceled,
+    /// Given up by the server.
+    Aborted,
+}
+
+impl TaskState {
+    /// All states, each at the index that is its number.
+    pub const ALL: [Self; 6] = [
+        Self::Waiting,
+        Self::Running,
+        Self::Finished,
+        Self::Failed,
+        Self::Canceled,
+        Self::Aborted,
+    ];
+
+    /// Number in rows of the store and in the web interface; it never changes, because files keep it.
+    #[must_use]
+    pub const fn number(self) -> u8 {
+        match self {
+            Self::Waiting => 0,
+            Self::Running => 1,
+            Self::Finished => 2,
+            Self::Failed => 3,
+            Self::Canceled => 4,
+            Self::Aborted => 5,
+        }
+    }
+
+    /// Inverse of [`number`](Self::number).
+    #[must_use]
+    pub fn from_number(number: i64) -> Option<Self> {
+        Self::ALL.get(usize::try_from(number).ok()?).copied()
+    }
+
+    /// Word for people and programs: `finished`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Waiting => "waiting",
+            Self::Running => "running",
+            Self::Finished => "finished",
+            Self::Failed => "failed",
+            Self::Canceled => "canceled",
+            Self::Aborted => "aborted",
+        }
+    }
+
+    /// Inverse of [`name`](Self::name).
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.name() == name)
+    }
+}
+
+/// State of a task inside the server.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Phase {
+    /// Blocked or ready.
+    Waiting,
+    /// Handed to a worker, where it waits behind other tasks.
+    Queued,
+    /// Handed to a worker that has room for it; the worker has not reported its start.
+    Placed,
+    /// Reported as started.
+    Running,
+    /// Exit code 0.
+    Finished,
+    /// Any other end of its own.
+    Failed,
+    /// Ended by the user.
+    Canceled,
+    /// Given up by the server.
+    Aborted,
+}
+
+impl Phase {
+    /// State as users see it.
+    #[must_use]
+    pub const fn state(self) -> TaskState {
+        match self {
+            Self::Waiting | Self::Queued => TaskState::Waiting,
+            Self::Placed | Self::Running => TaskState::Running,
+            Self::Finished => TaskState::Finished,
+            Self::Failed => TaskState::Failed,
+            Self::Canceled => TaskState::Canceled,
+            Self::Aborted => TaskState::Aborted,
+        }
+    }
+
+    /// Whether a worker has the task and has not reported its start.
+    #[must_use]
+    pub const fn is_sent(self) -> bool {
+        matches!(self, Self::Queued | Self::Placed)
+    }
+
+    /// Whether the task has ended for good.
+    #[must_use]
+    pub const fn is_terminal(self) -> bool {
+        matches!(
+            self,
+            Self::Finished | Self::Failed | Self::Canceled | Self::Aborted
+        )
+    }
+}
