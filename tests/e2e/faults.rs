@@ -370,3 +370,28 @@ fn crash_limit_ends_a_task_that_kills_its_workers() {
         "{error}"
     );
 }
+
+/// A task that ends its worker before the worker reports a start stops at its limit all the same.
+#[test]
+fn a_task_that_ends_its_worker_at_once_takes_no_more_workers_than_its_limit() {
+    let mut env = Env::new();
+    env.start_server();
+    for _ in 0..6 {
+        env.start_worker_with(&["--cpus=1", "--heartbeat=500ms"]);
+    }
+    let mut lost = 0;
+    for (options, limit) in [(&["--crash-limit=1"][..], 1), (&[], 5)] {
+        let kill = ["--", "bash", "-c", "kill -9 $PPID"];
+        let job = env.submit(&[options, &kill].concat());
+        env.wait_job(&job);
+        lost += limit;
+        let error = env.tasks(&job)[0]["error"].to_string();
+        assert!(
+            error.contains(&format!("has occurred {limit} times")),
+            "{error}"
+        );
+        let states = env.workers();
+        let gone = states.iter().filter(|state| *state == "CONNECTION LOST");
+        assert_eq!(gone.count(), lost, "{states:?}");
+    }
+}

@@ -56,6 +56,18 @@ impl AheadCredit {
 }
 
 impl Job {
+    /// Whether a worker was lost that had an earlier instance of a task; more instances than attempts that failed say so.
+    pub(crate) fn was_lost(&self, slot: TaskSlot) -> bool {
+        let submit = self.submit(slot);
+        submit.is_some_and(|submit| {
+            let first = submit.tasks.first_instance().0;
+            let record = submit.tasks.record(slot.index);
+            record.is_some_and(|record| {
+                record.instance().0.saturating_sub(first) > u32::from(record.retry_count())
+            })
+        })
+    }
+
     /// Whether an instance of a task was lost or has failed: the next one is another than its neighbours have.
     pub(crate) fn was_tried(&self, slot: TaskSlot) -> bool {
         let submit = self.submit(slot);

@@ -1,11 +1,14 @@
-//! What users see of tasks that were sent to workers.
+//! What users see of tasks that were sent to workers, and whether the loss of a worker counts for them.
 
 use std::time::Duration;
 
 use super::bench::*;
 use crate::id::{InstanceId, JobId};
 use crate::job::{JobState, TaskCounts};
+use crate::outcome::LostReason;
 use crate::server_state::{Command, Report, StartedRow};
+use crate::task::Phase;
+use crate::template::CrashLimit;
 
 /// Waiting and running tasks of a job, as users see them.
 fn shown(bench: &Bench, job: JobId) -> (u32, u32) {
@@ -129,4 +132,97 @@ fn a_sent_task_is_shown_as_running_again_when_its_worker_is_back() {
     bench.come_back_with(worker, reattach);
     assert_eq!(shown(&bench, job), (1, 1));
     assert_eq!(bench.record(key(job, 0)).started(), Some(bench.now.wall));
+    // It is to blame as any other one.
+    bench.leave(worker, LostReason::ConnectionLost);
+    let crashes = [0, 1].map(|task| bench.record(key(job, task)).crash_count());
+    assert_eq!(crashes, [1, 0]);
+}
+
+/// Loses a worker after the other, each with the task in this phase; gives the crashes that were counted and what became of it.
+fn lose_workers(
+    (phase, limit): (Phase, CrashLimit),
+    (losses, reason): (u32, LostReason),
+    with_restarts: bool,
+) -> (u32, Phase) {
+    let mut bench = Bench::new();
+    if phase == Phase::Queued {
+        // It takes the room on each worker.
+        bench.submit(tasks_with(1, |task| {
+            task.crash_limit = CrashLimit::Unlimited
+        }));
+    }
+    let job = bench.submit(tasks_with(1, |task| task.crash_limit = limit));
+    let task = key(job, 0);
+    for loss in 0..losses {
+        let worker = bench.worker(1);
+        if phase == Phase::Running {
+            bench.start(worker, task);
+        }
+        assert_eq!(bench.phase(task), phase, "before loss {loss}");
+        bench.leave(worker, reason);
+        if with_restarts {
+            bench.restart();
+        }
+    }
+    (bench.record(task).crash_count(), bench.phase(task))
+}
+
+#[test]
+fn what_may_have_ended_its_worker_counts_towards_the_crash_limit() {
+    use CrashLimit::{Max, NeverRestart, Unlimited};
+    use Phase::{Failed, Placed, Queued, Running, Waiting};
+    let crash = LostReason::ConnectionLost;
+    let rows = [
+        ((Running, Max(1)), (1, crash), (1, Failed)),
+        ((Placed, Max(1)), (1, crash), (1, Failed)),
+        (
+            (Placed, Max(1)),
+            (1, LostReason::HeartbeatLost),
+            (1, Failed),
+        ),
+        ((Placed, Max(5)), (4, crash), (4, Waiting)),
+        ((Placed, Max(5)), (5, crash), (5, Failed)),
+        ((Placed, Unlimited), (7, crash), (7, Waiting)),
+        ((Placed, Max(1)), (3, LostReason::Stopped), (0, Waiting)),
+        // The user wants at most one start, and none was reported.
+        ((Placed, NeverRestart), (3, crash), (0, Waiting)),
+        ((Queued, NeverRestart), (3, crash), (0, Waiting)),
+        // Once by chance, and not twice.
+        ((Queued, Max(1)), (1, crash), (0, Waiting)),
+        ((Queued, Max(1)), (2, crash), (1, Failed)),
+        ((Queued, Max(5)), (5, crash), (4, Waiting)),
+        ((Queued, Max(5)), (6, crash), (5, Failed)),
+        (
+            (Queued, Max(1)),
+            (3, LostReason::TimeLimitReached),
+            (0, Waiting),
+        ),
+    ];
+    for (task, losses, expected) in rows {
+        for with_restarts in [false, true] {
+            let found = lose_workers(task, losses, with_restarts);
+            assert_eq!(found, expected, "{task:?} {losses:?} {with_restarts}");
+        }
+    }
+}
+
+#[test]
+fn a_loss_before_the_start_was_reported_is_an_attempt() {
+    let (mut bench, worker) = Bench::with_worker(1);
+    let job = bench.submit(tasks_with(1, |task| task.crash_limit = CrashLimit::Max(2)));
+    let sent = bench.now.wall;
+    bench.skip(Duration::from_secs(2));
+    bench.leave(worker, LostReason::ConnectionLost);
+    let submit = &bench.state.jobs()[&job].submits[0];
+    let attempt = &submit.tasks.attempts(0)[0];
+    assert_eq!((attempt.instance, attempt.worker), (InstanceId(0), worker));
+    assert_eq!(attempt.end.at.minus(attempt.end.run), sent);
+    let other = bench.worker(1);
+    let sent = bench.now.wall;
+    bench.leave(other, LostReason::ConnectionLost);
+    let record = bench.record(key(job, 0));
+    assert_eq!(
+        (record.phase(), record.started()),
+        (Phase::Failed, Some(sent))
+    );
 }

@@ -1,4 +1,7 @@
 //! Workers that are gone for good, and what becomes of the tasks that they had.
+//!
+//! A loss counts towards the crash limit of a task if the task may be what ended the worker: if it ran, if the worker had room for
+//! it, or if it only waited behind others there but had lost a worker before.
 
 use std::collections::BTreeSet;
 
@@ -52,17 +55,11 @@ impl ServerState {
                 .filter(|r| r.worker() == id && r.instance() == assigned.instance)
                 .map(TaskRecord::phase);
             match phase {
-                Some(Phase::Queued | Phase::Placed) => {
-                    // It may have started there, and may still run: the next start must not be taken
-                    // for that one.
-                    self.requeue_unstarted(ctx, task.job, assigned.slot, true);
-                }
-                Some(Phase::Running) => {
-                    let slot = assigned.slot;
-                    if reason.is_end_of_life() {
+                Some(phase @ (Phase::Queued | Phase::Placed | Phase::Running)) => {
+                    if phase == Phase::Running && reason.is_end_of_life() {
                         self.count_cut_off(ctx.now, task.job, &assigned);
                     }
-                    self.on_running_task_lost(ctx, task.job, slot, (reason, is_crash));
+                    self.on_task_lost(ctx, id, (task, &assigned, phase), (reason, is_crash));
                 }
                 Some(
                     Phase::Waiting
@@ -96,21 +93,51 @@ impl ServerState {
         }
     }
 
-    fn on_running_task_lost(
+    /// A worker is gone with a task that it had. A task whose start was not reported may have started, and may be what ended
+    /// the worker: it is to blame as if it had run if the worker had room for it, or if it lost a worker before.
+    fn on_task_lost(
         &mut self,
         ctx: &mut Ctx<'_>,
-        id: JobId,
-        slot: TaskSlot,
+        worker: WorkerId,
+        (task, assigned, phase): (TaskKey, &Assigned, Phase),
         (reason, is_crash): (LostReason, bool),
     ) {
-        let Some(job) = self.jobs.get_mut(id) else {
-            bug!("job {id} is gone, but a task of it ran on a lost worker");
+        let (id, slot) = (task.job, assigned.slot);
+        let Some(job) = self.jobs.get(id) else {
+            bug!("job {id} is gone, but a lost worker had a task of it");
             return;
         };
         let limit = job
             .submit(slot)
             .and_then(|submit| submit.template(slot.index))
             .map_or(CrashLimit::default(), |template| template.task.crash_limit);
+        if phase != Phase::Running {
+            let is_suspect = phase == Phase::Placed || job.was_lost(slot);
+            // The user wants at most one start, and none was reported.
+            if !is_crash || !is_suspect || limit == CrashLimit::NeverRestart {
+                // It may still run there: the next start must not be taken for that one.
+                self.requeue_unstarted(ctx, id, slot, true);
+                return;
+            }
+            let record = job.record(slot);
+            let at = record.and_then(TaskRecord::started);
+            self.note_start(ctx, worker, task, assigned, at.unwrap_or(ctx.now.wall));
+            self.jobs.set_phase(id, slot, Phase::Running);
+        }
+        self.on_started_task_lost(ctx, (id, slot), limit, (reason, is_crash));
+    }
+
+    fn on_started_task_lost(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        (id, slot): (JobId, TaskSlot),
+        limit: CrashLimit,
+        (reason, is_crash): (LostReason, bool),
+    ) {
+        let Some(job) = self.jobs.get_mut(id) else {
+            bug!("job {id} is gone, but a task of it ran on a lost worker");
+            return;
+        };
         let Some(record) = job.touch(slot) else {
             bug!("job {id} has no record of its task at {slot:?}, which ran on a lost worker");
             return;
