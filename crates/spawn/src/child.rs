@@ -27,6 +27,7 @@
 
 use core::cell::Cell;
 use core::ffi::{CStr, c_char, c_int, c_long, c_uint, c_void};
+use core::mem::MaybeUninit;
 use core::ptr;
 
 use crate::error::Stage;
@@ -172,6 +173,12 @@ fn run(plan: &ChildPlan<'_>) -> Result<Never, Failure> {
     set_stream(Stage::Stdin, &plan.stdin, 0)?;
     set_stream(Stage::Stdout, &plan.stdout, 1)?;
     set_stream(Stage::Stderr, &plan.stderr, 2)?;
+    if let (StdioStep::Path(..), StdioStep::Path(..)) = (&plan.stdout, &plan.stderr)
+        && is_one_file(1, 2)
+    {
+        // Two descriptions would each begin at the start, and overwrite what the other has written.
+        duplicate(Stage::Stderr, 1, 2)?;
+    }
     match plan.descriptors {
         // Descriptors that were copied below the limit and were not meant for the program.
         Descriptors::UnshareFrom(first) if first > 3 => close_range(Stage::Sweep, 3, 0)?,
@@ -338,6 +345,24 @@ fn set_stream(stage: Stage, step: &StdioStep<'_>, target: c_int) -> Result<(), F
             duplicate(stage, fd, target)
         }
     }
+}
+
+/// Whether two descriptors lead to the same file, whatever its names. Where the kernel cannot say (before Linux 4.11) they
+/// count as different.
+fn is_one_file(one: c_int, other: c_int) -> bool {
+    let identity = |fd: c_int| {
+        let mut found = MaybeUninit::<libc::statx>::zeroed();
+        let (path, flags) = (text(c""), int(libc::AT_EMPTY_PATH));
+        let place = found.as_mut_ptr().expose_provenance();
+        let arguments = [int(fd), path, flags, libc::STATX_INO as usize, place];
+        // SAFETY: the path is a C string, and `found` is valid for writes of a statx.
+        unsafe { raw::call(libc::SYS_statx, arguments) }.ok()?;
+        // SAFETY: all zeroes is a valid statx, and the kernel has filled it.
+        let found = unsafe { found.assume_init() };
+        Some((found.stx_dev_major, found.stx_dev_minor, found.stx_ino))
+    };
+    let found = identity(one);
+    found.is_some() && found == identity(other)
 }
 
 /// Makes `target` the same open file as `fd`, not close-on-exec. `fd` itself stays and closes on exec.

@@ -261,12 +261,8 @@ impl TaskEnv {
     /// The value of a variable.
     #[must_use]
     pub fn get(&self, name: &OsStr) -> Option<&OsStr> {
-        self.entries()
-            .find(|(found, _)| *found == name.as_bytes())
-            .map(|(found, text)| {
-                let value = text.get(found.len() + 1..text.len() - 1);
-                OsStr::from_bytes(value.unwrap_or_default())
-            })
+        let found = self.iter().find(|(found, _)| *found == name);
+        found.map(|(_, value)| value)
     }
 
     /// Number of variables.
@@ -279,6 +275,17 @@ impl TaskEnv {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
+    }
+
+    /// Names and values, in order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&OsStr, &OsStr)> {
+        self.entries().map(|(name, text)| {
+            let value = text.get(name.len() + 1..text.len() - 1);
+            (
+                OsStr::from_bytes(name),
+                OsStr::from_bytes(value.unwrap_or_default()),
+            )
+        })
     }
 
     /// Name and complete `NAME=value\0` text of each variable.

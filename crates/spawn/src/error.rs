@@ -3,6 +3,7 @@
 //! A failed spawn is data (it travels in an event), so `SpawnError` carries the step, the OS error number and
 //! the path it was about, and answers whether trying again can help.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -218,7 +219,7 @@ pub enum SpawnErrorKind {
     InterpreterNotFound,
     /// A permission is missing.
     PermissionDenied,
-    /// The file is neither a binary for this machine nor a script with a `#!` line.
+    /// The file is a binary, but not one for this machine.
     NotExecutable,
     /// A component of a path is not a directory.
     NotADirectory,
@@ -246,6 +247,8 @@ pub struct SpawnError {
     pub path: Option<PathBuf>,
     /// For [`Stage::Exec`] with `ENOENT`: whether the program file itself exists.
     pub(crate) program_exists: bool,
+    /// For [`Stage::Exec`] with `E2BIG`: the string that is too long by itself, and its length.
+    pub(crate) too_long: Option<(String, usize)>,
 }
 
 impl SpawnError {
@@ -255,6 +258,7 @@ impl SpawnError {
             errno,
             path,
             program_exists: false,
+            too_long: None,
         }
     }
 
@@ -300,11 +304,20 @@ impl SpawnError {
 
     /// Advice for the user, where one is known.
     #[must_use]
-    pub fn hint(&self) -> Option<&'static str> {
+    pub fn hint(&self) -> Option<Cow<'static, str>> {
+        if let Some((name, len)) = &self.too_long {
+            return Some(Cow::Owned(format!(
+                "{name} has {len} bytes, more than the kernel takes in one string; pass it in a file or on standard input"
+            )));
+        }
+        self.fixed_hint().map(Cow::Borrowed)
+    }
+
+    fn fixed_hint(&self) -> Option<&'static str> {
         match (self.kind(), self.stage) {
-            (SpawnErrorKind::NotExecutable, _) => Some(
-                "a script needs a first line such as #!/bin/sh; a binary must be built for this machine",
-            ),
+            (SpawnErrorKind::NotExecutable, _) => {
+                Some("the file is a binary, but not one for this machine")
+            }
             (SpawnErrorKind::InterpreterNotFound, _) => Some(
                 "the file exists, but the interpreter of its #! line or its dynamic loader does not",
             ),
@@ -395,9 +408,9 @@ mod tests {
     }
 
     #[test]
-    fn a_script_without_interpreter_line_gets_a_hint() {
+    fn a_binary_of_another_machine_gets_a_hint() {
         let error = SpawnError::new(Stage::Exec, libc::ENOEXEC, Some(PathBuf::from("/x")));
         assert_eq!(error.kind(), SpawnErrorKind::NotExecutable);
-        assert!(error.to_string().contains("#!/bin/sh"));
+        assert!(error.to_string().contains("not one for this machine"));
     }
 }

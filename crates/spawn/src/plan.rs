@@ -3,15 +3,18 @@
 //! A plan is a plain value. It does not open, create or check anything; that happens on the spawner thread and
 //! in the child. What a plan shares with other tasks ([`ArgBlock`], [`EnvBlock`]) it holds by reference.
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::env::{ArgBlock, EnvBlock, TaskEnv};
 use crate::error::{SpawnError, Stage};
+use crate::sys;
 
 /// Where a standard stream comes from or goes to.
 #[derive(Debug, Clone, Default)]
@@ -25,8 +28,8 @@ pub enum Stdio {
     Fd(Arc<OwnedFd>),
     /// A file. Standard input reads it; an output creates it (mode 0666 less the umask) and truncates it.
     ///
-    /// A relative path is relative to the plan's working directory. When standard error names the same path as
-    /// standard output, both share one open file, so that neither overwrites the other.
+    /// A relative path is relative to the plan's working directory. When standard error leads to the same file as
+    /// standard output, by whatever name, both share one open file, so that neither overwrites the other.
     File {
         /// The file's path.
         path: PathBuf,
@@ -197,6 +200,22 @@ impl SpawnPlan {
             marker: None,
             preparation: None,
         }
+    }
+
+    /// Name of an argument or a variable that alone is longer than the kernel allows, with its length.
+    pub(crate) fn too_long(&self) -> Option<(String, usize)> {
+        let strings_max = sys::page_size().saturating_mul(32);
+        let is_long = |len: usize| (len >= strings_max).then_some(len);
+        let mut args = self.argv.iter().enumerate();
+        let arg = args.find_map(|(index, arg)| {
+            Some((format!("argument {index}"), is_long(arg.as_bytes().len())?))
+        });
+        let variable = |(name, value): (&OsStr, &OsStr)| {
+            let len = is_long(name.as_bytes().len() + 1 + value.as_bytes().len())?;
+            Some((format!("the variable {}", name.display()), len))
+        };
+        arg.or_else(|| self.task_env.iter().find_map(variable))
+            .or_else(|| self.env.iter().find_map(variable))
     }
 
     /// Variables of this task only.

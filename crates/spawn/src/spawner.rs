@@ -3,14 +3,15 @@
 //! It owns what is used again for every spawn: the child's stack and the buffers. It knows nothing of queueing.
 
 use std::borrow::Cow;
-use std::ffi::CStr;
-use std::io::{Seek as _, Write as _};
+use std::ffi::{CStr, OsStr};
+use std::io::{Read as _, Seek as _, Write as _};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::backend::{self, Created};
+use crate::env::ArgBlock;
 use crate::error::{SpawnError, Stage};
 use crate::event::{Event, MonotonicNs};
 use crate::keeper;
@@ -294,6 +295,19 @@ impl<'a> Spawner<'a> {
                     Some(file) => plan = Cow::Owned(plan.into_owned().stdin(file)),
                     None => return Err(error),
                 },
+                (_, Stage::Exec) if error.errno == libc::ENOEXEC => {
+                    match shell_for(&plan, &error) {
+                        Some(argv) => {
+                            plan.to_mut().argv = argv;
+                            resolved = Resolved::AsGiven;
+                        }
+                        None => return Err(error),
+                    }
+                }
+                (_, Stage::Exec) if error.errno == libc::E2BIG => {
+                    error.too_long = plan.too_long();
+                    return Err(error);
+                }
                 _ if error.errno != libc::ENOENT => return Err(error),
                 (Resolved::Found { cached: true, .. }, Stage::Exec) => {
                     resolved = self.pool.resolver.resolve_again(&plan)?;
@@ -363,6 +377,22 @@ fn in_cwd(plan: &SpawnPlan, path: &Path) -> PathBuf {
     plan.cwd
         .as_ref()
         .map_or_else(|| path.to_path_buf(), |cwd| cwd.join(path))
+}
+
+/// The command that runs a program file as a script of the shell, as `execvp` and all shells do with a text that has no
+/// `#!` line. `None`: it is a binary.
+fn shell_for(plan: &SpawnPlan, failed: &SpawnError) -> Option<ArgBlock> {
+    /// A binary has a NUL before that: all formats have numbers in their headers.
+    const HEAD_LEN: u64 = 512;
+    let program = failed.path()?;
+    let file = std::fs::File::open(in_cwd(plan, program)).ok()?;
+    let mut head = Vec::new();
+    file.take(HEAD_LEN).read_to_end(&mut head).ok()?;
+    if head.contains(&0) || head.starts_with(b"\x7fELF") {
+        return None;
+    }
+    let shell = [OsStr::new("/bin/sh"), program.as_os_str()];
+    ArgBlock::new(shell.into_iter().chain(plan.argv.iter().skip(1))).ok()
 }
 
 /// A file with the plan's input, where there are no files in memory: before Linux 3.17, and where a sandbox forbids

@@ -637,3 +637,9 @@ pub(crate) fn wait_until_zero(word: &AtomicU32) {
         };
     }
 }
+/// Bytes of a page of memory.
+pub(crate) fn page_size() -> usize {
+    // SAFETY: takes a plain number.
+    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(size).unwrap_or(4096)
+}

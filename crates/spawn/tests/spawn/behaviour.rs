@@ -43,6 +43,7 @@ table! {
     standard_streams_are_null_by_default,
     output_files_are_created_with_the_umask,
     both_outputs_can_be_one_file,
+    texts_without_a_first_line_are_scripts_of_the_shell,
     relative_files_are_relative_to_the_directory,
     input_from_bytes_and_file,
     descriptors_are_handed_over,
@@ -141,12 +142,52 @@ fn output_files_are_created_with_the_umask(rig: &mut Rig, with: fn(SpawnPlan) ->
 
 fn both_outputs_can_be_one_file(rig: &mut Rig, with: fn(SpawnPlan) -> SpawnPlan) {
     let dir = TempDir::new().unwrap();
-    let path = dir.path().join("both");
-    let plan = sh("echo 1; echo 2 >&2; echo 3")
-        .stdout(Stdio::File { path: path.clone() })
-        .stderr(Stdio::File { path: path.clone() });
-    rig.succeed(with(plan));
-    assert_eq!(fs::read_to_string(path).unwrap(), "1\n2\n3\n");
+    let path = |name: &str| dir.path().join(name);
+    std::os::unix::fs::symlink("both", path("link")).unwrap();
+    fs::create_dir(path("d")).unwrap();
+    for other in ["both", "d/../both", "link", "./both"] {
+        let plan = sh("echo 1; echo 2 >&2; echo 3")
+            .stdout(Stdio::File { path: path("both") })
+            .stderr(Stdio::File { path: path(other) });
+        rig.succeed(with(plan));
+        let text = fs::read_to_string(path("both")).unwrap();
+        assert_eq!(text, "1\n2\n3\n", "{other}");
+    }
+}
+
+fn texts_without_a_first_line_are_scripts_of_the_shell(
+    rig: &mut Rig,
+    with: fn(SpawnPlan) -> SpawnPlan,
+) {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("tool");
+    for (text, expected) in [
+        ("echo \"$0|$#|$2\"\n", format!("{}|2|a b\n", path.display())),
+        ("# comment\necho $1", "x\n".to_owned()),
+        (
+            "\n\nexec echo $PWD\n",
+            format!("{}\n", dir.path().display()),
+        ),
+        ("#!\necho still\n", "still\n".to_owned()),
+        ("", String::new()),
+    ] {
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        let search = format!("{}:/usr/bin:/bin", dir.path().display());
+        let env = EnvBlock::capture().overlay([("PATH".into(), search.into())]);
+        // Named by its path, by one that is relative, and found in PATH.
+        for name in [path.to_str().unwrap(), "./tool", "tool"] {
+            let argv = ArgBlock::new([name, "x", "a b"]).unwrap();
+            let plan = SpawnPlan::new(argv, env.clone().unwrap()).cwd(dir.path());
+            let found = output(rig, with(plan));
+            let expected = if name == "./tool" && text.contains("$0") {
+                "./tool|2|a b\n"
+            } else {
+                &expected
+            };
+            assert_eq!(found, expected, "{name} {text:?}");
+        }
+    }
 }
 
 fn relative_files_are_relative_to_the_directory(rig: &mut Rig, with: fn(SpawnPlan) -> SpawnPlan) {

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use hq_spawn::{SpawnError, SpawnErrorKind, SpawnPlan, Stage, Stdio};
+use hq_spawn::{SpawnError, SpawnErrorKind, SpawnPlan, Stage, Stdio, TaskEnv};
 use tempfile::TempDir;
 
 use crate::harness::{End, Rig, best, command, rungs, sh};
@@ -20,7 +20,7 @@ fn every_failing_step_is_named_with_its_path_on_every_backend() {
         fs::set_permissions(path(name), fs::Permissions::from_mode(mode)).unwrap();
         path(name)
     };
-    let plain = script("plain", "echo hello\n", 0o755);
+    let plain = script("plain", "\x7fELF of another machine", 0o755);
     let forbidden = script("forbidden", "#!/bin/sh\n", 0o644);
     let lost = script("lost", "#!/no/such/interpreter\n", 0o755);
     let program = |path: &PathBuf| command(&[path.to_str().unwrap()]);
@@ -152,8 +152,30 @@ fn steps_without_a_path_are_named_too() {
 #[test]
 fn too_long_an_argument_list_is_permanent() {
     let long = "x".repeat(3_000_000);
-    let error = Rig::new(best()).fail(command(&["/bin/true", &long]));
-    assert_eq!(error.kind(), SpawnErrorKind::TooLong, "{error}");
+    let mut rig = Rig::new(best());
+    let with_variable = |name: &str| {
+        let mut env = TaskEnv::new();
+        env.set(name, &long).unwrap();
+        command(&["/bin/true"]).task_env(env)
+    };
+    let many: Vec<&str> = std::iter::once("/bin/true")
+        .chain(std::iter::repeat_n(&long[..100_000], 200))
+        .collect();
+    for (plan, words) in [
+        (
+            command(&["/bin/true", "a", &long]),
+            "argument 2 has 3000000 bytes",
+        ),
+        (
+            with_variable("HQ_ENTRY"),
+            "the variable HQ_ENTRY has 3000009 bytes",
+        ),
+        (command(&many), "together exceed the kernel's limit"),
+    ] {
+        let error = rig.fail(plan);
+        assert_eq!(error.kind(), SpawnErrorKind::TooLong, "{error}");
+        assert!(error.to_string().contains(words), "{error}");
+    }
 }
 
 #[test]
