@@ -330,3 +330,22 @@ fn mistakes_are_told_before_anything_is_submitted() {
     ran.says("--notify").exits_with(2);
     assert_eq!(env.json(&["job", "list", "--all"]), serde_json::json!([]));
 }
+
+#[test]
+fn a_caller_that_ignores_the_end_of_its_children_changes_nothing() {
+    let mut env = Env::with_worker(1);
+    let submit = [
+        "submit",
+        "--wait",
+        "--on-notify=true",
+        "--",
+        "bash",
+        "-c",
+        "$HQ task notify x",
+    ];
+    let ignoring = ["env", "--ignore-signal=CHLD"];
+    let pid = env.spawn_behind(&ignoring, "submit", &submit);
+    assert_eq!(env.wait_exit_of(pid), Some(0));
+    let log = env.read("submit.log");
+    assert!(!log.contains("Failed to run"), "{log}");
+}

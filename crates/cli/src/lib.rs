@@ -39,6 +39,8 @@ use error::{CliError, CliResult, exit};
 /// Runs the command line of this process to its end.
 #[must_use]
 pub fn main() -> ExitCode {
+    // Before anything waits for a child: with SIGCHLD ignored, as some parents leave it, no exit status is kept.
+    let _ = hq_spawn::keep_zombies();
     abort_on_panic();
     let words: Vec<OsString> = std::env::args_os().collect();
     let cli = match Cli::try_parse_from(&words) {

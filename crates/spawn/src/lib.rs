@@ -128,3 +128,4 @@ pub use live::Termination;
 pub use mechanism::Backend;
 pub use plan::{CpuSet, Rlimit, SpawnPlan, Stdio};
 pub use probe::{Features, features};
+pub use signal::keep_zombies;

@@ -134,8 +134,13 @@ impl Drop for Blocked {
 
 /// Makes sure that ended children wait to be reaped.
 ///
-/// A process that ignores SIGCHLD (some parents leave it so) would lose every exit status.
-pub(crate) fn keep_zombies() -> io::Result<()> {
+/// A process that ignores SIGCHLD (some parents leave it so) would lose every exit status. So does
+/// [`std::process`]: a program calls this before it starts anything.
+///
+/// # Errors
+///
+/// If the disposition of SIGCHLD cannot be read or set, which no kernel refuses.
+pub fn keep_zombies() -> io::Result<()> {
     let mut action = MaybeUninit::<libc::sigaction>::zeroed();
     // SAFETY: `action` is valid for writes of a sigaction; a null new action only queries.
     if unsafe { libc::sigaction(libc::SIGCHLD, ptr::null(), action.as_mut_ptr()) } != 0 {
