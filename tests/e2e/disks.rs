@@ -50,6 +50,31 @@ fn a_start_on_a_full_disk_is_refused_and_loses_nothing() {
 }
 
 #[test]
+fn a_task_that_fails_on_a_full_disk_says_so() {
+    let env = Env::with_worker(1);
+    let Some(disk) = SmallDisk::mount(env.path("disk")) else {
+        return;
+    };
+    let _filler = disk.fill();
+    let job = env.submit(&["--cwd=disk", "--", "bash", "-c", "echo result > file"]);
+    env.wait_job(&job);
+    let error = env.tasks(&job)[0]["error"].to_string();
+    for part in [
+        "exit code 1",
+        "No room is left on the file system of ",
+        "/disk",
+    ] {
+        assert!(error.contains(part), "{part}: {error}");
+    }
+    let elsewhere = env.submit(&["--", "false"]);
+    env.wait_job(&elsewhere);
+    assert_eq!(
+        env.tasks(&elsewhere)[0]["error"],
+        "Program terminated with exit code 1."
+    );
+}
+
+#[test]
 fn a_start_on_a_read_only_disk_is_refused_and_loses_nothing() {
     let mut env = Env::new();
     let Some(disk) = SmallDisk::mount(env.path("disk")) else {

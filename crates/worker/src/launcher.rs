@@ -355,15 +355,53 @@ impl TaskLauncher {
             return;
         }
         let token = token_of(&event);
-        match self.running.remove(token).and_then(|task| task.cleanup) {
-            Some(cleanup) => {
-                // A task that was told to end and exits with 0 has not finished: what it wrote
-                // explains its end.
-                let has_finished = has_exited_well && !is_ending(token);
-                self.cleaners.add(event, cleanup, has_finished);
-            }
-            None => events.push(event),
+        let Some(task) = self.running.remove(token) else {
+            events.push(event);
+            return;
+        };
+        let is_ending = is_ending(token);
+        let places = self.places_of(&task, &event, is_ending);
+        let cleanup = Cleanup {
+            places,
+            ..task.cleanup.unwrap_or_default()
+        };
+        if cleanup.is_empty() {
+            events.push(event);
+        } else {
+            // A task that was told to end and exits with 0 has not finished: what it wrote
+            // explains its end.
+            let has_finished = has_exited_well && !is_ending;
+            self.cleaners.add(event, cleanup, has_finished);
         }
+    }
+
+    /// Where a task that has failed by itself may have found no room.
+    fn places_of(&self, task: &RunningTask, event: &LaunchEvent, is_ending: bool) -> Vec<PathBuf> {
+        let has_failed = match event {
+            LaunchEvent::Exited { status, .. } => match status {
+                ExitStatus::Code(code) => *code != 0,
+                ExitStatus::Signal(_) => true,
+                ExitStatus::OutOfMemory | ExitStatus::ExceededMemory => false,
+            },
+            LaunchEvent::Started { .. } | LaunchEvent::Failed { .. } => false,
+        };
+        let Some(compiled) = self.templates.get(&task.template.id) else {
+            return Vec::new();
+        };
+        if !has_failed || is_ending {
+            return Vec::new();
+        }
+        let paths = compiled.paths(task.key, &self.surroundings.server_uid);
+        let file = |spec| match spec {
+            StdioSpec::File { path, .. } => {
+                Some(task.cwd.join(OsString::from_vec(path.into_vec())))
+            }
+            StdioSpec::None | StdioSpec::Stream => None,
+        };
+        let outputs = [paths.stdout, paths.stderr].into_iter().filter_map(file);
+        outputs
+            .chain([task.cwd.clone(), std::env::temp_dir()])
+            .collect()
     }
 
     /// Kills every task and waits, for at most a few seconds, until they are gone. Blocks.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use hq_core::id::InstanceId;
 use hq_spawn::Stdio;
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{Mode, OFlags, StatVfsMountFlags};
 
 use crate::done::Done;
 
@@ -34,6 +34,8 @@ pub(crate) struct Cleanup {
     pub(crate) task_dir: Option<PathBuf>,
     /// Files that it reads and writes.
     pub(crate) done: Option<Arc<Done>>,
+    /// Where a task that failed may have found no room: files or directories.
+    pub(crate) places: Vec<PathBuf>,
 }
 
 /// Early result of a cleanup, before all of it is done.
@@ -43,6 +45,8 @@ pub(crate) enum Found {
     Words(Box<str>),
     /// Why a task has failed that exited with 0.
     Failure(Box<str>),
+    /// The file system of this place is full.
+    Full(PathBuf),
 }
 
 impl Cleanup {
@@ -55,27 +59,28 @@ impl Cleanup {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.remove_if_finished.is_empty() && self.task_dir.is_none() && self.done.is_none()
+        self.remove_if_finished.is_empty()
+            && self.task_dir.is_none()
+            && self.done.is_none()
+            && self.places.is_empty()
     }
 
-    /// Does it; `found` gets what somebody waits for as soon as it is known.
-    pub(crate) fn finish(self, has_finished: bool, found: impl FnOnce(Found)) {
+    /// Does it; `found` gets what the end waits for as soon as it is known.
+    pub(crate) fn finish(self, has_finished: bool, mut found: impl FnMut(Found)) {
         let mut has_finished = has_finished;
-        let mut found = Some(found);
         let ended = self.done.filter(|_| has_finished).map(|done| done.end());
         if let Some(Err(words)) = ended {
             // Its output explains its failure.
             has_finished = false;
-            if let Some(found) = found.take() {
-                found(Found::Failure(words));
-            }
-        }
-        // First, for somebody waits for it.
-        if let Some(directory) = self.task_dir.as_deref().filter(|_| !has_finished)
-            && let Some(found) = found
+            found(Found::Failure(words));
+        // First, for the end waits for it.
+        } else if let Some(directory) = self.task_dir.as_deref().filter(|_| !has_finished)
             && let Some(words) = read_message(&directory.join(ERROR_FILE))
         {
             found(Found::Words(words));
+        }
+        if let Some(full) = self.places.into_iter().find(|place| is_full(place)) {
+            found(Found::Full(full));
         }
         if has_finished {
             for path in &self.remove_if_finished {
@@ -86,6 +91,27 @@ impl Cleanup {
             log_failure(&directory, fs::remove_dir_all(&directory));
         }
     }
+}
+
+/// Less than this is no room, in bytes: file systems keep the last few blocks to themselves.
+const ROOM_MIN: u64 = 64 << 10;
+
+/// Whether nothing more can be written there. In doubt there is room.
+fn is_full(place: &Path) -> bool {
+    let Ok(found) = rustix::fs::statvfs(place) else {
+        return false;
+    };
+    // Of a file system that nobody writes to, or that has no size, such as /proc, the numbers say nothing.
+    if found.f_flag.contains(StatVfsMountFlags::RDONLY) || found.f_blocks == 0 {
+        return false;
+    }
+    let (blocks, files) = if rustix::process::geteuid().is_root() {
+        (found.f_bfree, found.f_ffree)
+    } else {
+        (found.f_bavail, found.f_favail)
+    };
+    let has_no_files = found.f_files > 0 && files == 0;
+    has_no_files || blocks.saturating_mul(found.f_frsize) < ROOM_MIN
 }
 
 /// Directories and files that are needed, or moved out of the way, before an instance starts.

@@ -2,9 +2,11 @@
 //! million files, delays the end of the task that it belongs to, for a while, and nobody else's.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use hq_core::outcome::Outcome;
 use hq_core::worker_state::{ExitStatus, LaunchEvent, LaunchToken};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -31,6 +33,8 @@ struct Waiting {
     since: Instant,
     /// The task's own error message, if it is known yet.
     words: Option<Box<str>>,
+    /// Where there is no room left, if it has failed.
+    full: Option<PathBuf>,
     /// What a task reads and writes that has exited with 0.
     done: Option<Arc<Done>>,
 }
@@ -46,6 +50,7 @@ impl Waiting {
     fn note(&mut self, found: Found) {
         match found {
             Found::Words(words) => self.words = Some(words),
+            Found::Full(place) => self.full = Some(place),
             Found::Failure(words) => {
                 if let LaunchEvent::Exited { status, .. } = &mut self.event {
                     *status = ExitStatus::Code(1);
@@ -127,6 +132,7 @@ impl Cleaners {
             event,
             since,
             words: None,
+            full: None,
             done: cleanup.done.clone().filter(|_| has_finished),
         };
         self.ends.insert(token, end);
@@ -167,7 +173,7 @@ impl Cleaners {
                 }
                 Step::Done(token) => {
                     if let Some(end) = self.ends.remove(&token) {
-                        ended.push(with_message(end.event, end.words));
+                        ended.push(with_message(end));
                     }
                 }
             }
@@ -202,7 +208,7 @@ impl Cleaners {
             if let Some(words) = end.done.take().and_then(|done| done.give_up()) {
                 end.note(Found::Failure(words));
             }
-            ended.push(with_message(end.event, end.words));
+            ended.push(with_message(end));
         }
     }
 
@@ -255,11 +261,34 @@ fn lock(queue: &Mutex<Queue>) -> MutexGuard<'_, Queue> {
     queue.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Adds the task's own words to its end.
-fn with_message(mut event: LaunchEvent, words: Option<Box<str>>) -> LaunchEvent {
+/// Adds the task's own words, and that there was no room for its files, to its end.
+fn with_message(end: Waiting) -> LaunchEvent {
+    let Waiting {
+        mut event,
+        words,
+        full,
+        ..
+    } = end;
     match &mut event {
         // That output is missing weighs more than what the task says.
-        LaunchEvent::Exited { message, .. } if message.is_none() => *message = words,
+        LaunchEvent::Exited {
+            message, status, ..
+        } if message.is_none() => {
+            let failure = || match status {
+                ExitStatus::Code(code) => Some(Outcome::ExitCode(*code).error_text()),
+                ExitStatus::Signal(signal) => Some(Outcome::Signal(*signal).error_text()),
+                ExitStatus::OutOfMemory | ExitStatus::ExceededMemory => None,
+            };
+            let full = full
+                .map(|place| format!("No room is left on the file system of {}", place.display()));
+            *message = match full {
+                Some(full) => {
+                    let words = words.map(String::from).or_else(failure);
+                    words.map(|words| format!("{}\n{full}", words.trim_end()).into())
+                }
+                None => words,
+            };
+        }
         LaunchEvent::Exited { .. } | LaunchEvent::Started { .. } | LaunchEvent::Failed { .. } => {}
     }
     event

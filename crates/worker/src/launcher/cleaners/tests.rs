@@ -38,6 +38,7 @@ fn waiting(token: u64, since: Instant) -> Waiting {
         event: end(token),
         since,
         words: Some("said".into()),
+        full: None,
         done: None,
     }
 }
