@@ -52,6 +52,24 @@ fn names_failures_and_exits_with_one() {
 }
 
 #[test]
+fn memory_that_a_task_asks_for_is_a_limit() {
+    let env = Env::new();
+    let hold = "x=$(head -c 150000000 /dev/zero | tr '\\0' a); sleep 60";
+    let run = ["run", "--resource=mem=50"];
+    env.hq(&[&run[..], &["--", "bash", "-c", hold]].concat())
+        .exits_with(1)
+        .says("Out of memory: used ")
+        .says(" of 50 MiB");
+    let ends = hold.replace("60", "0");
+    env.hq(&[
+        &run[..],
+        &["--enforce-memory=no", "--", "bash", "-c", &ends],
+    ]
+    .concat())
+        .ok();
+}
+
+#[test]
 fn runs_a_job_file() {
     let env = Env::new();
     env.write(

@@ -35,6 +35,76 @@ fn a_task_that_uses_more_memory_than_it_asked_for_ends_as_oom() {
     assert_eq!(env.workers(), ["RUNNING"], "the worker goes on");
 }
 
+/// Takes 150 MB, and ends.
+const TAKE_150_MB: &str = "x=$(head -c 150000000 /dev/zero | tr '\\0' a)";
+
+#[test]
+fn memory_is_a_limit_where_it_was_detected_unless_it_is_turned_off() {
+    let mut env = Env::new();
+    env.start_server();
+    let config = env.write("off.toml", "[submit]\nenforce-memory = false\n");
+    for (number, (place, option)) in [
+        ("detected", None),
+        ("off", Some("--enforce-memory=no")),
+        ("declared", Some("--resource=mem=sum(999)")),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let resource = format!("--resource={place}=sum(9)");
+        let mut args = vec!["worker", "start", "--cpus=2", &resource];
+        args.extend(option);
+        env.spawn(place, &args);
+        let count = (number + 1).to_string();
+        env.hq(&["worker", "wait", &count]).ok();
+    }
+    let problems = || env.hq(&["problems"]).stdout;
+    assert!(
+        !problems().contains("No memory limits"),
+        "no task asks for memory"
+    );
+    let mut jobs = Vec::new();
+    for (place, option, config, is_limit) in [
+        ("detected=1", None, None, true),
+        ("detected=1", Some("--enforce-memory=no"), None, false),
+        ("detected=1", None, Some(&config), false),
+        ("detected=1", Some("--enforce-memory"), Some(&config), true),
+        ("off=1", Some("--enforce-memory"), None, false),
+        ("declared=1", None, None, false),
+    ] {
+        let resource = format!("--resource={place}");
+        let mut args = vec![
+            "submit",
+            "--output-mode=quiet",
+            "--resource=mem=50",
+            &resource,
+        ];
+        args.extend(option);
+        let script = if is_limit { HOLD_150_MB } else { TAKE_150_MB };
+        args.extend(["--", "bash", "-c", script]);
+        let mut command = env.command(&args);
+        if let Some(config) = config {
+            command.env("HQ_CONFIG", config);
+        }
+        let job = String::from_utf8(command.output().expect("it runs").stdout).expect("a number");
+        jobs.push((args.join(" "), job.trim().to_owned(), is_limit));
+    }
+    for (what, job, is_limit) in jobs {
+        env.wait_job(&job);
+        let error = env.tasks(&job)[0]["error"].to_string();
+        let is_ended = error.contains("Out of memory: used ") && error.contains(" of 50 MiB");
+        assert_eq!(is_ended, is_limit, "{what}: {error}");
+        assert!(is_limit || error == "null", "{what}: {error}");
+    }
+    let problems = problems();
+    let declared = "No memory limits on worker 3 (";
+    assert!(problems.contains(declared), "{problems}");
+    assert!(
+        !problems.contains("more workers"),
+        "what is turned off is no problem: {problems}"
+    );
+}
+
 #[test]
 fn oom_is_a_cause_for_another_attempt() {
     let mut env = Env::new();
@@ -108,7 +178,7 @@ fn nothing_grows_that_was_not_asked_for() {
 fn the_kernel_ends_tasks_before_their_worker_from_the_first_moment() {
     let mut env = Env::new();
     env.start_server();
-    env.start_worker_with(&["--cpus=2", "--enforce-memory"]);
+    env.spawn("detecting", &["worker", "start", "--cpus=2"]);
     let script = "read score < /proc/self/oom_score_adj; echo $score >> scores";
     let job = env.submit(&["--array=1-20", "--stdout=none", "--", "bash", "-c", script]);
     env.wait_job(&job);

@@ -82,6 +82,10 @@ pub struct WorkerFacts<'a> {
     pub unkillable: u64,
     /// Where the first of them is.
     pub first_unkillable: &'a str,
+    /// Workers that do not enforce the memory limits that tasks of some job have.
+    pub unlimited: u64,
+    /// The first of them, and why not.
+    pub first_unlimited: (&'a str, &'a str),
 }
 
 /// A queue of automatic allocation.
@@ -248,6 +252,8 @@ pub enum Subject {
     LostWorkers,
     /// Tasks that cannot be killed.
     Unkillable,
+    /// Workers that do not enforce memory limits.
+    MemoryLimits,
     /// A queue that gets no allocations.
     Queue(u32),
     /// A job of which nothing runs.
@@ -272,6 +278,7 @@ impl Subject {
             Self::FailedTasks(_) => "Failures in job",
             Self::LostWorkers => "Lost worker",
             Self::Unkillable => "Unkillable task",
+            Self::MemoryLimits => "No memory limits on",
             Self::Queue(_) => "Starving queue",
             Self::StarvingJob(_) => "Starving job",
             Self::Internal => "Defect of the",
@@ -393,6 +400,7 @@ pub fn find(facts: &Facts<'_>) -> Vec<Finding> {
     found.extend(facts.queues.iter().filter_map(starving_queue));
     found.extend(lost_workers(&facts.workers));
     found.extend(unkillable_tasks(&facts.workers));
+    found.extend(missing_limits(&facts.workers));
     found.extend(starving_jobs(facts));
     found.extend(internal_errors(facts.internal_errors));
     found.sort_by_key(|finding| finding.severity);
@@ -687,6 +695,22 @@ fn unkillable_tasks(workers: &WorkerFacts<'_>) -> Option<Finding> {
         },
         part: workers.unkillable,
         whole: workers.unkillable,
+    })
+}
+
+fn missing_limits(workers: &WorkerFacts<'_>) -> Option<Finding> {
+    let (first, why) = workers.first_unlimited;
+    let others = match workers.unlimited.checked_sub(1)? {
+        0 => String::new(),
+        more => format!("; {} more workers like it", number(more)),
+    };
+    Some(Finding {
+        severity: Severity::Warning,
+        subject: Subject::MemoryLimits,
+        title: first.to_owned(),
+        text: format!("tasks that ask for `mem` can use more there: {why}{others}"),
+        part: workers.unlimited,
+        whole: workers.connected,
     })
 }
 

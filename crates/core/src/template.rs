@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::growth::MEMORY;
 use crate::id::{InstanceId, JobId, TaskId};
 use crate::params::Params;
 use crate::range::IdArray;
@@ -99,6 +100,25 @@ pub struct TaskTemplate {
     pub learn: LearnSpec,
     /// Files that it reads and writes, as far as the user names them.
     pub files: TaskFiles,
+    /// Whether a worker that enforces memory limits holds it to the `mem` that it asks for.
+    pub enforce_memory: bool,
+}
+
+impl TaskTemplate {
+    /// Whether it asks for `mem` and is to be held to that.
+    #[must_use]
+    pub fn has_memory_limit(&self) -> bool {
+        let asks = || {
+            let mut variants = self.requests.as_slice().iter();
+            variants.any(|variant| {
+                variant
+                    .entries
+                    .iter()
+                    .any(|entry| &*entry.resource == MEMORY)
+            })
+        };
+        self.enforce_memory && (self.learn.memory.is_some() || asks())
+    }
 }
 
 /// Files that a task reads and writes: paths with placeholders, relative to the working directory.
@@ -172,6 +192,15 @@ pub enum SubmitBody {
 }
 
 impl SubmitBody {
+    /// The different templates of its tasks.
+    #[must_use]
+    pub fn templates(&self) -> &[Arc<TaskTemplate>] {
+        match self {
+            Self::Array(array) => std::slice::from_ref(&array.template),
+            Self::Graph(graph) => &graph.templates,
+        }
+    }
+
     /// Tasks of which each is told by itself, or has something of its own.
     #[must_use]
     pub fn listed(&self) -> usize {

@@ -19,7 +19,7 @@ use crate::template::{
     TaskFiles, TaskTemplate,
 };
 use crate::time::{Now, Time, Timestamp};
-use crate::worker_config::{OnServerLost, WorkerConfig};
+use crate::worker_config::{MemoryLimits, OnServerLost, WorkerConfig};
 
 /// A time for tests in which none passes.
 pub const NOW: Now = Now {
@@ -106,6 +106,7 @@ pub fn template(args: &[&str]) -> TaskTemplate {
         learn: crate::sizing::LearnSpec::default(),
         params: None,
         files: TaskFiles::default(),
+        enforce_memory: true,
     }
 }
 
@@ -125,6 +126,7 @@ pub fn worker_config(cpus: u32) -> WorkerConfig {
         min_utilization: 0.0,
         on_server_lost: OnServerLost::Stop,
         takes_successors: true,
+        memory_limits: MemoryLimits::Enforced,
         process_pid: 1,
         allocation: None,
         resources: ResourceDescriptor::cpus(cpus),

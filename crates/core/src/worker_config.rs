@@ -53,6 +53,40 @@ pub struct Allocation {
     pub time_limit: Option<Duration>,
 }
 
+/// Whether a worker holds tasks to the `mem` that they ask for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum MemoryLimits {
+    /// Workers of earlier releases do not report it.
+    #[default]
+    Unknown,
+    /// Tasks that use more are ended.
+    Enforced,
+    /// No: its `mem` was declared by hand, and may be any quantity.
+    Declared,
+    /// No: `--enforce-memory=no`.
+    Off,
+    /// No: neither a control group nor the memory watch works there.
+    Impossible,
+}
+
+impl MemoryLimits {
+    /// Why the worker does not enforce them, as a clause about it; `None` if it does, or does not report it.
+    #[must_use]
+    pub const fn obstacle(self) -> Option<&'static str> {
+        match self {
+            Self::Unknown | Self::Enforced => None,
+            Self::Declared => Some(
+                "its `mem` was declared by hand and can be any quantity; start it with `--enforce-memory` if it is MiB, \
+                 with `--enforce-memory=no` if it is not",
+            ),
+            Self::Off => Some("it was started with `--enforce-memory=no`"),
+            Self::Impossible => Some(
+                "it has no control group for tasks and cannot watch processes in /proc; its log says why",
+            ),
+        }
+    }
+}
+
 /// Configuration of one worker.
 #[derive(Clone, PartialEq, Debug)]
 pub struct WorkerConfig {
@@ -80,6 +114,8 @@ pub struct WorkerConfig {
     pub on_server_lost: OnServerLost,
     /// Whether it takes tasks that go on from others there; one of an earlier release does not.
     pub takes_successors: bool,
+    /// Whether it holds tasks to the `mem` that they ask for.
+    pub memory_limits: MemoryLimits,
     /// Process id a person would signal.
     pub process_pid: u32,
     /// Surrounding batch job.

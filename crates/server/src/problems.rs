@@ -9,12 +9,14 @@ use hq_core::diagnosis::{
     Aside, BrokenNode, Facts, Finding, JobFacts, JournalFacts, Obstacle, QueueFacts, Subject,
     WorkerFacts, find,
 };
+use hq_core::growth::MEMORY;
 use hq_core::id::{JobId, TaskId, TaskKey, WorkerId};
 use hq_core::node_check::sentence;
 use hq_core::refusal::Refusal;
 use hq_core::server_state::{ChangeKind, ServerState};
 use hq_core::signature::signature;
 use hq_core::time::Timestamp;
+use hq_core::worker_config::MemoryLimits;
 use hq_protocol::client::{self, alloc_reply, reply::Reply};
 use hq_protocol::convert::{AllocRequest, JobRef, Query, TaskPageQuery};
 use hq_protocol::why_nothing_runs;
@@ -32,6 +34,9 @@ use crate::{journal_link, query};
 const EXPLAINED_MAX: usize = 10;
 /// Jobs that are looked at in one step of the core's thread.
 const JOBS_MAX: usize = 16_384;
+/// Submits of a job, and templates of a submit, of which it is looked whether they ask for memory.
+const SUBMITS_MAX: usize = 16;
+const TEMPLATES_MAX: usize = 16;
 /// Problems of which it is read what failed tasks said last, and tasks of each.
 const CAUSES_MAX: usize = 10;
 const TASKS_READ_MAX: usize = 3;
@@ -111,6 +116,10 @@ struct Looked {
     unkillable: u64,
     /// Where the first of these tasks is.
     first_unkillable: String,
+    /// Workers that cannot enforce memory limits.
+    unlimited: u64,
+    /// The first of them, and why not.
+    first_unlimited: (String, &'static str),
     broken: Vec<BrokenNode>,
 }
 
@@ -180,12 +189,18 @@ impl Problems {
         let gone = |_| Refusal::shutting_down();
         let looked = self.core.query(read_state).await.map_err(gone)?;
         let mut troubled = Vec::new();
+        let mut has_limits = false;
         let mut next = Some(JobId(0));
         while let Some(from) = next {
+            let looks_for_limits = looked.unlimited > 0 && !has_limits;
             // Only the last part waits for the store, for all of them.
-            let read = move |view: &View<'_>| read_jobs(view, from);
-            let part = self.core.look(read, |part| part.1.is_none());
-            let part = part.await.map_err(gone)?;
+            let read = move |view: &View<'_>| {
+                let limits = looks_for_limits && has_limited_tasks(view, from);
+                (read_jobs(view, from), limits)
+            };
+            let part = self.core.look(read, |part| part.0.1.is_none());
+            let (part, limits) = part.await.map_err(gone)?;
+            has_limits |= limits;
             troubled.extend(part.0);
             next = part.1;
         }
@@ -203,6 +218,8 @@ impl Problems {
             last_lost: &looked.last_lost,
             unkillable: looked.unkillable,
             first_unkillable: &looked.first_unkillable,
+            unlimited: if has_limits { looked.unlimited } else { 0 },
+            first_unlimited: (&looked.first_unlimited.0, looked.first_unlimited.1),
         };
         let queues: Vec<QueueFacts<'_>> = queues.iter().map(queue_facts).collect();
         let obstacles = self.obstacles(&jobs).await?;
@@ -506,7 +523,11 @@ fn problem(
             (since.max(job.submitted), Timestamp(0))
         }),
         Subject::Journal { .. } => hangs_since.map(|since| (since, Timestamp(0))),
-        Subject::LostWorkers | Subject::Unkillable | Subject::Queue(_) | Subject::Internal => None,
+        Subject::LostWorkers
+        | Subject::Unkillable
+        | Subject::MemoryLimits
+        | Subject::Queue(_)
+        | Subject::Internal => None,
     };
     let about = match finding.subject {
         Subject::FailingJob(id) | Subject::FailedTasks(id) => job(id),
@@ -514,6 +535,7 @@ fn problem(
         | Subject::StarvingJob(_)
         | Subject::LostWorkers
         | Subject::Unkillable
+        | Subject::MemoryLimits
         | Subject::Queue(_)
         | Subject::Internal
         | Subject::Journal { .. } => None,
@@ -543,6 +565,7 @@ fn id(subject: &Subject) -> String {
         Subject::StarvingJob(job) => format!("job-{job}-waits"),
         Subject::LostWorkers => "lost-workers".to_owned(),
         Subject::Unkillable => "unkillable".to_owned(),
+        Subject::MemoryLimits => "memory-limits".to_owned(),
         Subject::Queue(queue) => format!("queue-{queue}"),
         Subject::Internal => "internal".to_owned(),
         Subject::Journal { .. } => "journal".to_owned(),
@@ -569,6 +592,14 @@ fn read_jobs(view: &View<'_>, from: JobId) -> (Vec<Job>, Option<JobId>) {
     (troubled.collect(), jobs.next().map(|(id, _)| *id))
 }
 
+/// Whether a task of the first jobs from this one on asks for memory and is to be held to that.
+fn has_limited_tasks(view: &View<'_>, from: JobId) -> bool {
+    let jobs = view.state.jobs().range(from..).take(JOBS_MAX);
+    let submits = jobs.flat_map(|(_, job)| job.submits.iter().take(SUBMITS_MAX));
+    let mut templates = submits.flat_map(|submit| submit.templates().iter().take(TEMPLATES_MAX));
+    templates.any(|template| template.task.has_memory_limit())
+}
+
 /// How many workers there are. Those that have ended are only counted.
 fn read_state(view: &View<'_>) -> Looked {
     let state = view.state;
@@ -587,7 +618,30 @@ fn read_state(view: &View<'_>) -> Looked {
         let place = one.whereabouts(&worker.config.hostname);
         format!("{} ({place})", one.task)
     });
+    // A limit that a user has switched off is not listed.
+    let is_listed = |limits: MemoryLimits| match limits {
+        MemoryLimits::Declared | MemoryLimits::Impossible => limits.obstacle(),
+        MemoryLimits::Unknown | MemoryLimits::Enforced | MemoryLimits::Off => None,
+    };
+    let mut unlimited = 0;
+    let mut first_unlimited = (String::new(), "");
+    for worker in state.workers().values() {
+        let config = &worker.config;
+        let has_memory = config
+            .resources
+            .items
+            .iter()
+            .any(|item| &*item.name == MEMORY);
+        if let Some(why) = is_listed(config.memory_limits).filter(|_| has_memory) {
+            if unlimited == 0 {
+                first_unlimited = (format!("worker {} ({})", worker.id, config.hostname), why);
+            }
+            unlimited += 1;
+        }
+    }
     Looked {
+        unlimited,
+        first_unlimited,
         broken: broken_nodes(state),
         unkillable: unkillable().count() as u64,
         first_unkillable: first_unkillable.unwrap_or_default(),
@@ -650,6 +704,7 @@ pub(crate) const fn kind(subject: &Subject) -> &'static str {
         Subject::FailedTasks(_) => "failed-tasks",
         Subject::LostWorkers => "lost-workers",
         Subject::Unkillable => "unkillable",
+        Subject::MemoryLimits => "memory-limits",
         Subject::Queue(_) => "queue",
         Subject::StarvingJob(_) => "starving-job",
         Subject::Internal => "internal",
@@ -667,6 +722,7 @@ pub(crate) const fn number(subject: &Subject) -> Option<u32> {
         Subject::Node { .. }
         | Subject::LostWorkers
         | Subject::Unkillable
+        | Subject::MemoryLimits
         | Subject::Internal
         | Subject::Journal { .. } => None,
     }

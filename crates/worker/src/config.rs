@@ -15,7 +15,7 @@ use crate::scratch_dir::ScratchDir;
 /// Everything a worker consists of before it is registered.
 #[derive(Debug)]
 pub struct WorkerParams {
-    /// The part that it reports and obeys.
+    /// The part that it reports and obeys. `MemoryLimits::Enforced` is a wish until the launcher has started.
     pub config: WorkerConfig,
     /// Absolute path of the running executable; tasks see it as `HQ`.
     pub hq_path: PathBuf,
@@ -26,8 +26,6 @@ pub struct WorkerParams {
     pub keeper: Option<KeeperContext>,
     /// Threads that create processes; `None` = by the number of cpus.
     pub spawn_threads: Option<usize>,
-    /// End tasks that use more memory than they asked for.
-    pub enforce_memory: bool,
     /// Most bytes of values of calls that are kept; `None` = half of what is free in `work_dir`.
     pub values_limit: Option<u64>,
 }

@@ -50,7 +50,7 @@ use crate::leftovers::{MARK, nonce};
 use crate::node_check::RecentDirs;
 use crate::notify::NotifyAccess;
 use crate::output::{self, Cleanup, Preparation};
-use amounts::{given_to, memory_of};
+use amounts::given_to;
 use busy::BusyPrograms;
 pub(crate) use calls::CallPool;
 use cleaners::Cleaners;
@@ -302,6 +302,10 @@ impl TaskLauncher {
     ) {
         events.append(&mut self.failed);
         self.cleaners.collect(None, events);
+        // Before the ends: a task may have exited since the watch found it.
+        while let Ok(excess) = self.excess_rx.try_recv() {
+            self.end_for_memory(excess);
+        }
         let mut drained = std::mem::take(&mut self.drained);
         self.engine.drain_events(&mut drained);
         for event in drained.drain(..) {
@@ -446,25 +450,24 @@ impl TaskLauncher {
                 leaked,
             } => {
                 let token = LaunchToken(token.0);
-                let excess = self.stop_watching(token);
+                let watched = self.stop_watching(token);
                 let run = Duration::from_nanos(ended.since(started));
                 let cpu = usage.user_us.saturating_add(usage.system_us);
                 self.curves.end(token, run, Duration::from_micros(cpu));
                 // A task may lose one of its processes to the kernel and still succeed.
                 let by_kernel = self.leave_group(token).filter(|_| !status.success());
                 // A task that is made to end has no time to wait for what it has started.
-                let is_ended = excess.is_some() || by_kernel.is_some() || is_ending(token);
+                // The kernel's figures are exact, ours are those of the last look.
+                let excess = by_kernel.or(watched);
+                let is_ended = excess.is_some() || is_ending(token);
                 if leaked > 0 && !is_ended {
                     self.warn_of_leak(token, leaked);
                 }
                 let event = LaunchEvent::Exited {
                     token,
                     status: match status {
-                        _ if by_kernel.is_some() => ExitStatus::ExceededMemory,
-                        // Only if it died of it: it may have exited by itself a moment before.
-                        hq_spawn::ExitStatus::Signal { .. } if excess.is_some() => {
-                            ExitStatus::ExceededMemory
-                        }
+                        // Also if it exited by itself before the signal came: a control group would have ended it.
+                        _ if excess.is_some() => ExitStatus::ExceededMemory,
                         hq_spawn::ExitStatus::Code(code) => ExitStatus::Code(code),
                         hq_spawn::ExitStatus::Signal { signal, .. }
                             if signal == SIGKILL && self.is_oom_victim(token) =>
@@ -480,10 +483,9 @@ impl TaskLauncher {
                         user: Duration::from_micros(usage.user_us),
                         system: Duration::from_micros(usage.system_us),
                     },
-                    // The kernel's figures are exact, ours are those of the last look.
-                    message: by_kernel.or(excess).map(MemoryOveruse::words),
+                    message: excess.map(MemoryOveruse::words),
                 };
-                (event, status.success())
+                (event, status.success() && excess.is_none())
             }
         };
         Some(translated)
@@ -669,8 +671,7 @@ impl TaskLauncher {
         if let Some(cpus) = affinity {
             plan = plan.affinity(cpus);
         }
-        // Without the option the amount is a number to schedule by, and nobody is held to it.
-        let memory_limit = self.memory.as_ref().and_then(|_| memory_of(task, pools));
+        let memory_limit = self.memory_limit(task, pools);
         let group = memory_limit.and_then(|limit| self.make_group(task.token, limit));
         plan = self.hold(plan, group.as_ref());
         if task.is_one_of_many {

@@ -101,7 +101,7 @@ fn is_full(place: &Path) -> bool {
     let Ok(found) = rustix::fs::statvfs(place) else {
         return false;
     };
-    // Of a file system that nobody writes to, or that has no size, such as /proc, the numbers say nothing.
+    // The numbers mean nothing for file systems that are read-only, or have no size, such as /proc.
     if found.f_flag.contains(StatVfsMountFlags::RDONLY) || found.f_blocks == 0 {
         return false;
     }

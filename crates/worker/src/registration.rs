@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use hq_core::id::WorkerId;
-use hq_core::worker_config::WorkerConfig;
+use hq_core::worker_config::{MemoryLimits, WorkerConfig};
 use hq_core::worker_state::Interrupt;
 use hq_protocol::Connection;
 use hq_protocol::worker::ToServer;
@@ -108,11 +108,11 @@ impl Connector {
     /// [`RegisterError::Interrupted`] if one of `interrupts` comes first.
     pub async fn register(
         &self,
-        params: WorkerParams,
+        mut params: WorkerParams,
         find: impl Fn() -> ServerLocation + Send + Sync + 'static,
         interrupts: &mut mpsc::Receiver<Interrupt>,
     ) -> Result<RegisteredWorker<TcpStream>, RegisterError> {
-        let launcher = start_launcher(&params)?;
+        let launcher = start_launcher(&mut params)?;
         let mut search = Search::new(self, find);
         let registration = ToServer::from(&params.config);
         let result = tokio::select! {
@@ -143,17 +143,18 @@ impl Connector {
 /// [`RegisterError`]; nothing is retried.
 pub async fn register<S>(
     connection: Connection<S>,
-    params: WorkerParams,
+    mut params: WorkerParams,
 ) -> Result<RegisteredWorker<S>, RegisterError>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let launcher = start_launcher(&params)?;
+    let launcher = start_launcher(&mut params)?;
     let link = introduce(connection, &ToServer::from(&params.config)).await?;
     Ok(RegisteredWorker::new(link, params, launcher))
 }
 
-fn start_launcher(params: &WorkerParams) -> Result<TaskLauncher, RegisterError> {
+/// Starts the launcher, and corrects what the worker will report of memory limits.
+fn start_launcher(params: &mut WorkerParams) -> Result<TaskLauncher, RegisterError> {
     let task_dirs = params.work_dir.tasks().to_path_buf();
     let launcher = TaskLauncher::start(
         params.spawn_threads,
@@ -163,10 +164,11 @@ fn start_launcher(params: &WorkerParams) -> Result<TaskLauncher, RegisterError> 
         params.values_limit,
     );
     let mut launcher = launcher.map_err(RegisterError::Launcher)?;
-    if params.enforce_memory {
-        launcher
-            .enforce_memory()
-            .map_err(RegisterError::MemoryWatch)?;
+    if params.config.memory_limits == MemoryLimits::Enforced
+        && let Err(error) = launcher.enforce_memory()
+    {
+        tracing::info!(%error, "Memory limits of tasks cannot be enforced here");
+        params.config.memory_limits = MemoryLimits::Impossible;
     }
     Ok(launcher)
 }

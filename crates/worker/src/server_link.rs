@@ -149,9 +149,6 @@ pub enum RegisterError {
     /// Tasks could not be started on this machine.
     #[error("start the spawn engine")]
     Launcher(#[source] LauncherError),
-    /// The memory of tasks cannot be watched.
-    #[error("start the thread that watches the memory of tasks")]
-    MemoryWatch(#[source] io::Error),
     /// There is no connection.
     #[error(transparent)]
     Connect(ConnectError),
@@ -193,7 +190,6 @@ impl RegisterError {
             | Self::Timeout => true,
             Self::Connect(ConnectError::Handshake { source, .. }) => source.is_retryable(),
             Self::Launcher(_)
-            | Self::MemoryWatch(_)
             | Self::Send(WriteError::Frame(_))
             | Self::Receive(
                 ReadError::Frame(_) | ReadError::Decode(_) | ReadError::TooManyElements { .. },

@@ -7,6 +7,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use hq_core::resource::descriptor::ResourceItem;
 
 use super::deferred::Deferred;
+use super::submit::YesNo;
 use super::worker::DetectResources;
 use crate::parse::ParseError;
 use crate::parse::duration::{DurationError, parse_duration, parse_duration_words};
@@ -130,6 +131,11 @@ pub(crate) struct QueueArgs {
     /// Offer one cpu per physical core
     #[arg(long)]
     pub(crate) no_hyper_threading: bool,
+
+    /// Whether workers end tasks that use more memory than the `mem` that they ask for, as in `hq worker start`
+    #[arg(long, value_enum, value_name = "YES|NO", num_args = 0..=1, require_equals = true, default_missing_value = "yes",
+          hide_possible_values = true)]
+    pub(crate) enforce_memory: Option<YesNo>,
 
     /// Stop workers that were idle this long [default: 5m]
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]

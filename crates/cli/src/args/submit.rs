@@ -66,6 +66,14 @@ pub(crate) struct TaskOptions {
     #[arg(long, value_name = "NAME=AMOUNT", value_parser = parse_resource_arg)]
     pub(crate) resource: Vec<ResourceArg>,
 
+    /// Whether tasks that use more memory than the `mem` that they ask for are ended [default: yes]
+    ///
+    /// Workers enforce it if they detected their own `mem`, or were started with `--enforce-memory`. `hq doc resources` says what
+    /// counts as used.
+    #[arg(long, value_enum, value_name = "YES|NO", num_args = 0..=1, require_equals = true, default_missing_value = "yes",
+          hide_possible_values = true)]
+    pub(crate) enforce_memory: Option<YesNo>,
+
     /// Run each task on this many whole nodes; 0 means a share of one node [default: 0]
     #[arg(long, value_name = "COUNT", conflicts_with = "pin")]
     pub(crate) nodes: Option<u32>,
@@ -213,6 +221,17 @@ fn param_parser() -> impl TypedValueParser<Value = ParamArg> {
 
 fn env_parser() -> impl TypedValueParser<Value = EnvPair> {
     OsStringValueParser::new().try_map(|text| parse_env(&text))
+}
+
+/// Value of an option that can be turned off.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum YesNo {
+    /// Do it
+    #[value(alias = "true")]
+    Yes,
+    /// Leave it
+    #[value(alias = "false")]
+    No,
 }
 
 /// How cpus are bound to a task.

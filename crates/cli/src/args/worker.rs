@@ -11,6 +11,7 @@ use hq_protocol::access::RelayAddress;
 use hq_protocol::limits::QUARANTINE_SPANS;
 
 use super::deferred::Deferred;
+use super::submit::YesNo;
 use crate::parse::duration::{parse_duration, parse_duration_words};
 use crate::parse::resource::{CpuDefinition, parse_cpus, parse_definition};
 use crate::parse::selector::{Selector, parse_selector};
@@ -81,9 +82,12 @@ pub(crate) struct StartArgs {
     #[arg(long)]
     pub(crate) no_hyper_threading: bool,
 
-    /// End tasks that use more memory than the `mem` they asked for
-    #[arg(long)]
-    pub(crate) enforce_memory: bool,
+    /// Whether tasks that use more memory than the `mem` that they ask for are ended
+    ///
+    /// [default: yes if `mem` is detected, no if it is declared with --resource]
+    #[arg(long, value_enum, value_name = "YES|NO", num_args = 0..=1, require_equals = true, default_missing_value = "yes",
+          hide_possible_values = true)]
+    pub(crate) enforce_memory: Option<YesNo>,
 
     /// Stop after being idle this long [default: as the server says]
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]

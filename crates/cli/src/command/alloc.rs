@@ -22,6 +22,7 @@ use crate::args::alloc::{
 };
 use crate::args::deferred::Deferred;
 use crate::args::global::OutputMode;
+use crate::args::submit::YesNo;
 use crate::batch_system;
 use crate::error::{CliError, CliResult};
 use crate::parse::resource::CpuDefinition;
@@ -336,6 +337,11 @@ fn worker_args(args: &QueueArgs) -> Vec<String> {
     if args.no_hyper_threading {
         words.push("--no-hyper-threading".to_owned());
     }
+    match args.enforce_memory {
+        Some(YesNo::Yes) => words.push("--enforce-memory".to_owned()),
+        Some(YesNo::No) => words.push("--enforce-memory=no".to_owned()),
+        None => {}
+    }
     let mut add = |option: &str, value: String| {
         words.push(option.to_owned());
         words.push(value);
@@ -364,5 +370,32 @@ fn bare(text: &str) -> String {
         text.to_owned()
     } else {
         quoted(text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: QueueArgs,
+    }
+
+    #[test]
+    fn memory_limits_are_passed_on_to_workers() {
+        for option in [None, Some("--enforce-memory"), Some("--enforce-memory=no")] {
+            let line = ["hq", "--time-limit=1h"].into_iter().chain(option);
+            let args = worker_args(&Line::parse_from(line).args);
+            let found: Vec<&str> = args
+                .iter()
+                .map(String::as_str)
+                .filter(|word| word.starts_with("--enforce-memory"))
+                .collect();
+            assert_eq!(found, option.into_iter().collect::<Vec<_>>(), "{args:?}");
+        }
     }
 }

@@ -97,7 +97,7 @@ async fn serve_alone(
     };
     let mut server = EmbeddedServer::start(config)
         .map_err(|e| CliError::caused("Cannot start the server", &e))?;
-    let (worker, control) = machine.start_worker(&mut server, keeper).await?;
+    let (worker, control) = machine.start_worker(&mut server, keeper, false).await?;
     let (asks, mut asked) = mpsc::channel::<oneshot::Sender<CliResult<Client>>>(DIALS_MAX);
     let uid = server.info().server_uid.clone();
     let serving = tokio::spawn(async move {

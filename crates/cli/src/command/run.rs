@@ -295,7 +295,8 @@ impl LocalJob {
         keeper: KeeperContext,
     ) -> CliResult<Self> {
         let uid = server.info().server_uid.clone();
-        let (worker, control) = machine.start_worker(server, keeper).await?;
+        let has_limit = super::submit::has_memory_limit(spec);
+        let (worker, control) = machine.start_worker(server, keeper, has_limit).await?;
         let client = Client::in_process(server.connect_client(), uid.clone()).await?;
         let mut commander = Client::in_process(server.connect_client(), uid).await?;
         let id = commander.open_job(open_request(spec)).await?;

@@ -8,8 +8,10 @@ use std::time::Duration;
 use hq_core::diagnosis::{number, queue_reason, why_waiting};
 use hq_core::resource::amount::Amount;
 use hq_core::resource::request::RequestVariants;
+use hq_core::worker_config::MemoryLimits;
 use hq_protocol::client::{self, alloc_reply, alloc_request};
 use hq_protocol::{could_run, why_nothing_runs};
+use hq_worker::hardware::MEMORY;
 
 use crate::client::Client;
 use crate::error::CliResult;
@@ -111,6 +113,22 @@ pub(super) async fn at_submit(
         .find_map(|requests| largest::never_offered(requests, &all.workers, &queues));
     Ok(why.map(|why| {
         format!("No worker so far could have run tasks of job {job}: {why}; see `hq doc resources`")
+    }))
+}
+
+/// Which worker does not enforce the memory limits of a new job, and why.
+pub(super) async fn unlimited(client: &mut Client, job: u32) -> CliResult<Option<String>> {
+    let workers = running_workers(client).await?;
+    let unlimited = workers.iter().find_map(|worker| {
+        let config = worker.config.as_ref()?;
+        let why = MemoryLimits::from(config.memory_limits()).obstacle()?;
+        let has_memory = offered(worker).any(|name| name == MEMORY);
+        has_memory.then(|| (worker.id, &config.hostname, why))
+    });
+    Ok(unlimited.map(|(id, host, why)| {
+        format!(
+            "Tasks of job {job} ask for `mem`, and worker {id} ({host}) does not end those that use more: {why}"
+        )
     }))
 }
 

@@ -317,6 +317,7 @@ fn advice(problem: &Problem) -> String {
             "`hq worker list --all` shows which; their tasks run again elsewhere".to_owned()
         }
         "unkillable" => "`hq doc failures` says what that means".to_owned(),
+        "memory-limits" => "`hq doc resources` explains memory limits".to_owned(),
         "journal" => "what is acknowledged is on disk; it goes on when the disk does".to_owned(),
         "queue" => format!(
             "`hq alloc info {id}` shows its allocations, `hq alloc resume {id}` lets it try again"

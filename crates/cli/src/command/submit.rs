@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use hq_core::range::IdArray;
-use hq_core::template::After;
+use hq_core::template::{After, SubmitSpec};
 use hq_protocol::limits::REQUEST_MAX;
 
 use super::notify::Callback;
@@ -198,6 +198,13 @@ async fn stay(
     callback: Option<&Callback>,
 ) -> CliResult<()> {
     let is_for_people = context.mode() == OutputMode::Cli;
+    if is_for_people
+        && std::io::stderr().is_terminal()
+        && has_memory_limit(&prepared.spec)
+        && let Some(note) = situation::unlimited(client, job).await?
+    {
+        tracing::warn!("{note}");
+    }
     if is_for_people && how.wait.is_none() {
         tell_obstacle(client, job, prepared).await?;
     }
@@ -225,6 +232,12 @@ async fn tell_obstacle(client: &mut Client, job: u32, prepared: &PreparedSubmit)
         tracing::warn!("{why}");
     }
     Ok(())
+}
+
+/// Whether a task asks for memory and is to be held to that.
+pub(super) fn has_memory_limit(spec: &SubmitSpec) -> bool {
+    let mut templates = spec.body.templates().iter();
+    templates.any(|template| template.has_memory_limit())
 }
 
 /// The directory of the user, by the name the user knows it by.

@@ -160,7 +160,22 @@ fn setting(
         let why = format!("`{name}` is no option {place} that can have a default{meant}");
         return Err(source.refuse(&key.span(), &why));
     }
-    let values = values(value.get_ref()).map_err(|why| source.refuse(&value.span(), why))?;
+    let has_no = |arg: &clap::Arg| {
+        arg.get_possible_values()
+            .iter()
+            .any(|one| one.get_name() == "no")
+    };
+    let values = match value.get_ref() {
+        DeValue::Boolean(false)
+            if command
+                .get_arguments()
+                .any(|arg| arg.get_long() == Some(name) && has_no(arg)) =>
+        {
+            Ok(Some(vec!["no".to_owned()]))
+        }
+        value => values(value),
+    };
+    let values = values.map_err(|why| source.refuse(&value.span(), why))?;
     let setting = Setting {
         section,
         key: name.to_owned(),

@@ -53,7 +53,7 @@ fn row_of_finding(finding: Finding) -> ProblemRow {
             Subject::FailingJob(job) | Subject::FailedTasks(job) | Subject::StarvingJob(job) => {
                 Target::Job(job)
             }
-            Subject::LostWorkers | Subject::Unkillable => Target::Workers,
+            Subject::LostWorkers | Subject::Unkillable | Subject::MemoryLimits => Target::Workers,
             Subject::Queue(queue) => Target::Queue(queue),
             Subject::Internal | Subject::Journal { .. } => Target::Nothing,
         },

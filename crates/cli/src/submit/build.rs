@@ -25,7 +25,7 @@ use super::learn;
 use super::params::{self, fill_name, tells_apart, without};
 use super::placeholder::{self, PathRole};
 use super::{PreparedSubmit, SubmitContext, default_output};
-use crate::args::submit::{Destination, TaskOptions};
+use crate::args::submit::{Destination, TaskOptions, YesNo};
 use crate::error::{CliError, CliResult};
 use crate::parse::retry::RetryOn;
 use crate::parse::value::{EnvPair, StdioArg, into_bytes};
@@ -112,6 +112,7 @@ pub(crate) fn build(
         learn,
         params,
         files,
+        enforce_memory: options.enforce_memory != Some(YesNo::No),
     };
     let spec = SubmitSpec {
         target,

@@ -363,6 +363,7 @@ fn merge(base: &mut TaskOptions, extra: TaskOptions) {
         base.predict = extra.predict;
         base.no_predict = extra.no_predict;
     }
+    base.enforce_memory = base.enforce_memory.or(extra.enforce_memory);
     base.time_limit = base.time_limit.or(extra.time_limit);
     base.stop_signal = base.stop_signal.or(extra.stop_signal);
     base.stop_grace = base.stop_grace.or(extra.stop_grace);

@@ -279,6 +279,7 @@ fn build_template(
         learn,
         params: None,
         files,
+        enforce_memory: table.enforce_memory,
     })
 }
 

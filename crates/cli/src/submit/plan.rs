@@ -237,10 +237,8 @@ fn lossy(bytes: &[u8]) -> String {
 
 /// Requests of the tasks, each kind once: a graph may have a template for each task.
 pub(crate) fn kinds(body: &SubmitBody) -> Vec<&RequestVariants> {
-    let mut kinds: Vec<&RequestVariants> = match body {
-        SubmitBody::Array(array) => vec![&array.template.requests],
-        SubmitBody::Graph(graph) => graph.templates.iter().map(|t| &t.requests).collect(),
-    };
+    let templates = body.templates().iter();
+    let mut kinds: Vec<&RequestVariants> = templates.map(|template| &template.requests).collect();
     kinds.sort_unstable();
     kinds.dedup();
     kinds

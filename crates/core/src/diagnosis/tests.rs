@@ -68,6 +68,8 @@ const HERE: WorkerFacts<'static> = WorkerFacts {
     last_lost: "",
     unkillable: 0,
     first_unkillable: "",
+    unlimited: 0,
+    first_unlimited: ("", ""),
 };
 
 fn texts(jobs: &[JobFacts<'_>], queues: &[QueueFacts<'_>], shares: &[Share]) -> Vec<String> {

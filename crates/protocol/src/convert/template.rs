@@ -177,6 +177,7 @@ impl TryFrom<common::TaskTemplate> for TaskTemplate {
                 must_exist: message.outputs_must_exist,
                 by_content: message.files_by_content,
             },
+            enforce_memory: !message.no_memory_limit,
         })
     }
 }
@@ -498,6 +499,7 @@ impl common::TaskTemplate {
             outputs: paths(&template.files.outputs),
             outputs_must_exist: template.files.must_exist,
             files_by_content: template.files.by_content,
+            no_memory_limit: !template.enforce_memory,
         }
     }
 }

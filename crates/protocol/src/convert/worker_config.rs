@@ -1,7 +1,9 @@
 //! A worker's description of itself.
 
 use hq_core::time::nanos;
-use hq_core::worker_config::{Allocation, BatchSystem, HEARTBEAT_MIN, OnServerLost, WorkerConfig};
+use hq_core::worker_config::{
+    Allocation, BatchSystem, HEARTBEAT_MIN, MemoryLimits, OnServerLost, WorkerConfig,
+};
 
 use super::{ConvertError, Within, duration, known, name, required, text};
 use crate::common;
@@ -28,6 +30,7 @@ impl TryFrom<common::WorkerConfig> for WorkerConfig {
                 found,
             ));
         }
+        let memory_limits = message.memory_limits().into();
         let allocation: Option<Allocation> = message
             .allocation
             .map(TryInto::try_into)
@@ -47,6 +50,7 @@ impl TryFrom<common::WorkerConfig> for WorkerConfig {
             min_utilization: message.min_utilization,
             on_server_lost: on_server_lost.into(),
             takes_successors: message.takes_successors,
+            memory_limits,
             process_pid: message.process_pid,
             allocation,
             resources: required(message.resources, "resources")?
@@ -71,6 +75,7 @@ impl From<&WorkerConfig> for common::WorkerConfig {
             min_utilization: config.min_utilization,
             on_server_lost: common::OnServerLost::from(config.on_server_lost).into(),
             takes_successors: config.takes_successors,
+            memory_limits: common::MemoryLimits::from(config.memory_limits).into(),
             process_pid: config.process_pid,
             allocation: config.allocation.as_ref().map(Into::into),
             resources: Some((&config.resources).into()),
@@ -94,6 +99,30 @@ impl From<OnServerLost> for common::OnServerLost {
             OnServerLost::Stop => Self::Stop,
             OnServerLost::FinishRunning => Self::FinishRunning,
             OnServerLost::Reconnect => Self::Reconnect,
+        }
+    }
+}
+
+impl From<common::MemoryLimits> for MemoryLimits {
+    fn from(value: common::MemoryLimits) -> Self {
+        match value {
+            common::MemoryLimits::Unknown => Self::Unknown,
+            common::MemoryLimits::Enforced => Self::Enforced,
+            common::MemoryLimits::Declared => Self::Declared,
+            common::MemoryLimits::Off => Self::Off,
+            common::MemoryLimits::Impossible => Self::Impossible,
+        }
+    }
+}
+
+impl From<MemoryLimits> for common::MemoryLimits {
+    fn from(value: MemoryLimits) -> Self {
+        match value {
+            MemoryLimits::Unknown => Self::Unknown,
+            MemoryLimits::Enforced => Self::Enforced,
+            MemoryLimits::Declared => Self::Declared,
+            MemoryLimits::Off => Self::Off,
+            MemoryLimits::Impossible => Self::Impossible,
         }
     }
 }

@@ -73,7 +73,7 @@ fn levels(detector: &Detector, controller: &str) -> Vec<PathBuf> {
 pub struct ControlGroups {
     /// 2 or 1; `None` = there are none to be seen.
     pub version: Option<u8>,
-    /// Whether this user may make groups with limits of memory in ours, which `--enforce-memory` uses.
+    /// Whether this user may make groups with limits of memory in ours, for tasks.
     pub can_limit_memory: bool,
     /// Whole cpus worth of time; `None` = no limit.
     pub cpus: Option<u32>,

@@ -37,10 +37,18 @@ pub(super) enum Unusable {
     NotOurs(PathBuf, io::Error),
 }
 
-/// Control groups for tasks.
+/// Most groups that are kept for later tasks.
+const IDLE_MAX: usize = 512;
+/// A group is used again if at most this part of its limit, as a divisor, is still charged to it: files in memory and
+/// kernel objects of an ended task would count for the next one.
+const CHARGED_MAX: u64 = 16;
+
+/// Control groups for tasks. Making and removing one costs more than a short task, so groups are used again.
 #[derive(Debug)]
 pub(super) struct ControlGroups {
     base: PathBuf,
+    /// Empty groups for later tasks.
+    idle: Vec<TaskGroup>,
     /// Groups of ended tasks in which a process is still about to end.
     leftovers: Vec<PathBuf>,
 }
@@ -76,6 +84,7 @@ impl ControlGroups {
         fs::create_dir(&base).map_err(not_ours)?;
         let groups = Self {
             base,
+            idle: Vec::new(),
             leftovers: Vec::new(),
         };
         hand_memory_on(&groups.base).map_err(not_ours)?;
@@ -87,8 +96,21 @@ impl ControlGroups {
         &self.base
     }
 
-    /// A group for a task that may use `limit` KiB, swap included.
-    pub(super) fn make(&self, name: &str, limit: u64) -> io::Result<TaskGroup> {
+    /// A group for a task that may use `limit` KiB, swap included; `name` if it has to be made.
+    pub(super) fn get(&mut self, name: &str, limit: u64) -> io::Result<TaskGroup> {
+        // Limits are as good as never changed back and forth, and writing one costs as much as making a group.
+        let known = self.idle.iter().rposition(|group| group.limit == limit);
+        if let Some(at) = known {
+            let group = self.idle.swap_remove(at);
+            // Somebody may have removed it: it was empty.
+            if group.dir.is_dir() {
+                return Ok(group);
+            }
+        }
+        self.make(name, limit)
+    }
+
+    fn make(&self, name: &str, limit: u64) -> io::Result<TaskGroup> {
         let dir = self.base.join(name);
         if let Err(error) = fs::create_dir(&dir) {
             if error.kind() != io::ErrorKind::NotFound {
@@ -121,8 +143,13 @@ impl ControlGroups {
         }
     }
 
-    /// Ends what is left in the group of a task, and removes it, at the latest when the next one is.
-    pub(super) fn remove(&mut self, group: &TaskGroup) {
+    /// Takes the group of an ended task back: for a later task, or else ends what is left in it and removes it, at the
+    /// latest when the next one is.
+    pub(super) fn take_back(&mut self, group: TaskGroup, has_exceeded: bool) {
+        if !has_exceeded && self.idle.len() < IDLE_MAX && group.is_as_new() {
+            self.idle.push(group);
+            return;
+        }
         self.leftovers.push(group.dir.clone());
         // A group stays as long as a process in it has not been reaped; the next end tries again.
         self.leftovers.retain(|dir| !remove(dir));
@@ -131,6 +158,7 @@ impl ControlGroups {
 
 impl Drop for ControlGroups {
     fn drop(&mut self) {
+        self.idle.clear();
         for dir in &self.leftovers {
             remove(dir);
         }
@@ -140,6 +168,19 @@ impl Drop for ControlGroups {
 }
 
 impl TaskGroup {
+    /// Whether nothing of the task that was in it would count for another one.
+    fn is_as_new(&self) -> bool {
+        let read = |name: &str| fs::read_to_string(self.dir.join(name)).unwrap_or_default();
+        let is_empty = || {
+            read("cgroup.events")
+                .lines()
+                .any(|line| line == "populated 0")
+        };
+        let charged = || read("memory.current").trim().parse::<u64>().ok();
+        let is_small = |bytes: u64| bytes / KIB <= self.limit / CHARGED_MAX;
+        is_empty() && charged().is_some_and(is_small)
+    }
+
     /// Memory that the task used, in KiB, if the kernel had to end some of it because that was too much.
     pub(super) fn excess(&self) -> Option<u64> {
         let events = fs::read_to_string(self.dir.join("memory.events")).ok()?;

@@ -3,9 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hq_core::worker_state::LaunchToken;
+use hq_core::resource::pool::PoolSet;
+use hq_core::worker_state::{LaunchTask, LaunchToken};
 use hq_spawn::{SpawnPlan, Termination, Token};
 
+use super::amounts::memory_of;
 use super::control_group::TaskGroup;
 use super::memory::{MemoryOveruse, MemoryWatch};
 use super::{SIGKILL, TaskLauncher, calls};
@@ -26,6 +28,13 @@ impl TaskLauncher {
             grace: Duration::ZERO,
         };
         self.engine.terminate(Token(excess.token.0), how);
+    }
+
+    /// Memory in KiB that a task may use; `None` = any.
+    pub(super) fn memory_limit(&self, task: &LaunchTask, pools: &PoolSet) -> Option<u64> {
+        self.memory.as_ref()?;
+        let is_limit = task.template.task.enforce_memory;
+        memory_of(task, pools).filter(|_| is_limit)
     }
 
     /// Looks after the memory of a task that has started.
@@ -61,10 +70,10 @@ impl TaskLauncher {
     pub(super) fn leave_group(&mut self, token: LaunchToken) -> Option<MemoryOveruse> {
         let group = self.running.get_mut(token)?.group.take()?;
         let used = group.excess();
-        if let Some(groups) = &mut self.groups {
-            groups.remove(&group);
-        }
         let limit = group.limit;
+        if let Some(groups) = &mut self.groups {
+            groups.take_back(group, used.is_some());
+        }
         used.map(|used| MemoryOveruse { token, used, limit })
     }
 
@@ -81,8 +90,8 @@ impl TaskLauncher {
     }
 
     /// A control group for a task; `None` = it is watched.
-    pub(super) fn make_group(&self, token: LaunchToken, limit: u64) -> Option<TaskGroup> {
-        let made = self.groups.as_ref()?.make(&token.0.to_string(), limit);
+    pub(super) fn make_group(&mut self, token: LaunchToken, limit: u64) -> Option<TaskGroup> {
+        let made = self.groups.as_mut()?.get(&token.0.to_string(), limit);
         made.inspect_err(|error| {
             tracing::warn!("a task is watched, because it can have no control group: {error}");
         })

@@ -1,29 +1,36 @@
 //! Holds tasks to the memory that they asked for, by watching their process trees.
 //!
-//! A thread looks at the resident memory of all watched trees a few times a second. That counts pages
-//! that processes share more than once, and those of files, which the kernel takes back when it needs memory.
-//! So a tree is only found guilty by its proportional share of memory that no file stands behind, which the
-//! kernel computes on request, at a cost: it walks all pages of a process. Processes that leave both the tree and the session of their task are
-//! not seen. A tree that grows fast can exceed its limit by what it touches between two looks.
+//! A thread looks for the processes of all watched trees some ten times a second, and in between, every few
+//! milliseconds, glances at the resident memory of the processes that it knows: many programs take what they need
+//! within some tens of milliseconds and exit. Resident memory counts pages that processes share more than once, and those
+//! of files, which the kernel takes back when it needs memory. So a tree is only found guilty by its proportional
+//! share of memory that no file stands behind, which the kernel computes on request, at a cost: it walks all pages
+//! of a process. Processes that leave both the tree and the session of their task are not seen. A tree that grows
+//! fast can exceed its limit by what it touches between two glances.
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use hq_core::worker_state::LaunchToken;
+use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::mpsc;
 
 use super::processes::{Families, KIB, Process, Processes};
 
-/// Pause between two looks: short enough that a task touches little in between, long enough that some
-/// hundred processes cost about a percent of a cpu.
-const PERIOD: Duration = Duration::from_millis(100);
-/// Pause after a look that took long, as a multiple of it, so that watching costs 4 % of a cpu at most.
-const REST: u32 = 25;
+/// Shortest pause between two looks at all processes of the machine.
+const LOOK_PAUSE: Duration = Duration::from_millis(20);
+/// Shortest pause between two glances at the processes that are known: a program touches some ten MiB in it.
+const GLANCE_PAUSE: Duration = Duration::from_millis(5);
+/// Pause after a look or a glance that took long, as a multiple of it, so that each of them costs 2 % of a cpu at most.
+const REST: u32 = 50;
 /// The longest pause all the same: a task that grows meanwhile must not take the machine's memory first.
 const REST_MAX: Duration = Duration::from_secs(2);
+/// Shares of memory that differ by less than this part, as a divisor, are taken for the same memory: the parent may have other threads.
+const SAME_MEMORY: u64 = 64;
 /// How long a tree whose shares were small enough is believed to use no more, unless it seems to.
 const ACQUITTED: Duration = Duration::from_secs(2);
 /// Added to the readiness of tasks to be chosen when the machine runs out of memory: -1000 to 1000.
@@ -62,6 +69,7 @@ fn mib(kib: u64) -> String {
 struct Watched {
     pid: u32,
     limit: u64,
+    since: Instant,
 }
 
 #[derive(Debug, Default)]
@@ -85,15 +93,20 @@ pub(super) struct MemoryWatch {
 
 impl MemoryWatch {
     /// Starts the thread. What it finds goes to `found`, each tree once.
-    pub(super) fn start(found: mpsc::UnboundedSender<MemoryOveruse>) -> std::io::Result<Self> {
+    pub(super) fn start(found: mpsc::UnboundedSender<MemoryOveruse>) -> io::Result<Self> {
+        let processes = Processes::new("/proc");
+        if processes.get(std::process::id()).is_none() {
+            return Err(io::Error::other("/proc does not show processes"));
+        }
         let task_score = task_score();
         // Behind the score of tasks, which is derived from what this process had.
         protect_worker();
         let shared = Arc::new(Shared::default());
         let watcher = Watcher {
             shared: Arc::clone(&shared),
-            processes: Processes::new("/proc"),
+            processes,
             found,
+            members: BTreeMap::new(),
             acquitted: BTreeMap::new(),
         };
         thread::Builder::new()
@@ -109,10 +122,9 @@ impl MemoryWatch {
 
     /// Watches a tree from now on; `limit` in KiB.
     pub(super) fn add(&self, token: LaunchToken, pid: u32, limit: u64) {
-        self.shared
-            .lock()
-            .tasks
-            .insert(token, Watched { pid, limit });
+        let since = Instant::now();
+        let watched = Watched { pid, limit, since };
+        self.shared.lock().tasks.insert(token, watched);
         self.shared.changed.notify_one();
     }
 
@@ -136,9 +148,16 @@ impl Shared {
     }
 }
 
-/// The pause after a look that took so long.
-fn pause_after(took: Duration) -> Duration {
-    took.saturating_mul(REST).clamp(PERIOD, REST_MAX)
+/// CPU time of this thread.
+fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+/// The pause after a look or glance that took so long.
+fn pause_after(took: Duration, shortest: Duration) -> Duration {
+    took.saturating_mul(REST).clamp(shortest, REST_MAX)
 }
 
 /// The score that has the kernel choose a task, if it must end something; `None` if it cannot be set here.
@@ -163,6 +182,8 @@ struct Watcher {
     shared: Arc<Shared>,
     processes: Processes,
     found: mpsc::UnboundedSender<MemoryOveruse>,
+    /// Processes of the trees at the last look.
+    members: BTreeMap<LaunchToken, Vec<u32>>,
     /// Trees that seemed to use too much and did not.
     acquitted: BTreeMap<LaunchToken, Acquittal>,
 }
@@ -178,6 +199,7 @@ struct Acquittal {
 
 impl Watcher {
     fn run(mut self) {
+        let mut next_look = Instant::now();
         loop {
             let tasks = {
                 let mut state = self.shared.lock();
@@ -191,50 +213,112 @@ impl Watcher {
                 // A copy, so that tasks can start and end during the look.
                 state.tasks.clone()
             };
-            let start = Instant::now();
+            let now = Instant::now();
+            // Short tasks need no look at all processes: a glance at their own is enough.
+            let mut ages = tasks
+                .values()
+                .map(|task| now.saturating_duration_since(task.since));
+            let is_look = now >= next_look && ages.any(|age| age >= LOOK_PAUSE);
+            // Not by the clock: on a busy machine this thread waits, which costs others nothing.
+            let before = cpu_time();
             self.acquitted.retain(|token, _| tasks.contains_key(token));
-            for excess in self.look(&tasks) {
+            let found = if is_look {
+                self.look(&tasks)
+            } else {
+                self.glance(&tasks)
+            };
+            for excess in found {
                 // Found once: the next look may come before it is dead.
                 self.shared.lock().tasks.remove(&excess.token);
                 if self.found.send(excess).is_err() {
                     return;
                 }
             }
-            thread::sleep(pause_after(start.elapsed()));
+            let took = cpu_time().saturating_sub(before);
+            thread::sleep(if is_look {
+                next_look = Instant::now() + pause_after(took, LOOK_PAUSE);
+                GLANCE_PAUSE
+            } else {
+                pause_after(took, GLANCE_PAUSE)
+            });
         }
     }
 
-    /// The trees that use too much.
+    /// Finds the processes of all trees; returns the trees that use too much.
     fn look(&mut self, tasks: &BTreeMap<LaunchToken, Watched>) -> Vec<MemoryOveruse> {
         let families = Families::new(self.processes.look());
+        self.members.clear();
         let mut found = Vec::new();
         for (token, task) in tasks {
-            let tree = families.tree(task.pid);
-            let sum = |of: &dyn Fn(&Process) -> u64| tree.iter().copied().map(of).sum::<u64>();
-            // Each look is dearer than the one before.
-            if sum(&|process| process.rss) <= task.limit {
-                continue;
-            }
-            let own = sum(&|process| self.processes.own(process.pid).unwrap_or(process.rss));
-            if own <= task.limit || self.is_acquitted(*token, own) {
-                continue;
-            }
-            let used = sum(&|process| {
-                let share = self.processes.share(process.pid);
-                share.unwrap_or_else(|| self.processes.own(process.pid).unwrap_or(process.rss))
-            });
-            if used <= task.limit {
-                let until = Instant::now() + ACQUITTED;
-                self.acquitted.insert(*token, Acquittal { own, until });
-            } else {
-                found.push(MemoryOveruse {
-                    token: *token,
-                    used,
-                    limit: task.limit,
-                });
-            }
+            let tree: Vec<Process> = families.tree(task.pid).into_iter().copied().collect();
+            found.extend(self.judge(*token, task.limit, &tree));
+            let members = tree.iter().map(|process| process.pid);
+            self.members.insert(*token, members.collect());
         }
         found
+    }
+
+    /// Checks the processes that the last look found, and the first process of each task that has started since; returns
+    /// the trees that use too much.
+    fn glance(&mut self, tasks: &BTreeMap<LaunchToken, Watched>) -> Vec<MemoryOveruse> {
+        let mut found = Vec::new();
+        for (token, task) in tasks {
+            let root = [task.pid];
+            let members = self.members.get(token).map_or(&root[..], Vec::as_slice);
+            let known = members.iter().filter_map(|pid| self.processes.get(*pid));
+            let tree: Vec<Process> = known.collect();
+            found.extend(self.judge(*token, task.limit, &tree));
+        }
+        found
+    }
+
+    /// What a tree uses, if that is more than its limit.
+    fn judge(&mut self, token: LaunchToken, limit: u64, tree: &[Process]) -> Option<MemoryOveruse> {
+        // Each step is dearer than the one before.
+        if tree.iter().map(|process| process.rss).sum::<u64>() <= limit {
+            return None;
+        }
+        // A process that is gone has nothing.
+        let own = tree.iter().filter_map(|one| self.processes.own(one.pid));
+        let own = own.sum();
+        if own <= limit || self.is_acquitted(token, own) {
+            return None;
+        }
+        let used = match (tree, self.used(tree)) {
+            // It has ended meanwhile, and shared nothing with others of its tree.
+            ([_], 0) => own,
+            (_, used) => used,
+        };
+        if used <= limit {
+            let until = Instant::now() + ACQUITTED;
+            self.acquitted.insert(token, Acquittal { own, until });
+            return None;
+        }
+        Some(MemoryOveruse { token, used, limit })
+    }
+
+    /// Memory of processes, in KiB: what they share counts in part.
+    fn used(&self, tree: &[Process]) -> u64 {
+        let share = |process: &Process| {
+            let share = self.processes.share(process.pid);
+            // That of another user cannot be asked for.
+            share.or_else(|| self.processes.own(process.pid))
+        };
+        let shares: BTreeMap<u32, u64> = tree
+            .iter()
+            .filter_map(|process| Some((process.pid, share(process)?)))
+            .collect();
+        let is_same = |one: u64, other: u64| one.abs_diff(other) <= other / SAME_MEMORY;
+        // Between `vfork` and `execve` a process is in the memory of its parent: both show all of it, and nothing as shared.
+        let is_in_parent = |process: &Process| {
+            let own = shares.get(&process.pid).zip(shares.get(&process.parent));
+            own.is_some_and(|(own, parent)| {
+                let undivided = || self.processes.own(process.pid).unwrap_or(0);
+                is_same(*own, *parent) && is_same(*own, undivided())
+            })
+        };
+        let counted = tree.iter().filter(|process| !is_in_parent(process));
+        counted.filter_map(|process| shares.get(&process.pid)).sum()
     }
 
     fn is_acquitted(&self, token: LaunchToken, own: u64) -> bool {
@@ -271,20 +355,23 @@ mod tests {
             shared: Arc::new(Shared::default()),
             processes: Processes::with_pages(dir.path(), 4),
             found,
+            members: BTreeMap::new(),
             acquitted: BTreeMap::new(),
         };
         (dir, watcher)
     }
 
     fn watched(limit: u64) -> BTreeMap<LaunchToken, Watched> {
-        BTreeMap::from([(LaunchToken(1), Watched { pid: 10, limit })])
+        let since = Instant::now();
+        let pid = 10;
+        BTreeMap::from([(LaunchToken(1), Watched { pid, limit, since })])
     }
 
     #[test]
     fn looks_cost_little_and_pauses_end() {
-        let pause = |milliseconds| pause_after(Duration::from_millis(milliseconds));
-        assert_eq!(pause(1), PERIOD);
-        assert_eq!(pause(20), Duration::from_millis(500));
+        let pause = |millis| pause_after(Duration::from_millis(millis), LOOK_PAUSE);
+        assert_eq!(pause(0), LOOK_PAUSE);
+        assert_eq!(pause(10), Duration::from_millis(500));
         // On a machine that swaps, say.
         assert_eq!(pause(60_000), REST_MAX);
     }
@@ -319,9 +406,45 @@ mod tests {
     fn processes_that_vanish_are_no_trouble() {
         let (dir, mut watcher) = machine(&[(10, 1, 10, 100, 0)]);
         fs::remove_file(dir.path().join("10/smaps_rollup")).expect("is there");
-        assert_eq!(watcher.look(&watched(300)).len(), 1, "by resident memory");
+        assert_eq!(watcher.look(&watched(300)).len(), 1, "by its own memory");
+        // How much of an ended process was files is unknown.
+        fs::remove_file(dir.path().join("10/status")).expect("is there");
+        assert!(watcher.look(&watched(300)).is_empty());
         fs::remove_file(dir.path().join("10/stat")).expect("is there");
         assert!(watcher.look(&watched(0)).is_empty());
+    }
+
+    #[test]
+    fn a_process_in_the_memory_of_its_parent_does_not_count() {
+        let used = |shares: [u64; 2]| {
+            let [parent, child] = shares;
+            let all = [(10, 1, 10, 100, parent), (11, 10, 10, 100, child)];
+            let (_dir, mut watcher) = machine(&all);
+            let found = watcher.look(&watched(100));
+            found.iter().map(|one| one.used).collect::<Vec<_>>()
+        };
+        assert_eq!(used([400, 402]), [401], "between `vfork` and `execve`");
+        assert_eq!(used([200, 200]), [402], "forked a moment ago");
+        assert_eq!(used([400, 300]), [702], "two programs");
+    }
+
+    #[test]
+    fn a_glance_sees_the_processes_of_the_last_look_and_of_new_tasks() {
+        let all = [
+            (10, 1, 10, 10, 40),
+            (11, 10, 10, 100, 400),
+            (12, 10, 10, 1, 4),
+        ];
+        let (dir, mut watcher) = machine(&all);
+        assert!(
+            watcher.glance(&watched(100)).is_empty(),
+            "only its root is known"
+        );
+        assert_eq!(watcher.glance(&watched(30)).len(), 1);
+        assert!(watcher.look(&watched(1_000)).is_empty());
+        fs::remove_dir_all(dir.path().join("12")).expect("is there");
+        let found = watcher.glance(&watched(400));
+        assert_eq!(found.iter().map(|one| one.used).collect::<Vec<_>>(), [442]);
     }
 
     #[test]

@@ -14,7 +14,7 @@ pub(super) const KIB: u64 = 1024;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Process {
     pub(super) pid: u32,
-    parent: u32,
+    pub(super) parent: u32,
     session: u32,
     /// Resident memory in KiB, pages of files included.
     pub(super) rss: u64,
@@ -54,12 +54,14 @@ impl Processes {
             return Vec::new();
         };
         entries
-            .filter_map(|entry| {
-                let pid = entry.ok()?.file_name().to_str()?.parse().ok()?;
-                let stat = self.read(pid, "stat")?;
-                self.parse(pid, &stat)
-            })
+            .filter_map(|entry| self.get(entry.ok()?.file_name().to_str()?.parse().ok()?))
             .collect()
+    }
+
+    /// One that can be seen now.
+    pub(super) fn get(&self, pid: u32) -> Option<Process> {
+        let stat = self.read(pid, "stat")?;
+        self.parse(pid, &stat)
     }
 
     /// See `proc_pid_stat(5)`. The name in brackets may hold anything.
@@ -89,8 +91,11 @@ impl Processes {
     /// Memory in KiB that no file stands behind, pages shared with others in full; without what was swapped out.
     pub(super) fn own(&self, pid: u32) -> Option<u64> {
         let text = self.read(pid, "status")?;
-        // Since Linux 4.5.
-        Some(kib(&text, "RssAnon:")? + kib(&text, "RssShmem:")?)
+        // Since Linux 4.5. Before, pages of files count, too.
+        match (kib(&text, "RssAnon:"), kib(&text, "RssShmem:")) {
+            (Some(anon), Some(shmem)) => Some(anon + shmem),
+            (None, _) | (_, None) => kib(&text, "VmRSS:"),
+        }
     }
 
     /// The same, pages shared with others in part, and what was swapped out.

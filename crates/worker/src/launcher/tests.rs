@@ -12,6 +12,7 @@ use hq_core::testing::template;
 use hq_core::worker_state::{InstanceKey, WorkTemplate};
 use hq_spawn::EnvBlock;
 
+use super::amounts::memory_of;
 use super::*;
 
 fn pools() -> PoolSet {

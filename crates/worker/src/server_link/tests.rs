@@ -25,7 +25,6 @@ fn params() -> WorkerParams {
         work_dir: WorkDir::create(None).expect("temporary directory"),
         keeper: None,
         spawn_threads: Some(1),
-        enforce_memory: false,
         values_limit: None,
     }
 }

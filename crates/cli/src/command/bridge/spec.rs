@@ -156,6 +156,7 @@ impl TemplateSpec {
             learn: LearnSpec::default(),
             params: None,
             files: TaskFiles::default(),
+            enforce_memory: true,
         })
     }
 }

@@ -171,17 +171,17 @@ fn control_groups(found: &ControlGroups) -> Vec<Check> {
         (None, _) => Check::poor(
             what,
             "none",
-            "`hq worker start --enforce-memory` will look at the memory of tasks itself, several times a second; \
+            "Workers watch the memory of tasks themselves; \
              limits of a container are not seen. Mount /sys/fs/cgroup into the container.",
         ),
         (Some(version), true) => Check::good(
             what,
-            format!("version {version}, `--enforce-memory` can use them"),
+            format!("version {version}, workers can use them for memory limits"),
         ),
         (Some(version), false) => Check::good(
             what,
             format!(
-                "version {version}, not given to this user: `--enforce-memory` looks at the memory of tasks itself"
+                "version {version}, not given to this user: workers watch the memory of tasks themselves"
             ),
         ),
     };

@@ -1,13 +1,14 @@
 //! This machine as a worker.
 
+use std::io::IsTerminal as _;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
 use hq_core::resource::amount::Amount;
 use hq_core::resource::descriptor::{ResourceDescriptor, ResourceKind};
 use hq_core::resource::request::{Policy, ResourceRequest};
-use hq_core::template::{SubmitBody, SubmitSpec, TaskTemplate};
-use hq_core::worker_config::{OnServerLost, WorkerConfig};
+use hq_core::template::SubmitSpec;
+use hq_core::worker_config::{MemoryLimits, OnServerLost, WorkerConfig};
 use hq_protocol::Plane;
 use hq_server::EmbeddedServer;
 use hq_spawn::keeper::KeeperContext;
@@ -18,6 +19,7 @@ use tokio::task::JoinHandle;
 
 use crate::command::worker::start::{own_hostname, own_path};
 use crate::error::{CliError, CliResult};
+use crate::output::console::error_line;
 
 /// Heartbeats inside one process prove little; this is the usual period.
 const HEARTBEAT: Duration = Duration::from_secs(8);
@@ -47,11 +49,13 @@ impl LocalMachine {
         Ok(Self { resources })
     }
 
-    /// Starts a worker in this process that offers all of it, and how to end it.
+    /// Starts a worker in this process that offers all of it, and how to end it. `has_memory_limit`: whether tasks have
+    /// memory limits, so that the user gets a note if they are not enforced here.
     pub(in crate::command) async fn start_worker(
         self,
         server: &mut EmbeddedServer,
         keeper: KeeperContext,
+        has_memory_limit: bool,
     ) -> CliResult<(JoinHandle<WorkerEnd>, mpsc::Sender<Interrupt>)> {
         let stream = server.connect_worker();
         let connection = hq_protocol::connect(stream, Plane::Worker, None)
@@ -60,17 +64,21 @@ impl LocalMachine {
         let worker = hq_worker::register(connection, self.into_params(keeper)?)
             .await
             .map_err(|e| CliError::caused("Cannot start the worker", &e))?;
+        if has_memory_limit
+            && std::io::stderr().is_terminal()
+            && let Some(why) = worker.config().memory_limits.obstacle()
+        {
+            error_line(&format!(
+                "Tasks that use more than the `mem` that they ask for are not ended here: {why}"
+            ));
+        }
         let (control, interrupts) = mpsc::channel(INTERRUPTS_MAX);
         Ok((tokio::spawn(worker.run(interrupts)), control))
     }
 
     /// Refuses tasks that could never start here: they would wait for ever.
     pub(super) fn check_fits(&self, spec: &SubmitSpec) -> CliResult<()> {
-        let templates: Vec<&TaskTemplate> = match &spec.body {
-            SubmitBody::Array(array) => vec![&array.template],
-            SubmitBody::Graph(graph) => graph.templates.iter().map(AsRef::as_ref).collect(),
-        };
-        for template in templates {
+        for template in spec.body.templates() {
             let variants = template.requests.as_slice();
             if variants
                 .iter()
@@ -124,6 +132,7 @@ impl LocalMachine {
             min_utilization: 0.0,
             on_server_lost: OnServerLost::Stop,
             takes_successors: true,
+            memory_limits: MemoryLimits::Enforced,
             process_pid: keeper.front_pid,
             allocation: None,
             resources: self.resources,
@@ -135,7 +144,6 @@ impl LocalMachine {
             work_dir,
             keeper: Some(keeper),
             spawn_threads: None,
-            enforce_memory: false,
             values_limit: None,
         })
     }

@@ -4,7 +4,9 @@ use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use hq_core::resource::descriptor::{DescriptorError, ResourceDescriptor, ResourceItem};
-use hq_core::worker_config::{Allocation, BatchSystem, HEARTBEAT_MIN, OnServerLost, WorkerConfig};
+use hq_core::worker_config::{
+    Allocation, BatchSystem, HEARTBEAT_MIN, MemoryLimits, OnServerLost, WorkerConfig,
+};
 use hq_protocol::Plane;
 use hq_protocol::access::{Access, AccessFile, RelayAddress, ServerDir, announced_relays};
 use hq_protocol::client;
@@ -19,6 +21,7 @@ use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
 use tokio::sync::mpsc;
 
 use super::{lifetime, signals};
+use crate::args::submit::YesNo;
 use crate::args::worker::{
     DetectResources, HwdetectArgs, ManagerArg, OnServerLostArg, RelayListen, StartArgs,
 };
@@ -143,7 +146,6 @@ async fn work(
         work_dir,
         keeper: Some(keeper),
         spawn_threads: None,
-        enforce_memory: args.enforce_memory,
         values_limit: args.values_limit.map(|size| size.0.unwrap_or(u64::MAX)),
     };
     let worker = match connector.register(params, find, &mut interrupts).await {
@@ -197,9 +199,20 @@ fn configuration(
             OnServerLostArg::FinishRunning => OnServerLost::FinishRunning,
         },
         takes_successors: true,
+        memory_limits: memory_limits(args),
         process_pid: 0,
         allocation,
         resources,
+    }
+}
+
+/// What the worker is to do about the `mem` of tasks.
+fn memory_limits(args: &StartArgs) -> MemoryLimits {
+    match args.enforce_memory {
+        Some(YesNo::Yes) => MemoryLimits::Enforced,
+        Some(YesNo::No) => MemoryLimits::Off,
+        None if args.resource.iter().any(|item| &*item.name == MEMORY) => MemoryLimits::Declared,
+        None => MemoryLimits::Enforced,
     }
 }
 

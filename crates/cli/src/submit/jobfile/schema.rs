@@ -52,6 +52,7 @@ pub(super) struct CommonTable {
     pub(super) outputs: Vec<String>,
     pub(super) check_outputs: bool,
     pub(super) by_content: bool,
+    pub(super) enforce_memory: bool,
     pub(super) request: Vec<RequestTable>,
 }
 
@@ -94,6 +95,8 @@ macro_rules! task_table {
             check_outputs: bool,
             #[serde(default)]
             by_content: bool,
+            #[serde(default = "yes")]
+            enforce_memory: bool,
             #[serde(default)]
             request: Vec<RequestTable>,
             #[serde(default, rename = "data_layer")]
@@ -126,11 +129,16 @@ macro_rules! task_table {
                     outputs: self.outputs,
                     check_outputs: self.check_outputs,
                     by_content: self.by_content,
+                    enforce_memory: self.enforce_memory,
                     request: self.request,
                 }
             }
         }
     };
+}
+
+const fn yes() -> bool {
+    true
 }
 
 task_table! {

@@ -10,7 +10,7 @@ use hq_core::sizing::LearnSpec;
 use hq_core::template::{ArrayIds, ArraySpec, GraphSpec, SubmitBody, SubmitSpec, SubmitTarget};
 use hq_core::template::{CrashLimit, PinMode, StdioSpec, TaskFiles, TaskTemplate};
 use hq_core::time::Timestamp;
-use hq_core::worker_config::{OnServerLost, WorkerConfig};
+use hq_core::worker_config::{MemoryLimits, OnServerLost, WorkerConfig};
 
 use super::*;
 
@@ -34,6 +34,7 @@ fn template() -> common::TaskTemplate {
         learn: LearnSpec::default(),
         params: None,
         files: TaskFiles::default(),
+        enforce_memory: true,
     };
     (&template).into()
 }
@@ -74,6 +75,7 @@ fn config() -> common::WorkerConfig {
         min_utilization: 0.0,
         on_server_lost: OnServerLost::Stop,
         takes_successors: true,
+        memory_limits: MemoryLimits::Enforced,
         process_pid: 1,
         allocation: None,
         resources: ResourceDescriptor::cpus(4),

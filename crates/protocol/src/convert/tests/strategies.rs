@@ -24,7 +24,9 @@ use hq_core::template::{
     NotifySpec, NotifyTarget, Origin, PinMode, StdioSpec, SubmitBody, SubmitSpec, SubmitTarget,
     TaskFiles, TaskTemplate,
 };
-use hq_core::worker_config::{Allocation, BatchSystem, HEARTBEAT_MIN, OnServerLost, WorkerConfig};
+use hq_core::worker_config::{
+    Allocation, BatchSystem, HEARTBEAT_MIN, MemoryLimits, OnServerLost, WorkerConfig,
+};
 use hq_core::worker_state::{EndedRow, InstanceKey, Report, StartedRow};
 use proptest::collection::{btree_map, vec};
 use proptest::option;
@@ -124,7 +126,7 @@ fn template() -> impl Strategy<Value = TaskTemplate> {
             (
                 stop_spec(),
                 retry_spec(),
-                any::<bool>(),
+                any::<(bool, bool)>(),
                 learn_spec(),
                 task_files(),
             ),
@@ -132,7 +134,7 @@ fn template() -> impl Strategy<Value = TaskTemplate> {
     )
         .prop_map(|((args, env, cwd, stdout, stderr, stdin), rest)| {
             let (task_dir, pin, time_limit, priority, crash_limit, requests, last) = rest;
-            let (stop, retry, is_call, learn, files) = last;
+            let (stop, retry, (is_call, enforce_memory), learn, files) = last;
             TaskTemplate {
                 args,
                 env,
@@ -152,6 +154,7 @@ fn template() -> impl Strategy<Value = TaskTemplate> {
                 params: None,
                 learn,
                 files,
+                enforce_memory,
             }
         })
 }
@@ -328,6 +331,13 @@ pub(super) fn worker_config() -> impl Strategy<Value = WorkerConfig> {
                 time_limit,
             }
         });
+    let memory_limits = select(vec![
+        MemoryLimits::Unknown,
+        MemoryLimits::Enforced,
+        MemoryLimits::Declared,
+        MemoryLimits::Off,
+        MemoryLimits::Impossible,
+    ]);
     let lost = select(vec![
         OnServerLost::Stop,
         OnServerLost::FinishRunning,
@@ -343,7 +353,7 @@ pub(super) fn worker_config() -> impl Strategy<Value = WorkerConfig> {
         ),
         (
             0.0..=1.0_f32,
-            (lost, any::<bool>()),
+            (lost, any::<bool>(), memory_limits),
             any::<u32>(),
             option::of(allocation),
             descriptor(),
@@ -353,7 +363,7 @@ pub(super) fn worker_config() -> impl Strategy<Value = WorkerConfig> {
             |((hostname, group, address, work_dir, beat), times, rest)| {
                 let (idle_timeout, time_limit, overview_interval, retract_check_interval) = times;
                 let (min_utilization, lost, process_pid, allocation, resources) = rest;
-                let (on_server_lost, takes_successors) = lost;
+                let (on_server_lost, takes_successors, memory_limits) = lost;
                 WorkerConfig {
                     hostname,
                     group,
@@ -367,6 +377,7 @@ pub(super) fn worker_config() -> impl Strategy<Value = WorkerConfig> {
                     min_utilization,
                     on_server_lost,
                     takes_successors,
+                    memory_limits,
                     process_pid,
                     allocation,
                     resources,

@@ -44,6 +44,7 @@ fn shape(problem: &Problem) -> answers::Problem {
         Subject::FailedTasks(_) => (ProblemKind::FailedTasks, None, None),
         Subject::LostWorkers => (ProblemKind::LostWorkers, None, None),
         Subject::Unkillable => (ProblemKind::Unkillable, None, None),
+        Subject::MemoryLimits => (ProblemKind::MemoryLimits, None, None),
         Subject::Queue(_) => (ProblemKind::Queue, None, None),
         Subject::StarvingJob(_) => (ProblemKind::StarvingJob, None, None),
         Subject::Internal => (ProblemKind::Internal, None, None),

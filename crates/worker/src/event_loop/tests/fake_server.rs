@@ -87,7 +87,6 @@ impl FakeServer {
             work_dir,
             keeper: None,
             spawn_threads: None,
-            enforce_memory: false,
             values_limit: None,
         };
         let (control, control_rx) = mpsc::channel(4);

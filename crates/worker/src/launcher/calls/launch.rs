@@ -16,7 +16,7 @@ use hq_spawn::{Event, SpawnPlan, Stdio, Termination, Token};
 use serde_json::json;
 
 use super::{Call, Interpreter, Kind, Recipe, Wanted, needs};
-use crate::launcher::amounts::{given_to, memory_of};
+use crate::launcher::amounts::given_to;
 use crate::launcher::memory::{MemoryOveruse, MemoryWatch};
 use crate::launcher::template::CompiledTemplate;
 use crate::launcher::{SIGKILL, TaskLauncher, failure};
@@ -40,7 +40,7 @@ impl TaskLauncher {
             variant: task.variant,
             fixed: values.fixed,
             // If nothing enforces limits, calls with different ones can share an interpreter.
-            memory_limit: self.memory.as_ref().and_then(|_| memory_of(task, pools)),
+            memory_limit: self.memory_limit(task, pools),
         };
         let uid = self.surroundings.server_uid.clone();
         let cwd = compiled.paths(task.key, &uid).cwd;
@@ -268,10 +268,10 @@ impl TaskLauncher {
         let before = interpreter.oom_kills_before;
         let by_kernel = group.and_then(|group| {
             let used = group.excess();
-            if let Some(groups) = &mut self.groups {
-                groups.remove(&group);
-            }
             let (token, limit) = (LaunchToken(id), group.limit);
+            if let Some(groups) = &mut self.groups {
+                groups.take_back(group, used.is_some());
+            }
             used.map(|used| MemoryOveruse { token, used, limit })
         });
         let excess = by_kernel.or(watched);

@@ -45,7 +45,7 @@ fn a_task_gets_a_group_with_its_limit() {
         told("hq-7.8-a/cgroup.subtree_control").expect("written"),
         "+memory"
     );
-    let task = groups.make("17", 200 * KIB).expect("made");
+    let task = groups.get("17", 200 * KIB).expect("made");
     assert_eq!(
         told("hq-7.8-a/17/memory.max").expect("written"),
         "209715200"
@@ -62,26 +62,63 @@ fn a_task_gets_a_group_with_its_limit() {
     assert_eq!(task.excess(), Some(204_796));
 
     // Files keep this one from being removed, as processes do a real one.
-    groups.remove(&task);
-    assert_eq!(groups.leftovers, std::slice::from_ref(&task.dir));
-    for file in fs::read_dir(&task.dir).expect("is there") {
+    let dir = task.dir.clone();
+    groups.take_back(task, true);
+    assert_eq!(groups.leftovers, std::slice::from_ref(&dir));
+    for file in fs::read_dir(&dir).expect("is there") {
         fs::remove_file(file.expect("readable").path()).expect("writable");
     }
-    let other = groups.make("18", KIB).expect("made");
-    groups.remove(&other);
-    assert_eq!(
-        groups.leftovers,
-        std::slice::from_ref(&other.dir),
-        "the first is gone"
-    );
+    let other = groups.get("18", KIB).expect("made");
+    let other_dir = other.dir.clone();
+    groups.take_back(other, true);
+    assert_eq!(groups.leftovers, [other_dir], "the first is gone");
+}
+
+#[test]
+fn a_group_is_used_again_for_the_same_limit_unless_something_in_it_would_count() {
+    let root = machine("cpu memory pids\n", "");
+    let mut groups = ControlGroups::find(root.path(), "a").expect("usable");
+    let base = groups.base().to_owned();
+    // Limit in KiB of the first task, what it leaves, and the group of a second one.
+    for (at, (events, current, has_exceeded, limit, second)) in [
+        (
+            "populated 0\nfrozen 0\n",
+            "65536\n",
+            false,
+            2 * KIB,
+            "first",
+        ),
+        ("populated 1\nfrozen 0\n", "0\n", false, 2 * KIB, "second"),
+        (
+            "populated 0\nfrozen 0\n",
+            "999999\n",
+            false,
+            2 * KIB,
+            "second",
+        ),
+        ("populated 0\nfrozen 0\n", "0\n", true, 2 * KIB, "second"),
+        ("populated 0\nfrozen 0\n", "0\n", false, KIB, "second"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let names = [format!("{at}-first"), format!("{at}-second")];
+        let task = groups.get(&names[0], 2 * KIB).expect("made");
+        fs::write(task.dir.join("cgroup.events"), events).expect("writable");
+        fs::write(task.dir.join("memory.current"), current).expect("writable");
+        groups.take_back(task, has_exceeded);
+        let next = groups.get(&names[1], limit).expect("there is one");
+        assert_eq!(next.dir, base.join(format!("{at}-{second}")), "case {at}");
+        groups.idle.clear();
+    }
 }
 
 #[test]
 fn a_group_that_somebody_has_removed_is_made_again() {
     let root = machine("cpu memory pids\n", "");
-    let groups = ControlGroups::find(root.path(), "a").expect("usable");
+    let mut groups = ControlGroups::find(root.path(), "a").expect("usable");
     fs::remove_dir_all(groups.base()).expect("writable");
-    let task = groups.make("17", KIB).expect("made again");
+    let task = groups.get("17", KIB).expect("made again");
     let limit = fs::read_to_string(groups.base().join("17/memory.max")).expect("written");
     assert_eq!((limit.as_str(), task.limit), ("1048576", KIB));
     let handed_on = fs::read_to_string(groups.base().join("cgroup.subtree_control"));

@@ -160,6 +160,7 @@ words! {
         FailedTasks,
         LostWorkers,
         Unkillable,
+        MemoryLimits,
         Queue,
         StarvingJob,
         Internal,
