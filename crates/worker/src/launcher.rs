@@ -84,7 +84,7 @@ pub(crate) struct TaskLauncher {
     /// Set if tasks are held to the memory that they asked for.
     memory: Option<MemoryWatch>,
     /// Set if the kernel does that; what has no group is watched.
-    groups: Option<ControlGroups>,
+    groups: Option<Box<ControlGroups>>,
     excess_tx: mpsc::UnboundedSender<MemoryOveruse>,
     excess_rx: mpsc::UnboundedReceiver<MemoryOveruse>,
     /// How tasks reach the worker; `None` = they cannot.
@@ -169,7 +169,7 @@ impl TaskLauncher {
             Ok(groups) => {
                 let base = groups.base().display();
                 tracing::info!("Tasks are held to their memory by control groups in {base}");
-                self.groups = Some(groups);
+                self.groups = Some(Box::new(groups));
             }
             Err(reason) => {
                 tracing::info!("Tasks are held to their memory by watching them: {reason}");
