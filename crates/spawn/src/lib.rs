@@ -129,3 +129,4 @@ pub use mechanism::Backend;
 pub use plan::{CpuSet, Rlimit, SpawnPlan, Stdio};
 pub use probe::{Features, features};
 pub use signal::keep_zombies;
+pub use sys::close_all_on_exec;

@@ -271,7 +271,11 @@ pub(crate) fn open(path: &CStr, flags: libc::c_int) -> io::Result<OwnedFd> {
 }
 
 /// Has all descriptors of this process from 3 up close on exec.
-pub(crate) fn close_all_on_exec() -> io::Result<()> {
+///
+/// # Errors
+///
+/// If the kernel does not list them.
+pub fn close_all_on_exec() -> io::Result<()> {
     for entry in std::fs::read_dir("/proc/self/fd")? {
         let name = entry?.file_name();
         let number = name.to_str().and_then(|name| name.parse().ok());

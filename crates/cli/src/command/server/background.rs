@@ -23,6 +23,8 @@ const LOG_NAME: &str = "server.log";
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 /// How long a server that has opened its ports may not be heard under its name.
 const NAME_PATIENCE: Duration = Duration::from_secs(3);
+/// How long another server may answer in the directory. A start waits for others, and then is refused.
+const OTHER_PATIENCE: Duration = Duration::from_secs(40);
 /// Longest wait for the end of one that was told to end.
 const END_PATIENCE: Duration = Duration::from_secs(10);
 /// Option that tells the second process what it is.
@@ -35,14 +37,21 @@ pub(super) async fn start(context: &mut Context) -> CliResult<()> {
     let begin = log.metadata().map_or(0, |metadata| metadata.len());
     let before = published(&dir);
     let mut server = spawn(log)?;
-    let mut unheard_since = None;
+    let (mut unheard_since, mut other_since) = (None, None);
     let info = loop {
         match server.try_wait() {
             Ok(None) => {}
             Ok(Some(_)) | Err(_) => return Err(failure(&path, begin)),
         }
-        if let Ok(info) = ask_by_name(&dir, server.id()).await {
-            break info;
+        match ask_by_name(&dir, server.id()).await {
+            Ok(info) => break info,
+            Err(None) => {
+                if other_since.get_or_insert_with(Instant::now).elapsed() > OTHER_PATIENCE {
+                    end(&mut server).await;
+                    return Err(failure(&path, begin));
+                }
+            }
+            Err(Some(_)) => other_since = None,
         }
         let now = published(&dir);
         if now.is_some() && now != before {
@@ -184,6 +193,8 @@ fn open_log(root: &Path) -> CliResult<(File, PathBuf)> {
 
 fn spawn(log: File) -> CliResult<Child> {
     let failed = |error| CliError::caused("Cannot start the server", &error);
+    // Locks and pipes of the caller must not stay open for as long as the server runs.
+    hq_spawn::close_all_on_exec().map_err(failed)?;
     let args = std::env::args_os().skip(1).map(|arg| {
         if arg == "--background" {
             DETACHED.into()
