@@ -403,8 +403,8 @@ fn a_server_in_the_background_warns_on_the_terminal() {
     signal(first, "KILL");
     env.wait_exit("server");
     env.hq(&["server", "start", "--background"])
-        .says("left 1 unfinished job")
-        .says("--resume")
+        .says("1 unfinished job goes on")
+        .says("--fresh")
         .ok();
     env.hq(&["server", "stop"]).ok();
 }

@@ -50,7 +50,7 @@ fn what_is_done_is_left_out_through_a_restart_and_what_changed_runs_again() {
     signal(server, "KILL");
     env.wait_exit("server");
     std::fs::remove_file(env.path("j.db")).expect("the journal");
-    env.start_server();
+    env.start_server_with(&["--fresh"]);
     env.start_worker(4);
     env.write("fixed", "");
     env.hq(&array).says("29 of 30 tasks are done and left out");

@@ -377,6 +377,13 @@ impl Env {
         })
     }
 
+    /// Gives a started process another name, so that the next one can have its name.
+    pub(crate) fn rename(&mut self, name: &str, new: &str) {
+        let mut children = self.children.iter_mut();
+        let child = children.find(|(other, _)| other == name);
+        new.clone_into(&mut child.unwrap_or_else(|| panic!("{name} was not started")).0);
+    }
+
     /// Waits until a started process has ended and gives its exit code.
     pub(crate) fn wait_exit(&mut self, name: &str) -> Option<i32> {
         let position = self

@@ -53,6 +53,7 @@ mod settings;
 mod shapes;
 mod silent_disk;
 mod soak;
+mod starts;
 mod stopping;
 mod streaming;
 mod tail;

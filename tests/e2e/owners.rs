@@ -62,7 +62,6 @@ fn a_start_that_failed_does_not_hide_what_can_be_resumed() {
     // An address that is not ours: a network for examples.
     env.hq(&["server", "start", "--http=192.0.2.1:8080"])
         .exits_with(1)
-        .says("left 1 unfinished job")
         .says("Cannot serve HTTP");
     assert!(
         !env.server_dir().join("002").exists(),
@@ -71,7 +70,7 @@ fn a_start_that_failed_does_not_hide_what_can_be_resumed() {
     // One that was killed before it had done anything.
     std::fs::create_dir(env.server_dir().join("003")).expect("a directory");
     env.write("server/003/state.db", "");
-    env.start_server_with(&["--resume"]);
+    env.start_server();
     assert_eq!(env.json(&["job", "info", &job])[0]["info"]["name"], "kept");
     assert!(env.read("server.log").contains("no server has used"));
 }
@@ -110,8 +109,14 @@ fn entries(env: &Env) -> Vec<(PathBuf, u64, Vec<u8>)> {
         for entry in std::fs::read_dir(dir).expect("a directory") {
             let path = entry.expect("an entry").path();
             let inode = path.symlink_metadata().expect("an entry").ino();
-            let is_journal = path.file_name() != Some("state.db.lock".as_ref())
-                && path.to_string_lossy().contains("state.db");
+            let name = path
+                .file_name()
+                .expect("a name")
+                .to_string_lossy()
+                .into_owned();
+            // Starts sign their lock.
+            let is_journal =
+                name != "state.db.lock" && name.contains("state.db") || name == "hq-start.lock";
             let content = std::fs::read(&path).unwrap_or_default();
             found.push((path, inode, if is_journal { Vec::new() } else { content }));
         }
@@ -129,7 +134,7 @@ fn a_start_that_is_refused_changes_nothing_in_the_directory() {
     let before = entries(&env);
     env.hq(&["server", "start", "--resume", "--http"])
         .exits_with(1)
-        .says("used by another server");
+        .says("is already online");
     assert_eq!(entries(&env), before);
     assert_eq!(Site::of(&env).get("/api/v1/server").status, 200);
 }

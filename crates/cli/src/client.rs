@@ -13,6 +13,7 @@ use std::time::Duration;
 use hq_protocol::access::{Access, AccessError, AccessFile, ServerDir};
 use hq_protocol::client::{self, reply::Reply, request::Request};
 use hq_protocol::{MessageReader, MessageWriter, Plane, WriteError};
+use hq_server::Unanswered;
 use tokio::io::{AsyncRead, AsyncWrite, ReadHalf, WriteHalf};
 use tokio::net::TcpStream;
 
@@ -80,7 +81,7 @@ pub(crate) fn access_error(error: &AccessError) -> CliError {
         );
     }
     let failure = access_failure(error);
-    if error.is_no_server_yet() || matches!(error, AccessError::Unreachable { .. }) {
+    if error.is_no_server_yet() {
         return failure.with_help(WITHOUT_SERVER);
     }
     failure
@@ -640,7 +641,10 @@ fn unexpected_reply() -> CliError {
 
 async fn open_stream(dir: &ServerDir, access: &Access) -> CliResult<TcpStream> {
     let (host, port) = (access.host.as_str(), access.port);
-    let unreachable = |error: std::io::Error| access_error(&dir.unreachable(host, port, error));
+    let unreachable = |error: std::io::Error| {
+        let error = access_error(&dir.unreachable(host, port, error));
+        error.with_help(unanswered(dir, access))
+    };
     let attempt = tokio::time::timeout(CONNECT_TIMEOUT, connect_tcp(host, port)).await;
     let stream = match attempt {
         Ok(result) => result.map_err(unreachable)?,
@@ -649,6 +653,41 @@ async fn open_stream(dir: &ServerDir, access: &Access) -> CliResult<TcpStream> {
     // Requests are small and wait for their answer; failing only costs time.
     let _ = stream.set_nodelay(true);
     Ok(stream)
+}
+
+/// What has happened to a server that does not answer, and what to do.
+fn unanswered(dir: &ServerDir, access: &Access) -> String {
+    let (host, hint) = (&access.host, dir.hint());
+    let state = dir.resolve().map(|instance| Unanswered::of(&instance));
+    match state.unwrap_or(Unanswered::Unknown) {
+        Unanswered::Crashed(Some(count)) => {
+            let jobs = match count {
+                0 => "no job is unfinished".to_owned(),
+                1 => "1 unfinished job is kept".to_owned(),
+                count => format!("{count} unfinished jobs are kept"),
+            };
+            format!("the server has crashed; {jobs}, and `hq server start{hint}` continues it")
+        }
+        Unanswered::Crashed(None) => {
+            format!(
+                "the server has crashed; `hq server start{hint}` continues it, or says what is wrong with its state"
+            )
+        }
+        Unanswered::CrashedUnkept => format!(
+            "the server has crashed; it ran with --no-journal, so nothing of it was kept, and `hq server start{hint}` begins anew"
+        ),
+        Unanswered::Alive(owner) => format!(
+            "the server runs as {owner}, and does not answer here; `hq doctor net` finds out why. A second server would be refused"
+        ),
+        Unanswered::Elsewhere(owner) => format!(
+            "the server ran as {owner}, which cannot be reached from here or has crashed; `hq doctor net` finds out more. `hq server \
+             start{hint}` continues its jobs if it has crashed, and is refused if it still writes to its journal"
+        ),
+        Unanswered::Unknown => format!(
+            "this is the access file of a server on {host}, whose state is not in this directory: do not start a second server here. \
+             `hq doctor net` finds out why it does not answer"
+        ),
+    }
 }
 
 async fn connect_tcp(host: &str, port: u16) -> std::io::Result<TcpStream> {

@@ -58,7 +58,7 @@ impl Section {
         match self {
             Self::Global => &["debug"],
             Self::Submit => &["array", "each-line", "from-json", "param", "name"],
-            Self::ServerStart => &["background", "detached", "resume"],
+            Self::ServerStart => &["background", "detached", "resume", "fresh"],
             Self::WorkerStart => &["background", "detached"],
         }
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use hq_core::quarantine::QuarantineMode;
 use hq_core::template::NotifyTarget;
 use hq_protocol::Plane;
-use hq_protocol::access::{AccessError, CURRENT_LINK_NAME};
+use hq_protocol::access::{AccessError, CURRENT_LINK_NAME, ServerDir, ServerHint};
 
 use crate::http::ReadJob;
 
@@ -58,8 +58,10 @@ pub struct ServerConfig {
     /// Bytes that this file may have before the oldest completed jobs are dropped from it; `None` = any
     /// number.
     pub journal_size_max: Option<u64>,
-    /// Continue the last instance of the directory: its state, uid, keys and, if they are free, ports.
+    /// Continue the last server of the directory, however it ended: its state, uid, keys and, if they are free, ports.
     pub resume: bool,
+    /// Make a new instance, however the last server of the directory ended.
+    pub fresh: bool,
     /// Where metrics are served over HTTP; `None` = nowhere.
     pub http: Option<SocketAddr>,
     /// Reaction to workers on which tasks fail that go well elsewhere.
@@ -75,31 +77,27 @@ pub struct ServerConfig {
 /// Why a server cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// Another server answers on this directory.
-    #[error("Server at {dir} is already online, please stop it first using `hq server stop{hint}`", dir = .dir.display())]
+    /// Another server of this directory lives, or starts at this moment.
+    #[error("Server at {dir} is already online, please stop it first using `hq server stop{hint}`\n{state}", dir = .dir.display())]
     AlreadyOnline {
         /// The server directory.
         dir: PathBuf,
         /// How to name it in the hint.
-        hint: hq_protocol::access::ServerHint,
+        hint: ServerHint,
+        /// Process and host, as a sentence.
+        state: String,
     },
     /// A server of another release answers on this directory.
-    #[error("Server at {dir} is already online and is of version {version}, please stop it first using `hq server stop{hint}` of that version; if that is no longer so, remove {link}", dir = .dir.display(), link = .dir.join(CURRENT_LINK_NAME).display())]
+    #[error("Server at {dir} is already online and is of version {version}, please stop it first using `hq server stop{hint}` of that version; if that is no longer so, remove {link}\n{state}", dir = .dir.display(), link = .dir.join(CURRENT_LINK_NAME).display())]
     OtherVersionOnline {
         /// The server directory.
         dir: PathBuf,
         /// Content of its access file.
         version: String,
         /// How to name it in the hint.
-        hint: hq_protocol::access::ServerHint,
-    },
-    /// The server of this directory has its state open, but does not answer.
-    #[error("Server at {dir} is still there ({owner}), but does not answer; stop that process first, or use another --server-dir", dir = .dir.display())]
-    Silent {
-        /// The server directory.
-        dir: PathBuf,
-        /// Host and process.
-        owner: String,
+        hint: ServerHint,
+        /// Process and host, as a sentence.
+        state: String,
     },
     /// Directory, access file or keys.
     #[error(transparent)]
@@ -127,8 +125,30 @@ pub enum StartError {
     /// The file of the state.
     #[error(transparent)]
     Store(#[from] hq_store::StoreError),
+    /// The state of the server that the start would continue.
+    #[error("{source}\n`hq server start{hint} --fresh` begins anew and leaves that state as it is")]
+    State {
+        /// How to name the directory in the hint.
+        hint: ServerHint,
+        /// Reason, with what to do about the state.
+        source: Box<hq_store::StoreError>,
+    },
+    /// The journal of the server that the start would continue is gone.
+    #[error("The last server of this directory kept its state in {}, which is not there; put it back, or begin anew with `hq server start{hint} --fresh`", .path.display())]
+    JournalGone {
+        /// The journal.
+        path: PathBuf,
+        /// How to name the directory in the hint.
+        hint: ServerHint,
+    },
+    /// A new beginning with the jobs of before.
+    #[error("--fresh begins anew, but the journal {} is not empty; name another file, or leave out --fresh to continue what it holds", .path.display())]
+    FreshJournal {
+        /// The journal.
+        path: PathBuf,
+    },
     /// There is nothing to resume.
-    #[error("Nothing to resume in {}: no server has kept its state there; start without --resume, or, if the last one was started with --journal, with the same --journal instead", .dir.display())]
+    #[error("Nothing to resume in {}: no server has kept its state there; start without --resume", .dir.display())]
     NothingToResume {
         /// The server directory.
         dir: PathBuf,
@@ -136,6 +156,26 @@ pub enum StartError {
     /// No thread, key or file descriptor to be had.
     #[error("Cannot start the server")]
     System(#[source] io::Error),
+}
+
+impl StartError {
+    /// Adds how to start without the state that cannot be opened, if it is that of the last server.
+    pub(crate) fn with_way_out(self, is_continued: bool, dir: &ServerDir) -> Self {
+        match self {
+            Self::Store(hq_store::StoreError::InUse { owner, .. }) if is_continued => {
+                Self::AlreadyOnline {
+                    dir: dir.root().to_path_buf(),
+                    hint: dir.hint(),
+                    state: format!("It is {owner}"),
+                }
+            }
+            Self::Store(source) if is_continued => Self::State {
+                hint: dir.hint(),
+                source: Box::new(source),
+            },
+            other => other,
+        }
+    }
 }
 
 /// Why a server ended by itself.

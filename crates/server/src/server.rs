@@ -9,8 +9,8 @@ use std::time::Duration;
 use hq_protocol::access::{
     ACCESS_FILE_NAME, Access, AccessError, AccessFile, ServerDir, ServerUid,
 };
-use hq_protocol::{Connection, HandshakeError, Plane, SecretKey, client};
-use hq_store::{Progress, StoreClient};
+use hq_protocol::{Connection, Plane, SecretKey, client};
+use hq_store::{Lock, Progress, StoreClient};
 use rustix::process::{Resource, Rlimit};
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, mpsc, watch};
@@ -24,6 +24,7 @@ use crate::core_handle::CoreHandle;
 use crate::core_thread;
 use crate::curves::Curves;
 use crate::http::{self, HttpParts, HttpServer, Tokens};
+use crate::last_server::{self, Continued, StartLock};
 use crate::peer_stream::PeerStream;
 use crate::problems::Problems;
 use crate::questions::Questions;
@@ -32,10 +33,7 @@ use crate::state_file::Opened;
 use crate::stats::Stats;
 use crate::values::Values;
 use crate::worker_link::WorkerPlane;
-use crate::{alloc, client_link, listener, notify, peer_stream, state_file, worker_link};
-
-/// How long a possibly running server on the same directory may take to answer.
-const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
+use crate::{alloc, client_link, listener, notify, peer_stream, probe, state_file, worker_link};
 
 /// How long a server that ends waits for its workers. They give their tasks a second to end, and those that do
 /// not no more than five.
@@ -69,6 +67,8 @@ pub struct Server {
     /// Progress of the journal.
     progress: Option<watch::Receiver<Progress>>,
     failed: Arc<Notify>,
+    /// Of a server that keeps nothing. Others have the lock of their store.
+    lock: Option<Lock>,
 }
 
 impl std::fmt::Debug for Server {
@@ -90,38 +90,38 @@ impl Server {
         raise_descriptor_limit();
         let root = std::path::absolute(&config.server_dir).map_err(StartError::System)?;
         let dir = ServerDir::new(root, config.is_default_dir);
-        check_not_online(&dir, &config).await?;
-        let resumed = state_file::find_resumed(&dir, &config)?;
-        let given = match (&config.access_file, &resumed) {
-            (Some(path), _) => Some(AccessFile::load(path, &config.version)?),
-            (None, Some(instance)) => earlier_access(instance)?,
-            (None, None) => None,
-        };
+        let Ground {
+            start_lock,
+            config,
+            mut continued,
+            given,
+        } = look_around(&dir, config).await?;
         let may_move = config.access_file.is_none();
         let client_listener = open(Plane::Client, config.client_port, given.as_ref(), may_move)?;
         let worker_listener = open(Plane::Worker, config.worker_port, given.as_ref(), may_move)?;
-        let (instance, fresh) = instance_of(&dir, resumed)?;
+        let (instance, fresh) = instance_of(&dir, continued.as_ref(), &config.journal)?;
         let http = open_http(&config, &instance).await?;
         // Ours from here on, if it is that of an earlier run: a start that is refused has changed nothing.
-        let (uid, opened) = restore(&config, &instance, given.as_ref())?;
+        let (uid, opened) = restore(&config, &instance, continued.as_mut(), given.as_ref())
+            .map_err(|error| error.with_way_out(continued.is_some(), &dir))?;
         let access = AccessFile::full(
             &config.version,
             uid,
             plane_access(Plane::Client, &config, given.as_ref(), &client_listener)?,
             plane_access(Plane::Worker, &config, given.as_ref(), &worker_listener)?,
         );
-        store_access(&access, &instance, config.resume)?;
+        store_access(&access, &instance, continued.is_some())?;
         publish_token(&config, http.as_ref())?;
         dir.publish(&instance)?;
+        drop(start_lock);
+        if let Some(continued) = &continued {
+            continued.report(&dir, opened.state.jobs());
+        }
         let (info, failed) = (server_info(&config, &access), Arc::new(Notify::new()));
         let client = opened.store.as_ref().map(|(store, _)| store.client());
         let progress = opened.store.as_ref().map(|(_, progress)| progress.clone());
         let (news, heard) = alloc::news();
-        let about_workers = notify::WorkerNotices {
-            targets: config.notify.clone(),
-            dir: config.server_dir.clone(),
-        };
-        let ((outbox, owed), stats) = (notify::outbox(about_workers), Stats::new());
+        let ((outbox, owed), stats) = (notify::outbox(worker_notices(&config)), Stats::new());
         let (core, thread) = core_thread::start(
             opened.state,
             opened.store,
@@ -155,6 +155,7 @@ impl Server {
             thread,
             progress,
             failed,
+            lock: opened.lock,
         })
     }
 
@@ -193,6 +194,7 @@ impl Server {
             thread,
             progress,
             failed,
+            lock: _lock,
         } = self;
         let keys = (
             access.client.as_ref().and_then(|access| access.key.clone()),
@@ -204,6 +206,7 @@ impl Server {
             clients.answering.clone(),
         );
         let uid = clients.info.server_uid.clone();
+        let store = clients.store.clone();
         let stats = &http_parts.stats;
         let clients = accept_clients((client_listener, keys.0), stats, clients);
         let workers = accept_workers((worker_listener, keys.1), stats, workers);
@@ -233,6 +236,9 @@ impl Server {
             };
             // Fails only if the core has ended.
             let (_, ()) = tokio::join!(core.end(keep, LEAVE_TIMEOUT), allocations);
+            if let Some(store) = store.filter(|_| !keep) {
+                store.note_stopped();
+            }
             // A client that does not read is not waited for.
             let _ = tokio::time::timeout(ANSWER_TIMEOUT, answering.none()).await;
         }
@@ -249,6 +255,47 @@ impl Server {
         })?;
         // Who starts it again must hear that something may be missing.
         how.filter(|_| is_closed).map(|_| ()).ok_or(RunError::Store)
+    }
+}
+
+/// State of the server directory before a start changes it.
+struct Ground {
+    /// Held until the link leads to the new server: of several starts at the same moment one finds no server, and the others
+    /// find that one.
+    start_lock: StartLock,
+    /// With the journal of the server that is continued.
+    config: ServerConfig,
+    continued: Option<Continued>,
+    /// Hosts, ports, keys and uid to take over.
+    given: Option<AccessFile>,
+}
+
+async fn look_around(dir: &ServerDir, mut config: ServerConfig) -> Result<Ground, StartError> {
+    last_server::check_dir(dir, &config)?;
+    let start_lock = StartLock::take(dir).await?;
+    probe::check_not_online(dir, &config).await?;
+    last_server::check_fresh(&config)?;
+    let continued = last_server::find(dir, &config).await?;
+    if let Some(continued) = &continued {
+        config.journal = continued.journal.clone();
+    }
+    let given = match (&config.access_file, &continued) {
+        (Some(path), _) => Some(AccessFile::load(path, &config.version)?),
+        (None, Some(continued)) => earlier_access(&continued.instance)?,
+        (None, None) => None,
+    };
+    Ok(Ground {
+        start_lock,
+        config,
+        continued,
+        given,
+    })
+}
+
+fn worker_notices(config: &ServerConfig) -> notify::WorkerNotices {
+    notify::WorkerNotices {
+        targets: config.notify.clone(),
+        dir: config.server_dir.clone(),
     }
 }
 
@@ -405,9 +452,11 @@ fn planes(
 fn restore(
     config: &ServerConfig,
     instance: &Path,
+    continued: Option<&mut Continued>,
     given: Option<&AccessFile>,
 ) -> Result<(ServerUid, Opened), StartError> {
-    let (uid, mut opened) = match state_file::open(config, instance)? {
+    let looked = continued.and_then(|continued| continued.looked.take());
+    let (uid, mut opened) = match state_file::open(config, instance, looked)? {
         Some(store) => {
             let uid = uid(given, store.server_uid()?)?;
             let opened = state_file::load(store, uid.as_str())?;
@@ -415,24 +464,27 @@ fn restore(
         }
         None => {
             let uid = uid(given, None)?;
-            let opened = Opened::unstored(uid.as_str());
-            (uid, opened)
+            let lock = last_server::lock_unkept(instance);
+            (uid.clone(), Opened::unstored(uid.as_str(), lock))
         }
     };
     opened.state.set_quarantine_mode(config.quarantine);
     Ok((uid, opened))
 }
 
-/// The directory to run in: that of the instance that is resumed, or a new one.
+/// The directory to run in: that of the server that is continued, or a new one.
 fn instance_of(
     dir: &ServerDir,
-    resumed: Option<PathBuf>,
-) -> Result<(PathBuf, Option<FreshInstance>), AccessError> {
-    if let Some(instance) = resumed {
-        return Ok((instance, None));
+    continued: Option<&Continued>,
+    journal: &Journal,
+) -> Result<(PathBuf, Option<FreshInstance>), StartError> {
+    if let Some(continued) = continued {
+        return Ok((continued.instance.clone(), None));
     }
     let instance = dir.create_instance()?;
-    Ok((instance.clone(), Some(FreshInstance(Some(instance)))))
+    let fresh = FreshInstance(Some(instance.clone()));
+    state_file::note_journal(&instance, journal).map_err(StartError::System)?;
+    Ok((instance, Some(fresh)))
 }
 
 /// The directory of an instance that is just being started. Dropping it removes it, so that a start that failed is not
@@ -511,59 +563,6 @@ fn raise_descriptor_limit() {
     if let Err(error) = rustix::process::setrlimit(Resource::Nofile, raised) {
         tracing::debug!(%error, "cannot raise the limit of open files");
     }
-}
-
-/// Refuses to start beside a server of this directory, of whatever release: the new one would take the directory from
-/// it, and all its workers and users with it.
-async fn check_not_online(dir: &ServerDir, config: &ServerConfig) -> Result<(), StartError> {
-    let Ok(current) = dir.resolve() else {
-        return Ok(());
-    };
-    let root = || dir.root().to_path_buf();
-    // Rights and release of the file decide who may use it, not whether a server is there.
-    if let Ok(access) = AccessFile::load_to_probe(&current.join(ACCESS_FILE_NAME)) {
-        let is_there = match &access.client {
-            Some(client) => answers(client).await,
-            None => false,
-        };
-        if is_there && access.version == config.version {
-            return Err(StartError::AlreadyOnline {
-                dir: root(),
-                hint: dir.hint(),
-            });
-        }
-        if is_there {
-            return Err(StartError::OtherVersionOnline {
-                dir: root(),
-                version: access.version,
-                hint: dir.hint(),
-            });
-        }
-        tracing::info!("No online server found, starting a new server");
-    }
-    match hq_store::owner(&current.join(state_file::FILE_NAME)) {
-        Some(owner) => Err(StartError::Silent { dir: root(), owner }),
-        None => Ok(()),
-    }
-}
-
-/// Whether the server of an access file is there.
-async fn answers(client: &Access) -> bool {
-    let probe = async {
-        let stream = hq_protocol::connect_tcp(&client.host, client.port)
-            .await
-            .ok()?;
-        match hq_protocol::connect(stream, Plane::Client, client.key.as_ref()).await {
-            // Which versions it speaks is compared before the key.
-            Ok(_) | Err(HandshakeError::VersionMismatch { .. }) => Some(()),
-            // Another program, or another server, has the port now.
-            Err(_) => None,
-        }
-    };
-    matches!(
-        tokio::time::timeout(PROBE_TIMEOUT, probe).await,
-        Ok(Some(()))
-    )
 }
 
 fn part(plane: Plane, file: &AccessFile) -> Option<&Access> {

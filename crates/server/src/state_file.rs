@@ -1,86 +1,72 @@
 //! Where the state is kept, and from there to a running store.
 
+use std::io;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use hq_core::id::QueueId;
 use hq_core::server_state::ServerState;
-use hq_core::shell::double_quoted;
-use hq_protocol::access::{ACCESS_FILE_NAME, AccessError, ServerDir};
-use hq_store::reader;
-use hq_store::{Health, Progress, Store, StoreError, StoreHandle};
+use hq_store::{Health, Lock, Looked, Progress, Store, StoreError, StoreHandle};
 use tokio::sync::watch;
 
 use crate::clock::Clock;
-use crate::config::{Journal, ServerConfig, StartError};
+use crate::config::{Journal, ServerConfig};
 
 /// Name of the file in the directory of an instance.
 pub(crate) const FILE_NAME: &str = "state.db";
+/// Link in the directory of an instance whose state is not there: to the journal, or to [`NOWHERE`].
+const NOTE_NAME: &str = "journal";
+/// Target of the link if the server keeps nothing.
+const NOWHERE: &str = "/dev/null";
 
-/// The instance to go on with, if that was asked for. Otherwise tells what is left aside.
-pub(crate) fn find_resumed(
-    dir: &ServerDir,
-    config: &ServerConfig,
-) -> Result<Option<PathBuf>, StartError> {
-    if !config.resume {
-        if !matches!(config.journal, Journal::File(_)) {
-            tell_of_unfinished(dir);
-        }
-        return Ok(None);
-    }
-    match last_used(dir)? {
-        Some(instance) => Ok(Some(instance)),
-        None => Err(StartError::NothingToResume {
-            dir: dir.root().to_path_buf(),
-        }),
-    }
-}
-
-/// The last instance that has kept a state. A start that failed, or was killed, may have left an empty one behind it.
-fn last_used(dir: &ServerDir) -> Result<Option<PathBuf>, AccessError> {
-    for instance in dir.instances()? {
-        let file = instance.join(FILE_NAME);
-        if !file.exists() {
-            continue;
-        }
-        match reader::was_used(&file) {
-            Ok(false) => tracing::info!("no server has used '{}'; looking further", file.display()),
-            // An unreadable file is damaged or in use, which is reported when it is opened.
-            Ok(true) | Err(_) => return Ok(Some(instance)),
-        }
-    }
-    Ok(None)
-}
-
-/// Says what a new instance leaves aside: nobody who restarts a server after a crash wants that unawares.
-fn tell_of_unfinished(dir: &ServerDir) {
-    let Ok(Some(last)) = last_used(dir) else {
-        return;
+/// Notes where the server of an instance keeps its state.
+pub(crate) fn note_journal(instance: &Path, journal: &Journal) -> io::Result<()> {
+    let target = match journal {
+        Journal::InServerDir => return Ok(()),
+        Journal::File(path) => std::path::absolute(path)?,
+        Journal::None => PathBuf::from(NOWHERE),
     };
-    let file = last.join(FILE_NAME);
-    match reader::unfinished_jobs(&file) {
-        Ok(0) => {}
-        Ok(count) => {
-            let quoted = |path: &Path| double_quoted(&path.to_string_lossy());
-            tracing::warn!(
-                "The last server of this directory left {count} unfinished {}, which `hq server start --resume` would \
-                 have gone on with. To do so now, stop this server and run `hq server start --journal {} \
-                 --access-file {}`",
-                if count == 1 { "job" } else { "jobs" },
-                quoted(&file),
-                quoted(&last.join(ACCESS_FILE_NAME)),
-            );
-        }
-        // There is none, or it is for `journal check`.
-        Err(error) => tracing::debug!(%error, "the state of the last server cannot be read"),
+    symlink(target, instance.join(NOTE_NAME))
+}
+
+pub(crate) fn noted_journal(instance: &Path) -> Journal {
+    match std::fs::read_link(instance.join(NOTE_NAME)) {
+        Ok(target) if target == Path::new(NOWHERE) => Journal::None,
+        Ok(target) => Journal::File(target),
+        Err(_) => Journal::InServerDir,
     }
 }
 
-/// `None` if nothing is to be kept.
-pub(crate) fn open(config: &ServerConfig, instance: &Path) -> Result<Option<Store>, StoreError> {
-    let store = match &config.journal {
-        Journal::None => return Ok(None),
-        Journal::File(path) => Store::open(path),
-        Journal::InServerDir => Store::open(&instance.join(FILE_NAME)),
+impl Journal {
+    /// File of the state of the server of an instance, which need not exist.
+    pub(crate) fn path(&self, instance: &Path) -> PathBuf {
+        match self {
+            Self::File(path) => path.clone(),
+            Self::InServerDir | Self::None => instance.join(FILE_NAME),
+        }
+    }
+
+    pub(crate) fn is_at(&self, file: &Path) -> bool {
+        match self {
+            Self::File(path) => {
+                let same = |path: &Path| path.canonicalize().ok();
+                path == file || same(path).is_some_and(|path| Some(path) == same(file))
+            }
+            Self::InServerDir | Self::None => false,
+        }
+    }
+}
+
+/// `None` if nothing is to be kept. `looked` is the store of the server that is continued, if it could be read.
+pub(crate) fn open(
+    config: &ServerConfig,
+    instance: &Path,
+    looked: Option<Looked>,
+) -> Result<Option<Store>, StoreError> {
+    let store = match (looked, &config.journal) {
+        (_, Journal::None) => return Ok(None),
+        (Some(looked), _) => looked.open(),
+        (None, journal) => Store::open(&journal.path(instance)),
     };
     Ok(Some(store?.with_size_max(config.journal_size_max)))
 }
@@ -94,16 +80,19 @@ pub(crate) struct Opened {
     pub(crate) tokens: Vec<(String, String)>,
     /// The writer and how far it is.
     pub(crate) store: Option<(StoreHandle, watch::Receiver<Progress>)>,
+    /// Lock of the instance of a server that keeps nothing.
+    pub(crate) lock: Option<Lock>,
 }
 
 impl Opened {
     /// The state of a server that keeps nothing.
-    pub(crate) fn unstored(uid: &str) -> Self {
+    pub(crate) fn unstored(uid: &str, lock: Option<Lock>) -> Self {
         Self {
             state: ServerState::new(uid),
             queues: Vec::new(),
             tokens: Vec::new(),
             store: None,
+            lock,
         }
     }
 }
@@ -143,5 +132,6 @@ pub(crate) fn load(store: Store, uid: &str) -> Result<Opened, StoreError> {
         queues: loaded.queues,
         tokens: loaded.tokens,
         store: Some((handle, rx)),
+        lock: None,
     })
 }

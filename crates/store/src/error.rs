@@ -40,6 +40,20 @@ pub enum StoreError {
         /// The problems; at least one.
         problems: Vec<String>,
     },
+    /// The file was copied or moved without its log, in which the last commits are.
+    #[error("The journal `{path}` is not whole: it was copied or moved without its write-ahead log `{log}`, which has the last changes; put the log beside it as `{path}-wal`, or, if the log is lost, run `hq journal check --repair {path}`, which does without it. (`hq journal flush` makes the file of a running server whole.)", path = .path.display(), log = .log.display())]
+    LogMissing {
+        /// Path of the file.
+        path: PathBuf,
+        /// Earlier name of the log, without its directory.
+        log: PathBuf,
+    },
+    /// The log is there and the file is not.
+    #[error("The journal `{path}` is gone, but its write-ahead log `{path}-wal` is there; put the journal back, or remove `{path}-wal` and `{path}-shm` to begin a new one", path = .path.display())]
+    OnlyLog {
+        /// Path of the file.
+        path: PathBuf,
+    },
     /// Another server writes the file.
     #[error("The journal `{}` is used by another server ({owner}); stop that server first", .path.display())]
     InUse {
@@ -55,6 +69,12 @@ pub enum StoreError {
         path: PathBuf,
         /// Error of SQLite.
         source: rusqlite::Error,
+    },
+    /// The state does not fit into memory.
+    #[error("The state in the journal `{}` is too large for the memory that is left here; nothing in it was changed; make memory available, or start the server on a machine or in a control group with more of it", .path.display())]
+    TooLarge {
+        /// Path of the file.
+        path: PathBuf,
     },
     /// Without locks nothing keeps two servers from writing one file.
     #[error("The file system of `{}` offers no file locks ({source}), so two servers could write one journal; use `hq server start --journal PATH` with a file on another file system, such as a local disk, or have this one mounted with locks", .path.display())]

@@ -4,14 +4,14 @@ use std::io::{self, Read as _};
 use std::path::Path;
 use std::time::Duration;
 
-use rusqlite::ErrorCode;
+use rusqlite::{Connection, ErrorCode};
 
 use crate::lock::{Lock, with_suffix};
 use crate::log::Log;
 use crate::pages::{MAGIC, Pages};
 use crate::place::{FileSystem, Place};
 use crate::salvage::{self, RepairReport};
-use crate::{StoreError, lease, reader, schema};
+use crate::{StoreError, history, lease, reader, schema};
 
 /// Bytes of the header of an SQLite file.
 const HEADER_LEN: usize = 100;
@@ -40,6 +40,11 @@ pub(crate) fn fold(place: &Place, given: &Path) -> Result<Folded, StoreError> {
     let folded = place.connect().and_then(|connection| {
         connection.busy_timeout(FOLD_TIMEOUT)?;
         connection.pragma_update(None, "locking_mode", "EXCLUSIVE")?;
+        // The last commit may be the one that says that the file needs its log. An error is one of the file, which the
+        // checkpoint reports.
+        if let Err(error) = history::mark_log(&connection, None) {
+            tracing::debug!(%error, "the journal may say that it needs its log");
+        }
         connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| {
             row.get::<_, bool>(0)
         })
@@ -114,19 +119,6 @@ fn unreadable(path: &Path) -> impl Fn(io::Error) -> StoreError + '_ {
     }
 }
 
-/// Holder of a store at this moment, as far as that can be told without waiting: a process that holds its lock, or one
-/// of this host that has its lease. Changes nothing.
-#[must_use]
-pub fn owner(path: &Path) -> Option<String> {
-    // SQLite deletes the log of an empty file.
-    let is_empty = std::fs::metadata(path).is_ok_and(|found| found.len() == 0);
-    Lock::holder(path).or_else(|| {
-        let path = path.canonicalize().ok().filter(|_| !is_empty)?;
-        let file_system = FileSystem::of(&path);
-        lease::owner(&Place { path, file_system })
-    })
-}
-
 /// Problems of a file, a line each; empty if it is whole. A server may be using it.
 ///
 /// # Errors
@@ -167,6 +159,7 @@ pub fn repair(path: &Path) -> Result<Option<RepairReport>, StoreError> {
         // SQLite would delete what is in the log.
         return salvage::repair(&lock, path).map(Some);
     }
+    let is_partial = history::missing_log(lock.path()).is_some();
     lease::look(&place, path)?;
     if fold(&place, path)? == Folded::InUse {
         return Err(StoreError::InUse {
@@ -177,7 +170,7 @@ pub fn repair(path: &Path) -> Result<Option<RepairReport>, StoreError> {
     let by_sqlite = place
         .read()
         .and_then(|connection| reader::problems(&connection));
-    if by_sqlite.is_ok_and(|problems| problems.is_empty()) {
+    if by_sqlite.is_ok_and(|problems| problems.is_empty()) && !is_partial {
         return Ok(None);
     }
     salvage::repair(&lock, path).map(Some)
@@ -221,7 +214,13 @@ pub(crate) fn check_header(lock: &Lock, place: &Place, given: &Path) -> Result<i
         bytes.map_or(0, i32::from_be_bytes)
     };
     if number(68) == 0 && number(60) == 0 {
-        return Ok(version_with_log(place));
+        // A journal whose first transaction is in its log, or a database of a program that sets neither number.
+        return match place.glance().and_then(|found| version_with_log(&found)) {
+            Ok(None) => Err(refuse("it is a database of another program")),
+            Ok(Some(version)) => Ok(version),
+            // Opening it reports the error.
+            Err(_) => Ok(0),
+        };
     }
     if number(68) != schema::APPLICATION_ID {
         return Err(refuse("it is a database of another program"));
@@ -232,10 +231,12 @@ pub(crate) fn check_header(lock: &Lock, place: &Place, given: &Path) -> Result<i
     Ok(number(60))
 }
 
-/// SQLite's own findings, the write-ahead log included.
-fn version_with_log(place: &Place) -> i32 {
-    place
-        .peek()
-        .and_then(|c| c.pragma_query_value(None, "user_version", |row| row.get(0)))
-        .unwrap_or(0)
+/// Version of the schema, the write-ahead log included; `None` = the database is another program's.
+fn version_with_log(connection: &Connection) -> rusqlite::Result<Option<i32>> {
+    let number = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i32>(0));
+    let (id, version) = (number("application_id")?, number("user_version")?);
+    let sql = "SELECT EXISTS (SELECT 1 FROM sqlite_schema)";
+    let is_empty = !connection.query_row(sql, [], |row| row.get::<_, bool>(0))?;
+    let is_ours = id == schema::APPLICATION_ID || (id == 0 && version == 0 && is_empty);
+    Ok(is_ours.then_some(version))
 }

@@ -42,9 +42,41 @@ enum Mode {
     Look,
 }
 
-/// The right to a store.
+/// Owner of a store as its lock file tells, without a look into the store.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Holder {
+    /// This process has the store.
+    Alive(String),
+    /// The last owner was a process of this host, and has ended.
+    Ended,
+    /// Nobody has the lock, but the last owner was on another host, whose locks may not be seen here.
+    Elsewhere(String),
+    /// There is no lock file, or it names no owner.
+    Unknown,
+}
+
+/// Holder of the store that `given` names; changes nothing.
+#[must_use]
+pub fn holder(given: &Path) -> Holder {
+    let opened = resolve(given).and_then(|path| open_existing(&lock_path(&path)));
+    let Ok(file) = opened else {
+        return Holder::Unknown;
+    };
+    // Two processes that look must not take each other for the owner.
+    let is_locked = matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock));
+    let text = text_of(&file).unwrap_or_default();
+    match text.lines().nth(1).and_then(Process::from_text) {
+        Some(owner) if is_locked => Holder::Alive(owner.to_string()),
+        None if is_locked => Holder::Alive("an unnamed process".to_owned()),
+        Some(owner) if !owner.is_near() => Holder::Elsewhere(owner.to_string()),
+        Some(_) => Holder::Ended,
+        None => Holder::Unknown,
+    }
+}
+
+/// The right to a store, or to another thing that one process has at a time.
 #[derive(Debug)]
-pub(crate) struct Lock {
+pub struct Lock {
     /// The database, without symbolic links.
     path: PathBuf,
     /// `None` = nobody can have the store: there is no lock file, and it was not to be made.
@@ -54,7 +86,11 @@ pub(crate) struct Lock {
 
 impl Lock {
     /// Takes the lock of the store that `given` names. The database need not exist and is not touched.
-    pub(crate) fn take(given: &Path) -> Result<Self, StoreError> {
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::InUse`] if a living process has it; [`StoreError::NoLocks`] and [`StoreError::Create`].
+    pub fn take(given: &Path) -> Result<Self, StoreError> {
         let path = resolve(given).map_err(create(given))?;
         let beside = lock_path(&path);
         let (file, is_new) = open_lock_file(&beside).map_err(create(&beside))?;
@@ -96,20 +132,6 @@ impl Lock {
                 lock.file = Some(file);
                 Ok(Some(lock))
             }
-        }
-    }
-
-    /// Holder of the store, if somebody has it and the lock file says so; changes nothing.
-    pub(crate) fn holder(given: &Path) -> Option<String> {
-        let file = open_existing(&lock_path(&resolve(given).ok()?)).ok()?;
-        // Two who look must not take each other for the owner.
-        match file.try_lock_shared() {
-            Err(TryLockError::WouldBlock) => {
-                let text = text_of(&file).unwrap_or_default();
-                let owner = text.lines().nth(1).and_then(Process::from_text);
-                Some(owner.map_or_else(|| "an unnamed process".to_owned(), |o| o.to_string()))
-            }
-            Ok(()) | Err(TryLockError::Error(_)) => None,
         }
     }
 
@@ -418,19 +440,23 @@ mod tests {
         drop(Lock::take(&path).expect("nobody has it"));
         let looking = Lock::for_looking(&path).expect("readable");
         let looking = looking.expect("nobody has it");
-        assert_eq!(Lock::holder(&path), None, "who looks is no owner");
+        assert_eq!(
+            holder(&path),
+            Holder::Ended,
+            "a process that looks is no owner"
+        );
         assert!(Lock::for_looking(&path).expect("readable").is_some());
         let (taken, is_taken) = std::sync::mpsc::channel();
         let start = std::thread::spawn(move || {
             let lock = Lock::take(&path);
             taken.send(()).expect("it is waited for");
-            lock.map(|lock| (Lock::holder(&path), lock))
+            lock.map(|lock| (holder(&path), lock))
         });
         let waited = is_taken.recv_timeout(Duration::from_millis(100));
         waited.expect_err("it waits");
         drop(looking);
         let (holder, _lock) = start.join().expect("it ends").expect("nobody has it");
-        assert!(holder.is_some_and(|holder| holder.starts_with("process")));
+        assert!(matches!(holder, Holder::Alive(text) if text.starts_with("process")));
     }
 
     #[test]

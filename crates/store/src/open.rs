@@ -6,13 +6,43 @@ use std::path::{Path, PathBuf};
 use rusqlite::{Connection, ErrorCode};
 
 use crate::examine::{self, Folded};
+use crate::history::{self, History};
 use crate::lease::{self, Leased};
 use crate::load::{self, Loaded};
 use crate::lock::Lock;
 use crate::place::{FileSystem, Files, Place};
 use crate::stretch::StretchKey;
 use crate::writer::{self, Owned, Progress, StoreHandle};
-use crate::{StoreError, meta, schema};
+use crate::{StoreError, memory, meta, schema};
+
+/// A store that this process has the lock of, and has not changed.
+#[derive(Debug)]
+pub struct Looked {
+    lock: Lock,
+    path: PathBuf,
+    last_owner: Option<i64>,
+    history: Result<History, StoreError>,
+}
+
+impl Looked {
+    /// How the last server of the store ended.
+    ///
+    /// # Errors
+    ///
+    /// If the store cannot be read. [`Self::open`] may be able to heal it.
+    pub const fn history(&self) -> Result<&History, &StoreError> {
+        self.history.as_ref()
+    }
+
+    /// As [`Store::open`].
+    ///
+    /// # Errors
+    ///
+    /// See [`StoreError`].
+    pub fn open(self) -> Result<Store, StoreError> {
+        Store::open_locked(self.lock, &self.path, None, Some(self.last_owner))
+    }
+}
 
 /// An open store, owned by this process.
 #[derive(Debug)]
@@ -39,28 +69,64 @@ impl Store {
         Self::open_on(path, None)
     }
 
+    /// Takes the lock of a file that exists, waits until no server of another host writes to it, and reads how its last
+    /// server ended. The file itself does not change.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::InUse`] if a server has the store; see [`StoreError`] for others.
+    pub fn look(path: &Path) -> Result<Looked, StoreError> {
+        let lock = Lock::take(path)?;
+        let place = place_of(&lock, None);
+        // Before SQLite sees the file: it deletes the log of an empty one.
+        history::check_companions(lock.path(), path)?;
+        examine::check_header(&lock, &place, path)?;
+        let last_owner = lease::look(&place, path)?;
+        let read = place.glance().and_then(|found| History::read(&found));
+        let history = read.map_err(StoreError::sql(path));
+        Ok(Looked {
+            lock,
+            path: path.to_path_buf(),
+            last_owner,
+            history,
+        })
+    }
+
     /// As [`Self::open`]; `file_system` = instead of what the system says.
     pub(crate) fn open_on(
         path: &Path,
         file_system: Option<FileSystem>,
     ) -> Result<Self, StoreError> {
         // First of all: from here on nobody else has the store, not even another part of this process.
-        let lock = Lock::take(path)?;
+        Self::open_locked(Lock::take(path)?, path, file_system, None)
+    }
+
+    /// `last_owner`: the number of the last owner, if the caller has looked and waited for its end.
+    fn open_locked(
+        lock: Lock,
+        path: &Path,
+        file_system: Option<FileSystem>,
+        last_owner: Option<Option<i64>>,
+    ) -> Result<Self, StoreError> {
+        if let Err(error) = history::check_companions(lock.path(), path) {
+            lock.withdraw();
+            return Err(error);
+        }
         lock.create_private().map_err(|source| StoreError::Create {
             path: path.to_path_buf(),
             source,
         })?;
-        let place = Place {
-            path: lock.path().to_path_buf(),
-            file_system: file_system.unwrap_or_else(|| FileSystem::of(lock.path())),
-        };
+        let place = place_of(&lock, file_system);
         if let Err(error) = examine::check_header(&lock, &place, path) {
             lock.withdraw();
             return Err(error);
         }
         lock.make_private(path)?;
         // Before the log is touched: an earlier release has no lock of ours.
-        let last_owner = lease::look(&place, path)?;
+        let last_owner = match last_owner {
+            Some(seen) => seen,
+            None => lease::look(&place, path)?,
+        };
         let folded = examine::fold(&place, path)?;
         if folded != Folded::InUse {
             examine::heal_or_refuse(&lock, folded, path)?;
@@ -117,8 +183,18 @@ impl Store {
     ///
     /// If the file cannot be read.
     pub fn load(&self, uid: &str, now: hq_core::time::Now) -> Result<Loaded, StoreError> {
-        let mut loaded =
-            load::load(&self.connection, uid, now).map_err(StoreError::sql(&self.path))?;
+        let sql = StoreError::sql(&self.path);
+        memory::guard(&self.connection, true).map_err(&sql)?;
+        let loaded = load::load(&self.connection, uid, now);
+        memory::guard(&self.connection, false).map_err(&sql)?;
+        let mut loaded = loaded.map_err(|error| match error.sqlite_error_code() {
+            Some(ErrorCode::OperationInterrupted | ErrorCode::OutOfMemory) => {
+                StoreError::TooLarge {
+                    path: self.path.clone(),
+                }
+            }
+            _ => sql(error),
+        })?;
         *self.unreadable.borrow_mut() = std::mem::take(&mut loaded.unreadable);
         Ok(loaded)
     }
@@ -152,6 +228,13 @@ impl Store {
             unreadable: self.unreadable.into_inner(),
             lock: self.lock,
         }
+    }
+}
+
+fn place_of(lock: &Lock, file_system: Option<FileSystem>) -> Place {
+    Place {
+        path: lock.path().to_path_buf(),
+        file_system: file_system.unwrap_or_else(|| FileSystem::of(lock.path())),
     }
 }
 

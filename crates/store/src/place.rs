@@ -7,6 +7,7 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -95,6 +96,30 @@ impl Place {
             // `unix-excl` shares its lock and the index among connections that could write only.
             FileSystem::Shared => self.peek(),
         }
+    }
+
+    /// To look who has the store, as [`Self::peek`]. A file without a log has no server; SQLite then makes no files beside it.
+    pub(crate) fn glance(&self) -> rusqlite::Result<Connection> {
+        if fs::exists(with_suffix(&self.path, "-wal")).unwrap_or(true) {
+            self.peek()
+        } else {
+            Self::read_unchanging(&self.path)
+        }
+    }
+
+    /// To read a file that nobody writes, without its log, without locks and without a file beside it.
+    pub(crate) fn read_unchanging(path: &Path) -> rusqlite::Result<Connection> {
+        use std::fmt::Write as _;
+        let mut uri = String::from("file:");
+        for byte in path.as_os_str().as_bytes() {
+            // Infallible for a `String`.
+            let _ = write!(uri, "%{byte:02X}");
+        }
+        uri.push_str("?immutable=1");
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY
+            | OpenFlags::SQLITE_OPEN_NO_MUTEX
+            | OpenFlags::SQLITE_OPEN_URI;
+        Connection::open_with_flags(uri, flags)
     }
 
     fn open(&self, access: OpenFlags) -> rusqlite::Result<Connection> {

@@ -11,7 +11,8 @@ use std::path::Path;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use crate::lock::{expect_regular, with_suffix};
-use crate::{StoreError, encode, load, meta, schema, stretch};
+use crate::place::Place;
+use crate::{StoreError, encode, history, meta, schema, stretch};
 
 pub use crate::encode::failure_words;
 pub use crate::query::{QueryLimits, RESULT_LEN_MAX, Table, query};
@@ -38,13 +39,8 @@ pub fn open_for_reading(path: &Path) -> Result<Connection, StoreError> {
         // SQLite would delete the log beside it, in which everything may be.
         return Err(failed("it is empty".to_owned()));
     }
-    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let connection =
-        Connection::open_with_flags(path, flags).map_err(|error| failed(error.to_string()))?;
-    // SQLite is asked, and the file not opened beside it: this process may hold locks on it, which closing any
-    // descriptor of it would drop.
-    let number = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i32>(0));
-    let numbers = number("application_id").and_then(|id| Ok((id, number("user_version")?)));
+    history::check_companions(path, path)?;
+    let (connection, numbers) = connect(path).map_err(|error| failed(error.to_string()))?;
     match numbers {
         Ok((schema::APPLICATION_ID, version)) if version > schema::version() => {
             Err(failed(schema::too_new(path, version).to_string()))
@@ -75,22 +71,41 @@ pub(crate) fn fast(connection: Connection) -> Connection {
     connection
 }
 
-/// Whether a server has ever kept its state in a file. A start that failed may have left one in which nothing is.
-///
-/// # Errors
-///
-/// If that cannot be read, because the file is damaged, in use or no store of ours.
-pub fn was_used(path: &Path) -> Result<bool, StoreError> {
-    let len = |path: &Path| std::fs::metadata(path).map_or(0, |found| found.len());
-    if len(path) == 0 {
-        return Ok(len(&with_suffix(path, "-wal")) > 0);
+/// A connection, and application id and version of the schema.
+type Connected = (Connection, rusqlite::Result<(i32, i32)>);
+
+/// Connects to read. A file without a log has no server: then the last reader removes the empty log that SQLite makes, and a
+/// directory in which none can be made is no obstacle.
+fn connect(path: &Path) -> rusqlite::Result<Connected> {
+    // SQLite is asked, and the file not opened beside it: this process may hold locks on it, which closing any
+    // descriptor of it would drop.
+    let ask = |connection: &Connection| {
+        let number = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i32>(0));
+        number("application_id").and_then(|id| Ok((id, number("user_version")?)))
+    };
+    let is_alone = !std::fs::exists(with_suffix(path, "-wal")).unwrap_or(true);
+    let access = if is_alone {
+        OpenFlags::SQLITE_OPEN_READ_WRITE
+    } else {
+        OpenFlags::SQLITE_OPEN_READ_ONLY
+    };
+    let connection = Connection::open_with_flags(path, access | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
+    if is_alone {
+        connection.pragma_update(None, "query_only", true)?;
     }
-    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let found = Connection::open_with_flags(path, flags).and_then(|connection| {
-        let version: i32 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
-        Ok(version > 0 && load::is_used(&connection)?)
+    let numbers = ask(&connection);
+    let is_barred = numbers.as_ref().is_err_and(|error| {
+        matches!(
+            error.sqlite_error_code(),
+            Some(ErrorCode::ReadOnly | ErrorCode::CannotOpen)
+        )
     });
-    found.map_err(StoreError::sql(path))
+    if !is_alone || !is_barred {
+        return Ok((connection, numbers));
+    }
+    let connection = Place::read_unchanging(path)?;
+    let numbers = ask(&connection);
+    Ok((connection, numbers))
 }
 
 /// Number of jobs that are not completed.
@@ -99,14 +114,7 @@ pub fn was_used(path: &Path) -> Result<bool, StoreError> {
 ///
 /// If the file is not a store of ours or cannot be read.
 pub fn unfinished_jobs(path: &Path) -> Result<u64, StoreError> {
-    let sql = "SELECT count(*) FROM jobs WHERE completed_unix_ns IS NULL";
-    open_for_reading(path)?
-        .query_row(sql, [], |row| row.get(0))
-        .map(i64::unsigned_abs)
-        .map_err(|error| StoreError::Open {
-            path: path.to_path_buf(),
-            reason: error.to_string(),
-        })
+    history::unfinished_jobs(&open_for_reading(path)?).map_err(StoreError::sql(path))
 }
 
 /// Tasks that have a row of their own: those that finished are put together, at once or by compaction.

@@ -18,7 +18,7 @@ use rusqlite::{Connection, Transaction, params_from_iter};
 use crate::lock::{Lock, with_suffix};
 use crate::pages::{Key, Pages, Record, Step, Walk};
 use crate::stretch::{self, Stretch};
-use crate::{StoreError, encode, load, meta, schema};
+use crate::{StoreError, encode, history, load, meta, schema};
 
 /// A table as its rows look in the file. Types: `i` number, `t` text, `b` bytes, `*` anything, capitals may
 /// be null, `n` is always null because it is the row id, `+` is a number that rows of earlier releases lack, where it is 0.
@@ -647,6 +647,8 @@ fn mend_counters(db: &Transaction<'_>, report: &mut RepairReport) -> rusqlite::R
             [],
         )?;
     }
+    // A repaired file is used as it is, without a log that it may have lost.
+    history::mark_log(db, None)?;
     // Known losses are not counted again by the next repair.
     let next_seq = meta::number(db, "next_seq")?;
     meta::set_number(db, "pruned_count", next_seq - 1 - events)

@@ -7,6 +7,7 @@
 mod client;
 mod failure;
 mod inbox;
+mod log;
 mod pending;
 
 use std::cell::Cell;
@@ -20,13 +21,14 @@ use hq_core::id::WorkerId;
 use hq_core::server_state::{Change, ChangeKind};
 use hq_core::time::Timestamp;
 use rusqlite::config::DbConfig;
-use rusqlite::{Connection, Row, TransactionBehavior};
+use rusqlite::{Connection, TransactionBehavior};
 use serde_json::json;
 
 use crate::compact::{self, Compactor, Pruned, Stepped};
 use crate::curves::{self, TaskCurve};
 use crate::event::Event;
 use crate::group::{self, Group};
+use crate::history::{self, Ending};
 use crate::lock::Lock;
 use crate::meta::{self, set_number};
 use crate::place::{Files, Place};
@@ -102,6 +104,7 @@ enum Message {
     Prune(SyncSender<Result<Pruned, String>>),
     Position(i64, SyncSender<Position>),
     Subscribe(Option<i64>, SyncSender<Subscription>),
+    Stopped,
     Stop,
 }
 
@@ -202,6 +205,11 @@ struct Writer {
     has_log: bool,
     /// Whether a prune gave all spare pages back, and nothing was committed since.
     is_bare: bool,
+    /// Whether the file, without its log, says that it needs its log. After a flush it does not until the next commit, so that a
+    /// copy of the file alone is whole.
+    is_file_marked: bool,
+    /// End of the server, if it ends in order.
+    ending: Ending,
     /// Held to the end.
     _lock: Lock,
 }
@@ -267,6 +275,8 @@ impl Writer {
             pruning: Vec::new(),
             has_log: true,
             is_bare: false,
+            is_file_marked: true,
+            ending: Ending::Kept,
             _lock: owned.lock,
         };
         writer.compactor.note_rows(&writer.connection)?;
@@ -287,6 +297,7 @@ impl Writer {
             "INSERT OR REPLACE INTO meta VALUES ('server_uid', ?)",
             [uid],
         )?;
+        history::set_ending(&transaction, Ending::Running)?;
         load::note_gone(&transaction, gone_workers, at)?;
         stretch::remove_unreadable(&transaction, unreadable)?;
         let mut group = Group::new(&transaction, &mut seq);
@@ -389,8 +400,9 @@ impl Writer {
     fn answer(&mut self, message: Message, is_stored: bool) {
         match message {
             // Dropping the sender tells that it did not work out.
+            Message::Stopped => self.ending = Ending::Stopped,
             Message::Flush(reply) if is_stored => {
-                self.settle();
+                self.flush_log();
                 if !self.is_broken() {
                     let _ = reply.send(());
                 }
@@ -515,6 +527,9 @@ impl Writer {
     /// Stores changes in one transaction; `false` if they are still to be stored.
     fn commit(&mut self, batch: &Batch) -> bool {
         let changes = &batch.changes;
+        if !batch.is_empty() && !std::mem::replace(&mut self.is_file_marked, true) {
+            self.checkpoint("PASSIVE");
+        }
         let mut events = self.subscribers.are_there().then(Vec::new);
         match self.try_commit(batch, events.as_mut()) {
             Ok((seq, true)) => {
@@ -645,22 +660,6 @@ impl Writer {
         }
     }
 
-    /// Makes the file complete in itself: what was committed moves from the write-ahead log into it.
-    fn settle(&mut self) {
-        if !self.has_log {
-            return;
-        }
-        match self.compactor.top_up(&mut self.connection) {
-            Ok(true) => {}
-            Ok(false) => return self.taken_over(),
-            Err(error) => {
-                self.note_failed_sync(&error);
-                tracing::debug!(%error, "the journal has no spare pages");
-            }
-        }
-        self.has_log = !self.checkpoint("PASSIVE");
-    }
-
     fn try_commit(
         &mut self,
         batch: &Batch,
@@ -683,39 +682,6 @@ impl Writer {
         Ok((seq, true))
     }
 
-    /// Moves the write-ahead log into the database. Readers may prevent a part of it, which is no loss; they are not
-    /// waited for, because one that stands still (`hq journal export FILE | less`) would hold up all commits.
-    ///
-    /// Returns whether all of it was moved, or never will be.
-    fn checkpoint(&mut self, mode: &str) -> bool {
-        if !self.is_in_place() {
-            // Pages of ours would make something else of a file that was put in the place of ours.
-            return true;
-        }
-        // Pages that stay because of a reader are tried again after the next commit, not at once.
-        LOG_PAGES.set(0);
-        let moved = self.connection.busy_timeout(Duration::ZERO).and_then(|()| {
-            let sql = format!("PRAGMA wal_checkpoint({mode})");
-            let is_all = |row: &Row<'_>| Ok(row.get::<_, i32>(1)? == row.get::<_, i32>(2)?);
-            self.connection.query_row(&sql, [], is_all)
-        });
-        let patience = self.connection.busy_timeout(LOCK_TIMEOUT);
-        let moved = moved.and_then(|is_all| patience.map(|()| is_all));
-        let moved = moved.and_then(|is_all| Ok((is_all, compact::file_len(&self.connection)?)));
-        match moved {
-            Ok((true, len)) => {
-                self.len_min = len;
-                true
-            }
-            Ok((false, _)) => false,
-            Err(error) => {
-                self.note_failed_sync(&error);
-                tracing::debug!(%error, "the write-ahead log stays");
-                false
-            }
-        }
-    }
-
     /// Clean stop: a last event, and the lease is free.
     fn finish(mut self) {
         let stopped = || -> rusqlite::Result<()> {
@@ -729,13 +695,14 @@ impl Writer {
                 &json!({}),
             )?;
             set_number(&transaction, "next_seq", seq)?;
+            history::set_ending(&transaction, self.ending)?;
             lease::renew(&transaction, self.fence, false)?;
             transaction.commit()
         };
         if let Err(error) = { stopped }() {
             tracing::warn!(%error, "the journal was not closed cleanly");
         }
-        self.checkpoint("TRUNCATE");
+        self.move_log("TRUNCATE");
     }
 }
 

@@ -30,7 +30,8 @@ EXAMPLES:
 pub(crate) const SERVER_START: &str = "\
 EXAMPLES:
   hq server start --background                         returns when the server answers
-  hq server start --resume                             goes on with the jobs of the last one
+  hq server start --resume                             continues the last server, also one that was stopped
+  hq server start --fresh                              begins anew, also after a crash
   hq server start --http=8080                          with dashboard and metrics
   hq doc durability                                    what survives the end of a server";
 

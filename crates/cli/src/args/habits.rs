@@ -437,7 +437,7 @@ const COMMANDS: &[(&str, Habit)] = &[
         "server",
         habit(
             &["restart", "reload", "resume"],
-            "a server goes on with `hq server stop --keep-workers` and `hq server start --resume`",
+            "a server goes on with `hq server stop --keep-workers` and `hq server start`",
         ),
     ),
     (

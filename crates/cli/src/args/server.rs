@@ -21,8 +21,8 @@ pub(crate) enum ServerCommand {
     /// Stop the running server and its workers
     ///
     /// Workers end their tasks and themselves within seconds; those with `--on-server-lost finish-running` let
-    /// running tasks end first. Allocations are canceled. `hq server start --resume` goes on with the jobs: what ran
-    /// starts again.
+    /// running tasks end first. Allocations are canceled. `hq server start` then begins anew, and `hq server start --resume`
+    /// continues the jobs: what ran starts again.
     Stop(StopArgs),
     /// Show where the server is and how long it has been running
     Info,
@@ -58,7 +58,8 @@ pub(crate) struct StartArgs {
 
     /// Keep the state in this file; it is restored from it if it exists
     ///
-    /// Without the option the state is kept inside the server directory.
+    /// Without the option the state is kept inside the server directory. A later start without the option opens the
+    /// file again if it continues this server.
     #[arg(long, value_name = "PATH")]
     pub(crate) journal: Option<PathBuf>,
 
@@ -76,8 +77,17 @@ pub(crate) struct StartArgs {
     pub(crate) no_journal: bool,
 
     /// Continue the last server of the server directory: its jobs, keys and, if they are free, ports
+    ///
+    /// Without the option a server is continued unless it was stopped with `hq server stop` or Ctrl-C.
     #[arg(long, conflicts_with = "journal")]
     pub(crate) resume: bool,
+
+    /// Begin anew, with no job, however the last server of the server directory ended
+    ///
+    /// The state of the last server stays as it is; the server prints the command that opens it. Batch scripts
+    /// that start a server of their own use this option or a server directory for each batch job.
+    #[arg(long, conflicts_with = "resume")]
+    pub(crate) fresh: bool,
 
     /// Largest size of the state on disk, e.g. 500M; `none` = any
     ///
@@ -144,7 +154,7 @@ pub(crate) struct StartArgs {
 /// Options of `server stop`.
 #[derive(Args, Debug)]
 pub(crate) struct StopArgs {
-    /// Leave workers, their tasks and allocations as they are, until `hq server start --resume`
+    /// Leave workers, their tasks and allocations as they are, until the next `hq server start`
     ///
     /// With that a server is updated or moved to another port without the loss of a running task. A worker waits
     /// for up to an hour once its tasks have ended.

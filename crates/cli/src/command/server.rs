@@ -74,27 +74,20 @@ async fn serve(args: StartArgs, context: &mut Context) -> CliResult<()> {
         },
         journal_size_max: args.journal_max_size.0,
         resume: args.resume,
+        fresh: args.fresh,
         http: args.http,
         quarantine: args.quarantine,
         notify: args.notify,
         read_job: Some(read_job),
         version: VERSION.to_owned(),
     };
-    let shutdown = stop_signal()?;
-    let server = Server::start(config).await.map_err(|error| match &error {
-        StartError::Access(error) => access_error(error),
-        StartError::AlreadyOnline { .. }
-        | StartError::OtherVersionOnline { .. }
-        | StartError::Silent { .. }
-        | StartError::NothingToResume { .. }
-        | StartError::Store(_)
-        | StartError::Listen { .. }
-        | StartError::Http { .. }
-        | StartError::System(_) => match std::error::Error::source(&error) {
-            Some(source) => CliError::caused(error.to_string(), source),
-            None => CliError::new(error.to_string()),
-        },
-    })?;
+    let mut shutdown = Box::pin(stop_signal()?);
+    let started = tokio::select! {
+        started = Server::start(config) => started,
+        // It may be waiting for another start, or for a heartbeat.
+        _ = &mut shutdown => return Err(CliError::new("The server did not start: it received a signal")),
+    };
+    let server = started.map_err(|error| start_error(&error))?;
     // Nobody may be reading; a server does not end for that.
     let shown = context
         .output
@@ -110,6 +103,26 @@ async fn serve(args: StartArgs, context: &mut Context) -> CliResult<()> {
     })?;
     tracing::info!("Server stopped");
     Ok(())
+}
+
+fn start_error(error: &StartError) -> CliError {
+    match error {
+        StartError::Access(error) => access_error(error),
+        // Its text is that of its cause and more.
+        StartError::State { .. } => CliError::new(error.to_string()),
+        StartError::AlreadyOnline { .. }
+        | StartError::OtherVersionOnline { .. }
+        | StartError::JournalGone { .. }
+        | StartError::FreshJournal { .. }
+        | StartError::NothingToResume { .. }
+        | StartError::Store(_)
+        | StartError::Listen { .. }
+        | StartError::Http { .. }
+        | StartError::System(_) => match std::error::Error::source(error) {
+            Some(source) => CliError::caused(error.to_string(), source),
+            None => CliError::new(error.to_string()),
+        },
+    }
 }
 
 /// A healthy server says that it is, and what comes next.

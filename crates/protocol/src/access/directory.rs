@@ -131,6 +131,22 @@ impl ServerDir {
         }
     }
 
+    /// Makes the server directory, for its owner alone, if it does not exist.
+    ///
+    /// # Errors
+    ///
+    /// [`AccessError::Create`].
+    pub fn create(&self) -> Result<(), AccessError> {
+        if self.root.exists() {
+            return Ok(());
+        }
+        let mut builder = DirBuilder::new();
+        builder.recursive(true).mode(0o700);
+        builder
+            .create(&self.root)
+            .map_err(AccessError::create(&self.root))
+    }
+
     /// Makes the directory of a new instance, and the server directory if it does not exist. Only we
     /// can enter what is made. Several servers can do this at once: each gets its own number.
     ///
@@ -138,13 +154,7 @@ impl ServerDir {
     ///
     /// [`AccessError::Create`].
     pub fn create_instance(&self) -> Result<PathBuf, AccessError> {
-        if !self.root.exists() {
-            let mut builder = DirBuilder::new();
-            builder.recursive(true).mode(0o700);
-            builder
-                .create(&self.root)
-                .map_err(AccessError::create(&self.root))?;
-        }
+        self.create()?;
         let mut last = None;
         for _ in 0..NUMBER_ATTEMPTS {
             let number = self

@@ -85,6 +85,13 @@ impl StoreClient {
         self.pulse.trouble()
     }
 
+    /// The server ends together with its workers: a plain start does not continue it. Without this call the store says that
+    /// the workers wait for the next server.
+    pub fn note_stopped(&self) {
+        // If the writer is gone, the store says that the server did not end in order.
+        let _ = self.messages.send(Message::Stopped);
+    }
+
     /// Returns when all that was handed over before is on disk; `false` if the writer is gone, or hangs.
     #[must_use]
     pub fn flush(&self) -> bool {

@@ -48,6 +48,7 @@ impl Inbox {
                 other @ (Message::Flush(_)
                 | Message::Prune(_)
                 | Message::Position(..)
+                | Message::Stopped
                 | Message::Subscribe(..)) => self.asked.push(other),
             }
             let is_enough = can_store && self.pending.is_long();

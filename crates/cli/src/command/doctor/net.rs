@@ -193,7 +193,7 @@ fn release(found: &str) -> Check {
         "release of the server",
         format!("the server is of release {found}, this program of {VERSION}"),
         "Call the program of that release, or update the server: `hq server stop --keep-workers` with the old one, `hq \
-         server start --resume` with the new one.",
+         server start` with the new one.",
     )
 }
 

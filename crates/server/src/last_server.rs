@@ -1,0 +1,533 @@
+//! Which server a start continues: the last server of the directory, how it ended, and the rule that follows.
+//!
+//! The stores say how their servers ended; `hq-current` does not, because a crash leaves it and a cleanup removes it. The
+//! caller holds the start lock of the directory from this look until the new server is published, so the answer stays true.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use hq_core::id::JobId;
+use hq_core::job::Job;
+use hq_core::shell::double_quoted;
+use hq_protocol::access::{ACCESS_FILE_NAME, AccessError, AccessFile, ServerDir};
+use hq_store::{Ending, Holder, Lock, Looked, Store, StoreError};
+
+use crate::config::{Journal, ServerConfig, StartError};
+use crate::probe;
+use crate::state_file::{FILE_NAME, noted_journal};
+
+/// Name of the start lock in the server directory, without the suffix of lock files.
+const START_LOCK: &str = "hq-start";
+/// Longest wait for another start in the same directory. It may watch a heartbeat for ten seconds.
+const START_PATIENCE: Duration = Duration::from_secs(20);
+/// Longest wait for a server that has withdrawn its link and closed its ports, and is closing its journal.
+const ENDING_PATIENCE: Duration = Duration::from_secs(10);
+/// Pause between two attempts.
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+
+/// What a start was asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Wish {
+    /// Nothing: the last server decides.
+    Plain,
+    /// `--resume`.
+    Resume,
+    /// `--fresh`.
+    Fresh,
+    /// `--journal FILE` or `--no-journal`: the state is somewhere else than that of the last server.
+    Elsewhere,
+}
+
+impl Wish {
+    fn of(config: &ServerConfig) -> Self {
+        match (&config.journal, config.resume, config.fresh) {
+            (_, true, _) => Self::Resume,
+            (_, _, true) => Self::Fresh,
+            (Journal::InServerDir, ..) => Self::Plain,
+            (Journal::File(_) | Journal::None, ..) => Self::Elsewhere,
+        }
+    }
+}
+
+/// The last server of a directory. Instances that were never published or never used do not count.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Last {
+    /// There is none.
+    None,
+    /// It ran with `--no-journal`.
+    Unkept,
+    /// It lives: this process.
+    Alive(String),
+    /// It was stopped together with its workers and left this many unfinished jobs.
+    Stopped(u64),
+    /// It ended in another way: SIGTERM, `server stop --keep-workers`, a crash, a failure of its store.
+    Left(u64),
+    /// Its state is damaged, of a later format, or cannot be opened now.
+    Unknown,
+    /// The file of its `--journal` is gone.
+    JournalGone,
+}
+
+/// What a start does.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Decision {
+    /// It fails: the server lives as this process.
+    RefuseOnline(String),
+    /// It fails: `--resume` without a server that kept its state.
+    RefuseNothing,
+    /// It fails: the journal of the last server is gone.
+    RefuseGone,
+    /// It opens the state of the last server, or fails with the reason why that cannot be opened.
+    Continue,
+    /// It makes a new instance.
+    Begin(Notice),
+}
+
+/// What a start that begins anew says about the last server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Notice {
+    Nothing,
+    /// It kept no state.
+    NothingKept,
+    /// It left unfinished jobs, and how to continue them.
+    Unfinished(u64),
+    /// How to open what it kept.
+    SetAside,
+}
+
+/// The rule. A plain start continues whatever was not stopped on purpose.
+fn decide(last: &Last, wish: Wish) -> Decision {
+    let begin = |unfinished| match unfinished {
+        0 => Decision::Begin(Notice::Nothing),
+        count => Decision::Begin(Notice::Unfinished(count)),
+    };
+    match (last, wish) {
+        (Last::Alive(owner), _) => Decision::RefuseOnline(owner.clone()),
+        (Last::None | Last::Unkept, Wish::Resume) => Decision::RefuseNothing,
+        (Last::Unkept, Wish::Plain) => Decision::Begin(Notice::NothingKept),
+        (Last::None | Last::Unkept, _) => Decision::Begin(Notice::Nothing),
+        (Last::JournalGone, Wish::Plain | Wish::Resume) => Decision::RefuseGone,
+        (Last::JournalGone, Wish::Fresh | Wish::Elsewhere) => Decision::Begin(Notice::Nothing),
+        (_, Wish::Resume) | (Last::Left(_) | Last::Unknown, Wish::Plain) => Decision::Continue,
+        (_, Wish::Fresh) | (Last::Unknown, Wish::Elsewhere) => Decision::Begin(Notice::SetAside),
+        (Last::Stopped(count), Wish::Plain | Wish::Elsewhere)
+        | (Last::Left(count), Wish::Elsewhere) => begin(*count),
+    }
+}
+
+/// The right to start a server in a directory. File systems without locks give it to everybody.
+pub(crate) struct StartLock {
+    _lock: Option<Lock>,
+}
+
+impl StartLock {
+    /// Waits for other starts in the directory, which has to exist.
+    pub(crate) async fn take(dir: &ServerDir) -> Result<Self, StartError> {
+        let begin = Instant::now();
+        loop {
+            let path = dir.root().join(START_LOCK);
+            match blocking(move || Lock::take(&path)).await? {
+                Ok(lock) => return Ok(Self { _lock: Some(lock) }),
+                Err(StoreError::InUse { owner, .. }) if begin.elapsed() > START_PATIENCE => {
+                    let state = format!("{owner} is starting it");
+                    return Err(probe::already_online(dir, state));
+                }
+                Err(StoreError::InUse { .. }) => tokio::time::sleep(LOOK_INTERVAL).await,
+                Err(StoreError::NoLocks { source, .. }) => {
+                    tracing::warn!(
+                        "The file system of '{}' offers no file locks ({source}): start one server at a time there",
+                        dir.root().display()
+                    );
+                    return Ok(Self { _lock: None });
+                }
+                Err(StoreError::Create { path, source }) => {
+                    return Err(AccessError::Create { path, source }.into());
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+/// The server that a start continues.
+#[derive(Debug)]
+pub(crate) struct Continued {
+    /// Its directory.
+    pub(crate) instance: PathBuf,
+    /// Where its state is.
+    pub(crate) journal: Journal,
+    /// Its store, locked; `None` if it could not be read.
+    pub(crate) looked: Option<Looked>,
+    /// Whether nobody asked for it by `--resume`.
+    is_by_itself: bool,
+}
+
+impl Continued {
+    /// Warns that the server goes on with the unfinished ones of these jobs.
+    pub(crate) fn report(&self, dir: &ServerDir, jobs: &BTreeMap<JobId, Job>) {
+        if !self.is_by_itself {
+            return;
+        }
+        let unfinished = jobs.values().filter(|job| !job.is_completed()).count();
+        let (instance, hint) = (self.instance.display(), dir.hint());
+        let jobs = match unfinished {
+            0 => "no job is unfinished".to_owned(),
+            1 => "1 unfinished job goes on; `hq job cancel all` drops it".to_owned(),
+            count => format!("{count} unfinished jobs go on; `hq job cancel all` drops them"),
+        };
+        tracing::warn!(
+            "This server continues the last one ({instance}), which was not stopped: {jobs}. To begin anew instead, stop this \
+             server and run `hq server start{hint} --fresh`"
+        );
+    }
+}
+
+/// What was found in the directory.
+struct Found {
+    last: Last,
+    /// Instance and state of the last server.
+    place: Option<(PathBuf, Journal)>,
+    looked: Option<Looked>,
+    /// The latest instance that was published and never used. Users and workers may have its keys.
+    unused: Option<(PathBuf, Journal)>,
+    /// Whether its server was stopped together with its workers.
+    was_unused_stopped: bool,
+}
+
+/// Looks at the last server of the directory and decides; `None` = the start begins anew.
+pub(crate) async fn find(
+    dir: &ServerDir,
+    config: &ServerConfig,
+) -> Result<Option<Continued>, StartError> {
+    let wish = Wish::of(config);
+    let found = look(dir, wish).await?;
+    let is_by_itself = wish == Wish::Plain;
+    let unused = found.unused.map(|(instance, journal)| Continued {
+        instance,
+        journal,
+        looked: None,
+        is_by_itself: false,
+    });
+    match decide(&found.last, wish) {
+        Decision::RefuseOnline(owner) => Err(probe::silent(dir, &owner)),
+        Decision::RefuseNothing if unused.is_some() => Ok(unused),
+        Decision::RefuseNothing => Err(StartError::NothingToResume {
+            dir: dir.root().to_path_buf(),
+        }),
+        Decision::RefuseGone => Err(StartError::JournalGone {
+            path: found
+                .place
+                .map(|(_, journal)| journal.path(Path::new("")))
+                .unwrap_or_default(),
+            hint: dir.hint(),
+        }),
+        Decision::Continue => Ok(found.place.map(|(instance, journal)| Continued {
+            instance,
+            journal,
+            looked: found.looked,
+            is_by_itself,
+        })),
+        Decision::Begin(notice) => {
+            report(notice, found.place.as_ref(), config);
+            Ok(unused.filter(|_| is_by_itself && !found.was_unused_stopped))
+        }
+    }
+}
+
+/// Goes through the instances, the latest first, up to the first one that counts.
+async fn look(dir: &ServerDir, wish: Wish) -> Result<Found, StartError> {
+    let mut found = Found {
+        last: Last::None,
+        place: None,
+        looked: None,
+        unused: None,
+        was_unused_stopped: false,
+    };
+    for instance in dir.instances()? {
+        let journal = noted_journal(&instance);
+        let is_published = instance.join(ACCESS_FILE_NAME).is_file();
+        let file = journal.path(&instance);
+        if journal == Journal::None {
+            if let Holder::Alive(owner) = hq_store::holder(&file) {
+                found.last = Last::Alive(owner);
+                return Ok(found);
+            }
+            if is_published && wish != Wish::Resume {
+                found.last = Last::Unkept;
+                return Ok(found);
+            }
+            continue;
+        }
+        if !exists(&file) {
+            if is_published && matches!(journal, Journal::File(_)) {
+                (found.last, found.place) = (Last::JournalGone, Some((instance, journal)));
+                return Ok(found);
+            }
+            continue;
+        }
+        let (last, looked) = look_at(dir, &instance, &file).await?;
+        let Some(last) = last else {
+            tracing::info!("no server has used '{}'; looking further", file.display());
+            if is_published && found.unused.is_none() {
+                found.was_unused_stopped = looked.as_ref().is_some_and(was_stopped);
+                found.unused = Some((instance, journal));
+            }
+            continue;
+        };
+        found.last = last;
+        found.place = Some((instance, journal));
+        found.looked = looked;
+        return Ok(found);
+    }
+    Ok(found)
+}
+
+/// What the store of an instance says; `None` if it was never used.
+async fn look_at(
+    dir: &ServerDir,
+    instance: &Path,
+    file: &Path,
+) -> Result<(Option<Last>, Option<Looked>), StartError> {
+    let begin = Instant::now();
+    loop {
+        let path = file.to_path_buf();
+        match blocking(move || Store::look(&path)).await? {
+            Ok(looked) => {
+                let last = match looked.history() {
+                    Ok(history) if !history.is_used => None,
+                    Ok(history) if history.ending == Ending::Stopped => {
+                        Some(Last::Stopped(history.unfinished_jobs))
+                    }
+                    Ok(history) => Some(Last::Left(history.unfinished_jobs)),
+                    Err(error) => {
+                        tracing::debug!(%error, "the state of the last server cannot be read");
+                        Some(Last::Unknown)
+                    }
+                };
+                return Ok((last, Some(looked)));
+            }
+            Err(StoreError::InUse { owner, .. }) => {
+                if begin.elapsed() > ENDING_PATIENCE || !is_ending(dir, instance).await {
+                    return Ok((Some(Last::Alive(owner)), None));
+                }
+                tokio::time::sleep(LOOK_INTERVAL).await;
+            }
+            Err(error) => {
+                tracing::debug!(%error, "the state of the last server cannot be read");
+                return Ok((Some(Last::Unknown), None));
+            }
+        }
+    }
+}
+
+fn was_stopped(looked: &Looked) -> bool {
+    let history = looked.history();
+    history.is_ok_and(|history| history.ending == Ending::Stopped)
+}
+
+/// Whether the server of an instance has withdrawn its link and closed its ports.
+async fn is_ending(dir: &ServerDir, instance: &Path) -> bool {
+    let is_current = dir.resolve().is_ok_and(|current| current == instance);
+    if is_current {
+        return false;
+    }
+    match AccessFile::load_to_probe(&instance.join(ACCESS_FILE_NAME)) {
+        Ok(AccessFile {
+            client: Some(client),
+            ..
+        }) => !probe::answers(&client).await,
+        Ok(_) | Err(_) => true,
+    }
+}
+
+fn report(notice: Notice, place: Option<&(PathBuf, Journal)>, config: &ServerConfig) {
+    let count = match (notice, place) {
+        (Notice::Nothing, _) => return,
+        (Notice::NothingKept, _) => {
+            tracing::warn!(
+                "The last server of this directory ran with --no-journal: nothing of it was kept. This server begins anew"
+            );
+            return;
+        }
+        (Notice::Unfinished(count), Some(_)) => Some(count),
+        (Notice::SetAside, Some(_)) => None,
+        (Notice::Unfinished(_) | Notice::SetAside, None) => return,
+    };
+    let Some((instance, journal)) = place else {
+        return;
+    };
+    let file = journal.path(instance);
+    if config.journal.is_at(&file) {
+        // It is opened.
+        return;
+    }
+    let left = match count {
+        Some(1) => "left 1 unfinished job,".to_owned(),
+        Some(count) => format!("left {count} unfinished jobs,"),
+        None => "is set aside,".to_owned(),
+    };
+    let quoted = |path: &Path| double_quoted(&path.to_string_lossy());
+    let access = instance.join(ACCESS_FILE_NAME);
+    let access = if access.is_file() {
+        format!(" --access-file {}", quoted(&access))
+    } else {
+        String::new()
+    };
+    tracing::warn!(
+        "The last server of this directory {left} and this one begins anew. To continue the last one, stop this server and run \
+         `hq server start --journal {}{access}`",
+        quoted(&file)
+    );
+}
+
+/// Whether a store, or what is left of it, is there.
+fn exists(file: &Path) -> bool {
+    let mut log = file.as_os_str().to_owned();
+    log.push("-wal");
+    [file, Path::new(&log)].iter().any(|path| path.is_file())
+}
+
+/// Refuses `--fresh` with a journal that has content.
+pub(crate) fn check_fresh(config: &ServerConfig) -> Result<(), StartError> {
+    match &config.journal {
+        Journal::File(path) if config.fresh => {
+            let has_content = std::fs::metadata(path).is_ok_and(|found| found.len() > 0);
+            if has_content {
+                return Err(StartError::FreshJournal { path: path.clone() });
+            }
+            Ok(())
+        }
+        Journal::File(_) | Journal::InServerDir | Journal::None => Ok(()),
+    }
+}
+
+/// State of a server that does not answer, as its files show it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Unanswered {
+    /// It has ended on this host, not in order, with this many unfinished jobs, if they can be counted.
+    Crashed(Option<u64>),
+    /// The same for a server that kept nothing.
+    CrashedUnkept,
+    /// It lives: this process.
+    Alive(String),
+    /// It was this process of another host.
+    Elsewhere(String),
+    /// Its state is not here.
+    Unknown,
+}
+
+impl Unanswered {
+    /// Reads the lock file of the store in the directory of the server's instance, and the store if no process can have it.
+    #[must_use]
+    pub fn of(instance: &Path) -> Self {
+        let journal = noted_journal(instance);
+        let file = journal.path(instance);
+        match hq_store::holder(&file) {
+            Holder::Alive(owner) => Self::Alive(owner),
+            Holder::Elsewhere(owner) => Self::Elsewhere(owner),
+            Holder::Ended if journal == Journal::None => Self::CrashedUnkept,
+            Holder::Ended => Self::Crashed(hq_store::reader::unfinished_jobs(&file).ok()),
+            Holder::Unknown => Self::Unknown,
+        }
+    }
+}
+
+/// Runs work that waits for disks and processes on a thread for such work.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, StartError> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|error| StartError::System(io::Error::other(error)))
+}
+
+/// The directory of a store that keeps nothing is locked all the same, so that another start sees its server.
+pub(crate) fn lock_unkept(instance: &Path) -> Option<Lock> {
+    match Lock::take(&instance.join(FILE_NAME)) {
+        Ok(lock) => Some(lock),
+        Err(error) => {
+            tracing::debug!(%error, "the directory of this server is not locked");
+            None
+        }
+    }
+}
+
+/// Whether this start has nothing to look at, and must not make the directory either.
+pub(crate) fn check_dir(dir: &ServerDir, config: &ServerConfig) -> Result<(), StartError> {
+    if config.resume && !dir.root().exists() {
+        return Err(StartError::NothingToResume {
+            dir: dir.root().to_path_buf(),
+        });
+    }
+    dir.create().map_err(StartError::Access)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_the_last_server_decides_what_a_start_does() {
+        use Decision::{Begin, Continue, RefuseGone, RefuseNothing};
+        use Notice::{Nothing, NothingKept, SetAside, Unfinished};
+        let online = || Decision::RefuseOnline("process 7 on node1".to_owned());
+        let alive = || Last::Alive("process 7 on node1".to_owned());
+        let wishes = [Wish::Plain, Wish::Resume, Wish::Fresh, Wish::Elsewhere];
+        let rows = [
+            (
+                Last::None,
+                [
+                    Begin(Nothing),
+                    RefuseNothing,
+                    Begin(Nothing),
+                    Begin(Nothing),
+                ],
+            ),
+            (
+                Last::Unkept,
+                [
+                    Begin(NothingKept),
+                    RefuseNothing,
+                    Begin(Nothing),
+                    Begin(Nothing),
+                ],
+            ),
+            (alive(), [online(), online(), online(), online()]),
+            (
+                Last::Stopped(0),
+                [Begin(Nothing), Continue, Begin(SetAside), Begin(Nothing)],
+            ),
+            (
+                Last::Stopped(2),
+                [
+                    Begin(Unfinished(2)),
+                    Continue,
+                    Begin(SetAside),
+                    Begin(Unfinished(2)),
+                ],
+            ),
+            (
+                Last::Left(0),
+                [Continue, Continue, Begin(SetAside), Begin(Nothing)],
+            ),
+            (
+                Last::Left(2),
+                [Continue, Continue, Begin(SetAside), Begin(Unfinished(2))],
+            ),
+            (
+                Last::Unknown,
+                [Continue, Continue, Begin(SetAside), Begin(SetAside)],
+            ),
+            (
+                Last::JournalGone,
+                [RefuseGone, RefuseGone, Begin(Nothing), Begin(Nothing)],
+            ),
+        ];
+        for (last, expected) in rows {
+            for (wish, expected) in wishes.iter().zip(expected) {
+                assert_eq!(decide(&last, *wish), expected, "{last:?}, {wish:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! How the last server of a store ended, and whether a file still has the write-ahead log that belongs to it.
+//!
+//! Both are rows of `meta`. `ending` is set in the transactions that store the start and the end of a server. `log_of`, the
+//! name of the file, is there only in the file itself: the writer commits it before a checkpoint and deletes it in the first
+//! commit after the checkpoint. So a file that has the row and no log has lost its log, and a program that moves the log into
+//! the file, such as `sqlite3`, deletes the row.
+
+use std::path::{Path, PathBuf};
+
+use rusqlite::{Connection, OptionalExtension as _};
+
+use crate::lock::with_suffix;
+use crate::log::Log;
+use crate::place::Place;
+use crate::{StoreError, meta};
+
+/// Key of the ending.
+const ENDING: &str = "ending";
+/// Key of the name of the file, if the file needs its log.
+const LOG_OF: &str = "log_of";
+
+/// How the last server of a store ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ending {
+    /// It runs, or it ended without an orderly end: a crash, a power loss, a store that failed.
+    Running,
+    /// It was stopped together with its workers.
+    Stopped,
+    /// It ended in order and left its workers waiting for the next server.
+    Kept,
+}
+
+impl Ending {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Stopped => "stopped",
+            Self::Kept => "kept",
+        }
+    }
+}
+
+/// Facts about the past that a store keeps.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct History {
+    /// End of the last server.
+    pub ending: Ending,
+    /// Whether the store ever had a job, a worker, an allocation queue or a token.
+    pub is_used: bool,
+    /// Jobs that are not completed.
+    pub unfinished_jobs: u64,
+}
+
+impl History {
+    /// History of a file without content.
+    pub(crate) const EMPTY: Self = Self {
+        ending: Ending::Running,
+        is_used: false,
+        unfinished_jobs: 0,
+    };
+
+    pub(crate) fn read(connection: &Connection) -> rusqlite::Result<Self> {
+        let version: i32 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
+        if version == 0 {
+            return Ok(Self::EMPTY);
+        }
+        let ending = match meta::text(connection, ENDING)?.as_deref() {
+            Some("stopped") => Ending::Stopped,
+            Some("running") => Ending::Running,
+            // Earlier releases do not say how a server ended. To continue loses nothing.
+            Some(_) | None => Ending::Kept,
+        };
+        let has_row = |sql| connection.query_row(sql, [], |row| row.get::<_, bool>(0));
+        let is_used = meta::number(connection, "last_job")? > 0
+            || meta::number(connection, "last_worker")? > 0
+            || has_row("SELECT EXISTS (SELECT 1 FROM job_data)")?
+            // The first versions have no queues.
+            || has_row("SELECT EXISTS (SELECT 1 FROM queue_data)").unwrap_or(false)
+            || !meta::texts(connection, meta::TOKEN)?.is_empty();
+        Ok(Self {
+            ending,
+            is_used,
+            unfinished_jobs: unfinished_jobs(connection)?,
+        })
+    }
+}
+
+pub(crate) fn unfinished_jobs(connection: &Connection) -> rusqlite::Result<u64> {
+    let sql = "SELECT count(*) FROM job_data WHERE completed_unix_ns IS NULL AND is_forgotten = 0";
+    connection.query_row(sql, [], |row| row.get::<_, i64>(0).map(i64::unsigned_abs))
+}
+
+/// Stores how the server ended, or that it runs.
+pub(crate) fn set_ending(connection: &Connection, ending: Ending) -> rusqlite::Result<()> {
+    meta::set_text(connection, ENDING, ending.name())
+}
+
+/// Stores that the file at this path needs its log, or, with `None`, that it does not.
+pub(crate) fn mark_log(connection: &Connection, file: Option<&PathBuf>) -> rusqlite::Result<()> {
+    match file.and_then(|file| file.file_name()) {
+        Some(name) => meta::set_text(connection, LOG_OF, &name.to_string_lossy()),
+        None => meta::remove(connection, LOG_OF),
+    }
+}
+
+/// Refuses a log without its file, and a file that was copied or moved without its log.
+pub(crate) fn check_companions(path: &Path, given: &Path) -> Result<(), StoreError> {
+    let is_there = |path: &Path| std::fs::symlink_metadata(path).is_ok();
+    if !is_there(path) && Log::open(&with_suffix(path, "-wal")).is_some() {
+        return Err(StoreError::OnlyLog {
+            path: given.to_path_buf(),
+        });
+    }
+    match missing_log(path) {
+        Some(log) => Err(StoreError::LogMissing {
+            path: given.to_path_buf(),
+            log,
+        }),
+        None => Ok(()),
+    }
+}
+
+/// Name of the log that belongs to the file at `path` and is missing; `None` = no log is missing, or the file cannot be read.
+pub(crate) fn missing_log(path: &Path) -> Option<PathBuf> {
+    let has_content =
+        |path: &Path| std::fs::metadata(path).is_ok_and(|found| found.is_file() && found.len() > 0);
+    if !has_content(path) || has_content(&with_suffix(path, "-wal")) {
+        return None;
+    }
+    // An ordinary connection would make an empty log, and leave it for the next look.
+    let connection = Place::read_unchanging(path).ok()?;
+    let sql = "SELECT CAST(value AS TEXT) FROM meta WHERE key = ?";
+    let marked: Option<String> = connection
+        .query_row(sql, [LOG_OF], |row| row.get(0))
+        .optional()
+        .ok()?;
+    Some(with_suffix(Path::new(&marked?), "-wal"))
+}

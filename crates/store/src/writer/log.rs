@@ -1,0 +1,114 @@
+//! The write-ahead log: when it is moved into the file, and what the file says about it meanwhile, see `history`.
+
+use std::time::Duration;
+
+use rusqlite::{Row, TransactionBehavior};
+
+use super::{LOCK_TIMEOUT, LOG_PAGES, Writer};
+use crate::{compact, history, lease};
+
+impl Writer {
+    /// Makes the file complete in itself: what was committed moves from the write-ahead log into it.
+    pub(super) fn settle(&mut self) {
+        if self.has_log && self.top_up() {
+            self.has_log = !self.checkpoint("PASSIVE");
+        }
+    }
+
+    /// The same, and the file says that it is complete: until the next commit a copy of it is whole.
+    pub(super) fn flush_log(&mut self) {
+        if self.top_up() && self.move_log("PASSIVE") {
+            self.has_log = false;
+            self.is_file_marked = false;
+        }
+    }
+
+    /// Adds spare pages for the next commits; `false` if another server has the store.
+    fn top_up(&mut self) -> bool {
+        match self.compactor.top_up(&mut self.connection) {
+            Ok(true) => {}
+            Ok(false) => {
+                self.taken_over();
+                return false;
+            }
+            Err(error) => {
+                self.note_failed_sync(&error);
+                tracing::debug!(%error, "the journal has no spare pages");
+            }
+        }
+        true
+    }
+
+    /// Stores whether the file needs its log.
+    fn mark_log(&mut self, is_needed: bool) -> bool {
+        let stored = || -> rusqlite::Result<bool> {
+            let transaction = self
+                .connection
+                .transaction_with_behavior(TransactionBehavior::Immediate)?;
+            history::mark_log(&transaction, is_needed.then_some(&self.place.path))?;
+            let is_ours = lease::renew(&transaction, self.fence, true)?;
+            if is_ours {
+                transaction.commit()?;
+            }
+            Ok(is_ours)
+        };
+        match { stored }() {
+            Ok(true) => return true,
+            Ok(false) => self.taken_over(),
+            // The next commit fails for the same reason and reports it.
+            Err(error) => {
+                self.note_failed_sync(&error);
+                tracing::debug!(%error, "the journal does not say whether it needs its log");
+            }
+        }
+        false
+    }
+
+    /// As [`Self::move_log`]. The file says afterwards that it needs its log, and the first commit in the log takes that back: any
+    /// program that moves the log into the file makes it complete, and a file that lost its log is recognized.
+    pub(super) fn checkpoint(&mut self, mode: &str) -> bool {
+        if !self.move_log(mode) {
+            // A reader is in the way. Marks would only make the log longer.
+            return false;
+        }
+        if !self.is_broken() && self.mark_log(true) {
+            self.move_log("PASSIVE");
+            self.mark_log(false);
+            LOG_PAGES.set(0);
+        }
+        true
+    }
+
+    /// Moves the write-ahead log into the database. Readers may prevent a part of it, which is no loss; they are not
+    /// waited for, because one that stands still (`hq journal export FILE | less`) would hold up all commits.
+    ///
+    /// Returns whether all of it was moved, or never will be.
+    pub(super) fn move_log(&mut self, mode: &str) -> bool {
+        if !self.is_in_place() {
+            // Pages of ours would make something else of a file that was put in the place of ours.
+            return true;
+        }
+        // Pages that stay because of a reader are tried again after the next commit, not at once.
+        LOG_PAGES.set(0);
+        let moved = self.connection.busy_timeout(Duration::ZERO).and_then(|()| {
+            let sql = format!("PRAGMA wal_checkpoint({mode})");
+            let is_all = |row: &Row<'_>| Ok(row.get::<_, i32>(1)? == row.get::<_, i32>(2)?);
+            self.connection.query_row(&sql, [], is_all)
+        });
+        let patience = self.connection.busy_timeout(LOCK_TIMEOUT);
+        let moved = moved.and_then(|is_all| patience.map(|()| is_all));
+        let moved = moved.and_then(|is_all| Ok((is_all, compact::file_len(&self.connection)?)));
+        match moved {
+            Ok((true, len)) => {
+                self.len_min = len;
+                true
+            }
+            Ok((false, _)) => false,
+            Err(error) => {
+                self.note_failed_sync(&error);
+                tracing::debug!(%error, "the write-ahead log stays");
+                false
+            }
+        }
+    }
+}
