@@ -123,7 +123,7 @@ pub(super) async fn unlimited(client: &mut Client, job: u32) -> CliResult<Option
         let config = worker.config.as_ref()?;
         let why = MemoryLimits::from(config.memory_limits()).obstacle()?;
         let has_memory = offered(worker).any(|name| name == MEMORY);
-        has_memory.then(|| (worker.id, &config.hostname, why))
+        has_memory.then_some((worker.id, &config.hostname, why))
     });
     Ok(unlimited.map(|(id, host, why)| {
         format!(

@@ -160,20 +160,15 @@ fn setting(
         let why = format!("`{name}` is no option {place} that can have a default{meant}");
         return Err(source.refuse(&key.span(), &why));
     }
-    let has_no = |arg: &clap::Arg| {
-        arg.get_possible_values()
-            .iter()
-            .any(|one| one.get_name() == "no")
+    let takes_no = |arg: &clap::Arg| {
+        let mut values = arg.get_possible_values().into_iter();
+        arg.get_long() == Some(name) && values.any(|value| value.get_name() == "no")
     };
-    let values = match value.get_ref() {
-        DeValue::Boolean(false)
-            if command
-                .get_arguments()
-                .any(|arg| arg.get_long() == Some(name) && has_no(arg)) =>
-        {
-            Ok(Some(vec!["no".to_owned()]))
-        }
-        value => values(value),
+    let is_false = matches!(value.get_ref(), DeValue::Boolean(false));
+    let values = if is_false && command.get_arguments().any(takes_no) {
+        Ok(Some(vec!["no".to_owned()]))
+    } else {
+        values(value.get_ref())
     };
     let values = values.map_err(|why| source.refuse(&value.span(), why))?;
     let setting = Setting {

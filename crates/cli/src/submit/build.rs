@@ -74,10 +74,7 @@ pub(crate) fn build(
     let params = params::build(&options.param)?;
     let target = build_target(&options, &command, destination, params.as_deref())?;
     let (ids, entries) = build_ids(&options, default_ids, params.as_deref())?;
-    let count = match &ids {
-        ArrayIds::Given(ids) => ids.len(),
-        ArrayIds::Next(count) => *count,
-    };
+    let count = count_of(&ids);
     let mut warnings = Vec::new();
     if let Some(params) = &params {
         params::check_stream(&options, params)?;
@@ -129,6 +126,13 @@ pub(crate) fn build(
         }),
     };
     Ok(PreparedSubmit::new(spec, warnings))
+}
+
+fn count_of(ids: &ArrayIds) -> u32 {
+    match ids {
+        ArrayIds::Given(ids) => ids.len(),
+        ArrayIds::Next(count) => *count,
+    }
 }
 
 fn build_files(
