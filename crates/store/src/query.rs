@@ -72,7 +72,9 @@ pub fn query(connection: &Connection, sql: &str, limits: QueryLimits) -> Result<
     connection
         .progress_handler(PROGRESS_STEPS, Some(move || Instant::now() >= until))
         .map_err(text)?;
-    let mut statement = connection.prepare(sql).map_err(text)?;
+    let mut statement = connection
+        .prepare(sql)
+        .map_err(|error| with_candidates(connection, sql, text(error)))?;
     let mut table = Table {
         columns: statement
             .column_names()
@@ -104,6 +106,41 @@ pub fn query(connection: &Connection, sql: &str, limits: QueryLimits) -> Result<
         table.rows.push(values);
     }
     Ok(table)
+}
+
+/// Adds the names that exist to an error about one that does not.
+fn with_candidates(connection: &Connection, sql: &str, error: String) -> String {
+    let (is_column, is_table) = (
+        error.starts_with("no such column"),
+        error.starts_with("no such table"),
+    );
+    if !is_column && !is_table {
+        return error;
+    }
+    let list = |sql: &str, name: &str| -> rusqlite::Result<Vec<String>> {
+        let mut statement = connection.prepare(sql)?;
+        let names = statement.query_map([name], |row| row.get(0))?;
+        names.collect()
+    };
+    let all = "SELECT name FROM main.sqlite_schema WHERE type = 'view' AND name NOT LIKE ?1 ORDER BY name";
+    let Ok(views) = list(all, "%_data") else {
+        return error;
+    };
+    if is_table {
+        return format!("{error}; there are {}", views.join(", "));
+    }
+    let words: Vec<&str> = sql
+        .split(|c: char| !c.is_alphanumeric() && c != '_')
+        .collect();
+    let named = views
+        .iter()
+        .filter(|view| words.iter().any(|word| word.eq_ignore_ascii_case(view)));
+    let columns = named.filter_map(|view| {
+        let columns = list("SELECT name FROM pragma_table_info(?1)", view).ok()?;
+        Some(format!("`{view}` has {}", columns.join(", ")))
+    });
+    let known: Vec<String> = std::iter::once(error).chain(columns).collect();
+    known.join("; ")
 }
 
 /// Bytes that a value takes in memory, about.
@@ -168,6 +205,26 @@ mod tests {
         ] {
             let refused = ask(huge).expect_err(huge);
             assert!(refused.contains("longer than 8 MiB"), "{huge}: {refused}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_name_is_answered_with_those_that_exist() {
+        let mut db = Connection::open_in_memory().expect("a database in memory");
+        crate::schema::migrate(&mut db, 0).expect("the steps are valid");
+        let limits = QueryLimits {
+            time: Duration::from_secs(60),
+            rows: 10,
+            bytes: 1 << 20,
+        };
+        for (sql, expected) in [
+            ("SELECT id FROM tasks", "`tasks` has job, task, state, "),
+            ("SELECT nothing FROM Jobs", "`jobs` has id, name, "),
+            ("SELECT * FROM task", "there are allocations, attempts, "),
+        ] {
+            let refused = query(&db, sql, limits).expect_err(sql);
+            assert!(refused.starts_with("no such "), "{sql}: {refused}");
+            assert!(refused.contains(expected), "{sql}: {refused}");
         }
     }
 

@@ -27,6 +27,7 @@ const STEPS: &[&str] = &[
     include_str!("schema/0011.sql"),
     include_str!("schema/0012.sql"),
     include_str!("schema/0013.sql"),
+    include_str!("schema/0014.sql"),
 ];
 
 /// Present version of the schema.
@@ -110,6 +111,36 @@ mod tests {
                 .expect("the row");
             assert_eq!(name, "kept");
         }
+    }
+
+    #[test]
+    fn the_counts_of_a_job_add_up() {
+        let mut db = Connection::open_in_memory().expect("a database in memory");
+        migrate(&mut db, 0).expect("the steps are valid");
+        db.execute_batch(
+            "INSERT INTO job_data VALUES (1, 'a', NULL, 0, NULL, 1500000000, NULL, 0), (2, 'b', NULL, 1, NULL, 0, NULL, 0);
+             INSERT INTO submit_data VALUES (1, 0, 0, 10, X'', 0);
+             INSERT INTO task_row_data (job, task, state, instance, crash_count, worker, variant) VALUES
+                 (1, 0, 2, 0, 0, 1, 0), (1, 1, 3, 0, 0, 1, 0), (1, 2, 0, 1, 0, 1, 0), (1, 3, 4, 0, 0, 1, 0);
+             INSERT INTO dropped_data VALUES (1, 1, 3, 2, 1, 4, 0), (2, 1, 5, 4, 1, 5, 0);",
+        )
+        .expect("rows");
+        let shown = |id: i64| {
+            let sql = "SELECT state, waiting, running, finished, failed, canceled, aborted, submitted FROM jobs WHERE id = ?1";
+            let row = |row: &rusqlite::Row<'_>| {
+                let counts: rusqlite::Result<Vec<i64>> = (1..7).map(|at| row.get(at)).collect();
+                Ok((row.get::<_, String>(0)?, counts?, row.get::<_, String>(7)?))
+            };
+            db.query_row(sql, [id], row).expect("a job")
+        };
+        let (state, counts, submitted) = shown(1);
+        assert_eq!(state, "waiting", "one of them waits for another attempt");
+        assert_eq!(counts, [2, 0, 1, 1, 2, 4]);
+        assert_eq!(submitted, "1970-01-01T00:00:01.500Z");
+        assert_eq!(shown(2).0, "opened");
+        db.execute("UPDATE task_row_data SET state = 1 WHERE task = 2", [])
+            .expect("it starts");
+        assert_eq!(shown(1).0, "running");
     }
 
     #[test]
