@@ -195,7 +195,7 @@ rule one:
     first.wait()
     engine.run([*SNAKEMAKE, "--unlock", "--jobs", "1"])
     second = engine.begin(snakemake_command())
-    wait_for(lambda: engine.said(second).count("goes on as task 1@") == 12, "the tasks are found")
+    wait_for(lambda: engine.said(second).count("goes on as task 1.") == 12, "the tasks are found")
     Path("go").touch()
     code, said = engine.ends(second)
     assert code == 0, said

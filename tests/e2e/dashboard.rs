@@ -187,17 +187,17 @@ fn every_view_shows_a_real_run_and_jobs_can_be_acted_upon() {
     let strip: String = screen.text().lines().skip(4).take(3).collect();
     assert_eq!(strip.matches('X').count(), 10, "{strip}");
     screen.press("Ry");
-    screen.shows(&["10 tasks were submitted as job 3"]);
+    screen.shows(&["10 tasks submitted as job 3"]);
     assert_eq!(env.tasks("3").len(), 10);
     screen.press("\x1b");
     screen.press("/big\r");
     screen.shows(&["Jobs (1)"]);
     screen.press("c");
-    screen.shows(&["Cancel job 2 `<script>big`? 500 tasks are not run"]);
+    screen.shows(&["Cancel job 2 `<script>big`? This drops 500 waiting tasks and"]);
     screen.press("n");
     assert_eq!(env.stats("2")["waiting"], 500);
     screen.press("cy");
-    screen.shows(&["500 tasks of job 2 were canceled"]);
+    screen.shows(&["500 tasks of job 2 canceled"]);
     assert_eq!(env.stats("2")["canceled"], 500);
     screen.press("3");
     screen.shows(&["Workers (1 of 1 connected)", "0/4", "Worker 1 on"]);
@@ -455,7 +455,7 @@ fn what_was_confirmed_is_done_after_a_restart_and_at_the_end() {
     screen.press("2/early\r");
     screen.shows(&["Jobs (1)", "early"]);
     screen.press("cy");
-    screen.shows(&["2 tasks of job 1 were canceled"]);
+    screen.shows(&["2 tasks of job 1 canceled"]);
     env.hq(&["server", "stop"]).ok();
     assert_eq!(env.wait_exit("server"), Some(0));
     screen.shows(&["no server"]);
@@ -463,7 +463,7 @@ fn what_was_confirmed_is_done_after_a_restart_and_at_the_end() {
     screen.press("/middle\r");
     screen.shows(&["Jobs (1)", "middle"]);
     screen.press("cy");
-    screen.shows(&["2 tasks of job 2 were canceled"]);
+    screen.shows(&["2 tasks of job 2 canceled"]);
     screen.press("/late\r");
     screen.shows(&["Jobs (1)", "late"]);
     screen.press("cyq");

@@ -53,7 +53,8 @@ fn what_is_done_is_left_out_through_a_restart_and_what_changed_runs_again() {
     env.start_server_with(&["--fresh"]);
     env.start_worker(4);
     env.write("fixed", "");
-    env.hq(&array).says("29 of 30 tasks are done and left out");
+    env.hq(&array)
+        .says("29 of 30 tasks already done and left out");
     assert_eq!(ran(&env), [30]);
     // Nothing is left: a job without tasks, finished at once.
     let job = env
@@ -128,7 +129,7 @@ fn a_job_is_submitted_again_without_what_is_done() {
     assert_eq!(plan["left_out"], 2, "{plan}");
     assert_eq!(plan["runs"][1]["why"], "it depends on task 2, which runs");
     let (first, names) = again(&env, "1");
-    first.says("2 of 4 tasks are done and left out").ok();
+    first.says("2 of 4 tasks already done and left out").ok();
     assert_eq!(names, "bc");
     // Of the old job `b` failed and `c` was given up: that others have done them since is what counts, also for what depends on them.
     std::fs::remove_file(env.path("c")).expect("an output");
@@ -176,7 +177,7 @@ fn what_is_being_done_again_is_not_begun_a_second_time() {
     let again = ["job", "resubmit", "1", "--changed"];
     env.hq(&again).ok();
     env.hq(&again)
-        .says("it was submitted again as job 2, of which 1 tasks have not ended")
+        .says("it was submitted again as job 2, of which 1 task has not ended")
         .exits_with(1);
     std::fs::remove_file(env.path("hold")).expect("it is there");
     env.wait_job("2");
@@ -202,7 +203,7 @@ fn tasks_that_were_added_by_tasks_are_left_to_those_when_they_run_again() {
     env.hq(&again).says("There is nothing to resubmit").ok();
     env.write("in", "2");
     env.hq(&again)
-        .says("0 of 1 tasks are done and left out")
+        .says("0 of 1 task already done and left out")
         .ok();
     let totals = &env.json(&["job", "info", "2"])[0]["info"];
     assert_eq!(totals["task_count"], 3, "{totals}");
@@ -240,7 +241,7 @@ fn files_with_other_times_are_the_same_by_their_contents() {
     touch(&env, "out", now - Duration::from_secs(50));
     assert!(!submit(&env), "the contents are as they were");
     env.hq(&["job", "resubmit", "1", "--changed"])
-        .says("1 of 1 tasks are done and left out")
+        .says("1 of 1 task already done and left out")
         .ok();
     env.write("in", "abd");
     assert!(submit(&env), "as many bytes, and others");
@@ -284,7 +285,7 @@ fn files_order_the_tasks_of_a_job_file_also_without_a_server() {
         "{order}"
     );
     let (second, order) = run();
-    second.says("5 of 5 tasks are done and left out").ok();
+    second.says("5 of 5 tasks already done and left out").ok();
     assert_eq!(order, "");
     env.write("src2", "3");
     let args = [
@@ -336,17 +337,17 @@ fn what_waits_runs_and_a_later_attempt_of_a_task_submits_the_same() {
     run(first()).ok();
     run(second(&["--after-each=last", "--wait=ok"])).ok();
     assert_eq!(env.read("fin"), "old");
-    run(second(&["--wait=ok"])).says("1 of 1 tasks are done and left out");
+    run(second(&["--wait=ok"])).says("1 of 1 task already done and left out");
     // While the first one waits to write, what the second one would read is as it was.
     env.write("in", "newer");
     std::fs::remove_file(env.path("go")).expect("it was there");
-    run(first()).says("0 of 1 tasks are done and left out");
+    run(first()).says("0 of 1 task already done and left out");
     run(second(&["--after=last", "--dry-run"])).says("it waits for job 4");
     let told = run(second(&["--after-each=last", "--output-mode=quiet"])).ok();
     env.write("go", "");
     env.wait_job(told.trim());
     assert_eq!(env.read("fin"), "newer");
-    run(second(&["--after=4"])).says("1 of 1 tasks are done and left out");
+    run(second(&["--after=4"])).says("1 of 1 task already done and left out");
 
     // The second attempt finds done what the first one submitted.
     env.write(

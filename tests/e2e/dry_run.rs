@@ -137,7 +137,7 @@ fn a_run_shows_its_tasks_or_why_they_cannot_run_here() {
     assert!(text.contains("this machine"), "{text}");
     env.hq(&["run", "--dry-run", "--resource", "none=1", "--", "true"])
         .exits_with(1)
-        .says("this machine offers none 0");
+        .says("A task needs 1 of none, but this machine has none");
     let count = env.hq(&[
         "run",
         "--dry-run",

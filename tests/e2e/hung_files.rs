@@ -74,7 +74,7 @@ fn expect_unkillable(env: &Env, writing: &str, creating: &str) -> String {
         let info = env.hq(&["worker", "info", "1"]).ok();
         let explained = env.hq(&["task", "explain", writing, "0"]).ok();
         let canceled = env.hq(&["task", "explain", creating, "1"]);
-        let is_told = info.contains("Unkillable tasks") && info.contains(&format!("{writing}@0"));
+        let is_told = info.contains("Unkillable tasks") && info.contains(&format!("{writing}.0"));
         if is_told
             && explained.contains("unkillable on node")
             && canceled.stderr.contains("unkillable on node")
@@ -88,7 +88,7 @@ fn expect_unkillable(env: &Env, writing: &str, creating: &str) -> String {
     assert!(server.contains("A task cannot be killed"), "{server}");
     let whole = env.submit(&["--cpus=5", "--", "true"]);
     let explained = env.hq(&["task", "explain", "-v", &whole, "0"]).ok();
-    let why = format!("task {writing}@0 keeps what it uses");
+    let why = format!("task {writing}.0 keeps what it uses");
     assert!(explained.contains(&why), "{explained}");
     whole
 }

@@ -34,7 +34,7 @@ const COMMANDS: &[Mistake] = &[
     ("sinfo", &["'sinfo'", "`hq worker list`"], 2),
     ("workers", &["'workers'", "`hq worker list`"], 2),
     ("tasks 1", &["'tasks'", "`hq task list JOB`"], 2),
-    ("why 1", &["'why'", "`hq task explain JOB TASK`"], 2),
+    ("why 1", &["'why'", "`hq task explain JOB.TASK`"], 2),
     ("retry 1", &["'retry'", "`hq job resubmit JOB --filter failed`"], 2),
     ("sacct", &["'sacct'", "`hq job stats JOB`"], 2),
     ("watch", &["'watch'", "`hq dashboard`"], 2),
@@ -115,7 +115,7 @@ const OPTIONS: &[Mistake] = &[
     ("run", &["<COMMAND>...", "`hq run --each-line FILE -- ./step`"], 2),
     ("job info", &["<JOBS>", "`last`"], 2),
     ("job cat 1", &["<STREAM>", "`hq job cat last stdout`"], 2),
-    ("task explain 1", &["<TASK>", "`hq task list JOB`"], 2),
+    ("task explain 1", &["the ids of the tasks are missing", "`hq task list 3`"], 2),
     ("worker stop", &["<WORKERS>", "`hq worker list`"], 2),
     ("submit --wait --progress -- true", &["'--wait[=<UNTIL>]' cannot be used with '--progress'"], 2),
     ("submit --wait=good -- true", &["'good'", "[possible values: end, ok]"], 2),
@@ -160,8 +160,8 @@ const VALUES: &[Mistake] = &[
     ("run -j 0 true", &["'0'", "expected a whole number from 1"], 2),
     ("job list --filter done", &["'done'", "possible values: waiting, running, finished"], 2),
     ("job cat 1 output", &["'output'", "[possible values: stdout, stderr]"], 2),
-    ("job info abc", &["'abc'", "`last`", "`hq job list`"], 2),
-    ("task explain 1 x", &["'x'", "expected a whole number"], 2),
+    ("job info abc", &["'abc'", "`last`", "`hq job list --all`"], 2),
+    ("task explain 1 x", &["'x'", "expected number"], 2),
     ("worker start --cpus x", &["'x'", "--cpus"], 2),
     ("worker stop first", &["'first'", "`hq worker list`"], 2),
     ("server start --http nowhere", &["'nowhere'", "`--http=0.0.0.0:8080`"], 2),
@@ -224,13 +224,13 @@ const WITH_SERVER: &[Mistake] = &[
     ("submit pbs.sh", &["pbs.sh has 1 #PBS line, which hq does not read", "`#HQ --cpus 4 --resource mem=8G`"], 0),
     // Submits that cannot run.
     ("submit --cpus 64 -- true", &["No connected worker can run", "they ask for 64 cpus, no worker has more than 2"], 0),
-    ("submit --resource gpu/nvidia=1 -- true", &["they ask for 1 gpu/nvidia, no worker has any", "did you mean `gpus/nvidia`"], 0),
+    ("submit --resource gpu/nvidia=1 -- true", &["they ask for 1 of gpu/nvidia, no worker has any", "did you mean `gpus/nvidia`"], 0),
     ("submit --resource mem=4194304 -- true", &["they ask for 4096.00 GiB of memory, no worker has more than 1000 MiB", "see `hq doc resources`"], 0),
     ("submit --resource mem=900000 -- true", &["no worker has more than 1000 MiB; was `mem=900000K` meant? Without a unit it is MiB"], 0),
     ("submit --resource mem=800G -- true", &["was `mem=800M` meant?"], 0),
     ("job submit-file huge.toml", &["was `mem=800M` meant?"], 0),
     ("submit --nodes 99 -- true", &["they ask for 99 nodes, the largest group has 1"], 0),
-    ("submit --cpus 8 --resource gpus/amd=1 -- true", &["8 cpus, no worker has more than 2", "1 gpus/amd, no worker has any"], 0),
+    ("submit --cpus 8 --resource gpus/amd=1 -- true", &["8 cpus, no worker has more than 2", "1 GPU (gpus/amd), no worker has any"], 0),
     // The server is there already.
     ("server start", &["is already online", "hq server stop"], 1),
     ("job cancel 1", &["all tasks are already finished"], 0),
@@ -379,7 +379,7 @@ fn a_wait_says_what_it_waits_for_and_how_it_ended() {
     env.start_server();
     let job = env.submit(&["--", "false"]);
     env.spawn("waiting", &["job", "wait", &job, "--ok"]);
-    let told = "Waiting for job 1: 0 of 1 tasks have ended, 0 run: no worker is connected; start one with `hq worker start`";
+    let told = "Waiting for job 1: 0 of 1 task ended, 0 running: no worker is connected; start one with `hq worker start`";
     wait_for("the wait says why", || {
         let log = env.read("waiting.log");
         log.contains(told).then_some(()).ok_or(log)
@@ -387,13 +387,13 @@ fn a_wait_says_what_it_waits_for_and_how_it_ended() {
     env.start_worker(1);
     assert_eq!(env.wait_exit("waiting"), Some(1));
     let log = env.read("waiting.log");
-    let end = "Job 1 failed: 1 of 1 tasks failed; task 0: Program terminated with exit code 1; `hq job cat 1 stderr --tasks 0`";
+    let end = "Job 1 failed: 1 of 1 task failed; task 0: Program terminated with exit code 1; `hq job cat 1 stderr --tasks 0`";
     assert!(log.contains(end), "{log}");
     // The exit code is of the wait, unless that of the job is asked for.
     env.hq(&["submit", "--wait", "--", "./nope"])
         .exits_with(0)
-        .says("Job 2 failed: 1 of 1 tasks failed; task 0: Cannot execute \"./nope\"")
-        .says("`hq task info 2 0` shows more");
+        .says("Job 2 failed: 1 of 1 task failed; task 0: Cannot execute \"./nope\"")
+        .says("`hq task info 2.0` shows more");
     env.hq(&["submit", "--wait=ok", "--", "false"])
         .exits_with(1);
     env.hq(&["submit", "--wait=ok", "--", "true"]).exits_with(0);
@@ -480,7 +480,7 @@ fn status_and_problems_say_how_it_is_going_and_what_is_wrong() {
         .exits_with(0)
         .says("-        Failing job 1 false: 5 of 5 tasks failed, mostly: exit code 1; ")
         .says("`hq job failures 1` shows why")
-        .says("`hq task explain -v 4 TASK`");
+        .says("`hq task explain -v 4.TASK`");
     let problems = env.json(&["problems"]);
     assert_eq!(problems[0]["id"], 4);
     assert_eq!(problems[1]["kind"], "failing-job");

@@ -43,7 +43,7 @@ fn a_task_that_is_killed_between_its_submits_adds_each_child_once() {
     let tasks = env.json(&["task", "info", "1", "0,3"]);
     assert_eq!(tasks[0].get("submitted_by"), None);
     assert_eq!(tasks[1]["submitted_by"], 0, "{tasks}");
-    env.hq(&["task", "info", "1", "3"]).says("1@0");
+    env.hq(&["task", "info", "1", "3"]).says("1.0");
     env.hq(&["submit", "--job=1", "--", "true"])
         .exits_with(1)
         .says("Job 1 is not opened.");

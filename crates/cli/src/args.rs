@@ -99,6 +99,8 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: Option<Deferred<journal::JournalCommand>>,
     },
+    /// Write what the running or the last server did as one HTML page: utilisation, run times, failures, cost
+    Report(Deferred<journal::LastReportArgs>),
     /// Ask the state of a server in SQL
     Query(Deferred<journal::QueryArgs>),
     /// Read the output that tasks streamed into a directory
@@ -187,6 +189,7 @@ impl Command {
             | Self::Task { .. }
             | Self::Journal { .. }
             | Self::Query(_)
+            | Self::Report(_)
             | Self::Status
             | Self::Problems(_)
             | Self::Alloc { .. }

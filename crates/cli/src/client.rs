@@ -7,9 +7,11 @@
 mod follow;
 pub(crate) mod tail;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use hq_core::range::IdArray;
 use hq_protocol::access::{Access, AccessError, AccessFile, ServerDir};
 use hq_protocol::client::{self, reply::Reply, request::Request};
 use hq_protocol::{MessageReader, MessageWriter, Plane, WriteError};
@@ -18,6 +20,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadHalf, WriteHalf};
 use tokio::net::TcpStream;
 
 use crate::error::{CliError, CliResult};
+use crate::parse::selector::array_to_message;
 use crate::version::VERSION;
 
 /// Longest wait for the end of a server that was asked to stop: its workers have five seconds, and its batch system may
@@ -26,6 +29,9 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How long a server may take to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Steps from a task to the one that it waits for in the end.
+const DEPENDENCIES_FOLLOWED_MAX: usize = 16;
 
 /// Any byte stream.
 pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -490,9 +496,28 @@ impl Client {
             with_definition: true,
             ..client::TaskPage::default()
         };
-        let Some(task) = self.task_page(page).await?.tasks.into_iter().next() else {
+        let Some(mut task) = self.task_page(page.clone()).await?.tasks.into_iter().next() else {
             return Ok(None);
         };
+        // A task of a graph waits because of the first one before it that could run.
+        for _ in 0..DEPENDENCIES_FOLLOWED_MAX {
+            let deps: BTreeSet<u32> = task.deps.iter().copied().collect();
+            let Some(deps) = IdArray::from_sorted(deps)
+                .ok()
+                .filter(|ids| !ids.is_empty())
+            else {
+                break;
+            };
+            let unfinished = client::TaskPage {
+                tasks: Some(array_to_message(&deps)),
+                limit: 0,
+                ..page.clone()
+            };
+            match self.task_page(unfinished).await?.tasks.into_iter().next() {
+                Some(before) => task = before,
+                None => break,
+            }
+        }
         let explain = client::Explain {
             job: Some(client::explain::Job::Id(job)),
             task: task.id,

@@ -137,6 +137,7 @@ const fn role(command: &Command) -> Role {
         | Command::Task { .. }
         | Command::Journal { .. }
         | Command::Query(_)
+        | Command::Report(_)
         | Command::Status
         | Command::Problems(_)
         | Command::OutputLog(_)
@@ -177,6 +178,7 @@ pub(crate) fn run(command: Command, context: &mut Context) -> CliResult<()> {
         Command::Status => as_client(status::status(context)),
         Command::Problems(Deferred(args)) => as_client(status::problems(args, context)),
         Command::Query(Deferred(args)) => as_client(journal::query(args, context)),
+        Command::Report(Deferred(args)) => as_client(journal::report_last(args, context)),
         Command::Doctor {
             command: Some(Deferred(DoctorCommand::Net)),
         } => as_client(doctor::net(context)),

@@ -57,6 +57,8 @@ pub(crate) enum CliError {
         /// Why the server refuses it, if it does and says so by a value.
         refusal: Option<RefusalKind>,
     },
+    /// A mistake in the command line, worded as the parser words it; a text on standard error in every output mode.
+    Usage(String),
     /// Standard output was closed by its reader; nothing is reported.
     ClosedPipe,
     /// Everything was reported already; only the exit code is left.
@@ -76,6 +78,13 @@ impl CliError {
             help: None,
             refusal: None,
         }
+    }
+
+    /// A command line that cannot mean anything.
+    pub(crate) fn usage(message: &str) -> Self {
+        Self::Usage(format!(
+            "error: {message}\n\nFor more information, try '--help'."
+        ))
     }
 
     /// A refusal in the server's words, where this side can tell without asking.
@@ -98,7 +107,7 @@ impl CliError {
     pub(crate) fn is_not_found(&self) -> bool {
         match self {
             Self::Failed { refusal, .. } => *refusal == Some(RefusalKind::NotFound),
-            Self::ClosedPipe | Self::Told(_) => false,
+            Self::Usage(_) | Self::ClosedPipe | Self::Told(_) => false,
         }
     }
 
@@ -146,6 +155,7 @@ impl CliError {
             } => exit::of(*kind),
             Self::Failed { refusal: None, .. } => exit::FAILURE,
             Self::ClosedPipe => exit::CLOSED_PIPE,
+            Self::Usage(_) => exit::USAGE,
             Self::Told(code) => *code,
         }
     }
@@ -178,7 +188,7 @@ impl CliError {
     pub(crate) fn drawing(&self) -> Option<&str> {
         match self {
             Self::Failed { drawing, .. } => drawing.as_deref(),
-            Self::ClosedPipe | Self::Told(_) => None,
+            Self::Usage(_) | Self::ClosedPipe | Self::Told(_) => None,
         }
     }
 
@@ -186,7 +196,7 @@ impl CliError {
     pub(crate) fn help(&self) -> Option<&str> {
         match self {
             Self::Failed { help, .. } => help.as_deref(),
-            Self::ClosedPipe | Self::Told(_) => None,
+            Self::Usage(_) | Self::ClosedPipe | Self::Told(_) => None,
         }
     }
 }

@@ -124,6 +124,9 @@ fn usage(error: clap::Error) -> ExitCode {
 }
 
 fn fail(error: &CliError, context: &mut Context) -> ExitCode {
+    if let CliError::Usage(text) = error {
+        output::console::error_line(text);
+    }
     if let Some(text) = error.text() {
         if context.mode() == OutputMode::Json {
             let value = serde_json::json!({ "error": text });

@@ -14,7 +14,8 @@ use std::fmt;
 
 pub(crate) use blame::{Blame, Peers};
 
-use crate::resource::amount::{Amount, UNITS_PER_WHOLE};
+use crate::resource::amount::Amount;
+use crate::words::{self, number, part};
 
 /// Fewer failures than this say nothing about a node.
 const NODE_FAILURES_MIN: u64 = 3;
@@ -137,28 +138,12 @@ pub struct Obstacle {
 /// That tasks ask for more of a resource than any worker has.
 #[must_use]
 pub fn lacking(resource: &str, asked: Amount, most: Amount) -> String {
-    // Memory is kept in MiB.
-    let shown = |amount: Amount| match amount.0 / UNITS_PER_WHOLE {
-        mib @ 1_024.. if resource == "mem" => {
-            let hundredths = u128::from(mib) * 100 / 1_024;
-            format!("{}.{:02} GiB", hundredths / 100, hundredths % 100)
-        }
-        _ if resource == "mem" => format!("{amount} MiB"),
-        _ => amount.to_string(),
-    };
-    let kind = if resource == "mem" {
-        "of memory"
-    } else {
-        resource
-    };
+    let asked = words::amount(resource, asked);
     if most.0 == 0 {
-        format!("they ask for {} {kind}, no worker has any", shown(asked))
+        format!("they ask for {asked}, no worker has any")
     } else {
-        format!(
-            "they ask for {} {kind}, no worker has more than {}",
-            shown(asked),
-            shown(most)
-        )
+        let most = words::quantity(resource, most);
+        format!("they ask for {asked}, no worker has more than {most}")
     }
 }
 
@@ -426,20 +411,6 @@ pub fn why_waiting(waiting: u64, job: Option<u32>, why: &str) -> String {
     format!("{its} waiting task{of_job} does not run: {why}")
 }
 
-/// 1234567 as `1 234 567`.
-#[must_use]
-pub fn number(value: u64) -> String {
-    let digits = value.to_string();
-    let mut text = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            text.push(' ');
-        }
-        text.push(digit);
-    }
-    text
-}
-
 fn most_common<'a>(shares: impl Iterator<Item = &'a Share>) -> Option<&'a str> {
     let mut errors = BTreeMap::<&str, u64>::new();
     for share in shares {
@@ -490,9 +461,8 @@ fn broken_nodes(
             },
             title: (*host).to_owned(),
             text: format!(
-                "{} of {} tasks failed there{}; the same jobs go well elsewhere",
-                number(ends.bad),
-                number(whole),
+                "{} failed there{}; the same jobs go well elsewhere",
+                part(ends.bad, whole, "task"),
                 mostly(most_common(there())),
             ),
             part: ends.bad,
@@ -599,9 +569,8 @@ fn failing_job(job: &JobFacts<'_>, own: Option<&[&Share]>) -> Option<Finding> {
         },
         title: title(job),
         text: format!(
-            "{} of {} tasks failed{}",
-            number(left),
-            number(job.total),
+            "{} failed{}",
+            part(left, job.total, "task"),
             mostly(most_common(own.unwrap_or_default().iter().copied())),
         ),
         part: left,
@@ -731,7 +700,7 @@ fn starving_jobs(facts: &Facts<'_>) -> Vec<Finding> {
             _ if !has_worker => "there is no worker".to_owned(),
             Some(why) => (*why).to_owned(),
             None if facts.obstacles.is_none() && is_idle => {
-                format!("see `hq task explain {} TASK`", job.id)
+                format!("see `hq task explain {}.TASK`", job.id)
             }
             None => continue,
         };

@@ -88,7 +88,7 @@ impl TaskKey {
 
 impl fmt::Display for TaskKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}@{}", self.job, self.task)
+        write!(f, "{}.{}", self.job, self.task)
     }
 }
 

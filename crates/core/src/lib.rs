@@ -45,6 +45,7 @@ pub mod task;
 pub mod template;
 pub mod texts;
 pub mod time;
+pub mod words;
 pub mod worker;
 pub mod worker_config;
 pub mod worker_state;

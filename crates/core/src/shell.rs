@@ -1,5 +1,7 @@
 //! Words of a command line as a POSIX shell reads them. Does not run a shell.
 
+use std::borrow::Cow;
+
 /// In double quotes; what a shell would expand inside of them is escaped.
 #[must_use]
 pub fn double_quoted(text: &str) -> String {
@@ -13,6 +15,16 @@ pub fn double_quoted(text: &str) -> String {
     }
     quoted.push('"');
     quoted
+}
+
+/// The word as it can be pasted into a shell: in quotes if it needs them.
+#[must_use]
+pub fn pasted(text: &str) -> Cow<'_, str> {
+    if is_plain(text) {
+        Cow::Borrowed(text)
+    } else {
+        Cow::Owned(double_quoted(text))
+    }
 }
 
 /// Whether a shell leaves the word alone when it has no quotes.

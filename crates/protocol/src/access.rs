@@ -30,6 +30,12 @@ pub const ACCESS_FILE_NAME: &str = "access.json";
 /// Name of the link to the instance that runs.
 pub const CURRENT_LINK_NAME: &str = "hq-current";
 
+/// Name of the journal in the directory of an instance.
+pub const STATE_FILE_NAME: &str = "state.db";
+
+/// Link in the directory of an instance whose journal is elsewhere; it leads there, or to `/dev/null` if there is none.
+pub const JOURNAL_LINK_NAME: &str = "journal";
+
 /// Largest access file that is read. Ours have a few hundred bytes.
 const ACCESS_FILE_MAX: u64 = 64 << 10;
 

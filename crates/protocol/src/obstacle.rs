@@ -167,7 +167,7 @@ mod tests {
         assert_eq!(
             why_nothing_runs(&explanation).as_deref(),
             Some(
-                "they ask for 8 cpus, no worker has more than 4, and for 1 gpus/amd, no worker has any"
+                "they ask for 8 cpus, no worker has more than 4, and for 1 GPU (gpus/amd), no worker has any"
             )
         );
     }

@@ -3,6 +3,7 @@
 //! They run on the core's thread, so each costs no more than what it shows: lists of tasks come in
 //! pages, and long answers are made in parts.
 
+mod aborted;
 pub(crate) mod dump;
 mod job;
 pub(crate) mod listed;

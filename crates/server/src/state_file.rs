@@ -12,10 +12,8 @@ use tokio::sync::watch;
 use crate::clock::Clock;
 use crate::config::{Journal, ServerConfig};
 
-/// Name of the file in the directory of an instance.
-pub(crate) const FILE_NAME: &str = "state.db";
-/// Link in the directory of an instance whose state is not there: to the journal, or to [`NOWHERE`].
-const NOTE_NAME: &str = "journal";
+use hq_protocol::access::JOURNAL_LINK_NAME as NOTE_NAME;
+pub(crate) use hq_protocol::access::STATE_FILE_NAME as FILE_NAME;
 /// Target of the link if the server keeps nothing.
 const NOWHERE: &str = "/dev/null";
 

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 
 use hq_core::resource::amount::{Amount, UNITS_PER_WHOLE};
 use hq_core::resource::descriptor::{ResourceItem, ResourceKind};
+use hq_core::words;
 
 /// Name of the cpu resource.
 pub const CPUS: &str = "cpus";
@@ -131,7 +132,7 @@ impl Detector {
         }
         let count: usize = groups.iter().map(Vec::len).sum();
         match groups.len() {
-            1 => tracing::info!("Detected {count} cpus"),
+            1 => tracing::info!("Detected {}", words::count(count as u64, "cpu")),
             nodes => tracing::info!("Detected {count} cpus of {nodes} NUMA nodes"),
         }
         let names = |group: &Vec<u32>| {
@@ -160,14 +161,17 @@ impl Detector {
             .filter_map(|(bytes, who)| Some((bytes?, who)));
         // The first of equals: a limit that takes nothing away is not worth a word.
         let (bytes, who) = known.min_by_key(|(bytes, _)| *bytes)?;
-        #[expect(clippy::cast_precision_loss, reason = "shown with two decimals")]
-        let gib = bytes as f64 / (1u64 << 30) as f64;
-        tracing::info!("Detected {bytes}B of memory ({gib:.2} GiB)");
+        let amount = |bytes: u64| {
+            let units = u128::from(bytes) * u128::from(UNITS_PER_WHOLE) / u128::from(MIB);
+            Amount(u64::try_from(units).unwrap_or(u64::MAX))
+        };
+        let shown = |bytes| words::quantity(MEMORY, amount(bytes));
+        tracing::info!("Detected {} of memory", shown(bytes));
         if let Some(all) = machine.filter(|all| *all > bytes) {
-            tracing::info!("The {who} limits this process to {bytes} of {all} bytes of memory");
+            let (limit, all) = (shown(bytes), shown(all));
+            tracing::info!("The {who} limits this process to {limit} of {all} of memory");
         }
-        let units = u128::from(bytes) * u128::from(UNITS_PER_WHOLE) / u128::from(MIB);
-        let amount = Amount(u64::try_from(units).unwrap_or(u64::MAX));
+        let amount = amount(bytes);
         (amount > Amount::ZERO).then_some(ResourceKind::Sum(amount))
     }
 

@@ -26,7 +26,7 @@ _NAME_MAX = 100
 #: Seconds after which jobs are looked at though nothing was heard of them.
 _LOOK_AGAIN = 30.0
 
-_ID = re.compile(r"(\d+)@(\d+) \((.*)\)")
+_ID = re.compile(r"(\d+)[.@](\d+) \((.*)\)")
 
 
 @dataclass
@@ -171,7 +171,7 @@ class Executor(RemoteExecutor):
         while future.task is None and not future.done():
             time.sleep(0.0005)
         if future.task is not None:
-            info.external_jobid = f"{info.aux['job']}@{future.task} ({self._bridge.info['server_uid']})"
+            info.external_jobid = f"{info.aux['job']}.{future.task} ({self._bridge.info['server_uid']})"
             info.aux["log"] = os.path.join(info.aux["log"], f"{info.aux['job']}.{future.task}.log")
         with self.lock:
             self._futures[id(info)] = future
@@ -186,7 +186,7 @@ class Executor(RemoteExecutor):
         if future is None or future.done() and (future.cancelled() or future.exception() is not None):
             return None
         self.logger.info(f"Job {job.jobid} goes on as task {text} of hq.")
-        number = int(text.partition("@")[0])
+        number = int(_ID.fullmatch(text)[1])
         return SubmittedJobInfo(job, aux={"future": future, "log": os.path.join(self._logdir, *_place(job)), "job": number})
 
     def _cancel_earlier(self) -> None:

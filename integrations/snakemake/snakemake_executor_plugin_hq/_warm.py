@@ -97,7 +97,7 @@ def _child(parent: int, argv: Sequence[str], cwd: str, env: Dict[str, str], log:
         _write_to(log)
         os.environ.update(env)
         sys.argv[:] = ["snakemake", *argv]
-        _keep_id(f"{os.environ['HQ_JOB_ID']}@{os.environ['HQ_TASK_ID']} ({server_uid})")
+        _keep_id(f"{os.environ['HQ_JOB_ID']}.{os.environ['HQ_TASK_ID']} ({server_uid})")
         import snakemake.cli
 
         # Ends by `SystemExit`.

@@ -8,7 +8,7 @@ use clap::{Args, Subcommand};
 #[derive(Args, Debug)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct DashboardArgs {
-    /// Show this journal file instead of a server, at any time in it
+    /// Show this journal file, or that of this server directory, instead of a server, at any time in it
     #[arg(long, value_name = "FILE")]
     pub(crate) journal: Option<PathBuf>,
 
@@ -38,7 +38,7 @@ pub(crate) enum DashboardCommand {
     Stream,
     /// Look at a journal file; the same as --journal
     Replay {
-        /// The journal file; a server may be writing it
+        /// The journal file, or a server directory; a server may be writing it
         #[arg(value_name = "JOURNAL")]
         journal: PathBuf,
     },

@@ -57,7 +57,7 @@ EXAMPLES:
 pub(crate) const JOB_CAT: &str = "\
 EXAMPLES:
   hq job cat last stdout                               of all tasks, one after the other
-  hq job cat 3 stderr --task-status failed --print-task-header
+  hq job cat 3 stderr --filter failed --print-task-header
   hq job cat 3 stdout --tasks 1-4";
 
 /// Of `hq job wait`.

@@ -48,6 +48,15 @@ pub(crate) fn text(mut error: clap::Error, words: &[OsString]) -> String {
         let usage = usage_of(&mut root, &path);
         error.insert(ContextKind::Usage, ContextValue::StyledStr(usage));
     }
+    let is_empty_dir = context(&error, ContextKind::InvalidArg)
+        .is_some_and(|arg| arg.starts_with("--server-dir "))
+        && context(&error, ContextKind::InvalidValue) == Some("");
+    if is_empty_dir && let Some(help) = &help {
+        // The parser names an option, which nobody may have typed.
+        return format!(
+            "error: the server directory is empty\n\nhelp: {help}\n\nFor more information, try '--help'.\n"
+        );
+    }
     let mut text = error.render().ansi().to_string();
     for (technical, plain) in NUMBERS {
         text = text.replace(technical, plain);
@@ -175,8 +184,11 @@ fn of_missing(path: &[&str]) -> Option<&'static str> {
             "the program comes last: `hq run --each-line FILE -- ./step`, see `hq doc quickstart`",
         ),
         ["job", "cat"] => Some("a job and a stream: `hq job cat last stdout`"),
-        ["task", "info" | "explain"] => {
-            Some("a job and a task: `hq task info last 1`; `hq task list JOB` lists tasks")
+        ["task", "info" | "explain"] => Some(
+            "a task is written `JOB.TASK`, as in `hq task info 3.7`; `hq task list JOB` lists tasks",
+        ),
+        ["journal", "report"] => {
+            Some("`hq report [OUTPUT]` writes the page of the running or the last server")
         }
         ["job" | "task", ..] => Some("jobs are chosen by id, as in `hq job list`, or by `last`"),
         ["worker", ..] => Some("workers are chosen by id, as in `hq worker list`"),
@@ -194,10 +206,26 @@ fn of_value(option: &str, value: &str, path: &[&str]) -> Option<String> {
         "--resource" | "--cpus" => Some("amounts are such as `--cpus 4`, `--cpus \"8 compact!\"`, `--resource gpus/nvidia=1`, `--resource mem=4G`; see `hq doc resources`".to_owned()),
         "--array" => Some("ids are such as `--array 1-100`, `--array 0-10:2` or `--array 1,5,7-9`; see `hq doc jobs`".to_owned()),
         "--time-limit" | "--time-request" => Some(format!("durations are such as `{name} 90s`, `{name} 2h30m` or `{name} 01:30:00`")),
-        "<JOBS>" | "<JOB>" => Some("jobs are chosen by id, as in `hq job list`: `3`, `1-4,7`, `last` or, in most commands, `all`".to_owned()),
-        "<WORKERS>" => Some("workers are chosen by id, as in `hq worker list`: `3`, `1-4,7`, `last` or `all`".to_owned()),
+        "<JOBS>" | "<JOB>" => Some(of_id(value, "job", "hq job list --all", "`3`, `1-4,7`, `last` or, in most commands, `all`")),
+        "<JOBS[.TASKS]>" | "<JOB[.TASKS]>" | "<JOB[.TASK]>" => Some(of_id(value, "job", "hq job list --all", "`3`, `last`, or with tasks `3.7`, `last.1-4`")),
+        "<WORKERS>" | "<WORKER>" => Some(of_id(value, "worker", "hq worker list", "`3`, `1-4,7`, `last` or `all`")),
+        "--server-dir" => Some("`--server-dir PATH` or the variable HQ_SERVER_DIR names it; without both it is `.hq-server` in your home directory (`unset HQ_SERVER_DIR`)".to_owned()),
         "--priority" => Some("tasks with a larger number run first: `--priority 10`".to_owned()),
         _ => None,
+    }
+}
+
+/// What to write in place of a name, or of the sentence that a submit prints for people.
+fn of_id(value: &str, what: &str, list: &str, examples: &str) -> String {
+    let number = value.split(' ').find(|word| word.parse::<u32>().is_ok());
+    match number.filter(|_| value.starts_with("Job ")) {
+        Some(id) => format!(
+            "the id in this sentence is {id}; with `HQ_OUTPUT_MODE=quiet`, `hq submit` prints nothing but the id"
+        ),
+        None if value.starts_with(char::is_alphabetic) && value != "all" => format!(
+            "a {what} is chosen by its id, not by its name: `{list}` shows the id of each name; ids are written {examples}"
+        ),
+        None => format!("ids are those of `{list}`, written {examples}"),
     }
 }
 

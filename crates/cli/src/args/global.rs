@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::builder::FalseyValueParser;
+use clap::builder::{FalseyValueParser, PathBufValueParser, TypedValueParser as _};
 use clap::{ArgAction, Args, ValueEnum};
 
 const HEADING: &str = "GLOBAL OPTIONS";
@@ -17,6 +17,7 @@ pub(crate) struct GlobalArgs {
         long,
         value_name = "PATH",
         env = "HQ_SERVER_DIR",
+        value_parser = PathBufValueParser::new().try_map(not_blank),
         hide_env_values = true,
         global = true,
         help_heading = HEADING,
@@ -60,6 +61,15 @@ pub(crate) struct GlobalArgs {
         hide_short_help = true
     )]
     pub(crate) debug: bool,
+}
+
+/// A path of blanks is a variable that was set wrongly.
+fn not_blank(path: PathBuf) -> Result<PathBuf, &'static str> {
+    let is_blank = path.to_str().is_some_and(|text| text.trim().is_empty());
+    if is_blank {
+        return Err("it has nothing but blanks");
+    }
+    Ok(path)
 }
 
 /// When to use colours.

@@ -243,7 +243,7 @@ const COMMANDS: &[(&str, Habit)] = &[
         "",
         habit(
             &["explain", "why"],
-            "why a task waits is told by `hq task explain JOB TASK`, and for all jobs by `hq problems`",
+            "why a task waits is told by `hq task explain JOB.TASK`, and for all jobs by `hq problems`",
         ),
     ),
     (
@@ -374,14 +374,14 @@ const COMMANDS: &[(&str, Habit)] = &[
         "job",
         habit(
             &["errors", "failed"],
-            "failures are shown by `hq job failures JOB`, and what was written by `hq job cat JOB stderr --task-status failed`",
+            "failures are shown by `hq job failures JOB`, and what was written by `hq job cat JOB stderr --filter failed`",
         ),
     ),
     (
         "task",
         habit(
             &["ls", "status", "show"],
-            "tasks are listed by `hq task list JOB`, one is shown by `hq task info JOB TASK`",
+            "tasks are listed by `hq task list JOB`, one is shown by `hq task info JOB.TASK`",
         ),
     ),
     (
@@ -402,7 +402,7 @@ const COMMANDS: &[(&str, Habit)] = &[
         "task",
         habit(
             &["why"],
-            "why a task waits is told by `hq task explain JOB TASK`",
+            "why a task waits is told by `hq task explain JOB.TASK`",
         ),
     ),
     (
@@ -527,7 +527,7 @@ mod tests {
                     continue;
                 };
                 let line = line
-                    .replace("JOB TASK", "1 1")
+                    .replace("JOB.TASK", "1.1")
                     .replace(" JOB", " 1")
                     .replace(" TASK", " 1")
                     .replace(" QUEUE", " 1")

@@ -13,7 +13,7 @@ use super::submit::{FollowArgs, NotifyArgs, OwnTasksArgs, SubmitArgs};
 use super::task::TaskStateArg;
 use crate::parse::array::parse_id_array;
 use crate::parse::selector::{
-    JobTasks, Selector, parse_job_tasks, parse_last_or_ids, parse_selector,
+    JobTasks, Selector, parse_job_tasks, parse_jobs_tasks, parse_selector,
 };
 use crate::parse::value::{parse_cancel_reason, parse_job_name};
 
@@ -115,6 +115,15 @@ fn job_state_parser() -> impl TypedValueParser<Value = JobState> {
         .try_map(|name| JobState::from_name(&name).ok_or("it is not the state of a job"))
 }
 
+/// Reads the name of a state in which tasks end.
+fn ended_task_parser() -> impl TypedValueParser<Value = TaskStateArg> {
+    let states = TaskStateArg::value_variants().iter();
+    let ended =
+        states.filter(|state| !matches!(state, TaskStateArg::Waiting | TaskStateArg::Running));
+    PossibleValuesParser::new(ended.filter_map(ValueEnum::to_possible_value))
+        .try_map(|name| TaskStateArg::from_str(&name, false))
+}
+
 const fn meaning(state: JobState) -> &'static str {
     match state {
         JobState::Waiting => "No task runs, some will",
@@ -194,8 +203,8 @@ pub(crate) struct ResubmitArgs {
     /// Only the tasks that ended in these states [default: all tasks]
     ///
     /// Tasks keep their ids. What they depended on or waited for counts as done if it has finished.
-    #[arg(long, value_enum, value_name = "STATES", value_delimiter = ',', action = ArgAction::Set)]
-    pub(crate) filter: Option<Vec<EndedState>>,
+    #[arg(long, alias = "task-status", value_parser = ended_task_parser(), value_name = "STATES", value_delimiter = ',', action = ArgAction::Set)]
+    pub(crate) filter: Option<Vec<TaskStateArg>>,
 
     /// Ask for what would have fitted: what `hq job stats --suggest` says costs least
     #[arg(long)]
@@ -241,9 +250,9 @@ pub(crate) enum StreamArg {
 #[derive(Args, Debug)]
 #[command(after_long_help = super::examples::JOB_CAT)]
 pub(crate) struct CatArgs {
-    /// `last`, or ids such as `1-4,7`
-    #[arg(value_name = "JOBS", value_parser = parse_last_or_ids)]
-    pub(crate) selector: Selector,
+    /// `last`, or ids such as `1-4,7`; `.` and ids of tasks after it choose some of their tasks: `3.7`, `last.1-4`
+    #[arg(value_name = "JOBS[.TASKS]", value_parser = parse_jobs_tasks)]
+    pub(crate) selector: JobTasks<Selector>,
 
     /// Which stream to print
     #[arg(value_enum, value_name = "STREAM")]
@@ -254,8 +263,8 @@ pub(crate) struct CatArgs {
     pub(crate) tasks: Option<IdArray>,
 
     /// Only tasks in these states
-    #[arg(long, value_enum, value_name = "STATES", value_delimiter = ',', action = ArgAction::Set)]
-    pub(crate) task_status: Option<Vec<TaskStateArg>>,
+    #[arg(long, alias = "task-status", value_enum, value_name = "STATES", value_delimiter = ',', action = ArgAction::Set)]
+    pub(crate) filter: Option<Vec<TaskStateArg>>,
 
     /// Print a line that names the task before its output
     #[arg(long)]
@@ -347,7 +356,7 @@ pub(crate) struct TaskIdsArgs {
     pub(crate) selector: Selector,
 
     /// Only tasks in these states
-    #[arg(long, value_enum, value_name = "STATES", value_delimiter = ',', action = ArgAction::Set)]
+    #[arg(long, alias = "task-status", value_enum, value_name = "STATES", value_delimiter = ',', action = ArgAction::Set)]
     pub(crate) filter: Option<Vec<TaskStateArg>>,
 }
 

@@ -29,7 +29,7 @@ pub(crate) enum JournalCommand {
 /// Options of `journal export`.
 #[derive(Args, Debug)]
 pub(crate) struct ExportArgs {
-    /// The journal file; a server may be writing it
+    /// The journal file, or a server directory; a server may be writing it
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
 }
@@ -54,7 +54,7 @@ pub(crate) struct StreamArgs {
 /// Options of `journal report`.
 #[derive(Args, Debug)]
 pub(crate) struct ReportArgs {
-    /// The journal file; a server may be writing it
+    /// The journal file, or a server directory; a server may be writing it
     #[arg(value_name = "JOURNAL")]
     pub(crate) journal: PathBuf,
 
@@ -62,6 +62,24 @@ pub(crate) struct ReportArgs {
     #[arg(value_name = "OUTPUT")]
     pub(crate) output: PathBuf,
 
+    #[command(flatten)]
+    pub(crate) span: SpanArgs,
+}
+
+/// Options of `report`.
+#[derive(Args, Debug)]
+pub(crate) struct LastReportArgs {
+    /// The page to write; it needs no other file
+    #[arg(value_name = "OUTPUT", default_value = "hq-report.html")]
+    pub(crate) output: PathBuf,
+
+    #[command(flatten)]
+    pub(crate) span: SpanArgs,
+}
+
+/// The part of a run that a report is about.
+#[derive(Args, Debug)]
+pub(crate) struct SpanArgs {
     /// Begin this long after the first start of the server
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub(crate) start_time: Option<Duration>,
@@ -74,7 +92,7 @@ pub(crate) struct ReportArgs {
 /// Options of `journal check`.
 #[derive(Args, Debug)]
 pub(crate) struct CheckArgs {
-    /// The journal file
+    /// The journal file, or a server directory
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
 
@@ -94,7 +112,7 @@ pub(crate) struct QueryArgs {
     #[arg(long, conflicts_with = "sql")]
     pub(crate) list: bool,
 
-    /// Read this journal file instead of asking the server
+    /// Read this journal file, or that of this server directory, instead of asking the server
     #[arg(long, value_name = "PATH")]
     pub(crate) journal: Option<PathBuf>,
 

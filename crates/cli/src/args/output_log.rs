@@ -7,6 +7,7 @@ use hq_core::range::IdArray;
 
 use super::job::StreamArg;
 use crate::parse::array::parse_id_array;
+use crate::parse::selector::{JobTasks, parse_id_tasks};
 
 /// Options of `output-log`.
 #[derive(Args, Debug)]
@@ -53,16 +54,16 @@ pub(crate) struct ShowArgs {
 /// Options of `output-log cat`.
 #[derive(Args, Debug)]
 pub(crate) struct LogCatArgs {
-    /// Job
-    #[arg(value_name = "JOB")]
-    pub(crate) job: u32,
+    /// Id of the job; `.` and ids of tasks after it choose some of its tasks: `3.7`, `3.1-4`
+    #[arg(value_name = "JOB[.TASKS]", value_parser = parse_id_tasks)]
+    pub(crate) target: JobTasks<u32>,
 
     /// Which channel to print
     #[arg(value_enum, value_name = "CHANNEL")]
     pub(crate) channel: StreamArg,
 
     /// Only tasks with these ids, in this order
-    #[arg(long, value_name = "IDS", value_parser = parse_id_array)]
+    #[arg(long, alias = "tasks", value_name = "IDS", value_parser = parse_id_array)]
     pub(crate) task: Option<IdArray>,
 
     /// Also print what is there of tasks that have not ended
@@ -73,11 +74,11 @@ pub(crate) struct LogCatArgs {
 /// Options of `output-log export`.
 #[derive(Args, Debug)]
 pub(crate) struct ExportArgs {
-    /// Job
-    #[arg(value_name = "JOB")]
-    pub(crate) job: u32,
+    /// Id of the job; `.` and ids of tasks after it choose some of its tasks: `3.7`, `3.1-4`
+    #[arg(value_name = "JOB[.TASKS]", value_parser = parse_id_tasks)]
+    pub(crate) target: JobTasks<u32>,
 
     /// Only tasks with these ids, in this order
-    #[arg(long, value_name = "IDS", value_parser = parse_id_array)]
+    #[arg(long, alias = "tasks", value_name = "IDS", value_parser = parse_id_array)]
     pub(crate) task: Option<IdArray>,
 }

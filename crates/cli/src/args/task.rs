@@ -5,7 +5,7 @@ use hq_core::range::IdArray;
 use hq_protocol::client;
 
 use crate::parse::array::parse_id_array;
-use crate::parse::selector::{Selector, SingleSelector, parse_last_or_id, parse_last_or_ids};
+use crate::parse::selector::{JobTasks, Selector, parse_job_tasks, parse_jobs_tasks};
 
 /// Commands about tasks.
 #[derive(Subcommand, Debug)]
@@ -62,17 +62,17 @@ pub(crate) fn states_to_message(states: Option<&[TaskStateArg]>) -> Vec<i32> {
 /// Options of `task list`.
 #[derive(Args, Debug)]
 pub(crate) struct ListArgs {
-    /// `last`, or ids such as `1-4,7`
-    #[arg(value_name = "JOBS", value_parser = parse_last_or_ids)]
-    pub(crate) selector: Selector,
+    /// `last`, or ids such as `1-4,7`; `.` and ids of tasks after it choose some of their tasks: `3.7`, `last.1-4`
+    #[arg(value_name = "JOBS[.TASKS]", value_parser = parse_jobs_tasks)]
+    pub(crate) selector: JobTasks<Selector>,
 
     /// Only tasks with these ids
     #[arg(long, value_name = "IDS", value_parser = parse_id_array)]
     pub(crate) tasks: Option<IdArray>,
 
     /// Only tasks in these states
-    #[arg(long, value_enum, value_name = "STATES", value_delimiter = ',', action = ArgAction::Set)]
-    pub(crate) task_status: Option<Vec<TaskStateArg>>,
+    #[arg(long, alias = "task-status", value_enum, value_name = "STATES", value_delimiter = ',', action = ArgAction::Set)]
+    pub(crate) filter: Option<Vec<TaskStateArg>>,
 
     /// Show error messages in full
     #[arg(short, long)]
@@ -82,13 +82,13 @@ pub(crate) struct ListArgs {
 /// Options of `task info`.
 #[derive(Args, Debug)]
 pub(crate) struct InfoArgs {
-    /// Id of the job, or `last`
-    #[arg(value_name = "JOB", value_parser = parse_last_or_id)]
-    pub(crate) job: SingleSelector,
+    /// The tasks: `3.7` is task 7 of job 3, `last.1-4` are tasks 1 to 4 of the last job
+    #[arg(value_name = "JOB[.TASKS]", value_parser = parse_job_tasks)]
+    pub(crate) target: JobTasks,
 
-    /// Ids of the tasks, such as `1-4,7`
+    /// Ids of the tasks, where they do not follow the job
     #[arg(value_name = "TASKS", value_parser = parse_id_array)]
-    pub(crate) tasks: IdArray,
+    pub(crate) tasks: Option<IdArray>,
 
     /// Also show what the task used and its earlier attempts, and error messages in full
     #[arg(short, long)]
@@ -106,13 +106,13 @@ pub(crate) struct NotifyArgs {
 /// Options of `task explain`.
 #[derive(Args, Debug)]
 pub(crate) struct ExplainArgs {
-    /// Id of the job, or `last`
-    #[arg(value_name = "JOB", value_parser = parse_last_or_id)]
-    pub(crate) job: SingleSelector,
+    /// The task: `3.7` is task 7 of job 3, `last.7` is task 7 of the last job
+    #[arg(value_name = "JOB[.TASK]", value_parser = parse_job_tasks)]
+    pub(crate) target: JobTasks,
 
-    /// Id of the task
-    #[arg(value_name = "TASK")]
-    pub(crate) task: u32,
+    /// Id of the task, where it does not follow the job
+    #[arg(value_name = "TASK", value_parser = parse_id_array)]
+    pub(crate) task: Option<IdArray>,
 
     /// Also tell what keeps the task from starting on each worker at this moment, and what to do
     #[arg(short, long)]

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{IsTerminal as _, Write as _};
 
+use hq_core::words::count;
 use hq_protocol::client;
 
 use super::missing::{self, Missing};
@@ -18,20 +19,23 @@ use crate::args::job::{SelectorArgs, WaitArgs};
 use crate::args::submit::{FollowArgs, WaitFor};
 use crate::client::{Client, WatchOptions};
 use crate::error::CliResult;
-use crate::output::console::{Console, error_line, fit_to_terminal};
+use crate::output::console::{Console, error_line, terminal_size};
 use crate::output::pace::{self, ServerClock};
 use crate::parse::selector::Selector;
 use note::Seen;
 
-/// Cells of the bar.
+/// Said where no job has to be waited for.
+const NOTHING: &str = "There are no jobs to wait for";
+/// Cells of the bar where there is room, and where there is little.
 const BAR_WIDTH: usize = 40;
+const BAR_WIDTH_MIN: usize = 12;
 
 /// `job wait`.
 pub(super) async fn wait(args: WaitArgs, context: &mut Context) -> CliResult<()> {
     let mut client = context.connect().await?;
     let followed = wait_for(
         &mut client,
-        args.selector,
+        args.selector.clone(),
         Whose::Known {
             until_idle: args.without_close,
         },
@@ -41,7 +45,11 @@ pub(super) async fn wait(args: WaitArgs, context: &mut Context) -> CliResult<()>
     .await?;
     tell_missing(&followed.missing, context);
     context.done()?;
-    followed.missing.end(missing::JOBS, context)?;
+    let is_empty = followed.jobs.is_empty();
+    let missing = followed
+        .missing
+        .or_none(&args.selector, is_empty, NOTHING, context);
+    missing.end(missing::JOBS, context)?;
     if args.ok {
         ending::require_good(&followed.jobs)?;
     }
@@ -208,21 +216,25 @@ async fn show_progress(
             callback.take(&update.notifications);
         }
         if !progress.add(update) {
+            // How they ended is told below.
+            note_jobs(&seen, update);
             return Ok(());
         }
         for id in progress.jobs.keys() {
             seen.borrow_mut().entry(*id).or_default();
         }
         note_jobs(&seen, update);
-        let mut line = progress.line();
         let mut bar = bar.borrow_mut();
-        // Redrawn lines are for people; a file gets the line that programs know.
-        if bar.redraw == Redraw::Always
-            && let Some(clock) = &clock
-            && let Some(text) = pace::short(seen.borrow().values(), clock.now_unix_ns())
-        {
-            line.push_str(&format!("  {text}"));
-        }
+        let line = match bar.redraw {
+            Redraw::Never => return Ok(()),
+            // The line that programs know.
+            Redraw::Last => progress.line(),
+            Redraw::Always => {
+                let now = clock.as_ref().map(|clock| clock.now_unix_ns());
+                let pace = now.and_then(|now| pace::short(seen.borrow().values(), now));
+                progress.fitting(pace.as_deref(), columns())
+            }
+        };
         Ok(bar.draw(line)?)
     });
     let notes = note::tell(&dir, &seen, true, |text| bar.borrow_mut().interrupt(text));
@@ -233,7 +245,7 @@ async fn show_progress(
     bar.into_inner().finish()?;
     context.flush()?;
     let mut jobs: Vec<_> = seen.into_inner().into_values().collect();
-    jobs.retain(|job| progress.jobs.contains_key(&job.id));
+    jobs.retain(|job| progress.jobs.is_empty() || progress.jobs.contains_key(&job.id));
     ending::tell(client, &jobs, context).await?;
     Ok(Followed { missing, jobs })
 }
@@ -243,8 +255,8 @@ async fn show_progress(
 enum Redraw {
     /// Never: standard output is for ids, or for one JSON value.
     Never,
-    /// At first and at last: nobody can read all of them in a file.
-    Ends,
+    /// Once, at the end, without control characters: nobody can read all of them in a file.
+    Last,
     /// At each update.
     Always,
 }
@@ -253,10 +265,7 @@ enum Redraw {
 struct Bar<'a> {
     out: &'a mut Console,
     redraw: Redraw,
-    is_drawn: bool,
-    /// The newest line, if it is not drawn.
-    pending: Option<String>,
-    /// The line on the screen.
+    /// The newest line.
     last: Option<String>,
 }
 
@@ -265,54 +274,44 @@ impl<'a> Bar<'a> {
         let redraw = match context.mode() {
             OutputMode::Quiet | OutputMode::Json => Redraw::Never,
             OutputMode::Cli if std::io::stdout().is_terminal() => Redraw::Always,
-            OutputMode::Cli => Redraw::Ends,
+            OutputMode::Cli => Redraw::Last,
         };
         Self {
             out: &mut context.out,
             redraw,
-            is_drawn: false,
-            pending: None,
             last: None,
         }
     }
 
     fn draw(&mut self, line: String) -> std::io::Result<()> {
-        match self.redraw {
-            Redraw::Never => return Ok(()),
-            Redraw::Ends if self.is_drawn => {
-                self.pending = Some(line);
-                return Ok(());
-            }
-            Redraw::Ends | Redraw::Always => {}
+        let line = self.last.insert(line);
+        if self.redraw != Redraw::Always {
+            return Ok(());
         }
-        self.is_drawn = true;
-        write!(self.out, "\r\x1b[2K{}", fit_to_terminal(line.clone()))?;
-        self.last = Some(line);
+        write!(self.out, "\r\x1b[2K{line}")?;
         self.out.flush()
     }
 
     /// Writes a line above the bar; what is not drawn needs no care.
     fn interrupt(&mut self, text: &str) {
-        let is_on_screen = self.is_drawn && self.redraw == Redraw::Always;
-        if is_on_screen {
+        let on_screen = self.last.as_ref();
+        let on_screen = on_screen.filter(|_| self.redraw == Redraw::Always);
+        if on_screen.is_some() {
             // If standard output is gone, the next drawing tells.
             let _ = write!(self.out, "\r\x1b[2K").and_then(|()| self.out.flush());
         }
         error_line(text);
-        if let (true, Some(line)) = (is_on_screen, &self.last) {
-            let _ = write!(self.out, "{}", fit_to_terminal(line.clone()))
-                .and_then(|()| self.out.flush());
+        if let Some(line) = on_screen {
+            let _ = write!(self.out, "{line}").and_then(|()| self.out.flush());
         }
     }
 
     fn finish(self) -> std::io::Result<()> {
-        if let Some(line) = self.pending {
-            write!(self.out, "\r\x1b[2K{line}")?;
+        match (self.redraw, self.last) {
+            (Redraw::Last, Some(line)) => writeln!(self.out, "{line}"),
+            (Redraw::Always, Some(_)) => writeln!(self.out),
+            (Redraw::Never, _) | (_, None) => Ok(()),
         }
-        if self.is_drawn {
-            writeln!(self.out)?;
-        }
-        Ok(())
     }
 }
 
@@ -350,15 +349,14 @@ impl Progress {
     fn announce(&self) {
         let jobs = self.jobs.len();
         if jobs == 0 {
-            tracing::warn!("There are no jobs to wait for");
+            tracing::warn!("{NOTHING}");
             return;
         }
         let tasks = task_count(&self.total());
-        let plural = |count: u64| if count == 1 { "" } else { "s" };
-        let jobs_word = if jobs == 1 { "job" } else { "jobs" };
         tracing::info!(
-            "Waiting for {jobs} {jobs_word} with {tasks} task{}",
-            plural(tasks)
+            "Waiting for {} with {}",
+            count(jobs as u64, "job"),
+            count(tasks, "task")
         );
     }
 
@@ -382,33 +380,79 @@ impl Progress {
     /// `[####....] 0/1 jobs, 2/4 tasks 1 RUNNING 2 FINISHED`
     fn line(&self) -> String {
         let total = self.total();
-        let tasks = task_count(&total);
-        let ended = tasks - u64::from(total.running) - u64::from(total.waiting);
-        let jobs_ended = self.jobs.values().filter(|(_, is_ended)| *is_ended).count();
-        let filled = match (ended * BAR_WIDTH as u64).checked_div(tasks) {
-            Some(cells) => usize::try_from(cells).unwrap_or(BAR_WIDTH),
-            None => BAR_WIDTH,
-        };
-        let mut line = format!(
-            "[{}{}] {jobs_ended}/{} jobs, {ended}/{tasks} tasks",
-            "#".repeat(filled),
-            ".".repeat(BAR_WIDTH - filled),
-            self.jobs.len(),
-        );
-        for (count, word) in [
+        let counts = [
             (total.running, "RUNNING"),
             (total.finished, "FINISHED"),
             (total.failed, "FAILED"),
             (total.canceled, "CANCELED"),
             (total.aborted, "ABORTED"),
-        ] {
-            if count > 0 {
-                // Writing to a string cannot fail.
-                let _ = write!(line, " {count} {word}");
+        ];
+        let (bar, jobs) = (self.bar(BAR_WIDTH), self.jobs_text());
+        format!("{bar}{jobs}{}", self.tasks_text(counts))
+    }
+
+    /// The same for a terminal of so many columns: failures come first, and what says least is left out.
+    fn fitting(&self, pace: Option<&str>, columns: usize) -> String {
+        let total = self.total();
+        let tasks = self.tasks_text([
+            (total.failed, "FAILED"),
+            (total.running, "RUNNING"),
+            (total.finished, "FINISHED"),
+            (total.canceled, "CANCELED"),
+            (total.aborted, "ABORTED"),
+        ]);
+        let counts = format!("{}{tasks}", self.jobs_text());
+        let with_pace = match pace {
+            Some(pace) => format!("{counts}  {pace}"),
+            None => counts.clone(),
+        };
+        let room = columns.saturating_sub(self.bar(0).len());
+        for text in [with_pace, counts] {
+            let width = room.saturating_sub(text.chars().count());
+            if width >= BAR_WIDTH_MIN {
+                return self.bar(width.min(BAR_WIDTH)) + &text;
             }
         }
-        line
+        tasks.chars().take(columns).collect()
     }
+
+    /// `[####....] `
+    fn bar(&self, width: usize) -> String {
+        let total = self.total();
+        let tasks = task_count(&total);
+        let filled = match (ended(&total) * width as u64).checked_div(tasks) {
+            Some(cells) => usize::try_from(cells).unwrap_or(width),
+            None => width,
+        };
+        format!("[{}{}] ", "#".repeat(filled), ".".repeat(width - filled))
+    }
+
+    fn jobs_text(&self) -> String {
+        let ended = self.jobs.values().filter(|(_, is_ended)| *is_ended);
+        format!("{}/{} jobs, ", ended.count(), self.jobs.len())
+    }
+
+    /// `2/4 tasks 1 RUNNING 2 FINISHED`
+    fn tasks_text(&self, counts: [(u32, &str); 5]) -> String {
+        let total = self.total();
+        let mut text = format!("{}/{} tasks", ended(&total), task_count(&total));
+        for (count, word) in counts.iter().filter(|(count, _)| *count > 0) {
+            // Writing to a string cannot fail.
+            let _ = write!(text, " {count} {word}");
+        }
+        text
+    }
+}
+
+/// Columns of the terminal that a line may fill: one less, because a line that wraps cannot be removed again.
+fn columns() -> usize {
+    let size = terminal_size(std::io::stdout());
+    size.map_or(usize::MAX, |(columns, _)| usize::from(columns) - 1)
+}
+
+/// Number of tasks that neither wait nor run.
+fn ended(stats: &client::TaskStats) -> u64 {
+    task_count(stats) - u64::from(stats.running) - u64::from(stats.waiting)
 }
 
 fn task_count(stats: &client::TaskStats) -> u64 {
@@ -471,6 +515,39 @@ mod tests {
             progress.line(),
             "[########################################] 1/1 jobs, 4/4 tasks 3 FINISHED 1 FAILED"
         );
+    }
+
+    #[test]
+    fn a_narrow_terminal_shows_failures_and_a_shorter_bar() {
+        let stats = client::TaskStats {
+            running: 8,
+            waiting: 54,
+            finished: 56,
+            failed: 2,
+            ..Default::default()
+        };
+        let mut progress = Progress::default();
+        progress.add(&update(stats, false));
+        let pace = Some("7.1 tasks/s, 9s left");
+        let wide = progress.fitting(pace, 200);
+        assert!(
+            wide.contains(&".".repeat(21)) && wide.ends_with("9s left"),
+            "{wide}"
+        );
+        for (columns, expected) in [
+            (
+                100,
+                "[##########............] 0/1 jobs, 58/120 tasks 2 FAILED 8 RUNNING 56 FINISHED  7.1 tasks/s, 9s left",
+            ),
+            (
+                79,
+                "[###########............] 0/1 jobs, 58/120 tasks 2 FAILED 8 RUNNING 56 FINISHED",
+            ),
+            (50, "58/120 tasks 2 FAILED 8 RUNNING 56 FINISHED"),
+            (21, "58/120 tasks 2 FAILED"),
+        ] {
+            assert_eq!(progress.fitting(pace, columns), expected, "{columns}");
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! `hq job …`.
 
 use hq_core::job::JobTotals;
+use hq_core::words::noun_of;
 use hq_protocol::client::{self, job_result::Kind, request::Request};
 
 use super::missing::{self, Missing};
@@ -106,6 +107,12 @@ pub(super) async fn info(args: SelectorArgs, context: &mut Context) -> CliResult
     }
     sink.finish()?;
     tell_pace(&infos.jobs, context)?;
+    let missing = missing.or_none(
+        &args.selector,
+        infos.jobs.is_empty(),
+        missing::NO_JOB,
+        context,
+    );
     missing.end(missing::JOBS, context)
 }
 
@@ -201,12 +208,12 @@ pub(super) async fn forget(args: ForgetArgs, context: &mut Context) -> CliResult
             .collect(),
     };
     let client::Forgotten { forgotten, ignored } = context.connect().await?.forget(forget).await?;
-    let plural = if forgotten == 1 { "" } else { "s" };
+    let jobs = noun_of(forgotten.into(), "job");
     let rest = match ignored {
         0 => String::new(),
         count => format!(", {count} were ignored due to wrong state or invalid ID"),
     };
-    tracing::info!("{forgotten} job{plural} were forgotten{rest}");
+    tracing::info!("{forgotten} {jobs} were forgotten{rest}");
     context.done()
 }
 

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 use std::io::{self, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use hq_protocol::access::{AccessError, JOURNAL_LINK_NAME, STATE_FILE_NAME, ServerDir};
 use hq_protocol::client::{self, journal::Action};
 use hq_store::reader::{self, QueryLimits, Table};
 use hq_store::{StoreError, event};
@@ -11,7 +12,10 @@ use serde_json::Value;
 
 use super::Context;
 use crate::args::global::OutputMode;
-use crate::args::journal::{CheckArgs, ExportArgs, QueryArgs, ReportArgs, StreamArgs};
+use crate::args::journal::{
+    CheckArgs, ExportArgs, LastReportArgs, QueryArgs, ReportArgs, SpanArgs, StreamArgs,
+};
+use crate::client::access_error;
 use crate::dashboard::source::file::JournalFile;
 use crate::error::{CliError, CliResult, exit};
 use crate::output::json::write_value;
@@ -24,14 +28,15 @@ fn store_error(error: &StoreError) -> CliError {
 
 /// `journal export`: reads the file, no server.
 pub(super) fn export(args: &ExportArgs, context: &mut Context) -> CliResult<()> {
-    let connection = reader::open_for_reading(&args.file).map_err(|e| store_error(&e))?;
+    let file = file_of(&args.file)?;
+    let connection = reader::open_for_reading(&file).map_err(|e| store_error(&e))?;
     let mut failed = None;
     let out = &mut context.out;
     let count = event::events_since(&connection, 0, i64::MAX, &mut |event| {
         failed = event::write_line(out, &event.line(), None).err();
         failed.is_none()
     })
-    .map_err(|e| CliError::caused(unreadable(&args.file), &e))?;
+    .map_err(|e| CliError::caused(unreadable(&file), &e))?;
     if let Some(error) = failed {
         return Err(CliError::from_output(&error));
     }
@@ -46,14 +51,15 @@ fn unreadable(path: &Path) -> String {
 
 /// `journal check`: exit code 1 and what is wrong, if anything is; with `--repair` what was lost.
 pub(super) fn check(args: &CheckArgs, context: &mut Context) -> CliResult<()> {
+    let file = file_of(&args.file)?;
     if args.repair {
-        match hq_store::repair(&args.file).map_err(|e| store_error(&e))? {
+        match hq_store::repair(&file).map_err(|e| store_error(&e))? {
             Some(report) => writeln!(context.out, "{report}")?,
             None => tracing::info!("The journal is whole"),
         }
         return context.flush();
     }
-    let problems = hq_store::check(&args.file).map_err(|e| store_error(&e))?;
+    let problems = hq_store::check(&file).map_err(|e| store_error(&e))?;
     for problem in &problems {
         writeln!(context.out, "{problem}")?;
     }
@@ -65,9 +71,63 @@ pub(super) fn check(args: &CheckArgs, context: &mut Context) -> CliResult<()> {
     Ok(())
 }
 
-/// `journal report`: one page.
+/// The journal that a path names: the file itself, or that of an instance or a server directory.
+pub(super) fn file_of(path: &Path) -> CliResult<PathBuf> {
+    if path.is_dir() {
+        journal_in(&ServerDir::new(path, false))
+    } else {
+        Ok(path.to_path_buf())
+    }
+}
+
+/// The journal of the server that runs in a directory, or else of the last one that kept its state there.
+fn journal_in(dir: &ServerDir) -> CliResult<PathBuf> {
+    let failed = |error: AccessError| access_error(&error);
+    let mut instances = vec![dir.resolve().map_err(failed)?];
+    instances.extend(dir.instances().map_err(failed)?);
+    let mut files = instances.into_iter().map(|instance| {
+        match std::fs::read_link(instance.join(JOURNAL_LINK_NAME)) {
+            Ok(elsewhere) => elsewhere,
+            Err(_) => instance.join(STATE_FILE_NAME),
+        }
+    });
+    // A start that failed may have left an empty one.
+    files
+        .find(|file| file.is_file() && file.metadata().is_ok_and(|found| found.len() > 0))
+        .ok_or_else(|| {
+            CliError::new(format!(
+                "There is no journal in `{}`: no server has kept its state there",
+                dir.root().display()
+            ))
+        })
+}
+
+/// `report`: the page of the running server, or of the last one.
+pub(super) async fn report_last(args: LastReportArgs, context: &mut Context) -> CliResult<()> {
+    let dir = context.server_dir()?;
+    let journal = match context.connect().await {
+        Ok(mut client) => match client.server_info().await?.journal_path {
+            Some(told) => PathBuf::from(told),
+            None => journal_in(&dir)?,
+        },
+        Err(_) => journal_in(&dir)?,
+    };
+    write_report(&journal, &args.output, args.span, context).await
+}
+
+/// `journal report`: the page of a journal.
 pub(super) async fn report(args: ReportArgs, context: &mut Context) -> CliResult<()> {
-    let mut file = JournalFile::open(&args.journal)?;
+    let journal = file_of(&args.journal)?;
+    write_report(&journal, &args.output, args.span, context).await
+}
+
+async fn write_report(
+    journal: &Path,
+    output: &Path,
+    args: SpanArgs,
+    context: &mut Context,
+) -> CliResult<()> {
+    let mut file = JournalFile::open(journal)?;
     let (start, end) = file.span().await?;
     let after = |limit: Option<std::time::Duration>, default: i64| {
         let ns = limit.map(|limit| i64::try_from(limit.as_nanos()).unwrap_or(i64::MAX));
@@ -79,21 +139,25 @@ pub(super) async fn report(args: ReportArgs, context: &mut Context) -> CliResult
             "The report would be empty: --end-time has to be after --start-time and --start-time before the end of the journal",
         ));
     }
-    let name = args
-        .journal
-        .file_name()
-        .unwrap_or_default()
-        .to_string_lossy()
-        .into_owned();
-    let report = gather::gather(&mut file, name, (from, to)).await?;
-    write_private(&args.output, page::render(&report).as_bytes()).map_err(|e| {
+    let report = gather::gather(&mut file, title(journal), (from, to)).await?;
+    write_private(output, page::render(&report).as_bytes()).map_err(|e| {
         CliError::caused(
-            format!("Cannot write the report to `{}`", args.output.display()),
+            format!("Cannot write the report to `{}`", output.display()),
             &e,
         )
     })?;
-    tracing::info!("Wrote the report to `{}`", args.output.display());
+    tracing::info!("Wrote the report to `{}`", output.display());
     context.done()
+}
+
+/// The title of a report: the instance, because journals in server directories share one file name.
+fn title(journal: &Path) -> String {
+    let named = match (journal.file_name(), journal.parent()) {
+        (Some(name), Some(instance)) if name == STATE_FILE_NAME => instance.as_os_str(),
+        (Some(name), _) => name,
+        (None, _) => journal.as_os_str(),
+    };
+    named.to_string_lossy().into_owned()
 }
 
 /// Writes a file that only its owner can read, as the journal is; in place of one that is there only when it is whole.
@@ -159,7 +223,8 @@ pub(super) async fn query(args: QueryArgs, context: &mut Context) -> CliResult<(
     };
     let table = match &args.journal {
         Some(path) => {
-            let connection = reader::open_for_reading(path).map_err(|e| store_error(&e))?;
+            let file = file_of(path)?;
+            let connection = reader::open_for_reading(&file).map_err(|e| store_error(&e))?;
             reader::query(&connection, sql, limits)
                 .map_err(|text| CliError::new(format!("The query failed: {text}")))?
         }

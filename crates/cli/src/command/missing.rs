@@ -9,6 +9,7 @@ use crate::args::global::OutputMode;
 use crate::error::{CliError, CliResult, exit};
 use crate::output::console::error_line;
 use crate::output::format::{id_array, ids};
+use crate::parse::selector::Selector;
 
 use super::Context;
 
@@ -19,6 +20,9 @@ const RANGES_MAX: usize = 32;
 
 /// The command that lists all jobs.
 pub(super) const JOBS: &str = "hq job list --all";
+/// Messages for `last` or `all` without a match.
+pub(super) const NO_JOB: &str = "There is no job";
+pub(super) const NO_WORKER: &str = "There is no worker";
 /// The command that lists all workers.
 pub(super) const WORKERS: &str = "hq worker list --all";
 
@@ -52,6 +56,29 @@ impl Missing {
             match self.ranges.last_mut() {
                 Some(last) if follows(last, range) => last.count += range.count,
                 _ => self.ranges.push(*range),
+            }
+        }
+    }
+
+    /// Reports that a selector matched nothing. `last` then counts as an unknown id.
+    pub(super) fn or_none(
+        self,
+        selector: &Selector,
+        is_empty: bool,
+        text: &str,
+        context: &Context,
+    ) -> Self {
+        if !is_empty || !self.is_empty() || context.mode() != OutputMode::Cli {
+            return self;
+        }
+        match selector {
+            Selector::Last => {
+                tracing::error!("{text}");
+                Self::one()
+            }
+            Selector::All | Selector::Ids(_) => {
+                tracing::info!("{text}");
+                self
             }
         }
     }

@@ -11,6 +11,7 @@ use crate::args::output_log::{ExportArgs, LogCatArgs, OutputLogArgs, OutputLogCo
 use crate::command::Context;
 use crate::error::{CliError, CliResult};
 use crate::output::console::color_of_task;
+use crate::parse::selector::JobTasks;
 
 /// `output-log`.
 pub(crate) fn run(args: &OutputLogArgs, context: &mut Context) -> CliResult<()> {
@@ -20,8 +21,8 @@ pub(crate) fn run(args: &OutputLogArgs, context: &mut Context) -> CliResult<()> 
     let job = match &args.command {
         OutputLogCommand::Summary | OutputLogCommand::Jobs => Wanted::Nothing,
         OutputLogCommand::Show(show) => show.job.map_or(Wanted::All, Wanted::Job),
-        OutputLogCommand::Cat(cat) => Wanted::Job(cat.job),
-        OutputLogCommand::Export(export) => Wanted::Job(export.job),
+        OutputLogCommand::Cat(cat) => Wanted::Job(cat.target.job),
+        OutputLogCommand::Export(export) => Wanted::Job(export.target.job),
     };
     dir.update(&mut index, |id| job.includes(id))
         .map_err(|error| {
@@ -99,7 +100,12 @@ struct Log {
 
 impl Log {
     /// The wanted tasks of a job, in the wanted order.
-    fn tasks(&self, job: u32, ids: Option<&IdArray>) -> CliResult<Vec<(u32, &Stream)>> {
+    fn tasks(
+        &self,
+        target: &JobTasks<u32>,
+        apart: Option<&IdArray>,
+    ) -> CliResult<Vec<(u32, &Stream)>> {
+        let (job, ids) = (target.job, target.tasks(apart)?);
         let tasks = self.index.tasks(job);
         if tasks.is_empty() {
             return Err(CliError::refused(&format!("Job {job} not found")));
@@ -126,7 +132,7 @@ impl Log {
     }
 
     fn cat(&self, args: &LogCatArgs, context: &mut Context) -> CliResult<()> {
-        let tasks = self.tasks(args.job, args.task.as_ref())?;
+        let tasks = self.tasks(&args.target, args.task.as_ref())?;
         let unfinished = tasks.iter().find(|(_, stream)| !stream.is_finished());
         if let Some((id, _)) = unfinished.filter(|_| !args.allow_unfinished) {
             let text = format!("Stream for task {id} is not finished");
@@ -145,7 +151,7 @@ impl Log {
 
     fn export(&self, args: &ExportArgs, context: &mut Context) -> CliResult<()> {
         let mut separator = "[";
-        for (id, stream) in self.tasks(args.job, args.task.as_ref())? {
+        for (id, stream) in self.tasks(&args.target, args.task.as_ref())? {
             let mut bytes = Vec::new();
             for chunk in chunks(stream, Some(Channel::Stdout)) {
                 self.read(chunk, &mut bytes)?;

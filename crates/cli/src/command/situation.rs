@@ -5,9 +5,10 @@ mod largest;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use hq_core::diagnosis::{number, queue_reason, why_waiting};
+use hq_core::diagnosis::{queue_reason, why_waiting};
 use hq_core::resource::amount::Amount;
 use hq_core::resource::request::RequestVariants;
+use hq_core::words::{count, number, part};
 use hq_core::worker_config::MemoryLimits;
 use hq_protocol::client::{self, alloc_reply, alloc_request};
 use hq_protocol::{could_run, why_nothing_runs};
@@ -39,16 +40,15 @@ pub(super) fn awaited(jobs: &[client::JobSummary]) -> String {
     }
     let what = match jobs {
         [job] => format!("job {}", job.id),
-        _ => format!("{} jobs", jobs.len()),
+        _ => count(jobs.len() as u64, "job"),
     };
     if unfinished == 0 {
         let id = jobs.first().map_or(0, |job| job.id);
         return format!("Waiting for {what} to be closed, as by `hq job close {id}`");
     }
     format!(
-        "Waiting for {what}: {} of {} tasks have ended, {} run",
-        number(total - unfinished),
-        number(total),
+        "Waiting for {what}: {} ended, {} running",
+        part(total - unfinished, total, "task"),
         number(running)
     )
 }
@@ -286,8 +286,11 @@ async fn behind(
             .collect();
         return Ok(Some(if after.is_empty() {
             format!(
-                "task {} waits for {} other tasks; `hq task info {} {}` names them",
-                task.id, explanation.waiting_dep_count, job.id, task.id
+                "task {} waits for {}; `hq task info {}.{}` names them",
+                task.id,
+                count(explanation.waiting_dep_count.into(), "other task"),
+                job.id,
+                task.id
             )
         } else {
             format!("it starts after job {}", after.join(", "))
@@ -314,7 +317,10 @@ async fn behind(
         .sum();
     let mut parts = Vec::new();
     if total > 0 && used >= total {
-        parts.push(format!("all {} cpus are busy", number(total)));
+        parts.push(match total {
+            1 => "the only cpu is busy".to_owned(),
+            _ => format!("all {} cpus are busy", number(total)),
+        });
     } else if is_free {
         parts.push("what its tasks ask for is taken by others".to_owned());
     } else {
@@ -323,8 +329,8 @@ async fn behind(
     }
     if before > 0 {
         parts.push(format!(
-            "{} tasks of earlier jobs wait, too",
-            number(before)
+            "{} of earlier jobs also wait",
+            count(before, "task")
         ));
     }
     Ok(Some(parts.join(", ")))

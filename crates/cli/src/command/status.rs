@@ -2,7 +2,8 @@
 
 use std::io::Write as _;
 
-use hq_core::diagnosis::{SET_ASIDE, number};
+use hq_core::diagnosis::SET_ASIDE;
+use hq_core::words::{number, part};
 use hq_protocol::client::{self, Problem, ask_problems::Change};
 use serde_json::{Value, json};
 
@@ -221,8 +222,9 @@ fn workers_text(snapshot: &Snapshot) -> String {
         text.push_str(&format!(", {lost} lost"));
     }
     if let (Some(used), total) = snapshot.resource("cpus") {
-        let whole = |units: u64| number(units.div_ceil(hq_core::resource::amount::UNITS_PER_WHOLE));
-        text.push_str(&format!("; {} of {} cpus busy", whole(used), whole(total)));
+        let whole = |units: u64| units.div_ceil(hq_core::resource::amount::UNITS_PER_WHOLE);
+        let cpus = part(whole(used), whole(total), "cpu");
+        text.push_str(&format!("; {cpus} busy"));
     }
     text
 }
@@ -323,7 +325,7 @@ fn advice(problem: &Problem) -> String {
             "`hq alloc info {id}` shows its allocations, `hq alloc resume {id}` lets it try again"
         ),
         "starving-job" => format!(
-            "`hq task list {id} --task-status waiting` lists the tasks, `hq task explain -v {id} TASK` compares one with each worker"
+            "`hq task list {id} --filter waiting` lists the tasks, `hq task explain -v {id}.TASK` compares one with each worker"
         ),
         _ => "report it with the server's log; what runs goes on".to_owned(),
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::io::IsTerminal as _;
 
 use hq_core::range::IdArray;
+use hq_core::signature::last_words;
 use hq_protocol::client::{self, explain, task_page};
 
 use super::Context;
@@ -19,11 +20,16 @@ use crate::parse::selector::{Selector, SingleSelector, array_to_message, one_job
 /// Characters of the ids of a job that a refusal shows.
 const IDS_SHOWN_MAX: usize = 200;
 
+/// Failed tasks whose last words `task info -v` reads, and lines of an output among which it looks for them.
+const WORDS_MAX: usize = 16;
+const LINES: u32 = 30;
+
 /// `task list`. Tasks are printed page by page.
 pub(super) async fn list(args: ListArgs, context: &mut Context) -> CliResult<()> {
+    let tasks = args.selector.tasks(args.tasks.as_ref())?;
     let mut client = context.connect().await?;
-    let jobs = client.job_list(args.selector.to_message()).await?;
-    let missing_jobs = match &args.selector {
+    let jobs = client.job_list(args.selector.job.to_message()).await?;
+    let missing_jobs = match &args.selector.job {
         Selector::Ids(ids) => warn_about_missing(ids, &jobs),
         Selector::Last | Selector::All => Missing::default(),
     };
@@ -37,8 +43,8 @@ pub(super) async fn list(args: ListArgs, context: &mut Context) -> CliResult<()>
         sink.job(job.id)?;
         let mut request = client::TaskPage {
             job: Some(task_page::Job::Id(job.id)),
-            tasks: args.tasks.as_ref().map(array_to_message),
-            states: states_to_message(args.task_status.as_deref()),
+            tasks: tasks.as_ref().map(array_to_message),
+            states: states_to_message(args.filter.as_deref()),
             ..client::TaskPage::default()
         };
         let mut missing = Missing::default();
@@ -91,28 +97,33 @@ pub(super) fn warn_about_tasks(missing: &Missing, job: u32) {
 
 /// `task info`.
 pub(super) async fn info(args: InfoArgs, context: &mut Context) -> CliResult<()> {
+    let tasks = args.target.some_tasks(args.tasks.as_ref())?;
     let mut client = context.connect().await?;
-    let (job, name) = match args.job {
+    let (job, name) = match args.target.job {
         SingleSelector::Last => (task_page::Job::Last(client::Empty {}), "last".to_owned()),
         SingleSelector::Id(id) => (task_page::Job::Id(id), id.to_string()),
     };
     let mut request = client::TaskPage {
         job: Some(job),
-        tasks: Some(array_to_message(&args.tasks)),
+        tasks: Some(array_to_message(&tasks)),
         with_definition: true,
         with_curves: args.verbose,
         ..client::TaskPage::default()
     };
+    let with_words = args.verbose && context.mode() == OutputMode::Cli;
     let mut sink = context.output.task_infos(&mut context.out, args.verbose);
     let (mut missing, mut missing_job) = (Missing::default(), Missing::default());
     loop {
-        let page = client.task_page(request.clone()).await?;
+        let mut page = client.task_page(request.clone()).await?;
         if !page.job_found {
             tracing::error!("Cannot find job {name}");
             missing_job = Missing::one();
             break;
         }
         missing.add(page.not_found.as_ref());
+        if with_words {
+            add_last_words(&mut client, &mut page).await?;
+        }
         sink.tasks(&page)?;
         let Some(cursor) = page.next_cursor else {
             break;
@@ -131,21 +142,47 @@ pub(super) async fn info(args: InfoArgs, context: &mut Context) -> CliResult<()>
     missing.end(&format!("hq task list {name}"), context)
 }
 
+/// Adds the last line of their output to the errors of the first failed tasks of a page.
+async fn add_last_words(client: &mut Client, page: &mut client::TaskPageReply) -> CliResult<()> {
+    let job = page.job;
+    let failed = page
+        .tasks
+        .iter_mut()
+        .filter_map(|task| Some((task.id, task.error.as_mut()?)));
+    for (task, error) in failed.take(WORDS_MAX) {
+        for is_stderr in [true, false] {
+            // Unreadable output says nothing.
+            let said = client.last_lines((job, task), is_stderr, LINES).await?;
+            if let Some(words) = last_words(&said.unwrap_or_default()) {
+                error.push_str(&format!("\nLast words: {}", words.trim()));
+                break;
+            }
+        }
+    }
+    Ok(())
+}
+
 /// `task explain`.
 pub(super) async fn explain(args: ExplainArgs, context: &mut Context) -> CliResult<()> {
-    let job = match args.job {
+    let tasks = args.target.some_tasks(args.task.as_ref())?;
+    let (Some(task), 1) = (tasks.iter().next(), tasks.len()) else {
+        return Err(CliError::usage(
+            "one task is explained at a time, such as `3.7`",
+        ));
+    };
+    let job = match args.target.job {
         SingleSelector::Last => explain::Job::Last(client::Empty {}),
         SingleSelector::Id(id) => explain::Job::Id(id),
     };
     let request = client::Explain {
         job: Some(job),
-        task: args.task,
+        task,
         until_able: false,
     };
     let mut client = context.connect().await?;
     let explanation = match client.explain(request).await {
         Ok(explanation) => explanation,
-        Err(error) => return Err(with_known_tasks(error, args.job, &mut client).await),
+        Err(error) => return Err(with_known_tasks(error, args.target.job, &mut client).await),
     };
     let is_verbose = args.verbose;
     let output = &context.output;
@@ -153,11 +190,11 @@ pub(super) async fn explain(args: ExplainArgs, context: &mut Context) -> CliResu
     context.flush()?;
     if !is_verbose && explanation.is_ready && has_reader(context) {
         let (job, task) = (explanation.job, explanation.task);
-        tracing::info!("`hq task explain -v {job} {task}` tells what is in the way now");
+        tracing::info!("`hq task explain -v {job}.{task}` tells what is in the way now");
     }
     if is_verbose && explanation.waiting_dep_count > 0 {
         let (job, task) = (explanation.job, explanation.task);
-        tracing::info!("`hq task info {job} {task}` tells what it depends on");
+        tracing::info!("`hq task info {job}.{task}` tells what it depends on");
     }
     if is_verbose && explanation.workers.is_empty() {
         tracing::info!("No worker is connected; `hq worker start` starts one");

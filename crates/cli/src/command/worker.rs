@@ -4,6 +4,7 @@ use std::io::Write as _;
 use std::time::Duration;
 
 use hq_core::range::IdArray;
+use hq_core::words::count;
 use hq_protocol::client::{self, worker_stop_result};
 
 use super::Context;
@@ -36,6 +37,7 @@ pub(super) async fn stop(args: SelectorArgs, context: &mut Context) -> CliResult
         .await?
         .stop_workers(args.selector.to_message())
         .await?;
+    let is_empty = results.is_empty();
     for result in results {
         use worker_stop_result::Kind;
         let worker = result.worker;
@@ -55,6 +57,7 @@ pub(super) async fn stop(args: SelectorArgs, context: &mut Context) -> CliResult
         |workers| format!("Stopping workers {workers} failed; workers not found"),
     );
     context.done()?;
+    let missing = missing.or_none(&args.selector, is_empty, missing::NO_WORKER, context);
     missing.end(missing::WORKERS, context)
 }
 
@@ -170,6 +173,8 @@ pub(super) async fn info(args: SelectorArgs, context: &mut Context) -> CliResult
     context
         .output
         .worker_infos(&mut context.out, &found.workers)?;
+    let is_empty = found.workers.is_empty();
+    let missing = missing.or_none(&args.selector, is_empty, missing::NO_WORKER, context);
     missing.end(missing::WORKERS, context)
 }
 
@@ -206,7 +211,8 @@ pub(super) async fn wait(args: WaitArgs, context: &mut Context) -> CliResult<()>
         tokio::time::sleep(WAIT_STEP).await;
         if context.mode() == OutputMode::Cli && told.replace(found) != Some(found) {
             error_line(&format!(
-                "Waiting for {wanted} workers, {found} are connected; `hq worker start` starts one, `hq alloc add` has a batch system start them"
+                "Waiting for {}, {found} connected; `hq worker start` starts one, `hq alloc add` has a batch system start them",
+                count(wanted.into(), "worker")
             ));
         }
     }

@@ -1,7 +1,7 @@
 //! Questions that are asked before something is done.
 
-use hq_core::diagnosis::number;
 use hq_core::task::TaskState;
+use hq_core::words::count;
 
 use super::model::{JobRow, ProblemRow, QueueRow, TaskRow, WorkerRow};
 use crate::text::fit;
@@ -42,10 +42,10 @@ impl Question {
             return Err(format!("job {id} is over: there is nothing to cancel"));
         }
         let text = format!(
-            "Cancel job {id} `{}`? {} tasks are not run, {} that run are ended.",
+            "Cancel job {id} `{}`? This drops {} and ends {}.",
             fit(&job.name, NAME),
-            number(counts.waiting),
-            number(counts.running)
+            count(counts.waiting, "waiting task"),
+            count(counts.running, "running task")
         );
         let action = Action::CancelJob(id);
         Ok(Self { action, text })
@@ -87,8 +87,8 @@ impl Question {
             return Err(format!("no task of job {id} has failed"));
         }
         let text = format!(
-            "Submit the {} failed tasks of job {id} `{}` again, as a new job?",
-            number(job.counts.failed),
+            "Submit the {} of job {id} `{}` again, as a new job?",
+            count(job.counts.failed, "failed task"),
             fit(&job.name, NAME)
         );
         let action = Action::ResubmitFailed(id);

@@ -43,18 +43,6 @@ pub(crate) fn terminal_size(stream: impl AsFd) -> Option<(u16, u16)> {
     (size.ws_col > 0).then_some((size.ws_col, size.ws_row))
 }
 
-/// Cuts a line that is redrawn in place, since one that wraps cannot be removed again. Only where
-/// standard output is a terminal.
-pub(crate) fn fit_to_terminal(mut line: String) -> String {
-    let columns = terminal_size(io::stdout()).map(|(columns, _)| usize::from(columns));
-    if let Some((at, _)) =
-        columns.and_then(|columns| line.char_indices().nth(columns.saturating_sub(1)))
-    {
-        line.truncate(at);
-    }
-    line
-}
-
 /// Writes bytes to standard error; a failure is ignored.
 pub(crate) fn error_bytes(bytes: &[u8]) {
     let _ = io::stderr().write_all(bytes);

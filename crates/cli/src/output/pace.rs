@@ -9,6 +9,9 @@ use jiff::tz::TimeZone;
 
 use super::format::short_words;
 
+/// Tasks per second below which a rate would be shown as 0.
+const RATE_MIN: f64 = 0.05 / 3_600.0;
+
 /// How a job goes at a moment of the server's clock; `None` before its first task has ended.
 pub(crate) fn pace(job: &client::JobSummary, now_unix_ns: i64) -> Option<Pace> {
     let facts = job.pace.as_ref()?;
@@ -41,7 +44,10 @@ pub(crate) fn text<'a>(
         .collect::<Option<_>>()?;
     let rate: f64 = paces.iter().map(|pace| pace.rate).sum();
     let elapsed = paces.iter().map(|pace| pace.elapsed).max()?;
-    let mut text = format!("{}, {} elapsed", rate_text(rate), whole(elapsed));
+    let mut text = format!("{} elapsed", whole(elapsed));
+    if rate >= RATE_MIN {
+        text = format!("{}, {text}", rate_text(rate));
+    }
     // All of them end with the last one.
     let last = paces
         .iter()
@@ -189,6 +195,16 @@ mod tests {
         let short = short(std::iter::once(&job(2, 48)), now);
         assert_eq!(short.as_deref(), Some("1.0 tasks/s, 50s left"));
         assert_eq!(text_of(job(0, 0)), None);
+        let young = client::JobSummary {
+            pace: Some(client::PaceFacts {
+                window_unix_ns: 0,
+                window_ended: 0,
+                ..job(2, 48).pace.expect("it has begun")
+            }),
+            ..job(2, 48)
+        };
+        let shown = text_of(young).expect("it goes on");
+        assert!(!shown.contains("0.0 tasks"), "{shown}");
         let starving = text_of(job(0, 9)).expect("it went on");
         assert!(starving.ends_with("elapsed"), "{starving}");
         assert_eq!(

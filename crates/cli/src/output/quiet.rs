@@ -62,7 +62,7 @@ impl Output for QuietOutput {
     fn changed_tasks(&self, out: Out<'_>, jobs: &[ChangedView]) -> io::Result<()> {
         for ChangedView { job, skipped } in jobs {
             for (task, _) in &skipped.runs {
-                writeln!(out, "{task}@{job}")?;
+                writeln!(out, "{job}.{task}")?;
             }
         }
         Ok(())

@@ -4,6 +4,7 @@ use std::io;
 use std::path::Path;
 
 use hq_core::job::JobTotals;
+use hq_core::words::count;
 use hq_protocol::{client, common};
 
 use super::format::id_array;
@@ -118,10 +119,10 @@ impl Output for TableOutput {
                 new_job,
                 task_count,
             } = row;
-            let plural = if *task_count == 1 { "" } else { "s" };
+            let tasks = count((*task_count).into(), "task");
             writeln!(
                 out,
-                "Job {job} resubmitted successfully, job ID: {new_job} ({task_count} task{plural})"
+                "Job {job} resubmitted successfully, job ID: {new_job} ({tasks})"
             )?;
         }
         Ok(())

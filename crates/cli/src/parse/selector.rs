@@ -5,6 +5,7 @@ use hq_protocol::client;
 
 use super::ParseError;
 use super::array::parse_id_array;
+use crate::error::{CliError, CliResult};
 
 /// `last`, `all`, or an id array.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -26,13 +27,34 @@ pub(crate) enum SingleSelector {
     Id(u32),
 }
 
-/// A job and some of its tasks.
+/// A job, or jobs, and some of their tasks: `3`, `3.7`, `last.1-4`.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct JobTasks {
+pub(crate) struct JobTasks<J = SingleSelector> {
     /// The job.
-    pub(crate) job: SingleSelector,
+    pub(crate) job: J,
     /// Ids of its tasks; `None` = all.
     pub(crate) tasks: Option<IdArray>,
+}
+
+impl<J> JobTasks<J> {
+    /// The chosen tasks, which may also be named by another word or option.
+    pub(crate) fn tasks(&self, apart: Option<&IdArray>) -> CliResult<Option<IdArray>> {
+        match (&self.tasks, apart) {
+            (Some(_), Some(_)) => Err(CliError::usage(
+                "the tasks are named twice: behind the `.` and in a word or option of their own",
+            )),
+            (tasks, apart) => Ok(tasks.as_ref().or(apart).cloned()),
+        }
+    }
+
+    /// The same where tasks have to be named.
+    pub(crate) fn some_tasks(&self, apart: Option<&IdArray>) -> CliResult<IdArray> {
+        self.tasks(apart)?.ok_or_else(|| {
+            CliError::usage(
+                "the ids of the tasks are missing; `3.7` is task 7 of job 3, and `hq task list 3` lists the tasks of job 3",
+            )
+        })
+    }
 }
 
 impl Selector {
@@ -51,8 +73,7 @@ impl Selector {
 }
 
 /// Exactly one job, or one worker.
-pub(crate) fn one_job(id: u32) -> Result<Selector, crate::error::CliError> {
-    use crate::error::CliError;
+pub(crate) fn one_job(id: u32) -> CliResult<Selector> {
     let ids = IdArray::consecutive(id, 1).map_err(|e| CliError::caused("Broken job id", &e))?;
     Ok(Selector::Ids(ids))
 }
@@ -94,20 +115,42 @@ pub(crate) fn parse_last_or_id(text: &str) -> Result<SingleSelector, ParseError>
     if text == "last" {
         return Ok(SingleSelector::Last);
     }
+    parse_id(text, &["number", "`last`"]).map(SingleSelector::Id)
+}
+
+fn parse_id(text: &str, expected: &'static [&'static str]) -> Result<u32, ParseError> {
     let mut cursor = super::Cursor::new("ID", text);
-    let id = cursor.number(&["number", "`last`"])?;
+    let id = cursor.number(expected)?;
     cursor.finish(&["end of input"])?;
-    Ok(SingleSelector::Id(id))
+    Ok(id)
 }
 
 /// Reads `JOB` or `JOB.TASKS`: `last` or one id, and an id array.
 pub(crate) fn parse_job_tasks(text: &str) -> Result<JobTasks, ParseError> {
-    let (job, tasks) = match text.split_once('.') {
+    with_tasks(text, parse_last_or_id)
+}
+
+/// Reads `JOBS` or `JOBS.TASKS`: `last` or an id array, and another one.
+pub(crate) fn parse_jobs_tasks(text: &str) -> Result<JobTasks<Selector>, ParseError> {
+    with_tasks(text, parse_last_or_ids)
+}
+
+/// Reads `ID` or `ID.TASKS`.
+pub(crate) fn parse_id_tasks(text: &str) -> Result<JobTasks<u32>, ParseError> {
+    with_tasks(text, |job| parse_id(job, &["number"]))
+}
+
+/// `3@7`, which two tables print because scripts know it, means the same.
+fn with_tasks<J>(
+    text: &str,
+    parse_job: impl Fn(&str) -> Result<J, ParseError>,
+) -> Result<JobTasks<J>, ParseError> {
+    let (job, tasks) = match text.split_once(['.', '@']) {
         Some((job, tasks)) => (job, Some(tasks)),
         None => (text, None),
     };
     Ok(JobTasks {
-        job: parse_last_or_id(job)?,
+        job: parse_job(job)?,
         tasks: tasks.map(parse_id_array).transpose()?,
     })
 }
@@ -137,5 +180,14 @@ mod tests {
         for wrong in ["", ".3", "1.", "1.2.3", "all", "1-2"] {
             assert!(parse_job_tasks(wrong).is_err(), "{wrong}");
         }
+        assert_eq!(parse_job_tasks("3@7"), parse_job_tasks("3.7"));
+        let found = parse_jobs_tasks("1-2.5").expect("valid");
+        assert!(matches!(&found.job, Selector::Ids(ids) if ids.len() == 2));
+        let five = parse_id_array("5").expect("valid");
+        assert_eq!(found.tasks(None), Ok(Some(five.clone())));
+        assert!(found.tasks(Some(&five)).is_err(), "named twice");
+        let job = parse_id_tasks("3").expect("valid");
+        assert_eq!(job.tasks(Some(&five)), Ok(Some(five)));
+        assert!(job.some_tasks(None).is_err(), "not named");
     }
 }

@@ -9,7 +9,8 @@ use crate::dashboard::view::run_time;
 use crate::output::format::{file_size, local_time, peak_memory, zone};
 use crate::text::is_hidden;
 use hq_core::curve::{Curve, GpuCurve};
-use hq_core::diagnosis::{Severity, Subject, number};
+use hq_core::diagnosis::{Severity, Subject};
+use hq_core::words::number;
 use hq_store::reader::RUN_BOUNDS;
 
 /// A worker that was idle for more than this part of its life is worth a hint.

@@ -53,7 +53,8 @@ pub(crate) fn add(
 fn parse(mark: &str) -> Option<(&str, u32, TaskId, InstanceId)> {
     let mut parts = mark.split('/');
     let server = parts.next()?;
-    let (job, task) = parts.next()?.split_once('@')?;
+    // Workers of earlier releases write `3@17`.
+    let (job, task) = parts.next()?.split_once(['.', '@'])?;
     let instance = parts.next()?.parse().ok()?;
     Some((
         server,
@@ -86,8 +87,14 @@ mod tests {
 
     #[test]
     fn the_mark_of_a_task_names_server_job_task_and_attempt() {
-        let found = parse("aBc1/3@17/2/5f-1a-9-0");
-        assert_eq!(found, Some(("aBc1", 3, TaskId(17), InstanceId(2))));
+        for mark in ["aBc1/3.17/2/5f-1a-9-0", "aBc1/3@17/2/5f-1a-9-0"] {
+            let found = parse(mark);
+            assert_eq!(
+                found,
+                Some(("aBc1", 3, TaskId(17), InstanceId(2))),
+                "{mark}"
+            );
+        }
         assert_eq!(parse("something/else"), None);
     }
 

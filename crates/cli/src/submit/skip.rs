@@ -23,6 +23,7 @@ use hq_core::range::{IdArray, IdRange};
 use hq_core::template::{
     ArrayIds, ArraySpec, Entries, GraphSpec, SubmitBody, SubmitSpec, SubmitTarget, TaskTemplate,
 };
+use hq_core::words::part;
 
 use super::files::{fleeting, paths_of};
 use crate::error::{CliError, CliResult};
@@ -113,9 +114,9 @@ pub(crate) struct Skipped {
 
 impl fmt::Display for Skipped {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let left_out = self.left_out;
-        let total = left_out + self.runs.len();
-        write!(f, "{left_out} of {total} tasks are done and left out")
+        let total = self.left_out + self.runs.len();
+        let part = part(self.left_out as u64, total as u64, "task");
+        write!(f, "{part} already done and left out")
     }
 }
 

@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::scheduler::demand::Unfit;
+use crate::words::count;
 
 /// The reason.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -237,7 +238,9 @@ impl fmt::Display for Reason {
                 Line(why)
             ),
             Self::Covered => f.write_str("workers that are on their way will take what waits"),
-            Self::Unfit(waiting, unfit) => write!(f, "{waiting} tasks wait, but {}", Why(unfit)),
+            Self::Unfit(waiting, unfit) => {
+                write!(f, "{} waiting, but {}", count(*waiting, "task"), Why(unfit))
+            }
             Self::OtherQueues => f.write_str("other queues serve what waits"),
         }
     }

@@ -1,6 +1,7 @@
 //! Each rule finds what it names, and nothing in a healthy cluster.
 
 use super::*;
+use crate::resource::amount::UNITS_PER_WHOLE;
 
 #[test]
 fn one_task_asks_and_several_ask() {
@@ -158,7 +159,7 @@ fn a_job_that_fails_on_every_node_is_not_the_fault_of_nodes() {
         .collect();
     assert!(suspect_hosts(&shares).is_empty());
     // The only node, too.
-    assert!(suspect_hosts(&[share(1, "n1", Some("killed by signal 9"), 10)]).is_empty());
+    assert!(suspect_hosts(&[share(1, "n1", Some("signal 9 (SIGKILL)"), 10)]).is_empty());
 }
 
 #[test]
@@ -246,7 +247,7 @@ fn memory_is_told_in_gibibytes() {
     );
     assert_eq!(
         lacking("gpus/amd", units(2), units(0)),
-        "they ask for 2 gpus/amd, no worker has any"
+        "they ask for 2 GPUs (gpus/amd), no worker has any"
     );
 }
 

@@ -62,7 +62,7 @@ fn a_busy_worker_says_how_much_is_missing() {
     bench.submit(wide(1, 3));
     let job = bench.submit(wide(1, 2));
     let said = in_the_way(&bench, job, worker, 0);
-    assert_eq!(said, ["cpus: 1 missing, 1 of 2 free"]);
+    assert_eq!(said, ["cpus: 1 missing, 1 of 4 free"]);
 }
 
 #[test]

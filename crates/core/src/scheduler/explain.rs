@@ -9,6 +9,7 @@ use crate::class::{Class, Classes, QueueKey, VariantDemand};
 use crate::id::TaskKey;
 use crate::resource::amount::Amount;
 use crate::time::Time;
+use crate::words::quantity;
 use crate::worker::Worker;
 
 /// One condition, fulfilled or not.
@@ -112,10 +113,12 @@ pub enum Hindrance {
     Lacking {
         /// Name.
         name: Box<str>,
-        /// Asked for; for `all` the whole pool.
-        request: Amount,
+        /// What the task asks for beyond what it could get now.
+        missing: Amount,
         /// Not given to tasks.
         free: Amount,
+        /// What the worker has.
+        total: Amount,
         /// Of what is free, the part that more urgent tasks wait for.
         kept: Amount,
     },
@@ -144,25 +147,19 @@ impl fmt::Display for Hindrance {
             Self::Kept => f.write_str("the worker is being emptied for a multi-node task"),
             Self::Lacking {
                 name,
-                request,
+                missing,
                 free,
-                kept,
-            } if *kept == Amount::ZERO => {
-                let missing = Amount(request.0.saturating_sub(free.0));
-                write!(f, "{name}: {missing} missing, {free} of {request} free")
-            }
-            Self::Lacking {
-                name,
-                request,
-                free,
+                total,
                 kept,
             } => {
-                let missing = Amount(request.0.saturating_sub(free.0.saturating_sub(kept.0)));
-                write!(
-                    f,
-                    "{name}: {missing} missing, {free} free for {request}, but {kept} kept for more \
-                     urgent tasks"
-                )
+                let [missing, free, total] =
+                    [missing, free, total].map(|amount| quantity(name, *amount));
+                write!(f, "{name}: {missing} missing, {free} of {total} free")?;
+                if *kept == Amount::ZERO {
+                    return Ok(());
+                }
+                let kept = quantity(name, *kept);
+                write!(f, ", {kept} of them kept for more urgent tasks")
             }
             Self::Scattered => f.write_str("enough is free, but not together"),
             Self::Nodes { n_nodes, empty } => {
@@ -258,8 +255,9 @@ fn lacking(plan: &WorkerPlan<'_>, demand: &VariantDemand, classes: &Classes) -> 
         let free = plan.worker.free().get(slot).copied().unwrap_or(0);
         found.push(Hindrance::Lacking {
             name: classes.resource_name(asked.resource).into(),
-            request: amount(need),
+            missing: amount(need - available.max(0)),
             free: amount(free),
+            total: Amount(plan.worker.total(asked)),
             kept: amount(free.max(0) - available),
         });
     }

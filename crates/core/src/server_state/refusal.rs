@@ -46,12 +46,12 @@ pub enum SubmitRefusal {
     },
     /// The task that submits has ended, or another attempt of it runs.
     #[error(
-        "attempt {2} of task {1}@{0} is over or was replaced, so that it can add no tasks; only the attempt that runs can"
+        "attempt {2} of task {0}.{1} is over or was replaced, so that it can add no tasks; only the attempt that runs can"
     )]
     OriginOver(JobId, TaskId, InstanceId),
     /// An earlier attempt has submitted something else at this place.
     #[error(
-        "task {1}@{0} is tried again, and this submit is none of those that its earlier attempts made and this one has not \
+        "task {0}.{1} is tried again, and this submit is none of those that its earlier attempts made and this one has not \
          repeated; say with --once NAME, in every attempt, which submits are the same"
     )]
     OriginDiffers(JobId, TaskId),

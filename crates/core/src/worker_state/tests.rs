@@ -388,7 +388,7 @@ fn order_within_a_priority_is_job_then_task() {
         order.push(launches(&effects)[0].key.task.to_string());
         token = tokens(&effects)[0];
     }
-    assert_eq!(order, ["1@1", "1@2", "1@6", "2@0"]);
+    assert_eq!(order, ["1.1", "1.2", "1.6", "2.0"]);
 }
 
 #[test]

@@ -6,6 +6,8 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
+use hq_core::shell::pasted;
+
 use super::file::{open_to_read, sync_parent};
 use super::{ACCESS_FILE_NAME, AccessError, AccessFile, CURRENT_LINK_NAME, NotADirectory};
 
@@ -19,7 +21,7 @@ pub struct ServerHint(Option<PathBuf>);
 impl fmt::Display for ServerHint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Some(path) => write!(f, " --server-dir {}", path.display()),
+            Some(path) => write!(f, " --server-dir {}", pasted(&path.to_string_lossy())),
             None => Ok(()),
         }
     }

@@ -7,6 +7,7 @@ use hq_core::resource::amount::UNITS_PER_WHOLE;
 use hq_core::resource::request::{Policy, ResourceRequest};
 use hq_core::server_state::ServerState;
 use hq_core::time::Timestamp;
+use hq_core::words::{amount, count};
 use hq_protocol::client;
 
 use super::job;
@@ -75,16 +76,13 @@ fn cpus(request: &ResourceRequest) -> Option<u64> {
 
 fn words(request: &ResourceRequest) -> String {
     if request.n_nodes > 0 {
-        let plural = if request.n_nodes == 1 { "" } else { "s" };
-        return format!("{} node{plural}", request.n_nodes);
+        return count(request.n_nodes.into(), "node");
     }
     let parts = request.entries.iter().map(|entry| {
         if entry.policy == Policy::All {
             format!("all {}", entry.resource)
-        } else if &*entry.resource == "cpus" && entry.amount.0 == UNITS_PER_WHOLE {
-            "1 cpu".to_owned()
         } else {
-            format!("{} {}", entry.amount, entry.resource)
+            amount(&entry.resource, entry.amount)
         }
     });
     parts.collect::<Vec<_>>().join(", ")

@@ -9,14 +9,14 @@ use hq_core::job::{Job, SharedTemplate, Submit, TaskSlot, TemplateId};
 use hq_core::outcome::Usage;
 use hq_core::placeholder::{PathPatterns, PathValues};
 use hq_core::server_state::ServerState;
-use hq_core::task::{TaskRecord, TaskState};
+use hq_core::task::{Phase, TaskRecord, TaskState};
 use hq_core::template::ByteText;
 use hq_core::time::nanos;
 use hq_protocol::convert::TaskPageQuery;
 use hq_protocol::limits::PAGE_BYTES_MAX;
 use hq_protocol::{Message as _, client, common};
 
-use super::{resolve, worker_ref};
+use super::{aborted, resolve, worker_ref};
 use crate::core_handle::View;
 use crate::curves;
 
@@ -24,6 +24,9 @@ use crate::curves;
 const PAGE_MAX: u32 = 4_096;
 /// Different templates of a page with their definitions, 5 µs each.
 const TEMPLATES_MAX: usize = 512;
+
+/// Tasks at the beginning of a page whose abortion is explained: each explanation may follow many dependencies.
+const REASONS_MAX: usize = 64;
 
 /// Bytes of a value of a parameter beside an error.
 const SHORT_VALUE_MAX: usize = 100;
@@ -190,6 +193,9 @@ impl Page<'_> {
             info.paths = paths(self.state, self.job, submit, slot, patterns);
         }
         if with_definition {
+            if phase == Phase::Aborted && self.reply.tasks.len() < REASONS_MAX {
+                info.error = aborted::reason(self.state, self.job, submit, slot, TaskId(id));
+            }
             info.attempts = attempts(self.state, submit, slot.index);
             info.template = number;
             info.entry = submit.entry(slot.index).map(|entry| entry.to_vec().into());
@@ -255,7 +261,7 @@ fn describe(state: &ServerState, submit: &Submit, slot: TaskSlot, id: TaskId) ->
     let task_state = submit
         .tasks
         .phase(slot.index)
-        .map_or(TaskState::Waiting, hq_core::task::Phase::state);
+        .map_or(TaskState::Waiting, Phase::state);
     let mut info = client::TaskInfo {
         id: id.as_u32(),
         state: client::TaskState::from(task_state).into(),

@@ -248,7 +248,7 @@ fn has_ended(key: TaskKey, unkillable: Option<String>) -> Refusal {
     let left = unkillable.map_or_else(String::new, |place| {
         format!("\nIts process still exists and keeps what it uses: {place}")
     });
-    let text = format!("{text}\n`hq task info {job} {task}` tells how this one has ended{left}");
+    let text = format!("{text}\n`hq task info {job}.{task}` tells how this one has ended{left}");
     Refusal::conflict(text).about(Some(job), Some(task))
 }
 

@@ -1,5 +1,6 @@
 //! Single questions to a server: actions, and the output of a task.
 
+use hq_core::words::count;
 use hq_protocol::client::{
     self, Selector, alloc_request, ask_problems::Change, request::Request, resubmitted_job,
     selector, task_page,
@@ -42,7 +43,10 @@ pub(super) async fn act(client: &mut Client, action: Action) -> CliResult<String
             };
             let results = client.change_jobs(Request::JobCancel(cancel)).await?;
             let canceled = results.results.first().map_or(0, |result| result.canceled);
-            Ok(format!("{canceled} tasks of job {id} were canceled"))
+            Ok(format!(
+                "{} of job {id} canceled",
+                count(canceled.into(), "task")
+            ))
         }
         Action::CancelTask(job, task) => cancel_task(client, job, task).await,
         Action::ResubmitFailed(id) => {
@@ -55,8 +59,8 @@ pub(super) async fn act(client: &mut Client, action: Action) -> CliResult<String
             let results = client.resubmit(resubmit).await?;
             let new = results.jobs.into_iter().next();
             Ok(match new.map(|job| (job.result, job.task_count)) {
-                Some((Some(resubmitted_job::Result::NewJob(job)), count)) => {
-                    format!("{count} tasks were submitted as job {job}")
+                Some((Some(resubmitted_job::Result::NewJob(job)), number)) => {
+                    format!("{} submitted as job {job}", count(number.into(), "task"))
                 }
                 Some((Some(resubmitted_job::Result::Refused(why)), _)) => why,
                 Some((Some(resubmitted_job::Result::Nothing(_)), _)) => {

@@ -110,7 +110,7 @@ pub(super) fn start(
     let feeder;
     let work: Box<dyn FnOnce(&tokio::runtime::Runtime) + Send> = match journal {
         Some(path) => {
-            let mut file = JournalFile::open(path)?;
+            let mut file = JournalFile::open(&crate::command::journal::file_of(path)?)?;
             let (from_ns, to_ns) = runtime.block_on(file.span())?;
             let replay = Replay {
                 from_ns,

@@ -25,8 +25,12 @@ pub(crate) async fn run(is_read_only: bool, context: &mut Context) -> CliResult<
         OutputMode::Quiet => writeln!(context.out, "{}", place.url)?,
         OutputMode::Cli => {
             writeln!(context.out, "{}", place.url)?;
-            if let Some(ssh) = &place.ssh {
-                writeln!(context.out, "From another machine, first: {ssh}")?;
+            match &place.ssh {
+                Some(ssh) => writeln!(
+                    context.out,
+                    "Open this link in a browser on this machine.\nFrom another machine, first: {ssh}"
+                )?,
+                None => writeln!(context.out, "Open this link in a browser.")?,
             }
         }
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use hq_core::job::JobState;
 use hq_core::signature::last_words;
+use hq_core::words::{count, part};
 use hq_protocol::client;
 use tokio::time::{Instant, timeout_at};
 
@@ -64,8 +65,8 @@ pub(super) async fn tell(
     }
     if bad.len() > TOLD_MAX {
         error_line(&format!(
-            "… and {} more jobs; `hq job list --all` lists them",
-            bad.len() - TOLD_MAX
+            "… and {} more; `hq job list --all` lists them",
+            count((bad.len() - TOLD_MAX) as u64, "job")
         ));
     }
     if bad.is_empty() && !jobs.is_empty() && std::io::stderr().is_terminal() {
@@ -106,10 +107,10 @@ fn is_good(job: &client::JobSummary) -> bool {
 
 fn good(jobs: &[client::JobSummary]) -> String {
     let tasks: u64 = jobs.iter().map(|job| u64::from(job.task_count)).sum();
-    let plural = if tasks == 1 { "" } else { "s" };
+    let tasks = count(tasks, "task");
     match jobs {
-        [job] => format!("Job {} finished: {tasks} task{plural}", job.id),
-        _ => format!("{} jobs finished: {tasks} task{plural}", jobs.len()),
+        [job] => format!("Job {} finished: {tasks}", job.id),
+        _ => format!("{} finished: {tasks}", count(jobs.len() as u64, "job")),
     }
 }
 
@@ -123,12 +124,12 @@ fn line(
     let (id, total) = (job.id, job.task_count);
     let counts: Vec<String> = [
         (stats.failed, "failed"),
-        (stats.canceled, "were canceled"),
-        (stats.aborted, "were aborted"),
+        (stats.canceled, "canceled"),
+        (stats.aborted, "aborted"),
     ]
     .into_iter()
     .filter(|(count, _)| *count > 0)
-    .map(|(count, word)| format!("{count} of {total} tasks {word}"))
+    .map(|(count, word)| format!("{} {word}", part(count.into(), total.into(), "task")))
     .collect();
     let state = match job_state(job) {
         JobState::Canceled => "was canceled",
@@ -160,7 +161,7 @@ fn line(
             task.id
         )
     } else {
-        format!("`hq task info {id} {}` shows more", task.id)
+        format!("`hq task info {id}.{}` shows more", task.id)
     };
     if stats.failed > 1 {
         look.push_str(&format!(", `hq job failures {id}` says why all failed"));
@@ -215,7 +216,7 @@ mod tests {
         assert!(text.contains("; task 3 (lr=0.1): Program"), "{text}");
         assert_eq!(
             line(&failed, Some(&task), None),
-            "Job 28 failed: 1 of 10 tasks failed, 1 of 10 tasks were aborted; task 3: Program terminated with exit code 1; \
+            "Job 28 failed: 1 of 10 tasks failed, 1 of 10 tasks aborted; task 3: Program terminated with exit code 1; \
              `hq job cat 28 stderr --tasks 3` prints what it wrote"
         );
         let several = job(client::TaskStats {
@@ -236,7 +237,7 @@ mod tests {
         };
         assert_eq!(
             line(&canceled, None, None),
-            "Job 28 was canceled: 10 of 10 tasks were canceled (enough); `hq job info 28` shows more"
+            "Job 28 was canceled: 10 of 10 tasks canceled (enough); `hq job info 28` shows more"
         );
     }
 }

@@ -7,6 +7,7 @@ use std::io::{self, Write as _};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use hq_core::range::IdArray;
 use hq_protocol::client::{self, task_page};
 use hq_protocol::common::stdio::Kind;
 
@@ -27,9 +28,10 @@ pub(crate) async fn cat(args: CatArgs, context: &mut Context) -> CliResult<()> {
     if context.mode() == OutputMode::Json {
         return Err(CliError::new("JSON output mode doesn't support job output"));
     }
+    let tasks = args.selector.tasks(args.tasks.as_ref())?;
     let mut client = context.connect().await?;
-    let jobs = client.job_list(args.selector.to_message()).await?;
-    let missing = match &args.selector {
+    let jobs = client.job_list(args.selector.job.to_message()).await?;
+    let missing = match &args.selector.job {
         Selector::Ids(ids) => {
             let found: BTreeSet<u32> = jobs.iter().map(|job| job.id).collect();
             let (_, missing) = ids.split(|span| found.range(span).copied());
@@ -46,7 +48,7 @@ pub(crate) async fn cat(args: CatArgs, context: &mut Context) -> CliResult<()> {
     }
     let mut missing_tasks = Missing::default();
     for job in jobs {
-        let missing = cat_job(job.id, &args, &mut client, &mut context.out).await?;
+        let missing = cat_job(job.id, tasks.as_ref(), &args, &mut client, &mut context.out).await?;
         if !missing.is_empty() {
             missing_tasks = missing;
         }
@@ -58,6 +60,7 @@ pub(crate) async fn cat(args: CatArgs, context: &mut Context) -> CliResult<()> {
 /// Prints the tasks of one job; returns some of those that it does not have.
 async fn cat_job(
     job: u32,
+    tasks: Option<&IdArray>,
     args: &CatArgs,
     client: &mut Client,
     out: &mut Console,
@@ -65,8 +68,8 @@ async fn cat_job(
     let mut missing = Missing::default();
     let mut request = client::TaskPage {
         job: Some(task_page::Job::Id(job)),
-        tasks: args.tasks.as_ref().map(array_to_message),
-        states: states_to_message(args.task_status.as_deref()),
+        tasks: tasks.map(array_to_message),
+        states: states_to_message(args.filter.as_deref()),
         ..client::TaskPage::default()
     };
     let mut is_empty = true;

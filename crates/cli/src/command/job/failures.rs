@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use clap::ValueEnum as _;
 use clap::builder::PossibleValue;
-use hq_core::diagnosis::number;
 use hq_core::signature::last_words;
+use hq_core::words::{count, noun_of, number, part};
 use hq_protocol::access::ServerDir;
 use hq_protocol::client::{self, task_page};
 use serde_json::{Value, json};
@@ -18,7 +18,7 @@ use crate::args::global::OutputMode;
 use crate::args::job::{FailuresArgs, GroupBy};
 use crate::client::Client;
 use crate::command::Context;
-use crate::command::missing::{JOBS, Missing};
+use crate::command::missing::{JOBS, Missing, NO_JOB};
 use crate::dashboard::model::clean;
 use crate::error::{CliError, CliResult};
 use crate::failures::{Failed, Group, Heap, error_words, group, heaps, to_read};
@@ -71,13 +71,44 @@ pub(in crate::command) async fn failures(
         match context.mode() {
             OutputMode::Json => rows.push(shape(job, &groups, said.len())),
             OutputMode::Quiet => write_quiet(&mut context.out, job.id, &groups)?,
-            OutputMode::Cli => write(&mut context.out, job, &groups, said.len())?,
+            OutputMode::Cli => {
+                write(&mut context.out, job, &groups, said.len())?;
+                if let Some((task, why)) = first_aborted(&mut client, job).await? {
+                    let aborted = count(job.stats.unwrap_or_default().aborted.into(), "task");
+                    writeln!(context.out, "{aborted} aborted, such as task {task}: {why}")?;
+                }
+            }
         }
     }
     if context.mode() == OutputMode::Json {
         write_value(&mut context.out, &Value::from(rows))?;
     }
+    let missing = missing.or_none(&args.selector, infos.jobs.is_empty(), NO_JOB, context);
     missing.end(JOBS, context)
+}
+
+/// The first task of a job that the server gave up, and why.
+async fn first_aborted(
+    client: &mut Client,
+    job: &client::JobSummary,
+) -> CliResult<Option<(u32, String)>> {
+    if job.stats.unwrap_or_default().aborted == 0 {
+        return Ok(None);
+    }
+    let page = client.task_page(client::TaskPage {
+        job: Some(task_page::Job::Id(job.id)),
+        states: vec![client::TaskState::Aborted.into()],
+        limit: 1,
+        with_definition: true,
+        without_paths: true,
+        ..client::TaskPage::default()
+    });
+    let first = page.await?.tasks.into_iter().next();
+    Ok(first.and_then(|task| {
+        let error = clean(&task.error?);
+        let why = error.strip_prefix("Aborted: ").unwrap_or(&error);
+        Some((task.id, why.to_owned()))
+    }))
 }
 
 /// Failures by something else than their signature; `None` = that is it.
@@ -203,9 +234,8 @@ fn write_head(out: &mut Console, job: &client::JobSummary, failed: usize) -> Cli
     }
     writeln!(
         out,
-        "{} of {} tasks of job {id} `{name}` failed:",
-        number(failed as u64),
-        number(total.into())
+        "{} of job {id} `{name}` failed:",
+        part(failed as u64, total.into(), "task")
     )?;
     Ok(())
 }
@@ -221,18 +251,14 @@ fn write_heaps(
         let count = number(heap.tasks.len() as u64);
         writeln!(out, "{count:>8}  {}", clean(&heap.name))?;
         let tasks = joined_ids(heap.tasks.iter().copied());
-        let plural = if heap.tasks.len() == 1 { "" } else { "s" };
+        let noun = noun_of(heap.tasks.len() as u64, "task");
         let hosts = match by {
             GroupBy::Node => String::new(),
             GroupBy::Signature | GroupBy::ExitCode => {
                 format!(" on {}", shown_hosts(&heap.hosts))
             }
         };
-        writeln!(
-            out,
-            "          task{plural} {}{hosts}",
-            fit(&tasks, IDS_WIDTH)
-        )?;
+        writeln!(out, "          {noun} {}{hosts}", fit(&tasks, IDS_WIDTH))?;
         for (reason, count) in heap.reasons.iter().take(REASONS_SHOWN_MAX) {
             let count = number(*count as u64);
             writeln!(out, "          {count:>8}  {}", clean(reason))?;
@@ -285,7 +311,7 @@ fn heaps_shape(job: &client::JobSummary, by: GroupBy, heaps: &[Heap], read: usiz
     })
 }
 
-fn count(groups: &[Group]) -> usize {
+fn failed_count(groups: &[Group]) -> usize {
     groups.iter().map(|group| group.tasks.len()).sum()
 }
 
@@ -295,7 +321,7 @@ fn write(
     groups: &[Group],
     read: usize,
 ) -> CliResult<()> {
-    let (id, failed) = (job.id, count(groups));
+    let (id, failed) = (job.id, failed_count(groups));
     write_head(out, job, failed)?;
     for group in groups {
         writeln!(
@@ -306,7 +332,7 @@ fn write(
         )?;
         let tasks = joined_ids(group.tasks.iter().copied());
         let hosts = shown_hosts(&group.hosts);
-        let plural = if group.tasks.len() == 1 { "" } else { "s" };
+        let noun = noun_of(group.tasks.len() as u64, "task");
         let read = match group.read {
             0 => String::new(),
             all if all == group.tasks.len() => String::new(),
@@ -314,7 +340,7 @@ fn write(
         };
         writeln!(
             out,
-            "          task{plural} {} on {hosts}{read}",
+            "          {noun} {} on {hosts}{read}",
             fit(&tasks, IDS_WIDTH)
         )?;
         if !group.params.is_empty() {
@@ -374,6 +400,6 @@ fn shape(job: &client::JobSummary, groups: &[Group], read: usize) -> Value {
         .collect();
     json!({
         "job": job.id, "name": job.name, "task_count": job.task_count,
-        "failed": count(groups), "read": read, "groups": rows,
+        "failed": failed_count(groups), "read": read, "groups": rows,
     })
 }

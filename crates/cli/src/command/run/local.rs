@@ -8,6 +8,7 @@ use hq_core::resource::amount::Amount;
 use hq_core::resource::descriptor::{ResourceDescriptor, ResourceKind};
 use hq_core::resource::request::{Policy, ResourceRequest};
 use hq_core::template::SubmitSpec;
+use hq_core::words::{amount, count, quantity};
 use hq_core::worker_config::{MemoryLimits, OnServerLost, WorkerConfig};
 use hq_protocol::Plane;
 use hq_server::EmbeddedServer;
@@ -97,7 +98,8 @@ impl LocalMachine {
         if request.n_nodes > 1 {
             let wanted = request.n_nodes;
             return Some(format!(
-                "A task needs {wanted} nodes, but `hq run` has only this machine; use a server with workers"
+                "A task needs {}, but `hq run` has only this machine; use a server with workers",
+                count(wanted.into(), "node")
             ));
         }
         request.entries.iter().find_map(|entry| {
@@ -106,11 +108,15 @@ impl LocalMachine {
             let total = pool.map_or(Amount::ZERO, |item| item.kind.total());
             (!entry.fits(total)).then(|| {
                 let wanted = if entry.policy == Policy::All {
-                    String::new()
+                    format!("all {name}")
                 } else {
-                    format!(" {}", entry.amount)
+                    amount(name, entry.amount)
                 };
-                format!("A task needs {name}{wanted}, but this machine offers {name} {total}")
+                let offered = match total {
+                    Amount::ZERO => "none".to_owned(),
+                    total => quantity(name, total),
+                };
+                format!("A task needs {wanted}, but this machine has {offered}")
             })
         })
     }
@@ -206,7 +212,7 @@ mod tests {
         assert_eq!(machine.missing(&ResourceRequest::cpus(2)), None);
         assert_eq!(
             machine.missing(&ResourceRequest::cpus(3)).as_deref(),
-            Some("A task needs cpus 3, but this machine offers cpus 2")
+            Some("A task needs 3 cpus, but this machine has 2")
         );
     }
 }

@@ -5,7 +5,9 @@ use std::io::IsTerminal;
 use std::time::Duration;
 
 use hq_protocol::client;
-use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
+use indicatif::{
+    HumanDuration, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle, TermLike as _,
+};
 
 use super::terminal::Terminal;
 use crate::args::global::OutputMode;
@@ -35,19 +37,13 @@ impl Screen {
                 is_talking,
             };
         }
-        let colors = if context.colors { ".green" } else { "" };
-        let template = format!(
-            "[{{bar:40{colors}}}] {{pos}}/{{len}} tasks{{msg}}  {{rate}}  {{elapsed}} elapsed{{left}}"
-        );
-        let style = ProgressStyle::with_template(&template)
+        let terminal = Terminal::default();
+        let style = ProgressStyle::with_template(&template(terminal.width(), context.colors))
             .unwrap_or_else(|_| ProgressStyle::default_bar())
             .with_key("rate", write_rate)
             .with_key("left", write_left)
             .progress_chars("##.");
-        let target = ProgressDrawTarget::term_like_with_hz(
-            Box::new(Terminal::default()),
-            REDRAWS_PER_SECOND,
-        );
+        let target = ProgressDrawTarget::term_like_with_hz(Box::new(terminal), REDRAWS_PER_SECOND);
         let bar = ProgressBar::with_draw_target(Some(0), target).with_style(style);
         bar.enable_steady_tick(TICK);
         Self { bar, is_talking }
@@ -58,7 +54,7 @@ impl Screen {
         let ended = [stats.finished, stats.failed, stats.canceled, stats.aborted];
         let ended: u64 = ended.into_iter().map(u64::from).sum();
         let mut message = String::new();
-        for (count, word) in [(stats.running, "running"), (stats.failed, "failed")] {
+        for (count, word) in [(stats.failed, "failed"), (stats.running, "running")] {
             if count > 0 {
                 message.push_str(&format!(", {count} {word}"));
             }
@@ -87,6 +83,18 @@ impl Screen {
     }
 }
 
+/// The line of the bar: on a narrow terminal what says least is left out, because a line that wraps cannot be removed again.
+fn template(columns: u16, colors: bool) -> String {
+    let colors = if colors { ".green" } else { "" };
+    let counts = "{pos}/{len} tasks{msg}";
+    match columns {
+        0..60 => counts.to_owned(),
+        60..80 => format!("[{{bar:8{colors}}}] {counts}  {{rate}}"),
+        80..120 => format!("[{{bar:12{colors}}}] {counts}  {{rate}}{{left}}"),
+        120.. => format!("[{{bar:40{colors}}}] {counts}  {{rate}}  {{elapsed}} elapsed{{left}}"),
+    }
+}
+
 /// Tasks per second, with a decimal only where it says something.
 fn write_rate(state: &ProgressState, out: &mut dyn fmt::Write) {
     let rate = state.per_sec();
@@ -102,5 +110,32 @@ fn write_rate(state: &ProgressState, out: &mut dyn fmt::Write) {
 fn write_left(state: &ProgressState, out: &mut dyn fmt::Write) {
     if state.pos() > 0 {
         let _ = write!(out, ", {:#} left", HumanDuration(state.eta()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_narrow_terminal_leaves_out_what_says_least() {
+        // Ten thousand tasks, of which some failed and a hundred run, at a high rate.
+        let shown = |columns| {
+            template(columns, false)
+                .replace("{bar:40}", &"#".repeat(40))
+                .replace("{bar:12}", &"#".repeat(12))
+                .replace("{bar:8}", &"#".repeat(8))
+                .replace("{pos}", "5000")
+                .replace("{len}", "10000")
+                .replace("{msg}", ", 12 failed, 100 running")
+                .replace("{rate}", "1234/s")
+                .replace("{elapsed}", "10s")
+                .replace("{left}", ", 10s left")
+        };
+        for columns in [50, 60, 79, 80, 119, 120, 200] {
+            let line = shown(columns);
+            assert!(line.len() < usize::from(columns), "{columns}: {line}");
+            assert!(line.contains("tasks, 12 failed, "), "{columns}: {line}");
+        }
     }
 }

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use hq_core::words;
 use hq_protocol::client;
 use serde_json::{Value, json};
 
@@ -82,8 +83,7 @@ impl Summary {
         .filter(|(count, _)| *count > 0)
         .map(|(count, word)| format!("{count} {word}"))
         .collect();
-        let plural = if total == 1 { "" } else { "s" };
-        let mut text = format!("{total} task{plural}");
+        let mut text = words::count(total, "task");
         let separator = if counts.is_empty() { "" } else { ": " };
         // Writing to a string cannot fail.
         let _ = writeln!(

@@ -27,6 +27,8 @@ const NAME_PATIENCE: Duration = Duration::from_secs(3);
 const OTHER_PATIENCE: Duration = Duration::from_secs(40);
 /// Longest wait for the end of one that was told to end.
 const END_PATIENCE: Duration = Duration::from_secs(10);
+/// How the line begins in which the server names its HTTP address.
+const ADDRESS: &str = "Dashboard at ";
 /// Option that tells the second process what it is.
 const DETACHED: &str = "--detached";
 
@@ -72,8 +74,12 @@ pub(super) async fn start(context: &mut Context) -> CliResult<()> {
         tokio::time::sleep(LOOK_INTERVAL).await;
     };
     // People who start it look here, not into its file.
-    for warning in warnings(&path, begin) {
-        tracing::warn!("{warning}");
+    for line in said_since(&path, begin).unwrap_or_default().lines() {
+        match message(line) {
+            (Some("WARN"), text) => tracing::warn!("{text}"),
+            (Some("INFO"), text) if text.starts_with(ADDRESS) => tracing::info!("{text}"),
+            (Some(_) | None, _) => {}
+        }
     }
     tracing::info!(
         "The server runs in the background; its messages go to '{}'",
@@ -149,15 +155,15 @@ fn unreachable(dir: &ServerDir, cause: Option<CliError>) -> CliError {
     )
 }
 
-/// What the server has warned of since it was started.
-fn warnings(log: &Path, begin: u64) -> Vec<String> {
-    let said = said_since(log, begin).unwrap_or_default();
-    let text = |line: &str| {
-        let mut parts = line.splitn(3, ' ');
-        let is_warning = parts.nth(1) == Some("WARN");
-        is_warning.then(|| parts.next().unwrap_or_default().to_owned())
-    };
-    said.lines().filter_map(text).collect()
+/// Level and text of a line of the log; a line of a message of several lines has no level.
+fn message(line: &str) -> (Option<&str>, &str) {
+    let mut parts = line.splitn(3, ' ');
+    match (parts.next(), parts.next(), parts.next()) {
+        (Some(at), Some(level @ ("INFO" | "WARN" | "ERROR")), Some(text)) if at.ends_with('Z') => {
+            (Some(level), text)
+        }
+        _ => (None, line),
+    }
 }
 
 fn said_since(log: &Path, begin: u64) -> std::io::Result<String> {
@@ -213,9 +219,14 @@ fn spawn(log: File) -> CliResult<Child> {
 
 /// The failure of a server, with the lines that it wrote since it was started.
 fn failure(log: &Path, begin: u64) -> CliError {
-    let said = match said_since(log, begin) {
-        Ok(said) if !said.trim().is_empty() => said.trim().to_owned(),
-        _ => "it said nothing".to_owned(),
+    let said = said_since(log, begin).unwrap_or_default();
+    // What it reports while all goes well is not why it ended.
+    let lines = said.trim().lines().map(message);
+    let lines = lines.filter(|(level, _)| *level != Some("INFO"));
+    let said: Vec<&str> = lines.map(|(_, text)| text).collect();
+    let said = match said.is_empty() {
+        true => "it said nothing".to_owned(),
+        false => said.join("\n"),
     };
     CliError::new(format!("The server did not start: {said}"))
 }

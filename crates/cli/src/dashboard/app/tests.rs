@@ -95,7 +95,8 @@ fn actions_are_asked_about_and_only_then_done() {
     snapshot.jobs[2].counts.waiting = 1_200;
     assert_eq!(press(&mut app, "2c"), None);
     let text = app.dialog.as_ref().map(|question| question.text.as_str());
-    let wanted = "Cancel job 3 `sweep-again`? 1 200 tasks are not run, 0 that run are ended.";
+    let wanted =
+        "Cancel job 3 `sweep-again`? This drops 1 200 waiting tasks and ends 0 running tasks.";
     assert_eq!(text, Some(wanted));
     assert_eq!(press(&mut app, "n"), None);
     assert_eq!(app.dialog, None);

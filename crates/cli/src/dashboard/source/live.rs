@@ -1,6 +1,6 @@
 //! A running server as the source.
 
-use hq_core::diagnosis::number;
+use hq_core::words::number;
 use hq_protocol::client::{self, Selector, alloc_reply, alloc_request, selector};
 use hq_protocol::common::{ResourceDescriptor, resource_item::Kind};
 use hq_store::reader::run;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use hq_core::diagnosis::{queue_reason, suspect_hosts};
 use hq_core::resource::amount::UNITS_PER_WHOLE;
+use hq_core::words::part;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
@@ -546,10 +547,9 @@ fn failures_of(app: &App, event: &EventRow) -> String {
     });
     match found {
         Some(job) if event.kind == "job-completed" && job.counts.failed > 0 => format!(
-            "  {}: {} of {} tasks failed",
+            "  {}: {} failed",
             fit(&job.name, 20),
-            number(job.counts.failed),
-            number(job.counts.total())
+            part(job.counts.failed, job.counts.total(), "task")
         ),
         _ => String::new(),
     }

@@ -1,6 +1,6 @@
 //! Pieces that several views use: colours, bars, numbers, times.
 
-pub(super) use hq_core::diagnosis::number;
+pub(super) use hq_core::words::number;
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::symbols::{bar, border};
 use ratatui::text::Span;

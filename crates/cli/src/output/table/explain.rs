@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::time::Duration;
 
+use hq_core::words::noun_of;
 use hq_protocol::client;
 
 use super::grid::{Grid, Look, Text};
@@ -44,9 +45,9 @@ pub(super) fn write(
         writeln!(out, "There is no worker where the task can run.")?;
     } else {
         let count = able.len();
-        let plural = if count == 1 { "" } else { "s" };
+        let workers = noun_of(count as u64, "worker");
         let ids = joined_ids(able);
-        writeln!(out, "The task can run on {count} worker{plural}: {ids}")?;
+        writeln!(out, "The task can run on {count} {workers}: {ids}")?;
     }
     let header = [
         "Worker Id",

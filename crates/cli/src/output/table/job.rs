@@ -3,6 +3,7 @@
 use std::io;
 
 use hq_core::job::JobTotals;
+use hq_core::words::noun_of;
 use hq_protocol::client;
 
 use super::grid::{Grid, Look, Text, job_state, task_color, task_state};
@@ -53,14 +54,11 @@ pub(super) fn write_list(out: Out<'_>, look: Look, view: JobListView<'_>) -> io:
         writeln!(out, "* = Open jobs")?;
     }
     if !view.is_all && view.jobs.len() < view.total {
-        let (verb, plural) = if view.total == 1 {
-            ("is", "")
-        } else {
-            ("are", "s")
-        };
+        let verb = if view.total == 1 { "is" } else { "are" };
+        let jobs = noun_of(view.total as u64, "job");
         writeln!(
             out,
-            "There {verb} {} job{plural} in total. Use `--all` to display all jobs.",
+            "There {verb} {} {jobs} in total. Use `--all` to display all jobs.",
             view.total
         )?;
     }
@@ -383,7 +381,7 @@ fn write_failed(
         let id = summary.id;
         writeln!(
             out,
-            "`hq job cat {id} stderr --task-status failed` prints what they wrote."
+            "`hq job cat {id} stderr --filter failed` prints what they wrote."
         )?;
     }
     Ok(())

@@ -7,7 +7,7 @@ use hq_protocol::client;
 
 use super::grid::{Grid, Look};
 use crate::output::Out;
-use crate::output::format::{local_seconds, utc_seconds};
+use crate::output::format::utc_seconds;
 
 /// `server info`, and `server start` with its directory.
 pub(super) fn write_info(
@@ -40,11 +40,11 @@ pub(super) fn write_tokens(out: Out<'_>, look: Look, tokens: &[client::Token]) -
     let columns = ["Name", "Role", "Created", "Used since the server started"];
     let mut grid = Grid::horizontal(look, &columns, 0);
     for token in tokens {
-        let used = token.used_unix_ns.map_or("no".to_owned(), local_seconds);
+        let used = token.used_unix_ns.map_or("no".to_owned(), utc_seconds);
         grid.row([
             token.name.as_str().into(),
             token.role().name().into(),
-            local_seconds(token.created_unix_ns).into(),
+            utc_seconds(token.created_unix_ns).into(),
             used.into(),
         ]);
     }

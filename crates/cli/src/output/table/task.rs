@@ -171,7 +171,7 @@ impl<'a> TaskInfos<'a> {
         grid.field("Dependencies", deps.join(","));
         // Tables of tasks that a user submitted stay as they are.
         if let Some(by) = task.submitted_by {
-            grid.field("Submitted by", format!("{job}@{by}"));
+            grid.field("Submitted by", format!("{job}.{by}"));
         }
         grid.field("Error", error_text(task, INFO_ERROR_MAX, self.is_verbose).0);
         if self.is_verbose {

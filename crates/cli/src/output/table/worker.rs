@@ -136,7 +136,7 @@ fn unkillable_text(one: &client::UnkillableTask) -> String {
     let pid = one
         .pid
         .map_or_else(String::new, |pid| format!("; pid {pid}"));
-    format!("{}@{}{pid}", one.job, one.task)
+    format!("{}.{}{pid}", one.job, one.task)
 }
 
 fn runtime_text(runtime: &client::RuntimeInfo) -> Text {

@@ -721,7 +721,7 @@ fn hindrances_are_told_in_numbers() {
         found.iter().map(ToString::to_string).collect::<Vec<_>>()
     };
     let three = bench.queue(9, cpus(3), 1);
-    assert_eq!(told(&bench, three), ["cpus: 1 missing, 2 of 3 free"]);
+    assert_eq!(told(&bench, three), ["cpus: 1 missing, 2 of 6 free"]);
     let two = bench.queue(0, cpus(2), 1);
     assert!(
         told(&bench, two).is_empty(),
@@ -734,7 +734,7 @@ fn hindrances_are_told_in_numbers() {
     bench.queue(5, cpus(5), 1);
     carry_out(&mut bench);
     let one = bench.queue(0, cpus(1), 1);
-    let kept = "cpus: 1 missing, 2 free for 1, but 2 kept for more urgent tasks";
+    let kept = "cpus: 1 missing, 2 of 8 free, 2 of them kept for more urgent tasks";
     assert_eq!(told(&bench, one), [kept]);
 }
 

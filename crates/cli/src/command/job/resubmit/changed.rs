@@ -2,6 +2,7 @@
 
 use hq_core::range::{IdArray, IdRange};
 use hq_core::template::SubmitSpec;
+use hq_core::words::count;
 use hq_protocol::client::{self, resubmitted_job::Result as Row};
 
 use super::older;
@@ -160,7 +161,11 @@ async fn still_writes(
         let unfinished = view::totals(&job).unfinished();
         if unfinished > 0 {
             return Ok(Some(format!(
-                "it was submitted again as job {id}, of which {unfinished} tasks have not ended and may still write the same files; wait with `hq job wait {id}`"
+                "it was submitted again as job {id}, of which {} not ended yet and may still write the same files; wait with `hq job wait {id}`",
+                match unfinished {
+                    1 => "1 task has".to_owned(),
+                    more => format!("{} have", count(more, "task")),
+                }
             )));
         }
         next = job.resubmitted_as;

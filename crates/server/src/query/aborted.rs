@@ -1,0 +1,93 @@
+//! Why the server aborted a task. The reason follows from the states of its job and of earlier jobs; the store does not keep it.
+
+use hq_core::id::TaskId;
+use hq_core::job::{Job, JobState, Submit, TaskSlot};
+use hq_core::server_state::ServerState;
+use hq_core::task::Phase;
+
+/// Longest way from an aborted task to the one whose end was the cause. Behind a longer one the nearest aborted task is named.
+const STEPS_MAX: usize = 32;
+
+/// The reason in a sentence; `None` if the cause was forgotten.
+pub(super) fn reason(
+    state: &ServerState,
+    job: &Job,
+    submit: &Submit,
+    slot: TaskSlot,
+    task: TaskId,
+) -> Option<String> {
+    let why = by_dependency(job, slot, task)
+        .or_else(|| by_earlier_job(state, submit, task))
+        .or_else(|| by_failures(job))?;
+    Some(format!("Aborted: {why}"))
+}
+
+/// A dependency, near or far, that did not finish.
+fn by_dependency(job: &Job, slot: TaskSlot, task: TaskId) -> Option<String> {
+    let (mut slot, mut first) = (slot, None);
+    for step in 0..=STEPS_MAX {
+        let deps = job.submit(slot)?.deps(slot.index);
+        let (dep, at, phase) = deps.into_iter().find_map(|dep| {
+            let at = job.find(dep)?;
+            let phase = job.submit(at)?.tasks.phase(at.index)?;
+            ending(phase).map(|_| (dep, at, phase))
+        })?;
+        let first = *first.get_or_insert(dep);
+        if phase == Phase::Aborted && step < STEPS_MAX {
+            slot = at;
+            continue;
+        }
+        let how = ending(phase)?;
+        let through = if first == dep {
+            String::new()
+        } else {
+            format!(" through task {first}")
+        };
+        return Some(format!(
+            "task {dep}, on which task {task} depends{through}, {how}"
+        ));
+    }
+    None
+}
+
+/// The verb for a task that ended without success.
+const fn ending(phase: Phase) -> Option<&'static str> {
+    match phase {
+        Phase::Failed => Some("failed"),
+        Phase::Canceled => Some("was canceled"),
+        Phase::Aborted => Some("was aborted"),
+        Phase::Waiting | Phase::Queued | Phase::Placed | Phase::Running | Phase::Finished => None,
+    }
+}
+
+/// A job after which the task was to run.
+fn by_earlier_job(state: &ServerState, submit: &Submit, task: TaskId) -> Option<String> {
+    submit.after.iter().find_map(|after| {
+        let (job, id) = (state.jobs().get(&after.job)?, after.job);
+        if after.is_each {
+            let slot = job.find(task)?;
+            let how = ending(job.submit(slot)?.tasks.phase(slot.index)?)?;
+            return Some(format!(
+                "task {task} of job {id}, after which it was to run, {how}"
+            ));
+        }
+        let how = match job.state() {
+            JobState::Failed => "failed",
+            JobState::Canceled => "was canceled",
+            JobState::Aborted => "was aborted",
+            JobState::Waiting | JobState::Running | JobState::Finished | JobState::Opened => {
+                return None;
+            }
+        };
+        Some(format!("job {id}, after which it was to run, {how}"))
+    })
+}
+
+/// The limit of failures of the job.
+fn by_failures(job: &Job) -> Option<String> {
+    let max = job.max_fails.filter(|_| job.exceeds_max_fails())?;
+    Some(format!(
+        "more tasks of job {} failed than --max-fails {max} allows",
+        job.id
+    ))
+}
