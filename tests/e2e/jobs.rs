@@ -442,3 +442,47 @@ fn a_job_that_runs_is_never_listed_as_waiting() {
         assert_eq!(states.pop(), Some(format!("{job} FINISHED")), "{states:?}");
     }
 }
+
+#[test]
+fn names_of_steps_are_shown_with_v_only() {
+    let env = Env::with_worker(2);
+    env.write(
+        "job.toml",
+        "[[task]]\nid = \"merge\"\ndeps = [\"prep\"]\nshell = \"cat n | wc -l\"\n\
+         [[task]]\nid = \"prep\"\nshell = \"seq 10 > n\"\ncpus = 1\n",
+    );
+    env.hq(&["submit", "--wait", "true"]).ok();
+    env.hq(&["job", "submit-file", "job.toml", "--wait"]).ok();
+    assert_eq!(env.hq(&["job", "cat", "2", "stdout"]).ok(), "10\n");
+    let plain = env.hq(&["task", "list", "2"]).ok();
+    assert!(!plain.contains("merge"), "{plain}");
+    assert!(
+        env.json(&["task", "list", "2"])["2"][0]
+            .get("name")
+            .is_none()
+    );
+    let verbose = env.hq(&["task", "list", "2", "-v"]).ok();
+    assert!(verbose.contains("| Name"), "{verbose}");
+    assert!(verbose.contains("| merge"), "{verbose}");
+    let names = |tasks: &serde_json::Value| {
+        let tasks = tasks.as_array().expect("tasks").iter();
+        let pairs = tasks.map(|task| (task["id"].clone(), task["name"].clone()));
+        pairs.collect::<Vec<_>>()
+    };
+    let wanted = [(1.into(), "merge".into()), (2.into(), "prep".into())];
+    assert_eq!(names(&env.json(&["task", "list", "2", "-v"])["2"]), wanted);
+    assert_eq!(
+        names(&env.json(&["task", "info", "2", "1-2", "-v"])),
+        wanted
+    );
+    let info = env.hq(&["task", "info", "2", "1", "-v"]).ok();
+    assert!(info.contains("| Name"), "{info}");
+    env.hq(&["job", "resubmit", "2", "--wait"]).ok();
+    assert_eq!(
+        names(&env.json(&["task", "list", "3", "-v"])["3"]),
+        wanted,
+        "names stay"
+    );
+    let list = env.hq(&["task", "list", "1", "-v"]).ok();
+    assert!(!list.contains("Name"), "{list}");
+}

@@ -214,7 +214,7 @@ const WITH_SERVER: &[Mistake] = &[
     ("submit --each-line nope -- true", &["nope", "No such file or directory"], 1),
     ("submit --from-json object.json -- true", &["object.json", "has to be an array"], 1),
     ("job submit-file nope.toml", &["nope.toml", "No such file or directory"], 1),
-    ("job submit-file text.toml", &["expected a sequence", "`[\"sort\", \"-u\"]`", "text.toml:2:11"], 1),
+    ("job submit-file text.toml", &["expected a sequence", "`command = [\"sort\", \"-u\"]`", "text.toml:2:11"], 1),
     ("job submit-file typo.toml", &["unknown field `comand`", "did you mean `command`?"], 1),
     ("job submit-file open.toml", &["unclosed array", "open.toml:2"], 1),
     ("submit --stdout %{JOBID}.out -- true", &["unknown placeholder `JOBID`", "`%{JOB_ID}`"], 1),

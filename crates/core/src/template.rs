@@ -102,6 +102,8 @@ pub struct TaskTemplate {
     pub files: TaskFiles,
     /// Whether a worker that enforces memory limits holds it to the `mem` that it asks for.
     pub enforce_memory: bool,
+    /// Name of the step, of which its job file has one task. Only displays use it.
+    pub name: Option<Box<str>>,
 }
 
 impl TaskTemplate {

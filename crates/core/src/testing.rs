@@ -107,6 +107,7 @@ pub fn template(args: &[&str]) -> TaskTemplate {
         params: None,
         files: TaskFiles::default(),
         enforce_memory: true,
+        name: None,
     }
 }
 

@@ -145,8 +145,8 @@ impl Output for JsonOutput {
         Box::new(job::JobInfos::new(out))
     }
 
-    fn task_list<'a>(&'a self, out: Out<'a>, _view: TaskListView) -> Box<dyn TaskListSink + 'a> {
-        Box::new(task::TaskLists::new(out))
+    fn task_list<'a>(&'a self, out: Out<'a>, view: TaskListView) -> Box<dyn TaskListSink + 'a> {
+        Box::new(task::TaskLists::new(out, view.is_verbose))
     }
 
     fn task_infos<'a>(&'a self, out: Out<'a>, is_verbose: bool) -> Box<dyn TaskInfoSink + 'a> {

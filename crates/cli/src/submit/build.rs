@@ -110,6 +110,7 @@ pub(crate) fn build(
         params,
         files,
         enforce_memory: options.enforce_memory != Some(YesNo::No),
+        name: None,
     };
     let spec = SubmitSpec {
         target,

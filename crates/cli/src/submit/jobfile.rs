@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hq_core::id::{JobId, TaskId};
+use hq_core::id::JobId;
 use hq_core::range::IdArray;
 use hq_core::resource::request::{RequestVariants, ResourceRequest};
 use hq_core::sizing::{FirstMemory, LearnSpec, PREDICT_DEFAULT};
@@ -32,6 +32,7 @@ use crate::args::submit::Destination;
 use crate::error::{CliError, CliResult};
 use crate::parse::learn::TimeRequest;
 
+mod advice;
 mod diagnostic;
 mod file;
 mod format;
@@ -43,7 +44,8 @@ mod yaml;
 
 use file::Tasks;
 pub(crate) use format::{Format, Source};
-use schema::{ArrayTable, CommonTable};
+use graph::{Mistake, Numbered};
+use schema::{ArrayTable, CommonTable, TaskKey};
 
 /// Reads a job file and builds its submit.
 pub(crate) fn load(
@@ -96,14 +98,21 @@ pub(crate) fn parse(
             SubmitBody::Array(build_array(array, is_streamed, context, &mut warnings)?)
         }
         (None, false) => {
-            let count = file.task.len();
-            let (templates, mut tasks) =
-                build_tasks(file.task, is_streamed, context, &mut warnings)?;
-            add_edges(&templates, &mut tasks, context.submit_dir)?;
-            let tasks = graph::order(tasks, destination.attach.is_some()).map_err(|mistake| {
+            let count = file.task.list.len();
+            let wrong = |mistake: Mistake| {
                 let span = source.place_of(count, &mistake);
                 diagnostic::mistake(source, &mistake, span)
-            })?;
+            };
+            let numbered = graph::number(&file.task, destination.attach).map_err(wrong)?;
+            let (templates, mut tasks) =
+                build_tasks(file.task, numbered, is_streamed, context, &mut warnings)?;
+            add_edges(&templates, &mut tasks, context.submit_dir)?;
+            let label = |task: &GraphTask| {
+                let template = templates.get(task.template as usize);
+                let name = template.and_then(|template| template.name.clone());
+                name.map_or(TaskKey::Number(task.id.as_u32()), TaskKey::Name)
+            };
+            let tasks = graph::order(tasks, label, destination.attach.is_some()).map_err(wrong)?;
             SubmitBody::Graph(GraphSpec { templates, tasks })
         }
     };
@@ -122,13 +131,13 @@ pub(crate) fn parse(
 }
 
 fn build_array(
-    mut array: ArrayTable,
+    array: ArrayTable,
     is_streamed: bool,
     context: SubmitContext<'_>,
     warnings: &mut Vec<String>,
 ) -> CliResult<ArraySpec> {
-    let (ids, entries) = array_ids(array.ids.take().map(|ids| ids.0), array.entries.take())?;
-    let mut template = build_template(array.into_common(), is_streamed, context, warnings)?;
+    let (ids, entries) = array_ids(array.ids.map(|ids| ids.0), array.entries)?;
+    let mut template = build_template(array.common, is_streamed, context, warnings)?;
     let resolver = PathResolver::new(&template.cwd, context);
     template.stdout = resolver.stdio(template.stdout);
     template.stderr = resolver.stdio(template.stderr);
@@ -167,45 +176,44 @@ fn array_ids(
     }
 }
 
-/// Distinct templates, and tasks in the order of the file.
+/// Distinct templates, and tasks in the order of the file. A task with a name has a template of its own, which holds the name.
 fn build_tasks(
     tasks: Tasks,
+    numbered: Vec<Numbered>,
     is_streamed: bool,
     context: SubmitContext<'_>,
     warnings: &mut Vec<String>,
 ) -> CliResult<(Vec<Arc<TaskTemplate>>, Vec<GraphTask>)> {
-    let (list, kinds) = tasks.into_parts();
-    let ids = graph::assign_ids(list.iter().map(|task| task.id))?;
-    let mut templates: Vec<Arc<TaskTemplate>> = Vec::new();
-    // What is written in two ways may mean the same.
-    let mut known: HashMap<Arc<TaskTemplate>, u32> = HashMap::new();
-    let mut template_of_kind = Vec::with_capacity(kinds.len());
-    for kind in kinds {
+    let mut kinds = Vec::with_capacity(tasks.kinds.len());
+    for kind in tasks.kinds {
         let template = build_template(kind, is_streamed, context, warnings)?;
         if template.learn.memory.is_some() {
             return Err(diagnostic::plain(
                 "mem = \"auto\" is for the tasks of an [array], which share a command; give a size, and retry_grow",
             ));
         }
-        let template = Arc::new(template);
-        let number = known.entry(template).or_insert_with_key(|template| {
+        kinds.push(Arc::new(template));
+    }
+    let mut templates: Vec<Arc<TaskTemplate>> = Vec::new();
+    // What is written in two ways may mean the same.
+    let mut known: HashMap<Arc<TaskTemplate>, u32> = HashMap::new();
+    let mut list = Vec::with_capacity(numbered.len());
+    for (task, Numbered { id, name, deps }) in tasks.list.into_iter().zip(numbered) {
+        let kind = Arc::clone(&kinds[task.kind]);
+        let kind = match name {
+            None => kind,
+            Some(name) => Arc::new(TaskTemplate {
+                name: Some(name),
+                ..TaskTemplate::clone(&kind)
+            }),
+        };
+        let template = *known.entry(kind).or_insert_with_key(|template| {
             templates.push(Arc::clone(template));
             u32::try_from(templates.len() - 1).unwrap_or(u32::MAX)
         });
-        template_of_kind.push(*number);
+        list.push(GraphTask { id, template, deps });
     }
-    let tasks = list.into_iter().zip(ids).map(|(task, id)| {
-        let mut deps: Vec<TaskId> = task.deps.into_iter().map(TaskId).collect();
-        deps.sort_unstable();
-        deps.dedup();
-        GraphTask {
-            id: TaskId(id),
-            template: template_of_kind[task.kind],
-            deps,
-        }
-    });
-    let tasks = tasks.collect();
-    Ok((templates, tasks))
+    Ok((templates, list))
 }
 
 fn build_template(
@@ -280,6 +288,7 @@ fn build_template(
         params: None,
         files,
         enforce_memory: table.enforce_memory,
+        name: None,
     })
 }
 

@@ -240,6 +240,7 @@ fn task_template_bytes(template: &TaskTemplate) -> usize {
         + stdio(&template.stdout)
         + stdio(&template.stderr)
         + template.stdin.as_ref().map_or(0, |bytes| bytes.len())
+        + template.name.as_ref().map_or(0, |name| name.len())
 }
 
 #[cfg(test)]

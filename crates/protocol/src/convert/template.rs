@@ -11,7 +11,9 @@ use hq_core::template::{ByteText, CrashLimit, PinMode, StdioSpec, TaskFiles, Tas
 use hq_core::time::nanos;
 
 use super::resource::request_variants;
-use super::{ConvertError, Within, at_most, duration, each, known, no_nul, path, required, text};
+use super::{
+    ConvertError, Within, at_most, duration, each, known, name, no_nul, path, required, text,
+};
 use crate::common;
 
 /// Most arguments; Linux allows about 2^20 bytes of them by default.
@@ -178,6 +180,7 @@ impl TryFrom<common::TaskTemplate> for TaskTemplate {
                 by_content: message.files_by_content,
             },
             enforce_memory: !message.no_memory_limit,
+            name: message.name.map(|text| name("name", text)).transpose()?,
         })
     }
 }
@@ -500,6 +503,7 @@ impl common::TaskTemplate {
             outputs_must_exist: template.files.must_exist,
             files_by_content: template.files.by_content,
             no_memory_limit: !template.enforce_memory,
+            name: template.name.as_deref().map(str::to_owned),
         }
     }
 }

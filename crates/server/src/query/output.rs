@@ -60,17 +60,16 @@ fn find(state: &ServerState, query: &OutputQuery) -> Option<OutputLocation> {
     let source = match stdio {
         StdioSpec::None => None,
         StdioSpec::File { path, .. } => Some(OutputSource::File(path)),
-        StdioSpec::Stream => submit.stream_dir.as_ref().map(|pattern| {
-            let mut dir = Vec::new();
-            PathPattern::parse(pattern).render(&values, &mut dir);
-            OutputSource::Stream {
-                dir: join(&submit.submit_dir, &dir).into(),
+        StdioSpec::Stream => submit
+            .stream_dir
+            .as_ref()
+            .map(|pattern| OutputSource::Stream {
+                dir: stream_dir(pattern, &values).into(),
                 server_uid: state.uid().into(),
                 task: query.task,
                 instance: record.instance(),
                 is_stderr: query.is_stderr,
-            }
-        }),
+            }),
     };
     Some(OutputLocation::Known {
         state: task_state,
@@ -78,4 +77,11 @@ fn find(state: &ServerState, query: &OutputQuery) -> Option<OutputLocation> {
         worker: record.worker(),
         source,
     })
+}
+
+/// The directory of a stream, which `pattern` names.
+pub(super) fn stream_dir(pattern: &[u8], values: &PathValues<'_>) -> Vec<u8> {
+    let mut dir = Vec::new();
+    PathPattern::parse(pattern).render(values, &mut dir);
+    join(values.submit_dir, &dir)
 }

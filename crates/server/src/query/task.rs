@@ -10,7 +10,7 @@ use hq_core::outcome::Usage;
 use hq_core::placeholder::{PathPatterns, PathValues};
 use hq_core::server_state::ServerState;
 use hq_core::task::{Phase, TaskRecord, TaskState};
-use hq_core::template::ByteText;
+use hq_core::template::{ByteText, StdioSpec};
 use hq_core::time::nanos;
 use hq_protocol::convert::TaskPageQuery;
 use hq_protocol::limits::PAGE_BYTES_MAX;
@@ -187,6 +187,7 @@ impl Page<'_> {
         let number = self.number_template(template);
         let mut info = describe(self.state, submit, slot, TaskId(id));
         info.params = params(template, TaskId(id));
+        info.name = template.task.name.as_deref().map(str::to_owned);
         if !self.query.without_paths
             && let Some((_, patterns)) = self.templates.get(&template.id)
         {
@@ -350,18 +351,26 @@ fn paths(
         .tasks
         .record(slot.index)
         .filter(|record| record.has_run() || record.was_started())?;
-    let paths = patterns.render(&PathValues {
+    let values = PathValues {
         job: job.id,
         task: job.task_id(slot)?,
         instance: record.instance(),
         submit_dir: &submit.submit_dir,
         server_uid: state.uid(),
         cwd: &[],
-    });
+    };
+    let paths = patterns.render(&values);
+    let stdio = |spec: &StdioSpec| {
+        let mut stdio = common::Stdio::from(spec);
+        if let (StdioSpec::Stream, Some(dir)) = (spec, &submit.stream_dir) {
+            stdio.path = super::output::stream_dir(dir, &values).into();
+        }
+        stdio
+    };
     Some(client::TaskPaths {
+        stdout: Some(stdio(&paths.stdout)),
+        stderr: Some(stdio(&paths.stderr)),
         cwd: paths.cwd.into(),
-        stdout: Some((&paths.stdout).into()),
-        stderr: Some((&paths.stderr).into()),
     })
 }
 

@@ -157,6 +157,7 @@ impl TemplateSpec {
             params: None,
             files: TaskFiles::default(),
             enforce_memory: true,
+            name: None,
         })
     }
 }

@@ -53,6 +53,13 @@ pub(crate) fn add_params(value: &mut Value, params: &[client::Param]) {
     value["params"] = map.into();
 }
 
+/// Adds the name of a step that has one.
+fn add_name(value: &mut Value, info: &client::TaskInfo) {
+    if let Some(name) = &info.name {
+        value["name"] = json!(name);
+    }
+}
+
 /// Adds the keys of `-v` to a task object; documented in `docs/retries.md`.
 fn add_details(value: &mut Value, info: &client::TaskInfo) {
     let usage = |usage: &client::TaskUsage| {
@@ -83,6 +90,7 @@ fn add_details(value: &mut Value, info: &client::TaskInfo) {
     value["attempts"] = info.attempts.iter().map(attempt).collect();
     value["crash_count"] = json!(info.crash_count);
     value["instance"] = json!(info.instance);
+    add_name(value, info);
     value["usage"] = json!(info.usage.as_ref().map(usage));
     value["usage_over_time"] = curve::value(info.curve.as_ref());
 }
@@ -90,12 +98,14 @@ fn add_details(value: &mut Value, info: &client::TaskInfo) {
 /// `task list`: an object with one array per job.
 pub(super) struct TaskLists<'a> {
     stream: JsonStream<'a>,
+    is_verbose: bool,
 }
 
 impl<'a> TaskLists<'a> {
-    pub(super) fn new(out: Out<'a>) -> Self {
+    pub(super) fn new(out: Out<'a>, is_verbose: bool) -> Self {
         Self {
             stream: JsonStream::new(out),
+            is_verbose,
         }
     }
 
@@ -119,7 +129,11 @@ impl TaskListSink for TaskLists<'_> {
 
     fn tasks(&mut self, page: &client::TaskPageReply) -> io::Result<()> {
         for info in &page.tasks {
-            self.stream.value(None, &task(info))?;
+            let mut value = task(info);
+            if self.is_verbose {
+                add_name(&mut value, info);
+            }
+            self.stream.value(None, &value)?;
         }
         Ok(())
     }

@@ -24,8 +24,8 @@ const INFO_ERROR_MAX: usize = 237;
 pub(super) struct TaskLists<'a> {
     out: Out<'a>,
     look: Look,
-    /// Cells of each task, and its parameters.
-    rows: Vec<(Vec<Text>, String)>,
+    /// Cells of each task, its parameters and its name.
+    rows: Vec<(Vec<Text>, String, String)>,
     view: TaskListView,
     is_cut: bool,
 }
@@ -62,7 +62,8 @@ impl TaskListSink for TaskLists<'_> {
             if !self.view.is_single_job {
                 cells.insert(0, page.job.to_string().into());
             }
-            self.rows.push((cells, params_text(&task.params)));
+            let name = task.name.clone().unwrap_or_default();
+            self.rows.push((cells, params_text(&task.params), name));
         }
         Ok(())
     }
@@ -70,18 +71,26 @@ impl TaskListSink for TaskLists<'_> {
     fn finish(self: Box<Self>) -> io::Result<bool> {
         let mut header = vec!["Job ID", "Task ID", "State", "Worker", "Makespan", "Error"];
         // Tables of tasks without parameters stay as they are.
-        let has_params = self.rows.iter().any(|(_, params)| !params.is_empty());
+        let has_params = self.rows.iter().any(|(_, params, _)| !params.is_empty());
         if has_params {
             header.push("Parameters");
+        }
+        let has_names =
+            self.view.is_verbose && self.rows.iter().any(|(_, _, name)| !name.is_empty());
+        if has_names {
+            header.push("Name");
         }
         let mut grid = if self.view.is_single_job {
             Grid::horizontal(self.look, &header[1..], 1)
         } else {
             Grid::horizontal(self.look, &header, 2)
         };
-        for (mut cells, params) in self.rows {
+        for (mut cells, params, name) in self.rows {
             if has_params {
                 cells.push(params.into());
+            }
+            if has_names {
+                cells.push(name.into());
             }
             grid.row(cells);
         }
@@ -175,6 +184,9 @@ impl<'a> TaskInfos<'a> {
         }
         grid.field("Error", error_text(task, INFO_ERROR_MAX, self.is_verbose).0);
         if self.is_verbose {
+            if let Some(name) = &task.name {
+                grid.field("Name", name.clone());
+            }
             grid.field("Max RSS", task.usage.map_or_else(String::new, max_rss));
             grid.field("CPU time", task.usage.map_or_else(String::new, cpu_time));
             // Only of tasks that ran for seconds.

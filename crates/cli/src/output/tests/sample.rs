@@ -105,6 +105,7 @@ pub(super) fn template() -> common::TaskTemplate {
         value: value.to_vec().into(),
     };
     common::TaskTemplate {
+        name: None,
         stop: None,
         retry: None,
         is_call: false,

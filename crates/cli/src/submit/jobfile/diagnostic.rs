@@ -5,11 +5,11 @@ use std::ops::Range;
 use annotate_snippets::renderer::DecorStyle;
 use annotate_snippets::{AnnotationKind, Level, Renderer, Snippet};
 
-use super::format::Source;
+use super::advice::{self, Place};
+use super::format::{Format, Source};
 use super::graph::Mistake;
 use super::parts::Misread;
 use crate::error::CliError;
-use crate::text::closest;
 
 /// A file that breaks a rule which has no place of its own.
 pub(super) fn plain(message: &str) -> CliError {
@@ -23,51 +23,81 @@ pub(super) fn misread(source: Source<'_>, error: Misread) -> CliError {
         content,
         format,
     } = source;
-    let message = error.message.trim_end();
+    let message = &advice::plain_words(error.message.trim_end());
     let Some(span) = error.span.map(|span| clamp(content, span)) else {
         return plain(message);
     };
     let (line, column) = position(content, span.start);
+    let value = value_at(content, &span, format, &error.message);
     let key = match format.assignment() {
         Some(sign) => key_at(content, span.start, sign),
         None => None,
     };
-    let key = key.map_or_else(String::new, |key| format!(" (key `{key}`)"));
+    let shown = key
+        .as_ref()
+        .map_or_else(String::new, |key| format!(" (key `{key}`)"));
     let file = path.display().to_string();
+    let key = match format {
+        Format::Json => json_key(content, span.start, value),
+        Format::Toml | Format::Yaml => key.as_deref(),
+    };
+    let place = Place { key, value, format };
     plain(&format!(
-        "{message}\n{file}, line {line}, column {column}{key}"
+        "{message}\n{file}, line {line}, column {column}{shown}"
     ))
     .with_drawing(draw(&file, content, span))
-    .with_help(help(message))
+    .with_help(advice::help(message, place))
 }
 
-/// Advice on what to write instead.
-fn help(message: &str) -> String {
-    const PAGE: &str = "`hq doc dependencies` describes job files";
-    let quoted = |text: &str| -> Vec<String> {
-        let parts = text.split('`').skip(1).step_by(2);
-        parts.map(str::to_owned).collect()
+/// The value that was not accepted, as it stands in the file or in the message.
+fn value_at<'a>(
+    content: &'a str,
+    span: &Range<usize>,
+    format: Format,
+    message: &'a str,
+) -> &'a str {
+    match format {
+        Format::Toml => &content[span.clone()],
+        Format::Yaml => {
+            let line = content[span.start..].lines().next().unwrap_or_default();
+            let line = line.split_once(" #").map_or(line, |(value, _)| value);
+            // Of a list or a table in one line, the item.
+            if line.starts_with(['[', '{', '"', '\'']) {
+                line.trim_end_matches(['}', ','])
+            } else {
+                line.split([',', '}', ']']).next().unwrap_or_default()
+            }
+        }
+        // The place is behind it.
+        Format::Json => {
+            let found = message
+                .rsplit_once(", expected ")
+                .map_or("", |(found, _)| found);
+            let found = found
+                .trim_start_matches("invalid type: ")
+                .trim_start_matches("invalid value: ");
+            match found.split_once(' ') {
+                Some(("string", text)) => text,
+                Some((_, other)) => other.trim_start_matches("point ").trim_matches('`'),
+                None if found == "sequence" => "[",
+                None if found == "map" => "{",
+                None => "",
+            }
+        }
+    }
+}
+
+/// The key before a value that ends about `at`.
+fn json_key<'a>(content: &'a str, at: usize, value: &str) -> Option<&'a str> {
+    let near = content.len().min(at + 1);
+    let near = (near..=content.len()).find(|at| content.is_char_boundary(*at))?;
+    let begin = match value {
+        "[" | "{" => content[..near].rfind(value)?,
+        "" => return None,
+        value => content[..near].rfind(value)?,
     };
-    if let Some((found, known)) = message.split_once(", expected one of ") {
-        let (found, known) = (quoted(found), quoted(known));
-        let meant = found
-            .first()
-            .and_then(|found| closest(found, known.iter().map(String::as_str)));
-        if let Some(meant) = meant {
-            return format!("did you mean `{meant}`? {PAGE}");
-        }
-    }
-    let is_text = message.contains("invalid type: string");
-    match message.split('"').nth(1) {
-        Some(line) if is_text && message.contains("expected a sequence") => {
-            let words: Vec<String> = line
-                .split_whitespace()
-                .map(|word| format!("{word:?}"))
-                .collect();
-            format!("write a list of words: `[{}]`; {PAGE}", words.join(", "))
-        }
-        Some(_) | None => PAGE.to_owned(),
-    }
+    let before = content[..begin].trim_end().strip_suffix(':')?.trim_end();
+    before.strip_suffix('"')?.rsplit('"').next()
 }
 
 /// Tasks that cannot be ordered; `span` = what is wrong about them, where it could be found.
@@ -78,14 +108,22 @@ pub(super) fn mistake(
 ) -> CliError {
     let (message, reason) = (mistake.message(), mistake.reason());
     let Some(span) = span.map(|span| clamp(content, span)) else {
-        return CliError::refused(&format!("{message}: {reason}"));
+        let error = CliError::refused(&format!("{message}: {reason}"));
+        return match mistake.help() {
+            Some(help) => error.with_help(help.to_owned()),
+            None => error,
+        };
     };
     let (line, column) = position(content, span.start);
     let file = path.display().to_string();
-    CliError::refused(&format!(
+    let error = CliError::refused(&format!(
         "{message}\n{file}, line {line}, column {column}: {reason}"
     ))
-    .with_drawing(draw(&file, content, span))
+    .with_drawing(draw(&file, content, span));
+    match mistake.help() {
+        Some(help) => error.with_help(help.to_owned()),
+        None => error,
+    }
 }
 
 /// Says what a file that is no text has at a position, the first that is none.
@@ -163,27 +201,6 @@ fn key_at(content: &str, at: usize, sign: char) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_help_says_what_to_write() {
-        for (message, wanted) in [
-            (
-                "invalid type: string \"sort -u\", expected a sequence",
-                "write a list of words: `[\"sort\", \"-u\"]`; ",
-            ),
-            (
-                "unknown field `comand`, expected one of `id`, `command`",
-                "did you mean `command`? ",
-            ),
-            (
-                "unknown field `x`, expected one of `id`, `command`",
-                "`hq doc",
-            ),
-        ] {
-            let text = help(message);
-            assert!(text.starts_with(wanted), "{text}");
-        }
-    }
 
     #[test]
     fn keys_are_found_before_the_value() {

@@ -6,7 +6,7 @@ use indexmap::IndexSet;
 use serde::Deserialize;
 use serde::de::{Deserializer, SeqAccess, Visitor};
 
-use super::schema::{ArrayTable, CommonTable, JobName, TaskTable};
+use super::schema::{ArrayTable, CommonTable, JobName, TaskKey, TaskTable};
 
 /// The whole file.
 #[derive(Deserialize)]
@@ -26,16 +26,28 @@ pub(super) struct FileTable {
 /// The tasks of a file. Many of a large graph are alike: what they have in common is kept once.
 #[derive(Default)]
 pub(super) struct Tasks {
-    list: Vec<ListedTask>,
-    kinds: IndexSet<CommonTable>,
+    pub(super) list: Vec<ListedTask>,
+    /// All that tasks have in common.
+    pub(super) kinds: IndexSet<CommonTable>,
+    /// Names of tasks, given as `id` or only in `deps`.
+    pub(super) names: IndexSet<Box<str>>,
 }
 
 /// What a task has for itself.
 pub(super) struct ListedTask {
-    pub(super) id: Option<u32>,
-    pub(super) deps: Vec<u32>,
+    pub(super) id: Option<TaskRef>,
+    pub(super) deps: Vec<TaskRef>,
     /// Index of all the rest among the kinds.
     pub(super) kind: usize,
+}
+
+/// A [`TaskKey`] whose name is among those of the file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum TaskRef {
+    /// Its id.
+    Number(u32),
+    /// Index of its name.
+    Name(usize),
 }
 
 impl Tasks {
@@ -43,36 +55,56 @@ impl Tasks {
         self.list.is_empty()
     }
 
-    pub(super) const fn len(&self) -> usize {
-        self.list.len()
-    }
-
     pub(super) fn reserve(&mut self, count: usize) {
         self.list.reserve_exact(count);
     }
 
-    /// The tasks, and the kinds that they refer to.
-    pub(super) fn into_parts(self) -> (Vec<ListedTask>, IndexSet<CommonTable>) {
-        (self.list, self.kinds)
+    /// Keys as they stand in the file.
+    pub(super) fn key(&self, task: TaskRef) -> TaskKey {
+        match task {
+            TaskRef::Number(number) => TaskKey::Number(number),
+            TaskRef::Name(index) => {
+                let name = self.names.get_index(index).cloned();
+                TaskKey::Name(name.unwrap_or_default())
+            }
+        }
     }
 
-    fn push(&mut self, mut table: TaskTable) {
-        let (id, deps) = (table.id, std::mem::take(&mut table.deps));
-        let (kind, _) = self.kinds.insert_full(table.into_common());
+    fn intern(&mut self, key: TaskKey) -> TaskRef {
+        match key {
+            TaskKey::Number(number) => TaskRef::Number(number),
+            TaskKey::Name(name) => TaskRef::Name(self.names.insert_full(name).0),
+        }
+    }
+
+    fn push(&mut self, table: TaskTable) {
+        let id = table.id.map(|id| self.intern(id));
+        let deps = table.deps.into_iter();
+        let deps = deps.map(|dep| self.intern(dep)).collect();
+        let (kind, _) = self.kinds.insert_full(table.common);
         self.list.push(ListedTask { id, deps, kind });
     }
 
     /// Adds the tasks of a later part of the file.
     pub(super) fn append(&mut self, later: Self) {
-        let kinds: Vec<usize> = later
-            .kinds
-            .into_iter()
-            .map(|kind| self.kinds.insert_full(kind).0)
-            .collect();
+        let kinds = later.kinds.into_iter();
+        let kinds: Vec<usize> = kinds.map(|kind| self.kinds.insert_full(kind).0).collect();
+        let names = later.names.into_iter();
+        let names: Vec<usize> = names.map(|name| self.names.insert_full(name).0).collect();
+        let moved = |task: TaskRef| match task {
+            TaskRef::Number(_) => task,
+            TaskRef::Name(index) => TaskRef::Name(names[index]),
+        };
         let list = later.list.into_iter();
-        self.list.extend(list.map(|task| ListedTask {
-            kind: kinds[task.kind],
-            ..task
+        self.list.extend(list.map(|mut task| {
+            for dep in &mut task.deps {
+                *dep = moved(*dep);
+            }
+            ListedTask {
+                id: task.id.map(moved),
+                deps: task.deps,
+                kind: kinds[task.kind],
+            }
         }));
     }
 }

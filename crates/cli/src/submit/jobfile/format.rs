@@ -45,6 +45,20 @@ impl Format {
             Self::Json => None,
         }
     }
+
+    /// A key with its value, as a file has them.
+    pub(super) fn pair(self, key: &str, value: &str) -> String {
+        match self {
+            Self::Toml => format!("{key} = {value}"),
+            Self::Yaml => format!("{key}: {value}"),
+            Self::Json => format!("{key:?}: {value}"),
+        }
+    }
+
+    /// A table with one key.
+    pub(super) fn table(self, key: &str, value: &str) -> String {
+        format!("{{ {} }}", self.pair(key, value))
+    }
 }
 
 /// A job file that was read.
@@ -91,16 +105,13 @@ fn misread_yaml(content: &str, error: &serde_saphyr::Error) -> Misread {
     let suffix = format!(" at line {}, column {}", place.line(), place.column());
     let at = yaml_offset(content, place);
     Misread {
-        message: usual_words(text.strip_suffix(&suffix).unwrap_or(&text)),
+        message: quoted_names(text.strip_suffix(&suffix).unwrap_or(&text)),
         span: Some(at..at),
     }
 }
 
-/// An error of the reader of YAML, in the words of the other readers.
-fn usual_words(message: &str) -> String {
-    if message == "expected sequence start" {
-        return "expected a list, such as `[a, b]`".to_owned();
-    }
+/// Names of an error of the reader of YAML, quoted as the other readers do.
+fn quoted_names(message: &str) -> String {
     match message.split_once(", expected one of ") {
         Some((found, known)) if !known.contains('`') => {
             let known: Vec<String> = known.split(", ").map(|name| format!("`{name}`")).collect();

@@ -3,9 +3,11 @@
 use hq_core::id::TaskId;
 use hq_core::template::GraphTask;
 
-use crate::error::{CliError, CliResult};
+use super::file::{TaskRef, Tasks};
+use super::schema::TaskKey;
+use crate::text::closest;
 
-/// Why tasks cannot be ordered. Positions are those in the file.
+/// Why tasks cannot be ordered. Positions are those in the file; a task with a name is called by it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Mistake {
     /// The id of the task at this position is that of an earlier one.
@@ -13,25 +15,32 @@ pub(super) enum Mistake {
         /// Position of the later one.
         task: usize,
         /// Id that both have.
-        id: TaskId,
+        id: TaskKey,
     },
     /// A dependency that is not there.
     Unknown {
         /// Position of the task that names it.
         task: usize,
         /// Id of the task that names it.
-        id: TaskId,
+        id: TaskKey,
         /// Id of the missing task.
-        dep: TaskId,
+        dep: TaskKey,
+        /// What to write instead.
+        help: Option<String>,
     },
     /// Tasks that wait for each other.
     Cycle {
         /// Position of the first of them.
         task: usize,
-        /// Ids on the cycle, each before the one it waits for.
-        ids: Vec<TaskId>,
+        /// Ids on the cycle, each before the one it waits for, and how they are called.
+        ids: Vec<(TaskId, TaskKey)>,
     },
+    /// All ids up to the largest one are taken.
+    NoIdsLeft,
 }
+
+/// Names that are listed where another one was written.
+const NAMES_SHOWN_MAX: usize = 8;
 
 /// Tasks of a cycle that are named.
 const CYCLE_SHOWN_MAX: usize = 8;
@@ -41,47 +50,146 @@ impl Mistake {
     pub(super) fn message(&self) -> String {
         match self {
             Self::Twice { id, .. } => format!("Task {id} is defined multiple times"),
-            Self::Unknown { id, .. } => invalid_dependency(*id),
+            Self::Unknown { id, .. } => invalid_dependency(id),
             Self::Cycle { ids, .. } => {
-                invalid_dependency(ids.first().copied().unwrap_or(TaskId(0)))
+                let first = ids.first().map(|(_, key)| key);
+                invalid_dependency(first.unwrap_or(&TaskKey::Number(0)))
             }
+            Self::NoIdsLeft => "There are no task ids left above 4294967295".to_owned(),
         }
     }
 
     /// The error, in detail.
     pub(super) fn reason(&self) -> String {
         match self {
-            Self::Twice { id, .. } => format!("an earlier task has the id {id}, too"),
+            Self::Twice { id, .. } => {
+                let what = match id {
+                    TaskKey::Number(_) => "id",
+                    TaskKey::Name(_) => "name",
+                };
+                format!("an earlier task has the {what} {id}, too")
+            }
             Self::Unknown { dep, .. } => format!("there is no task {dep} in this file"),
             Self::Cycle { ids, .. } if ids.len() == 1 => "it waits for itself".to_owned(),
             Self::Cycle { ids, .. } => {
-                let shown = ids.iter().take(CYCLE_SHOWN_MAX).map(ToString::to_string);
+                let names = || ids.iter().map(|(_, key)| key.to_string());
+                let shown = names().take(CYCLE_SHOWN_MAX);
                 let more = (ids.len() > CYCLE_SHOWN_MAX).then(|| "…".to_owned());
-                let again = ids.first().map(ToString::to_string);
-                let all: Vec<String> = shown.chain(more).chain(again).collect();
+                let all: Vec<String> = shown.chain(more).chain(names().next()).collect();
                 format!("tasks wait for each other: {}", all.join(" for "))
             }
+            Self::NoIdsLeft => "a task without a number gets the one after the highest".to_owned(),
+        }
+    }
+
+    /// What to write instead.
+    pub(super) fn help(&self) -> Option<&str> {
+        match self {
+            Self::Unknown { help, .. } => help.as_deref(),
+            Self::Twice { .. } | Self::Cycle { .. } | Self::NoIdsLeft => None,
         }
     }
 }
 
-fn invalid_dependency(id: TaskId) -> String {
+fn invalid_dependency(id: &TaskKey) -> String {
     format!("Task {id} is part of dependency cycle or has an invalid dependencies")
 }
 
+/// A task whose id and dependencies are numbers.
+pub(super) struct Numbered {
+    pub(super) id: TaskId,
+    pub(super) name: Option<Box<str>>,
+    pub(super) deps: Vec<TaskId>,
+}
+
+/// Replaces names by numbers. `open_job` gets the tasks: it may have more than those of the file, but names are known here only.
+pub(super) fn number(tasks: &Tasks, open_job: Option<u32>) -> Result<Vec<Numbered>, Mistake> {
+    let explicit = tasks.list.iter().map(|task| match task.id {
+        Some(TaskRef::Number(id)) => Some(id),
+        Some(TaskRef::Name(_)) | None => None,
+    });
+    let ids = assign_ids(explicit)?;
+    let mut named = vec![None; tasks.names.len()];
+    for (at, (task, id)) in tasks.list.iter().zip(&ids).enumerate() {
+        if let Some(TaskRef::Name(name)) = task.id
+            && named[name].replace(TaskId(*id)).is_some()
+        {
+            let id = tasks.key(TaskRef::Name(name));
+            return Err(Mistake::Twice { task: at, id });
+        }
+    }
+    let numbered = tasks.list.iter().zip(ids).enumerate();
+    let numbered = numbered.map(|(at, (task, id))| {
+        let dep_id = |dep: &TaskRef| match *dep {
+            TaskRef::Number(number) => Ok(TaskId(number)),
+            TaskRef::Name(name) => named[name].ok_or_else(|| Mistake::Unknown {
+                task: at,
+                id: tasks.key(task.id.unwrap_or(TaskRef::Number(id))),
+                dep: tasks.key(*dep),
+                help: meant(tasks, (&named, TaskId(id)), name, open_job),
+            }),
+        };
+        let mut deps: Vec<TaskId> = task.deps.iter().map(dep_id).collect::<Result<_, _>>()?;
+        deps.sort_unstable();
+        deps.dedup();
+        let name = match task.id {
+            Some(TaskRef::Name(name)) => tasks.names.get_index(name).cloned(),
+            Some(TaskRef::Number(_)) | None => None,
+        };
+        Ok(Numbered {
+            id: TaskId(id),
+            name,
+            deps,
+        })
+    });
+    numbered.collect()
+}
+
+/// Advice for a name that no task has.
+fn meant(
+    tasks: &Tasks,
+    (named, own): (&[Option<TaskId>], TaskId),
+    unknown: usize,
+    open_job: Option<u32>,
+) -> Option<String> {
+    let known = tasks.names.iter().zip(named);
+    let known = known.filter(|(_, id)| id.is_some_and(|id| id != own));
+    let known: Vec<&str> = known.map(|(name, _)| &**name).collect();
+    let near = closest(tasks.names.get_index(unknown)?, known.iter().copied());
+    match (near, open_job) {
+        (Some(near), _) => Some(format!("did you mean `{near}`?")),
+        (None, Some(job)) => Some(format!(
+            "names are known within one file only: for a task that job {job} has already write its number, which `hq task list {job} -v` shows"
+        )),
+        (None, None) if known.is_empty() => None,
+        (None, None) => {
+            let more = if known.len() > NAMES_SHOWN_MAX {
+                ", …"
+            } else {
+                ""
+            };
+            let shown: Vec<String> = known
+                .iter()
+                .take(NAMES_SHOWN_MAX)
+                .map(|name| format!("`{name}`"))
+                .collect();
+            Some(format!(
+                "other names in this file are {}{more}",
+                shown.join(", ")
+            ))
+        }
+    }
+}
+
 /// Gives ids to the tasks without one: after the highest explicit id, from 1 if there is none.
-pub(super) fn assign_ids(
-    explicit: impl Iterator<Item = Option<u32>> + Clone,
-) -> CliResult<Vec<u32>> {
+fn assign_ids(explicit: impl Iterator<Item = Option<u32>> + Clone) -> Result<Vec<u32>, Mistake> {
     let mut highest = explicit.clone().flatten().max().unwrap_or(0);
     let mut ids = Vec::new();
     for id in explicit {
         ids.push(match id {
             Some(id) => id,
             None => {
-                highest = highest
-                    .checked_add(1)
-                    .ok_or_else(|| CliError::new("There are no task ids left above 4294967295"))?;
+                highest = highest.checked_add(1).ok_or(Mistake::NoIdsLeft)?;
                 highest
             }
         });
@@ -93,12 +201,15 @@ pub(super) fn assign_ids(
 struct Positions(Vec<(TaskId, usize)>);
 
 impl Positions {
-    fn new(tasks: &[GraphTask]) -> Result<Self, Mistake> {
+    fn new(tasks: &[GraphTask], label: impl Fn(&GraphTask) -> TaskKey) -> Result<Self, Mistake> {
         let mut sorted: Vec<_> = tasks.iter().map(|task| task.id).zip(0..).collect();
         sorted.sort_unstable();
         let again = sorted.windows(2).filter(|pair| pair[0].0 == pair[1].0);
         match again.map(|pair| pair[1]).min_by_key(|(_, task)| *task) {
-            Some((id, task)) => Err(Mistake::Twice { task, id }),
+            Some((_, task)) => Err(Mistake::Twice {
+                task,
+                id: label(&tasks[task]),
+            }),
             None => Ok(Self(sorted)),
         }
     }
@@ -150,13 +261,14 @@ impl Dependents {
 
 /// Sorts the tasks so that every dependency comes first; among free tasks the file's order stays.
 ///
-/// With `may_name_others` what is not in the file is left to the server: the open job may have it. O(tasks + dependencies)
+/// `label` tells how mistakes call a task. With `may_name_others` what is not in the file is left to the server: the open job may have it. O(tasks + dependencies)
 /// if the ids have no gaps, else each dependency takes a search.
 pub(super) fn order(
     tasks: Vec<GraphTask>,
+    label: impl Fn(&GraphTask) -> TaskKey,
     may_name_others: bool,
 ) -> Result<Vec<GraphTask>, Mistake> {
-    let positions = Positions::new(&tasks)?;
+    let positions = Positions::new(&tasks, &label)?;
     let mut edges = Vec::with_capacity(tasks.iter().map(|task| task.deps.len()).sum());
     let mut missing: Vec<usize> = Vec::with_capacity(tasks.len());
     for (i, task) in tasks.iter().enumerate() {
@@ -171,8 +283,9 @@ pub(super) fn order(
                 None => {
                     return Err(Mistake::Unknown {
                         task: i,
-                        id: task.id,
-                        dep: *dep,
+                        id: label(task),
+                        dep: TaskKey::Number(dep.as_u32()),
+                        help: None,
                     });
                 }
             }
@@ -196,7 +309,10 @@ pub(super) fn order(
         let cycle = find_cycle(&tasks, &positions, &missing);
         return Err(Mistake::Cycle {
             task: cycle.first().copied().unwrap_or(0),
-            ids: cycle.iter().map(|i| tasks[*i].id).collect(),
+            ids: cycle
+                .iter()
+                .map(|i| (tasks[*i].id, label(&tasks[*i])))
+                .collect(),
         });
     }
     let mut slots: Vec<Option<GraphTask>> = tasks.into_iter().map(Some).collect();
@@ -236,7 +352,8 @@ mod tests {
                 deps: deps.iter().copied().map(TaskId).collect(),
             })
             .collect();
-        order(tasks, false).map(|tasks| tasks.iter().map(|task| task.id.as_u32()).collect())
+        let label = |task: &GraphTask| TaskKey::Number(task.id.as_u32());
+        order(tasks, label, false).map(|tasks| tasks.iter().map(|task| task.id.as_u32()).collect())
     }
 
     #[test]
@@ -272,7 +389,7 @@ mod tests {
         let (message, _) = told(&[(1, &[]), (1, &[])]);
         assert_eq!(message, "Task 1 is defined multiple times");
         let first = graph(&[(8, &[]), (5, &[]), (8, &[]), (5, &[])]);
-        let (task, id) = (2, TaskId(8));
+        let (task, id) = (2, TaskKey::Number(8));
         assert_eq!(
             first,
             Err(Mistake::Twice { task, id }),

@@ -97,7 +97,8 @@ pub(super) fn header_positions(content: &str) -> Vec<usize> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::file::ListedTask;
+    use super::super::file::{ListedTask, TaskRef};
+    use super::super::schema::TaskKey;
     use super::*;
 
     const TASK_COUNT: usize = 2 * TASKS_PER_PART + 1;
@@ -106,7 +107,8 @@ mod tests {
     fn file(head: &str, tail: &str) -> String {
         let task = |id: usize| {
             format!(
-                "[[task]]\nid = {id}\ncommand = [\"x\", \"{}\"]\n[[task.request]]\nweight = 2.0\n",
+                "[[task]]\nid = \"t{id}\"\ndeps = [\"t{}\", {id}]\ncommand = [\"x\", \"{}\"]\n[[task.request]]\nweight = 2.0\n",
+                (id + 700) % TASK_COUNT,
                 id % 7
             )
         };
@@ -132,9 +134,17 @@ mod tests {
                 let whole = whole(&content).expect("can be read");
                 assert_eq!(file.stream, whole.stream);
                 let tasks = |file: FileTable| {
-                    let (list, kinds) = file.task.into_parts();
-                    let words = |task: &ListedTask| (task.id, kinds[task.kind].command.0.clone());
-                    list.iter().map(words).collect::<Vec<_>>()
+                    let tasks = &file.task;
+                    let key = |task: TaskRef| tasks.key(task);
+                    let words = |task: &ListedTask| {
+                        let deps: Vec<TaskKey> = task.deps.iter().copied().map(key).collect();
+                        (
+                            task.id.map(key),
+                            deps,
+                            tasks.kinds[task.kind].command.0.clone(),
+                        )
+                    };
+                    tasks.list.iter().map(words).collect::<Vec<_>>()
                 };
                 let tasks_of_parts = tasks(file);
                 assert_eq!(tasks_of_parts.len(), TASK_COUNT + 1);

@@ -8,6 +8,7 @@ use toml::Spanned;
 
 use super::graph::Mistake;
 use super::parts;
+use super::schema::TaskKey;
 use super::yaml::{yaml, yaml_offset};
 
 /// Files up to this size, in bytes, are read as a whole to find a place.
@@ -16,7 +17,7 @@ const WHOLE_MAX: usize = 1 << 24;
 /// The places of a task.
 pub(super) struct PlacedTask {
     id: Option<Range<usize>>,
-    deps: Vec<(u32, Range<usize>)>,
+    deps: Vec<(TaskKey, Range<usize>)>,
 }
 
 /// Bytes of the file that a mistake is about; `read` finds the task at a position.
@@ -24,17 +25,22 @@ pub(super) fn of(
     mistake: &Mistake,
     read: impl FnOnce(usize) -> Option<PlacedTask>,
 ) -> Option<Range<usize>> {
-    let dependency = |task: PlacedTask, is_meant: &dyn Fn(u32) -> bool| {
+    let dependency = |task: PlacedTask, is_meant: &dyn Fn(&TaskKey) -> bool| {
         let mut deps = task.deps.into_iter();
-        deps.find(|(dep, _)| is_meant(*dep)).map(|(_, span)| span)
+        deps.find(|(dep, _)| is_meant(dep)).map(|(_, span)| span)
     };
     match mistake {
         Mistake::Twice { task, .. } => read(*task)?.id,
-        Mistake::Unknown { task, dep, .. } => dependency(read(*task)?, &|id| id == dep.as_u32()),
+        Mistake::Unknown { task, dep, .. } => dependency(read(*task)?, &|key| key == dep),
         Mistake::Cycle { task, ids } => {
-            let is_member = |id| ids.iter().any(|member| member.as_u32() == id);
+            // One with a name may be given by its number.
+            let is_member = |key: &TaskKey| {
+                ids.iter()
+                    .any(|(id, member)| member == key || *key == TaskKey::Number(id.as_u32()))
+            };
             dependency(read(*task)?, &is_member)
         }
+        Mistake::NoIdsLeft => None,
     }
 }
 
@@ -47,9 +53,9 @@ struct TomlFile {
 
 #[derive(Deserialize)]
 struct TomlTask {
-    id: Option<Spanned<u32>>,
+    id: Option<Spanned<TaskKey>>,
     #[serde(default)]
-    deps: Vec<Spanned<u32>>,
+    deps: Vec<Spanned<TaskKey>>,
 }
 
 /// The task at position `index` of a file with `count` tasks.
@@ -71,7 +77,7 @@ pub(super) fn toml_task(content: &str, count: usize, index: usize) -> Option<Pla
     Some(PlacedTask {
         id: task.id.map(|id| shifted(id.span())),
         deps: deps
-            .map(|dep| (*dep.get_ref(), shifted(dep.span())))
+            .map(|dep| (dep.get_ref().clone(), shifted(dep.span())))
             .collect(),
     })
 }
@@ -84,9 +90,9 @@ struct YamlFile {
 
 #[derive(Deserialize)]
 struct YamlTask {
-    id: Option<serde_saphyr::Spanned<u32>>,
+    id: Option<serde_saphyr::Spanned<TaskKey>>,
     #[serde(default)]
-    deps: Vec<serde_saphyr::Spanned<u32>>,
+    deps: Vec<serde_saphyr::Spanned<TaskKey>>,
 }
 
 /// All tasks of a file.
@@ -94,9 +100,13 @@ pub(super) fn yaml_tasks(content: &str) -> Option<Vec<PlacedTask>> {
     if content.len() > WHOLE_MAX {
         return None;
     }
-    let place = |found: &serde_saphyr::Spanned<u32>| {
+    let place = |found: &serde_saphyr::Spanned<TaskKey>| {
         let at = yaml_offset(content, found.referenced);
-        at..at + found.value.to_string().len()
+        let length = match &found.value {
+            TaskKey::Number(number) => number.to_string().len(),
+            TaskKey::Name(name) => name.len(),
+        };
+        at..at + length
     };
     let file: YamlFile = yaml(content).ok()?;
     let tasks = file.task.iter().map(|task| PlacedTask {
@@ -104,7 +114,7 @@ pub(super) fn yaml_tasks(content: &str) -> Option<Vec<PlacedTask>> {
         deps: task
             .deps
             .iter()
-            .map(|dep| (dep.value, place(dep)))
+            .map(|dep| (dep.value.clone(), place(dep)))
             .collect(),
     });
     Some(tasks.collect())

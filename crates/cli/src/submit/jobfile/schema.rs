@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use hq_core::growth::GrowSpec;
+use hq_core::growth::{GrowSpec, MEMORY as MEM};
 use hq_core::range::IdArray;
 use hq_core::resource::amount::{Amount, UNITS_PER_WHOLE};
 use hq_core::resource::request::Policy;
@@ -26,6 +26,8 @@ use crate::parse::retry::{RetryOn, parse_retry_grow, parse_retry_on, parse_signa
 use crate::parse::value::{
     StdioArg, crash_limit_from_number, parse_crash_limit, parse_job_name, weight_units,
 };
+
+const CPUS: &str = "cpus";
 
 /// Keys that `[[task]]` and `[array]` have in common.
 #[derive(PartialEq, Eq, Hash)]
@@ -58,13 +60,15 @@ pub(super) struct CommonTable {
 
 // `flatten` and `deny_unknown_fields` exclude each other in serde, hence the repetition by macro.
 macro_rules! task_table {
-    ($(#[$doc:meta])* $table:ident { $($extra:tt)* }) => {
-        $(#[$doc])*
+    ($(#[$doc:meta])* $table:ident from $raw:ident $raw_name:literal { $($(#[$attr:meta])* $field:ident: $type:ty,)* }) => {
         #[derive(Deserialize)]
         #[serde(deny_unknown_fields)]
-        pub(super) struct $table {
-            $($extra)*
-            command: CommandLine,
+        struct $raw {
+            $($(#[$attr])* $field: $type,)*
+            command: Option<CommandLine>,
+            shell: Option<ShellLine>,
+            cpus: Option<Cpus>,
+            mem: Option<Mem>,
             #[serde(default)]
             env: Environment,
             cwd: Option<String>,
@@ -103,35 +107,48 @@ macro_rules! task_table {
             _data_layer: bool,
         }
 
-        impl $table {
+        $(#[$doc])*
+        #[derive(Deserialize)]
+        #[serde(try_from = $raw_name)]
+        pub(super) struct $table {
+            $(pub(super) $field: $type,)*
             /// The part that both kinds of tables have.
-            pub(super) fn into_common(self) -> CommonTable {
-                CommonTable {
-                    command: self.command,
-                    env: self.env,
-                    cwd: self.cwd,
-                    stdout: self.stdout,
-                    stderr: self.stderr,
-                    stdin: self.stdin,
-                    pin: self.pin,
-                    task_dir: self.task_dir,
-                    time_limit: self.time_limit,
-                    priority: self.priority,
-                    crash_limit: self.crash_limit,
-                    retries: self.retries,
-                    retry_on: self.retry_on,
-                    retry_delay: self.retry_delay,
-                    retry_grow: self.retry_grow,
-                    stop_signal: self.stop_signal,
-                    stop_grace: self.stop_grace,
-                    predict: self.predict,
-                    inputs: self.inputs,
-                    outputs: self.outputs,
-                    check_outputs: self.check_outputs,
-                    by_content: self.by_content,
-                    enforce_memory: self.enforce_memory,
-                    request: self.request,
-                }
+            pub(super) common: CommonTable,
+        }
+
+        impl TryFrom<$raw> for $table {
+            type Error = &'static str;
+
+            fn try_from(raw: $raw) -> Result<Self, Self::Error> {
+                Ok(Self {
+                    $($field: raw.$field,)*
+                    common: CommonTable {
+                        command: one_command(raw.command, raw.shell)?,
+                        env: raw.env,
+                        cwd: raw.cwd,
+                        stdout: raw.stdout,
+                        stderr: raw.stderr,
+                        stdin: raw.stdin,
+                        pin: raw.pin,
+                        task_dir: raw.task_dir,
+                        time_limit: raw.time_limit,
+                        priority: raw.priority,
+                        crash_limit: raw.crash_limit,
+                        retries: raw.retries,
+                        retry_on: raw.retry_on,
+                        retry_delay: raw.retry_delay,
+                        retry_grow: raw.retry_grow,
+                        stop_signal: raw.stop_signal,
+                        stop_grace: raw.stop_grace,
+                        predict: raw.predict,
+                        inputs: raw.inputs,
+                        outputs: raw.outputs,
+                        check_outputs: raw.check_outputs,
+                        by_content: raw.by_content,
+                        enforce_memory: raw.enforce_memory,
+                        request: all_requests(raw.request, raw.cpus, raw.mem)?,
+                    },
+                })
             }
         }
     };
@@ -143,23 +160,158 @@ const fn yes() -> bool {
 
 task_table! {
     /// `[[task]]`.
-    TaskTable {
-        pub(super) id: Option<u32>,
+    TaskTable from RawTask "RawTask" {
+        id: Option<TaskKey>,
         #[serde(default)]
-        pub(super) deps: Vec<u32>,
+        deps: Vec<TaskKey>,
     }
 }
 
 task_table! {
     /// `[array]`.
-    ArrayTable {
-        pub(super) ids: Option<Ids>,
-        pub(super) entries: Option<Vec<String>>,
+    ArrayTable from RawArray "RawArray" {
+        ids: Option<Ids>,
+        entries: Option<Vec<String>>,
+    }
+}
+
+/// The command of a task, which is given in one of two ways.
+fn one_command(
+    command: Option<CommandLine>,
+    shell: Option<ShellLine>,
+) -> Result<CommandLine, &'static str> {
+    match (command, shell) {
+        (Some(command), None) => Ok(command),
+        (None, Some(ShellLine(line))) => {
+            Ok(CommandLine(vec!["sh".to_owned(), "-c".to_owned(), line]))
+        }
+        (None, None) => Err("missing field `command`"),
+        (Some(_), Some(_)) => Err("`command` and `shell` both say what to run: keep one of them"),
+    }
+}
+
+/// The requests of a task; `cpus` and `mem` at the task itself are one.
+fn all_requests(
+    requests: Vec<RequestTable>,
+    cpus: Option<Cpus>,
+    mem: Option<Mem>,
+) -> Result<Vec<RequestTable>, &'static str> {
+    if cpus.is_none() && mem.is_none() {
+        return Ok(requests);
+    }
+    if !requests.is_empty() {
+        return Err(
+            "`cpus` and `mem` at a task are its request: move them into `resources` of `request`",
+        );
+    }
+    // As with the options of `hq submit`, a task with `mem` only takes one cpu.
+    let one = || {
+        let (policy, amount) = (Policy::Compact, Amount::whole(1));
+        ResourceValue(AmountOf(CPUS).amount(RequestAmount { policy, amount }))
+    };
+    let cpus = cpus.map_or_else(one, |cpus| cpus.0);
+    let mem = mem.map(|mem| (ResourceName(MEM.into()), mem.0));
+    let all = std::iter::once((ResourceName(CPUS.into()), cpus)).chain(mem);
+    Ok(vec![RequestTable {
+        resources: Resources(all.collect()),
+        ..RequestTable::default()
+    }])
+}
+
+/// Most bytes of the name of a task.
+const NAME_LEN_MAX: usize = 200;
+
+/// What identifies a task within a file: its number, or a name.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(super) enum TaskKey {
+    /// Its id.
+    Number(u32),
+    /// A text with a letter in it, so that nobody takes it for a number.
+    Name(Box<str>),
+}
+
+impl fmt::Display for TaskKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Number(number) => write!(f, "{number}"),
+            Self::Name(name) => write!(f, "`{name}`"),
+        }
+    }
+}
+
+impl TaskKey {
+    fn name<E: Error>(name: &str) -> Result<Self, E> {
+        let wrong = if name.trim().parse::<u64>().is_ok() {
+            format!(
+                "the number of a task stands without quotes: write `{}`",
+                name.trim()
+            )
+        } else if !name.chars().any(char::is_alphabetic) {
+            format!("a name needs a letter, found `{}`", name.escape_debug())
+        } else if name.chars().any(char::is_control) {
+            format!(
+                "a name is one line of plain text, found `{}`",
+                name.escape_debug()
+            )
+        } else if name.len() > NAME_LEN_MAX {
+            format!(
+                "a name has at most {NAME_LEN_MAX} bytes, found {}",
+                name.len()
+            )
+        } else {
+            return Ok(Self::Name(name.into()));
+        };
+        Err(E::custom(wrong))
+    }
+}
+
+impl<'de> Deserialize<'de> for TaskKey {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct KeyVisitor;
+
+        /// As a custom error: the reader of YAML does not give the place of others.
+        fn unexpected<E: Error>(found: impl fmt::Display) -> Result<TaskKey, E> {
+            Err(E::custom(format!(
+                "expected a number from 0 to {} or a name, found `{found}`",
+                u32::MAX
+            )))
+        }
+
+        impl Visitor<'_> for KeyVisitor {
+            type Value = TaskKey;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a number or a name")
+            }
+
+            fn visit_i64<E: Error>(self, number: i64) -> Result<TaskKey, E> {
+                u32::try_from(number)
+                    .map_or_else(|_| unexpected(number), |id| Ok(TaskKey::Number(id)))
+            }
+
+            fn visit_u64<E: Error>(self, number: u64) -> Result<TaskKey, E> {
+                u32::try_from(number)
+                    .map_or_else(|_| unexpected(number), |id| Ok(TaskKey::Number(id)))
+            }
+
+            fn visit_f64<E: Error>(self, number: f64) -> Result<TaskKey, E> {
+                unexpected(number)
+            }
+
+            fn visit_bool<E: Error>(self, word: bool) -> Result<TaskKey, E> {
+                unexpected(word)
+            }
+
+            fn visit_str<E: Error>(self, name: &str) -> Result<TaskKey, E> {
+                TaskKey::name(name)
+            }
+        }
+        deserializer.deserialize_any(KeyVisitor)
     }
 }
 
 /// `[[task.request]]`.
-#[derive(Deserialize, PartialEq, Eq, Hash)]
+#[derive(Deserialize, Default, PartialEq, Eq, Hash)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RequestTable {
     #[serde(default)]
@@ -276,6 +428,15 @@ fn parse_pin(text: &str) -> Result<PinMode, String> {
         )),
     }
 }
+
+parsed_text!(
+    /// A command line for a shell.
+    ShellLine(String),
+    |text: &str| match text.trim() {
+        "" => Err("expected a command line, found an empty text"),
+        _ => Ok(text.to_owned()),
+    }
+);
 
 /// Program and arguments; at least the program.
 #[derive(PartialEq, Eq, Hash, Debug)]
@@ -509,6 +670,31 @@ impl Visitor<'_> for AmountOf<'_> {
         self.read_text(text)
     }
 }
+
+/// Reads the amount of one resource.
+macro_rules! amount_of {
+    ($(#[$doc:meta])* $name:ident, $resource:expr) => {
+        $(#[$doc])*
+        struct $name(ResourceValue);
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                AmountOf($resource).deserialize(deserializer).map(Self)
+            }
+        }
+    };
+}
+
+amount_of!(
+    /// Cpus of a task.
+    Cpus,
+    CPUS
+);
+amount_of!(
+    /// Memory of a task.
+    Mem,
+    MEM
+);
 
 /// Rounds up to four decimals of the number as people write it, so that 0.1 stays 0.1.
 fn round_up(number: f64) -> Option<Amount> {

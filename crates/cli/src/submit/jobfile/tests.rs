@@ -1,9 +1,12 @@
 //! Submits that job files become, and how wrong files are refused.
 
 use super::*;
+use hq_core::id::TaskId;
 use hq_core::resource::amount::Amount;
 use hq_core::retry::RetryCause;
 use hq_core::template::{CrashLimit, PinMode, StdioSpec};
+
+mod steps;
 
 fn load_text(content: &str) -> CliResult<PreparedSubmit> {
     load_as(Format::Toml, content)
@@ -270,7 +273,10 @@ fn wrong_values_are_located() {
         ),
         (
             "[[task]]\ncommand = [\"x\"]\npriority = \"high\"",
-            &["expected i32", "line 3, column 12 (key `priority`)"],
+            &[
+                "expected a whole number from -2147483648",
+                "line 3, column 12 (key `priority`)",
+            ],
         ),
         (
             "[[task]]\ncommand = [\"x\"]\ntime_limit = \"90\"",

@@ -35,6 +35,7 @@ fn template() -> common::TaskTemplate {
         params: None,
         files: TaskFiles::default(),
         enforce_memory: true,
+        name: None,
     };
     (&template).into()
 }

@@ -129,12 +129,13 @@ fn template() -> impl Strategy<Value = TaskTemplate> {
                 any::<(bool, bool)>(),
                 learn_spec(),
                 task_files(),
+                option::of("[a-z]{1,9}"),
             ),
         ),
     )
         .prop_map(|((args, env, cwd, stdout, stderr, stdin), rest)| {
             let (task_dir, pin, time_limit, priority, crash_limit, requests, last) = rest;
-            let (stop, retry, (is_call, enforce_memory), learn, files) = last;
+            let (stop, retry, (is_call, enforce_memory), learn, files, name) = last;
             TaskTemplate {
                 args,
                 env,
@@ -155,6 +156,7 @@ fn template() -> impl Strategy<Value = TaskTemplate> {
                 learn,
                 files,
                 enforce_memory,
+                name: name.map(Into::into),
             }
         })
 }

@@ -223,6 +223,8 @@ answer! {
         cwd: Option<String>,
         /// Names and values of its parameters
         params: Option<BTreeMap<String, String>>,
+        /// Name of the step, if its job file gives one
+        name: Option<String>,
     }
 }
 

@@ -149,6 +149,7 @@ pub(super) fn task(task: &client::TaskInfo) -> Task {
             .map(|usage| usage.max_rss_kib.saturating_mul(1024)),
         cwd: task.paths.as_ref().map(|paths| lossy(&paths.cwd)),
         params: (!params.is_empty()).then_some(params),
+        name: task.name.clone(),
     }
 }
 

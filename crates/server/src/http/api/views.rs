@@ -250,13 +250,20 @@ impl Strip {
 #[derive(Default)]
 pub(in crate::http) struct Graphs(Mutex<Option<(JobId, usize, Arc<Shape>)>>);
 
-/// Templates that look alike, and what waits for what.
+/// Steps of a job, and the dependencies between them.
 #[derive(Default)]
 struct Shape {
-    labels: Vec<String>,
+    steps: Vec<Step>,
     /// For each submit the group of each task, or of all.
     groups: Vec<GroupOf>,
     edges: BTreeMap<(u32, u32), u64>,
+}
+
+/// What the tasks of one step have in common.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Step {
+    label: String,
+    name: Option<String>,
 }
 
 enum GroupOf {
@@ -290,10 +297,11 @@ pub(in crate::http) async fn graph(
             })
             .await?;
         let counts = counts.ok_or_else(|| no_job(job))?;
-        let templates = shape.labels.iter().zip(&counts).zip(0..);
-        let templates = templates.map(|((label, group), id)| GraphTemplate {
+        let templates = shape.steps.iter().zip(&counts).zip(0..);
+        let templates = templates.map(|((step, group), id)| GraphTemplate {
             id,
-            label: label.clone(),
+            label: step.label.clone(),
+            name: step.name.clone(),
             tasks: ByState(group.counts),
             first: ByState(group.first),
         });
@@ -356,7 +364,7 @@ fn copy(job: &Job) -> Vec<Copied> {
     submits.collect()
 }
 
-/// How much of a command counts when templates are compared.
+/// How much of a name and a command counts when tasks are compared.
 #[derive(Clone, Copy)]
 enum Likeness {
     Whole,
@@ -366,26 +374,35 @@ enum Likeness {
     Program,
 }
 
-fn label(template: &TaskTemplate, likeness: Likeness) -> String {
-    const LENGTH_MAX: usize = 200;
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let words: Vec<String> = template.args.iter().map(|arg| text(arg)).collect();
-    let whole = match likeness {
-        Likeness::Whole => words.join(" "),
-        Likeness::Numbers => {
-            let mut shorter = String::new();
-            for c in words.join(" ").chars() {
-                if !c.is_ascii_digit() {
-                    shorter.push(c);
-                } else if !shorter.ends_with('#') {
-                    shorter.push('#');
-                }
-            }
-            shorter
+impl Step {
+    fn of(template: &TaskTemplate, likeness: Likeness) -> Self {
+        const LENGTH_MAX: usize = 200;
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let words: Vec<String> = template.args.iter().map(|arg| text(arg)).collect();
+        let name = template.name.as_deref();
+        let (label, name) = match likeness {
+            Likeness::Whole => (words.join(" "), name.map(str::to_owned)),
+            Likeness::Numbers => (masked(&words.join(" ")), name.map(masked)),
+            Likeness::Program => (words.into_iter().next().unwrap_or_default(), None),
+        };
+        Self {
+            label: label.chars().take(LENGTH_MAX).collect(),
+            name,
         }
-        Likeness::Program => words.into_iter().next().unwrap_or_default(),
-    };
-    whole.chars().take(LENGTH_MAX).collect()
+    }
+}
+
+/// A text with `#` for each number in it.
+fn masked(text: &str) -> String {
+    let mut shorter = String::new();
+    for c in text.chars() {
+        if !c.is_ascii_digit() {
+            shorter.push(c);
+        } else if !shorter.ends_with('#') {
+            shorter.push('#');
+        }
+    }
+    shorter
 }
 
 /// The finest grouping with at most [`GROUPS_MAX`] steps. By command and dependencies comes first: tasks with the same command that wait
@@ -400,7 +417,7 @@ fn find_shape(submits: &[Copied]) -> Shape {
     ];
     let fits = |(likeness, by_deps)| {
         let found = Grouping::new(likeness, by_deps).of(submits);
-        (found.labels.len() <= GROUPS_MAX).then_some(found)
+        (found.steps.len() <= GROUPS_MAX).then_some(found)
     };
     let found = all.into_iter().find_map(fits);
     found.unwrap_or_else(|| Grouping::new(Likeness::Program, false).of(submits))
@@ -411,7 +428,7 @@ struct Grouping {
     likeness: Likeness,
     /// Whether tasks of a group wait for the same groups.
     by_deps: bool,
-    numbers: BTreeMap<(String, Vec<u32>), u32>,
+    numbers: BTreeMap<(Step, Vec<u32>), u32>,
     shape: Shape,
 }
 
@@ -429,14 +446,14 @@ impl Grouping {
         for submit in submits {
             let groups = match submit {
                 Copied::Array(template) => {
-                    GroupOf::All(self.group(label(template, self.likeness), Vec::new()))
+                    GroupOf::All(self.group(Step::of(template, self.likeness), Vec::new()))
                 }
                 Copied::Graph(templates, template_of, graph) => {
                     GroupOf::Each(self.add_graph(templates, template_of, graph))
                 }
             };
             self.shape.groups.push(groups);
-            if self.shape.labels.len() > GROUPS_MAX && self.can_be_coarser() {
+            if self.shape.steps.len() > GROUPS_MAX && self.can_be_coarser() {
                 break;
             }
         }
@@ -448,12 +465,12 @@ impl Grouping {
         self.by_deps || !matches!(self.likeness, Likeness::Program)
     }
 
-    fn group(&mut self, label: String, sources: Vec<u32>) -> u32 {
-        let labels = &mut self.shape.labels;
-        let number = self.numbers.entry((label, sources));
-        *number.or_insert_with_key(|(label, _)| {
-            labels.push(label.clone());
-            u32::try_from(labels.len() - 1).unwrap_or(u32::MAX)
+    fn group(&mut self, step: Step, sources: Vec<u32>) -> u32 {
+        let steps = &mut self.shape.steps;
+        let number = self.numbers.entry((step, sources));
+        *number.or_insert_with_key(|(step, _)| {
+            steps.push(step.clone());
+            u32::try_from(steps.len() - 1).unwrap_or(u32::MAX)
         })
     }
 
@@ -465,7 +482,10 @@ impl Grouping {
         graph: &Graph,
     ) -> Vec<u32> {
         let likeness = self.likeness;
-        let labels: Vec<String> = templates.iter().map(|one| label(one, likeness)).collect();
+        let steps: Vec<Step> = templates
+            .iter()
+            .map(|one| Step::of(one, likeness))
+            .collect();
         let mut each = vec![0; template_of.len()];
         // Dependencies come first, so that their groups are known.
         for index in graph.order() {
@@ -474,21 +494,23 @@ impl Grouping {
                 .filter_map(|dep| each.get(*dep as usize).copied())
                 .collect();
             let template = template_of.get(*index as usize).copied().unwrap_or(0);
-            let label = labels.get(template as usize).cloned().unwrap_or_default();
+            let Some(step) = steps.get(template as usize) else {
+                continue;
+            };
             let mut known = Vec::new();
             if self.by_deps {
                 known.clone_from(&sources);
                 known.sort_unstable();
                 known.dedup();
             }
-            let group = self.group(label, known);
+            let group = self.group(step.clone(), known);
             sources
                 .drain(..)
                 .for_each(|source| *self.shape.edges.entry((source, group)).or_default() += 1);
             if let Some(place) = each.get_mut(*index as usize) {
                 *place = group;
             }
-            if self.shape.labels.len() > GROUPS_MAX && self.can_be_coarser() {
+            if self.shape.steps.len() > GROUPS_MAX && self.can_be_coarser() {
                 break;
             }
         }
@@ -515,7 +537,7 @@ impl Group {
 }
 
 fn count(job: &Job, shape: &Shape) -> Vec<Group> {
-    let mut counts = vec![Group::default(); shape.labels.len()];
+    let mut counts = vec![Group::default(); shape.steps.len()];
     for (submit, groups) in job.submits.iter().zip(&shape.groups) {
         for (from, to, phase) in submit.tasks.runs(0, submit.tasks.len()) {
             let state = number(phase.state());
@@ -564,16 +586,37 @@ mod tests {
     }
 
     /// Steps and arrows of a graph with one task for each command and its dependencies.
+    /// Commands, or names with commands as `name: command`; then the edges.
     fn shape(tasks: &[(&str, &[u32])]) -> (Vec<String>, Vec<((u32, u32), u64)>) {
-        let templates = tasks.iter().map(|(command, _)| {
+        let templates = tasks.iter().map(|(task, _)| {
+            let named = task.split_once(": ");
+            let (name, command) =
+                named.map_or((None, *task), |(name, command)| (Some(name), command));
             let words: Vec<&str> = command.split(' ').collect();
-            Arc::new(hq_core::testing::template(&words))
+            Arc::new(TaskTemplate {
+                name: name.map(Into::into),
+                ..hq_core::testing::template(&words)
+            })
         });
         let templates = templates.collect();
         let numbers = (0..u32::try_from(tasks.len()).expect("few")).collect();
         let graph = Graph::new(tasks.iter().map(|(_, deps)| deps.to_vec())).expect("no cycle");
         let found = find_shape(&[Copied::Graph(templates, numbers, Box::new(graph))]);
-        (found.labels, found.edges.into_iter().collect())
+        let steps = found.steps.into_iter().map(|step| match step.name {
+            Some(name) => format!("{name}: {}", step.label),
+            None => step.label,
+        });
+        (steps.collect(), found.edges.into_iter().collect())
+    }
+
+    #[test]
+    fn steps_with_names_are_apart_until_there_are_too_many() {
+        let none: &[u32] = &[];
+        let (labels, _) = shape(&[("a: true", none), ("b: true", none)]);
+        assert_eq!(labels, ["a: true", "b: true"]);
+        let names: Vec<String> = (0..100).map(|number| format!("s{number}: true")).collect();
+        let many: Vec<(&str, &[u32])> = names.iter().map(|name| (&**name, none)).collect();
+        assert_eq!(shape(&many).0, ["s#: true"]);
     }
 
     #[test]

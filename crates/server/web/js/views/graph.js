@@ -128,7 +128,7 @@ function factsOf(job, template) {
   const states = STATES.filter((name) => template.tasks[name] > 0);
   const label = plain(template.label);
   return [
-    h("h2", null, plain(telling(template.label))),
+    h("h2", null, plain(template.name ?? telling(template.label))),
     h("p", null, h("code", null, label), " ", copyButton(label, "command")),
     h("p", { className: "counts" }, states.map((name) => {
       const first = template.first[name];
@@ -272,7 +272,7 @@ function box(node, { x, y }, { width, height }, isPicked, pick) {
     event.stopPropagation();
     act();
   };
-  const lines = folded(plain(telling(node.label)), Math.floor(room / CHARACTER_PX));
+  const lines = folded(plain(node.name ?? telling(node.label)), Math.floor(room / CHARACTER_PX));
   return svg("g", { role: "button", tabindex: 0, "aria-pressed": String(isPicked), "data-focus": `node${node.id}`, className: `node ${state}${isPicked ? " picked" : ""}`, onclick: act, onkeydown },
     svg("title", null, `${label}\n${words.join(", ")}`),
     svg("rect", { className: "frame", x, y, width, height, rx: 6 }),

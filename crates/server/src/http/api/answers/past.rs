@@ -154,7 +154,10 @@ answer! {
     /// Tasks that look alike
     GraphTemplate {
         id: u32,
+        /// Command; a prefix of it, or one with `#` for its numbers, if those differ
         label: String,
+        /// Name of the step, or what the names of several have in common, with `#` for their numbers
+        name: Option<String>,
         tasks: Tasks,
         /// The first task of each state
         first: ByState<Option<u32>>,

@@ -1,0 +1,590 @@
+//! What to write instead: keys that people know from other programs, and values of a wrong type.
+
+use super::format::Format;
+use crate::text::closest;
+
+/// Where job files are described.
+const PAGE: &str = "`hq doc dependencies` describes job files";
+
+/// Keys of other programs, and of people who guess, for what a task or an array has. `_` and `-` are equal, and so are letters of
+/// either case.
+const TASK_GUESSES: &[(&[&str], &str)] = &[
+    (
+        &[
+            "cmd",
+            "exec",
+            "executable",
+            "program",
+            "args",
+            "argv",
+            "arguments",
+            "entrypoint",
+        ],
+        "`command` is a list of words, `shell` a command line for `sh -c`",
+    ),
+    (
+        &[
+            "run",
+            "script",
+            "bash",
+            "sh",
+            "commands",
+            "commandline",
+            "shellcommand",
+            "line",
+        ],
+        "`shell` is a command line for `sh -c`, `command` a list of words",
+    ),
+    (
+        &[
+            "needs",
+            "need",
+            "dependson",
+            "depends",
+            "dependencies",
+            "dependency",
+            "dep",
+            "after",
+            "requires",
+            "require",
+            "waitfor",
+            "waitson",
+            "parents",
+            "parent",
+            "upstream",
+            "runafter",
+            "prerequisites",
+        ],
+        "`deps` lists the ids of the tasks that have to finish before",
+    ),
+    (
+        &[
+            "name", "label", "title", "taskid", "taskname", "key", "step",
+        ],
+        "`id` is the number or the name of a task",
+    ),
+    (
+        &[
+            "resources",
+            "resource",
+            "requests",
+            "require",
+            "gpus",
+            "gpu",
+            "nodes",
+            "nnodes",
+            "timerequest",
+            "weight",
+        ],
+        "it stands in a `request` of the task, as in `resources = { cpus = 4, \"gpus/nvidia\" = 1 }` below `[[task.request]]`; \
+         `cpus` and `mem` alone may stand at the task itself",
+    ),
+    (
+        &[
+            "memory",
+            "ram",
+            "memmb",
+            "memgb",
+            "memorymb",
+            "memorygb",
+            "memorylimit",
+            "maxmemory",
+        ],
+        "`mem` is the memory of a task, such as `\"4G\"`",
+    ),
+    (
+        &[
+            "threads",
+            "thread",
+            "cores",
+            "core",
+            "cpu",
+            "ncpus",
+            "ncores",
+            "nthreads",
+            "numthreads",
+            "cpuspertask",
+            "ppn",
+            "ntasks",
+            "procs",
+            "processes",
+            "slots",
+        ],
+        "`cpus` is the number of cpus of a task",
+    ),
+    (
+        &[
+            "timeout",
+            "walltime",
+            "time",
+            "maxtime",
+            "runtime",
+            "limit",
+            "timeoutseconds",
+            "duration",
+            "deadline",
+        ],
+        "`time_limit` is the longest run of a task, such as `\"1h 30m\"`",
+    ),
+    (
+        &[
+            "environment",
+            "envs",
+            "variables",
+            "vars",
+            "variable",
+            "export",
+        ],
+        "`env` is a table of variables",
+    ),
+    (
+        &[
+            "workdir",
+            "dir",
+            "directory",
+            "workingdir",
+            "workingdirectory",
+            "chdir",
+            "wd",
+            "path",
+            "folder",
+        ],
+        "`cwd` is the working directory",
+    ),
+    (
+        &["output", "out", "log", "logfile"],
+        "`stdout` is the file for standard output, `outputs` lists files that the task writes",
+    ),
+    (
+        &["error", "err", "errors"],
+        "`stderr` is the file for standard error",
+    ),
+    (
+        &["input"],
+        "`inputs` lists files that the task reads, `stdin` is a text for its standard input",
+    ),
+    (
+        &[
+            "retry",
+            "maxretries",
+            "attempts",
+            "restarts",
+            "restarttimes",
+            "maxattempts",
+            "tries",
+            "retrycount",
+            "numretries",
+        ],
+        "`retries` is how often a task is tried again",
+    ),
+    (
+        &[
+            "array",
+            "foreach",
+            "matrix",
+            "params",
+            "parameters",
+            "loop",
+            "with",
+            "items",
+        ],
+        "tasks that differ by a number or a text are an `[array]` with `ids` or `entries`, alone in a file; \
+         `hq submit --param` knows parameters",
+    ),
+];
+
+/// The same for the file as a whole.
+const FILE_GUESSES: &[(&[&str], &str)] = &[
+    (
+        &[
+            "tasks",
+            "jobs",
+            "job",
+            "steps",
+            "step",
+            "stages",
+            "rules",
+            "rule",
+            "processes",
+            "process",
+        ],
+        "each task of a file begins with `[[task]]`; in YAML and JSON `task` is a list",
+    ),
+    (
+        &["arrays"],
+        "`[array]`, once in a file, describes many tasks that are alike",
+    ),
+    (
+        &["title", "jobname", "label"],
+        "`name` is the name of the job",
+    ),
+    (
+        &["maxfailures", "maxfailed", "maxerrors", "failfast"],
+        "`max_fails` is how many tasks may fail before the job is canceled",
+    ),
+    (
+        &["log", "logs", "output", "streams"],
+        "`stream` is the directory for the output of all tasks",
+    ),
+];
+
+/// The same for `[[task.request]]`.
+const REQUEST_GUESSES: &[(&[&str], &str)] = &[
+    (&["nodes", "node"], "`n_nodes` is the number of nodes"),
+    (
+        &["time", "timelimit", "walltime", "mintime"],
+        "`time_request` is the time that a worker must have left, such as `\"1h\"`",
+    ),
+    (
+        &[
+            "cpus", "mem", "gpus", "gpu", "memory", "ram", "cores", "threads", "cpu", "resource",
+        ],
+        "amounts stand in `resources`, as in `resources = { cpus = 4, mem = \"4G\", \"gpus/nvidia\" = 1 }`",
+    ),
+];
+
+/// Keys of durations.
+const DURATIONS: [&str; 4] = ["time_limit", "retry_delay", "stop_grace", "time_request"];
+
+/// A value that was not accepted, as far as it is known.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place<'a> {
+    /// Key in whose value the mistake is.
+    pub(super) key: Option<&'a str>,
+    /// The value as it stands in the file; of a list or a table the beginning.
+    pub(super) value: &'a str,
+    pub(super) format: Format,
+}
+
+/// Advice for an error of a reader.
+pub(super) fn help(message: &str, place: Place<'_>) -> String {
+    let advice = unknown_key(message).or_else(|| right_form(message, place));
+    advice.map_or_else(|| PAGE.to_owned(), |advice| format!("{advice}; {PAGE}"))
+}
+
+/// Names between backticks.
+fn quoted(text: &str) -> Vec<&str> {
+    text.split('`').skip(1).step_by(2).collect()
+}
+
+fn unknown_key(message: &str) -> Option<String> {
+    let (found, known) = message.split_once(", expected one of ")?;
+    let (found, known) = (*quoted(found).first()?, quoted(known));
+    let is_of = |key: &str| known.contains(&key);
+    let plain = found.replace(['_', '-'], "").to_lowercase();
+    let find = |guesses: &'static [(&[&str], &str)]| {
+        let mut guesses = guesses.iter();
+        guesses.find_map(|(keys, advice)| keys.contains(&&*plain).then(|| (*advice).to_owned()))
+    };
+    let guessed = if is_of("command") {
+        match &*plain {
+            "id" | "ids" | "entries" | "deps" if is_of("ids") => Some(
+                "an array has `ids` or `entries`, and no dependencies; tasks with `deps` are a `[[task]]` each".to_owned(),
+            ),
+            "ids" | "entries" => find(TASK_GUESSES).or_else(|| {
+                Some("`ids` and `entries` are for an `[array]`; a `[[task]]` is one task".to_owned())
+            }),
+            _ => find(TASK_GUESSES),
+        }
+    } else if is_of("max_fails") {
+        let is_of_task = || TASK_KEYS.contains(&found) || find(TASK_GUESSES).is_some();
+        find(FILE_GUESSES).or_else(|| {
+            is_of_task().then(|| format!("`{found}` belongs to a task: begin that with `[[task]]`"))
+        })
+    } else if is_of("resources") {
+        find(REQUEST_GUESSES)
+    } else {
+        None
+    };
+    guessed.or_else(|| {
+        let meant = closest(found, known.iter().copied())?;
+        Some(format!("did you mean `{meant}`?"))
+    })
+}
+
+/// Keys of tasks that stand above the first task by mistake.
+const TASK_KEYS: [&str; 15] = [
+    "command",
+    "shell",
+    "id",
+    "deps",
+    "ids",
+    "entries",
+    "env",
+    "cwd",
+    "cpus",
+    "mem",
+    "request",
+    "stdout",
+    "stderr",
+    "time_limit",
+    "retries",
+];
+
+/// Says how a value is written whose type is wrong.
+fn right_form(message: &str, Place { key, value, format }: Place<'_>) -> Option<String> {
+    let (_, expected) = message.rsplit_once("expected ")?;
+    let value = value.trim();
+    // What stands in a list is read as keys in their order.
+    if value.starts_with("[[array") {
+        return Some("there is one array in a file: write `[array]`".to_owned());
+    }
+    let text = bare(value);
+    let pair = |value: &str| format.pair(key.unwrap_or("…"), value);
+    let is_number = text.parse::<f64>().is_ok();
+    let is_list = value.starts_with('[');
+    if expected.starts_with("a sequence") || expected.starts_with("a list") {
+        return match key {
+            Some("command") if !is_list => Some(command_of(&text, format)),
+            // A header has no key.
+            Some("task" | "request") | None if format == Format::Toml => {
+                Some("it is a list: write its header with two brackets, `[[task]]` or `[[task.request]]`".to_owned())
+            }
+            Some("task" | "request") => Some("it is a list, with an item for each".to_owned()),
+            Some("deps") if is_number => Some(format!("write a list: `{}`", pair(&format!("[{text}]")))),
+            Some(_) if !value.starts_with('{') => {
+                Some(format!("write a list: `{}`", pair(&format!("[{text:?}]"))))
+            }
+            Some(_) | None => None,
+        };
+    }
+    if expected.starts_with("a string") || expected.starts_with("a text") {
+        return match key {
+            Some("shell") if is_list => {
+                Some("`shell` is one text; a list of words is a `command`".to_owned())
+            }
+            Some("shell") => Some(format!(
+                "write the command line: `{}`",
+                pair("\"sort in.txt > out.txt\"")
+            )),
+            Some(key) if DURATIONS.contains(&key) && is_number => {
+                Some(format!("write `{}`", pair(&format!("\"{text}s\""))))
+            }
+            Some(_) if !is_list && !value.starts_with('{') => {
+                Some(format!("write a text: `{}`", pair(&format!("{text:?}"))))
+            }
+            Some(_) | None => None,
+        };
+    }
+    if expected.starts_with("a boolean") {
+        let word = match &*text.to_lowercase() {
+            "true" | "yes" | "on" | "y" | "1" => "true",
+            "false" | "no" | "off" | "n" | "0" => "false",
+            _ => "true",
+        };
+        return Some(format!("write `{}`", pair(word)));
+    }
+    if expected.contains("number") && is_number && text != value {
+        return Some(format!(
+            "write the number without quotes: `{}`",
+            pair(&text)
+        ));
+    }
+    let is_table = expected.starts_with("a map") || expected.starts_with("a table");
+    match key {
+        Some("env") if is_table => Some(format!(
+            "write `{}`",
+            pair(&format.table("NAME", "\"value\""))
+        )),
+        Some("resources") if is_table => {
+            Some(format!("write `{}`", pair(&format.table("cpus", "4"))))
+        }
+        Some(_) | None => None,
+    }
+}
+
+/// A value without its quotes.
+fn bare(value: &str) -> String {
+    let inner = ['"', '\'']
+        .iter()
+        .find_map(|quote| value.strip_prefix(*quote)?.strip_suffix(*quote));
+    match inner {
+        Some(inner) => {
+            serde_json::from_str(&format!("\"{inner}\"")).unwrap_or_else(|_| inner.to_owned())
+        }
+        None => value.to_owned(),
+    }
+}
+
+/// How a command line is written.
+fn command_of(line: &str, format: Format) -> String {
+    let shell = format.pair("shell", &format!("{line:?}"));
+    let is_plain = |word: &&str| hq_core::shell::is_plain(word);
+    let words: Vec<&str> = line.split_whitespace().collect();
+    // A shell would do more with it than to split it, and variables before the program are a shell's, too.
+    if !words.iter().all(is_plain) || words.first().is_some_and(|word| word.contains('=')) {
+        return format!("write a command line for a shell: `{shell}`");
+    }
+    let words: Vec<String> = words.iter().map(|word| format!("{word:?}")).collect();
+    let list = format.pair("command", &format!("[{}]", words.join(", ")));
+    format!("write `{list}`, or a command line for a shell: `{shell}`")
+}
+
+/// An error in the words that people use.
+pub(super) fn plain_words(message: &str) -> String {
+    let (start, expected) = match message.rsplit_once("expected ") {
+        Some(parts) => parts,
+        // The reader of YAML says no more of numbers and words.
+        None => match message.strip_prefix("invalid ") {
+            Some(kind) if number_words(kind).is_some() || kind == "boolean" => ("", kind),
+            Some(_) | None => return message.to_owned(),
+        },
+    };
+    let of_yaml = match expected {
+        "sequence start" => "a list, such as `[a, b]`",
+        "string scalar" => "a text",
+        "mapping start" => "a table",
+        "boolean" => "a boolean, `true` or `false`",
+        other => match number_words(other) {
+            Some(words) => words,
+            None if other.starts_with("struct ") => "a table",
+            None => other,
+        },
+    };
+    format!("{start}expected {of_yaml}")
+}
+
+fn number_words(kind: &str) -> Option<&'static str> {
+    Some(match kind {
+        "u16" => "a whole number from 0 to 65535",
+        "u32" => "a whole number from 0 to 4294967295",
+        "i32" => "a whole number from -2147483648 to 2147483647",
+        "f64" | "floating point" => "a number",
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(message: &str, key: &str, value: &str, format: Format) -> String {
+        let key = Some(key);
+        help(&plain_words(message), Place { key, value, format })
+    }
+
+    #[test]
+    fn values_of_a_wrong_type_have_their_right_form() {
+        let (list, text) = (
+            "expected a sequence",
+            "invalid type: integer `10`, expected a string",
+        );
+        for (message, key, value, wanted) in [
+            (
+                list,
+                "command",
+                "\"sort -u\"",
+                "write `command = [\"sort\", \"-u\"]`, or a command line for a shell: `shell = \"sort -u\"`",
+            ),
+            (
+                list,
+                "command",
+                "\"seq 10 > n\"",
+                "write a command line for a shell: `shell = \"seq 10 > n\"`",
+            ),
+            (
+                list,
+                "command",
+                "'A=1 ./x'",
+                "write a command line for a shell: `shell = \"A=1 ./x\"`",
+            ),
+            (list, "deps", "3", "write a list: `deps = [3]`"),
+            (
+                list,
+                "deps",
+                "\"prep\"",
+                "write a list: `deps = [\"prep\"]`",
+            ),
+            (
+                list,
+                "task",
+                "{",
+                "it is a list: write its header with two brackets",
+            ),
+            (text, "time_limit", "10", "write `time_limit = \"10s\"`"),
+            (text, "cwd", "10", "write a text: `cwd = \"10\"`"),
+            (
+                "expected a string",
+                "shell",
+                "[\"a\"]",
+                "`shell` is one text",
+            ),
+            (
+                "expected a string",
+                "shell",
+                "true",
+                "write the command line",
+            ),
+            (
+                "expected u16",
+                "retries",
+                "\"3\"",
+                "write the number without quotes: `retries = 3`",
+            ),
+            ("expected u16", "retries", "\"three\"", PAGE),
+            (
+                "expected a boolean",
+                "task_dir",
+                "\"no\"",
+                "write `task_dir = false`",
+            ),
+            (
+                "expected a map",
+                "env",
+                "[\"A=1\"]",
+                "write `env = { NAME = \"value\" }`",
+            ),
+        ] {
+            let text = said(message, key, value, Format::Toml);
+            assert!(text.starts_with(wanted), "{message}, {key}: {text}");
+        }
+        let yaml = |message, key, value| said(message, key, value, Format::Yaml);
+        assert!(
+            yaml("expected sequence start", "deps", "prep")
+                .starts_with("write a list: `deps: [\"prep\"]`")
+        );
+        assert!(yaml("invalid boolean", "task_dir", "1").starts_with("write `task_dir: true`"));
+        let json = said("expected u16", "retries", "\"3\"", Format::Json);
+        assert!(
+            json.starts_with("write the number without quotes: `\"retries\": 3`"),
+            "{json}"
+        );
+    }
+
+    #[test]
+    fn keys_that_people_guess_have_the_right_one() {
+        let task = "expected one of `id`, `deps`, `command`, `cwd`, `cpus`";
+        let array = "expected one of `ids`, `entries`, `command`, `cwd`";
+        let file = "expected one of `name`, `max_fails`, `task`";
+        let request = "expected one of `n_nodes`, `weight`, `resources`";
+        for (key, known, wanted) in [
+            ("cmd", task, "`command` is a list"),
+            ("run", task, "`shell` is"),
+            ("needs", task, "`deps` lists"),
+            ("dependsOn", task, "`deps` lists"),
+            ("depends-on", task, "`deps` lists"),
+            ("name", task, "`id` is"),
+            ("resources", task, "it stands in a `request`"),
+            ("memory", task, "`mem` is"),
+            ("threads", task, "`cpus` is"),
+            ("timeout", task, "`time_limit` is"),
+            ("comand", task, "did you mean `command`?"),
+            ("ids", task, "`ids` and `entries` are for"),
+            ("deps", array, "an array has `ids`"),
+            ("tasks", file, "each task of a file begins with `[[task]]`"),
+            ("command", file, "`command` belongs to a task"),
+            ("timeout", file, "`timeout` belongs to a task"),
+            ("max_fail", file, "did you mean `max_fails`?"),
+            ("cpus", request, "amounts stand in `resources`"),
+            ("x", task, PAGE),
+        ] {
+            let text = said(
+                &format!("unknown field `{key}`, {known}"),
+                "",
+                "",
+                Format::Toml,
+            );
+            assert!(text.starts_with(wanted), "{key}: {text}");
+        }
+    }
+}
