@@ -208,12 +208,53 @@ fn a_file_that_was_cut_anywhere_stays_readable() {
 }
 
 #[test]
-fn job_cat_points_at_no_file_of_a_streamed_task() {
-    let env = Env::with_worker(1);
-    env.submit(&["--stream=log", "--wait", "--", "echo", "streamed"]);
+fn job_cat_reads_the_stream() {
+    let env = Env::with_worker(2);
+    let script = "echo out $HQ_TASK_ID; echo err $HQ_TASK_ID >&2; exit $((HQ_TASK_ID == 2))";
+    for dir in ["log", "s-%{JOB_ID}"] {
+        env.submit(&[
+            &format!("--stream={dir}"),
+            "--array=1-3",
+            "--wait",
+            "--",
+            "bash",
+            "-c",
+            script,
+        ]);
+    }
+    let cat = |args: &[&str]| env.hq(&[&["job", "cat"], args].concat()).ok();
+    assert_eq!(cat(&["1", "stdout"]), "out 1\nout 2\nout 3\n");
+    let both = cat(&["1-2", "stderr", "--tasks=1,3", "--print-task-header"]);
+    let of = |job| format!("# Job {job}, task 1\nerr 1\n# Job {job}, task 3\nerr 3\n");
+    assert_eq!(both, of(1) + &of(2));
+    assert_eq!(cat(&["last", "stdout", "--task-status=failed"]), "out 2\n");
+    std::fs::rename(env.path("log"), env.path("moved")).expect("renamed");
     let ran = env.hq(&["job", "cat", "1", "stdout"]);
-    let ran = ran.says("Task 0 has no `stdout` stream associated with it");
+    let ran = ran.says("`hq job tail` reads it where the tasks ran");
+    assert_eq!(ran.stderr.matches("WARN").count(), 1, "{}", ran.stderr);
     assert_eq!(ran.ok(), "");
+}
+
+#[test]
+fn a_piece_that_ends_in_mid_line_waits_for_the_next_one() {
+    let env = Env::with_worker(2);
+    // The other task writes between the two pieces, and standard error is another line.
+    let script = "has() { until grep -aq \"$1\" log/*.hqs; do sleep 0.01; done; }; \
+                  if [ $HQ_TASK_ID = 2 ]; then has 'one '; has 'of err '; echo other; exit; fi; \
+                  printf 'one '; printf 'of err ' >&2; has other; echo line";
+    env.submit(&[
+        "--stream=log",
+        "--array=1-2",
+        "--wait",
+        "--",
+        "bash",
+        "-c",
+        script,
+    ]);
+    let shown = env.hq(&["output-log", "log", "show"]).ok();
+    let mut lines: Vec<&str> = shown.lines().collect();
+    lines.sort_unstable();
+    assert_eq!(lines, ["1.1:0> one line", "1.1:1> of err ", "1.2:0> other"]);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! `hq output-log …`: reads a stream directory. Needs no server.
 
+use std::collections::BTreeMap;
 use std::io::Write as _;
 
 use hq_core::range::IdArray;
@@ -9,6 +10,7 @@ use serde_json::json;
 use crate::args::job::StreamArg;
 use crate::args::output_log::{ExportArgs, LogCatArgs, OutputLogArgs, OutputLogCommand, ShowArgs};
 use crate::command::Context;
+use crate::command::job::copy_stream;
 use crate::error::{CliError, CliResult};
 use crate::output::console::color_of_task;
 use crate::parse::selector::JobTasks;
@@ -53,6 +55,12 @@ pub(crate) fn run(args: &OutputLogArgs, context: &mut Context) -> CliResult<()> 
     }
     context.flush()
 }
+
+/// Job, task and channel.
+type Writer = (u32, u32, usize);
+
+/// Longest beginning of a line, in bytes, that waits for its end: a task may write a line of gigabytes.
+const LINE_MAX: usize = 1 << 20;
 
 /// Jobs whose output is looked at.
 #[derive(Clone, Copy)]
@@ -138,13 +146,8 @@ impl Log {
             let text = format!("Stream for task {id} is not finished");
             return Err(CliError::refused(&text));
         }
-        let mut bytes = Vec::new();
         for (_, stream) in tasks {
-            for chunk in chunks(stream, Some(channel(args.channel))) {
-                bytes.clear();
-                self.read(chunk, &mut bytes)?;
-                context.out.write_all(&bytes)?;
-            }
+            copy_stream(&self.dir, stream, channel(args.channel), &mut context.out)?;
         }
         Ok(())
     }
@@ -183,11 +186,33 @@ impl Log {
         }
         // Stable: what one task wrote at the same time keeps its order.
         found.sort_by_key(|(_, _, chunk)| chunk.unix_ns);
-        let mut bytes = Vec::new();
+        // How many pieces are left of each output: the last one is printed even if it ends in mid-line.
+        let mut left: BTreeMap<Writer, usize> = BTreeMap::new();
+        for (job, task, chunk) in &found {
+            *left
+                .entry((*job, *task, chunk.channel.index()))
+                .or_default() += 1;
+        }
+        let mut unended: BTreeMap<Writer, Vec<u8>> = BTreeMap::new();
         for (job, task, chunk) in found {
-            bytes.clear();
-            self.read(chunk, &mut bytes)?;
             let number = chunk.channel.index();
+            let writer = (job, task, number);
+            let mut bytes = unended.remove(&writer).unwrap_or_default();
+            self.read(chunk, &mut bytes)?;
+            let left = left.get_mut(&writer).map_or(0, |left| {
+                *left -= 1;
+                *left
+            });
+            if left > 0 && bytes.len() < LINE_MAX {
+                let end = bytes
+                    .iter()
+                    .rposition(|byte| *byte == b'\n')
+                    .map_or(0, |at| at + 1);
+                unended.insert(writer, bytes.split_off(end));
+            }
+            if bytes.is_empty() {
+                continue;
+            }
             let prefix = format!("{job:0job_width$}.{task:0task_width$}:{number}>");
             if context.colors {
                 let color = color_of_task(task);

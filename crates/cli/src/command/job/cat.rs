@@ -1,15 +1,16 @@
-//! `hq job cat`: the raw bytes of what tasks wrote.
+//! `hq job cat`: the raw bytes of what tasks wrote, from their files or from the stream of their job.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use hq_core::range::IdArray;
 use hq_protocol::client::{self, task_page};
 use hq_protocol::common::stdio::Kind;
+use hq_stream::{Channel, Index, OpenError, Stream, StreamDir};
 
 use crate::args::global::OutputMode;
 use crate::args::job::{CatArgs, StreamArg};
@@ -47,8 +48,15 @@ pub(crate) async fn cat(args: CatArgs, context: &mut Context) -> CliResult<()> {
         tracing::error!("No jobs were found");
     }
     let mut missing_tasks = Missing::default();
+    let mut streams = Streams {
+        server_uid: client.server_uid().map(str::to_owned),
+        jobs: jobs.iter().map(|job| job.id).collect(),
+        found: BTreeMap::new(),
+    };
     for job in jobs {
-        let missing = cat_job(job.id, tasks.as_ref(), &args, &mut client, &mut context.out).await?;
+        let wanted = tasks.as_ref();
+        let out = &mut context.out;
+        let missing = cat_job(job.id, wanted, &args, &mut client, &mut streams, out).await?;
         if !missing.is_empty() {
             missing_tasks = missing;
         }
@@ -63,6 +71,7 @@ async fn cat_job(
     tasks: Option<&IdArray>,
     args: &CatArgs,
     client: &mut Client,
+    streams: &mut Streams,
     out: &mut Console,
 ) -> CliResult<Missing> {
     let mut missing = Missing::default();
@@ -90,7 +99,7 @@ async fn cat_job(
             if args.print_task_header {
                 writeln!(out, "# Job {}, task {}", page.job, task.id)?;
             }
-            cat_task(task, args.stream, out)?;
+            cat_task((page.job, task), args.stream, streams, out)?;
         }
         match page.next_cursor {
             Some(cursor) => request.cursor = cursor,
@@ -106,27 +115,130 @@ async fn cat_job(
     }
 }
 
-fn cat_task(task: &client::TaskInfo, stream: StreamArg, out: &mut Console) -> CliResult<()> {
-    let name = match stream {
-        StreamArg::Stdout => "stdout",
-        StreamArg::Stderr => "stderr",
+fn cat_task(
+    (job, task): (u32, &client::TaskInfo),
+    stream: StreamArg,
+    streams: &mut Streams,
+    out: &mut Console,
+) -> CliResult<()> {
+    let (name, channel) = match stream {
+        StreamArg::Stdout => ("stdout", Channel::Stdout),
+        StreamArg::Stderr => ("stderr", Channel::Stderr),
     };
     let stdio = task.paths.as_ref().and_then(|paths| match stream {
         StreamArg::Stdout => paths.stdout.as_ref(),
         StreamArg::Stderr => paths.stderr.as_ref(),
     });
-    let Some(stdio) = stdio.filter(|stdio| stdio_kind(stdio) == Kind::File) else {
-        tracing::warn!("Task {} has no `{name}` stream associated with it", task.id);
-        return Ok(());
-    };
-    let path = Path::new(OsStr::from_bytes(&stdio.path));
-    match File::open(path) {
-        Ok(mut file) => copy(&mut file, path, out),
-        Err(error) => {
-            tracing::warn!("File at `{}` cannot be opened: {error}", path.display());
+    let path = stdio.map_or(Path::new(""), |stdio| {
+        Path::new(OsStr::from_bytes(&stdio.path))
+    });
+    match stdio.map(stdio_kind) {
+        Some(Kind::File) => match File::open(path) {
+            Ok(mut file) => copy(&mut file, path, out),
+            Err(error) => {
+                tracing::warn!("File at `{}` cannot be opened: {error}", path.display());
+                Ok(())
+            }
+        },
+        // A server of an earlier release does not name the directory.
+        Some(Kind::Stream) if !path.as_os_str().is_empty() => {
+            streams.cat(path, (job, task), channel, out)
+        }
+        Some(Kind::Stream | Kind::None) | None => {
+            tracing::warn!("Task {} has no `{name}` stream associated with it", task.id);
             Ok(())
         }
     }
+}
+
+/// Stream directories of the jobs that are printed. Each is searched once.
+struct Streams {
+    server_uid: Option<String>,
+    /// Jobs whose output is wanted.
+    jobs: BTreeSet<u32>,
+    /// `None`: it cannot be read, which was reported.
+    found: BTreeMap<PathBuf, Option<(StreamDir, Index)>>,
+}
+
+impl Streams {
+    fn cat(
+        &mut self,
+        path: &Path,
+        (job, task): (u32, &client::TaskInfo),
+        channel: Channel,
+        out: &mut Console,
+    ) -> CliResult<()> {
+        if !self.found.contains_key(path) {
+            let found = self.open(path);
+            self.found.insert(path.to_owned(), found);
+        }
+        let Some(Some((dir, index))) = self.found.get(path) else {
+            return Ok(());
+        };
+        let Some(stream) = index.stream(job, task.id) else {
+            let id = task.id;
+            tracing::warn!("`{}` has no output of task {id}", path.display());
+            return Ok(());
+        };
+        copy_stream(dir, stream, channel, out)
+    }
+
+    fn open(&self, path: &Path) -> Option<(StreamDir, Index)> {
+        let mut index = Index::default();
+        let opened = StreamDir::open(path, self.server_uid.as_deref()).and_then(|mut dir| {
+            let updated = dir.update(&mut index, |job| self.jobs.contains(&job));
+            let path = path.to_owned();
+            updated.map_err(|source| OpenError::Io { path, source })?;
+            Ok(dir)
+        });
+        let shown = path.display();
+        match opened {
+            Ok(dir) => {
+                let damaged = dir.damaged_bytes();
+                if damaged > 0 {
+                    tracing::warn!("{damaged} damaged bytes in `{shown}` were left out");
+                }
+                Some((dir, index))
+            }
+            Err(OpenError::NoFiles) => {
+                tracing::warn!(
+                    "The output was streamed into `{shown}`, where this machine finds nothing of this server; \
+                     `hq job tail` reads it where the tasks ran"
+                );
+                None
+            }
+            Err(OpenError::Io { source, .. }) => {
+                tracing::warn!("The stream in `{shown}` cannot be read: {source}");
+                None
+            }
+            Err(error @ OpenError::SeveralServers(_)) => {
+                tracing::warn!("The stream in `{shown}` cannot be read: {error}");
+                None
+            }
+        }
+    }
+}
+
+/// Copies what one task wrote to one channel.
+pub(crate) fn copy_stream(
+    dir: &StreamDir,
+    stream: &Stream,
+    channel: Channel,
+    out: &mut Console,
+) -> CliResult<()> {
+    let mut bytes = Vec::new();
+    let chunks = stream.chunks.iter();
+    for chunk in chunks.filter(|chunk| chunk.channel == channel) {
+        bytes.clear();
+        let is_whole = dir
+            .read(chunk, &mut bytes)
+            .map_err(|error| CliError::caused("Cannot read a stream file", &error))?;
+        if !is_whole {
+            tracing::warn!("{} damaged bytes of output were left out", chunk.length);
+        }
+        out.write_all(&bytes)?;
+    }
+    Ok(())
 }
 
 /// Copies a file; unlike [`io::copy`] it tells errors of the two sides apart.
