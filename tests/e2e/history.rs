@@ -116,9 +116,9 @@ fn failures_with_one_reason_are_one_group() {
     let job = env.submit(&["--array=1-9", "--wait", "--", "bash", "-c", script]);
     env.hq(&["job", "failures", &job])
         .says("8 of 9 tasks of job 1 `bash` failed")
-        .says("7  exit code 2: ValueError: no index for chr#")
+        .says("7  exit code 2: ValueError: no index for chr1, and 6 like it")
         .says("tasks 1-3,5-8 on ")
-        .says("1  exit code 3, without a word")
+        .says("1  exit code 3; no output")
         .ok();
     let found = env.json(&["job", "failures", &job, "--read=4"]);
     assert_eq!(
@@ -135,7 +135,7 @@ fn failures_with_one_reason_are_one_group() {
     let first = quiet.lines().next();
     assert_eq!(
         first,
-        Some("1 7 exit code 2: ValueError: no index for chr#")
+        Some("1 7 exit code 2: ValueError: no index for chr1, and 6 like it")
     );
     let by = |what: &str| env.json(&["job", "failures", &job, "--group-by", what]);
     let nodes = &by("node")[0];
@@ -157,7 +157,7 @@ fn failures_with_one_reason_are_one_group() {
     assert_eq!(codes, [(&two, &"1-3,5-8".into()), (&three, &"4".into())]);
     env.hq(&["job", "failures", &job, "--group-by=exit-code"])
         .says("7  exit code 2\n")
-        .says("7  exit code 2: ValueError: no index for chr#")
+        .says("7  exit code 2: ValueError: no index for chr1, and 6 like it")
         .ok();
     let fine = env.submit(&["--wait", "--", "true"]);
     env.hq(&["job", "failures", &fine])

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use hq_core::signature::{sample, signature, without_paths};
+use hq_core::signature::{one_line, sample, signature, without_paths};
 
 /// If the output of this many tasks with one error was read and is the same, that of the others most likely is, too.
 const ALIKE_MIN: usize = 3;
@@ -23,10 +23,14 @@ pub(crate) struct Failed {
 /// Tasks that failed alike.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Group {
-    /// Error.
+    /// Error, with `#` for numbers if it is a sentence.
     pub(crate) error: String,
     /// Their last words, with `#` for numbers, and `/…` for paths if these differ; `None` if they said nothing.
     pub(crate) words: Option<String>,
+    /// Error and last words of one of them, as they stood there.
+    pub(crate) example: String,
+    /// Whether all that were read said exactly that.
+    pub(crate) is_same: bool,
     /// Of how many of them the output was read. The others ended in the same way, and all that were read said this.
     pub(crate) read: usize,
     /// Ids in ascending order.
@@ -38,27 +42,51 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    /// The error in one line: `exit code 2: ValueError: no index for chr#`.
-    pub(crate) fn reason(&self) -> String {
-        match &self.words {
-            Some(words) => format!("{}: {words}", self.error),
-            None if self.read > 0 => format!("{}, without a word", self.error),
-            None => format!("{}; their output was not read", self.error),
+    /// The reason of `count` of them in one line: `exit code 2: ValueError: no index for chr7, and 11 like it`.
+    pub(crate) fn reason(&self, count: usize) -> String {
+        match count {
+            0 | 1 => self.example.clone(),
+            _ if self.is_same => self.example.clone(),
+            _ => format!("{}, and {} like it", self.example, count - 1),
         }
     }
 }
 
-/// The words of an error text that tell: `Program terminated with exit code 2.` as `exit code 2`.
+/// The words of an error text that tell: `Program terminated with exit code 2.` as `exit code 2`. Numbers in sentences are `#`.
 pub(crate) fn error_words(error: &str) -> String {
-    let line = error.trim().lines().next().unwrap_or_default();
+    end_words(error).unwrap_or_else(|| signature(first_line(error)))
+}
+
+fn end_words(error: &str) -> Option<String> {
+    let line = first_line(error);
     if let Some((_, signal)) = line.split_once("Received signal ")
         && let Some((_, name)) = signal.split_once('(')
     {
-        return format!("killed by {}", name.trim_end_matches([')', '.']));
+        return Some(format!("killed by {}", name.trim_end_matches([')', '.'])));
     }
-    match line.strip_prefix("Program terminated with ") {
-        Some(how) => how.trim_end_matches('.').to_owned(),
-        None => signature(line),
+    let how = line.strip_prefix("Program terminated with ")?;
+    Some(how.trim_end_matches('.').to_owned())
+}
+
+fn first_line(error: &str) -> &str {
+    error.trim().lines().next().unwrap_or_default()
+}
+
+/// An error with the last words of its task, as they stood there. `None`: the output was not read.
+fn reason(error: &str, words: Option<Option<&str>>) -> String {
+    let (ended, words) = (end_words(error), words.map(|words| words.map(one_line)));
+    match (ended, words) {
+        (Some(ended), Some(Some(words))) => format!("{ended}: {words}"),
+        (Some(ended), Some(None)) => format!("{ended}; no output"),
+        (Some(ended), None) => format!("{ended}; its output was not read"),
+        // A sentence is a reason of its own.
+        (None, words) => {
+            let sentence = one_line(first_line(error));
+            match words.flatten() {
+                Some(words) => format!("{}: {words}", sentence.trim_end_matches('.')),
+                None => sentence,
+            }
+        }
     }
 }
 
@@ -98,9 +126,9 @@ pub(crate) fn to_read(failed: &[Failed], max: usize) -> Vec<&Failed> {
 pub(crate) fn group(failed: &[Failed], said: &BTreeMap<u32, Option<String>>) -> Vec<Group> {
     let mut groups = BTreeMap::<(String, Option<Option<String>>), Group>::new();
     for one in failed {
-        let words = said
-            .get(&one.task)
-            .map(|words| words.as_deref().map(signature));
+        let read = said.get(&one.task).map(Option::as_deref);
+        let example = reason(&one.error, read);
+        let words = read.map(|words| words.map(signature));
         let error = error_words(&one.error);
         // Lines that differ in their paths only have one cause.
         let cause = words
@@ -112,6 +140,8 @@ pub(crate) fn group(failed: &[Failed], said: &BTreeMap<u32, Option<String>>) -> 
                 error,
                 read: 0,
                 words: words.clone().flatten(),
+                example: example.clone(),
+                is_same: true,
                 tasks: Vec::new(),
                 hosts: BTreeSet::new(),
                 params: one.params.clone(),
@@ -120,6 +150,7 @@ pub(crate) fn group(failed: &[Failed], said: &BTreeMap<u32, Option<String>>) -> 
         if group.words != words.flatten() {
             group.words = cause.flatten();
         }
+        group.is_same &= group.example == example;
         group.params.retain(|pair| one.params.contains(pair));
         group.read += usize::from(said.contains_key(&one.task));
         group.tasks.push(one.task);
@@ -164,10 +195,10 @@ pub(crate) fn heaps(
     let by_id: BTreeMap<u32, &Failed> = failed.iter().map(|one| (one.task, one)).collect();
     let mut heaps = BTreeMap::<String, Heap>::new();
     for group in groups {
-        let reason = group.reason();
+        let mut counts = BTreeMap::<String, usize>::new();
         for one in group.tasks.iter().filter_map(|task| by_id.get(task)) {
             let name = name(one);
-            let heap = heaps.entry(name).or_insert_with_key(|name| Heap {
+            let heap = heaps.entry(name.clone()).or_insert_with(|| Heap {
                 name: name.clone(),
                 tasks: Vec::new(),
                 hosts: BTreeSet::new(),
@@ -177,10 +208,11 @@ pub(crate) fn heaps(
             if !heap.hosts.contains(&one.host) {
                 heap.hosts.insert(one.host.clone());
             }
-            // Tasks of a group come one after the other.
-            match heap.reasons.last_mut() {
-                Some((last, count)) if *last == reason => *count += 1,
-                _ => heap.reasons.push((reason.clone(), 1)),
+            *counts.entry(name).or_default() += 1;
+        }
+        for (name, count) in counts {
+            if let Some(heap) = heaps.get_mut(&name) {
+                heap.reasons.push((group.reason(count), count));
             }
         }
     }
@@ -204,6 +236,7 @@ fn join_unread(groups: Vec<Group>) -> Vec<Group> {
         match (alike.next(), alike.next()) {
             (Some(group), None) if group.read >= ALIKE_MIN => {
                 group.params.retain(|pair| rest.params.contains(pair));
+                group.is_same = false;
                 group.tasks.extend(rest.tasks);
                 group.hosts.extend(rest.hosts);
             }
@@ -237,28 +270,34 @@ mod tests {
             failed(3, exit),
             failed(4, exit),
             failed(5, "Error: Cannot execute \"./job_5\""),
+            failed(6, "Out of memory: used 188.8 of 50 MiB"),
         ];
         let word = |task: u32| Some(format!("ValueError: no index for chr{task}"));
         let said = BTreeMap::from([
             (1, word(1)),
             (2, None),
+            (6, None),
             (3, Some("other".to_owned())),
             (9, word(9)),
         ]);
         let groups = group(&all, &said);
         let shown: Vec<_> = groups
             .iter()
-            .map(|group| (group.reason(), group.tasks.clone(), group.hosts.len()))
+            .map(|group| {
+                let reason = group.reason(group.tasks.len());
+                (reason, group.tasks.clone(), group.hosts.len())
+            })
             .collect();
         let expected = [
-            ("exit code 2: ValueError: no index for chr#", vec![1, 9], 1),
             (
-                "Error: Cannot execute \"./job_#\"; their output was not read",
-                vec![5],
+                "exit code 2: ValueError: no index for chr9, and 1 like it",
+                vec![1, 9],
                 1,
             ),
-            ("exit code 2; their output was not read", vec![4], 1),
-            ("exit code 2, without a word", vec![2], 1),
+            ("Error: Cannot execute \"./job_5\"", vec![5], 1),
+            ("Out of memory: used 188.8 of 50 MiB", vec![6], 1),
+            ("exit code 2; its output was not read", vec![4], 1),
+            ("exit code 2; no output", vec![2], 1),
             ("exit code 2: other", vec![3], 1),
         ];
         let expected: Vec<_> = expected
@@ -267,7 +306,7 @@ mod tests {
             .collect();
         assert_eq!(shown, expected);
         let params: Vec<usize> = groups.iter().map(|group| group.params.len()).collect();
-        assert_eq!(params, [1, 2, 2, 2, 2], "what all of a group have");
+        assert_eq!(params, [1, 2, 2, 2, 2, 2], "what all of a group have");
     }
 
     #[test]
@@ -340,7 +379,14 @@ mod tests {
         assert_eq!(groups.len(), 12, "{groups:?}");
         let sum: usize = groups.iter().map(|group| group.tasks.len()).sum();
         assert_eq!(sum, 100_000);
-        assert!(groups.iter().all(|group| group.reason().ends_with(": /…")));
+        let masked = |group: &Group| group.words.clone().unwrap_or_default();
+        assert!(groups.iter().all(|group| masked(group).ends_with(": /…")));
+        let reasons = groups.iter().map(|group| group.reason(group.tasks.len()));
+        assert!(
+            reasons
+                .into_iter()
+                .all(|reason| reason.ends_with(" like it"))
+        );
         // One of them said something else, so nobody knows of the rest.
         let other = read[0].task;
         let said = read.iter().map(|one| {

@@ -102,6 +102,12 @@ fn is_address(text: &str) -> bool {
     has_digit && (is_uuid || is_ipv6 || is_hardware(&by_dash) || is_hardware(&by_colon))
 }
 
+/// A line as it was written, without control characters, and cut where a signature is.
+#[must_use]
+pub fn one_line(line: &str) -> String {
+    shorten(plain(line).trim())
+}
+
 /// A signature with `/…` for each path in it: failures that name different files can have one reason.
 #[must_use]
 pub fn without_paths(signature: &str) -> String {

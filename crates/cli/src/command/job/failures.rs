@@ -328,7 +328,7 @@ fn write(
             out,
             "{:>8}  {}",
             number(group.tasks.len() as u64),
-            group.reason()
+            clean(&group.reason(group.tasks.len()))
         )?;
         let tasks = joined_ids(group.tasks.iter().copied());
         let hosts = shown_hosts(&group.hosts);
@@ -370,7 +370,8 @@ fn write(
 /// `JOB COUNT REASON`
 fn write_quiet(out: &mut Console, job: u32, groups: &[Group]) -> CliResult<()> {
     for group in groups {
-        writeln!(out, "{job} {} {}", group.tasks.len(), group.reason())?;
+        let count = group.tasks.len();
+        writeln!(out, "{job} {count} {}", clean(&group.reason(count)))?;
     }
     Ok(())
 }
@@ -383,6 +384,7 @@ fn shape(job: &client::JobSummary, groups: &[Group], read: usize) -> Value {
                 "count": group.tasks.len(),
                 "error": group.error,
                 "last_words": group.words,
+                "example": group.example,
                 "is_read": group.read > 0,
                 "read": group.read,
                 "tasks": joined_ids(group.tasks.iter().copied()),
