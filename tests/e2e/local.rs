@@ -176,3 +176,57 @@ fn output_that_found_no_room_is_no_success() {
     assert_eq!(value["output_complete"], false);
     assert_eq!(value["task_stats"]["finished"], 1);
 }
+
+#[test]
+fn failures_that_are_alike_are_one_and_the_rest_can_run_again() {
+    let env = Env::new();
+    let script = "echo \"try $HQ_INSTANCE_ID of $HQ_TASK_ID\"; [ $((HQ_TASK_ID % 4)) != 3 ] || \
+                  { echo \"ValueError: seed $HQ_TASK_ID\" >&2; exit 1; }; [ $HQ_TASK_ID != 5 ] || kill -9 $$";
+    let run = |ids: &str, more: &[&str]| {
+        let array = ["--array", ids, "--retries=2", "--", "bash", "-c", script];
+        env.hq(&[&["run"], more, &array].concat())
+    };
+    let ran = run("1-11", &[])
+        .exits_with(1)
+        .says("Task 3 and 2 like it (7,11) failed after 3 attempts: ")
+        .says("    ValueError: seed 3\n")
+        .says("Task 5 failed after 3 attempts: ")
+        .says("Task 3, attempt 1 of 3:\ntry 0 of 3\nValueError: seed 3\n")
+        .says("Task 3, attempt 2 of 3:\ntry 1 of 3\n")
+        .says("run --array 3,5,7,11 --retries=2 -- bash -c ");
+    assert_eq!(
+        ran.stderr.matches("ValueError: seed 7").count(),
+        3,
+        "{}",
+        ran.stderr
+    );
+    let results: Vec<&str> = ran.stdout.lines().collect();
+    assert_eq!(results.len(), 11, "one attempt of each: {results:?}");
+    assert_eq!(results[2], "try 2 of 3");
+    // Everything failed, so the same command is the way back.
+    let ran = run("3", &[]).exits_with(1);
+    assert!(!ran.stderr.contains("again: "), "{}", ran.stderr);
+    let ran = run("1-11", &["--output-mode=json"]).exits_with(1);
+    let value: serde_json::Value = serde_json::from_str(&ran.stdout).expect("JSON");
+    let group = &value["failures"][0];
+    assert_eq!(
+        (&group["count"], &group["tasks"], &group["attempts"]),
+        (&3.into(), &"3,7,11".into(), &3.into()),
+        "{value}"
+    );
+}
+
+#[test]
+fn steps_of_a_job_file_are_called_by_their_names() {
+    let env = Env::new();
+    env.write(
+        "job.yaml",
+        "task:\n  - id: prep\n    shell: echo $HQ_CPUS > prep.txt\n    outputs: [prep.txt]\n    cpus: 1\n\
+         \x20 - id: bad\n    deps: [prep]\n    shell: cat prep.txt | grep -q nothing\n",
+    );
+    env.hq(&["run", "job.yaml"])
+        .exits_with(1)
+        .says("Task 2 (bad) failed: ")
+        .says("run --skip-done job.yaml");
+    assert_eq!(env.read("prep.txt"), "0\n");
+}

@@ -39,6 +39,7 @@ pub use hq_core::worker_state::Interrupt;
 #[cfg(feature = "nvml")]
 pub use launcher::tell_of_gpus;
 pub use leftovers::end_leftovers;
+pub use output::attempt_name;
 pub use registration::{RegisteredWorker, register};
 pub use relay::{Relay, RelayError, RelayOptions};
 pub use scratch_dir::ScratchDir;

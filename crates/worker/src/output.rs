@@ -237,7 +237,8 @@ fn keep(path: &Path, earlier: InstanceId, is_cancelled: &dyn Fn() -> bool) -> io
 }
 
 /// Under which name the output of an attempt is kept.
-fn attempt_name(path: &Path, attempt: InstanceId) -> PathBuf {
+#[must_use]
+pub fn attempt_name(path: &Path, attempt: InstanceId) -> PathBuf {
     let mut name = path.to_owned().into_os_string();
     name.push(format!(".attempt-{attempt}"));
     PathBuf::from(name)

@@ -116,7 +116,7 @@ pub(crate) struct TaskOptions {
     /// File for standard output: `none`, a path, or `PATH:rm-if-finished`
     ///
     /// With `:rm-if-finished` the file is deleted if the task succeeds. Relative paths start at the
-    /// working directory of the task. [default: %{CWD}/job-%{JOB_ID}/%{TASK_ID}.stdout]
+    /// working directory of the task. [default: %{CWD}/job-%{JOB_ID}/%{TASK_ID}.stdout; `hq run` prints it]
     #[arg(long, value_name = "FILE", value_parser = stdio_parser())]
     pub(crate) stdout: Option<StdioArg>,
 
@@ -154,7 +154,8 @@ pub(crate) struct TaskOptions {
 
     /// Try a failed task again up to this many times [default: 0]
     ///
-    /// What earlier attempts wrote is kept beside the output, as `0.stdout.attempt-0`.
+    /// What earlier attempts wrote is kept beside the output, as `0.stdout.attempt-0`; `hq run` prints it on standard error if
+    /// it prints the output.
     #[arg(long, value_name = "COUNT")]
     pub(crate) retries: Option<u16>,
 

@@ -43,6 +43,7 @@ use crate::submit::skip::Unended;
 use crate::submit::{PreparedSubmit, SubmitContext, directives, jobfile};
 use crate::version::VERSION;
 
+mod again;
 pub(super) mod local;
 mod replay;
 mod room;
@@ -50,6 +51,7 @@ mod screen;
 mod summary;
 mod terminal;
 
+use again::Again;
 use local::LocalMachine;
 use replay::{Replay, ReplayOptions};
 use screen::Screen;
@@ -83,6 +85,8 @@ pub(super) fn run(args: RunArgs, context: &mut Context) -> CliResult<()> {
     let files = ScratchDir::create_in(&std::env::temp_dir(), "hq-run")
         .map_err(|e| CliError::caused("Cannot make a directory for the output of the tasks", &e))?;
     let (limit, is_ordered) = (args.jobs, !args.unordered);
+    let is_file = job_file(&args.command).is_some();
+    let again = Again::of(std::env::args_os(), &args.command, is_file);
     let prepared = prepare(args, stdin, files.path())?;
     prepared.report();
     // Notes of this level are not shown here, where most runs are short.
@@ -98,6 +102,7 @@ pub(super) fn run(args: RunArgs, context: &mut Context) -> CliResult<()> {
         keeper,
         is_ordered,
         files: files.path(),
+        again,
     };
     let result = runtime.block_on(execute(job, context));
     runtime.shutdown_background();
@@ -128,6 +133,7 @@ struct Job<'a> {
     keeper: KeeperContext,
     is_ordered: bool,
     files: &'a Path,
+    again: Option<Again>,
 }
 
 fn prepare(
@@ -195,6 +201,10 @@ async fn execute(job: Job<'_>, context: &mut Context) -> CliResult<()> {
         idle_timeout: None,
     })
     .map_err(|e| CliError::caused("Cannot start the server", &e))?;
+    let templates = job.prepared.spec.body.templates();
+    let has_outputs = templates
+        .iter()
+        .any(|template| !template.files.outputs.is_empty());
     let mut local =
         LocalJob::start(&mut server, &job.prepared.spec, job.machine, job.keeper).await?;
     let followed = local
@@ -208,12 +218,16 @@ async fn execute(job: Job<'_>, context: &mut Context) -> CliResult<()> {
     let failures = replayed?;
     ended?;
     let interrupted = requests.is_interrupted;
-    let summary = Summary {
+    let mut summary = Summary {
         stats,
         failures,
         elapsed: start.elapsed(),
         interrupted,
+        again: None,
     };
+    summary.again = job
+        .again
+        .and_then(|again| again.command(&summary.failures.undone, summary.total(), has_outputs));
     summary.print(context)?;
     match summary.exit_code() {
         exit::OK => Ok(()),

@@ -4,25 +4,30 @@
 //! order of task ids; a task that ended early waits in its files.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
+use hq_core::id::InstanceId;
+use hq_core::signature::{last_words, signature, without_paths};
 use hq_core::template::{ArrayIds, ArraySpec, Entries, SubmitBody};
 use hq_protocol::client;
+use hq_worker::attempt_name;
 use tokio::sync::mpsc;
 
 use super::Asked;
 use super::room::Room;
 use super::screen::Screen;
 use crate::error::{CliError, CliResult};
+use crate::failures::error_words;
 use crate::output::format::{cut, lossy};
 use crate::output::view::task_state;
 
-/// Failed tasks that are described; the others are counted.
-pub(super) const FAILURES_SHOWN_MAX: usize = 10;
+/// Ways to fail that are told apart; tasks that fail in yet another way are only counted.
+const GROUPS_MAX: usize = 100;
 
 /// Lines of its standard error that describe a failed task.
 const TAIL_LINES_MAX: usize = 5;
@@ -44,22 +49,31 @@ pub(super) struct ReplayOptions {
     pub(super) is_printed: bool,
 }
 
-/// A failed task for the summary.
+/// Tasks that failed alike, for the summary: how the first of them failed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Failure {
     pub(super) task: u32,
+    /// Its entry, or its name in a job file.
     pub(super) entry: Option<String>,
+    /// Its parameters; of several tasks those that all of them have.
     pub(super) params: Vec<client::Param>,
     pub(super) error: String,
+    /// How often it was started.
+    pub(super) attempts: u32,
     /// Last lines of its standard error.
     pub(super) tail: Vec<String>,
+    /// All of them, in the order in which their output was printed.
+    pub(super) tasks: Vec<u32>,
 }
 
-/// Failed tasks: the first ones, and their number.
+/// Failed tasks, and others that have not finished.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Failures {
-    pub(super) shown: Vec<Failure>,
+    /// The largest first.
+    pub(super) groups: Vec<Failure>,
     pub(super) count: usize,
+    /// Tasks that failed, were canceled or aborted.
+    pub(super) undone: Vec<u32>,
     /// The directory that was full while tasks wrote their output there.
     pub(super) full: Option<PathBuf>,
 }
@@ -90,6 +104,7 @@ impl Replay {
             options,
             screen,
             failures: Failures::default(),
+            ways: BTreeMap::new(),
             asked: asked.clone(),
         };
         let thread = std::thread::Builder::new()
@@ -100,7 +115,10 @@ impl Replay {
                     // If nobody listens the run is ending anyway.
                     let _ = asked.blocking_send(Asked::OutputClosed);
                 }
-                result.map(|()| printer.failures)
+                let mut failures = printer.failures;
+                let groups = &mut failures.groups;
+                groups.sort_by_key(|group| std::cmp::Reverse(group.tasks.len()));
+                result.map(|()| failures)
             })
             .map_err(|e| CliError::caused("Cannot start a thread", &e))?;
         Ok(Self { ended, thread })
@@ -140,33 +158,43 @@ fn task_order(body: &SubmitBody) -> Vec<u32> {
     ids
 }
 
-/// Entries of the tasks, by task.
-struct EntryNames {
-    ids: Option<ArrayIds>,
-    entries: Option<Entries>,
+/// What tells tasks apart for people: entries of an array, names of the steps of a graph.
+enum EntryNames {
+    None,
+    Entries(ArrayIds, Entries),
+    Steps(BTreeMap<u32, Box<str>>),
 }
 
 impl EntryNames {
     fn new(body: &SubmitBody) -> Self {
         match body {
-            SubmitBody::Array(array) if array.entries.is_some() => Self {
-                ids: Some(array.ids.clone()),
-                entries: array.entries.clone(),
+            SubmitBody::Array(array) => match &array.entries {
+                Some(entries) => Self::Entries(array.ids.clone(), entries.clone()),
+                None => Self::None,
             },
-            SubmitBody::Array(_) | SubmitBody::Graph(_) => Self {
-                ids: None,
-                entries: None,
-            },
+            SubmitBody::Graph(graph) => {
+                let named = graph.tasks.iter().filter_map(|task| {
+                    let template = graph.templates.get(task.template as usize)?;
+                    Some((task.id.as_u32(), template.name.clone()?))
+                });
+                Self::Steps(named.collect())
+            }
         }
     }
 
     fn of(&self, task: u32) -> Option<String> {
-        let index = match self.ids.as_ref()? {
-            ArrayIds::Given(ids) => ids.position(task)?,
-            ArrayIds::Next(_) => task,
+        let text = match self {
+            Self::None => return None,
+            Self::Entries(ids, entries) => {
+                let index = match ids {
+                    ArrayIds::Given(ids) => ids.position(task)?,
+                    ArrayIds::Next(_) => task,
+                };
+                lossy(entries.get(index)?)
+            }
+            Self::Steps(names) => names.get(&task)?.to_string(),
         };
-        let entry = lossy(self.entries.as_ref()?.get(index)?);
-        Some(cut(&entry, ENTRY_MAX).unwrap_or(entry))
+        Some(cut(&text, ENTRY_MAX).unwrap_or(text))
     }
 }
 
@@ -177,6 +205,8 @@ struct Printer {
     order: Vec<u32>,
     screen: Screen,
     failures: Failures,
+    /// Positions of groups, by error and last words.
+    ways: BTreeMap<(String, Option<String>), usize>,
     room: Room,
     asked: mpsc::Sender<Asked>,
 }
@@ -223,9 +253,14 @@ impl Printer {
 
     fn replay(&mut self, task: &client::EndedTask) -> CliResult<()> {
         let (stdout, stderr) = self.captured(task.id);
-        if task_state(task.state) == client::TaskState::Failed {
-            self.note_failure(task, &stderr);
+        let state = task_state(task.state);
+        if state != client::TaskState::Finished {
+            self.failures.undone.push(task.id);
         }
+        if state == client::TaskState::Failed {
+            self.note_failure(task, (&stdout, &stderr));
+        }
+        self.replay_earlier(task, [&stdout, &stderr])?;
         if self.options.is_printed {
             let (mut out, mut err) = (open(&stdout)?, open(&stderr)?);
             if out.is_some() || err.is_some() {
@@ -247,24 +282,63 @@ impl Printer {
         Ok(())
     }
 
-    fn note_failure(&mut self, task: &client::EndedTask, captured: &Path) {
-        self.failures.count += 1;
-        if self.failures.shown.len() == FAILURES_SHOWN_MAX {
-            return;
+    /// Prints what earlier attempts wrote on standard error: it is no result.
+    fn replay_earlier(&self, task: &client::EndedTask, files: [&Path; 2]) -> CliResult<()> {
+        for attempt in 0..task.instance {
+            let kept = files.map(|file| attempt_name(file, InstanceId(attempt)));
+            let mut found = Vec::new();
+            for path in kept.iter().filter(|_| self.options.is_printed) {
+                found.extend(open(path)?);
+            }
+            if !found.is_empty() {
+                self.screen.print(|| -> CliResult<()> {
+                    let (number, all) = (attempt + 1, task.instance + 1);
+                    let mut err = io::stderr().lock();
+                    writeln!(err, "Task {}, attempt {number} of {all}:", task.id)?;
+                    found.iter_mut().try_for_each(|file| copy(file, &mut err))
+                })?;
+            }
+            kept.iter().for_each(|path| remove(path));
         }
+        Ok(())
+    }
+
+    fn note_failure(&mut self, task: &client::EndedTask, (stdout, stderr): (&Path, &Path)) {
+        self.failures.count += 1;
         let named = task.paths.as_ref().and_then(|paths| paths.stderr.as_ref());
         let named = named.map(|stdio| {
             use std::os::unix::ffi::OsStrExt;
             PathBuf::from(std::ffi::OsStr::from_bytes(&stdio.path))
         });
-        let tail = tail(captured).or_else(|| tail(&named?)).unwrap_or_default();
-        self.failures.shown.push(Failure {
-            task: task.id,
-            entry: self.entries.of(task.id),
-            params: task.params.clone(),
-            error: task.error.clone().unwrap_or_default(),
-            tail,
-        });
+        let tail_of_error = tail(stderr).or_else(|| tail(&named?)).unwrap_or_default();
+        let error = task.error.clone().unwrap_or_default();
+        let said = |lines: &[String]| {
+            let text = lines.join("\n");
+            last_words(&text).map(|words| without_paths(&signature(words)))
+        };
+        let words = said(&tail_of_error).or_else(|| said(&tail(stdout)?));
+        let groups = &mut self.failures.groups;
+        let count = self.ways.len();
+        let at = match self.ways.entry((error_words(&error), words)) {
+            Entry::Occupied(known) => *known.get(),
+            Entry::Vacant(_) if count >= GROUPS_MAX => return,
+            Entry::Vacant(new) => {
+                groups.push(Failure {
+                    task: task.id,
+                    entry: self.entries.of(task.id),
+                    params: task.params.clone(),
+                    error,
+                    attempts: task.instance + 1,
+                    tail: tail_of_error,
+                    tasks: Vec::new(),
+                });
+                *new.insert(count)
+            }
+        };
+        if let Some(group) = groups.get_mut(at) {
+            group.params.retain(|param| task.params.contains(param));
+            group.tasks.push(task.id);
+        }
     }
 }
 

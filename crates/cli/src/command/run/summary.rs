@@ -7,14 +7,15 @@ use hq_core::words;
 use hq_protocol::client;
 use serde_json::{Value, json};
 
-use super::replay::Failures;
+use super::replay::{Failure, Failures};
 use crate::args::global::OutputMode;
 use crate::command::Context;
 use crate::error::{CliResult, exit};
 use crate::output::console::error_line;
-use crate::output::format::{printable, short_words};
+use crate::output::format::{joined_ids, printable, short_words};
 use crate::output::json::{add_params, write_value};
 use crate::output::view::params_text;
+use crate::text::fit;
 
 /// How the run ended.
 pub(super) struct Summary {
@@ -22,7 +23,15 @@ pub(super) struct Summary {
     pub(super) failures: Failures,
     pub(super) elapsed: Duration,
     pub(super) interrupted: bool,
+    /// Command that runs what has not finished.
+    pub(super) again: Option<String>,
 }
+
+/// Ways to fail that are described; tasks that failed in others are counted.
+const FAILURES_SHOWN_MAX: usize = 10;
+
+/// Columns of the ids of tasks that failed alike.
+const IDS_WIDTH: usize = 40;
 
 impl Summary {
     /// Success only if every task finished.
@@ -56,7 +65,7 @@ impl Summary {
         Ok(())
     }
 
-    fn total(&self) -> u64 {
+    pub(super) fn total(&self) -> u64 {
         let client::TaskStats {
             running,
             finished,
@@ -92,25 +101,13 @@ impl Summary {
             counts.join(", "),
             short_words(self.elapsed)
         );
-        for failure in &self.failures.shown {
-            let params = params_text(&failure.params);
-            let params = (!params.is_empty()).then_some(params.as_str());
-            let entry = params.or(failure.entry.as_deref());
-            let entry = entry.map(|entry| format!(" ({})", printable(entry)));
-            let _ = writeln!(
-                text,
-                "Task {}{} failed: {}",
-                failure.task,
-                entry.unwrap_or_default(),
-                printable(&failure.error).replace('\n', "\n    ")
-            );
-            for line in &failure.tail {
-                let _ = writeln!(text, "    {}", printable(line));
-            }
+        let shown = self.shown();
+        for failure in shown {
+            text.push_str(&failure_text(failure));
         }
-        let hidden = self.failures.count - self.failures.shown.len();
+        let hidden = self.failures.count - shown.iter().map(|one| one.tasks.len()).sum::<usize>();
         if hidden > 0 {
-            let _ = writeln!(text, "… and {hidden} more");
+            let _ = writeln!(text, "… and {hidden} more that failed in other ways");
         }
         if let Some(dir) = &self.failures.full {
             let _ = writeln!(
@@ -120,26 +117,37 @@ impl Summary {
                 printable(&dir.to_string_lossy())
             );
         }
+        if let Some(again) = &self.again {
+            let _ = writeln!(text, "again: {}", printable(again));
+        }
         text
+    }
+
+    fn shown(&self) -> &[Failure] {
+        let groups = &self.failures.groups;
+        &groups[..groups.len().min(FAILURES_SHOWN_MAX)]
     }
 
     fn value(&self) -> Value {
         let failures: Vec<Value> = self
-            .failures
-            .shown
+            .shown()
             .iter()
             .map(|failure| {
                 let mut value = json!({
+                    "attempts": failure.attempts,
+                    "count": failure.tasks.len(),
                     "entry": failure.entry,
                     "error": failure.error,
                     "stderr": failure.tail,
                     "task": failure.task,
+                    "tasks": joined_ids(sorted(failure)),
                 });
                 add_params(&mut value, &failure.params);
                 value
             })
             .collect();
         json!({
+            "again": self.again,
             "duration": self.elapsed.as_secs_f64(),
             "failures": failures,
             "interrupted": self.interrupted,
@@ -155,18 +163,54 @@ impl Summary {
     }
 }
 
+/// One task, or several that failed alike.
+fn failure_text(failure: &Failure) -> String {
+    let params = params_text(&failure.params);
+    let params = (!params.is_empty()).then_some(params.as_str());
+    let entry = params.or(failure.entry.as_deref());
+    let entry = entry.map_or_else(String::new, |entry| format!(" ({})", printable(entry)));
+    let others = match failure.tasks.len() {
+        0 | 1 => String::new(),
+        count => {
+            let others = sorted(failure).filter(|id| *id != failure.task);
+            let ids = joined_ids(others);
+            format!(" and {} like it ({})", count - 1, fit(&ids, IDS_WIDTH))
+        }
+    };
+    let attempts = match failure.attempts {
+        0 | 1 => String::new(),
+        count => format!(" after {count} attempts"),
+    };
+    let error = printable(&failure.error).replace('\n', "\n    ");
+    let task = failure.task;
+    let mut text = format!("Task {task}{entry}{others} failed{attempts}: {error}\n");
+    for line in &failure.tail {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "    {}", printable(line));
+    }
+    text
+}
+
+/// Ids in ascending order.
+fn sorted(failure: &Failure) -> impl Iterator<Item = u32> {
+    let mut ids = failure.tasks.clone();
+    ids.sort_unstable();
+    ids.into_iter()
+}
+
 #[cfg(test)]
 mod tests {
-    use super::super::replay::Failure;
     use super::*;
 
     fn summary() -> Summary {
-        let failure = |task| Failure {
+        let failure = |tasks: &[u32], attempts| Failure {
             params: Vec::new(),
-            task,
+            task: tasks[0],
             entry: Some("/missing".to_owned()),
             error: "Program terminated with exit code 1.".to_owned(),
+            attempts,
             tail: vec!["cat: /missing: No such file".to_owned()],
+            tasks: tasks.to_vec(),
         };
         Summary {
             stats: client::TaskStats {
@@ -176,12 +220,14 @@ mod tests {
                 ..Default::default()
             },
             failures: Failures {
-                shown: vec![failure(3), failure(7)],
+                groups: vec![failure(&[3, 9, 5, 4], 1), failure(&[7], 3)],
                 count: 12,
+                undone: Vec::new(),
                 full: None,
             },
             elapsed: Duration::from_millis(1500),
             interrupted: false,
+            again: Some("hq run --array 3-5,7,9 -- cat".to_owned()),
         }
     }
 
@@ -189,18 +235,19 @@ mod tests {
     fn failures_are_named() {
         insta::assert_snapshot!(summary().text(), @r"
         18 tasks: 5 finished, 12 failed, 1 aborted in 1s 500ms
-        Task 3 (/missing) failed: Program terminated with exit code 1.
+        Task 3 (/missing) and 3 like it (4-5,9) failed: Program terminated with exit code 1.
             cat: /missing: No such file
-        Task 7 (/missing) failed: Program terminated with exit code 1.
+        Task 7 (/missing) failed after 3 attempts: Program terminated with exit code 1.
             cat: /missing: No such file
-        … and 10 more
+        … and 7 more that failed in other ways
+        again: hq run --array 3-5,7,9 -- cat
         ");
     }
 
     #[test]
     fn what_tasks_say_moves_no_cursor() {
         let mut summary = summary();
-        summary.failures.shown[0].error =
+        summary.failures.groups[0].error =
             "\x1b[31mboom\x1b]52;c;aGk=\x07\nsecond \u{202e}line".to_owned();
         let text = summary.text();
         assert!(
