@@ -50,6 +50,15 @@ fn a_multi_node_task_waits_for_as_many_workers_as_it_needs() {
 }
 
 #[test]
+fn each_node_of_a_multi_node_task_names_it_as_its_last() {
+    let (bench, root, other) = running();
+    for node in [root, other] {
+        let worker = bench.state.workers().get(&node).expect("connected");
+        assert_eq!(worker.last_task().map(|(task, _)| task), Some(TASK));
+    }
+}
+
+#[test]
 fn the_command_goes_to_one_node_with_all_names_and_the_others_are_held() {
     let mut bench = Bench::new();
     let named = |bench: &mut Bench, name: &'static str| {

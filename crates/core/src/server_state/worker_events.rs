@@ -268,8 +268,15 @@ impl ServerState {
             .get(task.job)
             .and_then(|job| job.submit(assigned.slot));
         let nodes = submit.map_or(&[][..], |submit| submit.tasks.nodes(assigned.slot.index));
+        let nodes: Box<[WorkerId]> = nodes.into();
+        let others = nodes.iter().copied().filter(|node| *node != id);
+        for node in others.chain([id]) {
+            if let Some(worker) = self.workers.get_mut(node) {
+                worker.set_last_task(task, at);
+            }
+        }
         let started = ChangeKind::TaskStarted {
-            nodes: nodes.into(),
+            nodes,
             task,
             instance: assigned.instance,
             variant: assigned.variant,
@@ -283,9 +290,6 @@ impl ServerState {
             if let Some(record) = job.touch(assigned.slot) {
                 record.start(at);
             }
-        }
-        if let Some(worker) = self.workers.get_mut(id) {
-            worker.set_last_task(task, at);
         }
     }
 
