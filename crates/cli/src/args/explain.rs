@@ -129,10 +129,12 @@ fn help_for(error: &clap::Error, path: &[&str], words: &[&str]) -> Option<String
     }
     if kind == ErrorKind::InvalidSubcommand {
         let word = context(error, ContextKind::InvalidSubcommand)?;
-        return habits::of_command(path, word).map(str::to_owned);
+        let known = habits::of_command(path, word).map(str::to_owned);
+        let is_typo = error.get(ContextKind::SuggestedSubcommand).is_some();
+        return known.or_else(|| of_program(path, word).filter(|_| !is_typo));
     }
     if kind == ErrorKind::MissingRequiredArgument {
-        return of_missing(path).map(str::to_owned);
+        return of_missing(path, words);
     }
     if kind != ErrorKind::ValueValidation && kind != ErrorKind::InvalidValue {
         return None;
@@ -142,18 +144,33 @@ fn help_for(error: &clap::Error, path: &[&str], words: &[&str]) -> Option<String
     of_value(option, value, path)
 }
 
+/// A program in the place of a command.
+fn of_program(path: &[&str], word: &str) -> Option<String> {
+    let dirs = std::env::var_os("PATH").unwrap_or_default();
+    let is_found = std::env::split_paths(&dirs).any(|dir| dir.join(word).is_file());
+    let is_path = word.contains('/') || std::path::Path::new(word).is_file() || is_found;
+    (path.is_empty() && is_path).then(|| {
+        format!("`hq submit -- {word}` submits a program, `hq run -- {word}` runs it here without a server")
+    })
+}
+
 fn of_argument(path: &[&str], word: &str, words: &[&str]) -> Option<String> {
-    if let Some(answer) = habits::of_option(path, word) {
-        return Some(answer.to_owned());
-    }
-    let is_negative = word.len() > 1 && word[1..].chars().all(|c| c.is_ascii_digit());
-    if word.starts_with('-') && is_negative {
-        let at = words.iter().position(|other| *other == word)?;
-        let option = words.get(at.checked_sub(1)?)?;
+    let is_negative = word.len() > 1 && word[1..].chars().all(|c| c.is_ascii_digit() || c == '.');
+    let option = words
+        .iter()
+        .position(|other| *other == word)
+        .and_then(|at| words.get(at.checked_sub(1)?));
+    if word.starts_with('-')
+        && is_negative
+        && let Some(option) = option.filter(|option| option.starts_with("--"))
+    {
         return Some(match *option {
             "--priority" => format!("a negative number is written `{option}={word}`"),
-            _ => format!("`{option}` takes a whole number from 0"),
+            _ => format!("`{option}` takes {}", kind_of(option)),
         });
+    }
+    if let Some(answer) = habits::of_option(path, word) {
+        return Some(answer.to_owned());
     }
     match path {
         ["server", "start"] if words.windows(2).any(|pair| pair == ["--http", word]) => Some(
@@ -164,7 +181,7 @@ fn of_argument(path: &[&str], word: &str, words: &[&str]) -> Option<String> {
         ["job" | "worker" | "task", command, ..]
             if word
                 .chars()
-                .all(|c| c.is_ascii_digit() || c == '-' || c == ',') =>
+                .all(|c| c.is_ascii_digit() || matches!(c, '-' | ',' | '.' | '@')) =>
         {
             let group = path[0];
             Some(format!(
@@ -175,43 +192,162 @@ fn of_argument(path: &[&str], word: &str, words: &[&str]) -> Option<String> {
     }
 }
 
-fn of_missing(path: &[&str]) -> Option<&'static str> {
-    match path {
-        ["submit"] | ["job", "submit"] => {
-            Some("the program comes last: `hq submit --array 1-10 -- ./step`, see `hq doc jobs`")
-        }
-        ["run"] => Some(
-            "the program comes last: `hq run --each-line FILE -- ./step`, see `hq doc quickstart`",
+/// What the value of an option is.
+fn kind_of(option: &str) -> &'static str {
+    const KINDS: &[(&[&str], &str)] = &[
+        (
+            &[
+                "--time-limit",
+                "--time-request",
+                "--stop-grace",
+                "--retry-delay",
+                "--idle-timeout",
+                "--heartbeat",
+                "--timeout",
+                "--for",
+            ],
+            "a duration such as `90s`, `10min`, `2h30m` or `01:30:00`",
         ),
-        ["job", "cat"] => Some("a job and a stream: `hq job cat last stdout`"),
-        ["task", "info" | "explain"] => Some(
-            "a task is written `JOB.TASK`, as in `hq task info 3.7`; `hq task list JOB` lists tasks",
+        (
+            &["--cpus"],
+            "an amount above 0, such as `4`, `0.5`, `\"8 compact!\"` or `all`",
         ),
-        ["journal", "report"] => {
-            Some("`hq report [OUTPUT]` writes the page of the running or the last server")
-        }
-        ["job" | "task", ..] => Some("jobs are chosen by id, as in `hq job list`, or by `last`"),
-        ["worker", ..] => Some("workers are chosen by id, as in `hq worker list`"),
-        _ => None,
+        (
+            &["--resource"],
+            "a name and an amount above 0, such as `gpus/nvidia=1` or `mem=4G`",
+        ),
+        (
+            &["--array", "--tasks"],
+            "ids from 0, such as `1-100`, `0-10:2` or `1,5,7-9`",
+        ),
+        (&["--weight"], "a number above 0, such as `0.5` or `2`"),
+        (&["--predict"], "a share between 0 and 1, such as `0.9`"),
+        (
+            &["--crash-limit"],
+            "a whole number from 1, `never-restart` or `unlimited`",
+        ),
+        (&["--jobs", "--max-tasks"], "a whole number from 1"),
+        (
+            &["--job"],
+            "the id of an open job, as `hq job list` shows it",
+        ),
+        (
+            &["--after", "--after-each"],
+            "a job, such as `3`, `3:ok`, `3:any` or `last`",
+        ),
+    ];
+    let known = KINDS.iter().find(|(options, _)| options.contains(&option));
+    known.map_or("a whole number from 0", |(_, kind)| kind)
+}
+
+fn of_missing(path: &[&str], words: &[&str]) -> Option<String> {
+    let list = words
+        .iter()
+        .position(|word| *word == "--each-line" || word.starts_with("--each-line="));
+    if let (["submit" | "run"] | ["job", "submit"], Some(at)) = (path, list) {
+        let file = match words[at].split_once('=') {
+            Some((_, file)) => file,
+            None => words.get(at + 1).unwrap_or(&"FILE"),
+        };
+        let verb = path.last().unwrap_or(&"run");
+        return Some(format!(
+            "`{file}` is the list, one task a line, and the program is missing: `hq {verb} --each-line {file} -- PROGRAM`; lines that are commands themselves run with `-- bash -c 'eval \"$HQ_ENTRY\"'`"
+        ));
     }
+    let text = match path {
+        ["submit"] | ["job", "submit"] => {
+            "the program comes last: `hq submit --array 1-10 -- ./step`, see `hq doc jobs`"
+        }
+        ["run"] => {
+            "the program comes last: `hq run --each-line FILE -- ./step`, see `hq doc quickstart`"
+        }
+        ["job", "cat"] => "a job and a stream: `hq job cat last stdout`",
+        ["task", "info" | "explain"] => {
+            "a task is written `JOB.TASK`, as in `hq task info 3.7`; `hq task list JOB` lists tasks"
+        }
+        ["journal", "report"] => {
+            "`hq report [OUTPUT]` writes the page of the running or the last server"
+        }
+        ["job" | "task", ..] => "jobs are chosen by id, as in `hq job list`, or by `last`",
+        ["worker", ..] => "workers are chosen by id, as in `hq worker list`",
+        _ => return None,
+    };
+    Some(text.to_owned())
 }
 
 /// Values that other tools take.
 fn of_value(option: &str, value: &str, path: &[&str]) -> Option<String> {
     let name = option.split([' ', '=']).next().unwrap_or(option);
-    match name {
-        "--resource" if path == ["submit"] && !value.contains('=') => Some(format!(
+    let text = match name {
+        "--resource" if !value.contains('=') => format!(
             "a resource is NAME=AMOUNT, such as `--resource gpus/nvidia=1` or `--resource mem=4G`; `{value}` has no `=`, see `hq doc resources`"
-        )),
-        "--resource" | "--cpus" => Some("amounts are such as `--cpus 4`, `--cpus \"8 compact!\"`, `--resource gpus/nvidia=1`, `--resource mem=4G`; see `hq doc resources`".to_owned()),
-        "--array" => Some("ids are such as `--array 1-100`, `--array 0-10:2` or `--array 1,5,7-9`; see `hq doc jobs`".to_owned()),
-        "--time-limit" | "--time-request" => Some(format!("durations are such as `{name} 90s`, `{name} 2h30m` or `{name} 01:30:00`")),
-        "<JOBS>" | "<JOB>" => Some(of_id(value, "job", "hq job list --all", "`3`, `1-4,7`, `last` or, in most commands, `all`")),
-        "<JOBS[.TASKS]>" | "<JOB[.TASKS]>" | "<JOB[.TASK]>" => Some(of_id(value, "job", "hq job list --all", "`3`, `last`, or with tasks `3.7`, `last.1-4`")),
-        "<WORKERS>" | "<WORKER>" => Some(of_id(value, "worker", "hq worker list", "`3`, `1-4,7`, `last` or `all`")),
-        "--server-dir" => Some("`--server-dir PATH` or the variable HQ_SERVER_DIR names it; without both it is `.hq-server` in your home directory (`unset HQ_SERVER_DIR`)".to_owned()),
-        "--priority" => Some("tasks with a larger number run first: `--priority 10`".to_owned()),
-        _ => None,
+        ),
+        "--cpus" if milli_cpus(value).is_some() => format!(
+            "a part of a cpu is a decimal number: `--cpus {}`",
+            milli_cpus(value).unwrap_or_default()
+        ),
+        "--resource" | "--cpus" => "amounts are such as `--cpus 4`, `--cpus \"8 compact!\"`, `--resource gpus/nvidia=1`, `--resource mem=4G`; see `hq doc resources`".to_owned(),
+        "--array" if value.contains('%') => "`%` limits in Slurm how many tasks run at once; here cpus do: `--array 1-100 --cpus 2`, and for all tasks `hq run -j 8` or `hq worker start --cpus 8`".to_owned(),
+        "--array" => "ids are such as `--array 1-100`, `--array 0-10:2` or `--array 1,5,7-9`; see `hq doc jobs`".to_owned(),
+        "--time-limit" if value.trim_matches(['0', ':', 's', 'm', 'h', 'i', 'n']).is_empty() => "without the option tasks have no time limit".to_owned(),
+        "--time-limit" | "--time-request" | "--stop-grace" | "--retry-delay" | "--idle-timeout" => format!("durations are such as `{name} 90s`, `{name} 2h30m` or `{name} 01:30:00`"),
+        "--after" | "--after-each" if value.contains("after") => "Slurm's `afterok:3` is `--after 3:ok`, `afterany:3` is `--after 3:any`, `aftercorr:3` is `--after-each 3`".to_owned(),
+        "--after" | "--after-each" => format!("`{name}` takes {}", kind_of(name)),
+        "--job" => format!("`--job` takes {}{ALONE}", kind_of(name)),
+        "<JOBS>" | "<JOB>" => of_job(value, path, "`3`, `1-4,7`, `last` or, in most commands, `all`"),
+        "<JOBS[.TASKS]>" | "<JOB[.TASKS]>" | "<JOB[.TASK]>" => of_job(value, path, "`3`, `last`, or with tasks `3.7`, `last.1-4`"),
+        "--server-dir" => "`--server-dir PATH` or the variable HQ_SERVER_DIR names it; without both it is `.hq-server` in your home directory (`unset HQ_SERVER_DIR`)".to_owned(),
+        "<TASK>" | "<TASKS>" if value.contains(['.', '@', '/']) => "a task is a number, and its job stands in front of it: `hq task info 3 12`".to_owned(),
+        "<TASK>" | "<TASKS>" | "--tasks" => "tasks are chosen by number, such as `3` or `1-4,7`; `hq task list JOB` lists them".to_owned(),
+        "<WORKERS>" | "<WORKER>" => of_id(value, "worker", "hq worker list", "`3`, `1-4,7`, `last` or `all`"),
+        "--priority" => "tasks with a larger number run first: `--priority 10`".to_owned(),
+        "--nodes" | "--retries" | "--max-fails" | "--weight" | "--predict" | "--crash-limit" | "--jobs" | "--max-tasks" => format!("`{name}` takes {}", kind_of(name)),
+        _ => return None,
+    };
+    Some(text)
+}
+
+/// How to get nothing but the id of a job.
+const ALONE: &str =
+    "; `--output-mode quiet` makes `hq submit` and `hq job open` print nothing else";
+
+/// `500m` and `50%` of Kubernetes and others, in cpus.
+fn milli_cpus(value: &str) -> Option<f64> {
+    let part = |sign, whole: f64| Some(value.strip_suffix(sign)?.parse::<f64>().ok()? / whole);
+    part('m', 1_000.0).or_else(|| part('%', 100.0))
+}
+
+/// A text that is no job.
+fn of_job(value: &str, path: &[&str], examples: &str) -> String {
+    let digits: String = value
+        .chars()
+        .skip_while(|c| !c.is_ascii_digit())
+        .take_while(char::is_ascii_digit)
+        .collect();
+    let task = value.split_once(['.', '@', '/']).filter(|(job, task)| {
+        let is_number = |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_digit());
+        is_number(job) && is_number(task)
+    });
+    match (path, task) {
+        (["job", "cat"], _) if matches!(value, "stdout" | "stderr") => {
+            format!("the job comes first: `hq job cat JOB {value}`")
+        }
+        (["task", command], Some((job, task))) => {
+            format!("a task is written `JOB.TASK`: `hq task {command} {job}.{task}`")
+        }
+        (_, Some((job, task))) => {
+            format!("this is task {task} of job {job}; a job is `{job}`, and `hq task info {job}.{task}` shows the task")
+        }
+        _ if value.trim().is_empty() => {
+            format!("it is empty: a variable of this shell may be unset; ids are written {examples}")
+        }
+        _ if !value.starts_with("Job ") && value.contains(' ') && !digits.is_empty() => {
+            format!("several ids are one word without blanks: `1,2`; ids are written {examples}")
+        }
+        _ if !digits.is_empty() && value.len() <= digits.len() + 4 => {
+            format!("the id alone is a number: `{digits}`; ids are written {examples}")
+        }
+        _ => of_id(value, "job", "hq job list --all", examples),
     }
 }
 
@@ -266,5 +402,49 @@ mod tests {
         );
         let text = told("hq submit --priority high -- true");
         assert!(text.contains("expected a whole number\n"), "{text}");
+    }
+
+    #[test]
+    fn values_are_told_by_their_kind() {
+        for (line, answer) in [
+            (
+                "submit --cpus -2 -- true",
+                "`--cpus` takes an amount above 0",
+            ),
+            ("submit --array -1 -- true", "`--array` takes ids from 0"),
+            (
+                "submit --time-limit -5 -- true",
+                "`--time-limit` takes a duration such as `90s`",
+            ),
+            (
+                "submit --max-fails -1 -- true",
+                "`--max-fails` takes a whole number from 0",
+            ),
+            ("submit --cpus 500m -- true", "`--cpus 0.5`"),
+            ("submit --array 1-10%2 -- true", "`%` limits in Slurm"),
+            ("submit --after afterok:3 -- true", "`--after 3:ok`"),
+            ("submit --job Job2 -- true", "`--output-mode quiet`"),
+            ("task info 3@7 1", "`JOB.TASK`: `hq task info 3.7`"),
+            ("job cancel 3.7", "this is task 7 of job 3"),
+            ("job cancel job3", "the id alone is a number: `3`"),
+            ("job cancel slow", "not by its name"),
+            ("worker stop vm", "not by its name"),
+            ("run --bar -- true", "without being asked"),
+            ("run --progress -- true", "without being asked"),
+            ("run --joblog x -- true", "keeps no log"),
+            ("run -0 -- true", "tr '\\0' '\\n'"),
+            ("submit --resume -- true", "--skip-done"),
+            ("submit --ntasks-per-node 2 -- true", "`--cpus 4`"),
+            ("job list -a", "`hq job list --all`"),
+            ("worker start -c 4", "`hq worker start --cpus 8`"),
+            ("alloc add slurm --partition x", "follow `--`"),
+            ("-j4 run", "follow the command"),
+            ("./run.sh", "`hq submit -- ./run.sh`"),
+            ("submit --each-line cmds", "`cmds` is the list"),
+        ] {
+            let text = told(&format!("hq {line}"));
+            assert!(text.contains(answer), "{line}: {text}");
+            assert!(!text.contains("tip:"), "{line}: {text}");
+        }
     }
 }

@@ -1,0 +1,522 @@
+//! Options of other tools.
+
+use super::{Habit, habit, habit_of};
+
+/// Options. The first row that is about the command counts.
+pub(super) const OPTIONS: &[Habit] = &[
+    habit_of(
+        &["run"],
+        &["-x", "-X"],
+        "fd's `-x` is `fd PATTERN | hq run --each-line - -- PROGRAM {}`",
+    ),
+    habit_of(
+        &["run"],
+        &["--bar", "--eta", "--progress", "--verbose", "-v"],
+        "`hq run` shows its progress on a terminal without being asked",
+    ),
+    habit_of(
+        &["run"],
+        &["--joblog"],
+        "`hq run` keeps no log of its tasks; `hq run --output-mode json` prints counts and failures, and with a server `hq job stats JOB` shows how long tasks took",
+    ),
+    habit_of(
+        &["run"],
+        &["--wait", "--follow", "-f"],
+        "`hq run` ends when its tasks have ended, and prints what they write",
+    ),
+    habit_of(
+        &["run"],
+        &["--after", "--dependency", "-d", "--depend"],
+        "`hq run` has one job only; tasks that wait for each other are described in a job file, see `hq doc dependencies`",
+    ),
+    habit_of(
+        &["run"],
+        &["--job", "--notify"],
+        "that needs a server: `hq submit` has it, see `hq doc quickstart`",
+    ),
+    habit_of(
+        &["run"],
+        &[
+            "-n",
+            "--cores",
+            "-c",
+            "--threads",
+            "--max-workers",
+            "-P",
+            "--max-procs",
+        ],
+        "`hq run -j 8` uses 8 cpus, `--cpus 4` gives each task four; xargs' `-n 1` is `--each-line FILE` with `{}` in the command",
+    ),
+    habit(
+        &["-0", "--null", "--print0"],
+        "entries are lines: `find . -print0 | tr '\\0' '\\n' | hq run --each-line - -- PROGRAM {}`",
+    ),
+    habit(
+        &["-I", "-i", "--replace", "-J%"],
+        "`{}` is the line without an option: `hq run --each-line FILE -- PROGRAM {}`",
+    ),
+    habit(
+        &["-L", "--max-lines", "--max-args", "-X", "--xargs"],
+        "a task has one line: `hq run --each-line FILE -- PROGRAM {}`; `split -l 10 FILE` makes files of ten lines",
+    ),
+    habit(
+        &[
+            "--colsep",
+            "--csv",
+            "--from-csv",
+            "--header",
+            "--tsv",
+            "--table",
+        ],
+        "columns are no parameters; `--each-line FILE` gives a task its whole line in `$HQ_ENTRY`, and `--param 'a=@FILE' --param '+b=@OTHER'` reads two files side by side",
+    ),
+    habit(
+        &["--from-jsonl", "--jsonl", "--json-lines"],
+        "`jq -s . FILE.jsonl > FILE.json` makes an array of JSON lines, which `--from-json FILE.json` reads",
+    ),
+    habit(
+        &[
+            "--resume",
+            "--resume-failed",
+            "--rerun-incomplete",
+            "--rerun-triggers",
+        ],
+        "with `--outputs FILE --skip-done` tasks are left out whose outputs are there; `hq job resubmit JOB --filter failed` runs failed tasks again",
+    ),
+    habit(
+        &[
+            "--dryrun",
+            "--dry_run",
+            "--just-print",
+            "--test-only",
+            "--recon",
+        ],
+        "`--dry-run` shows what would run",
+    ),
+    habit(
+        &["--keep-going", "--ignore-errors"],
+        "other tasks go on after a failure, unless `--max-fails 0` says otherwise",
+    ),
+    habit(
+        &[
+            "--ntasks-per-node",
+            "--tasks-per-node",
+            "--ntasks-per-core",
+            "--cpus-per-gpu",
+            "--cpus-per-node",
+        ],
+        "what each task asks for decides how many run on a node: `--cpus 4`",
+    ),
+    habit(
+        &[
+            "--array-limit",
+            "--max-running",
+            "--throttle",
+            "--max-concurrent",
+            "--concurrency",
+            "--parallelism",
+            "--limit",
+            "--load",
+        ],
+        "cpus decide how many tasks run at once: `--cpus 2` for each task, `hq run -j 8` or `hq worker start --cpus 8` for all",
+    ),
+    habit(
+        &["--snakefile", "--file", "--makefile", "-s"],
+        "a file with tasks is a job file: `hq job submit-file FILE.toml`, `hq run FILE.toml`, see `hq doc dependencies`",
+    ),
+    habit(
+        &[
+            "--rm",
+            "--detach",
+            "--restart",
+            "--volume",
+            "--mount",
+            "--image",
+            "--container",
+            "--network",
+        ],
+        "hq starts programs as they are; a container is part of the command: `hq submit -- apptainer run image.sif ./step`",
+    ),
+    habit(
+        &["--comment", "--label", "--tag", "-b"],
+        "a job has a name: `--name TEXT`",
+    ),
+    habit(
+        &["--signal"],
+        "`--stop-signal SIGTERM --stop-grace 30s` is how tasks are told to end",
+    ),
+    habit(
+        &["--delay", "--sleep"],
+        "tasks start as soon as there is room for them; only a retry waits, see `--retry-delay 10s`",
+    ),
+    habit(
+        &["--input"],
+        "`--stdin` gives each task what `hq` reads from standard input: `hq submit --stdin -- PROGRAM < FILE`",
+    ),
+    habit(
+        &["--shell", "--use-shell", "--exec"],
+        "a line for the shell is a command: `hq submit -- bash -c 'LINE'`",
+    ),
+    habit(
+        &["--user", "-u", "--uid"],
+        "tasks run as the user who started the worker",
+    ),
+    habit(
+        &["--results", "--outputs-dir", "--output-dir"],
+        "output goes to `--stdout FILE`, or of all tasks into one directory with `--stream DIR`",
+    ),
+    habit(
+        &["--tmpdir", "--tmp", "--scratch"],
+        "a private directory for each task is `--task-dir`, see `hq doc jobs`",
+    ),
+    habit_of(
+        &[
+            "job list",
+            "job info",
+            "task list",
+            "worker list",
+            "status",
+            "problems",
+            "server info",
+            "job",
+            "task",
+            "worker",
+            "alloc",
+        ],
+        &["--json", "--format", "-o", "--output", "--parsable", "-O"],
+        "programs read `--output-mode json`, shell scripts `--output-mode quiet`",
+    ),
+    habit_of(
+        &["job list"],
+        &["-a", "-A"],
+        "jobs that have ended are listed, too, with `hq job list --all`",
+    ),
+    habit_of(
+        &["job list"],
+        &[
+            "--state",
+            "--states",
+            "-t",
+            "--status",
+            "--running",
+            "--failed",
+            "--finished",
+            "--waiting",
+            "--pending",
+            "--task-status",
+            "-r",
+        ],
+        "jobs in some states are listed by `hq job list --filter running,failed`",
+    ),
+    habit_of(
+        &["job list"],
+        &["-u", "--user", "--me", "--users"],
+        "a server has the jobs of one user: `hq job list`",
+    ),
+    habit_of(
+        &["job list", "status"],
+        &["-w", "--watch", "-i", "--iterate", "-f", "--follow", "-n"],
+        "`hq dashboard` shows changes as they come, `hq job progress JOB` the progress of a job; `watch hq status` works, too",
+    ),
+    habit_of(
+        &["job list"],
+        &["-n", "--name", "--jobs", "-j", "-l", "--long"],
+        "one job is shown by `hq job info JOB`; all are listed by `hq job list --all`",
+    ),
+    habit_of(
+        &["task list", "job cat"],
+        &[
+            "--filter",
+            "--state",
+            "--status",
+            "--failed",
+            "--running",
+            "-t",
+        ],
+        "tasks in some states are chosen by `--task-status failed`",
+    ),
+    habit_of(
+        &["job task-ids", "job resubmit", "job forget"],
+        &[
+            "--task-status",
+            "--state",
+            "--status",
+            "--failed",
+            "--only-failed",
+        ],
+        "some states are chosen by `--filter failed`",
+    ),
+    habit_of(
+        &["job cancel"],
+        &["-f", "--force", "-9", "--signal", "-s", "--now"],
+        "`hq job cancel JOB` tells tasks to end and kills them after their `--stop-grace`",
+    ),
+    habit_of(
+        &["job cancel"],
+        &[
+            "--tasks", "--task", "-t", "--state", "-u", "--user", "--name", "-n", "--all", "-a",
+        ],
+        "jobs are canceled as a whole: `hq job cancel JOB`, `hq job cancel last`, `hq job cancel all`",
+    ),
+    habit_of(
+        &["job wait", "job progress"],
+        &["--timeout", "-t", "--time"],
+        "the shell ends a wait: `timeout 10m hq job wait JOB`",
+    ),
+    habit_of(
+        &["job wait"],
+        &["--progress", "--bar"],
+        "`hq job progress JOB` waits, too, and shows a bar",
+    ),
+    habit_of(
+        &["job cat"],
+        &["-f", "--follow", "-n", "--lines", "--tail"],
+        "what tasks write is followed by `hq job tail -f JOB`",
+    ),
+    habit_of(
+        &["job cat", "job tail"],
+        &["--stdout", "--stderr", "-e"],
+        "the stream is a word: `hq job cat JOB stderr`; `hq job tail JOB --channel stderr`",
+    ),
+    habit_of(
+        &["job cat", "job tail"],
+        &["--task", "-t", "--task-id"],
+        "some tasks are chosen by `hq job cat JOB stdout --tasks 1-3` and `hq job tail JOB.7`",
+    ),
+    habit_of(
+        &["worker start"],
+        &[
+            "-c",
+            "--cores",
+            "--ncpus",
+            "--threads",
+            "-j",
+            "--jobs",
+            "-n",
+            "--num-cpus",
+            "--nthreads",
+            "--cpus-per-task",
+        ],
+        "cpus of a worker are `hq worker start --cpus 8`; without it all are detected",
+    ),
+    habit_of(
+        &["worker start"],
+        &["--mem", "--memory", "--memory-limit"],
+        "memory of a worker is detected; another amount is `hq worker start --resource 'mem=sum(8G)'`",
+    ),
+    habit_of(
+        &["worker start"],
+        &["--gpus", "--gres", "-G", "--num-gpus"],
+        "GPUs are detected; others are `hq worker start --resource 'gpus/nvidia=[0,1]'`",
+    ),
+    habit_of(
+        &["worker start"],
+        &["--nodes", "-N", "--count", "--nworkers", "--workers"],
+        "a worker is one process on one node: start one on each, as with `srun hq worker start` or `hq alloc add slurm --time-limit 1h`",
+    ),
+    habit_of(
+        &["worker start"],
+        &["--server", "--host", "--scheduler", "--address", "--url"],
+        "the server is found by its directory: `hq worker start --server-dir DIR`",
+    ),
+    habit_of(
+        &["worker start"],
+        &["--walltime", "--time", "--timeout", "-t"],
+        "a worker ends after `hq worker start --time-limit 2h`",
+    ),
+    habit_of(
+        &["server start", "worker start"],
+        &["-d", "--daemon", "--detach", "--daemonize", "--bg", "-b"],
+        "in the background it runs with `--background`",
+    ),
+    habit_of(
+        &["server start"],
+        &["-p", "--port", "--bind", "--listen"],
+        "ports are `--client-port 5000 --worker-port 5001`, that of the web page is `--http=8080`",
+    ),
+    habit_of(
+        &["server start"],
+        &["--dir", "--data-dir", "--workdir"],
+        "the directory of a server is `hq server start --server-dir DIR`",
+    ),
+    habit_of(
+        &["alloc add slurm", "alloc add pbs"],
+        &[
+            "--partition",
+            "-p",
+            "--account",
+            "-A",
+            "--qos",
+            "-q",
+            "--queue",
+            "--constraint",
+            "-C",
+            "--gres",
+            "--mem",
+            "--exclusive",
+            "--reservation",
+            "-l",
+        ],
+        "options of the batch system follow `--`: `hq alloc add slurm --time-limit 1h -- --partition=NAME`",
+    ),
+    habit_of(
+        &["alloc add slurm", "alloc add pbs"],
+        &["--time", "--walltime"],
+        "the walltime of an allocation is `--time-limit 1h`",
+    ),
+    habit_of(
+        &["alloc add slurm", "alloc add pbs"],
+        &["--nodes", "-N", "-n", "--ntasks"],
+        "nodes of an allocation are `--max-workers-per-alloc 2`",
+    ),
+    habit_of(
+        &["doc"],
+        &["--list", "-l", "--index"],
+        "`hq doc` lists the pages",
+    ),
+    habit(
+        &[
+            "--gres",
+            "--gpus",
+            "--gpus-per-task",
+            "--gpus-per-node",
+            "-G",
+        ],
+        "GPUs are resources: `--resource gpus/nvidia=1`, see `hq doc resources`",
+    ),
+    habit(
+        &["--job-name", "--jobname"],
+        "the name of a job is `--name TEXT`",
+    ),
+    habit(
+        &["--mem", "--memory", "--mem-per-cpu", "--mem-per-task"],
+        "memory of each task is `--resource mem=4G`, see `hq doc resources`",
+    ),
+    habit(
+        &["-n", "--ntasks", "--tasks"],
+        "`--array 1-4` makes four tasks, `--cpus 4` one task with four cpus",
+    ),
+    habit(
+        &[
+            "-c",
+            "--cpus-per-task",
+            "--ncpus",
+            "--ppn",
+            "--cores",
+            "--threads",
+        ],
+        "cpus of each task are `--cpus 4`",
+    ),
+    habit(
+        &["-N"],
+        "whole nodes for each task are `--nodes 2`, a name is `--name TEXT`",
+    ),
+    habit(
+        &[
+            "-p",
+            "--partition",
+            "--queue",
+            "-q",
+            "--qos",
+            "-A",
+            "--account",
+        ],
+        "jobs have no partition; it belongs to the workers: `hq alloc add slurm --time-limit 1h -- --partition=NAME`, see `hq doc slurm`",
+    ),
+    habit(
+        &["--timeout", "--time", "-t", "--walltime"],
+        "the longest run of each task is `--time-limit 10min`",
+    ),
+    habit(
+        &["--dependency", "-d", "--depend"],
+        "a job runs in the background as it is; one that starts after another is `--after JOB:ok` (Slurm's `afterok`) or `--after JOB:any` (`afterany`), see `hq doc dependencies`",
+    ),
+    habit(
+        &["-a"],
+        "a task for each number is `--array 1-100`, for each line of a file `--each-line FILE`",
+    ),
+    habit(
+        &["--arg-file"],
+        "a task for each line of a file is `--each-line FILE`",
+    ),
+    habit(
+        &["-j", "--jobs", "--max-procs", "-P"],
+        "cpus decide how many tasks run at once: `--cpus 2` for each task, `hq worker start --cpus 8` for a worker; `hq run -j 8` limits a run on this machine",
+    ),
+    habit(
+        &["--wrap"],
+        "a line for the shell is a command: `hq submit -- bash -c 'LINE'`",
+    ),
+    habit(
+        &["-o", "--output"],
+        "standard output goes to `--stdout FILE`",
+    ),
+    habit(
+        &["-e", "--error"],
+        "standard error goes to `--stderr FILE`; a variable of the tasks is `--env KEY=VALUE`",
+    ),
+    habit(
+        &["--mail-user", "--mail-type", "-M", "-m", "--mail"],
+        "the server tells of a job with `--notify 'cmd:mail -s hq you@example.org'`, see `hq doc notifications`",
+    ),
+    habit(
+        &["-D", "--chdir", "--workdir", "--wd"],
+        "the working directory of the tasks is `--cwd PATH`",
+    ),
+    habit(
+        &["--export", "-v", "-V", "-x"],
+        "variables for the tasks are `--env KEY=VALUE`; others come from the worker, not from this shell",
+    ),
+    habit(
+        &["--exclusive"],
+        "a whole node for each task is `--nodes 1`",
+    ),
+    habit(
+        &["--requeue", "--no-requeue", "-r", "--retry"],
+        "failed tasks are tried again with `--retries 3`; after a lost worker tasks run again by themselves (`--crash-limit`), see `hq doc retries`",
+    ),
+    habit(
+        &["--halt", "--fail-fast"],
+        "a job gives up with `--max-fails 0` after its first failure",
+    ),
+    habit(
+        &["-k", "--keep-order"],
+        "`hq run` prints in the order of the tasks, unless told `--unordered`, and goes on after a failure unless told `--max-fails 0`",
+    ),
+    habit(
+        &["--bar", "--eta", "--verbose"],
+        "the state of the tasks is shown with `--progress`",
+    ),
+    habit(
+        &["--joblog"],
+        "how long tasks took is shown by `hq job stats JOB`",
+    ),
+    habit(
+        &["-l", "--select"],
+        "`-l select=1:ncpus=4:mem=8gb` is `--cpus 4 --resource mem=8G`, `-l walltime` is `--time-limit`",
+    ),
+    habit(
+        &["-J"],
+        "the name of a job is `--name TEXT`; an array is `--array 1-100`",
+    ),
+    habit(
+        &["--nice"],
+        "what runs first is decided by `--priority 10`; negative numbers are written `--priority=-10`",
+    ),
+    habit(
+        &["--begin", "--at"],
+        "a job starts when workers have room; `--after JOB` makes it wait for another",
+    ),
+    habit(
+        &["--constraint", "-C", "--nodelist", "-w"],
+        "tasks find a worker by its resources: `hq worker start --resource 'ssd=sum(1)'` and `hq submit --resource ssd=1`",
+    ),
+    habit(
+        &["--parsable", "--json"],
+        "programs read `--output-mode json`, shell scripts `--output-mode quiet`",
+    ),
+    habit(
+        &["--follow", "-f"],
+        "`hq submit --wait` waits, and `hq job tail -f JOB` prints what tasks write",
+    ),
+];
