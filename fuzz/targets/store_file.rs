@@ -85,6 +85,7 @@ fn fill(path: &Path) {
             notify: Vec::new(),
             origin: None,
             nonce: None,
+            notes: Vec::new(),
             body: SubmitBody::Array(ArraySpec {
                 ids: ArrayIds::Given(ids.clone()),
                 entries: None,

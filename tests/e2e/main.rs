@@ -23,6 +23,7 @@ mod exposition;
 mod faults;
 mod first_contact;
 mod gpus;
+mod habits;
 mod harness;
 mod history;
 mod http;

@@ -65,6 +65,7 @@ fn run(workers: u32) -> Result<(Duration, Duration)> {
         notify: Vec::new(),
         origin: None,
         nonce: None,
+        notes: Vec::new(),
         body: SubmitBody::Array(ArraySpec {
             ids: ArrayIds::Given(IdArray::consecutive(0, TASKS).context("no tasks")?),
             entries: None,

@@ -246,6 +246,7 @@ fn submitted(job: JobId, ids: &IdArray) -> ChangeKind {
         notify: Vec::new(),
         origin: None,
         nonce: None,
+        notes: Vec::new(),
         body: SubmitBody::Array(ArraySpec {
             ids: ArrayIds::Given(ids.clone()),
             entries: None,

@@ -239,6 +239,7 @@ impl Cluster {
             notify: Vec::new(),
             origin: None,
             nonce: None,
+            notes: Vec::new(),
             body,
         };
         self.jobs += 1;

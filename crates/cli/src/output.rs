@@ -126,7 +126,7 @@ pub(crate) trait Output {
     fn wants_tasks_of_jobs(&self) -> bool;
 
     /// Starts `job info`.
-    fn job_infos<'a>(&'a self, out: Out<'a>) -> Box<dyn JobInfoSink + 'a>;
+    fn job_infos<'a>(&'a self, out: Out<'a>, is_verbose: bool) -> Box<dyn JobInfoSink + 'a>;
 
     /// Starts `task list`.
     fn task_list<'a>(&'a self, out: Out<'a>, view: TaskListView) -> Box<dyn TaskListSink + 'a>;

@@ -3,15 +3,20 @@
 //! Nothing here talks to a server. Files named by the user are read; what they say is parsed once into
 //! `hq-core` types. Warnings are returned, not logged, so that the caller decides who sees them.
 
+use std::ffi::OsString;
+use std::io::IsTerminal as _;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 use hq_core::id::JobId;
 use hq_core::template::SubmitSpec;
 use hq_protocol::limits::REQUEST_MAX;
 use hq_server::{JobFormat, JobText};
 
-use crate::args::submit::Destination;
+use crate::args::submit::{Destination, TaskOptions};
 use crate::error::{CliError, CliResult};
+use crate::output::console::error_line;
+use crate::parse::param::ParamSource;
 use skip::{Skipped, Unended, leave_out};
 
 pub(crate) mod build;
@@ -19,6 +24,7 @@ pub(crate) mod directives;
 pub(crate) mod entries;
 pub(crate) mod exact_json;
 pub(crate) mod files;
+pub(crate) mod habits;
 pub(crate) mod jobfile;
 mod learn;
 pub(crate) mod origin;
@@ -46,8 +52,68 @@ pub(crate) fn read_all(
     Ok(data)
 }
 
-/// Reads a file that describes tasks.
+/// What became of standard input, which can be read once.
+#[derive(Debug)]
+enum Stdin {
+    Fresh,
+    /// Read before it was asked for.
+    Kept(Vec<u8>),
+    Taken,
+}
+
+static STDIN: Mutex<Stdin> = Mutex::new(Stdin::Fresh);
+
+/// Everything from standard input; only called if the user asked for it.
+pub(crate) fn read_stdin() -> CliResult<Vec<u8>> {
+    let mut state = STDIN.lock().unwrap_or_else(PoisonError::into_inner);
+    match std::mem::replace(&mut *state, Stdin::Taken) {
+        Stdin::Kept(data) => return Ok(data),
+        Stdin::Taken => {
+            return Err(
+                CliError::new("Standard input can be read once, and is named twice")
+                    .with_help("put one of the two into a file"),
+            );
+        }
+        Stdin::Fresh => {}
+    }
+    let stdin = std::io::stdin().lock();
+    if stdin.is_terminal() {
+        error_line("Reading data from stdin. In the interactive mode press Ctrl-D to submit.");
+    }
+    read_all("standard input", stdin, REQUEST_MAX)
+}
+
+/// Reads standard input now, for a later [`read_stdin`].
+pub(crate) fn keep_stdin() -> CliResult<()> {
+    let data = read_stdin()?;
+    *STDIN.lock().unwrap_or_else(PoisonError::into_inner) = Stdin::Kept(data);
+    Ok(())
+}
+
+/// Whether `-` stands for the file with tasks.
+pub(crate) fn reads_stdin(options: &TaskOptions, command: &[OsString]) -> bool {
+    let files = options.each_line.iter().chain(&options.from_json);
+    let params = options
+        .param
+        .iter()
+        .filter_map(|param| match &param.source {
+            ParamSource::Lines(path) => Some(path),
+            ParamSource::Given(_) => None,
+        });
+    matches!(command, [file] if is_stdin(Path::new(file)))
+        || files.chain(params).any(|path| is_stdin(path))
+}
+
+/// Whether a path is the sign for standard input.
+pub(crate) fn is_stdin(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
+/// Reads a file that describes tasks; `-` is standard input.
 pub(crate) fn read_file(path: &Path) -> CliResult<Vec<u8>> {
+    if is_stdin(path) {
+        return read_stdin();
+    }
     let shown = path.display().to_string();
     let file = std::fs::File::open(path)
         .map_err(|error| CliError::new(format!("Cannot read {shown}: {error}")))?;
@@ -106,6 +172,12 @@ impl PreparedSubmit {
     pub(crate) fn report(&self) {
         for warning in &self.warnings {
             tracing::warn!("{warning}");
+        }
+        // Scripts find them with the job.
+        if std::io::stderr().is_terminal() {
+            for note in &self.spec.notes {
+                tracing::warn!("{note}");
+            }
         }
         if let Some(skipped) = &self.skipped {
             tracing::info!("{skipped}");

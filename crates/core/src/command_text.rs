@@ -45,6 +45,68 @@ pub fn without_arguments(text: &str) -> Cow<'_, str> {
     }
 }
 
+/// Words that only a shell knows, and what to write instead.
+const SHELL_WORDS: &[(&[&str], &str)] = &[
+    (
+        &["cd", "pushd"],
+        "the working directory of tasks is `--cwd DIR`",
+    ),
+    (
+        &["export", "setenv"],
+        "variables for tasks are `--env NAME=VALUE`",
+    ),
+    (
+        &[
+            "source", ".", "module", "ml", "conda", "alias", "ulimit", "umask", "set", "shopt",
+            "eval", "exec", "if", "for", "while", "until", "case", "select", "function", "{", "(",
+            "!", "[[", "then", "do",
+        ],
+        "only a shell knows it: `bash -c 'LINE'` runs a line with it",
+    ),
+];
+
+/// Why a text that no program has as its name is none, and what to write instead.
+#[must_use]
+pub fn no_program(text: &str) -> Option<String> {
+    let first = text.split_whitespace().next().unwrap_or_default();
+    let known = SHELL_WORDS.iter().find(|(words, _)| words.contains(&first));
+    if let Some((_, instead)) = known {
+        return Some(format!("`{first}` is no program; {instead}"));
+    }
+    let is_variable = first.split_once('=').is_some_and(|(name, _)| {
+        !name.is_empty()
+            && name
+                .bytes()
+                .all(|byte| byte == b'_' || byte.is_ascii_alphanumeric())
+    });
+    if is_variable {
+        return Some(format!(
+            "variables for tasks are options in front of the program: `--env {first} -- PROGRAM`"
+        ));
+    }
+    if text.contains(['|', ';', '<', '>', '`', '\n', '*', '?', '&']) || text.contains("$(") {
+        return Some(
+            "this is a line for a shell, and hq starts programs without one: `bash -c 'LINE'`"
+                .to_owned(),
+        );
+    }
+    if text.contains('$') || text.starts_with('~') {
+        return Some(
+            "no shell replaces `$NAME` and `~` here: write the path, or `bash -c 'LINE'`"
+                .to_owned(),
+        );
+    }
+    if first.starts_with('-') {
+        return Some(format!(
+            "`{first}` is an option: those of hq stand in front of the program and of `--`"
+        ));
+    }
+    if first.len() < text.len() {
+        return Some("this is one word with blanks: leave out the quotes, so that program and arguments are words of their own".to_owned());
+    }
+    None
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -53,6 +115,32 @@ mod tests {
 
     fn args(words: &[String]) -> Vec<ByteText> {
         words.iter().map(|word| word.as_bytes().into()).collect()
+    }
+
+    #[test]
+    fn lines_for_a_shell_are_told_from_programs() {
+        for (text, told) in [
+            ("echo hi | wc -l", Some("bash -c 'LINE'")),
+            ("a && b", Some("bash -c 'LINE'")),
+            ("ls *.txt", Some("bash -c 'LINE'")),
+            ("FOO=1 ./sim.py", Some("--env FOO=1 -- PROGRAM")),
+            ("FOO=1", Some("--env FOO=1 -- PROGRAM")),
+            ("cd", Some("--cwd DIR")),
+            ("export X=1", Some("--env NAME=VALUE")),
+            ("for i in 1 2", Some("bash -c 'LINE'")),
+            ("source env.sh", Some("bash -c 'LINE'")),
+            ("$HOME/x", Some("no shell replaces")),
+            ("~/x", Some("no shell replaces")),
+            ("--cpus", Some("in front of the program")),
+            ("sleep 10", Some("leave out the quotes")),
+            ("sleep", None),
+            ("./a-b_c.py", None),
+            ("/opt/my=x/run", None),
+        ] {
+            let found = no_program(text);
+            let has = |told: &str| found.as_deref().is_some_and(|found| found.contains(told));
+            assert!(told.map_or(found.is_none(), has), "{text}: {found:?}");
+        }
     }
 
     #[test]

@@ -58,6 +58,8 @@ pub struct JobFacts<'a> {
     pub failed: u64,
     /// All tasks.
     pub total: u64,
+    /// What looked like a mistake when it was submitted.
+    pub notes: &'a [Box<str>],
 }
 
 impl JobFacts<'_> {
@@ -239,6 +241,8 @@ pub enum Subject {
     Unkillable,
     /// Workers that do not enforce memory limits.
     MemoryLimits,
+    /// A job that may not do what was meant.
+    NotedJob(u32),
     /// A queue that gets no allocations.
     Queue(u32),
     /// A job of which nothing runs.
@@ -264,6 +268,7 @@ impl Subject {
             Self::LostWorkers => "Lost worker",
             Self::Unkillable => "Unkillable task",
             Self::MemoryLimits => "No memory limits on",
+            Self::NotedJob(_) => "Doubtful job",
             Self::Queue(_) => "Starving queue",
             Self::StarvingJob(_) => "Starving job",
             Self::Internal => "Defect of the",
@@ -387,6 +392,7 @@ pub fn find(facts: &Facts<'_>) -> Vec<Finding> {
     found.extend(unkillable_tasks(&facts.workers));
     found.extend(missing_limits(&facts.workers));
     found.extend(starving_jobs(facts));
+    found.extend(facts.jobs.iter().filter_map(noted_job));
     found.extend(internal_errors(facts.internal_errors));
     found.sort_by_key(|finding| finding.severity);
     found
@@ -580,6 +586,18 @@ fn failing_job(job: &JobFacts<'_>, own: Option<&[&Share]>) -> Option<Finding> {
 
 fn title(job: &JobFacts<'_>) -> String {
     format!("{} {}", job.id, job.name)
+}
+
+/// What its client thought to be a mistake.
+fn noted_job(job: &JobFacts<'_>) -> Option<Finding> {
+    (!job.notes.is_empty()).then(|| Finding {
+        severity: Severity::Warning,
+        subject: Subject::NotedJob(job.id),
+        title: title(job),
+        text: job.notes.join("; "),
+        part: job.total,
+        whole: job.total,
+    })
 }
 
 fn starving_queue(queue: &QueueFacts<'_>) -> Option<Finding> {

@@ -126,6 +126,8 @@ pub struct Submit {
     pub origin: Option<Origin>,
     /// Drawn by the client, which may submit it once more.
     pub nonce: Option<u64>,
+    /// What looked like a mistake to the client.
+    pub notes: Vec<Box<str>>,
     /// Template, entries, dependencies.
     pub kind: SubmitKind,
     /// The highest priority of its tasks.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::growth::MEMORY;
 use crate::id::{InstanceId, JobId, TaskId};
-use crate::params::Params;
+use crate::params::{Params, fill};
 use crate::range::IdArray;
 use crate::resource::request::RequestVariants;
 use crate::retry::{RetrySpec, StopSpec};
@@ -104,6 +104,8 @@ pub struct TaskTemplate {
     pub enforce_memory: bool,
     /// Name of the step, of which its job file has one task. Only displays use it.
     pub name: Option<Box<str>>,
+    /// Whether `{}` in the arguments becomes the entry of the task.
+    pub entry_in_args: bool,
 }
 
 impl TaskTemplate {
@@ -120,6 +122,23 @@ impl TaskTemplate {
             })
         };
         self.enforce_memory && (self.learn.memory.is_some() || asks())
+    }
+
+    /// Names and values that the arguments of a task are filled with; `entry` has the empty name: its placeholder is `{}`.
+    #[must_use]
+    pub fn arg_values(&self, task: TaskId, entry: Option<&[u8]>) -> Vec<(&str, ByteText)> {
+        let params = self.params.as_deref();
+        let mut values = params.map_or_else(Vec::new, |params| params.values(task));
+        let entry = entry.filter(|_| self.entry_in_args);
+        values.extend(entry.map(|entry| ("", entry.into())));
+        values
+    }
+
+    /// The arguments of a task with these values.
+    #[must_use]
+    pub fn filled_args(&self, values: &[(&str, ByteText)]) -> Vec<ByteText> {
+        let args = self.args.iter();
+        args.map(|arg| fill(arg, values).into()).collect()
     }
 }
 
@@ -316,6 +335,8 @@ pub struct SubmitSpec {
     pub origin: Option<Origin>,
     /// By which a repeated one is recognised, if it gives an array of an open job its ids; drawn by the client.
     pub nonce: Option<u64>,
+    /// What looked like a mistake to the client, complete sentences; shown with the job.
+    pub notes: Vec<Box<str>>,
     /// The tasks.
     pub body: SubmitBody,
 }

@@ -76,6 +76,7 @@ pub fn array_submit(count: u32, template: TaskTemplate) -> SubmitSpec {
         notify: Vec::new(),
         origin: None,
         nonce: None,
+        notes: Vec::new(),
         body: SubmitBody::Array(ArraySpec {
             ids: ArrayIds::Given(IdArray::consecutive(0, count).unwrap_or_default()),
             entries: None,
@@ -108,6 +109,7 @@ pub fn template(args: &[&str]) -> TaskTemplate {
         files: TaskFiles::default(),
         enforce_memory: true,
         name: None,
+        entry_in_args: false,
     }
 }
 

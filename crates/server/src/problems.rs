@@ -40,6 +40,10 @@ const TEMPLATES_MAX: usize = 16;
 /// Problems of which it is read what failed tasks said last, and tasks of each.
 const CAUSES_MAX: usize = 10;
 const TASKS_READ_MAX: usize = 3;
+/// Submits of one job whose notes are looked at.
+const SUBMITS_MAX: usize = 1_000;
+/// Notes of one job that are shown.
+const NOTES_MAX: usize = 5;
 /// Workers that did not answer are left alone for so long.
 const SILENCE: Duration = Duration::from_secs(60);
 /// Causes that are remembered.
@@ -131,6 +135,7 @@ struct Job {
     is_completed: bool,
     resubmitted_as: Option<JobId>,
     failed_lowest: Vec<TaskId>,
+    notes: Vec<Box<str>>,
 }
 
 impl Job {
@@ -149,6 +154,7 @@ impl Job {
             finished: counts.finished.into(),
             failed: counts.failed.into(),
             total: counts.total().into(),
+            notes: &self.notes,
         }
     }
 }
@@ -522,6 +528,7 @@ fn problem(
             let since = spans.last_end.get(id).copied().unwrap_or(job.submitted);
             (since.max(job.submitted), Timestamp(0))
         }),
+        Subject::NotedJob(id) => job(*id).map(|job| (job.submitted, Timestamp(0))),
         Subject::Journal { .. } => hangs_since.map(|since| (since, Timestamp(0))),
         Subject::LostWorkers
         | Subject::Unkillable
@@ -530,7 +537,7 @@ fn problem(
         | Subject::Internal => None,
     };
     let about = match finding.subject {
-        Subject::FailingJob(id) | Subject::FailedTasks(id) => job(id),
+        Subject::FailingJob(id) | Subject::FailedTasks(id) | Subject::NotedJob(id) => job(id),
         Subject::Node { .. }
         | Subject::StarvingJob(_)
         | Subject::LostWorkers
@@ -563,6 +570,7 @@ fn id(subject: &Subject) -> String {
         Subject::Node { host, .. } => format!("node-{host}"),
         Subject::FailingJob(job) | Subject::FailedTasks(job) => format!("job-{job}-failures"),
         Subject::StarvingJob(job) => format!("job-{job}-waits"),
+        Subject::NotedJob(job) => format!("job-{job}-notes"),
         Subject::LostWorkers => "lost-workers".to_owned(),
         Subject::Unkillable => "unkillable".to_owned(),
         Subject::MemoryLimits => "memory-limits".to_owned(),
@@ -579,7 +587,10 @@ fn read_jobs(view: &View<'_>, from: JobId) -> (Vec<Job>, Option<JobId>) {
     let troubled = part.filter_map(|(id, job)| {
         let counts = job.counts();
         let is_starving = counts.waiting > 0 && counts.running == 0;
-        (counts.failed > 0 || is_starving).then(|| Job {
+        let submits = job.submits.iter().take(SUBMITS_MAX);
+        let notes = || submits.clone().flat_map(|submit| &submit.notes);
+        let is_troubled = counts.failed > 0 || is_starving || notes().next().is_some();
+        is_troubled.then(|| Job {
             id: *id,
             name: job.name.clone(),
             counts: *counts,
@@ -587,6 +598,7 @@ fn read_jobs(view: &View<'_>, from: JobId) -> (Vec<Job>, Option<JobId>) {
             is_completed: job.is_completed(),
             resubmitted_as: job.resubmitted_as,
             failed_lowest: job.failed_lowest().collect(),
+            notes: notes().take(NOTES_MAX).cloned().collect(),
         })
     });
     (troubled.collect(), jobs.next().map(|(id, _)| *id))
@@ -707,6 +719,7 @@ pub(crate) const fn kind(subject: &Subject) -> &'static str {
         Subject::MemoryLimits => "memory-limits",
         Subject::Queue(_) => "queue",
         Subject::StarvingJob(_) => "starving-job",
+        Subject::NotedJob(_) => "doubtful-job",
         Subject::Internal => "internal",
         Subject::Journal { .. } => "journal",
     }
@@ -718,6 +731,7 @@ pub(crate) const fn number(subject: &Subject) -> Option<u32> {
         Subject::FailingJob(id)
         | Subject::FailedTasks(id)
         | Subject::Queue(id)
+        | Subject::NotedJob(id)
         | Subject::StarvingJob(id) => Some(*id),
         Subject::Node { .. }
         | Subject::LostWorkers

@@ -119,6 +119,7 @@ fn without_tasks(spec: &SubmitSpec) -> SubmitSpec {
         notify: spec.notify.clone(),
         origin: spec.origin.clone(),
         nonce: spec.nonce,
+        notes: spec.notes.clone(),
         body: SubmitBody::Graph(GraphSpec {
             templates: Vec::new(),
             tasks: Vec::new(),
@@ -396,6 +397,7 @@ mod tests {
                 target,
                 stream_dir: Some(Box::from(*b"/s")),
                 nonce: Some(7),
+                notes: vec!["a note".into()],
                 body: SubmitBody::Graph(graph.clone()),
                 ..array_submit(1, template(&["true"]))
             };

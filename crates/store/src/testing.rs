@@ -156,6 +156,7 @@ pub(crate) fn submitted_with(job: JobId, ids: &IdArray, arg_len: usize) -> Chang
         notify: Vec::new(),
         origin: None,
         nonce: None,
+        notes: Vec::new(),
         body: SubmitBody::Array(ArraySpec {
             ids: ArrayIds::Given(ids.clone()),
             entries: None,

@@ -63,7 +63,7 @@ use memory::{MemoryOveruse, MemoryWatch};
 use oom::OomWatch;
 use running_task::{RunningTask, RunningTasks};
 use streaming::Streaming;
-use template::{BaseEnvironment, CompiledTemplate, filled};
+use template::{BaseEnvironment, CompiledTemplate};
 
 /// Signal that the kernel sends when memory runs out; others send it, too.
 const SIGKILL: i32 = rustix::process::Signal::KILL.as_raw();
@@ -507,17 +507,13 @@ impl TaskLauncher {
         let Some(task) = self.running.get(token) else {
             return LaunchFailure::Permanent(error.to_string().into());
         };
-        let template = &task.template.task;
-        let params = template.params.as_deref();
-        let values =
-            params.map(|params| filled(&template.args, &params.values(task.key.task.task)));
-        let args = values.as_ref().unwrap_or(&template.args);
+        let args = task.args();
         let program = args.first().map_or(&b""[..], |program| program);
         let program = String::from_utf8_lossy(program);
         // Only then asked: the answer also notes that the program was found busy.
         let is_hopeless = failure::is_busy_program(error)
             && self.busy.found(task.template.id, &program, Instant::now());
-        failure::translate(error, args, &task.cwd, is_hopeless)
+        failure::translate(error, &args, &task.cwd, is_hopeless)
     }
 
     /// A task has ended before processes that it had started. Said once for a template: all its tasks may do so.
@@ -654,7 +650,7 @@ impl TaskLauncher {
             preparation.make_task_dir(directory.clone(), &task.nodes);
             cleanup.task_dir = Some(directory);
         }
-        let args = compiled.args(&compiled.params(task.key)).map_err(text)?;
+        let args = compiled.args(task).map_err(text)?;
         let mut plan = SpawnPlan::new(args, env)
             .task_env(task_env)
             .cwd(&cwd)
@@ -683,6 +679,7 @@ impl TaskLauncher {
             RunningTask {
                 key: task.key,
                 template: Arc::clone(&task.template),
+                entries: task.entries.clone(),
                 cwd,
                 cleanup,
                 memory_limit,

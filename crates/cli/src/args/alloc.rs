@@ -10,9 +10,9 @@ use super::deferred::Deferred;
 use super::submit::YesNo;
 use super::worker::DetectResources;
 use crate::parse::ParseError;
-use crate::parse::duration::{DurationError, parse_duration, parse_duration_words};
+use crate::parse::duration::{DurationError, parse_duration, parse_duration_words, parse_limit};
 use crate::parse::resource::{CpuDefinition, parse_cpus, parse_definition};
-use crate::parse::value::parse_utilization;
+use crate::parse::value::{parse_utilization, path_parser};
 
 /// Commands about automatic allocation.
 #[derive(Subcommand, Debug)]
@@ -59,7 +59,7 @@ pub(crate) enum SystemCommand {
 #[derive(Args, Debug)]
 pub(crate) struct QueueArgs {
     /// Wall time of each allocation
-    #[arg(short = 't', long, value_name = "TIME_LIMIT", value_parser = parse_duration)]
+    #[arg(short = 't', long, value_name = "TIME_LIMIT", value_parser = parse_limit)]
     pub(crate) time_limit: Duration,
 
     /// Allocations that may wait in the batch system at a time
@@ -91,7 +91,7 @@ pub(crate) struct QueueArgs {
     pub(crate) worker_wrap_cmd: Option<String>,
 
     /// Lifetime of each worker [default: --time-limit]
-    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    #[arg(long, value_name = "DURATION", value_parser = parse_limit)]
     pub(crate) worker_time_limit: Option<Duration>,
 
     /// What workers do when the server goes away
@@ -105,7 +105,7 @@ pub(crate) struct QueueArgs {
     /// Description of the batch system, instead of the built-in one; see `hq alloc template`
     ///
     /// [default: `templates/slurm.toml` or `templates/pbs.toml` in the server directory, if it exists]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = path_parser())]
     pub(crate) template: Option<PathBuf>,
 
     /// Cpus that workers offer, as in `hq worker start`

@@ -4,12 +4,14 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
+use crate::parse::value::path_parser;
+
 /// Options of `dashboard`.
 #[derive(Args, Debug)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct DashboardArgs {
     /// Show this journal file, or that of this server directory, instead of a server, at any time in it
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = path_parser())]
     pub(crate) journal: Option<PathBuf>,
 
     /// Use plain characters only; the default where the locale is not UTF-8

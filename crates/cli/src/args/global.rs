@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::builder::{FalseyValueParser, PathBufValueParser, TypedValueParser as _};
 use clap::{ArgAction, Args, ValueEnum};
 
+use crate::parse::value::path_parser;
+
 const HEADING: &str = "GLOBAL OPTIONS";
 
 /// Options of every command; only the long help shows them.
@@ -21,8 +23,7 @@ pub(crate) struct GlobalArgs {
         hide_env_values = true,
         global = true,
         help_heading = HEADING,
-        hide_short_help = true
-    )]
+        hide_short_help = true, value_parser = path_parser())]
     pub(crate) server_dir: Option<PathBuf>,
 
     /// When to use colours; `auto` means only on a terminal

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use crate::import::System;
+use crate::parse::value::path_parser;
 
 /// Options of `import`.
 #[derive(Args, Debug)]
@@ -23,7 +24,7 @@ pub(crate) struct ImportArgs {
     pub(crate) system: Option<System>,
 
     /// Script with `#SBATCH`, `#PBS` or `#BSUB` lines; `-` is standard input
-    #[arg(value_name = "FILE")]
+    #[arg(value_name = "FILE", value_parser = path_parser())]
     pub(crate) script: PathBuf,
 
     /// With --submit: arguments of the script

@@ -15,7 +15,7 @@ use crate::parse::array::parse_id_array;
 use crate::parse::selector::{
     JobTasks, Selector, parse_job_tasks, parse_jobs_tasks, parse_selector,
 };
-use crate::parse::value::{parse_cancel_reason, parse_job_name};
+use crate::parse::value::{parse_cancel_reason, parse_job_name, path_parser};
 
 /// Commands about jobs.
 #[derive(Subcommand, Debug)]
@@ -25,7 +25,7 @@ pub(crate) enum JobCommand {
     /// Count jobs by state
     Summary,
     /// Show everything about jobs
-    Info(Deferred<SelectorArgs>),
+    Info(Deferred<InfoArgs>),
     /// Show how long the tasks of jobs ran and waited, and what they used
     Stats(Deferred<StatsArgs>),
     /// Show why tasks of jobs failed, grouped by the last thing that they said
@@ -62,6 +62,18 @@ pub(crate) struct SelectorArgs {
     /// `last`, `all`, or ids such as `1-4,7`
     #[arg(value_name = "JOBS", value_parser = parse_selector)]
     pub(crate) selector: Selector,
+}
+
+/// Options of `job info`.
+#[derive(Args, Debug)]
+pub(crate) struct InfoArgs {
+    /// `last`, `all`, or ids such as `1-4,7`
+    #[arg(value_name = "JOBS", value_parser = parse_selector)]
+    pub(crate) selector: Selector,
+
+    /// Also show what looked like a mistake when the job was submitted
+    #[arg(short, long)]
+    pub(crate) verbose: bool,
 }
 
 /// Options of `job stats`.
@@ -304,7 +316,7 @@ pub(crate) struct TailArgs {
 #[derive(Args, Debug)]
 pub(crate) struct SubmitFileArgs {
     /// Job file
-    #[arg(value_name = "PATH")]
+    #[arg(value_name = "PATH", value_parser = path_parser())]
     pub(crate) path: PathBuf,
 
     /// Add the tasks to this open job [default: make a new job]

@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 
 use crate::parse::duration::parse_duration;
+use crate::parse::value::path_parser;
 
 /// Commands about the journal, the durable record of a server.
 #[derive(Subcommand, Debug)]
@@ -30,7 +31,7 @@ pub(crate) enum JournalCommand {
 #[derive(Args, Debug)]
 pub(crate) struct ExportArgs {
     /// The journal file, or a server directory; a server may be writing it
-    #[arg(value_name = "FILE")]
+    #[arg(value_name = "FILE", value_parser = path_parser())]
     pub(crate) file: PathBuf,
 }
 
@@ -55,11 +56,11 @@ pub(crate) struct StreamArgs {
 #[derive(Args, Debug)]
 pub(crate) struct ReportArgs {
     /// The journal file, or a server directory; a server may be writing it
-    #[arg(value_name = "JOURNAL")]
+    #[arg(value_name = "JOURNAL", value_parser = path_parser())]
     pub(crate) journal: PathBuf,
 
     /// The page to write; it needs no other file
-    #[arg(value_name = "OUTPUT")]
+    #[arg(value_name = "OUTPUT", value_parser = path_parser())]
     pub(crate) output: PathBuf,
 
     #[command(flatten)]
@@ -93,7 +94,7 @@ pub(crate) struct SpanArgs {
 #[derive(Args, Debug)]
 pub(crate) struct CheckArgs {
     /// The journal file, or a server directory
-    #[arg(value_name = "FILE")]
+    #[arg(value_name = "FILE", value_parser = path_parser())]
     pub(crate) file: PathBuf,
 
     /// Keep what can be proven, set the damaged file aside and say what is lost; no server may use it
@@ -113,7 +114,7 @@ pub(crate) struct QueryArgs {
     pub(crate) list: bool,
 
     /// Read this journal file, or that of this server directory, instead of asking the server
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", value_parser = path_parser())]
     pub(crate) journal: Option<PathBuf>,
 
     /// Print comma-separated values

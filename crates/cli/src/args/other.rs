@@ -7,6 +7,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
 use crate::pages;
+use crate::parse::value::path_parser;
 
 /// Options of `doc`.
 #[derive(Args, Debug)]
@@ -104,7 +105,7 @@ pub(crate) struct CompletionArgs {
 #[derive(Args, Debug)]
 pub(crate) struct ManArgs {
     /// Directory for the pages; made if it is missing
-    #[arg(value_name = "DIRECTORY")]
+    #[arg(value_name = "DIRECTORY", value_parser = path_parser())]
     pub(crate) directory: PathBuf,
 }
 

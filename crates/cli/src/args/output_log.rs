@@ -8,12 +8,13 @@ use hq_core::range::IdArray;
 use super::job::StreamArg;
 use crate::parse::array::parse_id_array;
 use crate::parse::selector::{JobTasks, parse_id_tasks};
+use crate::parse::value::path_parser;
 
 /// Options of `output-log`.
 #[derive(Args, Debug)]
 pub(crate) struct OutputLogArgs {
     /// Stream directory: what --stream named
-    #[arg(value_name = "PATH")]
+    #[arg(value_name = "PATH", value_parser = path_parser())]
     pub(crate) path: PathBuf,
 
     /// Only output of the server with this uid; needed if several servers share the directory

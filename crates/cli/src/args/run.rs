@@ -18,7 +18,9 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) tasks: TaskOptions,
 
-    /// Use at most this many cpus [default: all this process may use]
+    /// Run tasks as if this machine had this many cpus [default: all this process may use]
+    ///
+    /// More than there are let tasks share cpus, which is good for tasks that mostly wait for files or the network.
     #[arg(short, long, value_name = "CPUS")]
     pub(crate) jobs: Option<std::num::NonZeroU32>,
 

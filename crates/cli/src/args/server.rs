@@ -11,7 +11,7 @@ use hq_core::template::NotifyTarget;
 use crate::parse::duration::parse_duration;
 use crate::parse::notify::parse_notify_target;
 use crate::parse::size::{SizeMax, parse_size_max};
-use crate::parse::value::{parse_host, parse_http_address, parse_quarantine};
+use crate::parse::value::{parse_host, parse_http_address, parse_quarantine, path_parser};
 
 /// Commands about the server.
 #[derive(Subcommand, Debug)]
@@ -53,14 +53,14 @@ pub(crate) struct StartArgs {
     pub(crate) worker_port: Option<u16>,
 
     /// Take hosts, ports and keys from a file made by `hq server generate-access`
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", value_parser = path_parser())]
     pub(crate) access_file: Option<PathBuf>,
 
     /// Keep the state in this file; it is restored from it if it exists
     ///
     /// Without the option the state is kept inside the server directory. A later start without the option opens the
     /// file again if it continues this server.
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", value_parser = path_parser())]
     pub(crate) journal: Option<PathBuf>,
 
     /// Return as soon as the server answers; it goes on after logout, with messages in `server.log`
@@ -180,15 +180,15 @@ pub(crate) struct WaitArgs {
 #[derive(Args, Debug)]
 pub(crate) struct GenerateAccessArgs {
     /// File to create, for `hq server start --access-file`
-    #[arg(value_name = "ACCESS_FILE")]
+    #[arg(value_name = "ACCESS_FILE", value_parser = path_parser())]
     pub(crate) access_file: PathBuf,
 
     /// Also create a file that lets only clients connect
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", value_parser = path_parser())]
     pub(crate) client_file: Option<PathBuf>,
 
     /// Also create a file that lets only workers connect
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", value_parser = path_parser())]
     pub(crate) worker_file: Option<PathBuf>,
 
     /// Port for clients
@@ -216,6 +216,6 @@ pub(crate) struct GenerateAccessArgs {
 #[derive(Args, Debug)]
 pub(crate) struct DebugDumpArgs {
     /// New file to write; relative paths start at the server's working directory
-    #[arg(value_name = "PATH")]
+    #[arg(value_name = "PATH", value_parser = path_parser())]
     pub(crate) path: PathBuf,
 }

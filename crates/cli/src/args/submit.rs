@@ -12,7 +12,7 @@ use hq_core::template::{CrashLimit, NotifyEvent, NotifySpec, NotifyTarget, PinMo
 
 use crate::parse::after::{AfterArg, parse_after};
 use crate::parse::array::parse_id_array;
-use crate::parse::duration::parse_duration;
+use crate::parse::duration::{parse_duration, parse_limit};
 use crate::parse::learn::{TimeRequest, parse_share, parse_time_request};
 use crate::parse::notify::parse_notify_target;
 use crate::parse::param::{ParamArg, parse_param};
@@ -21,6 +21,7 @@ use crate::parse::retry::{RetryOn, parse_retry_grow, parse_retry_on, parse_signa
 use crate::parse::selector::{SingleSelector, parse_last_or_id};
 use crate::parse::value::{
     EnvPair, StdioArg, parse_crash_limit, parse_env, parse_job_name, parse_stdio, parse_weight,
+    path_parser,
 };
 
 /// What every task of a submit is like. No value has a default here, so that directives of a script
@@ -36,11 +37,11 @@ pub(crate) struct TaskOptions {
     pub(crate) array: Option<IdArray>,
 
     /// One task for each line of a file; the task finds its line in HQ_ENTRY
-    #[arg(long, value_name = "FILE", conflicts_with = "from_json")]
+    #[arg(long, value_name = "FILE", conflicts_with = "from_json", value_parser = path_parser())]
     pub(crate) each_line: Option<PathBuf>,
 
     /// One task for each item of a JSON array; the task finds its item in HQ_ENTRY
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = path_parser())]
     pub(crate) from_json: Option<PathBuf>,
 
     /// One task for each combination of values, such as `lr=0.1,0.01` and `seed=1-100`; may be repeated
@@ -94,7 +95,7 @@ pub(crate) struct TaskOptions {
     pub(crate) no_predict: bool,
 
     /// Kill a task, which then counts as failed, after this time [default: none]
-    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    #[arg(long, value_name = "DURATION", value_parser = parse_limit)]
     pub(crate) time_limit: Option<Duration>,
 
     /// How much these tasks count when the scheduler weighs alternatives [default: 1.0]
@@ -110,7 +111,7 @@ pub(crate) struct TaskOptions {
     pub(crate) pin: Option<PinArg>,
 
     /// Working directory of the tasks [default: %{SUBMIT_DIR}]
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", value_parser = path_parser())]
     pub(crate) cwd: Option<PathBuf>,
 
     /// File for standard output: `none`, a path, or `PATH:rm-if-finished`
@@ -127,7 +128,7 @@ pub(crate) struct TaskOptions {
     pub(crate) stderr: Option<StdioArg>,
 
     /// Collect the output of all tasks in this directory instead of two files per task
-    #[arg(long, alias = "log", value_name = "DIR")]
+    #[arg(long, alias = "log", value_name = "DIR", value_parser = path_parser())]
     pub(crate) stream: Option<PathBuf>,
 
     /// Set an environment variable for the tasks; may be repeated
@@ -185,13 +186,13 @@ pub(crate) struct TaskOptions {
     /// A file that each task reads, such as `in/%{TASK_ID}.dat`; may be repeated
     ///
     /// With placeholders and parameters, relative to the working directory of the task.
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", value_parser = path_parser())]
     pub(crate) inputs: Vec<PathBuf>,
 
     /// A file that each task writes; may be repeated
     ///
     /// When a task has finished and its outputs are there, a record is kept beside the first one, as `.NAME.hq-done`.
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", value_parser = path_parser())]
     pub(crate) outputs: Vec<PathBuf>,
 
     /// A task that exits with 0 and leaves one of its outputs missing has failed

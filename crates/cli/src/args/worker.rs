@@ -12,11 +12,11 @@ use hq_protocol::limits::QUARANTINE_SPANS;
 
 use super::deferred::Deferred;
 use super::submit::YesNo;
-use crate::parse::duration::{parse_duration, parse_duration_words};
+use crate::parse::duration::{parse_duration, parse_duration_words, parse_limit};
 use crate::parse::resource::{CpuDefinition, parse_cpus, parse_definition};
 use crate::parse::selector::{Selector, parse_selector};
 use crate::parse::size::{SizeMax, parse_size_max};
-use crate::parse::value::parse_utilization;
+use crate::parse::value::{parse_utilization, path_parser};
 
 /// Commands about workers.
 #[derive(Subcommand, Debug)]
@@ -106,7 +106,7 @@ pub(crate) struct StartArgs {
     pub(crate) heartbeat: Option<Duration>,
 
     /// Stop after this time [default: what is left of the surrounding batch job, else never]
-    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    #[arg(long, value_name = "DURATION", value_parser = parse_limit)]
     pub(crate) time_limit: Option<Duration>,
 
     /// Batch system in whose job the worker runs [default: detect]
@@ -138,7 +138,7 @@ pub(crate) struct StartArgs {
     /// Directory for the worker's own files and task directories; must be on a local disk
     ///
     /// [default: a new directory in the system's directory for temporary files]
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", value_parser = path_parser())]
     pub(crate) work_dir: Option<PathBuf>,
 
     /// How often to give back queued tasks whose time request no longer fits [default: 30s]
@@ -348,7 +348,7 @@ pub(crate) struct DeploySshArgs {
     pub(crate) show_output: bool,
 
     /// File with one `HOST`, `HOST:PORT` or `[IPV6]:PORT` per line; blank lines and lines with `#` are skipped
-    #[arg(value_name = "HOSTFILE")]
+    #[arg(value_name = "HOSTFILE", value_parser = path_parser())]
     pub(crate) hostfile: PathBuf,
 
     /// Options for `hq worker start`, including --server-dir

@@ -7,7 +7,9 @@ use hq_protocol::client::{self, job_result::Kind, request::Request};
 use super::missing::{self, Missing};
 use super::{Context, all_tasks};
 use crate::args::global::OutputMode;
-use crate::args::job::{CancelArgs, ForgetArgs, ListArgs, OpenArgs, SelectorArgs, TaskIdsArgs};
+use crate::args::job::{
+    CancelArgs, ForgetArgs, InfoArgs, ListArgs, OpenArgs, SelectorArgs, TaskIdsArgs,
+};
 use crate::args::task::states_to_message;
 use crate::client::Client;
 use crate::error::{CliError, CliResult};
@@ -83,7 +85,7 @@ pub(super) async fn summary(context: &mut Context) -> CliResult<()> {
 }
 
 /// `job info`. Tasks are printed page by page.
-pub(super) async fn info(args: SelectorArgs, context: &mut Context) -> CliResult<()> {
+pub(super) async fn info(args: InfoArgs, context: &mut Context) -> CliResult<()> {
     let mut client = context.connect().await?;
     let infos = client.job_infos(args.selector.to_message()).await?;
     let missing = Missing::of(infos.not_found.as_ref());
@@ -92,7 +94,7 @@ pub(super) async fn info(args: SelectorArgs, context: &mut Context) -> CliResult
         |jobs| format!("Jobs {jobs} not found"),
     );
     let wants_tasks = context.output.wants_tasks_of_jobs();
-    let mut sink = context.output.job_infos(&mut context.out);
+    let mut sink = context.output.job_infos(&mut context.out, args.verbose);
     for job in &infos.jobs {
         sink.job(job)?;
         let id = job.summary.as_ref().map_or(0, |summary| summary.id);

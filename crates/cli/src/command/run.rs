@@ -27,7 +27,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use super::Context;
-use super::submit::{current_dir, dry_run, read_stdin};
+use super::submit::{check_file_options, current_dir, dry_run};
 use super::worker::start::split_off_keeper;
 use crate::args::run::RunArgs;
 use crate::args::submit::Destination;
@@ -38,9 +38,13 @@ use crate::output::console::error_line;
 use crate::parse::selector::Selector;
 use crate::signals::Warnings;
 use crate::submit::build::{SubmitRequest, build};
+use crate::submit::habits::{Verb, is_fenced};
 use crate::submit::plan::plan;
 use crate::submit::skip::Unended;
-use crate::submit::{PreparedSubmit, SubmitContext, directives, jobfile};
+use crate::submit::{
+    PreparedSubmit, SubmitContext, directives, is_stdin, jobfile, keep_stdin, read_stdin,
+    reads_stdin,
+};
 use crate::version::VERSION;
 
 mod again;
@@ -78,6 +82,9 @@ pub(super) fn run(args: RunArgs, context: &mut Context) -> CliResult<()> {
     } else {
         None
     };
+    if reads_stdin(&args.tasks, &args.command) {
+        keep_stdin()?;
+    }
     if args.dry_run {
         return show(args, stdin, context);
     }
@@ -147,10 +154,12 @@ fn prepare(
         server_uid: None,
         output_dir: Some(output_dir),
     };
-    if let Some(path) = job_file(&args.command) {
+    if let Some(path) = job_file(&args.command)? {
+        check_file_options(&args.command, &FILE_OPTIONS)?;
         let prepared = jobfile::load(path, Destination::default(), place)?;
         return skip_if(args.tasks.skip_done, prepared);
     }
+    let is_fenced = is_fenced(&args.command);
     directives::find(args.directives, &args.command, stdin.as_deref())?
         .apply(&mut args.tasks, &mut args.command);
     complete_tasks(&mut args.tasks, false)?;
@@ -162,6 +171,7 @@ fn prepare(
         destination: Destination::default(),
         after: Vec::new(),
         default_ids: None,
+        typed: (Verb::Run, is_fenced),
     };
     skip_if(skips_done, build(request, place)?)
 }
@@ -174,11 +184,27 @@ fn skip_if(skips_done: bool, prepared: PreparedSubmit) -> CliResult<PreparedSubm
     }
 }
 
-/// A single argument that ends in `.toml`, `.yaml` or `.json` is a job file.
-fn job_file(command: &[OsString]) -> Option<&Path> {
-    let [path] = command else { return None };
-    let path = Path::new(path);
-    jobfile::Format::is_certain(path).then_some(path)
+/// Options of `hq run` that a job file can be run with.
+const FILE_OPTIONS: [&str; 9] = [
+    "--jobs",
+    "-j",
+    "--unordered",
+    "--skip-done",
+    "--dry-run",
+    "--output-mode",
+    "--colors",
+    "--debug",
+    "--server-dir",
+];
+
+/// A single argument that ends in `.toml`, `.yaml` or `.json`, or is such a file, is a job file.
+fn job_file(command: &[OsString]) -> CliResult<Option<&Path>> {
+    if let [path] = command
+        && (is_stdin(Path::new(path)) || jobfile::Format::is_certain(Path::new(path)))
+    {
+        return Ok(Some(Path::new(path)));
+    }
+    jobfile::in_command("run", command)
 }
 
 async fn execute(job: Job<'_>, context: &mut Context) -> CliResult<()> {

@@ -327,6 +327,9 @@ fn advice(problem: &Problem) -> String {
         "starving-job" => format!(
             "`hq task list {id} --filter waiting` lists the tasks, `hq task explain -v {id}.TASK` compares one with each worker"
         ),
+        "doubtful-job" => {
+            format!("`hq job info -v {id}` shows it, `hq job cancel {id}` ends the job")
+        }
         _ => "report it with the server's log; what runs goes on".to_owned(),
     }
 }

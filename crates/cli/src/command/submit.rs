@@ -6,13 +6,12 @@ pub(super) mod dry_run;
 mod learn_from;
 
 use std::convert::Infallible;
-use std::io::IsTerminal;
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use hq_core::range::IdArray;
 use hq_core::template::{After, SubmitSpec};
-use hq_protocol::limits::REQUEST_MAX;
 
 use super::notify::Callback;
 use super::{Context, follow, situation};
@@ -22,18 +21,21 @@ use crate::args::submit::{FollowArgs, SubmitArgs};
 use crate::client::Client;
 use crate::config::complete_tasks;
 use crate::error::{CliError, CliResult};
-use crate::output::console::error_line;
 use crate::parse::selector::one_job;
 use crate::submit::build::{SubmitRequest, build};
+use crate::submit::habits::{Verb, given_options, is_fenced};
 use crate::submit::plan::kinds;
 use crate::submit::skip::Unended;
-use crate::submit::{PreparedSubmit, SubmitContext, directives, jobfile, origin, read_all};
+use crate::submit::{PreparedSubmit, SubmitContext, directives, jobfile, origin, read_stdin};
 
 /// When somebody who waits for a job is told that nothing of it can run: by then most short ones have ended.
 const OBSTACLE_DELAY: Duration = Duration::from_millis(250);
 
 /// Submits a command.
 pub(super) async fn submit(args: SubmitArgs, context: &mut Context) -> CliResult<()> {
+    if jobfile::in_command("submit", &args.command)?.is_some() {
+        return submit_file(file_args(args)?, context).await;
+    }
     let is_batch = args.command.len() == 1 && args.command[0] == "-";
     if args.dry_run {
         if is_batch {
@@ -127,6 +129,7 @@ fn prepare_with(
     (after, default_ids): (Vec<After>, Option<IdArray>),
     server_uid: Option<&str>,
 ) -> CliResult<(PreparedSubmit, bool)> {
+    let is_fenced = is_fenced(&args.command);
     directives::find(args.directives, &args.command, stdin.as_deref())?
         .apply(&mut args.tasks, &mut args.command);
     complete_tasks(&mut args.tasks, args.job.is_some())?;
@@ -139,6 +142,7 @@ fn prepare_with(
         destination: args.own.place(args.job),
         after,
         default_ids,
+        typed: (Verb::Submit, is_fenced),
     };
     let submit_dir = current_dir()?;
     let place = SubmitContext {
@@ -149,6 +153,57 @@ fn prepare_with(
     let mut prepared = build(request, place)?;
     prepared.spec.notify = notify;
     Ok((prepared, skips_done))
+}
+
+/// Options of `hq submit` that a job file can be submitted with.
+const FILE_OPTIONS: [&str; 14] = [
+    "--job",
+    "--open",
+    "--max-tasks",
+    "--once",
+    "--skip-done",
+    "--dry-run",
+    "--notify",
+    "--notify-on",
+    "--wait",
+    "--progress",
+    "--output-mode",
+    "--server-dir",
+    "--colors",
+    "--debug",
+];
+
+/// The command line of a job file.
+fn file_args(args: SubmitArgs) -> CliResult<SubmitFileArgs> {
+    check_file_options(&args.command, &FILE_OPTIONS)?;
+    let path = args.command.into_iter().next().unwrap_or_default();
+    Ok(SubmitFileArgs {
+        path: path.into(),
+        job: args.job,
+        own: args.own,
+        skip_done: args.tasks.skip_done,
+        dry_run: args.dry_run,
+        notify: args.notify,
+        follow: args.follow,
+    })
+}
+
+/// Refuses options about tasks, which a job file describes itself.
+pub(super) fn check_file_options(command: &[OsString], known: &[&str]) -> CliResult<()> {
+    let given = given_options(command);
+    let Some(option) = given.iter().find(|option| !known.contains(&&***option)) else {
+        return Ok(());
+    };
+    let file = command
+        .first()
+        .map(|path| path.to_string_lossy())
+        .unwrap_or_default();
+    Err(CliError::new(format!(
+        "`{option}` is for a command, and {file} is a job file, which describes its tasks itself"
+    ))
+    .with_help(format!(
+        "leave it out, and write it into {file}; `hq doc dependencies` lists the keys"
+    )))
 }
 
 /// Submits a job file.
@@ -244,13 +299,4 @@ pub(super) fn has_memory_limit(spec: &SubmitSpec) -> bool {
 pub(crate) fn current_dir() -> CliResult<PathBuf> {
     std::env::current_dir()
         .map_err(|error| CliError::caused("Cannot find the current directory", &error))
-}
-
-/// Everything from standard input; only called if the user asked for it.
-pub(crate) fn read_stdin() -> CliResult<Vec<u8>> {
-    let stdin = std::io::stdin().lock();
-    if stdin.is_terminal() {
-        error_line("Reading data from stdin. In the interactive mode press Ctrl-D to submit.");
-    }
-    read_all("standard input", stdin, REQUEST_MAX)
 }

@@ -50,9 +50,10 @@ fn row_of_finding(finding: Finding) -> ProblemRow {
         is_acknowledged: false,
         target: match finding.subject {
             Subject::Node { host, worker, .. } => Target::Node(Some(worker), host),
-            Subject::FailingJob(job) | Subject::FailedTasks(job) | Subject::StarvingJob(job) => {
-                Target::Job(job)
-            }
+            Subject::FailingJob(job)
+            | Subject::FailedTasks(job)
+            | Subject::StarvingJob(job)
+            | Subject::NotedJob(job) => Target::Job(job),
             Subject::LostWorkers | Subject::Unkillable | Subject::MemoryLimits => Target::Workers,
             Subject::Queue(queue) => Target::Queue(queue),
             Subject::Internal | Subject::Journal { .. } => Target::Nothing,
@@ -123,6 +124,7 @@ fn job(row: &JobRow) -> JobFacts<'_> {
         finished: counts.finished,
         failed: counts.failed,
         total: counts.total(),
+        notes: &[],
     }
 }
 

@@ -141,8 +141,8 @@ impl Output for JsonOutput {
         true
     }
 
-    fn job_infos<'a>(&'a self, out: Out<'a>) -> Box<dyn JobInfoSink + 'a> {
-        Box::new(job::JobInfos::new(out))
+    fn job_infos<'a>(&'a self, out: Out<'a>, is_verbose: bool) -> Box<dyn JobInfoSink + 'a> {
+        Box::new(job::JobInfos::new(out, is_verbose))
     }
 
     fn task_list<'a>(&'a self, out: Out<'a>, view: TaskListView) -> Box<dyn TaskListSink + 'a> {

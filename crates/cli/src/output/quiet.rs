@@ -108,7 +108,7 @@ impl Output for QuietOutput {
         false
     }
 
-    fn job_infos<'a>(&'a self, _out: Out<'a>) -> Box<dyn JobInfoSink + 'a> {
+    fn job_infos<'a>(&'a self, _out: Out<'a>, _is_verbose: bool) -> Box<dyn JobInfoSink + 'a> {
         Box::new(Nothing)
     }
 

@@ -152,8 +152,8 @@ impl Output for TableOutput {
         false
     }
 
-    fn job_infos<'a>(&'a self, out: Out<'a>) -> Box<dyn JobInfoSink + 'a> {
-        Box::new(job::JobInfos::new(out, self.look))
+    fn job_infos<'a>(&'a self, out: Out<'a>, is_verbose: bool) -> Box<dyn JobInfoSink + 'a> {
+        Box::new(job::JobInfos::new(out, self.look, is_verbose))
     }
 
     fn task_list<'a>(&'a self, out: Out<'a>, view: TaskListView) -> Box<dyn TaskListSink + 'a> {

@@ -266,3 +266,10 @@ pub(crate) fn offered(worker: &client::WorkerInfo) -> impl Iterator<Item = &str>
 pub(crate) fn variant_fits(variant: &client::VariantExplanation) -> bool {
     variant.items.iter().all(item_fits)
 }
+
+/// What looked like mistakes when a job was submitted.
+pub(crate) fn notes(job: &client::JobDetail) -> Vec<&str> {
+    let submits = job.submits.iter();
+    let notes = submits.flat_map(|submit| &submit.notes);
+    notes.map(String::as_str).collect()
+}

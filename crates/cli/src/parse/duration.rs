@@ -8,6 +8,9 @@ pub(crate) enum DurationError {
     /// Neither of the two forms.
     #[error("not a duration, expected one such as `90s`, `2h30m`, `01:30:00` or `1-12:00:00`: {0}")]
     Form(String),
+    /// A limit that nothing keeps.
+    #[error("a time limit of 0 ends everything at once; leave it out if there is none")]
+    Zero,
     /// Neither words nor a clock with all its fields.
     #[error("expected words such as `10s`, `5min` or `1h 30m`: {0}")]
     Words(String),
@@ -22,6 +25,19 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, DurationError> {
         return duration.ok_or_else(|| DurationError::Form("the duration is too long".to_owned()));
     }
     parse_words(text).map_err(DurationError::Form)
+}
+
+/// A time limit, which ends what it is about: none is 0.
+pub(crate) fn parse_limit(text: &str) -> Result<Duration, DurationError> {
+    refuse_zero(parse_duration(text)?)
+}
+
+/// Refuses a limit of 0.
+pub(crate) fn refuse_zero(limit: Duration) -> Result<Duration, DurationError> {
+    if limit.is_zero() {
+        return Err(DurationError::Zero);
+    }
+    Ok(limit)
 }
 
 /// Reads words, or a clock that can be read in one way only: `HH:MM:SS`, `DAYS-HH[:MM[:SS]]`. A plain number may be

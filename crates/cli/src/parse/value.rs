@@ -3,7 +3,9 @@
 use std::ffi::{OsStr, OsString};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
 
+use clap::builder::{PathBufValueParser, TypedValueParser};
 use hq_core::quarantine::QuarantineMode;
 use hq_core::resource::amount::UNITS_PER_WHOLE;
 use hq_core::template::CrashLimit;
@@ -67,6 +69,24 @@ pub(crate) fn parse_env(text: &OsStr) -> Result<EnvPair, String> {
     })
 }
 
+/// Reads a path. Behind `=`, in files and in variables no shell replaces `~`, and nobody wants a directory of that name.
+pub(crate) fn path_parser() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().map(|path| expand_home(path.into_os_string()).into())
+}
+
+/// A path in which `~` and `~/` at the beginning are the home directory, as for a shell; `./~` is not replaced.
+pub(crate) fn expand_home(path: OsString) -> OsString {
+    let home = || std::env::var_os("HOME").filter(|home| !home.is_empty());
+    match path.as_bytes() {
+        [b'~'] => home().unwrap_or(path),
+        [b'~', b'/', rest @ ..] => match home() {
+            Some(home) => Path::new(&home).join(OsStr::from_bytes(rest)).into(),
+            None => path,
+        },
+        _ => path,
+    }
+}
+
 /// Reads `none`, `PATH`, `PATH:rm-if-finished` or `:rm-if-finished`.
 pub(crate) fn parse_stdio(text: &OsStr) -> Result<StdioArg, String> {
     let bytes = text.as_bytes();
@@ -91,6 +111,7 @@ pub(crate) fn parse_stdio(text: &OsStr) -> Result<StdioArg, String> {
     if path.is_empty() && !remove_if_finished {
         return Err("Cannot parse stream: expected `none` or a path".to_owned());
     }
+    let path = expand_home(OsStr::from_bytes(path).to_owned()).into_vec();
     let path = (!path.is_empty()).then(|| path.into());
     Ok(StdioArg::File {
         path,

@@ -21,6 +21,7 @@ use hq_core::template::{
 
 use super::entries::{EntryList, read_json, read_lines};
 use super::files::{check_apart, check_placeholders, task_files};
+use super::habits::{self, Typed, Verb};
 use super::learn;
 use super::params::{self, fill_name, tells_apart, without};
 use super::placeholder::{self, PathRole};
@@ -51,6 +52,8 @@ pub(crate) struct SubmitRequest {
     pub(crate) after: Vec<After>,
     /// Ids, if the options name none.
     pub(crate) default_ids: Option<IdArray>,
+    /// How it was typed: the verb, and whether `--` stands in front of the program.
+    pub(crate) typed: (Verb, bool),
 }
 
 /// Checks the options and builds the submit.
@@ -65,6 +68,7 @@ pub(crate) fn build(
         destination,
         after,
         default_ids,
+        typed,
     } = request;
     let (entries, auto) = learn::split(&options.resource)?;
     let requests = build_requests(&options, entries)?;
@@ -72,14 +76,14 @@ pub(crate) fn build(
     let grow = (options.retry_grow, options.retries);
     let grow = build_grow(grow, &requests, options.time_limit)?;
     let params = params::build(&options.param)?;
+    let typed = (typed, params.as_deref(), stdin.is_some());
+    let (notes, entry_in_args) = look_at(&options, &command, typed)?;
     let target = build_target(&options, &command, destination, params.as_deref())?;
     let (ids, entries) = build_ids(&options, default_ids, params.as_deref())?;
     let count = count_of(&ids);
     let mut warnings = Vec::new();
     if let Some(params) = &params {
-        params::check_stream(&options, params)?;
-        params::warn_about_line_ends(params, &mut warnings);
-        params::warn_about_misspelled(&command, &options, params, &mut warnings);
+        params::check(&command, &options, params, &mut warnings)?;
     }
     let paths = build_paths(&options, params.as_deref(), context, count, &mut warnings)?;
     let env = build_env(&options.env, &mut warnings);
@@ -111,6 +115,7 @@ pub(crate) fn build(
         files,
         enforce_memory: options.enforce_memory != Some(YesNo::No),
         name: None,
+        entry_in_args,
     };
     let spec = SubmitSpec {
         target,
@@ -120,6 +125,7 @@ pub(crate) fn build(
         notify: Vec::new(),
         origin: None,
         nonce: None,
+        notes,
         body: SubmitBody::Array(ArraySpec {
             ids,
             entries,
@@ -129,11 +135,22 @@ pub(crate) fn build(
     Ok(PreparedSubmit::new(spec, warnings))
 }
 
-fn count_of(ids: &ArrayIds) -> u32 {
+/// Number of tasks.
+pub(crate) fn count_of(ids: &ArrayIds) -> u32 {
     match ids {
         ArrayIds::Given(ids) => ids.len(),
         ArrayIds::Next(count) => *count,
     }
+}
+
+/// What looks like a habit of another tool, and whether `{}` is the entry of a task.
+fn look_at(
+    options: &TaskOptions,
+    command: &[OsString],
+    (typed, params, has_stdin): ((Verb, bool), Option<&Params>, bool),
+) -> CliResult<(Vec<Box<str>>, bool)> {
+    let typed = Typed::of_options(typed, options, command, (params, has_stdin));
+    Ok((habits::look(&typed)?, typed.takes_entry()))
 }
 
 fn build_files(

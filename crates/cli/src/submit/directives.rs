@@ -332,12 +332,24 @@ fn shebang_words(head: &[u8]) -> Vec<OsString> {
 }
 
 /// Adds what `extra` (the directives) says to `base` (the command line), which wins.
-fn merge(base: &mut TaskOptions, extra: TaskOptions) {
+fn merge(base: &mut TaskOptions, mut extra: TaskOptions) {
     merge_tasks(
         base,
         (extra.array, extra.each_line, extra.from_json),
         extra.param,
     );
+    // Of the cpus there are two names.
+    let has_cpus = base.cpus.is_some();
+    let is_named =
+        |name: &str, base: &TaskOptions| base.resource.iter().any(|asked| asked.name() == name);
+    if is_named("cpus", base) {
+        extra.cpus = None;
+    }
+    let added = extra.resource.into_iter();
+    let added = added
+        .filter(|asked| !is_named(asked.name(), base) && !(has_cpus && asked.name() == "cpus"));
+    let added: Vec<ResourceArg> = added.collect();
+    base.resource.extend(added);
     // The two ways to ask for nodes are alternatives of one choice.
     let asks_for_nodes = base.nodes.is_some_and(|count| count > 0);
     let asks_for_share = base.cpus.is_some() || base.pin.is_some();
@@ -354,7 +366,6 @@ fn merge(base: &mut TaskOptions, extra: TaskOptions) {
         .into_iter()
         .filter(|pair| !own_names.contains(&pair.name));
     base.env.splice(0..0, added);
-    base.resource.extend(extra.resource);
     base.task_dir |= extra.task_dir;
     base.name = base.name.take().or(extra.name);
     base.time_request = base.time_request.or(extra.time_request);

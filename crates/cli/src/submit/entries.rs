@@ -102,7 +102,8 @@ fn check_lines(path: &Path, content: &[u8]) -> CliResult<()> {
     Err(CliError::new(format!(
         "{}: expected lines without NUL bytes, found one in line {line}",
         path.display()
-    )))
+    ))
+    .with_help("`tr '\\0' '\\n' < FILE` makes lines of texts that end with NUL, as `find -print0` writes them"))
 }
 
 /// Reads the items of a JSON array, each as compact text with sorted keys and with its numbers as they are written.
@@ -112,11 +113,26 @@ pub(crate) fn read_json(path: &Path) -> CliResult<EntryList> {
 
 fn parse_json(path: &Path, content: &[u8]) -> CliResult<EntryList> {
     let shown = path.display();
-    let invalid = |error| CliError::new(format!("{shown}: this is not valid JSON: {error}"));
+    let invalid = |error: serde_json::Error| {
+        let is_table = path
+            .extension()
+            .is_some_and(|end| end == "csv" || end == "tsv");
+        let help = if is_table {
+            format!("a table is no JSON; a task for each line of it is `--each-line {shown}`")
+        } else if error.to_string().starts_with("trailing characters") {
+            format!("one value per line is no array: `jq -s . {shown} > items.json` makes one")
+        } else {
+            "the file is one array, such as `[\"a\", {\"b\": 1}]`, with a task for each item"
+                .to_owned()
+        };
+        CliError::new(format!("{shown}: this is not valid JSON: {error}")).with_help(help)
+    };
     let top: &RawValue = serde_json::from_slice(content).map_err(invalid)?;
     if !top.get().starts_with('[') {
         let text = "The top element of the provided JSON file has to be an array";
-        return Err(CliError::new(format!("{shown}: {text}")));
+        return Err(CliError::new(format!("{shown}: {text}")).with_help(format!(
+            "put what tasks get between `[` and `]`; of JSON lines `jq -s . {shown}` makes an array"
+        )));
     }
     let items: Vec<&RawValue> = serde_json::from_str(top.get()).map_err(invalid)?;
     let mut list = EntryList::default();

@@ -5,7 +5,8 @@
 //! its own working directory; those of `[array]` are resolved as on the command line.
 
 use std::collections::HashMap;
-use std::os::unix::ffi::OsStrExt;
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,17 +21,20 @@ use hq_core::template::{
 };
 
 use super::build::{
-    DEFAULT_CWD, PathResolver, build_grow, build_retry, build_stop, check_cwd, new_job, raw_stdio,
-    stream_dir,
+    DEFAULT_CWD, PathResolver, build_grow, build_retry, build_stop, check_cwd, count_of, new_job,
+    raw_stdio, stream_dir,
 };
 use super::entries::EntryList;
 use super::files::{add_edges, check_apart, check_placeholders, task_files};
+use super::habits::{self, Typed};
 use super::learn;
 use super::placeholder::{self, PathRole};
-use super::{PreparedSubmit, SubmitContext, read_file};
+use super::{PreparedSubmit, SubmitContext, is_stdin, read_file};
 use crate::args::submit::Destination;
 use crate::error::{CliError, CliResult};
+use crate::parse::duration::refuse_zero;
 use crate::parse::learn::TimeRequest;
+use crate::parse::value::expand_home;
 
 mod advice;
 mod diagnostic;
@@ -47,6 +51,9 @@ pub(crate) use format::{Format, Source};
 use graph::{Mistake, Numbered};
 use schema::{ArrayTable, CommonTable, TaskKey};
 
+/// Largest file that is read only to see whether it is a job file.
+const GUESSED_BYTES_MAX: u64 = 16 << 20;
+
 /// Reads a job file and builds its submit.
 pub(crate) fn load(
     path: &Path,
@@ -62,7 +69,11 @@ pub(crate) fn load(
     let source = Source {
         path,
         content,
-        format: Format::of(path),
+        format: if is_stdin(path) {
+            Format::guess(content)
+        } else {
+            Format::of(path)
+        },
     };
     parse(source, destination, context)
 }
@@ -125,9 +136,78 @@ pub(crate) fn parse(
         notify: Vec::new(),
         origin: None,
         nonce: None,
+        notes: notes_of(&body)?,
         body,
     };
     Ok(PreparedSubmit::new(spec, warnings))
+}
+
+/// What looks like a habit of another tool in the commands of a file.
+fn notes_of(body: &SubmitBody) -> CliResult<Vec<Box<str>>> {
+    let (source, templates) = match body {
+        SubmitBody::Array(array) if array.entries.is_some() => (
+            habits::Source::Entries,
+            std::slice::from_ref(&array.template),
+        ),
+        SubmitBody::Array(array) => (habits::Source::Ids, std::slice::from_ref(&array.template)),
+        SubmitBody::Graph(graph) => (habits::Source::One, &graph.templates[..]),
+    };
+    let mut notes = Vec::new();
+    for template in templates {
+        let typed = Typed::of_file(source, template);
+        for note in habits::look(&typed)? {
+            if !notes.contains(&note) && notes.len() < habits::NOTES_MAX {
+                notes.push(note);
+            }
+        }
+    }
+    Ok(notes)
+}
+
+/// Whether a file that was named as a program is a job file: it cannot be executed, and its name or its content says so.
+fn is_one(path: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt as _;
+    let found = std::fs::metadata(path);
+    let is_candidate = found.is_ok_and(|found| {
+        found.is_file()
+            && found.permissions().mode() & 0o111 == 0
+            && found.len() <= GUESSED_BYTES_MAX
+    });
+    let describes_tasks = || {
+        let content = std::fs::read_to_string(path).unwrap_or_default();
+        let format = Format::of(path);
+        let content = &*content;
+        let read = Source {
+            path,
+            content,
+            format,
+        }
+        .read();
+        read.is_ok_and(|file| file.array.is_some() || !file.task.is_empty())
+    };
+    is_candidate && (Format::is_certain(path) || describes_tasks())
+}
+
+/// The job file that stands where a program might.
+///
+/// # Errors
+///
+/// Words follow it, which nobody would read.
+pub(crate) fn in_command<'a>(verb: &str, command: &'a [OsString]) -> CliResult<Option<&'a Path>> {
+    let Some((path, rest)) = command
+        .split_first()
+        .filter(|(path, _)| is_one(Path::new(path)))
+    else {
+        return Ok(None);
+    };
+    let Some(word) = rest.first() else {
+        return Ok(Some(Path::new(path)));
+    };
+    let (path, word) = (path.to_string_lossy(), word.to_string_lossy());
+    Err(CliError::new(format!(
+        "{path} is a job file, and `{word}` stands behind it"
+    ))
+    .with_help(format!("options stand in front: `hq {verb} {word} {path}`")))
 }
 
 fn build_array(
@@ -142,11 +222,7 @@ fn build_array(
     template.stdout = resolver.stdio(template.stdout);
     template.stderr = resolver.stdio(template.stderr);
     template.cwd = resolver.cwd();
-    let count = match &ids {
-        ArrayIds::Given(ids) => ids.len(),
-        ArrayIds::Next(count) => *count,
-    };
-    if count > 1 {
+    if count_of(&ids) > 1 {
         check_apart(&template.files, &template.cwd, None)?;
     }
     Ok(ArraySpec {
@@ -223,7 +299,7 @@ fn build_template(
     warnings: &mut Vec<String>,
 ) -> CliResult<TaskTemplate> {
     let cwd: ByteText = match table.cwd {
-        Some(cwd) => cwd.into_bytes().into(),
+        Some(cwd) => home_of(cwd).into(),
         None => DEFAULT_CWD.into(),
     };
     check_cwd(&cwd)?;
@@ -247,7 +323,7 @@ fn build_template(
     };
     let how = (table.check_outputs, table.by_content);
     let files = build_files((table.inputs, table.outputs), how, &cwd, warnings)?;
-    let time_limit = table.time_limit.map(|limit| limit.0);
+    let time_limit = time_limit_of(table.time_limit.map(|limit| limit.0))?;
     let grow = table.retry_grow.map(|grow| grow.0);
     let grow = build_grow((grow, table.retries), &requests, time_limit)?;
     Ok(TaskTemplate {
@@ -289,7 +365,19 @@ fn build_template(
         files,
         enforce_memory: table.enforce_memory,
         name: None,
+        entry_in_args: false,
     })
+}
+
+/// A time limit that something can keep.
+fn time_limit_of(limit: Option<Duration>) -> CliResult<Option<Duration>> {
+    let limit = limit.map(refuse_zero).transpose();
+    limit.map_err(|error| diagnostic::plain(&format!("`time_limit`: {error}")))
+}
+
+/// A path of a file, in which no shell has replaced `~`.
+fn home_of(path: String) -> Vec<u8> {
+    expand_home(path.into()).into_vec()
 }
 
 fn build_files(
@@ -298,7 +386,7 @@ fn build_files(
     cwd: &[u8],
     warnings: &mut Vec<String>,
 ) -> CliResult<TaskFiles> {
-    let bytes = |paths: Vec<String>| paths.into_iter().map(String::into_bytes).collect();
+    let bytes = |paths: Vec<String>| paths.into_iter().map(home_of).collect();
     let (inputs, outputs): (Vec<_>, Vec<_>) = (bytes(inputs), bytes(outputs));
     for (paths, role) in [(&inputs, PathRole::Input), (&outputs, PathRole::Output)] {
         check_placeholders(paths, role, None, warnings)?;

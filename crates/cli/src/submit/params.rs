@@ -112,7 +112,7 @@ pub(crate) fn tells_apart(path: &[u8], params: Option<&Params>) -> bool {
 }
 
 /// A sentence about values that end with a part of the end of a line.
-pub(crate) fn warn_about_line_ends(params: &Params, warnings: &mut Vec<String>) {
+fn warn_about_line_ends(params: &Params, warnings: &mut Vec<String>) {
     for param in params.list() {
         let texts = param.values.iter().filter_map(|values| match values {
             Values::Texts(texts) => Some(texts),
@@ -129,8 +129,21 @@ pub(crate) fn warn_about_line_ends(params: &Params, warnings: &mut Vec<String>) 
     }
 }
 
+/// Refuses what parameters cannot do, and warns of what they probably should not.
+pub(crate) fn check(
+    command: &[OsString],
+    options: &TaskOptions,
+    params: &Params,
+    warnings: &mut Vec<String>,
+) -> CliResult<()> {
+    check_stream(options, params)?;
+    warn_about_line_ends(params, warnings);
+    warn_about_misspelled(command, options, params, warnings);
+    Ok(())
+}
+
 /// All tasks stream into one directory.
-pub(crate) fn check_stream(options: &TaskOptions, params: &Params) -> CliResult<()> {
+fn check_stream(options: &TaskOptions, params: &Params) -> CliResult<()> {
     let dir = options
         .stream
         .as_ref()
@@ -144,7 +157,7 @@ pub(crate) fn check_stream(options: &TaskOptions, params: &Params) -> CliResult<
 }
 
 /// Sentences about `{sed}` where there is a parameter `seed`.
-pub(crate) fn warn_about_misspelled(
+fn warn_about_misspelled(
     command: &[OsString],
     options: &TaskOptions,
     params: &Params,

@@ -113,17 +113,20 @@ const KNOWN: [&str; 6] = [
     "CWD",
 ];
 
+/// The placeholder that a name means, whatever its case and its hyphens.
+pub(crate) fn meant(name: &str) -> Option<&'static str> {
+    let plain = |name: &str| name.replace(['_', '-', ' '], "").to_ascii_uppercase();
+    KNOWN.into_iter().find(|known| plain(known) == plain(name))
+}
+
 /// A placeholder that is written wrongly, and the one that was meant: one file for all tasks is not.
 pub(crate) fn misspelled(path: &[u8]) -> Option<(String, &'static str)> {
-    let plain = |name: &str| name.replace(['_', '-', ' '], "").to_ascii_uppercase();
     pieces(path).into_iter().find_map(|piece| {
         let Piece::Name(name) = piece else {
             return None;
         };
         let name = String::from_utf8_lossy(name).into_owned();
-        let meant = KNOWN
-            .into_iter()
-            .find(|known| plain(known) == plain(&name) && *known != name)?;
+        let meant = meant(&name).filter(|known| *known != name)?;
         Some((name, meant))
     })
 }

@@ -188,6 +188,8 @@ fn planned(
     let number = id.to_string();
     let params = template.params.as_deref();
     let params = params.map_or_else(Vec::new, |params| params.values(TaskId(id)));
+    let bytes = entry.as_deref().map(str::as_bytes);
+    let args = template.filled_args(&template.arg_values(TaskId(id), bytes));
     let of_task = |path: &[u8]| {
         let values: &[(&str, &[u8])] = &[("TASK_ID", number.as_bytes()), ("INSTANCE_ID", b"0")];
         // Last: what a value contains is no placeholder.
@@ -211,11 +213,7 @@ fn planned(
     };
     PlannedTask {
         id,
-        command: template
-            .args
-            .iter()
-            .map(|arg| lossy(&fill(arg, &params)))
-            .collect(),
+        command: args.iter().map(|arg| lossy(arg)).collect(),
         stdout: stdio(&template.stdout),
         stderr: stdio(&template.stderr),
         cwd: lossy(&cwd),

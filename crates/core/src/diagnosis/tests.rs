@@ -59,6 +59,7 @@ fn job(id: u32, (finished, failed, waiting, running): (u64, u64, u64, u64)) -> J
         finished,
         failed,
         total: finished + failed + waiting + running,
+        notes: &[],
     }
 }
 

@@ -29,6 +29,7 @@ impl Submit {
             notify: self.notify.clone(),
             origin: self.origin.clone(),
             nonce: self.nonce,
+            notes: self.notes.clone(),
             kind: self.kind.clone(),
             priority_max: self.priority_max,
             tasks: self.tasks.outline(),

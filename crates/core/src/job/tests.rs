@@ -30,6 +30,7 @@ fn submit(ids: IdArray) -> Submit {
         notify: Vec::new(),
         origin: None,
         nonce: None,
+        notes: Vec::new(),
         kind: SubmitKind::Array {
             template,
             asked,

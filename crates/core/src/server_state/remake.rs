@@ -319,6 +319,7 @@ fn spec(job: &Job, submit: &Submit, body: SubmitBody) -> SubmitSpec {
         notify: submit.notify.clone(),
         origin: None,
         nonce: None,
+        notes: submit.notes.clone(),
         body,
     }
 }

@@ -250,6 +250,7 @@ impl ServerState {
             notify: spec.notify.clone(),
             origin: spec.origin.clone(),
             nonce: spec.nonce,
+            notes: spec.notes.clone(),
             kind,
             priority_max,
             tasks,

@@ -33,6 +33,10 @@ const NOTIFY_LEN_MAX: usize = 4_096;
 /// Longest name that a task gives to a submit.
 const ORIGIN_KEY_MAX: usize = 256;
 
+/// Most notes of one submit, and the longest one.
+const NOTES_MAX: usize = 64;
+const NOTE_LEN_MAX: usize = 4_096;
+
 /// Most templates of one graph submit.
 const GRAPH_TEMPLATES_MAX: usize = 1 << 22;
 
@@ -47,6 +51,10 @@ impl TryFrom<client::Submit> for SubmitSpec {
             .map(|dir| path("stream_dir", dir));
         at_most("after", message.after.len(), AFTER_MAX)?;
         at_most("notify", message.notify.len(), NOTIFY_MAX)?;
+        at_most("notes", message.notes.len(), NOTES_MAX)?;
+        for note in &message.notes {
+            at_most("notes", note.len(), NOTE_LEN_MAX)?;
+        }
         let body = match required(message.body, "body")? {
             Body::Array(array) => SubmitBody::Array(array.try_into().within("array")?),
             Body::Graph(graph) => SubmitBody::Graph(graph.try_into().within("graph")?),
@@ -65,6 +73,7 @@ impl TryFrom<client::Submit> for SubmitSpec {
             notify: each("notify", message.notify)?,
             origin,
             nonce: message.nonce,
+            notes: message.notes.into_iter().map(Into::into).collect(),
             body,
         };
         check_streams(&spec)?;
@@ -106,6 +115,7 @@ impl From<&SubmitSpec> for client::Submit {
             notify: spec.notify.iter().map(Into::into).collect(),
             origin: spec.origin.as_ref().map(Into::into),
             nonce: spec.nonce,
+            notes: spec.notes.iter().map(|note| note.to_string()).collect(),
             body: Some((&spec.body).into()),
         }
     }

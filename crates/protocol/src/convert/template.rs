@@ -181,6 +181,7 @@ impl TryFrom<common::TaskTemplate> for TaskTemplate {
             },
             enforce_memory: !message.no_memory_limit,
             name: message.name.map(|text| name("name", text)).transpose()?,
+            entry_in_args: message.entry_in_args,
         })
     }
 }
@@ -504,6 +505,7 @@ impl common::TaskTemplate {
             files_by_content: template.files.by_content,
             no_memory_limit: !template.enforce_memory,
             name: template.name.as_deref().map(str::to_owned),
+            entry_in_args: template.entry_in_args,
         }
     }
 }

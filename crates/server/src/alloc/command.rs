@@ -29,7 +29,7 @@ pub(super) struct Ran {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CommandError {
     /// The program cannot be started.
-    #[error("{program} start failed\n{source}")]
+    #[error("{program} start failed\n{source}{}", not_found(program, source))]
     Start {
         program: String,
         source: std::io::Error,
@@ -43,6 +43,16 @@ pub(super) enum CommandError {
         program: String,
         source: std::io::Error,
     },
+}
+
+/// Where a program was looked for that does not exist.
+fn not_found(program: &str, error: &std::io::Error) -> String {
+    if error.kind() != std::io::ErrorKind::NotFound {
+        return String::new();
+    }
+    format!(
+        "\n`{program}` is not in the PATH of the server: start the server where the batch system's commands are, or load its module before"
+    )
 }
 
 impl Ran {

@@ -214,6 +214,7 @@ fn submit_info(submit: &Submit, templates_max: usize) -> client::SubmitInfo {
         templates: templates(submit, 0, templates_max),
         graph_templates: Vec::new(),
         params: described_params(submit),
+        notes: submit.notes.iter().map(|note| note.to_string()).collect(),
     }
 }
 

@@ -8,6 +8,7 @@ const LINKS = {
   "failing-job": (found) => `#/job/${found.id}`,
   "failed-tasks": (found) => `#/job/${found.id}`,
   "starving-job": (found) => `#/job/${found.id}`,
+  "doubtful-job": (found) => `#/job/${found.id}`,
   "lost-workers": () => "#/workers",
   unkillable: () => "#/workers",
   queue: () => "#/allocations",

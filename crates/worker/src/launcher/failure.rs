@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use hq_core::command_text::cannot_execute;
+use hq_core::command_text::{cannot_execute, no_program};
 use hq_core::limits::shortened;
 use hq_core::template::ByteText;
 use hq_core::worker_state::LaunchFailure;
@@ -59,7 +59,11 @@ fn describe(error: &SpawnError, args: &[ByteText], cwd: &Path) -> String {
             let here = here.display();
             text +=
                 &format!("\nThe file `{here}` exists, maybe you have meant `./{program}` instead?");
+        } else if let Some(why) = no_program(program) {
+            text += &format!("\nHint: {why}.");
         }
+    } else if kind == SpawnErrorKind::PermissionDenied && cwd.join(program).is_dir() {
+        text += "\nHint: this is a directory; name the program in it.";
     } else if kind == SpawnErrorKind::PermissionDenied && program.ends_with(".sh") {
         text += &format!(
             "\nThe script that you have tried to execute (`{program}`) is not executable.\

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use hq_core::template::{ByteText, Entries};
 use hq_core::worker_state::{InstanceKey, LaunchToken, WorkTemplate};
 
 use super::amounts::Given;
@@ -16,6 +17,8 @@ use crate::output::Cleanup;
 pub(super) struct RunningTask {
     pub(super) key: InstanceKey,
     pub(super) template: Arc<WorkTemplate>,
+    /// Entries of its assignment and its position among them.
+    pub(super) entries: Option<(Entries, u32)>,
     pub(super) cwd: PathBuf,
     /// `None` = nothing to do, which is the usual case.
     pub(super) cleanup: Option<Cleanup>,
@@ -29,6 +32,20 @@ pub(super) struct RunningTask {
     pub(super) oom_kills_before: u64,
     /// It was killed for using more.
     pub(super) excess: Option<MemoryOveruse>,
+}
+
+impl RunningTask {
+    /// `HQ_ENTRY` of the task.
+    pub(super) fn entry(&self) -> Option<&[u8]> {
+        let (entries, position) = self.entries.as_ref()?;
+        entries.get(*position)
+    }
+
+    /// Program and arguments with the values of the task.
+    pub(super) fn args(&self) -> Vec<ByteText> {
+        let template = &self.template.task;
+        template.filled_args(&template.arg_values(self.key.task.task, self.entry()))
+    }
 }
 
 /// All launched instances whose last launcher event has not been seen.

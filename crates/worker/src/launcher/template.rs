@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use hq_core::done::command_digest;
-use hq_core::params::{fill, variable};
+use hq_core::params::variable;
 use hq_core::placeholder::{PathPatterns, PathValues, TaskPaths};
 use hq_core::resource::pool::PoolSet;
 use hq_core::resource::request::{Policy, ResourceEntry, ResourceRequest};
@@ -100,13 +100,15 @@ impl CompiledTemplate {
         params.map_or_else(Vec::new, |params| params.values(key.task.task))
     }
 
-    /// Arguments of a task with these values.
-    pub(crate) fn args(&self, params: &[(&str, ByteText)]) -> Result<ArgBlock, PlanError> {
+    /// Arguments of a task.
+    pub(crate) fn args(&self, launch: &LaunchTask) -> Result<ArgBlock, PlanError> {
+        let task = &self.work.task;
+        let values = task.arg_values(launch.key.task.task, launch.entry());
         // Those of most tasks are the same, and are encoded already.
-        if params.is_empty() {
+        if values.is_empty() {
             return Ok(self.args.clone());
         }
-        let filled = filled(&self.work.task.args, params);
+        let filled = task.filled_args(&values);
         ArgBlock::new(filled.iter().map(|arg| OsStr::from_bytes(arg)))
     }
 
@@ -261,11 +263,6 @@ impl CompiledVariant {
             index_variables,
         })
     }
-}
-
-/// Arguments with the values of one task.
-pub(crate) fn filled(args: &[ByteText], params: &[(&str, ByteText)]) -> Vec<ByteText> {
-    args.iter().map(|arg| fill(arg, params).into()).collect()
 }
 
 struct SharedEnv(Vec<(OsString, OsString)>);

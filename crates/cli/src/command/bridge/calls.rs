@@ -108,6 +108,7 @@ impl Joined {
             notify: Vec::new(),
             origin: None,
             nonce: Some(RandomState::new().hash_one(self.first)),
+            notes: Vec::new(),
             body: SubmitBody::Array(ArraySpec {
                 ids: ArrayIds::Given(ids),
                 entries: Some(entries),

@@ -207,6 +207,7 @@ fn graph_spec(question: Question, blob: &Bytes) -> CliResult<SubmitSpec> {
         notify: Vec::new(),
         origin: None,
         nonce: None,
+        notes: Vec::new(),
         body: SubmitBody::Graph(graph),
     })
 }

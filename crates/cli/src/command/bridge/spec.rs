@@ -158,6 +158,7 @@ impl TemplateSpec {
             files: TaskFiles::default(),
             enforce_memory: true,
             name: None,
+            entry_in_args: false,
         })
     }
 }

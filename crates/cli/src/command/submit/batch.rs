@@ -211,8 +211,18 @@ fn parse(parser: &mut clap::Command, line: &[u8]) -> CliResult<SubmitArgs> {
     let matches = parser
         .try_get_matches_from_mut(words)
         .and_then(|matches| Line::from_arg_matches(&matches));
-    let line = matches.map_err(|error| CliError::new(error.to_string().trim_end()))?;
+    let line = matches.map_err(|error| CliError::new(one_line(&error.to_string())))?;
     Ok(line.args)
+}
+
+/// An error of a command line without its layout.
+fn one_line(text: &str) -> String {
+    let lines = text.lines().map(str::trim);
+    let is_about_it = |line: &&str| {
+        !line.is_empty() && !line.starts_with("Usage:") && !line.starts_with("For more information")
+    };
+    let lines: Vec<&str> = lines.filter(is_about_it).collect();
+    lines.join("; ")
 }
 
 fn object(line: &[u8]) -> CliResult<Map<String, Value>> {

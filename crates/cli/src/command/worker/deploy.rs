@@ -13,6 +13,7 @@ use clap::Parser;
 use crate::args::worker::{DeploySshArgs, StartArgs};
 use crate::command::Context;
 use crate::error::{CliError, CliResult};
+use crate::submit::is_stdin;
 
 /// Pause between two looks at the ssh processes.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
@@ -232,7 +233,12 @@ fn check_worker_args(words: &[OsString], context: &mut Context) -> CliResult<()>
 }
 
 fn read_hosts(path: &Path) -> CliResult<Vec<Host>> {
-    let content = std::fs::read_to_string(path).map_err(|error| {
+    let content = if is_stdin(path) {
+        std::io::read_to_string(std::io::stdin())
+    } else {
+        std::fs::read_to_string(path)
+    };
+    let content = content.map_err(|error| {
         CliError::caused(
             format!("Cannot load hostfile from {}", path.display()),
             &error,

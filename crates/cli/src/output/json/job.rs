@@ -47,12 +47,14 @@ fn notification(found: &client::JobNotice) -> Value {
 /// `job info`: the tasks are written as they arrive.
 pub(super) struct JobInfos<'a> {
     stream: JsonStream<'a>,
+    is_verbose: bool,
 }
 
 impl<'a> JobInfos<'a> {
-    pub(super) fn new(out: Out<'a>) -> Self {
+    pub(super) fn new(out: Out<'a>, is_verbose: bool) -> Self {
         Self {
             stream: JsonStream::new(out),
+            is_verbose,
         }
     }
 
@@ -93,6 +95,10 @@ impl JobInfoSink for JobInfos<'_> {
             let notifications = job.notifications.iter().map(notification).collect();
             self.stream
                 .value(Some("notifications"), &Value::Array(notifications))?;
+        }
+        if self.is_verbose {
+            let notes = json!(view::notes(job));
+            self.stream.value(Some("notes"), &notes)?;
         }
         self.stream
             .value(Some("started_at"), &json!(rfc3339(job.submitted_unix_ns)))?;

@@ -135,11 +135,16 @@ fn notification(notification: &client::JobNotice) -> String {
 pub(super) struct JobInfos<'a> {
     out: Out<'a>,
     look: Look,
+    is_verbose: bool,
 }
 
 impl<'a> JobInfos<'a> {
-    pub(super) fn new(out: Out<'a>, look: Look) -> Self {
-        Self { out, look }
+    pub(super) const fn new(out: Out<'a>, look: Look, is_verbose: bool) -> Self {
+        Self {
+            out,
+            look,
+            is_verbose,
+        }
     }
 }
 
@@ -170,6 +175,9 @@ impl JobInfoSink for JobInfos<'_> {
         }
         let end = view::finished_at(job).unwrap_or(job.now_unix_ns);
         grid.field("Makespan", short_words(elapsed(job.submitted_unix_ns, end)));
+        if self.is_verbose {
+            grid.field("Notes", view::notes(job).join("\n"));
+        }
         let mut text = grid.render();
         if let (Some(bar), true) = (bar, self.look.colors) {
             text = text.replacen(&bar.plain(), &bar.colored(), 1);

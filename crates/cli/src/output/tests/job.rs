@@ -5,7 +5,7 @@ use hq_core::job::JobState;
 
 fn infos(mode: OutputMode, jobs: &[client::JobDetail]) -> String {
     print(mode, |output, out| {
-        let mut sink = output.job_infos(out);
+        let mut sink = output.job_infos(out, false);
         for job in jobs {
             sink.job(job)?;
             let task = sample::task(2, client::TaskState::Failed);

@@ -25,6 +25,7 @@ fn prepare(words: &[&str]) -> CliResult<PreparedSubmit> {
         destination: args.own.place(args.job),
         after: Vec::new(),
         default_ids: None,
+        typed: (Verb::Submit, true),
     };
     build(request, context)
 }

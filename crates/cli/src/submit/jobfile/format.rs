@@ -30,6 +30,24 @@ impl Format {
         }
     }
 
+    /// That of a text without a name.
+    pub(super) fn guess(content: &str) -> Self {
+        let mut lines = content.lines().map(str::trim);
+        let first = lines.find(|line| !line.is_empty() && !line.starts_with('#'));
+        let first = first.unwrap_or_default();
+        let is_pair = |line: &str| {
+            line.find(':')
+                .is_some_and(|at| !line[..at].contains(['=', '[', '"']))
+        };
+        if first.starts_with('{') {
+            Self::Json
+        } else if first == "---" || is_pair(first) {
+            Self::Yaml
+        } else {
+            Self::Toml
+        }
+    }
+
     /// Whether a file with this name can only be a job file.
     pub(crate) fn is_certain(path: &Path) -> bool {
         let known = ["toml", "json", "yaml", "yml"];

@@ -15,6 +15,7 @@ use serde::Deserialize;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, Visitor};
 
+use super::home_of;
 use crate::parse::array::parse_id_array;
 use crate::parse::duration::parse_duration_words;
 use crate::parse::learn::{TimeRequest, parse_share};
@@ -525,7 +526,7 @@ impl<'de> Deserialize<'de> for Stdio {
                 let path = match text {
                     "none" => return Ok(Stdio(StdioArg::None)),
                     "" => return Err(E::custom("a path cannot be empty")),
-                    path => Some(path.as_bytes().into()),
+                    path => Some(home_of(path.to_owned()).into()),
                 };
                 Ok(Stdio(StdioArg::File {
                     path,
@@ -539,7 +540,7 @@ impl<'de> Deserialize<'de> for Stdio {
                     return Err(A::Error::custom("a path cannot be empty"));
                 }
                 Ok(Stdio(StdioArg::File {
-                    path: table.path.map(|path| path.into_bytes().into()),
+                    path: table.path.map(|path| home_of(path).into()),
                     remove_if_finished: table.on_close == OnClose::RmIfFinished,
                 }))
             }

@@ -9,6 +9,7 @@ use crate::parse::learn::TimeRequest;
 use crate::parse::request::{ResourceArg, parse_named_request};
 use crate::parse::resource::parse_definition;
 use crate::submit::build::{SubmitRequest, build};
+use crate::submit::habits::Verb;
 
 fn context() -> SubmitContext<'static> {
     SubmitContext {
@@ -26,6 +27,7 @@ fn prepared(options: TaskOptions) -> PreparedSubmit {
         destination: Destination::default(),
         after: Vec::new(),
         default_ids: None,
+        typed: (Verb::Submit, true),
     };
     build(request, context()).expect("valid")
 }

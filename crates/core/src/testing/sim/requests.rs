@@ -29,6 +29,7 @@ impl World {
             after: self.random_after(),
             notify: self.random_notify(),
             origin: None,
+            notes: Vec::new(),
             nonce: None,
             body,
         };

@@ -36,6 +36,7 @@ fn template() -> common::TaskTemplate {
         files: TaskFiles::default(),
         enforce_memory: true,
         name: None,
+        entry_in_args: false,
     };
     (&template).into()
 }
@@ -53,6 +54,7 @@ fn submit() -> client::Submit {
         notify: Vec::new(),
         origin: None,
         nonce: None,
+        notes: Vec::new(),
         body: SubmitBody::Array(ArraySpec {
             ids: ArrayIds::Next(2),
             entries: None,

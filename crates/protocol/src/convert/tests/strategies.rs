@@ -129,13 +129,13 @@ fn template() -> impl Strategy<Value = TaskTemplate> {
                 any::<(bool, bool)>(),
                 learn_spec(),
                 task_files(),
-                option::of("[a-z]{1,9}"),
+                (option::of("[a-z]{1,9}"), any::<bool>()),
             ),
         ),
     )
         .prop_map(|((args, env, cwd, stdout, stderr, stdin), rest)| {
             let (task_dir, pin, time_limit, priority, crash_limit, requests, last) = rest;
-            let (stop, retry, (is_call, enforce_memory), learn, files, name) = last;
+            let (stop, retry, (is_call, enforce_memory), learn, files, (name, entry_in_args)) = last;
             TaskTemplate {
                 args,
                 env,
@@ -157,6 +157,7 @@ fn template() -> impl Strategy<Value = TaskTemplate> {
                 files,
                 enforce_memory,
                 name: name.map(Into::into),
+                entry_in_args,
             }
         })
 }
@@ -304,18 +305,22 @@ pub(super) fn submit() -> impl Strategy<Value = SubmitSpec> {
         digest,
     });
     let lists = (vec(after, 0..3), vec(notify, 0..3), option::of(origin));
-    let lists = (lists, option::of(any::<u64>()));
+    let notes = vec(name().prop_map(Into::into), 0..3);
+    let lists = (lists, option::of(any::<u64>()), notes);
     (target, absolute_path(), path(), lists, body).prop_map(
-        |(target, submit_dir, stream_dir, ((after, notify, origin), nonce), body)| SubmitSpec {
-            // Only an open job can be that of a task.
-            origin: origin.filter(|_| matches!(target, SubmitTarget::Attach(_))),
-            target,
-            submit_dir,
-            stream_dir: Some(stream_dir),
-            after,
-            notify,
-            nonce,
-            body,
+        |(target, submit_dir, stream_dir, ((after, notify, origin), nonce, notes), body)| {
+            SubmitSpec {
+                // Only an open job can be that of a task.
+                origin: origin.filter(|_| matches!(target, SubmitTarget::Attach(_))),
+                target,
+                submit_dir,
+                stream_dir: Some(stream_dir),
+                after,
+                notify,
+                nonce,
+                notes,
+                body,
+            }
         },
     )
 }

@@ -47,6 +47,7 @@ fn shape(problem: &Problem) -> answers::Problem {
         Subject::MemoryLimits => (ProblemKind::MemoryLimits, None, None),
         Subject::Queue(_) => (ProblemKind::Queue, None, None),
         Subject::StarvingJob(_) => (ProblemKind::StarvingJob, None, None),
+        Subject::NotedJob(_) => (ProblemKind::DoubtfulJob, None, None),
         Subject::Internal => (ProblemKind::Internal, None, None),
         Subject::Journal { .. } => (ProblemKind::Journal, None, None),
     };

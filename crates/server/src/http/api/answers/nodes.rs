@@ -163,6 +163,7 @@ words! {
         MemoryLimits,
         Queue,
         StarvingJob,
+        DoubtfulJob,
         Internal,
         Journal,
     }

@@ -1,0 +1,399 @@
+//! Habits in arguments and in values of options: placeholders of other tools, and what only a shell understands.
+
+use super::option::quoted;
+use super::reader::{Reader, is_tool, name};
+use super::{Said, Source, Text, Typed, Verb};
+use crate::submit::placeholder::{self, Piece};
+use crate::text::closest;
+
+/// Placeholders of paths, and the variable of a task with the same value.
+const VARIABLES: [(&str, &str); 6] = [
+    ("TASK_ID", "$HQ_TASK_ID"),
+    ("JOB_ID", "$HQ_JOB_ID"),
+    ("INSTANCE_ID", "$HQ_INSTANCE_ID"),
+    ("SUBMIT_DIR", "$HQ_SUBMIT_DIR"),
+    ("CWD", "$PWD"),
+    ("SERVER_UID", "no variable"),
+];
+
+/// Replacement strings of GNU parallel and fd, and what a line for bash has instead.
+const PARALLEL: [(&str, &str); 6] = [
+    (".", "${HQ_ENTRY%.*}"),
+    ("/", "${HQ_ENTRY##*/}"),
+    ("//", "$(dirname \"$HQ_ENTRY\")"),
+    ("/.", "$(basename \"${HQ_ENTRY%.*}\")"),
+    ("#", "$HQ_TASK_ID"),
+    ("%", "$HQ_CPUS"),
+];
+
+/// Words that other tools put for the value of a task.
+const USUAL: [&str; 22] = [
+    "entry",
+    "line",
+    "item",
+    "input",
+    "output",
+    "file",
+    "arg",
+    "task_id",
+    "taskid",
+    "task",
+    "id",
+    "index",
+    "i",
+    "n",
+    "job_id",
+    "jobid",
+    "hq_entry",
+    "hq_task_id",
+    "wildcards",
+    "threads",
+    "array_id",
+    "params",
+];
+
+/// `hq run echo ::: a b c`.
+pub(super) fn parallel_input(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
+    let is_file = matches!(text.text, "::::" | "::::+");
+    if !is_file && !matches!(text.text, ":::" | ":::+") || text.reader == Reader::Code {
+        return None;
+    }
+    let verb = if typed.verb == Verb::Run {
+        "run"
+    } else {
+        "submit"
+    };
+    let command = typed.words[..text.number].iter().map(|word| quoted(word));
+    let command = command.collect::<Vec<_>>().join(" ");
+    let values = typed.words[text.number + 1..].iter();
+    let values = values
+        .take_while(|word| !word.starts_with(":::"))
+        .map(|word| &**word);
+    let values: Vec<&str> = values.collect();
+    let instead = if is_file {
+        let file = values.first().unwrap_or(&"FILE");
+        format!("hq {verb} --each-line {file} -- {command} {{}}")
+    } else {
+        let plain =
+            values.len() <= 8 && !values.iter().any(|value| value.contains([',', ' ', '"']));
+        let values = if plain && !values.is_empty() {
+            values.join(",")
+        } else {
+            "a,b,c".to_owned()
+        };
+        let has_own = command.contains("{}");
+        let command = command.replace("'{}'", "{x}").replace("{}", "{x}");
+        let end = if has_own { "" } else { " {x}" };
+        format!("hq {verb} --param x={values} -- {command}{end}")
+    };
+    let mark = text.text;
+    Some(Said::Note(format!(
+        "`{mark}` is GNU parallel's, and an argument like any other here: `{instead}`"
+    )))
+}
+
+/// Names in braces: where each begins, and the name.
+fn braces(text: &str) -> Vec<(usize, &str)> {
+    let mut found = Vec::new();
+    for (at, _) in text.match_indices('{') {
+        let inner = &text[at + 1..];
+        let Some(end) = inner.find(['}', '{']) else {
+            continue;
+        };
+        if inner[end..].starts_with('}') {
+            found.push((at, &inner[..end]));
+        }
+    }
+    found
+}
+
+fn is_name(name: &str) -> bool {
+    name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+        && name
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-'))
+}
+
+/// `hq submit --each-line f -- echo {}`, and `{entry}`, `{.}`, `{1}`.
+pub(super) fn braces_of(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
+    // Code has braces of its own, and so have TeX and JSON.
+    if text.reader == Reader::Code
+        || text.text.contains(['\\', '"']) && text.reader == Reader::Program
+    {
+        return None;
+    }
+    for (at, name) in braces(text.text) {
+        let before = text.text[..at].chars().next_back();
+        if matches!(before, Some('$' | '%' | '@' | '#' | ')' | ']')) {
+            continue;
+        }
+        if let Some(said) = brace(typed, text, (name, before)) {
+            return Some(Said::Note(said));
+        }
+    }
+    None
+}
+
+fn brace(
+    typed: &Typed<'_>,
+    text: Text<'_>,
+    (name, before): (&str, Option<char>),
+) -> Option<String> {
+    let own = typed.own_value();
+    let in_shell = match text.reader {
+        Reader::Shell => "",
+        Reader::Program | Reader::Code => ", which a shell reads: `bash -c 'LINE'`",
+    };
+    let is_path = !text.option.is_empty();
+    let is_usual = USUAL.contains(&&*name.to_ascii_lowercase()) || name.starts_with("wildcards.");
+    if is_path {
+        let params = matches!(typed.source, Source::Params(params) if params.position(name.as_bytes()).is_some());
+        let is_foreign =
+            name.is_empty() || is_usual || !matches!(typed.source, Source::One) && is_name(name);
+        if params && text.option != "--env" || !is_foreign {
+            return None;
+        }
+        return Some(match text.option {
+            "--env" => {
+                format!("`{{{name}}}` stays as it is in `--env`; a task has its value in `{own}`")
+            }
+            "--name" => return None,
+            option => format!(
+                "`{{{name}}}` stays as it is in `{option}`; placeholders of paths are `%{{TASK_ID}}` and `%{{JOB_ID}}`, see `hq doc output`"
+            ),
+        });
+    }
+    let is_single = matches!(typed.source, Source::One);
+    if name.is_empty() {
+        return match typed.source {
+            _ if typed.takes_entry() => None,
+            // An empty object, or an empty list of a shell.
+            Source::One => None,
+            Source::Entries if typed.verb == Verb::Run => None,
+            Source::Entries => Some(format!(
+                "`{{}}` stays as it is; a task has its line in `$HQ_ENTRY`{in_shell}; `hq run` puts it for `{{}}`"
+            )),
+            Source::Ids => Some(format!(
+                "`{{}}` stays as it is; a task has its id in `$HQ_TASK_ID`{in_shell}"
+            )),
+            Source::Params(_) => Some("`{}` stays as it is; a parameter is `{NAME}`".to_owned()),
+        };
+    }
+    if let Some((_, instead)) = PARALLEL.iter().find(|(known, _)| *known == name) {
+        return (!is_single || text.text.len() == name.len() + 2)
+            .then(|| format!("`{{{name}}}` is GNU parallel's and stays as it is; in bash it is `{instead}`: `bash -c 'LINE'`"));
+    }
+    if name.bytes().all(|byte| byte.is_ascii_digit()) {
+        let begins =
+            before.is_none_or(|c| matches!(c, ' ' | '_' | '/' | '.' | '-' | '=' | ',' | ':' | '"'));
+        return (!is_single && begins).then(|| {
+            format!("`{{{name}}}` stays as it is; several values of a task are parameters: `--param x=1,2 --param y=a,b -- PROGRAM {{x}} {{y}}`")
+        });
+    }
+    if !is_name(name) || is_single && !is_usual {
+        return None;
+    }
+    if let Source::Params(params) = typed.source {
+        let names: Vec<&str> = params.list().iter().map(|param| &*param.name).collect();
+        // That is told elsewhere, also to scripts.
+        let is_told = params.position(name.as_bytes()).is_some()
+            || closest(name, names.iter().copied()).is_some();
+        return (!is_told).then(|| {
+            format!(
+                "`{{{name}}}` names no parameter and stays as it is; there are `{}`",
+                names.join("`, `")
+            )
+        });
+    }
+    Some(format!(
+        "`{{{name}}}` stays as it is; a task has its value in `{own}`{in_shell}"
+    ))
+}
+
+/// `hq run --array 1-3 -- echo '%{TASK_ID}'`.
+pub(super) fn path_placeholder(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
+    let known = |name: &str| VARIABLES.iter().find(|(known, _)| *known == name);
+    let found = placeholder::pieces(text.text.as_bytes()).into_iter().find_map(|piece| {
+        let Piece::Name(name) = piece else { return None };
+        let name = std::str::from_utf8(name).ok()?;
+        let is_param = matches!(typed.source, Source::Params(params) if params.position(name.as_bytes()).is_some());
+        let meant = placeholder::meant(name)?;
+        known(meant).filter(|_| !is_param).map(|(_, variable)| (name.to_owned(), *variable))
+    });
+    found.map(|(name, variable)| {
+        Said::Note(format!(
+            "`%{{{name}}}` is a placeholder of paths, such as those of `--stdout`, and stays as it is in a command; there it is `{variable}` in a line for a shell: `bash -c 'LINE'`"
+        ))
+    })
+}
+
+/// `hq submit --name 'run-%{TASK_ID}'`, `--env X=%{TASK_ID}`.
+pub(super) fn value_placeholder(_: &Typed<'_>, text: Text<'_>) -> Option<Said> {
+    if !matches!(text.option, "--name" | "--env") {
+        return None;
+    }
+    let pieces = placeholder::pieces(text.text.as_bytes());
+    let name = pieces.into_iter().find_map(|piece| match piece {
+        Piece::Name(name) => placeholder::meant(std::str::from_utf8(name).ok()?),
+        Piece::Text(_) => None,
+    })?;
+    let why = match text.option {
+        "--name" => "a job has one name for all of its tasks",
+        _ => "every task has its numbers in `$HQ_TASK_ID` and `$HQ_JOB_ID`",
+    };
+    Some(Said::Note(format!(
+        "`%{{{name}}}` stays as it is in `{}`; {why}",
+        text.option
+    )))
+}
+
+/// `hq submit -- echo hi '|' wc`.
+pub(super) fn operator(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
+    const OPERATORS: [&str; 14] = [
+        "|",
+        "||",
+        "&&",
+        "&",
+        ";",
+        ">",
+        ">>",
+        "<",
+        "<<",
+        "2>",
+        "2>&1",
+        "&>",
+        "2>/dev/null",
+        ">&2",
+    ];
+    let program = name(typed.words.first()?);
+    let compares = ["test", "[", "expr", "let", "[[", "bc"].contains(&program);
+    let is_one = OPERATORS.contains(&text.text) && text.reader == Reader::Program && !compares;
+    is_one.then(|| {
+        Said::Note(format!(
+            "`{}` is an argument like any other, because no shell reads the command; `bash -c 'LINE'` runs a line for a shell",
+            text.text
+        ))
+    })
+}
+
+/// `hq submit -- cat '*.txt'`, `'~/x'`.
+pub(super) fn pattern(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
+    if text.reader != Reader::Program {
+        return None;
+    }
+    let is_home = text.text == "~" || text.text.starts_with("~/");
+    let is_pattern =
+        text.text.contains('*') && !text.text.starts_with('-') && is_tool(typed.words.first()?);
+    let prints = matches!(
+        name(typed.words.first()?),
+        "echo" | "printf" | "tr" | "rsync"
+    );
+    (is_home || is_pattern && !prints).then(|| {
+        Said::Note(format!(
+            "no shell replaces `{}`: leave out the quotes, or let a shell read it where the task runs: `bash -c 'LINE'`",
+            text.text
+        ))
+    })
+}
+
+/// `hq submit --array 1-3 -- ./run "$HQ_TASK_ID"`: this shell has replaced it.
+pub(super) fn empty(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
+    let is_one =
+        text.text.is_empty() && typed.verb != Verb::File && !matches!(typed.source, Source::One);
+    is_one.then(|| {
+        let own = typed.own_value();
+        Said::Note(format!(
+            "argument {} is empty; if it was `\"{own}\"`, this shell has replaced it: `bash -c '… \"{own}\"'` leaves that to the task",
+            text.number
+        ))
+    })
+}
+
+/// `hq run --each-line files -- gzip`: xargs and parallel put the line at the end.
+pub(super) fn unused_entry(typed: &Typed<'_>, _: Text<'_>) -> Option<Said> {
+    if !matches!(typed.source, Source::Entries) {
+        return None;
+    }
+    let uses = |word: &str| word.contains("HQ_ENTRY") || word.contains('{');
+    let first = &**typed.words.first()?;
+    let line = typed.words.iter().enumerate().find_map(|(number, word)| {
+        (super::reader::of(&typed.words, number) == Reader::Shell).then_some(&**word)
+    });
+    let program = line.map_or(first, |line| {
+        line.split_whitespace().next().unwrap_or_default()
+    });
+    let has_dollar = line.is_some_and(|line| line.contains('$'));
+    if typed.words.iter().any(|word| uses(word)) || !is_tool(program) || has_dollar {
+        return None;
+    }
+    let words: Vec<String> = typed.words.iter().map(|word| quoted(word)).collect();
+    let instead = match (typed.verb, line) {
+        (_, Some(_)) => "name `\"$HQ_ENTRY\"` in the line".to_owned(),
+        (Verb::Run, None) => format!(
+            "`hq run … -- {} {{}}` puts it into the command",
+            words.join(" ")
+        ),
+        (Verb::Submit | Verb::File, None) => {
+            format!("`bash -c '{} \"$HQ_ENTRY\"'` reads it", words.join(" "))
+        }
+    };
+    Some(Said::Note(format!(
+        "every task runs the same command: its line is in `$HQ_ENTRY`, which `{program}` does not read; {instead}"
+    )))
+}
+
+/// `--stdout out-%a.txt`, as in Slurm; `%I` and `%J` are LSF's.
+pub(super) fn percent_letter(_: &Typed<'_>, text: Text<'_>) -> Option<Said> {
+    const LETTERS: [(char, &str); 10] = [
+        ('a', "%{TASK_ID}"),
+        ('A', "%{JOB_ID}"),
+        ('j', "%{JOB_ID}"),
+        ('J', "%{JOB_ID}"),
+        ('I', "%{TASK_ID}"),
+        ('t', "%{TASK_ID}"),
+        ('x', "written out: the name of the job"),
+        ('N', "unknown at this time: the name of the node"),
+        ('u', "written out: the name of the user"),
+        ('s', "%{INSTANCE_ID}"),
+    ];
+    if matches!(text.option, "--env" | "--name") {
+        return None;
+    }
+    let found = text.text.match_indices('%').filter_map(|(at, _)| {
+        let mut rest = text.text[at + 1..].chars().skip_while(char::is_ascii_digit);
+        let letter = rest.next()?;
+        let is_alone = !rest.next().is_some_and(char::is_alphanumeric);
+        LETTERS
+            .iter()
+            .find(|(known, _)| *known == letter && is_alone)
+    });
+    let found: Vec<String> = found
+        .map(|(letter, instead)| format!("`%{letter}` is `{instead}`"))
+        .collect();
+    (!found.is_empty()).then(|| {
+        let (option, found) = (text.option, found.join(", "));
+        Said::Note(format!("placeholders of Slurm stay as they are in `{option}`; here {found}, see `hq doc output`"))
+    })
+}
+
+/// `hq submit --each-line samples.csv`, `--each-line ./run.sh`.
+pub(super) fn list_file(_: &Typed<'_>, text: Text<'_>) -> Option<Said> {
+    if text.option != "--each-line" {
+        return None;
+    }
+    let file = text.text;
+    let (_, end) = name(file).rsplit_once('.')?;
+    let note = match end {
+        "csv" | "tsv" => format!(
+            "each line of {file} is a task as it is written, its header, too; hq does not know columns"
+        ),
+        "json" => format!(
+            "each line of {file} is a task; a task for each item of a JSON array is `--from-json {file}`"
+        ),
+        "sh" | "py" | "pl" | "R" => format!(
+            "{file} is read as the list, a task for each of its lines; a program follows the options"
+        ),
+        _ => return None,
+    };
+    Some(Said::Note(note))
+}

@@ -1,0 +1,143 @@
+//! Options of hq that stand where they are the program's.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::sync::OnceLock;
+
+use clap::Args as _;
+
+use super::reader::{Reader, is_tool, name};
+use super::{Said, Text, Typed, Verb};
+use crate::args;
+
+/// Programs that have options of the same names.
+const HAVE_THEM: [&str; 30] = [
+    "docker",
+    "podman",
+    "apptainer",
+    "singularity",
+    "srun",
+    "sbatch",
+    "salloc",
+    "mpirun",
+    "mpiexec",
+    "orterun",
+    "kubectl",
+    "hq",
+    "snakemake",
+    "nextflow",
+    "cargo",
+    "parallel",
+    "qsub",
+    "jsrun",
+    "aprun",
+    "torchrun",
+    "accelerate",
+    "ray",
+    "dask",
+    "systemd-run",
+    "numactl",
+    "taskset",
+    "time",
+    "perf",
+    "stress",
+    "stress-ng",
+];
+
+/// Options that many programs have.
+const COMMON: [&str; 30] = [
+    "name",
+    "env",
+    "job",
+    "progress",
+    "stream",
+    "inputs",
+    "outputs",
+    "weight",
+    "priority",
+    "wait",
+    "open",
+    "param",
+    "pin",
+    "debug",
+    "colors",
+    "stdin",
+    "stdout",
+    "stderr",
+    "once",
+    "log",
+    "cwd",
+    "notify",
+    "unordered",
+    "jobs",
+    "predict",
+    "retries",
+    "dry-run",
+    "after",
+    "resource",
+    "check-outputs",
+];
+
+/// Names of the options of `hq submit` and `hq run`.
+fn known() -> &'static BTreeSet<String> {
+    static KNOWN: OnceLock<BTreeSet<String>> = OnceLock::new();
+    KNOWN.get_or_init(|| {
+        let root = args::command();
+        let submit = args::submit::SubmitArgs::augment_args(clap::Command::new("submit"));
+        let run = args::run::RunArgs::augment_args(clap::Command::new("run"));
+        let all = [&root, &submit, &run].map(|command| {
+            let names = command.get_arguments().filter_map(clap::Arg::get_long);
+            names.map(str::to_owned).collect::<Vec<_>>()
+        });
+        let all = all.into_iter().flatten();
+        // Every program has these.
+        all.filter(|name| !matches!(&**name, "help" | "version" | "verbose"))
+            .collect()
+    })
+}
+
+/// `hq submit --array 1-3 true --cpus 2`.
+pub(super) fn behind_program(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
+    let option = text.text.split('=').next().unwrap_or_default();
+    let known_name = option
+        .strip_prefix("--")
+        .filter(|name| known().contains(*name))?;
+    if typed.verb == Verb::File || text.reader != Reader::Program {
+        return None;
+    }
+    let before = &typed.words[..text.number];
+    if before
+        .iter()
+        .any(|word| HAVE_THEM.contains(&name(word)) || *word == "--")
+    {
+        return None;
+    }
+    let is_simple = is_tool(before.first()?);
+    if typed.is_fenced && !is_simple && COMMON.contains(&known_name) {
+        return None;
+    }
+    let instead = if typed.is_fenced || is_simple {
+        ""
+    } else {
+        "; if it is meant for the program, put `--` in front of that"
+    };
+    Some(Said::Note(format!(
+        "`{option}` stands behind the program and goes to it; options of hq stand in front of the program{instead}"
+    )))
+}
+
+/// Options that were given to hq in front of a command, without their values.
+pub(crate) fn given_options(command: &[OsString]) -> Vec<String> {
+    let words: Vec<OsString> = std::env::args_os().collect();
+    let front = words.len().saturating_sub(command.len());
+    let words = words[..front].iter().filter_map(|word| word.to_str());
+    let options = words.filter(|word| word.starts_with('-') && word.len() > 1 && *word != "--");
+    options
+        .map(|word| word.split('=').next().unwrap_or(word).to_owned())
+        .collect()
+}
+
+/// A word as one types it.
+pub(super) fn quoted(word: &str) -> String {
+    shlex::try_quote(word).map_or_else(|_| word.to_owned(), std::borrow::Cow::into_owned)
+}

@@ -1,0 +1,105 @@
+//! Habits in the first word of a command.
+
+use std::path::Path;
+
+use hq_core::command_text::no_program;
+
+use super::{Said, Text, Typed, Verb, reader};
+use crate::submit::habits::option::quoted;
+
+/// Whether a program can be found on this machine.
+fn is_here(word: &str) -> bool {
+    if word.contains('/') {
+        return Path::new(word).exists();
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|dir| dir.join(word).is_file())
+}
+
+/// `hq submit ""`.
+pub(super) fn nothing(_: &Typed<'_>, text: Text<'_>) -> Option<Said> {
+    text.text.is_empty().then(|| {
+        Said::Refusal(
+            "The program has an empty name".to_owned(),
+            "a variable of this shell may be empty: look at `echo \"$NAME\"`".to_owned(),
+        )
+    })
+}
+
+/// `hq submit '#HQ' --stdout=o ./s.sh`.
+pub(super) fn directive(_: &Typed<'_>, text: Text<'_>) -> Option<Said> {
+    let is_one = ["#HQ", "#SBATCH", "#PBS", "#BSUB", "#$"].contains(&text.text);
+    is_one.then(|| {
+        Said::Refusal(
+            format!("`{}` is no program", text.text),
+            "such a line stands inside of a script; on the command line leave it out: `hq submit OPTIONS ./script.sh`".to_owned(),
+        )
+    })
+}
+
+/// `hq submit --array 1,2 3 -- true`.
+pub(super) fn ids(_: &Typed<'_>, text: Text<'_>) -> Option<Said> {
+    let is_id = |c: char| c.is_ascii_digit() || matches!(c, ',' | '-' | ':');
+    let is_list =
+        text.text.starts_with(|c: char| c.is_ascii_digit()) && text.text.chars().all(is_id);
+    (is_list && !is_here(text.text)).then(|| {
+        Said::Refusal(
+            format!("`{}` is no program", text.text),
+            "a value is one word: ids are written without blanks, as in `--array 1,2,3`".to_owned(),
+        )
+    })
+}
+
+/// `hq submit --name my job -- true`.
+pub(super) fn stray_word(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
+    let fence = typed.words.iter().position(|word| word == "--")?;
+    let is_stray = !typed.is_fenced && typed.verb != Verb::File && !is_here(text.text);
+    is_stray.then(|| {
+        let program = typed.words.get(fence + 1).map_or("PROGRAM", |word| word);
+        let help = match text.text {
+            "ok" | "end" => format!("`--wait={}` is one word", text.text),
+            _ => "a value with a blank needs quotes, as in `--name \"my job\"`".to_owned(),
+        };
+        Said::Note(format!(
+            "`{}` stands where the program begins, and there is no such program here; {help}, and nothing stands between options and `-- {program}`",
+            text.text
+        ))
+    })
+}
+
+/// `hq run "echo hi | wc -l"`.
+pub(super) fn shell_line(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
+    if Path::new(text.text).is_dir() && text.text.contains('/') {
+        let note = format!("`{}` is a directory; name the program in it", text.text);
+        return Some(Said::Note(note));
+    }
+    let why = no_program(text.text).filter(|_| !is_here(text.text))?;
+    let text = if text.text.contains(char::is_whitespace) {
+        format!("`{}` is no program", text.text)
+    } else {
+        format!("`{}` cannot be started as a program", text.text)
+    };
+    Some(match typed.verb {
+        // Its tasks run here.
+        Verb::Run => Said::Refusal(text, why),
+        Verb::Submit | Verb::File => Said::Note(format!("{text}: {why}")),
+    })
+}
+
+/// `cat list | hq run -- xargs gzip`.
+pub(super) fn reads_input(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
+    let name = reader::name(text.text);
+    let has_values = typed
+        .words
+        .iter()
+        .any(|word| word.starts_with(":::") || *word == "-a" || word.starts_with("--arg-file"));
+    let is_one = matches!(name, "xargs" | "parallel") && !has_values && !typed.has_stdin;
+    is_one.then(|| {
+        let verb = if typed.verb == Verb::Run { "run" } else { "submit" };
+        let rest: Vec<String> = typed.words.iter().skip(1).filter(|word| !word.starts_with('-')).map(|word| quoted(word)).collect();
+        Said::Note(format!(
+            "tasks have no standard input, so that `{name}` finds nothing to read; a task for each line is `hq {verb} --each-line - -- {}`, all of standard input for a task is `--stdin`",
+            rest.join(" ")
+        ))
+    })
+}

@@ -1,0 +1,154 @@
+//! Who reads a word of a command: the program as it is, a shell, or the interpreter of another language.
+
+use std::borrow::Cow;
+
+/// Reader of a word.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Reader {
+    /// The program gets it as it is written.
+    Program,
+    /// A line for a shell.
+    Shell,
+    /// Code or patterns with braces and dollars of their own.
+    Code,
+}
+
+const SHELLS: [&str; 8] = ["sh", "bash", "dash", "zsh", "ksh", "mksh", "ash", "fish"];
+
+/// Interpreters that take code behind `-c`, `-e` or their like, and otherwise the name of a script.
+const INTERPRETERS: [&str; 12] = [
+    "python", "python2", "python3", "perl", "ruby", "node", "julia", "Rscript", "R", "php", "lua",
+    "tclsh",
+];
+
+/// Programs that put values of their own for `{}`.
+const OWN_BRACES: [&str; 9] = [
+    "find", "fd", "fdfind", "xargs", "parallel", "sem", "rush", "hq", "entr",
+];
+
+/// Programs whose arguments are code, patterns or commands for elsewhere.
+const LANGUAGES: [&str; 25] = [
+    "awk", "gawk", "mawk", "jq", "yq", "sed", "make", "ninja", "gnuplot", "mlr", "curl", "rpm",
+    "git", "docker", "podman", "kubectl", "ssh", "envsubst", "tmux", "screen", "sqlite3", "psql",
+    "grep", "egrep", "rg",
+];
+
+/// File name of a program.
+pub(super) fn name(word: &str) -> &str {
+    word.rsplit('/').next().unwrap_or(word)
+}
+
+fn is_interpreter(word: &str) -> bool {
+    let name = name(word);
+    // python3.12
+    INTERPRETERS.contains(&name) || name.starts_with("python3.")
+}
+
+/// Whether an option of an interpreter is followed by code: `-c`, `-lc`, `-ne`, `--eval`.
+fn precedes_code(option: &str) -> bool {
+    let letters = option.strip_prefix('-').unwrap_or_default();
+    matches!(option, "--eval" | "--execute" | "--command")
+        || !letters.is_empty()
+            && letters.bytes().all(|byte| byte.is_ascii_alphabetic())
+            && letters.ends_with(['c', 'e', 'E', 'p', 'r'])
+}
+
+/// Who reads the word with this number.
+pub(super) fn of(words: &[Cow<'_, str>], number: usize) -> Reader {
+    let before = &words[..number];
+    let is_known =
+        |word: &&Cow<'_, str>| OWN_BRACES.contains(&name(word)) || LANGUAGES.contains(&name(word));
+    if before.iter().any(|word| is_known(&word)) {
+        return Reader::Code;
+    }
+    let Some((option, earlier)) = before.split_last() else {
+        return Reader::Program;
+    };
+    if !precedes_code(option) {
+        return Reader::Program;
+    }
+    if earlier.iter().any(|word| is_interpreter(word)) {
+        Reader::Code
+    } else if earlier.iter().any(|word| SHELLS.contains(&name(word))) {
+        Reader::Shell
+    } else {
+        Reader::Program
+    }
+}
+
+/// Whether a command has a program, or code, in which `{}` means something of its own.
+pub(super) fn has_own_braces(words: &[Cow<'_, str>]) -> bool {
+    let named = |text: &str| {
+        let mut parts = text.split(|c: char| !(c.is_alphanumeric() || c == '-' || c == '_'));
+        parts.any(|part| OWN_BRACES.contains(&part) || LANGUAGES.contains(&part))
+    };
+    words.iter().enumerate().any(|(number, word)| {
+        let reader = of(words, number);
+        OWN_BRACES.contains(&name(word))
+            || reader == Reader::Code && word.contains("{}")
+            || reader == Reader::Shell && named(word)
+    })
+}
+
+/// Standard programs: none of them knows a variable of hq.
+pub(super) const TOOLS: [&str; 54] = [
+    "true",
+    "false",
+    "echo",
+    "printf",
+    "sleep",
+    "cat",
+    "tac",
+    "cp",
+    "mv",
+    "rm",
+    "ls",
+    "ln",
+    "touch",
+    "mkdir",
+    "rmdir",
+    "chmod",
+    "chown",
+    "stat",
+    "du",
+    "file",
+    "wc",
+    "sort",
+    "uniq",
+    "head",
+    "tail",
+    "cut",
+    "tr",
+    "diff",
+    "cmp",
+    "md5sum",
+    "sha1sum",
+    "sha256sum",
+    "b2sum",
+    "gzip",
+    "gunzip",
+    "bzip2",
+    "bunzip2",
+    "xz",
+    "unxz",
+    "zstd",
+    "tar",
+    "zip",
+    "unzip",
+    "rsync",
+    "wget",
+    "convert",
+    "magick",
+    "ffmpeg",
+    "hostname",
+    "date",
+    "samtools",
+    "bwa",
+    "pigz",
+    "dd",
+];
+
+/// Whether a program is one of them.
+pub(super) fn is_tool(word: &str) -> bool {
+    TOOLS.contains(&name(word))
+}

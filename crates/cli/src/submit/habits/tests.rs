@@ -1,0 +1,205 @@
+//! Each habit, typed; and what looks alike and is meant.
+
+use clap::Parser;
+
+use super::*;
+use crate::args::run::RunArgs;
+use crate::submit::params;
+
+#[derive(Parser)]
+struct Line {
+    #[command(flatten)]
+    args: RunArgs,
+}
+
+/// Notes and refusals of a line; `run` or `submit` is its first word.
+fn said(line: &str) -> (Vec<String>, bool) {
+    let words = shlex::split(line).expect("closed quotes");
+    let args = Line::try_parse_from(&words)
+        .unwrap_or_else(|error| panic!("{line}: {error}"))
+        .args;
+    let params = params::build(&args.tasks.param).expect("valid");
+    let verb = if words[0] == "run" {
+        Verb::Run
+    } else {
+        Verb::Submit
+    };
+    let fence = words.len() - args.command.len() - 1;
+    let typed = (verb, words[fence] == "--");
+    let typed = Typed::of_options(
+        typed,
+        &args.tasks,
+        &args.command,
+        (params.as_deref(), args.stdin),
+    );
+    let notes = match look(&typed) {
+        Ok(notes) => notes.iter().map(ToString::to_string).collect(),
+        Err(error) => vec![format!("refused: {error:?}")],
+    };
+    (notes, typed.takes_entry())
+}
+
+/// A line, and a part of the only thing that is said about it.
+#[rustfmt::skip] // A line for each habit is a table.
+const HABITS: &[(&str, &str)] = &[
+    // Options behind the program.
+    ("submit --array 1-3 true --cpus 2", "`--cpus` stands behind the program"),
+    ("submit -- true --output-mode json", "`--output-mode` stands behind the program"),
+    ("submit -- ./sim --array=1-3", "`--array` stands behind the program"),
+    ("submit ./train.py --name x", "put `--` in front of that"),
+    ("run -- sleep 1 --name x", "`--name` stands behind the program"),
+    // GNU parallel.
+    ("run echo ::: a b c", "`hq run --param x=a,b,c -- echo {x}`"),
+    ("run gzip -k '{}' ::: a b", "`hq run --param x=a,b -- gzip -k {x}`"),
+    ("submit cat :::: files", "`hq submit --each-line files -- cat {}`"),
+    ("run --each-line f -- convert {} {.}.png", "`${HQ_ENTRY%.*}`"),
+    ("run --each-line f -- bash -c 'mv {} {/}'", "`${HQ_ENTRY##*/}`"),
+    ("submit --each-line f -- ./x {#}", "`$HQ_TASK_ID`"),
+    ("submit --array 1-3 -- ./x {1}", "--param x=1,2"),
+    ("run -- xargs -n1 gzip", "`hq run --each-line - -- gzip`"),
+    // Braces.
+    ("submit --each-line f -- ./convert {}", "`$HQ_ENTRY`, which a shell reads: `bash -c 'LINE'`; `hq run` puts it"),
+    ("submit --each-line f -- bash -c 'gzip {}'", "has its line in `$HQ_ENTRY`; `hq run`"),
+    ("submit --array 1-3 -- ./x {}", "`$HQ_TASK_ID`"),
+    ("submit --each-line f -- echo {entry}", "`{entry}` stays as it is; a task has its value in `$HQ_ENTRY`"),
+    ("submit --from-json f -- ./x {sample}", "`{sample}` stays"),
+    ("submit -- ./x {TASK_ID}", "`$HQ_TASK_ID`"),
+    ("run --array 1-3 -- ./x -o out_{wildcards.s}.txt", "`{wildcards.s}` stays"),
+    ("submit --param lr=1,2 -- ./x {seed}", "names no parameter and stays as it is; there are `lr`"),
+    ("run --param lr=1,2 -- ./x {}", "a parameter is `{NAME}`"),
+    ("submit --array 1-3 --stdout {task_id}.out -- true", "`%{TASK_ID}` and `%{JOB_ID}`"),
+    ("submit --param lr=1,2 --env X={lr} -- ./x", "stays as it is in `--env`"),
+    // Placeholders of paths.
+    ("run --array 1-3 -- ./x '%{TASK_ID}'", "`%{TASK_ID}` is a placeholder of paths"),
+    ("submit -- bash -c 'echo %{job_id}'", "`$HQ_JOB_ID`"),
+    ("submit --name 'x-%{TASK_ID}' --array 1-2 -- true", "one name for all of its tasks"),
+    ("submit --stdout out-%a.txt -- true", "here `%a` is `%{TASK_ID}`"),
+    ("submit --stderr slurm-%A_%4a.err -- true", "here `%A` is `%{JOB_ID}`, `%a` is `%{TASK_ID}`"),
+    // Variables.
+    ("run --array 1-3 -- ./x '$HQ_TASK_ID'", "no shell replaces `$HQ_TASK_ID`"),
+    ("submit --cwd '$HOME/x' -- true", "without single quotes this shell replaces it in `--cwd`"),
+    ("submit --stdout 'o.$HQ_TASK_ID' -- true", "`%{TASK_ID}`"),
+    ("submit --env 'A=$HQ_TASK_ID' -- ./x", "no shell replaces"),
+    ("submit -- python3 train.py --seed '${HQ_TASK_ID}'", "no shell replaces `$HQ_TASK_ID`"),
+    ("submit --array 1-3 -- bash -c 'echo $SLURM_ARRAY_TASK_ID'", "a task has `$HQ_TASK_ID`"),
+    ("submit --array 1-3 -- sh -ec 'echo $HQ_TASKID'", "did you mean `$HQ_TASK_ID`?"),
+    ("submit --array 1-3 -- bash -c 'echo $HQ_ENTRY'", "empty without `--each-line`"),
+    ("submit --param lr=1 -- bash -c 'echo $HQ_PARAM_SEED'", "no `--param` has that name"),
+    ("submit --each-line f -- bash -c 'gzip \"$1\"'", "`$1` and `$@` are empty in this line"),
+    ("submit --array 1-3 -- bash -c 'echo '", "has a gap"),
+    ("submit --array 1-3 -- ./x ''", "argument 1 is empty"),
+    // What only a shell understands.
+    ("submit -- echo hi '|' wc -l", "`|` is an argument like any other"),
+    ("submit -- ./x '>' out", "`>` is an argument like any other"),
+    ("submit -- cat '*.txt'", "no shell replaces `*.txt`"),
+    ("submit -- ./x '~/data'", "no shell replaces `~/data`"),
+    ("submit 'echo hi | wc -l'", "bash -c 'LINE'"),
+    ("run 'echo hi | wc -l'", "refused: "),
+    ("run 'sleep 1'", "leave out the quotes"),
+    ("submit FOO=1 ./sim.py", "--env FOO=1 -- PROGRAM"),
+    ("submit cd /tmp", "--cwd DIR"),
+    ("submit 'for i in 1 2; do echo; done'", "only a shell knows it"),
+    ("submit /usr/bin/", "is a directory"),
+    // Words in the wrong place.
+    ("submit --array 1,2 3 -- true", "refused: "),
+    ("submit --name my job -- true", "needs quotes"),
+    ("submit ok -- true", "`--wait=ok` is one word"),
+    ("submit --time-limit 10 min -- true", "`min` stands where the program begins"),
+    ("submit '#HQ' --stdout=o ./s.sh", "`#HQ` is no program"),
+    ("submit ''", "empty name"),
+    // Entries that nobody reads.
+    ("run --each-line f -- gzip -k", "`hq run … -- gzip -k {}`"),
+    ("submit --each-line f -- gzip", "`bash -c 'gzip \"$HQ_ENTRY\"'`"),
+];
+
+#[test]
+fn each_habit_is_told_once() {
+    for (line, part) in HABITS {
+        let (notes, _) = said(line);
+        assert!(
+            matches!(&notes[..], [note] if note.contains(part)),
+            "{line}: {notes:#?}"
+        );
+    }
+}
+
+/// What looks like a habit and is meant.
+#[rustfmt::skip] // A line for each is a table.
+const MEANT: &[&str] = &[
+    "submit -- true",
+    "submit -- ./train.py --name x --seed 3 --retries 2",
+    "submit -- docker run --name x --cpus 2 --env A=1 image",
+    "submit -- srun --nodes 2 ./x",
+    "submit --cpus 4 -- ./x --help",
+    "submit -- parallel gzip ::: a b",
+    "submit -- find . -name '*.o' -exec rm {} ';'",
+    "submit -- awk '{print $1}' file",
+    "submit -- awk '{x} END {print NR}' '$HQ_TASK_ID'",
+    "submit -- python3 -c 'd = {}; print(f\"{d}\")'",
+    "submit -- python3.12 -c 'import os; print(os.environ[\"HQ_TASK_ID\"])'",
+    "submit --array 1-3 -- bash -c 'echo $HQ_TASK_ID'",
+    "submit --array 1-3 -- bash -c 'for i in 1 2; do echo $i ${HQ_TASK_ID}; done'",
+    "submit --array 1-3 -- bash -c 'echo $HOME $1' x a",
+    "submit --each-line f -- bash -c 'gzip \"$HQ_ENTRY\"'",
+    "submit --each-line f -- ./work.py",
+    "submit --param lr=1,2 -- ./x {lr} --out r-{lr}.txt",
+    "submit --param lr=1,2 --stdout 'r-{lr}.%{TASK_ID}' -- ./x {lr}",
+    "submit --param lr=1,2 -- bash -c 'echo $HQ_PARAM_LR'",
+    "submit --stdout '%{TASK_ID}.out' --cwd '%{SUBMIT_DIR}/x' -- true",
+    "submit --stdout '100%' -- true",
+    "submit -- curl -w '%{http_code}' http://x/",
+    "submit -- git show 'HEAD@{1}'",
+    "submit -- test 1 -lt 2",
+    "submit -- expr 1 '<' 2",
+    "submit -- ./x '{}'",
+    "submit -- ./x '{\"a\": 1}'",
+    "submit --array 1-3 -- latex '\\def\\n{x}'",
+    "submit -- env FOO=1 ./x",
+    "submit -- grep -E 'a{3}' file",
+    "submit --env X=1 -- bash -c 'SLURM_ARRAY_TASK_ID=$HQ_TASK_ID ./x $SLURM_ARRAY_TASK_ID'",
+    "submit -- make -j4 CC=gcc",
+    "submit -- rsync -a 'host:*.txt' .",
+    "submit --stdin -- xargs echo",
+    "submit -- hq submit --cpus 2 true",
+    "run -j 2 --array 1-3 -- ./x",
+];
+
+#[test]
+fn what_is_meant_is_not_told() {
+    for line in MEANT {
+        let (notes, _) = said(line);
+        assert!(notes.is_empty(), "{line}: {notes:#?}");
+    }
+}
+
+#[test]
+fn braces_are_the_line_unless_the_program_has_its_own() {
+    for (line, taken) in [
+        ("run --each-line f -- ./convert {} {}.png", true),
+        ("run --each-line f -- bash -c 'gzip < {} > {}.gz'", true),
+        ("run --each-line f -- {}", true),
+        ("run --from-json f -- ./x {}", true),
+        (
+            "run --each-line f -- find {} -name x -exec rm {} ';'",
+            false,
+        ),
+        ("run --each-line f -- fd -x echo {}", false),
+        (
+            "run --each-line f -- bash -c 'ls $HQ_ENTRY | xargs -I{} cp {} /tmp'",
+            false,
+        ),
+        ("run --each-line f -- python3 -c 'd = {}'", false),
+        ("run --each-line f -- python3 x.py {}", true),
+        ("run --each-line f -- ./x", false),
+        ("run --array 1-3 -- ./x {}", false),
+        ("submit --each-line f -- ./x {}", false),
+    ] {
+        assert_eq!(said(line).1, taken, "{line}");
+    }
+}
+
+#[test]
+fn the_value_of_an_array_names_the_first_habit_only() {
+    let (notes, _) = said("submit --array 1-3 true --cpus 2 --nodes 1 --time-limit 3s");
+    assert_eq!(notes.len(), 1, "{notes:#?}");
+}

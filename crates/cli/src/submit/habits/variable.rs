@@ -1,0 +1,170 @@
+//! Variables that no shell replaces, that hq does not set, or that another shell has replaced already.
+
+use super::reader::Reader;
+use super::{Said, Source, Text, Typed, Verb};
+use crate::text::closest;
+
+/// Variables of tasks; `HQ_PARAM_…`, `HQ_RESOURCE_…` and those of the server come to that.
+const KNOWN: [&str; 17] = [
+    "HQ_JOB_ID",
+    "HQ_TASK_ID",
+    "HQ_INSTANCE_ID",
+    "HQ_ENTRY",
+    "HQ_SUBMIT_DIR",
+    "HQ_CPUS",
+    "HQ_TASK_DIR",
+    "HQ_ERROR_FILENAME",
+    "HQ_PIN",
+    "HQ_NUM_NODES",
+    "HQ_NODE_FILE",
+    "HQ_HOST_FILE",
+    "HQ_INSTANCE_KEY",
+    "HQ_SERVER_DIR",
+    "HQ_ACCESS_KEY",
+    "HQ_DEBUG",
+    "HQ_OUTPUT_MODE",
+];
+
+/// Variables of other tools, and what a task has instead.
+const FOREIGN: [(&str, &str); 18] = [
+    ("SLURM_ARRAY_TASK_ID", "HQ_TASK_ID"),
+    ("SLURM_ARRAY_JOB_ID", "HQ_JOB_ID"),
+    ("SLURM_PROCID", "HQ_TASK_ID"),
+    ("SLURM_SUBMIT_DIR", "HQ_SUBMIT_DIR"),
+    ("SLURM_CPUS_PER_TASK", "HQ_RESOURCE_REQUEST_cpus"),
+    ("PBS_ARRAY_INDEX", "HQ_TASK_ID"),
+    ("PBS_ARRAYID", "HQ_TASK_ID"),
+    ("PBS_O_WORKDIR", "HQ_SUBMIT_DIR"),
+    ("PBS_NODEFILE", "HQ_NODE_FILE"),
+    ("NCPUS", "HQ_RESOURCE_REQUEST_cpus"),
+    ("SGE_TASK_ID", "HQ_TASK_ID"),
+    ("NSLOTS", "HQ_RESOURCE_REQUEST_cpus"),
+    ("LSB_JOBINDEX", "HQ_TASK_ID"),
+    ("PARALLEL_SEQ", "HQ_TASK_ID"),
+    ("PARALLEL_JOBSLOT", "HQ_CPUS"),
+    ("AWS_BATCH_JOB_ARRAY_INDEX", "HQ_TASK_ID"),
+    ("JOB_COMPLETION_INDEX", "HQ_TASK_ID"),
+    ("TASK_ID", "HQ_TASK_ID"),
+];
+
+/// Names behind `$` or `${` in a text.
+fn names(text: &str) -> impl Iterator<Item = &str> {
+    text.match_indices('$').filter_map(|(at, _)| {
+        let rest = &text[at + 1..];
+        let rest = rest.strip_prefix('{').unwrap_or(rest);
+        let end = rest.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+        let name = &rest[..end.unwrap_or(rest.len())];
+        let is_upper = name
+            .bytes()
+            .all(|byte| byte == b'_' || byte.is_ascii_uppercase() || byte.is_ascii_digit());
+        // `HQ_RESOURCE_VALUES_cpus`
+        let is_name = is_upper || name.starts_with("HQ_");
+        (name.len() > 1 && is_name && !name.as_bytes()[0].is_ascii_digit()).then_some(name)
+    })
+}
+
+/// `hq submit --array 1-3 -- ./run '$HQ_TASK_ID'`, `--stdout '$HOME/out'`.
+pub(super) fn plain(_: &Typed<'_>, text: Text<'_>) -> Option<Said> {
+    if text.reader != Reader::Program {
+        return None;
+    }
+    let name = names(text.text).next()?;
+    let instead = match text.option {
+        "" => "`bash -c 'LINE'` runs a line for a shell".to_owned(),
+        "--name" => return None,
+        "--env" => "write the value, or set the variable in a line for a shell: `bash -c 'LINE'`"
+            .to_owned(),
+        _ if name.starts_with("HQ_") => {
+            "placeholders of paths are `%{TASK_ID}` and `%{JOB_ID}`, see `hq doc output`".to_owned()
+        }
+        option => format!("without single quotes this shell replaces it in `{option}`"),
+    };
+    Some(Said::Note(format!(
+        "no shell replaces `${name}` here, it stays as it is; {instead}"
+    )))
+}
+
+/// `bash -c 'echo $SLURM_ARRAY_TASK_ID'`.
+pub(super) fn foreign(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
+    if text.reader != Reader::Shell {
+        return None;
+    }
+    let found = names(text.text).find_map(|name| {
+        let known = FOREIGN.iter().find(|(foreign, _)| *foreign == name)?;
+        (!is_set(typed, text, name)).then_some(known)
+    });
+    found.map(|(name, ours)| Said::Note(format!("hq does not set `${name}`; a task has `${ours}`")))
+}
+
+/// Whether the user sets a variable himself.
+fn is_set(typed: &Typed<'_>, text: Text<'_>, name: &str) -> bool {
+    text.text.contains(&format!("{name}="))
+        || text.text.contains(&format!("in {name}"))
+        || text.text.contains(&format!("for {name} "))
+        || typed.env_names.iter().any(|known| known == name)
+}
+
+/// `$HQ_TASKID`, `$HQ_ENTRY` without `--each-line`, `$HQ_PARAM_LR` without such a parameter.
+pub(super) fn unknown(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
+    if text.reader != Reader::Shell {
+        return None;
+    }
+    names(text.text).filter(|name| name.starts_with("HQ_")).find_map(|name| {
+        if is_set(typed, text, name) || name.starts_with("HQ_RESOURCE_") {
+            return None;
+        }
+        if name == "HQ_ENTRY" && !matches!(typed.source, Source::Entries) {
+            return Some(Said::Note("`$HQ_ENTRY` is empty without `--each-line` or `--from-json`".to_owned()));
+        }
+        if name.starts_with("HQ_PARAM_") {
+            let has = matches!(typed.source, Source::Params(params) if params.list().iter().any(|param| hq_core::params::variable(&param.name) == name));
+            return (!has).then(|| Said::Note(format!("`${name}` is empty: no `--param` has that name")));
+        }
+        let meant = closest(name, KNOWN.into_iter()).map_or(String::new(), |meant| format!("; did you mean `${meant}`?"));
+        (!KNOWN.contains(&name)).then(|| Said::Note(format!("hq does not set `${name}`{meant}")))
+    })
+}
+
+/// `bash -c 'gzip "$1"'`, as with `xargs -n1 bash -c`.
+pub(super) fn positional(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
+    let names_one = ["$1", "${1}", "$@", "\"$@\"", "$*"]
+        .iter()
+        .any(|name| text.text.contains(name));
+    let is_last = text.number + 1 == typed.words.len();
+    let defines = ["()", "set --", "function ", "awk", "while read"]
+        .iter()
+        .any(|word| text.text.contains(word));
+    (text.reader == Reader::Shell
+        && names_one
+        && is_last
+        && !defines
+        && !matches!(typed.source, Source::One))
+    .then(|| {
+        Said::Note(format!(
+            "`$1` and `$@` are empty in this line; a task has its value in `{}`",
+            typed.own_value()
+        ))
+    })
+}
+
+/// `bash -c "echo $HQ_TASK_ID"`: this shell has replaced it by nothing.
+pub(super) fn expanded(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
+    let line = text.text;
+    let has_gap = line.ends_with([' ', '='])
+        || line.contains("\"\"")
+        || line.contains(" ;")
+        || line.contains("  ");
+    let is_one = text.reader == Reader::Shell
+        && has_gap
+        && !line.contains('$')
+        && !line.contains('{')
+        && !line.contains('\n')
+        && typed.verb != Verb::File
+        && !matches!(typed.source, Source::One);
+    is_one.then(|| {
+        let own = typed.own_value();
+        Said::Note(format!(
+            "the line `{line}` has a gap; if `{own}` stood there in double quotes, this shell has replaced it: use single quotes, `bash -c '… {own}'`"
+        ))
+    })
+}
