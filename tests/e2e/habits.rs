@@ -160,7 +160,7 @@ fn notes_go_to_a_terminal_and_stay_with_the_job() {
     let mut env = Env::new();
     let server = env.start_server();
     env.write("list", "a\nb\n");
-    let typed = ["submit", "--each-line", "list", "--", "./convert", "{}"];
+    let typed = ["submit", "--each-line", "list", "--", "echo", "{}"];
     let note = "`{}` stays as it is; a task has its line in `$HQ_ENTRY`";
     let told = on_terminal(&env, &typed);
     assert!(told.contains(" WARN ") && told.contains(note), "{told}");
@@ -193,7 +193,7 @@ fn notes_go_to_a_terminal_and_stay_with_the_job() {
         assert!(env.json(&["job", "info", "3"])[0].get("notes").is_none());
         env.hq(&["problems"])
             .exits_with(0)
-            .says("Doubtful job 3 convert: `{}` stays as it is")
+            .says("Doubtful job 3 echo: `{}` stays as it is")
             .says("`hq job info -v 3` shows it");
     };
     shows(&env);

@@ -155,7 +155,7 @@ const VALUES: &[Mistake] = &[
     ("submit --cpus -1 -- true", &["'-1'", "`--cpus` takes an amount above 0"], 2),
     ("submit --array -1 -- true", &["'-1'", "`--array` takes ids from 0"], 2),
     ("submit --time-limit -5 -- true", &["'-5'", "`--time-limit` takes a duration such as `90s`"], 2),
-    ("submit --time-limit 0 -- true", &["a time limit of 0 ends everything at once", "leave it out"], 2),
+    ("submit --time-limit 0 -- true", &["a time limit of 0 ends everything at once", "without the option there is no time limit"], 2),
     ("submit --time-limit 00:00:00 -- true", &["a time limit of 0 ends everything at once"], 2),
     ("run --time-limit 0s -- true", &["a time limit of 0 ends everything at once"], 2),
     ("alloc add slurm --time-limit 0", &["a time limit of 0 ends everything at once"], 2),

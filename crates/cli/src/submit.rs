@@ -4,7 +4,7 @@
 //! `hq-core` types. Warnings are returned, not logged, so that the caller decides who sees them.
 
 use std::ffi::OsString;
-use std::io::IsTerminal as _;
+use std::io::{IsTerminal as _, Write as _};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
@@ -15,7 +15,6 @@ use hq_server::{JobFormat, JobText};
 
 use crate::args::submit::{Destination, TaskOptions};
 use crate::error::{CliError, CliResult};
-use crate::output::console::error_line;
 use crate::parse::param::ParamSource;
 use skip::{Skipped, Unended, leave_out};
 
@@ -78,7 +77,9 @@ pub(crate) fn read_stdin() -> CliResult<Vec<u8>> {
     }
     let stdin = std::io::stdin().lock();
     if stdin.is_terminal() {
-        error_line("Reading data from stdin. In the interactive mode press Ctrl-D to submit.");
+        let text = "Reading data from stdin. In the interactive mode press Ctrl-D to submit.";
+        // Without a place for it nobody is told.
+        let _ = writeln!(std::io::stderr(), "{text}");
     }
     read_all("standard input", stdin, REQUEST_MAX)
 }

@@ -84,7 +84,11 @@ pub fn no_program(text: &str) -> Option<String> {
             "variables for tasks are options in front of the program: `--env {first} -- PROGRAM`"
         ));
     }
-    if text.contains(['|', ';', '<', '>', '`', '\n', '*', '?', '&']) || text.contains("$(") {
+    let is_line = first.len() < text.len() && text.contains('$');
+    if is_line
+        || text.contains(['|', ';', '<', '>', '`', '\n', '*', '?', '&'])
+        || text.contains("$(")
+    {
         return Some(
             "this is a line for a shell, and hq starts programs without one: `bash -c 'LINE'`"
                 .to_owned(),
@@ -123,6 +127,7 @@ mod tests {
             ("echo hi | wc -l", Some("bash -c 'LINE'")),
             ("a && b", Some("bash -c 'LINE'")),
             ("ls *.txt", Some("bash -c 'LINE'")),
+            ("echo $HQ_TASK_ID", Some("a line for a shell")),
             ("FOO=1 ./sim.py", Some("--env FOO=1 -- PROGRAM")),
             ("FOO=1", Some("--env FOO=1 -- PROGRAM")),
             ("cd", Some("--cwd DIR")),

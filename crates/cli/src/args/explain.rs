@@ -131,7 +131,13 @@ fn help_for(error: &clap::Error, path: &[&str], words: &[&str]) -> Option<String
         let word = context(error, ContextKind::InvalidSubcommand)?;
         let known = habits::of_command(path, word).map(str::to_owned);
         let is_typo = error.get(ContextKind::SuggestedSubcommand).is_some();
-        return known.or_else(|| of_program(path, word).filter(|_| !is_typo));
+        let known = known.or_else(|| of_program(path, word));
+        let group = path
+            .iter()
+            .map(|name| format!(" {name}"))
+            .collect::<String>();
+        return known
+            .or_else(|| (!is_typo).then(|| format!("`hq{group} --help` lists the commands")));
     }
     if kind == ErrorKind::MissingRequiredArgument {
         return of_missing(path, words);
@@ -177,6 +183,14 @@ fn of_argument(path: &[&str], word: &str, words: &[&str]) -> Option<String> {
             "an address follows `--http` without a blank: `--http=8080`, `--http=0.0.0.0:8080`"
                 .to_owned(),
         ),
+        ["job", "list"] if !word.starts_with('-') => Some(
+            "jobs in some states are listed by `hq job list --filter running,failed`, one is shown by `hq job info JOB`"
+                .to_owned(),
+        ),
+        ["job" | "worker", command, ..] if std::path::Path::new(word).exists() => Some(format!(
+            "this shell has put names of files in place of `*`; all of them are `hq {} {command} all`",
+            path[0]
+        )),
         // A second word where one selects everything.
         ["job" | "worker" | "task", command, ..]
             if word
@@ -289,7 +303,7 @@ fn of_value(option: &str, value: &str, path: &[&str]) -> Option<String> {
         "--resource" | "--cpus" => "amounts are such as `--cpus 4`, `--cpus \"8 compact!\"`, `--resource gpus/nvidia=1`, `--resource mem=4G`; see `hq doc resources`".to_owned(),
         "--array" if value.contains('%') => "`%` limits in Slurm how many tasks run at once; here cpus do: `--array 1-100 --cpus 2`, and for all tasks `hq run -j 8` or `hq worker start --cpus 8`".to_owned(),
         "--array" => "ids are such as `--array 1-100`, `--array 0-10:2` or `--array 1,5,7-9`; see `hq doc jobs`".to_owned(),
-        "--time-limit" if value.trim_matches(['0', ':', 's', 'm', 'h', 'i', 'n']).is_empty() => "without the option tasks have no time limit".to_owned(),
+        "--time-limit" if value.trim_matches(['0', ':', 's', 'm', 'h', 'i', 'n']).is_empty() && matches!(path, ["submit" | "run"] | ["job", "submit"] | ["worker", "start"]) => "without the option there is no time limit".to_owned(),
         "--time-limit" | "--time-request" | "--stop-grace" | "--retry-delay" | "--idle-timeout" => format!("durations are such as `{name} 90s`, `{name} 2h30m` or `{name} 01:30:00`"),
         "--after" | "--after-each" if value.contains("after") => "Slurm's `afterok:3` is `--after 3:ok`, `afterany:3` is `--after 3:any`, `aftercorr:3` is `--after-each 3`".to_owned(),
         "--after" | "--after-each" => format!("`{name}` takes {}", kind_of(name)),
@@ -300,6 +314,7 @@ fn of_value(option: &str, value: &str, path: &[&str]) -> Option<String> {
         "<TASK>" | "<TASKS>" if value.contains(['.', '@', '/']) => "a task is a number, and its job stands in front of it: `hq task info 3 12`".to_owned(),
         "<TASK>" | "<TASKS>" | "--tasks" => "tasks are chosen by number, such as `3` or `1-4,7`; `hq task list JOB` lists them".to_owned(),
         "<WORKERS>" | "<WORKER>" => of_id(value, "worker", "hq worker list", "`3`, `1-4,7`, `last` or `all`"),
+        "--each-line" | "--from-json" if value.is_empty() => format!("the file follows the option; `{name} -` reads standard input"),
         "--priority" => "tasks with a larger number run first: `--priority 10`".to_owned(),
         "--nodes" | "--retries" | "--max-fails" | "--weight" | "--predict" | "--crash-limit" | "--jobs" | "--max-tasks" => format!("`{name}` takes {}", kind_of(name)),
         _ => return None,
@@ -441,6 +456,15 @@ mod tests {
             ("-j4 run", "follow the command"),
             ("./run.sh", "`hq submit -- ./run.sh`"),
             ("submit --each-line cmds", "`cmds` is the list"),
+            ("frobnicate", "`hq --help` lists the commands"),
+            ("job frobnicate", "`hq job --help` lists the commands"),
+            ("job list running", "`hq job list --filter running,failed`"),
+            ("job cat stdout 1", "`hq job cat JOB stdout`"),
+            ("run -d true", "`hq submit` returns at once"),
+            (
+                "run --each-line -- true",
+                "`--each-line -` reads standard input",
+            ),
         ] {
             let text = told(&format!("hq {line}"));
             assert!(text.contains(answer), "{line}: {text}");

@@ -9,7 +9,7 @@ pub(crate) enum DurationError {
     #[error("not a duration, expected one such as `90s`, `2h30m`, `01:30:00` or `1-12:00:00`: {0}")]
     Form(String),
     /// A limit that nothing keeps.
-    #[error("a time limit of 0 ends everything at once; leave it out if there is none")]
+    #[error("a time limit of 0 ends everything at once")]
     Zero,
     /// Neither words nor a clock with all its fields.
     #[error("expected words such as `10s`, `5min` or `1h 30m`: {0}")]

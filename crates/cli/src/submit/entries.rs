@@ -108,6 +108,12 @@ fn check_lines(path: &Path, content: &[u8]) -> CliResult<()> {
 
 /// Reads the items of a JSON array, each as compact text with sorted keys and with its numbers as they are written.
 pub(crate) fn read_json(path: &Path) -> CliResult<EntryList> {
+    let is_inline = path.as_os_str().as_encoded_bytes().starts_with(b"[") && !path.exists();
+    if is_inline {
+        return Err(CliError::new(format!("{}: there is no such file", path.display())).with_help(
+            "`--from-json` takes the name of a file; `echo '[1, 2]' | hq run --from-json - -- PROGRAM {}` reads standard input",
+        ));
+    }
     parse_json(path, &read_file(path)?)
 }
 

@@ -13,6 +13,7 @@ use hq_core::template::TaskTemplate;
 
 use crate::args::submit::TaskOptions;
 use crate::error::{CliError, CliResult};
+use crate::parse::param::{ParamItem, ParamSource};
 
 mod command;
 mod option;
@@ -25,6 +26,8 @@ use reader::Reader;
 
 /// Most notes of a submit.
 pub(crate) const NOTES_MAX: usize = 8;
+/// Values of parameters that are looked at.
+const VALUES_MAX: usize = 100;
 /// Longest one, in bytes.
 const NOTE_LEN_MAX: usize = 1_000;
 
@@ -111,6 +114,8 @@ const HABITS: &[(Place, Look)] = &[
     (Place::Program, program::stray_word),
     (Place::Program, program::shell_line),
     (Place::Program, program::reads_input),
+    (Place::Program, program::missing),
+    (Place::Program, program::all_files),
     (Place::Argument, option::behind_program),
     (Place::Argument, command::parallel_input),
     (Place::Argument, command::braces_of),
@@ -129,6 +134,7 @@ const HABITS: &[(Place, Look)] = &[
     (Place::Value, variable::plain),
     (Place::Value, command::value_placeholder),
     (Place::Value, command::list_file),
+    (Place::Value, command::odd_value),
 ];
 
 impl<'a> Typed<'a> {
@@ -163,6 +169,20 @@ impl<'a> Typed<'a> {
             .outputs
             .iter()
             .map(|path| ("--outputs", lossy(path)));
+        let given = options
+            .param
+            .iter()
+            .filter_map(|param| match &param.source {
+                ParamSource::Given(items) => Some(items),
+                ParamSource::Lines(_) => None,
+            });
+        let given = given
+            .flatten()
+            .take(VALUES_MAX)
+            .filter_map(|item| match item {
+                ParamItem::Text(text) => Some(("--param", String::from_utf8_lossy(text))),
+                ParamItem::Range(_) => None,
+            });
         let env = options.env.iter();
         let env = env.map(|pair| ("--env", String::from_utf8_lossy(&pair.value)));
         let is_array = options.array.as_ref().is_some_and(|ids| ids.len() > 1);
@@ -178,7 +198,12 @@ impl<'a> Typed<'a> {
                 None => Source::One,
             },
             words: command.iter().map(|word| word.to_string_lossy()).collect(),
-            values: paths.chain(inputs).chain(outputs).chain(env).collect(),
+            values: paths
+                .chain(inputs)
+                .chain(outputs)
+                .chain(env)
+                .chain(given)
+                .collect(),
             env_names: options
                 .env
                 .iter()

@@ -7,6 +7,13 @@ pub(super) const COMMANDS: &[(&str, Habit)] = &[
     (
         "",
         habit(
+            &["scale"],
+            "workers are started by `hq worker start` or asked of Slurm or PBS by `hq alloc add slurm --time-limit 1h`",
+        ),
+    ),
+    (
+        "",
+        habit(
             &["get", "describe-job", "inspect"],
             "jobs are listed by `hq job list`, workers by `hq worker list`; one is shown by `hq job info JOB`",
         ),
@@ -49,7 +56,10 @@ pub(super) const COMMANDS: &[(&str, Habit)] = &[
     (
         "",
         habit(
-            &["ls", "list", "jobs", "queue", "squeue", "qstat", "ps"],
+            &[
+                "ls", "list", "jobs", "queue", "squeue", "bjobs", "condor_q", "sprio", "qstat",
+                "ps",
+            ],
             "jobs are listed by `hq job list`, those that have ended too with `--all`",
         ),
     ),
@@ -63,14 +73,24 @@ pub(super) const COMMANDS: &[(&str, Habit)] = &[
     (
         "",
         habit(
-            &["tail", "follow"],
+            &["tail", "follow", "sattach", "attach"],
             "what tasks write is printed by `hq job tail -f JOB`",
         ),
     ),
     (
         "",
         habit(
-            &["cancel", "kill", "scancel", "qdel", "abort", "delete", "rm"],
+            &[
+                "cancel",
+                "kill",
+                "scancel",
+                "qdel",
+                "bkill",
+                "condor_rm",
+                "abort",
+                "delete",
+                "rm",
+            ],
             "jobs are canceled by `hq job cancel JOB`",
         ),
     ),
@@ -80,6 +100,8 @@ pub(super) const COMMANDS: &[(&str, Habit)] = &[
             &[
                 "sbatch",
                 "qsub",
+                "bsub",
+                "condor_submit",
                 "srun",
                 "exec",
                 "parallel",
@@ -139,7 +161,7 @@ pub(super) const COMMANDS: &[(&str, Habit)] = &[
     (
         "",
         habit(
-            &["stats", "sacct", "history", "top"],
+            &["stats", "sacct", "sstat", "sreport", "history", "top"],
             "what tasks took is shown by `hq job stats JOB`, all that happens by `hq dashboard`",
         ),
     ),

@@ -6,12 +6,119 @@ use super::{Habit, habit, habit_of};
 pub(super) const OPTIONS: &[Habit] = &[
     habit_of(
         &["run"],
+        &["-v", "--volume", "--mount"],
+        "tasks see the files of this machine: nothing is mounted; `--debug` logs in more detail",
+    ),
+    habit_of(
+        &["run"],
+        &["-d", "--detach", "--background", "--bg", "--daemon"],
+        "`hq run` stays until its tasks have ended; `hq submit` returns at once, and its jobs go on, see `hq doc quickstart`",
+    ),
+    habit_of(
+        &["run"],
+        &["-i", "--interactive", "--tty", "-it"],
+        "tasks have no terminal; `--stdin` gives them what `hq run` reads, and xargs' `-i` is `{}` without an option",
+    ),
+    habit_of(
+        &["run"],
+        &[
+            "-u",
+            "--ungroup",
+            "--lb",
+            "--line-buffer",
+            "--linebuffer",
+            "--tag",
+            "--tagstring",
+        ],
+        "`hq run` prints the output of a task when it ends, as a whole; `--unordered` does not wait for earlier tasks",
+    ),
+    habit_of(
+        &["run"],
+        &["-a"],
+        "xargs' `-a FILE` is `--each-line FILE`; tasks with numbers are `--array 1-100`",
+    ),
+    habit(
+        &["-S", "--sshlogin", "--sshloginfile", "--slf"],
+        "other machines are workers of a server: `hq worker deploy-ssh HOSTFILE --server-dir DIR`, see `hq doc workers`",
+    ),
+    habit(
+        &["--pipe", "--pipepart", "--block"],
+        "a task has one line of input in `$HQ_ENTRY`; `split` makes files of larger pieces, and `--each-line FILE` takes their names",
+    ),
+    habit(
+        &["--link", "--xapply"],
+        "a parameter with `+` goes along with the one before: `--param x=a,b --param +y=1,2`",
+    ),
+    habit(
+        &["--memfree", "--memsuspend"],
+        "memory of each task is `--resource mem=4G`",
+    ),
+    habit(
+        &["--restart-times", "--max-retries", "--attempts"],
+        "failed tasks are tried again with `--retries 3`",
+    ),
+    habit(
+        &["--config", "--configfile", "--profile"],
+        "defaults of options stand in a file, see `hq config` and `hq doc config`; parameters of tasks are `--param lr=0.1,0.01`",
+    ),
+    habit(
+        &[
+            "--use-conda",
+            "--conda",
+            "--module",
+            "--use-singularity",
+            "--sdm",
+        ],
+        "what a task needs is set up in its command: `bash -c 'module load NAME; PROGRAM'`",
+    ),
+    habit(
+        &[
+            "--forceall",
+            "--force",
+            "-F",
+            "-B",
+            "--always-make",
+            "--forcerun",
+            "-R",
+        ],
+        "every task runs, unless `--skip-done` is given",
+    ),
+    habit(
+        &["-W"],
+        "`--wait` stays until the job has ended; `-W depend=afterok:3` is `--after 3:ok`",
+    ),
+    habit(
+        &["-H", "--hold"],
+        "a job starts when workers have room; `--after JOB` makes it wait for another",
+    ),
+    habit(
+        &[
+            "--reservation",
+            "--licenses",
+            "-L",
+            "--gres-flags",
+            "--hint",
+            "--cluster",
+            "--clusters",
+        ],
+        "that belongs to the workers: `hq alloc add slurm --time-limit 1h -- --reservation=NAME`, see `hq doc slurm`",
+    ),
+    habit(
+        &["--quiet", "-Q", "--silent"],
+        "`--output-mode quiet` prints the bare minimum",
+    ),
+    habit(
+        &["--replicas", "--completions", "--count"],
+        "`--array 1-4` makes four tasks",
+    ),
+    habit_of(
+        &["run"],
         &["-x", "-X"],
         "fd's `-x` is `fd PATTERN | hq run --each-line - -- PROGRAM {}`",
     ),
     habit_of(
         &["run"],
-        &["--bar", "--eta", "--progress", "--verbose", "-v"],
+        &["--bar", "--eta", "--progress", "--verbose"],
         "`hq run` shows its progress on a terminal without being asked",
     ),
     habit_of(
@@ -26,7 +133,7 @@ pub(super) const OPTIONS: &[Habit] = &[
     ),
     habit_of(
         &["run"],
-        &["--after", "--dependency", "-d", "--depend"],
+        &["--after", "--dependency", "--depend"],
         "`hq run` has one job only; tasks that wait for each other are described in a job file, see `hq doc dependencies`",
     ),
     habit_of(
@@ -45,18 +152,18 @@ pub(super) const OPTIONS: &[Habit] = &[
             "-P",
             "--max-procs",
         ],
-        "`hq run -j 8` uses 8 cpus, `--cpus 4` gives each task four; xargs' `-n 1` is `--each-line FILE` with `{}` in the command",
+        "`hq run -j 8` uses 8 cpus, `--cpus 4` gives each task four; xargs' `-n 1` is `--each-line FILE` with `{}` in the command, make's `-n` is `--dry-run`",
     ),
     habit(
         &["-0", "--null", "--print0"],
         "entries are lines: `find . -print0 | tr '\\0' '\\n' | hq run --each-line - -- PROGRAM {}`",
     ),
     habit(
-        &["-I", "-i", "--replace", "-J%"],
+        &["-I", "--replace", "-J%"],
         "`{}` is the line without an option: `hq run --each-line FILE -- PROGRAM {}`",
     ),
     habit(
-        &["-L", "--max-lines", "--max-args", "-X", "--xargs"],
+        &["--max-lines", "--max-args", "--xargs"],
         "a task has one line: `hq run --each-line FILE -- PROGRAM {}`; `split -l 10 FILE` makes files of ten lines",
     ),
     habit(
@@ -215,7 +322,7 @@ pub(super) const OPTIONS: &[Habit] = &[
     ),
     habit_of(
         &["job list", "status"],
-        &["-w", "--watch", "-i", "--iterate", "-f", "--follow", "-n"],
+        &["-w", "--watch", "-i", "--iterate", "-f", "--follow"],
         "`hq dashboard` shows changes as they come, `hq job progress JOB` the progress of a job; `watch hq status` works, too",
     ),
     habit_of(
@@ -509,7 +616,7 @@ pub(super) const OPTIONS: &[Habit] = &[
     ),
     habit(
         &["--constraint", "-C", "--nodelist", "-w"],
-        "tasks find a worker by its resources: `hq worker start --resource 'ssd=sum(1)'` and `hq submit --resource ssd=1`",
+        "tasks find a worker by its resources: `hq worker start --resource 'ssd=sum(1)'` and `hq submit --resource ssd=1`; the working directory is `--cwd PATH`",
     ),
     habit(
         &["--parsable", "--json"],

@@ -356,7 +356,7 @@ pub(super) fn percent_letter(_: &Typed<'_>, text: Text<'_>) -> Option<Said> {
         ('u', "written out: the name of the user"),
         ('s', "%{INSTANCE_ID}"),
     ];
-    if matches!(text.option, "--env" | "--name") {
+    if matches!(text.option, "--env" | "--name" | "--param") {
         return None;
     }
     let found = text.text.match_indices('%').filter_map(|(at, _)| {
@@ -374,6 +374,54 @@ pub(super) fn percent_letter(_: &Typed<'_>, text: Text<'_>) -> Option<Said> {
         let (option, found) = (text.option, found.join(", "));
         Said::Note(format!("placeholders of Slurm stay as they are in `{option}`; here {found}, see `hq doc output`"))
     })
+}
+
+/// `--stdout -`, `--stdout logs/`, `--env A=1,B=2`, `--param x=1..3`.
+pub(super) fn odd_value(_: &Typed<'_>, text: Text<'_>) -> Option<Said> {
+    let (option, value) = (text.option, text.text);
+    let is_output = matches!(option, "--stdout" | "--stderr");
+    let has_name = |part: &str| {
+        part.split_once('=').is_some_and(|(name, _)| {
+            !name.is_empty()
+                && name
+                    .bytes()
+                    .all(|byte| byte == b'_' || byte.is_ascii_uppercase())
+        })
+    };
+    let is_range = |text: &str| {
+        let parts = text.trim_matches(['{', '}', '[', ']']).split_once("..");
+        parts.is_some_and(|(first, last)| {
+            [first, last].iter().all(|part| part.parse::<f64>().is_ok())
+        })
+    };
+    let note = if is_output && value == "-" {
+        format!(
+            "`{option} -` writes a file named `-`; `hq job cat JOB stdout` and `hq job tail -f JOB` print what tasks write, and `hq run` does by itself"
+        )
+    } else if is_output && value.ends_with('/') {
+        format!("`{value}` is a directory; name a file in it: `{option} {value}%{{TASK_ID}}.out`")
+    } else if option == "--env" && value.split(',').skip(1).any(has_name) {
+        format!("`{value}` is the value of one variable; each variable is an `--env` of its own")
+    } else if option == "--param" && is_range(value) {
+        format!("`{value}` is one value; a range is `1-10`, `0-1:0.25` or `10-1:-1`")
+    } else if option == "--param"
+        && value.split_whitespace().count() > 1
+        && value
+            .split_whitespace()
+            .all(|part| part.parse::<f64>().is_ok())
+    {
+        format!(
+            "`{value}` is one value; values stand between commas: `{}`",
+            value.split_whitespace().collect::<Vec<_>>().join(",")
+        )
+    } else if option == "--param" && value.starts_with('[') {
+        format!(
+            "`{value}` is a value with its bracket; values stand between commas, without brackets: `--param x=1,2,3`"
+        )
+    } else {
+        return None;
+    };
+    Some(Said::Note(note))
 }
 
 /// `hq submit --each-line samples.csv`, `--each-line ./run.sh`.

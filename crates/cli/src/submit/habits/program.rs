@@ -1,11 +1,13 @@
 //! Habits in the first word of a command.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use hq_core::command_text::no_program;
 
 use super::{Said, Text, Typed, Verb, reader};
 use crate::submit::habits::option::quoted;
+use crate::text::closest;
 
 /// Whether a program can be found on this machine.
 fn is_here(word: &str) -> bool {
@@ -52,10 +54,22 @@ pub(super) fn ids(_: &Typed<'_>, text: Text<'_>) -> Option<Said> {
 
 /// `hq submit --name my job -- true`.
 pub(super) fn stray_word(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
-    let fence = typed.words.iter().position(|word| word == "--")?;
-    let is_stray = !typed.is_fenced && typed.verb != Verb::File && !is_here(text.text);
-    is_stray.then(|| {
-        let program = typed.words.get(fence + 1).map_or("PROGRAM", |word| word);
+    let fence = typed.words.iter().position(|word| word == "--");
+    let next = typed.words.get(fence.map_or(1, |at| at + 1));
+    // A program that follows, or what begins like one.
+    let is_followed = fence.is_some() || next.is_some_and(|word| is_here(word));
+    let is_stray = !typed.is_fenced
+        && typed.verb != Verb::File
+        && !text.text.contains('/')
+        && !is_here(text.text);
+    (is_stray && is_followed && no_program(text.text).is_none()).then(|| {
+        let program = next.map_or("PROGRAM", |word| word);
+        if Path::new(text.text).is_file() {
+            return Said::Note(format!(
+                "`{}` stands where the program begins: this shell has put several files in place of a pattern, and an option takes one; `ls PATTERN | hq run --each-line - -- {program} {{}}` runs a task for each",
+                text.text
+            ));
+        }
         let help = match text.text {
             "ok" | "end" => format!("`--wait={}` is one word", text.text),
             _ => "a value with a blank needs quotes, as in `--name \"my job\"`".to_owned(),
@@ -100,6 +114,63 @@ pub(super) fn reads_input(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
         Said::Note(format!(
             "tasks have no standard input, so that `{name}` finds nothing to read; a task for each line is `hq {verb} --each-line - -- {}`, all of standard input for a task is `--stdin`",
             rest.join(" ")
+        ))
+    })
+}
+
+/// `hq submit ./nope`, `hq submit sim.py`, `hq submit pyhton x.py`.
+pub(super) fn missing(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
+    let has_cwd = typed.values.iter().any(|(option, _)| *option == "--cwd");
+    // What `hq run` cannot start is told by its tasks in a moment.
+    if typed.verb != Verb::Submit || has_cwd || text.text.contains(['{', '%']) || is_here(text.text)
+    {
+        return None;
+    }
+    if text.text.starts_with("./") || text.text.starts_with("../") {
+        return Some(Said::Note(format!(
+            "`{}` does not exist in this directory",
+            text.text
+        )));
+    }
+    if text.text.contains('/') {
+        return None;
+    }
+    let is_file = Path::new(text.text).is_file();
+    if !is_file && let Some(meant) = similar(text.text) {
+        return Some(Said::Note(format!(
+            "`{}` is not in the PATH of this machine; did you mean `{meant}`?",
+            text.text
+        )));
+    }
+    is_file.then(|| {
+        Said::Note(format!("programs are looked for in the PATH, and `{0}` is not there; the file of this directory is `./{0}`", text.text))
+    })
+}
+
+/// The program of this machine whose name is most alike.
+fn similar(word: &str) -> Option<String> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let dirs = std::env::split_paths(&path).filter_map(|dir| dir.read_dir().ok());
+    let names = dirs
+        .flatten()
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let names: BTreeSet<String> = names.filter(|name| name.len() > 3).collect();
+    let near = closest(word, names.iter().map(String::as_str)).filter(|_| word.len() > 3);
+    near.map(str::to_owned)
+}
+
+/// `hq submit ./*.sh`: this shell makes one command of all files.
+pub(super) fn all_files(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
+    let (_, end) = reader::name(text.text).rsplit_once('.')?;
+    let is_same = |word: &str| Path::new(word).is_file() && word.ends_with(&format!(".{end}"));
+    let are_all = typed.words.len() > 1
+        && text.text.contains('/')
+        && typed.words.iter().all(|word| is_same(word));
+    (are_all && typed.verb != Verb::File).then(|| {
+        let count = typed.words.len() - 1;
+        Said::Note(format!(
+            "`{}` gets the other {count} files as its arguments; a task for each is `ls PATTERN | hq run --each-line - -- {{}}`",
+            text.text
         ))
     })
 }
