@@ -351,10 +351,14 @@ fn of_job(value: &str, path: &[&str], examples: &str) -> String {
             format!("a task is written `JOB.TASK`: `hq task {command} {job}.{task}`")
         }
         (_, Some((job, task))) => {
-            format!("this is task {task} of job {job}; a job is `{job}`, and `hq task info {job}.{task}` shows the task")
+            format!(
+                "this is task {task} of job {job}; a job is `{job}`, and `hq task info {job}.{task}` shows the task"
+            )
         }
         _ if value.trim().is_empty() => {
-            format!("it is empty: a variable of this shell may be unset; ids are written {examples}")
+            format!(
+                "it is empty: a variable of this shell may be unset; ids are written {examples}"
+            )
         }
         _ if !value.starts_with("Job ") && value.contains(' ') && !digits.is_empty() => {
             format!("several ids are one word without blanks: `1,2`; ids are written {examples}")
