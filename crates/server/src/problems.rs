@@ -41,7 +41,7 @@ const TEMPLATES_MAX: usize = 16;
 const CAUSES_MAX: usize = 10;
 const TASKS_READ_MAX: usize = 3;
 /// Submits of one job whose notes are looked at.
-const SUBMITS_MAX: usize = 1_000;
+const NOTED_SUBMITS_MAX: usize = 1_000;
 /// Notes of one job that are shown.
 const NOTES_MAX: usize = 5;
 /// Workers that did not answer are left alone for so long.
@@ -587,7 +587,7 @@ fn read_jobs(view: &View<'_>, from: JobId) -> (Vec<Job>, Option<JobId>) {
     let troubled = part.filter_map(|(id, job)| {
         let counts = job.counts();
         let is_starving = counts.waiting > 0 && counts.running == 0;
-        let submits = job.submits.iter().take(SUBMITS_MAX);
+        let submits = job.submits.iter().take(NOTED_SUBMITS_MAX);
         let notes = || submits.clone().flat_map(|submit| &submit.notes);
         let is_troubled = counts.failed > 0 || is_starving || notes().next().is_some();
         is_troubled.then(|| Job {
