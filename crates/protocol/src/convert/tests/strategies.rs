@@ -135,7 +135,8 @@ fn template() -> impl Strategy<Value = TaskTemplate> {
     )
         .prop_map(|((args, env, cwd, stdout, stderr, stdin), rest)| {
             let (task_dir, pin, time_limit, priority, crash_limit, requests, last) = rest;
-            let (stop, retry, (is_call, enforce_memory), learn, files, (name, entry_in_args)) = last;
+            let (stop, retry, (is_call, enforce_memory), learn, files, (name, entry_in_args)) =
+                last;
             TaskTemplate {
                 args,
                 env,
