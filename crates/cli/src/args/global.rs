@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::builder::{FalseyValueParser, PathBufValueParser, TypedValueParser as _};
+use clap::builder::{FalseyValueParser, TypedValueParser as _};
 use clap::{ArgAction, Args, ValueEnum};
 
 use crate::parse::value::path_parser;
@@ -19,11 +19,12 @@ pub(crate) struct GlobalArgs {
         long,
         value_name = "PATH",
         env = "HQ_SERVER_DIR",
-        value_parser = PathBufValueParser::new().try_map(not_blank),
+        value_parser = path_parser().try_map(not_blank),
         hide_env_values = true,
         global = true,
         help_heading = HEADING,
-        hide_short_help = true, value_parser = path_parser())]
+        hide_short_help = true
+    )]
     pub(crate) server_dir: Option<PathBuf>,
 
     /// When to use colours; `auto` means only on a terminal

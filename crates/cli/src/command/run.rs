@@ -92,7 +92,7 @@ pub(super) fn run(args: RunArgs, context: &mut Context) -> CliResult<()> {
     let files = ScratchDir::create_in(&std::env::temp_dir(), "hq-run")
         .map_err(|e| CliError::caused("Cannot make a directory for the output of the tasks", &e))?;
     let (limit, is_ordered) = (args.jobs, !args.unordered);
-    let is_file = job_file(&args.command).is_some();
+    let is_file = job_file(&args.command)?.is_some();
     let again = Again::of(std::env::args_os(), &args.command, is_file);
     let prepared = prepare(args, stdin, files.path())?;
     prepared.report();

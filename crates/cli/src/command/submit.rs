@@ -7,6 +7,7 @@ mod learn_from;
 
 use std::convert::Infallible;
 use std::ffi::OsString;
+use std::io::IsTerminal as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
