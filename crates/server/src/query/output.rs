@@ -33,10 +33,12 @@ fn find(state: &ServerState, query: &OutputQuery) -> Option<OutputLocation> {
     let job = state.jobs().get(&query.task.job)?;
     let slot = job.find(query.task.task)?;
     let submit = job.submit(slot)?;
-    let task_state = match submit.tasks.phase(slot.index)? {
-        // Its program may not be there yet, so there is nothing to read and nothing to wait for on the worker.
-        Phase::Placed => TaskState::Waiting,
-        phase => phase.state(),
+    let phase = submit.tasks.phase(slot.index)?;
+    // Its program may not be there yet, so there is nothing to read and nothing to wait for on the worker.
+    let task_state = if phase == Phase::Placed {
+        TaskState::Waiting
+    } else {
+        phase.state()
     };
     let record = submit.tasks.record(slot.index);
     let Some(record) = record.filter(|record| record.was_started()) else {

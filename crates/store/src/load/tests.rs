@@ -131,17 +131,16 @@ fn what_comes_back_is_what_was_committed() {
     });
     let all = restored(&changes, job);
     let worker = WORKER.as_u32();
-    let at = [Some(NOW.wall), None];
     let twice = vec![attempt(0), attempt(1)];
     // The end of the server gives the run that was under way the next instance, and is no crash of the task.
     assert_eq!(
         all[&1],
-        (Phase::Waiting, 3, worker, 1, 2, at, twice.clone())
+        (Phase::Waiting, 3, worker, 1, 2, [None; 2], twice.clone())
     );
     assert_eq!(all[&2], (Phase::Finished, 3, worker, 1, 2, until(4), twice));
     assert_eq!(
         all[&3],
-        (Phase::Waiting, 2, worker, 0, 1, at, vec![attempt(0)])
+        (Phase::Waiting, 2, worker, 0, 1, [None; 2], vec![attempt(0)])
     );
     assert_eq!(
         all[&4],
