@@ -161,19 +161,22 @@ pub enum StartError {
 impl StartError {
     /// Adds how to start without the state that cannot be opened, if it is that of the last server.
     pub(crate) fn with_way_out(self, is_continued: bool, dir: &ServerDir) -> Self {
-        match self {
-            Self::Store(hq_store::StoreError::InUse { owner, .. }) if is_continued => {
-                Self::AlreadyOnline {
-                    dir: dir.root().to_path_buf(),
-                    hint: dir.hint(),
-                    state: format!("It is {owner}"),
-                }
-            }
-            Self::Store(source) if is_continued => Self::State {
+        if !is_continued {
+            return self;
+        }
+        let Self::Store(error) = self else {
+            return self;
+        };
+        if let hq_store::StoreError::InUse { owner, .. } = error {
+            return Self::AlreadyOnline {
+                dir: dir.root().to_path_buf(),
                 hint: dir.hint(),
-                source: Box::new(source),
-            },
-            other => other,
+                state: format!("It is {owner}"),
+            };
+        }
+        Self::State {
+            hint: dir.hint(),
+            source: Box::new(error),
         }
     }
 }

@@ -88,14 +88,13 @@ impl Server {
     /// See [`StartError`]; no instance directory is left behind.
     pub async fn start(config: ServerConfig) -> Result<Self, StartError> {
         raise_descriptor_limit();
-        let root = std::path::absolute(&config.server_dir).map_err(StartError::System)?;
-        let dir = ServerDir::new(root, config.is_default_dir);
         let Ground {
+            dir,
             start_lock,
             config,
             mut continued,
             given,
-        } = look_around(&dir, config).await?;
+        } = look_around(config).await?;
         let may_move = config.access_file.is_none();
         let client_listener = open(Plane::Client, config.client_port, given.as_ref(), may_move)?;
         let worker_listener = open(Plane::Worker, config.worker_port, given.as_ref(), may_move)?;
@@ -120,7 +119,8 @@ impl Server {
         let (info, failed) = (server_info(&config, &access), Arc::new(Notify::new()));
         let client = opened.store.as_ref().map(|(store, _)| store.client());
         let progress = opened.store.as_ref().map(|(_, progress)| progress.clone());
-        let (news, heard) = alloc::news();
+        let ((news, heard), (door, asks), (stop, stops)) =
+            (alloc::news(), http::door(), mpsc::channel(1));
         let ((outbox, owed), stats) = (notify::outbox(worker_notices(&config)), Stats::new());
         let (core, thread) = core_thread::start(
             opened.state,
@@ -134,7 +134,6 @@ impl Server {
             fresh.keep();
         }
         let alloc = alloc::start(core.clone(), heard, &instance, opened.queues);
-        let ((door, asks), (stop, stops)) = (http::door(), mpsc::channel(1));
         let tokens = Arc::new(Tokens::new(core.clone(), opened.tokens));
         let mut http_parts = http_parts(core, info, client, alloc, (tokens, stats));
         http_parts.read_job = config.read_job;
@@ -196,17 +195,14 @@ impl Server {
             failed,
             lock: _lock,
         } = self;
-        let keys = (
-            access.client.as_ref().and_then(|access| access.key.clone()),
-            access.worker.as_ref().and_then(|access| access.key.clone()),
-        );
+        let key_of = |access: Option<Access>| access.and_then(|access| access.key);
+        let keys = (key_of(access.client), key_of(access.worker));
         let (core, alloc, answering) = (
             clients.core.clone(),
             clients.alloc.clone(),
             clients.answering.clone(),
         );
-        let uid = clients.info.server_uid.clone();
-        let store = clients.store.clone();
+        let (uid, store) = (clients.info.server_uid.clone(), clients.store.clone());
         let stats = &http_parts.stats;
         let clients = accept_clients((client_listener, keys.0), stats, clients);
         let workers = accept_workers((worker_listener, keys.1), stats, workers);
@@ -260,6 +256,7 @@ impl Server {
 
 /// State of the server directory before a start changes it.
 struct Ground {
+    dir: ServerDir,
     /// Held until the link leads to the new server: of several starts at the same moment one finds no server, and the others
     /// find that one.
     start_lock: StartLock,
@@ -270,12 +267,14 @@ struct Ground {
     given: Option<AccessFile>,
 }
 
-async fn look_around(dir: &ServerDir, mut config: ServerConfig) -> Result<Ground, StartError> {
-    last_server::check_dir(dir, &config)?;
-    let start_lock = StartLock::take(dir).await?;
-    probe::check_not_online(dir, &config).await?;
+async fn look_around(mut config: ServerConfig) -> Result<Ground, StartError> {
+    let root = std::path::absolute(&config.server_dir).map_err(StartError::System)?;
+    let dir = ServerDir::new(root, config.is_default_dir);
+    last_server::check_dir(&dir, &config)?;
+    let start_lock = StartLock::take(&dir).await?;
+    probe::check_not_online(&dir, &config).await?;
     last_server::check_fresh(&config)?;
-    let continued = last_server::find(dir, &config).await?;
+    let continued = last_server::find(&dir, &config).await?;
     if let Some(continued) = &continued {
         config.journal = continued.journal.clone();
     }
@@ -285,6 +284,7 @@ async fn look_around(dir: &ServerDir, mut config: ServerConfig) -> Result<Ground
         (None, None) => None,
     };
     Ok(Ground {
+        dir,
         start_lock,
         config,
         continued,
