@@ -43,7 +43,7 @@ fn is_about(habit: &Habit, path: &str) -> bool {
     if habit.of.is_empty() {
         return matches!(path, "submit" | "run");
     }
-    habit.of.iter().any(|of| is_one(&of))
+    habit.of.iter().any(is_one)
 }
 
 /// The answer to an option that other tools have. `--mem=4G` counts as `--mem`, `-n4` as `-n`.

@@ -73,15 +73,13 @@ pub(crate) fn build(
     let (entries, auto) = learn::split(&options.resource)?;
     let requests = build_requests(&options, entries)?;
     let learn = learn::build(&options, auto)?;
-    let grow = (options.retry_grow, options.retries);
-    let grow = build_grow(grow, &requests, options.time_limit)?;
+    let retry = retry_of(&options, &requests, auto.is_some())?;
     let params = params::build(&options.param)?;
     let typed = (typed, params.as_deref(), stdin.is_some());
     let (notes, entry_in_args) = look_at(&options, &command, typed)?;
     let target = build_target(&options, &command, destination, params.as_deref())?;
     let (ids, entries) = build_ids(&options, default_ids, params.as_deref())?;
-    let count = count_of(&ids);
-    let mut warnings = Vec::new();
+    let (count, mut warnings) = (count_of(&ids), Vec::new());
     if let Some(params) = &params {
         params::check(&command, &options, params, &mut warnings)?;
     }
@@ -103,12 +101,7 @@ pub(crate) fn build(
         crash_limit: options.crash_limit.unwrap_or_default(),
         requests,
         stop: build_stop(options.stop_signal, options.stop_grace),
-        retry: build_retry(
-            options.retries,
-            options.retry_on.as_ref(),
-            options.retry_delay,
-            (grow, auto.is_some()),
-        ),
+        retry,
         is_call: false,
         learn,
         params,
@@ -185,6 +178,22 @@ pub(crate) fn build_stop(signal: Option<i32>, grace: Option<Duration>) -> StopSp
         signal: signal.unwrap_or(usual.signal),
         grace: grace.unwrap_or(usual.grace),
     }
+}
+
+/// Retries as the options ask for them. `is_sized` = the memory of the tasks is learned.
+fn retry_of(
+    options: &TaskOptions,
+    requests: &RequestVariants,
+    is_sized: bool,
+) -> CliResult<RetrySpec> {
+    let grow = (options.retry_grow, options.retries);
+    let grow = build_grow(grow, requests, options.time_limit)?;
+    Ok(build_retry(
+        options.retries,
+        options.retry_on.as_ref(),
+        options.retry_delay,
+        (grow, is_sized),
+    ))
 }
 
 /// Whether tasks are tried again; what is not given is as usual. `is_sized` = their memory is learned.

@@ -347,7 +347,7 @@ fn merge(base: &mut TaskOptions, mut extra: TaskOptions) {
     }
     let added = extra.resource.into_iter();
     let added = added
-        .filter(|asked| !is_named(asked.name(), base) && !(has_cpus && asked.name() == "cpus"));
+        .filter(|asked| !(is_named(asked.name(), base) || (has_cpus && asked.name() == "cpus")));
     let added: Vec<ResourceArg> = added.collect();
     base.resource.extend(added);
     // The two ways to ask for nodes are alternatives of one choice.

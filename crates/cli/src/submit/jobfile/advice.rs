@@ -463,6 +463,7 @@ mod tests {
         help(&plain_words(message), Place { key, value, format })
     }
 
+    #[expect(clippy::too_many_lines, reason = "a table of values")]
     #[test]
     fn values_of_a_wrong_type_have_their_right_form() {
         let (list, text) = (

@@ -41,6 +41,7 @@ fn ids_and_dependencies_may_be_names() {
     assert_eq!(steps(load_as(Format::Json, json).expect("valid")), wanted);
 }
 
+#[expect(clippy::too_many_lines, reason = "a table of files")]
 #[test]
 fn wrong_names_are_refused_where_they_stand() {
     let task = |keys: &str| format!("[[task]]\ncommand = [\"true\"]\n{keys}\n");
@@ -208,6 +209,7 @@ fn cpus_mem_and_shell_stand_at_the_task_itself() {
 }
 
 /// As people write them who do not know the types.
+#[expect(clippy::too_many_lines, reason = "a table of files")]
 #[test]
 fn values_of_a_wrong_type_are_answered_with_the_right_form() {
     for (format, file, help) in [
