@@ -193,7 +193,7 @@ fn every_view_shows_a_real_run_and_jobs_can_be_acted_upon() {
     screen.press("/big\r");
     screen.shows(&["Jobs (1)"]);
     screen.press("c");
-    screen.shows(&["Cancel job 2 `<script>big`? This drops 500 waiting tasks and"]);
+    screen.shows(&["Cancel job 2 `<script>big`? This drops 500 waiting"]);
     screen.press("n");
     assert_eq!(env.stats("2")["waiting"], 500);
     screen.press("cy");

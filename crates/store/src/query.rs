@@ -210,8 +210,6 @@ mod tests {
 
     #[test]
     fn an_unknown_name_is_answered_with_those_that_exist() {
-        let mut db = Connection::open_in_memory().expect("a database in memory");
-        crate::schema::migrate(&mut db, 0).expect("the steps are valid");
         let limits = QueryLimits {
             time: Duration::from_secs(60),
             rows: 10,
@@ -222,6 +220,8 @@ mod tests {
             ("SELECT nothing FROM Jobs", "`jobs` has id, name, "),
             ("SELECT * FROM task", "there are allocations, attempts, "),
         ] {
+            let mut db = Connection::open_in_memory().expect("a database in memory");
+            crate::schema::migrate(&mut db, 0).expect("the steps are valid");
             let refused = query(&db, sql, limits).expect_err(sql);
             assert!(refused.starts_with("no such "), "{sql}: {refused}");
             assert!(refused.contains(expected), "{sql}: {refused}");

@@ -179,7 +179,7 @@ mod tests {
     }
 
     /// Functions that SQLite 3.26 has, of those that views use.
-    const OLD_FUNCTIONS: [&str; 9] = [
+    const OLD_FUNCTIONS: [&str; 11] = [
         "coalesce",
         "count",
         "instr",
@@ -187,6 +187,8 @@ mod tests {
         "json_group_array",
         "json_object",
         "length",
+        "printf",
+        "strftime",
         "substr",
         "sum",
     ];
