@@ -282,7 +282,8 @@ fn what_ran_on_a_worker_that_does_not_come_back_runs_again() {
     let worker = env.start_worker_with(&["--cpus=1", "--heartbeat=500ms"]);
     let script = "echo $HQ_INSTANCE_ID >> starts; until [ -e go ]; do sleep 0.02; done";
     let job = env.submit(&["--crash-limit=1", "--", "bash", "-c", script]);
-    env.wait_running(&job, 1);
+    // The task counts as running before its process starts.
+    env.wait_lines("starts", 1);
     kill_server(&mut env, server);
     signal(worker, "KILL");
     env.start_server_with(&["--resume"]);
