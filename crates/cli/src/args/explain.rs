@@ -443,7 +443,7 @@ mod tests {
             ("submit --array 1-10%2 -- true", "`%` limits in Slurm"),
             ("submit --after afterok:3 -- true", "`--after 3:ok`"),
             ("submit --job Job2 -- true", "`--output-mode quiet`"),
-            ("task info 3@7 1", "`JOB.TASK`: `hq task info 3.7`"),
+            ("task info 3/7", "`JOB.TASK`: `hq task info 3.7`"),
             ("job cancel 3.7", "this is task 7 of job 3"),
             ("job cancel job3", "the id alone is a number: `3`"),
             ("job cancel slow", "not by its name"),
