@@ -472,11 +472,19 @@ pub(crate) fn promote(worker: &mut Worker, classes: &Classes, now: Time) -> Vec<
     changed
 }
 
-/// Panics if a task waits behind others on a worker that has room for it, or counts as placed where there is none.
+/// Panics if the most urgent task that waits on a worker has room there, or one counts as placed without room. Less urgent tasks
+/// may have room that is reserved against them.
 #[cfg(any(test, feature = "testing"))]
 pub(crate) fn check_room(worker: &Worker, classes: &Classes) {
-    let changed = promote(&mut worker.clone(), classes, Time(0));
-    assert_eq!(changed, [], "room of worker {}", worker.id);
+    let displaced = worker.clone().displace(classes);
+    assert_eq!(displaced, [], "placed without room on worker {}", worker.id);
+    let first = worker.waiting().next();
+    if let Some((key, number)) = first.filter(|(key, n)| !worker.is_stuck(key.class, *n)) {
+        let class = classes.get(key.class);
+        let demand = class.and_then(|class| class.variants.get(number as usize));
+        let room = demand.map_or(0, |demand| worker.room(demand));
+        assert_eq!(room, 0, "a task waits with room on worker {}", worker.id);
+    }
 }
 
 #[cfg(test)]
