@@ -161,7 +161,7 @@ fn notes_go_to_a_terminal_and_stay_with_the_job() {
     let server = env.start_server();
     env.write("list", "a\nb\n");
     let typed = ["submit", "--each-line", "list", "--", "echo", "{}"];
-    let note = "`{}` stays as it is; a task has its line in `$HQ_ENTRY`";
+    let note = "`{}` is not replaced; the line of a task is in `$HQ_ENTRY`";
     let told = on_terminal(&env, &typed);
     assert!(told.contains(" WARN ") && told.contains(note), "{told}");
     // A script sees what it always saw.
@@ -173,7 +173,7 @@ fn notes_go_to_a_terminal_and_stay_with_the_job() {
         ("{\n  \"id\": 2\n}\n", "")
     );
     let ran = env.hq(&typed).exits_with(0);
-    assert!(!ran.stderr.contains("stays as it is"), "{}", ran.stderr);
+    assert!(!ran.stderr.contains("is not replaced"), "{}", ran.stderr);
     env.submit(&["--", "true"]);
     let shows = |env: &Env| {
         env.hq(&["job", "info", "-v", "3"]).exits_with(0).says(note);
@@ -193,7 +193,7 @@ fn notes_go_to_a_terminal_and_stay_with_the_job() {
         assert!(env.json(&["job", "info", "3"])[0].get("notes").is_none());
         env.hq(&["problems"])
             .exits_with(0)
-            .says("Doubtful job 3 echo: `{}` stays as it is")
+            .says("Doubtful job 3 echo: `{}` is not replaced")
             .says("`hq job info -v 3` shows it");
     };
     shows(&env);

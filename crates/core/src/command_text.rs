@@ -71,7 +71,7 @@ pub fn no_program(text: &str) -> Option<String> {
     let first = text.split_whitespace().next().unwrap_or_default();
     let known = SHELL_WORDS.iter().find(|(words, _)| words.contains(&first));
     if let Some((_, instead)) = known {
-        return Some(format!("`{first}` is no program; {instead}"));
+        return Some(format!("`{first}` is not a program; {instead}"));
     }
     let is_variable = first.split_once('=').is_some_and(|(name, _)| {
         !name.is_empty()
@@ -90,13 +90,13 @@ pub fn no_program(text: &str) -> Option<String> {
         || text.contains("$(")
     {
         return Some(
-            "this is a line for a shell, and hq starts programs without one: `bash -c 'LINE'`"
+            "this is a shell command line, and hq starts programs without one: `bash -c 'LINE'`"
                 .to_owned(),
         );
     }
     if text.contains('$') || text.starts_with('~') {
         return Some(
-            "no shell replaces `$NAME` and `~` here: write the path, or `bash -c 'LINE'`"
+            "no shell expands `$NAME` and `~` here: write the path, or `bash -c 'LINE'`"
                 .to_owned(),
         );
     }
@@ -127,7 +127,7 @@ mod tests {
             ("echo hi | wc -l", Some("bash -c 'LINE'")),
             ("a && b", Some("bash -c 'LINE'")),
             ("ls *.txt", Some("bash -c 'LINE'")),
-            ("echo $HQ_TASK_ID", Some("a line for a shell")),
+            ("echo $HQ_TASK_ID", Some("a shell command line")),
             ("FOO=1 ./sim.py", Some("--env FOO=1 -- PROGRAM")),
             ("FOO=1", Some("--env FOO=1 -- PROGRAM")),
             ("cd", Some("--cwd DIR")),

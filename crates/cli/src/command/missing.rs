@@ -131,7 +131,7 @@ impl Missing {
             return Ok(());
         }
         context.flush()?;
-        error_line(&format!("help: `{list}` lists what there is"));
+        error_line(&format!("help: `{list}` lists those that exist"));
         Err(CliError::Told(exit::FAILURE))
     }
 }

@@ -167,7 +167,7 @@ fn warn_about_misspelled(
     for text in command.iter().map(OsString::as_os_str).chain(cwd) {
         for (name, meant) in misspelled(text, params) {
             let warning = format!(
-                "`{{{name}}}` names no parameter and stays as it is; did you mean `{{{meant}}}`?"
+                "`{{{name}}}` names no parameter and is not replaced; did you mean `{{{meant}}}`?"
             );
             if !warnings.contains(&warning) {
                 warnings.push(warning);

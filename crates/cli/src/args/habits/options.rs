@@ -262,7 +262,7 @@ pub(super) const OPTIONS: &[Habit] = &[
     ),
     habit(
         &["--shell", "--use-shell", "--exec"],
-        "a line for the shell is a command: `hq submit -- bash -c 'LINE'`",
+        "a shell command line is run by a shell: `hq submit -- bash -c 'LINE'`",
     ),
     habit(
         &["--user", "-u", "--uid"],
@@ -546,7 +546,7 @@ pub(super) const OPTIONS: &[Habit] = &[
     ),
     habit(
         &["--wrap"],
-        "a line for the shell is a command: `hq submit -- bash -c 'LINE'`",
+        "a shell command line is run by a shell: `hq submit -- bash -c 'LINE'`",
     ),
     habit(
         &["-o", "--output"],

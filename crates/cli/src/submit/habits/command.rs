@@ -88,7 +88,7 @@ pub(super) fn parallel_input(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> 
     };
     let mark = text.text;
     Some(Said::Note(format!(
-        "`{mark}` is GNU parallel's, and an argument like any other here: `{instead}`"
+        "`{mark}` is GNU parallel syntax and an ordinary argument here; instead: `{instead}`"
     )))
 }
 
@@ -142,7 +142,7 @@ fn brace(
     let own = typed.own_value();
     let in_shell = match text.reader {
         Reader::Shell => "",
-        Reader::Program | Reader::Code => ", which a shell reads: `bash -c 'LINE'`",
+        Reader::Program | Reader::Code => ", which a shell expands: `bash -c 'LINE'`",
     };
     let is_path = !text.option.is_empty();
     let is_usual = USUAL.contains(&&*name.to_ascii_lowercase()) || name.starts_with("wildcards.");
@@ -155,11 +155,11 @@ fn brace(
         }
         return Some(match text.option {
             "--env" => {
-                format!("`{{{name}}}` stays as it is in `--env`; a task has its value in `{own}`")
+                format!("`{{{name}}}` is not replaced in `--env`; the value of a task is in `{own}`")
             }
             "--name" => return None,
             option => format!(
-                "`{{{name}}}` stays as it is in `{option}`; placeholders of paths are `%{{TASK_ID}}` and `%{{JOB_ID}}`, see `hq doc output`"
+                "`{{{name}}}` is not replaced in `{option}`; placeholders for paths are `%{{TASK_ID}}` and `%{{JOB_ID}}`, see `hq doc output`"
             ),
         });
     }
@@ -171,23 +171,23 @@ fn brace(
             Source::One => None,
             Source::Entries if typed.verb == Verb::Run => None,
             Source::Entries => Some(format!(
-                "`{{}}` stays as it is; a task has its line in `$HQ_ENTRY`{in_shell}; `hq run` puts it for `{{}}`"
+                "`{{}}` is not replaced; the line of a task is in `$HQ_ENTRY`{in_shell}; `hq run` replaces `{{}}`"
             )),
             Source::Ids => Some(format!(
-                "`{{}}` stays as it is; a task has its id in `$HQ_TASK_ID`{in_shell}"
+                "`{{}}` is not replaced; the id of a task is in `$HQ_TASK_ID`{in_shell}"
             )),
-            Source::Params(_) => Some("`{}` stays as it is; a parameter is `{NAME}`".to_owned()),
+            Source::Params(_) => Some("`{}` is not replaced; a parameter is `{NAME}`".to_owned()),
         };
     }
     if let Some((_, instead)) = PARALLEL.iter().find(|(known, _)| *known == name) {
         return (!is_single || text.text.len() == name.len() + 2)
-            .then(|| format!("`{{{name}}}` is GNU parallel's and stays as it is; in bash it is `{instead}`: `bash -c 'LINE'`"));
+            .then(|| format!("`{{{name}}}` is GNU parallel syntax and is not replaced; in bash it is `{instead}`: `bash -c 'LINE'`"));
     }
     if name.bytes().all(|byte| byte.is_ascii_digit()) {
         let begins =
             before.is_none_or(|c| matches!(c, ' ' | '_' | '/' | '.' | '-' | '=' | ',' | ':' | '"'));
         return (!is_single && begins).then(|| {
-            format!("`{{{name}}}` stays as it is; several values of a task are parameters: `--param x=1,2 --param y=a,b -- PROGRAM {{x}} {{y}}`")
+            format!("`{{{name}}}` is not replaced; several values of a task are parameters: `--param x=1,2 --param y=a,b -- PROGRAM {{x}} {{y}}`")
         });
     }
     if !is_name(name) || is_single && !is_usual {
@@ -200,13 +200,13 @@ fn brace(
             || closest(name, names.iter().copied()).is_some();
         return (!is_told).then(|| {
             format!(
-                "`{{{name}}}` names no parameter and stays as it is; there are `{}`",
+                "`{{{name}}}` names no parameter and is not replaced; the parameters are `{}`",
                 names.join("`, `")
             )
         });
     }
     Some(format!(
-        "`{{{name}}}` stays as it is; a task has its value in `{own}`{in_shell}"
+        "`{{{name}}}` is not replaced; the value of a task is in `{own}`{in_shell}"
     ))
 }
 
@@ -222,7 +222,7 @@ pub(super) fn path_placeholder(typed: &Typed<'_>, text: Text<'_>) -> Option<Said
     });
     found.map(|(name, variable)| {
         Said::Note(format!(
-            "`%{{{name}}}` is a placeholder of paths, such as those of `--stdout`, and stays as it is in a command; there it is `{variable}` in a line for a shell: `bash -c 'LINE'`"
+            "`%{{{name}}}` is a placeholder for paths, such as that of `--stdout`, and is not replaced in a command; there it is `{variable}` in a shell command line: `bash -c 'LINE'`"
         ))
     })
 }
@@ -242,7 +242,7 @@ pub(super) fn value_placeholder(_: &Typed<'_>, text: Text<'_>) -> Option<Said> {
         _ => "every task has its numbers in `$HQ_TASK_ID` and `$HQ_JOB_ID`",
     };
     Some(Said::Note(format!(
-        "`%{{{name}}}` stays as it is in `{}`; {why}",
+        "`%{{{name}}}` is not replaced in `{}`; {why}",
         text.option
     )))
 }
@@ -270,7 +270,7 @@ pub(super) fn operator(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
     let is_one = OPERATORS.contains(&text.text) && text.reader == Reader::Program && !compares;
     is_one.then(|| {
         Said::Note(format!(
-            "`{}` is an argument like any other, because no shell reads the command; `bash -c 'LINE'` runs a line for a shell",
+            "`{}` is passed on as an argument, because no shell reads the command; `bash -c 'LINE'` runs a shell command line",
             text.text
         ))
     })
@@ -290,7 +290,7 @@ pub(super) fn pattern(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
     );
     (is_home || is_pattern && !prints).then(|| {
         Said::Note(format!(
-            "no shell replaces `{}`: leave out the quotes, or let a shell read it where the task runs: `bash -c 'LINE'`",
+            "no shell expands `{}`: leave out the quotes, or let a shell read it where the task runs: `bash -c 'LINE'`",
             text.text
         ))
     })
@@ -372,7 +372,7 @@ pub(super) fn percent_letter(_: &Typed<'_>, text: Text<'_>) -> Option<Said> {
         .collect();
     (!found.is_empty()).then(|| {
         let (option, found) = (text.option, found.join(", "));
-        Said::Note(format!("placeholders of Slurm stay as they are in `{option}`; here {found}, see `hq doc output`"))
+        Said::Note(format!("Slurm placeholders are not replaced in `{option}`; here {found}, see `hq doc output`"))
     })
 }
 

@@ -119,10 +119,10 @@ pub(super) fn behind_program(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> 
     let instead = if typed.is_fenced || is_simple {
         ""
     } else {
-        "; if it is meant for the program, put `--` in front of that"
+        "; if it is meant for the program, put `--` before the program"
     };
     Some(Said::Note(format!(
-        "`{option}` stands behind the program and goes to it; options of hq stand in front of the program{instead}"
+        "`{option}` comes after the program and is passed to it; options of hq go before the program{instead}"
     )))
 }
 

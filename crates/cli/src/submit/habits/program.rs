@@ -33,7 +33,7 @@ pub(super) fn directive(_: &Typed<'_>, text: Text<'_>) -> Option<Said> {
     let is_one = ["#HQ", "#SBATCH", "#PBS", "#BSUB", "#$"].contains(&text.text);
     is_one.then(|| {
         Said::Refusal(
-            format!("`{}` is no program", text.text),
+            format!("`{}` is not a program", text.text),
             "such a line stands inside of a script; on the command line leave it out: `hq submit OPTIONS ./script.sh`".to_owned(),
         )
     })
@@ -46,7 +46,7 @@ pub(super) fn ids(_: &Typed<'_>, text: Text<'_>) -> Option<Said> {
         text.text.starts_with(|c: char| c.is_ascii_digit()) && text.text.chars().all(is_id);
     (is_list && !is_here(text.text)).then(|| {
         Said::Refusal(
-            format!("`{}` is no program", text.text),
+            format!("`{}` is not a program", text.text),
             "a value is one word: ids are written without blanks, as in `--array 1,2,3`".to_owned(),
         )
     })
@@ -89,7 +89,7 @@ pub(super) fn shell_line(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
     }
     let why = no_program(text.text).filter(|_| !is_here(text.text))?;
     let text = if text.text.contains(char::is_whitespace) {
-        format!("`{}` is no program", text.text)
+        format!("`{}` is not a program", text.text)
     } else {
         format!("`{}` cannot be started as a program", text.text)
     };

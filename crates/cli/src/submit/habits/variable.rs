@@ -70,17 +70,17 @@ pub(super) fn plain(_: &Typed<'_>, text: Text<'_>) -> Option<Said> {
     }
     let name = names(text.text).next()?;
     let instead = match text.option {
-        "" => "`bash -c 'LINE'` runs a line for a shell".to_owned(),
+        "" => "`bash -c 'LINE'` runs a shell command line".to_owned(),
         "--name" => return None,
-        "--env" => "write the value, or set the variable in a line for a shell: `bash -c 'LINE'`"
+        "--env" => "write the value, or set the variable in a shell command line: `bash -c 'LINE'`"
             .to_owned(),
         _ if name.starts_with("HQ_") => {
-            "placeholders of paths are `%{TASK_ID}` and `%{JOB_ID}`, see `hq doc output`".to_owned()
+            "placeholders for paths are `%{TASK_ID}` and `%{JOB_ID}`, see `hq doc output`".to_owned()
         }
         option => format!("without single quotes this shell replaces it in `{option}`"),
     };
     Some(Said::Note(format!(
-        "no shell replaces `${name}` here, it stays as it is; {instead}"
+        "no shell expands `${name}` here, so it is passed on literally; {instead}"
     )))
 }
 
