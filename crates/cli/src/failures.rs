@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use hq_core::outcome::NO_ROOM;
 use hq_core::signature::{one_line, sample, signature, without_paths};
 
 /// If the output of this many tasks with one error was read and is the same, that of the others most likely is, too.
@@ -65,7 +66,13 @@ fn end_words(error: &str) -> Option<String> {
         return Some(format!("killed by {}", name.trim_end_matches([')', '.'])));
     }
     let how = line.strip_prefix("Program terminated with ")?;
-    Some(how.trim_end_matches('.').to_owned())
+    let how = how.trim_end_matches('.');
+    // The worker adds this line. It also explains why the task may have said nothing.
+    let no_room = error.lines().find(|line| line.starts_with(NO_ROOM));
+    Some(no_room.map_or_else(
+        || how.to_owned(),
+        |line| format!("{how}; {}", signature(line)),
+    ))
 }
 
 fn first_line(error: &str) -> &str {
@@ -406,5 +413,10 @@ mod tests {
             "Program terminated with exit code -1. Received signal 9 (SIGKILL).\nOut of memory";
         assert_eq!(error_words(signal), "killed by SIGKILL");
         assert_eq!(error_words("Time limit reached"), "Time limit reached");
+        let full = format!("Program terminated with exit code 1.\n{NO_ROOM}/scratch/7.stdout");
+        assert_eq!(
+            error_words(&full),
+            format!("exit code 1; {NO_ROOM}/scratch/#.stdout")
+        );
     }
 }

@@ -124,6 +124,9 @@ pub fn is_out_of_memory(error: &str) -> bool {
 /// How the words begin with which a call ends whose value was lost elsewhere.
 pub const VALUE_MISSING: &str = "A value that the call needs is not there";
 
+/// Start of the line that a worker adds to the error of a task that failed on a full file system.
+pub const NO_ROOM: &str = "No room is left on the file system of ";
+
 impl Outcome {
     /// Whether a call could not begin for lack of a value that was elsewhere.
     #[must_use]

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use hq_core::outcome::Outcome;
+use hq_core::outcome::{NO_ROOM, Outcome};
 use hq_core::worker_state::{ExitStatus, LaunchEvent, LaunchToken};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -279,8 +279,7 @@ fn with_message(end: Waiting) -> LaunchEvent {
                 ExitStatus::Signal(signal) => Some(Outcome::Signal(*signal).error_text()),
                 ExitStatus::OutOfMemory | ExitStatus::ExceededMemory => None,
             };
-            let full = full
-                .map(|place| format!("No room is left on the file system of {}", place.display()));
+            let full = full.map(|place| format!("{NO_ROOM}{}", place.display()));
             *message = match full {
                 Some(full) => {
                     let words = words.map(String::from).or_else(failure);
