@@ -47,9 +47,9 @@ class Cluster:
         wait_for(lambda: self.ask("server", "info").returncode == 0, "the server answers")
         return server
 
-    def start_worker(self, cpus=2):
+    def start_worker(self, cpus=2, *args):
         before = self.ask("--output-mode", "quiet", "worker", "list").stdout
-        worker = self.start("worker", "start", "--cpus", str(cpus))
+        worker = self.start("worker", "start", "--cpus", str(cpus), *args)
         wait_for(lambda: self.ask("--output-mode", "quiet", "worker", "list").stdout != before, "the worker registers")
         return worker
 

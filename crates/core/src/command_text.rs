@@ -96,8 +96,7 @@ pub fn no_program(text: &str) -> Option<String> {
     }
     if text.contains('$') || text.starts_with('~') {
         return Some(
-            "no shell expands `$NAME` and `~` here: write the path, or `bash -c 'LINE'`"
-                .to_owned(),
+            "no shell expands `$NAME` and `~` here: write the path, or `bash -c 'LINE'`".to_owned(),
         );
     }
     if first.starts_with('-') {

@@ -347,19 +347,16 @@ fn set_stream(stage: Stage, step: &StdioStep<'_>, target: c_int) -> Result<(), F
     }
 }
 
-/// Whether two descriptors lead to the same file, whatever its names. Where the kernel cannot say (before Linux 4.11) they
-/// count as different.
+/// Whether two descriptors lead to the same file, whatever its names.
 fn is_one_file(one: c_int, other: c_int) -> bool {
     let identity = |fd: c_int| {
-        let mut found = MaybeUninit::<libc::statx>::zeroed();
-        let (path, flags) = (text(c""), int(libc::AT_EMPTY_PATH));
+        let mut found = MaybeUninit::<libc::stat>::zeroed();
         let place = found.as_mut_ptr().expose_provenance();
-        let arguments = [int(fd), path, flags, libc::STATX_INO as usize, place];
-        // SAFETY: the path is a C string, and `found` is valid for writes of a statx.
-        unsafe { raw::call(libc::SYS_statx, arguments) }.ok()?;
-        // SAFETY: all zeroes is a valid statx, and the kernel has filled it.
+        // SAFETY: `found` is valid for writes of a stat, whose layout in libc is the kernel's on 64-bit machines.
+        unsafe { raw::call(libc::SYS_fstat, [int(fd), place, 0, 0, 0]) }.ok()?;
+        // SAFETY: all zeroes is a valid stat, and the kernel has filled it.
         let found = unsafe { found.assume_init() };
-        Some((found.stx_dev_major, found.stx_dev_minor, found.stx_ino))
+        Some((found.st_dev, found.st_ino))
     };
     let found = identity(one);
     found.is_some() && found == identity(other)

@@ -183,6 +183,8 @@ impl<'a> Typed<'a> {
                 ParamItem::Text(text) => Some(("--param", String::from_utf8_lossy(text))),
                 ParamItem::Range(_) => None,
             });
+        let resources = options.resource.iter();
+        let resources = resources.map(|asked| ("--resource", Cow::Borrowed(asked.name())));
         let env = options.env.iter();
         let env = env.map(|pair| ("--env", String::from_utf8_lossy(&pair.value)));
         let is_array = options.array.as_ref().is_some_and(|ids| ids.len() > 1);
@@ -203,6 +205,7 @@ impl<'a> Typed<'a> {
                 .chain(outputs)
                 .chain(env)
                 .chain(given)
+                .chain(resources)
                 .collect(),
             env_names: options
                 .env

@@ -6,6 +6,9 @@ use super::{Said, Source, Text, Typed, Verb};
 use crate::submit::placeholder::{self, Piece};
 use crate::text::closest;
 
+/// Names of GPUs in other tools.
+const GPU_NAMES: [&str; 5] = ["gpu", "gpus", "gres", "nvidia", "cuda"];
+
 /// Placeholders of paths, and the variable of a task with the same value.
 const VARIABLES: [(&str, &str); 6] = [
     ("TASK_ID", "$HQ_TASK_ID"),
@@ -72,7 +75,9 @@ pub(super) fn parallel_input(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> 
     let values: Vec<&str> = values.collect();
     let instead = if is_file {
         let file = values.first().unwrap_or(&"FILE");
-        format!("hq {verb} --each-line {file} -- {command} {{}}")
+        let end = if command.contains("{}") { "" } else { " {}" };
+        let command = command.replace("'{}'", "{}");
+        format!("hq {verb} --each-line {file} -- {command}{end}")
     } else {
         let plain =
             values.len() <= 8 && !values.iter().any(|value| value.contains([',', ' ', '"']));
@@ -155,7 +160,9 @@ fn brace(
         }
         return Some(match text.option {
             "--env" => {
-                format!("`{{{name}}}` is not replaced in `--env`; the value of a task is in `{own}`")
+                format!(
+                    "`{{{name}}}` is not replaced in `--env`; the value of a task is in `{own}`"
+                )
             }
             "--name" => return None,
             option => format!(
@@ -372,7 +379,9 @@ pub(super) fn percent_letter(_: &Typed<'_>, text: Text<'_>) -> Option<Said> {
         .collect();
     (!found.is_empty()).then(|| {
         let (option, found) = (text.option, found.join(", "));
-        Said::Note(format!("Slurm placeholders are not replaced in `{option}`; here {found}, see `hq doc output`"))
+        Said::Note(format!(
+            "Slurm placeholders are not replaced in `{option}`; here {found}, see `hq doc output`"
+        ))
     })
 }
 
@@ -394,7 +403,12 @@ pub(super) fn odd_value(_: &Typed<'_>, text: Text<'_>) -> Option<Said> {
             [first, last].iter().all(|part| part.parse::<f64>().is_ok())
         })
     };
-    let note = if is_output && value == "-" {
+    let note = if option == "--resource" && GPU_NAMES.contains(&value) {
+        format!(
+            "`{value}` is a resource that a worker has only if it was started with `--resource {value}=…`; detected GPUs are \
+             `gpus/nvidia` and `gpus/amd`"
+        )
+    } else if is_output && value == "-" {
         format!(
             "`{option} -` writes a file named `-`; `hq job cat JOB stdout` and `hq job tail -f JOB` print what tasks write, and `hq run` does by itself"
         )
@@ -433,7 +447,7 @@ pub(super) fn list_file(_: &Typed<'_>, text: Text<'_>) -> Option<Said> {
     let (_, end) = name(file).rsplit_once('.')?;
     let note = match end {
         "csv" | "tsv" => format!(
-            "each line of {file} is a task as it is written, its header, too; hq does not know columns"
+            "every line of {file} becomes a task, including the header; hq does not parse columns"
         ),
         "json" => format!(
             "each line of {file} is a task; a task for each item of a JSON array is `--from-json {file}`"

@@ -43,15 +43,17 @@ fn said(line: &str) -> (Vec<String>, bool) {
 #[rustfmt::skip] // A line for each habit is a table.
 const HABITS: &[(&str, &str)] = &[
     // Options behind the program.
-    ("submit --array 1-3 true --cpus 2", "`--cpus` stands behind the program"),
-    ("submit -- true --output-mode json", "`--output-mode` stands behind the program"),
-    ("submit -- /sim --array=1-3", "`--array` stands behind the program"),
-    ("submit /train.py --name x", "put `--` in front of that"),
-    ("run -- sleep 1 --name x", "`--name` stands behind the program"),
+    ("submit --array 1-3 true --cpus 2", "`--cpus` comes after the program"),
+    ("submit -- true --output-mode json", "`--output-mode` comes after the program"),
+    ("submit -- /sim --array=1-3", "`--array` comes after the program"),
+    ("submit /train.py --name x", "put `--` before the program"),
+    ("run -- sleep 1 --name x", "`--name` comes after the program"),
     // GNU parallel.
     ("run echo ::: a b c", "`hq run --param x=a,b,c -- echo {x}`"),
     ("run gzip -k '{}' ::: a b", "`hq run --param x=a,b -- gzip -k {x}`"),
     ("submit cat :::: files", "`hq submit --each-line files -- cat {}`"),
+    ("run echo '{}' :::: f.txt", "`hq run --each-line f.txt -- echo {}`"),
+    ("submit --resource gpu=1 -- /x", "`gpus/nvidia`"),
     ("run --each-line f -- convert {} {.}.png", "`${HQ_ENTRY%.*}`"),
     ("run --each-line f -- bash -c 'mv {} {/}'", "`${HQ_ENTRY##*/}`"),
     ("submit --each-line f -- /x {#}", "`$HQ_TASK_ID`"),

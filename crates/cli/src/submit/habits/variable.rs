@@ -75,7 +75,8 @@ pub(super) fn plain(_: &Typed<'_>, text: Text<'_>) -> Option<Said> {
         "--env" => "write the value, or set the variable in a shell command line: `bash -c 'LINE'`"
             .to_owned(),
         _ if name.starts_with("HQ_") => {
-            "placeholders for paths are `%{TASK_ID}` and `%{JOB_ID}`, see `hq doc output`".to_owned()
+            "placeholders for paths are `%{TASK_ID}` and `%{JOB_ID}`, see `hq doc output`"
+                .to_owned()
         }
         option => format!("without single quotes this shell replaces it in `{option}`"),
     };

@@ -262,6 +262,21 @@ pub(super) fn help(message: &str, place: Place<'_>) -> String {
     advice.map_or_else(|| PAGE.to_owned(), |advice| format!("{advice}; {PAGE}"))
 }
 
+/// Advice for a file that is a list of tasks, without the key of the list.
+pub(super) fn for_bare_list(content: &str, format: Format) -> Option<&'static str> {
+    let mut lines = content.lines().map(str::trim_start);
+    let first =
+        lines.find(|line| !line.is_empty() && !line.starts_with(['#', '%']) && *line != "---")?;
+    match format {
+        Format::Json => first
+            .starts_with('[')
+            .then_some("write the list as the value of `task`: `{\"task\": [ … ]}`"),
+        Format::Yaml => (first.starts_with("- ") || first.starts_with('['))
+            .then_some("write `task:` in a line above the list"),
+        Format::Toml => None,
+    }
+}
+
 /// Names between backticks.
 fn quoted(text: &str) -> Vec<&str> {
     text.split('`').skip(1).step_by(2).collect()

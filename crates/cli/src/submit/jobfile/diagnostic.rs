@@ -23,6 +23,13 @@ pub(super) fn misread(source: Source<'_>, error: Misread) -> CliError {
         content,
         format,
     } = source;
+    if let Some(instead) = advice::for_bare_list(content, format) {
+        let file = path.display();
+        return plain(&format!(
+            "expected keys such as `task`, found a list\n{file}, line 1"
+        ))
+        .with_help(instead.to_owned());
+    }
     let message = &advice::plain_words(error.message.trim_end());
     let Some(span) = error.span.map(|span| clamp(content, span)) else {
         return plain(message);

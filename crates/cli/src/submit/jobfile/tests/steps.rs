@@ -225,6 +225,16 @@ fn values_of_a_wrong_type_are_answered_with_the_right_form() {
         ),
         (
             Format::Json,
+            r#" [{"id": 1, "command": ["x"]}]"#,
+            "write the list as the value of `task`",
+        ),
+        (
+            Format::Yaml,
+            "# steps\n- command: [x]\n",
+            "write `task:` in a line above the list",
+        ),
+        (
+            Format::Json,
             r#"{"task": [{"command": "seq 10 > n"}]}"#,
             "write a command line for a shell: `\"shell\": \"seq 10 > n\"`",
         ),
