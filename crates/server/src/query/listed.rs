@@ -316,7 +316,10 @@ mod tests {
             ],
             0,
         );
-        assert_eq!(said(&two), ("2 cpus, 0.5 gpus/nvidia".into(), Some(20_000)));
+        assert_eq!(
+            said(&two),
+            ("2 cpus, 0.5 GPUs (gpus/nvidia)".into(), Some(20_000))
+        );
         assert_eq!(said(&asks(Vec::new(), 3)), ("3 nodes".into(), None));
         let all = asks(vec![entry("cpus", Policy::All, 0)], 0);
         assert_eq!(said(&all), ("all cpus".into(), None));
