@@ -217,7 +217,7 @@ mod tests {
         };
         for (sql, expected) in [
             ("SELECT id FROM tasks", "`tasks` has job, task, state, "),
-            ("SELECT nothing FROM Jobs", "`jobs` has id, name, "),
+            ("SELECT colour FROM Jobs", "`jobs` has id, name, "),
             ("SELECT * FROM task", "there are allocations, attempts, "),
         ] {
             let mut db = Connection::open_in_memory().expect("a database in memory");

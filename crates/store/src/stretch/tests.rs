@@ -138,19 +138,21 @@ fn stretches_of_an_earlier_release_are_read_before_and_after_it_is_brought_up_to
         params_from_iter(&row[..WIDTH - 1]),
     )
     .expect("a row");
-    let is_same = |db: &Connection| {
+    let all = ["task_data", "tasks", "attempts", "events"];
+    let is_same = |db: &Connection, views: &[&str]| {
         assert_eq!(broken(db).expect("a table"), []);
-        ["task_data", "tasks", "attempts", "events"]
+        views
             .iter()
             .all(|view| rows(db, view) == rows(&plain, view))
     };
-    assert!(is_same(&old), "by views of the file");
+    // The other views of that release have no times as texts.
+    assert!(is_same(&old, &all[..1]), "by views of the file");
     read_fast(&old).expect("views of ours");
-    assert!(is_same(&old), "by views of ours");
+    assert!(is_same(&old, &all[..1]), "by views of ours");
     for view in ["events", "attempts", "tasks", "task_data"] {
         old.execute_batch(&format!("DROP VIEW temp.{view}"))
             .expect("a view");
     }
     schema::migrate(&mut old, 11).expect("it can be migrated");
-    assert!(is_same(&old), "brought up to date");
+    assert!(is_same(&old, &all), "brought up to date");
 }
