@@ -324,7 +324,7 @@ mod tests {
         let all = asks(vec![entry("cpus", Policy::All, 0)], 0);
         assert_eq!(said(&all), ("all cpus".into(), None));
         let other = asks(vec![entry("fpga", Policy::Compact, 10_000)], 0);
-        assert_eq!(said(&other), ("1 fpga".into(), Some(0)));
+        assert_eq!(said(&other), ("1 of fpga".into(), Some(0)));
         assert_eq!(
             said(&ResourceRequest::cpus(1)),
             ("1 cpu".into(), Some(10_000))

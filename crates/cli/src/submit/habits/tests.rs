@@ -61,7 +61,7 @@ const HABITS: &[(&str, &str)] = &[
     ("run -- xargs -n1 gzip", "`hq run --each-line - -- gzip`"),
     // Braces.
     ("submit --each-line f -- /convert {}", "`$HQ_ENTRY`, which a shell expands: `bash -c 'LINE'`; `hq run` replaces"),
-    ("submit --each-line f -- bash -c 'gzip {}'", "has its line in `$HQ_ENTRY`; `hq run`"),
+    ("submit --each-line f -- bash -c 'gzip {}'", "the line of a task is in `$HQ_ENTRY`;"),
     ("submit --array 1-3 -- /x {}", "`$HQ_TASK_ID`"),
     ("submit --each-line f -- echo {entry}", "`{entry}` is not replaced; the value of a task is in `$HQ_ENTRY`"),
     ("submit --from-json f -- /x {sample}", "`{sample}` stays"),
