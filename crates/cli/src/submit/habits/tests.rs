@@ -91,8 +91,8 @@ const HABITS: &[(&str, &str)] = &[
     ("submit --array 1-3 -- bash -c 'echo '", "has a gap"),
     ("submit --array 1-3 -- /x ''", "argument 1 is empty"),
     // What only a shell understands.
-    ("submit -- echo hi '|' wc -l", "`|` is an argument like any other"),
-    ("submit -- /x '>' out", "`>` is an argument like any other"),
+    ("submit -- echo hi '|' wc -l", "`|` is passed on as an argument"),
+    ("submit -- /x '>' out", "`>` is passed on as an argument"),
     ("submit -- cat '*.txt'", "no shell expands `*.txt`"),
     ("submit -- /x '~/data'", "no shell expands `~/data`"),
     ("submit 'echo hi | wc -l'", "bash -c 'LINE'"),
