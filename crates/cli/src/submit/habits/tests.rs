@@ -110,7 +110,6 @@ const HABITS: &[(&str, &str)] = &[
     ("submit '#HQ' --stdout=o ./s.sh", "`#HQ` is not a program"),
     ("submit ''", "empty name"),
     ("submit --time-limit 1 hour sleep 5", "`hour` stands where the program begins"),
-    ("submit slepe 5", "did you mean `sleep`?"),
     ("submit ./nope", "`./nope` does not exist in this directory"),
     // Values.
     ("submit --stdout - -- true", "writes a file named `-`"),
