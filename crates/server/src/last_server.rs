@@ -230,7 +230,7 @@ pub(crate) async fn find(
             is_by_itself,
         })),
         Decision::Begin(notice) => {
-            report(notice, found.place.as_ref(), config);
+            report(notice, found.place.as_ref(), config, dir);
             Ok(unused.filter(|_| is_by_itself && !found.was_unused_stopped))
         }
     }
@@ -342,7 +342,12 @@ async fn is_ending(dir: &ServerDir, instance: &Path) -> bool {
     }
 }
 
-fn report(notice: Notice, place: Option<&(PathBuf, Journal)>, config: &ServerConfig) {
+fn report(
+    notice: Notice,
+    place: Option<&(PathBuf, Journal)>,
+    config: &ServerConfig,
+    dir: &ServerDir,
+) {
     let count = match (notice, place) {
         (Notice::Nothing, _) => return,
         (Notice::NothingKept, _) => {
@@ -377,7 +382,8 @@ fn report(notice: Notice, place: Option<&(PathBuf, Journal)>, config: &ServerCon
     };
     tracing::warn!(
         "The last server of this directory {left} and this one begins anew. To continue the last one, stop this server and run \
-         `hq server start --journal {}{access}`",
+         `hq server start{} --journal {}{access}`",
+        dir.hint(),
         quoted(&file)
     );
 }

@@ -474,7 +474,7 @@ pub(crate) fn promote(worker: &mut Worker, classes: &Classes, now: Time) -> Vec<
 
 /// Panics if the most urgent task that waits on a worker has room there, or one counts as placed without room. Less urgent tasks
 /// may have room that is reserved against them.
-#[cfg(test)]
+#[cfg(any(test, feature = "testing"))]
 pub(crate) fn check_room(worker: &Worker, classes: &Classes) {
     let displaced = worker.clone().displace(classes);
     assert_eq!(displaced, [], "placed without room on worker {}", worker.id);

@@ -363,7 +363,6 @@ impl Workers {
     pub(crate) fn check(&self, classes: &crate::class::Classes) {
         for worker in self.live.values() {
             worker.check_books(classes);
-            #[cfg(test)]
             crate::scheduler::worker_plan::check_room(worker, classes);
             assert!(worker.is_live(), "ended workers are kept apart");
         }
