@@ -482,7 +482,10 @@ pub(crate) fn check_room(worker: &Worker, classes: &Classes) {
     if let Some((key, number)) = first.filter(|(key, n)| !worker.is_stuck(key.class, *n)) {
         let class = classes.get(key.class);
         let demand = class.and_then(|class| class.variants.get(number as usize));
-        let room = demand.map_or(0, |demand| worker.room(demand));
+        // As `promote` counts it: two quarters of different devices are no room for a half.
+        let mut plan = WorkerPlan::without_backlog(worker);
+        plan.enter(key, classes);
+        let room = demand.map_or(0, |demand| plan.room(demand));
         assert_eq!(room, 0, "a task waits with room on worker {}", worker.id);
     }
 }
