@@ -476,16 +476,22 @@ pub(crate) fn promote(worker: &mut Worker, classes: &Classes, now: Time) -> Vec<
 /// may have room that is reserved against them.
 #[cfg(any(test, feature = "testing"))]
 pub(crate) fn check_room(worker: &Worker, classes: &Classes) {
+    use crate::resource::amount::UNITS_PER_WHOLE;
+
     let displaced = worker.clone().displace(classes);
     assert_eq!(displaced, [], "placed without room on worker {}", worker.id);
     let first = worker.waiting().next();
     if let Some((key, number)) = first.filter(|(key, n)| !worker.is_stuck(key.class, *n)) {
         let class = classes.get(key.class);
         let demand = class.and_then(|class| class.variants.get(number as usize));
-        // As `promote` counts it: two quarters of different devices are no room for a half.
-        let mut plan = WorkerPlan::without_backlog(worker);
-        plan.enter(key, classes);
-        let room = demand.map_or(0, |demand| plan.room(demand));
+        // Sums of fractions tell little: two quarters of different devices are no room for a half.
+        let is_whole = |demand: &&VariantDemand| {
+            let mut units = demand.demands.iter().filter_map(|demand| demand.units);
+            units.all(|units| units % UNITS_PER_WHOLE == 0)
+        };
+        let room = demand
+            .filter(is_whole)
+            .map_or(0, |demand| worker.room(demand));
         assert_eq!(room, 0, "a task waits with room on worker {}", worker.id);
     }
 }
