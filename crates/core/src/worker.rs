@@ -607,8 +607,9 @@ impl Worker {
                 continue;
             };
             assigned.placed = true;
-            // However long it has waited, it could not start before.
+            // However long it has waited, it could not start before, and it was asked back because it had no room.
             assigned.at = now;
+            assigned.retracting = false;
             let copy = *assigned;
             self.leave_backlog(*task, &copy);
             self.take(class, key.class, number, 1);
@@ -652,9 +653,8 @@ impl Worker {
         displaced
     }
 
-    /// Tasks that were counted as placed before `sent_before` and have not started, although others run; their
-    /// variants count as stuck from now on.
-    pub(crate) fn note_stuck(&mut self, sent_before: Time) -> Vec<(TaskKey, InstanceId)> {
+    /// Tasks to ask back: those that were counted as placed before `sent_before` and have not started, although others run.
+    pub(crate) fn recall_unstarted(&mut self, sent_before: Time) -> Vec<(TaskKey, InstanceId)> {
         // With nothing running the worker is about to start them, and away it cannot say that it
         // did.
         if self.placed_len <= self.running
@@ -664,22 +664,32 @@ impl Worker {
         {
             return Vec::new();
         }
-        let stuck: Vec<(TaskKey, Assigned)> = self
-            .assigned
-            .iter()
-            .filter(|(_, a)| a.placed && !a.started && !a.retracting)
-            .filter(|(_, a)| a.at < sent_before)
-            .map(|(task, assigned)| (*task, *assigned))
-            .collect();
-        for (task, assigned) in &stuck {
-            // No round counts on it again until something there ends.
-            self.stuck.insert((assigned.key.class, assigned.variant));
-            self.mark_retracting(*task);
+        let mut recalled = Vec::new();
+        for (task, assigned) in &mut self.assigned {
+            let is_late = assigned.placed && !assigned.started && assigned.at < sent_before;
+            if is_late && !assigned.retracting {
+                assigned.retracting = true;
+                recalled.push((*task, assigned.instance));
+            }
         }
-        stuck
-            .into_iter()
-            .map(|(task, assigned)| (task, assigned.instance))
-            .collect()
+        recalled
+    }
+
+    /// The worker gave back a task that it had not started, which it was asked for or not. If it had time to start the task, it
+    /// finds less room than was counted: no round counts on that variant again until something there ends. A task that hangs
+    /// while it is started is not given back.
+    pub(crate) fn remove_unstarted(
+        &mut self,
+        (task, instance): (TaskKey, InstanceId),
+        now: Time,
+        classes: &Classes,
+    ) -> Option<Assigned> {
+        let assigned = self.remove(task, instance, classes)?;
+        let had_time = assigned.at + STUCK_AFTER <= now;
+        if assigned.placed && assigned.retracting && had_time && self.running > 0 {
+            self.stuck.insert((assigned.key.class, assigned.variant));
+        }
+        Some(assigned)
     }
 
     /// Tasks that have not started and are no more urgent than a queue.

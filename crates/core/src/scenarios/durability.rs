@@ -179,13 +179,25 @@ fn a_kind_that_did_not_start_in_time_and_does_after_all_is_sent_again() {
     let other = bench.worker(1);
     let job = bench.submit(tasks(3));
     start_all(&mut bench, other, job);
-    bench.wait(Duration::from_secs(2));
-    assert!(
-        bench.state.worker(worker).expect("is there").is_any_stuck(),
-        "what it has did not start for two seconds"
-    );
+    let asked = asked_back(&bench.wait(Duration::from_secs(2)), worker);
+    let is_stuck = |bench: &Bench| bench.state.worker(worker).expect("is there").is_any_stuck();
+    assert!(!is_stuck(&bench), "they may hang while they are started");
+    bench.give_back(worker, asked[0]);
+    assert!(is_stuck(&bench), "it was not started for two seconds");
     start_all(&mut bench, worker, job);
-    assert!(!bench.state.worker(worker).expect("is there").is_any_stuck());
+    assert!(!is_stuck(&bench));
+}
+
+#[test]
+fn a_task_that_hangs_while_it_is_started_keeps_its_kind_from_no_free_cpu() {
+    let (mut bench, worker) = Bench::with_worker(3);
+    let long = bench.submit(tasks(1));
+    start_all(&mut bench, worker, long);
+    let hanging = bench.submit(tasks(1));
+    let effects = bench.wait(Duration::from_secs(2));
+    assert_eq!(asked_back(&effects, worker), [key(hanging, 0)]);
+    let next = bench.submit(tasks(1));
+    assert!(bench.has(worker).contains(&(next.0, 0)));
 }
 
 #[test]

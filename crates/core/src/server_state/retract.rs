@@ -89,7 +89,7 @@ impl Retraction {
         self.stuck_check_at = may_be_stuck.then(|| now + STUCK_CHECK);
         let sent_before = self.sent_before(now);
         for worker in workers.iter_mut() {
-            let tasks = worker.note_stuck(sent_before);
+            let tasks = worker.recall_unstarted(sent_before);
             if !tasks.is_empty() {
                 ctx.send(worker.id, WorkerCommand::Retract(tasks));
             }

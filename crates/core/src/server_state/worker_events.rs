@@ -449,10 +449,10 @@ impl ServerState {
         id: WorkerId,
         (task, instance): (TaskKey, InstanceId),
     ) -> bool {
-        let assigned = self
-            .workers
-            .get_mut(id)
-            .and_then(|worker| worker.remove(task, instance, self.dispatcher.classes()));
+        let (now, classes) = (ctx.now.mono, self.dispatcher.classes());
+        let worker = self.workers.get_mut(id);
+        let assigned =
+            worker.and_then(|worker| worker.remove_unstarted((task, instance), now, classes));
         let Some(assigned) = assigned else {
             self.ignored.stale_rows += 1;
             return false;
