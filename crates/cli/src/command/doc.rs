@@ -66,7 +66,7 @@ fn search(words: &str) -> CliResult<String> {
         );
     }
     // The reference of the command line and the changes have most words.
-    let is_long = |page: &Page| matches!(page.name, "cli" | "changelog" | "reliability");
+    let is_long = |page: &Page| matches!(page.name, "cli" | "changelog");
     found.sort_by_key(|(page, lines)| (is_long(page), std::cmp::Reverse(lines.len())));
     let mut text = String::new();
     for (page, lines) in found {
