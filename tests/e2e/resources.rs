@@ -180,9 +180,13 @@ fn the_kernel_ends_tasks_before_their_worker_from_the_first_moment() {
     env.start_server();
     env.spawn("detecting", &["worker", "start", "--cpus=2"]);
     let script = "read score < /proc/self/oom_score_adj; echo $score >> scores";
-    let job = env.submit(&["--array=1-20", "--stdout=none", "--", "bash", "-c", script]);
+    let tasks = ["--array=1-20", "--stdout=none", "--", "bash", "-c", script];
+    let job = env.submit(&[&["--resource=mem=50M"], &tasks[..]].concat());
     env.wait_job(&job);
-    let scores = env.wait_lines("scores", 20);
+    // Nor are tasks without a limit spared as the worker is.
+    let job = env.submit(&tasks);
+    env.wait_job(&job);
+    let scores = env.wait_lines("scores", 40);
     let of_tasks = |score: &str| score.parse::<i32>().is_ok_and(|score| score >= 500);
     assert!(scores.lines().all(of_tasks), "{scores}");
 }

@@ -32,9 +32,11 @@ impl TaskLauncher {
 
     /// Memory in KiB that a task may use; `None` = any.
     pub(super) fn memory_limit(&self, task: &LaunchTask, pools: &PoolSet) -> Option<u64> {
-        self.memory.as_ref()?;
+        let watch = self.memory.as_ref()?;
         let is_limit = task.template.task.enforce_memory;
-        memory_of(task, pools).filter(|_| is_limit)
+        let limit = memory_of(task, pools).filter(|_| is_limit)?;
+        watch.protect_worker();
+        Some(limit)
     }
 
     /// Looks after the memory of a task that has started.

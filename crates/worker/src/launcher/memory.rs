@@ -11,7 +11,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -88,7 +88,8 @@ struct State {
 #[derive(Debug)]
 pub(super) struct MemoryWatch {
     shared: Arc<Shared>,
-    task_score: Option<i16>,
+    /// The score of tasks, from the first task with a limit on.
+    task_score: OnceLock<Option<i16>>,
 }
 
 impl MemoryWatch {
@@ -98,9 +99,6 @@ impl MemoryWatch {
         if processes.get(std::process::id()).is_none() {
             return Err(io::Error::other("/proc does not show processes"));
         }
-        let task_score = task_score();
-        // Behind the score of tasks, which is derived from what this process had.
-        protect_worker();
         let shared = Arc::new(Shared::default());
         let watcher = Watcher {
             shared: Arc::clone(&shared),
@@ -112,12 +110,26 @@ impl MemoryWatch {
         thread::Builder::new()
             .name("hq-memory".into())
             .spawn(move || watcher.run())?;
-        Ok(Self { shared, task_score })
+        Ok(Self {
+            shared,
+            task_score: OnceLock::new(),
+        })
     }
 
-    /// The score that tasks start with, if any.
-    pub(super) const fn task_score(&self) -> Option<i16> {
-        self.task_score
+    /// Has the kernel end tasks before this worker when memory runs out. To be called for each task with a limit. Workers
+    /// without such tasks save the price: a child that sets a score is created in a slower way.
+    pub(super) fn protect_worker(&self) {
+        self.task_score.get_or_init(|| {
+            let score = task_score();
+            // Behind the score of tasks, which is derived from what this process had.
+            lower_own_score();
+            score
+        });
+    }
+
+    /// The score that tasks start with, if any. Those without a limit have it as well: the worker's own is lower.
+    pub(super) fn task_score(&self) -> Option<i16> {
+        self.task_score.get().copied().flatten()
     }
 
     /// Watches a tree from now on; `limit` in KiB.
@@ -170,7 +182,7 @@ fn task_score() -> Option<i16> {
     own.trim().parse().ok().map(|own: i16| own.max(TASK_SCORE))
 }
 
-fn protect_worker() {
+fn lower_own_score() {
     if fs::write("/proc/self/oom_score_adj", WORKER_SCORE).is_err() {
         tracing::debug!(
             "only tasks are marked for the kernel to end first; the worker stays as it is"
