@@ -45,6 +45,19 @@ fn closing_a_job_without_work_completes_it() {
 }
 
 #[test]
+fn a_job_without_tasks_is_completed_when_it_is_submitted() {
+    let mut bench = Bench::new();
+    let effects = bench.request(Command::Submit(Box::new(numbered(given(1, 0), tasks(0)))));
+    let stored = changes(&effects);
+    assert!(
+        stored
+            .iter()
+            .any(|c| matches!(c, ChangeKind::JobCompleted(_))),
+        "{stored:?}"
+    );
+}
+
+#[test]
 fn closing_all_jobs_closes_those_that_are_open() {
     let mut bench = Bench::new();
     bench.submit(tasks(1));

@@ -442,8 +442,10 @@ impl ServerState {
         // Before it is queued, with the request that it then has.
         self.begin_learning(ctx.now.mono, id, number);
         self.start_submit(ctx, id, number);
-        // One without tasks has nobody who could add any.
-        self.close_if_over(ctx, id);
+        // A job without tasks is over at once: nothing of it will end.
+        if self.jobs.get(id).is_some_and(Job::is_idle) {
+            self.note_job_progress(ctx, id);
+        }
         id
     }
 }
