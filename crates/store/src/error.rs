@@ -48,6 +48,12 @@ pub enum StoreError {
         /// Earlier name of the log, without its directory.
         log: PathBuf,
     },
+    /// File and log are of different times.
+    #[error("The journal `{path}` and the write-ahead log `{path}-wal` beside it were copied at different times and do not belong together; put the log of that time there; if the file was copied after `hq journal flush`, it needs none: move `{path}-wal` and `{path}-shm` away; `hq journal check --repair {path}` does that and says what is lost", path = .path.display())]
+    LogMismatch {
+        /// Path of the file.
+        path: PathBuf,
+    },
     /// The log is there and the file is not.
     #[error("The journal `{path}` is gone, but its write-ahead log `{path}-wal` is there; put the journal back, or remove `{path}-wal` and `{path}-shm` to begin a new one", path = .path.display())]
     OnlyLog {

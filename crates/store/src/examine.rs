@@ -105,11 +105,7 @@ pub(crate) fn heal_or_refuse(lock: &Lock, folded: Folded, given: &Path) -> Resul
         });
     }
     tracing::warn!("Journal contains not fully written data; they will be removed from the log");
-    let report = salvage::repair(lock, given)?;
-    for line in report.to_string().lines() {
-        tracing::warn!("{line}");
-    }
-    Ok(())
+    salvage::repair(lock, given, false).map(|_| ())
 }
 
 fn unreadable(path: &Path) -> impl Fn(io::Error) -> StoreError + '_ {
@@ -157,9 +153,13 @@ pub fn repair(path: &Path) -> Result<Option<RepairReport>, StoreError> {
     };
     if std::fs::metadata(lock.path()).is_ok_and(|found| found.len() == 0) {
         // SQLite would delete what is in the log.
-        return salvage::repair(&lock, path).map(Some);
+        return salvage::repair(&lock, path, false).map(Some);
     }
-    let is_partial = history::missing_log(lock.path()).is_some();
+    let is_mixed = history::is_log_of_another_time(lock.path());
+    if is_mixed {
+        salvage::set_log_aside(lock.path(), path)?;
+    }
+    let has_lost_log = history::missing_log(lock.path()).is_some();
     lease::look(&place, path)?;
     if fold(&place, path)? == Folded::InUse {
         return Err(StoreError::InUse {
@@ -170,10 +170,10 @@ pub fn repair(path: &Path) -> Result<Option<RepairReport>, StoreError> {
     let by_sqlite = place
         .read()
         .and_then(|connection| reader::problems(&connection));
-    if by_sqlite.is_ok_and(|problems| problems.is_empty()) && !is_partial {
+    if by_sqlite.is_ok_and(|problems| problems.is_empty()) && !has_lost_log && !is_mixed {
         return Ok(None);
     }
-    salvage::repair(&lock, path).map(Some)
+    salvage::repair(&lock, path, has_lost_log).map(Some)
 }
 
 /// Version of the schema in the file; 0 of an empty one.

@@ -11,11 +11,15 @@ use rusqlite::{Connection, OptionalExtension as _};
 
 use crate::lock::with_suffix;
 use crate::log::Log;
-use crate::place::Place;
+use crate::place::{FileSystem, Place};
 use crate::{StoreError, meta};
 
 /// Key of the ending.
 const ENDING: &str = "ending";
+/// Key that a server has which began anew on request: it is the last server of its directory, even if it is never used.
+const FRESH: &str = "fresh";
+/// Key of what the file has at least if its log belongs to it: the number of the next event when the log began.
+pub(crate) const LOG_BASE: &str = "log_base";
 /// Key of the name of the file, if the file needs its log.
 const LOG_OF: &str = "log_of";
 
@@ -45,7 +49,7 @@ impl Ending {
 pub struct History {
     /// End of the last server.
     pub ending: Ending,
-    /// Whether the store ever had a job, a worker, an allocation queue or a token.
+    /// Whether the store ever had a job, a worker, an allocation queue or a token, or was made by `--fresh`.
     pub is_used: bool,
     /// Jobs that are not completed.
     pub unfinished_jobs: u64,
@@ -76,7 +80,8 @@ impl History {
             || has_row("SELECT EXISTS (SELECT 1 FROM job_data)")?
             // The first versions have no queues.
             || has_row("SELECT EXISTS (SELECT 1 FROM queue_data)").unwrap_or(false)
-            || !meta::texts(connection, meta::TOKEN)?.is_empty();
+            || !meta::texts(connection, meta::TOKEN)?.is_empty()
+            || meta::text(connection, FRESH)?.is_some();
         Ok(Self {
             ending,
             is_used,
@@ -95,15 +100,24 @@ pub(crate) fn set_ending(connection: &Connection, ending: Ending) -> rusqlite::R
     meta::set_text(connection, ENDING, ending.name())
 }
 
-/// Stores that the file at this path needs its log, or, with `None`, that it does not.
+/// Stores that the file at this path needs its log, which begins now, or, with `None`, that it does not.
 pub(crate) fn mark_log(connection: &Connection, file: Option<&PathBuf>) -> rusqlite::Result<()> {
     match file.and_then(|file| file.file_name()) {
-        Some(name) => meta::set_text(connection, LOG_OF, &name.to_string_lossy()),
+        Some(name) => {
+            let next_seq = meta::number(connection, "next_seq")?;
+            meta::set_number(connection, LOG_BASE, next_seq)?;
+            meta::set_text(connection, LOG_OF, &name.to_string_lossy())
+        }
         None => meta::remove(connection, LOG_OF),
     }
 }
 
-/// Refuses a log without its file, and a file that was copied or moved without its log.
+/// Stores that the server began anew on request.
+pub(crate) fn note_fresh(connection: &Connection) -> rusqlite::Result<()> {
+    meta::set_text(connection, FRESH, "yes")
+}
+
+/// Refuses a log without its file, a file that was copied or moved without its log, and a file with a log of another time.
 pub(crate) fn check_companions(path: &Path, given: &Path) -> Result<(), StoreError> {
     let is_there = |path: &Path| std::fs::symlink_metadata(path).is_ok();
     if !is_there(path) && Log::open(&with_suffix(path, "-wal")).is_some() {
@@ -111,19 +125,49 @@ pub(crate) fn check_companions(path: &Path, given: &Path) -> Result<(), StoreErr
             path: given.to_path_buf(),
         });
     }
-    match missing_log(path) {
-        Some(log) => Err(StoreError::LogMissing {
+    if let Some(log) = missing_log(path) {
+        return Err(StoreError::LogMissing {
             path: given.to_path_buf(),
             log,
-        }),
-        None => Ok(()),
+        });
     }
+    if is_log_of_another_time(path) {
+        return Err(StoreError::LogMismatch {
+            path: given.to_path_buf(),
+        });
+    }
+    Ok(())
+}
+
+/// Whether the log beside a file ends before the state of the file, or begins after it: one of them was copied at another time,
+/// and SQLite would mix pages of both. `false` if that cannot be determined.
+pub(crate) fn is_log_of_another_time(path: &Path) -> bool {
+    if !has_content(path) || !has_content(&with_suffix(path, "-wal")) {
+        return false;
+    }
+    let place = Place {
+        path: path.to_path_buf(),
+        file_system: FileSystem::of(path),
+    };
+    let compare = || -> rusqlite::Result<bool> {
+        let both = place.peek()?;
+        // In this order: a server may write meanwhile, and all of these only grow.
+        let base = meta::number(&both, LOG_BASE)?;
+        let file = meta::number(&Place::read_unchanging(path)?, "next_seq")?;
+        let end = meta::number(&both, "next_seq")?;
+        // A file without tables has all of them in its log.
+        Ok(file > 0 && (file < base || file > end))
+    };
+    // What cannot be read is reported by those who open it.
+    compare().unwrap_or(false)
+}
+
+fn has_content(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|found| found.is_file() && found.len() > 0)
 }
 
 /// Name of the log that belongs to the file at `path` and is missing; `None` = no log is missing, or the file cannot be read.
 pub(crate) fn missing_log(path: &Path) -> Option<PathBuf> {
-    let has_content =
-        |path: &Path| std::fs::metadata(path).is_ok_and(|found| found.is_file() && found.len() > 0);
     if !has_content(path) || has_content(&with_suffix(path, "-wal")) {
         return None;
     }

@@ -27,6 +27,8 @@ use crate::stretch::{self, Stretch, StretchKey};
 pub struct Loaded {
     /// The state, ready to serve.
     pub state: ServerState,
+    /// Report of a repair since the last start.
+    pub repaired: Option<String>,
     /// Whether the store had been used before.
     pub is_restored: bool,
     /// Records that made no sense and were left out.
@@ -51,6 +53,7 @@ pub(crate) fn is_used(connection: &Connection) -> rusqlite::Result<bool> {
 pub(crate) fn load(connection: &Connection, uid: &str, now: Now) -> rusqlite::Result<Loaded> {
     let mut loaded = Loaded {
         state: ServerState::new(uid),
+        repaired: meta::text(connection, meta::REPAIRED)?,
         is_restored: is_used(connection)?,
         dropped_count: 0,
         queues: Vec::new(),

@@ -113,6 +113,8 @@ pub(crate) fn note_key(
     set_text(connection, &name, &key.digest)
 }
 
+/// Key of the report of a repair, until a server has started since.
+pub(crate) const REPAIRED: &str = "repaired";
 /// Begin of the keys of problems that are acknowledged: how much of each there was.
 pub(crate) const ACKNOWLEDGED: &str = "acknowledged_";
 /// Begin of the keys of tokens for programs: what is kept of each.

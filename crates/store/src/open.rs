@@ -162,6 +162,15 @@ impl Store {
         self
     }
 
+    /// Stores that the server of this store began anew on request.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be written.
+    pub fn note_fresh(&self) -> Result<(), StoreError> {
+        history::note_fresh(&self.connection).map_err(StoreError::sql(&self.path))
+    }
+
     /// The file.
     #[must_use]
     pub fn path(&self) -> &Path {

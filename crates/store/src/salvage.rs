@@ -150,6 +150,8 @@ pub struct RepairReport {
     pub lost_results: Vec<LostResults>,
     /// Events that are gone, starts and ends of tasks included; `None` if that is unknown.
     pub lost_events: Option<u64>,
+    /// Whether the write-ahead log is lost, and with it an unknown number of changes.
+    pub has_lost_log: bool,
 }
 
 impl fmt::Display for RepairReport {
@@ -184,7 +186,14 @@ impl fmt::Display for RepairReport {
                 "dropped: {words}{count} results of job {job}: tasks {tasks}; they wait again"
             )?;
         }
-        match self.lost_events {
+        if self.has_lost_log {
+            writeln!(
+                f,
+                "its write-ahead log is lost: the latest jobs, results and events are missing, and how many cannot be told"
+            )?;
+        }
+        match self.lost_events.filter(|_| !self.has_lost_log) {
+            None if self.has_lost_log => {}
             Some(0) => writeln!(f, "no event is missing")?,
             Some(count) => writeln!(
                 f,
@@ -201,7 +210,11 @@ impl fmt::Display for RepairReport {
 /// # Errors
 ///
 /// If there is nothing to read, or nothing can be written beside it.
-pub(crate) fn repair(lock: &Lock, given: &Path) -> Result<RepairReport, StoreError> {
+pub(crate) fn repair(
+    lock: &Lock,
+    given: &Path,
+    has_lost_log: bool,
+) -> Result<RepairReport, StoreError> {
     let create = |path: &Path, source| StoreError::Create {
         path: path.to_path_buf(),
         source,
@@ -223,6 +236,7 @@ pub(crate) fn repair(lock: &Lock, given: &Path) -> Result<RepairReport, StoreErr
         .open(&fresh)
         .map_err(|error| create(&fresh, error))?;
     let mut report = rebuild(&pages, &fresh).map_err(StoreError::sql(&fresh))?;
+    report.has_lost_log = has_lost_log;
     if report.kept.values().all(|count| *count == 0) && !pages.is_ours() {
         let _ = std::fs::remove_file(&fresh);
         return Err(StoreError::NotOurs {
@@ -232,6 +246,7 @@ pub(crate) fn repair(lock: &Lock, given: &Path) -> Result<RepairReport, StoreErr
     }
     drop(pages);
     report.set_aside = free_name(path);
+    note(&fresh, &report).map_err(StoreError::sql(&fresh))?;
     swap(path, &fresh, &report.set_aside).map_err(|error| create(path, error))?;
     Ok(report)
 }
@@ -649,9 +664,31 @@ fn mend_counters(db: &Transaction<'_>, report: &mut RepairReport) -> rusqlite::R
     }
     // A repaired file is used as it is, without a log that it may have lost.
     history::mark_log(db, None)?;
+    meta::remove(db, history::LOG_BASE)?;
     // Known losses are not counted again by the next repair.
     let next_seq = meta::number(db, "next_seq")?;
     meta::set_number(db, "pruned_count", next_seq - 1 - events)
+}
+
+/// Stores what the repair found, for the next start.
+fn note(fresh: &Path, report: &RepairReport) -> rusqlite::Result<()> {
+    let connection = Connection::open(fresh)?;
+    meta::set_text(&connection, meta::REPAIRED, &report.to_string())?;
+    connection.close().map_err(|(_, error)| error)
+}
+
+/// Gives the log beside a file the name that it would have beside the damaged file.
+pub(crate) fn set_log_aside(path: &Path, given: &Path) -> Result<(), StoreError> {
+    let failed = |source| StoreError::Create {
+        path: given.to_path_buf(),
+        source,
+    };
+    let log = with_suffix(path, "-wal");
+    std::fs::rename(&log, with_suffix(&free_name(path), "-wal")).map_err(failed)?;
+    match std::fs::remove_file(with_suffix(path, "-shm")) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed(error)),
+        Ok(()) | Err(_) => Ok(()),
+    }
 }
 
 /// Puts the fresh file in place of the damaged one; a crash at any point leaves one of them there or both.

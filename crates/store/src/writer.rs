@@ -298,6 +298,7 @@ impl Writer {
             [uid],
         )?;
         history::set_ending(&transaction, Ending::Running)?;
+        meta::remove(&transaction, meta::REPAIRED)?;
         load::note_gone(&transaction, gone_workers, at)?;
         stretch::remove_unreadable(&transaction, unreadable)?;
         let mut group = Group::new(&transaction, &mut seq);

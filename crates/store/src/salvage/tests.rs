@@ -267,7 +267,7 @@ fn what_only_the_log_holds_is_kept_when_the_file_is_empty() {
 
 /// Repairs a file whatever is wrong with it.
 fn repaired(path: &Path) -> Result<RepairReport, StoreError> {
-    repair(&Lock::take(path)?, path)
+    repair(&Lock::take(path)?, path, false)
 }
 
 #[test]
