@@ -695,7 +695,7 @@ fn unanswered(dir: &ServerDir, access: &Access) -> String {
         }
         Unanswered::Crashed(None) => {
             format!(
-                "the server has crashed; `hq server start{hint}` continues it, or says what is wrong with its state"
+                "the server has crashed; `hq server start{hint}` continues it, or says what is wrong with its state; with --fresh, it begins anew"
             )
         }
         Unanswered::CrashedUnkept => format!(

@@ -165,6 +165,12 @@ pub enum AccessError {
 }
 
 impl AccessError {
+    /// Whether the file ends too early: a crash came while it was written.
+    #[must_use]
+    pub fn is_cut(&self) -> bool {
+        matches!(self, Self::Parse { source, .. } if source.is_eof())
+    }
+
     /// Whether there is no server yet: its directory or its access file is not there, and one that starts makes both.
     #[must_use]
     pub fn is_no_server_yet(&self) -> bool {

@@ -77,7 +77,7 @@ pub struct ServerConfig {
 /// Why a server cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// Another server of this directory lives, or starts at this moment.
+    /// Another server of this directory lives.
     #[error("Server at {dir} is already online, please stop it first using `hq server stop{hint}`\n{state}", dir = .dir.display())]
     AlreadyOnline {
         /// The server directory.
@@ -86,6 +86,14 @@ pub enum StartError {
         hint: ServerHint,
         /// Process and host, as a sentence.
         state: String,
+    },
+    /// Another start in the directory takes long.
+    #[error("Another `hq server start` is in progress in {dir}: {owner}; wait until it has ended, or end that process", dir = .dir.display())]
+    Starting {
+        /// The server directory.
+        dir: PathBuf,
+        /// Process and host.
+        owner: String,
     },
     /// A server of another release answers on this directory.
     #[error("Server at {dir} is already online and is of version {version}, please stop it first using `hq server stop{hint}` of that version; if that is no longer so, remove {link}\n{state}", dir = .dir.display(), link = .dir.join(CURRENT_LINK_NAME).display())]

@@ -56,8 +56,8 @@ impl Wish {
 enum Last {
     /// There is none.
     None,
-    /// It ran with `--no-journal`.
-    Unkept,
+    /// It ran with `--no-journal`. Before it, this was the last server.
+    Unkept(Box<Last>),
     /// It lives: this process.
     Alive(String),
     /// It was stopped together with its workers and left this many unfinished jobs.
@@ -89,8 +89,6 @@ enum Decision {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Notice {
     Nothing,
-    /// It kept no state.
-    NothingKept,
     /// It left unfinished jobs, and how to continue them.
     Unfinished(u64),
     /// How to open what it kept.
@@ -105,9 +103,10 @@ fn decide(last: &Last, wish: Wish) -> Decision {
     };
     match (last, wish) {
         (Last::Alive(owner), _) => Decision::RefuseOnline(owner.clone()),
-        (Last::None | Last::Unkept, Wish::Resume) => Decision::RefuseNothing,
-        (Last::Unkept, Wish::Plain) => Decision::Begin(Notice::NothingKept),
-        (Last::None | Last::Unkept, _) => Decision::Begin(Notice::Nothing),
+        (Last::Unkept(earlier), Wish::Plain) => decide(earlier, Wish::Elsewhere),
+        (Last::Unkept(earlier), _) => decide(earlier, wish),
+        (Last::None, Wish::Resume) => Decision::RefuseNothing,
+        (Last::None, _) => Decision::Begin(Notice::Nothing),
         (Last::JournalGone, Wish::Plain | Wish::Resume) => Decision::RefuseGone,
         (Last::JournalGone, Wish::Fresh | Wish::Elsewhere) => Decision::Begin(Notice::Nothing),
         (_, Wish::Resume) | (Last::Left(_) | Last::Unknown, Wish::Plain) => Decision::Continue,
@@ -131,8 +130,10 @@ impl StartLock {
             match blocking(move || Lock::take(&path)).await? {
                 Ok(lock) => return Ok(Self { _lock: Some(lock) }),
                 Err(StoreError::InUse { owner, .. }) if begin.elapsed() > START_PATIENCE => {
-                    let state = format!("{owner} is starting it");
-                    return Err(probe::already_online(dir, state));
+                    return Err(StartError::Starting {
+                        dir: dir.root().to_path_buf(),
+                        owner,
+                    });
                 }
                 Err(StoreError::InUse { .. }) => tokio::time::sleep(LOOK_INTERVAL).await,
                 Err(StoreError::NoLocks { source, .. }) => {
@@ -187,7 +188,7 @@ impl Continued {
 /// What was found in the directory.
 struct Found {
     last: Last,
-    /// Instance and state of the last server.
+    /// Instance and state of the last server that kept its state.
     place: Option<(PathBuf, Journal)>,
     looked: Option<Looked>,
     /// The latest instance that was published and never used. Users and workers may have its keys.
@@ -196,14 +197,20 @@ struct Found {
     was_unused_stopped: bool,
 }
 
-/// Looks at the last server of the directory and decides; `None` = the start begins anew.
+/// Looks at the last server of the directory and decides. Returns the server to continue, or `None` to begin anew, and warnings
+/// for the user, which hold once the start has succeeded.
 pub(crate) async fn find(
     dir: &ServerDir,
     config: &ServerConfig,
-) -> Result<Option<Continued>, StartError> {
+) -> Result<(Option<Continued>, Vec<String>), StartError> {
     let wish = Wish::of(config);
-    let found = look(dir, wish).await?;
+    if wish == Wish::Fresh && dir.copied_from().is_some() {
+        // The original may run; its processes say nothing about the copy.
+        return Ok((None, Vec::new()));
+    }
+    let found = look(dir).await?;
     let is_by_itself = wish == Wish::Plain;
+    let is_unkept = matches!(found.last, Last::Unkept(_));
     let unused = found.unused.map(|(instance, journal)| Continued {
         instance,
         journal,
@@ -212,32 +219,58 @@ pub(crate) async fn find(
     });
     match decide(&found.last, wish) {
         Decision::RefuseOnline(owner) => Err(probe::silent(dir, &owner)),
-        Decision::RefuseNothing if unused.is_some() => Ok(unused),
+        Decision::RefuseNothing if unused.is_some() => Ok((unused, Vec::new())),
         Decision::RefuseNothing => Err(StartError::NothingToResume {
             dir: dir.root().to_path_buf(),
         }),
         Decision::RefuseGone => Err(StartError::JournalGone {
             path: found
                 .place
-                .map(|(_, journal)| journal.path(Path::new("")))
+                .map(|(instance, journal)| journal.path(&instance))
                 .unwrap_or_default(),
             hint: dir.hint(),
         }),
-        Decision::Continue => Ok(found.place.map(|(instance, journal)| Continued {
-            instance,
-            journal,
-            looked: found.looked,
-            is_by_itself,
-        })),
+        Decision::Continue => {
+            let continued = found.place.map(|(instance, journal)| Continued {
+                instance,
+                journal,
+                looked: found.looked,
+                is_by_itself,
+            });
+            Ok((continued, Vec::new()))
+        }
         Decision::Begin(notice) => {
-            report(notice, found.place.as_ref(), config, dir);
-            Ok(unused.filter(|_| is_by_itself && !found.was_unused_stopped))
+            let mut warnings = Vec::new();
+            if is_unkept && is_by_itself {
+                warnings.push(
+                    "The last server of this directory ran with --no-journal, so nothing of it was kept. This server begins anew"
+                        .to_owned(),
+                );
+            }
+            let whose = if is_unkept { "An earlier" } else { "The last" };
+            warnings.extend(
+                found
+                    .place
+                    .and_then(|place| warning(notice, whose, &place, config, dir)),
+            );
+            let reused = unused.filter(|_| is_by_itself && !is_unkept && !found.was_unused_stopped);
+            Ok((reused, warnings))
         }
     }
 }
 
-/// Goes through the instances, the latest first, up to the first one that counts.
-async fn look(dir: &ServerDir, wish: Wish) -> Result<Found, StartError> {
+/// Goes through the instances, the latest first, up to the first one that counts and kept its state.
+async fn look(dir: &ServerDir) -> Result<Found, StartError> {
+    let mut is_unkept = false;
+    let mut found = look_for_kept(dir, &mut is_unkept).await?;
+    if is_unkept && !matches!(found.last, Last::Alive(_)) {
+        found.last = Last::Unkept(Box::new(found.last));
+    }
+    Ok(found)
+}
+
+/// The same; sets `is_unkept` if a later server ran with `--no-journal`.
+async fn look_for_kept(dir: &ServerDir, is_unkept: &mut bool) -> Result<Found, StartError> {
     let mut found = Found {
         last: Last::None,
         place: None,
@@ -247,21 +280,18 @@ async fn look(dir: &ServerDir, wish: Wish) -> Result<Found, StartError> {
     };
     for instance in dir.instances()? {
         let journal = noted_journal(&instance);
-        let is_published = instance.join(ACCESS_FILE_NAME).is_file();
+        let is_published = is_published(&instance);
         let file = journal.path(&instance);
         if journal == Journal::None {
             if let Holder::Alive(owner) = hq_store::holder(&file) {
                 found.last = Last::Alive(owner);
                 return Ok(found);
             }
-            if is_published && wish != Wish::Resume {
-                found.last = Last::Unkept;
-                return Ok(found);
-            }
+            *is_unkept |= is_published;
             continue;
         }
         if !exists(&file) {
-            if is_published && matches!(journal, Journal::File(_)) {
+            if is_published {
                 (found.last, found.place) = (Last::JournalGone, Some((instance, journal)));
                 return Ok(found);
             }
@@ -322,6 +352,12 @@ async fn look_at(
     }
 }
 
+/// Whether the access file of an instance is there and complete. A start stores it before it publishes the instance.
+fn is_published(instance: &Path) -> bool {
+    let path = instance.join(ACCESS_FILE_NAME);
+    path.is_file() && !AccessFile::load_to_probe(&path).is_err_and(|error| error.is_cut())
+}
+
 fn was_stopped(looked: &Looked) -> bool {
     let history = looked.history();
     history.is_ok_and(|history| history.ending == Ending::Stopped)
@@ -342,36 +378,24 @@ async fn is_ending(dir: &ServerDir, instance: &Path) -> bool {
     }
 }
 
-fn report(
+/// What a start that begins anew says about the server whose state it leaves, and how to continue that.
+fn warning(
     notice: Notice,
-    place: Option<&(PathBuf, Journal)>,
+    whose: &str,
+    (instance, journal): &(PathBuf, Journal),
     config: &ServerConfig,
     dir: &ServerDir,
-) {
-    let count = match (notice, place) {
-        (Notice::Nothing, _) => return,
-        (Notice::NothingKept, _) => {
-            tracing::warn!(
-                "The last server of this directory ran with --no-journal: nothing of it was kept. This server begins anew"
-            );
-            return;
-        }
-        (Notice::Unfinished(count), Some(_)) => Some(count),
-        (Notice::SetAside, Some(_)) => None,
-        (Notice::Unfinished(_) | Notice::SetAside, None) => return,
-    };
-    let Some((instance, journal)) = place else {
-        return;
-    };
+) -> Option<String> {
     let file = journal.path(instance);
     if config.journal.is_at(&file) {
         // It is opened.
-        return;
+        return None;
     }
-    let left = match count {
-        Some(1) => "left 1 unfinished job,".to_owned(),
-        Some(count) => format!("left {count} unfinished jobs,"),
-        None => "is set aside,".to_owned(),
+    let left = match notice {
+        Notice::Nothing => return None,
+        Notice::Unfinished(1) => "left 1 unfinished job,".to_owned(),
+        Notice::Unfinished(count) => format!("left {count} unfinished jobs,"),
+        Notice::SetAside => "is set aside,".to_owned(),
     };
     let quoted = |path: &Path| double_quoted(&path.to_string_lossy());
     let access = instance.join(ACCESS_FILE_NAME);
@@ -380,12 +404,13 @@ fn report(
     } else {
         String::new()
     };
-    tracing::warn!(
-        "The last server of this directory {left} and this one begins anew. To continue the last one, stop this server and run \
-         `hq server start{} --journal {}{access}`",
+    Some(format!(
+        "{whose} server of this directory ({}) {left} and this one begins anew. To continue the earlier one, stop this server \
+         and run `hq server start{} --journal {}{access}`",
+        instance.display(),
         dir.hint(),
         quoted(&file)
-    );
+    ))
 }
 
 /// Whether a store, or what is left of it, is there.
@@ -476,9 +501,10 @@ mod tests {
     #[test]
     fn the_end_of_the_last_server_decides_what_a_start_does() {
         use Decision::{Begin, Continue, RefuseGone, RefuseNothing};
-        use Notice::{Nothing, NothingKept, SetAside, Unfinished};
+        use Notice::{Nothing, SetAside, Unfinished};
         let online = || Decision::RefuseOnline("process 7 on node1".to_owned());
         let alive = || Last::Alive("process 7 on node1".to_owned());
+        let unkept = |earlier| Last::Unkept(Box::new(earlier));
         let wishes = [Wish::Plain, Wish::Resume, Wish::Fresh, Wish::Elsewhere];
         let rows = [
             (
@@ -491,13 +517,26 @@ mod tests {
                 ],
             ),
             (
-                Last::Unkept,
+                unkept(Last::None),
                 [
-                    Begin(NothingKept),
+                    Begin(Nothing),
                     RefuseNothing,
                     Begin(Nothing),
                     Begin(Nothing),
                 ],
+            ),
+            (
+                unkept(Last::Left(2)),
+                [
+                    Begin(Unfinished(2)),
+                    Continue,
+                    Begin(SetAside),
+                    Begin(Unfinished(2)),
+                ],
+            ),
+            (
+                unkept(Last::Unknown),
+                [Begin(SetAside), Continue, Begin(SetAside), Begin(SetAside)],
             ),
             (alive(), [online(), online(), online(), online()]),
             (

@@ -42,17 +42,24 @@ pub(crate) async fn check_not_online(
     let Some(client) = &access.client else {
         return Ok(());
     };
-    if !answers(client).await {
-        tracing::info!("No online server found, starting a new server");
+    let original = dir.copied_from();
+    if (config.fresh && original.is_some()) || !answers(client).await {
         return Ok(());
     }
     let file = noted_journal(&current).path(&current);
-    let state = match hq_store::holder(&file) {
+    let mut state = match hq_store::holder(&file) {
         Holder::Alive(owner) => format!("It is {owner}"),
         Holder::Ended | Holder::Elsewhere(_) | Holder::Unknown => {
             format!("It answers at {}:{}", client.host, client.port)
         }
     };
+    if let Some(original) = original {
+        state.push_str(&format!(
+            ". It is the server of {}, of which this directory is a copy; `hq server start{} --fresh` begins anew here",
+            original.display(),
+            dir.hint()
+        ));
+    }
     if access.version == config.version {
         return Err(already_online(dir, state));
     }

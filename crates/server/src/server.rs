@@ -93,6 +93,7 @@ impl Server {
             start_lock,
             config,
             mut continued,
+            warnings,
             given,
         } = look_around(config).await?;
         let may_move = config.access_file.is_none();
@@ -109,10 +110,14 @@ impl Server {
             plane_access(Plane::Client, &config, given.as_ref(), &client_listener)?,
             plane_access(Plane::Worker, &config, given.as_ref(), &worker_listener)?,
         );
+        tracing::info!("No online server found, starting a new server");
         store_access(&access, &instance, continued.is_some())?;
         publish_token(&config, http.as_ref())?;
         dir.publish(&instance)?;
         drop(start_lock);
+        for warning in warnings {
+            tracing::warn!("{warning}");
+        }
         if let Some(continued) = &continued {
             continued.report(&dir, opened.state.jobs());
         }
@@ -263,6 +268,8 @@ struct Ground {
     /// With the journal of the server that is continued.
     config: ServerConfig,
     continued: Option<Continued>,
+    /// For the user, if the start succeeds.
+    warnings: Vec<String>,
     /// Hosts, ports, keys and uid to take over.
     given: Option<AccessFile>,
 }
@@ -274,7 +281,7 @@ async fn look_around(mut config: ServerConfig) -> Result<Ground, StartError> {
     let start_lock = StartLock::take(&dir).await?;
     probe::check_not_online(&dir, &config).await?;
     last_server::check_fresh(&config)?;
-    let continued = last_server::find(&dir, &config).await?;
+    let (continued, warnings) = last_server::find(&dir, &config).await?;
     if let Some(continued) = &continued {
         config.journal = continued.journal.clone();
     }
@@ -288,6 +295,7 @@ async fn look_around(mut config: ServerConfig) -> Result<Ground, StartError> {
         start_lock,
         config,
         continued,
+        warnings,
         given,
     })
 }
@@ -483,7 +491,7 @@ fn instance_of(
     }
     let instance = dir.create_instance()?;
     let fresh = FreshInstance(Some(instance.clone()));
-    state_file::note_journal(&instance, journal).map_err(StartError::System)?;
+    state_file::note_journal(dir, &instance, journal).map_err(StartError::System)?;
     Ok((instance, Some(fresh)))
 }
 
@@ -517,7 +525,16 @@ fn earlier_access(instance: &Path) -> Result<Option<AccessFile>, AccessError> {
         return Ok(None);
     }
     // Of any release: copies of the file, and workers, know these keys. If they cannot be read, somebody has to decide.
-    AccessFile::load_any(&path).map(Some)
+    match AccessFile::load_any(&path) {
+        Err(error) if error.is_cut() => {
+            tracing::warn!(
+                "'{}' is incomplete: the start that wrote it was interrupted. The server gets new keys",
+                path.display()
+            );
+            Ok(None)
+        }
+        loaded => loaded.map(Some),
+    }
 }
 
 /// Writes the access file; with `replace` in the place of that of the earlier run, which has the same keys.

@@ -12,16 +12,23 @@ use tokio::sync::watch;
 use crate::clock::Clock;
 use crate::config::{Journal, ServerConfig};
 
-use hq_protocol::access::JOURNAL_LINK_NAME as NOTE_NAME;
 pub(crate) use hq_protocol::access::STATE_FILE_NAME as FILE_NAME;
+use hq_protocol::access::{JOURNAL_LINK_NAME as NOTE_NAME, ServerDir};
 /// Target of the link if the server keeps nothing.
 const NOWHERE: &str = "/dev/null";
 
-/// Notes where the server of an instance keeps its state.
-pub(crate) fn note_journal(instance: &Path, journal: &Journal) -> io::Result<()> {
+/// Notes where the server of an instance keeps its state. A journal inside the server directory is noted by a relative path, which
+/// holds in a copy of the directory.
+pub(crate) fn note_journal(dir: &ServerDir, instance: &Path, journal: &Journal) -> io::Result<()> {
     let target = match journal {
         Journal::InServerDir => return Ok(()),
-        Journal::File(path) => std::path::absolute(path)?,
+        Journal::File(path) => {
+            let path = std::path::absolute(path)?;
+            match path.strip_prefix(dir.root()) {
+                Ok(inside) => Path::new("..").join(inside),
+                Err(_) => path,
+            }
+        }
         Journal::None => PathBuf::from(NOWHERE),
     };
     symlink(target, instance.join(NOTE_NAME))
@@ -30,7 +37,10 @@ pub(crate) fn note_journal(instance: &Path, journal: &Journal) -> io::Result<()>
 pub(crate) fn noted_journal(instance: &Path) -> Journal {
     match std::fs::read_link(instance.join(NOTE_NAME)) {
         Ok(target) if target == Path::new(NOWHERE) => Journal::None,
-        Ok(target) => Journal::File(target),
+        Ok(target) => Journal::File(match (target.strip_prefix(".."), instance.parent()) {
+            (Ok(inside), Some(dir)) => dir.join(inside),
+            (Ok(_), None) | (Err(_), _) => target,
+        }),
         Err(_) => Journal::InServerDir,
     }
 }
@@ -66,7 +76,11 @@ pub(crate) fn open(
         (Some(looked), _) => looked.open(),
         (None, journal) => Store::open(&journal.path(instance)),
     };
-    Ok(Some(store?.with_size_max(config.journal_size_max)))
+    let store = store?.with_size_max(config.journal_size_max);
+    if config.fresh {
+        store.note_fresh()?;
+    }
+    Ok(Some(store))
 }
 
 /// The restored state, and the store to continue with.
@@ -105,6 +119,15 @@ pub(crate) fn load(store: Store, uid: &str) -> Result<Opened, StoreError> {
             "state restored from '{}'",
             store.path().display()
         );
+    }
+    if let Some(report) = &loaded.repaired {
+        tracing::warn!(
+            "'{}' was repaired before this start:",
+            store.path().display()
+        );
+        for line in report.lines() {
+            tracing::warn!("{line}");
+        }
     }
     if loaded.dropped_count > 0 {
         tracing::warn!(

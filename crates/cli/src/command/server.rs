@@ -111,6 +111,7 @@ fn start_error(error: &StartError) -> CliError {
         // Its text is that of its cause and more.
         StartError::State { .. } => CliError::new(error.to_string()),
         StartError::AlreadyOnline { .. }
+        | StartError::Starting { .. }
         | StartError::OtherVersionOnline { .. }
         | StartError::JournalGone { .. }
         | StartError::FreshJournal { .. }

@@ -58,7 +58,8 @@ impl ServerDir {
     }
 
     /// The directory of the instance: what `hq-current` leads to, else the directory itself, so that
-    /// the directory of an instance can be named directly.
+    /// the directory of an instance can be named directly. In a copy, the link still leads to the original directory; then it is
+    /// the copy of that instance.
     ///
     /// # Errors
     ///
@@ -71,10 +72,29 @@ impl ServerDir {
             });
         }
         let current = self.root.join(CURRENT_LINK_NAME);
-        match fs::canonicalize(&current) {
-            Ok(target) if target.is_dir() => Ok(target),
-            Ok(_) | Err(_) => Ok(self.root.clone()),
-        }
+        let same_number = self.same_number();
+        Ok(match fs::canonicalize(&current) {
+            Ok(target) if target.is_dir() => same_number.unwrap_or(target),
+            // The directory was moved.
+            Err(_) if same_number.is_some() => same_number.unwrap_or_default(),
+            Ok(_) | Err(_) => self.root.clone(),
+        })
+    }
+
+    /// The instance of this directory with the number of that to which `hq-current` leads.
+    fn same_number(&self) -> Option<PathBuf> {
+        let target = fs::read_link(self.root.join(CURRENT_LINK_NAME)).ok()?;
+        let here = fs::canonicalize(self.root.join(target.file_name()?)).ok()?;
+        here.is_dir().then_some(here)
+    }
+
+    /// The directory of which this one is a copy, as far as `hq-current` tells: the link leads to an instance elsewhere, and
+    /// an instance of the same number is here.
+    #[must_use]
+    pub fn copied_from(&self) -> Option<PathBuf> {
+        let there = fs::canonicalize(self.root.join(CURRENT_LINK_NAME)).ok()?;
+        let original = there.parent()?.to_path_buf();
+        (self.same_number()? != there).then_some(original)
     }
 
     /// Finds and reads the access file.

@@ -357,6 +357,8 @@ fn read_text(file: File, path: &Path) -> Result<String, AccessError> {
     file.take(ACCESS_FILE_MAX)
         .read_to_string(&mut text)
         .map_err(AccessError::read(path))?;
+    // A power loss may leave zeros for what was not on disk yet.
+    text.truncate(text.trim_end_matches('\0').len());
     Ok(text)
 }
 
