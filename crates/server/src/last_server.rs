@@ -280,7 +280,7 @@ async fn look_for_kept(dir: &ServerDir, is_unkept: &mut bool) -> Result<Found, S
     };
     for instance in dir.instances()? {
         let journal = noted_journal(&instance);
-        let is_published = is_published(&instance);
+        let is_published = is_published(dir, &instance);
         let file = journal.path(&instance);
         if journal == Journal::None {
             if let Holder::Alive(owner) = hq_store::holder(&file) {
@@ -352,10 +352,16 @@ async fn look_at(
     }
 }
 
-/// Whether the access file of an instance is there and complete. A start stores it before it publishes the instance.
-fn is_published(instance: &Path) -> bool {
-    let path = instance.join(ACCESS_FILE_NAME);
-    path.is_file() && !AccessFile::load_to_probe(&path).is_err_and(|error| error.is_cut())
+/// Whether the server of an instance was published: a start stores the access file before that.
+fn is_published(dir: &ServerDir, instance: &Path) -> bool {
+    instance.join(ACCESS_FILE_NAME).is_file() && !was_interrupted(dir, instance)
+}
+
+/// Whether the start of an instance was interrupted while it wrote the access file, before it published the instance.
+pub(crate) fn was_interrupted(dir: &ServerDir, instance: &Path) -> bool {
+    let is_current = dir.resolve().is_ok_and(|current| current == instance);
+    let access = AccessFile::load_to_probe(&instance.join(ACCESS_FILE_NAME));
+    !is_current && access.is_err_and(|error| error.is_cut())
 }
 
 fn was_stopped(looked: &Looked) -> bool {

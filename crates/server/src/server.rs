@@ -287,7 +287,7 @@ async fn look_around(mut config: ServerConfig) -> Result<Ground, StartError> {
     }
     let given = match (&config.access_file, &continued) {
         (Some(path), _) => Some(AccessFile::load(path, &config.version)?),
-        (None, Some(continued)) => earlier_access(&continued.instance)?,
+        (None, Some(continued)) => earlier_access(&dir, &continued.instance)?,
         (None, None) => None,
     };
     Ok(Ground {
@@ -518,23 +518,21 @@ impl Drop for FreshInstance {
 }
 
 /// Keys, hosts, ports and uid of the run that is resumed; `None` = it got no access file, or somebody removed it.
-fn earlier_access(instance: &Path) -> Result<Option<AccessFile>, AccessError> {
+fn earlier_access(dir: &ServerDir, instance: &Path) -> Result<Option<AccessFile>, AccessError> {
     let path = instance.join(ACCESS_FILE_NAME);
     if !path.exists() {
         tracing::info!("there is no '{}'; the server gets new keys", path.display());
         return Ok(None);
     }
-    // Of any release: copies of the file, and workers, know these keys. If they cannot be read, somebody has to decide.
-    match AccessFile::load_any(&path) {
-        Err(error) if error.is_cut() => {
-            tracing::warn!(
-                "'{}' is incomplete: the start that wrote it was interrupted. The server gets new keys",
-                path.display()
-            );
-            Ok(None)
-        }
-        loaded => loaded.map(Some),
+    if last_server::was_interrupted(dir, instance) {
+        tracing::warn!(
+            "'{}' is incomplete: the start that wrote it was interrupted. The server gets new keys",
+            path.display()
+        );
+        return Ok(None);
     }
+    // Of any release: copies of the file, and workers, know these keys. If they cannot be read, somebody has to decide.
+    AccessFile::load_any(&path).map(Some)
 }
 
 /// Writes the access file; with `replace` in the place of that of the earlier run, which has the same keys.
