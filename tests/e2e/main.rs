@@ -51,6 +51,7 @@ mod reattach;
 mod relay;
 mod resources;
 mod scale;
+mod server_dirs;
 mod settings;
 mod shapes;
 mod silent_disk;

@@ -1,0 +1,240 @@
+//! Server directories and journals in unusual states: fresh, interrupted, copied, without parts of them.
+
+use crate::harness::{Env, signal};
+use crate::starts::{hostname, jobs, kill_server};
+
+/// As if nothing had been started since the first server.
+pub(crate) fn remove_later_instances(env: &Env) {
+    for entry in std::fs::read_dir(env.server_dir()).expect("a directory") {
+        let entry = entry.expect("an entry");
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if name.as_str() > "001" && name.parse::<u32>().is_ok() {
+            std::fs::remove_dir_all(entry.path()).expect("ours");
+        }
+    }
+}
+
+#[test]
+fn a_fresh_server_that_was_never_used_is_the_last_one() {
+    let mut env = Env::new();
+    let server = env.start_server();
+    env.submit(&["--", "true"]);
+    kill_server(&mut env, server);
+    for (end, then) in [
+        ("stop", &[][..]),
+        ("stop", &["--resume"]),
+        ("INT", &[]),
+        ("KILL", &[]),
+        ("TERM", &["--resume"]),
+    ] {
+        let server = env.start_server_with(&["--fresh"]);
+        match end {
+            "stop" => drop(env.hq(&["server", "stop"]).ok()),
+            _ => signal(server, end),
+        }
+        env.wait_exit("server");
+        let server = env.start_server_with(then);
+        assert!(jobs(&env).is_empty(), "{end}, {then:?}");
+        kill_server(&mut env, server);
+        remove_later_instances(&env);
+        let server = env.start_server();
+        assert_eq!(jobs(&env).len(), 1);
+        kill_server(&mut env, server);
+    }
+}
+
+#[test]
+fn what_an_interrupted_start_has_left_does_not_block_the_journal() {
+    for content in ["", "{\n  \"version\": \"", "\0\0\0\0", "{\0\0"] {
+        let mut env = Env::new();
+        let server = env.start_server_with(&["--journal=j.db"]);
+        env.submit(&["--", "true"]);
+        kill_server(&mut env, server);
+        let instance = env.path("server/002");
+        std::fs::create_dir(&instance).expect("room");
+        std::os::unix::fs::symlink(env.path("j.db"), instance.join("journal")).expect("room");
+        env.write("server/002/access.json", content);
+        let server = env.start_server();
+        assert!(env.read("server.log").contains("is incomplete"));
+        assert_eq!(jobs(&env).len(), 1, "{content:?}");
+        kill_server(&mut env, server);
+        // Nor is such a start one that kept nothing.
+        let instance = env.path("server/003");
+        std::fs::create_dir(&instance).expect("room");
+        std::os::unix::fs::symlink("/dev/null", instance.join("journal")).expect("room");
+        env.write("server/003/access.json", content);
+        env.start_server();
+        assert_eq!(jobs(&env).len(), 1, "{content:?}");
+    }
+}
+
+#[test]
+fn a_published_server_without_its_state_is_refused() {
+    let mut env = Env::new();
+    let server = env.start_server();
+    env.submit(&["--", "true"]);
+    kill_server(&mut env, server);
+    for suffix in ["", "-wal", "-shm"] {
+        std::fs::remove_file(env.path(&format!("server/001/state.db{suffix}"))).expect("a file");
+    }
+    for args in [&["server", "start"][..], &["server", "start", "--resume"]] {
+        env.hq(args)
+            .exits_with(1)
+            .says("/server/001/state.db, which is not there")
+            .says(" --fresh`");
+    }
+    env.start_server_with(&["--fresh"]);
+}
+
+#[test]
+fn a_refused_start_announces_nothing() {
+    let mut env = Env::new();
+    let server = env.start_server();
+    env.submit(&["--", "true"]);
+    kill_server(&mut env, server);
+    env.write("damaged.db", [1; 4096]);
+    for args in [
+        &["--no-journal", "--access-file=none.json"][..],
+        &["--journal=damaged.db"],
+        &[
+            "--journal=other.db",
+            "--client-port=1",
+            "--host=127.0.0.1",
+            "--access-file=none.json",
+        ],
+    ] {
+        let ran = env.hq(&[&["server", "start"], args].concat()).exits_with(1);
+        for text in ["begins anew", "No online server", "WARN"] {
+            assert!(!ran.stderr.contains(text), "{args:?}: {}", ran.stderr);
+        }
+    }
+}
+
+#[test]
+fn another_start_that_takes_long_is_named() {
+    let mut env = Env::new();
+    let server = env.start_server();
+    kill_server(&mut env, server);
+    let held = std::fs::File::open(env.path("server/hq-start.lock")).expect("a lock file");
+    held.lock().expect("it is free");
+    let ran = env.hq(&["server", "start"]).exits_with(1);
+    let name = format!("process {server} on {}", hostname());
+    let ran = ran
+        .says("Another `hq server start` is in progress")
+        .says(&name);
+    assert!(!ran.stderr.contains("already online"), "{}", ran.stderr);
+}
+
+#[test]
+fn a_copied_server_directory_is_a_directory_of_its_own() {
+    for args in [&[][..], &["--journal=server/j.db"]] {
+        let mut env = Env::new();
+        let server = env.start_server_with(args);
+        env.submit(&["--name=kept", "--", "true"]);
+        let copy = |env: &Env, name: &str| {
+            let copied = env.user_command(&["cp", "-a", "server", name]).status();
+            assert!(copied.expect("cp can be run").success());
+        };
+        copy(&env, "copy");
+        env.hq(&["server", "start", "--server-dir=copy"])
+            .exits_with(1)
+            .says("of which this directory is a copy")
+            .says("--fresh` begins anew here");
+        kill_server(&mut env, server);
+        copy(&env, "later");
+        // Whatever becomes of the original.
+        std::fs::remove_dir_all(env.server_dir()).expect("ours");
+        for name in ["copy", "later"] {
+            let pid = env.spawn(name, &["server", "start", "--server-dir", name]);
+            let list = env.wait_for("the copy answers", || {
+                let ran = env.hq(&["job", "list", "--all", "--server-dir", name]);
+                (ran.code == Some(0))
+                    .then_some(ran.stdout)
+                    .ok_or(ran.stderr)
+            });
+            assert!(list.contains("kept"), "{list}");
+            signal(pid, "KILL");
+            env.wait_exit(name);
+        }
+    }
+}
+
+#[test]
+fn a_journal_without_its_log_is_refused_or_whole() {
+    let mut env = Env::new();
+    let server = env.start_server_with(&["--journal=k.db"]);
+    env.submit(&["--", "true"]);
+    let copy = |env: &Env, from: &str, to: &str| {
+        std::fs::copy(env.path(from), env.path(to)).expect("room");
+    };
+    copy(&env, "k.db", "copy.db");
+    copy(&env, "k.db-wal", "old-log.db-wal");
+    copy(&env, "k.db", "new-log.db");
+    env.submit(&["--", "true"]);
+    env.hq(&["journal", "flush"]).ok();
+    copy(&env, "k.db", "flushed.db");
+    copy(&env, "k.db", "old-log.db");
+    env.submit(&["--", "true"]);
+    copy(&env, "k.db-wal", "new-log.db-wal");
+    std::fs::copy(env.path("k.db"), env.path("later.db")).expect("room");
+    kill_server(&mut env, server);
+    for name in ["k.db", "k.db-wal"] {
+        std::fs::copy(env.path(name), env.path(&format!("both-{name}"))).expect("room");
+    }
+    std::fs::rename(env.path("k.db"), env.path("moved.db")).expect("a journal");
+    let other = env.path("other").display().to_string();
+    for (name, reason) in [
+        ("copy.db", "`k.db-wal`"),
+        ("later.db", "`k.db-wal`"),
+        ("moved.db", "`k.db-wal`"),
+        ("old-log.db", "do not belong together"),
+        ("new-log.db", "do not belong together"),
+    ] {
+        for args in [
+            &["journal", "check", name][..],
+            &["journal", "export", name],
+            &["server", "start", "--journal", name, "--server-dir", &other],
+        ] {
+            env.hq(args).exits_with(1).says(reason);
+        }
+        let kept = env.hq(&["journal", "check", "--repair", name]).ok();
+        assert!(kept.contains("kept: "), "{kept}");
+        // That log was not the one of the file, which needs none.
+        let is_lost = name != "old-log.db";
+        assert_eq!(kept.contains("write-ahead log is lost"), is_lost, "{kept}");
+        assert_eq!(kept.contains("no event is missing"), !is_lost, "{kept}");
+        env.hq(&["journal", "check", name]).ok();
+    }
+    for is_first in [true, false] {
+        let args = ["--journal=copy.db", "--server-dir", &other];
+        let pid = env.spawn("repaired", &[&["server", "start"], &args[..]].concat());
+        let log = env.wait_for("the server is ready", || {
+            let log = env.read("repaired.log");
+            if log.contains("is ready") {
+                Ok(log)
+            } else {
+                Err(log)
+            }
+        });
+        assert_eq!(log.contains("was repaired before this start"), is_first);
+        assert_eq!(log.contains("WARN its write-ahead log is lost"), is_first);
+        signal(pid, "KILL");
+        env.wait_exit("repaired");
+    }
+    let count = |name: &str| {
+        let sql = "SELECT count(*) AS n FROM jobs";
+        env.json(&["query", "--journal", name, sql])[0]["n"].clone()
+    };
+    assert_eq!(count("flushed.db"), 2, "a flush makes the file whole");
+    assert_eq!(
+        count("old-log.db"),
+        2,
+        "the log of an earlier time is not used"
+    );
+    assert_eq!(count("both-k.db"), 3, "both files are whole");
+    // Somebody has removed the journal and forgot the log.
+    env.hq(&["server", "start", "--journal=k.db", "--server-dir", &other])
+        .exits_with(1)
+        .says("remove `k.db-wal` and `k.db-shm`");
+    assert!(!env.path("k.db").exists(), "it is not made");
+}
