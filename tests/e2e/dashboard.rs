@@ -80,6 +80,11 @@ impl Screen {
         }
     }
 
+    /// Everything that was written to the terminal.
+    pub(crate) fn written(&self) -> String {
+        String::from_utf8_lossy(&self.written.lock().expect("bytes")).into_owned()
+    }
+
     fn text(&self) -> String {
         self.parser.lock().expect("screen").screen().contents()
     }

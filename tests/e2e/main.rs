@@ -26,6 +26,7 @@ mod gpus;
 mod habits;
 mod harness;
 mod history;
+mod hostile_texts;
 mod http;
 mod hung_files;
 mod hung_nodes;

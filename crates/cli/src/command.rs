@@ -68,10 +68,10 @@ impl Context {
         };
         let output = output::for_mode(global.output_mode, look);
         Self {
-            global,
             output,
-            out: console::stdout(),
+            out: Console::new(global.output_mode),
             colors,
+            global,
         }
     }
 

@@ -3,7 +3,7 @@
 //! Everything is rendered from wire messages into any writer; nothing here asks the server. Lists that
 //! can be huge arrive in pages and, as JSON, leave as they arrive.
 
-use std::io::{self, Write};
+use std::io;
 use std::path::Path;
 
 use hq_core::job::JobTotals;
@@ -29,7 +29,7 @@ use suggest::Suggestion;
 pub(crate) use table::Look;
 
 /// Where output goes.
-pub(crate) type Out<'a> = &'a mut dyn Write;
+pub(crate) type Out<'a> = &'a mut dyn console::Shown;
 
 /// Contents of `job list`.
 #[derive(Clone, Copy, Debug)]

@@ -1,9 +1,14 @@
 //! Text as a terminal shows it.
 
-/// Whether a character moves the cursor or changes the direction of writing: texts of tasks, workers and users with
-/// such ones would show on a terminal what they do not say.
+/// Whether a character moves the cursor, changes the direction of writing, or takes no room: texts of tasks, workers and
+/// users with such ones would show on a terminal what they do not say.
 pub(crate) fn is_hidden(c: char) -> bool {
-    c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    c.is_control()
+        || matches!(
+            c,
+            '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{feff}'
+        )
+        || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{e0000}'..='\u{e007f}')
 }
 
 /// A text that fits into as many columns as it has characters: the end is cut off.

@@ -1,11 +1,12 @@
 //! Rules of the code base that neither compiler nor clippy knows, also run as a test.
 //!
 //! `manifest` looks at `Cargo.toml` files (which crate may use what), `source` at lines of text, `between` at the
-//! code that runs between clone and exec, `threads` at how threads are started, `sql`, `numbers` and `refusals` at what
+//! code that runs between clone and exec, `calls` at calls that only some files may make, `sql`, `numbers` and `refusals` at what
 //! only one place may write down, `imports` at which module uses which, `codemap` at whether readers find each of them.
 //! They are plain functions from text to problems; only this file reads the tree. See `docs/architecture.md`.
 
 mod between;
+mod calls;
 mod codemap;
 mod exceptions;
 mod imports;
@@ -15,7 +16,6 @@ mod numbers;
 mod refusals;
 mod source;
 mod sql;
-mod threads;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -93,7 +93,7 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<Vec<Problem>> {
             problems.extend(refusals::check(path, &layers));
             problems.extend(sql::check(path, &layers));
             sources.push((path.clone(), layers));
-            problems.extend(threads::check(path, &text));
+            problems.extend(calls::check(path, &text));
         }
         problems.extend(codemap::check_paths(path, &text, &paths));
         if path == codemap::PATH {

@@ -25,6 +25,7 @@ use crate::args::global::OutputMode;
 use crate::args::submit::YesNo;
 use crate::batch_system;
 use crate::error::{CliError, CliResult};
+use crate::output::console::Shown as _;
 use crate::parse::resource::CpuDefinition;
 
 /// Idle timeout of workers in allocations.
@@ -117,7 +118,7 @@ async fn log(args: &LogArgs, context: &mut Context) -> CliResult<()> {
     tracing::info!("Outputting allocation path at {}", path.display());
     match std::fs::File::open(&path) {
         Ok(mut file) if context.mode() != OutputMode::Quiet => {
-            std::io::copy(&mut file, &mut context.out)?;
+            std::io::copy(&mut file, context.out.as_is())?;
         }
         Ok(_) => {}
         Err(error) => {
@@ -181,6 +182,7 @@ async fn remove(args: &RemoveArgs, context: &mut Context) -> CliResult<()> {
 fn template(args: &TemplateArgs, context: &mut Context) -> CliResult<()> {
     context
         .out
+        .data()
         .write_all(batch_system::text(args.name).as_bytes())?;
     Ok(())
 }

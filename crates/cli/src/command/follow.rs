@@ -19,7 +19,7 @@ use crate::args::job::{SelectorArgs, WaitArgs};
 use crate::args::submit::{FollowArgs, WaitFor};
 use crate::client::{Client, WatchOptions};
 use crate::error::CliResult;
-use crate::output::console::{Console, error_line, terminal_size};
+use crate::output::console::{Console, Shown as _, error_line, terminal_size};
 use crate::output::pace::{self, ServerClock};
 use crate::parse::selector::Selector;
 use note::Seen;
@@ -261,6 +261,9 @@ enum Redraw {
     Always,
 }
 
+/// Goes to the beginning of the line, which it clears.
+const CLEAR_LINE: &[u8] = b"\r\x1b[2K";
+
 /// A line that is drawn over itself.
 struct Bar<'a> {
     out: &'a mut Console,
@@ -288,7 +291,8 @@ impl<'a> Bar<'a> {
         if self.redraw != Redraw::Always {
             return Ok(());
         }
-        write!(self.out, "\r\x1b[2K{line}")?;
+        self.out.as_is().write_all(CLEAR_LINE)?;
+        write!(self.out, "{line}")?;
         self.out.flush()
     }
 
@@ -298,7 +302,8 @@ impl<'a> Bar<'a> {
         let on_screen = on_screen.filter(|_| self.redraw == Redraw::Always);
         if on_screen.is_some() {
             // If standard output is gone, the next drawing tells.
-            let _ = write!(self.out, "\r\x1b[2K").and_then(|()| self.out.flush());
+            let out = self.out.as_is();
+            let _ = out.write_all(CLEAR_LINE).and_then(|()| out.flush());
         }
         error_line(text);
         if let Some(line) = on_screen {

@@ -90,7 +90,7 @@ fn print(source: Source<'_>, conversion: &Conversion, context: &mut Context) -> 
         });
         return Ok(crate::output::json::write_value(&mut context.out, &value)?);
     }
-    context.out.write_all(script.as_bytes())?;
+    context.out.data().write_all(script.as_bytes())?;
     context.flush()?;
     if context.mode() == OutputMode::Cli {
         for note in &conversion.notes {

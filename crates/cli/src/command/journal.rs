@@ -31,7 +31,7 @@ pub(super) fn export(args: &ExportArgs, context: &mut Context) -> CliResult<()> 
     let file = file_of(&args.file)?;
     let connection = reader::open_for_reading(&file).map_err(|e| store_error(&e))?;
     let mut failed = None;
-    let out = &mut context.out;
+    let out = context.out.data();
     let count = event::events_since(&connection, 0, i64::MAX, &mut |event| {
         failed = event::write_line(out, &event.line(), None).err();
         failed.is_none()
@@ -191,7 +191,7 @@ pub(super) async fn stream(
     // A live stream ends with its server.
     while let Some(lines) = client.next_lines(is_live).await? {
         for (line, seq) in lines.lines.iter().zip(&lines.seqs) {
-            event::write_line(&mut context.out, line, args.verbose.then_some(*seq))?;
+            event::write_line(context.out.data(), line, args.verbose.then_some(*seq))?;
         }
         context.flush()?;
         if lines.done {
@@ -259,6 +259,7 @@ async fn ask(sql: &str, limits: QueryLimits, context: &mut Context) -> CliResult
 fn write(table: &Table, csv: bool, context: &mut Context) -> CliResult<()> {
     let out = &mut context.out;
     if csv {
+        let out = out.data();
         let fields = table.columns.iter().map(|name| csv_field(name));
         writeln!(out, "{}", fields.collect::<Vec<_>>().join(","))?;
         for row in &table.rows {

@@ -12,7 +12,7 @@ use crate::args::output_log::{ExportArgs, LogCatArgs, OutputLogArgs, OutputLogCo
 use crate::command::Context;
 use crate::command::job::copy_stream;
 use crate::error::{CliError, CliResult};
-use crate::output::console::color_of_task;
+use crate::output::console::{Shown as _, color_of_task};
 use crate::parse::selector::JobTasks;
 
 /// `output-log`.
@@ -214,15 +214,16 @@ impl Log {
                 continue;
             }
             let prefix = format!("{job:0job_width$}.{task:0task_width$}:{number}>");
+            let out = context.out.as_is();
             if context.colors {
                 let color = color_of_task(task);
-                write!(context.out, "\x1b[{color}m{prefix}\x1b[0m ")?;
+                write!(out, "\x1b[{color}m{prefix}\x1b[0m ")?;
             } else {
-                write!(context.out, "{prefix} ")?;
+                write!(out, "{prefix} ")?;
             }
-            context.out.write_all(&bytes)?;
+            out.write_all(&bytes)?;
             if bytes.last() != Some(&b'\n') {
-                writeln!(context.out)?;
+                writeln!(out)?;
             }
         }
         Ok(())

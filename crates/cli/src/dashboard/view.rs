@@ -15,6 +15,7 @@ use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout};
 
 use super::app::{App, Tab};
+use crate::text::is_hidden;
 
 /// Smallest screen on which something is shown.
 const MIN: (u16, u16) = (40, 10);
@@ -46,6 +47,12 @@ pub(crate) fn draw(frame: &mut Frame<'_>, app: &mut App) {
     }
     frame::foot(frame, foot, app);
     frame::dialogs(frame, area, app);
+    // Whatever has come into a text.
+    for cell in &mut frame.buffer_mut().content {
+        if cell.symbol().contains(is_hidden) {
+            cell.set_symbol("\u{fffd}");
+        }
+    }
 }
 
 #[cfg(test)]

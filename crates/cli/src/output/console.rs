@@ -4,17 +4,69 @@ use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
 use std::os::fd::AsFd;
 
 use super::format::printable;
-use crate::args::global::ColorMode;
+use crate::args::global::{ColorMode, OutputMode};
 
 /// Size of the buffer of standard output, in bytes: a page of tasks fits.
 const BUFFER_LEN: usize = 64 * 1024;
 
-/// Buffered standard output; flush it before a command ends.
-pub(crate) type Console = BufWriter<Stdout>;
+/// A writer that writes hidden characters out: names, errors and paths are what a task, a worker, a batch system or
+/// another user has chosen.
+pub(crate) trait Shown: Write {
+    /// The writer behind it, for output of tasks that was asked for, and for colors of our own around checked texts.
+    fn as_is(&mut self) -> &mut dyn Write;
+}
 
-/// Standard output with a buffer.
-pub(crate) fn stdout() -> Console {
-    BufWriter::with_capacity(BUFFER_LEN, io::stdout())
+/// Buffered standard output; flush it before a command ends.
+pub(crate) struct Console {
+    out: BufWriter<Stdout>,
+    is_terminal: bool,
+    /// People read it, also from a file.
+    is_text: bool,
+}
+
+impl Console {
+    pub(crate) fn new(mode: OutputMode) -> Self {
+        let is_terminal = io::stdout().is_terminal();
+        Self {
+            out: BufWriter::with_capacity(BUFFER_LEN, io::stdout()),
+            is_terminal,
+            is_text: is_terminal || mode == OutputMode::Cli,
+        }
+    }
+
+    /// For what programs read in every output mode: only a terminal gets hidden characters written out.
+    pub(crate) fn data(&mut self) -> &mut Self {
+        self.is_text = self.is_terminal;
+        self
+    }
+}
+
+impl Write for Console {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if !self.is_text {
+            return self.out.write(bytes);
+        }
+        let text = String::from_utf8_lossy(bytes);
+        self.out.write_all(printable(&text).as_bytes())?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+}
+
+impl Shown for Console {
+    fn as_is(&mut self) -> &mut dyn Write {
+        &mut self.out
+    }
+}
+
+#[cfg(test)]
+impl Shown for Vec<u8> {
+    fn as_is(&mut self) -> &mut dyn Write {
+        self
+    }
 }
 
 /// Writes to standard error, hidden characters written out; a failure is ignored.
@@ -24,10 +76,31 @@ pub(crate) fn error_line(text: &str) {
     let _ = io::stderr().write_all(text.as_bytes());
 }
 
-/// Writes a text with colours to standard error, without them where it is no terminal.
+/// Writes a text with the colors of the command line parser to standard error, without them where it is no terminal.
 pub(crate) fn error_styled(text: &str) {
+    // Words that were typed stand in it, and a shell puts names of files among them.
+    let mut parts = text.split("\x1b[");
+    let mut shown = printable(parts.next().unwrap_or_default()).into_owned();
+    for part in parts {
+        // Reset, bold, underlined, red, green, yellow: nothing that hides.
+        let is_color = |number: &str| matches!(number, "0" | "1" | "4" | "31" | "32" | "33");
+        let after = part
+            .split_once('m')
+            .map(|(numbers, after)| (numbers.split(';').all(is_color), after));
+        let (color, text) = match after {
+            Some((true, after)) => (&part[..part.len() - after.len()], after),
+            Some((false, _)) | None => ("", part),
+        };
+        shown.push_str(if color.is_empty() {
+            "\\u001b["
+        } else {
+            "\x1b["
+        });
+        shown.push_str(color);
+        shown.push_str(&printable(text));
+    }
     // A failure has no place where it could be reported.
-    let _ = anstream::stderr().write_all(text.as_bytes());
+    let _ = anstream::stderr().write_all(shown.as_bytes());
 }
 
 /// Writes to standard error as it is.

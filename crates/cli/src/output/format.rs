@@ -201,18 +201,22 @@ pub(crate) fn wrap(line: &str, columns: usize) -> Vec<String> {
     lines
 }
 
-/// A text for a terminal: hidden characters but line feeds are written out.
+/// A text for a terminal: hidden characters but tabs and line feeds are written out, in the form of JSON.
 pub(crate) fn printable(text: &str) -> Cow<'_, str> {
-    if !text.contains(|c: char| is_hidden(c) && c != '\n') {
+    let is_shown = |c: char| !is_hidden(c) || c == '\n' || c == '\t';
+    if text.chars().all(is_shown) {
         return Cow::Borrowed(text);
     }
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
-            '\n' => shown.push('\n'),
-            '\t' => shown.push_str("    "),
-            c if is_hidden(c) => shown.extend(c.escape_default()),
-            c => shown.push(c),
+            '\r' => shown.push_str("\\r"),
+            c if is_shown(c) => shown.push(c),
+            c => {
+                for unit in c.encode_utf16(&mut [0; 2]) {
+                    shown.push_str(&format!("\\u{unit:04x}"));
+                }
+            }
         }
     }
     Cow::Owned(shown)
@@ -288,10 +292,10 @@ mod tests {
 
     #[test]
     fn hidden_characters_are_written_out() {
-        assert_eq!(printable("ä\nb"), "ä\nb");
+        assert_eq!(printable("ä\tb\nc"), "ä\tb\nc");
         assert_eq!(
-            printable("\x1b]0;x\x07\ta\r\n\u{9b}\u{202e}\u{2067}"),
-            "\\u{1b}]0;x\\u{7}    a\\r\n\\u{9b}\\u{202e}\\u{2067}"
+            printable("\x1b]0;x\x07\ta\r\n\0\u{9b}\u{202e}\u{2067}\u{e0041}"),
+            "\\u001b]0;x\\u0007\ta\\r\n\\u0000\\u009b\\u202e\\u2067\\udb40\\udc41"
         );
     }
 

@@ -20,7 +20,7 @@ use crate::command::Context;
 use crate::command::missing::{JOBS, Missing};
 use crate::command::task::warn_about_tasks;
 use crate::error::{CliError, CliResult};
-use crate::output::console::Console;
+use crate::output::console::{Console, Shown as _};
 use crate::output::view::stdio_kind;
 use crate::parse::selector::{Selector, array_to_message};
 
@@ -236,7 +236,7 @@ pub(crate) fn copy_stream(
         if !is_whole {
             tracing::warn!("{} damaged bytes of output were left out", chunk.length);
         }
-        out.write_all(&bytes)?;
+        out.as_is().write_all(&bytes)?;
     }
     Ok(())
 }
@@ -248,7 +248,7 @@ fn copy(file: &mut File, path: &Path, out: &mut Console) -> CliResult<()> {
     loop {
         match file.read(&mut buffer) {
             Ok(0) => return Ok(()),
-            Ok(length) => out.write_all(&buffer[..length])?,
+            Ok(length) => out.as_is().write_all(&buffer[..length])?,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => {
                 tracing::warn!("File at `{}` cannot be read: {error}", path.display());

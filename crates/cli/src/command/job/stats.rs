@@ -61,7 +61,7 @@ pub(in crate::command) async fn stats(args: StatsArgs, context: &mut Context) ->
     }
     let view = samples.into_view();
     if args.csv {
-        view.write_csv(&mut context.out)?;
+        view.write_csv(context.out.data())?;
     } else {
         context.output.job_stats(&mut context.out, &view)?;
     }

@@ -48,7 +48,7 @@ impl Text {
     }
 
     fn cell(&self) -> Cell {
-        let cell = Cell::new_owned(printable(&self.text).into_owned());
+        let cell = Cell::new_owned(printable(&self.text).replace('\t', "    "));
         match self.color {
             Some(color) => cell.fg(color),
             None => cell,
@@ -154,7 +154,7 @@ impl Grid {
 
     /// Writes the table.
     pub(super) fn write(&mut self, out: Out<'_>) -> io::Result<()> {
-        out.write_all(self.render().as_bytes())
+        out.as_is().write_all(self.render().as_bytes())
     }
 }
 

@@ -182,7 +182,7 @@ impl JobInfoSink for JobInfos<'_> {
         if let (Some(bar), true) = (bar, self.look.colors) {
             text = text.replacen(&bar.plain(), &bar.colored(), 1);
         }
-        self.out.write_all(text.as_bytes())?;
+        self.out.as_is().write_all(text.as_bytes())?;
         write_failed(self.out, self.look, job, &summary)
     }
 

@@ -1,13 +1,13 @@
 //! Prints pieces of output as they come.
 
 use std::collections::BTreeMap;
-use std::io::{self, Write};
+use std::io;
 
 use serde_json::json;
 
 use super::reader::Piece;
 use crate::args::job::StreamArg;
-use crate::output::console;
+use crate::output::console::{self, Shown};
 
 /// Longest part of a line that is held back until its end comes, in bytes.
 const LINE_MAX: usize = 64 * 1024;
@@ -41,12 +41,12 @@ impl Printer {
     }
 
     /// Prints what is whole of a piece, and makes it visible.
-    pub(super) fn print(&mut self, piece: &Piece, out: &mut impl Write) -> io::Result<()> {
+    pub(super) fn print(&mut self, piece: &Piece, out: &mut impl Shown) -> io::Result<()> {
         if self.shape == Shape::Raw {
             if piece.channel == StreamArg::Stderr {
                 console::error_bytes(&piece.bytes);
             } else {
-                out.write_all(&piece.bytes)?;
+                out.as_is().write_all(&piece.bytes)?;
             }
             return out.flush();
         }
@@ -76,7 +76,7 @@ impl Printer {
     }
 
     /// Prints what is left of a task's last lines.
-    pub(super) fn end(&mut self, task: u32, out: &mut impl Write) -> io::Result<()> {
+    pub(super) fn end(&mut self, task: u32, out: &mut impl Shown) -> io::Result<()> {
         for channel in [StreamArg::Stdout, StreamArg::Stderr] {
             let key = (task, channel as usize);
             if let Some((instance, line)) = self.open.remove(&key) {
@@ -91,7 +91,7 @@ impl Printer {
         (task, channel): (u32, usize),
         instance: u32,
         line: &[u8],
-        out: &mut impl Write,
+        out: &mut impl Shown,
     ) -> io::Result<()> {
         match self.shape {
             Shape::Json => {
@@ -102,6 +102,7 @@ impl Printer {
             }
             Shape::Raw | Shape::Prefixed(_) => {
                 let prefix = format!("{}.{task}:{channel}>", self.job);
+                let out = out.as_is();
                 if self.shape == Shape::Prefixed(true) {
                     let color = console::color_of_task(task);
                     write!(out, "\x1b[{color}m{prefix}\x1b[0m ")?;

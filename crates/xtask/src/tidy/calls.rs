@@ -1,11 +1,12 @@
-//! How threads may be started: so that a user's limit of processes is an error and never ends a server or a worker.
+//! Calls that only some files may make.
 //!
-//! The convenient ways panic when the system refuses a thread. Works on lines, as `source` does; tests, benchmarks and
-//! examples may do what they like.
+//! The convenient ways to start a thread panic when the system refuses it, and a user's limit of processes would end a
+//! server or a worker. What is written to a terminal past its console has control characters of others in it. Works on
+//! lines, as `source` does; tests, benchmarks and examples may do what they like.
 
 use super::Problem;
 
-/// A way to start a thread, the files that may use it, and what to do elsewhere.
+/// A call, the files that may make it, and what to do elsewhere.
 struct Rule {
     word: &'static str,
     /// Beginnings of paths.
@@ -34,7 +35,34 @@ const WITH_BLOCKING: &[&str] = &[
     "crates/spawn/src/launcher.rs",
 ];
 
+const TERMINAL: &str =
+    "hidden characters of others reach the terminal; use `Context::out` or `console::error_line`";
+
+/// Files that may write to a terminal as it is.
+const WITH_TERMINAL: &[&str] = &[
+    "crates/cli/src/output/console.rs",
+    "crates/cli/src/command/dashboard",
+    // A sentence of its own.
+    "crates/cli/src/submit.rs",
+    // For other programs.
+    "crates/cli/src/command/notify.rs",
+    "crates/worker/src/launcher/gpus/answers.rs",
+    "crates/cli/src/command/bridge/",
+    // Output of tasks.
+    "crates/cli/src/command/run/replay.rs",
+];
+
 const RULES: &[Rule] = &[
+    Rule {
+        word: concat!("io::", "stdout()"),
+        allowed: WITH_TERMINAL,
+        advice: TERMINAL,
+    },
+    Rule {
+        word: concat!("io::", "stderr()"),
+        allowed: WITH_TERMINAL,
+        advice: TERMINAL,
+    },
     Rule {
         word: concat!("thread::", "spawn("),
         allowed: &[],
@@ -119,6 +147,11 @@ pub(super) fn check(path: &str, text: &str) -> Vec<Problem> {
         if code.starts_with("//") {
             continue;
         }
+        // Questions, not output.
+        let code = code.replace("().is_terminal()", "");
+        let code = code
+            .replace("terminal_size(std::io::std", "")
+            .replace("terminal_size(io::std", "");
         for rule in RULES.iter().filter(|rule| code.contains(rule.word)) {
             if rule.allowed.iter().any(|begin| path.starts_with(begin)) {
                 continue;
@@ -135,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn threads_that_panic_at_the_limit_are_noticed_outside_tests() {
+    fn calls_are_noticed_outside_tests() {
         let count = |path: &str, line: &str| check(path, &format!("//! A.\n{line}\n")).len();
         for rule in RULES {
             let line = format!("    {}x);", rule.word);

@@ -1,0 +1,101 @@
+//! Texts of tasks, workers, files and users that would move the cursor of a terminal.
+
+use crate::dashboard::Screen;
+use crate::harness::{Env, wait_for};
+
+/// Sets the title, clears the screen, writes backwards; then two control characters of one byte each.
+const HOSTILE: &str = "\u{1b}]0;x\u{7}\u{1b}[2J\u{202e}\u{9b}1m\u{1}end";
+
+/// What is left of a text that moves the cursor; colors do not.
+fn hidden_in(text: &str) -> String {
+    let text = text.replace("\r\n", "\n");
+    let mut parts = text.split("\u{1b}[");
+    let mut left = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let is_color = |text: &str| {
+            text.bytes()
+                .all(|byte| byte.is_ascii_digit() || byte == b';')
+        };
+        match part.split_once('m') {
+            Some((numbers, rest)) if is_color(numbers) => left.push_str(rest),
+            Some(_) | None => left.push_str(&format!("\u{1b}[{part}")),
+        }
+    }
+    let is_shown = |c: &char| *c == '\n' || *c == '\t' || !(c.is_control() || *c == '\u{202e}');
+    left.chars().filter(|c| !is_shown(c)).collect()
+}
+
+#[test]
+fn texts_of_others_move_no_cursor() {
+    let mut env = Env::new();
+    let named = |option: &str| format!("--{option}={HOSTILE}");
+    env.start_server();
+    env.start_worker_with(&["--cpus=2", &named("hostname"), &named("group")]);
+    let lines = format!("lines{HOSTILE}");
+    env.write(&lines, format!("{HOSTILE}\n"));
+    let fails = format!("echo '{HOSTILE}' | tee $HQ_ERROR_FILENAME >&2; exit 3");
+    let job = env.submit(&[
+        &named("name"),
+        &format!("--each-line={lines}"),
+        &format!("--stderr={HOSTILE}.%{{TASK_ID}}"),
+        &named("env=A"),
+        "--task-dir",
+        "--",
+        "bash",
+        "-c",
+        &fails,
+        HOSTILE,
+    ]);
+    env.submit(&["--cpus=9", &named("once"), "--name=waits", "--", "true"]);
+    env.submit(&[&format!("--param=x=a,{HOSTILE}"), "--", HOSTILE]);
+    for job in [&job, "3"] {
+        env.wait_job(job);
+    }
+    env.hq(&["worker", "quarantine", "1", &named("reason")])
+        .ok();
+    env.hq(&["job", "cancel", "2", &named("reason")]).ok();
+
+    let (job, run) = (job.as_str(), format!("/none{HOSTILE}"));
+    let commands: &[&[&str]] = &[
+        &["job", "list", "--all", "--verbose"],
+        &["job", "info", job, "-v"],
+        &["job", "failures", job],
+        &["job", "failures", "3", "--output-mode=quiet"],
+        &["job", "stats", job],
+        &["task", "list", "1-3", "-v"],
+        &["task", "info", "1.0", "-v"],
+        &["task", "info", "1.0", "--output-mode=json"],
+        &["task", "explain", "2.0", "-v"],
+        &["worker", "list"],
+        &["worker", "info", "1"],
+        &["worker", "info", "1", "--output-mode=json"],
+        &["problems"],
+        &["status"],
+        &["journal", "replay"],
+        &["query", "select * from jobs", "--csv"],
+        &["query", "select * from jobs", "--output-mode=quiet"],
+        &["submit", "--dry-run", &named("name"), "--", HOSTILE],
+        // The program's own errors.
+        &[HOSTILE],
+        &["submit", "--cpus", HOSTILE, "true"],
+        &["job", "info", HOSTILE],
+        &["submit", HOSTILE, HOSTILE],
+        &["output-log", HOSTILE, "summary"],
+        &["--server-dir", HOSTILE, "job", "list"],
+        &["run", "--output-mode=json", "--", &run],
+    ];
+    for args in commands {
+        let mut screen = Screen::start(&env, args);
+        screen.end();
+        let what = format!("{args:?} has printed something");
+        let text = wait_for(&what, || {
+            Some(screen.written())
+                .filter(|text| !text.is_empty())
+                .ok_or(String::new())
+        });
+        assert_eq!(hidden_in(&text), "", "{args:?}: {text:?}");
+    }
+    for name in ["server.log", "worker1.log"] {
+        assert_eq!(hidden_in(&env.read(name)), "", "{name}");
+    }
+}
