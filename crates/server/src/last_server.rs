@@ -179,8 +179,8 @@ impl Continued {
             count => format!("{count} unfinished jobs go on; `hq job cancel all` drops them"),
         };
         tracing::warn!(
-            "This server continues the last one ({instance}), which was not stopped: {jobs}. To begin anew instead, stop this \
-             server and run `hq server start{hint} --fresh`"
+            "This server continues the last one ({instance}): {jobs}. To begin anew instead, stop this server and run \
+             `hq server start{hint} --fresh`"
         );
     }
 }
