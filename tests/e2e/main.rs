@@ -31,6 +31,7 @@ mod http;
 mod hung_files;
 mod hung_nodes;
 mod imports;
+mod impostors;
 mod jobs;
 mod learning;
 mod limits;

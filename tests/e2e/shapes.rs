@@ -294,7 +294,7 @@ fn json_of_server_and_workers() {
     );
     assert_eq!(
         access["client"]["secret_key"].as_str().map(str::len),
-        Some(64)
+        Some(192)
     );
     env.start_worker_with(&[
         "--cpus=2x4",

@@ -270,7 +270,7 @@ async fn run_job(command: JobCommand, context: &mut Context) -> CliResult<()> {
         JobCommand::Forget(Deferred(args)) => job::forget(args, context).await,
         JobCommand::Cat(Deferred(args)) => job::cat(args, context).await,
         JobCommand::Tail(Deferred(args)) => job::tail(args, context).await,
-        JobCommand::Submit(Deferred(args)) => submit::submit(*args, context).await,
+        JobCommand::Submit(Deferred(args)) => Box::pin(submit::submit(*args, context)).await,
         JobCommand::SubmitFile(Deferred(args)) => submit::submit_file(args, context).await,
         JobCommand::Wait(Deferred(args)) => follow::wait(args, context).await,
         JobCommand::Progress(Deferred(args)) => follow::progress(args, context).await,

@@ -150,6 +150,15 @@ pub enum AccessError {
         /// The role that wanted to use it.
         plane: Plane,
     },
+    /// A file for clients or workers, with which a server cannot prove that it is the server.
+    #[error(
+        "Access file {path:?} is for clients or workers: it lacks the private key of the server; \
+         start the server with the full file that was made together with it"
+    )]
+    NoPrivateKey {
+        /// The file.
+        path: PathBuf,
+    },
     /// The file, directory or link cannot be made.
     #[error("Cannot create {path:?}")]
     Create {
@@ -185,6 +194,7 @@ impl AccessError {
             | Self::Parse { .. }
             | Self::Key { .. }
             | Self::MissingPart { .. }
+            | Self::NoPrivateKey { .. }
             | Self::Create { .. }
             | Self::Random(_) => false,
         }

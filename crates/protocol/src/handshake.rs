@@ -4,13 +4,17 @@
 //! connecting side                      accepting side
 //!   hello  ───────────────────────────▶  checks magic, role, encryption, versions
 //!   checks the same  ◀────────────────  hello            (or refusal, and closes)
-//!   [e, psk] ─────────────────────────▶  checks the key  (only with a key)
-//!   checks the key   ◀────────────────  [e, ee]          (or refusal, and closes)
+//!   [psk, e] ─────────────────────────▶  checks the secret  (only with a key)
+//!   checks the server ◀───────────────  [e, ee, es]      (or refusal, and closes)
 //! ```
 //!
-//! With a key the exchange is `Noise_NNpsk0_25519_AESGCM_SHA256` (Noise Protocol Framework, revision
-//! 34): both sides prove that they hold the key, and every connection has fresh keys (forward
-//! secrecy). Both hellos are its prologue, so nobody can change a version, a role or a flag on the way
+//! With a key the exchange is `Noise_NK1psk0_25519_AESGCM_SHA256` (Noise Protocol Framework, revision
+//! 34): both sides prove that they hold the shared secret, the accepting side proves that it is the server, and every
+//! connection has fresh keys (forward secrecy). The server computes nothing costly before it knows that the peer has the secret.
+//! Where the key names no server (relays, values, workers of version 2) it is `Noise_NNpsk0_25519_AESGCM_SHA256`.
+//!
+//! Which of both it is follows from the version. The connecting side offers one version only, by its key: nobody can talk it
+//! into the other. Both hellos are the prologue of the exchange, so nobody can change a version, a role or a flag on the way
 //! without the exchange failing; each hello has a random nonce, so no exchange can be replayed. The
 //! implementation has not been formally audited.
 //!
@@ -27,7 +31,7 @@ use prost::Message;
 use snow::{HandshakeState, StatelessTransportState};
 
 use crate::generated::hq::handshake::v1 as wire;
-use crate::key::SecretKey;
+use crate::key::{PROVEN_SUITE, SecretKey};
 pub use error::HandshakeError;
 use wire::handshake::Frame;
 use wire::refusal::Code;
@@ -39,11 +43,17 @@ pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Largest body of a frame before the peer is authenticated.
 pub const HANDSHAKE_FRAME_MAX: usize = 1024;
 
-/// Versions this program speaks, both inclusive: the current one and, once there is one, the one before.
+/// Versions this program speaks, both inclusive; which of them on a connection, see [`versions`].
 ///
 /// Version 1 was never released. Its workers refuse messages above 16 MiB, and its answers about ids that do not exist
 /// have another form, which the other side would take for success.
-pub const VERSIONS: VersionRange = VersionRange { min: 2, max: 2 };
+pub const VERSIONS: VersionRange = VersionRange {
+    min: 2,
+    max: PROVEN,
+};
+
+/// From this version on the server proves that it is the one whose public key the other side has.
+const PROVEN: u32 = 3;
 
 /// Starts every handshake frame: no text protocol begins with this byte, and a line feed shows
 /// connections that translate line ends.
@@ -51,7 +61,7 @@ const MAGIC: [u8; 4] = *b"\x8fhq\n";
 /// Magic and `u16` length.
 const HEADER_LEN: usize = MAGIC.len() + 2;
 const NONCE_LEN: usize = 16;
-const NOISE_SUITE: &str = "Noise_NNpsk0_25519_AESGCM_SHA256";
+const SHARED_SUITE: &str = "Noise_NNpsk0_25519_AESGCM_SHA256";
 /// Separates this use of the key from any other.
 const PROLOGUE_LABEL: &[u8] = b"hq handshake 1";
 
@@ -165,13 +175,15 @@ impl Handshake {
     /// The side that dialed. `nonce` must be random and never used before.
     #[must_use]
     pub fn connecting(plane: Plane, key: Option<&SecretKey>, nonce: [u8; NONCE_LEN]) -> Self {
-        Self::new(Side::Connecting, plane, key, nonce, VERSIONS)
+        let side = Side::Connecting;
+        Self::new(side, plane, key, nonce, versions(side, plane, key))
     }
 
     /// The side that listens. `nonce` must be random and never used before.
     #[must_use]
     pub fn accepting(plane: Plane, key: Option<&SecretKey>, nonce: [u8; NONCE_LEN]) -> Self {
-        Self::new(Side::Accepting, plane, key, nonce, VERSIONS)
+        let side = Side::Accepting;
+        Self::new(side, plane, key, nonce, versions(side, plane, key))
     }
 
     fn new(
@@ -270,7 +282,7 @@ impl Handshake {
                 keys: None,
             }));
         };
-        let mut noise = start_noise(self.side, key, &self.our_hello, raw)?;
+        let mut noise = start_noise(self.side, (key, version), &self.our_hello, raw)?;
         if self.side == Side::Connecting {
             let message = write_noise(&mut noise)?;
             self.output.extend(message);
@@ -314,7 +326,7 @@ impl Handshake {
         let mut payload = [0; HANDSHAKE_FRAME_MAX];
         let length = noise
             .read_message(message, &mut payload)
-            .map_err(|_| HandshakeError::WrongKey { plane: self.plane })?;
+            .map_err(|_| self.unproven(version))?;
         if length != 0 {
             return Err(HandshakeError::Malformed);
         }
@@ -329,6 +341,16 @@ impl Handshake {
             version,
             keys: Some(keys),
         })
+    }
+
+    /// The peer's Noise message does not fit to our key.
+    const fn unproven(&self, version: u32) -> HandshakeError {
+        let plane = self.plane;
+        match self.side {
+            // Another secret would have been refused by the peer.
+            Side::Connecting if version >= PROVEN => HandshakeError::NotTheServer { plane },
+            Side::Connecting | Side::Accepting => HandshakeError::WrongKey { plane },
+        }
     }
 
     fn refused(&self, refusal: &wire::Refusal) -> HandshakeError {
@@ -372,9 +394,25 @@ const fn role_of(plane: Plane) -> wire::Role {
     }
 }
 
+/// Versions to offer. With the key of a server the connecting side speaks nothing else than the version in which the server proves
+/// itself; workers of the release before, which have no such key, are accepted, so that a server can be updated under their tasks.
+fn versions(side: Side, plane: Plane, key: Option<&SecretKey>) -> VersionRange {
+    let proof = key.and_then(|key| match side {
+        Side::Connecting => key.server_public(),
+        Side::Accepting => key.server_private(),
+    });
+    let (min, max) = match (side, plane, proof) {
+        // A relay is no server.
+        (_, Plane::Relay, _) | (.., None) => (VERSIONS.min, VERSIONS.min),
+        (Side::Accepting, Plane::Worker, Some(_)) => (VERSIONS.min, PROVEN),
+        (_, Plane::Client | Plane::Worker, Some(_)) => (PROVEN, PROVEN),
+    };
+    VersionRange { min, max }
+}
+
 fn start_noise(
     side: Side,
-    key: &SecretKey,
+    (key, version): (&SecretKey, u32),
     our_hello: &[u8],
     their_hello: &[u8],
 ) -> Result<Box<HandshakeState>, HandshakeError> {
@@ -384,16 +422,29 @@ fn start_noise(
     };
     // Frames carry their length, so the concatenation has one reading.
     let prologue = [PROLOGUE_LABEL, first, second].concat();
-    let params = NOISE_SUITE.parse().map_err(HandshakeError::crypto)?;
-    let builder = snow::Builder::new(params)
-        .prologue(&prologue)
-        .and_then(|builder| builder.psk(0, key.as_bytes()))
-        .map_err(HandshakeError::crypto)?;
-    let noise = match side {
-        Side::Connecting => builder.build_initiator(),
-        Side::Accepting => builder.build_responder(),
+    let build = || {
+        let is_proven = version >= PROVEN;
+        let suite = if is_proven {
+            PROVEN_SUITE
+        } else {
+            SHARED_SUITE
+        };
+        let builder = snow::Builder::new(suite.parse()?)
+            .prologue(&prologue)?
+            .psk(0, key.shared())?;
+        match (side, key.server_public(), key.server_private()) {
+            (Side::Connecting, Some(public), _) if is_proven => {
+                builder.remote_public_key(public)?.build_initiator()
+            }
+            (Side::Accepting, _, Some(private)) if is_proven => {
+                builder.local_private_key(private)?.build_responder()
+            }
+            // Fails where the proof is asked for.
+            (Side::Connecting, ..) => builder.build_initiator(),
+            (Side::Accepting, ..) => builder.build_responder(),
+        }
     };
-    noise.map(Box::new).map_err(HandshakeError::crypto)
+    build().map(Box::new).map_err(HandshakeError::crypto)
 }
 
 fn write_noise(noise: &mut HandshakeState) -> Result<Vec<u8>, HandshakeError> {

@@ -1,4 +1,10 @@
-//! The shared secret of a plane: 32 random bytes, written as 64 hex digits in the access file.
+//! The keys of a plane, written as one text in the access file: its shared secret, and what proves which server it leads to.
+//!
+//! | digits | content | where |
+//! |---|---|---|
+//! | 64 | shared secret | value ports; files of earlier releases |
+//! | 128 | and the server's public key | files for clients and for workers |
+//! | 192 | and its private key | the full file, which makes a server |
 //!
 //! A key never appears in logs: `Debug` hides it. Memory is not wiped on drop (that would need unsafe
 //! code); other processes of the same user are outside the threat model.
@@ -8,23 +14,59 @@ use std::fmt;
 /// Bytes in a key.
 pub const KEY_LEN: usize = 32;
 
-/// Pre-shared key of one plane.
+/// The handshake in which a server proves itself, and so the kind of its key pair.
+pub(crate) const PROVEN_SUITE: &str = "Noise_NK1psk0_25519_AESGCM_SHA256";
+
+type Bytes = [u8; KEY_LEN];
+
+/// Keys of one plane.
 #[derive(Clone, PartialEq, Eq)]
-pub struct SecretKey([u8; KEY_LEN]);
+pub struct SecretKey {
+    shared: Bytes,
+    server: Option<ServerKey>,
+}
+
+/// The static key pair of a server, or the public half of it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ServerKey {
+    public: Bytes,
+    private: Option<Bytes>,
+}
 
 /// A key that cannot be made or read.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
-    /// Not 64 hex digits; the text is not repeated, it may be most of a key.
-    #[error("expected a key of 64 hexadecimal digits, found {0} characters that are not one")]
+    /// Not a known number of hex digits; the text is not repeated, it may be most of a key.
+    #[error(
+        "expected a key of 64, 128 or 192 hexadecimal digits, found {0} characters that are not one"
+    )]
     NotHex(usize),
     /// The system has no random numbers.
     #[error("cannot read random numbers from the system")]
     Random(#[source] std::io::Error),
 }
 
+impl ServerKey {
+    /// Makes a new pair.
+    ///
+    /// # Errors
+    ///
+    /// [`KeyError::Random`] if the system has no random numbers.
+    pub fn generate() -> Result<Self, KeyError> {
+        let half = |bytes: &[u8]| bytes.try_into().map_err(|_| snow::Error::Input);
+        let generate = || {
+            let pair = snow::Builder::new(PROVEN_SUITE.parse()?).generate_keypair()?;
+            Ok(Self {
+                public: half(&pair.public)?,
+                private: Some(half(&pair.private)?),
+            })
+        };
+        generate().map_err(|error: snow::Error| KeyError::Random(std::io::Error::other(error)))
+    }
+}
+
 impl SecretKey {
-    /// Draws a new key from the system's random source.
+    /// Draws a new shared secret from the system's random source.
     ///
     /// # Errors
     ///
@@ -32,56 +74,119 @@ impl SecretKey {
     pub fn generate() -> Result<Self, KeyError> {
         let mut bytes = [0; KEY_LEN];
         random_bytes(&mut bytes).map_err(KeyError::Random)?;
-        Ok(Self(bytes))
+        Ok(Self::from_bytes(bytes))
     }
 
-    /// A key from its bytes.
+    /// A shared secret from its bytes.
     #[must_use]
-    pub const fn from_bytes(bytes: [u8; KEY_LEN]) -> Self {
-        Self(bytes)
+    pub const fn from_bytes(shared: [u8; KEY_LEN]) -> Self {
+        Self {
+            shared,
+            server: None,
+        }
     }
 
-    /// Reads 64 hex digits of either case.
+    /// The same secret of a server that proves itself with this pair.
+    #[must_use]
+    pub fn with_server(self, server: &ServerKey) -> Self {
+        let server = Some(server.clone());
+        Self { server, ..self }
+    }
+
+    /// The same without the server's private key: for those who connect.
+    #[must_use]
+    pub fn to_connect(&self) -> Self {
+        let public_half = |server: &ServerKey| ServerKey {
+            private: None,
+            ..server.clone()
+        };
+        Self {
+            shared: self.shared,
+            server: self.server().map(public_half),
+        }
+    }
+
+    /// The server's key pair, or the public half of it.
+    #[must_use]
+    pub const fn server(&self) -> Option<&ServerKey> {
+        self.server.as_ref()
+    }
+
+    /// Whether it has the server's public key and not its private one.
+    #[must_use]
+    pub fn is_for_connecting(&self) -> bool {
+        self.server_public().is_some() && self.server_private().is_none()
+    }
+
+    /// Reads 64, 128 or 192 hex digits of either case.
     ///
     /// # Errors
     ///
     /// [`KeyError::NotHex`] for anything else.
     pub fn from_hex(text: &str) -> Result<Self, KeyError> {
-        let refused = || KeyError::NotHex(text.chars().count());
-        let digits = text.as_bytes();
-        if digits.len() != 2 * KEY_LEN {
-            return Err(refused());
-        }
-        let mut bytes = [0; KEY_LEN];
-        for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
-            *byte = match (hex_value(pair[0]), hex_value(pair[1])) {
-                (Some(high), Some(low)) => high << 4 | low,
-                (None, _) | (_, None) => return Err(refused()),
-            };
-        }
-        Ok(Self(bytes))
+        let read = |pair: &[u8]| match pair {
+            [high, low] => Some(hex_value(*high)? << 4 | hex_value(*low)?),
+            _ => None,
+        };
+        let bytes: Option<Vec<u8>> = text.as_bytes().chunks(2).map(read).collect();
+        let (keys, rest) = bytes.as_deref().unwrap_or_default().as_chunks();
+        let server = match (keys, rest) {
+            ([_], []) => None,
+            ([_, public], []) => Some((*public, None)),
+            ([_, public, private], []) => Some((*public, Some(*private))),
+            _ => return Err(KeyError::NotHex(text.chars().count())),
+        };
+        Ok(Self {
+            shared: keys[0],
+            server: server.map(|(public, private)| ServerKey { public, private }),
+        })
     }
 
-    /// The key as 64 lower-case hex digits; for the access file only.
+    /// The keys as lower-case hex digits; for the access file only.
     #[must_use]
     pub fn to_hex(&self) -> String {
-        self.0
-            .iter()
+        let server = self.server();
+        let keys = [
+            Some(&self.shared),
+            server.map(|server| &server.public),
+            server.and_then(|server| server.private.as_ref()),
+        ];
+        keys.into_iter()
+            .flatten()
+            .flatten()
             .flat_map(|byte| [byte >> 4, byte & 15])
             .filter_map(|digit| char::from_digit(u32::from(digit), 16))
             .collect()
     }
 
-    /// The bytes, for the handshake.
+    /// The shared secret, for the handshake.
     #[must_use]
-    pub(crate) const fn as_bytes(&self) -> &[u8; KEY_LEN] {
-        &self.0
+    pub(crate) const fn shared(&self) -> &Bytes {
+        &self.shared
+    }
+
+    /// What the server must prove to have the other half of.
+    #[must_use]
+    pub(crate) fn server_public(&self) -> Option<&Bytes> {
+        self.server().map(|server| &server.public)
+    }
+
+    /// What the server proves itself with.
+    #[must_use]
+    pub(crate) fn server_private(&self) -> Option<&Bytes> {
+        self.server()?.private.as_ref()
     }
 }
 
 impl fmt::Debug for SecretKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("SecretKey(hidden)")
+    }
+}
+
+impl fmt::Debug for ServerKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ServerKey(hidden)")
     }
 }
 
@@ -105,21 +210,30 @@ mod tests {
 
     #[test]
     fn hex_goes_both_ways_and_debug_shows_nothing() {
-        let key = SecretKey::generate().expect("random numbers");
-        let hex = key.to_hex();
-        assert_eq!(hex.len(), 64);
-        assert_eq!(SecretKey::from_hex(&hex).expect("own key"), key);
-        assert_eq!(
-            SecretKey::from_hex(&hex.to_uppercase()).expect("own key"),
-            key
-        );
-        assert!(!format!("{key:?}").contains(&hex[..4]));
+        let shared = SecretKey::generate().expect("random numbers");
+        let pair = ServerKey::generate().expect("random numbers");
+        let full = shared.clone().with_server(&pair);
+        for (key, digits) in [
+            (shared.clone(), 64),
+            (full.to_connect(), 128),
+            (full.clone(), 192),
+        ] {
+            let hex = key.to_hex();
+            assert_eq!(hex.len(), digits);
+            assert!(hex.starts_with(&shared.to_hex()));
+            for text in [&hex, &hex.to_uppercase()] {
+                assert_eq!(&SecretKey::from_hex(text).expect("own key"), &key);
+            }
+            assert_eq!(key.is_for_connecting(), digits == 128);
+            assert!(!format!("{key:?} {pair:?}").contains(&hex[..4]));
+        }
     }
 
     #[test]
     fn refuses_what_is_no_key() {
-        for text in ["", "00", &"g".repeat(64), &"0".repeat(63), &"é".repeat(32)] {
-            assert!(SecretKey::from_hex(text).is_err(), "{text}");
+        let texts = [0, 2, 63, 65, 66, 126, 130, 190, 194, 256].map(|length| "0".repeat(length));
+        for text in texts.into_iter().chain(["g".repeat(64), "é".repeat(32)]) {
+            assert!(SecretKey::from_hex(&text).is_err(), "{text}");
         }
     }
 }

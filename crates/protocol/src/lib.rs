@@ -41,7 +41,7 @@ pub use connection::{
 };
 pub use convert::ConvertError;
 pub use handshake::{HandshakeError, Plane};
-pub use key::SecretKey;
+pub use key::{SecretKey, ServerKey};
 pub use limits::Limits;
 pub use obstacle::{could_run, why_nothing_runs};
 pub use resolve::{connect_tcp, resolve};

@@ -9,7 +9,7 @@ use std::time::Duration;
 use hq_protocol::access::{
     ACCESS_FILE_NAME, Access, AccessError, AccessFile, ServerDir, ServerUid,
 };
-use hq_protocol::{Connection, Plane, SecretKey, client};
+use hq_protocol::{Connection, Plane, SecretKey, ServerKey, client};
 use hq_store::{Lock, Progress, StoreClient};
 use rustix::process::{Resource, Rlimit};
 use tokio::net::TcpListener;
@@ -104,12 +104,8 @@ impl Server {
         // Ours from here on, if it is that of an earlier run: a start that is refused has changed nothing.
         let (uid, opened) = restore(&config, &instance, continued.as_mut(), given.as_ref())
             .map_err(|error| error.with_way_out(continued.is_some(), &dir))?;
-        let access = AccessFile::full(
-            &config.version,
-            uid,
-            plane_access(Plane::Client, &config, given.as_ref(), &client_listener)?,
-            plane_access(Plane::Worker, &config, given.as_ref(), &worker_listener)?,
-        );
+        let listeners = (&client_listener, &worker_listener);
+        let access = access_file(uid, &config, given.as_ref(), listeners)?;
         tracing::info!("No online server found, starting a new server");
         store_access(&access, &instance, continued.is_some())?;
         publish_token(&config, http.as_ref())?;
@@ -286,7 +282,11 @@ async fn look_around(mut config: ServerConfig) -> Result<Ground, StartError> {
         config.journal = continued.journal.clone();
     }
     let given = match (&config.access_file, &continued) {
-        (Some(path), _) => Some(AccessFile::load(path, &config.version)?),
+        (Some(path), _) => {
+            let given = AccessFile::load(path, &config.version)?;
+            given.check_for_server(path)?;
+            Some(given)
+        }
         (None, Some(continued)) => earlier_access(&dir, &continued.instance)?,
         (None, None) => None,
     };
@@ -532,7 +532,9 @@ fn earlier_access(dir: &ServerDir, instance: &Path) -> Result<Option<AccessFile>
         return Ok(None);
     }
     // Of any release: copies of the file, and workers, know these keys. If they cannot be read, somebody has to decide.
-    AccessFile::load_any(&path).map(Some)
+    let earlier = AccessFile::load_any(&path)?;
+    earlier.check_for_server(&path)?;
+    Ok(Some(earlier))
 }
 
 /// Writes the access file; with `replace` in the place of that of the earlier run, which has the same keys.
@@ -611,8 +613,34 @@ fn open(
     })
 }
 
+fn access_file(
+    uid: ServerUid,
+    config: &ServerConfig,
+    given: Option<&AccessFile>,
+    (clients, workers): (&TcpListener, &TcpListener),
+) -> Result<AccessFile, StartError> {
+    let pair = key_pair(given)?;
+    let part = |plane, listener| plane_access((plane, &pair), config, given, listener);
+    let (clients, workers) = (part(Plane::Client, clients)?, part(Plane::Worker, workers)?);
+    Ok(AccessFile::full(&config.version, uid, clients, workers))
+}
+
+/// What the server proves itself with: the pair of the access file, else a new one.
+fn key_pair(given: Option<&AccessFile>) -> Result<ServerKey, StartError> {
+    if let Some(pair) = given.and_then(AccessFile::server_key) {
+        return Ok(pair.clone());
+    }
+    if given.is_some_and(AccessFile::has_secret) {
+        tracing::warn!(
+            "The access file is of an earlier release: the server gets a key pair besides, with which it proves that it is the server. \
+             Workers of that release go on; clients with a copy of the file need a new one"
+        );
+    }
+    ServerKey::generate().map_err(|e| StartError::System(io::Error::other(e)))
+}
+
 fn plane_access(
-    plane: Plane,
+    (plane, pair): (Plane, &ServerKey),
     config: &ServerConfig,
     given: Option<&AccessFile>,
     listener: &TcpListener,
@@ -629,6 +657,7 @@ fn plane_access(
         }
         None => None,
     };
+    let key = key.map(|key| key.with_server(pair));
     let host = config
         .host
         .clone()

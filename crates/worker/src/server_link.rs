@@ -136,7 +136,7 @@ pub enum ConnectError {
 #[derive(Clone, Debug)]
 pub enum ServerLocation {
     /// At this address.
-    At(Connector),
+    At(Box<Connector>),
     /// Nothing is known; the last place may still be right.
     Unknown,
     /// The server directory no longer exists, so that the server cannot come back elsewhere.
@@ -439,7 +439,7 @@ impl Search {
                     connect_retry: self.last.connect_retry,
                     register_retry: self.last.register_retry,
                     via: std::mem::take(&mut self.last.via),
-                    ..place
+                    ..*place
                 };
             }
             Ok(ServerLocation::Gone) => return true,

@@ -5,8 +5,8 @@ mod background;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use hq_protocol::SecretKey;
 use hq_protocol::access::{Access, AccessFile, ServerDir, ServerUid};
+use hq_protocol::{SecretKey, ServerKey};
 use hq_server::{Journal, RunError, Server, ServerConfig, StartError, Stop};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -220,12 +220,14 @@ pub(super) fn generate_access(args: GenerateAccessArgs, context: &mut Context) -
             .to_string_lossy()
             .into_owned()
     });
+    let failed = |error| CliError::caused("Cannot make a key", &error);
+    let pair = ServerKey::generate().map_err(failed)?;
     let access = |own: Option<String>, port: u16| -> CliResult<Access> {
-        let key = SecretKey::generate().map_err(|e| CliError::caused("Cannot make a key", &e))?;
+        let key = SecretKey::generate().map_err(failed)?;
         Ok(Access {
             host: own.unwrap_or_else(|| host.clone()),
             port,
-            key: Some(key),
+            key: Some(key.with_server(&pair)),
         })
     };
     let uid = ServerUid::generate().map_err(|e| access_error(&e))?;

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{ACCESS_FILE_MAX, AccessError};
 use crate::handshake::Plane;
-use crate::key::{SecretKey, random_bytes};
+use crate::key::{SecretKey, ServerKey, random_bytes};
 
 /// Where one plane of a server listens, and its key.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -19,7 +19,7 @@ pub struct Access {
     pub host: String,
     /// Port.
     pub port: u16,
-    /// Shared key; `None` = this plane is neither authenticated nor encrypted.
+    /// Keys; `None` = this plane is neither authenticated nor encrypted.
     pub key: Option<SecretKey>,
 }
 
@@ -107,6 +107,16 @@ struct VersionJson {
     version: String,
 }
 
+impl Access {
+    /// The same without the server's private key.
+    fn to_connect(&self) -> Self {
+        Self {
+            key: self.key.as_ref().map(SecretKey::to_connect),
+            ..self.clone()
+        }
+    }
+}
+
 impl AccessFile {
     /// A full file.
     #[must_use]
@@ -119,24 +129,39 @@ impl AccessFile {
         }
     }
 
-    /// The same without what workers need.
+    /// What clients need, which is not enough to be the server.
     #[must_use]
     pub fn client_only(&self) -> Self {
         Self {
             server_uid: None,
+            client: self.client.as_ref().map(Access::to_connect),
             worker: None,
             ..self.clone()
         }
     }
 
-    /// The same without what clients need.
+    /// What workers need, which is not enough to be the server.
     #[must_use]
     pub fn worker_only(&self) -> Self {
         Self {
             server_uid: None,
             client: None,
+            worker: self.worker.as_ref().map(Access::to_connect),
             ..self.clone()
         }
+    }
+
+    /// The server's key pair, or the public half of it; `None` if no plane has a key, or the file is of an earlier release.
+    #[must_use]
+    pub fn server_key(&self) -> Option<&ServerKey> {
+        self.keys().find_map(SecretKey::server)
+    }
+
+    fn keys(&self) -> impl Iterator<Item = &SecretKey> {
+        [&self.client, &self.worker]
+            .into_iter()
+            .flatten()
+            .filter_map(|access| access.key.as_ref())
     }
 
     /// How to connect to one plane.
@@ -238,6 +263,19 @@ impl AccessFile {
         Self::load_from(file, path, None)
     }
 
+    /// Refuses a file that is good for connecting only: a server cannot prove itself with it.
+    ///
+    /// # Errors
+    ///
+    /// [`AccessError::NoPrivateKey`]; `path` is only for the text.
+    pub fn check_for_server(&self, path: &Path) -> Result<(), AccessError> {
+        if self.keys().any(SecretKey::is_for_connecting) {
+            let path = path.to_path_buf();
+            return Err(AccessError::NoPrivateKey { path });
+        }
+        Ok(())
+    }
+
     /// Reads a file of any release that anybody may have read or written: enough to ask whether a server is there.
     ///
     /// # Errors
@@ -311,11 +349,10 @@ impl AccessFile {
         })
     }
 
-    fn has_secret(&self) -> bool {
-        [&self.client, &self.worker]
-            .into_iter()
-            .flatten()
-            .any(|access| access.key.is_some())
+    /// Whether a plane has a key.
+    #[must_use]
+    pub fn has_secret(&self) -> bool {
+        self.keys().next().is_some()
     }
 }
 

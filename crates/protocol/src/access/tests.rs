@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 
 use super::*;
-use crate::key::SecretKey;
+use crate::key::{SecretKey, ServerKey};
 
 const VERSION: &str = "1.2.3-dev";
 
@@ -75,6 +75,37 @@ fn partial_files_have_only_their_part_and_null_keys_stay() {
         error.to_string(),
         r#"Access file "a" has no `worker` part; use a file that was made for workers"#
     );
+}
+
+#[test]
+fn partial_files_do_not_make_a_server() {
+    let mut file = full();
+    let pair = ServerKey::generate().expect("random numbers");
+    for access in [&mut file.client, &mut file.worker].into_iter().flatten() {
+        access.key = access.key.take().map(|key| key.with_server(&pair));
+    }
+    let digits = |file: &AccessFile, plane| {
+        let access = file.plane(plane, Path::new("a")).expect("it has this part");
+        access.key.as_ref().map(|key| key.to_hex().len())
+    };
+    assert_eq!(file.server_key(), Some(&pair));
+    file.check_for_server(Path::new("a")).expect("the pair");
+    for plane in [Plane::Client, Plane::Worker] {
+        assert_eq!(digits(&file, plane), Some(192));
+    }
+    for (part, plane) in [
+        (file.client_only(), Plane::Client),
+        (file.worker_only(), Plane::Worker),
+    ] {
+        assert_eq!(digits(&part, plane), Some(128));
+        let error = part.check_for_server(Path::new("a")).expect_err("half");
+        assert!(error.to_string().contains("lacks the private key"));
+        let read = AccessFile::parse(&part.to_json(), Path::new("a"), VERSION);
+        assert_eq!(read.expect("own file"), part);
+    }
+    full()
+        .check_for_server(Path::new("a"))
+        .expect("of an earlier release");
 }
 
 #[test]

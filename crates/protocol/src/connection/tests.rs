@@ -50,7 +50,7 @@ async fn messages_go_both_ways_with_and_without_key() {
         let (left, right) = pair(key, PIPE).await;
         assert_eq!(
             (left.is_encrypted(), left.version()),
-            (key.is_some(), crate::handshake::VERSIONS.max)
+            (key.is_some(), crate::handshake::VERSIONS.min)
         );
         let (mut left_rx, mut left_tx) = left.split();
         let (mut right_rx, mut right_tx) = right.split();

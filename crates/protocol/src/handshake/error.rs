@@ -23,7 +23,7 @@ pub enum HandshakeError {
     /// No version that both speak.
     #[error(
         "no common protocol version: this side speaks {ours}, the peer {theirs}; use the same program on both sides \
-         (builds of one release can differ)"
+         (builds of one release can differ) and the server's current access file"
     )]
     VersionMismatch {
         /// Versions that this program speaks.
@@ -50,6 +50,15 @@ pub enum HandshakeError {
     /// The sides hold different keys.
     #[error("wrong {plane} key: the peer has another one; use the server's current access file")]
     WrongKey {
+        /// Our plane.
+        plane: Plane,
+    },
+    /// The peer does not have the private key of the server.
+    #[error(
+        "the peer cannot prove that it is the server of the access file: it is another server, or somebody who pretends to be this one; \
+         use the server's current access file"
+    )]
+    NotTheServer {
         /// Our plane.
         plane: Plane,
     },
@@ -86,6 +95,7 @@ impl HandshakeError {
             | Self::WrongPlane { .. }
             | Self::EncryptionMismatch { .. }
             | Self::WrongKey { .. }
+            | Self::NotTheServer { .. }
             | Self::Refused { .. }
             | Self::Crypto(_) => false,
         }
@@ -97,7 +107,7 @@ impl HandshakeError {
             Self::VersionMismatch { .. } => Some(Code::Version),
             Self::WrongPlane { .. } => Some(Code::Role),
             Self::EncryptionMismatch { .. } => Some(Code::Encryption),
-            Self::WrongKey { .. } => Some(Code::Key),
+            Self::WrongKey { .. } | Self::NotTheServer { .. } => Some(Code::Key),
             Self::Malformed | Self::FrameTooLarge { .. } | Self::Crypto(_) => Some(Code::Other),
             // A stranger, or nobody there to be told.
             Self::NotOurProtocol

@@ -4,6 +4,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
+use crate::key::ServerKey;
 
 const KEY: SecretKey = SecretKey::from_bytes([7; 32]);
 const OTHER_KEY: SecretKey = SecretKey::from_bytes([8; 32]);
@@ -50,12 +51,94 @@ fn equal_keys_agree() {
         let (left, right) = run(connecting(plane, Some(&KEY)), accepting(plane, Some(&KEY)));
         let (left, right) = (left.expect("left"), right.expect("right"));
         assert!(
-            left.is_some_and(|session| session.version == VERSIONS.max && session.keys.is_some())
+            left.is_some_and(|session| session.version == VERSIONS.min && session.keys.is_some())
         );
         assert!(
-            right.is_some_and(|session| session.version == VERSIONS.max && session.keys.is_some())
+            right.is_some_and(|session| session.version == VERSIONS.min && session.keys.is_some())
         );
     }
+}
+
+/// Keys of a new server: those of the full file, and those of its clients and workers.
+fn server_keys() -> (SecretKey, SecretKey) {
+    let full = KEY.with_server(&ServerKey::generate().expect("random numbers"));
+    let to_connect = full.to_connect();
+    (full, to_connect)
+}
+
+#[test]
+fn the_server_proves_itself_to_those_who_know_its_public_key() {
+    use Plane::{Client, Relay, Worker};
+    let (full, public) = server_keys();
+    for (plane, dialing, listening, version) in [
+        (Client, &public, &full, PROVEN),
+        (Worker, &public, &full, PROVEN),
+        (Client, &full, &full, PROVEN),
+        // A worker of the release before.
+        (Worker, &KEY, &full, 2),
+        // A relay has the keys of a worker.
+        (Relay, &public, &public, 2),
+        (Relay, &KEY, &public, 2),
+    ] {
+        let (left, right) = run(
+            connecting(plane, Some(dialing)),
+            accepting(plane, Some(listening)),
+        );
+        for end in [left, right] {
+            let session = end.expect("the same server").expect("done");
+            assert_eq!((session.version, session.keys.is_some()), (version, true));
+        }
+    }
+    let (left, right) = errors(
+        connecting(Client, Some(&KEY)),
+        accepting(Client, Some(&full)),
+    );
+    assert!(matches!(left, HandshakeError::VersionMismatch { .. }));
+    assert!(matches!(right, HandshakeError::VersionMismatch { .. }));
+}
+
+#[test]
+fn who_has_all_but_the_private_key_of_the_server_is_not_the_server() {
+    let (_, public) = server_keys();
+    let (other, _) = server_keys();
+    let versions = |min, max| VersionRange { min, max };
+    for plane in [Plane::Client, Plane::Worker] {
+        for key in [Some(&KEY), Some(&public), Some(&other), None] {
+            for range in [versions(2, 2), VERSIONS, versions(3, 3)] {
+                let impostor = Handshake::new(Side::Accepting, plane, key, [2; NONCE_LEN], range);
+                let (left, _) = run(connecting(plane, Some(&public)), impostor);
+                let left = left.expect_err("nobody there is the server");
+                let is_expected = (matches!(left, HandshakeError::VersionMismatch { .. })
+                    && range.max < PROVEN)
+                    || (matches!(left, HandshakeError::EncryptionMismatch { .. }) && key.is_none())
+                    || (matches!(left, HandshakeError::WrongKey { .. }) && key == Some(&other))
+                    // It has nothing to answer with.
+                    || (matches!(left, HandshakeError::Refused { .. }) && key.is_some());
+                assert!(is_expected, "{plane} {range}: {left}");
+            }
+        }
+    }
+}
+
+#[test]
+fn an_answer_without_the_private_key_is_not_taken() {
+    let (full, public) = server_keys();
+    let (mut left, mut right) = (
+        connecting(Plane::Worker, Some(&public)),
+        accepting(Plane::Worker, Some(&full)),
+    );
+    let waits = right.receive(&mut BytesMut::from(&left.take_output()[..]));
+    assert!(waits.expect("a hello").is_none());
+    let waits = left.receive(&mut BytesMut::from(&right.take_output()[..]));
+    assert!(waits.expect("a hello").is_none());
+    let answer = encode_frame(Frame::Noise(vec![9; 48].into()));
+    let error = left
+        .receive(&mut BytesMut::from(&answer[..]))
+        .expect_err("it proves nothing");
+    assert!(
+        matches!(error, HandshakeError::NotTheServer { .. }),
+        "{error}"
+    );
 }
 
 #[test]
@@ -77,28 +160,26 @@ fn no_keys_agree_on_plain() {
 
 #[test]
 fn different_keys_are_refused_on_both_sides() {
-    let (left, right) = errors(
-        connecting(Plane::Worker, Some(&KEY)),
-        accepting(Plane::Worker, Some(&OTHER_KEY)),
-    );
-    assert!(
-        matches!(
-            left,
-            HandshakeError::WrongKey {
-                plane: Plane::Worker
-            }
-        ),
-        "{left}"
-    );
-    assert!(
-        matches!(
-            right,
-            HandshakeError::WrongKey {
-                plane: Plane::Worker
-            }
-        ),
-        "{right}"
-    );
+    let plane = Plane::Worker;
+    let (full, public) = server_keys();
+    let stranger = OTHER_KEY.with_server(public.server().expect("a pair"));
+    for (dialing, listening) in [(&KEY, &OTHER_KEY), (&stranger, &full), (&OTHER_KEY, &full)] {
+        let (left, right) = errors(
+            connecting(plane, Some(dialing)),
+            accepting(plane, Some(listening)),
+        );
+        for error in [left, right] {
+            assert!(
+                matches!(
+                    error,
+                    HandshakeError::WrongKey {
+                        plane: Plane::Worker
+                    }
+                ),
+                "{error}"
+            );
+        }
+    }
 }
 
 #[test]
@@ -174,7 +255,7 @@ fn newest_common_version_wins() {
     assert_eq!(
         left.to_string(),
         "no common protocol version: this side speaks 2 to 3, the peer 1; use the same program on both sides \
-         (builds of one release can differ)"
+         (builds of one release can differ) and the server's current access file"
     );
     assert!(matches!(right, HandshakeError::VersionMismatch { .. }));
 }
@@ -289,7 +370,7 @@ fn bytes_in_the_first_encrypted_message_are_refused() {
     let waits = machine.receive(&mut BytesMut::from(&hello[..]));
     assert!(waits.expect("a hello").is_none());
     let answer = machine.take_output();
-    let mut noise = start_noise(Side::Connecting, &KEY, &hello, &answer).expect("a valid key");
+    let mut noise = start_noise(Side::Connecting, (&KEY, 2), &hello, &answer).expect("a valid key");
     let refused = machine
         .receive(&mut noise_with_payload(&mut noise))
         .expect_err("nothing is expected in it");
@@ -319,7 +400,7 @@ fn bytes_in_the_encrypted_answer_are_refused() {
     let Some(Frame::Noise(message)) = frame.frame else {
         panic!("no Noise message")
     };
-    let mut noise = start_noise(Side::Accepting, &KEY, &answer, &hello).expect("a valid key");
+    let mut noise = start_noise(Side::Accepting, (&KEY, 2), &answer, &hello).expect("a valid key");
     let mut payload = [0; HANDSHAKE_FRAME_MAX];
     let length = noise.read_message(&message, &mut payload).expect("the key");
     assert_eq!(length, 0, "ours carries nothing");

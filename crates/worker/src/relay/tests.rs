@@ -63,7 +63,7 @@ impl Server {
             hostname: "node1".to_owned(),
         };
         let (place, again) = (self.place(), self.place());
-        let find = move || ServerLocation::At(again.clone());
+        let find = move || ServerLocation::At(Box::new(again.clone()));
         Relay::start(options, &place, find, runtime).await
     }
 

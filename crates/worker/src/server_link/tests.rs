@@ -189,7 +189,7 @@ async fn a_server_that_was_started_again_is_found_with_its_new_port_and_key() {
         refused.map(drop).expect_err("another key");
         answer(&second, registered()).await
     };
-    let find = move || ServerLocation::At(Connector::new("localhost", port, Some(KEY)));
+    let find = move || ServerLocation::At(Box::new(Connector::new("localhost", port, Some(KEY))));
     let (worker, _connection) = tokio::join!(register_at(&connector, find), server);
     assert_eq!(worker.expect("it is there").id().as_u32(), 7);
 }
@@ -202,7 +202,7 @@ async fn a_server_that_was_found_elsewhere_is_sought_there_again() {
     let looks = AtomicUsize::new(0);
     // The file that named the second place is out of reach afterwards.
     let find = move || match looks.fetch_add(1, Ordering::Relaxed) {
-        0 => ServerLocation::At(Connector::new("localhost", port, Some(KEY))),
+        0 => ServerLocation::At(Box::new(Connector::new("localhost", port, Some(KEY)))),
         _ => ServerLocation::Unknown,
     };
     let server = async {

@@ -272,6 +272,17 @@ async fn start_relay(
 
 /// How to connect to the server of an access file, with the relays that are announced beside it.
 async fn connector(access: &Access, path: &Path, wants_relays: bool) -> Connector {
+    if access
+        .key
+        .as_ref()
+        .is_some_and(|key| key.server().is_none())
+    {
+        tracing::warn!(
+            "The access file '{}' is of an earlier release and does not name the server's key: another holder of the workers' key can \
+             be the server for this worker. Replace the file with the server's current one",
+            path.display()
+        );
+    }
     let instance = path.parent().map(Path::to_path_buf);
     let relays = match instance.clone().filter(|_| wants_relays) {
         Some(instance) => {
@@ -296,7 +307,7 @@ fn announced(instance: &Path) -> Vec<RelayAddress> {
 /// Where the server is now: a restarted one has another port and another directory.
 fn find_again(dir: &ServerDir, wants_relays: bool) -> ServerLocation {
     match load_again(dir, wants_relays) {
-        Some(connector) => ServerLocation::At(connector),
+        Some(connector) => ServerLocation::At(Box::new(connector)),
         // Only if it is certain: a file system may be away for a while.
         None if matches!(dir.root().try_exists(), Ok(false)) => ServerLocation::Gone,
         None => ServerLocation::Unknown,

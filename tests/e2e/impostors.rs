@@ -1,0 +1,115 @@
+//! Who has the keys of workers, or a file of an earlier release, and what that is good for.
+
+use std::os::unix::fs::PermissionsExt;
+
+use serde_json::Value;
+
+use crate::harness::{Env, signal, wait_for};
+
+/// Digits of a key without the server's public and private key, and without the private one.
+const SHARED: usize = 64;
+const PUBLIC: usize = 128;
+
+/// Makes a server directory with the access file of the server, in which keys have so many digits only; `None` = without the part of
+/// clients, as on nodes. Returns the option that names it.
+fn copy_of_access(env: &Env, name: &str, digits: usize, plane: Option<&str>) -> String {
+    let mut access: Value =
+        serde_json::from_str(&env.read("server/hq-current/access.json")).expect("JSON");
+    for part in ["client", "worker"] {
+        let key = access[part]["secret_key"].as_str().expect("a key")[..digits].to_owned();
+        access[part]["secret_key"] = key.into();
+        if plane.is_some_and(|plane| plane != part) {
+            access.as_object_mut().expect("an object").remove(part);
+        }
+    }
+    std::fs::create_dir(env.path(name)).expect("a directory");
+    let file = env.write(&format!("{name}/access.json"), access.to_string());
+    std::fs::set_permissions(&file, PermissionsExt::from_mode(0o400)).expect("ours");
+    format!("--server-dir={}", env.path(name).display())
+}
+
+#[test]
+fn who_has_the_keys_of_workers_is_not_the_server_for_other_workers() {
+    let mut env = Env::new();
+    env.start_server();
+    // All that a node has, and the same without the public key of the server, as of an earlier release.
+    let dirs = [("node", PUBLIC), ("shorter", SHARED)];
+    for (name, digits) in dirs {
+        copy_of_access(&env, name, digits, Some("worker"));
+    }
+    let evil = format!("--server-dir={}", env.path("evil").display());
+    let start = ["server", "start", "--worker-port=0", &evil];
+    let file = |name: &str| {
+        format!(
+            "--access-file={}",
+            env.path(name).join("access.json").display()
+        )
+    };
+    let (node, shorter) = (file("node"), file("shorter"));
+    env.hq(&[&start[..], &[&node]].concat())
+        .says("lacks the private key of the server")
+        .exits_with(1);
+    env.spawn("evil-server", &[&start[..], &[&shorter]].concat());
+    env.hq(&["server", "wait", &evil]).ok();
+    env.spawn(
+        "evil-relay",
+        &["worker", "start", "--cpus=1", "--relay", &evil],
+    );
+    let port = wait_for("the relay", || {
+        let log = env.read("evil-relay.log");
+        let at = log
+            .split_once("--via ")
+            .and_then(|(_, at)| at.split_once('`'));
+        let port = at.and_then(|(at, _)| at.rsplit(':').next()?.parse::<u16>().ok());
+        port.ok_or(log)
+    });
+    env.start_worker_with(&["--cpus=1", &format!("--via=127.0.0.1:{port}")]);
+    let log = env.read("worker1.log");
+    assert!(log.contains("wrong worker key"), "{log}");
+    let there = env.json(&["worker", "list", "--all", &evil]);
+    let count = there.as_array().map(Vec::len);
+    assert_eq!(count, Some(1), "the relay itself: {there}");
+    let _ = env.hq(&["submit", "--wait=ok", "--", "true"]).ok();
+    env.hq(&["server", "stop", &evil]).ok();
+}
+
+#[test]
+fn workers_with_keys_of_an_earlier_release_go_on_and_clients_are_told() {
+    let mut env = Env::new();
+    let server = env.start_server();
+    let key = |env: &Env| {
+        let access: Value =
+            serde_json::from_str(&env.read("server/hq-current/access.json")).expect("JSON");
+        access["worker"]["secret_key"]
+            .as_str()
+            .expect("a key")
+            .to_owned()
+    };
+    let before = copy_of_access(&env, "before", SHARED, None);
+    env.start_worker_with(&["--cpus=1", &before]);
+    let log = env.read("worker1.log");
+    assert!(log.contains("does not name the server's key"), "{log}");
+    env.hq(&["job", "list", &before])
+        .says("use the same program on both sides")
+        .says("and the server's current access file")
+        .exits_with(1);
+    // A server of that release is continued.
+    signal(server, "KILL");
+    env.wait_exit("server");
+    let old = env.path("before/access.json");
+    let access = env.path("server/001/access.json");
+    std::fs::rename(&old, &access).expect("ours");
+    env.start_server();
+    let log = env.read("server.log");
+    assert!(log.contains("of an earlier release"), "{log}");
+    let first = key(&env);
+    assert_eq!(first.len(), 192);
+    let _ = env.hq(&["submit", "--wait=ok", "--", "true"]).ok();
+    env.hq(&["server", "stop", "--keep-workers"]).ok();
+    env.wait_exit("server");
+    env.start_server();
+    assert_eq!(key(&env), first, "the pair is kept");
+    let log = env.read("server.log");
+    assert!(!log.contains("of an earlier release"), "{log}");
+    let _ = env.hq(&["submit", "--wait=ok", "--", "true"]).ok();
+}
