@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! target/dist-files/  hq-VERSION-TARGET.tar.gz  hq_runtime-VERSION-….whl  hq_VERSION_ARCH.deb  hq-VERSION-1.ARCH.rpm
-//!                     hq-VERSION-oci.tar  hq-VERSION.cdx.json  SHA256SUMS  MISSING
+//!                     hq-VERSION-oci.tar  hq-VERSION-site.tar.gz  hq-VERSION.cdx.json
+//!                     SHA256SUMS  MISSING
 //! ```
 //!
 //! Artifacts that this machine cannot make are named in `MISSING` with the reason; other failures are errors. Two runs
@@ -109,6 +110,9 @@ pub(crate) fn dist(options: &Options) -> anyhow::Result<()> {
             continue;
         }
         made.extend(make_target(&dist, &tools, target)?);
+    }
+    if !options.is_short {
+        made.push(pack::site(&dist, &tools)?);
     }
     check::check(&dist, &tools, &made)?;
     finish(&dist, &made)

@@ -7,6 +7,7 @@ mod mutants;
 mod profiles;
 mod rust_text;
 mod sim;
+mod site;
 mod size;
 mod tidy;
 
@@ -24,6 +25,7 @@ Tasks:
                   --list          only say which
   sim …         play simulated worlds: run seeds, record, replay, shrink and explain one; without a word it says how
   tidy          check the rules of the code base that neither compiler nor clippy knows
+  site          build the manual as a site in target/site, and check its links; needs Zensical
   dist          make everything that is shipped: tarballs, wheels, packages, image, checksums, list of contents
                   --short         only tarball, wheel and deb for x86-64
                   --target TRIPLE only for this target of Rust
@@ -63,6 +65,11 @@ fn main() -> anyhow::Result<ExitCode> {
             };
             let is_good = mutants::mutants(&tidy::workspace_root()?, &options)?;
             Ok(code_of(is_good))
+        }
+        ["site"] => {
+            let out = site::site(&tidy::workspace_root()?, "zensical".as_ref())?;
+            print(&format!("{}: all links lead somewhere\n", out.display()));
+            Ok(ExitCode::SUCCESS)
         }
         ["sim", args @ ..] => sim::sim(args),
         ["-h" | "--help"] => {

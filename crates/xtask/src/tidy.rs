@@ -2,8 +2,8 @@
 //!
 //! `manifest` looks at `Cargo.toml` files (which crate may use what), `source` at lines of text, `between` at the
 //! code that runs between clone and exec, `calls` at calls that only some files may make, `sql`, `numbers` and `refusals` at what
-//! only one place may write down, `imports` at which module uses which, `codemap` at whether readers find each of them.
-//! They are plain functions from text to problems; only this file reads the tree. See `docs/architecture.md`.
+//! only one place may write down, `manual` at the pages of the manual, `imports` at which module uses which, `codemap` at
+//! whether readers find each of them. They are plain functions from text to problems; only this file reads the tree. See `docs/architecture.md`.
 
 mod between;
 mod calls;
@@ -12,6 +12,7 @@ mod exceptions;
 mod imports;
 mod locks;
 mod manifest;
+mod manual;
 mod numbers;
 mod refusals;
 mod source;
@@ -81,6 +82,10 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<Vec<Problem>> {
             continue;
         };
         problems.extend(source::check_text(path, &text));
+        problems.extend(manual::check_lists(path, &text));
+        if path == manual::PATH {
+            problems.extend(manual::check_navigation(&text, &paths)?);
+        }
         if path.ends_with("Cargo.toml") {
             problems.extend(manifest::check(path, &text)?);
         }
@@ -112,6 +117,18 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<Vec<Problem>> {
     problems.extend(codemap::check(&code_map, &products, &paths));
     problems.extend(sql::check_list(&paths));
     Ok(problems)
+}
+
+/// What is wrong with the pages of the manual and the settings of its site.
+///
+/// # Errors
+///
+/// If a file cannot be read.
+pub(crate) fn check_manual(root: &Path) -> anyhow::Result<Vec<String>> {
+    let problems = check(root)?.into_iter();
+    let ours = problems
+        .filter(|problem| problem.path.starts_with("docs/") || problem.path == manual::PATH);
+    Ok(ours.map(|problem| problem.to_string()).collect())
 }
 
 /// Reads all Rust files of the tree.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 
 use super::Dist;
-use super::shell::{command, output, run};
+use super::shell::{command, is_there, output, run};
 
 /// Tools from PyPI. Zig is a C compiler and linker that knows the symbols of each glibc.
 const PYTHON_TOOLS: &[&str] = &["cargo-zigbuild==0.24.0", "ziglang==0.15.2"];
@@ -100,7 +100,9 @@ impl Tools {
         }
         let python = bin.join("python");
         let stamp = home.join("installed");
-        let wanted = PYTHON_TOOLS.join(" ");
+        let requirements = dist.root.join("packaging/site-requirements.txt");
+        let site = fs::read_to_string(&requirements).context("read what the site needs")?;
+        let wanted = format!("{}\n{site}", PYTHON_TOOLS.join(" "));
         if fs::read_to_string(&stamp).is_ok_and(|found| found == wanted) {
             return Ok(Self { python, bin });
         }
@@ -115,7 +117,9 @@ impl Tools {
                 "--quiet",
                 "--disable-pip-version-check",
             ])
-            .args(PYTHON_TOOLS))?;
+            .args(PYTHON_TOOLS)
+            .arg("-r")
+            .arg(&requirements))?;
         fs::write(&stamp, wanted).context("note which tools are installed")?;
         Ok(Self { python, bin })
     }
@@ -123,6 +127,15 @@ impl Tools {
     /// Their Python.
     pub(super) fn python(&self) -> &Path {
         &self.python
+    }
+
+    /// The program that builds the site: theirs, or that of the system.
+    pub(super) fn zensical(&self) -> Option<PathBuf> {
+        let installed = self.bin.join("zensical");
+        if installed.is_file() {
+            return Some(installed);
+        }
+        is_there("zensical").then(|| "zensical".into())
     }
 
     /// `PATH` with them first.

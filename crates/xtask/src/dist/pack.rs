@@ -12,10 +12,27 @@ use super::{Dist, Made, tree};
 
 /// A directory with the name of the file, to be put anywhere.
 pub(super) fn tarball(dist: &Dist, target: &Target, tree: &Path) -> anyhow::Result<Made> {
-    let name = tree::name(dist, target);
     let parent = tree.parent().context("the tree is in a directory")?;
+    archive(dist, parent, &tree::name(dist, target))
+}
+
+/// The manual as a site.
+pub(super) fn site(dist: &Dist, tools: &Tools) -> anyhow::Result<Made> {
+    let name = format!("hq-{}-site", dist.version);
+    let Some(zensical) = tools.zensical() else {
+        let reason = "zensical is not installed (packaging/site-requirements.txt)";
+        return Ok(Made::Missing(name, reason.to_owned()));
+    };
+    let built = crate::site::site(&dist.root, &zensical)?;
+    let parent = dist.scratch("site")?;
+    tree::copy_tree(&built, &parent.join(&name))?;
+    archive(dist, &parent, &name)
+}
+
+/// Packs a directory of this name.
+fn archive(dist: &Dist, parent: &Path, name: &str) -> anyhow::Result<Made> {
     let plain = dist.out.join(format!("{name}.tar"));
-    dist.tar(parent, &[&name], &plain)?;
+    dist.tar(parent, &[name], &plain)?;
     let level = format!("-{}", dist.compression());
     run(command("gzip").args(["--no-name", &level]).arg(&plain))?;
     Ok(Made::File(format!("{name}.tar.gz")))
