@@ -359,3 +359,37 @@ fn what_announces_an_end_stops_servers_and_workers_cleanly() {
         assert_eq!(env.wait_exit("server"), Some(0), "{name}");
     }
 }
+
+#[test]
+fn a_state_that_does_not_fit_into_memory_is_refused_and_ends_no_server() {
+    const REFUSED: &str = "is too large for the memory";
+    let mut env = Env::new();
+    let server = env.start_server();
+    let task = |id| format!("{{\"id\": {id}, \"command\": [\"true\", \"{id}\"]}}");
+    let tasks: Vec<String> = (0..60_000).map(task).collect();
+    env.write("graph.json", format!("{{\"task\": [{}]}}", tasks.join(",")));
+    env.hq(&["job", "submit-file", "graph.json"]).ok();
+    signal(server, "KILL");
+    env.wait_exit("server");
+    let mut refusals = 0;
+    for mib in [240, 280, 320, 400, 480] {
+        let limit = format!("--as={}", mib << 20);
+        let tight = env.spawn_behind(&["prlimit", &limit], "tight", &["server", "start"]);
+        let log = env.wait_for("it is ready or has ended", || {
+            let log = env.read("tight.log");
+            let is_known = ["is ready", REFUSED, "memory allocation of"]
+                .iter()
+                .any(|text| log.contains(text));
+            if is_known { Ok(log) } else { Err(log) }
+        });
+        if log.contains("is ready") {
+            signal(tight, "KILL");
+            env.wait_exit("tight");
+            continue;
+        }
+        assert_eq!(env.wait_exit("tight"), Some(1), "{mib} MiB: {log}");
+        assert!(log.contains(REFUSED) && log.contains("--fresh"), "{log}");
+        refusals += 1;
+    }
+    assert!(refusals > 0, "the smallest limit is too small");
+}

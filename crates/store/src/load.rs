@@ -15,10 +15,12 @@ use hq_core::server_state::{
 use hq_core::task::{Attempt, TaskEnd, TaskState};
 use hq_core::template::{ArrayIds, SubmitBody, SubmitSpec};
 use hq_core::time::{Now, Timestamp};
+use hq_protocol::client::submit::Body;
 use hq_protocol::{Message as _, client};
 use rusqlite::{Connection, Row, params};
 
 use crate::encode;
+use crate::memory;
 use crate::meta::{self, draining_key};
 use crate::stretch::{self, Stretch, StretchKey};
 
@@ -211,6 +213,14 @@ fn load_submit_keys(connection: &Connection, loaded: &mut Loaded) -> rusqlite::R
     Ok(())
 }
 
+/// Bytes of a spec whose decoding may take more than the reserve of [`memory`].
+const LARGE_SPEC: usize = 1 << 20;
+/// Copies of a spec that exist while it is decoded: message, lists that grow, and the result.
+const DECODED_COPIES: u64 = 4;
+/// The same for the templates of a graph, and what a task with a template of its own takes in the state, as measured.
+const LARGE_GRAPH: usize = 10_000;
+const TEMPLATE_LEN: u64 = 2 << 10;
+
 fn load_submits(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Result<()> {
     let sql = "SELECT s.job, s.spec, s.spec_check FROM submit_data s JOIN job_data j ON j.id = s.job \
                WHERE j.is_forgotten = 0 ORDER BY s.job, s.number";
@@ -220,10 +230,21 @@ fn load_submits(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Resul
         let job = JobId(row.get(0)?);
         let bytes = row.get_ref(1)?.as_blob().unwrap_or_default();
         let check: i64 = row.get(2)?;
-        let restored = Some(bytes)
+        // No statement of SQLite runs meanwhile, which would notice that memory becomes short.
+        if bytes.len() > LARGE_SPEC {
+            memory::expect(DECODED_COPIES * bytes.len() as u64)?;
+        }
+        let message = Some(bytes)
             // A spec that is damaged and still decodes would run something that nobody submitted.
             .filter(|bytes| encode::checksum(bytes) == check)
-            .and_then(decode_spec)
+            .and_then(|bytes| client::Submit::decode(bytes).ok());
+        if let Some(Body::Graph(graph)) = message.as_ref().and_then(|submit| submit.body.as_ref())
+            && graph.templates.len() > LARGE_GRAPH
+        {
+            memory::expect(TEMPLATE_LEN * graph.templates.len() as u64)?;
+        }
+        let restored = message
+            .and_then(spec_of)
             .and_then(|(ids, spec)| loaded.state.restore_submit(job, ids, &Arc::new(spec)).ok());
         if restored.is_none() {
             tracing::error!(%job, "a stored submit cannot be read and was left out");
@@ -283,7 +304,11 @@ pub(crate) fn submitted_ids(connection: &Connection, job: u32) -> rusqlite::Resu
 }
 
 fn decode_spec(bytes: &[u8]) -> Option<(IdArray, SubmitSpec)> {
-    let spec = SubmitSpec::try_from(client::Submit::decode(bytes).ok()?).ok()?;
+    spec_of(client::Submit::decode(bytes).ok()?)
+}
+
+fn spec_of(message: client::Submit) -> Option<(IdArray, SubmitSpec)> {
+    let spec = SubmitSpec::try_from(message).ok()?;
     let ids = match &spec.body {
         SubmitBody::Array(array) => match &array.ids {
             ArrayIds::Given(ids) => ids.clone(),

@@ -12,16 +12,10 @@ use rustix::process::Resource;
 const STEPS: c_int = 50_000;
 /// Least memory that has to be left. A table that grows is copied, so half of the present memory has to be left, too.
 const SPARE: u64 = 32 << 20;
-/// Address space that an allocator reserves in one piece. If the process has so much that it does not use, its address space says
-/// nothing about its memory.
-const RESERVED: u64 = 512 << 20;
-
 /// Memory of this process and its bounds, in bytes; `None` = no bound is known.
 #[derive(Clone, Copy, Debug)]
 struct Memory {
     resident: u64,
-    address_space: u64,
-    address_space_limit: Option<u64>,
     /// Memory and swap that the machine has left.
     machine_left: Option<u64>,
     /// Memory that the control group has left.
@@ -31,35 +25,42 @@ struct Memory {
 impl Memory {
     fn now() -> Option<Self> {
         let text = fs::read_to_string("/proc/self/statm").ok()?;
-        let mut pages = text.split_whitespace().map_while(|word| word.parse().ok());
-        let mut bytes = || {
-            pages
-                .next()
-                .map(|pages: u64| pages * rustix::param::page_size() as u64)
-        };
-        let (address_space, resident) = (bytes()?, bytes()?);
+        let pages: u64 = text.split_whitespace().nth(1)?.parse().ok()?;
         Some(Self {
-            resident,
-            address_space,
-            address_space_limit: rustix::process::getrlimit(Resource::As).current,
+            resident: pages * rustix::param::page_size() as u64,
             machine_left: machine_left(),
             group_left: group_left(),
         })
     }
 
-    fn is_short(self) -> bool {
-        let is_reserved = self.address_space.saturating_sub(self.resident) > RESERVED;
-        let limit = self.address_space_limit.filter(|_| !is_reserved);
-        let space_left = limit.map(|limit| limit.saturating_sub(self.address_space));
-        let left = [space_left, self.machine_left, self.group_left];
-        let spare = SPARE.max(self.resident / 2);
-        left.into_iter().flatten().any(|left| left < spare)
+    /// Whether so much more, and a reserve, does not fit.
+    fn is_short(self, more: u64) -> bool {
+        let needed = SPARE.max(self.resident / 2).saturating_add(more);
+        let left = [self.machine_left, self.group_left];
+        left.into_iter().flatten().any(|left| left < needed) || !has_address_space(needed)
     }
+}
+
+/// Whether an allocation of this size succeeds where the address space is limited. The figures of the kernel do not say that: an
+/// allocator reserves address space long before it uses it.
+fn has_address_space(len: u64) -> bool {
+    let is_limited = rustix::process::getrlimit(Resource::As).current.is_some();
+    !is_limited
+        || usize::try_from(len).is_ok_and(|len| Vec::<u8>::new().try_reserve_exact(len).is_ok())
+}
+
+/// Fails as SQLite does without memory if so much more does not fit.
+pub(crate) fn expect(more: u64) -> rusqlite::Result<()> {
+    if Memory::now().is_some_and(|memory| memory.is_short(more)) {
+        let code = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_NOMEM);
+        return Err(rusqlite::Error::SqliteFailure(code, None));
+    }
+    Ok(())
 }
 
 /// Ends statements of the connection with `SQLITE_INTERRUPT` when memory becomes short; `false` = no longer.
 pub(crate) fn guard(connection: &Connection, is_guarded: bool) -> rusqlite::Result<()> {
-    let check = is_guarded.then_some(|| Memory::now().is_some_and(Memory::is_short));
+    let check = is_guarded.then_some(|| expect(0).is_err());
     connection.progress_handler(STEPS, check)
 }
 
@@ -94,12 +95,11 @@ mod tests {
         const MIB: u64 = 1 << 20;
         let roomy = Memory {
             resident: 100 * MIB,
-            address_space: 200 * MIB,
-            address_space_limit: None,
             machine_left: Some(1_000 * MIB),
             group_left: None,
         };
-        assert!(!roomy.is_short());
+        assert!(!roomy.is_short(0));
+        assert!(roomy.is_short(960 * MIB), "the reserve stays");
         for (memory, is_short) in [
             (
                 Memory {
@@ -115,31 +115,8 @@ mod tests {
                 },
                 true,
             ),
-            (
-                Memory {
-                    address_space_limit: Some(240 * MIB),
-                    ..roomy
-                },
-                true,
-            ),
-            (
-                Memory {
-                    address_space_limit: Some(300 * MIB),
-                    ..roomy
-                },
-                false,
-            ),
-            // Most of it is a reservation of the allocator.
-            (
-                Memory {
-                    address_space: 1_200 * MIB,
-                    address_space_limit: Some(1_210 * MIB),
-                    ..roomy
-                },
-                false,
-            ),
         ] {
-            assert_eq!(memory.is_short(), is_short, "{memory:?}");
+            assert_eq!(memory.is_short(0), is_short, "{memory:?}");
         }
         assert!(Memory::now().is_some(), "its figures can be read");
     }
