@@ -43,13 +43,21 @@ fn nothing_is_made_and_what_would_be_is_shown() {
     ] {
         assert!(text.contains(said), "{said}: {text}");
     }
+    env.write(
+        "s.toml",
+        "[[task]]\nid = \"align\"\ncommand = [\"./a\"]\n[[task]]\nid = \"merge\"\ncommand = [\"./b\"]\n",
+    );
+    env.hq(&["submit", "--dry-run", "s.toml"])
+        .says(" (align)")
+        .says(" (merge)")
+        .ok();
     env.hq(&["submit", "--dry-run", "--after=last", "--", "true"])
         .exits_with(1)
         .says("No server is running");
     env.hq(&["submit", "--dry-run", "-"])
         .exits_with(1)
         .says("`-` reads many");
-    assert_eq!(made(&env), ["a.sh", "g.toml", "list"]);
+    assert_eq!(made(&env), ["a.sh", "g.toml", "list", "s.toml"]);
     with_workers(env, &dry);
 }
 
@@ -107,7 +115,7 @@ fn with_workers(mut env: Env, dry: &[&str]) {
             .ok(),
         ""
     );
-    assert_eq!(made(&env), ["a.sh", "g.toml", "list"]);
+    assert_eq!(made(&env), ["a.sh", "g.toml", "list", "s.toml"]);
     // Its files say that there is a server.
     signal(server, "KILL");
     env.wait_exit("server");

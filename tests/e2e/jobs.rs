@@ -485,4 +485,18 @@ fn names_of_steps_are_shown_with_v_only() {
     );
     let list = env.hq(&["task", "list", "1", "-v"]).ok();
     assert!(!list.contains("Name"), "{list}");
+    env.write(
+        "wide.toml",
+        "[[task]]\nid = \"wide\"\ncommand = [\"true\"]\ncpus = 99\n",
+    );
+    env.hq(&["job", "submit-file", "wide.toml"]).ok();
+    for (args, text) in [
+        (
+            &["task", "explain", "4.1", "-v"][..],
+            "Task 4@1 (wide) is ready",
+        ),
+        (&["task", "explain", "4.1"], "Task 4@1 is ready"),
+    ] {
+        env.hq(args).says(text).ok();
+    }
 }

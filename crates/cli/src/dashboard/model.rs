@@ -152,7 +152,7 @@ pub(crate) struct FailureRow {
     pub(crate) host: String,
     pub(crate) run_us: u64,
     pub(crate) ended_ns: i64,
-    /// Names and values of its parameters, as `lr=0.1, seed=3`; empty in a journal.
+    /// Its name in a job file, or names and values of its parameters, as `lr=0.1, seed=3`; empty in a journal.
     pub(crate) params: String,
 }
 
@@ -192,7 +192,7 @@ pub(crate) struct TaskRow {
     pub(crate) started_ns: Option<i64>,
     pub(crate) ended_ns: Option<i64>,
     pub(crate) error: String,
-    /// Names and values of its parameters, as `lr=0.1, seed=3`; empty in a journal.
+    /// Its name in a job file, or names and values of its parameters, as `lr=0.1, seed=3`; empty in a journal.
     pub(crate) params: String,
 }
 

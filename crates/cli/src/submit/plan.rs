@@ -45,6 +45,8 @@ pub(crate) struct Plan {
 #[derive(Debug)]
 pub(crate) struct PlannedTask {
     pub(crate) id: u32,
+    /// Of a step in a job file.
+    pub(crate) name: Option<String>,
     pub(crate) command: Vec<String>,
     pub(crate) cwd: String,
     /// `None`: it goes into a stream, or nowhere.
@@ -213,6 +215,7 @@ fn planned(
     };
     PlannedTask {
         id,
+        name: template.name.as_deref().map(str::to_owned),
         command: args.iter().map(|arg| lossy(arg)).collect(),
         stdout: stdio(&template.stdout),
         stderr: stdio(&template.stderr),

@@ -212,6 +212,9 @@ pub(super) fn explain(
         unkillable,
         start_overdue_ns: start_overdue.map(nanos),
         next_attempt_in_ns: next_attempt.map(|at| nanos(at.since(view.now.mono))),
+        name: submit
+            .template(slot.index)
+            .and_then(|template| template.task.name.as_deref().map(str::to_owned)),
     })
 }
 

@@ -111,7 +111,12 @@ pub(super) fn id_array((first, last): (u32, u32)) -> Option<hq_protocol::common:
 fn row(job: u32, task: client::TaskInfo) -> TaskRow {
     let state = TaskState::from(task.state());
     let host = task.workers.first().map(|worker| clean(&worker.hostname));
-    let params = clean(&params_text(&task.params));
+    // A task of a job file has a name, one of an array parameters.
+    let params = task
+        .name
+        .clone()
+        .unwrap_or_else(|| params_text(&task.params));
+    let params = clean(&params);
     TaskRow {
         job,
         task: task.id,

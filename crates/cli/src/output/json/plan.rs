@@ -76,6 +76,9 @@ fn task(task: &PlannedTask) -> Value {
         "entry": task.entry,
         "deps": task.deps,
     });
+    if let Some(name) = &task.name {
+        value["name"] = json!(name);
+    }
     add_params(&mut value, &task.params);
     value
 }

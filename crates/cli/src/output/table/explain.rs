@@ -19,7 +19,9 @@ pub(super) fn write(
     explanation: &client::Explanation,
     is_verbose: bool,
 ) -> io::Result<()> {
-    let task = format!("Task {}@{}", explanation.job, explanation.task);
+    let name = explanation.name.as_ref().filter(|_| is_verbose);
+    let name = name.map_or_else(String::new, |name| format!(" ({name})"));
+    let task = format!("Task {}@{}{name}", explanation.job, explanation.task);
     let (count, waiting) = (explanation.dep_count, explanation.waiting_dep_count);
     match (count, waiting) {
         (0, _) => writeln!(

@@ -92,7 +92,10 @@ fn reasons(skipped: &Skipped) -> String {
 
 fn task_text(task: &PlannedTask) -> String {
     let mut lines = vec![
-        format!("id {}", task.id),
+        match &task.name {
+            Some(name) => format!("id {} ({name})", task.id),
+            None => format!("id {}", task.id),
+        },
         format!("command: {}", shell_text(&task.command)),
         format!("in: {}", task.cwd),
     ];

@@ -270,6 +270,7 @@ fn explanation_as_text_and_json() {
         unkillable: None,
         start_overdue_ns: None,
         next_attempt_in_ns: None,
+        name: None,
     };
     insta::assert_snapshot!(print(OutputMode::Cli, |o, out| o.explanation(out, &explanation, false)), @"
     Task 3@0 is not ready to run, because 2/3 dependencies are not finished.
