@@ -116,7 +116,9 @@ fn braces_are_the_line_in_a_run() {
 
 #[test]
 fn a_dash_is_standard_input_wherever_a_file_is_read() {
-    let env = Env::new();
+    let mut env = Env::new();
+    env.start_server();
+    let sge = env.hq(&["alloc", "template", "sge"]).ok();
     let toml = "[[task]]\ncommand = [\"echo\", \"from toml\"]\n";
     let yaml = "task:\n  - command: [echo, from yaml]\n";
     let json = "{\"task\": [{\"command\": [\"echo\", \"from json\"]}]}";
@@ -140,6 +142,19 @@ fn a_dash_is_standard_input_wherever_a_file_is_read() {
         (&["run", "-"], yaml, "from yaml\n"),
         (&["run", "-"], json, "from json\n"),
         (&["job", "submit-file", "--dry-run", "-"], toml, "from toml"),
+        (&["query", "-"], "SELECT 'from' || ' sql' AS n", "from sql"),
+        (
+            &[
+                "alloc",
+                "add",
+                "other",
+                "--time-limit=1h",
+                "--no-dry-run",
+                "--template=-",
+            ],
+            &sge,
+            "",
+        ),
     ] {
         let (code, found) = with_input(&env, args, input.as_bytes());
         assert_eq!(code, Some(0), "{args:?}: {found}");
@@ -153,6 +168,19 @@ fn a_dash_is_standard_input_wherever_a_file_is_read() {
         assert_eq!(code, Some(1), "{args:?}");
         assert!(found.contains("can be read once"), "{found}");
     }
+}
+
+#[test]
+fn a_run_does_not_write_all_lines_to_one_file() {
+    let env = Env::new();
+    env.write("list", "a\nb\n");
+    for option in ["--stdout=o-{}.txt", "--stderr=o-{}.txt", "--cwd=d/{}"] {
+        env.hq(&["run", "--each-line", "list", option, "--", "echo", "{}"])
+            .exits_with(1)
+            .says("`{}` is not replaced in `")
+            .says("%{TASK_ID}");
+    }
+    assert!(!env.path("o-{}.txt").exists());
 }
 
 #[test]

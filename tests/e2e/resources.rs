@@ -43,14 +43,19 @@ fn memory_is_a_limit_where_it_was_detected_unless_it_is_turned_off() {
     let mut env = Env::new();
     env.start_server();
     let config = env.write("off.toml", "[submit]\nenforce-memory = false\n");
-    for (number, (place, option)) in [
-        ("detected", None),
-        ("off", Some("--enforce-memory=no")),
-        ("declared", Some("--resource=mem=sum(999)")),
+    let of_workers = env.write("workers.toml", "[worker.start]\nenforce-memory = false\n");
+    let none = env.path("no-config.toml");
+    for (number, (place, option, config)) in [
+        ("detected", None, &none),
+        ("off", Some("--enforce-memory=no"), &none),
+        ("declared", Some("--resource=mem=sum(999)"), &none),
+        ("offbyfile", None, &of_workers),
+        ("onagain", Some("--enforce-memory"), &of_workers),
     ]
     .into_iter()
     .enumerate()
     {
+        env.set("HQ_CONFIG", &config.to_string_lossy());
         let resource = format!("--resource={place}=sum(9)");
         let mut args = vec!["worker", "start", "--cpus=2", &resource];
         args.extend(option);
@@ -58,6 +63,7 @@ fn memory_is_a_limit_where_it_was_detected_unless_it_is_turned_off() {
         let count = (number + 1).to_string();
         env.hq(&["worker", "wait", &count]).ok();
     }
+    env.set("HQ_CONFIG", &none.to_string_lossy());
     let problems = || env.hq(&["problems"]).stdout;
     assert!(
         !problems().contains("No memory limits"),
@@ -71,6 +77,8 @@ fn memory_is_a_limit_where_it_was_detected_unless_it_is_turned_off() {
         ("detected=1", Some("--enforce-memory"), Some(&config), true),
         ("off=1", Some("--enforce-memory"), None, false),
         ("declared=1", None, None, false),
+        ("offbyfile=1", Some("--enforce-memory"), None, false),
+        ("onagain=1", None, None, true),
     ] {
         let resource = format!("--resource={place}");
         let mut args = vec![

@@ -14,6 +14,7 @@ use serde::Deserialize;
 
 use crate::args::alloc::TemplateName;
 use crate::error::{CliError, CliResult};
+use crate::submit::is_stdin;
 
 /// The text of a description that comes with the program.
 pub(crate) const fn text(name: TemplateName) -> &'static str {
@@ -32,8 +33,12 @@ pub(crate) fn built_in(name: TemplateName) -> CliResult<SystemSpec> {
 
 /// A description that a user wrote.
 pub(crate) fn load(path: &Path) -> CliResult<SystemSpec> {
-    let text = std::fs::read_to_string(path).map_err(|error| cannot_read(path, &error))?;
-    parse_file(path, &text)
+    let text = if is_stdin(path) {
+        std::io::read_to_string(std::io::stdin())
+    } else {
+        std::fs::read_to_string(path)
+    };
+    parse_file(path, &text.map_err(|error| cannot_read(path, &error))?)
 }
 
 /// A description that was found where others may be able to write: the commands in it are run without a question, so

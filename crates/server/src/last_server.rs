@@ -175,8 +175,8 @@ impl Continued {
         let (instance, hint) = (self.instance.display(), dir.hint());
         let jobs = match unfinished {
             0 => "no job is unfinished".to_owned(),
-            1 => "1 unfinished job goes on; `hq job cancel all` drops it".to_owned(),
-            count => format!("{count} unfinished jobs go on; `hq job cancel all` drops them"),
+            1 => "1 unfinished job continues; `hq job cancel all` cancels it".to_owned(),
+            count => format!("{count} unfinished jobs continue; `hq job cancel all` cancels them"),
         };
         tracing::warn!(
             "This server continues the last one ({instance}): {jobs}. To begin anew instead, stop this server and run \

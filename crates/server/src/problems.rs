@@ -14,7 +14,7 @@ use hq_core::id::{JobId, TaskId, TaskKey, WorkerId};
 use hq_core::node_check::sentence;
 use hq_core::refusal::Refusal;
 use hq_core::server_state::{ChangeKind, ServerState};
-use hq_core::signature::signature;
+use hq_core::signature::{one_line, signature};
 use hq_core::time::Timestamp;
 use hq_core::worker_config::MemoryLimits;
 use hq_protocol::client::{self, alloc_reply, reply::Reply};
@@ -454,18 +454,18 @@ struct Cause {
 
 impl Cause {
     fn of<'a>(said: impl Iterator<Item = &'a Words>) -> Self {
-        let mut counts = BTreeMap::<String, usize>::new();
+        let mut counts = BTreeMap::<String, (usize, &str)>::new();
         let mut again = None;
         for words in said {
             match words {
-                Words::Said(line) => *counts.entry(signature(line)).or_default() += 1,
+                Words::Said(line) => counts.entry(signature(line)).or_insert((0, line)).0 += 1,
                 Words::Nothing => {}
                 Words::Unknown => again = Some(Instant::now() + SILENCE),
             }
         }
-        let most = counts.into_iter().max_by_key(|(_, count)| *count);
+        let most = counts.into_values().max_by_key(|(count, _)| *count);
         Self {
-            text: most.map(|(words, _)| words),
+            text: most.map(|(_, example)| one_line(example)),
             again,
         }
     }

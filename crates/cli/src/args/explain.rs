@@ -123,6 +123,17 @@ fn context(error: &clap::Error, kind: ContextKind) -> Option<&str> {
 /// Advice on what to type, if that is known better than by spelling.
 fn help_for(error: &clap::Error, path: &[&str], words: &[&str]) -> Option<String> {
     let kind = error.kind();
+    let wrong = context(error, ContextKind::InvalidValue)
+        .or_else(|| context(error, ContextKind::InvalidArg));
+    let fence = words.iter().position(|word| *word == "--");
+    if let (Some(word), Some(fence)) = (wrong, fence)
+        && word.starts_with('-')
+        && words[fence + 1..].contains(&word)
+    {
+        return Some(format!(
+            "`{word}` comes after `--`, where no word is an option; leave out `--`"
+        ));
+    }
     if kind == ErrorKind::UnknownArgument {
         let word = context(error, ContextKind::InvalidArg)?;
         return of_argument(path, word, words);
@@ -171,7 +182,7 @@ fn of_argument(path: &[&str], word: &str, words: &[&str]) -> Option<String> {
         && let Some(option) = option.filter(|option| option.starts_with("--"))
     {
         return Some(match *option {
-            "--priority" => format!("a negative number is written `{option}={word}`"),
+            "--priority" => format!("write a negative number as `{option}={word}`"),
             _ => format!("`{option}` takes {}", kind_of(option)),
         });
     }
@@ -184,7 +195,7 @@ fn of_argument(path: &[&str], word: &str, words: &[&str]) -> Option<String> {
                 .to_owned(),
         ),
         ["job", "list"] if !word.starts_with('-') => Some(
-            "jobs in some states are listed by `hq job list --filter running,failed`, one is shown by `hq job info JOB`"
+            "`hq job list --filter running,failed` lists the jobs in these states, and `hq job info JOB` shows one job"
                 .to_owned(),
         ),
         ["job" | "worker", command, ..] if std::path::Path::new(word).exists() => Some(format!(
@@ -277,12 +288,12 @@ fn of_missing(path: &[&str], words: &[&str]) -> Option<String> {
         }
         ["job", "cat"] => "a job and a stream: `hq job cat last stdout`",
         ["task", "info" | "explain"] => {
-            "a task is written `JOB.TASK`, as in `hq task info 3.7`; `hq task list JOB` lists tasks"
+            "name a task as `JOB.TASK`, as in `hq task info 3.7`; `hq task list JOB` lists tasks"
         }
         ["journal", "report"] => {
             "`hq report [OUTPUT]` writes the page of the running or the last server"
         }
-        ["job" | "task", ..] => "jobs are chosen by id, as in `hq job list`, or by `last`",
+        ["job" | "task", ..] => "name a job by its id, which `hq job list` shows, or as `last`",
         ["worker", ..] => "workers are chosen by id, as in `hq worker list`",
         _ => return None,
     };
@@ -311,7 +322,7 @@ fn of_value(option: &str, value: &str, path: &[&str]) -> Option<String> {
         "<JOBS>" | "<JOB>" => of_job(value, path, "`3`, `1-4,7`, `last` or, in most commands, `all`"),
         "<JOBS[.TASKS]>" | "<JOB[.TASKS]>" | "<JOB[.TASK]>" => of_job(value, path, "`3`, `last`, or with tasks `3.7`, `last.1-4`"),
         "--server-dir" => "`--server-dir PATH` or the variable HQ_SERVER_DIR names it; without both it is `.hq-server` in your home directory (`unset HQ_SERVER_DIR`)".to_owned(),
-        "<TASK>" | "<TASKS>" if value.contains(['.', '@', '/']) => "a task is a number, and its job stands in front of it: `hq task info 3 12`".to_owned(),
+        "<TASK>" | "<TASKS>" if value.contains(['.', '@', '/']) => "a task is a number that follows its job: `hq task info 3 12`".to_owned(),
         "<TASK>" | "<TASKS>" | "--tasks" => "tasks are chosen by number, such as `3` or `1-4,7`; `hq task list JOB` lists them".to_owned(),
         "<WORKERS>" | "<WORKER>" => of_id(value, "worker", "hq worker list", "`3`, `1-4,7`, `last` or `all`"),
         "--each-line" | "--from-json" if value.is_empty() => format!("the file follows the option; `{name} -` reads standard input"),
@@ -348,7 +359,7 @@ fn of_job(value: &str, path: &[&str], examples: &str) -> String {
             format!("the job comes first: `hq job cat JOB {value}`")
         }
         (["task", command], Some((job, task))) => {
-            format!("a task is written `JOB.TASK`: `hq task {command} {job}.{task}`")
+            format!("name a task as `JOB.TASK`: `hq task {command} {job}.{task}`")
         }
         (_, Some((job, task))) => {
             format!(
@@ -356,15 +367,13 @@ fn of_job(value: &str, path: &[&str], examples: &str) -> String {
             )
         }
         _ if value.trim().is_empty() => {
-            format!(
-                "it is empty: a variable of this shell may be unset; ids are written {examples}"
-            )
+            format!("it is empty: a variable of this shell may be unset; ids look like {examples}")
         }
         _ if !value.starts_with("Job ") && value.contains(' ') && !digits.is_empty() => {
-            format!("several ids are one word without blanks: `1,2`; ids are written {examples}")
+            format!("several ids are one word without blanks: `1,2`; ids look like {examples}")
         }
         _ if !digits.is_empty() && value.len() <= digits.len() + 4 => {
-            format!("the id alone is a number: `{digits}`; ids are written {examples}")
+            format!("the id alone is a number: `{digits}`; ids look like {examples}")
         }
         _ => of_id(value, "job", "hq job list --all", examples),
     }
@@ -378,7 +387,7 @@ fn of_id(value: &str, what: &str, list: &str, examples: &str) -> String {
             "the id in this sentence is {id}; with `HQ_OUTPUT_MODE=quiet`, `hq submit` prints nothing but the id"
         ),
         None if value.starts_with(char::is_alphabetic) && value != "all" => format!(
-            "a {what} is chosen by its id, not by its name: `{list}` shows the id of each name; ids are written {examples}"
+            "name a {what} by its id, not by its name: `{list}` shows the id of each name; ids look like {examples}"
         ),
         None => format!("ids are those of `{list}`, written {examples}"),
     }

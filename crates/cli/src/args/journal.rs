@@ -105,7 +105,7 @@ pub(crate) struct CheckArgs {
 /// Options of `query`.
 #[derive(Args, Debug)]
 pub(crate) struct QueryArgs {
-    /// A SELECT over the views; `--list` shows them
+    /// A SELECT over the views, or `-` to read it from standard input; `--list` shows the views
     #[arg(value_name = "SQL", required_unless_present = "list")]
     pub(crate) sql: Option<String>,
 

@@ -215,7 +215,13 @@ pub(super) async fn flush(context: &mut Context) -> CliResult<()> {
 
 /// `query`.
 pub(super) async fn query(args: QueryArgs, context: &mut Context) -> CliResult<()> {
-    let sql = args.sql.as_deref().unwrap_or(reader::VIEWS);
+    let from_stdin = args.sql.as_deref().filter(|sql| *sql == "-");
+    let read = from_stdin.map(|_| io::read_to_string(io::stdin()));
+    let read = read
+        .transpose()
+        .map_err(|error| CliError::new(format!("Cannot read SQL from standard input: {error}")))?;
+    let given = read.as_deref().or(args.sql.as_deref());
+    let sql = given.unwrap_or(reader::VIEWS);
     let limits = QueryLimits {
         time: args.time_limit,
         rows: args.row_limit,

@@ -8,21 +8,21 @@ pub(super) const COMMANDS: &[(&str, Habit)] = &[
         "",
         habit(
             &["scale"],
-            "workers are started by `hq worker start` or asked of Slurm or PBS by `hq alloc add slurm --time-limit 1h`",
+            "`hq worker start` starts a worker; `hq alloc add slurm --time-limit 1h` requests workers from Slurm",
         ),
     ),
     (
         "",
         habit(
             &["get", "describe-job", "inspect"],
-            "jobs are listed by `hq job list`, workers by `hq worker list`; one is shown by `hq job info JOB`",
+            "`hq job list` lists jobs, `hq worker list` lists workers, and `hq job info JOB` shows one job",
         ),
     ),
     (
         "",
         habit(
             &["apply", "create", "submit-file", "array"],
-            "a job file is submitted by `hq job submit-file FILE.toml`, a program by `hq submit -- PROGRAM`",
+            "`hq job submit-file FILE.toml` submits a job file, `hq submit -- PROGRAM` a program",
         ),
     ),
     (
@@ -43,14 +43,14 @@ pub(super) const COMMANDS: &[(&str, Habit)] = &[
         "",
         habit(
             &["failures", "errors", "failed"],
-            "failures of a job are shown by `hq job failures JOB`",
+            "`hq job failures JOB` shows the failures of a job",
         ),
     ),
     (
         "",
         habit(
             &["summary"],
-            "counts of jobs by state are shown by `hq job summary`, a report is written by `hq report`",
+            "`hq job summary` counts jobs by state, and `hq report` writes a report",
         ),
     ),
     (
@@ -60,21 +60,21 @@ pub(super) const COMMANDS: &[(&str, Habit)] = &[
                 "ls", "list", "jobs", "queue", "squeue", "bjobs", "condor_q", "sprio", "qstat",
                 "ps",
             ],
-            "jobs are listed by `hq job list`, those that have ended too with `--all`",
+            "`hq job list` lists jobs; `--all` adds those that have ended",
         ),
     ),
     (
         "",
         habit(
             &["log", "logs", "output", "cat", "out"],
-            "what tasks wrote is printed by `hq job cat JOB stdout`, and as it comes by `hq job tail -f JOB`",
+            "`hq job cat JOB stdout` prints the output of tasks, and `hq job tail -f JOB` follows it",
         ),
     ),
     (
         "",
         habit(
             &["tail", "follow", "sattach", "attach"],
-            "what tasks write is printed by `hq job tail -f JOB`",
+            "`hq job tail -f JOB` follows the output of tasks",
         ),
     ),
     (
@@ -91,7 +91,7 @@ pub(super) const COMMANDS: &[(&str, Habit)] = &[
                 "delete",
                 "rm",
             ],
-            "jobs are canceled by `hq job cancel JOB`",
+            "`hq job cancel JOB` cancels a job",
         ),
     ),
     (
@@ -108,7 +108,7 @@ pub(super) const COMMANDS: &[(&str, Habit)] = &[
                 "job-submit",
                 "sub",
             ],
-            "jobs are submitted by `hq submit -- PROGRAM`; `hq run -- PROGRAM` needs no server",
+            "`hq submit -- PROGRAM` submits a job; `hq run -- PROGRAM` needs no server",
         ),
     ),
     (
@@ -137,18 +137,15 @@ pub(super) const COMMANDS: &[(&str, Habit)] = &[
         "",
         habit(
             &["nodes", "sinfo", "workers", "pbsnodes"],
-            "workers are listed by `hq worker list`",
+            "`hq worker list` lists workers",
         ),
     ),
-    (
-        "",
-        habit(&["tasks"], "tasks are listed by `hq task list JOB`"),
-    ),
+    ("", habit(&["tasks"], "`hq task list JOB` lists tasks")),
     (
         "",
         habit(
             &["explain", "why"],
-            "why a task waits is told by `hq task explain JOB.TASK`, and for all jobs by `hq problems`",
+            "`hq task explain JOB.TASK` says why a task waits, and `hq problems` why jobs do",
         ),
     ),
     (
@@ -162,14 +159,14 @@ pub(super) const COMMANDS: &[(&str, Habit)] = &[
         "",
         habit(
             &["stats", "sacct", "sstat", "sreport", "history", "top"],
-            "what tasks took is shown by `hq job stats JOB`, all that happens by `hq dashboard`",
+            "`hq job stats JOB` shows what tasks used, and `hq dashboard` what happens now",
         ),
     ),
     (
         "",
         habit(
             &["watch", "monitor", "ui", "web", "gui"],
-            "all that happens is shown by `hq dashboard`, in a browser with `--web`",
+            "`hq dashboard` shows what happens now; `--web` opens it in a browser",
         ),
     ),
     (
@@ -179,10 +176,7 @@ pub(super) const COMMANDS: &[(&str, Habit)] = &[
             "`hq job progress JOB` shows a bar, `hq status` everything",
         ),
     ),
-    (
-        "",
-        habit(&["version"], "the version is printed by `hq --version`"),
-    ),
+    ("", habit(&["version"], "`hq --version` prints the version")),
     (
         "",
         habit(
@@ -201,12 +195,12 @@ pub(super) const COMMANDS: &[(&str, Habit)] = &[
         "",
         habit(
             &["allocate", "salloc", "autoalloc", "allocation"],
-            "workers are asked of Slurm or PBS by `hq alloc add slurm --time-limit 1h`",
+            "`hq alloc add slurm --time-limit 1h` requests workers from Slurm",
         ),
     ),
     (
         "",
-        habit(&["sql", "db"], "the state is asked in SQL by `hq query`"),
+        habit(&["sql", "db"], "`hq query` runs an SQL query on the state"),
     ),
     (
         "",
@@ -217,44 +211,41 @@ pub(super) const COMMANDS: &[(&str, Habit)] = &[
     ),
     (
         "job",
-        habit(
-            &["ls", "show-all", "queue"],
-            "jobs are listed by `hq job list`",
-        ),
+        habit(&["ls", "show-all", "queue"], "`hq job list` lists jobs"),
     ),
     (
         "job",
         habit(
             &["status", "show", "describe", "state"],
-            "a job is shown by `hq job info JOB`",
+            "`hq job info JOB` shows a job",
         ),
     ),
     (
         "job",
         habit(
             &["log", "logs", "output", "stdout", "stderr", "print"],
-            "what tasks wrote is printed by `hq job cat JOB stdout`",
+            "`hq job cat JOB stdout` prints the output of tasks",
         ),
     ),
     (
         "job",
         habit(
             &["follow"],
-            "what tasks write is printed by `hq job tail -f JOB`",
+            "`hq job tail -f JOB` follows the output of tasks",
         ),
     ),
     (
         "job",
         habit(
             &["kill", "stop", "abort", "scancel"],
-            "jobs are canceled by `hq job cancel JOB`",
+            "`hq job cancel JOB` cancels a job",
         ),
     ),
     (
         "job",
         habit(
             &["delete", "rm", "remove", "clean"],
-            "jobs that have ended are forgotten by `hq job forget JOB`, others canceled by `hq job cancel JOB`",
+            "`hq job forget JOB` deletes a job that has ended, and `hq job cancel JOB` cancels one that has not",
         ),
     ),
     (
@@ -266,34 +257,34 @@ pub(super) const COMMANDS: &[(&str, Habit)] = &[
     ),
     (
         "job",
-        habit(&["tasks", "task"], "tasks are listed by `hq task list JOB`"),
+        habit(&["tasks", "task"], "`hq task list JOB` lists tasks"),
     ),
     (
         "job",
         habit(
             &["run", "start", "create", "new", "add"],
-            "jobs are submitted by `hq submit -- PROGRAM`, open ones made by `hq job open`",
+            "`hq submit -- PROGRAM` submits a job, and `hq job open` opens an empty one",
         ),
     ),
     (
         "job",
         habit(
             &["errors", "failed"],
-            "failures are shown by `hq job failures JOB`, and what was written by `hq job cat JOB stderr --filter failed`",
+            "`hq job failures JOB` shows failures, and `hq job cat JOB stderr --filter failed` what the failed tasks wrote",
         ),
     ),
     (
         "task",
         habit(
             &["ls", "status", "show"],
-            "tasks are listed by `hq task list JOB`, one is shown by `hq task info JOB.TASK`",
+            "`hq task list JOB` lists tasks, and `hq task info JOB.TASK` shows one",
         ),
     ),
     (
         "task",
         habit(
             &["log", "logs", "cat", "output", "tail"],
-            "what a task wrote is printed by `hq job cat JOB stdout --tasks TASK`",
+            "`hq job cat JOB stdout --tasks TASK` prints the output of a task",
         ),
     ),
     (
@@ -305,58 +296,55 @@ pub(super) const COMMANDS: &[(&str, Habit)] = &[
     ),
     (
         "task",
-        habit(
-            &["why"],
-            "why a task waits is told by `hq task explain JOB.TASK`",
-        ),
+        habit(&["why"], "`hq task explain JOB.TASK` says why a task waits"),
     ),
     (
         "worker",
         habit(
             &["ls", "status", "show"],
-            "workers are listed by `hq worker list`, one is shown by `hq worker info WORKER`",
+            "`hq worker list` lists workers, and `hq worker info WORKER` shows one",
         ),
     ),
     (
         "worker",
         habit(
             &["kill", "remove", "rm", "delete", "cancel"],
-            "workers are ended by `hq worker stop WORKER`, after what they run by `hq worker drain WORKER`",
+            "`hq worker stop WORKER` stops a worker, and `hq worker drain WORKER` stops it after its tasks",
         ),
     ),
     (
         "worker",
         habit(
             &["add", "run", "new", "connect", "join"],
-            "a worker is started by `hq worker start`",
+            "`hq worker start` starts a worker",
         ),
     ),
     (
         "server",
         habit(
             &["status", "show", "ls", "list"],
-            "the server is shown by `hq server info`, what it does by `hq status`",
+            "`hq server info` shows the server, and `hq status` what it does",
         ),
     ),
     (
         "server",
         habit(
             &["restart", "reload", "resume"],
-            "a server goes on with `hq server stop --keep-workers` and `hq server start`",
+            "`hq server stop --keep-workers` and then `hq server start` restart a server with its jobs",
         ),
     ),
     (
         "server",
         habit(
             &["kill", "shutdown", "down"],
-            "the server and its workers are ended by `hq server stop`",
+            "`hq server stop` stops the server and its workers",
         ),
     ),
     (
         "server",
         habit(
             &["run", "up", "daemon"],
-            "a server is started by `hq server start`, in the background with `--background`",
+            "`hq server start` starts a server; `--background` keeps it in the background",
         ),
     ),
     (
@@ -370,21 +358,21 @@ pub(super) const COMMANDS: &[(&str, Habit)] = &[
         "alloc",
         habit(
             &["ls", "show", "status"],
-            "queues are listed by `hq alloc list`, allocations of one by `hq alloc info QUEUE`",
+            "`hq alloc list` lists queues, and `hq alloc info QUEUE` the allocations of one",
         ),
     ),
     (
         "alloc",
         habit(
             &["create", "new", "start", "submit"],
-            "a queue is made by `hq alloc add slurm --time-limit 1h`",
+            "`hq alloc add slurm --time-limit 1h` creates a queue",
         ),
     ),
     (
         "alloc",
         habit(
             &["delete", "rm", "cancel", "stop"],
-            "a queue is removed by `hq alloc remove QUEUE`, stopped for a while by `hq alloc pause QUEUE`",
+            "`hq alloc remove QUEUE` removes a queue, and `hq alloc pause QUEUE` pauses it",
         ),
     ),
 ];

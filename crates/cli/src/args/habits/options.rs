@@ -12,7 +12,7 @@ pub(super) const OPTIONS: &[Habit] = &[
     habit_of(
         &["run"],
         &["-d", "--detach", "--background", "--bg", "--daemon"],
-        "`hq run` stays until its tasks have ended; `hq submit` returns at once, and its jobs go on, see `hq doc quickstart`",
+        "`hq run` stays until its tasks have ended; `hq submit` returns at once, and its jobs continue, see `hq doc quickstart`",
     ),
     habit_of(
         &["run"],
@@ -202,7 +202,7 @@ pub(super) const OPTIONS: &[Habit] = &[
     ),
     habit(
         &["--keep-going", "--ignore-errors"],
-        "other tasks go on after a failure, unless `--max-fails 0` says otherwise",
+        "other tasks continue after a failure, unless you give `--max-fails 0`",
     ),
     habit(
         &[
@@ -262,7 +262,7 @@ pub(super) const OPTIONS: &[Habit] = &[
     ),
     habit(
         &["--shell", "--use-shell", "--exec"],
-        "a shell command line is run by a shell: `hq submit -- bash -c 'LINE'`",
+        "`hq submit -- bash -c 'LINE'` runs a shell command line",
     ),
     habit(
         &["--user", "-u", "--uid"],
@@ -296,7 +296,7 @@ pub(super) const OPTIONS: &[Habit] = &[
     habit_of(
         &["job list"],
         &["-a", "-A"],
-        "jobs that have ended are listed, too, with `hq job list --all`",
+        "`hq job list --all` also lists jobs that have ended",
     ),
     habit_of(
         &["job list"],
@@ -312,7 +312,7 @@ pub(super) const OPTIONS: &[Habit] = &[
             "--pending",
             "-r",
         ],
-        "jobs in some states are listed by `hq job list --filter running,failed`",
+        "`hq job list --filter running,failed` lists the jobs in these states",
     ),
     habit_of(
         &["job list"],
@@ -327,7 +327,7 @@ pub(super) const OPTIONS: &[Habit] = &[
     habit_of(
         &["job list"],
         &["-n", "--name", "--jobs", "-j", "-l", "--long"],
-        "one job is shown by `hq job info JOB`; all are listed by `hq job list --all`",
+        "`hq job info JOB` shows one job, and `hq job list --all` lists all",
     ),
     habit_of(
         &[
@@ -345,7 +345,7 @@ pub(super) const OPTIONS: &[Habit] = &[
             "--only-failed",
             "-t",
         ],
-        "some states are chosen by `--filter failed`",
+        "`--filter failed` selects tasks by state",
     ),
     habit_of(
         &["job cancel"],
@@ -372,7 +372,7 @@ pub(super) const OPTIONS: &[Habit] = &[
     habit_of(
         &["job cat"],
         &["-f", "--follow", "-n", "--lines", "--tail"],
-        "what tasks write is followed by `hq job tail -f JOB`",
+        "`hq job tail -f JOB` follows the output of tasks",
     ),
     habit_of(
         &["job cat", "job tail"],
@@ -382,7 +382,7 @@ pub(super) const OPTIONS: &[Habit] = &[
     habit_of(
         &["job cat", "job tail"],
         &["--task", "-t", "--task-id"],
-        "some tasks are chosen by `hq job cat JOB stdout --tasks 1-3` and `hq job tail JOB.7`",
+        "`hq job cat JOB stdout --tasks 1-3` and `hq job tail JOB.7` select tasks",
     ),
     habit_of(
         &["worker start"],
@@ -546,7 +546,7 @@ pub(super) const OPTIONS: &[Habit] = &[
     ),
     habit(
         &["--wrap"],
-        "a shell command line is run by a shell: `hq submit -- bash -c 'LINE'`",
+        "`hq submit -- bash -c 'LINE'` runs a shell command line",
     ),
     habit(
         &["-o", "--output"],
@@ -582,7 +582,7 @@ pub(super) const OPTIONS: &[Habit] = &[
     ),
     habit(
         &["-k", "--keep-order"],
-        "`hq run` prints in the order of the tasks, unless told `--unordered`, and goes on after a failure unless told `--max-fails 0`",
+        "`hq run` prints output in the order of the tasks, unless you give `--unordered`, and continues after a failure, unless you give `--max-fails 0`",
     ),
     habit(
         &["--bar", "--eta", "--verbose"],
@@ -590,7 +590,7 @@ pub(super) const OPTIONS: &[Habit] = &[
     ),
     habit(
         &["--joblog"],
-        "how long tasks took is shown by `hq job stats JOB`",
+        "`hq job stats JOB` shows how long tasks took",
     ),
     habit(
         &["-l", "--select"],
@@ -602,7 +602,7 @@ pub(super) const OPTIONS: &[Habit] = &[
     ),
     habit(
         &["--nice"],
-        "what runs first is decided by `--priority 10`; negative numbers are written `--priority=-10`",
+        "`--priority 10` decides which task runs first; write a negative number as `--priority=-10`",
     ),
     habit(
         &["--begin", "--at"],

@@ -93,7 +93,7 @@ pub(super) fn parallel_input(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> 
     };
     let mark = text.text;
     Some(Said::Note(format!(
-        "`{mark}` is GNU parallel syntax and an ordinary argument here; instead: `{instead}`"
+        "`{mark}` is GNU parallel syntax, which is an ordinary argument here; use `{instead}`"
     )))
 }
 
@@ -131,6 +131,22 @@ pub(super) fn braces_of(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
         let before = text.text[..at].chars().next_back();
         if matches!(before, Some('$' | '%' | '@' | '#' | ')' | ']')) {
             continue;
+        }
+        let is_path = !matches!(
+            text.option,
+            "" | "--env" | "--name" | "--param" | "--resource"
+        );
+        // All tasks would have the same path, and overwrite the files of each other.
+        if name.is_empty()
+            && is_path
+            && typed.verb == Verb::Run
+            && matches!(typed.source, Source::Entries)
+        {
+            let (option, instead) = (text.option, text.text.replace("{}", "%{TASK_ID}"));
+            return Some(Said::Refusal(
+                format!("`{{}}` is not replaced in `{option}`"),
+                format!("each task has a path of its own with `{option} '{instead}'`"),
+            ));
         }
         if let Some(said) = brace(typed, text, (name, before)) {
             return Some(Said::Note(said));
@@ -229,7 +245,7 @@ pub(super) fn path_placeholder(typed: &Typed<'_>, text: Text<'_>) -> Option<Said
     });
     found.map(|(name, variable)| {
         Said::Note(format!(
-            "`%{{{name}}}` is a placeholder for paths, such as that of `--stdout`, and is not replaced in a command; there it is `{variable}` in a shell command line: `bash -c 'LINE'`"
+            "`%{{{name}}}` is a placeholder for paths, such as that of `--stdout`, and is not replaced in a command; use `{variable}` in a shell command line: `bash -c 'LINE'`"
         ))
     })
 }
@@ -277,7 +293,7 @@ pub(super) fn operator(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
     let is_one = OPERATORS.contains(&text.text) && text.reader == Reader::Program && !compares;
     is_one.then(|| {
         Said::Note(format!(
-            "`{}` is passed on as an argument, because no shell reads the command; `bash -c 'LINE'` runs a shell command line",
+            "`{}` is passed to the program as an argument, because no shell reads the command; `bash -c 'LINE'` runs a shell command line",
             text.text
         ))
     })
@@ -297,7 +313,7 @@ pub(super) fn pattern(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
     );
     (is_home || is_pattern && !prints).then(|| {
         Said::Note(format!(
-            "no shell expands `{}`: leave out the quotes, or let a shell read it where the task runs: `bash -c 'LINE'`",
+            "no shell expands `{}`: leave out the quotes, or let a shell expand it where the task runs: `bash -c 'LINE'`",
             text.text
         ))
     })
@@ -310,7 +326,7 @@ pub(super) fn empty(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
     is_one.then(|| {
         let own = typed.own_value();
         Said::Note(format!(
-            "argument {} is empty; if it was `\"{own}\"`, this shell has replaced it: `bash -c '… \"{own}\"'` leaves that to the task",
+            "argument {} is empty; if you typed `\"{own}\"`, this shell expanded it to nothing; with `bash -c '… \"{own}\"'` the task expands it",
             text.number
         ))
     })
@@ -335,7 +351,7 @@ pub(super) fn unused_entry(typed: &Typed<'_>, _: Text<'_>) -> Option<Said> {
     }
     let words: Vec<String> = typed.words.iter().map(|word| quoted(word)).collect();
     let instead = match (typed.verb, line) {
-        (_, Some(_)) => "name `\"$HQ_ENTRY\"` in the line".to_owned(),
+        (_, Some(_)) => "use `\"$HQ_ENTRY\"` in the command line".to_owned(),
         (Verb::Run, None) => format!(
             "`hq run … -- {} {{}}` puts it into the command",
             words.join(" ")
@@ -345,7 +361,7 @@ pub(super) fn unused_entry(typed: &Typed<'_>, _: Text<'_>) -> Option<Said> {
         }
     };
     Some(Said::Note(format!(
-        "every task runs the same command: its line is in `$HQ_ENTRY`, which `{program}` does not read; {instead}"
+        "every task runs the same command: the line of a task is in `$HQ_ENTRY`, which `{program}` does not read; {instead}"
     )))
 }
 
@@ -415,7 +431,7 @@ pub(super) fn odd_value(_: &Typed<'_>, text: Text<'_>) -> Option<Said> {
     } else if is_output && value.ends_with('/') {
         format!("`{value}` is a directory; name a file in it: `{option} {value}%{{TASK_ID}}.out`")
     } else if option == "--env" && value.split(',').skip(1).any(has_name) {
-        format!("`{value}` is the value of one variable; each variable is an `--env` of its own")
+        format!("`{value}` is the value of one variable; give an `--env` for each variable")
     } else if option == "--param" && is_range(value) {
         format!("`{value}` is one value; a range is `1-10`, `0-1:0.25` or `10-1:-1`")
     } else if option == "--param"
@@ -425,7 +441,7 @@ pub(super) fn odd_value(_: &Typed<'_>, text: Text<'_>) -> Option<Said> {
             .all(|part| part.parse::<f64>().is_ok())
     {
         format!(
-            "`{value}` is one value; values stand between commas: `{}`",
+            "`{value}` is one value; separate values by commas: `{}`",
             value.split_whitespace().collect::<Vec<_>>().join(",")
         )
     } else if option == "--param" && value.starts_with('[') {

@@ -122,7 +122,7 @@ pub(super) fn behind_program(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> 
         "; if it is meant for the program, put `--` before the program"
     };
     Some(Said::Note(format!(
-        "`{option}` comes after the program and is passed to it; options of hq go before the program{instead}"
+        "`{option}` comes after the program and is passed to it; put options of hq before the program{instead}"
     )))
 }
 

@@ -34,7 +34,7 @@ pub(super) fn directive(_: &Typed<'_>, text: Text<'_>) -> Option<Said> {
     is_one.then(|| {
         Said::Refusal(
             format!("`{}` is not a program", text.text),
-            "such a line stands inside of a script; on the command line leave it out: `hq submit OPTIONS ./script.sh`".to_owned(),
+            "such a line belongs into a script; leave it out on the command line: `hq submit OPTIONS ./script.sh`".to_owned(),
         )
     })
 }
@@ -47,7 +47,7 @@ pub(super) fn ids(_: &Typed<'_>, text: Text<'_>) -> Option<Said> {
     (is_list && !is_here(text.text)).then(|| {
         Said::Refusal(
             format!("`{}` is not a program", text.text),
-            "a value is one word: ids are written without blanks, as in `--array 1,2,3`".to_owned(),
+            "a list of ids is one word without blanks, as in `--array 1,2,3`".to_owned(),
         )
     })
 }
@@ -66,7 +66,7 @@ pub(super) fn stray_word(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
         let program = next.map_or("PROGRAM", |word| word);
         if Path::new(text.text).is_file() {
             return Said::Note(format!(
-                "`{}` stands where the program begins: this shell has put several files in place of a pattern, and an option takes one; `ls PATTERN | hq run --each-line - -- {program} {{}}` runs a task for each",
+                "`{}` is in the place of the program: the shell expanded a pattern to several files, and an option takes one value; `ls PATTERN | hq run --each-line - -- {program} {{}}` runs a task for each",
                 text.text
             ));
         }
@@ -75,7 +75,7 @@ pub(super) fn stray_word(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
             _ => "a value with a blank needs quotes, as in `--name \"my job\"`".to_owned(),
         };
         Said::Note(format!(
-            "`{}` stands where the program begins, and there is no such program here; {help}, and nothing stands between options and `-- {program}`",
+            "`{}` is in the place of the program, and this machine has no such program; {help}; the options must be followed by `-- {program}`",
             text.text
         ))
     })
@@ -112,7 +112,7 @@ pub(super) fn reads_input(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
         let verb = if typed.verb == Verb::Run { "run" } else { "submit" };
         let rest: Vec<String> = typed.words.iter().skip(1).filter(|word| !word.starts_with('-')).map(|word| quoted(word)).collect();
         Said::Note(format!(
-            "tasks have no standard input, so that `{name}` finds nothing to read; a task for each line is `hq {verb} --each-line - -- {}`, all of standard input for a task is `--stdin`",
+            "tasks have no standard input, so `{name}` has nothing to read; `hq {verb} --each-line - -- {}` runs a task for each line, and `--stdin` passes all of standard input to each task",
             rest.join(" ")
         ))
     })
@@ -143,7 +143,10 @@ pub(super) fn missing(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
         )));
     }
     is_file.then(|| {
-        Said::Note(format!("programs are looked for in the PATH, and `{0}` is not there; the file of this directory is `./{0}`", text.text))
+        Said::Note(format!(
+            "`{0}` is not in the PATH; to run the file in this directory, write `./{0}`",
+            text.text
+        ))
     })
 }
 
@@ -169,7 +172,7 @@ pub(super) fn all_files(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
     (are_all && typed.verb != Verb::File).then(|| {
         let count = typed.words.len() - 1;
         Said::Note(format!(
-            "`{}` gets the other {count} files as its arguments; a task for each is `ls PATTERN | hq run --each-line - -- {{}}`",
+            "`{}` gets the other {count} files as arguments; `ls PATTERN | hq run --each-line - -- {{}}` runs a task for each file",
             text.text
         ))
     })

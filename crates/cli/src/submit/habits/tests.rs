@@ -71,6 +71,9 @@ const HABITS: &[(&str, &str)] = &[
     ("run --param lr=1,2 -- /x {}", "a parameter is `{NAME}`"),
     ("submit --array 1-3 --stdout {task_id}.out -- true", "`%{TASK_ID}` and `%{JOB_ID}`"),
     ("submit --param lr=1,2 --env X={lr} -- /x", "is not replaced in `--env`"),
+    ("submit --each-line f --stdout out-{}.txt -- /x", "`{}` is not replaced in `--stdout`"),
+    ("run --each-line f --stdout out-{}.txt -- /x {}", "each task has a path of its own with `--stdout 'out-%{TASK_ID}.txt'`"),
+    ("run --each-line f --cwd d/{} -- /x {}", "`--cwd 'd/%{TASK_ID}'`"),
     // Placeholders of paths.
     ("run --array 1-3 -- /x '%{TASK_ID}'", "`%{TASK_ID}` is a placeholder for paths"),
     ("submit -- bash -c 'echo %{job_id}'", "`$HQ_JOB_ID`"),
@@ -106,10 +109,10 @@ const HABITS: &[(&str, &str)] = &[
     ("submit --array 1,2 3 -- true", "refused: "),
     ("submit --name my job -- true", "needs quotes"),
     ("submit ok -- true", "`--wait=ok` is one word"),
-    ("submit --time-limit 10 min -- true", "`min` stands where the program begins"),
+    ("submit --time-limit 10 min -- true", "`min` is in the place of the program"),
     ("submit '#HQ' --stdout=o ./s.sh", "`#HQ` is not a program"),
     ("submit ''", "empty name"),
-    ("submit --time-limit 1 hour sleep 5", "`hour` stands where the program begins"),
+    ("submit --time-limit 1 hour sleep 5", "`hour` is in the place of the program"),
     ("submit ./nope", "`./nope` does not exist in this directory"),
     // Values.
     ("submit --stdout - -- true", "writes a file named `-`"),

@@ -78,10 +78,10 @@ pub(super) fn plain(_: &Typed<'_>, text: Text<'_>) -> Option<Said> {
             "placeholders for paths are `%{TASK_ID}` and `%{JOB_ID}`, see `hq doc output`"
                 .to_owned()
         }
-        option => format!("without single quotes this shell replaces it in `{option}`"),
+        option => format!("without single quotes this shell expands it in `{option}`"),
     };
     Some(Said::Note(format!(
-        "no shell expands `${name}` here, so it is passed on literally; {instead}"
+        "no shell expands `${name}` here, so the program gets it as it is; {instead}"
     )))
 }
 
@@ -165,7 +165,7 @@ pub(super) fn expanded(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
     is_one.then(|| {
         let own = typed.own_value();
         Said::Note(format!(
-            "the line `{line}` has a gap; if `{own}` stood there in double quotes, this shell has replaced it: use single quotes, `bash -c '… {own}'`"
+            "the line `{line}` has a gap; if `{own}` was there in double quotes, this shell expanded it to nothing; use single quotes: `bash -c '… {own}'`"
         ))
     })
 }
