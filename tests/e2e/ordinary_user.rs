@@ -1,8 +1,12 @@
 //! Limits that an ordinary user meets and root does not: of processes, descriptors, memory files and disks.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
 
-use crate::harness::{Env, signal, wait_for};
+use crate::harness::{Env, processes_with, signal, skip, wait_for};
 
 /// Lets a running process start no further process or thread, until dropped.
 struct ProcessLimit<'a> {
@@ -170,4 +174,51 @@ fn few_descriptors_and_a_higher_hard_limit_are_enough_for_many_streamed_tasks() 
     env.wait_job(&job);
     assert_eq!(env.stats(&job)["finished"], 80);
     assert_eq!(env.workers(), ["RUNNING"]);
+}
+
+#[test]
+fn a_task_that_became_another_user_does_not_hold_up_the_end_of_its_worker() {
+    let Some(mut env) = Env::of_ordinary_user() else {
+        return;
+    };
+    if !rustix::process::geteuid().is_root() {
+        return skip("only root can make a setuid program");
+    }
+    let found = Command::new("sh")
+        .args(["-c", "command -v setpriv"])
+        .output();
+    let found = String::from_utf8(found.expect("a shell").stdout).expect("a path");
+    let become_root = env.path("become");
+    std::fs::copy(found.trim(), &become_root).expect("room");
+    std::fs::set_permissions(&become_root, Permissions::from_mode(0o4755)).expect("it is ours");
+    env.start_server();
+    let worker = env.start_worker(1);
+    let task = [
+        "./become",
+        "--reuid=0",
+        "--regid=0",
+        "--clear-groups",
+        "sleep",
+        "61843",
+    ];
+    env.submit(&[&["--"], &task[..]].concat());
+    let other = wait_for("the task is root", || {
+        let pids = processes_with("sleep 61843");
+        let is_root = |pid: &&u32| {
+            let status = std::fs::read_to_string(format!("/proc/{pid}/status"));
+            status.is_ok_and(|text| text.contains("Uid:\t0\t0"))
+        };
+        let found = pids.iter().find(is_root).copied();
+        found.ok_or_else(|| env.read("job-1/0.stderr"))
+    });
+    let begin = Instant::now();
+    signal(worker, "TERM");
+    env.wait_exit("worker1");
+    let took = begin.elapsed();
+    let log = env.read("worker1.log");
+    let is_named = log.contains(&format!("cannot be ended: {other} (sleep) of user 0"));
+    signal(other, "KILL");
+    assert!(is_named, "{log}");
+    // It waited for eighteen.
+    assert!(took < Duration::from_secs(10), "{took:?}");
 }

@@ -671,7 +671,8 @@ fn held_journal(journal: JournalFacts<'_>) -> Finding {
 }
 
 fn unkillable_tasks(workers: &WorkerFacts<'_>) -> Option<Finding> {
-    let what = "it sleeps in the kernel, most likely for a file system that does not answer, and keeps what it uses";
+    let what = "it sleeps in the kernel, most likely for a file system that does not answer, or has become another user; \
+                what it uses stays taken";
     (workers.unkillable > 0).then(|| Finding {
         severity: Severity::Warning,
         subject: Subject::Unkillable,

@@ -221,16 +221,60 @@ pub fn kill_descendants(limit: Duration) -> usize {
     }
 }
 
-/// How many processes are left below this one, if all of them are out of reach: they sleep in the kernel, or have ended
-/// but for threads that do. `None` if there are others, or none.
+/// Which processes are left below this one, if all of them are out of reach: they sleep in the kernel, have ended but for
+/// threads that do, or belong to another user. `None` if there are others, or none.
 ///
 /// True for a moment of many healthy processes, too: look several times.
 #[must_use]
-pub fn unreachable_descendants() -> Option<usize> {
+pub fn unreachable_descendants() -> Option<String> {
     let processes = procfs::all_processes();
     let left = Families::new(&processes).take_descendants(sys::getpid());
     let is_lost = |process: &Process| process.is_unreachable() || process.is_dead();
-    (!left.is_empty() && left.iter().all(is_lost)).then_some(left.len())
+    if left.is_empty() || !left.iter().all(is_lost) {
+        return None;
+    }
+    let (others, hung): (Vec<&Process>, Vec<&Process>) = left
+        .iter()
+        .partition(|process| process.is_of_another_user());
+    let mut texts: Vec<String> = others.iter().map(|process| name_of(process.pid)).collect();
+    let more = texts.len().saturating_sub(NAMED_MAX);
+    texts.truncate(NAMED_MAX);
+    if more > 0 {
+        texts.push(format!("{more} more of other users"));
+    }
+    if !hung.is_empty() {
+        texts.push(format!(
+            "{} that hang in the kernel, as at a file system that does not answer",
+            hung.len()
+        ));
+    }
+    Some(texts.join(", "))
+}
+
+/// Most processes that a text names.
+const NAMED_MAX: usize = 5;
+
+/// Process id, program and user, for a text.
+fn name_of(pid: libc::pid_t) -> String {
+    let program = procfs::program_of(pid).unwrap_or_default();
+    let user =
+        procfs::status(pid).map_or_else(String::new, |status| format!(" of user {}", status.user));
+    format!("{pid} ({program}){user}")
+}
+
+/// Why a process has outlived SIGKILL.
+#[must_use]
+pub fn why_unkillable(pid: Option<u32>) -> String {
+    let process = pid.and_then(|pid| Process::read(pid.cast_signed()));
+    match process.filter(Process::is_of_another_user) {
+        Some(process) => format!(
+            "process {} belongs to another user, and only that user and root can end it",
+            name_of(process.pid)
+        ),
+        None => {
+            "it sleeps in the kernel, most likely for a file system that does not answer".to_owned()
+        }
+    }
 }
 
 /// Since when all that is left hangs, as far as was seen.

@@ -12,7 +12,6 @@
 //! a task has made, where the launcher around it may be out of sight as well; nor where `/proc` shows another namespace.
 
 use std::fmt;
-use std::fs;
 use std::io;
 use std::time::Duration;
 
@@ -86,10 +85,9 @@ pub fn kill() -> Vec<Ended> {
             if !is_candidate || !is_leftover(pid) {
                 continue;
             }
-            let program = program_of(pid).unwrap_or_default();
             let ended = Ended {
                 pid: pid.unsigned_abs(),
-                program: String::from_utf8_lossy(program.trim_ascii_end()).into_owned(),
+                program: procfs::program_of(pid).unwrap_or_default(),
             };
             // One that has not gone since the round before is not another one.
             if procfs::kill_if(pid, || is_leftover(pid)) && !killed.contains(&ended) {
@@ -169,8 +167,8 @@ fn is_being_ended(pid: libc::pid_t) -> bool {
         let Some(parent) = Process::read(below.parent) else {
             return false;
         };
-        let name = program_of(parent.pid).unwrap_or_default();
-        if name.trim_ascii_end() == keeper::FRONT_NAME.to_bytes() {
+        let name = procfs::program_of(parent.pid).unwrap_or_default();
+        if name.as_bytes() == keeper::FRONT_NAME.to_bytes() {
             // While its worker lives that is its only child, and looks after its orphans itself. One that was stopped
             // ends nobody.
             let has_no_worker = below.is_dead() || is_in_task(below.pid);
@@ -179,10 +177,6 @@ fn is_being_ended(pid: libc::pid_t) -> bool {
         below = parent;
     }
     false
-}
-
-fn program_of(pid: libc::pid_t) -> Option<Vec<u8>> {
-    fs::read(format!("/proc/{pid}/comm")).ok()
 }
 
 /// Whether a process belongs to a task, also if it has lowered the limit that says so.

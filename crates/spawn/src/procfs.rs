@@ -37,10 +37,20 @@ impl Process {
         matches!(self.state, b'Z' | b'X' | b'x')
     }
 
-    /// Whether it sleeps in the kernel where no signal reaches it, as at a file server that does not answer. Short such
-    /// sleeps are usual.
-    pub(crate) const fn is_unreachable(&self) -> bool {
+    /// Whether no signal of this process ends it. Short sleeps in the kernel are usual.
+    pub(crate) fn is_unreachable(&self) -> bool {
+        self.hangs() || self.is_of_another_user()
+    }
+
+    /// Whether it sleeps in the kernel where no signal reaches it, as at a file server that does not answer.
+    pub(crate) const fn hangs(&self) -> bool {
         self.state == b'D'
+    }
+
+    /// Whether this process may not send it signals: a setuid program has made it one of another user.
+    pub(crate) fn is_of_another_user(&self) -> bool {
+        let asked = sys::kill(self.pid, 0);
+        asked.is_err_and(|error| error.raw_os_error() == Some(libc::EPERM))
     }
 }
 
@@ -74,6 +84,12 @@ pub(crate) fn parse_stat(pid: libc::pid_t, text: &[u8]) -> Option<Process> {
         state,
         began: std::str::from_utf8(began).ok()?.parse().ok()?,
     })
+}
+
+/// Name of the program that a process runs, which everybody may read.
+pub(crate) fn program_of(pid: libc::pid_t) -> Option<String> {
+    let name = fs::read(format!("/proc/{pid}/comm")).ok()?;
+    Some(String::from_utf8_lossy(name.trim_ascii_end()).into_owned())
 }
 
 /// How a process ended that cannot be reaped yet. `None` if it may not be looked into.

@@ -68,7 +68,7 @@ const NOTIFY_BUFFER_MAX: usize = 1 << 20;
 /// end while the server takes nothing.
 const LAST_WORDS_BUFFER_MAX: usize = 4 << 20;
 
-/// Pause between two looks of a stopping worker whether all that is left of its tasks hangs in the kernel, and how many
+/// Pause between two looks of a stopping worker whether all that is left of its tasks is out of reach, and how many
 /// in a row must say so: sleeps of healthy programs are short.
 const HUNG_LOOK: Duration = Duration::from_millis(250);
 const HUNG_LOOKS: u32 = 4;
@@ -405,16 +405,15 @@ where
         self.act();
     }
 
-    /// Ends at once if all that is left of the tasks, which have had SIGKILL, sleeps in the kernel: no signal ends that. Not without a front
-    /// process: below another program are processes of which nothing is known here.
+    /// Ends at once if all that is left of the tasks, which have had SIGKILL, is out of reach: no signal ends that. Not
+    /// without a front process: below another program are processes of which nothing is known here.
     fn look_for_hung(&mut self) {
         self.next_look = clock::now().mono + HUNG_LOOK;
         let left = unreachable_descendants().filter(|_| self.keeper.is_some());
-        self.hung_looks = left.map_or(0, |_| self.hung_looks + 1);
+        self.hung_looks = left.as_ref().map_or(0, |_| self.hung_looks + 1);
         if let Some(left) = left.filter(|_| self.hung_looks == HUNG_LOOKS) {
             tracing::warn!(
-                "{left} processes of tasks hang in the kernel, as at a file system that does not answer; \
-                 the worker ends without waiting for them"
+                "Processes of tasks cannot be ended: {left}. The worker ends without waiting for them"
             );
             self.apply(Input::Interrupt(Interrupt::Terminate));
         }

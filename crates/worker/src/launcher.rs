@@ -40,6 +40,7 @@ use hq_core::worker::Unkillable;
 use hq_core::worker_state::{
     EVENT_DELAY, ExitStatus, LaunchEvent, LaunchFailure, LaunchTask, LaunchToken,
 };
+use hq_spawn::keeper::why_unkillable;
 use hq_spawn::{
     CpuSet, Event, Launcher, LauncherConfig, LauncherError, SpawnError, SpawnPlan, Stdio, TaskEnv,
     Termination, Token,
@@ -557,8 +558,8 @@ impl TaskLauncher {
             task = %running.key,
             pid,
             directory = %running.cwd.display(),
-            "A task cannot be killed: it sleeps in the kernel, most likely for a file system that does not answer. \
-             What it uses stays taken until it ends"
+            "A task cannot be killed: {}. What it uses stays taken until it ends",
+            why_unkillable(pid)
         );
         let unkillable = Unkillable {
             task: running.key.task,

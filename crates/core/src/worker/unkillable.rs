@@ -1,4 +1,5 @@
-//! Instances that outlive SIGKILL: they sleep in the kernel, most likely for a file system that does not answer.
+//! Instances that outlive SIGKILL: they sleep in the kernel, most likely for a file system that does not answer, or have
+//! become another user.
 //!
 //! Nobody can end them, so they are told to people, and what they use stays taken until they have ended by themselves.
 
@@ -42,7 +43,7 @@ impl Worker {
             tracing::warn!(
                 worker = %self.id, node, pid = one.pid, job = %one.task.job, task = %one.task.task,
                 "A task cannot be killed: it sleeps in the kernel, most likely for a file system that does not \
-                 answer. What it uses stays taken until it ends"
+                 answer, or has become another user. What it uses stays taken until it ends"
             );
         }
         for one in self.unkillable.iter().filter(|one| !told.contains(one)) {

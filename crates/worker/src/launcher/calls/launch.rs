@@ -214,7 +214,8 @@ impl TaskLauncher {
             Event::Unkillable { pid, .. } => {
                 tracing::warn!(
                     pid,
-                    "An interpreter cannot be killed: it sleeps in the kernel"
+                    "An interpreter cannot be killed: {}",
+                    hq_spawn::keeper::why_unkillable(pid)
                 );
             }
             Event::Failed { error, .. } => {
