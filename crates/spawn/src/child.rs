@@ -57,6 +57,12 @@ pub(crate) enum StdioStep<'a> {
     Fd(c_int),
     /// Open this file with these flags.
     Path(&'a CStr, c_int),
+    /// Open this file, by its directory and its name, neither of which may be a link.
+    Guarded {
+        dir: &'a CStr,
+        name: &'a CStr,
+        flags: c_int,
+    },
     /// A file in memory with this content, at its start.
     Bytes(&'a [u8]),
     /// The same open file as standard output.
@@ -173,9 +179,7 @@ fn run(plan: &ChildPlan<'_>) -> Result<Never, Failure> {
     set_stream(Stage::Stdin, &plan.stdin, 0)?;
     set_stream(Stage::Stdout, &plan.stdout, 1)?;
     set_stream(Stage::Stderr, &plan.stderr, 2)?;
-    if let (StdioStep::Path(..), StdioStep::Path(..)) = (&plan.stdout, &plan.stderr)
-        && is_one_file(1, 2)
-    {
+    if plan.stdout.is_file() && plan.stderr.is_file() && is_one_file(1, 2) {
         // Two descriptions would each begin at the start, and overwrite what the other has written.
         duplicate(Stage::Stderr, 1, 2)?;
     }
@@ -328,13 +332,16 @@ fn set_stream(stage: Stage, step: &StdioStep<'_>, target: c_int) -> Result<(), F
         StdioStep::SameAsStdout => duplicate(stage, 1, target),
         StdioStep::Path(path, flags) => {
             let fd = open(stage, libc::AT_FDCWD, path, *flags)?;
-            if *flags & libc::O_NONBLOCK != 0 {
-                // Only the open must not block. The other flags that can be changed were not set.
-                let arguments = [int(fd), int(libc::F_SETFL), 0, 0, 0];
-                // SAFETY: plain numbers.
-                unsafe { call(stage, libc::SYS_fcntl, arguments) }?;
-            }
-            duplicate(stage, fd, target)
+            use_opened(stage, fd, *flags, target)
+        }
+        StdioStep::Guarded {
+            dir, name, flags, ..
+        } => {
+            let way = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
+            let dir = open(stage, libc::AT_FDCWD, dir, way)?;
+            let opened = open(stage, dir, name, *flags);
+            close(dir);
+            use_opened(stage, opened?, *flags, target)
         }
         StdioStep::Bytes(bytes) => {
             let fd = memory_file(stage)?;
@@ -345,6 +352,23 @@ fn set_stream(stage: Stage, step: &StdioStep<'_>, target: c_int) -> Result<(), F
             duplicate(stage, fd, target)
         }
     }
+}
+
+impl StdioStep<'_> {
+    const fn is_file(&self) -> bool {
+        matches!(self, Self::Path(..) | Self::Guarded { .. })
+    }
+}
+
+/// Makes a file the stream; its open must not block, but its use may.
+fn use_opened(stage: Stage, fd: c_int, flags: c_int, target: c_int) -> Result<(), Failure> {
+    if flags & libc::O_NONBLOCK != 0 {
+        // The other flags that can be changed were not set.
+        let arguments = [int(fd), int(libc::F_SETFL), 0, 0, 0];
+        // SAFETY: plain numbers.
+        unsafe { call(stage, libc::SYS_fcntl, arguments) }?;
+    }
+    duplicate(stage, fd, target)
 }
 
 /// Whether two descriptors lead to the same file, whatever its names.

@@ -331,6 +331,10 @@ impl SpawnError {
                 "a FIFO needs somebody to read from it before the task starts; a socket is no file for \
                       output, and there is no terminal behind /dev/tty",
             ),
+            (_, Stage::Stdout | Stage::Stderr) if self.errno == libc::ELOOP => Some(
+                "the file or its directory is a link of another user, who could have had any file overwritten; remove \
+                 the link, or name the files with --stdout and --stderr",
+            ),
             (SpawnErrorKind::TooLong, Stage::Exec) => {
                 Some("arguments and environment together exceed the kernel's limit")
             }

@@ -8,7 +8,7 @@ use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -167,6 +167,7 @@ pub struct SpawnPlan {
     pub(crate) nice: Option<i32>,
     pub(crate) cgroup: Option<Arc<OwnedFd>>,
     pub(crate) create_dirs: bool,
+    pub(crate) guarded: [bool; 2],
     pub(crate) oom_score_adj: Option<i16>,
     pub(crate) tells_start_at_once: bool,
     pub(crate) event_delay: Option<Duration>,
@@ -194,6 +195,7 @@ impl SpawnPlan {
             nice: None,
             cgroup: None,
             create_dirs: false,
+            guarded: [false; 2],
             oom_score_adj: None,
             tells_start_at_once: false,
             event_delay: None,
@@ -329,6 +331,16 @@ impl SpawnPlan {
     #[must_use]
     pub const fn create_dirs(mut self, yes: bool) -> Self {
         self.create_dirs = yes;
+        self
+    }
+
+    /// Which of the output files that were set have names that others can guess: a link to such a file or its directory is
+    /// followed only if this user or root has made it; see [`create_guarded`](crate::create_guarded).
+    #[must_use]
+    pub fn guard_outputs(mut self, can_be_guessed: impl Fn(&Path) -> bool) -> Self {
+        let is_guarded =
+            |stream: &Stdio| matches!(stream, Stdio::File { path } if can_be_guessed(path));
+        self.guarded = [&self.stdout, &self.stderr].map(is_guarded);
         self
     }
 

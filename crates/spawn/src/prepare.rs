@@ -55,6 +55,8 @@ pub(crate) struct Scratch {
 struct Places {
     cwd: Option<Range<usize>>,
     streams: [Option<Range<usize>>; 3],
+    /// Directories and names of guarded outputs.
+    guarded: [Option<[Range<usize>; 2]>; 2],
     oom_score: Range<usize>,
 }
 
@@ -113,7 +115,14 @@ impl Scratch {
                     if path == c"/dev/null" {
                         flags &= !libc::O_NONBLOCK;
                     }
-                    StdioStep::Path(path, flags)
+                    match index.checked_sub(1).map(|output| &places.guarded[output]) {
+                        Some(Some([dir, name])) => StdioStep::Guarded {
+                            dir: self.c_str(dir),
+                            name: self.c_str(name),
+                            flags: flags | libc::O_NOFOLLOW,
+                        },
+                        Some(None) | None => StdioStep::Path(path, flags),
+                    }
                 }
                 (Stdio::File { .. }, None) => StdioStep::SameAsStdout,
                 (Stdio::Null | Stdio::Fd(_) | Stdio::Bytes(_), _) => StdioStep::Fd(fds[index]),
@@ -186,6 +195,7 @@ impl Scratch {
             None => None,
         };
         let mut streams = [None, None, None];
+        let mut guarded = [None, None];
         for (index, stream) in [&plan.stdin, &plan.stdout, &plan.stderr]
             .into_iter()
             .enumerate()
@@ -194,6 +204,11 @@ impl Scratch {
                 && !(index == 2 && shares_stdout(plan))
             {
                 streams[index] = Some(self.put(path)?);
+                if let Some(output) = index.checked_sub(1).filter(|output| plan.guarded[*output])
+                    && let (Some(dir), Some(name)) = (path.parent(), path.file_name())
+                {
+                    guarded[output] = Some([self.put(dir)?, self.put(Path::new(name))?]);
+                }
             }
         }
         let start = self.text.len();
@@ -204,6 +219,7 @@ impl Scratch {
         Ok(Places {
             cwd,
             streams,
+            guarded,
             oom_score: start..self.text.len(),
         })
     }

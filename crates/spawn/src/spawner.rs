@@ -14,6 +14,7 @@ use crate::backend::{self, Created};
 use crate::env::ArgBlock;
 use crate::error::{SpawnError, Stage};
 use crate::event::{Event, MonotonicNs};
+use crate::guard;
 use crate::keeper;
 use crate::label::{Label, Labels};
 use crate::lanes::Job;
@@ -308,6 +309,9 @@ impl<'a> Spawner<'a> {
                     error.too_long = plan.too_long();
                     return Err(error);
                 }
+                (_, Stage::Stdout | Stage::Stderr) if is_link(&error) => {
+                    use_own_link(plan.to_mut(), &error)?;
+                }
                 _ if error.errno != libc::ENOENT => return Err(error),
                 (Resolved::Found { cached: true, .. }, Stage::Exec) => {
                     resolved = self.pool.resolver.resolve_again(&plan)?;
@@ -414,6 +418,33 @@ fn input_file(plan: &SpawnPlan, failed: &SpawnError) -> Result<Option<Stdio>, Sp
         SpawnError::new(Stage::Stdin, errno, Some(std::env::temp_dir()))
     })?;
     Ok(Some(Stdio::Fd(Arc::new(file.into()))))
+}
+
+/// Whether a guarded output, or its directory, is a link.
+const fn is_link(error: &SpawnError) -> bool {
+    matches!(error.errno, libc::ELOOP | libc::ENOTDIR)
+}
+
+/// Opens an output behind a link that may be followed.
+fn use_own_link(plan: &mut SpawnPlan, failed: &SpawnError) -> Result<(), SpawnError> {
+    let output = usize::from(failed.stage == Stage::Stderr);
+    let Some(path) = failed.path().filter(|_| plan.guarded[output]) else {
+        return Err(failed.clone());
+    };
+    let opened = guard::create_guarded(&in_cwd(plan, path)).map_err(|error| {
+        let errno = error.raw_os_error().unwrap_or(libc::EIO);
+        SpawnError::new(failed.stage, errno, Some(path.to_path_buf()))
+    })?;
+    let is_path = |stream: &Stdio| matches!(stream, Stdio::File { path: other } if other == path);
+    let (at_stdout, at_stderr) = (is_path(&plan.stdout), is_path(&plan.stderr));
+    let file = Stdio::Fd(Arc::new(opened.into()));
+    if at_stdout {
+        plan.stdout = file.clone();
+    }
+    if at_stderr {
+        plan.stderr = file;
+    }
+    Ok(())
 }
 
 /// Creates the directory whose absence made a step fail.

@@ -4,11 +4,12 @@
 //! Nothing here runs between clone and exec; the child has its own calls in `child.rs`.
 #![expect(unsafe_code, reason = "system calls")]
 
-use std::ffi::CStr;
+use std::ffi::{CStr, OsString};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::ptr;
@@ -133,6 +134,35 @@ pub(crate) fn monotonic_now() -> MonotonicNs {
 pub(crate) fn getpid() -> libc::pid_t {
     // SAFETY: getpid has no preconditions and cannot fail.
     unsafe { libc::getpid() }
+}
+
+/// The effective user of this process.
+pub(crate) fn user() -> libc::uid_t {
+    // SAFETY: geteuid has no preconditions and cannot fail.
+    unsafe { libc::geteuid() }
+}
+
+/// Where an open link (`O_PATH | O_NOFOLLOW`) leads.
+pub(crate) fn link_target(link: &File) -> io::Result<OsString> {
+    let mut target = vec![0_u8; libc::PATH_MAX as usize];
+    // SAFETY: the path is a C string, and the buffer is valid for writes of its length.
+    let length = unsafe {
+        libc::readlinkat(
+            link.as_raw_fd(),
+            c"".as_ptr(),
+            target.as_mut_ptr().cast(),
+            target.len(),
+        )
+    };
+    let length = usize::try_from(length).map_err(|_| io::Error::last_os_error())?;
+    target.truncate(length);
+    Ok(OsString::from_vec(target))
+}
+
+/// Has reads and writes of a file wait.
+pub(crate) fn set_blocking(file: &File) -> io::Result<()> {
+    // SAFETY: plain numbers.
+    check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, 0) }).map(drop)
 }
 
 /// Waits for a child. `None`: it has not ended (with `WNOHANG`).

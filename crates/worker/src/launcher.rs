@@ -661,7 +661,8 @@ impl TaskLauncher {
             .marker(format!("{MARK}={mark}"))
             // What the server has not heard of when this worker is lost starts again elsewhere.
             .tell_start_at_once(spec.crash_limit == CrashLimit::NeverRestart)
-            .create_dirs(true);
+            .create_dirs(true)
+            .guard_outputs(output::has_default_name);
         if !preparation.is_empty() {
             plan = plan.prepare(move |is_cancelled| preparation.run(is_cancelled));
         }
@@ -674,7 +675,6 @@ impl TaskLauncher {
         if task.is_one_of_many {
             plan = plan.event_delay(EVENT_DELAY);
         }
-        let cleanup = Some(cleanup).filter(|cleanup| !cleanup.is_empty());
         Ok((
             plan,
             RunningTask {
@@ -682,7 +682,7 @@ impl TaskLauncher {
                 template: Arc::clone(&task.template),
                 entries: task.entries.clone(),
                 cwd,
-                cleanup,
+                cleanup: Some(cleanup).filter(|cleanup| !cleanup.is_empty()),
                 memory_limit,
                 given: given_to(task, pools, memory_limit.is_some()),
                 group,

@@ -6,6 +6,7 @@
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -244,13 +245,43 @@ pub fn attempt_name(path: &Path, attempt: InstanceId) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// The file at a place, or behind the link there. `None` for links of the system, such as `/dev/stdout`: they may lead to
-/// a file of the worker.
+/// Whether it is the name of an output that no option names: `job-1/0.stdout`. Others can guess it before it is there.
+pub(crate) fn has_default_name(path: &Path) -> bool {
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let dir = path
+        .parent()
+        .and_then(Path::file_name)
+        .and_then(OsStr::to_str);
+    let job = dir.and_then(|dir| dir.strip_prefix("job-"));
+    let name = path.file_name().and_then(OsStr::to_str);
+    let task = name.and_then(|name| {
+        name.strip_suffix(".stdout")
+            .or(name.strip_suffix(".stderr"))
+    });
+    job.is_some_and(is_number) && task.is_some_and(is_number)
+}
+
+/// Creates or empties a file for output.
+pub(crate) fn create_output(path: &Path) -> io::Result<File> {
+    if has_default_name(path) {
+        hq_spawn::create_guarded(path)
+    } else {
+        File::create(path)
+    }
+}
+
+/// The file at a place, or behind the link there. `None` for links of other users, and of the system, such as
+/// `/dev/stdout`: they may lead to a file of the worker.
 fn behind_links(path: &Path) -> io::Result<Option<PathBuf>> {
     let mut file = path.to_owned();
+    let user = rustix::process::geteuid().as_raw();
     for _ in 0..LINKS_MAX {
-        if !fs::symlink_metadata(&file)?.is_symlink() {
+        let found = fs::symlink_metadata(&file)?;
+        if !found.is_symlink() {
             return Ok(Some(file));
+        }
+        if ![0, user].contains(&found.uid()) {
+            return Ok(None);
         }
         if file.starts_with("/dev") || file.starts_with("/proc") {
             return Ok(None);

@@ -105,6 +105,7 @@ impl Actions {
             StdioStep::SameAsStdout => self.duplicate(1, target),
             // The flag could not be taken back.
             StdioStep::Path(_, flags) if *flags & libc::O_NONBLOCK != 0 => return None,
+            StdioStep::Guarded { .. } => return None,
             StdioStep::Path(path, flags) => {
                 let flags = flags & !libc::O_CLOEXEC;
                 // SAFETY: the actions are initialised; the path is copied.

@@ -23,6 +23,7 @@ use super::packet::{self, CpuTime, INLINE_MAX, IS_FILE, PACKET_MAX};
 use super::{Call, Recipe};
 use crate::launcher::control_group::TaskGroup;
 use crate::launcher::memory::MemoryOveruse;
+use crate::output::create_output;
 
 /// Program of an interpreter.
 const PROGRAM: &[u8] = include_bytes!("../../../../../python/hq/_interpreter.py");
@@ -362,12 +363,12 @@ impl Part {
         use std::io::Write as _;
         use std::os::unix::ffi::OsStrExt as _;
         let path = Path::new(std::ffi::OsStr::from_bytes(&self.to));
-        let mut to = match File::create(path) {
+        let mut to = match create_output(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 if let Some(parent) = path.parent() {
                     std::fs::create_dir_all(parent)?;
                 }
-                File::create(path)?
+                create_output(path)?
             }
             other => other?,
         };
