@@ -36,6 +36,7 @@ from typing import (
 from . import _pickle
 from ._bridge import Bridge
 from ._future import CallFuture, Continuation
+from ._interpreter import NEW, own_file
 from ._pickle import Needs
 from ._program import Argument, ProgramFuture, submit_program
 from ._spec import CrashLimit, Resources, make_context, make_spec, parse_bytes
@@ -386,7 +387,7 @@ class Executor(_BaseExecutor):
             return payload
         state = self._state
         path = os.path.join(state.spool.make(), f"{CALL}{uuid.uuid4().hex}")
-        with open(path, "wb") as file:
+        with own_file(path, NEW) as file:
             file.write(payload)
         return b"\2" + os.fsencode(path)
 

@@ -5,12 +5,14 @@ The worker sends this text to the interpreter that it has started, so that nothi
 the standard library only. See crates/worker/src/launcher/calls/packet.rs for the packets.
 """
 
+import errno
 import json
 import mmap
 import os
 import pickle
 import resource
 import signal
+import stat
 import struct
 import sys
 import time
@@ -90,7 +92,7 @@ class Interpreter:
         if not flags & 2:
             return data
         path = os.fsdecode(bytes(data))
-        with open(path, "rb") as file:
+        with own_file(path) as file:
             content = file.read()
         os.unlink(path)
         return content
@@ -268,7 +270,7 @@ class Interpreter:
             payload = payload[5 + size :]
         if payload[0] == 2:
             # Too long for the server: the caller has put it into a file, which stays for another attempt.
-            with open(bytes(payload[1:]), "rb") as file:
+            with own_file(bytes(payload[1:])) as file:
                 payload = memoryview(file.read())
         (size,) = struct.unpack_from("<I", payload, 1)
         return bytes(payload[5 : 5 + size]), payload[5 + size :], payload[0]
@@ -393,9 +395,9 @@ class Interpreter:
         """Puts a value into the directory that client and workers share."""
         value = VALUE_BYTE + dumps(result, None)
         try:
-            os.makedirs(self.spool, 0o700, exist_ok=True)
+            own_dir(self.spool)
             path = os.path.join(self.spool, f"value-{self.job}-{self.task_name()}-{os.urandom(6).hex()}")
-            with open(path, "wb") as file:
+            with own_file(path, NEW) as file:
                 file.write(value)
             return bytes([IN_FILE]) + os.fsencode(path), None
         except OSError as error:
@@ -572,6 +574,37 @@ def dumps(value, buffers):
         return cloudpickle.dumps(value, 5, buffer_callback=callback)
 
 
+def own_dir(path):
+    """Makes a directory that only this user can enter, unless it exists; one of another user is refused."""
+    os.makedirs(path, 0o700, exist_ok=True)
+    found = os.lstat(path)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        raise _not_ours(path, found)
+    if found.st_mode & 0o077:
+        os.chmod(path, 0o700)
+
+
+def own_file(path, flags=os.O_RDONLY):
+    """Opens a file that only this user can read. Others may be able to write to directories above it: no link is followed,
+    and a file of another user is refused, because values in it are unpickled."""
+    number = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+    file = open(number, "wb" if flags & os.O_WRONLY else "rb")
+    found = os.fstat(number)
+    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+        file.close()
+        raise _not_ours(path, found)
+    return file
+
+
+def _not_ours(path, found):
+    text = f"it belongs to user {found.st_uid} (mode {stat.S_IMODE(found.st_mode):04o}), or is of another kind than expected"
+    return PermissionError(errno.EACCES, text, os.fsdecode(path))
+
+
+#: For :func:`own_file`: a new file.
+NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+
+
 class Lost(BaseException):
     """A value that the call reads is gone; what its client is told."""
 
@@ -583,7 +616,7 @@ def write_value(path, pickled, buffers):
         begin = -(-end // ALIGNMENT) * ALIGNMENT
         places.append((begin, len(buffer)))
         end = begin + len(buffer)
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+    with own_file(path, NEW) as file:
         file.write(HEAD.pack(len(pickled), len(buffers)))
         for place in places:
             file.write(HEAD.pack(*place))
@@ -594,7 +627,7 @@ def write_value(path, pickled, buffers):
 
 
 def map_value(path):
-    with open(path, "rb") as file:
+    with own_file(path) as file:
         # Changes are made in memory only, and pages that nobody touches are not read.
         return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
 

@@ -21,6 +21,7 @@ from concurrent.futures import CancelledError, Future
 from typing import Any, Callable
 
 from ._held import Held, held_by
+from ._interpreter import own_file
 from .errors import (
     CallDied,
     CallError,
@@ -333,7 +334,7 @@ def load(value: bytes) -> tuple[Any, BaseException | None, bytes | None]:
     if kind == IN_FILE:
         path = bytes(data)
         try:
-            file = open(path, "rb")
+            file = own_file(path)
         except FileNotFoundError:
             raise FileGone(os.fsdecode(path)) from None
         with file:

@@ -16,6 +16,7 @@ import time
 from typing import Any, Callable, Dict, Iterator, Optional, Set, Tuple
 
 from ._held import this_machine
+from ._interpreter import own_dir
 
 #: Names of directories: with what workers read, as they are made for executors, and below the directory for temporary files
 #: those with what was got from workers, as `tempfile` makes them.
@@ -52,7 +53,7 @@ class Spool:
         with self._mutex:
             # Cleaners of temporary directories remove what nobody has used for days.
             if not (self.is_made and os.path.isdir(self.path)):
-                os.makedirs(self.path, 0o700, exist_ok=True)
+                own_dir(self.path)
                 self.leave()
                 self._lock = claim(self.path, self.owner)
                 self._signed = time.monotonic()
@@ -91,7 +92,7 @@ def claim(path: str, owner: Dict[str, Any]) -> int:
     """Makes this process the owner of a directory, for as long as the result is open."""
     pid = os.getpid()
     described = {**owner, "machine": this_machine(), "pids": _pid_namespace(), "pid": pid, "start": _start_of(pid)}
-    number = os.open(os.path.join(path, _OWNER), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    number = os.open(os.path.join(path, _OWNER), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ from conftest import wait_for
 
 import hq
 from hq import _spool, _state
+from hq._interpreter import NEW, own_dir, own_file
 
 LONG = 2 << 20
 
@@ -275,3 +277,27 @@ def test_results_can_be_had_each_time_that_their_job_is_attached_to(cluster, gat
     assert cluster.ask("job", "forget", str(job)).returncode == 0
     come_next(where)
     assert not list(tmp_path.glob(".hq-values-*"))
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o002, 0o022, 0o077])
+def test_directories_and_files_are_private_and_those_of_others_are_not_used(tmp_path, umask):
+    before = os.umask(umask)
+    try:
+        own_dir(tmp_path / "dir")
+        with own_file(tmp_path / "dir/file", NEW) as file:
+            file.write(b"x")
+    finally:
+        os.umask(before)
+    modes = [stat.S_IMODE(os.stat(tmp_path / name).st_mode) for name in ("dir", "dir/file")]
+    assert modes == [0o700, 0o600]
+    os.chmod(tmp_path / "dir", 0o777)
+    own_dir(tmp_path / "dir")
+    assert stat.S_IMODE(os.stat(tmp_path / "dir").st_mode) == 0o700
+    os.symlink("file", tmp_path / "dir/link")
+    with pytest.raises(OSError):
+        own_file(tmp_path / "dir/link")
+    if os.geteuid() == 0:
+        for name, use in (("dir/file", own_file), ("dir", own_dir)):
+            os.chown(tmp_path / name, 65_533, -1)
+            with pytest.raises(PermissionError, match="belongs to user 65533"):
+                use(tmp_path / name)

@@ -46,7 +46,7 @@ fn texts_of_others_move_no_cursor() {
         &fails,
         HOSTILE,
     ]);
-    env.submit(&["--cpus=9", &named("once"), "--name=waits", "--", "true"]);
+    env.submit(&["--cpus=9", "--name=waits", "--", "true"]);
     env.submit(&[&format!("--param=x=a,{HOSTILE}"), "--", HOSTILE]);
     for job in [&job, "3"] {
         env.wait_job(job);

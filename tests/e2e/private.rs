@@ -1,9 +1,11 @@
 //! Who can read and change what hq makes: its own directories, and the output of tasks.
 
-use std::os::unix::fs::PermissionsExt as _;
+use std::fs::Permissions;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, lchown, symlink};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use crate::harness::{Env, skip};
+use crate::harness::{Env, skip, wait_for};
 
 fn mode(path: &Path) -> u32 {
     let found = path.symlink_metadata();
@@ -19,43 +21,290 @@ fn entries(dir: &Path) -> Vec<PathBuf> {
     entries
 }
 
+/// Requires that nobody else can enter a directory, nor use anything below it.
+fn check_private(top: &Path, umask: &str) {
+    let user = top.metadata().expect("a directory").uid();
+    let mut left = vec![top.to_owned()];
+    while let Some(dir) = left.pop() {
+        for path in entries(&dir) {
+            // It may be gone by now.
+            let Ok(found) = path.symlink_metadata() else {
+                continue;
+            };
+            if found.is_symlink() {
+                continue;
+            }
+            let expected: &[u32] = if found.is_dir() {
+                left.push(path.clone());
+                &[0o700]
+            } else {
+                &[0o600, 0o400]
+            };
+            let mode = found.mode() & 0o777;
+            let what = format!("{} has mode {mode:o} with umask {umask}", path.display());
+            assert!(expected.contains(&mode), "{what}");
+            assert_eq!(found.uid(), user, "{what}");
+        }
+    }
+}
+
+/// Has a task of `hq run` list what that has made.
+fn check_run(env: &Env, umask: &str) {
+    let list = format!("umask {umask}; exec \"$0\" run -- find $TMPDIR -printf '%y%m %p\\n'");
+    let hq = env.command(&[]);
+    let variables = hq
+        .get_envs()
+        .filter_map(|(name, value)| Some((name, value?)));
+    let mut run = Command::new("sh");
+    run.arg("-c").arg(list).arg(hq.get_program());
+    run.envs(variables).env("TMPDIR", env.path("runs"));
+    let ran = run.current_dir(env.path("")).output();
+    let ran = ran.expect("a shell can be run");
+    let found = String::from_utf8_lossy(&ran.stdout);
+    assert!(found.contains("/hq-run"), "{ran:?}");
+    // The first is the directory for temporary files itself. Output that is captured is that of the task.
+    let is_output = |line: &&str| line.ends_with(".stdout") || line.ends_with(".stderr");
+    for line in found.lines().skip(1).filter(|line| !is_output(line)) {
+        let mut private = ["d700", "f600", "s600", "l777"].into_iter();
+        let is_private = private.any(|mode| line.starts_with(mode));
+        assert!(is_private, "{line} with umask {umask}");
+    }
+}
+
 #[test]
-fn own_directories_are_private_and_output_of_tasks_follows_the_umask() {
+fn what_hq_makes_for_itself_is_private_and_output_of_tasks_follows_the_umask() {
     for (umask, dir_mode, file_mode) in [
         ("000", 0o777, 0o666),
         ("002", 0o775, 0o664),
+        ("022", 0o755, 0o644),
         ("077", 0o700, 0o600),
     ] {
         let set_umask = format!("umask {umask}; exec \"$@\"");
         let behind = ["sh", "-c", &set_umask, "sh"];
         let mut env = Env::new();
-        std::fs::create_dir(env.path("tmp")).expect("room");
-        env.set(
-            "TMPDIR",
-            env.path("tmp").to_str().expect("a path in Unicode"),
-        );
-        env.start_server();
-        env.start_worker_behind(&behind, &["--work-dir=work"]);
-        env.start_worker_behind(&behind, &[]);
-        for output in ["--stream=st", "--task-dir"] {
-            let submit = ["submit", "--wait=ok", output, "--", "sh", "-c", "echo x"];
-            let _ = env.hq(&submit).ok();
+        for name in ["tmp", "runs"] {
+            std::fs::create_dir(env.path(name)).expect("room");
         }
+        let tmp = env.path("tmp");
+        env.set("TMPDIR", tmp.to_str().expect("a path in Unicode"));
+        env.start_server_behind(&behind, &["--http"]);
+        env.start_worker_behind(&behind, &["--work-dir=work", "--relay"]);
+        let announced = wait_for("a relay is announced", || {
+            let read = |path: &PathBuf| std::fs::read_to_string(path).ok();
+            let dir = env.path("server/001/relays");
+            let files = std::fs::read_dir(dir).map_err(|error| error.to_string())?;
+            let mut files = files.flatten().map(|entry| entry.path());
+            files.find_map(|path| read(&path)).ok_or_else(String::new)
+        });
+        let announced: serde_json::Value = serde_json::from_str(&announced).expect("JSON");
+        let relay = announced["addresses"][0].as_str().expect("an address");
+        env.start_worker_behind(&behind, &[&format!("--via={relay}")]);
+        env.hq(&["dashboard", "--web"]).ok();
+        let output = env.submit(&["--stream=st", "--", "echo", "x"]);
+        env.wait_job(&output);
+        let held = "echo x; until [ -e go ]; do sleep 0.01; done";
+        let args = ["--nodes=2", "--task-dir", "--", "sh", "-c", held];
+        let held = env.submit(&args);
+        env.wait_running(&held, 1);
 
-        let private = [entries(&env.path("work")), entries(&env.path("tmp"))];
-        let made = entries(&env.path("st"));
-        let files = [made, vec![env.path("job-2/0.stdout")]];
-        let dirs = vec![env.path("st"), env.path("job-2")];
+        check_run(&env, umask);
+        for own in ["server", "work", "tmp"] {
+            check_private(&env.path(own), umask);
+        }
+        let files = [entries(&env.path("st")), entries(&env.path("job-2"))].concat();
         for (paths, expected) in [
-            (private.concat(), 0o700),
-            (dirs, dir_mode),
-            (files.concat(), file_mode),
+            (vec![env.path("st"), env.path("job-2")], dir_mode),
+            (files, file_mode),
         ] {
             for path in paths {
                 let found = mode(&path);
                 assert_eq!(found, expected, "{} with umask {umask}", path.display());
             }
         }
+        env.write("go", "");
+        env.wait_job(&held);
+    }
+}
+
+#[test]
+fn a_server_directory_that_others_can_write_to_is_closed_or_told_of() {
+    let own = rustix::process::geteuid().as_raw();
+    for (owner, dir_mode, entry, expected, text) in [
+        (own, 0o775, None, 0o700, ""),
+        (own, 0o777, Some("001"), 0o700, ""),
+        (
+            own,
+            0o777,
+            Some("notes"),
+            0o777,
+            "Other users can write to the server directory",
+        ),
+        (own, 0o755, Some("notes"), 0o755, ""),
+        (
+            NEIGHBOUR,
+            0o777,
+            None,
+            0o777,
+            "belongs to user 65533 (mode 0777)",
+        ),
+        (
+            NEIGHBOUR,
+            0o700,
+            Some("notes"),
+            0o700,
+            "belongs to user 65533 (mode 0700)",
+        ),
+    ] {
+        if owner != own && own != 0 {
+            skip("only root can act for a second user");
+            continue;
+        }
+        let mut env = Env::new();
+        let dir = env.server_dir();
+        std::fs::create_dir(&dir).expect("room");
+        if let Some(entry) = entry {
+            std::fs::create_dir(dir.join(entry)).expect("room");
+            let open = Permissions::from_mode(0o777);
+            std::fs::set_permissions(dir.join(entry), open).expect("it is ours");
+        }
+        std::fs::set_permissions(&dir, Permissions::from_mode(dir_mode)).expect("it is ours");
+        chown(&dir, Some(owner), None).expect("root may do that");
+        if owner == own {
+            env.start_server();
+            env.hq(&["server", "stop"]).ok();
+            assert_eq!(env.wait_exit("server"), Some(0));
+            let log = env.read("server.log");
+            assert!(log.contains(text), "{entry:?}: {log}");
+            assert_eq!(log.contains("Other users"), !text.is_empty(), "{log}");
+        } else {
+            env.hq(&["server", "start"]).exits_with(1).says(text);
+            env.hq(&["server", "start", "--background"])
+                .exits_with(1)
+                .says(text);
+        }
+        assert_eq!(mode(&dir), expected, "{dir_mode:o} with {entry:?}");
+        if entry == Some("001") {
+            assert_eq!(mode(&dir.join("001")), 0o700);
+        }
+    }
+}
+
+#[test]
+fn the_log_of_a_server_in_the_background_is_not_written_through_a_link() {
+    let env = Env::new();
+    std::fs::create_dir(env.server_dir()).expect("room");
+    let precious = env.write("precious", "x");
+    symlink(&precious, env.server_dir().join("server.log")).expect("room");
+    env.hq(&["server", "start", "--background"])
+        .exits_with(1)
+        .says("server.log");
+    assert_eq!(env.read("precious"), "x");
+}
+
+#[test]
+fn without_home_commands_find_the_server_of_the_passwd_entry() {
+    let Some(mut env) = Env::of_ordinary_user() else {
+        return;
+    };
+    if !rustix::process::geteuid().is_root() {
+        return skip("only root can change the passwd file");
+    }
+    env.start_server();
+    let owner = env.path("").metadata().expect("a directory").uid();
+    let home = env.path("home");
+    std::fs::create_dir(&home).expect("room");
+    symlink(env.server_dir(), home.join(".hq-server")).expect("room");
+    let entry = format!("user:x:{owner}:{owner}::{}:/bin/sh\n", home.display());
+    let passwd = env.write("passwd", entry);
+    let hq = env.command(&["server", "info"]);
+    for variables in [
+        // A service of the system, and cron.
+        vec![],
+        // As sudo leaves it.
+        vec!["SUDO_USER=root".to_owned(), "SUDO_UID=0".to_owned()],
+        vec!["HOME=".to_owned()],
+        vec![format!("HOME={}", home.display())],
+    ] {
+        let mut command = Command::new("unshare");
+        command
+            .args([
+                "--mount",
+                "sh",
+                "-c",
+                "mount --bind \"$0\" /etc/passwd && exec env -i \"$@\"",
+            ])
+            .arg(&passwd)
+            .args(&variables)
+            .arg("PATH=/usr/bin:/bin")
+            .arg(hq.get_program())
+            .args(hq.get_args());
+        let ran = command.output().expect("unshare can be run");
+        let said = String::from_utf8_lossy(&ran.stderr);
+        if said.contains("Operation not permitted") {
+            return skip("a file cannot be bound over another one here");
+        }
+        assert!(ran.status.success(), "{variables:?}: {said}");
+    }
+}
+
+/// A user who is neither the owner nor root.
+const NEIGHBOUR: u32 = 65_533;
+
+/// A directory for this user, of another one.
+fn make_dir(path: &Path, owner: u32) {
+    std::fs::create_dir(path).expect("room");
+    std::fs::set_permissions(path, Permissions::from_mode(0o777)).expect("it is ours");
+    chown(path, Some(owner), Some(owner)).expect("root may do that");
+}
+
+#[test]
+fn default_outputs_do_not_follow_links_of_others() {
+    let Some(mut env) = Env::of_ordinary_user() else {
+        return;
+    };
+    if !rustix::process::geteuid().is_root() {
+        return skip("only root can act for a second user");
+    }
+    let owner = env.path("").metadata().expect("a directory").uid();
+    env.start_server();
+    env.start_worker(1);
+    let at = |name: &str| env.path("shared").join(name);
+    for dir in ["", "own", "elsewhere"] {
+        make_dir(&at(dir), owner);
+    }
+    for (job, dir_of, link, target, link_of) in [
+        (1, NEIGHBOUR, "job-1/0.stdout", "../own/0.stdout", NEIGHBOUR),
+        (2, owner, "job-2/0.stdout", "../own/0.stdout", NEIGHBOUR),
+        (3, owner, "job-3/0.stderr", "../own/0.stdout", NEIGHBOUR),
+        (4, owner, "job-4", "own", NEIGHBOUR),
+        (5, owner, "job-5", "elsewhere", owner),
+        (6, owner, "job-6/0.stdout", "../elsewhere/0.stdout", owner),
+        (7, owner, "job-7/0.stdout", "../elsewhere/0.stdout", 0),
+    ] {
+        for name in ["own/0.stdout", "elsewhere/0.stdout"] {
+            std::fs::write(at(name), "precious").expect("room");
+            chown(at(name), Some(owner), Some(owner)).expect("root may do that");
+        }
+        if let Some((dir, _)) = link.split_once('/') {
+            make_dir(&at(dir), dir_of);
+        }
+        symlink(target, at(link)).expect("room");
+        lchown(at(link), Some(link_of), Some(link_of)).expect("root may do that");
+        let mut submit = env.command(&["submit", "--wait", "--", "echo", "new"]);
+        let ran = submit.current_dir(at("")).output().expect("it can be run");
+        let read = |name: &str| std::fs::read_to_string(at(name)).expect("it is there");
+        assert_eq!(read("own/0.stdout"), "precious", "{link}");
+        let task = &env.tasks(&job.to_string())[0];
+        let error = task["error"].as_str().unwrap_or_default();
+        let is_followed = link_of != NEIGHBOUR;
+        let expected = if is_followed { "new\n" } else { "precious" };
+        assert_eq!(
+            read("elsewhere/0.stdout"),
+            expected,
+            "{link}: {ran:?} {task}"
+        );
+        let is_refused = error.contains("a link of another user");
+        assert_eq!(is_refused, !is_followed, "{link}: {ran:?} {task}");
     }
 }
 

@@ -392,23 +392,18 @@ async fn ask_alloc(request: Box<AllocRequest>, plane: &ClientPlane) -> reply::Re
 /// Writes the server's state where the client wants it: into a new file, because the client sees another
 /// working directory than the server's, and cannot know what it would overwrite there.
 async fn write_dump(path: &[u8], dump: &serde_json::Value) -> reply::Reply {
-    use tokio::io::AsyncWriteExt as _;
+    use std::io::Write as _;
     let path = std::path::Path::new(std::ffi::OsStr::from_bytes(path));
-    let text = format!("{dump:#}\n");
-    let written = async {
-        let mut options = tokio::fs::OpenOptions::new();
-        // Environments of tasks and names of hosts are nobody else's business.
-        let mut file = options
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(path)
-            .await?;
-        file.write_all(text.as_bytes()).await?;
-        file.flush().await?;
-        std::path::absolute(path)
-    };
-    match written.await {
+    let (to, text) = (path.to_owned(), format!("{dump:#}\n"));
+    // Environments of tasks and names of hosts are nobody else's business.
+    let written = tokio::task::spawn_blocking(move || {
+        hq_private::new_file(&to)?.write_all(text.as_bytes())?;
+        std::path::absolute(to)
+    });
+    match written
+        .await
+        .unwrap_or_else(|error| Err(std::io::Error::other(error)))
+    {
         Ok(path) => reply::Reply::DebugDump(client::DebugDump {
             path: path.into_os_string().into_vec().into(),
         }),

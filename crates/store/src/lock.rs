@@ -147,12 +147,7 @@ impl Lock {
 
     /// Makes an empty database that only we can read, if there is none.
     pub(crate) fn create_private(&self) -> io::Result<()> {
-        let made = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&self.path);
-        match made {
+        match hq_private::new_file(&self.path) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
             Ok(_) | Err(_) => Ok(()),
         }

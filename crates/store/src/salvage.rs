@@ -6,9 +6,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use hq_core::range::IdArray;
@@ -229,12 +228,7 @@ pub(crate) fn repair(
         // Left by a repair that was interrupted.
         let _ = std::fs::remove_file(stale);
     }
-    OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&fresh)
-        .map_err(|error| create(&fresh, error))?;
+    hq_private::new_file(&fresh).map_err(|error| create(&fresh, error))?;
     let mut report = rebuild(&pages, &fresh).map_err(StoreError::sql(&fresh))?;
     report.has_lost_log = has_lost_log;
     if report.kept.values().all(|count| *count == 0) && !pages.is_ours() {

@@ -74,7 +74,7 @@ impl WorkDir {
                 let parent = std::env::temp_dir();
                 let own = ScratchDir::create_in(&parent, "hq-worker").map_err(failed(&parent))?;
                 let path = own.path().join("work");
-                std::fs::create_dir(&path).map_err(failed(&path))?;
+                hq_private::create_dir(&path).map_err(failed(&path))?;
                 Ok(Self {
                     tasks: path.clone(),
                     path,

@@ -118,6 +118,7 @@ impl NotifySocket {
             short_dir = Some(made);
         }
         let listener = UnixListener::bind(&socket)?;
+        hq_private::close(&socket)?;
         let access = NotifyAccess {
             socket,
             secret: secret.into(),

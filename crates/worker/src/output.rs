@@ -184,7 +184,7 @@ impl Preparation {
             return Ok(());
         };
         if !self.is_dir_made {
-            fs::create_dir(directory).map_err(|error| (directory.clone(), error))?;
+            hq_private::create_dir(directory).map_err(|error| (directory.clone(), error))?;
             self.is_dir_made = true;
         }
         if self.nodes.is_empty() {
@@ -327,7 +327,7 @@ fn write_node_files(directory: &Path, nodes: &[Box<str>]) -> Result<(), (PathBuf
     };
     let write = |file: &str, content: String| {
         let path = directory.join(file);
-        fs::write(&path, content).map_err(|error| (path, error))
+        hq_private::write_file(&path, content.as_bytes()).map_err(|error| (path, error))
     };
     write(NODE_FILE, lines(&short_name))?;
     write(HOST_FILE, lines(&str::to_owned))

@@ -8,13 +8,12 @@
 //! those of other machines seem free. So the file also names the machine and its start, and only directories of the
 //! same ones are removed; what a machine left before it was started again stays.
 
-use std::fs::{File, Permissions};
+use std::fs::File;
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-use rustix::fs::{Mode, OFlags};
-use tempfile::TempDir;
+use hq_private::TempDir;
 
 /// Name of the locked file inside the directory.
 const LOCK: &str = ".lock";
@@ -37,13 +36,10 @@ impl ScratchDir {
     pub fn create_in(parent: &Path, prefix: &str) -> io::Result<Self> {
         sweep(parent, prefix);
         // Programs and results of calls lie in it under names that others could replace, whatever the umask.
-        let dir = tempfile::Builder::new()
-            .prefix(prefix)
-            .permissions(Permissions::from_mode(0o700))
-            .tempdir_in(parent)?;
+        let dir = hq_private::temp_dir(parent, prefix)?;
         // Locked before it has its name: nobody must find it free.
         let unnamed = dir.path().join(".lock-new");
-        let mut lock = File::create(&unnamed)?;
+        let mut lock = hq_private::new_file(&unnamed)?;
         lock.write_all(this_machine().as_bytes())?;
         // A file system without locks is no reason to fail; its leftovers then stay.
         if lock.try_lock().is_ok() {
@@ -88,11 +84,9 @@ fn sweep(parent: &Path, prefix: &str) {
 /// Whether the directory has a lock that was made here and that nobody holds.
 fn is_abandoned(dir: &Path) -> bool {
     let machine = this_machine();
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let Ok(lock) = rustix::fs::open(dir.join(LOCK), flags, Mode::empty()) else {
+    let Ok(lock) = hq_private::read_file(&dir.join(LOCK)) else {
         return false;
     };
-    let lock = File::from(lock);
     let mut owner = Vec::new();
     // One more than it may be.
     let read = (&lock)

@@ -370,8 +370,8 @@ async fn fetch_copy(
 
 /// Whether a file is there and has the size of its value.
 fn is_whole((path, size): (PathBuf, u64)) -> bool {
-    let file = std::fs::File::open(path).and_then(|file| file.metadata());
-    file.is_ok_and(|file| file.is_file() && file.len() == size)
+    let file = hq_private::read_file(&path).and_then(|file| file.metadata());
+    file.is_ok_and(|file| file.len() == size)
 }
 
 /// Removes copies that nobody uses any more, until there are none.

@@ -167,12 +167,7 @@ fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
         // A pipe or a terminal.
         return std::fs::write(path, bytes);
     }
-    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
-    // It is made with mode 0600.
-    let mut fresh = tempfile::NamedTempFile::new_in(dir.unwrap_or(Path::new(".")))?;
-    fresh.write_all(bytes)?;
-    fresh.persist(path)?;
-    Ok(())
+    hq_private::replace_file(path, bytes)
 }
 
 /// `journal replay` and `journal stream`.

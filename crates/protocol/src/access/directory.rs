@@ -1,9 +1,9 @@
 //! The server directory: numbered instances and the link to the one that runs.
 
 use std::fmt;
-use std::fs::{self, DirBuilder};
+use std::fs;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt, symlink};
+use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::path::{Path, PathBuf};
 
 use hq_core::shell::pasted;
@@ -13,6 +13,14 @@ use super::{ACCESS_FILE_NAME, AccessError, AccessFile, CURRENT_LINK_NAME, NotADi
 
 /// Attempts to take the next number while other servers start in the same directory.
 const NUMBER_ATTEMPTS: usize = 100;
+
+/// Names of the other things that servers and those who start them put beside their instances.
+const OWN_NAMES: [&str; 4] = [
+    CURRENT_LINK_NAME,
+    "server.log",
+    "hq-start.lock",
+    "cluster.log",
+];
 
 /// `--server-dir <dir>` in a hint; nothing for the default directory.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -153,20 +161,58 @@ impl ServerDir {
         }
     }
 
-    /// Makes the server directory, for its owner alone, if it does not exist.
+    /// Makes the server directory, for its owner alone, if it does not exist. One that others can write to is closed if
+    /// nothing of theirs can be in it, and so are instances in it.
     ///
     /// # Errors
     ///
-    /// [`AccessError::Create`].
+    /// [`AccessError::Create`], in particular if it belongs to another user.
     pub fn create(&self) -> Result<(), AccessError> {
-        if self.root.exists() {
-            return Ok(());
+        self.make_private().map_err(AccessError::create(&self.root))
+    }
+
+    fn make_private(&self) -> io::Result<()> {
+        if !self.root.exists() {
+            return hq_private::ensure_dir(&self.root);
         }
-        let mut builder = DirBuilder::new();
-        builder.recursive(true).mode(0o700);
-        builder
-            .create(&self.root)
-            .map_err(AccessError::create(&self.root))
+        let dir = hq_private::own_dir(&self.root)?;
+        let mode = dir.metadata()?.mode() & 0o7777;
+        if mode & 0o022 != 0 {
+            let (root, is_ours) = (self.root.display(), self.holds_only_ours()?);
+            if is_ours {
+                hq_private::ensure_dir(&self.root)?;
+            } else {
+                tracing::warn!(
+                    "Other users can write to the server directory `{root}` (mode {mode:04o}), and so can put another server into \
+                     the place of yours; `chmod go-w` ends that"
+                );
+            }
+        }
+        for number in self.numbers()? {
+            // What belongs to others is no instance of ours, and is not used as one.
+            let _ = hq_private::ensure_dir(&self.instance(number));
+        }
+        Ok(())
+    }
+
+    /// Whether all entries of the directory have names that servers give.
+    fn holds_only_ours(&self) -> io::Result<bool> {
+        for entry in fs::read_dir(&self.root)? {
+            let name = entry?.file_name();
+            let is_ours = name.to_str().is_some_and(|name| {
+                OWN_NAMES.contains(&name)
+                    || name.starts_with(".hq-")
+                    || name.bytes().all(|byte| byte.is_ascii_digit())
+            });
+            if !is_ours {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn instance(&self, number: u64) -> PathBuf {
+        self.root.join(format!("{number:03}"))
     }
 
     /// Makes the directory of a new instance, and the server directory if it does not exist. Only we
@@ -182,8 +228,8 @@ impl ServerDir {
             let number = self
                 .next_number()
                 .map_err(AccessError::create(&self.root))?;
-            let path = self.root.join(format!("{number:03}"));
-            match create_private_dir(&path) {
+            let path = self.instance(number);
+            match hq_private::create_dir(&path).and_then(|()| sync_parent(&path)) {
                 Ok(()) => return fs::canonicalize(&path).map_err(AccessError::create(&path)),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                     last = Some((path, error));
@@ -206,9 +252,7 @@ impl ServerDir {
         }
         let mut numbers = self.numbers().map_err(AccessError::create(&self.root))?;
         numbers.sort_unstable_by(|first, second| second.cmp(first));
-        let paths = numbers
-            .into_iter()
-            .map(|number| self.root.join(format!("{number:03}")));
+        let paths = numbers.into_iter().map(|number| self.instance(number));
         Ok(paths
             .filter_map(|path| fs::canonicalize(path).ok())
             .filter(|path| path.is_dir())
@@ -275,13 +319,6 @@ impl ServerDir {
             .and_then(|()| sync_parent(&link))
             .map_err(AccessError::create(&link))
     }
-}
-
-fn create_private_dir(path: &Path) -> io::Result<()> {
-    DirBuilder::new().mode(0o700).create(path)?;
-    // The umask can only take bits away; 0700 is meant exactly.
-    fs::set_permissions(path, fs::Permissions::from_mode(0o700))?;
-    sync_parent(path)
 }
 
 fn remove_if_there(path: &Path) -> io::Result<()> {

@@ -9,9 +9,8 @@
 //! newer, than what they have just written.
 
 use std::fmt;
-use std::fs::{self, DirBuilder, OpenOptions};
-use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::fs;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::{Duration, SystemTime};
@@ -140,7 +139,7 @@ impl Announcement {
         if self.folder.as_ref().is_some_and(|other| *other != folder) {
             self.withdraw();
         }
-        match DirBuilder::new().mode(0o700).create(&folder) {
+        match hq_private::create_dir(&folder) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
             Ok(()) | Err(_) => {}
         }
@@ -150,14 +149,7 @@ impl Announcement {
         };
         let json = serde_json::to_string(&json).map_err(io::Error::other)? + "\n";
         let fresh = folder.join(format!(".{}.new", self.file));
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&fresh)?;
-        file.write_all(json.as_bytes())?;
-        drop(file);
+        hq_private::write_file(&fresh, json.as_bytes())?;
         fs::rename(&fresh, folder.join(&self.file))?;
         let written = fs::metadata(folder.join(&self.file))?.modified()?;
         for (path, time) in files(&folder) {

@@ -75,10 +75,20 @@ impl Dirs {
 
 /// Makes the directory and puts the script into it.
 pub(super) async fn write_script(dir: &Path, script: &str) -> io::Result<PathBuf> {
-    tokio::fs::create_dir_all(dir).await?;
     let path = dir.join(SCRIPT);
-    tokio::fs::write(&path, script).await?;
+    write(path.clone(), script.to_owned()).await?;
     Ok(path)
+}
+
+/// Writes a file into the directory of an allocation, which is made if it is not there.
+pub(super) async fn write(path: PathBuf, text: String) -> io::Result<()> {
+    let written = move || {
+        hq_private::ensure_dir(path.parent().unwrap_or(&path))?;
+        hq_private::write_file(&path, text.as_bytes())
+    };
+    tokio::task::spawn_blocking(written)
+        .await
+        .map_err(io::Error::other)?
 }
 
 /// Removes directories, as far as that goes.

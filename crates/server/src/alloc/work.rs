@@ -77,7 +77,7 @@ impl BatchCommands {
             outcome = submit_script(params, &job).await;
         }
         if let SubmitOutcome::Accepted(id) = &outcome
-            && let Err(error) = tokio::fs::write(dir.join(dirs::JOB_ID), id.as_bytes()).await
+            && let Err(error) = dirs::write(dir.join(dirs::JOB_ID), id.to_string()).await
         {
             tracing::debug!(%error, "cannot write the id of an allocation");
         }
@@ -89,11 +89,8 @@ impl BatchCommands {
         let cannot =
             |error: std::io::Error| format!("Could not prepare a test submission: {error}");
         let instance = self.server_dir.clone();
-        let temporary = tokio::task::spawn_blocking(move || {
-            tempfile::Builder::new()
-                .prefix("dry-run-")
-                .tempdir_in(instance)
-        });
+        let temporary =
+            tokio::task::spawn_blocking(move || hq_private::temp_dir(&instance, "dry-run-"));
         let temporary = temporary.await.map_err(std::io::Error::other);
         let temporary = temporary.and_then(|made| made).map_err(cannot)?;
         let dir = temporary.path().join("autoalloc/0/001");

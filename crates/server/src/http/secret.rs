@@ -1,6 +1,6 @@
 //! Secret texts, and bytes as text.
 
-use std::io::{self, Write as _};
+use std::io;
 use std::path::Path;
 
 use ring::hmac;
@@ -21,12 +21,8 @@ impl std::fmt::Debug for Token {
 impl Token {
     /// Writes it into a file that only its owner can read, in the place of that of an earlier run.
     pub(super) fn store(&self, path: &Path) -> io::Result<()> {
-        let dir = path.parent().unwrap_or(Path::new("."));
-        // Made with mode 0600, and in place at once: a scraper reads the old one or the new one.
-        let mut file = tempfile::NamedTempFile::new_in(dir)?;
-        file.write_all(self.0.as_bytes())?;
-        file.persist(path).map_err(|error| error.error)?;
-        Ok(())
+        // In place at once: a scraper reads the old one or the new one.
+        hq_private::replace_file(path, self.0.as_bytes())
     }
 
     /// A new one for each run: a client that sent that of an earlier one to another program, on a port that the

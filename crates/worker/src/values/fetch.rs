@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::time::Duration;
 
@@ -118,7 +117,7 @@ pub async fn fetch(reference: &Reference, to: &Path) -> Result<(), FetchError> {
         place: to.display().to_string(),
         error,
     };
-    let file = create(to).map_err(local)?;
+    let file = hq_private::new_file(to).map_err(local)?;
     let mut unfinished = Unfinished(Some(to));
     let mut writing = None;
     let mut left = reference.size;
@@ -151,11 +150,6 @@ async fn written(writing: JoinHandle<io::Result<File>>) -> io::Result<File> {
     writing
         .await
         .unwrap_or_else(|_| Err(io::Error::other("the thread that writes has ended")))
-}
-
-fn create(path: &Path) -> io::Result<File> {
-    let mut options = File::options();
-    options.write(true).create_new(true).mode(0o600).open(path)
 }
 
 /// A file that is removed unless it is whole.

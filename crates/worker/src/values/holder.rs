@@ -111,7 +111,7 @@ async fn give(
         return say(writer, from_holder::Message::Gone(true)).await;
     };
     let path = value.path().to_owned();
-    let file = match spawn_blocking(move || File::open(path)).await {
+    let file = match spawn_blocking(move || hq_private::read_file(&path)).await {
         Ok(Ok(file)) => Arc::new(file),
         Ok(Err(_)) | Err(_) => return say(writer, from_holder::Message::Gone(true)).await,
     };

@@ -11,18 +11,29 @@ use super::Problem;
 const EDGES: &[(&str, &[&str])] = &[
     ("hq-core", &[]),
     ("hq-spawn", &[]),
-    ("hq-protocol", &["hq-core"]),
-    ("hq-store", &["hq-core", "hq-protocol"]),
+    ("hq-private", &[]),
+    ("hq-protocol", &["hq-core", "hq-private"]),
+    ("hq-store", &["hq-core", "hq-private", "hq-protocol"]),
     ("hq-stream", &[]),
-    ("hq-server", &["hq-core", "hq-protocol", "hq-store"]),
+    (
+        "hq-server",
+        &["hq-core", "hq-private", "hq-protocol", "hq-store"],
+    ),
     (
         "hq-worker",
-        &["hq-core", "hq-protocol", "hq-spawn", "hq-stream"],
+        &[
+            "hq-core",
+            "hq-private",
+            "hq-protocol",
+            "hq-spawn",
+            "hq-stream",
+        ],
     ),
     (
         "hq-cli",
         &[
             "hq-core",
+            "hq-private",
             "hq-protocol",
             "hq-server",
             "hq-spawn",

@@ -1,10 +1,8 @@
 //! The server directory: its file system, rights, locks and room.
 
-use std::collections::hash_map::RandomState;
-use std::fs::{File, OpenOptions};
-use std::hash::BuildHasher as _;
+use std::fs::File;
 use std::io::{self, Write as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -143,24 +141,7 @@ fn look(wanted: &Path) -> Seen {
 /// Stores a file and takes both kinds of locks on it; nothing stays.
 fn try_file(directory: &Path) -> io::Result<(Duration, [Result<(), Errno>; 2])> {
     let began = Instant::now();
-    try_open_file(&nameless_file(directory)?, began)
-}
-
-/// A new file that is gone when it is closed, however that comes about.
-fn nameless_file(directory: &Path) -> io::Result<File> {
-    // Process ids repeat: on other machines, and in other containers.
-    let random = RandomState::new().hash_one(std::process::id());
-    let path = directory.join(format!(".hq-doctor-{random:016x}"));
-    let mut options = OpenOptions::new();
-    let file = options
-        .write(true)
-        .read(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&path)?;
-    // If it cannot be removed, nothing better can be done, and what is tried with it tells why.
-    let _ = std::fs::remove_file(&path);
-    Ok(file)
+    try_open_file(&hq_private::unnamed_file(directory)?, began)
 }
 
 fn try_open_file(
@@ -439,7 +420,7 @@ mod tests {
         let name = format!(".hq-doctor-{}", std::process::id());
         let other = directory.path().join(name);
         std::fs::write(&other, "").expect("writable");
-        let file = nameless_file(directory.path()).expect("there is room");
+        let file = hq_private::unnamed_file(directory.path()).expect("there is room");
         std::fs::remove_file(other).expect("it is there");
         let left = std::fs::read_dir(directory.path()).map(Iterator::count);
         assert_eq!(left.ok(), Some(0), "{file:?}");

@@ -3,8 +3,7 @@
 //! A program whose output cannot be written may not notice, and end with success. What it wrote is in a file with a
 //! gap at its end, so that somebody has to look whether the disk was full meanwhile.
 
-use std::fs::File;
-use std::io::{self, Write as _};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -65,7 +64,7 @@ impl Room {
 
 /// Figures would not tell of quotas, nor whether reserved blocks may be used.
 fn try_to_write(path: &Path) -> io::Result<()> {
-    let written = File::create(path).and_then(|mut file| file.write_all(&[0; TRIAL_LEN]));
+    let written = hq_private::write_file(path, &[0; TRIAL_LEN]);
     // Missing if it could not be made.
     let _ = std::fs::remove_file(path);
     written
@@ -80,6 +79,9 @@ fn is_no_room(error: &io::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+    use std::io::Write as _;
+
     use super::*;
 
     #[test]

@@ -1,9 +1,9 @@
 //! `server start --background`: the same program again in a session of its own, so that logging out or
 //! closing the terminal does not reach it.
 
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use hq_protocol::access::{ACCESS_FILE_NAME, ServerDir};
 use hq_protocol::client::ServerInfo;
 use rustix::process::{Pid, Signal};
 
-use crate::client::Client;
+use crate::client::{Client, access_error};
 use crate::command::Context;
 use crate::error::{CliError, CliResult};
 use crate::version::VERSION;
@@ -35,7 +35,7 @@ const DETACHED: &str = "--detached";
 /// Starts the server and returns when it answers, or says why it does not.
 pub(super) async fn start(context: &mut Context) -> CliResult<()> {
     let dir = context.server_dir()?;
-    let (log, path) = open_log(dir.root())?;
+    let (log, path) = open_log(&dir)?;
     let begin = log.metadata().map_or(0, |metadata| metadata.len());
     let before = published(&dir);
     let mut server = spawn(log)?;
@@ -180,21 +180,12 @@ pub(super) fn detach() {
     let _ = rustix::process::setsid();
 }
 
-fn open_log(root: &Path) -> CliResult<(File, PathBuf)> {
-    let path = root.join(LOG_NAME);
+fn open_log(dir: &ServerDir) -> CliResult<(File, PathBuf)> {
+    let path = dir.root().join(LOG_NAME);
     let failed = |error| CliError::caused(format!("Cannot write to {}", path.display()), &error);
-    DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(root)
-        .map_err(failed)?;
-    let log = OpenOptions::new()
-        .append(true)
-        .create(true)
-        .mode(0o600)
-        .open(&path)
-        .map_err(failed)?;
-    Ok((log, path))
+    dir.create().map_err(|error| access_error(&error))?;
+    let log = hq_private::open_file(&path, File::options().append(true).create(true));
+    Ok((log.map_err(failed)?, path))
 }
 
 fn spawn(log: File) -> CliResult<Child> {

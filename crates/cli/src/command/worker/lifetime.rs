@@ -79,7 +79,7 @@ fn ask(program: &str, args: &[&str]) -> Option<String> {
 }
 
 fn ask_within(timeout: Duration, program: &str, args: &[&str]) -> Option<String> {
-    let mut output = tempfile::tempfile().ok()?;
+    let mut output = hq_private::unnamed_file(&std::env::temp_dir()).ok()?;
     let mut child = Command::new(program)
         .args(args)
         .env("LC_ALL", "C")

@@ -395,10 +395,7 @@ fn not_handed_over(error: &io::Error) -> Box<str> {
 
 fn output(dir: &Path) -> io::Result<Output> {
     // Interpreters append, so that the file can start over.
-    let file = tempfile::Builder::new()
-        .append(true)
-        .prefix("call-output-")
-        .tempfile_in(dir)?;
+    let file = hq_private::temp_file(dir, "call-output-")?;
     let (file, path) = file.into_parts();
     path.close()?;
     Ok(Output {
@@ -411,7 +408,7 @@ fn output(dir: &Path) -> io::Result<Output> {
 fn put_aside(dir: &Path, bytes: &[u8]) -> io::Result<Vec<u8>> {
     use std::io::Write as _;
     use std::os::unix::ffi::OsStringExt as _;
-    let mut file = tempfile::Builder::new().prefix("call-").tempfile_in(dir)?;
+    let mut file = hq_private::temp_file(dir, "call-")?;
     file.write_all(bytes)?;
     let (_, path) = file.keep().map_err(|kept| kept.error)?;
     Ok(path.into_os_string().into_vec())
