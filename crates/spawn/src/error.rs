@@ -322,7 +322,7 @@ impl SpawnError {
                 "the file exists, but the interpreter of its #! line or its dynamic loader does not",
             ),
             (SpawnErrorKind::PermissionDenied, Stage::Exec) => Some(
-                "is the file executable (chmod +x), and is its file system mounted without noexec?",
+                "the file has to be executable (`chmod +x FILE`), and its file system mounted without `noexec`",
             ),
             (SpawnErrorKind::NotFound, Stage::Resolve) => Some(
                 "the task's PATH has no such program; give an absolute path or set PATH for the task",
