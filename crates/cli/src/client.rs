@@ -350,7 +350,8 @@ impl Client {
 
     /// Submits; the id of the job.
     pub(crate) async fn submit(&mut self, submit: client::Submit) -> CliResult<u32> {
-        let Reply::Submitted(job) = self.ask(Request::Submit(submit)).await? else {
+        let reply = self.ask(Request::Submit(submit)).await;
+        let Reply::Submitted(job) = reply.map_err(with_open_job)? else {
             return Err(unexpected_reply());
         };
         Ok(job.id)
@@ -658,6 +659,20 @@ fn add_part(update: &mut client::WatchUpdate, part: client::WatchUpdate) {
     update.not_found = update.not_found.take().or(not_found);
     update.notifications.extend(notifications);
     update.done = done;
+}
+
+/// Says what to do about a job that takes no tasks.
+fn with_open_job(error: CliError) -> CliError {
+    if error
+        .text()
+        .is_some_and(|text| text.ends_with("is not opened."))
+    {
+        return error.with_help(
+            "tasks can be added to a job that `hq job open` made and `hq job close` has not closed; without `--job`, \
+             `hq submit` makes a new job",
+        );
+    }
+    error
 }
 
 fn unexpected_reply() -> CliError {

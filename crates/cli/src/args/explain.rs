@@ -38,7 +38,10 @@ pub(crate) fn text(mut error: clap::Error, words: &[OsString]) -> String {
     let mut root = built_command();
     let path = path_of(&root, &words);
     let help = help_for(&error, &path, &words);
-    if help.is_some() {
+    // A word with a dash is no value of these commands, whatever the parser proposes.
+    let has_odd_tip = error.kind() == ErrorKind::UnknownArgument
+        && error.get(ContextKind::SuggestedArg).is_none();
+    if help.is_some() || has_odd_tip {
         // Names that are only spelled alike would lead astray.
         error.remove(ContextKind::SuggestedArg);
         error.remove(ContextKind::SuggestedSubcommand);
@@ -136,7 +139,8 @@ fn help_for(error: &clap::Error, path: &[&str], words: &[&str]) -> Option<String
     }
     if kind == ErrorKind::UnknownArgument {
         let word = context(error, ContextKind::InvalidArg)?;
-        return of_argument(path, word, words);
+        let is_like_own = error.get(ContextKind::SuggestedArg).is_some();
+        return of_argument(path, word, (words, is_like_own));
     }
     if kind == ErrorKind::InvalidSubcommand {
         let word = context(error, ContextKind::InvalidSubcommand)?;
@@ -171,7 +175,7 @@ fn of_program(path: &[&str], word: &str) -> Option<String> {
     })
 }
 
-fn of_argument(path: &[&str], word: &str, words: &[&str]) -> Option<String> {
+fn of_argument(path: &[&str], word: &str, (words, is_like_own): (&[&str], bool)) -> Option<String> {
     let is_negative = word.len() > 1 && word[1..].chars().all(|c| c.is_ascii_digit() || c == '.');
     let option = words
         .iter()
@@ -188,6 +192,9 @@ fn of_argument(path: &[&str], word: &str, words: &[&str]) -> Option<String> {
     }
     if let Some(answer) = habits::of_option(path, word) {
         return Some(answer.to_owned());
+    }
+    if let Some(answer) = of_number(path, word) {
+        return Some(answer);
     }
     match path {
         ["server", "start"] if words.windows(2).any(|pair| pair == ["--http", word]) => Some(
@@ -213,7 +220,86 @@ fn of_argument(path: &[&str], word: &str, words: &[&str]) -> Option<String> {
                 "several ids are one word: `hq {group} {command} 1,2` or `hq {group} {command} 1-4`"
             ))
         }
+        _ if word.starts_with("--") && !is_like_own => of_other_command(path, word),
+        _ if !word.starts_with('-') && !path.is_empty() => {
+            let command = path.join(" ");
+            Some(format!("`hq {command}` takes no such word; `hq {command} --help` lists what it takes"))
+        }
         _ => None,
+    }
+}
+
+/// A number that stands where no id is expected.
+fn of_number(path: &[&str], word: &str) -> Option<String> {
+    let is_ids = word.starts_with(|c: char| c.is_ascii_digit())
+        && word
+            .chars()
+            .all(|c| c.is_ascii_digit() || matches!(c, ',' | '-' | ':'));
+    let command = path.join(" ");
+    let text = match path {
+        _ if !is_ids => return None,
+        ["job", "cat"] => {
+            format!("tasks of the job are an option: `hq job cat JOB stdout --tasks {word}`")
+        }
+        ["job", "tail"] => format!(
+            "a task of a job is written `JOB.TASK`: `hq job tail JOB.{word}`; several jobs are one word: `hq job tail 1,2`"
+        ),
+        ["worker", "start"] => format!("cpus are an option: `hq worker start --cpus {word}`"),
+        ["server", "start"] => format!("ports are options: `hq server start --client-port {word}`"),
+        ["task", "list"] => format!(
+            "tasks of a job are an option: `hq task list JOB --tasks {word}`; several jobs are one word: `hq task list 1,2`"
+        ),
+        ["alloc", ..] => format!("a queue is chosen by one id, as in `hq {command} 1`"),
+        _ => return None,
+    };
+    Some(text)
+}
+
+/// An option that other commands have.
+fn of_other_command(path: &[&str], word: &str) -> Option<String> {
+    let name = word.trim_start_matches('-').split('=').next()?;
+    let mut found = Vec::new();
+    let root = built_command();
+    with_option(&root, name, &mut Vec::new(), &mut found);
+    // Where one would look for it first.
+    found.sort_by_key(|command| {
+        (
+            !matches!(&**command, "submit" | "run" | "worker start" | "job list"),
+            command.len(),
+        )
+    });
+    let known: Vec<String> = found
+        .iter()
+        .take(3)
+        .map(|command| format!("`hq {command}`"))
+        .collect();
+    (!known.is_empty()).then(|| {
+        format!(
+            "`--{name}` is an option of {}; `hq {} --help` lists those of this command",
+            known.join(", "),
+            path.join(" ")
+        )
+    })
+}
+
+/// Commands that have an option and are shown to users.
+fn with_option<'a>(
+    command: &'a clap::Command,
+    name: &str,
+    path: &mut Vec<&'a str>,
+    found: &mut Vec<String>,
+) {
+    for inner in command
+        .get_subcommands()
+        .filter(|inner| !inner.is_hide_set())
+    {
+        path.push(inner.get_name());
+        let has = |arg: &clap::Arg| arg.get_long() == Some(name) && !arg.is_hide_set();
+        if inner.get_arguments().any(has) {
+            found.push(path.join(" "));
+        }
+        with_option(inner, name, path, found);
+        path.pop();
     }
 }
 
@@ -304,6 +390,11 @@ fn of_missing(path: &[&str], words: &[&str]) -> Option<String> {
 fn of_value(option: &str, value: &str, path: &[&str]) -> Option<String> {
     let name = option.split([' ', '=']).next().unwrap_or(option);
     let text = match name {
+        "--resource" if matches!(path, ["worker", "start"] | ["alloc", ..]) => {
+            let name = value.split('=').next().unwrap_or(value);
+            format!("what a worker has is a list or a sum: `--resource '{name}=[0,1]'`, `--resource '{name}=range(1-4)'` or `--resource '{name}=sum(100)'`; see `hq doc resources`")
+        }
+        "--cpus" if matches!(path, ["worker", "start"] | ["alloc", ..]) => "cpus of a worker are a number, `--cpus 8`, or sockets and their cores, `--cpus 2x4`; see `hq doc resources`".to_owned(),
         "--resource" if !value.contains('=') => format!(
             "a resource is NAME=AMOUNT, such as `--resource gpus/nvidia=1` or `--resource mem=4G`; `{value}` has no `=`, see `hq doc resources`"
         ),
@@ -453,6 +544,27 @@ mod tests {
             ("submit --after afterok:3 -- true", "`--after 3:ok`"),
             ("submit --job Job2 -- true", "`--output-mode quiet`"),
             ("task info 3/7", "`JOB.TASK`: `hq task info 3.7`"),
+            ("job cat 1 stdout 0", "`hq job cat JOB stdout --tasks 0`"),
+            ("job tail 1 0", "`hq job tail JOB.0`"),
+            ("task list 1 7", "`hq task list JOB --tasks 7`"),
+            ("job info 1 2", "`hq job info 1,2`"),
+            ("worker start 4", "`hq worker start --cpus 4`"),
+            (
+                "worker start --resource gpus=2",
+                "`--resource 'gpus=[0,1]'`",
+            ),
+            ("worker start --cpus two", "`--cpus 2x4`"),
+            (
+                "server start --cpus 4",
+                "`--cpus` is an option of `hq run`, `hq submit`, `hq worker start`",
+            ),
+            ("server stop now", "`hq server stop` takes no such word"),
+            ("job wait --all", "`hq job wait all`"),
+            ("worker stop --all", "`hq worker stop all`"),
+            (
+                "job submit-file p.toml --array 1-3",
+                "a job file describes its tasks itself",
+            ),
             ("job cancel 3.7", "this is task 7 of job 3"),
             ("job cancel job3", "the id alone is a number: `3`"),
             ("job cancel slow", "not by its name"),
