@@ -67,7 +67,6 @@ const TASK_GUESSES: &[(&[&str], &str)] = &[
         &[
             "resources",
             "resource",
-            "requests",
             "require",
             "gpus",
             "gpu",
@@ -259,7 +258,14 @@ pub(super) struct Place<'a> {
 /// Advice for an error of a reader.
 pub(super) fn help(message: &str, place: Place<'_>) -> String {
     let advice = unknown_key(message).or_else(|| right_form(message, place));
-    advice.map_or_else(|| PAGE.to_owned(), |advice| format!("{advice}; {PAGE}"))
+    let joined = |advice: String| {
+        if advice.ends_with('?') {
+            format!("{advice} {PAGE}")
+        } else {
+            format!("{advice}; {PAGE}")
+        }
+    };
+    advice.map_or_else(|| PAGE.to_owned(), joined)
 }
 
 /// Advice for a file that is a list of tasks, without the key of the list.
@@ -311,11 +317,48 @@ fn unknown_key(message: &str) -> Option<String> {
     } else {
         None
     };
-    guessed.or_else(|| {
-        let meant = closest(found, known.iter().copied())?;
-        Some(format!("did you mean `{meant}`?"))
-    })
+    let elsewhere = OTHER_TABLES.iter().find(|(keys, _)| keys.contains(&found));
+    guessed
+        .or_else(|| elsewhere.map(|(_, place)| format!("`{found}` {place}")))
+        .or_else(|| {
+            let meant = closest(found, known.iter().copied())?;
+            Some(format!("did you mean `{meant}`?"))
+        })
 }
+
+/// Keys that stand in the wrong table, and where they belong.
+const OTHER_TABLES: &[(&[&str], &str)] = &[
+    (
+        &["max_fails", "stream"],
+        "is for the whole file: write it above the first `[[task]]` or `[array]`",
+    ),
+    (
+        &[
+            "command",
+            "shell",
+            "deps",
+            "env",
+            "cwd",
+            "stdin",
+            "stdout",
+            "stderr",
+            "pin",
+            "task_dir",
+            "time_limit",
+            "priority",
+            "crash_limit",
+            "retries",
+            "retry_on",
+            "retry_delay",
+            "retry_grow",
+            "stop_signal",
+            "stop_grace",
+            "inputs",
+            "outputs",
+        ],
+        "belongs to a task: write it below `[[task]]`, above its `[[task.request]]`",
+    ),
+];
 
 /// Keys of tasks that stand above the first task by mistake.
 const TASK_KEYS: [&str; 15] = [
@@ -338,6 +381,9 @@ const TASK_KEYS: [&str; 15] = [
 
 /// Says how a value is written whose type is wrong.
 fn right_form(message: &str, Place { key, value, format }: Place<'_>) -> Option<String> {
+    if let Some(advice) = wrong_syntax(message, value.trim(), (key, format)) {
+        return Some(advice);
+    }
     let (_, expected) = message.rsplit_once("expected ")?;
     let value = value.trim();
     // What stands in a list is read as keys in their order.
@@ -365,6 +411,21 @@ fn right_form(message: &str, Place { key, value, format }: Place<'_>) -> Option<
     }
     if expected.starts_with("a string") || expected.starts_with("a text") {
         return match key {
+            Some("command") if !is_list => {
+                Some(format!("each word is a text in quotes: `{text:?}`"))
+            }
+            Some("pin") => Some(format!(
+                "write `{}` or `{}`",
+                pair("\"taskset\""),
+                pair("\"omp\"")
+            )),
+            Some("ids") if is_list => {
+                let ids = value.trim_matches(['[', ']']).replace([' ', '\n', '"'], "");
+                Some(format!(
+                    "ids are one text: `{}`",
+                    pair(&format!("{:?}", ids.trim_end_matches(',')))
+                ))
+            }
             Some("shell") if is_list => {
                 Some("`shell` is one text; a list of words is a `command`".to_owned())
             }
@@ -406,6 +467,38 @@ fn right_form(message: &str, Place { key, value, format }: Place<'_>) -> Option<
         }
         Some(_) | None => None,
     }
+}
+
+/// What is no text of the format at all: quotes of word processors, words and keys without quotes.
+fn wrong_syntax(
+    message: &str,
+    value: &str,
+    (key, format): (Option<&str>, Format),
+) -> Option<String> {
+    const QUOTES: [char; 8] = ['“', '”', '„', '‟', '‘', '’', '«', '»'];
+    if value.contains(QUOTES) || message.contains(QUOTES) {
+        return Some("quotes of word processors are no quotes here: write `\"`".to_owned());
+    }
+    if format != Format::Toml {
+        return None;
+    }
+    if message.contains("string values must be quoted") {
+        let word = value.split([',', ']', '}', ' ']).next().unwrap_or(value);
+        return Some(format!("write texts in quotes: `{word:?}`"));
+    }
+    if message.contains("unquoted key") {
+        return Some(
+            "a key with other characters stands in quotes: `\"gpus/nvidia\" = 1`".to_owned(),
+        );
+    }
+    let is_number = message.contains("invalid date")
+        || message.contains("invalid time")
+        || message.contains("expected newline");
+    let ids = Some(value).filter(|value| value.starts_with(|c: char| c.is_ascii_digit()));
+    (key == Some("ids") && is_number).then(|| {
+        let ids = format.pair("ids", &format!("{:?}", ids.unwrap_or("1-10,12")));
+        format!("ids are one text: `{ids}`")
+    })
 }
 
 /// A value without its quotes.
@@ -520,6 +613,49 @@ mod tests {
             (text, "time_limit", "10", "write `time_limit = \"10s\"`"),
             (text, "cwd", "10", "write a text: `cwd = \"10\"`"),
             (
+                text,
+                "command",
+                "5",
+                "each word is a text in quotes: `\"5\"`",
+            ),
+            (
+                text,
+                "pin",
+                "true",
+                "write `pin = \"taskset\"` or `pin = \"omp\"`",
+            ),
+            (
+                text,
+                "ids",
+                "[1, 2,\n 3]",
+                "ids are one text: `ids = \"1,2,3\"`",
+            ),
+            (
+                "invalid date, expected `-` (MM-DD)",
+                "ids",
+                "1-10",
+                "ids are one text: `ids = \"1-10\"`",
+            ),
+            ("expected newline", "ids", ",", "ids are one text: `ids = "),
+            (
+                "string values must be quoted, expected literal string",
+                "command",
+                "“echo”",
+                "quotes of word processors",
+            ),
+            (
+                "string values must be quoted, expected literal string",
+                "command",
+                "echo, hi]",
+                "write texts in quotes: `\"echo\"`",
+            ),
+            (
+                "invalid unquoted key, expected letters",
+                "resources",
+                "/",
+                "a key with other characters",
+            ),
+            (
                 "expected a string",
                 "shell",
                 "[\"a\"]",
@@ -586,6 +722,14 @@ mod tests {
             ("timeout", task, "`time_limit` is"),
             ("comand", task, "did you mean `command`?"),
             ("ids", task, "`ids` and `entries` are for"),
+            (
+                "requests",
+                "expected one of `command`, `request`",
+                "did you mean `request`? `hq doc",
+            ),
+            ("max_fails", task, "`max_fails` is for the whole file"),
+            ("stream", task, "`stream` is for the whole file"),
+            ("env", request, "`env` belongs to a task"),
             ("deps", array, "an array has `ids`"),
             ("tasks", file, "each task of a file begins with `[[task]]`"),
             ("command", file, "`command` belongs to a task"),
