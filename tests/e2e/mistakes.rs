@@ -243,7 +243,14 @@ const WITH_SERVER: &[Mistake] = &[
     ("submit --job 999 -- true", &["Job 999 not found"], 1),
     ("submit --after 999 -- true", &["999", "not found"], 1),
     ("alloc info 9", &["9", "not found"], 1),
+    ("submit --job 1 -- true", &["Job 1 is not opened.", "help: tasks can be added to a job that `hq job open` made"], 1),
     // Files.
+    ("submit piepline.toml", &["piepline.toml does not exist", "did you mean `pipeline.toml`?"], 1),
+    ("submit --each-line list.gz -- true", &["list.gz: expected lines of text, but it is compressed with gzip", "`zcat list.gz | hq run --each-line - -- PROGRAM {}`"], 1),
+    ("submit --from-json list.gz -- true", &["not JSON, but compressed with gzip", "`zcat list.gz | hq … --from-json -`"], 1),
+    ("job submit-file wide.toml", &["expected UTF-8", "it is text in UTF-16: `iconv"], 1),
+    ("job submit-file t.sh", &["t.sh is a script", "`hq submit t.sh`"], 1),
+    ("run pipeline.toml sub", &["`sub` stands behind it", "`hq run pipeline.toml`"], 1),
     ("submit ./nosuch.sh", &["./nosuch.sh does not exist", "`--directives off`"], 1),
     ("submit --each-line nope -- true", &["nope", "No such file or directory"], 1),
     ("submit --from-json object.json -- true", &["object.json", "has to be an array"], 1),
@@ -331,6 +338,10 @@ fn what_does_not_exist_or_cannot_run_is_named_with_a_way_out() {
     env.submit(&["--array=1-3", "--wait", "--", "true"]);
     env.submit(&["--cpus=99", "--", "true"]);
     env.write("object.json", "{}");
+    env.write("pipeline.toml", "[[task]]\ncommand = [\"true\"]\n");
+    env.write("list.gz", b"\x1f\x8b\x08\0");
+    env.write("wide.toml", b"\xff\xfe[\0");
+    env.write("t.sh", "#!/bin/sh\ntrue\n");
     env.write("text.toml", "[[task]]\ncommand = \"sort -u\"\n");
     env.write("typo.toml", "[[task]]\ncomand = [\"true\"]\n");
     env.write(

@@ -19,6 +19,7 @@ use crate::parse::param::ParamSource;
 use skip::{Skipped, Unended, leave_out};
 
 pub(crate) mod build;
+mod content;
 pub(crate) mod directives;
 pub(crate) mod entries;
 pub(crate) mod exact_json;

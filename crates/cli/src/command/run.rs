@@ -38,7 +38,7 @@ use crate::output::console::error_line;
 use crate::parse::selector::Selector;
 use crate::signals::Warnings;
 use crate::submit::build::{SubmitRequest, build};
-use crate::submit::habits::{Verb, is_fenced};
+use crate::submit::habits::{Front, Verb};
 use crate::submit::plan::plan;
 use crate::submit::skip::Unended;
 use crate::submit::{
@@ -159,7 +159,7 @@ fn prepare(
         let prepared = jobfile::load(path, Destination::default(), place)?;
         return skip_if(args.tasks.skip_done, prepared);
     }
-    let is_fenced = is_fenced(&args.command);
+    let front = Front::of(&args.command);
     directives::find(args.directives, &args.command, stdin.as_deref())?
         .apply(&mut args.tasks, &mut args.command);
     complete_tasks(&mut args.tasks, false)?;
@@ -171,7 +171,7 @@ fn prepare(
         destination: Destination::default(),
         after: Vec::new(),
         default_ids: None,
-        typed: (Verb::Run, is_fenced),
+        typed: (Verb::Run, front),
     };
     skip_if(skips_done, build(request, place)?)
 }

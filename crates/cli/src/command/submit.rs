@@ -24,7 +24,7 @@ use crate::config::complete_tasks;
 use crate::error::{CliError, CliResult};
 use crate::parse::selector::one_job;
 use crate::submit::build::{SubmitRequest, build};
-use crate::submit::habits::{Verb, given_options, is_fenced};
+use crate::submit::habits::{Front, Verb, given_options};
 use crate::submit::plan::kinds;
 use crate::submit::skip::Unended;
 use crate::submit::{PreparedSubmit, SubmitContext, directives, jobfile, origin, read_stdin};
@@ -130,7 +130,7 @@ fn prepare_with(
     (after, default_ids): (Vec<After>, Option<IdArray>),
     server_uid: Option<&str>,
 ) -> CliResult<(PreparedSubmit, bool)> {
-    let is_fenced = is_fenced(&args.command);
+    let front = Front::of(&args.command);
     directives::find(args.directives, &args.command, stdin.as_deref())?
         .apply(&mut args.tasks, &mut args.command);
     complete_tasks(&mut args.tasks, args.job.is_some())?;
@@ -143,7 +143,7 @@ fn prepare_with(
         destination: args.own.place(args.job),
         after,
         default_ids,
-        typed: (Verb::Submit, is_fenced),
+        typed: (Verb::Submit, front),
     };
     let submit_dir = current_dir()?;
     let place = SubmitContext {

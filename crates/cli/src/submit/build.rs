@@ -21,11 +21,11 @@ use hq_core::template::{
 
 use super::entries::{EntryList, read_json, read_lines};
 use super::files::{check_apart, check_placeholders, task_files};
-use super::habits::{self, Typed, Verb};
+use super::habits::{self, Front, Typed, Verb};
 use super::learn;
 use super::params::{self, fill_name, tells_apart, without};
 use super::placeholder::{self, PathRole};
-use super::{PreparedSubmit, SubmitContext, default_output};
+use super::{PreparedSubmit, SubmitContext, content, default_output, reads_stdin};
 use crate::args::submit::{Destination, TaskOptions, YesNo};
 use crate::error::{CliError, CliResult};
 use crate::parse::retry::RetryOn;
@@ -52,8 +52,8 @@ pub(crate) struct SubmitRequest {
     pub(crate) after: Vec<After>,
     /// Ids, if the options name none.
     pub(crate) default_ids: Option<IdArray>,
-    /// How it was typed: the verb, and whether `--` stands in front of the program.
-    pub(crate) typed: (Verb, bool),
+    /// How it was typed: the verb, and what stands in front of the program.
+    pub(crate) typed: (Verb, Front),
 }
 
 /// Checks the options and builds the submit.
@@ -75,10 +75,18 @@ pub(crate) fn build(
     let learn = learn::build(&options, auto)?;
     let retry = retry_of(&options, &requests, auto.is_some())?;
     let params = params::build(&options.param)?;
-    let typed = (typed, params.as_deref(), stdin.is_some());
-    let (notes, entry_in_args) = look_at(&options, &command, typed)?;
+    let has_stdin = stdin.is_some() || reads_stdin(&options, &command);
+    let typed = (&typed, params.as_deref(), has_stdin);
+    let (mut notes, entry_in_args) = look_at(&options, &command, typed)?;
     let target = build_target(&options, &command, destination, params.as_deref())?;
     let (ids, entries) = build_ids(&options, default_ids, params.as_deref())?;
+    if let (Some(path), Some(lines)) = (&options.each_line, &entries)
+        && let Some(note) = content::note_on_lines(path, lines)
+    {
+        // Without tasks nothing else matters.
+        notes.retain(|_| !lines.is_empty());
+        notes.insert(0, note.into());
+    }
     let (count, mut warnings) = (count_of(&ids), Vec::new());
     if let Some(params) = &params {
         params::check(&command, &options, params, &mut warnings)?;
@@ -140,9 +148,9 @@ pub(crate) fn count_of(ids: &ArrayIds) -> u32 {
 fn look_at(
     options: &TaskOptions,
     command: &[OsString],
-    (typed, params, has_stdin): ((Verb, bool), Option<&Params>, bool),
+    ((verb, front), params, has_stdin): (&(Verb, Front), Option<&Params>, bool),
 ) -> CliResult<(Vec<Box<str>>, bool)> {
-    let typed = Typed::of_options(typed, options, command, (params, has_stdin));
+    let typed = Typed::of_options((*verb, front), options, command, (params, has_stdin));
     Ok((habits::look(&typed)?, typed.takes_entry()))
 }
 

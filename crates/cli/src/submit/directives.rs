@@ -14,6 +14,7 @@ use hq_core::growth::{self, GrowSpec};
 use hq_core::range::IdArray;
 use hq_core::resource::amount::Amount;
 
+use super::content::BYTE_ORDER_MARK;
 use crate::args::submit::{DirectivesMode, TaskOptions};
 use crate::error::{CliError, CliResult};
 use crate::import;
@@ -242,9 +243,6 @@ fn read_head(path: &Path) -> std::io::Result<Vec<u8>> {
         .read_to_end(&mut head)?;
     Ok(head)
 }
-
-/// How some editors begin a text.
-const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 fn parse_options(source: &str, head: &[u8]) -> CliResult<TaskOptions> {
     if head.starts_with(BYTE_ORDER_MARK) {

@@ -7,7 +7,7 @@ use hq_core::template::{ArrayIds, Entries};
 
 use serde_json::value::RawValue;
 
-use super::{exact_json, read_file};
+use super::{content, exact_json, read_file};
 use crate::error::{CliError, CliResult};
 
 /// Entries back to back.
@@ -88,9 +88,12 @@ impl EntryList {
 
 /// Reads the lines of a file.
 pub(crate) fn read_lines(path: &Path) -> CliResult<EntryList> {
-    let content = read_file(path)?;
-    check_lines(path, &content)?;
-    Ok(EntryList::from_lines(&content))
+    let bytes = read_file(path)?;
+    if let Some(kind) = content::kind(&bytes) {
+        return Err(content::refuse_list(path, kind));
+    }
+    check_lines(path, &bytes)?;
+    Ok(EntryList::from_lines(&bytes))
 }
 
 /// A line becomes the value of a variable, which cannot hold every byte.
@@ -117,9 +120,19 @@ pub(crate) fn read_json(path: &Path) -> CliResult<EntryList> {
     parse_json(path, &read_file(path)?)
 }
 
-fn parse_json(path: &Path, content: &[u8]) -> CliResult<EntryList> {
+fn parse_json(path: &Path, bytes: &[u8]) -> CliResult<EntryList> {
     let shown = path.display();
     let invalid = |error: serde_json::Error| {
+        if let Some((what, command)) = content::kind(bytes) {
+            let text = format!("{shown}: this is not JSON, but {what}");
+            let error = CliError::new(text);
+            return match command {
+                "" => error,
+                command => {
+                    error.with_help(format!("`{command} {shown} | hq … --from-json -` reads it"))
+                }
+            };
+        }
         let is_table = path
             .extension()
             .is_some_and(|end| end == "csv" || end == "tsv");
@@ -133,7 +146,7 @@ fn parse_json(path: &Path, content: &[u8]) -> CliResult<EntryList> {
         };
         CliError::new(format!("{shown}: this is not valid JSON: {error}")).with_help(help)
     };
-    let top: &RawValue = serde_json::from_slice(content).map_err(invalid)?;
+    let top: &RawValue = serde_json::from_slice(bytes).map_err(invalid)?;
     if !top.get().starts_with('[') {
         let text = "The top element of the provided JSON file has to be an array";
         return Err(CliError::new(format!("{shown}: {text}")).with_help(format!(

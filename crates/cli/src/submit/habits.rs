@@ -1,28 +1,32 @@
 //! Habits of other tools in what hq takes as it is written: nothing fails at once, and the result is not what was meant.
 //!
-//! A habit is a row of [`HABITS`]: a place, and what recognises it there and says what to write instead. Most are notes, which
+//! A habit is an entry of [`HABITS`]: a place, and what recognises it there and says what to write instead. Most are notes, which
 //! change nothing; where nothing could run at all the submit is refused.
 
 use std::borrow::Cow;
 use std::ffi::OsString;
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use hq_core::params::Params;
-use hq_core::template::TaskTemplate;
+use hq_core::template::{StdioSpec, TaskTemplate};
 
 use crate::args::submit::TaskOptions;
 use crate::error::{CliError, CliResult};
-use crate::parse::param::{ParamItem, ParamSource};
+use crate::parse::param::{ParamArg, ParamItem, ParamSource};
+use crate::parse::value::StdioArg;
 
 mod command;
+mod front;
 mod option;
 mod program;
 mod reader;
+mod script;
 mod variable;
 
+pub(crate) use front::Front;
 pub(crate) use option::given_options;
 use reader::Reader;
+use script::Script;
 
 /// Most notes of a submit.
 pub(crate) const NOTES_MAX: usize = 8;
@@ -36,10 +40,20 @@ const NOTE_LEN_MAX: usize = 1_000;
 pub(crate) enum Verb {
     /// `hq run`.
     Run,
-    /// `hq submit`; `is_fenced` = `--` stands in front of the program.
+    /// `hq submit`.
     Submit,
     /// A job file.
     File,
+}
+
+impl Verb {
+    /// As it is typed.
+    fn word(self) -> &'static str {
+        match self {
+            Self::Run => "run",
+            Self::Submit | Self::File => "submit",
+        }
+    }
 }
 
 /// Where the values of the tasks come from.
@@ -59,8 +73,7 @@ pub(crate) enum Source<'a> {
 #[derive(Debug)]
 pub(crate) struct Typed<'a> {
     pub(crate) verb: Verb,
-    /// `--` stands in front of the program: options behind it are meant for the program.
-    pub(crate) is_fenced: bool,
+    front: Cow<'a, Front>,
     pub(crate) source: Source<'a>,
     /// Program and arguments.
     pub(crate) words: Vec<Cow<'a, str>>,
@@ -69,6 +82,10 @@ pub(crate) struct Typed<'a> {
     /// Names of `--env`.
     pub(crate) env_names: Vec<Cow<'a, str>>,
     pub(crate) has_stdin: bool,
+    /// Parameters with one text.
+    single_params: Vec<(&'a str, Cow<'a, str>)>,
+    /// The file that the command runs, if it is a text.
+    script: Option<Script>,
 }
 
 /// Where a habit is looked for.
@@ -82,6 +99,8 @@ enum Place {
     Command,
     /// Values of options that tasks get.
     Value,
+    /// The code of the file that the command runs.
+    Script,
 }
 
 /// One text that is looked at.
@@ -106,91 +125,71 @@ enum Said {
 
 type Look = fn(&Typed<'_>, Text<'_>) -> Option<Said>;
 
-/// All habits; of each the first place where it is found is told.
-const HABITS: &[(Place, Look)] = &[
-    (Place::Program, program::nothing),
-    (Place::Program, program::directive),
-    (Place::Program, program::ids),
-    (Place::Program, program::stray_word),
-    (Place::Program, program::shell_line),
-    (Place::Program, program::reads_input),
-    (Place::Program, program::missing),
-    (Place::Program, program::all_files),
-    (Place::Argument, option::behind_program),
-    (Place::Argument, command::parallel_input),
-    (Place::Argument, command::braces_of),
-    (Place::Argument, command::path_placeholder),
-    (Place::Argument, command::operator),
-    (Place::Argument, command::pattern),
-    (Place::Argument, command::empty),
-    (Place::Argument, variable::plain),
-    (Place::Argument, variable::foreign),
-    (Place::Argument, variable::unknown),
-    (Place::Argument, variable::positional),
-    (Place::Argument, variable::expanded),
-    (Place::Command, command::unused_entry),
-    (Place::Value, command::percent_letter),
-    (Place::Value, command::braces_of),
-    (Place::Value, variable::plain),
-    (Place::Value, command::value_placeholder),
-    (Place::Value, command::list_file),
-    (Place::Value, command::odd_value),
+/// All habits, in groups: of a group, the first that finds something tells the first place where it does.
+const HABITS: &[(Place, &[Look])] = &[
+    (
+        Place::Program,
+        &[
+            program::nothing,
+            program::directive,
+            program::split_value,
+            program::ids,
+            program::stray_word,
+            program::shell_line,
+            program::unread_input,
+            program::other_directory,
+            program::not_executable,
+            program::missing,
+            program::all_files,
+        ],
+    ),
+    (Place::Argument, &[option::behind_program]),
+    (Place::Argument, &[command::parallel_input]),
+    (Place::Argument, &[command::braces_of]),
+    (Place::Argument, &[command::path_placeholder]),
+    (Place::Argument, &[command::operator]),
+    (Place::Argument, &[command::pattern]),
+    (Place::Argument, &[command::empty]),
+    (Place::Argument, &[variable::plain]),
+    (Place::Argument, &[variable::foreign, variable::unknown]),
+    (Place::Argument, &[variable::positional]),
+    (Place::Argument, &[variable::expanded]),
+    (Place::Argument, &[command::behind_line]),
+    (Place::Command, &[command::unused_entry]),
+    (Place::Command, &[command::list_value]),
+    (Place::Value, &[command::percent_letter]),
+    (Place::Value, &[command::braces_of]),
+    (Place::Value, &[variable::plain]),
+    (Place::Value, &[command::value_placeholder]),
+    (Place::Value, &[command::list_file]),
+    (Place::Value, &[command::odd_value]),
+    (Place::Script, &[script::encoding]),
+    (Place::Script, &[script::late_directive]),
+    (Place::Script, &[variable::foreign, variable::unknown]),
 ];
 
 impl<'a> Typed<'a> {
     /// A command with its options.
     pub(crate) fn of_options(
-        (verb, is_fenced): (Verb, bool),
+        (verb, front): (Verb, &'a Front),
         options: &'a TaskOptions,
         command: &'a [OsString],
         (params, has_stdin): (Option<&'a Params>, bool),
     ) -> Self {
-        let lossy = |path: &'a Path| path.as_os_str().to_string_lossy();
-        let stdio = |arg: &'a crate::parse::value::StdioArg| match arg {
-            crate::parse::value::StdioArg::File {
-                path: Some(path), ..
-            } => Some(String::from_utf8_lossy(path)),
-            crate::parse::value::StdioArg::File { path: None, .. }
-            | crate::parse::value::StdioArg::None => None,
-        };
-        let paths = [
-            ("--cwd", options.cwd.as_deref().map(lossy)),
-            ("--stdout", options.stdout.as_ref().and_then(stdio)),
-            ("--stderr", options.stderr.as_ref().and_then(stdio)),
-            ("--stream", options.stream.as_deref().map(lossy)),
-            ("--name", options.name.as_deref().map(Cow::Borrowed)),
-            ("--each-line", options.each_line.as_deref().map(lossy)),
-        ];
-        let paths = paths
-            .into_iter()
-            .filter_map(|(option, text)| Some((option, text?)));
-        let inputs = options.inputs.iter().map(|path| ("--inputs", lossy(path)));
-        let outputs = options
-            .outputs
-            .iter()
-            .map(|path| ("--outputs", lossy(path)));
-        let given = options
-            .param
-            .iter()
-            .filter_map(|param| match &param.source {
-                ParamSource::Given(items) => Some(items),
-                ParamSource::Lines(_) => None,
-            });
-        let given = given
-            .flatten()
-            .take(VALUES_MAX)
-            .filter_map(|item| match item {
-                ParamItem::Text(text) => Some(("--param", String::from_utf8_lossy(text))),
-                ParamItem::Range(_) => None,
-            });
-        let resources = options.resource.iter();
-        let resources = resources.map(|asked| ("--resource", Cow::Borrowed(asked.name())));
-        let env = options.env.iter();
-        let env = env.map(|pair| ("--env", String::from_utf8_lossy(&pair.value)));
         let is_array = options.array.as_ref().is_some_and(|ids| ids.len() > 1);
+        let has_values =
+            params.is_some() || options.each_line.is_some() || options.from_json.is_some();
+        // Scripts mean the one task.
+        let id = options
+            .array
+            .as_ref()
+            .filter(|ids| ids.len() == 1 && !has_values && front.is_seen);
+        let id = id.map(|ids| ("--array", Cow::Owned(ids.to_string())));
+        let words: Vec<Cow<'_, str>> = command.iter().map(|word| word.to_string_lossy()).collect();
+        let script = Script::of(&words, options.cwd.as_deref().unwrap_or(Path::new("")));
         Self {
             verb,
-            is_fenced,
+            front: Cow::Borrowed(front),
             source: match params {
                 Some(params) => Source::Params(params),
                 None if options.each_line.is_some() || options.from_json.is_some() => {
@@ -199,41 +198,41 @@ impl<'a> Typed<'a> {
                 None if is_array => Source::Ids,
                 None => Source::One,
             },
-            words: command.iter().map(|word| word.to_string_lossy()).collect(),
-            values: paths
-                .chain(inputs)
-                .chain(outputs)
-                .chain(env)
-                .chain(given)
-                .chain(resources)
-                .collect(),
+            words,
+            values: values_of(options).chain(id).collect(),
             env_names: options
                 .env
                 .iter()
                 .map(|pair| String::from_utf8_lossy(&pair.name))
                 .collect(),
             has_stdin,
+            single_params: options.param.iter().filter_map(single_text).collect(),
+            script,
         }
     }
 
-    /// A command of a job file.
+    /// A command of a job file. Its script is looked at by the caller, who knows those of other tasks.
     pub(crate) fn of_file(source: Source<'a>, template: &'a TaskTemplate) -> Self {
+        let output = |(key, spec): (&'static str, &'a StdioSpec)| match spec {
+            StdioSpec::File { path, .. } => Some((key, String::from_utf8_lossy(path))),
+            StdioSpec::None | StdioSpec::Stream => None,
+        };
+        let outputs = [("stdout", &template.stdout), ("stderr", &template.stderr)];
+        let words = template.args.iter();
         Self {
             verb: Verb::File,
-            is_fenced: true,
+            front: Cow::Owned(Front::default()),
             source,
-            words: template
-                .args
-                .iter()
-                .map(|arg| String::from_utf8_lossy(arg))
-                .collect(),
-            values: Vec::new(),
+            words: words.map(|arg| String::from_utf8_lossy(arg)).collect(),
+            values: outputs.into_iter().filter_map(output).collect(),
             env_names: template
                 .env
                 .iter()
                 .map(|(name, _)| String::from_utf8_lossy(name))
                 .collect(),
             has_stdin: true,
+            single_params: Vec::new(),
+            script: None,
         }
     }
 
@@ -273,13 +272,15 @@ impl<'a> Typed<'a> {
             Place::Program | Place::Command => (0..count.min(1)).map(of_word).collect(),
             Place::Argument => (1..count).map(of_word).collect(),
             Place::Value => self.values.iter().map(of_value).collect(),
+            Place::Script => self.script.iter().map(Script::text).collect(),
         }
     }
 
     fn said(&'a self) -> impl Iterator<Item = Said> + 'a {
-        HABITS.iter().filter_map(|(place, look)| {
+        HABITS.iter().filter_map(|(place, group)| {
             let texts = self.texts(*place);
-            texts.into_iter().find_map(|text| look(self, text))
+            let mut group = group.iter();
+            group.find_map(|look| texts.iter().find_map(|text| look(self, *text)))
         })
     }
 }
@@ -307,13 +308,68 @@ pub(crate) fn look<'a>(typed: &'a Typed<'a>) -> CliResult<Vec<Box<str>>> {
     Ok(notes)
 }
 
-/// Whether `--` stands in front of a command, which is the end of the command line of this process.
-pub(crate) fn is_fenced(command: &[OsString]) -> bool {
-    let words: Vec<OsString> = std::env::args_os().collect();
-    let end = words.len().checked_sub(command.len());
-    // A command that was not typed here is one by itself.
-    end.filter(|at| *at > 0 && words[*at..] == *command)
-        .is_none_or(|at| words[at - 1].as_bytes() == b"--")
+/// Values of options that tasks get, and of those about them.
+fn values_of(options: &TaskOptions) -> impl Iterator<Item = (&'static str, Cow<'_, str>)> {
+    fn lossy(path: &Path) -> Cow<'_, str> {
+        path.as_os_str().to_string_lossy()
+    }
+    fn stdio(arg: &StdioArg) -> Option<Cow<'_, str>> {
+        match arg {
+            StdioArg::File { path, .. } => path.as_deref().map(String::from_utf8_lossy),
+            StdioArg::None => None,
+        }
+    }
+    let paths = [
+        ("--cwd", options.cwd.as_deref().map(lossy)),
+        ("--stdout", options.stdout.as_ref().and_then(stdio)),
+        ("--stderr", options.stderr.as_ref().and_then(stdio)),
+        ("--stream", options.stream.as_deref().map(lossy)),
+        ("--name", options.name.as_deref().map(Cow::Borrowed)),
+        ("--each-line", options.each_line.as_deref().map(lossy)),
+    ];
+    let paths = paths
+        .into_iter()
+        .filter_map(|(option, text)| Some((option, text?)));
+    let inputs = options.inputs.iter().map(|path| ("--inputs", lossy(path)));
+    let outputs = options
+        .outputs
+        .iter()
+        .map(|path| ("--outputs", lossy(path)));
+    let given = options
+        .param
+        .iter()
+        .filter_map(|param| match &param.source {
+            ParamSource::Given(items) => Some(items),
+            ParamSource::Lines(_) => None,
+        });
+    let given = given
+        .flatten()
+        .take(VALUES_MAX)
+        .filter_map(|item| match item {
+            ParamItem::Text(text) => Some(("--param", String::from_utf8_lossy(text))),
+            ParamItem::Range(_) => None,
+        });
+    let resources = options.resource.iter();
+    let resources = resources.map(|asked| ("--resource", Cow::Borrowed(asked.name())));
+    let env = options.env.iter();
+    let env = env.map(|pair| ("--env", String::from_utf8_lossy(&pair.value)));
+    paths
+        .chain(inputs)
+        .chain(outputs)
+        .chain(env)
+        .chain(given)
+        .chain(resources)
+}
+
+/// The value of a parameter that has one text.
+fn single_text(param: &ParamArg) -> Option<(&str, Cow<'_, str>)> {
+    let ParamSource::Given(items) = &param.source else {
+        return None;
+    };
+    match &items[..] {
+        [ParamItem::Text(text)] => Some((&param.name, String::from_utf8_lossy(text))),
+        _ => None,
+    }
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! orders dependencies. Paths of task graphs keep all their placeholders, because every task may have
 //! its own working directory; those of `[array]` are resolved as on the command line.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
@@ -65,7 +65,21 @@ pub(crate) fn load(
     };
     let bytes = read_file(path)?;
     let content = std::str::from_utf8(&bytes)
-        .map_err(|error| unreadable(&diagnostic::no_text(&bytes, error.valid_up_to())))?;
+        .map_err(|error| unreadable(&diagnostic::no_text(&bytes, error.valid_up_to())))
+        .map_err(|error| match super::content::kind(&bytes) {
+            Some((what, command)) if !command.is_empty() => error.with_help(format!(
+                "it is {what}: `{command} {} | hq job submit-file -` reads it",
+                path.display()
+            )),
+            Some(_) | None => error,
+        })?;
+    if content.starts_with("#!") {
+        let shown = path.display();
+        return Err(
+            CliError::new(format!("{shown} is a script, and no description of tasks"))
+                .with_help(format!("a script is submitted by `hq submit {shown}`")),
+        );
+    }
     let source = Source {
         path,
         content,
@@ -136,14 +150,14 @@ pub(crate) fn parse(
         notify: Vec::new(),
         origin: None,
         nonce: None,
-        notes: notes_of(&body)?,
+        notes: notes_of(&body, context.submit_dir)?,
         body,
     };
     Ok(PreparedSubmit::new(spec, warnings))
 }
 
 /// What looks like a habit of another tool in the commands of a file.
-fn notes_of(body: &SubmitBody) -> CliResult<Vec<Box<str>>> {
+fn notes_of(body: &SubmitBody, submit_dir: &Path) -> CliResult<Vec<Box<str>>> {
     let (source, templates) = match body {
         SubmitBody::Array(array) if array.entries.is_some() => (
             habits::Source::Entries,
@@ -152,9 +166,18 @@ fn notes_of(body: &SubmitBody) -> CliResult<Vec<Box<str>>> {
         SubmitBody::Array(array) => (habits::Source::Ids, std::slice::from_ref(&array.template)),
         SubmitBody::Graph(graph) => (habits::Source::One, &graph.templates[..]),
     };
-    let mut notes = Vec::new();
+    let (mut notes, mut scripts) = (Vec::new(), BTreeSet::new());
     for template in templates {
-        let typed = Typed::of_file(source, template);
+        let mut typed = Typed::of_file(source, template);
+        let cwd = match &*template.cwd {
+            DEFAULT_CWD => Some(submit_dir.to_owned()),
+            // It depends on the task.
+            cwd if cwd.contains(&b'%') => None,
+            cwd => Some(submit_dir.join(std::ffi::OsStr::from_bytes(cwd))),
+        };
+        if let Some(dir) = cwd {
+            typed.read_script(&dir, &mut scripts);
+        }
         for note in habits::look(&typed)? {
             if !notes.contains(&note) && notes.len() < habits::NOTES_MAX {
                 notes.push(note);
@@ -204,10 +227,15 @@ pub(crate) fn in_command<'a>(verb: &str, command: &'a [OsString]) -> CliResult<O
         return Ok(Some(Path::new(path)));
     };
     let (path, word) = (path.to_string_lossy(), word.to_string_lossy());
+    let help = if word.starts_with('-') {
+        format!("options stand in front: `hq {verb} {word} {path}`")
+    } else {
+        format!("a job file runs as a whole and takes no words: `hq {verb} {path}`")
+    };
     Err(CliError::new(format!(
         "{path} is a job file, and `{word}` stands behind it"
     ))
-    .with_help(format!("options stand in front: `hq {verb} {word} {path}`")))
+    .with_help(help))
 }
 
 fn build_array(

@@ -25,7 +25,7 @@ fn prepare(words: &[&str]) -> CliResult<PreparedSubmit> {
         destination: args.own.place(args.job),
         after: Vec::new(),
         default_ids: None,
-        typed: (Verb::Submit, true),
+        typed: (Verb::Submit, Front::default()),
     };
     build(request, context)
 }

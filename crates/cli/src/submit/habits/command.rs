@@ -1,5 +1,7 @@
 //! Habits in arguments and in values of options: placeholders of other tools, and what only a shell understands.
 
+use std::path::Path;
+
 use super::option::quoted;
 use super::reader::{Reader, is_tool, name};
 use super::{Said, Source, Text, Typed, Verb};
@@ -61,11 +63,7 @@ pub(super) fn parallel_input(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> 
     if !is_file && !matches!(text.text, ":::" | ":::+") || text.reader == Reader::Code {
         return None;
     }
-    let verb = if typed.verb == Verb::Run {
-        "run"
-    } else {
-        "submit"
-    };
+    let verb = typed.verb.word();
     let command = typed.words[..text.number].iter().map(|word| quoted(word));
     let command = command.collect::<Vec<_>>().join(" ");
     let values = typed.words[text.number + 1..].iter();
@@ -404,7 +402,7 @@ pub(super) fn percent_letter(_: &Typed<'_>, text: Text<'_>) -> Option<Said> {
 /// `--stdout -`, `--stdout logs/`, `--env A=1,B=2`, `--param x=1..3`.
 pub(super) fn odd_value(_: &Typed<'_>, text: Text<'_>) -> Option<Said> {
     let (option, value) = (text.option, text.text);
-    let is_output = matches!(option, "--stdout" | "--stderr");
+    let is_output = matches!(option, "--stdout" | "--stderr" | "stdout" | "stderr");
     let has_name = |part: &str| {
         part.split_once('=').is_some_and(|(name, _)| {
             !name.is_empty()
@@ -428,8 +426,15 @@ pub(super) fn odd_value(_: &Typed<'_>, text: Text<'_>) -> Option<Said> {
         format!(
             "`{option} -` writes a file named `-`; `hq job cat JOB stdout` and `hq job tail -f JOB` print what tasks write, and `hq run` does by itself"
         )
-    } else if is_output && value.ends_with('/') {
-        format!("`{value}` is a directory; name a file in it: `{option} {value}%{{TASK_ID}}.out`")
+    } else if is_output && (value.ends_with('/') || Path::new(value).is_dir()) {
+        let dir = value.trim_end_matches('/');
+        format!(
+            "`{value}` is a directory; `{option}` names a file in it, such as `{dir}/%{{TASK_ID}}.out`"
+        )
+    } else if option == "--array" && value.parse::<u64>().is_ok_and(|id| id > 1) {
+        format!(
+            "`--array {value}` is one task, with the id {value}; {value} tasks are `--array 1-{value}`"
+        )
     } else if option == "--env" && value.split(',').skip(1).any(has_name) {
         format!("`{value}` is the value of one variable; give an `--env` for each variable")
     } else if option == "--param" && is_range(value) {
@@ -452,6 +457,54 @@ pub(super) fn odd_value(_: &Typed<'_>, text: Text<'_>) -> Option<Said> {
         return None;
     };
     Some(Said::Note(note))
+}
+
+/// `hq submit --param file=list.txt`.
+pub(super) fn list_value(typed: &Typed<'_>, _: Text<'_>) -> Option<Said> {
+    let is_list = |file: &str| {
+        let end = name(file).rsplit_once('.').map_or("", |(_, end)| end);
+        matches!(end, "" | "txt" | "list" | "lst" | "tsv" | "csv") && Path::new(file).is_file()
+    };
+    let mut params = typed.single_params.iter();
+    let (param, file) = params.find(|(_, value)| is_list(value))?;
+    Some(Said::Note(format!(
+        "`{file}` is the one value of `{param}`; a value for each line of that file is `--param {param}=@{file}`"
+    )))
+}
+
+/// `bash -c echo hi`: only the first word is the line.
+pub(super) fn behind_line(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
+    let reads = |line: &str| {
+        let reads = |sign: &str| {
+            ["$", "${", "${#"]
+                .iter()
+                .any(|dollar| line.contains(&format!("{dollar}{sign}")))
+        };
+        [
+            "0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "@", "*", "#",
+        ]
+        .iter()
+        .any(|sign| reads(sign))
+            || ["shift", "getopts", "BASH_ARGV"]
+                .iter()
+                .any(|word| line.contains(word))
+    };
+    let rest = &typed.words[text.number + 1..];
+    if text.reader != Reader::Shell
+        || rest.is_empty()
+        || reads(text.text)
+        || text.text.starts_with('-')
+    {
+        return None;
+    }
+    let shell = &typed.words[..text.number];
+    let shell: Vec<String> = shell.iter().map(|word| quoted(word)).collect();
+    let line = typed.words[text.number..].join(" ").replace('\'', "'\\''");
+    Some(Said::Note(format!(
+        "the shell runs `{}` only, which does not read the words behind it; the line is one word in quotes: `{} '{line}'`",
+        text.text,
+        shell.join(" ")
+    )))
 }
 
 /// `hq submit --each-line samples.csv`, `--each-line ./run.sh`.

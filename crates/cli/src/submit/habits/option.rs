@@ -113,10 +113,11 @@ pub(super) fn behind_program(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> 
         return None;
     }
     let is_simple = is_tool(before.first()?);
-    if typed.is_fenced && !is_simple && COMMON.contains(&known_name) {
+    let is_fenced = typed.front.is_fenced;
+    if is_fenced && !is_simple && COMMON.contains(&known_name) {
         return None;
     }
-    let instead = if typed.is_fenced || is_simple {
+    let instead = if is_fenced || is_simple {
         ""
     } else {
         "; if it is meant for the program, put `--` before the program"
@@ -124,6 +125,16 @@ pub(super) fn behind_program(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> 
     Some(Said::Note(format!(
         "`{option}` comes after the program and is passed to it; put options of hq before the program{instead}"
     )))
+}
+
+/// Whether the value of an option follows it behind `=` only.
+pub(super) fn needs_sign(option: &str) -> bool {
+    let submit = args::submit::SubmitArgs::augment_args(clap::Command::new("submit"));
+    let found = submit.get_arguments().find(|arg| {
+        arg.get_long()
+            .is_some_and(|long| option.strip_prefix("--") == Some(long))
+    });
+    found.is_some_and(|arg| arg.is_require_equals_set())
 }
 
 /// Options that were given to hq in front of a command, without their values.

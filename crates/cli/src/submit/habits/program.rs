@@ -5,18 +5,10 @@ use std::path::Path;
 
 use hq_core::command_text::no_program;
 
-use super::{Said, Text, Typed, Verb, reader};
-use crate::submit::habits::option::quoted;
+use super::option::{self, quoted};
+use super::reader::is_here;
+use super::{Said, Source, Text, Typed, Verb, reader, script};
 use crate::text::closest;
-
-/// Whether a program can be found on this machine.
-fn is_here(word: &str) -> bool {
-    if word.contains('/') {
-        return Path::new(word).exists();
-    }
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|dir| dir.join(word).is_file())
-}
 
 /// `hq submit ""`.
 pub(super) fn nothing(_: &Typed<'_>, text: Text<'_>) -> Option<Said> {
@@ -39,6 +31,61 @@ pub(super) fn directive(_: &Typed<'_>, text: Text<'_>) -> Option<Said> {
     })
 }
 
+/// Options that take one word, and what joins the rest of a value to its first word: `--param lr=0.1 0.01`, `--enforce-memory no`.
+pub(super) fn split_value(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
+    let word = text.text;
+    if typed.front.is_fenced || typed.verb == Verb::File || is_here(word) || word.contains('/') {
+        return None;
+    }
+    let (option, value) = typed.front.last_option()?;
+    let fence = typed.words.iter().position(|word| word == "--");
+    let rest = &typed.words[..fence.unwrap_or(1)];
+    let instead = match (option, value) {
+        (option, None) if option::needs_sign(option) && fence.is_some() => {
+            return Some(Said::Note(format!(
+                "`{word}` is in the place of the program; the value of `{option}` follows without a blank: `{option}={word}`"
+            )));
+        }
+        ("--param", Some(value)) => {
+            let name = value.split('=').next().unwrap_or(value);
+            let more = rest
+                .iter()
+                .map(|word| word.strip_prefix(&format!("{name}=")).unwrap_or(word));
+            let is_value = word.starts_with(&format!("{name}="))
+                || word.parse::<f64>().is_ok()
+                || fence.is_some();
+            let is_other = word.contains('=') && !word.starts_with(&format!("{name}="));
+            match (is_value, is_other) {
+                (_, true) => format!(
+                    "each parameter has an option of its own: `--param {value} --param {word}`"
+                ),
+                (true, false) => {
+                    let values = std::iter::once(value.trim_end_matches(','))
+                        .chain(more.map(|word| word.trim_matches(',')));
+                    let values: Vec<&str> = values.filter(|value| !value.is_empty()).collect();
+                    format!(
+                        "values stand between commas, without blanks: `--param {}`",
+                        values.join(",")
+                    )
+                }
+                (false, false) => return None,
+            }
+        }
+        ("--resource" | "--env", Some(value)) if word.contains('=') => {
+            format!("each one has an option of its own: `{option} {value} {option} {word}`")
+        }
+        ("--inputs" | "--outputs", Some(value)) if fence.is_some() => {
+            format!("each file has an option of its own: `{option} {value} {option} {word}`")
+        }
+        _ => return None,
+    };
+    let text = format!("`{word}` is in the place of the program, and `{option}` takes one word");
+    Some(match typed.verb {
+        Verb::Run => Said::Refusal(text, instead),
+        Verb::Submit | Verb::File => Said::Note(format!("{text}; {instead}")),
+    })
+}
+
 /// `hq submit --array 1,2 3 -- true`.
 pub(super) fn ids(_: &Typed<'_>, text: Text<'_>) -> Option<Said> {
     let is_id = |c: char| c.is_ascii_digit() || matches!(c, ',' | '-' | ':');
@@ -58,7 +105,7 @@ pub(super) fn stray_word(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
     let next = typed.words.get(fence.map_or(1, |at| at + 1));
     // A program that follows, or what begins like one.
     let is_followed = fence.is_some() || next.is_some_and(|word| is_here(word));
-    let is_stray = !typed.is_fenced
+    let is_stray = !typed.front.is_fenced
         && typed.verb != Verb::File
         && !text.text.contains('/')
         && !is_here(text.text);
@@ -70,12 +117,8 @@ pub(super) fn stray_word(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
                 text.text
             ));
         }
-        let help = match text.text {
-            "ok" | "end" => format!("`--wait={}` is one word", text.text),
-            _ => "a value with a blank needs quotes, as in `--name \"my job\"`".to_owned(),
-        };
         Said::Note(format!(
-            "`{}` is in the place of the program, and this machine has no such program; {help}; the options must be followed by `-- {program}`",
+            "`{}` is in the place of the program, and this machine has no such program; a value with a blank needs quotes, as in `--name \"my job\"`; the options must be followed by `-- {program}`",
             text.text
         ))
     })
@@ -100,27 +143,208 @@ pub(super) fn shell_line(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
     })
 }
 
-/// `cat list | hq run -- xargs gzip`.
-pub(super) fn reads_input(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
-    let name = reader::name(text.text);
+/// Programs that read standard input unless their arguments name a file; the number of arguments in front of files.
+const FILTERS: &[(&[&str], usize)] = &[
+    (
+        &[
+            "cat",
+            "tac",
+            "rev",
+            "nl",
+            "wc",
+            "sort",
+            "uniq",
+            "head",
+            "tail",
+            "cut",
+            "column",
+            "paste",
+            "fold",
+            "fmt",
+            "shuf",
+            "md5sum",
+            "sha1sum",
+            "sha256sum",
+            "sha512sum",
+            "b2sum",
+            "base64",
+            "od",
+            "xxd",
+            "hexdump",
+            "gzip",
+            "gunzip",
+            "zcat",
+            "xz",
+            "zstd",
+            "bzip2",
+            "less",
+            "more",
+            "bc",
+            "sh",
+            "bash",
+            "zsh",
+            "python",
+            "python3",
+            "perl",
+            "Rscript",
+            "node",
+        ],
+        0,
+    ),
+    (
+        &[
+            "awk", "gawk", "mawk", "sed", "grep", "egrep", "rg", "jq", "yq", "sqlite3",
+        ],
+        1,
+    ),
+    (&["tr", "tee"], usize::MAX),
+];
+
+/// `seq 3 | hq run -- echo {}`, `cat list | hq run -- wc -l`, `… -- xargs gzip`.
+pub(super) fn unread_input(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
+    if typed.has_stdin {
+        return None;
+    }
+    let (name, verb) = (reader::name(text.text), typed.verb.word());
+    let rest: Vec<String> = typed
+        .words
+        .iter()
+        .skip(1)
+        .map(|word| quoted(word).replace("'{}'", "{}"))
+        .collect();
+    let command = |words: &[String]| {
+        format!("{} {}", quoted(text.text), words.join(" "))
+            .trim_end()
+            .to_owned()
+    };
     let has_values = typed
         .words
         .iter()
         .any(|word| word.starts_with(":::") || *word == "-a" || word.starts_with("--arg-file"));
-    let is_one = matches!(name, "xargs" | "parallel") && !has_values && !typed.has_stdin;
-    is_one.then(|| {
-        let verb = if typed.verb == Verb::Run { "run" } else { "submit" };
-        let rest: Vec<String> = typed.words.iter().skip(1).filter(|word| !word.starts_with('-')).map(|word| quoted(word)).collect();
-        Said::Note(format!(
+    if matches!(name, "xargs" | "parallel") && !has_values {
+        let words: Vec<&str> = rest
+            .iter()
+            .map(String::as_str)
+            .filter(|word| !word.starts_with('-'))
+            .collect();
+        return Some(Said::Note(format!(
             "tasks have no standard input, so `{name}` has nothing to read; `hq {verb} --each-line - -- {}` runs a task for each line, and `--stdin` passes all of standard input to each task",
-            rest.join(" ")
+            words.join(" ")
+        )));
+    }
+    if !typed.front.is_piped || !matches!(typed.source, Source::One | Source::Ids) {
+        return None;
+    }
+    let places = ["{}", "{.}", "{/}", "{#}", "{1}", "{line}"];
+    let place = places
+        .iter()
+        .find(|place| rest.iter().any(|word| word.contains(**place)));
+    if let Some(place) = place.filter(|_| !reader::has_own_braces(&typed.words)) {
+        let shown = match typed.verb {
+            Verb::Run => command(&rest).replace(place, "{}").replace("'{}'", "{}"),
+            Verb::Submit | Verb::File => "bash -c 'LINE'` with the line in `$HQ_ENTRY".to_owned(),
+        };
+        return Some(Said::Note(format!(
+            "what is piped into hq is not read without an option; a task for each line is `hq {verb} --each-line - -- {shown}`"
+        )));
+    }
+    let (_, skipped) = FILTERS.iter().find(|(names, _)| names.contains(&name))?;
+    let operands = typed
+        .words
+        .iter()
+        .skip(1)
+        .filter(|word| !word.starts_with('-'))
+        .skip(*skipped);
+    let is_file = |word: &str| Path::new(word).exists() || word.contains(['/', '.', '{', '$', '%']);
+    let takes_code = (1..typed.words.len())
+        .any(|at| *skipped == 0 && reader::of(&typed.words, at) != reader::Reader::Program);
+    let reads = !takes_code && !operands.into_iter().any(|word| is_file(word));
+    reads.then(|| {
+        let command = command(&rest);
+        Said::Note(format!(
+            "tasks have no standard input, so `{name}` has nothing to read; `hq {verb} --stdin -- {command}` passes all of standard input to each task, and `--each-line -` runs a task for each line"
         ))
+    })
+}
+
+/// `hq submit --cwd sub -- ./t.sh`, where the file is here and not there.
+pub(super) fn other_directory(typed: &Typed<'_>, _: Text<'_>) -> Option<Said> {
+    let (_, cwd) = typed.values.iter().find(|(option, _)| *option == "--cwd")?;
+    let word = &*typed.words[script::place(&typed.words)?];
+    let is_fixed = !cwd.contains(['%', '{', '$', '~']) && !word.starts_with('/');
+    let is_program = word == typed.words[0] && is_here(word) && !word.contains('/');
+    if !is_fixed
+        || is_program
+        || !Path::new(word).is_file()
+        || Path::new(&**cwd).join(word).exists()
+    {
+        return None;
+    }
+    let here = std::env::current_dir().unwrap_or_default();
+    let here = here.join(word.trim_start_matches("./"));
+    Some(Said::Note(format!(
+        "`{word}` is looked for in the working directory of the tasks, `{cwd}`, and is not there; the file of this directory is `{}`",
+        quoted(&here.to_string_lossy())
+    )))
+}
+
+/// `hq submit sim.py 3`, `hq run Makefile`, and a script without `#!`.
+pub(super) fn not_executable(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
+    let script = typed.script.as_ref().filter(|script| script.number == 0)?;
+    let interpreter = script.interpreter();
+    let is_shell = interpreter.as_deref().is_none_or(reader::is_shell);
+    let is_found = text.text.contains('/');
+    let why = if !script.is_executable {
+        "is not executable"
+    } else if !script.has_first_line() && !is_shell && script.is_text() {
+        "does not begin with a line such as `#!/usr/bin/env python3`, so that /bin/sh would run it"
+    } else {
+        return None;
+    };
+    let words: Vec<String> = typed.words.iter().map(|word| quoted(word)).collect();
+    let instead = match (interpreter, is_found) {
+        (Some(interpreter), _) if script.is_text() => format!(
+            "what runs it stands in front: `{interpreter} {}`",
+            words.join(" ")
+        ),
+        (_, true) => format!("`chmod +x {}` makes it so", words[0]),
+        (_, false) => format!(
+            "`chmod +x {0}` makes it so, and programs of this directory are written `./{0}`",
+            words[0]
+        ),
+    };
+    let text = format!("`{}` {why}", text.text);
+    Some(match typed.verb {
+        Verb::Run if !script.is_executable => Said::Refusal(text, instead),
+        Verb::Run | Verb::Submit | Verb::File => Said::Note(format!("{text}; {instead}")),
     })
 }
 
 /// `hq submit ./nope`, `hq submit sim.py`, `hq submit pyhton x.py`.
 pub(super) fn missing(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
     let has_cwd = typed.values.iter().any(|(option, _)| *option == "--cwd");
+    let path = Path::new(text.text);
+    let end = path.extension().and_then(|end| end.to_str());
+    let is_job_file = matches!(end, Some("toml" | "yaml" | "yml" | "json"));
+    if typed.verb != Verb::File && is_job_file && !path.exists() && !is_here(text.text) && !has_cwd
+    {
+        let dir = path
+            .parent()
+            .filter(|dir| *dir != Path::new(""))
+            .unwrap_or(Path::new("."));
+        let names = dir.read_dir().into_iter().flatten();
+        let names: Vec<String> = names
+            .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+            .collect();
+        let meant = closest(reader::name(text.text), names.iter().map(String::as_str));
+        return Some(Said::Refusal(
+            format!("{} does not exist", text.text),
+            meant.map_or_else(
+                || "a job file is named by its path: `hq submit FILE.toml`".to_owned(),
+                |meant| format!("did you mean `{}`?", path.with_file_name(meant).display()),
+            ),
+        ));
+    }
     // What `hq run` cannot start is told by its tasks in a moment.
     if typed.verb != Verb::Submit || has_cwd || text.text.contains(['{', '%']) || is_here(text.text)
     {

@@ -1,6 +1,7 @@
 //! Who reads a word of a command: the program as it is, a shell, or the interpreter of another language.
 
 use std::borrow::Cow;
+use std::path::Path;
 
 /// Reader of a word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,6 +43,25 @@ fn is_interpreter(word: &str) -> bool {
     let name = name(word);
     // python3.12
     INTERPRETERS.contains(&name) || name.starts_with("python3.")
+}
+
+/// Whether a program can be found on this machine.
+pub(super) fn is_here(word: &str) -> bool {
+    if word.contains('/') {
+        return Path::new(word).exists();
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|dir| dir.join(word).is_file())
+}
+
+/// Whether a program is a shell.
+pub(super) fn is_shell(word: &str) -> bool {
+    SHELLS.contains(&name(word))
+}
+
+/// Whether the first word behind a program and its options is a script.
+pub(super) fn takes_script(word: &str) -> bool {
+    is_shell(word) || is_interpreter(word)
 }
 
 /// Whether an option of an interpreter is followed by code: `-c`, `-lc`, `-ne`, `--eval`.

@@ -12,9 +12,10 @@ struct Line {
     args: RunArgs,
 }
 
-/// Notes and refusals of a line; `run` or `submit` is its first word.
+/// Notes and refusals of a line; `run` or `submit` is its first word, behind `| ` if something is piped into it.
 fn said(line: &str) -> (Vec<String>, bool) {
-    let words = shlex::split(line).expect("closed quotes");
+    let is_piped = line.starts_with("| ");
+    let words = shlex::split(line.trim_start_matches("| ")).expect("closed quotes");
     let args = Line::try_parse_from(&words)
         .unwrap_or_else(|error| panic!("{line}: {error}"))
         .args;
@@ -24,10 +25,11 @@ fn said(line: &str) -> (Vec<String>, bool) {
     } else {
         Verb::Submit
     };
-    let fence = words.len() - args.command.len() - 1;
-    let typed = (verb, words[fence] == "--");
+    let words: Vec<OsString> = words.iter().map(OsString::from).collect();
+    let at = words.len() - args.command.len();
+    let front = Front::split(&words[..at], &words[at..], is_piped);
     let typed = Typed::of_options(
-        typed,
+        (verb, &front),
         &args.tasks,
         &args.command,
         (params.as_deref(), args.stdin),
@@ -108,7 +110,27 @@ const HABITS: &[(&str, &str)] = &[
     // Words in the wrong place.
     ("submit --array 1,2 3 -- true", "refused: "),
     ("submit --name my job -- true", "needs quotes"),
-    ("submit ok -- true", "`--wait=ok` is one word"),
+    ("submit --enforce-memory no -- true", "follows without a blank: `--enforce-memory=no`"),
+    ("submit --param lr=0.1 lr=0.01 -- true {lr}", "`--param lr=0.1,0.01`"),
+    ("run --param lr=0.1 lr=0.01 lr=1 -- true {lr}", "`--param lr=0.1,0.01,1`"),
+    ("submit --param lr=0.1 0.01 -- true {lr}", "`--param lr=0.1,0.01`"),
+    ("submit --param mode=a b -- true {mode}", "`--param mode=a,b`"),
+    ("submit --param a=1 b=2 -- true {a}", "`--param a=1 --param b=2`"),
+    ("submit --resource gpus/nvidia=1 mem=4G -- true", "`--resource gpus/nvidia=1 --resource mem=4G`"),
+    ("submit --env A=1 B=2 -- true", "`--env A=1 --env B=2`"),
+    // What is piped into hq.
+    ("| run -- echo {}", "`hq run --each-line - -- echo {}`"),
+    ("| submit -- echo {}", "`hq submit --each-line - -- bash"),
+    ("| run -- wc -l", "`hq run --stdin -- wc -l`"),
+    ("| run sort -n", "`hq run --stdin -- sort -n`"),
+    ("| submit -- awk '{print $1}'", "`hq submit --stdin -- awk"),
+    ("| run -- grep x", "`hq run --stdin -- grep x`"),
+    ("| run -- tr a b", "`hq run --stdin -- tr a b`"),
+    ("| run -- bash", "`hq run --stdin -- bash`"),
+    // Words behind a line.
+    ("submit -- bash -c echo hi", "`bash -c 'echo hi'`"),
+    ("run -- sh -c ls -l /tmp", "`sh -c 'ls -l /tmp'`"),
+    ("submit --array 10 -- /x", "10 tasks are `--array 1-10`"),
     ("submit --time-limit 10 min -- true", "`min` is in the place of the program"),
     ("submit '#HQ' --stdout=o ./s.sh", "`#HQ` is not a program"),
     ("submit ''", "empty name"),
@@ -116,8 +138,8 @@ const HABITS: &[(&str, &str)] = &[
     ("submit ./nope", "`./nope` does not exist in this directory"),
     // Values.
     ("submit --stdout - -- true", "writes a file named `-`"),
-    ("submit --stdout logs/ -- true", "name a file in it"),
-    ("submit --env A=1,B=2 -- /../cli/Cargo.toml", "an `--env` of its own"),
+    ("submit --stdout logs/ -- true", "names a file in it"),
+    ("submit --env A=1,B=2 -- /x", "an `--env` of its own"),
     ("run --param x=1..3 -- /x {x}", "`1..3` is one value; a range is"),
     ("run --param 'x={1..3}' -- /x {x}", "a range is"),
     ("run --param 'x=1 2 3' -- /x {x}", "`1,2,3`"),
@@ -127,15 +149,134 @@ const HABITS: &[(&str, &str)] = &[
     ("submit --each-line f -- gzip", "`bash -c 'gzip \"$HQ_ENTRY\"'`"),
 ];
 
+/// A file of a directory, `-` in front of one that is not executable; its content; a line, with `@` for the directory; and a part of
+/// the only thing that is said.
+#[rustfmt::skip] // A line for each habit is a table.
+const FILES: &[(&str, &str, &str, &str)] = &[
+    // Variables of other systems.
+    ("t.sh", "#!/bin/bash\necho $SLURM_ARRAY_TASK_ID\n", "submit --array 1-3 -- @/t.sh", "`$SLURM_ARRAY_TASK_ID`, which"),
+    ("t.sh", "#!/bin/bash\n./x ${PBS_ARRAY_INDEX}\n", "submit --array 1-3 -- bash @/t.sh", "a task has `$HQ_TASK_ID`"),
+    ("t", "#!/bin/sh\nexport OMP_NUM_THREADS=$SLURM_CPUS_PER_TASK\n", "submit @/t", "`$HQ_RESOURCE_REQUEST_cpus`"),
+    ("t.sh", "echo $LSB_JOBINDEX\n", "submit --each-line f -- @/t.sh", "its line in `$HQ_ENTRY`"),
+    ("t.py", "i = int(os.environ['SGE_TASK_ID'])\n", "submit --array 1-3 -- python3 @/t.py", "`$SGE_TASK_ID`, which"),
+    ("t.R", "i <- Sys.getenv(\"SLURM_ARRAY_TASK_ID\")\n", "submit -- /x/Rscript @/t.R", "a task has `$HQ_TASK_ID`"),
+    ("t.sh", "#!/bin/sh\necho $HQ_TASKID\n", "submit @/t.sh", "did you mean `$HQ_TASK_ID`?"),
+    // Files that cannot be started as they are.
+    ("-sim.py", "print(1)\n", "submit -- @/sim.py 3", "is not executable; what runs it stands in front: `python3 @/sim.py 3`"),
+    ("-sim.R", "print(1)\n", "run -- @/sim.R", "refused: "),
+    ("-Makefile", "all:\n\ttrue\n", "submit -- @/Makefile", "`make -f @/Makefile`"),
+    ("-tool", "#!/usr/bin/env perl\n1;\n", "submit -- @/tool", "`perl @/tool`"),
+    ("-data", "x\n", "submit -- @/data", "`chmod +x @/data`"),
+    ("sim.py", "def f(x):\n  pass\n", "submit -- @/sim.py", "does not begin with a line such as `#!"),
+    // Texts of Windows.
+    ("t.sh", "#!/bin/bash\r\nls\r\n", "submit @/t.sh", "Windows line ends (CRLF)"),
+    ("t.py", "#!/usr/bin/env python3\r\nf()\r\n", "submit @/t.py", "Windows line ends (CRLF)"),
+    ("t", "\u{feff}#!/bin/sh\nls\n", "submit @/t", "byte order mark"),
+    // Lines that are not read.
+    ("t.sh", "#!/bin/bash\ncd x\n#HQ --array 1-3\n", "submit @/t.sh", "it is behind the first command"),
+    ("t.sh", "#!/bin/bash\n# HQ --array 1-3\nls\n", "submit @/t.sh", "is written `#HQ --array 1-3`"),
+    ("t.sh", "#!/bin/bash\n#HQ--array 1-3\nls\n", "submit @/t.sh", "is written `#HQ --array 1-3`"),
+    ("t", "#!/bin/bash\n#HQ --array 1-3\nls\n", "submit @/t", "`hq submit --directives file @/t`"),
+    ("t.sh", "#!/bin/bash\n#HQ --array 1-3\nls\n", "submit bash @/t.sh", "a script that is the program itself"),
+    // Others.
+    ("list.txt", "a\nb\n", "submit --param file=@/list.txt -- /x {file}", "`--param file=@@/list.txt`"),
+    ("x", "", "submit --stdout @ -- true", "is a directory"),
+    ("a/pipeline.toml", "", "submit @/a/pipelne.toml", "refused: "),
+];
+
+#[test]
+fn habits_in_files_are_told_once() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let mut wrong = Vec::new();
+    for (file, content, line, part) in FILES {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join(file.trim_start_matches('-'));
+        std::fs::create_dir_all(path.parent().expect("a parent")).expect("a directory");
+        std::fs::write(&path, content).expect("written");
+        let mode = if file.starts_with('-') { 0o644 } else { 0o755 };
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).expect("set");
+        let dir = dir.path().to_str().expect("text");
+        let (notes, _) = said(
+            &line
+                .replace("=@@", "=\0")
+                .replace('@', dir)
+                .replace('\0', "@"),
+        );
+        let part = part
+            .replace("=@@", "=\0")
+            .replace('@', dir)
+            .replace('\0', &format!("@{dir}"));
+        if !matches!(&notes[..], [note] if note.contains(&part)) {
+            wrong.push(format!("{line}: {notes:#?}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Code that is not told of.
+#[test]
+fn scripts_that_are_right_are_not_told() {
+    for (file, content, line) in [
+        ("t.sh", "#!/bin/bash\r", "submit -- @/t.sh"),
+        (
+            "t.sh",
+            "#!/bin/sh\n#HQ --array 1-3\n# HQ is nice\nls\n",
+            "submit @/t.sh",
+        ),
+        (
+            "t.sh",
+            "#!/bin/sh\ni=${SLURM_ARRAY_TASK_ID:-$HQ_TASK_ID}\n",
+            "submit @/t.sh",
+        ),
+        (
+            "t.sh",
+            "#!/bin/sh\n# $SLURM_ARRAY_TASK_ID\nls\n",
+            "submit @/t.sh",
+        ),
+        (
+            "t.sh",
+            "#!/bin/sh\nsrun ./x $SLURM_PROCID\n",
+            "submit @/t.sh",
+        ),
+        (
+            "t.sh",
+            "#!/bin/sh\nSGE_TASK_ID=1\necho $SGE_TASK_ID\n",
+            "submit @/t.sh",
+        ),
+        (
+            "t.py",
+            "#!/usr/bin/env python3\nos.environ.get('SGE_TASK_ID', '0')\n",
+            "submit @/t.py",
+        ),
+        ("t.py", "a\r\n", "submit python3 @/t.py"),
+        ("t", "\x7fELF\0\r\n", "submit @/t"),
+        ("t", "echo hi\n", "submit @/t"),
+        (
+            "data.bin",
+            "x",
+            "submit --param file=@/data.bin -- /x {file}",
+        ),
+    ] {
+        use std::os::unix::fs::PermissionsExt as _;
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join(file);
+        std::fs::write(&path, content).expect("written");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("set");
+        let (notes, _) = said(&line.replace('@', dir.path().to_str().expect("text")));
+        assert!(notes.is_empty(), "{line} {content:?}: {notes:#?}");
+    }
+}
+
 #[test]
 fn each_habit_is_told_once() {
+    let mut wrong = Vec::new();
     for (line, part) in HABITS {
         let (notes, _) = said(line);
-        assert!(
-            matches!(&notes[..], [note] if note.contains(part)),
-            "{line}: {notes:#?}"
-        );
+        if !matches!(&notes[..], [note] if note.contains(part)) {
+            wrong.push(format!("{line}: {notes:#?}"));
+        }
     }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 /// What looks like a habit and is meant.
@@ -176,6 +317,15 @@ const MEANT: &[&str] = &[
     "submit --stdin -- xargs echo",
     "submit -- hq submit --cpus 2 true",
     "run -j 2 --array 1-3 -- /x",
+    "run --array 1 -- /x",
+    "| run --each-line - -- echo {}",
+    "| submit -- wc -l /etc/hostname",
+    "| submit -- find . -exec echo {} ';'",
+    "| submit --stdin -- wc -l",
+    "submit -- wc -l",
+    "| submit -- python3 -c 'print(1)'",
+    "submit -- bash -c 'echo $1' x a",
+    "submit -- bash -c 'shift; ls' x a",
 ];
 
 #[test]

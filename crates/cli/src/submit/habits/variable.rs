@@ -26,9 +26,16 @@ const KNOWN: [&str; 17] = [
 ];
 
 /// Variables of other tools, and what a task has instead.
-const FOREIGN: [(&str, &str); 18] = [
+const FOREIGN: &[(&str, &str)] = &[
     ("SLURM_ARRAY_TASK_ID", "HQ_TASK_ID"),
     ("SLURM_ARRAY_JOB_ID", "HQ_JOB_ID"),
+    ("SLURM_ARRAY_TASK_COUNT", "HQ_TASK_ID"),
+    ("SLURM_JOB_ID", "HQ_JOB_ID"),
+    ("SLURM_JOBID", "HQ_JOB_ID"),
+    ("SLURM_NTASKS", "HQ_RESOURCE_REQUEST_cpus"),
+    ("SLURM_CPUS_ON_NODE", "HQ_RESOURCE_REQUEST_cpus"),
+    ("SLURM_JOB_NODELIST", "HQ_NODE_FILE"),
+    ("SLURM_NODELIST", "HQ_NODE_FILE"),
     ("SLURM_PROCID", "HQ_TASK_ID"),
     ("SLURM_SUBMIT_DIR", "HQ_SUBMIT_DIR"),
     ("SLURM_CPUS_PER_TASK", "HQ_RESOURCE_REQUEST_cpus"),
@@ -36,10 +43,16 @@ const FOREIGN: [(&str, &str); 18] = [
     ("PBS_ARRAYID", "HQ_TASK_ID"),
     ("PBS_O_WORKDIR", "HQ_SUBMIT_DIR"),
     ("PBS_NODEFILE", "HQ_NODE_FILE"),
+    ("PBS_JOBID", "HQ_JOB_ID"),
+    ("PBS_NP", "HQ_RESOURCE_REQUEST_cpus"),
+    ("PBS_NCPUS", "HQ_RESOURCE_REQUEST_cpus"),
     ("NCPUS", "HQ_RESOURCE_REQUEST_cpus"),
     ("SGE_TASK_ID", "HQ_TASK_ID"),
     ("NSLOTS", "HQ_RESOURCE_REQUEST_cpus"),
     ("LSB_JOBINDEX", "HQ_TASK_ID"),
+    ("LSB_JOBID", "HQ_JOB_ID"),
+    ("LSB_DJOB_NUMPROC", "HQ_RESOURCE_REQUEST_cpus"),
+    ("OAR_ARRAY_INDEX", "HQ_TASK_ID"),
     ("PARALLEL_SEQ", "HQ_TASK_ID"),
     ("PARALLEL_JOBSLOT", "HQ_CPUS"),
     ("AWS_BATCH_JOB_ARRAY_INDEX", "HQ_TASK_ID"),
@@ -85,23 +98,74 @@ pub(super) fn plain(_: &Typed<'_>, text: Text<'_>) -> Option<Said> {
     )))
 }
 
-/// `bash -c 'echo $SLURM_ARRAY_TASK_ID'`.
+/// `bash -c 'echo $SLURM_ARRAY_TASK_ID'`, and scripts in any language.
 pub(super) fn foreign(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
-    if text.reader != Reader::Shell {
-        return None;
-    }
-    let found = names(text.text).find_map(|name| {
+    let is_script = !text.option.is_empty();
+    let found: Vec<&str> = match text.reader {
+        Reader::Shell => names(text.text).collect(),
+        Reader::Code if is_script => quoted_names(text.text).collect(),
+        Reader::Code | Reader::Program => return None,
+    };
+    // What these programs start has them.
+    let starts = |program: &str| {
+        text.text
+            .split(|c: char| !c.is_alphanumeric())
+            .any(|word| word == program)
+    };
+    let has = |name: &str| {
+        std::env::var_os(name).is_some()
+            || name.starts_with("SLURM_") && !name.contains("ARRAY") && starts("srun")
+            || name.starts_with("PARALLEL_") && starts("parallel")
+    };
+    let found = found.into_iter().find_map(|name| {
         let known = FOREIGN.iter().find(|(foreign, _)| *foreign == name)?;
-        (!is_set(typed, text, name)).then_some(known)
+        (!is_set(typed, text, name) && !has(name)).then_some(known)
     });
-    found.map(|(name, ours)| Said::Note(format!("hq does not set `${name}`; a task has `${ours}`")))
+    let reads = in_script(text);
+    found.map(|(name, ours)| {
+        let ours = match (*ours, typed.source) {
+            ("HQ_TASK_ID", Source::Entries) => "HQ_TASK_ID` and its line in `$HQ_ENTRY",
+            (ours, _) => ours,
+        };
+        Said::Note(format!(
+            "hq does not set `${name}`{reads}; a task has `${ours}`"
+        ))
+    })
 }
 
-/// Whether the user sets a variable himself.
+/// Says that a variable is read in a script.
+fn in_script(text: Text<'_>) -> String {
+    match text.option {
+        "" => String::new(),
+        file => format!(", which `{file}` reads"),
+    }
+}
+
+/// Names of variables that stand in quotes, as in `os.environ["NAME"]`, without a value for their absence.
+fn quoted_names(text: &str) -> impl Iterator<Item = &str> {
+    text.split(['"', '\''])
+        .zip(text.split(['"', '\'']).skip(1))
+        .filter(|(name, rest)| name.contains('_') && !rest.trim_start().starts_with(','))
+        .map(|(name, _)| name)
+}
+
+/// Whether the user sets a variable himself, or says what to take without it.
 fn is_set(typed: &Typed<'_>, text: Text<'_>, name: &str) -> bool {
-    text.text.contains(&format!("{name}="))
-        || text.text.contains(&format!("in {name}"))
-        || text.text.contains(&format!("for {name} "))
+    [
+        "{NAME:",
+        "{NAME-",
+        "{NAME+",
+        "NAME=",
+        "in NAME",
+        "for NAME ",
+        "read NAME",
+        "-n \"$NAME",
+        "-z \"$NAME",
+        "-n \"${NAME",
+        "-z \"${NAME",
+    ]
+    .iter()
+    .any(|form| text.text.contains(&form.replace("NAME", name)))
         || typed.env_names.iter().any(|known| known == name)
 }
 
@@ -110,19 +174,20 @@ pub(super) fn unknown(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
     if text.reader != Reader::Shell {
         return None;
     }
+    let reads = in_script(text);
     names(text.text).filter(|name| name.starts_with("HQ_")).find_map(|name| {
         if is_set(typed, text, name) || name.starts_with("HQ_RESOURCE_") {
             return None;
         }
         if name == "HQ_ENTRY" && !matches!(typed.source, Source::Entries) {
-            return Some(Said::Note("`$HQ_ENTRY` is empty without `--each-line` or `--from-json`".to_owned()));
+            return Some(Said::Note(format!("`$HQ_ENTRY`{reads} is empty without `--each-line` or `--from-json`")));
         }
         if name.starts_with("HQ_PARAM_") {
             let has = matches!(typed.source, Source::Params(params) if params.list().iter().any(|param| hq_core::params::variable(&param.name) == name));
-            return (!has).then(|| Said::Note(format!("`${name}` is empty: no `--param` has that name")));
+            return (!has).then(|| Said::Note(format!("`${name}`{reads} is empty: no `--param` has that name")));
         }
         let meant = closest(name, KNOWN.into_iter()).map_or(String::new(), |meant| format!("; did you mean `${meant}`?"));
-        (!KNOWN.contains(&name)).then(|| Said::Note(format!("hq does not set `${name}`{meant}")))
+        (!KNOWN.contains(&name)).then(|| Said::Note(format!("hq does not set `${name}`{reads}{meant}")))
     })
 }
 

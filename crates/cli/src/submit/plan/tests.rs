@@ -9,7 +9,7 @@ use crate::parse::learn::TimeRequest;
 use crate::parse::request::{ResourceArg, parse_named_request};
 use crate::parse::resource::parse_definition;
 use crate::submit::build::{SubmitRequest, build};
-use crate::submit::habits::Verb;
+use crate::submit::habits::{Front, Verb};
 
 fn context() -> SubmitContext<'static> {
     SubmitContext {
@@ -27,7 +27,7 @@ fn prepared(options: TaskOptions) -> PreparedSubmit {
         destination: Destination::default(),
         after: Vec::new(),
         default_ids: None,
-        typed: (Verb::Submit, true),
+        typed: (Verb::Submit, Front::default()),
     };
     build(request, context()).expect("valid")
 }

@@ -1,0 +1,163 @@
+//! Files that were meant to be lines of text: what they are instead, and the command that makes lines of them.
+
+use std::path::Path;
+
+use hq_core::template::Entries;
+
+use crate::error::CliError;
+
+/// How some editors begin a text.
+pub(super) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
+/// How a file begins, what it is, and the command that prints its text.
+const KINDS: &[(&[u8], &str, &str)] = &[
+    (b"\x1f\x8b", "compressed with gzip", "zcat"),
+    (b"\xfd7zXZ", "compressed with xz", "xzcat"),
+    (b"\x28\xb5\x2f\xfd", "compressed with zstd", "zstdcat"),
+    (b"BZh91AY&SY", "compressed with bzip2", "bzcat"),
+    (b"\x04\x22\x4d\x18", "compressed with lz4", "lz4cat"),
+    (
+        b"PK\x03\x04",
+        "a zip archive, as .xlsx and .docx files are",
+        "unzip -p",
+    ),
+    (b"\xff\xfe", "text in UTF-16", "iconv -f UTF-16 -t UTF-8"),
+    (b"\xfe\xff", "text in UTF-16", "iconv -f UTF-16 -t UTF-8"),
+    (b"%PDF-", "a PDF file", "pdftotext"),
+    (b"\x7fELF", "a program", ""),
+];
+
+/// Bytes at the beginning that tell text from other data.
+const LOOKED_AT: usize = 4 << 10;
+/// Lines that are looked at.
+const LINES_MAX: u32 = 1_000;
+
+/// What a file is that is no lines of UTF-8, and the command that prints its text, if there is one.
+pub(super) fn kind(content: &[u8]) -> Option<(&'static str, &'static str)> {
+    let known = KINDS
+        .iter()
+        .find(|(start, _, _)| content.starts_with(start));
+    if let Some((_, what, command)) = known {
+        return Some((what, command));
+    }
+    let head = &content[..content.len().min(LOOKED_AT)];
+    let is_wide = |first: usize| {
+        let mut bytes = head.iter().skip(first).step_by(2);
+        head.contains(&b'\n') && bytes.all(|byte| *byte == 0)
+    };
+    if is_wide(1) {
+        return Some(("text in UTF-16", "iconv -f UTF-16LE -t UTF-8"));
+    }
+    if is_wide(0) {
+        return Some(("text in UTF-16", "iconv -f UTF-16BE -t UTF-8"));
+    }
+    let is_odd = |byte: &&u8| **byte < b' ' && !matches!(**byte, 0 | b'\t' | b'\n' | b'\r' | 0x1b);
+    let has_nul = head.contains(&0);
+    let is_data = has_nul && head.iter().filter(is_odd).count() * 50 > head.len();
+    is_data.then_some(("binary data", ""))
+}
+
+/// The error about a list of which no lines can be made.
+pub(super) fn refuse_list(path: &Path, (what, command): (&str, &str)) -> CliError {
+    let shown = path.display();
+    let error = CliError::new(format!("{shown}: expected lines of text, but it is {what}"));
+    let rest = "hq run --each-line - -- PROGRAM {}";
+    match command {
+        "" => error
+            .with_help("`--each-line` takes a text file, and makes a task of each of its lines"),
+        command if path == Path::new("-") => error.with_help(format!(
+            "convert it on the way: `{command} < FILE | {rest}`"
+        )),
+        "pdftotext" => error.with_help(format!("print its text: `pdftotext {shown} - | {rest}`")),
+        command => error.with_help(format!("print its lines: `{command} {shown} | {rest}`")),
+    }
+}
+
+/// A note on lines that are not what they look like; `None` for plain ones.
+pub(super) fn note_on_lines(path: &Path, lines: &Entries) -> Option<String> {
+    let shown = path.display();
+    if lines.is_empty() {
+        return Some(format!("{shown} has no lines, so there are no tasks"));
+    }
+    if lines.get(0)?.starts_with(BYTE_ORDER_MARK) {
+        return Some(format!(
+            "{shown} begins with a byte order mark, which is part of the first line and does not show; \
+             `sed -i '1s/^\\xef\\xbb\\xbf//' {shown}` removes it"
+        ));
+    }
+    let count = u32::try_from(lines.len()).map_or(LINES_MAX, |count| count.min(LINES_MAX));
+    let has_cr = |number: u32| lines.get(number).is_some_and(|line| line.ends_with(b"\r"));
+    // The last line may have no end.
+    let are_all = has_cr(0) && (1..count.max(2) - 1).all(has_cr);
+    are_all.then(|| {
+        format!(
+            "{shown} has Windows line ends (CRLF), so that each line ends with a carriage return, which does not show; \
+             `{}` removes them",
+            without_cr(&shown.to_string())
+        )
+    })
+}
+
+/// The command that removes Windows line ends.
+pub(super) fn without_cr(file: &str) -> String {
+    match file {
+        "-" => "tr -d '\\r'".to_owned(),
+        file => format!("sed -i 's/\\r$//' {file}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::submit::entries::EntryList;
+
+    #[test]
+    fn what_is_no_text_is_named_with_the_command_that_makes_lines_of_it() {
+        for (content, what, command) in [
+            (&b"\x1f\x8b\x08\0\0"[..], "gzip", "zcat l |"),
+            (b"\xfd7zXZ\0\0", "xz", "xzcat l |"),
+            (b"\x28\xb5\x2f\xfd\x04", "zstd", "zstdcat l |"),
+            (b"BZh91AY&SY\x01", "bzip2", "bzcat l |"),
+            (b"PK\x03\x04\x14\0", "zip archive", "unzip -p l |"),
+            (b"\xff\xfea\0\n\0", "UTF-16", "iconv -f UTF-16 -t UTF-8 l |"),
+            (b"a\0b\0\n\0", "UTF-16", "iconv -f UTF-16LE"),
+            (b"\0a\0b\0\n", "UTF-16", "iconv -f UTF-16BE"),
+            (b"\x7fELF\x02\x01\x01\0", "a program", "takes a text file"),
+            (b"\x89HDF\x01\x02\0\x03", "binary data", "takes a text file"),
+        ] {
+            let kind = kind(content).expect(what);
+            let error = format!("{:?}", refuse_list(Path::new("l"), kind));
+            assert!(error.contains(what) && error.contains(command), "{error}");
+        }
+        for content in [
+            &b"a\0b\0c d\0"[..],
+            b"a\0b\0",
+            b"a\nb\n",
+            b"",
+            b"\xe4\xf6\n",
+            b"\t\n",
+        ] {
+            assert_eq!(kind(content), None, "{content:?}");
+        }
+    }
+
+    #[test]
+    fn lines_with_hidden_characters_have_a_note() {
+        for (content, part) in [
+            (&b"a\r\nb\r\n"[..], "`sed -i 's/\\r$//' l` removes them"),
+            (b"a\r\nb\r\nc", "Windows line ends"),
+            (b"a\r\n", "Windows line ends"),
+            (b"\xef\xbb\xbfa\nb\n", "byte order mark"),
+            (b"", "l has no lines"),
+            (b"a\nb\n", ""),
+            (b"a\r\nb\nc\n", ""),
+        ] {
+            let lines = EntryList::from_lines(content).finish().expect("short");
+            let note = note_on_lines(Path::new("l"), &lines).unwrap_or_default();
+            assert!(
+                note.contains(part) && note.is_empty() == part.is_empty(),
+                "{content:?}: {note}"
+            );
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! What stands in front of a command in the command line of this process.
+
+use std::ffi::OsString;
+use std::io::IsTerminal as _;
+use std::os::fd::AsFd as _;
+
+/// The words in front of a command, and where standard input comes from.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Front {
+    /// Without a last `--`.
+    pub(super) words: Vec<String>,
+    /// `--` stands in front of the program: options behind it are meant for the program.
+    pub(super) is_fenced: bool,
+    /// The program as it was typed: its interpreter may be put in front of it later.
+    pub(super) program: String,
+    /// Standard input is a pipe or a file.
+    pub(super) is_piped: bool,
+    /// A person sees what is said.
+    pub(super) is_seen: bool,
+}
+
+impl Default for Front {
+    /// That of a command which was not typed here.
+    fn default() -> Self {
+        Self {
+            words: Vec::new(),
+            is_fenced: true,
+            program: String::new(),
+            is_piped: false,
+            is_seen: false,
+        }
+    }
+}
+
+impl Front {
+    /// That of the command which is the end of the command line.
+    pub(crate) fn of(command: &[OsString]) -> Self {
+        let words: Vec<OsString> = std::env::args_os().collect();
+        match words.len().checked_sub(command.len()) {
+            Some(at) if at > 0 && words[at..] == *command => Self {
+                is_seen: std::io::stderr().is_terminal(),
+                ..Self::split(&words[..at], &words[at..], is_piped())
+            },
+            Some(_) | None => Self::default(),
+        }
+    }
+
+    pub(super) fn split(front: &[OsString], command: &[OsString], is_piped: bool) -> Self {
+        let text = |word: &OsString| word.to_string_lossy().into_owned();
+        let mut words: Vec<String> = front.iter().map(text).collect();
+        let is_fenced = words.pop_if(|word| word == "--").is_some();
+        Self {
+            words,
+            is_fenced,
+            program: command.first().map(text).unwrap_or_default(),
+            is_piped,
+            is_seen: true,
+        }
+    }
+
+    /// The last option in front of the command, and its value.
+    pub(super) fn last_option(&self) -> Option<(&str, Option<&str>)> {
+        let is_option = |word: &&String| word.starts_with('-') && word.len() > 1;
+        match &self.words[..] {
+            [.., option] if is_option(&option) => match option.split_once('=') {
+                Some((option, value)) => Some((option, Some(value))),
+                None => Some((option, None)),
+            },
+            [.., option, value] if is_option(&option) => Some((option, Some(value))),
+            _ => None,
+        }
+    }
+}
+
+/// Whether something may be read from standard input. Nothing is read.
+fn is_piped() -> bool {
+    use std::os::unix::fs::FileTypeExt as _;
+    let stdin = std::io::stdin();
+    if stdin.is_terminal() {
+        return false;
+    }
+    let file = stdin.as_fd().try_clone_to_owned().map(std::fs::File::from);
+    let found = file.and_then(|file| file.metadata());
+    found.is_ok_and(|found| found.file_type().is_fifo() || found.is_file())
+}

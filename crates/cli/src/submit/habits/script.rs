@@ -1,0 +1,261 @@
+//! Habits in the file that a command runs: lines for other systems, line ends of Windows, and files that cannot be started.
+
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+use std::io::Read as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use super::reader::{self, Reader, name};
+use super::{Said, Text, Typed, Verb};
+use crate::submit::content;
+
+/// Only this much of a script is looked at, in bytes.
+const HEAD_LEN: u64 = 64 << 10;
+/// Scripts of one job file that are looked at.
+const SCRIPTS_MAX: usize = 100;
+
+/// Ends of names, or whole names, and what runs such a file.
+const INTERPRETERS: &[(&str, &str)] = &[
+    ("py", "python3"),
+    ("R", "Rscript"),
+    ("r", "Rscript"),
+    ("pl", "perl"),
+    ("rb", "ruby"),
+    ("jl", "julia"),
+    ("lua", "lua"),
+    ("js", "node"),
+    ("mjs", "node"),
+    ("php", "php"),
+    ("tcl", "tclsh"),
+    ("sh", "bash"),
+    ("bash", "bash"),
+    ("slurm", "bash"),
+    ("sbatch", "bash"),
+    ("pbs", "bash"),
+    ("zsh", "zsh"),
+    ("m", "octave"),
+    ("awk", "awk -f"),
+    ("sed", "sed -f"),
+    ("gp", "gnuplot"),
+    ("gnuplot", "gnuplot"),
+    ("jar", "java -jar"),
+    ("mk", "make -f"),
+    ("smk", "snakemake -s"),
+    ("nf", "nextflow run"),
+    ("Makefile", "make -f"),
+    ("makefile", "make -f"),
+    ("GNUmakefile", "make -f"),
+    ("Snakefile", "snakemake -s"),
+];
+
+/// A regular file that a command runs. Of a program that is no text the head is empty.
+#[derive(Clone, Debug)]
+pub(super) struct Script {
+    /// As it is written in the command.
+    pub(super) word: String,
+    /// Its number among the words.
+    pub(super) number: usize,
+    pub(super) is_executable: bool,
+    bytes: Vec<u8>,
+    head: String,
+    /// The head without comments.
+    code: String,
+    reader: Reader,
+}
+
+/// The number of the word that names the file with the code.
+pub(super) fn place(words: &[Cow<'_, str>]) -> Option<usize> {
+    let is_env = words.first().is_some_and(|word| name(word) == "env");
+    let first = usize::from(is_env);
+    if !words
+        .get(first)
+        .is_some_and(|word| reader::takes_script(word))
+    {
+        return (!is_env).then_some(0);
+    }
+    let next = words[first + 1..]
+        .iter()
+        .position(|word| !word.starts_with('-'))?;
+    let number = first + 1 + next;
+    let takes_code = (first + 1..=number).any(|at| reader::of(words, at) != Reader::Program);
+    (!takes_code).then_some(number)
+}
+
+impl Script {
+    /// The script of a command that runs in a directory.
+    pub(super) fn of(words: &[Cow<'_, str>], dir: &Path) -> Option<Self> {
+        let number = place(words)?;
+        let word = &*words[number];
+        if number == 0 && !word.contains('/') && reader::is_here(word) {
+            return None;
+        }
+        let path = dir.join(word);
+        // Anything but a file may block, or never end.
+        let found = std::fs::metadata(&path)
+            .ok()
+            .filter(std::fs::Metadata::is_file)?;
+        let (mut bytes, file) = (Vec::new(), std::fs::File::open(&path).ok()?);
+        file.take(HEAD_LEN).read_to_end(&mut bytes).ok()?;
+        let text = if bytes.contains(&0) { &[] } else { &bytes[..] };
+        let head = String::from_utf8_lossy(text).into_owned();
+        let lines = head
+            .lines()
+            .filter(|line| !line.trim_start().starts_with('#'));
+        let code = lines.collect::<Vec<_>>().join("\n");
+        let mut script = Self {
+            word: word.to_owned(),
+            number,
+            is_executable: found.permissions().mode() & 0o111 != 0,
+            bytes,
+            head,
+            code,
+            reader: Reader::Shell,
+        };
+        let interpreter = match number {
+            0 => script.interpreter().map(Cow::Owned),
+            _ => Some(Cow::Borrowed(name(
+                &words[usize::from(name(&words[0]) == "env")],
+            ))),
+        };
+        if interpreter.is_some_and(|name| !reader::is_shell(&name)) {
+            script.reader = Reader::Code;
+        }
+        Some(script)
+    }
+
+    pub(super) fn text(&self) -> Text<'_> {
+        Text {
+            text: &self.code,
+            number: self.number,
+            option: &self.word,
+            reader: self.reader,
+        }
+    }
+
+    /// Whether the kernel finds an interpreter in the first line.
+    pub(super) fn has_first_line(&self) -> bool {
+        self.bytes.starts_with(b"#!")
+    }
+
+    pub(super) fn is_text(&self) -> bool {
+        !self.head.is_empty()
+    }
+
+    /// What runs it, by its first line or its name.
+    pub(super) fn interpreter(&self) -> Option<String> {
+        let first = self.head.lines().next().unwrap_or_default();
+        if let Some(line) = first.strip_prefix("#!") {
+            let mut words = line.split_whitespace();
+            let program = words.next()?;
+            let program = match name(program) {
+                "env" => words.find(|word| !word.starts_with('-'))?,
+                _ => program,
+            };
+            return Some(name(program).to_owned());
+        }
+        let file = name(&self.word);
+        let end = file.rsplit_once('.').map_or(file, |(_, end)| end);
+        let known = INTERPRETERS.iter().find(|(known, _)| *known == end);
+        known.map(|(_, interpreter)| (*interpreter).to_owned())
+    }
+}
+
+impl Typed<'_> {
+    /// Reads the script of a command of a job file that runs in a directory, unless it was read before.
+    pub(crate) fn read_script(&mut self, dir: &Path, known: &mut BTreeSet<String>) {
+        let Some(number) = place(&self.words) else {
+            return;
+        };
+        if known.len() < SCRIPTS_MAX && known.insert(self.words[number].to_string()) {
+            self.script = Script::of(&self.words, dir);
+        }
+    }
+}
+
+/// Line ends of Windows, and a byte order mark.
+pub(super) fn encoding(typed: &Typed<'_>, _: Text<'_>) -> Option<Said> {
+    let script = typed.script.as_ref()?;
+    let (word, bytes) = (&script.word, &script.bytes[..]);
+    if let Some((what, command)) = content::kind(bytes).filter(|(what, _)| what.starts_with("text"))
+    {
+        return Some(Said::Note(format!(
+            "`{word}` is {what}, which no interpreter reads; `{command} {word} > NEW` converts it"
+        )));
+    }
+    let is_started = script.number == 0 || script.reader == Reader::Shell;
+    if bytes.starts_with(content::BYTE_ORDER_MARK) && is_started {
+        return Some(Said::Note(format!(
+            "`{word}` begins with a byte order mark, which hides its first line; `sed -i '1s/^\\xef\\xbb\\xbf//' {word}` removes it"
+        )));
+    }
+    let has_ends = script.head.lines().count() > 0
+        && script
+            .head
+            .split_inclusive('\n')
+            .take(20)
+            .all(|line| line.ends_with("\r\n") || !line.ends_with('\n'))
+        && script.head.contains("\r\n");
+    (has_ends && is_started).then(|| {
+        Said::Note(format!(
+            "`{word}` has Windows line ends (CRLF), and a shell or the kernel takes the carriage return as part of each word; \
+             `{}` removes them",
+            content::without_cr(word)
+        ))
+    })
+}
+
+/// Lines of options that nobody reads: `# HQ --array 1-3`, and `#HQ` behind the first command or in a program without `.sh`.
+pub(super) fn late_directive(typed: &Typed<'_>, _: Text<'_>) -> Option<Said> {
+    let script = typed.script.as_ref()?;
+    let front = &typed.front;
+    let chosen = front
+        .words
+        .iter()
+        .any(|word| word.starts_with("--directives"));
+    if typed.verb == Verb::File || front.program.is_empty() || chosen {
+        return None;
+    }
+    let word = &script.word;
+    let is_read = front.program.ends_with(".sh");
+    let mut is_top = true;
+    for (number, line) in (1..).zip(script.head.lines()) {
+        let line = line.trim();
+        is_top &= line.is_empty() || line.starts_with('#');
+        let Some(rest) = line.strip_prefix('#').map(str::trim_start) else {
+            continue;
+        };
+        let is_named = rest
+            .get(..2)
+            .is_some_and(|name| name.eq_ignore_ascii_case("hq"));
+        let options = rest
+            .get(2..)
+            .unwrap_or_default()
+            .trim_start_matches(':')
+            .trim();
+        if !is_named || !options.starts_with('-') || options.starts_with("---") {
+            continue;
+        }
+        let is_right = line.starts_with("#HQ ") || line.starts_with("#HQ\t");
+        let why = match (is_right, is_top, is_read) {
+            (true, true, true) => continue,
+            (false, _, _) => format!("such a line is written `#HQ {options}`"),
+            (true, false, _) => {
+                "it is behind the first command; `#HQ` lines stand at the top".to_owned()
+            }
+            (true, true, false) if script.number == 0 => format!(
+                "that is done for names that end with `.sh`; for this one, `hq {} --directives file {word}` does it",
+                typed.verb.word()
+            ),
+            (true, true, false) => format!(
+                "that is done for a script that is the program itself: `hq {} ./{}`",
+                typed.verb.word(),
+                word.trim_start_matches("./")
+            ),
+        };
+        return Some(Said::Note(format!(
+            "line {number} of `{word}`, `{line}`, is not read as options: {why}"
+        )));
+    }
+    None
+}
