@@ -1,6 +1,6 @@
 """The site of the manual in a browser: no request to another host, accessible, and no wider than the screen.
 
-    python3 site.py FOLDER
+    python3 manual.py FOLDER
 
 FOLDER is what `cargo xtask site` has made. Needs Playwright for Python, Chromium and HQ_WEB_TOOLS (see views.py);
 HQ_WEB_PICTURES=FOLDER keeps pictures of the pages.
