@@ -104,8 +104,8 @@ impl Server {
         // Ours from here on, if it is that of an earlier run: a start that is refused has changed nothing.
         let (uid, opened) = restore(&config, &instance, continued.as_mut(), given.as_ref())
             .map_err(|error| error.with_way_out(continued.is_some(), &dir))?;
-        let listeners = (&client_listener, &worker_listener);
-        let access = access_file(uid, &config, given.as_ref(), listeners)?;
+        let ports = (&client_listener, &worker_listener);
+        let access = access_file(uid, &config, given.as_ref(), ports)?;
         tracing::info!("No online server found, starting a new server");
         store_access(&access, &instance, continued.is_some())?;
         publish_token(&config, http.as_ref())?;
@@ -118,8 +118,11 @@ impl Server {
             continued.report(&dir, opened.state.jobs());
         }
         let (info, failed) = (server_info(&config, &access), Arc::new(Notify::new()));
-        let client = opened.store.as_ref().map(|(store, _)| store.client());
-        let progress = opened.store.as_ref().map(|(_, progress)| progress.clone());
+        let (client, progress) = opened
+            .store
+            .as_ref()
+            .map(|(store, p)| (store.client(), p.clone()))
+            .unzip();
         let ((news, heard), (door, asks), (stop, stops)) =
             (alloc::news(), http::door(), mpsc::channel(1));
         let ((outbox, owed), stats) = (notify::outbox(worker_notices(&config)), Stats::new());
