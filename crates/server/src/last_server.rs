@@ -509,71 +509,34 @@ mod tests {
         use Decision::{Begin, Continue, RefuseGone, RefuseNothing};
         use Notice::{Nothing, SetAside, Unfinished};
         let online = || Decision::RefuseOnline("process 7 on node1".to_owned());
+        let (new, left) = (|| Begin(Nothing), || Begin(Unfinished(2)));
         let alive = || Last::Alive("process 7 on node1".to_owned());
         let unkept = |earlier| Last::Unkept(Box::new(earlier));
         let wishes = [Wish::Plain, Wish::Resume, Wish::Fresh, Wish::Elsewhere];
         let rows = [
-            (
-                Last::None,
-                [
-                    Begin(Nothing),
-                    RefuseNothing,
-                    Begin(Nothing),
-                    Begin(Nothing),
-                ],
-            ),
-            (
-                unkept(Last::None),
-                [
-                    Begin(Nothing),
-                    RefuseNothing,
-                    Begin(Nothing),
-                    Begin(Nothing),
-                ],
-            ),
+            (Last::None, [new(), RefuseNothing, new(), new()]),
+            (unkept(Last::None), [new(), RefuseNothing, new(), new()]),
             (
                 unkept(Last::Left(2)),
-                [
-                    Begin(Unfinished(2)),
-                    Continue,
-                    Begin(SetAside),
-                    Begin(Unfinished(2)),
-                ],
+                [left(), Continue, Begin(SetAside), left()],
             ),
             (
                 unkept(Last::Unknown),
                 [Begin(SetAside), Continue, Begin(SetAside), Begin(SetAside)],
             ),
             (alive(), [online(), online(), online(), online()]),
-            (
-                Last::Stopped(0),
-                [Begin(Nothing), Continue, Begin(SetAside), Begin(Nothing)],
-            ),
+            (Last::Stopped(0), [new(), Continue, Begin(SetAside), new()]),
             (
                 Last::Stopped(2),
-                [
-                    Begin(Unfinished(2)),
-                    Continue,
-                    Begin(SetAside),
-                    Begin(Unfinished(2)),
-                ],
+                [left(), Continue, Begin(SetAside), left()],
             ),
-            (
-                Last::Left(0),
-                [Continue, Continue, Begin(SetAside), Begin(Nothing)],
-            ),
-            (
-                Last::Left(2),
-                [Continue, Continue, Begin(SetAside), Begin(Unfinished(2))],
-            ),
+            (Last::Left(0), [Continue, Continue, Begin(SetAside), new()]),
+            (Last::Left(2), [Continue, Continue, Begin(SetAside), left()]),
             (
                 Last::Unknown,
                 [Continue, Continue, Begin(SetAside), Begin(SetAside)],
             ),
-            (
-                Last::JournalGone,
-                [RefuseGone, RefuseGone, Begin(Nothing), Begin(Nothing)],
-            ),
+            (Last::JournalGone, [RefuseGone, RefuseGone, new(), new()]),
         ];
         for (last, expected) in rows {
             for (wish, expected) in wishes.iter().zip(expected) {

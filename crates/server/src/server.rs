@@ -111,18 +111,13 @@ impl Server {
         publish_token(&config, http.as_ref())?;
         dir.publish(&instance)?;
         drop(start_lock);
-        for warning in warnings {
-            tracing::warn!("{warning}");
-        }
+        warn_all(&warnings);
         if let Some(continued) = &continued {
             continued.report(&dir, opened.state.jobs());
         }
         let (info, failed) = (server_info(&config, &access), Arc::new(Notify::new()));
-        let (client, progress) = opened
-            .store
-            .as_ref()
-            .map(|(store, p)| (store.client(), p.clone()))
-            .unzip();
+        let client = opened.store.as_ref().map(|(store, _)| store.client());
+        let progress = opened.store.as_ref().map(|(_, progress)| progress.clone());
         let ((news, heard), (door, asks), (stop, stops)) =
             (alloc::news(), http::door(), mpsc::channel(1));
         let ((outbox, owed), stats) = (notify::outbox(worker_notices(&config)), Stats::new());
@@ -614,6 +609,12 @@ fn open(
         port,
         source,
     })
+}
+
+fn warn_all(warnings: &[String]) {
+    for warning in warnings {
+        tracing::warn!("{warning}");
+    }
 }
 
 fn access_file(
