@@ -65,10 +65,8 @@ fn memory_is_a_limit_where_it_was_detected_unless_it_is_turned_off() {
     }
     env.set("HQ_CONFIG", &none.to_string_lossy());
     let problems = || env.hq(&["problems"]).stdout;
-    assert!(
-        !problems().contains("No memory limits"),
-        "no task asks for memory"
-    );
+    // No task asks for memory.
+    assert!(!problems().contains("No memory limits"));
     let mut jobs = Vec::new();
     for (place, option, config, is_limit) in [
         ("detected=1", None, None, true),

@@ -159,6 +159,26 @@ fn a_copied_server_directory_is_a_directory_of_its_own() {
     }
 }
 
+/// The first start with a repaired journal warns of what is lost, the second does not.
+fn expect_repair_told_once(env: &mut Env, other: &str) {
+    for is_first in [true, false] {
+        let args = ["--journal=copy.db", "--server-dir", other];
+        let pid = env.spawn("repaired", &[&["server", "start"], &args[..]].concat());
+        let log = env.wait_for("the server is ready", || {
+            let log = env.read("repaired.log");
+            if log.contains("is ready") {
+                Ok(log)
+            } else {
+                Err(log)
+            }
+        });
+        assert_eq!(log.contains("was repaired before this start"), is_first);
+        assert_eq!(log.contains("WARN its write-ahead log is lost"), is_first);
+        signal(pid, "KILL");
+        env.wait_exit("repaired");
+    }
+}
+
 #[test]
 fn a_journal_without_its_log_is_refused_or_whole() {
     let mut env = Env::new();
@@ -205,22 +225,7 @@ fn a_journal_without_its_log_is_refused_or_whole() {
         assert_eq!(kept.contains("no event is missing"), !is_lost, "{kept}");
         env.hq(&["journal", "check", name]).ok();
     }
-    for is_first in [true, false] {
-        let args = ["--journal=copy.db", "--server-dir", &other];
-        let pid = env.spawn("repaired", &[&["server", "start"], &args[..]].concat());
-        let log = env.wait_for("the server is ready", || {
-            let log = env.read("repaired.log");
-            if log.contains("is ready") {
-                Ok(log)
-            } else {
-                Err(log)
-            }
-        });
-        assert_eq!(log.contains("was repaired before this start"), is_first);
-        assert_eq!(log.contains("WARN its write-ahead log is lost"), is_first);
-        signal(pid, "KILL");
-        env.wait_exit("repaired");
-    }
+    expect_repair_told_once(&mut env, &other);
     let count = |name: &str| {
         let sql = "SELECT count(*) AS n FROM jobs";
         env.json(&["query", "--journal", name, sql])[0]["n"].clone()

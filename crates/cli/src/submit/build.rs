@@ -80,13 +80,7 @@ pub(crate) fn build(
     let (mut notes, entry_in_args) = look_at(&options, &command, typed)?;
     let target = build_target(&options, &command, destination, params.as_deref())?;
     let (ids, entries) = build_ids(&options, default_ids, params.as_deref())?;
-    if let (Some(path), Some(lines)) = (&options.each_line, &entries)
-        && let Some(note) = content::note_on_lines(path, lines)
-    {
-        // Without tasks nothing else matters.
-        notes.retain(|_| !lines.is_empty());
-        notes.insert(0, note.into());
-    }
+    note_lines(&options, entries.as_ref(), &mut notes);
     let (count, mut warnings) = (count_of(&ids), Vec::new());
     if let Some(params) = &params {
         params::check(&command, &options, params, &mut warnings)?;
@@ -134,6 +128,17 @@ pub(crate) fn build(
         }),
     };
     Ok(PreparedSubmit::new(spec, warnings))
+}
+
+/// Notes what is odd about the lines of which each is a task.
+fn note_lines(options: &TaskOptions, lines: Option<&Entries>, notes: &mut Vec<Box<str>>) {
+    if let (Some(path), Some(lines)) = (&options.each_line, lines)
+        && let Some(note) = content::note_on_lines(path, lines)
+    {
+        // Without tasks nothing else matters.
+        notes.retain(|_| !lines.is_empty());
+        notes.insert(0, note.into());
+    }
 }
 
 /// Number of tasks.

@@ -390,58 +390,16 @@ fn right_form(message: &str, Place { key, value, format }: Place<'_>) -> Option<
     if value.starts_with("[[array") {
         return Some("there is one array in a file: write `[array]`".to_owned());
     }
+    let place = Place { key, value, format };
+    if expected.starts_with("a sequence") || expected.starts_with("a list") {
+        return list_form(place);
+    }
+    if expected.starts_with("a string") || expected.starts_with("a text") {
+        return text_form(place);
+    }
     let text = bare(value);
     let pair = |value: &str| format.pair(key.unwrap_or("…"), value);
     let is_number = text.parse::<f64>().is_ok();
-    let is_list = value.starts_with('[');
-    if expected.starts_with("a sequence") || expected.starts_with("a list") {
-        return match key {
-            Some("command") if !is_list => Some(command_of(&text, format)),
-            // A header has no key.
-            Some("task" | "request") | None if format == Format::Toml => {
-                Some("it is a list: write its header with two brackets, `[[task]]` or `[[task.request]]`".to_owned())
-            }
-            Some("task" | "request") => Some("it is a list, with an item for each".to_owned()),
-            Some("deps") if is_number => Some(format!("write a list: `{}`", pair(&format!("[{text}]")))),
-            Some(_) if !value.starts_with('{') => {
-                Some(format!("write a list: `{}`", pair(&format!("[{text:?}]"))))
-            }
-            Some(_) | None => None,
-        };
-    }
-    if expected.starts_with("a string") || expected.starts_with("a text") {
-        return match key {
-            Some("command") if !is_list => {
-                Some(format!("each word is a text in quotes: `{text:?}`"))
-            }
-            Some("pin") => Some(format!(
-                "write `{}` or `{}`",
-                pair("\"taskset\""),
-                pair("\"omp\"")
-            )),
-            Some("ids") if is_list => {
-                let ids = value.trim_matches(['[', ']']).replace([' ', '\n', '"'], "");
-                Some(format!(
-                    "ids are one text: `{}`",
-                    pair(&format!("{:?}", ids.trim_end_matches(',')))
-                ))
-            }
-            Some("shell") if is_list => {
-                Some("`shell` is one text; a list of words is a `command`".to_owned())
-            }
-            Some("shell") => Some(format!(
-                "write the command line: `{}`",
-                pair("\"sort in.txt > out.txt\"")
-            )),
-            Some(key) if DURATIONS.contains(&key) && is_number => {
-                Some(format!("write `{}`", pair(&format!("\"{text}s\""))))
-            }
-            Some(_) if !is_list && !value.starts_with('{') => {
-                Some(format!("write a text: `{}`", pair(&format!("{text:?}"))))
-            }
-            Some(_) | None => None,
-        };
-    }
     if expected.starts_with("a boolean") {
         let word = match &*text.to_lowercase() {
             "true" | "yes" | "on" | "y" | "1" => "true",
@@ -464,6 +422,66 @@ fn right_form(message: &str, Place { key, value, format }: Place<'_>) -> Option<
         )),
         Some("resources") if is_table => {
             Some(format!("write `{}`", pair(&format.table("cpus", "4"))))
+        }
+        Some(_) | None => None,
+    }
+}
+
+/// Says how a list is written.
+fn list_form(Place { key, value, format }: Place<'_>) -> Option<String> {
+    let text = bare(value);
+    let pair = |value: &str| format.pair(key.unwrap_or("…"), value);
+    let is_number = text.parse::<f64>().is_ok();
+    match key {
+        Some("command") if !value.starts_with('[') => Some(command_of(&text, format)),
+        // A header has no key.
+        Some("task" | "request") | None if format == Format::Toml => Some(
+            "it is a list: write its header with two brackets, `[[task]]` or `[[task.request]]`"
+                .to_owned(),
+        ),
+        Some("task" | "request") => Some("it is a list, with an item for each".to_owned()),
+        Some("deps") if is_number => {
+            Some(format!("write a list: `{}`", pair(&format!("[{text}]"))))
+        }
+        Some(_) if !value.starts_with('{') => {
+            Some(format!("write a list: `{}`", pair(&format!("[{text:?}]"))))
+        }
+        Some(_) | None => None,
+    }
+}
+
+/// Says how a text is written.
+fn text_form(Place { key, value, format }: Place<'_>) -> Option<String> {
+    let text = bare(value);
+    let pair = |value: &str| format.pair(key.unwrap_or("…"), value);
+    let is_number = text.parse::<f64>().is_ok();
+    let is_list = value.starts_with('[');
+    match key {
+        Some("command") if !is_list => Some(format!("each word is a text in quotes: `{text:?}`")),
+        Some("pin") => Some(format!(
+            "write `{}` or `{}`",
+            pair("\"taskset\""),
+            pair("\"omp\"")
+        )),
+        Some("ids") if is_list => {
+            let ids = value.trim_matches(['[', ']']).replace([' ', '\n', '"'], "");
+            Some(format!(
+                "ids are one text: `{}`",
+                pair(&format!("{:?}", ids.trim_end_matches(',')))
+            ))
+        }
+        Some("shell") if is_list => {
+            Some("`shell` is one text; a list of words is a `command`".to_owned())
+        }
+        Some("shell") => Some(format!(
+            "write the command line: `{}`",
+            pair("\"sort in.txt > out.txt\"")
+        )),
+        Some(key) if DURATIONS.contains(&key) && is_number => {
+            Some(format!("write `{}`", pair(&format!("\"{text}s\""))))
+        }
+        Some(_) if !is_list && !value.starts_with('{') => {
+            Some(format!("write a text: `{}`", pair(&format!("{text:?}"))))
         }
         Some(_) | None => None,
     }
