@@ -86,7 +86,7 @@ fn aborted_tasks_and_failed_ones_say_why() {
     let task = &env.json(&["task", "info", "1.4"])[0];
     assert_eq!(*task, serde_json::json!({ "id": 4, "state": "aborted" }));
     let failures = env.hq(&["job", "failures", "1"]).ok();
-    let aborted = "2 tasks aborted, such as task 4: task 3, on which task 4 depends, failed";
+    let aborted = "2 tasks aborted, for example task 4: task 3, on which task 4 depends, failed";
     assert!(failures.contains(aborted), "{failures}");
     let shown = env.hq(&["task", "info", "-v", "1.3"]).ok();
     assert!(shown.contains("Last words: no index"), "{shown}");

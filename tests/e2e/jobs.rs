@@ -162,7 +162,7 @@ fn job_file_mistakes_are_shown_with_their_place() {
     for (tasks, told) in [
         (
             [task(1, "2"), task(2, "1")],
-            format!("Error: Task 1 {graph}job.toml, line 3, column 7: tasks wait for each other: 1 for 2 for 1"),
+            format!("Error: Task 1 {graph}job.toml, line 3, column 7: tasks wait for each other: 1 -> 2 -> 1"),
         ),
         (
             [task(1, ""), task(2, "1, 99999")],
@@ -170,7 +170,7 @@ fn job_file_mistakes_are_shown_with_their_place() {
         ),
         (
             [task(5, ""), task(5, "")],
-            "Error: Task 5 is defined multiple times\njob.toml, line 6, column 4: an earlier task has the id 5".to_owned(),
+            "Error: Task 5 is defined multiple times\njob.toml, line 6, column 4: an earlier task already has the id 5".to_owned(),
         ),
     ] {
         // A large file is read in parts, with the same places.

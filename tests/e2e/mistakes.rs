@@ -113,7 +113,7 @@ const OPTIONS: &[Mistake] = &[
     ("run -0 -- true", &["'-0'", "tr '\\0' '\\n'"], 2),
     ("run --resume -- true", &["'--resume'", "`--outputs FILE --skip-done`"], 2),
     ("submit --ntasks-per-node 4 -- true", &["'--ntasks-per-node'", "`--cpus 4`"], 2),
-    ("submit --from-csv x.csv -- true", &["'--from-csv'", "columns are no parameters"], 2),
+    ("submit --from-csv x.csv -- true", &["'--from-csv'", "columns are not split into parameters"], 2),
     ("submit --each-line cmds", &["`cmds` is the list", "eval \"$HQ_ENTRY\""], 2),
     ("job list -a", &["'-a'", "`hq job list --all`"], 2),
     ("job cat 1 stdout -f", &["'-f'", "`hq job tail -f JOB`"], 2),

@@ -80,8 +80,8 @@ pub(crate) fn access_error(error: &AccessError) -> CliError {
         // Nothing is wrong with a directory that no server has made yet.
         return CliError::caused(
             format!(
-                "No server is running: start one with `hq server start{hint}`, which makes its directory, \
-                 or run tasks without a server: `hq run …`"
+                "No server is running: the server directory does not exist. Check `--server-dir`, start a server with \
+                 `hq server start{hint}`, or run tasks without a server: `hq run …`"
             ),
             error,
         );

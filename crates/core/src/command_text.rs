@@ -49,11 +49,11 @@ pub fn without_arguments(text: &str) -> Cow<'_, str> {
 const SHELL_WORDS: &[(&[&str], &str)] = &[
     (
         &["cd", "pushd"],
-        "the working directory of tasks is `--cwd DIR`",
+        "set the working directory of tasks with `--cwd DIR`",
     ),
     (
         &["export", "setenv"],
-        "variables for tasks are `--env NAME=VALUE`",
+        "set variables of tasks with `--env NAME=VALUE`",
     ),
     (
         &[
@@ -61,7 +61,7 @@ const SHELL_WORDS: &[(&[&str], &str)] = &[
             "eval", "exec", "if", "for", "while", "until", "case", "select", "function", "{", "(",
             "!", "[[", "then", "do",
         ],
-        "only a shell knows it: `bash -c 'LINE'` runs a line with it",
+        "it works only inside a shell: `bash -c 'COMMANDS'`",
     ),
 ];
 
@@ -71,7 +71,7 @@ pub fn no_program(text: &str) -> Option<String> {
     let first = text.split_whitespace().next().unwrap_or_default();
     let known = SHELL_WORDS.iter().find(|(words, _)| words.contains(&first));
     if let Some((_, instead)) = known {
-        return Some(format!("`{first}` is not a program; {instead}"));
+        return Some((*instead).to_owned());
     }
     let is_variable = first.split_once('=').is_some_and(|(name, _)| {
         !name.is_empty()
@@ -81,7 +81,7 @@ pub fn no_program(text: &str) -> Option<String> {
     });
     if is_variable {
         return Some(format!(
-            "variables for tasks are options in front of the program: `--env {first} -- PROGRAM`"
+            "set variables of tasks with an option: `--env {first} -- PROGRAM`"
         ));
     }
     let is_line = first.len() < text.len() && text.contains('$');
@@ -105,7 +105,7 @@ pub fn no_program(text: &str) -> Option<String> {
         ));
     }
     if first.len() < text.len() {
-        return Some("this is one word with blanks: leave out the quotes, so that program and arguments are words of their own".to_owned());
+        return Some("the quotes make it a single word; remove them, so that the program and its arguments are separate words".to_owned());
     }
     None
 }

@@ -154,6 +154,10 @@ fn help_for(error: &clap::Error, path: &[&str], words: &[&str]) -> Option<String
         return known
             .or_else(|| (!is_typo).then(|| format!("`hq{group} --help` lists the commands")));
     }
+    if kind == ErrorKind::ArgumentConflict {
+        let is_of_nodes = error.to_string().contains("'--nodes");
+        return is_of_nodes.then(|| "`--nodes` asks for whole nodes, with everything on them: leave out the other option".to_owned());
+    }
     if kind == ErrorKind::MissingRequiredArgument {
         return of_missing(path, words);
     }
@@ -223,7 +227,7 @@ fn of_argument(path: &[&str], word: &str, (words, is_like_own): (&[&str], bool))
         _ if word.starts_with("--") && !is_like_own => of_other_command(path, word),
         _ if !word.starts_with('-') && !path.is_empty() => {
             let command = path.join(" ");
-            Some(format!("`hq {command}` takes no such word; `hq {command} --help` lists what it takes"))
+            Some(format!("`hq {command}` does not accept this argument; `hq {command} --help` lists what it accepts"))
         }
         _ => None,
     }
@@ -239,15 +243,17 @@ fn of_number(path: &[&str], word: &str) -> Option<String> {
     let text = match path {
         _ if !is_ids => return None,
         ["job", "cat"] => {
-            format!("tasks of the job are an option: `hq job cat JOB stdout --tasks {word}`")
+            format!("choose tasks with an option: `hq job cat JOB stdout --tasks {word}`")
         }
         ["job", "tail"] => format!(
             "a task of a job is written `JOB.TASK`: `hq job tail JOB.{word}`; several jobs are one word: `hq job tail 1,2`"
         ),
-        ["worker", "start"] => format!("cpus are an option: `hq worker start --cpus {word}`"),
-        ["server", "start"] => format!("ports are options: `hq server start --client-port {word}`"),
+        ["worker", "start"] => format!("set the cpus with `hq worker start --cpus {word}`"),
+        ["server", "start"] => {
+            format!("set ports with options: `hq server start --client-port {word}`")
+        }
         ["task", "list"] => format!(
-            "tasks of a job are an option: `hq task list JOB --tasks {word}`; several jobs are one word: `hq task list 1,2`"
+            "choose tasks with an option: `hq task list JOB --tasks {word}`; several jobs are one word: `hq task list 1,2`"
         ),
         ["alloc", ..] => format!("a queue is chosen by one id, as in `hq {command} 1`"),
         _ => return None,
@@ -394,7 +400,7 @@ fn of_value(option: &str, value: &str, path: &[&str]) -> Option<String> {
             let name = value.split('=').next().unwrap_or(value);
             format!("what a worker has is a list or a sum: `--resource '{name}=[0,1]'`, `--resource '{name}=range(1-4)'` or `--resource '{name}=sum(100)'`; see `hq doc resources`")
         }
-        "--cpus" if matches!(path, ["worker", "start"] | ["alloc", ..]) => "cpus of a worker are a number, `--cpus 8`, or sockets and their cores, `--cpus 2x4`; see `hq doc resources`".to_owned(),
+        "--cpus" if matches!(path, ["worker", "start"] | ["alloc", ..]) => "write the cpus of a worker as a number, `--cpus 8`, or as sockets and their cores, `--cpus 2x4`; see `hq doc resources`".to_owned(),
         "--resource" if !value.contains('=') => format!(
             "a resource is NAME=AMOUNT, such as `--resource gpus/nvidia=1` or `--resource mem=4G`; `{value}` has no `=`, see `hq doc resources`"
         ),
@@ -402,11 +408,11 @@ fn of_value(option: &str, value: &str, path: &[&str]) -> Option<String> {
             "a part of a cpu is a decimal number: `--cpus {}`",
             milli_cpus(value).unwrap_or_default()
         ),
-        "--resource" | "--cpus" => "amounts are such as `--cpus 4`, `--cpus \"8 compact!\"`, `--resource gpus/nvidia=1`, `--resource mem=4G`; see `hq doc resources`".to_owned(),
+        "--resource" | "--cpus" => "write amounts as in `--cpus 4`, `--cpus \"8 compact!\"`, `--resource gpus/nvidia=1`, `--resource mem=4G`; see `hq doc resources`".to_owned(),
         "--array" if value.contains('%') => "`%` limits in Slurm how many tasks run at once; here cpus do: `--array 1-100 --cpus 2`, and for all tasks `hq run -j 8` or `hq worker start --cpus 8`".to_owned(),
-        "--array" => "ids are such as `--array 1-100`, `--array 0-10:2` or `--array 1,5,7-9`; see `hq doc jobs`".to_owned(),
+        "--array" => "write ids as in `--array 1-100`, `--array 0-10:2` or `--array 1,5,7-9`; see `hq doc jobs`".to_owned(),
         "--time-limit" if value.trim_matches(['0', ':', 's', 'm', 'h', 'i', 'n']).is_empty() && matches!(path, ["submit" | "run"] | ["job", "submit"] | ["worker", "start"]) => "without the option there is no time limit".to_owned(),
-        "--time-limit" | "--time-request" | "--stop-grace" | "--retry-delay" | "--idle-timeout" => format!("durations are such as `{name} 90s`, `{name} 2h30m` or `{name} 01:30:00`"),
+        "--time-limit" | "--time-request" | "--stop-grace" | "--retry-delay" | "--idle-timeout" => format!("write durations as in `{name} 90s`, `{name} 2h30m` or `{name} 01:30:00`"),
         "--after" | "--after-each" if value.contains("after") => "Slurm's `afterok:3` is `--after 3:ok`, `afterany:3` is `--after 3:any`, `aftercorr:3` is `--after-each 3`".to_owned(),
         "--after" | "--after-each" => format!("`{name}` takes {}", kind_of(name)),
         "--job" => format!("`--job` takes {}{ALONE}", kind_of(name)),
@@ -558,7 +564,10 @@ mod tests {
                 "server start --cpus 4",
                 "`--cpus` is an option of `hq run`, `hq submit`, `hq worker start`",
             ),
-            ("server stop now", "`hq server stop` takes no such word"),
+            (
+                "server stop now",
+                "`hq server stop` does not accept this argument",
+            ),
             ("job wait --all", "`hq job wait all`"),
             ("worker stop --all", "`hq worker stop all`"),
             (

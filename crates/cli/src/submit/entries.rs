@@ -137,9 +137,9 @@ fn parse_json(path: &Path, bytes: &[u8]) -> CliResult<EntryList> {
             .extension()
             .is_some_and(|end| end == "csv" || end == "tsv");
         let help = if is_table {
-            format!("a table is no JSON; a task for each line of it is `--each-line {shown}`")
+            format!("this is not JSON; for a task for each line, use `--each-line {shown}`")
         } else if error.to_string().starts_with("trailing characters") {
-            format!("one value per line is no array: `jq -s . {shown} > items.json` makes one")
+            format!("one value per line is not an array; `jq -s . {shown} > items.json` makes one")
         } else {
             "the file is one array, such as `[\"a\", {\"b\": 1}]`, with a task for each item"
                 .to_owned()

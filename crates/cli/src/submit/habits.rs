@@ -141,6 +141,7 @@ const HABITS: &[(Place, &[Look])] = &[
             program::not_executable,
             program::missing,
             program::all_files,
+            option::bare_seconds,
         ],
     ),
     (Place::Argument, &[option::behind_program]),

@@ -76,8 +76,8 @@ pub(crate) fn load(
     if content.starts_with("#!") {
         let shown = path.display();
         return Err(
-            CliError::new(format!("{shown} is a script, and no description of tasks"))
-                .with_help(format!("a script is submitted by `hq submit {shown}`")),
+            CliError::new(format!("{shown} is a script, not a job file"))
+                .with_help(format!("submit a script with `hq submit {shown}`")),
         );
     }
     let source = Source {

@@ -51,7 +51,7 @@ pub(super) const OPTIONS: &[Habit] = &[
     ),
     habit(
         &["--memfree", "--memsuspend"],
-        "memory of each task is `--resource mem=4G`",
+        "set the memory of each task with `--resource mem=4G`",
     ),
     habit(
         &["--restart-times", "--max-retries", "--attempts"],
@@ -175,7 +175,7 @@ pub(super) const OPTIONS: &[Habit] = &[
             "--tsv",
             "--table",
         ],
-        "columns are no parameters; `--each-line FILE` gives a task its whole line in `$HQ_ENTRY`, and `--param 'a=@FILE' --param '+b=@OTHER'` reads two files side by side",
+        "columns are not split into parameters; `--each-line FILE` gives a task its whole line in `$HQ_ENTRY`, and `--param 'a=@FILE' --param '+b=@OTHER'` reads two files side by side",
     ),
     habit(
         &["--from-jsonl", "--jsonl", "--json-lines"],
@@ -291,7 +291,7 @@ pub(super) const OPTIONS: &[Habit] = &[
             "alloc",
         ],
         &["--json", "--format", "-o", "--output", "--parsable", "-O"],
-        "programs read `--output-mode json`, shell scripts `--output-mode quiet`",
+        "use `--output-mode json` for JSON, and `--output-mode quiet` in shell scripts",
     ),
     habit_of(
         &["job list"],
@@ -438,7 +438,7 @@ pub(super) const OPTIONS: &[Habit] = &[
             "--nthreads",
             "--cpus-per-task",
         ],
-        "cpus of a worker are `hq worker start --cpus 8`; without it all are detected",
+        "use `hq worker start --cpus 8` to set the cpus of a worker; by default it detects all",
     ),
     habit_of(
         &["worker start"],
@@ -531,7 +531,7 @@ pub(super) const OPTIONS: &[Habit] = &[
     ),
     habit(
         &["--mem", "--memory", "--mem-per-cpu", "--mem-per-task"],
-        "memory of each task is `--resource mem=4G`, see `hq doc resources`",
+        "set the memory of each task with `--resource mem=4G`, see `hq doc resources`",
     ),
     habit(
         &["-n", "--ntasks", "--tasks"],
@@ -546,11 +546,11 @@ pub(super) const OPTIONS: &[Habit] = &[
             "--cores",
             "--threads",
         ],
-        "cpus of each task are `--cpus 4`",
+        "set the cpus of each task with `--cpus 4`",
     ),
     habit(
         &["-N"],
-        "whole nodes for each task are `--nodes 2`, a name is `--name TEXT`",
+        "use `--nodes 2` for whole nodes for each task, and `--name TEXT` for a name",
     ),
     habit(
         &[
@@ -562,15 +562,15 @@ pub(super) const OPTIONS: &[Habit] = &[
             "-A",
             "--account",
         ],
-        "jobs have no partition; it belongs to the workers: `hq alloc add slurm --time-limit 1h -- --partition=NAME`, see `hq doc slurm`",
+        "a partition, an account and a queue belong to the workers: `hq alloc add slurm --time-limit 1h -- --partition=NAME`, see `hq doc slurm`",
     ),
     habit(
         &["--timeout", "--time", "-t", "--walltime"],
-        "the longest run of each task is `--time-limit 10min`",
+        "limit the run of each task with `--time-limit 10min`",
     ),
     habit(
         &["--dependency", "-d", "--depend"],
-        "a job runs in the background as it is; one that starts after another is `--after JOB:ok` (Slurm's `afterok`) or `--after JOB:any` (`afterany`), see `hq doc dependencies`",
+        "to start a job after another, use `--after JOB:ok` (Slurm's `afterok`) or `--after JOB:any` (`afterany`), see `hq doc dependencies`",
     ),
     habit(
         &["-a"],
@@ -654,7 +654,7 @@ pub(super) const OPTIONS: &[Habit] = &[
     ),
     habit(
         &["--parsable", "--json"],
-        "programs read `--output-mode json`, shell scripts `--output-mode quiet`",
+        "use `--output-mode json` for JSON, and `--output-mode quiet` in shell scripts",
     ),
     habit(
         &["--follow", "-f"],

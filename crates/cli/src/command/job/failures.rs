@@ -75,7 +75,10 @@ pub(in crate::command) async fn failures(
                 write(&mut context.out, job, &groups, said.len())?;
                 if let Some((task, why)) = first_aborted(&mut client, job).await? {
                     let aborted = count(job.stats.unwrap_or_default().aborted.into(), "task");
-                    writeln!(context.out, "{aborted} aborted, such as task {task}: {why}")?;
+                    writeln!(
+                        context.out,
+                        "{aborted} aborted, for example task {task}: {why}"
+                    )?;
                 }
             }
         }

@@ -451,7 +451,7 @@ pub(super) fn odd_value(_: &Typed<'_>, text: Text<'_>) -> Option<Said> {
         )
     } else if option == "--param" && value.starts_with('[') {
         format!(
-            "`{value}` is a value with its bracket; values stand between commas, without brackets: `--param x=1,2,3`"
+            "the bracket becomes part of the value `{value}`; separate values with commas, without brackets: `--param x=1,2,3`"
         )
     } else {
         return None;

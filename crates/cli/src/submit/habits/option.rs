@@ -96,6 +96,27 @@ fn known() -> &'static BTreeSet<String> {
     })
 }
 
+/// `hq submit --time-limit 30 -- true`: other systems count minutes.
+pub(super) fn bare_seconds(typed: &Typed<'_>, _: Text<'_>) -> Option<Said> {
+    /// A larger number is not meant as minutes.
+    const MINUTES_MAX: u32 = 1_000;
+    let mut words = typed.front.words.iter();
+    let value = loop {
+        let word = words.next()?.strip_prefix("--time-limit");
+        match word {
+            Some("") => break words.next()?.as_str(),
+            Some(value) if value.starts_with('=') => break &value[1..],
+            Some(_) | None => {}
+        }
+    };
+    let number: u32 = value.parse().ok()?;
+    (number < MINUTES_MAX).then(|| {
+        Said::Note(format!(
+            "a number alone is in seconds; for minutes write `--time-limit {number}min`"
+        ))
+    })
+}
+
 /// `hq submit --array 1-3 true --cpus 2`.
 pub(super) fn behind_program(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
     let option = text.text.split('=').next().unwrap_or_default();

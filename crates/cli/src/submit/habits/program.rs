@@ -43,7 +43,7 @@ pub(super) fn split_value(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
     let instead = match (option, value) {
         (option, None) if option::needs_sign(option) && fence.is_some() => {
             return Some(Said::Note(format!(
-                "`{word}` is in the place of the program; the value of `{option}` follows without a blank: `{option}={word}`"
+                "`{word}` is taken as the program; the value of `{option}` follows without a blank: `{option}={word}`"
             )));
         }
         ("--param", Some(value)) => {
@@ -56,15 +56,13 @@ pub(super) fn split_value(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
                 || fence.is_some();
             let is_other = word.contains('=') && !word.starts_with(&format!("{name}="));
             match (is_value, is_other) {
-                (_, true) => format!(
-                    "each parameter has an option of its own: `--param {value} --param {word}`"
-                ),
+                (_, true) => format!("repeat the option: `--param {value} --param {word}`"),
                 (true, false) => {
                     let values = std::iter::once(value.trim_end_matches(','))
                         .chain(more.map(|word| word.trim_matches(',')));
                     let values: Vec<&str> = values.filter(|value| !value.is_empty()).collect();
                     format!(
-                        "values stand between commas, without blanks: `--param {}`",
+                        "separate values with commas, without blanks: `--param {}`",
                         values.join(",")
                     )
                 }
@@ -72,14 +70,14 @@ pub(super) fn split_value(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
             }
         }
         ("--resource" | "--env", Some(value)) if word.contains('=') => {
-            format!("each one has an option of its own: `{option} {value} {option} {word}`")
+            format!("repeat the option: `{option} {value} {option} {word}`")
         }
         ("--inputs" | "--outputs", Some(value)) if fence.is_some() => {
-            format!("each file has an option of its own: `{option} {value} {option} {word}`")
+            format!("repeat the option: `{option} {value} {option} {word}`")
         }
         _ => return None,
     };
-    let text = format!("`{word}` is in the place of the program, and `{option}` takes one word");
+    let text = format!("`{word}` is taken as the program, because `{option}` accepts one value");
     Some(match typed.verb {
         Verb::Run => Said::Refusal(text, instead),
         Verb::Submit | Verb::File => Said::Note(format!("{text}; {instead}")),
@@ -113,12 +111,12 @@ pub(super) fn stray_word(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
         let program = next.map_or("PROGRAM", |word| word);
         if Path::new(text.text).is_file() {
             return Said::Note(format!(
-                "`{}` is in the place of the program: the shell expanded a pattern to several files, and an option takes one value; `ls PATTERN | hq run --each-line - -- {program} {{}}` runs a task for each",
+                "`{}` is taken as the program: the shell expanded a pattern to several files, and an option takes one value; `ls PATTERN | hq run --each-line - -- {program} {{}}` runs a task for each",
                 text.text
             ));
         }
         Said::Note(format!(
-            "`{}` is in the place of the program, and this machine has no such program; a value with a blank needs quotes, as in `--name \"my job\"`; the options must be followed by `-- {program}`",
+            "`{}` is taken as the program, and this machine has no such program; a value with a blank needs quotes, as in `--name \"my job\"`; otherwise write `-- {program}` after the options",
             text.text
         ))
     })
@@ -131,11 +129,7 @@ pub(super) fn shell_line(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
         return Some(Said::Note(note));
     }
     let why = no_program(text.text).filter(|_| !is_here(text.text))?;
-    let text = if text.text.contains(char::is_whitespace) {
-        format!("`{}` is not a program", text.text)
-    } else {
-        format!("`{}` cannot be started as a program", text.text)
-    };
+    let text = format!("`{}` is not a program", text.text);
     Some(match typed.verb {
         // Its tasks run here.
         Verb::Run => Said::Refusal(text, why),
@@ -292,7 +286,11 @@ pub(super) fn other_directory(typed: &Typed<'_>, _: Text<'_>) -> Option<Said> {
 pub(super) fn not_executable(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
     let script = typed.script.as_ref().filter(|script| script.number == 0)?;
     let interpreter = script.interpreter();
-    let is_shell = interpreter.as_deref().is_none_or(reader::is_shell);
+    // A name without an end may be a script of a shell.
+    let is_shell = match &interpreter {
+        Some(interpreter) => reader::is_shell(interpreter),
+        None => Path::new(text.text).extension().is_none(),
+    };
     let is_found = text.text.contains('/');
     let why = if !script.is_executable {
         "is not executable"
@@ -304,12 +302,15 @@ pub(super) fn not_executable(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> 
     let words: Vec<String> = typed.words.iter().map(|word| quoted(word)).collect();
     let instead = match (interpreter, is_found) {
         (Some(interpreter), _) if script.is_text() => format!(
-            "what runs it stands in front: `{interpreter} {}`",
+            "put the interpreter in front: `{interpreter} {}`",
             words.join(" ")
         ),
+        (None, _) if script.is_executable => {
+            format!("name the program that reads it: `PROGRAM {}`", words[0])
+        }
         (_, true) => format!("`chmod +x {}` makes it so", words[0]),
         (_, false) => format!(
-            "`chmod +x {0}` makes it so, and programs of this directory are written `./{0}`",
+            "`chmod +x {0}` makes it so, and `./{0}` runs a program of this directory",
             words[0]
         ),
     };
@@ -346,17 +347,19 @@ pub(super) fn missing(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
         ));
     }
     // What `hq run` cannot start is told by its tasks in a moment.
-    if typed.verb != Verb::Submit || has_cwd || text.text.contains(['{', '%']) || is_here(text.text)
-    {
+    if typed.verb != Verb::Submit || has_cwd || text.text.contains(['{', '%']) {
         return None;
     }
-    if text.text.starts_with("./") || text.text.starts_with("../") {
+    // The program, or the script that it runs.
+    let file = &*typed.words[script::place(&typed.words).unwrap_or(0)];
+    let is_named = file.starts_with("./") || file.starts_with("../");
+    let is_script = file != text.text && !file.contains(['{', '%', '$', '/']) && file.contains('.');
+    if (is_named || is_script) && !Path::new(file).exists() {
         return Some(Said::Note(format!(
-            "`{}` does not exist in this directory",
-            text.text
+            "`{file}` does not exist in this directory"
         )));
     }
-    if text.text.contains('/') {
+    if text.text.contains('/') || is_here(text.text) {
         return None;
     }
     let is_file = Path::new(text.text).is_file();

@@ -239,22 +239,22 @@ pub(super) fn late_directive(typed: &Typed<'_>, _: Text<'_>) -> Option<Said> {
         let is_right = line.starts_with("#HQ ") || line.starts_with("#HQ\t");
         let why = match (is_right, is_top, is_read) {
             (true, true, true) => continue,
-            (false, _, _) => format!("such a line is written `#HQ {options}`"),
+            (false, _, _) => format!("write it as `#HQ {options}`"),
             (true, false, _) => {
-                "it is behind the first command; `#HQ` lines stand at the top".to_owned()
+                "it comes after the first command; put `#HQ` lines at the top".to_owned()
             }
             (true, true, false) if script.number == 0 => format!(
-                "that is done for names that end with `.sh`; for this one, `hq {} --directives file {word}` does it",
+                "`#HQ` lines are read in files whose name ends in `.sh`; for this one, use `hq {} --directives file {word}`",
                 typed.verb.word()
             ),
             (true, true, false) => format!(
-                "that is done for a script that is the program itself: `hq {} ./{}`",
+                "`#HQ` lines are read in a script that is itself the program: `hq {} ./{}`",
                 typed.verb.word(),
                 word.trim_start_matches("./")
             ),
         };
         return Some(Said::Note(format!(
-            "line {number} of `{word}`, `{line}`, is not read as options: {why}"
+            "line {number} of `{word}`, `{line}`, is ignored: {why}"
         )));
     }
     None

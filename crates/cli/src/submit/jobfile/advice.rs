@@ -495,7 +495,7 @@ fn wrong_syntax(
 ) -> Option<String> {
     const QUOTES: [char; 8] = ['“', '”', '„', '‟', '‘', '’', '«', '»'];
     if value.contains(QUOTES) || message.contains(QUOTES) {
-        return Some("quotes of word processors are no quotes here: write `\"`".to_owned());
+        return Some("typographic quotes are not valid here; use `\"`".to_owned());
     }
     if format != Format::Toml {
         return None;
@@ -659,7 +659,7 @@ mod tests {
                 "string values must be quoted, expected literal string",
                 "command",
                 "“echo”",
-                "quotes of word processors",
+                "typographic quotes",
             ),
             (
                 "string values must be quoted, expected literal string",

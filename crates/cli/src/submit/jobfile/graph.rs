@@ -67,7 +67,7 @@ impl Mistake {
                     TaskKey::Number(_) => "id",
                     TaskKey::Name(_) => "name",
                 };
-                format!("an earlier task has the {what} {id}, too")
+                format!("an earlier task already has the {what} {id}")
             }
             Self::Unknown { dep, .. } => format!("there is no task {dep} in this file"),
             Self::Cycle { ids, .. } if ids.len() == 1 => "it waits for itself".to_owned(),
@@ -76,7 +76,7 @@ impl Mistake {
                 let shown = names().take(CYCLE_SHOWN_MAX);
                 let more = (ids.len() > CYCLE_SHOWN_MAX).then(|| "…".to_owned());
                 let all: Vec<String> = shown.chain(more).chain(names().next()).collect();
-                format!("tasks wait for each other: {}", all.join(" for "))
+                format!("tasks wait for each other: {}", all.join(" -> "))
             }
             Self::NoIdsLeft => "a task without a number gets the one after the highest".to_owned(),
         }
@@ -173,10 +173,7 @@ fn meant(
                 .take(NAMES_SHOWN_MAX)
                 .map(|name| format!("`{name}`"))
                 .collect();
-            Some(format!(
-                "other names in this file are {}{more}",
-                shown.join(", ")
-            ))
+            Some(format!("this file names {}{more}", shown.join(", ")))
         }
     }
 }
@@ -399,7 +396,7 @@ mod tests {
         let unknown = invalid(1, "there is no task 9 in this file");
         assert_eq!(told(&[(1, &[9])]), unknown);
         // Task 1 only waits for the cycle of 2 and 3.
-        let cycle = invalid(2, "tasks wait for each other: 2 for 3 for 2");
+        let cycle = invalid(2, "tasks wait for each other: 2 -> 3 -> 2");
         assert_eq!(told(&[(1, &[2]), (2, &[3]), (3, &[2])]), cycle);
     }
 

@@ -49,7 +49,7 @@ fn wrong_names_are_refused_where_they_stand() {
     for (keys, said, help) in [
         (
             "id = \"prep\"",
-            "Task `prep` is defined multiple times\njob.toml, line 6, column 6: an earlier task has the name `prep`, too",
+            "Task `prep` is defined multiple times\njob.toml, line 6, column 6: an earlier task already has the name `prep`",
             "",
         ),
         (
@@ -60,7 +60,7 @@ fn wrong_names_are_refused_where_they_stand() {
         (
             "id = \"a\"\ndeps = [\"z\"]",
             "Task `a` is part of dependency cycle or has an invalid dependencies\njob.toml, line 7, column 9: there is no task `z` in this file",
-            "other names in this file are `prep`",
+            "this file names `prep`",
         ),
         (
             "id = \"a\"\ndeps = [\"prep\", \"a\"]",
