@@ -43,23 +43,37 @@ pub fn ensure_dir(path: &Path) -> io::Result<()> {
         .recursive(true)
         .mode(DIR_MODE)
         .create(path)?;
-    let dir = own_dir(path)?;
+    take_rights(&own_dir(path)?)
+}
+
+/// Closes a directory to others.
+///
+/// # Errors
+///
+/// If it cannot be opened, is a link, or belongs to another user.
+pub fn close_dir(path: &Path) -> io::Result<()> {
+    take_rights(&open_dir(path, OFlags::DIRECTORY | OFlags::NOFOLLOW)?)
+}
+
+fn take_rights(dir: &File) -> io::Result<()> {
     if dir.metadata()?.mode() & OF_OTHERS != 0 {
         dir.set_permissions(Permissions::from_mode(DIR_MODE))?;
     }
     Ok(())
 }
 
-/// Opens a directory of this user.
+/// Opens a directory of this user, which may be behind a link.
 ///
 /// # Errors
 ///
 /// If it cannot be opened, or belongs to another user.
 pub fn own_dir(path: &Path) -> io::Result<File> {
-    let dir = OpenOptions::new()
-        .read(true)
-        .custom_flags(bits(OFlags::DIRECTORY))
-        .open(path)?;
+    open_dir(path, OFlags::DIRECTORY)
+}
+
+fn open_dir(path: &Path, flags: OFlags) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    let dir = options.read(true).custom_flags(bits(flags)).open(path)?;
     check_owner(&dir.metadata()?)?;
     Ok(dir)
 }

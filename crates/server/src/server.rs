@@ -109,12 +109,13 @@ impl Server {
         tracing::info!("No online server found, starting a new server");
         store_access(&access, &instance, continued.is_some())?;
         publish_token(&config, http.as_ref())?;
-        dir.publish(&instance)?;
-        drop(start_lock);
+        // Before clients find the server: a start in the background ends then.
         warn_all(&warnings);
         if let Some(continued) = &continued {
             continued.report(&dir, opened.state.jobs());
         }
+        dir.publish(&instance)?;
+        drop(start_lock);
         let (info, failed) = (server_info(&config, &access), Arc::new(Notify::new()));
         let client = opened.store.as_ref().map(|(store, _)| store.client());
         let progress = opened.store.as_ref().map(|(_, progress)| progress.clone());

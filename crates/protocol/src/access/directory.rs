@@ -189,20 +189,25 @@ impl ServerDir {
             }
         }
         for number in self.numbers()? {
-            // What belongs to others is no instance of ours, and is not used as one.
-            let _ = hq_private::ensure_dir(&self.instance(number));
+            let instance = self.instance(number);
+            // A directory of the user may have a number as its name, and a link may lead anywhere.
+            if holds_state(&instance) {
+                hq_private::close_dir(&instance)?;
+            }
         }
         Ok(())
     }
 
-    /// Whether all entries of the directory have names that servers give.
+    /// Whether a server has made everything in the directory.
     fn holds_only_ours(&self) -> io::Result<bool> {
         for entry in fs::read_dir(&self.root)? {
-            let name = entry?.file_name();
+            let entry = entry?;
+            let name = entry.file_name();
             let is_ours = name.to_str().is_some_and(|name| {
+                let is_number = name.bytes().all(|byte| byte.is_ascii_digit());
                 OWN_NAMES.contains(&name)
                     || name.starts_with(".hq-")
-                    || name.bytes().all(|byte| byte.is_ascii_digit())
+                    || is_number && holds_state(&entry.path())
             });
             if !is_ours {
                 return Ok(false);
@@ -224,10 +229,10 @@ impl ServerDir {
     pub fn create_instance(&self) -> Result<PathBuf, AccessError> {
         self.create()?;
         let mut last = None;
-        for _ in 0..NUMBER_ATTEMPTS {
-            let number = self
-                .next_number()
-                .map_err(AccessError::create(&self.root))?;
+        let numbers = self.numbers().map_err(AccessError::create(&self.root))?;
+        let highest = numbers.into_iter().max().unwrap_or(0);
+        // Something else may have the next number as its name.
+        for number in (highest + 1..).take(NUMBER_ATTEMPTS) {
             let path = self.instance(number);
             match hq_private::create_dir(&path).and_then(|()| sync_parent(&path)) {
                 Ok(()) => return fs::canonicalize(&path).map_err(AccessError::create(&path)),
@@ -259,21 +264,23 @@ impl ServerDir {
             .collect())
     }
 
-    /// Highest number of an instance, plus one.
-    fn next_number(&self) -> io::Result<u64> {
-        let highest = self.numbers()?.into_iter().max().unwrap_or(0);
-        Ok(highest.saturating_add(1))
-    }
-
-    /// Names of digits only.
+    /// Numbers of the entries of this user. What others have put there is not used as an instance.
     fn numbers(&self) -> io::Result<Vec<u64>> {
+        let user = rustix::process::geteuid().as_raw();
         let mut numbers = Vec::new();
         for entry in fs::read_dir(&self.root)? {
-            let name = entry?.file_name();
+            let entry = entry?;
+            let name = entry.file_name();
             let digits = name
                 .to_str()
                 .filter(|name| name.bytes().all(|b| b.is_ascii_digit()));
-            numbers.extend(digits.and_then(|name| name.parse::<u64>().ok()));
+            let number = digits.and_then(|name| name.parse::<u64>().ok());
+            // No server comes so far.
+            let number = number.filter(|number| *number < u64::MAX / 2);
+            // Gone again: by another start.
+            if number.is_some() && entry.metadata().is_ok_and(|found| found.uid() == user) {
+                numbers.extend(number);
+            }
         }
         Ok(numbers)
     }
@@ -319,6 +326,13 @@ impl ServerDir {
             .and_then(|()| sync_parent(&link))
             .map_err(AccessError::create(&link))
     }
+}
+
+/// Whether this is the directory of an instance: a real one, with the files of a server.
+fn holds_state(path: &Path) -> bool {
+    let is_dir = fs::symlink_metadata(path).is_ok_and(|found| found.is_dir());
+    let has = |name: &str| fs::symlink_metadata(path.join(name)).is_ok();
+    is_dir && (has(ACCESS_FILE_NAME) || has("state.db"))
 }
 
 fn remove_if_there(path: &Path) -> io::Result<()> {

@@ -206,6 +206,38 @@ fn instances_are_numbered_behind_the_highest() {
 }
 
 #[test]
+fn only_instances_of_servers_are_closed() {
+    let top = tempfile::tempdir().expect("directory");
+    let root = top.path().join("project");
+    let server_dir = ServerDir::new(&root, false);
+    let open_up = |path: &Path| {
+        fs::create_dir_all(path).expect("directory");
+        fs::set_permissions(path, fs::Permissions::from_mode(0o775)).expect("it is ours");
+    };
+    let (data, elsewhere) = (root.join("2024"), top.path().join("public"));
+    let (instance, number) = (root.join("001"), root.join(u64::MAX.to_string()));
+    for dir in [&root, &data, &elsewhere, &instance, &number] {
+        open_up(dir);
+    }
+    fs::write(elsewhere.join(ACCESS_FILE_NAME), "").expect("room");
+    symlink(&elsewhere, root.join("999")).expect("room");
+    fs::write(instance.join(ACCESS_FILE_NAME), "").expect("room");
+    server_dir.create().expect("it is ours");
+    let modes = [&root, &data, &elsewhere, &instance].map(|dir| mode(dir));
+    assert_eq!(modes, [0o775, 0o775, 0o775, 0o700]);
+    let next = server_dir.create_instance().expect("there is room");
+    assert!(next.ends_with("2025"), "{}", next.display());
+    // With only instances in it the server directory is closed, too.
+    for name in ["2024", "999", &u64::MAX.to_string()] {
+        let path = root.join(name);
+        let _ = fs::remove_dir(&path).or_else(|_| fs::remove_file(&path));
+    }
+    fs::write(next.join(ACCESS_FILE_NAME), "").expect("room");
+    server_dir.create().expect("it is ours");
+    assert_eq!(mode(&root), 0o700);
+}
+
+#[test]
 fn the_link_leads_to_the_running_instance() {
     let dir = tempfile::tempdir().expect("directory");
     let server_dir = ServerDir::new(dir.path(), false);
