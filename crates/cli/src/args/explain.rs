@@ -532,10 +532,7 @@ mod tests {
     #[test]
     fn values_are_told_by_their_kind() {
         for (line, answer) in [
-            (
-                "submit --cpus -2 -- true",
-                "`--cpus` takes an amount above 0",
-            ),
+            ("submit --cpus -2 -- true", "takes an amount above 0"),
             ("submit --array -1 -- true", "`--array` takes ids from 0"),
             (
                 "submit --time-limit -5 -- true",
@@ -543,7 +540,7 @@ mod tests {
             ),
             (
                 "submit --max-fails -1 -- true",
-                "`--max-fails` takes a whole number from 0",
+                "takes a whole number from 0",
             ),
             ("submit --cpus 500m -- true", "`--cpus 0.5`"),
             ("submit --array 1-10%2 -- true", "`%` limits in Slurm"),
@@ -564,10 +561,7 @@ mod tests {
                 "server start --cpus 4",
                 "`--cpus` is an option of `hq run`, `hq submit`, `hq worker start`",
             ),
-            (
-                "server stop now",
-                "`hq server stop` does not accept this argument",
-            ),
+            ("server stop now", "does not accept this argument"),
             ("job wait --all", "`hq job wait all`"),
             ("worker stop --all", "`hq worker stop all`"),
             (
@@ -595,10 +589,7 @@ mod tests {
             ("job list running", "`hq job list --filter running,failed`"),
             ("job cat stdout 1", "`hq job cat JOB stdout`"),
             ("run -d true", "`hq submit` returns at once"),
-            (
-                "run --each-line -- true",
-                "`--each-line -` reads standard input",
-            ),
+            ("run --each-line -- true", "reads standard input"),
         ] {
             let text = told(&format!("hq {line}"));
             assert!(text.contains(answer), "{line}: {text}");
