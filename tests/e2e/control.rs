@@ -403,7 +403,7 @@ fn a_server_in_the_background_warns_on_the_terminal() {
     signal(first, "KILL");
     env.wait_exit("server");
     env.hq(&["server", "start", "--background"])
-        .says("1 unfinished job goes on")
+        .says("1 unfinished job continues")
         .says("--fresh")
         .ok();
     env.hq(&["server", "stop"]).ok();

@@ -135,7 +135,10 @@ fn a_copied_server_directory_is_a_directory_of_its_own() {
             let copied = env.user_command(&["cp", "-a", "server", name]).status();
             assert!(copied.expect("cp can be run").success());
         };
+        // A copy of files that change may not belong together.
+        signal(server, "STOP");
         copy(&env, "copy");
+        signal(server, "CONT");
         env.hq(&["server", "start", "--server-dir=copy"])
             .exits_with(1)
             .says("of which this directory is a copy")

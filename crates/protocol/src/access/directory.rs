@@ -332,7 +332,7 @@ impl ServerDir {
 fn holds_state(path: &Path) -> bool {
     let is_dir = fs::symlink_metadata(path).is_ok_and(|found| found.is_dir());
     let has = |name: &str| fs::symlink_metadata(path.join(name)).is_ok();
-    is_dir && (has(ACCESS_FILE_NAME) || has("state.db"))
+    is_dir && (has(ACCESS_FILE_NAME) || has("state.db") || has("state.db.lock"))
 }
 
 fn remove_if_there(path: &Path) -> io::Result<()> {
