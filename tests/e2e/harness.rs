@@ -227,6 +227,16 @@ impl Env {
         wait_for_up_to(self.patience, what, look)
     }
 
+    /// Copies the journal of the running server once a flush has made it whole: soon after a start a reader can be in the way.
+    pub(crate) fn copy_flushed(&self, journal: &str, copy: &str) {
+        self.wait_for("a flushed journal is whole", || {
+            self.hq(&["journal", "flush"]).ok();
+            std::fs::copy(self.path(journal), self.path(copy)).expect("room");
+            let ran = self.hq(&["journal", "check", copy]);
+            (ran.code == Some(0)).then_some(()).ok_or(ran.stderr)
+        });
+    }
+
     /// Runs a command to its end; the caller says how it should have ended.
     #[must_use]
     pub(crate) fn hq(&self, args: &[&str]) -> Ran {

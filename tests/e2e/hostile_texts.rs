@@ -72,6 +72,7 @@ fn texts_of_others_move_no_cursor() {
         &["problems"],
         &["status"],
         &["journal", "replay"],
+        &["query", "select 1 as \"a\u{1b}[2J\""],
         &["query", "select * from jobs", "--csv"],
         &["query", "select * from jobs", "--output-mode=quiet"],
         &["submit", "--dry-run", &named("name"), "--", HOSTILE],

@@ -480,15 +480,8 @@ fn a_fresh_start_leaves_the_old_state_closed_whatever_is_in_it() {
     let server = env.start_server();
     let job = env.submit(&["--name=kept", "--", "true"]);
     let state = env.path("server/001/state.db");
-    let whole = env.wait_for("the file is whole without its log", || {
-        env.hq(&["journal", "flush"]).ok();
-        let copy = env.path("whole.db");
-        std::fs::copy(&state, &copy).expect("room");
-        match env.hq(&["journal", "check", "whole.db"]) {
-            ran if ran.code == Some(0) => Ok(std::fs::read(&copy).expect("a copy")),
-            ran => Err(ran.stderr),
-        }
-    });
+    env.copy_flushed("server/001/state.db", "whole.db");
+    let whole = std::fs::read(env.path("whole.db")).expect("a copy");
     kill_server(&mut env, server);
     let mut later = whole.clone();
     later[60..64].copy_from_slice(&999_i32.to_be_bytes());

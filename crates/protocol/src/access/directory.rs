@@ -227,7 +227,9 @@ impl ServerDir {
     ///
     /// [`AccessError::Create`].
     pub fn create_instance(&self) -> Result<PathBuf, AccessError> {
-        self.create()?;
+        if !self.root.exists() {
+            self.create()?;
+        }
         let mut last = None;
         let numbers = self.numbers().map_err(AccessError::create(&self.root))?;
         let highest = numbers.into_iter().max().unwrap_or(0);
@@ -275,9 +277,9 @@ impl ServerDir {
                 .to_str()
                 .filter(|name| name.bytes().all(|b| b.is_ascii_digit()));
             let number = digits.and_then(|name| name.parse::<u64>().ok());
-            // No server comes so far.
+            // A larger number is a name that somebody chose.
             let number = number.filter(|number| *number < u64::MAX / 2);
-            // Gone again: by another start.
+            // Another start may have removed the entry meanwhile.
             if number.is_some() && entry.metadata().is_ok_and(|found| found.uid() == user) {
                 numbers.extend(number);
             }

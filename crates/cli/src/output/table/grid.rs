@@ -97,7 +97,7 @@ impl Grid {
         let mut grid = Self::new(look);
         let bold = header
             .iter()
-            .map(|name| Cell::new(name).add_attribute(Attribute::Bold));
+            .map(|name| Text::from(*name).cell().add_attribute(Attribute::Bold));
         grid.table.set_header(bold);
         for index in 0..right {
             grid.align_right(index);
