@@ -163,6 +163,11 @@ impl Env {
         std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
     }
 
+    /// What a file holds by now: nothing if nobody has created it yet.
+    pub(crate) fn read_so_far(&self, name: &str) -> String {
+        std::fs::read_to_string(self.path(name)).unwrap_or_default()
+    }
+
     /// A program that is used like `printenv` and costs a fifth of it, for tens of thousands of tasks. Where it cannot be
     /// compiled, `printenv` itself.
     pub(crate) fn quick_printenv(&self) -> String {

@@ -190,6 +190,6 @@ fn a_worker_that_waits_for_its_server_finds_it_at_its_new_place() {
         let workers = env.workers();
         (workers == ["RUNNING"])
             .then_some(())
-            .ok_or_else(|| env.read("worker1.log"))
+            .ok_or_else(|| env.read_so_far("worker1.log"))
     });
 }
