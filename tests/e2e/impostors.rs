@@ -2,6 +2,11 @@
 
 use std::os::unix::fs::PermissionsExt;
 
+use hq_core::id::WorkerId;
+use hq_core::worker_state::Holding;
+use hq_protocol::access::AccessFile;
+use hq_protocol::convert::{FromServer, reattach};
+use hq_protocol::{Plane, SecretKey};
 use serde_json::Value;
 
 use crate::harness::{Env, signal, wait_for};
@@ -112,4 +117,79 @@ fn workers_with_keys_of_an_earlier_release_go_on_and_clients_are_told() {
     let log = env.read("server.log");
     assert!(!log.contains("of an earlier release"), "{log}");
     let _ = env.hq(&["submit", "--wait=ok", "--", "true"]).ok();
+}
+
+#[test]
+fn who_has_the_keys_of_workers_cannot_take_the_place_of_one() {
+    let mut env = Env::new();
+    env.start_server();
+    env.start_worker(1);
+    let script = "echo >> starts; until [ -e go ]; do sleep 0.01; done";
+    let job = env.submit(&["--", "bash", "-c", script]);
+    env.wait_lines("starts", 1);
+    let file = AccessFile::load_any(&env.path("server/hq-current/access.json"));
+    let file = file.expect("ours").worker_only();
+    let access = file.worker.expect("the part of workers");
+    let uid = env.json(&["server", "info"])["server_uid"].clone();
+    let uid = uid.as_str().expect("a text");
+    let secret = SecretKey::from_bytes([1; 32]);
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    for return_digest in [secret.digest(), None] {
+        let mut config = hq_core::testing::worker_config(1);
+        config.return_digest = return_digest;
+        let (worker, nothing) = (WorkerId(1), Holding::default());
+        let claim = reattach((&config, &secret), worker, uid, &nothing, u64::MAX);
+        let answer = runtime.block_on(async {
+            let stream = hq_protocol::connect_tcp(&access.host, access.port).await;
+            let (stream, key) = (stream.expect("it listens"), access.key.as_ref());
+            let connection = hq_protocol::connect(stream, Plane::Worker, key).await;
+            let (mut reader, mut writer) = connection.expect("a worker's key").split();
+            writer.send(&claim).await.expect("it is read");
+            let answer = reader.next::<hq_protocol::worker::ToWorker>().await;
+            answer.expect("open").expect("an answer")
+        });
+        let Ok(FromServer::Registered {
+            worker, reattached, ..
+        }) = FromServer::try_from(answer)
+        else {
+            panic!("it may be a worker of its own");
+        };
+        assert!(!reattached && worker != WorkerId(1));
+    }
+    env.write("go", "");
+    env.wait_job(&job);
+    assert_eq!(env.stats(&job)["finished"], 1);
+    assert_eq!(env.read("starts").lines().count(), 1, "it ran once");
+}
+
+#[test]
+fn keys_are_replaced_while_tasks_run() {
+    let mut env = Env::new();
+    env.start_server();
+    env.start_worker(1);
+    let script = "echo $HQ_INSTANCE_ID >> starts; until [ -e go ]; do sleep 0.01; done";
+    let job = env.submit(&["--", "bash", "-c", script]);
+    env.wait_lines("starts", 1);
+    let before = env.read("server/001/access.json");
+    env.hq(&["server", "stop", "--keep-workers"]).ok();
+    env.wait_exit("server");
+    std::fs::remove_file(env.path("server/001/access.json")).expect("ours");
+    env.start_server();
+    let keys = |text: &str| -> Vec<String> {
+        let access: Value = serde_json::from_str(text).expect("JSON");
+        let key = |plane: &str| access[plane]["secret_key"].to_string();
+        ["client", "worker"].map(key).to_vec()
+    };
+    let (before, after) = (keys(&before), keys(&env.read("server/001/access.json")));
+    for (before, after) in before.iter().zip(&after) {
+        // Quoted: the secret, the public and the private key are others.
+        for at in [1, SHARED + 1, PUBLIC + 1] {
+            assert_ne!(before[at..at + SHARED], after[at..at + SHARED]);
+        }
+    }
+    env.write("go", "");
+    env.wait_job(&job);
+    assert_eq!(env.stats(&job)["finished"], 1);
+    assert_eq!(env.read("starts"), "0\n", "it ran once");
+    assert_eq!(env.workers(), ["RUNNING"]);
 }

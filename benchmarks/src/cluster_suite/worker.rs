@@ -8,6 +8,7 @@ use anyhow::Result;
 use hq_core::time::{Now, Time, Timestamp, nanos};
 use hq_core::worker_config::UNANSWERED_HEARTBEATS_MAX;
 use hq_core::worker_state::{Effect, ExitReason, Input, LaunchEvent, WorkerState};
+use hq_protocol::SecretKey;
 use hq_protocol::convert::{self, FromServer};
 use hq_protocol::worker::{ToServer, ToWorker};
 use tokio::sync::watch;
@@ -252,8 +253,9 @@ impl SimulatedWorker {
         self.registrations += 1;
         let holding = self.state.holding(now().mono);
         let (worker, uid) = &self.identity;
-        let config = &self.home.config;
-        let message = convert::reattach(config, *worker, uid, &holding, self.registrations);
+        // It registered without a hash, so any secret will do.
+        let known = (&*self.home.config, &SecretKey::from_bytes([0; 32]));
+        let message = convert::reattach(known, *worker, uid, &holding, self.registrations);
         self.line = Line::Introducing(Box::pin(introduce(reached, message)));
     }
 

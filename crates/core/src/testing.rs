@@ -132,6 +132,7 @@ pub fn worker_config(cpus: u32) -> WorkerConfig {
         memory_limits: MemoryLimits::Enforced,
         process_pid: 1,
         allocation: None,
+        return_digest: None,
         resources: ResourceDescriptor::cpus(cpus),
     }
 }

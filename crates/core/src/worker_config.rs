@@ -120,6 +120,9 @@ pub struct WorkerConfig {
     pub process_pid: u32,
     /// Surrounding batch job.
     pub allocation: Option<Allocation>,
+    /// Hash of the secret with which it proves, when it comes back, that it is this worker. The hash is no secret. A worker of an
+    /// earlier release has none.
+    pub return_digest: Option<[u8; 32]>,
     /// Resources.
     pub resources: ResourceDescriptor,
 }

@@ -11,6 +11,9 @@
 
 use std::fmt;
 
+use snow::params::HashChoice;
+use snow::resolvers::{CryptoResolver as _, DefaultResolver};
+
 /// Bytes in a key.
 pub const KEY_LEN: usize = 32;
 
@@ -106,6 +109,12 @@ impl SecretKey {
         }
     }
 
+    /// SHA-256 of the shared secret, by which its holder is known again; `None` cannot be.
+    #[must_use]
+    pub fn digest(&self) -> Option<[u8; KEY_LEN]> {
+        digest(&self.shared)
+    }
+
     /// The server's key pair, or the public half of it.
     #[must_use]
     pub const fn server(&self) -> Option<&ServerKey> {
@@ -188,6 +197,15 @@ impl fmt::Debug for ServerKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("ServerKey(hidden)")
     }
+}
+
+/// SHA-256.
+pub(crate) fn digest(bytes: &[u8]) -> Option<[u8; KEY_LEN]> {
+    let mut hash = DefaultResolver.resolve_hash(&HashChoice::SHA256)?;
+    hash.input(bytes);
+    let mut digest = [0; KEY_LEN];
+    hash.result(&mut digest);
+    Some(digest)
 }
 
 /// Fills `bytes` from the system's random source.

@@ -6,6 +6,10 @@
 
 #![forbid(unsafe_code)]
 
+// A fuzz target is run as a test, too.
+#[cfg(test)]
+extern crate self as hq_protocol;
+
 pub mod access;
 pub mod connection;
 pub mod convert;

@@ -75,6 +75,16 @@ fn changed_handshakes_end_with_a_session_or_an_error() {
     });
 }
 
+#[path = "../../../fuzz/targets/impostor.rs"]
+mod impostor;
+
+#[test]
+fn nobody_without_the_private_key_is_taken_for_the_server() {
+    for_variants("impostor", HANDSHAKES, |mode, bytes| {
+        impostor::run(&[&[mode], bytes].concat());
+    });
+}
+
 #[test]
 fn changed_messages_become_core_types_or_are_refused() {
     for_variants("messages", MESSAGES, |_, bytes| {

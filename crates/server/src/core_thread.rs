@@ -400,7 +400,13 @@ impl Core {
         let config = *config;
         self.next_id += 1;
         let link = LinkId(self.next_id);
-        let Some(reattach) = reattach else {
+        let is_its_own = |reattach: &Box<_>| !self.state.is_impostor(&config, reattach);
+        let claimed = reattach.as_ref().map(|reattach| reattach.worker);
+        let Some(reattach) = reattach.filter(is_its_own) else {
+            if let Some(worker) = claimed {
+                tracing::warn!(host = %config.hostname, %worker,
+                    "Somebody claims to be this worker without its secret; it joins as a new worker");
+            }
             self.delivery.expect_worker(link, seat);
             return Input::WorkerConnected(link, config);
         };

@@ -20,9 +20,9 @@ use hq_core::node_check::NodeFault;
 use hq_core::time::{Time, Timestamp};
 use hq_core::worker_config::{OnServerLost, UNANSWERED_HEARTBEATS_MAX, WorkerConfig};
 use hq_core::worker_state::{Effect, ExitReason, Input, Interrupt, LaunchEvent, WorkerState};
-use hq_protocol::Connection;
 use hq_protocol::convert::{self, FromServer, reattach};
 use hq_protocol::worker::{self, ToServer, ToWorker, to_server};
+use hq_protocol::{Connection, SecretKey};
 use hq_spawn::keeper::{KeeperContext, kill_descendants, unreachable_descendants};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc;
@@ -89,6 +89,7 @@ where
             relay,
             work_dir,
             config,
+            secret,
             ..
         } = self;
         let mut effective = WorkerConfig::clone(&config);
@@ -110,6 +111,7 @@ where
             overviews: Overviews::start(&config),
             link: LinkState::Up(link),
             identity,
+            secret,
             redial,
             relay,
             pause: REDIAL_PAUSE_MIN,
@@ -278,6 +280,8 @@ struct EventLoop<S> {
     link: LinkState<S>,
     /// Id of this worker, and uid of its server.
     identity: (WorkerId, Box<str>),
+    /// By which the server knows it again.
+    secret: SecretKey,
     redial: Option<Redial<S>>,
     relay: Option<Relay>,
     /// Before the next attempt to reach a lost server.
@@ -518,7 +522,13 @@ where
         let (worker, server_uid) = &self.identity;
         self.registrations += 1;
         let number = self.registrations;
-        let registration = reattach(&self.config, *worker, server_uid, &holding, number);
+        let registration = reattach(
+            (&self.config, &self.secret),
+            *worker,
+            server_uid,
+            &holding,
+            number,
+        );
         let attempt = async move { introduce(connection, &registration).await };
         self.link = LinkState::Introducing(Attempt(tokio::spawn(attempt)));
     }

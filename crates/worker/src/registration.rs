@@ -5,8 +5,8 @@ use std::sync::Arc;
 use hq_core::id::WorkerId;
 use hq_core::worker_config::{MemoryLimits, WorkerConfig};
 use hq_core::worker_state::Interrupt;
-use hq_protocol::Connection;
 use hq_protocol::worker::ToServer;
+use hq_protocol::{Connection, SecretKey};
 use hq_spawn::keeper::KeeperContext;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -26,6 +26,8 @@ pub struct RegisteredWorker<S> {
     id: WorkerId,
     server_uid: Box<str>,
     pub(crate) config: Arc<WorkerConfig>,
+    /// Proves to the server that it is this worker that comes back.
+    pub(crate) secret: SecretKey,
     pub(crate) link: Link<S>,
     pub(crate) launcher: TaskLauncher,
     pub(crate) notify: Option<NotifySocket>,
@@ -39,7 +41,11 @@ impl<S> RegisteredWorker<S>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    fn new(link: Link<S>, params: WorkerParams, mut launcher: TaskLauncher) -> Self {
+    fn new(
+        link: Link<S>,
+        params: WorkerParams,
+        (mut launcher, secret): (TaskLauncher, SecretKey),
+    ) -> Self {
         launcher.set_server(link.server_uid.clone(), link.worker, link.ip);
         let notify = NotifySocket::bind(params.work_dir.tasks(), launcher.nonce());
         let notify = notify
@@ -53,6 +59,7 @@ where
             id: link.worker,
             server_uid: link.server_uid.clone(),
             config: Arc::new(params.config),
+            secret,
             link,
             launcher,
             keeper: params.keeper,
@@ -112,7 +119,7 @@ impl Connector {
         find: impl Fn() -> ServerLocation + Send + Sync + 'static,
         interrupts: &mut mpsc::Receiver<Interrupt>,
     ) -> Result<RegisteredWorker<TcpStream>, RegisterError> {
-        let launcher = start_launcher(&mut params)?;
+        let prepared = prepare(&mut params)?;
         let mut search = Search::new(self, find);
         let registration = ToServer::from(&params.config);
         let result = tokio::select! {
@@ -124,7 +131,7 @@ impl Connector {
         };
         match result {
             Ok(link) => {
-                let worker = RegisteredWorker::new(link, params, launcher);
+                let worker = RegisteredWorker::new(link, params, prepared);
                 Ok(worker.with_redial(search.redial()))
             }
             Err(error) => {
@@ -148,13 +155,13 @@ pub async fn register<S>(
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let launcher = start_launcher(&mut params)?;
+    let prepared = prepare(&mut params)?;
     let link = introduce(connection, &ToServer::from(&params.config)).await?;
-    Ok(RegisteredWorker::new(link, params, launcher))
+    Ok(RegisteredWorker::new(link, params, prepared))
 }
 
-/// Starts the launcher, and corrects what the worker will report of memory limits.
-fn start_launcher(params: &mut WorkerParams) -> Result<TaskLauncher, RegisterError> {
+/// Starts the launcher, draws a secret, and completes what the worker will report of itself.
+fn prepare(params: &mut WorkerParams) -> Result<(TaskLauncher, SecretKey), RegisterError> {
     let task_dirs = params.work_dir.tasks().to_path_buf();
     let launcher = TaskLauncher::start(
         params.spawn_threads,
@@ -170,5 +177,7 @@ fn start_launcher(params: &mut WorkerParams) -> Result<TaskLauncher, RegisterErr
         tracing::info!(%error, "Memory limits of tasks cannot be enforced here");
         params.config.memory_limits = MemoryLimits::Impossible;
     }
-    Ok(launcher)
+    let secret = SecretKey::generate().map_err(RegisterError::Secret)?;
+    params.config.return_digest = secret.digest();
+    Ok((launcher, secret))
 }

@@ -19,6 +19,7 @@ use hq_core::id::WorkerId;
 use hq_core::worker_state::Interrupt;
 use hq_protocol::access::RelayAddress;
 use hq_protocol::convert::FromServer;
+use hq_protocol::key::KeyError;
 use hq_protocol::worker::{ToServer, ToWorker};
 use hq_protocol::{
     Connection, ConvertError, HandshakeError, MessageReader, MessageWriter, Plane, ReadError,
@@ -149,6 +150,9 @@ pub enum RegisterError {
     /// Tasks could not be started on this machine.
     #[error("start the spawn engine")]
     Launcher(#[source] LauncherError),
+    /// There is no secret to come back with.
+    #[error("draw a secret for the worker")]
+    Secret(#[source] KeyError),
     /// There is no connection.
     #[error(transparent)]
     Connect(ConnectError),
@@ -190,6 +194,7 @@ impl RegisterError {
             | Self::Timeout => true,
             Self::Connect(ConnectError::Handshake { source, .. }) => source.is_retryable(),
             Self::Launcher(_)
+            | Self::Secret(_)
             | Self::Send(WriteError::Frame(_))
             | Self::Receive(
                 ReadError::Frame(_) | ReadError::Decode(_) | ReadError::TooManyElements { .. },

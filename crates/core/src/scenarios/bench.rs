@@ -577,8 +577,18 @@ impl Bench {
     }
 
     pub(super) fn come_back_with(&mut self, worker: WorkerId, reattach: Reattach) -> Vec<Effect> {
+        self.come_back_as(worker, reattach, |_| ())
+    }
+
+    pub(super) fn come_back_as(
+        &mut self,
+        worker: WorkerId,
+        reattach: Reattach,
+        change: impl FnOnce(&mut WorkerConfig),
+    ) -> Vec<Effect> {
         let hand = self.hands.entry(worker).or_default();
-        let config = hand.config.clone().expect("it was here before");
+        let mut config = hand.config.clone().expect("it was here before");
+        change(&mut config);
         hand.templates.clear();
         let link = LinkId(self.next_id());
         self.apply(Input::WorkerReattached(link, config, Box::new(reattach)))

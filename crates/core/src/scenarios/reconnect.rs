@@ -315,6 +315,33 @@ fn a_worker_of_another_server_is_a_new_one() {
 }
 
 #[test]
+fn who_does_not_know_the_secret_of_a_worker_is_a_new_one() {
+    const SECRET: Option<[u8; 32]> = Some([1; 32]);
+    for (known, shown, is_it) in [
+        (SECRET, SECRET, true),
+        (SECRET, Some([2; 32]), false),
+        (SECRET, None, false),
+        // It registered with a worker, or at a server, of an earlier release.
+        (None, None, true),
+        (None, SECRET, true),
+    ] {
+        let mut bench = Bench::new();
+        let worker = bench.worker_with(1, |config| config.return_digest = known);
+        bench.submit(tasks(1));
+        bench.start(worker, TASK);
+        let mut reattach = bench.reattach(worker);
+        reattach.number = u64::MAX;
+        let effects = bench.come_back_as(worker, reattach, |config| config.return_digest = shown);
+        let (new, reattached) = registered(&effects).expect("it is registered");
+        assert_eq!((reattached, new == worker), (is_it, is_it), "{shown:?}");
+        assert_eq!(bench.phase(TASK), Phase::Running);
+        let effects = bench.come_back(worker);
+        let (same, reattached) = registered(&effects).expect("it is not late");
+        assert!(is_it || reattached && same == worker);
+    }
+}
+
+#[test]
 fn an_older_registration_does_not_replace_a_newer_one() {
     let (mut bench, worker) = Bench::with_worker(1);
     bench.submit(tasks(1));

@@ -31,6 +31,10 @@ impl ServerState {
         config: WorkerConfig,
         reattach: Reattach,
     ) {
+        if self.is_impostor(&config, &reattach) {
+            self.on_worker_connected(ctx, link, config);
+            return;
+        }
         let is_late = self.is_late(&reattach);
         let Reattach {
             worker: id,
@@ -95,6 +99,16 @@ impl ServerState {
         self.dispatcher.note_room(id);
         self.dispatcher.note_plans_changed();
         self.dismiss_if_ending(ctx, id);
+    }
+
+    /// Whether somebody else claims to be a worker that is known here: the hash of its secret is another one. Who sends a hash has shown
+    /// the secret.
+    #[must_use]
+    pub fn is_impostor(&self, config: &WorkerConfig, reattach: &Reattach) -> bool {
+        let worker = self.workers.get(reattach.worker);
+        let worker = worker.filter(|_| *reattach.server_uid == *self.uid);
+        let expected = worker.and_then(|worker| worker.config.return_digest);
+        expected.is_some() && expected != config.return_digest
     }
 
     /// Whether a registration is older than one that was seen. Its worker has lost patience and dialed again;

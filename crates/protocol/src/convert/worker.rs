@@ -23,6 +23,7 @@ use super::{
     ConvertError, Within, absolute_path, at_most, duration, each, known, path, required, same_len,
     text,
 };
+use crate::key::{SecretKey, digest};
 use crate::relay::Terms;
 use crate::{common, worker};
 
@@ -99,15 +100,25 @@ impl TryFrom<worker::ToServer> for FromWorker {
         use worker::to_server::Message;
         match required(message.message, "message")? {
             Message::Register(worker::Register { config, reattach }) => {
-                let config = required(config, "register.config")?;
+                let config: WorkerConfig = required(config, "register.config")?
+                    .try_into()
+                    .within("register.config")?;
+                let shown = reattach.as_ref().map(|reattach| &reattach.secret[..]);
+                if config.return_digest.is_some()
+                    && shown.is_some_and(|secret| digest(secret) != config.return_digest)
+                {
+                    let field = "register.reattach.secret";
+                    return Err(ConvertError::invalid(
+                        field,
+                        "that of the worker",
+                        "another",
+                    ));
+                }
                 let reattach: Option<Reattach> = reattach
                     .map(TryInto::try_into)
                     .transpose()
                     .within("register.reattach")?;
-                Ok(Self::Register(
-                    Box::new(config.try_into().within("register.config")?),
-                    reattach.map(Box::new),
-                ))
+                Ok(Self::Register(Box::new(config), reattach.map(Box::new)))
             }
             Message::Heartbeat(heartbeat) => heartbeat_message(heartbeat).map(Self::Message),
             Message::Report(report) => Ok(Self::Message(WorkerMessage::Report(
@@ -277,7 +288,7 @@ impl From<&WorkerConfig> for worker::ToServer {
 /// The registration of a worker that was registered before.
 #[must_use]
 pub fn reattach(
-    config: &WorkerConfig,
+    (config, secret): (&WorkerConfig, &SecretKey),
     worker: WorkerId,
     server_uid: &str,
     holding: &Holding,
@@ -294,6 +305,7 @@ pub fn reattach(
         launching: Some(task_list(launching.map(|key| (key.task, key.instance)))),
         report: (!holding.started.is_empty()).then(|| (&report).into()),
         number,
+        secret: secret.shared().to_vec().into(),
         variants: holding
             .variants
             .iter()

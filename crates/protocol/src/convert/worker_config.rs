@@ -53,6 +53,12 @@ impl TryFrom<common::WorkerConfig> for WorkerConfig {
             memory_limits,
             process_pid: message.process_pid,
             allocation,
+            return_digest: match message.return_digest.len() {
+                0 => None,
+                found => Some(message.return_digest[..].try_into().map_err(|_| {
+                    ConvertError::invalid("return_digest", "32 bytes or none", found)
+                })?),
+            },
             resources: required(message.resources, "resources")?
                 .try_into()
                 .within("resources")?,
@@ -78,6 +84,9 @@ impl From<&WorkerConfig> for common::WorkerConfig {
             memory_limits: common::MemoryLimits::from(config.memory_limits).into(),
             process_pid: config.process_pid,
             allocation: config.allocation.as_ref().map(Into::into),
+            return_digest: config
+                .return_digest
+                .map_or_else(Default::default, |digest| digest.to_vec().into()),
             resources: Some((&config.resources).into()),
         }
     }

@@ -78,6 +78,7 @@ shapes! {
         3: each::<worker::TaskList>(&TASK_LIST),
         4: each::<worker::Report>(&REPORT),
         5: each::<worker::HeldVariant>(&HELD_VARIANT),
+        7: Part::Text,
     }
     HELD_VARIANT = "HeldVariant" {}
     TASK_LIST = "TaskList" { 1: each::<worker::TaskGroup>(&TASK_GROUP) }
@@ -113,6 +114,7 @@ shapes! {
         4: Part::Text,
         13: each::<common::Allocation>(&ALLOCATION),
         14: each::<common::ResourceDescriptor>(&RESOURCE_DESCRIPTOR),
+        17: Part::Text,
     }
     ALLOCATION = "Allocation" { 2: Part::Text }
     RESOURCE_DESCRIPTOR = "ResourceDescriptor" {

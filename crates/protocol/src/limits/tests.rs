@@ -12,6 +12,7 @@ use prost::Message;
 use super::*;
 use crate::convert::{ClientRequest, FromServer, FromWorker, add_curves, reattach};
 use crate::frame::{self, FrameDecoder};
+use crate::key::SecretKey;
 use crate::{client, worker};
 
 /// Sends a message from a side to a side of a plane, and decodes it. Returns its bytes.
@@ -59,6 +60,8 @@ fn request(command: &Command) -> usize {
     )
 }
 
+const SECRET: SecretKey = SecretKey::from_bytes([7; 32]);
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
@@ -72,7 +75,7 @@ proptest! {
     fn a_registration_takes_no_more_than_is_counted(holding in extremes::holding()) {
         let config = hq_core::testing::worker_config(4);
         let alone = worker::ToServer::from(&config).encoded_len();
-        let message = reattach(&config, hq_core::id::WorkerId(u32::MAX), "uid", &holding, u64::MAX);
+        let message = reattach((&config, &SECRET), hq_core::id::WorkerId(u32::MAX), "uid", &holding, u64::MAX);
         prop_assert!(to_server(&message) <= alone + holding.wire_bytes());
     }
 
@@ -106,7 +109,7 @@ fn the_largest_registration_passes() {
     let holding = extremes::largest_holding();
     let config = hq_core::testing::worker_config(4);
     let message = reattach(
-        &config,
+        (&config, &SECRET),
         hq_core::id::WorkerId(u32::MAX),
         "uid",
         &holding,

@@ -116,7 +116,7 @@ async fn registers_after_a_server_that_hung_up() {
     let worker = worker.expect("the second attempt");
     assert_eq!((worker.id().as_u32(), worker.server_uid()), (7, "abcdef"));
     let (_control, interrupts) = mpsc::channel(1);
-    let end = worker.run(interrupts).await;
+    let end = Box::pin(worker.run(interrupts)).await;
     assert_eq!(
         end,
         crate::WorkerEnd::IdleTimeout,

@@ -141,6 +141,7 @@ impl LocalMachine {
             memory_limits: MemoryLimits::Enforced,
             process_pid: keeper.front_pid,
             allocation: None,
+            return_digest: None,
             resources: self.resources,
         };
         let hq_path = own_path()?;

@@ -163,7 +163,7 @@ async fn work(
     if let Err(error) = shown.map_err(CliError::from).and_then(|()| context.flush()) {
         tracing::debug!(?error, "cannot print the worker's table");
     }
-    let end = worker.run(interrupts).await;
+    let end = Box::pin(worker.run(interrupts)).await;
     drop(provider);
     report_end(end)
 }
@@ -202,6 +202,7 @@ fn configuration(
         memory_limits: memory_limits(args),
         process_pid: 0,
         allocation,
+        return_digest: None,
         resources,
     }
 }

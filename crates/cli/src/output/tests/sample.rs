@@ -252,6 +252,7 @@ pub(super) fn worker() -> client::WorkerInfo {
             takes_successors: true,
             memory_limits: common::MemoryLimits::Enforced.into(),
             process_pid: 29076,
+            return_digest: Vec::new().into(),
             allocation: None,
             resources: Some(resources()),
         }),

@@ -1,6 +1,6 @@
 //! One broken rule each: what is refused, and which field is named.
 
-use hq_core::id::{InstanceId, JobId, TaskId, TaskKey};
+use hq_core::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
 use hq_core::node_check::NodeFault;
 use hq_core::range::IdArray;
 use hq_core::resize::NewRequest;
@@ -81,6 +81,7 @@ fn config() -> common::WorkerConfig {
         memory_limits: MemoryLimits::Enforced,
         process_pid: 1,
         allocation: None,
+        return_digest: None,
         resources: ResourceDescriptor::cpus(4),
     };
     (&config).into()
@@ -499,4 +500,22 @@ fn faults_of_nodes_are_bounded_and_unknown_ones_left_out() {
         later,
         Ok(FromWorker::Message(WorkerMessage::Heartbeat { faults, .. })) if faults.is_empty()
     ));
+}
+
+#[test]
+fn a_worker_that_comes_back_shows_the_secret_of_its_hash() {
+    let secret = crate::SecretKey::from_bytes([1; 32]);
+    let other = crate::SecretKey::from_bytes([2; 32]);
+    let mut config: WorkerConfig = config().try_into().expect("valid");
+    let holding = hq_core::worker_state::Holding::default();
+    for (digest, shown, is_accepted) in [
+        (secret.digest(), &secret, true),
+        (secret.digest(), &other, false),
+        (None, &other, true),
+    ] {
+        config.return_digest = digest;
+        let message = reattach((&config, shown), WorkerId(1), "uid", &holding, 1);
+        let read = FromWorker::try_from(message);
+        assert_eq!(read.is_ok(), is_accepted, "{read:?}");
+    }
 }

@@ -326,19 +326,16 @@ pub(super) fn submit() -> impl Strategy<Value = SubmitSpec> {
     )
 }
 
+fn allocation() -> impl Strategy<Value = Allocation> {
+    let systems = select(vec![BatchSystem::Pbs, BatchSystem::Slurm]);
+    (systems, name(), option::of(nanos())).prop_map(|(manager, id, time_limit)| Allocation {
+        manager,
+        id,
+        time_limit,
+    })
+}
+
 pub(super) fn worker_config() -> impl Strategy<Value = WorkerConfig> {
-    let allocation =
-        (any::<bool>(), name(), option::of(nanos())).prop_map(|(is_pbs, id, time_limit)| {
-            Allocation {
-                manager: if is_pbs {
-                    BatchSystem::Pbs
-                } else {
-                    BatchSystem::Slurm
-                },
-                id,
-                time_limit,
-            }
-        });
     let memory_limits = select(vec![
         MemoryLimits::Unknown,
         MemoryLimits::Enforced,
@@ -361,9 +358,14 @@ pub(super) fn worker_config() -> impl Strategy<Value = WorkerConfig> {
         ),
         (
             0.0..=1.0_f32,
-            (lost, any::<bool>(), memory_limits),
+            (
+                lost,
+                any::<bool>(),
+                memory_limits,
+                any::<Option<[u8; 32]>>(),
+            ),
             any::<u32>(),
-            option::of(allocation),
+            option::of(allocation()),
             descriptor(),
         ),
     )
@@ -371,7 +373,7 @@ pub(super) fn worker_config() -> impl Strategy<Value = WorkerConfig> {
             |((hostname, group, address, work_dir, beat), times, rest)| {
                 let (idle_timeout, time_limit, overview_interval, retract_check_interval) = times;
                 let (min_utilization, lost, process_pid, allocation, resources) = rest;
-                let (on_server_lost, takes_successors, memory_limits) = lost;
+                let (on_server_lost, takes_successors, memory_limits, return_digest) = lost;
                 WorkerConfig {
                     hostname,
                     group,
@@ -388,6 +390,7 @@ pub(super) fn worker_config() -> impl Strategy<Value = WorkerConfig> {
                     memory_limits,
                     process_pid,
                     allocation,
+                    return_digest,
                     resources,
                 }
             },

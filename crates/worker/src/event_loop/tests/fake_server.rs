@@ -102,7 +102,7 @@ impl FakeServer {
                 worker.notify = notify;
             }
             assert_eq!((worker.id().0, worker.server_uid()), (1, UID));
-            worker.with_redial(redial).run(control_rx).await
+            Box::pin(worker.with_redial(redial).run(control_rx)).await
         });
         let mut server = Self {
             reader: None,
