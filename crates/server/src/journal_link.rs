@@ -4,7 +4,7 @@
 //! nobody reads must not keep queries from running.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hq_core::refusal::Refusal;
 use hq_protocol::client::{self, reply::Reply};
@@ -12,7 +12,7 @@ use hq_protocol::convert::JournalAction;
 use hq_protocol::limits::QUERY_BYTES_MAX;
 use hq_store::event::{self, Event};
 use hq_store::reader::{self, QueryLimits};
-use hq_store::{Live, StoreClient};
+use hq_store::{FlushError, Live, StoreClient};
 use tokio::sync::{Semaphore, mpsc};
 
 /// Lines per message, and bytes at which one is full.
@@ -37,6 +37,9 @@ const WATCH_PAUSE: Duration = Duration::from_secs(1);
 const SEAT_PATIENCE: Duration = Duration::from_secs(4);
 /// Reads for dashboards that may be under way at once; those of a disk that hangs never end.
 const READS_MAX: usize = 64;
+/// How long a flush waits for readers of the file, and how often it tries meanwhile.
+const READER_WAIT: Duration = Duration::from_secs(5);
+const READER_CHECK: Duration = Duration::from_millis(50);
 
 static READS: Semaphore = Semaphore::const_new(READS_MAX);
 /// The same for queries of users, which may take minutes and must not keep dashboards waiting.
@@ -331,18 +334,23 @@ pub(crate) async fn act(store: StoreClient, action: JournalAction) -> Reply {
     }
     let work = move || match action {
         JournalAction::Prune => store.prune().map(|_| ()),
-        JournalAction::Flush | JournalAction::Replay | JournalAction::Stream => {
-            if store.flush() {
-                Ok(())
-            } else {
-                Err("the state cannot be written at present".to_owned())
-            }
-        }
+        JournalAction::Flush | JournalAction::Replay | JournalAction::Stream => flush(&store),
     };
     match tokio::task::spawn_blocking(work).await {
         Ok(Ok(())) => Reply::Done(client::Empty {}),
         Ok(Err(text)) => Refusal::failed(text).into(),
         Err(_) => Refusal::unavailable("the journal was not reached").into(),
+    }
+}
+
+/// Completes the file. Waits some time for readers of it.
+fn flush(store: &StoreClient) -> Result<(), String> {
+    let end = Instant::now() + READER_WAIT;
+    loop {
+        match store.flush() {
+            Err(FlushError::Reader(_)) if Instant::now() < end => std::thread::sleep(READER_CHECK),
+            flushed => return flushed.map_err(|error| error.to_string()),
+        }
     }
 }
 

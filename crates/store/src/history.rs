@@ -3,7 +3,8 @@
 //! Both are rows of `meta`. `ending` is set in the transactions that store the start and the end of a server. `log_of`, the
 //! name of the file, is there only in the file itself: the writer commits it before a checkpoint and deletes it in the first
 //! commit after the checkpoint. So a file that has the row and no log has lost its log, and a program that moves the log into
-//! the file, such as `sqlite3`, deletes the row.
+//! the file, such as `sqlite3`, deletes the row. (If the writer is killed between these two commits and such a program opens the
+//! file next, the row stays although nothing is lost. `hq journal check --repair` deletes it.)
 
 use std::path::{Path, PathBuf};
 

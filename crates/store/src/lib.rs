@@ -58,4 +58,4 @@ pub use lock::{Holder, Lock, holder};
 pub use open::{Looked, Store};
 pub use salvage::{LostResults, RepairReport};
 pub use subscribe::Live;
-pub use writer::{Health, Position, Progress, StoreClient, StoreHandle, Subscription};
+pub use writer::{FlushError, Health, Position, Progress, StoreClient, StoreHandle, Subscription};

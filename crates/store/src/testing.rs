@@ -100,7 +100,7 @@ pub(crate) fn add_rows(handle: &mut StoreHandle, job: JobId, count: u32, is_comp
     let every_other = |rest| ids.iter().filter(move |id| id % 2 == rest);
     for rest in [1, 0] {
         handle.store(every_other(rest).flat_map(|id| life(job, id)).collect());
-        assert!(handle.client().flush());
+        handle.client().flush().expect("a store");
     }
     if is_completed {
         handle.store(vec![change(ChangeKind::JobCompleted(job))]);

@@ -37,7 +37,7 @@ use crate::stretch::{self, StretchKey};
 use crate::subscribe::{Live, Subscribers};
 use crate::values::{self, CallValue};
 use crate::{StoreError, lease, load};
-pub use client::StoreClient;
+pub use client::{FlushError, StoreClient};
 use failure::{is_failed_sync, is_passing};
 use inbox::Inbox;
 use pending::{Batch, Pending};
@@ -100,7 +100,7 @@ enum Message {
     Values(Vec<CallValue>),
     Curves(Vec<TaskCurve>),
     Hurry,
-    Flush(SyncSender<()>),
+    Flush(SyncSender<bool>),
     Prune(SyncSender<Result<Pruned, String>>),
     Position(i64, SyncSender<Position>),
     Subscribe(Option<i64>, SyncSender<Subscription>),
@@ -206,7 +206,7 @@ struct Writer {
     /// Whether a prune gave all spare pages back, and nothing was committed since.
     is_bare: bool,
     /// Whether the file, without its log, says that it needs its log. After a flush it does not until the next commit, so that a
-    /// copy of the file alone is whole.
+    /// copy of the file alone is whole. A reader may prevent the mark; each commit tries again.
     is_file_marked: bool,
     /// End of the server, if it ends in order.
     ending: Ending,
@@ -275,7 +275,7 @@ impl Writer {
             pruning: Vec::new(),
             has_log: true,
             is_bare: false,
-            is_file_marked: true,
+            is_file_marked: false,
             ending: Ending::Kept,
             _lock: owned.lock,
         };
@@ -403,9 +403,9 @@ impl Writer {
             // Dropping the sender tells that it did not work out.
             Message::Stopped => self.ending = Ending::Stopped,
             Message::Flush(reply) if is_stored => {
-                self.flush_log();
+                let is_whole = self.flush_log();
                 if !self.is_broken() {
-                    let _ = reply.send(());
+                    let _ = reply.send(is_whole);
                 }
             }
             Message::Prune(reply) => {
@@ -528,7 +528,7 @@ impl Writer {
     /// Stores changes in one transaction; `false` if they are still to be stored.
     fn commit(&mut self, batch: &Batch) -> bool {
         let changes = &batch.changes;
-        if !batch.is_empty() && !std::mem::replace(&mut self.is_file_marked, true) {
+        if !batch.is_empty() && !self.is_file_marked {
             self.checkpoint("PASSIVE");
         }
         let mut events = self.subscribers.are_there().then(Vec::new);

@@ -5,10 +5,10 @@ use hq_core::id::{JobId, WorkerId};
 use hq_core::server_state::ChangeKind;
 
 use super::*;
-use crate::Store;
 use crate::testing::{
     NOW, add_job, add_large_job, change, check_whole, filled, number, results, started, wait_for,
 };
+use crate::{FlushError, Store};
 
 fn file_len(path: &Path) -> u64 {
     std::fs::metadata(path).expect("the file").len()
@@ -21,7 +21,7 @@ fn forgotten_jobs_leave_the_file_and_it_shrinks_by_itself() {
     let mut handle = started(Store::open(&path).expect("a fresh file"));
     add_large_job(&mut handle, JobId(1), (30_000, 5 << 20), true);
     add_job(&mut handle, JobId(2), 10_000, true);
-    assert!(handle.client().flush());
+    handle.client().flush().expect("a store");
     wait_for("everything is in the file", || {
         number(&path, "SELECT count(*) FROM task_data") == 40_000
     });
@@ -50,7 +50,7 @@ fn a_full_file_drops_its_oldest_completed_jobs_and_nothing_else() {
         // What finished takes the less room the sooner it is put together; how a job was submitted stays as it is.
         add_large_job(&mut handle, JobId(job), (TASKS, 100_000), job != 1);
     }
-    assert!(handle.client().flush());
+    handle.client().flush().expect("a store");
     let jobs = || number(&path, "SELECT count(*) FROM job_data");
     // A file at rest has spare pages.
     let len_max = SIZE_MAX + SPARE_PAGES * 4_096;
@@ -194,7 +194,7 @@ fn a_prune_leaves_a_smaller_file_whenever_it_removed_something() {
     // The second is too large to be rewritten in one go.
     for (job, tasks) in [(2, 1), (3, 60_000), (4, 1)] {
         add_job(&mut handle, JobId(job), tasks, true);
-        assert!(handle.client().flush());
+        handle.client().flush().expect("a store");
         let before = file_len(&path);
         assert_eq!(handle.client().prune(), Ok(Pruned { jobs: 1 }));
         let after = file_len(&path);
@@ -261,7 +261,7 @@ fn overviews_of_workers_take_a_part_of_the_largest_size_and_no_job_goes_for_them
         for _ in 0..100 {
             handle.store((0..100).map(|_| overview()).collect());
         }
-        assert!(handle.client().flush());
+        handle.client().flush().expect("a store");
         wait_for("the oldest are dropped and pages given back", || {
             count() < 2_000 && file_len(&path) <= SIZE_MAX
         });
@@ -280,7 +280,7 @@ fn a_reader_that_stands_still_holds_up_no_commit() {
     let path = dir.path().join("j.db");
     let mut handle = started(Store::open(&path).expect("a fresh file"));
     add_job(&mut handle, JobId(1), 100, true);
-    assert!(handle.client().flush());
+    handle.client().flush().expect("a store");
     let reader = Connection::open(&path).expect("a database");
     reader.execute_batch("BEGIN").expect("a transaction");
     let seen: u32 = reader
@@ -292,7 +292,8 @@ fn a_reader_that_stands_still_holds_up_no_commit() {
     // It ends with moving the log into the file, which cannot be done while the reader stands.
     assert_eq!(handle.client().prune(), Ok(Pruned { jobs: 1 }));
     add_job(&mut handle, JobId(2), 1, true);
-    assert!(handle.client().flush());
+    let flushed = handle.client().flush();
+    assert!(matches!(flushed, Err(FlushError::Reader(_))), "{flushed:?}");
     let waited = begun.elapsed();
     assert!(
         waited < Duration::from_secs(4),

@@ -151,10 +151,10 @@ fn a_server_whose_files_are_removed_acknowledges_nothing_more() {
         let path = dir.path().join("j.db");
         let (mut handle, rx) = reporting(&path);
         add_job(&mut handle, JobId(1), 1, true);
-        assert!(handle.client().flush());
+        handle.client().flush().expect("a store");
         std::fs::remove_file(with_suffix(&path, removed)).expect("it is there");
         add_job(&mut handle, JobId(2), 1, true);
-        assert!(!handle.client().flush(), "it is on no disk");
+        handle.client().flush().expect_err("it is on no disk");
         drop(handle);
         let last = rx.iter().last().expect("a report");
         let said = matches!(&last.health, Health::Broken(text) if text.contains("removed"));
@@ -170,13 +170,13 @@ fn a_journal_that_cannot_be_seen_for_a_while_is_acknowledged_when_it_can() {
     let path = dir.join("j.db");
     let (mut handle, rx) = reporting(&path);
     add_job(&mut handle, JobId(1), 1, true);
-    assert!(handle.client().flush());
+    handle.client().flush().expect("a store");
     // A link to itself: following it tells nothing about the file, which is in order.
     std::fs::rename(&dir, &away).expect("the same directory");
     std::os::unix::fs::symlink(&dir, &dir).expect("a link");
     let number = handle.next_number();
     add_job(&mut handle, JobId(2), 1, true);
-    assert!(!handle.client().flush(), "nobody can find it");
+    handle.client().flush().expect_err("nobody can find it");
     let waiting = rx.iter().find(|progress| progress.health != Health::Good);
     let waiting = waiting.expect("a report");
     assert!(waiting.committed < number, "{waiting:?}");
@@ -187,7 +187,7 @@ fn a_journal_that_cannot_be_seen_for_a_while_is_acknowledged_when_it_can() {
     let good = rx.iter().find(|progress| progress.health == Health::Good);
     assert!(good.is_some_and(|good| good.committed >= number));
     add_job(&mut handle, JobId(3), 1, true);
-    assert!(handle.client().flush());
+    handle.client().flush().expect("a store");
     drop(handle);
     assert_eq!(results(&path).len(), 3, "each is there once");
 }
@@ -206,7 +206,7 @@ fn a_journal_that_is_overwritten_with_a_shorter_one_is_noticed() {
     let copied = Command::new("cp").args([&old, &path]).status();
     assert!(copied.expect("cp can be run").success());
     add_job(&mut handle, JobId(2), 1, true);
-    assert!(!handle.client().flush(), "it is on no disk");
+    handle.client().flush().expect_err("it is on no disk");
     drop(handle);
     let last = rx.iter().last().expect("a report");
     assert!(matches!(last.health, Health::Broken(_)), "{last:?}");

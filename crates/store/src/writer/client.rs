@@ -1,6 +1,6 @@
 //! Requests to the writer, and reads beside it. A writer that hangs is not waited for.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 
@@ -16,6 +16,17 @@ use crate::values::CallValue;
 
 /// How often who waits for the writer looks whether it hangs.
 const HANG_CHECK: Duration = Duration::from_millis(500);
+
+/// Why a file is not complete after a flush.
+#[derive(Debug, thiserror::Error)]
+pub enum FlushError {
+    /// The disk has everything, but not all of it in this file.
+    #[error("everything is on disk, but a program that reads the journal keeps a part of it in `{path}-wal`; try again when that program has ended, or copy both files", path = .0.display())]
+    Reader(PathBuf),
+    /// The writer is gone or hangs.
+    #[error("the state cannot be written at present")]
+    NotWritten,
+}
 
 /// Asks the writer for things beside changes; can be cloned.
 #[derive(Clone, Debug)]
@@ -92,11 +103,21 @@ impl StoreClient {
         let _ = self.messages.send(Message::Stopped);
     }
 
-    /// Returns when all that was handed over before is on disk; `false` if the writer is gone, or hangs.
-    #[must_use]
-    pub fn flush(&self) -> bool {
+    /// Returns when all that was handed over before is on disk, in the file itself: until the next change a copy of the file is
+    /// whole without its write-ahead log.
+    ///
+    /// # Errors
+    ///
+    /// The writer is gone or hangs, or a reader keeps the log from being moved into the file.
+    pub fn flush(&self) -> Result<(), FlushError> {
         let (tx, rx) = mpsc::sync_channel(1);
-        self.messages.send(Message::Flush(tx)).is_ok() && self.answer(&rx).is_some()
+        // If the writer is gone, there is no answer.
+        let _ = self.messages.send(Message::Flush(tx));
+        match self.answer(&rx) {
+            Some(true) => Ok(()),
+            Some(false) => Err(FlushError::Reader(self.place.path.clone())),
+            None => Err(FlushError::NotWritten),
+        }
     }
 
     /// Drops everything about completed and forgotten jobs and lost workers; shrinks the file.
@@ -168,10 +189,11 @@ mod tests {
         pulse.rest(|| ());
         assert_eq!(client.hangs_for(), None, "the step has just begun");
         let asking = client.clone();
-        let asked = std::thread::spawn(move || (asking.position(0).is_none(), asking.flush()));
+        let asked =
+            std::thread::spawn(move || (asking.position(0).is_none(), asking.flush().is_err()));
         pulse.pretend_to_hang();
         // Those who asked before it was known give up, those who ask now do not begin to wait.
-        assert_eq!(asked.join().expect("no panic"), (true, false));
+        assert_eq!(asked.join().expect("no panic"), (true, true));
         assert!(client.subscribe(None).is_none());
         let refused = client.prune().expect_err("nobody prunes");
         assert!(refused.contains("has not answered for 16 s"), "{refused}");

@@ -15,12 +15,14 @@ impl Writer {
         }
     }
 
-    /// The same, and the file says that it is complete: until the next commit a copy of it is whole.
-    pub(super) fn flush_log(&mut self) {
-        if self.top_up() && self.move_log("PASSIVE") {
+    /// The same, and the file says that it is complete: until the next commit a copy of it is whole. `false` if a reader is in
+    /// the way.
+    pub(super) fn flush_log(&mut self) -> bool {
+        let is_whole = self.top_up() && self.move_log("PASSIVE");
+        if is_whole {
             self.has_log = false;
-            self.is_file_marked = false;
         }
+        is_whole
     }
 
     /// Adds spare pages for the next commits; `false` if another server has the store.
@@ -72,7 +74,7 @@ impl Writer {
             return false;
         }
         if !self.is_broken() && self.mark_log(true) {
-            self.move_log("PASSIVE");
+            self.is_file_marked = self.move_log("PASSIVE");
             self.mark_log(false);
             LOG_PAGES.set(0);
         }
@@ -88,6 +90,8 @@ impl Writer {
             // Pages of ours would make something else of a file that was put in the place of ours.
             return true;
         }
+        // What takes the mark back may be moved, even if a reader prevents the rest.
+        self.is_file_marked = false;
         // Pages that stay because of a reader are tried again after the next commit, not at once.
         LOG_PAGES.set(0);
         let moved = self.connection.busy_timeout(Duration::ZERO).and_then(|()| {

@@ -134,6 +134,47 @@ fn a_file_that_a_reader_kept_long_becomes_short_when_it_has_gone_though_nothing_
     assert!(file_len() < full / 2, "{} of {full} bytes", file_len());
 }
 
+/// A copy of the file alone has all that is stored, or says that it has not, except while a reader is in the way that came
+/// between a flush and the next change.
+#[test]
+fn a_copy_without_its_log_is_never_taken_for_whole_though_a_reader_is_in_the_way() {
+    let dir = tempfile::tempdir().expect("directory");
+    let (path, copy) = (dir.path().join("j.db"), dir.path().join("copy.db"));
+    let mut writer = writer(&path);
+    let reader = Connection::open(&path).expect("a database");
+    let sql = "SELECT count(*) FROM job_data";
+    for job in 1..=12 {
+        let next = submitted(JobId(job), &IdArray::single(1));
+        assert!(writer.commit(&batch([change(next)])));
+        let (reads, is_in_the_way) = [
+            ("SELECT 1", false),
+            ("BEGIN; SELECT count(*) FROM job_data", true),
+            ("SELECT 1", true),
+            ("COMMIT", false),
+        ][job as usize % 4];
+        for has_flushed in [false, true] {
+            if has_flushed {
+                reader.execute_batch(reads).expect("a snapshot");
+                let next = submitted(JobId(100 + job), &IdArray::single(1));
+                assert!(writer.commit(&batch([change(next)])));
+                let (reply, flushed) = mpsc::sync_channel(1);
+                writer.answer(Message::Flush(reply), true);
+                assert_eq!(flushed.recv(), Ok(!is_in_the_way), "{job}");
+            }
+            std::fs::copy(&path, &copy).expect("room");
+            let is_refused = history::missing_log(&copy).is_some();
+            let may_be_refused = !has_flushed || is_in_the_way;
+            let count = |row: &rusqlite::Row<'_>| row.get::<_, u32>(0);
+            let found = Connection::open(&copy).and_then(|file| file.query_row(sql, [], count));
+            let is_whole = found == Ok(2 * job - u32::from(!has_flushed));
+            assert!(
+                is_whole || is_refused && may_be_refused,
+                "{found:?} of {job}"
+            );
+        }
+    }
+}
+
 #[test]
 fn what_arrives_together_with_the_stop_is_stored() {
     let dir = tempfile::tempdir().expect("directory");

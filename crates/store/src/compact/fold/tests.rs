@@ -56,7 +56,7 @@ fn results_that_were_put_together_and_cannot_be_read_are_counted_and_their_tasks
     assert_eq!(handle.client().prune().expect("an answer").jobs, 0);
     let tasks = 1..=first;
     handle.store(tasks.flat_map(|id| life(JobId(1), id)).collect());
-    assert!(handle.client().flush(), "the server goes on");
+    handle.client().flush().expect("the server goes on");
     assert_eq!(number(&path, "SELECT count(*) FROM tasks"), 600);
     check_whole(&path, handle);
 }
@@ -160,7 +160,7 @@ fn rows_between_stretches_are_folded_while_their_job_goes_on() {
     handle.store(vec![crate::testing::change(submitted)]);
     for tasks in [1..=20, 21..=120] {
         handle.store(tasks.flat_map(|id| life(JobId(1), id)).collect());
-        assert!(handle.client().flush());
+        handle.client().flush().expect("a store");
     }
     drop(handle);
     let db = Connection::open(&path).expect("a database");
