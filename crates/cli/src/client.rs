@@ -467,7 +467,12 @@ impl Client {
         let request = client::AllocRequest {
             request: Some(request),
         };
-        let Reply::Alloc(answer) = self.ask(Request::Alloc(request)).await? else {
+        let answer = self.ask(Request::Alloc(request)).await;
+        let answer = answer.map_err(|error| match error.is_not_found() {
+            true => error.with_help("`hq alloc list` lists the queues that exist"),
+            false => error,
+        })?;
+        let Reply::Alloc(answer) = answer else {
             return Err(unexpected_reply());
         };
         answer.reply.ok_or_else(unexpected_reply)

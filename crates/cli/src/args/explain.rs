@@ -373,7 +373,7 @@ fn of_missing(path: &[&str], words: &[&str]) -> Option<String> {
     }
     let text = match path {
         ["submit"] | ["job", "submit"] => {
-            "the program comes last: `hq submit --array 1-10 -- ./step`, see `hq doc jobs`"
+            "the program comes last: `hq submit --array 1-10 -- ./step`; a script is named, not read from standard input: `hq submit ./script.sh`; see `hq doc jobs`"
         }
         ["run"] => {
             "the program comes last: `hq run --each-line FILE -- ./step`, see `hq doc quickstart`"
@@ -391,6 +391,17 @@ fn of_missing(path: &[&str], words: &[&str]) -> Option<String> {
     };
     Some(text.to_owned())
 }
+
+/// Words that mean in other tools that there is no limit.
+const NO_LIMIT: [&str; 7] = [
+    "infinite",
+    "infinity",
+    "inf",
+    "unlimited",
+    "none",
+    "never",
+    "no",
+];
 
 /// Values that other tools take.
 fn of_value(option: &str, value: &str, path: &[&str]) -> Option<String> {
@@ -410,8 +421,9 @@ fn of_value(option: &str, value: &str, path: &[&str]) -> Option<String> {
         ),
         "--resource" | "--cpus" => "write amounts as in `--cpus 4`, `--cpus \"8 compact!\"`, `--resource gpus/nvidia=1`, `--resource mem=4G`; see `hq doc resources`".to_owned(),
         "--array" if value.contains('%') => "`%` limits in Slurm how many tasks run at once; here cpus do: `--array 1-100 --cpus 2`, and for all tasks `hq run -j 8` or `hq worker start --cpus 8`".to_owned(),
+        "--array" if let Some(turned) = turned_range(value) => format!("a range begins with its smaller id: `--array {turned}`"),
         "--array" => "write ids as in `--array 1-100`, `--array 0-10:2` or `--array 1,5,7-9`; see `hq doc jobs`".to_owned(),
-        "--time-limit" if value.trim_matches(['0', ':', 's', 'm', 'h', 'i', 'n']).is_empty() && matches!(path, ["submit" | "run"] | ["job", "submit"] | ["worker", "start"]) => "without the option there is no time limit".to_owned(),
+        "--time-limit" if (value.trim_matches(['0', ':', 's', 'm', 'h', 'i', 'n']).is_empty() || NO_LIMIT.contains(&value.to_ascii_lowercase().as_str())) && matches!(path, ["submit" | "run"] | ["job", "submit"] | ["worker", "start"]) => "without the option there is no time limit".to_owned(),
         "--time-limit" | "--time-request" | "--stop-grace" | "--retry-delay" | "--idle-timeout" => format!("write durations as in `{name} 90s`, `{name} 2h30m` or `{name} 01:30:00`"),
         "--after" | "--after-each" if value.contains("after") => "Slurm's `afterok:3` is `--after 3:ok`, `afterany:3` is `--after 3:any`, `aftercorr:3` is `--after-each 3`".to_owned(),
         "--after" | "--after-each" => format!("`{name}` takes {}", kind_of(name)),
@@ -441,6 +453,13 @@ fn milli_cpus(value: &str) -> Option<f64> {
 }
 
 /// A text that is no job.
+/// `2-5` for `5-2`.
+fn turned_range(value: &str) -> Option<String> {
+    let (last, first) = value.split_once('-')?;
+    let (last, first): (u64, u64) = (last.parse().ok()?, first.parse().ok()?);
+    (first < last).then(|| format!("{first}-{last}"))
+}
+
 fn of_job(value: &str, path: &[&str], examples: &str) -> String {
     let digits: String = value
         .chars()
@@ -468,6 +487,9 @@ fn of_job(value: &str, path: &[&str], examples: &str) -> String {
         }
         _ if !value.starts_with("Job ") && value.contains(' ') && !digits.is_empty() => {
             format!("several ids are one word without blanks: `1,2`; ids look like {examples}")
+        }
+        _ if let Some(turned) = turned_range(value) => {
+            format!("a range begins with its smaller id: `{turned}`")
         }
         _ if !digits.is_empty() && value.len() <= digits.len() + 4 => {
             format!("the id alone is a number: `{digits}`; ids look like {examples}")

@@ -213,7 +213,10 @@ fn parse_rest(mut cursor: Cursor<'_>, is_memory: bool) -> Result<RequestAmount, 
     if cursor.peek().is_some_and(|c| "kKmMgGtT".contains(c)) && !cursor.rest().starts_with("tight")
     {
         let expected: &[&str] = if is_memory {
-            &["`K`", "`M`", "`G`", "`T`", "blank", "end of input"]
+            let unit = cursor.clone().take_while(|c| c.is_ascii_alphabetic());
+            let note =
+                format!("Unknown unit `{unit}`: units are K, M, G and T, each also with B or iB");
+            return Err(cursor.note_at(cursor.pos(), note));
         } else {
             &["blank", "end of input (only `mem` has units)"]
         };

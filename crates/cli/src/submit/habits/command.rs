@@ -412,12 +412,18 @@ pub(super) fn odd_value(_: &Typed<'_>, text: Text<'_>) -> Option<Said> {
         })
     };
     let is_range = |text: &str| {
-        let parts = text.trim_matches(['{', '}', '[', ']']).split_once("..");
-        parts.is_some_and(|(first, last)| {
-            [first, last].iter().all(|part| part.parse::<f64>().is_ok())
-        })
+        let text = text.trim_matches(['{', '}', '[', ']']);
+        let parts = text.split_once("..").map_or_else(
+            || text.split(':').collect(),
+            |(first, last)| vec![first, last],
+        );
+        parts.len() > 1 && parts.iter().all(|part| part.parse::<f64>().is_ok())
     };
-    let note = if option == "--resource" && GPU_NAMES.contains(&value) {
+    let is_gpu = |name: &str| {
+        let other = name.strip_prefix("gpus/");
+        GPU_NAMES.contains(&name) || other.is_some_and(|kind| !matches!(kind, "nvidia" | "amd"))
+    };
+    let note = if option == "--resource" && is_gpu(value) {
         format!(
             "`{value}` is a resource that a worker has only if it was started with `--resource {value}=…`; detected GPUs are \
              `gpus/nvidia` and `gpus/amd`"
@@ -472,6 +478,35 @@ pub(super) fn list_value(typed: &Typed<'_>, _: Text<'_>) -> Option<Said> {
     )))
 }
 
+/// `hq submit --param lr=1,2 -- ./train`: every task does the same, unless it reads its environment.
+pub(super) fn unused_param(typed: &Typed<'_>, _: Text<'_>) -> Option<Said> {
+    let Source::Params(params) = typed.source else {
+        return None;
+    };
+    let program = typed.words.first()?;
+    // A program of the user may read its variables; a known tool does not.
+    if !is_tool(program) || typed.script.is_some() {
+        return None;
+    }
+    let unused = params.list().iter().find(|param| {
+        let (brace, variable) = (
+            format!("{{{}}}", param.name),
+            hq_core::params::variable(&param.name),
+        );
+        let texts = typed
+            .words
+            .iter()
+            .chain(typed.values.iter().map(|(_, value)| value));
+        !texts.into_iter().any(|text| {
+            text.contains(&brace) || text.contains(&variable) || text.contains("HQ_PARAM")
+        })
+    })?;
+    let name = &unused.name;
+    Some(Said::Note(format!(
+        "nothing uses the parameter `{name}`: write `{{{name}}}` where its value belongs, as in `{program} {{{name}}}`"
+    )))
+}
+
 /// `bash -c echo hi`: only the first word is the line.
 pub(super) fn behind_line(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
     let reads = |line: &str| {
@@ -516,7 +551,9 @@ pub(super) fn list_file(_: &Typed<'_>, text: Text<'_>) -> Option<Said> {
     let (_, end) = name(file).rsplit_once('.')?;
     let note = match end {
         "csv" | "tsv" => format!(
-            "every line of {file} becomes a task, including the header; hq does not parse columns"
+            "every line of {file} becomes a task, including the header; hq does not parse columns: `bash -c 'IFS={} read -r a b rest \
+             <<< \"$HQ_ENTRY\"; PROGRAM \"$a\" \"$b\"'` does",
+            if end == "csv" { "," } else { "$'\\t'" }
         ),
         "json" => format!(
             "each line of {file} is a task; a task for each item of a JSON array is `--from-json {file}`"

@@ -97,6 +97,18 @@ pub(super) fn ids(_: &Typed<'_>, text: Text<'_>) -> Option<Said> {
     })
 }
 
+/// `hq submit –cpus 4 -- true`: word processors and web pages make one dash of two.
+pub(super) fn long_dash(_: &Typed<'_>, text: Text<'_>) -> Option<Said> {
+    let is_dash = |c: char| matches!(c, '\u{2010}'..='\u{2015}' | '\u{2212}');
+    let word = text.text.trim_start_matches(is_dash);
+    (word.len() < text.text.len()).then(|| {
+        Said::Refusal(
+            format!("`{}` begins with a long dash, which is no `-`", text.text),
+            format!("type it with two hyphens: `--{word}`"),
+        )
+    })
+}
+
 /// `hq submit --name my job -- true`.
 pub(super) fn stray_word(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
     let fence = typed.words.iter().position(|word| word == "--");
@@ -129,12 +141,21 @@ pub(super) fn shell_line(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
         return Some(Said::Note(note));
     }
     let why = no_program(text.text).filter(|_| !is_here(text.text))?;
+    let line = quoted_value(text.text);
     let text = format!("`{}` is not a program", text.text);
     Some(match typed.verb {
         // Its tasks run here.
         Verb::Run => Said::Refusal(text, why),
-        Verb::Submit | Verb::File => Said::Note(format!("{text}: {why}")),
+        Verb::Submit => Said::Note(format!("{text}: {why}")),
+        Verb::File => Said::Note(format!(
+            "{text}; `command` is a list of the program and its arguments, and a command line for a shell is `shell = {line}`"
+        )),
     })
+}
+
+/// A text as TOML, YAML and JSON have it.
+fn quoted_value(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
 }
 
 /// Programs that read standard input unless their arguments name a file; the number of arguments in front of files.
@@ -308,6 +329,7 @@ pub(super) fn not_executable(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> 
         (None, _) if script.is_executable => {
             format!("name the program that reads it: `PROGRAM {}`", words[0])
         }
+        (None, _) if let Some(instead) = reader_of(text.text) => instead,
         (_, true) => format!("`chmod +x {}` makes it so", words[0]),
         (_, false) => format!(
             "`chmod +x {0}` makes it so, and `./{0}` runs a program of this directory",
@@ -319,6 +341,21 @@ pub(super) fn not_executable(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> 
         Verb::Run if !script.is_executable => Said::Refusal(text, instead),
         Verb::Run | Verb::Submit | Verb::File => Said::Note(format!("{text}; {instead}")),
     })
+}
+
+/// What to do with a file that no `chmod` makes a program.
+fn reader_of(file: &str) -> Option<String> {
+    let (_, end) = reader::name(file).rsplit_once('.')?;
+    let file = quoted(file);
+    match end {
+        "ipynb" => Some(format!(
+            "a notebook is run by `jupyter nbconvert --to notebook --execute {file}`"
+        )),
+        "txt" | "csv" | "tsv" | "list" | "lst" | "dat" => Some(format!(
+            "`hq run --each-line {file} -- PROGRAM {{}}` runs a task for each of its lines"
+        )),
+        _ => None,
+    }
 }
 
 /// `hq submit ./nope`, `hq submit sim.py`, `hq submit pyhton x.py`.

@@ -148,6 +148,12 @@ const HABITS: &[(&str, &str)] = &[
     ("run --param 'x={1..3}' -- /x {x}", "a range is"),
     ("run --param 'x=1 2 3' -- /x {x}", "`1,2,3`"),
     ("run --param 'x=[1,2]' -- /x {x}", "without brackets"),
+    ("run --param x=1:10 -- /x {x}", "`1:10` is one value; a range is `1-10`"),
+    ("submit --resource gpus/nvdia=1 -- /x", "detected GPUs are"),
+    ("submit –cpus 4 -- true", "type it with two hyphens: `--cpus`"),
+    ("submit — true", "long dash"),
+    // Values that nobody reads.
+    ("submit --param lr=1,2 -- echo hi", "nothing uses the parameter `lr`: write `{lr}`"),
     // Entries that nobody reads.
     ("run --each-line f -- gzip -k", "`hq run … -- gzip -k {}`"),
     ("submit --each-line f -- gzip", "`bash -c 'gzip \"$HQ_ENTRY\"'`"),
@@ -171,6 +177,8 @@ const FILES: &[(&str, &str, &str, &str)] = &[
     ("-Makefile", "all:\n\ttrue\n", "submit -- @/Makefile", "`make -f @/Makefile`"),
     ("-tool", "#!/usr/bin/env perl\n1;\n", "submit -- @/tool", "`perl @/tool`"),
     ("-data", "x\n", "submit -- @/data", "`chmod +x @/data`"),
+    ("-data.csv", "x\n", "submit -- @/data.csv", "`hq run --each-line @/data.csv -- PROGRAM {}`"),
+    ("-nb.ipynb", "{\"cells\": []}", "submit -- @/nb.ipynb", "`jupyter nbconvert --to notebook --execute @/nb.ipynb`"),
     ("sim.py", "def f(x):\n  pass\n", "submit -- @/sim.py", "does not begin with a line such as `#!"),
     ("data.csv", "1,2\n", "submit -- @/data.csv", "name the program that reads it: `PROGRAM @/data.csv`"),
     // Texts of Windows.
