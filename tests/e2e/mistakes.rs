@@ -148,7 +148,7 @@ const OPTIONS: &[Mistake] = &[
 /// Values that cannot be.
 #[rustfmt::skip] // A line for each mistake is a table.
 const VALUES: &[Mistake] = &[
-    ("submit --array 3-1 -- true", &["'3-1'", "Invalid range", "`--array 1-100`"], 2),
+    ("submit --array 3-1 -- true", &["'3-1'", "Invalid range", "`--array 1-3`"], 2),
     ("submit --array 1..10 -- true", &["'1..10'", "Unexpected token `.`", "`--array 1-100`"], 2),
     ("submit --array 1,1-3 -- true", &["Ranges overlap", "`--array 1-100`"], 2),
     ("submit --array '' -- true", &["--array <IDS>"], 2),
