@@ -313,6 +313,86 @@ fn default_outputs_do_not_follow_links_of_others() {
 }
 
 #[test]
+fn default_outputs_are_regular_files_of_the_owner() {
+    let Some(mut env) = Env::of_ordinary_user() else {
+        return;
+    };
+    if !rustix::process::geteuid().is_root() {
+        return skip("only root can act for a second user");
+    }
+    let owner = env.path("").metadata().expect("a directory").uid();
+    env.start_server();
+    env.start_worker(1);
+    let at = |name: &str| env.path("shared").join(name);
+    make_dir(&at(""), owner);
+    let read = |path: &Path| std::fs::read_to_string(path).expect("a file");
+    for (job, kind, is_used) in [
+        (1, "own file", true),
+        (2, "file", false),
+        (3, "hard link", false),
+        (4, "socket", false),
+        (5, "FIFO", false),
+        (6, "FIFO with a reader", false),
+        (7, "device", false),
+    ] {
+        make_dir(&at(&format!("job-{job}")), NEIGHBOUR);
+        let planted = at(&format!("job-{job}/0.stdout"));
+        let make = |program: &str, args: &[&str]| {
+            let made = Command::new(program).arg(&planted).args(args).status();
+            made.expect("it can be run").success()
+        };
+        let write = |path: &Path, owner: u32| {
+            std::fs::write(path, "precious").expect("room");
+            chown(path, Some(owner), Some(owner)).expect("root may do that");
+            std::fs::set_permissions(path, Permissions::from_mode(0o666)).expect("ours");
+        };
+        let mut reader = None;
+        match kind {
+            "own file" => write(&planted, owner),
+            "file" => write(&planted, NEIGHBOUR),
+            "hard link" => {
+                write(&at("target"), owner);
+                std::fs::hard_link(at("target"), &planted).expect("room");
+            }
+            "socket" => drop(std::os::unix::net::UnixListener::bind(&planted).expect("room")),
+            "device" if !make("mknod", &["-m", "666", "c", "1", "3"]) => {
+                skip("root cannot make devices here");
+                continue;
+            }
+            "device" => {}
+            _ => assert!(make("mkfifo", &["-m", "666"])),
+        }
+        if kind == "FIFO with a reader" {
+            let mut both = std::fs::File::options();
+            reader = Some(both.read(true).write(true).open(&planted).expect("a FIFO"));
+        }
+        let mut submit = env.command(&["submit", "--wait", "--", "echo", "new"]);
+        let ran = submit.current_dir(at("")).output().expect("it can be run");
+        let task = &env.tasks(&job.to_string())[0];
+        let error = task["error"].as_str().unwrap_or_default();
+        let is_refused = error.contains("another user may have put this there");
+        assert_eq!(is_refused, !is_used, "{kind}: {ran:?} {task}");
+        let file = match kind {
+            "hard link" => at("target"),
+            _ => planted.clone(),
+        };
+        if file.symlink_metadata().expect("it is there").is_file() {
+            let expected = if is_used { "new\n" } else { "precious" };
+            assert_eq!(read(&file), expected, "{kind}");
+        }
+        if let Some(mut both) = reader {
+            use std::io::{Read as _, Write as _};
+            both.write_all(b"end").expect("room");
+            let mut found = [0; 8];
+            let count = both.read(&mut found).expect("the end");
+            assert_eq!(&found[..count], b"end");
+        }
+        // Does not wait for somebody who writes to the FIFO.
+        env.hq(&["job", "cat", &job.to_string(), "stdout"]).ok();
+    }
+}
+
+#[test]
 fn without_a_home_directory_commands_ask_for_the_server_directory() {
     // Not in the passwd file, if root runs the tests.
     let Some(env) = Env::of_ordinary_user() else {

@@ -169,11 +169,10 @@ pub fn read_file(path: &Path) -> io::Result<File> {
 ///
 /// As [`open_file`], and if there is no room.
 pub fn write_file(path: &Path, content: &[u8]) -> io::Result<()> {
-    open_file(
-        path,
-        OpenOptions::new().write(true).create(true).truncate(true),
-    )?
-    .write_all(content)
+    // Not `truncate`: it would empty a file of another user before its owner is checked.
+    let mut file = open_file(path, OpenOptions::new().write(true).create(true))?;
+    file.set_len(0)?;
+    file.write_all(content)
 }
 
 /// Puts a new file into the place of another one, in one step: readers see either.
@@ -270,10 +269,13 @@ mod tests {
         }
         for error in [
             read_file(&at("ours")).expect_err("it is not ours"),
+            write_file(&at("ours"), b"x").expect_err("it is not ours"),
             ensure_dir(&at("dir")).expect_err("it is not ours"),
         ] {
             let text = error.to_string();
             assert!(text.contains("belongs to user 65533 (mode 0777)"), "{text}");
         }
+        let text = fs::read_to_string(at("ours")).expect("root may do that");
+        assert_eq!(text, "precious");
     }
 }

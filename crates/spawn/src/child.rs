@@ -57,7 +57,7 @@ pub(crate) enum StdioStep<'a> {
     Fd(c_int),
     /// Open this file with these flags.
     Path(&'a CStr, c_int),
-    /// Open this file, by its directory and its name, neither of which may be a link.
+    /// Create this file, or empty it if it is one of this user; neither it nor its directory may be a link, see `guard.rs`.
     Guarded {
         dir: &'a CStr,
         name: &'a CStr,
@@ -339,7 +339,7 @@ fn set_stream(stage: Stage, step: &StdioStep<'_>, target: c_int) -> Result<(), F
         } => {
             let way = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
             let dir = open(stage, libc::AT_FDCWD, dir, way)?;
-            let opened = open(stage, dir, name, *flags);
+            let opened = create_guarded(stage, dir, name, *flags);
             close(dir);
             use_opened(stage, opened?, *flags, target)
         }
@@ -371,19 +371,46 @@ fn use_opened(stage: Stage, fd: c_int, flags: c_int, target: c_int) -> Result<()
     duplicate(stage, fd, target)
 }
 
+/// Creates a file, or empties one that is surely an output of this user. `EEXIST` for anything else that is there:
+/// `guard.rs` decides about it, with more time.
+fn create_guarded(stage: Stage, dir: c_int, name: &CStr, flags: c_int) -> Result<c_int, Failure> {
+    match open(stage, dir, name, flags | libc::O_EXCL) {
+        Err((_, libc::EEXIST)) => {}
+        other => return other,
+    }
+    let undecided = Err((stage, libc::EEXIST));
+    let Ok(fd) = open(stage, dir, name, flags & !(libc::O_CREAT | libc::O_TRUNC)) else {
+        return undecided;
+    };
+    // SAFETY: it has no arguments.
+    let user = unsafe { raw::call(libc::SYS_geteuid, [0; 5]) };
+    let is_own_output = |found: libc::stat| {
+        found.st_mode & libc::S_IFMT == libc::S_IFREG
+            && user == Ok(found.st_uid as usize)
+            && found.st_nlink == 1
+    };
+    if !stat(fd).is_some_and(is_own_output) {
+        close(fd);
+        return undecided;
+    }
+    // SAFETY: plain numbers.
+    unsafe { call(stage, libc::SYS_ftruncate, [int(fd), 0, 0, 0, 0]) }.map(|_| fd)
+}
+
 /// Whether two descriptors lead to the same file, whatever its names.
 fn is_one_file(one: c_int, other: c_int) -> bool {
-    let identity = |fd: c_int| {
-        let mut found = MaybeUninit::<libc::stat>::zeroed();
-        let place = found.as_mut_ptr().expose_provenance();
-        // SAFETY: `found` is valid for writes of a stat, whose layout in libc is the kernel's on 64-bit machines.
-        unsafe { raw::call(libc::SYS_fstat, [int(fd), place, 0, 0, 0]) }.ok()?;
-        // SAFETY: all zeroes is a valid stat, and the kernel has filled it.
-        let found = unsafe { found.assume_init() };
-        Some((found.st_dev, found.st_ino))
-    };
+    let identity = |fd: c_int| stat(fd).map(|found| (found.st_dev, found.st_ino));
     let found = identity(one);
     found.is_some() && found == identity(other)
+}
+
+fn stat(fd: c_int) -> Option<libc::stat> {
+    let mut found = MaybeUninit::<libc::stat>::zeroed();
+    let place = found.as_mut_ptr().expose_provenance();
+    // SAFETY: `found` is valid for writes of a stat, whose layout in libc is the kernel's on 64-bit machines.
+    unsafe { raw::call(libc::SYS_fstat, [int(fd), place, 0, 0, 0]) }.ok()?;
+    // SAFETY: all zeroes is a valid stat, and the kernel has filled it.
+    Some(unsafe { found.assume_init() })
 }
 
 /// Makes `target` the same open file as `fd`, not close-on-exec. `fd` itself stays and closes on exec.

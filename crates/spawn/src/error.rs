@@ -335,6 +335,10 @@ impl SpawnError {
                 "the file or its directory is a link of another user, who could have had any file overwritten; remove \
                  the link, or name the files with --stdout and --stderr",
             ),
+            (_, Stage::Stdout | Stage::Stderr) if self.errno == libc::EEXIST => Some(
+                "another user may have put this there to receive the output or to have a file overwritten: it is not a \
+                 regular file of this user with one name; remove it, or name the files with --stdout and --stderr",
+            ),
             (SpawnErrorKind::TooLong, Stage::Exec) => {
                 Some("arguments and environment together exceed the kernel's limit")
             }

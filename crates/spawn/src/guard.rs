@@ -1,6 +1,6 @@
-//! Files at places where others may have put a link.
+//! Output files with names that other users can guess, in directories that other users may write to.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
@@ -8,92 +8,169 @@ use std::path::{Path, PathBuf};
 
 use crate::sys;
 
-/// Creates or empties a file for output, in a directory that exists. If the file or its directory is a link of another
-/// user, the file is not opened: its name can be guessed, and the link leads to what that user wants to be overwritten.
-/// `fs.protected_symlinks` prevents the same in directories such as `/tmp`, but not in the directories below.
+/// Creates or empties a file for output, in a directory that exists. The file is not opened if another user could have put
+/// something in its place to read the output, to hold up the task, or to have a file of this user overwritten.
+/// `fs.protected_symlinks` and its siblings prevent the same in directories such as `/tmp`, but not in the directories below.
 ///
 /// # Errors
 ///
-/// `ELOOP` for a link of another user, and what opening a file can fail with.
+/// `ELOOP` if the file or its directory is a link of another user. `EEXIST` if there is no file of this user but something
+/// else. Otherwise what opening a file can fail with.
 pub fn create_guarded(path: &Path) -> io::Result<File> {
-    let dir = path.parent().unwrap_or(Path::new("/"));
-    let mut options = OpenOptions::new();
-    let dir = open_guarded(dir, options.read(true), libc::O_PATH | libc::O_DIRECTORY)?;
+    let dir = open_dir(path.parent().unwrap_or(Path::new("/")))?;
     // The directory may be replaced from here on.
-    let name = path.file_name().unwrap_or_default();
-    let path = Path::new("/proc/self/fd")
-        .join(dir.as_raw_fd().to_string())
-        .join(name);
+    let within = path_of(&dir);
+    let at = within.join(path.file_name().unwrap_or_default());
     let mut options = OpenOptions::new();
-    let options = options.write(true).create(true).truncate(true);
-    // A FIFO without a reader must not hold up the caller.
-    let file = open_guarded(&path, options, libc::O_NONBLOCK | libc::O_NOCTTY)?;
-    sys::set_blocking(&file)?;
-    Ok(file)
+    match options.write(true).create_new(true).open(&at) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        other => return other,
+    }
+    let existing = look(&at)?;
+    let found = existing.metadata()?;
+    let mut options = OpenOptions::new();
+    options.write(true).truncate(true);
+    if found.is_symlink() {
+        let target = target_of(&existing, &at)?;
+        // Opening a FIFO without a reader would wait for one.
+        options
+            .create(true)
+            .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
+        let file = options.open(target)?;
+        sys::set_blocking(&file)?;
+        return Ok(file);
+    }
+    if !is_own_output(&found, &dir.metadata()?, &within) {
+        return Err(io::Error::from_raw_os_error(libc::EEXIST));
+    }
+    options.open(path_of(&existing))
 }
 
-fn open_guarded(path: &Path, options: &mut OpenOptions, flags: i32) -> io::Result<File> {
-    match options.custom_flags(flags | libc::O_NOFOLLOW).open(path) {
+/// Opens a directory, which may be a link of this user or root.
+fn open_dir(path: &Path) -> io::Result<File> {
+    let open = |path: &Path, flags: i32| {
+        let flags = libc::O_PATH | libc::O_DIRECTORY | flags;
+        OpenOptions::new().read(true).custom_flags(flags).open(path)
+    };
+    match open(path, libc::O_NOFOLLOW) {
         Err(error) if matches!(error.raw_os_error(), Some(libc::ELOOP | libc::ENOTDIR)) => {}
         other => return other,
     }
-    let way = libc::O_PATH | libc::O_NOFOLLOW;
-    // Of the link itself, which nobody can replace any more.
-    let link = OpenOptions::new().read(true).custom_flags(way).open(path)?;
-    let found = link.metadata()?;
-    if !found.is_symlink() {
+    let link = look(path)?;
+    if !link.metadata()?.is_symlink() {
         return Err(io::Error::from_raw_os_error(libc::ENOTDIR));
     }
-    if found.uid() != 0 && found.uid() != sys::user() {
+    open(&target_of(&link, path)?, 0)
+}
+
+/// A descriptor for what is at a path, without opening it or following a link: nobody can replace it afterwards.
+fn look(path: &Path) -> io::Result<File> {
+    let flags = libc::O_PATH | libc::O_NOFOLLOW;
+    OpenOptions::new().read(true).custom_flags(flags).open(path)
+}
+
+/// A path to the file behind a descriptor.
+fn path_of(file: &File) -> PathBuf {
+    Path::new("/proc/self/fd").join(file.as_raw_fd().to_string())
+}
+
+/// Where a link at `path` leads; refuses links of other users than root.
+fn target_of(link: &File, path: &Path) -> io::Result<PathBuf> {
+    let owner = link.metadata()?.uid();
+    if owner != 0 && owner != sys::user() {
         return Err(io::Error::from_raw_os_error(libc::ELOOP));
     }
-    let target: PathBuf = sys::link_target(&link)?.into();
-    let behind = path.parent().unwrap_or(Path::new("/")).join(target);
-    options.custom_flags(flags).open(behind)
+    let target: PathBuf = sys::link_target(link)?.into();
+    Ok(path.parent().unwrap_or(Path::new("/")).join(target))
+}
+
+/// Whether something that exists is a regular file of this user, and no other user can have linked it here.
+fn is_own_output(found: &Metadata, dir: &Metadata, within: &Path) -> bool {
+    let user = sys::user();
+    // Some network file systems show other owners than the creators of files, such as `nobody` for root.
+    let owner_here = || sys::unnamed_file(within).and_then(|file| file.metadata());
+    let is_own = found.uid() == user || owner_here().is_ok_and(|new| new.uid() == found.uid());
+    let is_dir_shared = dir.uid() != user || dir.mode() & 0o022 != 0;
+    found.is_file() && is_own && (found.nlink() == 1 || !is_dir_shared)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::{lchown, symlink};
+    use std::os::unix::fs::{PermissionsExt as _, chown, lchown, symlink};
 
     use super::*;
 
     /// Another user of the machine.
     const OTHER: u32 = 65_533;
 
+    /// Creates an output in `dir`, and requires an error if `errno` is given.
+    fn check(path: &Path, errno: Option<i32>) {
+        let opened = create_guarded(path);
+        let found = opened.as_ref().err().and_then(io::Error::raw_os_error);
+        assert_eq!(found, errno, "{}: {opened:?}", path.display());
+        assert_eq!(opened.is_ok(), errno.is_none());
+    }
+
     #[test]
     fn links_of_others_are_not_followed() {
         let dir = tempfile::tempdir().expect("temporary directory");
         let at = |name: &str| dir.path().join(name);
         std::fs::create_dir(at("there")).expect("room");
-        let is_root = sys::user() == 0;
-        for (name, link, target, owner, opens) in [
-            ("there/new", None, "", 0, true),
-            ("there/file", Some("there/file"), "own", 0, true),
-            ("dir/file", Some("dir"), "there", 0, true),
-            (
-                "there/planted",
-                Some("there/planted"),
-                "../own",
-                OTHER,
-                false,
-            ),
-            ("planted/file", Some("planted"), "there", OTHER, false),
+        for (name, link, target, owner) in [
+            ("there/new", None, "", 0),
+            ("there/file", Some("there/file"), "own", 0),
+            ("dir/file", Some("dir"), "there", 0),
+            ("there/planted", Some("there/planted"), "../own", OTHER),
+            ("planted/file", Some("planted"), "there", OTHER),
         ] {
             if let Some(link) = link {
                 symlink(target, at(link)).expect("room");
                 if owner != 0 {
-                    if !is_root {
+                    if sys::user() != 0 {
                         continue;
                     }
                     lchown(at(link), Some(owner), None).expect("root may do that");
                 }
             }
-            let opened = create_guarded(&at(name));
-            let errno = opened.as_ref().err().and_then(io::Error::raw_os_error);
-            assert_eq!(opened.is_ok(), opens, "{name}: {opened:?}");
-            assert!(opens || errno == Some(libc::ELOOP), "{name}: {errno:?}");
+            check(&at(name), (owner == OTHER).then_some(libc::ELOOP));
         }
         assert!(at("there/own").exists() && !at("own").exists());
+    }
+
+    #[test]
+    fn only_regular_files_of_this_user_are_written_to() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let at = |name: &str| dir.path().join(name);
+        let file = |name: &str| std::fs::write(at(name), "precious").expect("room");
+        let _ = ["own", "target", "foreign"].map(file);
+        let _socket = std::os::unix::net::UnixListener::bind(at("socket")).expect("room");
+        let made = std::process::Command::new("mkfifo")
+            .args([at("fifo"), at("read")])
+            .status();
+        assert!(made.expect("it can be run").success());
+        let mut both = OpenOptions::new();
+        let _reader = both
+            .read(true)
+            .write(true)
+            .open(at("read"))
+            .expect("a FIFO");
+        std::fs::hard_link(at("target"), at("linked")).expect("room");
+        check(&at("own"), None);
+        check(&at("linked"), None);
+        let open = std::fs::Permissions::from_mode(0o777);
+        std::fs::set_permissions(dir.path(), open).expect("ours");
+        file("target");
+        for name in ["linked", "socket", "fifo", "read"] {
+            check(&at(name), Some(libc::EEXIST));
+        }
+        if sys::user() == 0 {
+            chown(at("foreign"), Some(OTHER), None).expect("root may do that");
+            check(&at("foreign"), Some(libc::EEXIST));
+        }
+        let read = |name: &str| std::fs::read_to_string(at(name)).expect("a file");
+        assert_eq!(
+            ["own", "target", "foreign"].map(read),
+            ["", "precious", "precious"]
+        );
     }
 }

@@ -309,8 +309,8 @@ impl<'a> Spawner<'a> {
                     error.too_long = plan.too_long();
                     return Err(error);
                 }
-                (_, Stage::Stdout | Stage::Stderr) if is_link(&error) => {
-                    use_own_link(plan.to_mut(), &error)?;
+                (_, Stage::Stdout | Stage::Stderr) if is_undecided(&error) => {
+                    open_guarded(plan.to_mut(), &error)?;
                 }
                 _ if error.errno != libc::ENOENT => return Err(error),
                 (Resolved::Found { cached: true, .. }, Stage::Exec) => {
@@ -420,13 +420,14 @@ fn input_file(plan: &SpawnPlan, failed: &SpawnError) -> Result<Option<Stdio>, Sp
     Ok(Some(Stdio::Fd(Arc::new(file.into()))))
 }
 
-/// Whether a guarded output, or its directory, is a link.
-const fn is_link(error: &SpawnError) -> bool {
-    matches!(error.errno, libc::ELOOP | libc::ENOTDIR)
+/// Whether there is something in the place of a guarded output, or a link in the place of its directory, that the child could
+/// not judge.
+const fn is_undecided(error: &SpawnError) -> bool {
+    matches!(error.errno, libc::ELOOP | libc::ENOTDIR | libc::EEXIST)
 }
 
-/// Opens an output behind a link that may be followed.
-fn use_own_link(plan: &mut SpawnPlan, failed: &SpawnError) -> Result<(), SpawnError> {
+/// Opens a guarded output for the child, if it may be used.
+fn open_guarded(plan: &mut SpawnPlan, failed: &SpawnError) -> Result<(), SpawnError> {
     let output = usize::from(failed.stage == Stage::Stderr);
     let Some(path) = failed.path().filter(|_| plan.guarded[output]) else {
         return Err(failed.clone());

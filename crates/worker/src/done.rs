@@ -137,7 +137,9 @@ impl Done {
         let inputs = self.settle(failure)?;
         if let (Some(inputs), Some(outputs)) = (inputs, outputs) {
             let text = self.record_of(inputs, outputs);
-            if let Err(error) = fs::write(&self.record, text) {
+            let written = hq_spawn::create_guarded(&self.record)
+                .and_then(|mut file| io::Write::write_all(&mut file, &text));
+            if let Err(error) = written {
                 // The task has finished all the same; it only runs again next time.
                 tracing::warn!(path = ?self.record, %error, "cannot keep a record of a finished task");
             }
@@ -363,6 +365,20 @@ mod tests {
         in_time.begin();
         assert_eq!((in_time.end(), in_time.give_up()), (Ok(()), None));
         assert!(kept.exists());
+        in_time.begin();
+        let made = std::process::Command::new("mkfifo").arg(&kept).status();
+        assert!(made.expect("it can be run").success());
+        let mut both = fs::OpenOptions::new();
+        let mut reader = both.read(true).write(true).open(&kept).expect("a FIFO");
+        assert_eq!(in_time.end(), Ok(()));
+        io::Write::write_all(&mut reader, b"end").expect("room");
+        let mut found = [0; 8];
+        let count = io::Read::read(&mut reader, &mut found).expect("the end");
+        assert_eq!(
+            &found[..count],
+            b"end",
+            "a record in a file of somebody else"
+        );
         fs::remove_file(dir.path().join("second")).expect("removed");
         in_time.begin();
         let words = in_time.end().expect_err("one is missing");
