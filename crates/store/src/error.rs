@@ -48,6 +48,14 @@ pub enum StoreError {
         /// Earlier name of the log, without its directory.
         log: PathBuf,
     },
+    /// The log has commits behind damage.
+    #[error("The write-ahead log `{path}-wal` of the journal `{path}` is damaged at byte {at}: the changes behind it, which were stored, cannot be read; restore both files from a copy of one time, or run `hq journal check --repair {path}`, which keeps the changes before it and sets the log aside", path = .path.display())]
+    LogDamaged {
+        /// Path of the file.
+        path: PathBuf,
+        /// Position in the log.
+        at: u64,
+    },
     /// File and log are of different times.
     #[error("The journal `{path}` and the write-ahead log `{path}-wal` beside it were copied at different times and do not belong together; put the log of that time there; if the file was copied after `hq journal flush`, it needs none: move `{path}-wal` and `{path}-shm` away; `hq journal check --repair {path}` does that and says what is lost", path = .path.display())]
     LogMismatch {

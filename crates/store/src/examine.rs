@@ -160,7 +160,12 @@ pub fn repair(path: &Path) -> Result<Option<RepairReport>, StoreError> {
         salvage::set_log_aside(lock.path(), path)?;
     }
     let has_lost_log = history::missing_log(lock.path()).is_some();
+    let has_damaged_log = history::damage_of_log(lock.path()).is_some();
     lease::look(&place, path)?;
+    if has_damaged_log {
+        // SQLite would delete what is behind the damage.
+        return salvage::repair(&lock, path, true).map(Some);
+    }
     if fold(&place, path)? == Folded::InUse {
         return Err(StoreError::InUse {
             path: path.to_path_buf(),

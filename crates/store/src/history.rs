@@ -6,6 +6,7 @@
 //! the file, such as `sqlite3`, deletes the row. (If the writer is killed between these two commits and such a program opens the
 //! file next, the row stays although nothing is lost. `hq journal check --repair` deletes it.)
 
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, OptionalExtension as _};
@@ -118,8 +119,10 @@ pub(crate) fn note_fresh(connection: &Connection) -> rusqlite::Result<()> {
     meta::set_text(connection, FRESH, "yes")
 }
 
-/// Refuses a log without its file, a file that was copied or moved without its log, and a file with a log of another time.
+/// Refuses a log without its file, a file that was copied or moved without its log, a log with commits behind damage, and a file
+/// with a log of another time.
 pub(crate) fn check_companions(path: &Path, given: &Path) -> Result<(), StoreError> {
+    check_owners(path, given)?;
     let is_there = |path: &Path| std::fs::symlink_metadata(path).is_ok();
     if !is_there(path) && Log::open(&with_suffix(path, "-wal")).is_some() {
         return Err(StoreError::OnlyLog {
@@ -132,10 +135,38 @@ pub(crate) fn check_companions(path: &Path, given: &Path) -> Result<(), StoreErr
             log,
         });
     }
+    if let Some(at) = damage_of_log(path) {
+        return Err(StoreError::LogDamaged {
+            path: given.to_path_buf(),
+            at,
+        });
+    }
     if is_log_of_another_time(path) {
         return Err(StoreError::LogMismatch {
             path: given.to_path_buf(),
         });
+    }
+    Ok(())
+}
+
+/// Refuses companions that neither this user, nor root, nor the owner of the file has made: SQLite would take the content of the
+/// file from them.
+fn check_owners(path: &Path, given: &Path) -> Result<(), StoreError> {
+    let owner = |path: &Path| Some(std::fs::symlink_metadata(path).ok()?.uid());
+    let user = rustix::process::geteuid().as_raw();
+    let trusted = [Some(user), Some(0), owner(path)];
+    for suffix in ["-wal", "-shm", "-journal"] {
+        let companion = with_suffix(path, suffix);
+        let found = owner(&companion);
+        if let Some(other) = found.filter(|_| !trusted.contains(&found)) {
+            return Err(StoreError::NotOurs {
+                path: given.to_path_buf(),
+                reason: format!(
+                    "`{}` beside it belongs to user {other}, who could change what is in it; remove that file",
+                    companion.display()
+                ),
+            });
+        }
     }
     Ok(())
 }
@@ -172,12 +203,20 @@ pub(crate) fn missing_log(path: &Path) -> Option<PathBuf> {
     if !has_content(path) || has_content(&with_suffix(path, "-wal")) {
         return None;
     }
+    Some(with_suffix(Path::new(&log_of(path)?), "-wal"))
+}
+
+/// Position of damage in the log because of which commits cannot be read: SQLite would pass over all of them in silence.
+pub(crate) fn damage_of_log(path: &Path) -> Option<u64> {
+    let is_needed = has_content(path) && log_of(path).is_some();
+    Log::damage(&with_suffix(path, "-wal"), is_needed)
+}
+
+/// Name of the file at `path` when it began to need its log; `None` = it needs none, or cannot be read.
+fn log_of(path: &Path) -> Option<String> {
     // An ordinary connection would make an empty log, and leave it for the next look.
     let connection = Place::read_unchanging(path).ok()?;
     let sql = "SELECT CAST(value AS TEXT) FROM meta WHERE key = ?";
-    let marked: Option<String> = connection
-        .query_row(sql, [LOG_OF], |row| row.get(0))
-        .optional()
-        .ok()?;
-    Some(with_suffix(Path::new(&marked?), "-wal"))
+    let marked = connection.query_row(sql, [LOG_OF], |row| row.get(0));
+    marked.optional().ok()?
 }

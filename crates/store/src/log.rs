@@ -31,7 +31,37 @@ pub(crate) struct Log {
 impl Log {
     /// `None` if there is no log, or nothing was committed to it.
     pub(crate) fn open(path: &Path) -> Option<Self> {
-        let file = open_regular(path).ok()?;
+        let (log, _) = Self::read(open_regular(path).ok()?)?;
+        (log.last_page > 0).then_some(log)
+    }
+
+    /// Position of damage because of which commits cannot be read. `is_needed`: the database says that the log has commits.
+    ///
+    /// A server that was killed, or a power loss, leaves at most one transaction incomplete, and nobody was told that it is
+    /// stored. A whole transaction behind the damage and the start of the next one prove that more is lost.
+    pub(crate) fn damage(path: &Path, is_needed: bool) -> Option<u64> {
+        let look = || Self::look_for_damage(open_regular(path).ok()?, is_needed);
+        let found = look()?;
+        // A server may write while this reads; a damaged place stays where it is.
+        (look()? == found).then_some(found)
+    }
+
+    fn look_for_damage(file: File, is_needed: bool) -> Option<u64> {
+        let len = file.metadata().ok()?.len();
+        if len == 0 {
+            return None;
+        }
+        let Some((log, stop)) = Self::read(file) else {
+            return (is_needed || len > HEADER_LEN as u64).then_some(0);
+        };
+        let is_cut = stop.at + log.frame_len() > len;
+        let behind = log.look_behind(&stop);
+        let is_beginning_lost = is_needed && log.last_page == 0 && (is_cut || behind.has_commit);
+        (is_beginning_lost || behind.is_proven).then_some(stop.at)
+    }
+
+    /// Reads what is valid, and where that ends; `None` if the header is not.
+    fn read(file: File) -> Option<(Self, Stop)> {
         let mut header = [0; HEADER_LEN];
         file.read_exact_at(&mut header, 0).ok()?;
         let magic = be32(&header, 0)?;
@@ -53,12 +83,62 @@ impl Log {
             pages: BTreeMap::new(),
             last_page: 0,
         };
-        log.read_frames(sum, header.get(16..24)?)?;
-        (log.last_page > 0).then_some(log)
+        let salt: [u8; 8] = header.get(16..24)?.try_into().ok()?;
+        let is_big_endian = sum.is_big_endian;
+        let at = log.read_frames(sum, &salt)?;
+        let stop = Stop {
+            at,
+            salt,
+            is_big_endian,
+        };
+        Some((log, stop))
     }
 
-    /// Collects frames until one does not continue those before it: the rest is torn or of an earlier use.
-    fn read_frames(&mut self, mut sum: Checksum, salt: &[u8]) -> Option<()> {
+    const fn frame_len(&self) -> u64 {
+        (FRAME_HEADER_LEN + self.page_size) as u64
+    }
+
+    /// Looks at frames that SQLite passes over because one before them is not valid.
+    fn look_behind(&self, stop: &Stop) -> Behind {
+        let mut behind = Behind::default();
+        let mut frame = vec![0; FRAME_HEADER_LEN + self.page_size];
+        // Checksum of the frame before, if that ends a transaction.
+        let mut committed = None;
+        let mut at = stop.at;
+        while !behind.is_proven
+            && self
+                .file
+                .read_exact_at(&mut frame[..FRAME_HEADER_LEN], at)
+                .is_ok()
+        {
+            let before = committed.take();
+            let (head, page) = frame.split_at_mut(FRAME_HEADER_LEN);
+            // Frames of an earlier use of the file have another salt.
+            if head[8..16] == stop.salt {
+                if let Some(sums) = before {
+                    let mut sum = Checksum {
+                        is_big_endian: stop.is_big_endian,
+                        sums,
+                    };
+                    let body = at + FRAME_HEADER_LEN as u64;
+                    let is_read = self.file.read_exact_at(page, body).is_ok();
+                    sum.add(&head[..8]);
+                    sum.add(page);
+                    behind.is_proven = is_read && sum.sums == sums_of(head);
+                }
+                if be32(head, 4).is_some_and(|size_after| size_after > 0) {
+                    behind.has_commit = true;
+                    committed = Some(sums_of(head));
+                }
+            }
+            at += self.frame_len();
+        }
+        behind
+    }
+
+    /// Collects frames until one does not continue those before it: the rest is torn, damaged, or of an earlier use. Returns its
+    /// position.
+    fn read_frames(&mut self, mut sum: Checksum, salt: &[u8]) -> Option<u64> {
         let mut frame = vec![0; FRAME_HEADER_LEN + self.page_size];
         let mut at = HEADER_LEN as u64;
         let mut open = Vec::new();
@@ -67,9 +147,7 @@ impl Log {
             sum.add(head.get(..8)?);
             sum.add(page);
             let number = be32(head, 0)?;
-            let is_next = head.get(8..16)? == salt
-                && sum.sums == [be32(head, 16)?, be32(head, 20)?]
-                && number > 0;
+            let is_next = head.get(8..16)? == salt && sum.sums == sums_of(head) && number > 0;
             if !is_next {
                 break;
             }
@@ -82,7 +160,7 @@ impl Log {
             }
             at += frame.len() as u64;
         }
-        Some(())
+        Some(at)
     }
 
     /// Bytes a page.
@@ -102,6 +180,27 @@ impl Log {
         self.file.read_exact_at(&mut bytes, at).ok()?;
         Some(bytes)
     }
+}
+
+/// Where the valid part of a log ends, and what further frames of it would have.
+struct Stop {
+    at: u64,
+    salt: [u8; 8],
+    is_big_endian: bool,
+}
+
+/// What is behind the valid part of a log.
+#[derive(Default)]
+struct Behind {
+    /// Whether a transaction ends there.
+    has_commit: bool,
+    /// Whether another one follows it.
+    is_proven: bool,
+}
+
+/// The checksum in the header of a frame.
+fn sums_of(head: &[u8]) -> [u32; 2] {
+    [16, 20].map(|at| be32(head, at).unwrap_or(0))
 }
 
 /// The running checksum of a log.

@@ -434,6 +434,16 @@ fn a_store_is_for_its_owner_alone() {
         assert_eq!(found.mode() & 0o777, 0o600, "{suffix}");
     }
     drop(store);
+    for suffix in ["-wal", "-shm", "-journal"] {
+        let planted = with_suffix(&path, suffix);
+        std::fs::write(&planted, "").expect("room");
+        if std::os::unix::fs::chown(&planted, Some(12_345), None).is_ok() {
+            let refused = Store::open(&path).expect_err("it is planted").to_string();
+            assert!(refused.contains("belongs to user 12345"), "{refused}");
+            crate::reader::open_for_reading(&path).expect_err("it is planted");
+        }
+        std::fs::remove_file(&planted).expect("it is there");
+    }
     // Only root can give a file away.
     if std::os::unix::fs::chown(&path, Some(12_345), None).is_ok() {
         let refused = Store::open(&path).expect_err("it is not ours").to_string();

@@ -352,3 +352,79 @@ fn values_wait_for_the_ends_of_their_tasks() {
         "{commits} commits, {late} late"
     );
 }
+
+#[test]
+fn commits_behind_damage_in_the_log_are_not_lost_in_silence() {
+    const HEADER: usize = 32;
+    const FRAME: usize = 24 + 4_096;
+    let dir = tempfile::tempdir().expect("directory");
+    let at = |name: &str| dir.path().join(name);
+    let mut writer = writer(&at("j.db"));
+    let mut store = |jobs: &[u32]| {
+        for job in jobs {
+            let submitted = change(submitted(JobId(*job), &IdArray::single(1)));
+            assert!(writer.commit(&batch([submitted])));
+        }
+        let files = ["j.db", "j.db-wal"].map(|name| std::fs::read(at(name)).expect("it is there"));
+        assert!(writer.checkpoint("PASSIVE"));
+        files
+    };
+    let [_, earlier] = store(&[1, 2, 3]);
+    let [file, log] = store(&[4, 5, 6]);
+    let frames = (HEADER..log.len()).step_by(FRAME);
+    let is_current = |start: &usize| log[start + 8..start + 16] == log[16..24];
+    let current: Vec<usize> = frames.filter(is_current).collect();
+    // The first page of each transaction, and that behind the last.
+    let is_commit = |start: &&usize| log[**start + 4..**start + 8] != [0; 4];
+    let commits = current.iter().filter(is_commit).map(|start| start + FRAME);
+    let starts: Vec<usize> = std::iter::once(HEADER).chain(commits).collect();
+    let (end, last) = (starts[starts.len() - 1], starts[starts.len() - 2]);
+    let flipped = |position: usize| {
+        let mut log = log.clone();
+        log[position] ^= 1;
+        log
+    };
+    let zeroed = |until: usize| [&vec![0; until - HEADER], &log[until..]].concat();
+    let kept = |until: usize| log[..until].to_vec();
+    // As if the server was killed while it began the log anew.
+    let begun = [&log[..HEADER], &earlier[HEADER..]].concat();
+    for (number, (log, jobs)) in [
+        (log.clone(), Some(6)),
+        (kept(HEADER - 12), None),
+        (kept(HEADER), None),
+        (kept(HEADER + FRAME - 1), None),
+        (flipped(0), None),
+        (flipped(HEADER), None),
+        (flipped(HEADER + 100), None),
+        (flipped(starts[1] + 100), None),
+        ([&log[..HEADER], &zeroed(starts[2])[..]].concat(), None),
+        // Nobody was told that an incomplete transaction is stored.
+        (flipped(last + 100), Some(5)),
+        (kept(end - 1), Some(5)),
+        (begun, Some(3)),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let path = at(&format!("{number}.db"));
+        std::fs::write(&path, &file).expect("room");
+        std::fs::write(at(&format!("{number}.db-wal")), &log).expect("room");
+        let jobs_of = |path| crate::testing::number(path, "SELECT max(id) FROM jobs");
+        match (Store::open(&path), jobs) {
+            (Ok(store), Some(jobs)) => {
+                drop(store);
+                assert_eq!(jobs_of(&path), jobs, "{number}");
+            }
+            (Err(refused), None) => {
+                let text = refused.to_string();
+                assert!(text.contains("is damaged at byte"), "{number}: {text}");
+                let report = crate::repair(&path).expect("room").expect("damage");
+                assert!(report.has_lost_log && jobs_of(&path) < 6, "{number}");
+                let aside = crate::lock::with_suffix(&report.set_aside, "-wal");
+                assert_eq!(std::fs::read(aside).expect("it is there"), log);
+                drop(Store::open(&path).expect("it is whole"));
+            }
+            (opened, _) => panic!("{number}: {opened:?}"),
+        }
+    }
+}
