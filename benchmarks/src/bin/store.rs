@@ -228,9 +228,7 @@ fn fill(path: &Path, tasks: u32) -> Result<StoreHandle> {
         batch.push(change(ChangeKind::JobCompleted(job)));
         handle.store(batch);
     }
-    if !handle.client().flush() {
-        bail!("the writer has ended");
-    }
+    handle.client().flush()?;
     Ok(handle)
 }
 
