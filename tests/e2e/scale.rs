@@ -1,6 +1,6 @@
 //! Many tasks, many waiting tasks.
 
-use crate::harness::{Env, wait_for};
+use crate::harness::{Env, signal, wait_for};
 
 #[test]
 fn a_large_array_on_two_workers_finishes_completely() {
@@ -55,6 +55,34 @@ fn a_million_waiting_tasks_cost_little_and_cancel_at_once() {
         .filter(|line| line.contains("task-canceled"));
     let named = canceled.map(|line| line.matches("\"job_task_id\":").count());
     assert_eq!(named.sum::<usize>(), 1_000_000);
+}
+
+/// A typo: it has begun when it is noticed, so that it is not canceled as a whole.
+#[test]
+fn a_giant_array_that_had_begun_is_canceled_and_comes_back_in_little_memory() {
+    let mut env = Env::new();
+    let server = env.start_server();
+    env.start_worker(1);
+    let job = env.submit(&[
+        "--array=0-999999999",
+        "--stdout=none",
+        "--stderr=none",
+        "true",
+    ]);
+    wait_for("some tasks have finished", || {
+        let stats = env.stats(&job);
+        (stats["finished"].as_u64() > Some(600))
+            .then_some(())
+            .ok_or(stats.to_string())
+    });
+    env.hq(&["job", "cancel", &job]).ok();
+    let before = env.stats(&job);
+    signal(server, "KILL");
+    env.wait_exit("server");
+    let server = env.start_server_with(&["--resume"]);
+    assert_eq!(env.stats(&job), before);
+    let peak = memory(u64::from(server), "VmHWM");
+    assert!(peak < 150_000_000, "{peak} bytes");
 }
 
 #[test]

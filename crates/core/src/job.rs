@@ -604,24 +604,26 @@ impl Job {
 
     /// Ends every unfinished task as `to` at the moment `at`; returns how many there were.
     fn end_all(&mut self, to: Phase, at: Timestamp) -> u32 {
-        let (mut waiting, mut running) = (0, 0);
-        for submit in &mut self.submits {
-            let (w, r) = submit.tasks.end_all(to, at);
-            waiting += w;
-            running += r;
-        }
-        self.counts.waiting -= waiting;
-        self.counts.running -= running;
-        *self.counts.of(to.state()) += waiting + running;
-        waiting + running
+        let numbers = 0..u32::try_from(self.submits.len()).unwrap_or(u32::MAX);
+        numbers.map(|number| self.end_submit(number, to, at)).sum()
     }
 
     /// Ends every unfinished task of a submit as `to` at the moment `at`; returns how many there were.
     fn end_submit(&mut self, number: u32, to: Phase, at: Timestamp) -> u32 {
-        let Some(submit) = self.submit_mut(number) else {
+        let begin = TaskSlot {
+            submit: number,
+            index: 0,
+        };
+        self.end_part(begin, u32::MAX, to, at)
+    }
+
+    /// Ends the unfinished of up to `count` neighbours, from `begin` on, as `to` at the moment `at`; returns how many there were.
+    fn end_part(&mut self, begin: TaskSlot, count: u32, to: Phase, at: Timestamp) -> u32 {
+        let Some(submit) = self.submit_mut(begin.submit) else {
             return 0;
         };
-        let (waiting, running) = submit.tasks.end_all(to, at);
+        let part = begin.index..begin.index.saturating_add(count);
+        let (waiting, running) = submit.tasks.end_part(part, to, at);
         self.counts.waiting -= waiting;
         self.counts.running -= running;
         *self.counts.of(to.state()) += waiting + running;

@@ -18,6 +18,7 @@ mod packed;
 mod state;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::time::Duration;
 
 use crate::id::{InstanceId, TaskId, WorkerId};
@@ -559,13 +560,20 @@ impl TaskTable {
         }
     }
 
-    /// Moves every unfinished task to `to` at the moment `at`; returns how many users saw waiting, and running.
-    pub(crate) fn end_all(&mut self, to: Phase, at: Timestamp) -> (u32, u32) {
+    /// Moves the unfinished tasks of a range of indices to `to` at the moment `at`; returns how many users saw waiting, and
+    /// running. Cost and memory follow the chunks, not the tasks.
+    pub(crate) fn end_part(&mut self, part: Range<u32>, to: Phase, at: Timestamp) -> (u32, u32) {
+        let (start, end) = (part.start, part.end.min(self.len));
+        if start >= end {
+            return (0, 0);
+        }
+        self.split_at(start);
+        self.split_at(end);
         let (mut waiting, mut running) = (0, 0);
-        let (len, mut start) = (self.len, 0);
-        for chunk in &mut self.chunks {
-            let width = (len - start).min(CHUNK_LEN);
-            start += width;
+        let (first, tail_start) = (start / CHUNK_LEN, self.chunked_len());
+        let starts = (first * CHUNK_LEN..end).step_by(CHUNK_LEN as usize);
+        for (chunk, chunk_start) in self.chunks.iter_mut().skip(first as usize).zip(starts) {
+            let width = (self.len - chunk_start).min(CHUNK_LEN);
             match chunk {
                 // All of it has ended before, and stays as it ended.
                 Chunk::Packed(_) => {}
@@ -575,7 +583,9 @@ impl TaskTable {
                     waiting += width;
                 }
                 Chunk::Records { records, .. } => {
-                    for record in records.iter_mut().filter(|r| !r.phase.is_terminal()) {
+                    let from = start.saturating_sub(chunk_start) as usize;
+                    let until = (end - chunk_start).min(width) as usize;
+                    for record in &mut records[from..until] {
                         match record.phase {
                             Phase::Running => {
                                 running += 1;
@@ -583,12 +593,10 @@ impl TaskTable {
                                 record.cut_short(at.since(record.started));
                             }
                             Phase::Placed => running += 1,
-                            Phase::Waiting
-                            | Phase::Queued
-                            | Phase::Finished
-                            | Phase::Failed
-                            | Phase::Canceled
-                            | Phase::Aborted => waiting += 1,
+                            Phase::Waiting | Phase::Queued => waiting += 1,
+                            Phase::Finished | Phase::Failed | Phase::Canceled | Phase::Aborted => {
+                                continue;
+                            }
                         }
                         record.phase = to;
                     }
@@ -596,11 +604,31 @@ impl TaskTable {
             }
         }
         // In one step for all that nobody has touched, however many they are.
-        if !self.tail.is_terminal() {
+        if end > tail_start && !self.tail.is_terminal() {
             self.tail = to;
-            waiting += len - start;
+            waiting += end - tail_start;
         }
         (waiting, running)
+    }
+
+    /// Index of the first task behind the chunks.
+    fn chunked_len(&self) -> u32 {
+        let chunks = u32::try_from(self.chunks.len()).unwrap_or(u32::MAX);
+        chunks.saturating_mul(CHUNK_LEN).min(self.len)
+    }
+
+    /// Lets the tasks before an index have another phase than the others.
+    fn split_at(&mut self, index: u32) {
+        // What has ended stays as it ended.
+        if self.phase(index).is_none_or(Phase::is_terminal) {
+            return;
+        }
+        if !index.is_multiple_of(CHUNK_LEN) {
+            self.touch(index);
+        } else if index > self.chunked_len() {
+            let number = (index / CHUNK_LEN) as usize;
+            self.chunks.resize(number, Chunk::Uniform(self.tail));
+        }
     }
 
     /// Records the end of an instance without changing the phase.

@@ -69,6 +69,38 @@ impl IdIndex {
         None
     }
 
+    /// Where those of `ids` are that exist, as neighbours in one submit and how many. Cost follows ranges and segments where the steps of
+    /// both are equal.
+    pub(super) fn runs(&self, ids: &IdArray) -> Vec<(TaskSlot, u32)> {
+        let mut runs = Vec::new();
+        for range in ids.ranges() {
+            let mut rest = Some(*range);
+            while let Some(wanted) = rest {
+                let Some((id, segment)) = self
+                    .first_in(&wanted)
+                    .and_then(|id| Some((id, self.segment(id)?)))
+                else {
+                    break;
+                };
+                let offset = (id - segment.range.first()) / segment.range.step();
+                let at = (id - wanted.first()) / wanted.step();
+                let is_same = wanted.step() == segment.range.step();
+                let count = if is_same {
+                    (wanted.count() - at).min(segment.range.count() - offset)
+                } else {
+                    1
+                };
+                let slot = TaskSlot {
+                    submit: segment.slot.submit,
+                    index: segment.slot.index + offset,
+                };
+                runs.push((slot, count));
+                rest = wanted.part(at + count, u32::MAX);
+            }
+        }
+        runs
+    }
+
     pub(super) fn insert(&mut self, submit: u32, ids: &IdArray) {
         let mut index = 0;
         for range in ids.ranges() {

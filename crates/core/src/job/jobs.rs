@@ -202,6 +202,15 @@ impl Jobs {
         ids
     }
 
+    /// Ends those of `ids` that have not ended, as they did in an earlier run; those that do not exist are left out.
+    pub(crate) fn restore_dropped(&mut self, id: JobId, ids: &IdArray, to: Phase, at: Timestamp) {
+        // A job that is not stored has no tasks that could end.
+        if let Some(job) = self.all.get_mut(&id) {
+            job.restore_dropped(ids, to, at);
+            self.changed.insert(id);
+        }
+    }
+
     /// Notes that a job has changed for those who watch it.
     pub(crate) fn note_changed(&mut self, id: JobId) {
         self.changed.insert(id);

@@ -2,9 +2,19 @@
 
 use super::{Job, TaskSlot};
 use crate::id::{InstanceId, TaskId, WorkerId};
+use crate::range::IdArray;
 use crate::task::{Phase, TaskEnd};
+use crate::time::Timestamp;
 
 impl Job {
+    /// Ends those of `ids` that have not ended, as `to` at the moment `at`; those that do not exist are left out.
+    pub(super) fn restore_dropped(&mut self, ids: &IdArray, to: Phase, at: Timestamp) {
+        self.idle_since = self.idle_since.max(at);
+        for (begin, count) in self.index.runs(ids) {
+            self.end_part(begin, count, to, at);
+        }
+    }
+
     /// Whether nothing is known of a task but that it was submitted.
     pub(crate) fn is_untouched(&self, slot: TaskSlot) -> bool {
         let record = self.record(slot);

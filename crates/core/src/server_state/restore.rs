@@ -367,11 +367,6 @@ impl ServerState {
 
     /// Ends tasks that were canceled or aborted; ids that are unknown or ended otherwise are left.
     pub fn restore_dropped(&mut self, id: JobId, ids: &IdArray, to: TaskState, at: Timestamp) {
-        let Some(job) = self.jobs.get_mut(id) else {
-            // A job that is not stored has no tasks that could end.
-            return;
-        };
-        job.idle_since = job.idle_since.max(at);
         let phase = match to {
             TaskState::Aborted => Phase::Aborted,
             TaskState::Canceled
@@ -380,19 +375,7 @@ impl ServerState {
             | TaskState::Finished
             | TaskState::Failed => Phase::Canceled,
         };
-        if ids.len() >= job.counts().unfinished() {
-            // The usual case: everything that was left was ended at once.
-            let all: u64 = ids.ranges().iter().map(|r| u64::from(r.count())).sum();
-            if all >= u64::from(job.counts().total()) {
-                self.jobs.end_all(id, phase, at);
-                return;
-            }
-        }
-        let slots = ids.iter().filter_map(|task| job.find(TaskId(task)));
-        let left = slots.filter(|slot| job.phase(*slot).is_some_and(|phase| !phase.is_terminal()));
-        for slot in left.collect::<Vec<_>>() {
-            self.jobs.set_phase(id, slot, phase);
-        }
+        self.jobs.restore_dropped(id, ids, phase, at);
     }
 
     /// Queues what can run. To be called once, behind the last record.

@@ -103,7 +103,10 @@ fn neighbours_that_all_finished_tell_what_their_records_told() {
     assert_eq!(table.record(700), None);
     let runs: Vec<_> = table.runs(10, 690).collect();
     assert_eq!(runs, [(10, 690, Phase::Finished)]);
-    assert_eq!(table.end_all(Phase::Canceled, Timestamp(7)), (0, 0));
+    assert_eq!(
+        table.end_part(0..u32::MAX, Phase::Canceled, Timestamp(7)),
+        (0, 0)
+    );
     // Whatever touches one gets its record.
     let before = table.record(17);
     assert_eq!(table.touch(17).map(|record| *record), before);
@@ -120,7 +123,10 @@ fn what_is_canceled_keeps_how_long_it_ran() {
             .start(Timestamp(1_000_000));
         table.set_phase(index, phase);
     }
-    assert_eq!(table.end_all(Phase::Canceled, Timestamp(5_000_000)), (2, 1));
+    assert_eq!(
+        table.end_part(0..u32::MAX, Phase::Canceled, Timestamp(5_000_000)),
+        (2, 1)
+    );
     let shown = |index| {
         let record = table.record(index).expect("touched");
         (record.has_run(), record.finished())
@@ -145,7 +151,79 @@ fn runs_join_equal_neighbours_across_chunks() {
             (999, 1_000, Phase::Finished)
         ]
     );
-    assert_eq!(table.end_all(Phase::Canceled, Timestamp(7)), (998, 1));
+    assert_eq!(
+        table.end_part(0..u32::MAX, Phase::Canceled, Timestamp(7)),
+        (998, 1)
+    );
     assert_eq!(table.phase(0), Some(Phase::Canceled));
     assert_eq!(table.phase(999), Some(Phase::Finished));
+}
+
+/// What ends in parts is what ends one task at a time, at every border of chunks, and giant parts cost no records.
+#[test]
+fn parts_end_as_their_tasks_do() {
+    let at = Timestamp(7_000_000);
+    for len in [1, 255, 256, 257, 1_000] {
+        for (start, end) in [
+            (0, len),
+            (0, 1),
+            (1, 256),
+            (255, 257),
+            (256, 512),
+            (300, 900),
+            (999, 1_000),
+            (900, 2_000),
+        ] {
+            let mut table = TaskTable::new(len);
+            for index in [0, 3, 256, 700, 701]
+                .into_iter()
+                .filter(|index| *index < len)
+            {
+                let phase = [Phase::Finished, Phase::Running, Phase::Queued][index as usize % 3];
+                table.set_phase(index, phase);
+            }
+            let mut one_by_one = table.clone();
+            let mut counts = (0, 0);
+            for index in start..end.min(len) {
+                let phase = one_by_one.phase(index).expect("it exists");
+                if phase == Phase::Finished {
+                    continue;
+                }
+                counts.0 += u32::from(phase != Phase::Running);
+                counts.1 += u32::from(phase == Phase::Running);
+                one_by_one.set_phase(index, Phase::Canceled);
+            }
+            assert_eq!(
+                table.end_part(start..end, Phase::Canceled, at),
+                counts,
+                "{len} {start} {end}"
+            );
+            for index in 0..len {
+                assert_eq!(
+                    table.phase(index),
+                    one_by_one.phase(index),
+                    "{index} of {len} {start} {end}"
+                );
+            }
+        }
+    }
+    let mut giant = TaskTable::new(1_000_000_000);
+    for index in (0..5_000).chain([700_000]) {
+        giant.set_phase(index, Phase::Finished);
+    }
+    assert_eq!(
+        giant.end_part(5_000..700_000, Phase::Canceled, at),
+        (695_000, 0)
+    );
+    assert_eq!(
+        giant
+            .end_part(700_001..1_000_000_000, Phase::Canceled, at)
+            .0,
+        999_299_999
+    );
+    let records = giant
+        .chunks
+        .iter()
+        .filter(|chunk| matches!(chunk, Chunk::Records { .. }));
+    assert!(records.count() < 40 && giant.chunks.len() < 3_000);
 }
