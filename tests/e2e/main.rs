@@ -3,6 +3,7 @@
 //! A file that is not listed here is not run; `cargo xtask tidy` notices.
 
 mod answers;
+mod batch_fakes;
 mod batch_pbs;
 mod batch_slurm;
 mod broken_nodes;

@@ -220,6 +220,15 @@ impl AutoallocState {
         })
     }
 
+    /// The allocation in which a worker runs that names this job; the newest, if an id was used again.
+    #[must_use]
+    pub fn find_job(&self, job: &str) -> Option<AllocationKey> {
+        let all = self.queues.values().flat_map(Queue::allocations);
+        let known = all.filter(|a| a.fit(job) > 0);
+        let best = known.max_by_key(|a| (a.fit(job), a.may_be_alive(), a.record().queued_at));
+        best.map(Allocation::key)
+    }
+
     /// Allocations of which it is not known whether there is a job, e.g. to look for it at the end.
     pub fn unsure(&self) -> impl Iterator<Item = AllocationKey> + '_ {
         self.queues.values().flat_map(|queue| {

@@ -42,6 +42,71 @@ pub struct QueueParams {
     pub amounts: BTreeMap<Box<str>, u64>,
 }
 
+impl QueueParams {
+    /// Value of an option among the words after `--`; the last one wins, as in the batch systems.
+    #[must_use]
+    pub fn option(&self, long: &[&str], short: char) -> Option<&str> {
+        let mut words = self
+            .additional_args
+            .iter()
+            .flat_map(|arg| arg.split_whitespace());
+        let mut found = None;
+        while let Some(word) = words.next() {
+            let (name, value) = if let Some(text) = word.strip_prefix("--") {
+                let (name, value) = text
+                    .split_once('=')
+                    .map_or((text, None), |(n, v)| (n, Some(v)));
+                (long.contains(&name), value)
+            } else {
+                let value = word
+                    .strip_prefix('-')
+                    .and_then(|text| text.strip_prefix(short));
+                (value.is_some(), value.filter(|value| !value.is_empty()))
+            };
+            if name {
+                found = value.or_else(|| words.next());
+            }
+        }
+        found
+    }
+
+    fn is_slurm(&self) -> bool {
+        &*self.system.manager == "slurm"
+    }
+
+    /// Name of its jobs, if its options give them one.
+    #[must_use]
+    pub fn own_name(&self) -> Option<&str> {
+        match &*self.system.manager {
+            "slurm" => self.option(&["job-name"], 'J'),
+            "pbs" => self.option(&[], 'N'),
+            _ => None,
+        }
+    }
+
+    /// Directory of its jobs, if its options give them one.
+    #[must_use]
+    pub fn own_dir(&self) -> Option<&str> {
+        self.is_slurm()
+            .then(|| self.option(&["chdir", "workdir"], 'D'))?
+    }
+
+    /// The Slurm clusters to which it submits, if its options name any.
+    #[must_use]
+    pub fn clusters(&self) -> Option<&str> {
+        self.is_slurm()
+            .then(|| self.option(&["clusters", "cluster"], 'M'))?
+    }
+}
+
+/// The id of a job and its cluster. Where a batch system has several clusters, the text for a job is `ID;CLUSTER`, as
+/// `sbatch --parsable` prints it: the same id exists on each cluster.
+#[must_use]
+pub fn job_parts(job: &str) -> (&str, Option<&str>) {
+    job.split_once(';')
+        .map_or((job, None), |(id, cluster)| (id, Some(cluster)))
+}
+
 /// How to talk to a batch system.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SystemSpec {
@@ -265,8 +330,8 @@ placeholders! {
 
 /// Placeholders of the other entries, whose values `server::alloc::work` has.
 const IN_SUBMIT: &[&str] = &["script", "dir", "name"];
-const IN_FIND: &[&str] = &["name", "dir"];
-const IN_JOB: &[&str] = &["job"];
+const IN_FIND: &[&str] = &["name", "dir", "cluster"];
+const IN_JOB: &[&str] = &["job", "cluster"];
 
 impl SystemSpec {
     /// Whether the entries make sense together, as far as that can be said without the batch system.

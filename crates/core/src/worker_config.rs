@@ -49,6 +49,8 @@ pub struct Allocation {
     pub manager: BatchSystem,
     /// Job id.
     pub id: Box<str>,
+    /// Name of the cluster, where the batch system tells it: ids repeat on the clusters of a site.
+    pub cluster: Option<Box<str>>,
     /// Lifetime that was left when the worker started.
     pub time_limit: Option<Duration>,
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use crate::batch::job_parts;
 use crate::id::{AllocationKey, WorkerId};
 use crate::time::{Now, Time, Timestamp};
 
@@ -68,7 +69,7 @@ pub struct AllocationRecord {
     pub key: AllocationKey,
     /// Workers asked for.
     pub workers: u32,
-    /// The batch system's id; `None` while it is not known whether there is a job.
+    /// The batch system's id, and cluster; `None` while it is not known whether there is a job.
     pub job: Option<Box<str>>,
     /// State for users.
     pub state: AllocationState,
@@ -161,10 +162,31 @@ impl Allocation {
         self.record.key
     }
 
-    /// The batch system's id.
+    /// The batch system's id, with the cluster if there is one: see [`job_parts`].
     #[must_use]
     pub fn job(&self) -> Option<&str> {
         self.record.job.as_deref()
+    }
+
+    /// The same without the cluster.
+    #[must_use]
+    pub fn job_id(&self) -> Option<&str> {
+        self.job().map(|job| job_parts(job).0)
+    }
+
+    /// How well it fits the job that a worker names: 0 = not at all. A worker, or an allocation, that knows no cluster
+    /// fits every cluster.
+    pub(super) fn fit(&self, job: &str) -> u8 {
+        let (id, cluster) = job_parts(job);
+        let own = self.job().map(job_parts);
+        let Some((_, own_cluster)) = own.filter(|(own, _)| *own == id) else {
+            return 0;
+        };
+        match (own_cluster, cluster) {
+            (Some(own), Some(other)) if own != other => 0,
+            (Some(_), Some(_)) | (None, None) => 2,
+            (Some(_), None) | (None, Some(_)) => 1,
+        }
     }
 
     /// As it is stored and shown.

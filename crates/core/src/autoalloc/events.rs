@@ -9,6 +9,7 @@ use super::allocation::{
 use super::input::{AllocationEvent, Effect, Level, LookOutcome, Report, SubmitOutcome};
 use super::queue::{Queue, retry_pause};
 use super::{Allocation, AllocationState, AutoallocState, STRAYS_MAX};
+use crate::batch::job_parts;
 use crate::id::{AllocationKey, WorkerId};
 use crate::time::Now;
 
@@ -91,14 +92,15 @@ impl AutoallocState {
         allocation.record.job = Some(job.clone());
         allocation.next_poll = now.mono + refresh.min(Duration::from_secs(120));
         let workers = allocation.record.workers;
+        let id: Box<str> = job_parts(&job).0.into();
         let told = format!(
-            "Queued {workers} worker(s) into queue {}: allocation ID {job}",
+            "Queued {workers} worker(s) into queue {}: allocation ID {id}",
             key.queue
         );
         effects.push(Effect::Tell(Level::Info, told));
         effects.push(Effect::Event(AllocationEvent::Queued {
             key,
-            job: job.clone(),
+            job: id,
             workers,
         }));
         effects.push(Effect::Changed(key.queue));
@@ -109,8 +111,17 @@ impl AutoallocState {
         }
         queue.submit_next(now, effects);
         // Its workers may have been faster than the answer.
-        for (worker, resources) in self.strays.remove(&job).unwrap_or_default() {
-            self.on_worker(now, &job, worker, resources, effects);
+        let is_ours = |stray: &str| self.find_job(stray) == Some(key);
+        let early: Vec<Box<str>> = self
+            .strays
+            .keys()
+            .filter(|job| is_ours(job))
+            .cloned()
+            .collect();
+        for job in early {
+            for (worker, resources) in self.strays.remove(&job).unwrap_or_default() {
+                self.on_worker(now, &job, worker, resources, effects);
+            }
         }
     }
 
@@ -228,6 +239,11 @@ impl AutoallocState {
                     queue.end(now, key.number, failed, effects);
                     self.note_change(now);
                 }
+                // Somebody else's: it is left alone.
+                Report::Foreign(_) => {
+                    queue.end(now, key.number, failed, effects);
+                    self.note_change(now);
+                }
                 // Not to be believed, but nothing is lost by canceling what is said not to exist.
                 Report::Missing => allocation.cancel_now(now),
                 Report::Queued(_) | Report::Running if !queue.is_retired() => {
@@ -272,6 +288,8 @@ impl AutoallocState {
                         self.on_vanished(now, key, "the batch system no longer knows it", effects);
                     }
                 }
+                // It must not be canceled: somebody else submitted it.
+                Report::Foreign(text) => self.on_ended(now, key, Some((text, false)), effects),
                 Report::Silent => {
                     let text = "the batch system says nothing of it";
                     self.on_status_error(now, key, text, true, effects);
@@ -314,7 +332,7 @@ impl AutoallocState {
             queue.end(now, key.number, false, effects);
             return;
         }
-        let job = allocation.job().unwrap_or_default();
+        let job = allocation.job_id().unwrap_or_default();
         let told = format!(
             "Allocation {job} of queue {} is given up: its state could not be learned: {text}",
             key.queue
@@ -341,7 +359,7 @@ impl AutoallocState {
             return;
         };
         let worked = allocation.seen > 0;
-        let job = allocation.job().unwrap_or_default();
+        let job = allocation.job_id().unwrap_or_default();
         let told = format!("Allocation {job} of queue {} is gone: {text}", key.queue);
         effects.push(Effect::Tell(Level::Warn, told));
         queue.leave(now, key.number, !worked, Duration::ZERO, effects);
@@ -367,7 +385,7 @@ impl AutoallocState {
         let (text, may_return) =
             failure.unwrap_or_else(|| ("it ended without having started a worker".into(), false));
         if failed {
-            let job = allocation.job().unwrap_or_default();
+            let job = allocation.job_id().unwrap_or_default();
             let told = format!("Allocation {job} of queue {} failed: {text}", key.queue);
             effects.push(Effect::Tell(Level::Warn, told));
         }
@@ -412,19 +430,15 @@ impl AutoallocState {
         effects: &mut Vec<Effect>,
     ) {
         self.note_change(now);
-        let found = self.queues.iter_mut().find_map(|(id, queue)| {
-            let allocation = queue.by_job(job)?;
-            Some((*id, allocation.key().number))
-        });
-        let Some((id, number)) = found else {
+        let Some(key) = self.find_job(job) else {
             self.on_stray(now, job, worker, resources, effects);
             return;
         };
-        let Some(queue) = self.queues.get_mut(&id) else {
+        let Some(queue) = self.queues.get_mut(&key.queue) else {
             return;
         };
         queue.known = Some(resources);
-        let Some(allocation) = queue.allocations.get_mut(&number) else {
+        let Some(allocation) = queue.allocations.get_mut(&key.number) else {
             return;
         };
         if !allocation.connected.insert(worker) {
@@ -432,7 +446,6 @@ impl AutoallocState {
         }
         allocation.seen = allocation.seen.saturating_add(1);
         (allocation.missing, allocation.is_unwatched) = (0, false);
-        let key = allocation.key();
         let is_leaving = matches!(allocation.phase, Phase::Leaving { asked: true, .. });
         if allocation.phase == Phase::Running || is_leaving {
             return;
@@ -442,10 +455,10 @@ impl AutoallocState {
         // Earlier losses say nothing about the workers that are here.
         (allocation.lost, allocation.lost_fast) = (0, 0);
         if !was_over {
-            let job = job.into();
+            let job = job_parts(job).0.into();
             effects.push(Effect::Event(AllocationEvent::Started { key, job }));
         }
-        effects.push(Effect::Changed(id));
+        effects.push(Effect::Changed(key.queue));
     }
 
     /// A worker of a job that no queue knows (yet).
@@ -474,7 +487,8 @@ impl AutoallocState {
             }
         } else {
             self.strays.clear();
-            let told = format!("Worker {worker} connected from an unknown allocation {job}");
+            let id = job_parts(job).0;
+            let told = format!("Worker {worker} connected from an unknown allocation {id}");
             effects.push(Effect::Tell(Level::Warn, told));
         }
     }
@@ -490,11 +504,7 @@ impl AutoallocState {
         if let Some(strays) = self.strays.get_mut(job) {
             strays.retain(|(other, _)| *other != worker);
         }
-        let found = self
-            .queues
-            .values_mut()
-            .find_map(|queue| queue.by_job(job).map(|a| a.key()));
-        let Some(key) = found else {
+        let Some(key) = self.find_job(job) else {
             return;
         };
         let Some(queue) = self.queues.get_mut(&key.queue) else {

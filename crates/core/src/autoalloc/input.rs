@@ -87,6 +87,8 @@ pub enum Report {
     },
     /// The batch system says of this id that it does not know it.
     Missing,
+    /// The id belongs to a job of another name or directory, which the text names.
+    Foreign(Box<str>),
     /// It answered, and said nothing of the id. That is no evidence that there is no such job.
     Silent,
     /// It did not answer, or not in a way that makes sense.

@@ -7,6 +7,7 @@ use super::allocation::{Allocation, Phase, TRIES_MAX};
 use super::input::{AllocationEvent, Effect, Level};
 use super::reason::Reason;
 use super::{AllocationRecord, AllocationState};
+use crate::batch::job_parts;
 use crate::id::{AllocationKey, QueueId};
 use crate::scheduler::demand::{QueueDemand, QueueQuery, WorkerKind};
 use crate::time::{Now, Time, Timestamp};
@@ -253,11 +254,6 @@ impl Queue {
         found.map(|(number, _)| *number).collect()
     }
 
-    pub(super) fn by_job(&mut self, job: &str) -> Option<&mut Allocation> {
-        let mut all = self.allocations.values_mut().rev();
-        all.find(|allocation| allocation.job() == Some(job))
-    }
-
     /// Why nothing may be submitted now; `None` = it may.
     pub(super) fn gate(&self, now: Time) -> Option<Reason> {
         if let Some(reason) = &self.paused {
@@ -496,7 +492,7 @@ impl Queue {
         if let Some(job) = &allocation.record.job {
             effects.push(Effect::Event(AllocationEvent::Finished {
                 key: allocation.key(),
-                job: job.clone(),
+                job: job_parts(job).0.into(),
             }));
         }
     }

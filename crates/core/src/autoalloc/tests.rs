@@ -475,6 +475,38 @@ fn workers_faster_than_the_answer_are_found_again() {
     assert_eq!(world.allocation(1), AllocationState::Running);
 }
 
+#[test]
+fn the_same_id_on_two_clusters_is_two_allocations() {
+    for (worker, expected) in [("7;b", 2), ("7;c", 1), ("7", 1)] {
+        let mut world = World::new(spec(2, 1, None));
+        for job in ["7", "7;b"] {
+            let effects = world.answer(1, &[]);
+            let (key, _) = submitted(&effects).expect("submits");
+            world.apply(Input::Submitted(key, SubmitOutcome::Accepted(job.into())));
+        }
+        let found = world.state.find_job(worker).map(|key| key.number);
+        assert_eq!(found, Some(expected), "{worker}");
+        let finds = world.state.queue(QUEUE).expect("exists").allocations();
+        assert!(finds.into_iter().all(|a| a.job_id() == Some("7")));
+    }
+}
+
+#[test]
+fn a_job_of_somebody_else_is_never_canceled() {
+    let mut world = World::new(spec(1, 1, None));
+    world.demand(1, &[]);
+    let mut effects = world.report(
+        1,
+        Report::Foreign("the job of this id is another one".into()),
+    );
+    effects.extend(world.pass(400));
+    assert_eq!(
+        (world.allocation(1), cancels(&effects)),
+        (AllocationState::Failed, 0)
+    );
+    assert_eq!(world.state.alive().count(), 0);
+}
+
 /// A queue of three running allocations, their workers connected, whose server crashed and was started
 /// again.
 fn after_a_crash() -> World {

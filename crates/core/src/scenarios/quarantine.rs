@@ -46,6 +46,7 @@ fn allocation() -> Allocation {
     Allocation {
         manager: BatchSystem::Slurm,
         id: "77".into(),
+        cluster: None,
         time_limit: None,
     }
 }

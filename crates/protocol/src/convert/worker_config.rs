@@ -149,6 +149,10 @@ impl TryFrom<common::Allocation> for Allocation {
         Ok(Self {
             manager,
             id: name("id", message.id)?,
+            cluster: message
+                .cluster
+                .map(|text| name("cluster", text))
+                .transpose()?,
             time_limit: message.time_limit_ns.map(duration),
         })
     }
@@ -164,6 +168,7 @@ impl From<&Allocation> for common::Allocation {
         Self {
             manager: manager.into(),
             id: allocation.id.to_string(),
+            cluster: allocation.cluster.as_deref().map(str::to_owned),
             time_limit_ns: allocation.time_limit.map(nanos),
         }
     }

@@ -82,7 +82,7 @@ impl Known<'_> {
         };
         let dir = self.dirs.get(record.key).unwrap_or("".as_ref());
         Some(client::AllocAllocation {
-            id: allocation.job()?.to_owned(),
+            id: allocation.job_id()?.to_owned(),
             state: state.into(),
             work_dir: dir.as_os_str().as_bytes().to_vec().into(),
             workers: record.workers,
@@ -95,7 +95,8 @@ impl Known<'_> {
     /// Directory of an allocation of any queue.
     pub(super) fn log_dir(&self, job: &str) -> Reply {
         let mut allocations = self.state.queues().flat_map(Queue::allocations);
-        let found = allocations.find(|allocation| allocation.job() == Some(job));
+        let is_asked = |a: &Allocation| a.job() == Some(job) || a.job_id() == Some(job);
+        let found = allocations.find(|allocation| is_asked(allocation));
         match found.and_then(|allocation| self.dirs.get(allocation.key())) {
             Some(dir) => {
                 let bytes = dir.as_os_str().as_bytes().to_vec();

@@ -80,6 +80,7 @@ pub(super) async fn run(
     argv: &[String],
     directory: &Path,
     is_parsed: bool,
+    cluster: Option<&str>,
     time: Duration,
 ) -> Result<Ran, CommandError> {
     let program = argv.first().cloned().unwrap_or_default();
@@ -94,6 +95,10 @@ pub(super) async fn run(
             .env("LC_ALL", "C")
             .env("SLURM_TIME_FORMAT", "standard")
             .env_remove("SQUEUE_FORMAT");
+    }
+    if let Some(cluster) = cluster {
+        // Also for commands of a description that does not mention clusters.
+        command.env("SLURM_CLUSTERS", cluster);
     }
     let limits = Limits {
         time,
@@ -119,11 +124,14 @@ pub(super) fn words(
     jobs: &[&str],
 ) -> Vec<String> {
     let mut argv = Vec::new();
+    let has_cluster = values.iter().any(|(name, _)| *name == "cluster");
+    // Words that have nothing to say are left out, like lines of a script.
+    let is_void = |word: &str| !has_cluster && word.contains("%{cluster}");
     for group in &template.0 {
         let first = jobs.first().copied().unwrap_or_default();
         let repeated = if group.each_job { jobs } else { &[first] };
         for job in repeated {
-            for word in &group.words {
+            for word in group.words.iter().filter(|word| !is_void(word)) {
                 argv.push(fill(word, values, job));
             }
         }
@@ -172,7 +180,14 @@ mod tests {
     }
 
     async fn shell(script: &str, timeout: Duration) -> Result<Ran, CommandError> {
-        run(&argv(&["sh", "-c", script]), Path::new("/"), true, timeout).await
+        run(
+            &argv(&["sh", "-c", script]),
+            Path::new("/"),
+            true,
+            None,
+            timeout,
+        )
+        .await
     }
 
     #[tokio::test]
@@ -182,7 +197,14 @@ mod tests {
             ran.expect("it runs").failure(),
             "sh execution failed\nExit code: 3\nStderr: err\nStdout: out"
         );
-        let missing = run(&argv(&["no-such-program-x"]), Path::new("/"), true, TIMEOUT).await;
+        let missing = run(
+            &argv(&["no-such-program-x"]),
+            Path::new("/"),
+            true,
+            None,
+            TIMEOUT,
+        )
+        .await;
         let text = missing.expect_err("there is none").to_string();
         assert!(
             text.starts_with("no-such-program-x start failed\nNo such file"),
@@ -215,5 +237,11 @@ mod tests {
         ]);
         let filled = words(&template, &[("script", "/a b")], &["1", "2"]);
         assert_eq!(filled, ["qstat", "-f", "1", "-f", "2", "/a b%{x}%{"]);
+        let template = CommandTemplate(vec![words_of(&["x", "-M%{cluster}", "%{job}"], false)]);
+        assert_eq!(words(&template, &[], &["1"]), ["x", "1"]);
+        assert_eq!(
+            words(&template, &[("cluster", "c")], &["1"]),
+            ["x", "-Mc", "1"]
+        );
     }
 }

@@ -54,12 +54,6 @@ impl Dirs {
         self.known.get(&key).map(PathBuf::as_path)
     }
 
-    /// An existing directory in which commands about a queue can run.
-    pub(super) fn any(&self, key: AllocationKey) -> PathBuf {
-        let own = self.get(key).filter(|dir| dir.is_dir());
-        own.map_or_else(|| PathBuf::from("/"), Path::to_path_buf)
-    }
-
     /// The allocation is over. Gives back the directories that are to be removed.
     pub(super) fn retire(&mut self, key: AllocationKey) -> Vec<PathBuf> {
         if self.known.contains_key(&key) && !self.over.contains(&key) {

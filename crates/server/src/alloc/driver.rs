@@ -8,7 +8,7 @@ use std::time::Duration;
 use hq_core::autoalloc::{
     AllocationEvent, AutoallocState, Effect, Input, Level, Limits, SubmitOutcome,
 };
-use hq_core::batch::QueueParams;
+use hq_core::batch::{QueueParams, job_parts};
 use hq_core::id::{AllocationKey, QueueId, WorkerId};
 use hq_core::refusal::Refusal;
 use hq_core::scheduler::demand::WorkerKind;
@@ -24,7 +24,7 @@ use super::answer::Known;
 use super::dirs::{self, Dirs};
 use super::hosts::Hosts;
 use super::record::QueueShell;
-use super::work::{self, BatchCommands};
+use super::work::{self, Asked, BatchCommands};
 use super::{Ask, NewsReceiver, WorkerNews, record, reply};
 use crate::clock::Clock;
 use crate::core_handle::CoreHandle;
@@ -162,11 +162,7 @@ impl Driver {
 
     /// Notes what the worker of an allocation has; `false` = no queue knows the allocation.
     fn note_worker(&mut self, job: &str, worker: WorkerId, config: &WorkerConfig) -> bool {
-        let owner = self.state.queues().find(|queue| {
-            let mut allocations = queue.allocations();
-            allocations.any(|allocation| allocation.job() == Some(job))
-        });
-        let Some(id) = owner.map(hq_core::autoalloc::Queue::id) else {
+        let Some(id) = self.state.find_job(job).map(|key| key.queue) else {
             return false;
         };
         if let Some(shell) = self.queues.get_mut(&id) {
@@ -174,8 +170,9 @@ impl Driver {
         }
         if self.hosts.connected(id, job, worker, &config.hostname) {
             tracing::warn!(
-                "Several workers of allocation {job} of queue {id} are on {}: a task on several nodes gets that host \
+                "Several workers of allocation {} of queue {id} are on {}: a task on several nodes gets that host \
                  more than once. Ask for different nodes, on PBS with `-- -l place=scatter:excl`",
+                job_parts(job).0,
                 config.hostname
             );
         }
@@ -237,12 +234,15 @@ impl Driver {
                 let commands = self.commands.clone();
                 self.trials.spawn(async move {
                     let outcome = commands.try_out(&params).await;
-                    let answer = outcome.map_or_else(
+                    let (answer, left) = match outcome {
+                        Ok(()) => (done(), None),
                         // The client puts the prefix before it.
-                        |text| Refusal::failed(text).bare().into(),
-                        |()| done(),
-                    );
+                        Err(failed) => (Refusal::failed(failed.text).bare().into(), failed.left),
+                    };
                     let _ = reply.send(answer);
+                    if let Some(left) = left {
+                        work::cancel_in_time(&params, &left).await;
+                    }
                 });
                 return;
             }
@@ -374,27 +374,29 @@ impl Driver {
                     let Some(params) = self.params(key.queue) else {
                         continue;
                     };
-                    let dir = self.dirs.any(key);
+                    let asked = self.asked(key, "");
                     self.jobs.spawn(async move {
-                        vec![Input::Looked(key, work::look(&params, key, &dir).await)]
+                        vec![Input::Looked(key, work::look(&params, &asked).await)]
                     });
                 }
                 Effect::Poll { queue, jobs } => {
                     let Some(params) = self.params(queue) else {
                         continue;
                     };
-                    let dir = jobs.first().map(|(key, _)| self.dirs.any(*key));
-                    let dir = dir.unwrap_or_default();
+                    let jobs = jobs
+                        .iter()
+                        .map(|(key, job)| self.asked(*key, job))
+                        .collect();
                     self.jobs
-                        .spawn(async move { work::poll(&params, jobs, &dir).await });
+                        .spawn(async move { work::poll(&params, jobs).await });
                 }
                 Effect::Cancel { key, job } => {
                     let Some(params) = self.params(key.queue) else {
                         continue;
                     };
-                    let dir = self.dirs.any(key);
+                    let asked = self.asked(key, &job);
                     self.jobs.spawn(async move {
-                        let result = work::cancel(&params, &job, &dir).await;
+                        let result = work::cancel(&params, &asked).await;
                         vec![Input::Canceled(key, result)]
                     });
                 }
@@ -480,6 +482,19 @@ impl Driver {
         }
     }
 
+    /// An allocation, for questions to its batch system.
+    fn asked(&self, key: AllocationKey, job: &str) -> Asked {
+        Asked {
+            key,
+            job: job.into(),
+            dir: self
+                .dirs
+                .get(key)
+                .map(Path::to_path_buf)
+                .unwrap_or_default(),
+        }
+    }
+
     fn params(&self, queue: QueueId) -> Option<Arc<QueueParams>> {
         self.queues.get(&queue).map(|shell| shell.params.clone())
     }
@@ -503,7 +518,7 @@ impl Driver {
         let unsure: Vec<AllocationKey> = self.state.unsure().collect();
         for key in unsure {
             if let Some(params) = self.params(key.queue) {
-                let found = work::look(&params, key, &self.dirs.any(key)).await;
+                let found = work::look(&params, &self.asked(key, "")).await;
                 self.apply(Input::Looked(key, found)).await;
             }
         }
@@ -529,9 +544,10 @@ impl Driver {
             let Some(params) = self.params(key.queue) else {
                 continue;
             };
-            let (job, dir) = (job.to_owned(), self.dirs.any(key));
+            let asked = self.asked(key, job);
             cancels.spawn(async move {
-                match work::cancel(&params, &job, &dir).await {
+                let job = job_parts(&asked.job).0;
+                match work::cancel(&params, &asked).await {
                     Ok(()) => {
                         tracing::info!("Allocation {job} was removed");
                         Some(key)
@@ -553,10 +569,11 @@ impl Driver {
 }
 
 fn job_of(config: &WorkerConfig) -> Option<Box<str>> {
-    config
-        .allocation
-        .as_ref()
-        .map(|allocation| allocation.id.clone())
+    let allocation = config.allocation.as_ref()?;
+    Some(match &allocation.cluster {
+        Some(cluster) => format!("{};{cluster}", allocation.id).into(),
+        None => allocation.id.clone(),
+    })
 }
 
 /// Whether a request changes nothing.

@@ -28,6 +28,53 @@ const UNREACHABLE: [&str; 2] = [
 /// The result of running a command.
 pub(super) type Answer = Result<Ran, CommandError>;
 
+/// How a job of ours shows: nothing else may be canceled or counted. Empty = not known.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Ours {
+    pub(super) name: Option<String>,
+    /// The directory of submission by all its names.
+    pub(super) dirs: Vec<String>,
+}
+
+impl Ours {
+    /// Whether a job is somebody else's. The directory decides if it is known: a site may change names, and another
+    /// server of the user has allocations of the same name.
+    fn is_foreign(&self, name: Option<&str>, dir: Option<&str>) -> bool {
+        match dir {
+            Some(dir) if !self.dirs.is_empty() => self.dirs.iter().all(|own| own != dir),
+            Some(_) | None => {
+                let own = self.name.as_deref();
+                own.zip(name).is_some_and(|(own, name)| own != name)
+            }
+        }
+    }
+
+    /// Whether a job is the one that is looked for.
+    fn is_found(&self, name: Option<&str>, dir: Option<&str>) -> bool {
+        let dir_decides = dir.is_some() && !self.dirs.is_empty();
+        !self.is_foreign(name, dir)
+            && (dir_decides || (name.is_some() && self.name.as_deref() == name))
+    }
+
+    /// Report about a job that is somebody else's.
+    fn foreign(&self, name: Option<&str>, dir: Option<&str>) -> Option<Report> {
+        let is_foreign = self.is_foreign(name, dir);
+        is_foreign.then(|| {
+            let (name, dir) = (name.unwrap_or_default(), dir.unwrap_or_default());
+            let text = format!("the job of this id is another one: `{name}`, submitted in {dir}");
+            Report::Foreign(shown(&text))
+        })
+    }
+}
+
+/// A job that is asked for.
+#[derive(Clone, Debug)]
+pub(super) struct Question<'a> {
+    /// Its id, without a cluster.
+    pub(super) id: &'a str,
+    pub(super) ours: Ours,
+}
+
 /// Outcome of a submission.
 pub(super) fn submitted(system: &SystemSpec, answer: &Answer) -> SubmitOutcome {
     let ran = match answer {
@@ -53,10 +100,7 @@ pub(super) fn submitted(system: &SystemSpec, answer: &Answer) -> SubmitOutcome {
     }
     let id = match system.submit_format {
         SubmitFormat::Sbatch => slurm::submitted_id(&ran.stdout),
-        SubmitFormat::LastLine => {
-            let mut lines = ran.stdout.lines().rev().map(str::trim);
-            lines.find(|line| !line.is_empty())
-        }
+        SubmitFormat::LastLine => last_line(&ran.stdout).map(str::to_owned),
     };
     match id.filter(|id| is_job_id(id)) {
         Some(id) => SubmitOutcome::Accepted(id.into()),
@@ -69,6 +113,12 @@ pub(super) fn submitted(system: &SystemSpec, answer: &Answer) -> SubmitOutcome {
             SubmitOutcome::Unclear(shown(&text))
         }
     }
+}
+
+/// The last line that is not blank.
+fn last_line(text: &str) -> Option<&str> {
+    let mut lines = text.lines().rev().map(str::trim);
+    lines.find(|line| !line.is_empty())
 }
 
 /// Whether a refused submission did not get through to the batch system.
@@ -97,7 +147,7 @@ fn is_job_id(text: &str) -> bool {
 pub(super) fn reports(
     system: &SystemSpec,
     answer: &Answer,
-    jobs: &[&str],
+    jobs: &[Question<'_>],
 ) -> Option<Vec<Option<Report>>> {
     let ran = answer.as_ref().ok()?;
     ran.code?;
@@ -120,7 +170,7 @@ pub(super) fn reports(
             }
             Some(
                 jobs.iter()
-                    .map(|job| Some(of_lines(system, &ran.stdout, job)))
+                    .map(|job| Some(of_lines(system, &ran.stdout, job.id)))
                     .collect(),
             )
         }
@@ -167,10 +217,10 @@ pub(super) fn find_again(system: &SystemSpec, asked: &CommandTemplate) -> Option
 }
 
 /// Outcome of the question of [`find_again`].
-pub(super) fn looked_again(answer: &Answer, name: &str, dir: &str) -> LookOutcome {
+pub(super) fn looked_again(answer: &Answer, ours: &Ours) -> LookOutcome {
     match answer {
         Ok(ran) if ran.is_ok() && !pbs::keeps_no_history(ran) => {
-            let found = pbs::find_plain(&ran.stdout, name, dir).filter(|id| is_job_id(id));
+            let found = pbs::find_plain(&ran.stdout, ours).filter(|id| is_job_id(id));
             found.map_or(LookOutcome::Absent, |job| LookOutcome::Found(job.into()))
         }
         Ok(ran) => LookOutcome::Error(shown(&ran.failure())),
@@ -217,19 +267,19 @@ fn meaning(system: &SystemSpec, state: &str, hint: &str) -> Report {
     }
 }
 
-/// Outcome of the search for a job of this name, submitted in this directory.
-pub(super) fn looked(system: &SystemSpec, answer: &Answer, name: &str, dir: &str) -> LookOutcome {
+/// Outcome of the search for our job.
+pub(super) fn looked(system: &SystemSpec, answer: &Answer, ours: &Ours) -> LookOutcome {
     let ran = match answer {
         Ok(ran) if ran.is_ok() => ran,
         Ok(ran) => return LookOutcome::Error(shown(&ran.failure())),
         Err(error) => return LookOutcome::Error(shown(&error.to_string())),
     };
     let found = match system.find_format {
-        FindFormat::Lines => find_line(&ran.stdout, dir),
+        FindFormat::Lines => find_line(&ran.stdout, ours),
         FindFormat::PbsJson if pbs::keeps_no_history(ran) => {
             return LookOutcome::Error(shown(&ran.failure()));
         }
-        FindFormat::PbsJson => match pbs::find(&ran.stdout, name, dir) {
+        FindFormat::PbsJson => match pbs::find(&ran.stdout, ours) {
             Ok(found) => found,
             Err(pbs::NotJson) => {
                 let text = format!("{} printed no valid JSON", ran.program);
@@ -243,13 +293,23 @@ pub(super) fn looked(system: &SystemSpec, answer: &Answer, name: &str, dir: &str
     }
 }
 
-/// Id of the first line whose directory is ours, or which tells none.
-fn find_line(text: &str, dir: &str) -> Option<String> {
+/// Id of the first line whose directory is ours, or which tells none, with the cluster whose jobs follow a line
+/// `CLUSTER: name`.
+fn find_line(text: &str, ours: &Ours) -> Option<String> {
+    let mut cluster = None;
     text.lines().find_map(|line| {
         let line = line.trim();
-        let (id, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
-        let rest = rest.trim();
-        (!id.is_empty() && (rest.is_empty() || rest == dir)).then(|| id.to_owned())
+        if let Some(name) = line.strip_prefix("CLUSTER:") {
+            cluster = Some(name.trim());
+            return None;
+        }
+        let (id, dir) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
+        let dir = Some(dir.trim()).filter(|dir| !dir.is_empty());
+        let is_ours = !id.is_empty() && !ours.is_foreign(None, dir);
+        is_ours.then(|| match cluster {
+            Some(cluster) => format!("{id};{cluster}"),
+            None => id.to_owned(),
+        })
     })
 }
 

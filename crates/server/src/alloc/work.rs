@@ -4,18 +4,95 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use hq_core::autoalloc::{Input, LookOutcome, Report, SubmitOutcome};
-use hq_core::batch::{CommandTemplate, QueueParams};
+use hq_core::batch::{CommandTemplate, QueueParams, job_parts};
 use hq_core::id::{AllocationKey, QueueId};
 
 use super::command::{self, CommandError, TIMEOUT};
 use super::dirs;
-use super::parse::{self, Answer};
+use super::parse::{self, Answer, Ours, Question};
 use super::script::{Job, Program};
 
 /// Longest wait for an answer to a question, or a cancellation.
 const ASK_TIMEOUT: Duration = Duration::from_secs(60);
 /// Linux marks the path of an executable that was replaced.
 const DELETED: &str = " (deleted)";
+
+/// Longest wait for the name of a job that is to be canceled.
+const IDENTITY_TIMEOUT: Duration = Duration::from_secs(5);
+/// A trial that is not found at once is looked for again after this time.
+const TRIAL_PAUSE: Duration = Duration::from_secs(1);
+/// A trial that could not be canceled is canceled again, this often, after this time.
+const TRIAL_CANCELS: u32 = 60;
+const TRIAL_CANCEL_PAUSE: Duration = Duration::from_secs(30);
+
+/// An allocation about which the batch system is asked.
+#[derive(Clone, Debug)]
+pub(super) struct Asked {
+    pub(super) key: AllocationKey,
+    /// The batch system's id and cluster; empty while it is looked for.
+    pub(super) job: Box<str>,
+    /// Directory of the allocation; it need not exist.
+    pub(super) dir: PathBuf,
+}
+
+impl Asked {
+    /// How its job shows.
+    async fn ours(&self, params: &QueueParams) -> Ours {
+        let mut dirs = Vec::new();
+        // An option of the user may choose another one, or another name.
+        if params.own_dir().is_none() && !self.dir.as_os_str().is_empty() {
+            dirs.push(self.dir.to_string_lossy().into_owned());
+            if let Ok(real) = tokio::fs::canonicalize(&self.dir).await {
+                dirs.push(real.to_string_lossy().into_owned());
+            }
+        }
+        Ours {
+            name: params
+                .own_name()
+                .is_none()
+                .then(|| job_name(params, self.key)),
+            dirs,
+        }
+    }
+
+    async fn question(&self, params: &QueueParams) -> Question<'_> {
+        Question {
+            id: job_parts(&self.job).0,
+            ours: self.ours(params).await,
+        }
+    }
+
+    /// An existing directory in which commands about it can run.
+    fn cwd(&self) -> &Path {
+        if self.dir.is_dir() {
+            &self.dir
+        } else {
+            Path::new("/")
+        }
+    }
+
+    async fn ask(
+        &self,
+        template: &CommandTemplate,
+        jobs: &[&str],
+        cluster: Option<&str>,
+    ) -> Answer {
+        let values: Vec<_> = cluster
+            .map(|cluster| ("cluster", cluster))
+            .into_iter()
+            .collect();
+        let argv = command::words(template, &values, jobs);
+        command::run(&argv, self.cwd(), true, cluster, ASK_TIMEOUT).await
+    }
+}
+
+/// A test submission that failed.
+pub(super) struct FailedTrial {
+    /// Why, for people.
+    pub(super) text: String,
+    /// Its job, if that could not be canceled.
+    pub(super) left: Option<Asked>,
+}
 
 /// Runs the commands of batch systems for one server.
 #[derive(Debug)]
@@ -77,56 +154,97 @@ impl BatchCommands {
             outcome = submit_script(params, &job).await;
         }
         if let SubmitOutcome::Accepted(id) = &outcome
-            && let Err(error) = dirs::write(dir.join(dirs::JOB_ID), id.to_string()).await
+            && let Err(error) =
+                dirs::write(dir.join(dirs::JOB_ID), job_parts(id).0.to_owned()).await
         {
             tracing::debug!(%error, "cannot write the id of an allocation");
         }
         outcome
     }
 
-    /// Submits for a test, and cancels at once; the error is for people.
-    pub(super) async fn try_out(&self, params: &QueueParams) -> Result<(), String> {
-        let cannot =
-            |error: std::io::Error| format!("Could not prepare a test submission: {error}");
+    /// Submits for a test, and cancels at once.
+    pub(super) async fn try_out(&self, params: &QueueParams) -> Result<(), FailedTrial> {
+        let cannot = |error: std::io::Error| FailedTrial {
+            text: format!("Could not prepare a test submission: {error}"),
+            left: None,
+        };
         let instance = self.server_dir.clone();
         let temporary =
             tokio::task::spawn_blocking(move || hq_private::temp_dir(&instance, "dry-run-"));
         let temporary = temporary.await.map_err(std::io::Error::other);
         let temporary = temporary.and_then(|made| made).map_err(cannot)?;
-        let dir = temporary.path().join("autoalloc/0/001");
-        let key = AllocationKey {
-            queue: QueueId(0),
-            number: 1,
+        let mut trial = Asked {
+            key: AllocationKey {
+                queue: QueueId(0),
+                number: 1,
+            },
+            job: "".into(),
+            dir: temporary.path().join("autoalloc/0/001"),
         };
-        let name = job_name(params, key);
+        let name = job_name(params, trial.key);
         let job = Job {
             params,
             program: &self.program,
             name: &name,
-            dir: &dir,
+            dir: &trial.dir,
             server_dir: temporary.path(),
             workers: params.max_workers_per_alloc,
             excluded: "",
             is_test: true,
         };
-        let outcome = match submit_script(params, &job).await {
-            SubmitOutcome::Accepted(id) => match cancel(params, &id, &dir).await {
-                Ok(()) => return Ok(()),
-                Err(text) => explained(&format!("Could not cancel allocation {id}: {text}")),
-            },
+        let outcome = submit_script(params, &job).await;
+        let mut text = match &outcome {
+            SubmitOutcome::Accepted(_) => None,
             SubmitOutcome::Refused(text)
             | SubmitOutcome::Unreachable(text)
-            | SubmitOutcome::Unclear(text) => {
-                explained(&format!("Could not submit allocation: {text}"))
-            }
+            | SubmitOutcome::Unclear(text) => Some(format!("Could not submit allocation: {text}")),
         };
-        let script = dir.join(dirs::SCRIPT);
+        let found = match outcome {
+            SubmitOutcome::Accepted(id) => Some(id),
+            // It must not stay, whatever its answer was.
+            SubmitOutcome::Unclear(_) => look_for_trial(params, &trial).await,
+            SubmitOutcome::Refused(_) | SubmitOutcome::Unreachable(_) => None,
+        };
+        let mut left = None;
+        if let Some(id) = found {
+            trial.job = id;
+            if let Err(error) = cancel(params, &trial).await {
+                let id = job_parts(&trial.job).0;
+                text = Some(format!("Could not cancel allocation {id}: {error}"));
+                left = Some(trial.clone());
+            }
+        }
+        let Some(text) = text else { return Ok(()) };
+        let script = trial.dir.join(dirs::SCRIPT);
         // Kept, for people to look at.
         let _ = temporary.keep();
-        Err(format!(
-            "{outcome}\n\nYou can find the submitted script at {}",
+        let text = format!(
+            "{}\n\nYou can find the submitted script at {}",
+            explained(&text),
             script.display()
-        ))
+        );
+        Err(FailedTrial { text, left })
+    }
+}
+
+/// Job of a trial whose submission had no clear answer. A batch system may show it a moment later.
+async fn look_for_trial(params: &QueueParams, trial: &Asked) -> Option<Box<str>> {
+    for _ in 0..3 {
+        if let LookOutcome::Found(id) = look(params, trial).await {
+            return Some(id);
+        }
+        tokio::time::sleep(TRIAL_PAUSE).await;
+    }
+    None
+}
+
+/// Cancels a job that could not be canceled at first.
+pub(super) async fn cancel_in_time(params: &QueueParams, job: &Asked) {
+    for _ in 0..TRIAL_CANCELS {
+        tokio::time::sleep(TRIAL_CANCEL_PAUSE).await;
+        if cancel(params, job).await.is_ok() {
+            return;
+        }
     }
 }
 
@@ -161,8 +279,19 @@ async fn submit_script(params: &QueueParams, job: &Job<'_>) -> SubmitOutcome {
         .each_ref()
         .map(|(name, value)| (*name, value.as_str()));
     let argv = command::words(&params.system.submit, &values, &[]);
-    let answer = command::run(&argv, job.dir, false, TIMEOUT).await;
-    parse::submitted(&params.system, &answer)
+    let answer = command::run(&argv, job.dir, false, None, TIMEOUT).await;
+    match (parse::submitted(&params.system, &answer), params.clusters()) {
+        // Of several clusters the search by name says which one it is.
+        (SubmitOutcome::Accepted(id), Some(clusters))
+            if !id.contains(';') && (clusters.contains(',') || clusters == "all") =>
+        {
+            SubmitOutcome::Unclear(format!("job {id} is on one of the clusters {clusters}").into())
+        }
+        (SubmitOutcome::Accepted(id), Some(cluster)) if !id.contains(';') => {
+            SubmitOutcome::Accepted(format!("{id};{cluster}").into())
+        }
+        (outcome, _) => outcome,
+    }
 }
 
 /// Name of a job; unique together with the directory in which it was submitted.
@@ -174,18 +303,14 @@ fn job_name(params: &QueueParams, key: AllocationKey) -> String {
 }
 
 /// Asks for jobs, all at once if the batch system can do that.
-pub(super) async fn poll(
-    params: &QueueParams,
-    jobs: Vec<(AllocationKey, Box<str>)>,
-    dir: &Path,
-) -> Vec<Input> {
+pub(super) async fn poll(params: &QueueParams, jobs: Vec<Asked>) -> Vec<Input> {
     if params.system.status.takes_many() {
-        return ask_status(params, &jobs, dir).await.0;
+        return ask_status(params, &jobs).await.0;
     }
     let mut inputs = Vec::new();
     let mut rest = &jobs[..];
     while let Some((job, later)) = rest.split_first() {
-        let (found, is_silent) = ask_status(params, std::slice::from_ref(job), dir).await;
+        let (found, is_silent) = ask_status(params, std::slice::from_ref(job)).await;
         inputs.extend(found);
         rest = later;
         if is_silent {
@@ -193,39 +318,41 @@ pub(super) async fn poll(
         }
     }
     // A batch system that does not answer for one will not answer for the others.
-    let silent = |(key, _): &(AllocationKey, Box<str>)| {
-        Input::Reported(
-            *key,
-            Report::Error("the batch system does not answer".into()),
-        )
+    let silent = |job: &Asked| {
+        let error = Report::Error("the batch system does not answer".into());
+        Input::Reported(job.key, error)
     };
     inputs.extend(rest.iter().map(silent));
     inputs
 }
 
 /// States of some jobs, and whether the batch system did not answer in time.
-async fn ask_status(
-    params: &QueueParams,
-    jobs: &[(AllocationKey, Box<str>)],
-    dir: &Path,
-) -> (Vec<Input>, bool) {
-    let ids: Vec<&str> = jobs.iter().map(|(_, job)| &**job).collect();
+async fn ask_status(params: &QueueParams, jobs: &[Asked]) -> (Vec<Input>, bool) {
+    let Some(first) = jobs.first() else {
+        return (Vec::new(), false);
+    };
+    let mut questions = Vec::new();
+    for job in jobs {
+        questions.push(job.question(params).await);
+    }
+    let ids: Vec<&str> = questions.iter().map(|question| question.id).collect();
+    let (_, cluster) = job_parts(&first.job);
     let system = &params.system;
     let fallback = parse::status_fallback(system);
-    let mut answer = ask(&system.status, &ids, &[], dir).await;
-    let mut found = parse::reports(system, &answer, &ids);
+    let mut answer = first.ask(&system.status, &ids, cluster).await;
+    let mut found = parse::reports(system, &answer, &questions);
     let keeps_history = !parse::keeps_no_history(system, &answer);
     let is_of_no_use = found.is_none() || !keeps_history;
     if is_of_no_use && !fallback.is_empty() && answer.is_ok() {
-        let second = ask(&fallback, &ids, &[], dir).await;
-        found = parse::reports(system, &second, &ids);
+        let second = first.ask(&fallback, &ids, cluster).await;
+        found = parse::reports(system, &second, &questions);
         answer = second;
     }
     let mut is_silent = matches!(answer, Err(CommandError::Timeout { .. }));
     let Some(found) = found else {
         let error = Report::Error(parse::complaint(&answer));
         let inputs = jobs.iter();
-        let inputs = inputs.map(|(key, _)| Input::Reported(*key, error.clone()));
+        let inputs = inputs.map(|job| Input::Reported(job.key, error.clone()));
         return (inputs.collect(), is_silent);
     };
     // Each alone: an answer to a question about several may leave some out.
@@ -237,18 +364,18 @@ async fn ask_status(
         single.push(&fallback);
     }
     let mut inputs = Vec::new();
-    for ((key, job), report) in jobs.iter().zip(found) {
+    for ((job, question), report) in jobs.iter().zip(&questions).zip(found) {
         let report = match report {
             Some(report) => report,
             // A batch system that does not answer for one will not answer for the others.
             None if is_silent => Report::Silent,
             None => {
-                let (report, timed_out) = ask_alone(params, &single, job, dir).await;
+                let (report, timed_out) = ask_alone(params, &single, job, question).await;
                 is_silent = timed_out;
                 report
             }
         };
-        inputs.push(Input::Reported(*key, report));
+        inputs.push(Input::Reported(job.key, report));
     }
     (inputs, is_silent)
 }
@@ -256,14 +383,17 @@ async fn ask_status(
 /// Asks for one job until there is an answer; whether the last question was not answered in time.
 async fn ask_alone(
     params: &QueueParams,
-    questions: &[&CommandTemplate],
-    job: &str,
-    dir: &Path,
+    templates: &[&CommandTemplate],
+    job: &Asked,
+    question: &Question<'_>,
 ) -> (Report, bool) {
     let mut last = Report::Silent;
-    for question in questions {
-        let answer = ask(question, &[job], &[], dir).await;
-        match parse::reports(&params.system, &answer, &[job]).map(|mut all| all.pop()) {
+    for template in templates {
+        let answer = job
+            .ask(template, &[question.id], job_parts(&job.job).1)
+            .await;
+        let found = parse::reports(&params.system, &answer, std::slice::from_ref(question));
+        match found.map(|mut all| all.pop()) {
             Some(Some(Some(report))) => return (report, false),
             Some(_) => last = Report::Silent,
             None => last = Report::Error(parse::complaint(&answer)),
@@ -277,39 +407,50 @@ async fn ask_alone(
 
 /// Looks for the job of a submission by its name. That there is none takes more than an answer in which
 /// it is not: a second job for the same allocation would be submitted.
-pub(super) async fn look(params: &QueueParams, key: AllocationKey, dir: &Path) -> LookOutcome {
+pub(super) async fn look(params: &QueueParams, asked: &Asked) -> LookOutcome {
     let system = &params.system;
-    let name = job_name(params, key);
-    let shown = dir.to_string_lossy();
-    let values = [("name", &*name), ("dir", &*shown)];
+    let ours = asked.ours(params).await;
+    let name = params
+        .own_name()
+        .map_or_else(|| job_name(params, asked.key), str::to_owned);
+    let shown = asked.dir.to_string_lossy();
+    let cluster = params.clusters();
+    let mut values = vec![("name", &*name), ("dir", &*shown)];
+    values.extend(cluster.map(|cluster| ("cluster", cluster)));
+    let ask = async |question: &CommandTemplate| {
+        let argv = command::words(question, &values, &[]);
+        command::run(&argv, asked.cwd(), true, cluster, ASK_TIMEOUT).await
+    };
     let mut question = system.find.clone();
-    let mut answer = ask(&question, &[], &values, dir).await;
+    let mut answer = ask(&question).await;
     if let Some(other) = parse::find_without_history(system, &answer) {
         question = other;
-        answer = ask(&question, &[], &values, dir).await;
+        answer = ask(&question).await;
     }
-    let outcome = parse::looked(system, &answer, &name, &shown);
+    let outcome = match (parse::looked(system, &answer, &ours), cluster) {
+        (LookOutcome::Found(id), Some(cluster)) if !id.contains(';') => {
+            LookOutcome::Found(format!("{id};{cluster}").into())
+        }
+        (outcome, _) => outcome,
+    };
     match parse::find_again(system, &question) {
         Some(again) if outcome == LookOutcome::Absent => {
-            let answer = ask(&again, &[], &values, dir).await;
-            parse::looked_again(&answer, &name, &shown)
+            parse::looked_again(&ask(&again).await, &ours)
         }
         Some(_) | None => outcome,
     }
 }
 
-/// Cancels a job.
-pub(super) async fn cancel(params: &QueueParams, job: &str, dir: &Path) -> Result<(), Box<str>> {
-    let answer = ask(&params.system.cancel, &[job], &[], dir).await;
+/// Cancels a job, unless the batch system says that it is another one.
+pub(super) async fn cancel(params: &QueueParams, asked: &Asked) -> Result<(), Box<str>> {
+    let known = ask_status(params, std::slice::from_ref(asked));
+    if let Ok((inputs, _)) = tokio::time::timeout(IDENTITY_TIMEOUT, known).await
+        && let Some(Input::Reported(_, Report::Foreign(text))) = inputs.first()
+    {
+        tracing::warn!("Job {} is not canceled: {text}", job_parts(&asked.job).0);
+        return Ok(());
+    }
+    let (id, cluster) = job_parts(&asked.job);
+    let answer = asked.ask(&params.system.cancel, &[id], cluster).await;
     parse::canceled(&params.system, &answer)
-}
-
-async fn ask(
-    template: &CommandTemplate,
-    jobs: &[&str],
-    values: &[(&str, &str)],
-    dir: &Path,
-) -> Answer {
-    let argv = command::words(template, values, jobs);
-    command::run(&argv, dir, true, ASK_TIMEOUT).await
 }

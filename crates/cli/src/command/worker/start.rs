@@ -544,6 +544,7 @@ fn allocation(manager: ManagerArg) -> CliResult<Option<Allocation>> {
         Ok(Some(Allocation {
             manager: BatchSystem::Pbs,
             id: id.into(),
+            cluster: None,
             time_limit,
         }))
     };
@@ -553,6 +554,7 @@ fn allocation(manager: ManagerArg) -> CliResult<Option<Allocation>> {
         Some(Allocation {
             manager: BatchSystem::Slurm,
             id: id.into(),
+            cluster: variable("SLURM_CLUSTER_NAME").map(Into::into),
             time_limit,
         })
     };
@@ -573,6 +575,7 @@ fn allocation(manager: ManagerArg) -> CliResult<Option<Allocation>> {
             Some(id) => Ok(Some(Allocation {
                 manager: BatchSystem::Other,
                 id: id.into(),
+                cluster: None,
                 time_limit: None,
             })),
             None => Err(CliError::new(

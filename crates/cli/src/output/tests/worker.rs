@@ -11,6 +11,7 @@ fn worker_list_in_every_mode() {
         config.allocation = Some(common::Allocation {
             manager: common::BatchSystem::Slurm.into(),
             id: "103".into(),
+            cluster: None,
             time_limit_ns: None,
         });
         config.resources = Some(common::ResourceDescriptor {

@@ -328,9 +328,11 @@ pub(super) fn submit() -> impl Strategy<Value = SubmitSpec> {
 
 fn allocation() -> impl Strategy<Value = Allocation> {
     let systems = select(vec![BatchSystem::Pbs, BatchSystem::Slurm]);
-    (systems, name(), option::of(nanos())).prop_map(|(manager, id, time_limit)| Allocation {
+    let parts = (systems, name(), option::of(name()), option::of(nanos()));
+    parts.prop_map(|(manager, id, cluster, time_limit)| Allocation {
         manager,
         id,
+        cluster,
         time_limit,
     })
 }

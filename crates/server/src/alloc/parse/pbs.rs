@@ -9,7 +9,7 @@ use hq_core::batch::{CommandTemplate, SystemSpec, Words};
 use serde_json::Value;
 
 use super::super::command::Ran;
-use super::{meaning, shown};
+use super::{Ours, Question, meaning, shown};
 
 /// Standard error of a server that was asked for ended jobs and keeps none.
 const NO_HISTORY: &str = "not configured to maintain job history";
@@ -20,13 +20,17 @@ const HAS_FINISHED: &str = "has finished";
 pub(super) fn reports(
     system: &SystemSpec,
     ran: &Ran,
-    jobs: &[&str],
+    jobs: &[Question<'_>],
 ) -> Option<Vec<Option<Report>>> {
     let answer = parse(&ran.stdout)?;
     let known = answer.get("Jobs");
-    let of_job = |job: &&str| match known.and_then(|known| find_job(known, job)) {
-        Some(found) => Some(report(system, found)),
-        None => complaint(system, ran, job),
+    let of_job = |job: &Question<'_>| match known.and_then(|known| find_job(known, job.id)) {
+        Some(found) => {
+            let (name, dir) = identity(found);
+            let foreign = job.ours.foreign(name, dir);
+            Some(foreign.unwrap_or_else(|| report(system, found)))
+        }
+        None => complaint(system, ran, job.id),
     };
     Some(jobs.iter().map(of_job).collect())
 }
@@ -131,28 +135,34 @@ fn number(value: &Value) -> Option<i64> {
 /// That is not what `qstat` prints.
 pub(super) struct NotJson;
 
-/// Id of the job of this name that was submitted in this directory, the last one if there are several.
-pub(super) fn find(text: &str, name: &str, dir: &str) -> Result<Option<String>, NotJson> {
+/// Id of our job, the last one if there are several.
+pub(super) fn find(text: &str, ours: &Ours) -> Result<Option<String>, NotJson> {
     let answer = parse(text).ok_or(NotJson)?;
     let Some(known) = answer.get("Jobs").and_then(Value::as_object) else {
         return Ok(None);
     };
     let is_ours = |job: &Value| {
-        let has_name = job.get("Job_Name").and_then(Value::as_str) == Some(name);
-        let variables = job.get("Variable_List");
-        let submitted_in = variables.and_then(|list| list.get("PBS_O_WORKDIR"));
-        has_name
-            && submitted_in
-                .and_then(Value::as_str)
-                .is_none_or(|other| other == dir)
+        let (name, dir) = identity(job);
+        ours.is_found(name, dir)
     };
     let mut ours = known.iter().filter(|(_, job)| is_ours(job));
     Ok(ours.next_back().map(|(id, _)| id.clone()))
 }
 
+/// Name and directory of submission.
+fn identity(job: &Value) -> (Option<&str>, Option<&str>) {
+    let dir = job
+        .get("Variable_List")
+        .and_then(|list| list.get("PBS_O_WORKDIR"));
+    (
+        job.get("Job_Name").and_then(Value::as_str),
+        dir.and_then(Value::as_str),
+    )
+}
+
 /// The same in what `qstat -f` prints as plain text: `Job Id: X`, then lines `    Name = value`, continued
 /// with a tab.
-pub(super) fn find_plain(text: &str, name: &str, dir: &str) -> Option<String> {
+pub(super) fn find_plain(text: &str, ours: &Ours) -> Option<String> {
     let text = text.replace("\n\t", "");
     let is_ours = |record: &&str| {
         let value = |key: &str| {
@@ -162,11 +172,15 @@ pub(super) fn find_plain(text: &str, name: &str, dir: &str) -> Option<String> {
         let variables = value("Variable_List").unwrap_or_default();
         let submitted_in = variables.split_once("PBS_O_WORKDIR=").map(|(_, rest)| rest);
         // The next variable follows without a sign that could not stand in a path, but for the comma.
-        let is_in = |rest: &str| {
+        let is_in = |rest: &str, dir: &str| {
             let after = rest.strip_prefix(dir);
             after.is_some_and(|after| after.is_empty() || after.starts_with(','))
         };
-        value("Job_Name") == Some(name) && submitted_in.is_none_or(is_in)
+        let dir = submitted_in.map(|rest| {
+            let own = ours.dirs.iter().find(|dir| is_in(rest, dir));
+            own.map_or(rest, String::as_str)
+        });
+        ours.is_found(value("Job_Name"), dir)
     };
     let records = text.split("Job Id: ").skip(1);
     let ours = records.filter(is_ours).last()?;

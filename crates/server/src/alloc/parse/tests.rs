@@ -59,6 +59,25 @@ fn ran(code: i32, stdout: &str, stderr: &str) -> Answer {
     })
 }
 
+/// Reports about jobs of which only the ids are known.
+fn reports(system: &SystemSpec, answer: &Answer, jobs: &[&str]) -> Option<Vec<Option<Report>>> {
+    let jobs: Vec<_> = jobs
+        .iter()
+        .map(|id| Question {
+            id,
+            ours: Ours::default(),
+        })
+        .collect();
+    super::reports(system, answer, &jobs)
+}
+
+fn ours(name: &str, dir: &str) -> Ours {
+    Ours {
+        name: Some(name.to_owned()),
+        dirs: vec![dir.to_owned()],
+    }
+}
+
 fn silent() -> Answer {
     Err(CommandError::Timeout {
         program: "sbatch".to_owned(),
@@ -76,13 +95,24 @@ fn failed(text: &str, may_return: bool) -> Report {
 #[test]
 fn the_id_is_the_fourth_word() {
     let outcome = |answer: &Answer| submitted(&system(StatusFormat::Scontrol), answer);
-    for text in [
-        "Submitted batch job 12\n",
-        "sbatch: some advice\nsubmitted BATCH job 12 on cluster x\n",
+    for (text, id) in [
+        ("Submitted batch job 12\n", "12"),
+        (
+            "sbatch: some advice\nsubmitted BATCH job 12 on cluster x\n",
+            "12;x",
+        ),
+        ("Welcome\n\n12\n\n", "12"),
+        ("12;x\n", "12;x"),
+        ("12;\n", "12"),
     ] {
-        assert_eq!(
-            outcome(&ran(0, text, "")),
-            SubmitOutcome::Accepted("12".into())
+        let accepted = SubmitOutcome::Accepted(id.into());
+        assert_eq!(outcome(&ran(0, text, "")), accepted, "{text}");
+    }
+    for text in ["job 12", "12a", "12 jobs wait", ";x"] {
+        let found = outcome(&ran(0, text, ""));
+        assert!(
+            matches!(found, SubmitOutcome::Unclear(_)),
+            "{text}: {found:?}"
         );
     }
     let id_of = |text: &str| {
@@ -268,7 +298,7 @@ fn reads_lines_of_other_systems() {
 #[test]
 fn jobs_are_found_by_name_and_directory() {
     let mut slurm = system(StatusFormat::Scontrol);
-    let found = |text: &str| looked(&slurm, &ran(0, text, ""), "hq-1-1", "/d/1 x");
+    let found = |text: &str| looked(&slurm, &ran(0, text, ""), &ours("hq-1-1", "/d/1 x"));
     assert_eq!(found("7 /d/2\n8 /d/1 x\n"), LookOutcome::Found("8".into()));
     assert_eq!(found("9\n"), LookOutcome::Found("9".into()));
     assert_eq!(found("7 /d/2\n"), LookOutcome::Absent);
@@ -277,9 +307,9 @@ fn jobs_are_found_by_name_and_directory() {
     let job = |name: &str, dir: &str| {
         format!(r#"{{"Job_Name": "{name}", "Variable_List": {{"PBS_O_WORKDIR": "{dir}"}}}}"#)
     };
-    let (ours, other) = (job("hq-1-1", "/d/1 x"), job("hq-1-1", "/d/2"));
-    let text = format!(r#"{QSTAT_HEAD}, "Jobs": {{"1.p": {other}, "2.p": {ours}}}}}"#);
-    let found = |text: &str| looked(&slurm, &ran(0, text, ""), "hq-1-1", "/d/1 x");
+    let (own, other) = (job("hq-1-1", "/d/1 x"), job("hq-1-1", "/d/2"));
+    let text = format!(r#"{QSTAT_HEAD}, "Jobs": {{"1.p": {other}, "2.p": {own}}}}}"#);
+    let found = |text: &str| looked(&slurm, &ran(0, text, ""), &ours("hq-1-1", "/d/1 x"));
     assert_eq!(found(&text), LookOutcome::Found("2.p".into()));
     assert_eq!(found(&format!("{QSTAT_HEAD}}}")), LookOutcome::Absent);
     assert!(matches!(found("{"), LookOutcome::Error(_)));
