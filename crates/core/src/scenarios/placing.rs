@@ -131,6 +131,22 @@ fn the_second_variant_is_used_where_the_first_does_not_fit() {
     assert_eq!(variants, [1]);
 }
 
+/// A request that no worker can take keeps the queue from being empty, and the idle worker from being looked at again.
+#[test]
+fn what_fits_nowhere_keeps_no_task_behind_a_busy_worker() {
+    let (mut bench, busy) = Bench::with_worker(1);
+    let job = bench.submit(tasks(2));
+    bench.start(busy, key(job, 0));
+    bench.submit(tasks_with(1, |task| {
+        task.requests = RequestVariants::new(vec![ResourceRequest::cpus(4)]).expect("valid");
+    }));
+    let idle = bench.worker(1);
+    let effects = bench.wait(MOMENT);
+    assert_eq!(asked_back(&effects, busy), [key(job, 1)]);
+    bench.give_back(busy, key(job, 1));
+    assert_eq!(bench.has(idle), [(1, 1)]);
+}
+
 #[test]
 fn an_idle_worker_gets_what_was_sent_ahead_to_another() {
     let (mut bench, busy) = Bench::with_worker(1);

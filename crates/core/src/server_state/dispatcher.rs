@@ -357,10 +357,20 @@ impl Dispatcher {
     }
 
     /// A round was carried out; `has_handed_out` = some workers were given something.
-    pub(super) fn end_round(&mut self, now: Time, round: &Round, has_handed_out: bool) {
+    pub(super) fn end_round(
+        &mut self,
+        now: Time,
+        workers: &Workers,
+        round: &Round,
+        has_handed_out: bool,
+    ) {
         // A task that was counted as fitting can turn out not to fit.
         if has_handed_out {
             self.retraction.note_handed_out(now);
+        }
+        let tried = round.window.rooms.keys();
+        for worker in tried.filter_map(|id| workers.get(*id)) {
+            self.retraction.note_tried(worker);
         }
         let is_over = self.ready.is_empty();
         self.triggers

@@ -32,6 +32,8 @@ pub(super) struct Retraction {
     /// When to look again for tasks that idle workers could take over.
     rebalance_at: Option<Time>,
     last_rebalance: Time,
+    /// A worker without a backlog was in the last rounds, and may have got nothing: only backlogs of others can help it.
+    is_any_idle: bool,
     /// The last donor: round-robin goes on behind it.
     cursor: Option<WorkerId>,
     /// When to look for tasks that cannot start where they were sent.
@@ -61,6 +63,11 @@ impl Retraction {
     /// Something was handed out: a while later it should have started.
     pub(super) fn note_handed_out(&mut self, now: Time) {
         self.stuck_check_at.get_or_insert(now + STUCK_CHECK);
+    }
+
+    /// A round is over, and this worker was part of it. The queue may hold only what does not fit there.
+    pub(super) fn note_tried(&mut self, worker: &Worker) {
+        self.is_any_idle |= worker.accepts_work() && worker.backlog_len() == 0;
     }
 
     /// What was handed out since then may not have been sent yet.
@@ -96,7 +103,7 @@ impl Retraction {
         }
     }
 
-    /// Rebalances if `has_room`, that is, if a worker may be idle, but not more often than needed.
+    /// Rebalances if `has_room`, or if a worker was idle behind a round, but not more often than needed.
     pub(super) fn rebalance_in_time(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -108,7 +115,7 @@ impl Retraction {
         self.rebalance_at = None;
         // Whether or not anybody is idle: from the queue it can go wherever something ends next.
         self.retract_stuck(ctx, workers);
-        if !has_room {
+        if !has_room && !self.is_any_idle {
             return;
         }
         // Each look goes through all backlogs. A timer comes back to it if nothing else happens.
@@ -138,6 +145,7 @@ impl Retraction {
             }
         }
         if donors.is_empty() || idle.is_empty() {
+            self.is_any_idle = false;
             return !donors.is_empty();
         }
         // Room is counted once for all donors, so that two are not asked to fill the same slot.

@@ -29,7 +29,7 @@ impl ServerState {
             // Behind what was retracted above, which goes by the backlogs that the round saw.
             let has_handed_out = self.hand_out_all(ctx, round.placements());
             self.dispatcher
-                .end_round(ctx.now.mono, &round, has_handed_out);
+                .end_round(ctx.now.mono, &self.workers, &round, has_handed_out);
         }
         self.send_successors(ctx);
         let has_more =
