@@ -270,14 +270,8 @@ impl Driver {
                 self.carry_out(vec![Effect::Changed(queue)]).await;
                 done()
             }
-            AllocRequest::Pause(queue) => Refusal::not_found(format!(
-                "Queue {queue} that should have been paused was not found"
-            ))
-            .into(),
-            AllocRequest::Resume(queue) => Refusal::not_found(format!(
-                "Queue {queue} that should have been resumed was not found"
-            ))
-            .into(),
+            AllocRequest::Pause(queue) => no_queue(queue, "paused"),
+            AllocRequest::Resume(queue) => no_queue(queue, "resumed"),
         };
         if only_looks {
             // The core answers once what was seen is on disk, or without delay if the disk is known to hang.
@@ -590,4 +584,9 @@ const fn only_looks(request: &AllocRequest) -> bool {
 
 fn done() -> Reply {
     reply(alloc_reply::Reply::Done(client::AllocDone {}))
+}
+
+fn no_queue(queue: QueueId, change: &str) -> Reply {
+    let text = format!("Queue {queue} that should have been {change} was not found");
+    Refusal::not_found(text).into()
 }
