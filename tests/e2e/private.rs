@@ -312,6 +312,31 @@ fn default_outputs_do_not_follow_links_of_others() {
     }
 }
 
+/// Puts something where a task writes; `target` is the file of a hard link. `false` if that cannot be made here.
+fn plant(kind: &str, path: &Path, target: &Path, owner: u32) -> bool {
+    let make = |program: &str, args: &[&str]| {
+        let made = Command::new(program).arg(path).args(args).status();
+        made.expect("it can be run").success()
+    };
+    let write = |path: &Path, owner: u32| {
+        std::fs::write(path, "precious").expect("room");
+        chown(path, Some(owner), Some(owner)).expect("root may do that");
+        std::fs::set_permissions(path, Permissions::from_mode(0o666)).expect("ours");
+    };
+    match kind {
+        "own file" => write(path, owner),
+        "file" => write(path, NEIGHBOUR),
+        "hard link" => {
+            write(target, owner);
+            std::fs::hard_link(target, path).expect("room");
+        }
+        "socket" => drop(std::os::unix::net::UnixListener::bind(path).expect("room")),
+        "device" => return make("mknod", &["-m", "666", "c", "1", "3"]),
+        _ => assert!(make("mkfifo", &["-m", "666"])),
+    }
+    true
+}
+
 #[test]
 fn default_outputs_are_regular_files_of_the_owner() {
     let Some(mut env) = Env::of_ordinary_user() else {
@@ -337,31 +362,11 @@ fn default_outputs_are_regular_files_of_the_owner() {
     ] {
         make_dir(&at(&format!("job-{job}")), NEIGHBOUR);
         let planted = at(&format!("job-{job}/0.stdout"));
-        let make = |program: &str, args: &[&str]| {
-            let made = Command::new(program).arg(&planted).args(args).status();
-            made.expect("it can be run").success()
-        };
-        let write = |path: &Path, owner: u32| {
-            std::fs::write(path, "precious").expect("room");
-            chown(path, Some(owner), Some(owner)).expect("root may do that");
-            std::fs::set_permissions(path, Permissions::from_mode(0o666)).expect("ours");
-        };
-        let mut reader = None;
-        match kind {
-            "own file" => write(&planted, owner),
-            "file" => write(&planted, NEIGHBOUR),
-            "hard link" => {
-                write(&at("target"), owner);
-                std::fs::hard_link(at("target"), &planted).expect("room");
-            }
-            "socket" => drop(std::os::unix::net::UnixListener::bind(&planted).expect("room")),
-            "device" if !make("mknod", &["-m", "666", "c", "1", "3"]) => {
-                skip("root cannot make devices here");
-                continue;
-            }
-            "device" => {}
-            _ => assert!(make("mkfifo", &["-m", "666"])),
+        if !plant(kind, &planted, &at("target"), owner) {
+            skip("root cannot make devices here");
+            continue;
         }
+        let mut reader = None;
         if kind == "FIFO with a reader" {
             let mut both = std::fs::File::options();
             reader = Some(both.read(true).write(true).open(&planted).expect("a FIFO"));
