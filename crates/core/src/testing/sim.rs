@@ -472,27 +472,10 @@ impl World {
                 self.advance(Duration::from_millis(50));
                 assert!(self.watching.is_empty(), "every watch ends with its jobs");
                 self.check_notices();
+                self.work_beside_a_sleeper();
                 return;
             }
-            let inputs = self.summary.inputs;
-            self.find_orphans();
-            while !self.owed.is_empty() {
-                self.notify_one();
-            }
-            for number in self.nodes.keys().copied().collect::<Vec<_>>() {
-                self.dial(number);
-                self.work_at(number);
-            }
-            for link in self.links.keys().copied().collect::<Vec<_>>() {
-                while self.deliver_to_server(link) {}
-                while self.deliver_to_worker(link) {}
-            }
-            let is_idle = inputs == self.summary.inputs;
-            self.advance(if is_idle {
-                self.idle_time()
-            } else {
-                Duration::from_millis(1)
-            });
+            self.turn_all();
         }
         let left: u32 = self
             .state
@@ -501,6 +484,61 @@ impl World {
             .map(|job| job.counts().unfinished())
             .sum();
         panic!("{left} tasks never ended although all faults were healed");
+    }
+
+    /// Everything is delivered, and every machine has a turn.
+    fn turn_all(&mut self) {
+        let inputs = self.summary.inputs;
+        self.find_orphans();
+        while !self.owed.is_empty() {
+            self.notify_one();
+        }
+        for number in self.nodes.keys().copied().collect::<Vec<_>>() {
+            self.dial(number);
+            self.work_at(number);
+        }
+        for link in self.links.keys().copied().collect::<Vec<_>>() {
+            while self.deliver_to_server(link) {}
+            while self.deliver_to_worker(link) {}
+        }
+        let is_idle = inputs == self.summary.inputs;
+        self.advance(if is_idle {
+            self.idle_time()
+        } else {
+            Duration::from_millis(1)
+        });
+    }
+
+    /// One task fills a worker for ever, and another fits nowhere: all other work ends on the other workers.
+    fn work_beside_a_sleeper(&mut self) {
+        const TURNS_MAX: u32 = 5_000;
+        let sleeper = self.submit_plain(1, 8);
+        for node in self.nodes.values_mut() {
+            node.sleeper = sleeper;
+        }
+        let is_waiting = |state: &ServerState, id: Option<JobId>| {
+            let job = id.and_then(|id| state.jobs().get(&id));
+            job.is_some_and(|job| job.counts().waiting > 0)
+        };
+        let mut turns = 0;
+        while is_waiting(&self.state, sleeper) && turns < TURNS_MAX {
+            self.turn_all();
+            turns += 1;
+        }
+        let nowhere = self.submit_plain(1, 64);
+        let others: Vec<Option<JobId>> = (0..6).map(|_| self.submit_plain(3, 1)).collect();
+        let is_left = |state: &ServerState, id: &Option<JobId>| {
+            let job = id.and_then(|id| state.jobs().get(&id));
+            job.is_some_and(|job| job.counts().unfinished() > 0)
+        };
+        while others.iter().any(|id| is_left(&self.state, id)) {
+            self.turn_all();
+            turns += 1;
+            assert!(
+                turns < TURNS_MAX,
+                "tasks wait behind {sleeper:?} or {nowhere:?}"
+            );
+        }
     }
 
     /// How long nothing will happen.

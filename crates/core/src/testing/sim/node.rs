@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Rng;
-use crate::id::{InstanceId, TaskKey, WorkerId};
+use crate::id::{InstanceId, JobId, TaskKey, WorkerId};
 use crate::outcome::LostReason;
 use crate::server_state::{self, LinkId, Reattach, WorkerCommand};
 use crate::time::{Now, Time};
@@ -64,6 +64,8 @@ pub(super) struct Node {
     pub(super) has_taken_leave: bool,
     /// Instances whose ends were in a report, by its number.
     pub(super) said: Vec<(u64, Vec<(TaskKey, InstanceId)>)>,
+    /// Programs of this job never end by themselves.
+    pub(super) sleeper: Option<JobId>,
     /// Why it ended.
     pub(super) exit: Option<ExitReason>,
 }
@@ -86,6 +88,7 @@ impl Node {
             slipped: Vec::new(),
             has_taken_leave: false,
             said: Vec::new(),
+            sleeper: None,
             exit: None,
         }
     }
@@ -194,6 +197,9 @@ impl Node {
             .processes
             .iter()
             .filter(|(_, process)| process.dies_at.is_none_or(|at| at <= now.mono))
+            .filter(|(_, process)| {
+                process.since.is_none() || Some(process.key.task.job) != self.sleeper
+            })
             .map(|(token, _)| *token)
             .filter(|token| self.is_first(*token))
             .collect();

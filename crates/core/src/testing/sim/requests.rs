@@ -18,7 +18,25 @@ use crate::template::{
 };
 
 impl World {
+    /// Submits an array for any worker with so many cpus; says which job it is.
+    pub(super) fn submit_plain(&mut self, count: u32, cpus: u32) -> Option<JobId> {
+        let mut made = template(&["true"]);
+        made.requests = RequestVariants::new(vec![ResourceRequest::cpus(cpus)]).expect("valid");
+        let body = SubmitBody::Array(ArraySpec {
+            ids: ArrayIds::Given(IdArray::consecutive(0, count).expect("fits")),
+            entries: None,
+            template: Arc::new(made),
+        });
+        self.submit_after(body, None, Vec::new());
+        self.state.last_job()
+    }
+
     fn submit(&mut self, body: SubmitBody, max_fails: Option<u32>) {
+        let after = self.random_after();
+        self.submit_after(body, max_fails, after);
+    }
+
+    fn submit_after(&mut self, body: SubmitBody, max_fails: Option<u32>, after: Vec<After>) {
         let spec = SubmitSpec {
             target: SubmitTarget::NewJob {
                 name: "sim".into(),
@@ -26,7 +44,7 @@ impl World {
             },
             submit_dir: Box::from(*b"/w"),
             stream_dir: None,
-            after: self.random_after(),
+            after,
             notify: self.random_notify(),
             origin: None,
             notes: Vec::new(),
