@@ -395,3 +395,21 @@ fn a_task_that_ends_its_worker_at_once_takes_no_more_workers_than_its_limit() {
         assert_eq!(gone.count(), lost, "{states:?}");
     }
 }
+
+/// As after a live migration: the deadline of a worker may fall into any moment of the stop, also its last.
+#[test]
+fn a_server_that_stands_still_for_a_moment_loses_no_worker() {
+    const HEARTBEAT: Duration = Duration::from_millis(500);
+    let mut env = Env::new();
+    let server = env.start_server();
+    for _ in 0..6 {
+        env.start_worker_with(&["--cpus=1", "--heartbeat=500ms"]);
+    }
+    for tenth in 11..20 {
+        signal(server, "STOP");
+        // As long as the machine stands still.
+        std::thread::sleep(HEARTBEAT * tenth / 10);
+        signal(server, "CONT");
+        assert_eq!(env.workers(), ["RUNNING"; 6]);
+    }
+}

@@ -85,6 +85,8 @@ pub struct Worker {
     /// When it registered.
     pub started: Timestamp,
     life: Life,
+    /// It was overdue and has had a moment more, and shown no sign of life since.
+    is_doubted: bool,
     duty: Duty,
     dedication: Dedication,
     standing: Standing,
@@ -136,6 +138,7 @@ impl Worker {
             life: Life::Connected {
                 until: now + config.silence_max(),
             },
+            is_doubted: false,
             duty: Duty::Serve,
             dedication: Dedication::None,
             standing: Standing::Trusted,

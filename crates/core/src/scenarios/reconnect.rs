@@ -12,6 +12,8 @@ use crate::worker_config::OnServerLost;
 const TASK: TaskKey = key(JobId(1), 0);
 /// A timer that comes so much too late tells that the server stood still.
 const STALL: Duration = Duration::from_millis(500);
+/// How long a silent worker is doubted before it is lost.
+const DOUBT: Duration = Duration::from_secs(2);
 
 #[test]
 fn a_running_task_goes_on_when_its_worker_comes_back() {
@@ -156,6 +158,12 @@ fn a_silent_worker_is_lost_and_its_connection_closed() {
     let mut bench = Bench::new();
     let worker = bench.mortal(1);
     let effects = bench.wait(SILENCE_MAX);
+    assert_eq!(
+        lost(&effects, worker),
+        None,
+        "what it sent may wait to be read"
+    );
+    let effects = bench.wait(DOUBT);
     assert_eq!(lost(&effects, worker), Some(LostReason::HeartbeatLost));
     let is_drop = |effect: &Effect| matches!(effect, Effect::DropWorker(id) if *id == worker);
     assert!(effects.iter().any(is_drop), "{effects:?}");
@@ -182,8 +190,27 @@ fn a_server_that_stood_still_blames_no_worker() {
     bench.skip(SILENCE_MAX * 5);
     let effects = bench.wait(Duration::ZERO);
     assert_eq!(lost(&effects, worker), None);
-    let effects = bench.wait(SILENCE_MAX);
+    let effects = bench.wait(SILENCE_MAX + DOUBT);
     assert_eq!(lost(&effects, worker), Some(LostReason::HeartbeatLost));
+}
+
+/// Its timer comes late, by little or much, and what a worker sent meanwhile is read a moment later.
+#[test]
+fn a_stop_of_the_server_of_any_length_costs_no_worker() {
+    for late in (0..1_000).step_by(10).map(Duration::from_millis) {
+        let mut bench = Bench::new();
+        let worker = bench.mortal(1);
+        bench.skip(SILENCE_MAX + late);
+        let mut effects = bench.wait(Duration::ZERO);
+        // What is left to the worker passes in stops that follow.
+        for _ in 0..5 {
+            let due = bench.state.next_deadline().expect("it is connected");
+            bench.skip(due.since(bench.now.mono) + late.max(Duration::from_millis(50)));
+            effects.extend(bench.wait(Duration::ZERO));
+        }
+        effects.extend(bench.heartbeat(worker));
+        assert_eq!(lost(&effects, worker), None, "{late:?}");
+    }
 }
 
 #[test]
@@ -194,6 +221,8 @@ fn a_sign_of_life_that_waits_for_its_turn_was_in_time() {
     bench.skip(SILENCE_MAX);
     let effects = bench.step(Input::TimerBehind(heard));
     assert_eq!(lost(&effects, worker), None);
+    bench.step(Input::TimerBehind(bench.now.mono));
+    bench.skip(DOUBT);
     let effects = bench.step(Input::TimerBehind(bench.now.mono));
     assert_eq!(lost(&effects, worker), Some(LostReason::HeartbeatLost));
 }
@@ -214,7 +243,7 @@ fn nobody_is_lost_while_the_store_takes_nothing() {
             "it does not spin"
         );
     }
-    let effects = bench.wait(SILENCE_MAX);
+    let effects = bench.wait(SILENCE_MAX + DOUBT);
     assert_eq!(lost(&effects, silent), Some(LostReason::HeartbeatLost));
 }
 
@@ -231,13 +260,14 @@ fn many_silent_workers_are_lost_in_steps() {
     bench.state.limit_portions(4);
     let workers: Vec<WorkerId> = (0..6).map(|_| bench.mortal(1)).collect();
     bench.submit(tasks(6));
-    bench.skip(SILENCE_MAX);
+    bench.wait(SILENCE_MAX);
+    bench.skip(DOUBT);
     let mut steps = Vec::new();
     while steps.iter().sum::<usize>() < workers.len() {
         steps.push(lost_in_step(&mut bench, &workers));
         assert!(!steps.ends_with(&[0]), "{steps:?}");
         // The last of them are much later than their limit, which is no fault of the server.
-        bench.skip(STALL - Duration::from_millis(1));
+        bench.skip(Duration::from_millis(49));
     }
     assert!(steps.len() > 1, "{steps:?}");
 }
@@ -248,7 +278,8 @@ fn a_server_that_stood_still_between_two_steps_blames_no_more_workers() {
     bench.state.limit_portions(4);
     let workers: Vec<WorkerId> = (0..6).map(|_| bench.mortal(1)).collect();
     bench.submit(tasks(6));
-    bench.skip(SILENCE_MAX);
+    bench.wait(SILENCE_MAX);
+    bench.skip(DOUBT);
     let first = lost_in_step(&mut bench, &workers);
     assert!(first > 0 && first < workers.len(), "{first}");
     bench.skip(STALL);

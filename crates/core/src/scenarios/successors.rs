@@ -328,7 +328,7 @@ fn starts_once(limit: CrashLimit) {
     // The network is silent from here on, and the worker is lost in the end.
     bench.end_report(worker, FIRST, Outcome::Finished);
     assert_eq!(bench.has(worker), [], "it has nothing to start");
-    bench.wait(SILENCE_MAX + Duration::from_secs(1));
+    bench.wait(SILENCE_MAX + Duration::from_secs(3));
     let other = bench.worker(1);
     bench.finish(other, FIRST);
     assert_eq!(bench.has(other), ids([1]));

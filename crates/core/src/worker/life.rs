@@ -27,6 +27,11 @@ use crate::outcome::LostReason;
 use crate::time::{Time, Timestamp};
 use crate::worker_config::OnServerLost;
 
+/// How long an overdue worker is doubted before it is lost, as a part of the silence limit and in bounds: time to read what is in the
+/// sockets of a server that stood still, and for lost packets to be sent again.
+const DOUBT_PART: u32 = 8;
+const DOUBT_MIN: Duration = Duration::from_millis(250);
+const DOUBT_MAX: Duration = Duration::from_secs(2);
 /// A worker that lives has connected again after this, even on a busy machine.
 const CLOSED_GRACE_MIN: Duration = Duration::from_secs(1);
 /// How long a worker of an earlier run of the server is waited for: the silence limit, but no less than a
@@ -258,10 +263,26 @@ impl Worker {
     /// It showed a sign of life: the time until it is lost begins again.
     pub(super) fn prolong(&mut self, now: Time) {
         let later = now + self.config.silence_max();
+        self.is_doubted = false;
         match &mut self.life {
             Life::Connected { until } | Life::Away { until, .. } => *until = later,
             Life::Ended { .. } => bug!("worker {} has ended and shows a sign of life", self.id),
         }
+    }
+
+    /// It is overdue: it has a moment more if this is known late, and, with a connection, the first time. Returns whether it has.
+    pub(super) fn doubt(&mut self, now: Time, is_late: bool) -> bool {
+        let is_first = !std::mem::replace(&mut self.is_doubted, true);
+        let part = self.config.silence_max() / DOUBT_PART;
+        match &mut self.life {
+            Life::Connected { until } if is_late || is_first => {
+                *until = now + part.clamp(DOUBT_MIN, DOUBT_MAX);
+            }
+            // Nothing of it waits in a socket.
+            Life::Away { until, .. } if is_late => *until = now + DOUBT_MIN,
+            Life::Connected { .. } | Life::Away { .. } | Life::Ended { .. } => return false,
+        }
+        true
     }
 
     /// Its connection ended. It knows no template afterwards and is expected for the silence limit; if it closed the
@@ -269,6 +290,7 @@ impl Worker {
     pub(super) fn disconnect(&mut self, now: Time, how: LinkEnd) {
         // Messages that were on their way when the connection broke may never have arrived.
         self.templates.clear();
+        self.is_doubted = false;
         let silence_max = self.config.silence_max();
         let grace = match how {
             // A network that is down may be back in a moment; tasks go on meanwhile.
@@ -316,6 +338,7 @@ impl Worker {
     pub(super) fn reconnect(&mut self, now: Time, registration: u64) -> bool {
         let was_restored = self.is_restored();
         self.registration = registration;
+        self.is_doubted = false;
         self.life = Life::Connected {
             until: now + self.config.silence_max(),
         };

@@ -225,6 +225,12 @@ impl Workers {
         has_time.unwrap_or(false)
     }
 
+    /// Gives one that is overdue a moment more the first time, and if this is known late. Returns whether it has one.
+    pub(crate) fn doubt(&mut self, id: WorkerId, now: Time, is_late: bool) -> bool {
+        let has_time = self.change_life(id, |worker| worker.doubt(now, is_late));
+        has_time.unwrap_or(false)
+    }
+
     /// When the first worker is lost without a sign of life.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {

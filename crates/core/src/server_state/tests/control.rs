@@ -116,13 +116,15 @@ fn a_worker_that_falls_silent_when_told_to_stop_is_no_crash_of_its_tasks() {
     say(&mut state, started(&[0]));
     request(&mut state, Command::StopWorkers(Selector::All));
     let silence = state.workers()[&WorkerId(1)].config.silence_max();
-    let late = Now {
-        mono: NOW.mono + silence,
-        ..NOW
-    };
-    let mut effects = Vec::new();
-    state.apply(late, Input::Timer, &mut effects);
-    state.check_invariants();
+    for moment in [silence, silence + Duration::from_secs(2)] {
+        let late = Now {
+            mono: NOW.mono + moment,
+            ..NOW
+        };
+        let mut effects = Vec::new();
+        state.apply(late, Input::Timer, &mut effects);
+        state.check_invariants();
+    }
     let gone = state.ended_workers()[&WorkerId(1)].ended();
     assert_eq!(gone.map(|(_, reason)| reason), Some(LostReason::Stopped));
     assert_eq!(record(&state, task(0)).crash_count(), 0);
