@@ -691,13 +691,8 @@ async fn open_stream(dir: &ServerDir, access: &Access) -> CliResult<TcpStream> {
         error.with_help(unanswered(dir, access))
     };
     let attempt = tokio::time::timeout(CONNECT_TIMEOUT, connect_tcp(host, port)).await;
-    let stream = match attempt {
-        Ok(result) => result.map_err(unreachable)?,
-        Err(_) => return Err(unreachable(std::io::ErrorKind::TimedOut.into())),
-    };
-    // Requests are small and wait for their answer; failing only costs time.
-    let _ = stream.set_nodelay(true);
-    Ok(stream)
+    let timed_out = |_| Err(std::io::ErrorKind::TimedOut.into());
+    attempt.unwrap_or_else(timed_out).map_err(unreachable)
 }
 
 /// What has happened to a server that does not answer, and what to do.
@@ -738,7 +733,7 @@ fn unanswered(dir: &ServerDir, access: &Access) -> String {
 async fn connect_tcp(host: &str, port: u16) -> std::io::Result<TcpStream> {
     // Our own name leads to ourselves: no name service is needed, which may be slow or not know us.
     if rustix::system::uname().nodename().to_bytes() == host.as_bytes()
-        && let Ok(stream) = TcpStream::connect((std::net::Ipv4Addr::LOCALHOST, port)).await
+        && let Ok(stream) = hq_protocol::connect_tcp("127.0.0.1", port).await
     {
         return Ok(stream);
     }

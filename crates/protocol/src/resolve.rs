@@ -4,10 +4,20 @@
 //! process with a panic if it has none and the user's limit of processes lets it start none. Here that is an error.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs as _};
+use std::time::Duration;
 
+use rustix::net::sockopt;
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+
+/// An address that has not answered for so long does not keep the next one from being tried (RFC 8305 is the model; its 250 ms
+/// would open needless connections to a busy server).
+const NEXT_ADDRESS_AFTER: Duration = Duration::from_secs(2);
+/// A silent connection is probed after this time, and the kernel ends it when data or probes stay unanswered for as long: the other
+/// machine has vanished.
+const KEEPALIVE: Duration = Duration::from_secs(30);
 
 /// All addresses of a host; at least one.
 ///
@@ -46,18 +56,124 @@ pub async fn resolve(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     Ok(found)
 }
 
-/// Connects to the first address of a host that answers.
+/// Connects to the address of a host that answers first. The own name of this machine also means its loopback address, if nothing
+/// else answers. Small messages go at once on the connection, and a machine that vanishes is noticed.
 ///
 /// # Errors
 ///
 /// That of the last address, or of [`resolve`].
 pub async fn connect_tcp(host: &str, port: u16) -> io::Result<TcpStream> {
-    TcpStream::connect(&*resolve(host, port).await?).await
+    let is_own = rustix::system::uname().nodename().to_bytes() == host.as_bytes();
+    let addresses = match resolve(host, port).await {
+        Ok(mut found) => {
+            found.extend(is_own.then_some(SocketAddr::from((Ipv4Addr::LOCALHOST, port))));
+            found
+        }
+        Err(_) if is_own => vec![SocketAddr::from((Ipv4Addr::LOCALHOST, port))],
+        Err(error) => return Err(error),
+    };
+    let stream = connect_any(&addresses).await?;
+    // Without these options it only takes longer.
+    let _ = set_options(&stream);
+    Ok(stream)
+}
+
+/// Connects to the first of several addresses that answers: each is tried when the one before has failed, or has not answered for
+/// two seconds.
+///
+/// # Errors
+///
+/// That of the address that failed last.
+pub async fn connect_any(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
+    let mut rest = addresses.iter();
+    let mut attempts = JoinSet::new();
+    let mut failed = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
+    loop {
+        let is_last = match rest.next() {
+            Some(address) => {
+                attempts.spawn(TcpStream::connect(*address));
+                rest.len() == 0
+            }
+            None => true,
+        };
+        let ended = if is_last {
+            attempts.join_next().await
+        } else {
+            match tokio::time::timeout(NEXT_ADDRESS_AFTER, attempts.join_next()).await {
+                Ok(ended) => ended,
+                Err(_) => continue,
+            }
+        };
+        match ended {
+            Some(Ok(Ok(stream))) => return Ok(stream),
+            Some(Ok(Err(error))) => failed = error,
+            Some(Err(error)) => failed = io::Error::other(error),
+            None => return Err(failed),
+        }
+    }
+}
+
+fn set_options(stream: &TcpStream) -> io::Result<()> {
+    sockopt::set_tcp_nodelay(stream, true)?;
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, KEEPALIVE)?;
+    sockopt::set_tcp_keepintvl(stream, KEEPALIVE / 3)?;
+    let milliseconds = u32::try_from(KEEPALIVE.as_millis()).unwrap_or(u32::MAX);
+    sockopt::set_tcp_user_timeout(stream, milliseconds)?;
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A listener that accepts nothing more: its queue is full, so that connections to it are not answered.
+    fn silent() -> (std::net::TcpListener, Vec<std::net::TcpStream>) {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        rustix::net::listen(&listener, 0).expect("a queue");
+        let address = listener.local_addr().expect("bound");
+        let moment = Duration::from_millis(100);
+        let connect = || std::net::TcpStream::connect_timeout(&address, moment).ok();
+        let held = std::iter::from_fn(connect).take(64).collect();
+        (listener, held)
+    }
+
+    #[tokio::test]
+    async fn an_address_that_refuses_or_does_not_answer_does_not_keep_the_next_from_being_tried() {
+        let good = tokio::net::TcpListener::bind("127.0.0.1:0")
+            .await
+            .expect("a port");
+        let good = good
+            .local_addr()
+            .map(|address| (good, address))
+            .expect("bound");
+        let (quiet, _held) = silent();
+        let quiet = quiet
+            .local_addr()
+            .map(|address| (quiet, address))
+            .expect("bound");
+        let closed = std::net::TcpListener::bind("127.0.0.1:0")
+            .expect("a port")
+            .local_addr();
+        let closed = closed.expect("bound");
+        for before in [vec![], vec![closed], vec![quiet.1], vec![quiet.1, closed]] {
+            let all = [before.as_slice(), &[good.1]].concat();
+            let stream = connect_any(&all).await.expect("one answers");
+            assert_eq!(stream.peer_addr().expect("connected"), good.1, "{all:?}");
+        }
+        let error = connect_any(&[closed, closed])
+            .await
+            .expect_err("nobody is there");
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
+        let stream = connect_tcp("127.0.0.1", good.1.port())
+            .await
+            .expect("it answers");
+        assert!(sockopt::socket_keepalive(&stream).expect("readable"));
+        assert_eq!(
+            sockopt::tcp_user_timeout(&stream).expect("readable"),
+            30_000
+        );
+    }
 
     #[tokio::test]
     async fn names_and_addresses_are_resolved() {

@@ -8,7 +8,6 @@ use std::time::{Duration, SystemTime};
 use hq_protocol::access::{Access, AccessError, AccessFile, ServerDir};
 use hq_protocol::client::{self, ServerInfo};
 use hq_protocol::{HandshakeError, Plane};
-use tokio::net::TcpStream;
 
 use super::check::{Check, State};
 use super::relays;
@@ -261,7 +260,7 @@ async fn port(plane: Plane, access: &Access) -> Vec<Check> {
     };
     let mut checks = vec![Check::good(what, shown(&addresses))];
     let what = format!("{plane} port {port}");
-    let stream = match in_time(TcpStream::connect(addresses.as_slice())).await {
+    let stream = match in_time(hq_protocol::connect_any(&addresses)).await {
         Ok(stream) => stream,
         Err(error) => {
             checks.push(Check::broken(what, error.to_string(), advice(error.kind())));
