@@ -312,12 +312,12 @@ mod tests {
             ),
             ("%{command}'''", "'''", "expected `%{command}` where"),
             (
-                "[\"scancel\", \"%{job}\"]",
+                "[\"scancel\", \"--clusters=%{cluster}\", \"%{job}\"]",
                 "[]",
                 "expected the name of a program",
             ),
             (
-                "[\"scancel\", \"%{job}\"]",
+                "[\"scancel\", \"--clusters=%{cluster}\", \"%{job}\"]",
                 "[\"scancel\", [\"x\"], \"%{name}\"]",
                 "unknown placeholder",
             ),
