@@ -590,11 +590,16 @@ fn help_completions_and_topics_are_printed() {
         assert!(page.starts_with(heading), "{topic}: {page}");
     }
     assert!(env.hq(&["doc"]).ok().contains("\nresources  "));
-    let found = env.hq(&["doc", "--search", "walltime Start"]).ok();
-    assert!(
-        found.starts_with("hq doc ") && found.contains("walltime"),
-        "{found}"
-    );
+    for (query, words) in [
+        (&["memory", "limit"][..], "hq doc resources – "),
+        (&["memory limit"], "hq doc resources – "),
+        (&["--search", "slurm"], "\n  * "),
+        (&["walltimes"], "walltime"),
+    ] {
+        let found = env.hq(&[&["doc"], query].concat()).ok();
+        let starts = found.starts_with("hq doc ");
+        assert!(starts && found.contains(words), "{query:?}: {found}");
+    }
     assert!(
         env.hq(&["doc", "slurm", "--output-mode=json"])
             .ok()

@@ -67,9 +67,9 @@ const COMMANDS: &[Mistake] = &[
     ("alloc ls", &["'ls'", "`hq alloc list`"], 2),
     ("sleep 1", &["'sleep'", "`hq run -- sleep`"], 2),
     ("get jobs", &["'get'", "`hq job list`"], 2),
-    ("doc quickstrat", &["'quickstrat'", "'quickstart'"], 2),
-    ("doc walltimes", &["'walltimes'", "possible values"], 2),
-    ("doc --search abracadabra", &["`abracadabra`", "`hq doc`"], 1),
+    ("doc quickstrat", &["`quickstrat`", "`hq doc quickstart`"], 1),
+    ("doc abracadabra", &["`abracadabra`", "`hq doc`"], 1),
+    ("doc --open memory limit", &["Only a page", "`hq doc`"], 1),
 ];
 
 /// Options of Slurm, PBS and GNU parallel, misspelled ones, and those that do not go together.

@@ -136,7 +136,9 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: Option<Deferred<other::DoctorCommand>>,
     },
-    /// Read the manual: a page, the list of pages, or what they say about some words
+    /// Read or search the manual
+    ///
+    /// `hq doc` lists the pages, `hq doc resources` shows one, and `hq doc memory limit` searches all of them.
     Doc(Deferred<other::DocArgs>),
     /// Print a completion script for a shell
     GenerateCompletion(Deferred<other::CompletionArgs>),

@@ -2,6 +2,10 @@
 
 use std::sync::OnceLock;
 
+mod search;
+
+pub(crate) use search::{Hit, search};
+
 /// One page.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Page {
@@ -18,6 +22,11 @@ impl Page {
     pub(crate) fn text(&self) -> &'static str {
         let (start, len) = self.place;
         texts().get(start..start + len).unwrap_or_default()
+    }
+
+    /// Whether it lists everything instead of explaining a topic.
+    fn is_reference(&self) -> bool {
+        matches!(self.name, "cli" | "compatibility" | "changelog")
     }
 }
 

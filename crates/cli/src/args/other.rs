@@ -1,8 +1,9 @@
 //! `hq doc`, `hq doctor`, `hq generate-completion` and `hq generate-man`.
 
+use std::ffi::OsStr;
 use std::path::PathBuf;
 
-use clap::builder::{PossibleValue, PossibleValuesParser};
+use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
 use clap::{Args, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
@@ -12,26 +13,44 @@ use crate::parse::value::path_parser;
 /// Options of `doc`.
 #[derive(Args, Debug)]
 pub(crate) struct DocArgs {
-    /// Show the page in a browser instead, as text
-    #[arg(long, requires = "topic")]
+    /// Open the page in a browser, as text
+    #[arg(long, conflicts_with = "search", requires = "words")]
     pub(crate) open: bool,
 
-    /// List the lines of all pages that have these words
-    #[arg(long, value_name = "WORDS", conflicts_with_all = ["topic", "open"])]
-    pub(crate) search: Option<String>,
+    /// Search the words even if a page has this name
+    #[arg(long, requires = "words")]
+    pub(crate) search: bool,
 
-    /// Page to read [default: a list of all pages]
-    #[arg(value_name = "TOPIC", value_parser = topic_parser(), hide_possible_values = true)]
-    pub(crate) topic: Option<String>,
+    /// Name of a page, or words to search in all pages [default: list all pages]
+    #[arg(value_name = "PAGE|WORDS", value_parser = PageOrWord, hide_possible_values = true)]
+    pub(crate) words: Vec<String>,
 }
 
-fn topic_parser() -> PossibleValuesParser {
-    let values = pages::all().map(|page| {
-        PossibleValue::new(page.name)
-            .aliases(pages::aliases(page.name))
-            .help(page.title)
-    });
-    PossibleValuesParser::new(values)
+/// Takes any word. Shells complete the names of pages.
+#[derive(Clone)]
+struct PageOrWord;
+
+impl TypedValueParser for PageOrWord {
+    type Value = String;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        arg: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> Result<String, clap::Error> {
+        StringValueParser::new().parse_ref(command, arg, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        let pages = pages::all().map(|page| {
+            let aliases = pages::aliases(page.name);
+            PossibleValue::new(page.name)
+                .aliases(aliases)
+                .help(page.title)
+        });
+        Some(Box::new(pages))
+    }
 }
 
 /// Options of `problems`.

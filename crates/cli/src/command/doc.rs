@@ -6,22 +6,29 @@ use std::process::{Command, Stdio};
 use super::Context;
 use crate::args::other::DocArgs;
 use crate::error::{CliError, CliResult};
-use crate::pages::{self, Page};
+use crate::output::format::wrap;
+use crate::pages::{self, Hit, Page};
+use crate::text::{closest, fit};
 
-/// Lines of a search that are shown of each page.
-const FOUND_MAX: usize = 8;
+/// Paragraphs that a search shows, and how many of them below one heading.
+const SHOWN_MAX: usize = 12;
+const SECTION_MAX: usize = 3;
+/// Longest part of a paragraph that a search shows.
+const EXCERPT_MAX: usize = 400;
+const COLUMNS: usize = 96;
 
-/// Shows a page, the list of pages, or what was searched for.
+/// Shows a page, the list of pages, or paragraphs about some words.
 pub(super) fn run(args: &DocArgs, context: &mut Context) -> CliResult<()> {
-    let text = match (&args.search, &args.topic) {
-        (Some(words), _) => search(words)?,
-        (None, Some(topic)) => match pages::find(topic) {
-            Some(page) if args.open => return open(&page, context),
-            Some(page) => page.text().to_owned(),
-            // The command line knows the names.
-            None => return Err(CliError::new(format!("There is no page `{topic}`"))),
-        },
-        (None, None) => contents(),
+    let page = match &*args.words {
+        [name] if !args.search => pages::find(name),
+        _ => None,
+    };
+    let text = match page {
+        Some(page) if args.open => return open(&page, context),
+        Some(page) => page.text().to_owned(),
+        None if args.open => return Err(nothing("Only a page can be opened", &args.words)),
+        None if args.words.is_empty() => contents(),
+        None => search(&args.words)?,
     };
     if std::io::stdout().is_terminal() && page_through(&text) {
         return context.done();
@@ -33,53 +40,65 @@ pub(super) fn run(args: &DocArgs, context: &mut Context) -> CliResult<()> {
 /// All pages with their titles.
 fn contents() -> String {
     let width = pages::all().map(|page| page.name.len()).max().unwrap_or(0);
-    let mut text = String::from(
-        "`hq doc TOPIC` shows a page, `hq doc --search WORDS` finds words in all of them.\n\n",
-    );
+    let mut text =
+        String::from("`hq doc PAGE` shows a page, `hq doc WORDS` searches all of them.\n\n");
     for page in pages::all() {
         text.push_str(&format!("{:width$}  {}\n", page.name, page.title));
     }
     text
 }
 
-/// Lines with all of the words, page by page, those with most of them first.
-fn search(words: &str) -> CliResult<String> {
-    let words: Vec<String> = words.split_whitespace().map(str::to_lowercase).collect();
-    let has_all = |line: &str| {
-        let line = line.to_lowercase();
-        !words.is_empty() && words.iter().all(|word| line.contains(word))
-    };
-    let mut found: Vec<(Page, Vec<&str>)> = pages::all()
-        .map(|page| {
-            (
-                page,
-                page.text().lines().filter(|line| has_all(line)).collect(),
-            )
-        })
-        .filter(|(_, lines): &(Page, Vec<&str>)| !lines.is_empty())
-        .collect();
-    if found.is_empty() {
-        let words = words.join(" ");
-        return Err(
-            CliError::new(format!("No line of any page has all of `{words}`"))
-                .with_help("try fewer words, or choose a page from `hq doc`"),
-        );
+/// The paragraphs that match best, below their pages and headings.
+fn search(words: &[String]) -> CliResult<String> {
+    let query = words.join(" ");
+    let hits = pages::search(&query);
+    if hits.is_empty() {
+        let message = format!("No page contains `{query}`");
+        return Err(nothing(&message, words));
     }
-    // The reference of the command line and the changes have most words.
-    let is_long = |page: &Page| matches!(page.name, "cli" | "changelog");
-    found.sort_by_key(|(page, lines)| (is_long(page), std::cmp::Reverse(lines.len())));
-    let mut text = String::new();
-    for (page, lines) in found {
-        text.push_str(&format!("hq doc {} – {}\n", page.name, page.title));
-        for line in lines.iter().take(FOUND_MAX) {
-            text.push_str(&format!("    {}\n", line.trim()));
+    let mut sections: Vec<(Page, &str, Vec<String>)> = Vec::new();
+    for hit in hits.iter().take(SHOWN_MAX) {
+        let is_same = |section: &&mut (Page, &str, Vec<String>)| {
+            section.0.name == hit.page.name && section.1 == hit.heading
+        };
+        match sections.iter_mut().find(is_same) {
+            Some((_, _, texts)) if texts.len() < SECTION_MAX => texts.push(excerpt(hit)),
+            Some(_) => {}
+            None => sections.push((hit.page, hit.heading, vec![excerpt(hit)])),
         }
-        if lines.len() > FOUND_MAX {
-            text.push_str(&format!("    … and {} more\n", lines.len() - FOUND_MAX));
+    }
+    let mut text = String::new();
+    for (page, heading, texts) in sections {
+        let below = if heading.is_empty() { "" } else { " › " };
+        text.push_str(&format!(
+            "hq doc {} – {}{below}{heading}\n",
+            page.name, page.title
+        ));
+        for lines in texts.iter().map(|text| wrap(text, COLUMNS)) {
+            for (line, indent) in lines
+                .iter()
+                .zip(std::iter::once("  * ").chain(std::iter::repeat("    ")))
+            {
+                text.push_str(&format!("{indent}{line}\n"));
+            }
         }
         text.push('\n');
     }
     Ok(text)
+}
+
+/// A paragraph, cut if it is long.
+fn excerpt(hit: &Hit) -> String {
+    fit(&hit.text, EXCERPT_MAX)
+}
+
+fn nothing(message: &str, words: &[String]) -> CliError {
+    let similar = closest(&words.join("-"), pages::all().map(|page| page.name));
+    let help = match similar {
+        Some(name) => format!("did you mean `hq doc {name}`?"),
+        None => "try other words, or choose a page from `hq doc`".to_owned(),
+    };
+    CliError::new(message).with_help(help)
 }
 
 /// Shows a text in the user's pager; `false` if that cannot be started.
