@@ -66,6 +66,8 @@ fn the_quick_start_can_be_pasted_as_one_block() {
 fn the_readme_can_be_pasted_as_one_block() {
     let printed = paste(&block("README.md", "## On several machines"));
     assert!(printed.contains("\n2\n4\n6\n"), "{printed}");
+    let page = include_str!("../../README.md");
+    assert!(page.split_whitespace().count() <= 700, "it is an overview");
 }
 
 /// Processes with this variable.
