@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod commits;
 mod dist;
 mod mutants;
 mod profiles;
@@ -25,6 +26,7 @@ Tasks:
                   --list          only say which
   sim …         play simulated worlds: run seeds, record, replay, shrink and explain one; without a word it says how
   tidy          check the rules of the code base that neither compiler nor clippy knows
+  commits       check the subjects of the commits that are not on the main branch
   site          build the manual as a site in target/site, and check its links; needs Zensical
   dist          make everything that is shipped: tarballs, wheels, packages, image, checksums, list of contents
                   --short         only tarball, wheel and deb for x86-64
@@ -44,7 +46,11 @@ fn main() -> anyhow::Result<ExitCode> {
     match words.as_slice() {
         ["size"] => run_size(None),
         ["size", package] => run_size(Some(package)),
-        ["tidy"] => run_tidy(),
+        ["tidy"] => Ok(report("tidy", &tidy::check(&tidy::workspace_root()?)?)),
+        ["commits"] => Ok(report(
+            "commits",
+            &commits::check(&tidy::workspace_root()?)?,
+        )),
         ["dist", options @ ..] => {
             let Some(options) = dist::Options::parse(options) else {
                 return Ok(misused());
@@ -98,17 +104,16 @@ fn misused() -> ExitCode {
     ExitCode::from(2)
 }
 
-fn run_tidy() -> anyhow::Result<ExitCode> {
-    let problems = tidy::check(&tidy::workspace_root()?)?;
-    for problem in &problems {
+fn report(task: &str, problems: &[impl std::fmt::Display]) -> ExitCode {
+    for problem in problems {
         eprintln!("{problem}");
     }
     if problems.is_empty() {
-        print("tidy: all rules hold\n");
-        return Ok(ExitCode::SUCCESS);
+        print(&format!("{task}: all rules hold\n"));
+    } else {
+        eprintln!("{task}: {} rules broken", problems.len());
     }
-    eprintln!("tidy: {} rules broken", problems.len());
-    Ok(ExitCode::FAILURE)
+    code_of(problems.is_empty())
 }
 
 #[expect(clippy::print_stdout, reason = "the only place that talks to people")]
