@@ -38,6 +38,8 @@ const FIRST_BELOW_HEADING: f64 = 1.0;
 const BELOW_HEADING: f64 = 0.5;
 /// References mention every topic and explain few.
 const IN_REFERENCE: f64 = 0.6;
+/// An example explains less than a sentence.
+const IN_CODE: f64 = 0.8;
 /// Hits with less than this share of the best score are left out.
 const SHARE_MIN: f64 = 0.4;
 
@@ -177,6 +179,7 @@ struct Section {
 struct Paragraph {
     text: String,
     words: Vec<String>,
+    is_code: bool,
 }
 
 impl Paragraph {
@@ -211,7 +214,7 @@ fn sections(page: Page) -> Vec<Section> {
             trimmed.starts_with("* ") || trimmed.starts_with("- ") || is_numbered(trimmed);
         let begins = is_code || is_fence || heading.is_some() || is_row || is_item;
         if begins || trimmed.is_empty() {
-            section.end_paragraph(&mut text);
+            section.end_paragraph(&mut text, is_code);
         }
         if is_fence {
             is_code = !is_code;
@@ -227,7 +230,7 @@ fn sections(page: Page) -> Vec<Section> {
             text.push_str(trimmed);
         }
     }
-    section.end_paragraph(&mut text);
+    section.end_paragraph(&mut text, is_code);
     sections.push(section);
     sections
 }
@@ -258,11 +261,10 @@ impl Section {
                 }
             }
             if is_hit && covered > 0.0 {
-                let factor = if self.page.is_reference() {
-                    IN_REFERENCE
-                } else {
-                    1.0
-                };
+                let mut factor = if paragraph.is_code { IN_CODE } else { 1.0 };
+                if self.page.is_reference() {
+                    factor *= IN_REFERENCE;
+                }
                 hits.push(Hit {
                     page: self.page,
                     heading: self.name,
@@ -274,11 +276,15 @@ impl Section {
         hits
     }
 
-    fn end_paragraph(&mut self, text: &mut String) {
+    fn end_paragraph(&mut self, text: &mut String, is_code: bool) {
         let text = plain(&std::mem::take(text));
         if !text.is_empty() {
             let words = words(&text);
-            self.paragraphs.push(Paragraph { text, words });
+            self.paragraphs.push(Paragraph {
+                text,
+                words,
+                is_code,
+            });
         }
     }
 }
@@ -288,10 +294,13 @@ fn is_numbered(line: &str) -> bool {
     rest.len() < line.len() && rest.starts_with(". ")
 }
 
-/// A paragraph as it is read: links by their text, rows without the outer bars.
+/// A paragraph as it is read: links by their text, no bullets, prompts and outer bars of rows.
 fn plain(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     let mut rest = text.trim_matches(['|', ' ']);
+    for mark in ["* ", "- ", "$ "] {
+        rest = rest.strip_prefix(mark).unwrap_or(rest);
+    }
     while let Some((before, link)) = rest.split_once('[') {
         let target = link.split_once("](");
         let target = target.and_then(|(name, target)| Some((name, target.split_once(')')?.1)));
@@ -371,6 +380,7 @@ mod tests {
             ("| a | [b](c.md#d) |", "a | b"),
             ("**All** `x[1]` and ![p](q.png)", "All `x[1]` and p"),
             ("a [b] c [d](e)", "a [b] c d"),
+            ("* a", "a"),
         ] {
             assert_eq!(plain(text), shown);
         }
