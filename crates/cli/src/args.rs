@@ -72,14 +72,14 @@ pub(crate) enum Command {
     },
     /// Submit a job; the same as `hq job submit`
     Submit(Deferred<Box<submit::SubmitArgs>>),
-    /// Turn a script for Slurm, PBS or LSF into one for hq, or submit it
+    /// Translate a script for Slurm, PBS or LSF into one for hq, or submit it
     ///
     /// Prints the script with `#HQ` lines in place of `#SBATCH`, `#PBS` or `#BSUB` lines, and with the variables that it
-    /// expects, such as SLURM_ARRAY_TASK_ID. What is different here, or could not be translated, is told.
+    /// expects, such as SLURM_ARRAY_TASK_ID. Also lists what works differently and what could not be translated.
     Import(Deferred<import::ImportArgs>),
-    /// Show how it is going on one screen: workers, unfinished jobs, what is wrong
+    /// Show an overview: workers, unfinished jobs, problems
     Status,
-    /// Say what is wrong, who is to blame and what to do, worst first
+    /// Show problems with their cause and remedy, most severe first
     Problems(Deferred<other::ProblemsArgs>),
     /// Submit, inspect and control jobs
     #[command(disable_help_subcommand = true)]
@@ -99,20 +99,20 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: Option<Deferred<journal::JournalCommand>>,
     },
-    /// Write what the running or the last server did as one HTML page: utilisation, run times, failures, cost
+    /// Write a report of the running or last server as one HTML page: utilization, run times, failures, cost
     Report(Deferred<journal::LastReportArgs>),
-    /// Ask the state of a server in SQL
+    /// Query the state of a server in SQL
     Query(Deferred<journal::QueryArgs>),
     /// Read the output that tasks streamed into a directory
     #[command(disable_help_subcommand = true)]
     OutputLog(Deferred<output_log::OutputLogArgs>),
-    /// Let the server ask a batch system for workers
+    /// Let the server request workers from a batch system
     #[command(disable_help_subcommand = true)]
     Alloc {
         #[command(subcommand)]
         command: Option<Deferred<alloc::AllocCommand>>,
     },
-    /// Make, list and revoke tokens for programs that use the HTTP interface
+    /// Create, list and revoke tokens for programs that use the HTTP interface
     #[command(disable_help_subcommand = true)]
     Token {
         #[command(subcommand)]
@@ -121,16 +121,15 @@ pub(crate) enum Command {
     /// Watch jobs, workers and allocations on a full screen
     #[command(disable_help_subcommand = true)]
     Dashboard(Deferred<dashboard::DashboardArgs>),
-    /// Show which defaults of options hold here and where they come from
+    /// Show the configured defaults of options, and the files that set them
     ///
-    /// They stand in `~/.config/hq/config.toml` and, for all users of a site, in `/etc/hq/config.toml`. `hq doc config`
-    /// says what can stand there.
+    /// The files are `~/.config/hq/config.toml` and, for all users of a site, `/etc/hq/config.toml`. See `hq doc config`.
     Config,
     /// Check this installation on this machine: kernel, limits, file system, batch system, server
     ///
-    /// Says for each what was found and, where it is not good, what to do. Run it on the machine that makes trouble: the
-    /// login node for the server, a compute node for workers. Takes a few seconds even if something hangs, and exits
-    /// with 1 only if something prevents work.
+    /// Prints the result of each check and, if something is wrong, the remedy. Run it on the machine with the problem: the
+    /// login node for the server, a compute node for workers. It takes a few seconds even if a check hangs, and exits
+    /// with 1 only if hq cannot work.
     #[command(disable_help_subcommand = true)]
     Doctor {
         #[command(subcommand)]
@@ -147,7 +146,7 @@ pub(crate) enum Command {
     /// Print the reference of the command line as Markdown
     #[command(hide = true)]
     GenerateReference,
-    /// Speak with a program in another language, over standard input and output
+    /// Talk to a program in another language, over standard input and output
     ///
     /// The Python package starts it. docs/python/bridge.md describes the messages.
     #[command(hide = true)]

@@ -19,28 +19,28 @@ use crate::parse::value::{parse_utilization, path_parser};
 pub(crate) enum AllocCommand {
     /// List allocation queues
     List(ListArgs),
-    /// Show the allocations of a queue, and why nothing is or what is being asked for
+    /// Show the allocations of a queue, and what the server requests, or why it requests nothing
     Info(InfoArgs),
-    /// Print what an allocation wrote to its standard output or standard error
+    /// Print the standard output or standard error of an allocation
     #[command(alias = "cat")]
     Log(LogArgs),
-    /// Make a queue: the server then asks the batch system for workers when tasks wait for some
+    /// Create a queue: the server then requests workers from the batch system while tasks wait
     Add {
         #[command(subcommand)]
         system: SystemCommand,
     },
-    /// Submit an allocation for a test and cancel it at once
+    /// Submit a test allocation, and cancel it immediately
     DryRun {
         #[command(subcommand)]
         system: SystemCommand,
     },
-    /// Stop asking for allocations; those that exist stay
+    /// Request no more allocations; existing allocations stay
     Pause(QueueArg),
-    /// Ask for allocations again, with all failures forgiven
+    /// Request allocations again, and forget all failures
     Resume(QueueArg),
-    /// Cancel the allocations of a queue and drop it
+    /// Cancel the allocations of a queue, and delete it
     Remove(RemoveArgs),
-    /// Print the description of a batch system, to change it for --template
+    /// Print the description of a batch system, as a start for --template
     Template(TemplateArgs),
 }
 
@@ -51,7 +51,7 @@ pub(crate) enum SystemCommand {
     Pbs(Deferred<Box<QueueArgs>>),
     /// Slurm
     Slurm(Deferred<Box<QueueArgs>>),
-    /// Any other; needs --template
+    /// Another batch system; needs --template
     Other(Deferred<Box<QueueArgs>>),
 }
 
@@ -62,15 +62,15 @@ pub(crate) struct QueueArgs {
     #[arg(short = 't', long, value_name = "TIME_LIMIT", value_parser = parse_limit)]
     pub(crate) time_limit: Duration,
 
-    /// Allocations that may wait in the batch system at a time
+    /// Number of allocations that may wait in the batch system at the same time
     #[arg(short = 'b', long, value_name = "COUNT", default_value_t = 1, value_parser = parse_backlog)]
     pub(crate) backlog: u32,
 
-    /// Most workers (nodes) of one allocation
+    /// Maximum number of workers (nodes) in an allocation
     #[arg(short = 'm', long, value_name = "COUNT", default_value_t = 1, value_parser = parse_workers)]
     pub(crate) max_workers_per_alloc: u32,
 
-    /// Most workers of this queue that are queued or run at a time [default: any number]
+    /// Maximum number of workers of this queue, queued and running [default: no limit]
     #[arg(long, value_name = "COUNT")]
     pub(crate) max_worker_count: Option<u32>,
 
@@ -86,7 +86,7 @@ pub(crate) struct QueueArgs {
     #[arg(long, value_name = "COMMAND")]
     pub(crate) worker_stop_cmd: Option<String>,
 
-    /// Words to put in front of `hq worker start`
+    /// Command to put before `hq worker start`
     #[arg(long, value_name = "COMMAND")]
     pub(crate) worker_wrap_cmd: Option<String>,
 
@@ -94,15 +94,15 @@ pub(crate) struct QueueArgs {
     #[arg(long, value_name = "DURATION", value_parser = parse_limit)]
     pub(crate) worker_time_limit: Option<Duration>,
 
-    /// What workers do when the server goes away
+    /// Reaction of workers to the loss of the server
     #[arg(long, value_enum, value_name = "ACTION", default_value_t = OnServerLostArg::FinishRunning)]
     pub(crate) on_server_lost: OnServerLostArg,
 
-    /// Do not submit for a test first
+    /// Do not submit a test allocation first
     #[arg(long)]
     pub(crate) no_dry_run: bool,
 
-    /// Description of the batch system, instead of the built-in one; see `hq alloc template`
+    /// Description of the batch system to use instead of the built-in one; see `hq alloc template`
     ///
     /// [default: `templates/slurm.toml` or `templates/pbs.toml` in the server directory, if it exists]
     #[arg(long, value_name = "FILE", value_parser = path_parser())]
@@ -120,24 +120,24 @@ pub(crate) struct QueueArgs {
     #[arg(long, value_name = "NAME")]
     pub(crate) group: Option<String>,
 
-    /// Groups of resources that belong together, as in `hq worker start`
+    /// Groups of resources that are close to each other, as in `hq worker start`
     #[arg(long, value_name = "COUPLING")]
     pub(crate) coupling: Option<String>,
 
-    /// What workers detect, as in `hq worker start`
+    /// Resources that workers detect, as in `hq worker start`
     #[arg(long, value_name = "RESOURCES", value_parser = given_detection)]
     pub(crate) detect_resources: Option<Given<DetectResources>>,
 
-    /// Offer one cpu per physical core
+    /// Offer only one cpu per physical core
     #[arg(long)]
     pub(crate) no_hyper_threading: bool,
 
-    /// Whether workers end tasks that use more memory than the `mem` that they ask for, as in `hq worker start`
+    /// Kill tasks that use more memory than the `mem` they requested, as in `hq worker start`
     #[arg(long, value_enum, value_name = "YES|NO", num_args = 0..=1, require_equals = true, default_missing_value = "yes",
           hide_possible_values = true)]
     pub(crate) enforce_memory: Option<YesNo>,
 
-    /// Stop workers that were idle this long [default: 5m]
+    /// Stop workers that have been idle this long [default: 5m]
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub(crate) idle_timeout: Option<Duration>,
 
@@ -145,7 +145,7 @@ pub(crate) struct QueueArgs {
     #[arg(long, value_name = "DURATION", value_parser = given_words)]
     pub(crate) overview_interval: Option<Given<Duration>>,
 
-    /// Ask for a worker only if this share of its cpus would be busy, 0.0 to 1.0
+    /// Request a worker only if this share of its cpus would be busy, 0.0 to 1.0
     #[arg(long, value_name = "SHARE", value_parser = parse_utilization)]
     pub(crate) min_utilization: Option<f32>,
 
@@ -205,18 +205,18 @@ fn at_least_one(text: &str, refusal: &str) -> Result<u32, String> {
 /// Reaction of a worker in an allocation to the loss of its server.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum OnServerLostArg {
-    /// Go on, and connect again when the server is back
+    /// Continue running tasks, and reconnect when the server is back
     Reconnect,
-    /// End all tasks and the worker
+    /// Kill all tasks, and stop
     Stop,
-    /// Let running tasks end, then end the worker
+    /// Let running tasks finish, then stop
     FinishRunning,
 }
 
 /// Options of `alloc list`.
 #[derive(Args, Debug)]
 pub(crate) struct ListArgs {
-    /// Also say why nothing is, or what is being asked for
+    /// Also show what the server requests, or why it requests nothing
     #[arg(short, long)]
     pub(crate) verbose: bool,
 }
@@ -236,13 +236,13 @@ pub(crate) struct InfoArgs {
 /// Which allocations are shown.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum AllocationFilter {
-    /// Wait in the batch system
+    /// Waiting in the batch system
     Queued,
-    /// Have nodes
+    /// Running on nodes
     Running,
-    /// Ended well
+    /// Ended successfully
     Finished,
-    /// Ended otherwise
+    /// Ended with an error
     Failed,
 }
 

@@ -10,22 +10,22 @@ use crate::parse::value::path_parser;
 #[derive(Args, Debug)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct DashboardArgs {
-    /// Show this journal file, or that of this server directory, instead of a server, at any time in it
+    /// Show a journal file, or the journal of a server directory, instead of a server
     #[arg(long, value_name = "FILE", value_parser = path_parser())]
     pub(crate) journal: Option<PathBuf>,
 
-    /// Use plain characters only; the default where the locale is not UTF-8
+    /// Use ASCII characters only [default: if the locale is not UTF-8]
     #[arg(long)]
     pub(crate) ascii: bool,
 
-    /// Show the dashboard in a browser: open the HTTP listener of the running server and print where it is
+    /// Show the dashboard in a browser: start the HTTP listener of the running server, and print its address
     ///
-    /// It is opened on the server's machine only, unless `hq server start --http` opened it already. The link that is
-    /// printed contains the token. `ssh -L` brings the port to another machine; the line for it is printed too.
+    /// Only the server's machine can connect, unless `hq server start --http` chose another address. The printed link
+    /// contains the token. The command also prints an `ssh -L` line that forwards the port to another machine.
     #[arg(long, conflicts_with = "journal")]
     pub(crate) web: bool,
 
-    /// Print a link that shows everything and can change nothing: for colleagues and supervisors
+    /// Print a read-only link, for example for colleagues
     #[arg(long, requires = "web")]
     pub(crate) read_only: bool,
 
@@ -38,7 +38,7 @@ pub(crate) struct DashboardArgs {
 pub(crate) enum DashboardCommand {
     /// Watch the running server (the default)
     Stream,
-    /// Look at a journal file; the same as --journal
+    /// Show a journal file; the same as --journal
     Replay {
         /// The journal file, or a server directory; a server may be writing it
         #[arg(value_name = "JOURNAL")]

@@ -60,7 +60,13 @@ impl<T: Subcommand> Subcommand for Deferred<T> {
 fn described(command: Command, describe: impl FnOnce(Command) -> Command) -> Command {
     let about = command.get_about().cloned();
     let long_about = command.get_long_about().cloned();
+    let globals = command.get_arguments().filter(|arg| arg.is_global_set());
+    let globals: Vec<clap::Id> = globals.map(|arg| arg.get_id().clone()).collect();
     let mut command = describe(command);
+    // Moves them behind its own options, where the help lists them last.
+    for id in globals {
+        command = command.mut_arg(id, |arg| arg);
+    }
     if let Some(about) = about {
         command = command
             .about(about)

@@ -4,19 +4,19 @@
 pub(crate) const SUBMIT: &str = "\
 EXAMPLES:
   hq submit -- ./program --its --options               one task
-  hq submit --array 1-100 -- ./simulate                a task for each number, which is in HQ_TASK_ID
-  hq submit --each-line list.txt -- ./convert          a task for each line, which is in HQ_ENTRY
+  hq submit --array 1-100 -- ./simulate                one task for each number, in HQ_TASK_ID
+  hq submit --each-line list.txt -- ./convert          one task for each line, in HQ_ENTRY
   hq submit --cpus 4 --resource gpus/nvidia=1 -- ./train
-  hq submit --wait=ok job.sh                           options in #HQ lines; exit code of the job
+  hq submit --wait=ok job.sh                           options in #HQ lines; exits with 1 if a task fails
   hq doc jobs                                          more about jobs";
 
 /// Of `hq import`.
 pub(crate) const IMPORT: &str = "\
 EXAMPLES:
-  hq import job.sh > job.hq.sh                         a script for `hq submit`; notes go to standard error
-  hq import --submit job.sh input.dat                  at once, as `sbatch job.sh input.dat`
+  hq import job.sh > job.hq.sh                         a script for `hq submit`; notes on standard error
+  hq import --submit job.sh input.dat                  the same as `sbatch job.sh input.dat`
   hq import --submit --options '--dependency=afterok:3 --array=1-5' job.sh
-  hq doc coming-from                                   what is called how";
+  hq doc coming-from                                   equivalent options";
 
 /// Of `hq run`.
 pub(crate) const RUN: &str = "\
@@ -30,33 +30,33 @@ EXAMPLES:
 pub(crate) const SERVER_START: &str = "\
 EXAMPLES:
   hq server start --background                         returns when the server answers
-  hq server start --resume                             continues the last server, also one that was stopped
-  hq server start --fresh                              begins anew, also after a crash
+  hq server start --resume                             continues the last server, even if it was stopped
+  hq server start --fresh                              starts an empty server, even after a crash
   hq server start --http=8080                          with dashboard and metrics
-  hq doc durability                                    what survives the end of a server";
+  hq doc durability                                    what survives crashes and restarts";
 
 /// Of `hq token create`.
 pub(crate) const TOKEN_CREATE: &str = "\
 EXAMPLES:
-  hq token create grafana                              looks at everything, changes nothing
-  hq token create ci --role submit > ci-token          submits jobs, and cancels them
+  hq token create grafana                              reads everything, changes nothing
+  hq token create ci --role submit > ci-token          submits and cancels jobs
   hq token list
-  hq token revoke ci                                   is dead at once
-  hq doc api                                           what programs can ask";
+  hq token revoke ci                                   takes effect immediately
+  hq doc api                                           the HTTP interface";
 
 /// Of `hq worker start`.
 pub(crate) const WORKER_START: &str = "\
 EXAMPLES:
-  hq worker start                                      offers what the machine has
+  hq worker start                                      offers all resources of the machine
   hq worker start --cpus 8 --resource 'licences=sum(5)'
   hq worker start --time-limit 2h --idle-timeout 5min
-  hq worker start --relay                              on a node that others can reach, if they cannot reach the server
-  hq doc workers                                       how machines come and go";
+  hq worker start --relay                              for workers that cannot reach the server
+  hq doc workers                                       more about workers";
 
 /// Of `hq job cat`.
 pub(crate) const JOB_CAT: &str = "\
 EXAMPLES:
-  hq job cat last stdout                               of all tasks, one after the other
+  hq job cat last stdout                               of all tasks, in order
   hq job cat 3 stderr --filter failed --print-task-header
   hq job cat 3 stdout --tasks 1-4";
 
@@ -64,28 +64,28 @@ EXAMPLES:
 pub(crate) const JOB_WAIT: &str = "\
 EXAMPLES:
   hq job wait last
-  hq job wait 1-4 --ok && ./next                       goes on only if every task finished";
+  hq job wait 1-4 --ok && ./next                       runs ./next only if every task finished";
 
 /// Of `hq job failures`.
 pub(crate) const JOB_FAILURES: &str = "\
 EXAMPLES:
   hq job failures last                                 by exit code and last line of stderr
-  hq job failures 3 --read 10000                       reads the output of more of the tasks
-  hq job failures 3 --group-by node                    where they failed, and why there
+  hq job failures 3 --read 10000                       reads the output of more tasks
+  hq job failures 3 --group-by node                    grouped by node
   hq doc failures                                      what happens when something fails";
 
 /// Of `hq job resubmit`.
 pub(crate) const JOB_RESUBMIT: &str = "\
 EXAMPLES:
-  hq job resubmit last --filter failed --progress      only what failed
-  hq job resubmit 3                                    all of it
-  hq job resubmit 3 --suggested                        all of it, with requests that would have fitted";
+  hq job resubmit last --filter failed --progress      only the failed tasks
+  hq job resubmit 3                                    all tasks
+  hq job resubmit 3 --suggested                        all tasks, with suggested requests";
 
 /// Of `hq problems`.
 pub(crate) const PROBLEMS: &str = "\
 EXAMPLES:
-  hq problems                                          what is wrong now
-  hq problems --acknowledge job-3-failures             shown no more, until more of it fails
+  hq problems                                          current problems
+  hq problems --acknowledge job-3-failures             hides it until more tasks fail
   hq problems --all --output-mode json                 for programs
   hq doc failures                                      what happens when something fails";
 

@@ -12,7 +12,7 @@ const HEADING: &str = "GLOBAL OPTIONS";
 /// Options of every command; only the long help shows them.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct GlobalArgs {
-    /// Directory in which server, workers and clients find each other
+    /// Directory where server, workers and clients find each other
     ///
     /// The server writes its access file there. [default: `.hq-server` in your home directory]
     #[arg(
@@ -27,7 +27,7 @@ pub(crate) struct GlobalArgs {
     )]
     pub(crate) server_dir: Option<PathBuf>,
 
-    /// When to use colours; `auto` means only on a terminal
+    /// When to use colors; `auto` means only on a terminal
     #[arg(
         long,
         value_enum,
@@ -38,7 +38,7 @@ pub(crate) struct GlobalArgs {
     )]
     pub(crate) colors: ColorMode,
 
-    /// What is printed: text for people, JSON for programs, or the bare minimum for `$(…)`
+    /// Form of the output: text for people, JSON for programs, or only ids and states for `$(…)`
     #[arg(
         long,
         value_enum,
@@ -79,9 +79,9 @@ fn not_blank(path: PathBuf) -> Result<PathBuf, &'static str> {
 pub(crate) enum ColorMode {
     /// Only if standard output is a terminal
     Auto,
-    /// In any case
+    /// Always
     Always,
-    /// In no case
+    /// Never
     Never,
 }
 

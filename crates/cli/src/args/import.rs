@@ -11,15 +11,15 @@ use crate::parse::value::path_parser;
 #[derive(Args, Debug)]
 #[command(after_long_help = super::examples::IMPORT)]
 pub(crate) struct ImportArgs {
-    /// Submit the script, as it is now, instead of printing it
+    /// Submit the script instead of printing it
     #[arg(long)]
     pub(crate) submit: bool,
 
-    /// Further options as on the command line of `sbatch`, `qsub` or `bsub`, which win over the lines of the script
+    /// Options as on the command line of `sbatch`, `qsub` or `bsub`; they override the lines of the script
     #[arg(long, value_name = "OPTIONS", allow_hyphen_values = true)]
     pub(crate) options: Option<String>,
 
-    /// Batch system for which the script is [default: that of its lines]
+    /// Batch system of the script [default: recognized by its lines]
     #[arg(long, value_enum, value_name = "SYSTEM")]
     pub(crate) system: Option<System>,
 

@@ -26,31 +26,31 @@ pub(crate) enum JobCommand {
     Summary,
     /// Show everything about jobs
     Info(Deferred<InfoArgs>),
-    /// Show how long the tasks of jobs ran and waited, and what they used
+    /// Show run times, waiting times and resource use of the tasks of jobs
     Stats(Deferred<StatsArgs>),
-    /// Show why tasks of jobs failed, grouped by the last thing that they said
+    /// Show why tasks of jobs failed, grouped by the last line they wrote
     Failures(Deferred<FailuresArgs>),
     /// Cancel the unfinished tasks of jobs
     Cancel(Deferred<CancelArgs>),
-    /// Submit the tasks of jobs again, as new jobs; the files they were submitted from are not needed
+    /// Submit the tasks of jobs again, as new jobs; this needs no script or job file
     Resubmit(Deferred<ResubmitArgs>),
-    /// Let the server forget jobs that have ended
+    /// Remove ended jobs from the server's memory
     Forget(Deferred<ForgetArgs>),
-    /// Print what tasks wrote to their standard output or standard error
+    /// Print the standard output or standard error of tasks
     Cat(Deferred<CatArgs>),
-    /// Print the last lines that tasks wrote, and with --follow those to come
+    /// Print the last lines of tasks, and with --follow new lines
     Tail(Deferred<TailArgs>),
     /// Submit a job
     Submit(Deferred<Box<SubmitArgs>>),
-    /// Submit the tasks that a job file (TOML) describes
+    /// Submit the tasks of a job file (TOML, YAML or JSON)
     SubmitFile(Deferred<SubmitFileArgs>),
-    /// Block until jobs have ended
+    /// Wait until jobs have ended
     Wait(Deferred<WaitArgs>),
-    /// Block until jobs have ended, and show their progress
+    /// Wait until jobs have ended, and show their progress
     Progress(Deferred<SelectorArgs>),
     /// Print the ids of tasks
     TaskIds(Deferred<TaskIdsArgs>),
-    /// Make an open job, to which tasks can be added until it is closed
+    /// Create an open job; you can add tasks to it until you close it
     Open(Deferred<OpenArgs>),
     /// Close open jobs
     Close(Deferred<SelectorArgs>),
@@ -71,7 +71,7 @@ pub(crate) struct InfoArgs {
     #[arg(value_name = "JOBS", value_parser = parse_selector)]
     pub(crate) selector: Selector,
 
-    /// Also show what looked like a mistake when the job was submitted
+    /// Also show likely mistakes in the submit
     #[arg(short, long)]
     pub(crate) verbose: bool,
 }
@@ -87,7 +87,7 @@ pub(crate) struct StatsArgs {
     #[arg(long)]
     pub(crate) csv: bool,
 
-    /// Show requests for memory and time that would have fitted, and what they would have saved
+    /// Suggest requests for memory and time, and show what they would have saved
     #[arg(long, conflicts_with = "csv")]
     pub(crate) suggest: bool,
 }
@@ -104,7 +104,7 @@ pub(crate) struct FailuresArgs {
     #[arg(long, value_name = "COUNT", default_value_t = 200)]
     pub(crate) read: usize,
 
-    /// What the tasks of a group have in common
+    /// Property that the tasks of a group share
     #[arg(long, value_name = "WHAT", value_enum, default_value_t = GroupBy::Signature)]
     pub(crate) group_by: GroupBy,
 }
@@ -112,11 +112,11 @@ pub(crate) struct FailuresArgs {
 /// What failed tasks of a group have in common.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum GroupBy {
-    /// How they ended, and the last thing that they said
+    /// The way they ended, and their last line
     Signature,
-    /// Where they ran
+    /// The node on which they ran
     Node,
-    /// Their exit code, or another way in which they ended
+    /// Their exit code or other cause
     ExitCode,
 }
 
@@ -143,15 +143,15 @@ const fn meaning(state: JobState) -> &'static str {
         JobState::Finished => "All tasks finished",
         JobState::Failed => "Some task failed",
         JobState::Canceled => "Some task was canceled",
-        JobState::Aborted => "Some task was given up",
-        JobState::Opened => "Open, and nothing to do",
+        JobState::Aborted => "Some task was aborted",
+        JobState::Opened => "Open, without unfinished tasks",
     }
 }
 
 /// Options of `job list`.
 #[derive(Args, Debug)]
 pub(crate) struct ListArgs {
-    /// List every job [default: those that are waiting, running or open]
+    /// List every job [default: waiting, running and open jobs]
     #[arg(long)]
     pub(crate) all: bool,
 
@@ -163,7 +163,7 @@ pub(crate) struct ListArgs {
     #[arg(short, long)]
     pub(crate) verbose: bool,
 
-    /// Also show what of the jobs has ended and failed, and how long they still take
+    /// Also show ended and failed tasks and the remaining time
     #[arg(long)]
     pub(crate) progress: bool,
 }
@@ -171,11 +171,11 @@ pub(crate) struct ListArgs {
 /// Options of `job cancel`.
 #[derive(Args, Debug)]
 pub(crate) struct CancelArgs {
-    /// `last`, `all` (those that have not ended), or ids such as `1-4,7`
+    /// `last`, `all` (all that have not ended), or ids such as `1-4,7`
     #[arg(value_name = "JOBS", value_parser = parse_selector)]
     pub(crate) selector: Selector,
 
-    /// Why; at most 200 characters
+    /// Reason to store with the job; at most 200 characters
     #[arg(long, value_name = "TEXT", value_parser = parse_cancel_reason)]
     pub(crate) reason: Option<String>,
 }
@@ -187,7 +187,7 @@ pub(crate) enum EndedState {
     Finished,
     /// Some task failed
     Failed,
-    /// Some task was given up
+    /// Some task was aborted
     Aborted,
     /// Some task was canceled
     Canceled,
@@ -214,22 +214,22 @@ pub(crate) struct ResubmitArgs {
 
     /// Only the tasks that ended in these states [default: all tasks]
     ///
-    /// Tasks keep their ids. What they depended on or waited for counts as done if it has finished.
+    /// Tasks keep their ids. They do not wait for dependencies that have finished.
     #[arg(long, alias = "task-status", value_parser = ended_task_parser(), value_name = "STATES", value_delimiter = ',', action = ArgAction::Set)]
     pub(crate) filter: Option<Vec<TaskStateArg>>,
 
-    /// Ask for what would have fitted: what `hq job stats --suggest` says costs least
+    /// Use the cheapest requests that `hq job stats --suggest` shows
     #[arg(long)]
     pub(crate) suggested: bool,
 
-    /// Only the tasks whose work is not done: what `hq submit --skip-done` would not leave out
+    /// Only unfinished work: tasks that `hq submit --skip-done` would not leave out
     ///
-    /// Outputs are missing, or inputs or command are not as they were when the task last finished. What depends on a task that runs, runs. Needs
-    /// tasks with `--outputs`, of one job that has ended.
+    /// These are tasks whose outputs are missing or whose inputs or command have changed, and tasks that depend on them.
+    /// The option takes one ended job whose tasks have `--outputs`.
     #[arg(long, conflicts_with_all = ["filter", "suggested"])]
     pub(crate) changed: bool,
 
-    /// With `--changed`: show what would run, and why, and submit nothing
+    /// With `--changed`: show which tasks would run, and why, and submit nothing
     #[arg(long, conflicts_with_all = ["wait", "progress"])]
     pub(crate) dry_run: bool,
 
@@ -262,7 +262,7 @@ pub(crate) enum StreamArg {
 #[derive(Args, Debug)]
 #[command(after_long_help = super::examples::JOB_CAT)]
 pub(crate) struct CatArgs {
-    /// `last`, or ids such as `1-4,7`; `.` and ids of tasks after it choose some of their tasks: `3.7`, `last.1-4`
+    /// `last`, or ids such as `1-4,7`; `3.7` and `last.1-4` select tasks
     #[arg(value_name = "JOBS[.TASKS]", value_parser = parse_jobs_tasks)]
     pub(crate) selector: JobTasks<Selector>,
 
@@ -295,15 +295,15 @@ impl std::fmt::Display for StreamArg {
 /// Options of `job tail`.
 #[derive(Args, Debug)]
 pub(crate) struct TailArgs {
-    /// `last` or the id of a job; `.` and ids of tasks after it choose some of its tasks: `3`, `3.7`, `last.1-4`
+    /// `last` or the id of a job; `3.7` and `last.1-4` select tasks
     #[arg(value_name = "JOB[.TASKS]", value_parser = parse_job_tasks)]
     pub(crate) target: JobTasks,
 
-    /// Go on with what tasks write, also those that start later, until they have ended
+    /// Print new lines until the tasks have ended, also of tasks that start later
     #[arg(short, long)]
     pub(crate) follow: bool,
 
-    /// How many lines of each task to begin with
+    /// Number of last lines to print of each task
     #[arg(short = 'n', long, value_name = "COUNT", default_value_t = 10)]
     pub(crate) lines: u32,
 
@@ -319,20 +319,21 @@ pub(crate) struct SubmitFileArgs {
     #[arg(value_name = "PATH", value_parser = path_parser())]
     pub(crate) path: PathBuf,
 
-    /// Add the tasks to this open job [default: make a new job]
+    /// Add the tasks to this open job [default: create a job]
     #[arg(long, value_name = "ID")]
     pub(crate) job: Option<u32>,
 
     #[command(flatten)]
     pub(crate) own: OwnTasksArgs,
 
-    /// Leave out tasks whose work is done: outputs are there, and inputs and command as they were when the task last finished
+    /// Leave out finished work: tasks whose outputs exist and whose inputs and command have not changed
     ///
-    /// What depends on a task that runs, or on one that the open job has already, runs. `--dry-run` says what runs, and why.
+    /// A task also runs if one of its dependencies has to run or is already in the open job. `--dry-run` lists the tasks
+    /// that would run, and why.
     #[arg(long)]
     pub(crate) skip_done: bool,
 
-    /// Show what would be submitted, and submit nothing; works without a server, too
+    /// Show what would be submitted, and submit nothing; works without a server
     #[arg(long, conflicts_with_all = ["wait", "progress"])]
     pub(crate) dry_run: bool,
 
@@ -347,11 +348,11 @@ pub(crate) struct SubmitFileArgs {
 #[derive(Args, Debug)]
 #[command(after_long_help = super::examples::JOB_WAIT)]
 pub(crate) struct WaitArgs {
-    /// `last`, `all` (those that have not ended), or ids such as `1-4,7`
+    /// `last`, `all` (all that have not ended), or ids such as `1-4,7`
     #[arg(value_name = "JOBS", value_parser = parse_selector)]
     pub(crate) selector: Selector,
 
-    /// Do not wait for open jobs to be closed, only for their tasks
+    /// Wait only for the tasks of open jobs, not until the jobs are closed
     #[arg(long)]
     pub(crate) without_close: bool,
 
@@ -379,7 +380,7 @@ pub(crate) struct OpenArgs {
     #[arg(long, value_name = "TEXT", value_parser = parse_job_name)]
     pub(crate) name: Option<String>,
 
-    /// Give up the rest of the job when more than this many tasks have failed [default: never]
+    /// Abort the rest of the job when more than this many tasks have failed [default: never]
     #[arg(long, value_name = "COUNT")]
     pub(crate) max_fails: Option<u32>,
 }

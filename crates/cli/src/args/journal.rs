@@ -11,19 +11,19 @@ use crate::parse::value::path_parser;
 /// Commands about the journal, the durable record of a server.
 #[derive(Subcommand, Debug)]
 pub(crate) enum JournalCommand {
-    /// Print the events in a journal file, one JSON object a line
+    /// Print the events of a journal file, one JSON object per line
     Export(ExportArgs),
     /// Print the events of the running server so far
     Replay(StreamArgs),
     /// Print the events of the running server so far, then new ones as they happen
     Stream(StreamArgs),
-    /// Drop completed jobs and lost workers from the journal of the running server
+    /// Remove completed jobs and lost workers from the journal of the running server
     Prune,
-    /// Return when everything that happened is on disk
+    /// Write all changes to disk, then return
     Flush,
-    /// Write a journal file as one HTML page: utilisation, run times, failures, cost
+    /// Write a report of a journal file as one HTML page: utilization, run times, failures, cost
     Report(ReportArgs),
-    /// Check whether a journal file is whole, and repair it
+    /// Check a journal file for damage, or repair it
     Check(CheckArgs),
 }
 
@@ -38,7 +38,7 @@ pub(crate) struct ExportArgs {
 /// Options of `journal replay` and `journal stream`.
 #[derive(Args, Debug)]
 pub(crate) struct StreamArgs {
-    /// Begin behind the event with this number
+    /// Start after the event with this number
     #[arg(
         long,
         value_name = "SEQ",
@@ -59,7 +59,7 @@ pub(crate) struct ReportArgs {
     #[arg(value_name = "JOURNAL", value_parser = path_parser())]
     pub(crate) journal: PathBuf,
 
-    /// The page to write; it needs no other file
+    /// HTML file to write
     #[arg(value_name = "OUTPUT", value_parser = path_parser())]
     pub(crate) output: PathBuf,
 
@@ -70,7 +70,7 @@ pub(crate) struct ReportArgs {
 /// Options of `report`.
 #[derive(Args, Debug)]
 pub(crate) struct LastReportArgs {
-    /// The page to write; it needs no other file
+    /// HTML file to write
     #[arg(value_name = "OUTPUT", default_value = "hq-report.html")]
     pub(crate) output: PathBuf,
 
@@ -81,11 +81,11 @@ pub(crate) struct LastReportArgs {
 /// The part of a run that a report is about.
 #[derive(Args, Debug)]
 pub(crate) struct SpanArgs {
-    /// Begin this long after the first start of the server
+    /// Start of the report, as time since the first start of the server
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub(crate) start_time: Option<Duration>,
 
-    /// End this long after the first start of the server
+    /// End of the report, as time since the first start of the server
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub(crate) end_time: Option<Duration>,
 }
@@ -97,7 +97,7 @@ pub(crate) struct CheckArgs {
     #[arg(value_name = "FILE", value_parser = path_parser())]
     pub(crate) file: PathBuf,
 
-    /// Keep what can be proven, set the damaged file aside and say what is lost; no server may use it
+    /// Rebuild the file from its valid parts, keep the damaged file, and list what is lost; no server may use the file
     #[arg(long)]
     pub(crate) repair: bool,
 }
@@ -105,7 +105,7 @@ pub(crate) struct CheckArgs {
 /// Options of `query`.
 #[derive(Args, Debug)]
 pub(crate) struct QueryArgs {
-    /// A SELECT over the views, or `-` to read it from standard input; `--list` shows the views
+    /// SELECT statement, or `-` to read it from standard input; `--list` shows the views
     #[arg(value_name = "SQL", required_unless_present = "list")]
     pub(crate) sql: Option<String>,
 
@@ -113,7 +113,7 @@ pub(crate) struct QueryArgs {
     #[arg(long, conflicts_with = "sql")]
     pub(crate) list: bool,
 
-    /// Read this journal file, or that of this server directory, instead of asking the server
+    /// Read a journal file, or the journal of a server directory, instead of asking the server
     #[arg(long, value_name = "PATH", value_parser = path_parser())]
     pub(crate) journal: Option<PathBuf>,
 
@@ -121,7 +121,7 @@ pub(crate) struct QueryArgs {
     #[arg(long)]
     pub(crate) csv: bool,
 
-    /// Most rows [default: 10000]
+    /// Maximum number of rows [default: 10000]
     #[arg(
         long,
         value_name = "COUNT",
@@ -130,7 +130,7 @@ pub(crate) struct QueryArgs {
     )]
     pub(crate) row_limit: u64,
 
-    /// Longest time a query may take [default: 10s]
+    /// Maximum time of the query [default: 10s]
     #[arg(
         long,
         value_name = "DURATION",

@@ -57,15 +57,15 @@ impl TypedValueParser for PageOrWord {
 #[derive(Args, Debug)]
 #[command(after_long_help = super::examples::PROBLEMS)]
 pub(crate) struct ProblemsArgs {
-    /// Also failures of jobs that have ended, and what is acknowledged
+    /// Also show failures of ended jobs, and acknowledged problems
     #[arg(long)]
     pub(crate) all: bool,
 
-    /// Note that you know of this problem: it is not shown any more, until there is more of it
+    /// Hide this problem until it gets worse
     #[arg(long, value_name = "ID", conflicts_with = "take_back")]
     pub(crate) acknowledge: Option<String>,
 
-    /// Take that back
+    /// Show an acknowledged problem again
     #[arg(long, value_name = "ID")]
     pub(crate) take_back: Option<String>,
 }
@@ -73,7 +73,7 @@ pub(crate) struct ProblemsArgs {
 /// Commands that look for the cause of problems.
 #[derive(Subcommand, Debug)]
 pub(crate) enum DoctorCommand {
-    /// Test from here whether the server can be reached, and say what is blocked
+    /// Test whether this machine can reach the server, and show what is blocked
     ///
     /// Run it on a compute node if workers cannot connect, or on a login node if clients cannot.
     Net,
@@ -115,7 +115,7 @@ impl DoctorPart {
 /// Options of `generate-completion`.
 #[derive(Args, Debug)]
 pub(crate) struct CompletionArgs {
-    /// Shell to make the script for
+    /// Shell of the completion script
     #[arg(value_enum, value_name = "SHELL")]
     pub(crate) shell: Shell,
 }
@@ -123,7 +123,7 @@ pub(crate) struct CompletionArgs {
 /// Options of `generate-man`.
 #[derive(Args, Debug)]
 pub(crate) struct ManArgs {
-    /// Directory for the pages; made if it is missing
+    /// Directory for the pages; hq creates it if it is missing
     #[arg(value_name = "DIRECTORY", value_parser = path_parser())]
     pub(crate) directory: PathBuf,
 }
@@ -131,7 +131,7 @@ pub(crate) struct ManArgs {
 /// Options of `bridge`.
 #[derive(Args, Debug)]
 pub(crate) struct BridgeArgs {
-    /// Start a server and a worker in this process, which end with it
+    /// Start a server and a worker in this process; they end with it
     #[arg(long)]
     pub(crate) local: bool,
 
@@ -144,6 +144,6 @@ pub(crate) struct BridgeArgs {
 #[cfg(feature = "nvml")]
 #[derive(Args, Debug)]
 pub(crate) struct GpuUsageArgs {
-    /// Process that this one ends with
+    /// Process whose end ends this process
     pub(crate) parent: u32,
 }

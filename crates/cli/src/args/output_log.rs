@@ -13,11 +13,11 @@ use crate::parse::value::path_parser;
 /// Options of `output-log`.
 #[derive(Args, Debug)]
 pub(crate) struct OutputLogArgs {
-    /// Stream directory: what --stream named
+    /// Directory of `hq submit --stream`
     #[arg(value_name = "PATH", value_parser = path_parser())]
     pub(crate) path: PathBuf,
 
-    /// Only output of the server with this uid; needed if several servers share the directory
+    /// Only output of the server with this uid; required if several servers share the directory
     #[arg(long, value_name = "UID", global = true)]
     pub(crate) server_uid: Option<String>,
 
@@ -32,9 +32,9 @@ pub(crate) enum OutputLogCommand {
     Summary,
     /// Print the ids of jobs, one per line
     Jobs,
-    /// Print all output in the order of time, each piece with its task in front
+    /// Print all output in order of time, each piece after its task
     Show(ShowArgs),
-    /// Print what the tasks of a job wrote, and nothing else
+    /// Print the output of the tasks of a job, and nothing else
     Cat(LogCatArgs),
     /// Print the standard output of the tasks of a job as JSON
     Export(ExportArgs),
@@ -55,7 +55,7 @@ pub(crate) struct ShowArgs {
 /// Options of `output-log cat`.
 #[derive(Args, Debug)]
 pub(crate) struct LogCatArgs {
-    /// Id of the job; `.` and ids of tasks after it choose some of its tasks: `3.7`, `3.1-4`
+    /// Id of the job; `3.7` and `3.1-4` select tasks
     #[arg(value_name = "JOB[.TASKS]", value_parser = parse_id_tasks)]
     pub(crate) target: JobTasks<u32>,
 
@@ -67,7 +67,7 @@ pub(crate) struct LogCatArgs {
     #[arg(long, alias = "tasks", value_name = "IDS", value_parser = parse_id_array)]
     pub(crate) task: Option<IdArray>,
 
-    /// Also print what is there of tasks that have not ended
+    /// Also print the output of tasks that have not ended
     #[arg(long)]
     pub(crate) allow_unfinished: bool,
 }
@@ -75,7 +75,7 @@ pub(crate) struct LogCatArgs {
 /// Options of `output-log export`.
 #[derive(Args, Debug)]
 pub(crate) struct ExportArgs {
-    /// Id of the job; `.` and ids of tasks after it choose some of its tasks: `3.7`, `3.1-4`
+    /// Id of the job; `3.7` and `3.1-4` select tasks
     #[arg(value_name = "JOB[.TASKS]", value_parser = parse_id_tasks)]
     pub(crate) target: JobTasks<u32>,
 

@@ -4,11 +4,11 @@ use std::ffi::OsString;
 
 use clap::Args;
 
-use super::submit::{DirectivesMode, TaskOptions};
+use super::submit::{DirectivesMode, OUTPUT, RESOURCES, TASKS, TaskOptions};
 
 /// Options of `run`.
 ///
-/// Everything that is running when the command ends, ends with it.
+/// When the command ends, all tasks that still run end too.
 #[derive(Args, Debug)]
 #[command(
     after_long_help = super::examples::RUN,
@@ -18,27 +18,27 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) tasks: TaskOptions,
 
-    /// Run tasks as if this machine had this many cpus [default: all this process may use]
+    /// Run tasks as if this machine had this many cpus [default: all cpus this process may use]
     ///
-    /// More than there are let tasks share cpus, which is good for tasks that mostly wait for files or the network.
-    #[arg(short, long, value_name = "CPUS")]
+    /// With more cpus than the machine has, tasks share them. This helps tasks that mostly wait for files or the network.
+    #[arg(help_heading = RESOURCES, short, long, value_name = "CPUS")]
     pub(crate) jobs: Option<std::num::NonZeroU32>,
 
-    /// Print the output of a task as soon as it ends [default: in the order of the task ids]
-    #[arg(long)]
+    /// Print the output of a task when it ends [default: in the order of task ids]
+    #[arg(help_heading = OUTPUT, long)]
     pub(crate) unordered: bool,
 
-    /// Read standard input to its end and give it to every task
-    #[arg(long)]
+    /// Read standard input to its end, and pass it to every task
+    #[arg(help_heading = TASKS, long)]
     pub(crate) stdin: bool,
 
     /// Show what would run, and run nothing
     ///
-    /// Number of tasks, what each asks for, command and paths of the first and the last one.
+    /// Prints the number of tasks, their requests, and command and paths of the first and last task.
     #[arg(long)]
     pub(crate) dry_run: bool,
 
-    /// Where to look for `#HQ` lines with more options [default: auto]
+    /// Where to look for `#HQ` lines with options [default: auto]
     #[arg(long, value_enum, value_name = "MODE", default_value_t = DirectivesMode::Auto, hide_default_value = true)]
     pub(crate) directives: DirectivesMode,
 

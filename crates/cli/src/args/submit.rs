@@ -24,192 +24,205 @@ use crate::parse::value::{
     path_parser,
 };
 
-/// What every task of a submit is like. No value has a default here, so that directives of a script
+/// Headings of options in the help.
+pub(super) const TASKS: &str = "Tasks";
+pub(super) const RESOURCES: &str = "Resources";
+pub(super) const OUTPUT: &str = "Output";
+const FAILURES: &str = "Failures";
+const ORDER: &str = "Order";
+const DONE_WORK: &str = "Finished work";
+const OPEN_JOBS: &str = "Open jobs";
+const WAITING: &str = "Waiting and notifications";
+
+/// Properties of every task of a submit. No value has a default here, so that directives of a script
 /// can be merged with the command line.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct TaskOptions {
     /// Name of the job [default: file name of the command]
-    #[arg(long, value_name = "TEXT", value_parser = parse_job_name)]
+    #[arg(help_heading = TASKS, long, value_name = "TEXT", value_parser = parse_job_name)]
     pub(crate) name: Option<String>,
 
-    /// One task for each of these ids, such as `1-100` or `0-10:2,50`
-    #[arg(long, value_name = "IDS", value_parser = parse_id_array)]
+    /// Create one task for each of these ids, such as `1-100` or `0-10:2,50`
+    #[arg(help_heading = TASKS, long, value_name = "IDS", value_parser = parse_id_array)]
     pub(crate) array: Option<IdArray>,
 
-    /// One task for each line of a file; the task finds its line in HQ_ENTRY
-    #[arg(long, value_name = "FILE", conflicts_with = "from_json", value_parser = path_parser())]
+    /// Create one task for each line of a file; HQ_ENTRY contains the line
+    ///
+    /// `-` reads the lines from standard input.
+    #[arg(help_heading = TASKS, long, value_name = "FILE", conflicts_with = "from_json", value_parser = path_parser())]
     pub(crate) each_line: Option<PathBuf>,
 
-    /// One task for each item of a JSON array; the task finds its item in HQ_ENTRY
-    #[arg(long, value_name = "FILE", value_parser = path_parser())]
+    /// Create one task for each item of a JSON array; HQ_ENTRY contains the item
+    #[arg(help_heading = TASKS, long, value_name = "FILE", value_parser = path_parser())]
     pub(crate) from_json: Option<PathBuf>,
 
-    /// One task for each combination of values, such as `lr=0.1,0.01` and `seed=1-100`; may be repeated
+    /// Create one task for each combination of values, such as `lr=0.1,0.01` and `seed=1-100`; may be repeated
     ///
-    /// `{lr}` in arguments and in paths becomes the value of the task, which is also in HQ_PARAM_LR. Values stand between
-    /// commas; `1-100`, `0-1:0.25` and `10-1:-1` are ranges, `@FILE` stands for the lines of a file, and what is in double
-    /// quotes is one text. With `+` in front a parameter does not make combinations but goes along with the one before:
+    /// hq replaces `{lr}` in arguments and paths with the value of the task, and sets HQ_PARAM_LR. Commas separate values;
+    /// `1-100`, `0-1:0.25` and `10-1:-1` are ranges, `@FILE` means the lines of a file, and double quotes enclose a text.
+    /// A parameter that begins with `+` forms pairs with the parameter before it instead of combinations:
     /// `--param size=1,2 --param +mem=4,8`. The last parameter changes fastest.
-    #[arg(long, value_name = "NAME=VALUES", value_parser = param_parser(), conflicts_with_all = ["each_line", "from_json"])]
+    #[arg(help_heading = TASKS, long, value_name = "NAME=VALUES", value_parser = param_parser(), conflicts_with_all = ["each_line", "from_json"])]
     pub(crate) param: Vec<ParamArg>,
 
     /// Cpus of each task, such as `4`, `"8 compact!"` or `all` [default: 1]
     ///
-    /// After the amount may come how cpus of several groups (NUMA nodes) are chosen: `compact`,
+    /// A policy after the amount says how to choose cpus from several groups (NUMA nodes): `compact`,
     /// `compact!`, `tight`, `tight!` or `scatter`.
-    #[arg(long, value_name = "AMOUNT", value_parser = parse_request, conflicts_with = "nodes")]
+    #[arg(help_heading = RESOURCES, long, value_name = "AMOUNT", value_parser = parse_request, conflicts_with = "nodes")]
     pub(crate) cpus: Option<RequestAmount>,
 
-    /// Another resource each task needs, such as `gpus/nvidia=1` or `mem=2048`; may be repeated
+    /// Another resource each task needs, such as `gpus/nvidia=1` or `mem=4G`; may be repeated
     ///
-    /// `mem=auto` gives the first tasks of an array their share of a worker's memory, or with `mem=auto:4G` that much, and later ones
-    /// as much as it takes least memory times time if those that need more run again with more.
-    #[arg(long, value_name = "NAME=AMOUNT", value_parser = parse_resource_arg)]
+    /// With `mem=auto` hq chooses the size. The first tasks get an equal share of a worker's memory, or 4 GiB with
+    /// `mem=auto:4G`. Later tasks get the size that wastes least. A task that runs out of memory is retried with more.
+    #[arg(help_heading = RESOURCES, long, value_name = "NAME=AMOUNT", value_parser = parse_resource_arg)]
     pub(crate) resource: Vec<ResourceArg>,
 
-    /// Whether tasks that use more memory than the `mem` that they ask for are ended [default: yes]
+    /// Kill tasks that use more memory than the `mem` they requested [default: yes]
     ///
-    /// Workers enforce it if they detected their own `mem`, or were started with `--enforce-memory`. `hq doc resources` says what
-    /// counts as used.
-    #[arg(long, value_enum, value_name = "YES|NO", num_args = 0..=1, require_equals = true, default_missing_value = "yes",
+    /// A worker enforces the limit if it detected its own `mem`, or was started with `--enforce-memory`. See
+    /// `hq doc resources`.
+    #[arg(help_heading = RESOURCES, long, value_enum, value_name = "YES|NO", num_args = 0..=1, require_equals = true, default_missing_value = "yes",
           hide_possible_values = true)]
     pub(crate) enforce_memory: Option<YesNo>,
 
-    /// Run each task on this many whole nodes; 0 means a share of one node [default: 0]
-    #[arg(long, value_name = "COUNT", conflicts_with = "pin")]
+    /// Run each task on this many whole nodes; with 0 tasks share nodes [default: 0]
+    #[arg(help_heading = RESOURCES, long, value_name = "COUNT", conflicts_with = "pin")]
     pub(crate) nodes: Option<u32>,
 
-    /// Start tasks only on workers that will live at least this long, or `auto` [default: auto]
+    /// Start tasks only on workers with at least this much time left, or `auto` [default: auto]
     ///
-    /// `auto` is the time within which most tasks of the array have ended so far (--predict); it is not asked for before ten of
-    /// them have ended, and not if it is less than a second.
-    #[arg(long, value_name = "DURATION", value_parser = parse_time_request)]
+    /// `auto` is the time that most tasks of the array have taken so far, see --predict. hq starts to predict when ten
+    /// tasks have ended, and ignores predictions below a second.
+    #[arg(help_heading = RESOURCES, long, value_name = "DURATION", value_parser = parse_time_request)]
     pub(crate) time_request: Option<TimeRequest>,
 
-    /// Share of the tasks that `--time-request auto` is enough for [default: 0.95]
-    #[arg(long, value_name = "SHARE", value_parser = parse_share)]
+    /// Share of the tasks that must fit into the time of `--time-request auto` [default: 0.95]
+    #[arg(help_heading = RESOURCES, long, value_name = "SHARE", value_parser = parse_share)]
     pub(crate) predict: Option<u16>,
 
-    /// Start tasks also on workers that will end before most of them would
-    #[arg(long, conflicts_with = "predict")]
+    /// Also start tasks on workers that will probably end before them
+    #[arg(help_heading = RESOURCES, long, conflicts_with = "predict")]
     pub(crate) no_predict: bool,
 
-    /// Kill a task, which then counts as failed, after this time [default: none]
-    #[arg(long, value_name = "DURATION", value_parser = parse_limit)]
+    /// Kill each task after this time; it then counts as failed [default: none]
+    #[arg(help_heading = FAILURES, long, value_name = "DURATION", value_parser = parse_limit)]
     pub(crate) time_limit: Option<Duration>,
 
-    /// How much these tasks count when the scheduler weighs alternatives [default: 1.0]
-    #[arg(long, value_name = "WEIGHT", value_parser = parse_weight)]
+    /// Importance of these tasks when the scheduler compares alternatives [default: 1.0]
+    #[arg(help_heading = ORDER, long, value_name = "WEIGHT", value_parser = parse_weight)]
     pub(crate) weight: Option<u32>,
 
-    /// Tasks with a larger number run first; write negative numbers as --priority=-1 [default: 0]
-    #[arg(long, value_name = "NUMBER")]
+    /// Run tasks with a larger number first; write a negative number as --priority=-1 [default: 0]
+    #[arg(help_heading = ORDER, long, value_name = "NUMBER")]
     pub(crate) priority: Option<i32>,
 
     /// Bind each task to its cpus [default: not bound]
-    #[arg(long, value_enum, value_name = "MODE")]
+    #[arg(help_heading = RESOURCES, long, value_enum, value_name = "MODE")]
     pub(crate) pin: Option<PinArg>,
 
     /// Working directory of the tasks [default: %{SUBMIT_DIR}]
-    #[arg(long, value_name = "PATH", value_parser = path_parser())]
+    #[arg(help_heading = TASKS, long, value_name = "PATH", value_parser = path_parser())]
     pub(crate) cwd: Option<PathBuf>,
 
     /// File for standard output: `none`, a path, or `PATH:rm-if-finished`
     ///
-    /// With `:rm-if-finished` the file is deleted if the task succeeds. Relative paths start at the
-    /// working directory of the task. [default: %{CWD}/job-%{JOB_ID}/%{TASK_ID}.stdout; `hq run` prints it]
-    #[arg(long, value_name = "FILE", value_parser = stdio_parser())]
+    /// `:rm-if-finished` deletes the file if the task succeeds. Relative paths start at the working directory
+    /// of the task. [default: %{CWD}/job-%{JOB_ID}/%{TASK_ID}.stdout; `hq run` prints the output]
+    #[arg(help_heading = OUTPUT, long, value_name = "FILE", value_parser = stdio_parser())]
     pub(crate) stdout: Option<StdioArg>,
 
     /// File for standard error, as for --stdout
     ///
     /// [default: %{CWD}/job-%{JOB_ID}/%{TASK_ID}.stderr]
-    #[arg(long, value_name = "FILE", value_parser = stdio_parser())]
+    #[arg(help_heading = OUTPUT, long, value_name = "FILE", value_parser = stdio_parser())]
     pub(crate) stderr: Option<StdioArg>,
 
-    /// Collect the output of all tasks in this directory instead of two files per task
-    #[arg(long, alias = "log", value_name = "DIR", value_parser = path_parser())]
+    /// Write the output of all tasks into a few files in this directory, instead of two files per task
+    #[arg(help_heading = OUTPUT, long, alias = "log", value_name = "DIR", value_parser = path_parser())]
     pub(crate) stream: Option<PathBuf>,
 
     /// Set an environment variable for the tasks; may be repeated
-    #[arg(long, value_name = "KEY=VALUE", value_parser = env_parser())]
+    #[arg(help_heading = TASKS, long, value_name = "KEY=VALUE", value_parser = env_parser())]
     pub(crate) env: Vec<EnvPair>,
 
-    /// Give each task a private directory (HQ_TASK_DIR) that is removed when the task ends
-    #[arg(long)]
+    /// Create a private directory for each task (HQ_TASK_DIR), and remove it when the task ends
+    #[arg(help_heading = TASKS, long)]
     pub(crate) task_dir: bool,
 
-    /// How many times a task may lose its worker to a crash before it fails [default: 5]
+    /// Let a task fail after it has lost its worker to a crash this many times [default: 5]
     ///
     /// A number, `never-restart`, or `unlimited`.
-    #[arg(long, value_name = "LIMIT", value_parser = parse_crash_limit)]
+    #[arg(help_heading = FAILURES, long, value_name = "LIMIT", value_parser = parse_crash_limit)]
     pub(crate) crash_limit: Option<CrashLimit>,
 
-    /// Signal that tells a task to end, at its time limit or a cancel [default: SIGINT]
-    #[arg(long, value_name = "SIGNAL", value_parser = parse_signal)]
+    /// Signal to send to a task at its time limit or when it is canceled [default: SIGINT]
+    #[arg(help_heading = FAILURES, long, value_name = "SIGNAL", value_parser = parse_signal)]
     pub(crate) stop_signal: Option<i32>,
 
-    /// Time from that signal until the task is killed [default: 1s]
-    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    /// Time between --stop-signal and SIGKILL [default: 1s]
+    #[arg(help_heading = FAILURES, long, value_name = "DURATION", value_parser = parse_duration)]
     pub(crate) stop_grace: Option<Duration>,
 
-    /// Try a failed task again up to this many times [default: 0]
+    /// Retry a failed task up to this many times [default: 0]
     ///
-    /// What earlier attempts wrote is kept beside the output, as `0.stdout.attempt-0`; `hq run` prints it on standard error if
-    /// it prints the output.
-    #[arg(long, value_name = "COUNT")]
+    /// hq keeps the output of earlier attempts next to the output, as `0.stdout.attempt-0`. `hq run` prints it to standard
+    /// error if it prints the output.
+    #[arg(help_heading = FAILURES, long, value_name = "COUNT")]
     pub(crate) retries: Option<u16>,
 
-    /// After which failures: `exit`, `signal`, `timeout`, `oom`, `start`, `lost`, exit codes such as
+    /// Failures to retry: `exit`, `signal`, `timeout`, `oom`, `start`, `lost`, exit codes such as
     /// `3,10-20`, names of signals [default: exit,signal,timeout,oom]
-    #[arg(long, value_name = "CAUSES", value_parser = parse_retry_on)]
+    #[arg(help_heading = FAILURES, long, value_name = "CAUSES", value_parser = parse_retry_on)]
     pub(crate) retry_on: Option<RetryOn>,
 
-    /// Wait before the second attempt; doubles each time up to 10 minutes [default: 1s]
-    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    /// Time to wait before the first retry; it doubles with each retry, up to 10 minutes [default: 1s]
+    #[arg(help_heading = FAILURES, long, value_name = "DURATION", value_parser = parse_duration)]
     pub(crate) retry_delay: Option<Duration>,
 
-    /// Give an attempt more of what the one before ran out of: `mem=2,time=1.5` [default: as much as before]
+    /// Increase memory or time limit after a task ran out of it: `mem=2,time=1.5` [default: no increase]
     ///
-    /// After an attempt that was out of memory the next one asks for twice as much of the resource `mem`; after one that reached
-    /// its time limit, time limit and time request are one and a half times as long. Nothing grows beyond what the largest
-    /// worker or allocation offers that could run the task, nor beyond a bound that stands behind a factor:
-    /// `mem=2,max=64GiB,time=1.5,max=1d`. After other failures nothing grows. Without `--retries` there are three retries, after
-    /// these failures only.
-    #[arg(long, value_name = "FACTORS", value_parser = parse_retry_grow)]
+    /// With these factors, a task that ran out of memory requests twice as much `mem` in its next attempt. A task that
+    /// reached its time limit gets one and a half times the time limit and time request. Both are bounded by the largest
+    /// worker or allocation that could run the task, and by `max` after a factor: `mem=2,max=64GiB,time=1.5,max=1d`. Other
+    /// failures increase nothing. Without `--retries`, hq retries three times, and only after these two failures.
+    #[arg(help_heading = FAILURES, long, value_name = "FACTORS", value_parser = parse_retry_grow)]
     pub(crate) retry_grow: Option<GrowSpec>,
 
-    /// Give up the rest of the job when more than this many tasks have failed [default: never]
-    #[arg(long, value_name = "COUNT")]
+    /// Abort the rest of the job when more than this many tasks have failed [default: never]
+    #[arg(help_heading = FAILURES, long, value_name = "COUNT")]
     pub(crate) max_fails: Option<u32>,
 
-    /// A file that each task reads, such as `in/%{TASK_ID}.dat`; may be repeated
+    /// File that each task reads, such as `in/%{TASK_ID}.dat`; may be repeated
     ///
-    /// With placeholders and parameters, relative to the working directory of the task.
-    #[arg(long, value_name = "PATH", value_parser = path_parser())]
+    /// The path can contain placeholders and parameters. It is relative to the working directory of the task.
+    #[arg(help_heading = DONE_WORK, long, value_name = "PATH", value_parser = path_parser())]
     pub(crate) inputs: Vec<PathBuf>,
 
-    /// A file that each task writes; may be repeated
+    /// File that each task writes; may be repeated
     ///
-    /// When a task has finished and its outputs are there, a record is kept beside the first one, as `.NAME.hq-done`.
-    #[arg(long, value_name = "PATH", value_parser = path_parser())]
+    /// When a task has finished and its outputs exist, the worker writes a record next to the first output:
+    /// `.NAME.hq-done`.
+    #[arg(help_heading = DONE_WORK, long, value_name = "PATH", value_parser = path_parser())]
     pub(crate) outputs: Vec<PathBuf>,
 
-    /// A task that exits with 0 and leaves one of its outputs missing has failed
-    #[arg(long)]
+    /// Fail tasks that exit with 0 but did not write all their outputs
+    #[arg(help_heading = DONE_WORK, long)]
     pub(crate) check_outputs: bool,
 
-    /// Record contents of inputs and outputs, too: a file with another time and the same content has not changed
+    /// Compare files by content: a new modification time with the same content is no change
     ///
-    /// The worker reads them when a task has finished, for at most 30 s; of what takes longer the time counts. Later submits with this option
-    /// read those whose times differ.
-    #[arg(long)]
+    /// The worker hashes inputs and outputs when a task has finished, for at most 30 s. Files that it has not hashed by
+    /// then are compared by modification time. Later submits with this option read the files whose times differ.
+    #[arg(help_heading = DONE_WORK, long)]
     pub(crate) by_content: bool,
 
-    /// Leave out tasks whose work is done: outputs are there, and inputs and command as they were when the task last finished
+    /// Leave out finished work: tasks whose outputs exist and whose inputs and command have not changed
     ///
-    /// What depends on a task that runs, or waits for a job that has not ended, runs. `--dry-run` says what runs, and why.
-    #[arg(long)]
+    /// A task also runs if one of its dependencies has to run, or if it waits for a job that has not ended. `--dry-run`
+    /// lists the tasks that would run, and why.
+    #[arg(help_heading = DONE_WORK, long)]
     pub(crate) skip_done: bool,
 }
 
@@ -228,10 +241,10 @@ fn env_parser() -> impl TypedValueParser<Value = EnvPair> {
 /// Value of an option that can be turned off.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum YesNo {
-    /// Do it
+    /// Enable
     #[value(alias = "true")]
     Yes,
-    /// Leave it
+    /// Disable
     #[value(alias = "false")]
     No,
 }
@@ -262,24 +275,24 @@ pub(crate) enum DirectivesMode {
     Auto,
     /// In the command's file
     File,
-    /// In what --stdin reads
+    /// In the standard input that --stdin reads
     Stdin,
     /// Nowhere
     Off,
 }
 
-/// Who is told of a job by the server.
+/// Notifications about a job.
 #[derive(Args, Debug, Default)]
 pub(crate) struct NotifyArgs {
-    /// Let the server tell of the job: `cmd:COMMAND`, or an address that gets a POST request; may be repeated
+    /// Notify when the job ends or fails: run `cmd:COMMAND`, or send a POST request to a URL; may be repeated
     ///
-    /// COMMAND is a line for the shell, run on the machine of the server. Both get the same JSON: id, name, state and
-    /// counts of the job and a failed task. What fails is tried again four times within six minutes.
-    #[arg(long, value_name = "TARGET", value_parser = parse_notify_target)]
+    /// The server runs COMMAND in a shell on its own machine. Both get the same JSON: id, name, state and counts of the
+    /// job, and a failed task. The server retries a failed notification four times within six minutes.
+    #[arg(help_heading = WAITING, long, value_name = "TARGET", value_parser = parse_notify_target)]
     pub(crate) notify: Vec<NotifyTarget>,
 
-    /// Of what --notify tells: `end` of the job, its first `failure`, or both [default: end]
-    #[arg(
+    /// When to notify: at the `end` of the job, at its first `failure`, or both [default: end]
+    #[arg(help_heading = WAITING,
         long,
         value_enum,
         value_name = "EVENTS",
@@ -328,19 +341,19 @@ impl NotifyArgs {
 /// Jobs that get tasks from their own tasks.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct OwnTasksArgs {
-    /// Let the tasks of the new job add tasks to it with `--job $HQ_JOB_ID`; it closes by itself when all have ended
-    #[arg(long, conflicts_with = "job")]
+    /// Let tasks of the new job add tasks to it with `--job $HQ_JOB_ID`; the job closes when all have ended
+    #[arg(help_heading = OPEN_JOBS, long, conflicts_with = "job")]
     pub(crate) open: bool,
 
-    /// With --open: most tasks that the job may ever have [default: no limit]
-    #[arg(long, value_name = "COUNT", requires = "open")]
+    /// With --open: maximum number of tasks in the job [default: no limit]
+    #[arg(help_heading = OPEN_JOBS, long, value_name = "COUNT", requires = "open")]
     pub(crate) max_tasks: Option<u32>,
 
-    /// In a task, for its own job: submit only if no attempt of the task has submitted under this name
+    /// In a task, for its own job: submit only if no earlier attempt of the task submitted under this name
     ///
-    /// Without it a task that is tried again may make the same submits in the same order: what an earlier attempt has
-    /// submitted is not submitted a second time.
-    #[arg(long, value_name = "NAME", requires = "job")]
+    /// Without the option a retried task can repeat its submits in the same order: hq ignores submits that an earlier
+    /// attempt already made.
+    #[arg(help_heading = OPEN_JOBS, long, value_name = "NAME", requires = "job")]
     pub(crate) once: Option<String>,
 }
 
@@ -369,8 +382,8 @@ impl OwnTasksArgs {
 /// Whether a command stays until its jobs have ended.
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct FollowArgs {
-    /// Block until the new jobs have ended; with `--wait=ok` exit with 1 unless every task finished
-    #[arg(
+    /// Wait until the new jobs have ended; with `--wait=ok` exit with 1 unless every task finished
+    #[arg(help_heading = WAITING,
         long,
         value_enum,
         value_name = "UNTIL",
@@ -381,17 +394,17 @@ pub(crate) struct FollowArgs {
     )]
     pub(crate) wait: Option<WaitFor>,
 
-    /// Block until the new jobs have ended, and show their progress
-    #[arg(long)]
+    /// Wait until the new jobs have ended, and show their progress
+    #[arg(help_heading = WAITING, long)]
     pub(crate) progress: bool,
 }
 
 /// Aim of a wait.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum WaitFor {
-    /// The end of the jobs, whatever it is
+    /// All jobs have ended
     End,
-    /// Success: the exit code is 1 unless every task finished
+    /// All jobs have ended; exit with 1 unless every task finished
     Ok,
 }
 
@@ -402,57 +415,57 @@ pub(crate) struct SubmitArgs {
     #[command(flatten)]
     pub(crate) tasks: TaskOptions,
 
-    /// Read standard input to its end and give it to every task
-    #[arg(long)]
+    /// Read standard input to its end, and pass it to every task
+    #[arg(help_heading = TASKS, long)]
     pub(crate) stdin: bool,
 
-    /// Add the tasks to this open job [default: make a new job]
-    #[arg(long, value_name = "ID")]
+    /// Add the tasks to this open job [default: create a job]
+    #[arg(help_heading = OPEN_JOBS, long, value_name = "ID")]
     pub(crate) job: Option<u32>,
 
     #[command(flatten)]
     pub(crate) own: OwnTasksArgs,
 
-    /// Start no task before this job has ended; may be repeated
+    /// Start no task before this job has finished; may be repeated
     ///
-    /// `JOB`, which is an id or `last`, or `JOB:ok`: every task of it has to finish, otherwise the new
-    /// tasks are aborted. With `JOB:any` it may end in any way.
-    #[arg(long, value_name = "JOB[:ok|any]", value_delimiter = ',', value_parser = parse_after)]
+    /// JOB is an id or `last`. With `JOB` or `JOB:ok` the new tasks are aborted unless every task of that job finishes.
+    /// With `JOB:any` they start however it ends.
+    #[arg(help_heading = ORDER, long, value_name = "JOB[:ok|any]", value_delimiter = ',', value_parser = parse_after)]
     pub(crate) after: Vec<AfterArg>,
 
-    /// Start each task as soon as the task with its id in this job has finished, or ended in any way
+    /// Start each task when the task with the same id in this job has finished; with `:any`, when it has ended
     ///
-    /// Without --array, --each-line, --from-json and --param there is one task for each task of that job.
-    #[arg(long, value_name = "JOB[:ok|any]", value_parser = parse_after)]
+    /// Without --array, --each-line, --from-json and --param, hq creates one task for each task of that job.
+    #[arg(help_heading = ORDER, long, value_name = "JOB[:ok|any]", value_parser = parse_after)]
     pub(crate) after_each: Option<AfterArg>,
 
-    /// With `--resource mem=auto`: begin with what the tasks of this job needed; an id or `last`
-    #[arg(long, value_name = "JOB", value_parser = parse_last_or_id)]
+    /// With `--resource mem=auto`: start with the memory that the tasks of this job needed; an id or `last`
+    #[arg(help_heading = RESOURCES, long, value_name = "JOB", value_parser = parse_last_or_id)]
     pub(crate) learn_from: Option<SingleSelector>,
 
     #[command(flatten)]
     pub(crate) follow: FollowArgs,
 
-    /// With --wait or --progress: run this program for each notification of a task
-    #[arg(long, value_name = "PROGRAM")]
+    /// With --wait or --progress: run this program for each message of a task (`hq task notify`)
+    #[arg(help_heading = WAITING, long, value_name = "PROGRAM")]
     pub(crate) on_notify: Option<String>,
 
     #[command(flatten)]
     pub(crate) notify: NotifyArgs,
 
-    /// Show what would be submitted, and submit nothing; works without a server, too
+    /// Show what would be submitted, and submit nothing; works without a server
     ///
-    /// Number of tasks, what each asks for, command and paths of the first and the last one, and the workers that could run
-    /// them.
+    /// Prints the number of tasks, their requests, command and paths of the first and last task, and the workers that
+    /// could run them.
     #[arg(long, conflicts_with_all = ["wait", "progress"])]
     pub(crate) dry_run: bool,
 
-    /// Where to look for `#HQ` lines with more options [default: auto]
+    /// Where to look for `#HQ` lines with options [default: auto]
     #[arg(long, value_enum, value_name = "MODE", default_value_t = DirectivesMode::Auto, hide_default_value = true)]
     pub(crate) directives: DirectivesMode,
 
-    /// Program and arguments of the tasks; no shell is involved. A lone `-` reads submissions from
-    /// standard input, a JSON object per line
+    /// Program and arguments of the tasks; no shell interprets them. A single `-` reads submits from
+    /// standard input, one JSON object per line
     #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true)]
     pub(crate) command: Vec<OsString>,
 }

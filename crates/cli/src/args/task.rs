@@ -14,26 +14,26 @@ pub(crate) enum TaskCommand {
     List(ListArgs),
     /// Show everything about tasks
     Info(InfoArgs),
-    /// Say why a task is running or not
+    /// Show why a task runs or does not run
     Explain(ExplainArgs),
-    /// Inside a task: send a message to those who wait for its job
+    /// Inside a task: send a message to commands that wait for its job
     Notify(NotifyArgs),
 }
 
 /// State of a task.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum TaskStateArg {
-    /// Waits for other tasks or for room
+    /// Waiting for other tasks or free resources
     Waiting,
-    /// A worker runs it, or starts it in a moment
+    /// Running on a worker, or about to start
     Running,
     /// Ended with exit code 0
     Finished,
-    /// Ended in any other way by itself
+    /// Ended with an error
     Failed,
-    /// Ended by `hq job cancel`
+    /// Canceled with `hq job cancel`
     Canceled,
-    /// Given up by the server
+    /// Aborted by the server
     Aborted,
 }
 
@@ -62,7 +62,7 @@ pub(crate) fn states_to_message(states: Option<&[TaskStateArg]>) -> Vec<i32> {
 /// Options of `task list`.
 #[derive(Args, Debug)]
 pub(crate) struct ListArgs {
-    /// `last`, or ids such as `1-4,7`; `.` and ids of tasks after it choose some of their tasks: `3.7`, `last.1-4`
+    /// `last`, or ids such as `1-4,7`; `3.7` and `last.1-4` select tasks
     #[arg(value_name = "JOBS[.TASKS]", value_parser = parse_jobs_tasks)]
     pub(crate) selector: JobTasks<Selector>,
 
@@ -74,7 +74,7 @@ pub(crate) struct ListArgs {
     #[arg(long, alias = "task-status", value_enum, value_name = "STATES", value_delimiter = ',', action = ArgAction::Set)]
     pub(crate) filter: Option<Vec<TaskStateArg>>,
 
-    /// Show error messages in full
+    /// Show complete error messages
     #[arg(short, long)]
     pub(crate) verbose: bool,
 }
@@ -86,11 +86,11 @@ pub(crate) struct InfoArgs {
     #[arg(value_name = "JOB[.TASKS]", value_parser = parse_job_tasks)]
     pub(crate) target: JobTasks,
 
-    /// Ids of the tasks, where they do not follow the job
+    /// Ids of the tasks, if JOB does not contain them
     #[arg(value_name = "TASKS", value_parser = parse_id_array)]
     pub(crate) tasks: Option<IdArray>,
 
-    /// Also show what the task used and its earlier attempts, and error messages in full
+    /// Also show resource use, earlier attempts, and complete error messages
     #[arg(short, long)]
     pub(crate) verbose: bool,
 }
@@ -110,11 +110,11 @@ pub(crate) struct ExplainArgs {
     #[arg(value_name = "JOB[.TASK]", value_parser = parse_job_tasks)]
     pub(crate) target: JobTasks,
 
-    /// Id of the task, where it does not follow the job
+    /// Id of the task, if JOB does not contain it
     #[arg(value_name = "TASK", value_parser = parse_id_array)]
     pub(crate) task: Option<IdArray>,
 
-    /// Also tell what keeps the task from starting on each worker at this moment, and what to do
+    /// Also show for each worker why the task cannot start on it now, and what to do
     #[arg(short, long)]
     pub(crate) verbose: bool,
 }

@@ -6,26 +6,26 @@ use hq_protocol::convert::Role;
 /// Commands about tokens.
 #[derive(Subcommand, Debug)]
 pub(crate) enum TokenCommand {
-    /// Make a token and print it, this once: only a hash of it is kept
+    /// Create a token and print it; the server stores only its hash
     ///
-    /// Programs send it as `Authorization: Bearer TOKEN` to the HTTP interface of the server (`hq server start --http`). It
-    /// is good until it is revoked, also after the server was started again with its state.
+    /// Programs send it as `Authorization: Bearer TOKEN` to the HTTP interface of the server (`hq server start --http`).
+    /// It is valid until you revoke it, also after a restart of the server.
     #[command(after_long_help = super::examples::TOKEN_CREATE)]
     Create(CreateArgs),
-    /// List tokens: what they may do, when they were made and used
+    /// List tokens with their roles and the times of their creation and last use
     List,
-    /// Revoke tokens: from this moment on they open nothing, and what they have open is cut off
+    /// Revoke tokens, and close their open connections
     Revoke(RevokeArgs),
 }
 
 /// Options of `token create`.
 #[derive(Args, Debug)]
 pub(crate) struct CreateArgs {
-    /// Name by which it is listed and revoked: letters, digits, `.`, `_` and `-`
+    /// Name of the token: letters, digits, `.`, `_` and `-`
     #[arg(value_name = "NAME")]
     pub(crate) name: String,
 
-    /// What programs that have it may do
+    /// Rights of programs with the token
     #[arg(long, value_enum, value_name = "ROLE", default_value_t = RoleArg::Read)]
     pub(crate) role: RoleArg,
 }
@@ -41,11 +41,11 @@ pub(crate) struct RevokeArgs {
 /// A role as it is written.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum RoleArg {
-    /// Look at everything
+    /// Read everything
     Read,
-    /// Also submit jobs, and cancel and resubmit any job: what is submitted runs as the user of the server
+    /// Also submit jobs, and cancel and resubmit any job; tasks run as the user of the server
     Submit,
-    /// Everything, also stop workers and pause queues
+    /// Do everything, also stop workers and pause queues
     Full,
 }
 

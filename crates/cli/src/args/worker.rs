@@ -11,12 +11,18 @@ use hq_protocol::access::RelayAddress;
 use hq_protocol::limits::QUARANTINE_SPANS;
 
 use super::deferred::Deferred;
-use super::submit::YesNo;
+use super::submit::{RESOURCES, TASKS, YesNo};
 use crate::parse::duration::{parse_duration, parse_duration_words, parse_limit};
 use crate::parse::resource::{CpuDefinition, parse_cpus, parse_definition};
 use crate::parse::selector::{Selector, parse_selector};
 use crate::parse::size::{SizeMax, parse_size_max};
 use crate::parse::value::{parse_utilization, path_parser};
+
+/// Headings of options in the help.
+const LIFETIME: &str = "Lifetime";
+const CONNECTION: &str = "Connection to the server";
+const IDENTITY: &str = "Identity";
+const FILES: &str = "Files";
 
 /// Commands about workers.
 #[derive(Subcommand, Debug)]
@@ -25,11 +31,11 @@ pub(crate) enum WorkerCommand {
     Start(Deferred<Box<StartArgs>>),
     /// Stop workers; their tasks return to the queue
     Stop(Deferred<SelectorArgs>),
-    /// Let workers finish what they run and stop then; they get no new tasks
+    /// Let workers finish their running tasks, then stop them; they get no new tasks
     Drain(Deferred<SelectorArgs>),
-    /// Give workers no tasks for a while; what runs there goes on
+    /// Give workers no new tasks for a while; running tasks continue
     Quarantine(Deferred<QuarantineArgs>),
-    /// Give tasks again to workers that were set aside
+    /// End the quarantine of workers
     Release(Deferred<SelectorArgs>),
     /// List workers
     List(Deferred<ListArgs>),
@@ -39,7 +45,7 @@ pub(crate) enum WorkerCommand {
     Address(Deferred<AddressArgs>),
     /// Show what a worker on this machine would offer
     Hwdetect(Deferred<HwdetectArgs>),
-    /// Block until a number of workers are connected
+    /// Wait until a number of workers are connected
     Wait(Deferred<WaitArgs>),
     /// Start a worker on each of several machines by ssh
     DeploySsh(Deferred<DeploySshArgs>),
@@ -52,110 +58,110 @@ pub(crate) struct StartArgs {
     /// Cpus to offer: a count (`4`), groups (`2x8`), or a definition as in --resource
     ///
     /// [default: every cpu this process may use, grouped by NUMA node]
-    #[arg(long, value_name = "CPUS", value_parser = parse_cpus)]
+    #[arg(help_heading = RESOURCES, long, value_name = "CPUS", value_parser = parse_cpus)]
     pub(crate) cpus: Option<CpuDefinition>,
 
     /// Another resource to offer; may be repeated
     ///
     /// DEF is `[a,b]` (named items), `[[0,1],[2,3]]` or `2x4` (items in groups), `range(0-3)`, or
     /// `sum(100.5)` (a quantity).
-    #[arg(long, value_name = "NAME=DEF", value_parser = parse_definition)]
+    #[arg(help_heading = RESOURCES, long, value_name = "NAME=DEF", value_parser = parse_definition)]
     pub(crate) resource: Vec<ResourceItem>,
 
-    /// Group to which the worker belongs, for multi-node tasks
+    /// Group of the worker, for multi-node tasks
     ///
     /// [default: id of the surrounding batch job, else `default`]
-    #[arg(long, value_name = "NAME")]
+    #[arg(help_heading = IDENTITY, long, value_name = "NAME")]
     pub(crate) group: Option<String>,
 
-    /// Groups of resources that belong together, such as `cpus[0]:gpus[0],cpus[1]:gpus[1]=128`
-    #[arg(long, value_name = "COUPLING")]
+    /// Groups of resources that are close to each other, such as `cpus[0]:gpus[0],cpus[1]:gpus[1]=128`
+    #[arg(help_heading = RESOURCES, long, value_name = "COUPLING")]
     pub(crate) coupling: Option<String>,
 
-    /// What to detect: `all`, `none`, or a list of `cpus`, `mem`, `gpus/nvidia`, `gpus/amd`
+    /// Resources to detect: `all`, `none`, or a list of `cpus`, `mem`, `gpus/nvidia`, `gpus/amd`
     ///
     /// [default: all]
-    #[arg(long, value_name = "RESOURCES")]
+    #[arg(help_heading = RESOURCES, long, value_name = "RESOURCES")]
     pub(crate) detect_resources: Option<DetectResources>,
 
-    /// Offer one cpu per physical core
-    #[arg(long)]
+    /// Offer only one cpu per physical core
+    #[arg(help_heading = RESOURCES, long)]
     pub(crate) no_hyper_threading: bool,
 
-    /// Whether tasks that use more memory than the `mem` that they ask for are ended
+    /// Kill tasks that use more memory than the `mem` they requested
     ///
-    /// [default: yes if `mem` is detected, no if it is declared with --resource]
-    #[arg(long, value_enum, value_name = "YES|NO", num_args = 0..=1, require_equals = true, default_missing_value = "yes",
+    /// [default: yes if the worker detects `mem`, no if you define it with --resource]
+    #[arg(help_heading = RESOURCES, long, value_enum, value_name = "YES|NO", num_args = 0..=1, require_equals = true, default_missing_value = "yes",
           hide_possible_values = true)]
     pub(crate) enforce_memory: Option<YesNo>,
 
-    /// Stop after being idle this long [default: as the server says]
-    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    /// Stop when the worker has been idle this long [default: --idle-timeout of the server]
+    #[arg(help_heading = LIFETIME, long, value_name = "DURATION", value_parser = parse_duration)]
     pub(crate) idle_timeout: Option<Duration>,
 
     /// How often to report the load of the machine, such as `10s` [default: never]
-    #[arg(long, value_name = "DURATION", value_parser = parse_duration_words)]
+    #[arg(help_heading = CONNECTION, long, value_name = "DURATION", value_parser = parse_duration_words)]
     pub(crate) overview_interval: Option<Duration>,
 
-    /// Take work only if that keeps this share of the cpus busy, 0.0 to 1.0 [default: 0]
-    #[arg(long, value_name = "SHARE", value_parser = parse_utilization)]
+    /// Take tasks only if they keep this share of the cpus busy, 0.0 to 1.0 [default: 0]
+    #[arg(help_heading = TASKS, long, value_name = "SHARE", value_parser = parse_utilization)]
     pub(crate) min_utilization: Option<f32>,
 
-    /// How often to tell the server that the worker is alive [default: 8s]
-    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    /// How often to send a heartbeat to the server [default: 8s]
+    #[arg(help_heading = CONNECTION, long, value_name = "DURATION", value_parser = parse_duration)]
     pub(crate) heartbeat: Option<Duration>,
 
-    /// Stop after this time [default: what is left of the surrounding batch job, else never]
-    #[arg(long, value_name = "DURATION", value_parser = parse_limit)]
+    /// Stop after this time [default: the time left in the surrounding batch job, else never]
+    #[arg(help_heading = LIFETIME, long, value_name = "DURATION", value_parser = parse_limit)]
     pub(crate) time_limit: Option<Duration>,
 
-    /// Batch system in whose job the worker runs [default: detect]
-    #[arg(long, value_enum, value_name = "MANAGER", default_value_t = ManagerArg::Detect, hide_default_value = true)]
+    /// Batch system whose job contains the worker [default: detect]
+    #[arg(help_heading = IDENTITY, long, value_enum, value_name = "MANAGER", default_value_t = ManagerArg::Detect, hide_default_value = true)]
     pub(crate) manager: ManagerArg,
 
-    /// Let other workers reach the server through this one: those that cannot reach it themselves find it
+    /// Be a relay: forward the connections of workers that cannot reach the server directly
     ///
-    /// PORT is that on which it listens [default: any free one]; HOST is the name or address that the others are told
-    /// [default: all addresses of this machine]. Its own tasks run as on any worker. See `hq doc network`.
-    #[arg(long, value_name = "[HOST:]PORT", value_parser = parse_relay, num_args = 0..=1, require_equals = true,
+    /// The relay listens on PORT [default: any free port]. HOST is the name or address announced to other workers
+    /// [default: all addresses of this machine]. The relay also runs tasks. See `hq doc network`.
+    #[arg(help_heading = CONNECTION, long, value_name = "[HOST:]PORT", value_parser = parse_relay, num_args = 0..=1, require_equals = true,
           default_missing_value = "", conflicts_with = "via")]
     pub(crate) relay: Option<RelayListen>,
 
-    /// Reach the server through one of these relays, and only if none of them works another way
+    /// Connect to the server through one of these relays; if none works, try other ways
     ///
-    /// [default: directly; if that does not work, through a relay that is found in the server directory]
-    #[arg(long, value_name = "HOST:PORT,…", value_delimiter = ',')]
+    /// [default: directly; if that fails, through a relay listed in the server directory]
+    #[arg(help_heading = CONNECTION, long, value_name = "HOST:PORT,…", value_delimiter = ',')]
     pub(crate) via: Vec<RelayAddress>,
 
     /// Name to report for this machine [default: its hostname]
-    #[arg(long, value_name = "NAME")]
+    #[arg(help_heading = IDENTITY, long, value_name = "NAME")]
     pub(crate) hostname: Option<String>,
 
-    /// What to do when the server goes away [default: reconnect]
-    #[arg(long, value_enum, value_name = "ACTION", default_value_t = OnServerLostArg::Reconnect, hide_default_value = true)]
+    /// Reaction to the loss of the server [default: reconnect]
+    #[arg(help_heading = CONNECTION, long, value_enum, value_name = "ACTION", default_value_t = OnServerLostArg::Reconnect, hide_default_value = true)]
     pub(crate) on_server_lost: OnServerLostArg,
 
-    /// Directory for the worker's own files and task directories; must be on a local disk
+    /// Directory for the worker's files and task directories; must be on a local disk
     ///
-    /// [default: a new directory in the system's directory for temporary files]
-    #[arg(long, value_name = "PATH", value_parser = path_parser())]
+    /// [default: a new directory in TMPDIR, else `/tmp`]
+    #[arg(help_heading = FILES, long, value_name = "PATH", value_parser = path_parser())]
     pub(crate) work_dir: Option<PathBuf>,
 
-    /// How often to give back queued tasks whose time request no longer fits [default: 30s]
-    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    /// How often to return queued tasks whose time request no longer fits [default: 30s]
+    #[arg(help_heading = TASKS, long, value_name = "DURATION", value_parser = parse_duration)]
     pub(crate) retract_check_interval: Option<Duration>,
 
-    /// Most bytes of long results of Python calls to keep, such as `50G`, or `none`
+    /// Maximum size of stored results of Python calls, such as `50G`, or `none`
     ///
-    /// [default: half of what is free in the file system of the working directory]
-    #[arg(long, value_name = "SIZE", value_parser = parse_size_max)]
+    /// [default: half of the free space in the file system of the working directory]
+    #[arg(help_heading = FILES, long, value_name = "SIZE", value_parser = parse_size_max)]
     pub(crate) values_limit: Option<SizeMax>,
 }
 
 /// Where a relay listens.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct RelayListen {
-    /// What other workers are told; `None` = all addresses of this machine.
+    /// Address announced to other workers; `None` = all addresses of this machine.
     pub(crate) host: Option<String>,
     /// 0 = any free one.
     pub(crate) port: u16,
@@ -245,18 +251,18 @@ pub(crate) enum ManagerArg {
     Pbs,
     /// Expect Slurm
     Slurm,
-    /// Expect another one, and the id of the job in HQ_ALLOCATION_ID
+    /// Expect another batch system, with the job id in HQ_ALLOCATION_ID
     Other,
 }
 
 /// Reaction of a worker to the loss of its server.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum OnServerLostArg {
-    /// Go on, and connect again when the server is back
+    /// Continue running tasks, and reconnect when the server is back
     Reconnect,
-    /// End all tasks and the worker
+    /// Kill all tasks, and stop
     Stop,
-    /// Let running tasks end, then end the worker
+    /// Let running tasks finish, then stop
     FinishRunning,
 }
 
@@ -275,11 +281,11 @@ pub(crate) struct QuarantineArgs {
     #[arg(value_name = "WORKERS", value_parser = parse_selector)]
     pub(crate) selector: Selector,
 
-    /// When a task is tried on them again; they get more if it goes well
+    /// Time until the server tries one task on them; if it succeeds, the quarantine ends
     #[arg(long = "for", value_name = "DURATION", value_parser = parse_quarantine, default_value = "1h")]
     pub(crate) span: Duration,
 
-    /// Why, for those who look at the workers later
+    /// Reason to show in lists of workers
     #[arg(long, value_name = "TEXT")]
     pub(crate) reason: Option<String>,
 }
@@ -343,11 +349,11 @@ pub(crate) struct WaitArgs {
 /// Options of `worker deploy-ssh`.
 #[derive(Args, Debug)]
 pub(crate) struct DeploySshArgs {
-    /// Show what the workers print
+    /// Show the output of the workers
     #[arg(long)]
     pub(crate) show_output: bool,
 
-    /// File with one `HOST`, `HOST:PORT` or `[IPV6]:PORT` per line; blank lines and lines with `#` are skipped
+    /// File with one `HOST`, `HOST:PORT` or `[IPV6]:PORT` per line; hq skips blank lines and lines with `#`
     #[arg(value_name = "HOSTFILE", value_parser = path_parser())]
     pub(crate) hostfile: PathBuf,
 

@@ -76,7 +76,19 @@ fn section(command: &Command, parent: &str, page: &mut String) {
     let (positionals, options): (Vec<&Arg>, Vec<&Arg>) =
         own.into_iter().partition(|arg| arg.is_positional());
     table("argument", &positionals, page);
-    table("option", &options, page);
+    let mut headings: Vec<Option<&str>> = vec![None];
+    for heading in options.iter().map(|arg| arg.get_help_heading()) {
+        if !headings.contains(&heading) {
+            headings.push(heading);
+        }
+    }
+    for heading in headings {
+        let group = options
+            .iter()
+            .filter(|arg| arg.get_help_heading() == heading);
+        let group: Vec<&Arg> = group.copied().collect();
+        table(heading.unwrap_or("option"), &group, page);
+    }
     for sub in visible(command) {
         section(sub, &path, page);
     }
