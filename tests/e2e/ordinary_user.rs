@@ -222,3 +222,23 @@ fn a_task_that_became_another_user_does_not_hold_up_the_end_of_its_worker() {
     // It waited for eighteen.
     assert!(took < Duration::from_secs(10), "{took:?}");
 }
+
+/// As Go leaves its module cache.
+#[test]
+fn a_task_directory_without_write_permission_is_removed() {
+    let Some(mut env) = Env::of_ordinary_user() else {
+        return;
+    };
+    env.start_server();
+    env.start_worker(1);
+    let script =
+        "cd $HQ_TASK_DIR && mkdir -p a/b && touch a/b/c && chmod 500 a/b && chmod 0 a && pwd";
+    let job = env.submit(&["--task-dir", "--", "bash", "-c", script]);
+    env.wait_job(&job);
+    let output = env.read(&format!("job-{job}/0.stdout"));
+    let dir = Path::new(output.trim());
+    wait_for("the directory is gone", || {
+        (!dir.exists()).then_some(()).ok_or(output.clone())
+    });
+    assert!(!env.read("worker1.log").contains("cannot tidy up"));
+}

@@ -78,6 +78,36 @@ fn open_dir(path: &Path, flags: OFlags) -> io::Result<File> {
     Ok(dir)
 }
 
+/// Removes a directory with all that it holds. Directories in it without permission to change them, such as those of Go's module
+/// cache, are opened first. Links are not followed.
+///
+/// # Errors
+///
+/// If something in it cannot be removed.
+pub fn remove_tree(path: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            open_tree(path);
+            fs::remove_dir_all(path)
+        }
+        removed => removed,
+    }
+}
+
+/// Lets the owner read and change a directory and all below it, as far as they are his.
+fn open_tree(dir: &Path) {
+    let Ok(found) = fs::symlink_metadata(dir).map(|found| found.permissions()) else {
+        return;
+    };
+    // What is not changed is left, and the removal says so.
+    let _ = fs::set_permissions(dir, Permissions::from_mode(found.mode() | 0o700));
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            open_tree(&entry.path());
+        }
+    }
+}
+
 /// Makes a directory with a random name, which is removed with all it holds when the result is dropped.
 ///
 /// # Errors

@@ -89,7 +89,7 @@ impl Cleanup {
             }
         }
         if let Some(directory) = self.task_dir {
-            log_failure(&directory, fs::remove_dir_all(&directory));
+            log_failure(&directory, hq_private::remove_tree(&directory));
         }
     }
 }

@@ -57,6 +57,26 @@ impl ScratchDir {
     }
 }
 
+impl Drop for ScratchDir {
+    fn drop(&mut self) {
+        // What stays is removed by a later process.
+        let _ = empty(self.path());
+    }
+}
+
+/// Removes all but the lock, by which a later process finds what could not be removed.
+fn empty(dir: &Path) -> io::Result<()> {
+    for entry in std::fs::read_dir(dir)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            hq_private::remove_tree(&entry.path())?;
+        } else if entry.file_name() != LOCK {
+            std::fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
 /// Removes directories of this user whose owners are gone.
 fn sweep(parent: &Path, prefix: &str) {
     let Ok(entries) = std::fs::read_dir(parent) else {
@@ -76,7 +96,7 @@ fn sweep(parent: &Path, prefix: &str) {
             .metadata()
             .is_ok_and(|found| found.is_dir() && found.uid() == user);
         if is_ours && is_abandoned(&entry.path()) {
-            let _ = std::fs::remove_dir_all(entry.path());
+            let _ = empty(&entry.path()).and_then(|()| std::fs::remove_dir_all(entry.path()));
         }
     }
 }
