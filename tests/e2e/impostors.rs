@@ -94,6 +94,8 @@ fn workers_with_keys_of_an_earlier_release_go_on_and_clients_are_told() {
     env.start_worker_with(&["--cpus=1", &before]);
     let log = env.read("worker1.log");
     assert!(log.contains("does not name the server's key"), "{log}");
+    env.hq(&["doctor", "net", &before])
+        .says("the access file does not name it");
     env.hq(&["job", "list", &before])
         .says("use the same program on both sides")
         .says("and the server's current access file")

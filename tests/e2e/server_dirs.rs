@@ -1,5 +1,7 @@
 //! Server directories and journals in unusual states: fresh, interrupted, copied, without parts of them.
 
+use std::os::unix::fs::PermissionsExt;
+
 use crate::harness::{Env, signal};
 use crate::starts::{hostname, jobs, kill_server};
 
@@ -84,6 +86,81 @@ fn a_published_server_without_its_state_is_refused() {
             .says(" --fresh`");
     }
     env.start_server_with(&["--fresh"]);
+}
+
+#[test]
+fn an_access_file_that_is_of_no_use_is_refused_with_the_remedy() {
+    let mut env = Env::new();
+    let server = env.start_server();
+    env.submit(&["--name=kept", "--", "true"]);
+    kill_server(&mut env, server);
+    let (path, given) = ("server/001/access.json", "given.json");
+    let whole = env.read(path);
+    let access: serde_json::Value = serde_json::from_str(&whole).expect("JSON");
+    let key = access["client"]["secret_key"].as_str().expect("a key");
+    let other = key.replace(&key[64..128], &key[..64]);
+    let write = |env: &Env, name: &str, text: &str| {
+        let _ = std::fs::remove_file(env.path(name));
+        let file = env.write(name, text);
+        let owner_only = PermissionsExt::from_mode(0o400);
+        std::fs::set_permissions(file, owner_only).expect("ours");
+    };
+    for (text, reason) in [
+        (&whole[..whole.len() / 2], "is not valid"),
+        (
+            &whole.replace(key, &key[..128]),
+            "lacks the private key of the server",
+        ),
+        (&whole.replace(key, &other), "do not belong together"),
+        (&whole.replace(key, &key[..190]), "found 190 characters"),
+        (
+            &whole.replace(key, &key.replace(&key[..1], "x")),
+            "some are no such digits",
+        ),
+    ] {
+        write(&env, path, text);
+        env.hq(&["server", "start"])
+            .exits_with(1)
+            .says(reason)
+            .says("Restore the file from a copy, or remove it");
+        write(&env, given, text);
+        env.hq(&["server", "start", "--fresh", "--access-file", given])
+            .exits_with(1)
+            .says(reason);
+    }
+    std::fs::remove_file(env.path(path)).expect("ours");
+    env.start_server();
+    assert_eq!(jobs(&env)[&1], "kept");
+}
+
+#[test]
+fn a_server_before_the_last_one_is_named_if_it_left_jobs() {
+    let mut env = Env::new();
+    let server = env.start_server();
+    env.submit(&["--name=kept", "--", "true"]);
+    kill_server(&mut env, server);
+    for is_gone in [false, true] {
+        env.start_server_with(&["--fresh"]);
+        env.hq(&["server", "stop"]).ok();
+        assert_eq!(env.wait_exit("server"), Some(0));
+        let said = if is_gone {
+            std::fs::remove_file(env.path("server/002/state.db")).expect("it is there");
+            let said = env.hq(&["server", "start"]).exits_with(1);
+            said.says("002/state.db, which is not there").stderr
+        } else {
+            env.start_server();
+            env.hq(&["server", "stop"]).ok();
+            assert_eq!(env.wait_exit("server"), Some(0));
+            env.read("server.log")
+        };
+        let told = said
+            .lines()
+            .find(|line| line.contains("left 1 unfinished job"));
+        let told = told.unwrap_or_else(|| panic!("it is silent: {said}"));
+        assert!(told.contains("server/001)"), "{told}");
+        assert!(told.contains("server/001/state.db"), "{told}");
+        remove_later_instances(&env);
+    }
 }
 
 #[test]

@@ -159,6 +159,15 @@ pub enum AccessError {
         /// The file.
         path: PathBuf,
     },
+    /// Keys of the server that do not fit together: nobody could connect.
+    #[error(
+        "Access file {path:?} has public and private keys of the server that do not belong together; \
+         start the server with the full file as `hq server generate-access` wrote it"
+    )]
+    KeyPair {
+        /// The file.
+        path: PathBuf,
+    },
     /// The file, directory or link cannot be made.
     #[error("Cannot create {path:?}")]
     Create {
@@ -180,6 +189,18 @@ impl AccessError {
         matches!(self, Self::Parse { source, .. } if source.is_eof())
     }
 
+    /// Whether the content of the file is of no use for a server.
+    #[must_use]
+    pub const fn is_damage(&self) -> bool {
+        matches!(
+            self,
+            Self::Parse { .. }
+                | Self::Key { .. }
+                | Self::NoPrivateKey { .. }
+                | Self::KeyPair { .. }
+        )
+    }
+
     /// Whether there is no server yet: its directory or its access file is not there, and one that starts makes both.
     #[must_use]
     pub fn is_no_server_yet(&self) -> bool {
@@ -195,6 +216,7 @@ impl AccessError {
             | Self::Key { .. }
             | Self::MissingPart { .. }
             | Self::NoPrivateKey { .. }
+            | Self::KeyPair { .. }
             | Self::Create { .. }
             | Self::Random(_) => false,
         }

@@ -11,7 +11,7 @@
 
 use std::fmt;
 
-use snow::params::HashChoice;
+use snow::params::{DHChoice, HashChoice};
 use snow::resolvers::{CryptoResolver as _, DefaultResolver};
 
 /// Bytes in a key.
@@ -19,6 +19,9 @@ pub const KEY_LEN: usize = 32;
 
 /// The handshake in which a server proves itself, and so the kind of its key pair.
 pub(crate) const PROVEN_SUITE: &str = "Noise_NK1psk0_25519_AESGCM_SHA256";
+
+/// Possible numbers of digits.
+const LENGTHS: [usize; 3] = [64, 128, 192];
 
 type Bytes = [u8; KEY_LEN];
 
@@ -40,9 +43,7 @@ pub struct ServerKey {
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
     /// Not a known number of hex digits; the text is not repeated, it may be most of a key.
-    #[error(
-        "expected a key of 64, 128 or 192 hexadecimal digits, found {0} characters that are not one"
-    )]
+    #[error("expected a key of 64, 128 or 192 hexadecimal digits, found {0} characters{rest}", rest = if LENGTHS.contains(.0) { ", of which some are no such digits" } else { "" })]
     NotHex(usize),
     /// The system has no random numbers.
     #[error("cannot read random numbers from the system")]
@@ -119,6 +120,19 @@ impl SecretKey {
     #[must_use]
     pub const fn server(&self) -> Option<&ServerKey> {
         self.server.as_ref()
+    }
+
+    /// Whether the server's private key, if there is one, belongs to its public key.
+    #[must_use]
+    pub fn is_consistent(&self) -> bool {
+        self.server_private().is_none_or(|private| {
+            let Some(mut pair) = DefaultResolver.resolve_dh(&DHChoice::Curve25519) else {
+                return false;
+            };
+            pair.set(private);
+            self.server_public()
+                .is_some_and(|public| public == pair.pubkey())
+        })
     }
 
     /// Whether it has the server's public key and not its private one.
@@ -243,15 +257,27 @@ mod tests {
                 assert_eq!(&SecretKey::from_hex(text).expect("own key"), &key);
             }
             assert_eq!(key.is_for_connecting(), digits == 128);
+            assert!(key.is_consistent());
             assert!(!format!("{key:?} {pair:?}").contains(&hex[..4]));
         }
+    }
+
+    #[test]
+    fn a_public_key_of_another_pair_is_noticed() {
+        let mut pair = ServerKey::generate().expect("random numbers");
+        pair.public = ServerKey::generate().expect("random numbers").public;
+        let key = SecretKey::from_bytes([7; KEY_LEN]).with_server(&pair);
+        assert!(!key.is_consistent());
+        assert!(key.to_connect().is_consistent());
     }
 
     #[test]
     fn refuses_what_is_no_key() {
         let texts = [0, 2, 63, 65, 66, 126, 130, 190, 194, 256].map(|length| "0".repeat(length));
         for text in texts.into_iter().chain(["g".repeat(64), "é".repeat(32)]) {
-            assert!(SecretKey::from_hex(&text).is_err(), "{text}");
+            let error = SecretKey::from_hex(&text).expect_err("no key").to_string();
+            let is_length_right = error.contains("some are no such digits");
+            assert_eq!(is_length_right, text.starts_with('g'), "{text}: {error}");
         }
     }
 }

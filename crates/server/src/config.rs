@@ -141,13 +141,23 @@ pub enum StartError {
         /// Reason, with what to do about the state.
         source: Box<hq_store::StoreError>,
     },
+    /// The access file of the server that the start would continue cannot be used.
+    #[error(
+        "{source}\nRestore the file from a copy, or remove it: the server then makes new keys. Workers that read its directory follow; others, and clients with a copy of the file, need the new one"
+    )]
+    AccessDamaged {
+        /// Reason.
+        source: AccessError,
+    },
     /// The journal of the server that the start would continue is gone.
-    #[error("The last server of this directory kept its state in {}, which is not there; put it back, or begin anew with `hq server start{hint} --fresh`", .path.display())]
+    #[error("The last server of this directory kept its state in {}, which is not there; put it back, or begin anew with `hq server start{hint} --fresh`{earlier}", .path.display())]
     JournalGone {
         /// The journal.
         path: PathBuf,
         /// How to name the directory in the hint.
         hint: ServerHint,
+        /// What a server before it left, as a sentence on a line of its own.
+        earlier: String,
     },
     /// A new beginning with the jobs of before.
     #[error("--fresh begins anew, but the journal {} is not empty; name another file, or leave out --fresh to continue what it holds", .path.display())]

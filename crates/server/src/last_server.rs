@@ -95,6 +95,18 @@ enum Notice {
     SetAside,
 }
 
+impl Notice {
+    /// What the server left, after its name.
+    fn words(self) -> String {
+        match self {
+            Self::Nothing => "left nothing".to_owned(),
+            Self::Unfinished(1) => "left 1 unfinished job".to_owned(),
+            Self::Unfinished(count) => format!("left {count} unfinished jobs"),
+            Self::SetAside => "is set aside".to_owned(),
+        }
+    }
+}
+
 /// The rule. A plain start continues whatever was not stopped on purpose.
 fn decide(last: &Last, wish: Wish) -> Decision {
     let begin = |unfinished| match unfinished {
@@ -195,6 +207,25 @@ struct Found {
     unused: Option<(PathBuf, Journal)>,
     /// Whether its server was stopped together with its workers.
     was_unused_stopped: bool,
+    /// What the server before the last one left, if the last one cannot be continued or began anew on request.
+    earlier: Option<(Notice, (PathBuf, Journal))>,
+}
+
+impl Found {
+    /// What a later start says about this server.
+    fn into_earlier(self) -> Option<(Notice, (PathBuf, Journal))> {
+        let notice = match self.last {
+            Last::Left(count) if count > 0 => Notice::Unfinished(count),
+            Last::Unknown => Notice::SetAside,
+            Last::None
+            | Last::Unkept(_)
+            | Last::Alive(_)
+            | Last::Stopped(_)
+            | Last::Left(_)
+            | Last::JournalGone => return None,
+        };
+        Some((notice, self.place?))
+    }
 }
 
 /// Looks at the last server of the directory and decides. Returns the server to continue, or `None` to begin anew, and warnings
@@ -223,13 +254,21 @@ pub(crate) async fn find(
         Decision::RefuseNothing => Err(StartError::NothingToResume {
             dir: dir.root().to_path_buf(),
         }),
-        Decision::RefuseGone => Err(StartError::JournalGone {
-            path: found
-                .place
-                .map(|(instance, journal)| journal.path(&instance))
-                .unwrap_or_default(),
-            hint: dir.hint(),
-        }),
+        Decision::RefuseGone => {
+            let earlier = found.earlier.map(|(notice, place)| {
+                let (left, command) = (notice.words(), command(&place, dir));
+                let instance = place.0.display();
+                format!("\nThe server before it ({instance}) {left}; `{command}` continues it")
+            });
+            Err(StartError::JournalGone {
+                path: found
+                    .place
+                    .map(|(instance, journal)| journal.path(&instance))
+                    .unwrap_or_default(),
+                hint: dir.hint(),
+                earlier: earlier.unwrap_or_default(),
+            })
+        }
         Decision::Continue => {
             let continued = found.place.map(|(instance, journal)| Continued {
                 instance,
@@ -248,11 +287,13 @@ pub(crate) async fn find(
                 );
             }
             let whose = if is_unkept { "An earlier" } else { "The last" };
-            warnings.extend(
-                found
-                    .place
-                    .and_then(|place| warning(notice, whose, &place, config, dir)),
-            );
+            let last = found.place.map(|place| (whose, notice, place));
+            let earlier = found
+                .earlier
+                .map(|(notice, place)| ("An earlier", notice, place));
+            for (whose, notice, place) in last.into_iter().chain(earlier) {
+                warnings.extend(warning(notice, whose, &place, config, dir));
+            }
             let reused = unused.filter(|_| is_by_itself && !is_unkept && !found.was_unused_stopped);
             Ok((reused, warnings))
         }
@@ -262,7 +303,7 @@ pub(crate) async fn find(
 /// Goes through the instances, the latest first, up to the first one that counts and kept its state.
 async fn look(dir: &ServerDir) -> Result<Found, StartError> {
     let mut is_unkept = false;
-    let mut found = look_for_kept(dir, &mut is_unkept).await?;
+    let mut found = look_for_kept(dir, &dir.instances()?, &mut is_unkept).await?;
     if is_unkept && !matches!(found.last, Last::Alive(_)) {
         found.last = Last::Unkept(Box::new(found.last));
     }
@@ -270,18 +311,26 @@ async fn look(dir: &ServerDir) -> Result<Found, StartError> {
 }
 
 /// The same; sets `is_unkept` if a later server ran with `--no-journal`.
-async fn look_for_kept(dir: &ServerDir, is_unkept: &mut bool) -> Result<Found, StartError> {
+async fn look_for_kept(
+    dir: &ServerDir,
+    instances: &[PathBuf],
+    is_unkept: &mut bool,
+) -> Result<Found, StartError> {
     let mut found = Found {
         last: Last::None,
         place: None,
         looked: None,
         unused: None,
         was_unused_stopped: false,
+        earlier: None,
     };
-    for instance in dir.instances()? {
-        let journal = noted_journal(&instance);
-        let is_published = is_published(dir, &instance);
-        let file = journal.path(&instance);
+    let mut left = instances;
+    while let Some((instance, earlier)) = left.split_first() {
+        left = earlier;
+        let journal = noted_journal(instance);
+        let is_published = is_published(dir, instance);
+        let file = journal.path(instance);
+        let place = || (instance.clone(), journal.clone());
         if journal == Journal::None {
             if let Holder::Alive(owner) = hq_store::holder(&file) {
                 found.last = Last::Alive(owner);
@@ -292,26 +341,40 @@ async fn look_for_kept(dir: &ServerDir, is_unkept: &mut bool) -> Result<Found, S
         }
         if !exists(&file) {
             if is_published {
-                (found.last, found.place) = (Last::JournalGone, Some((instance, journal)));
+                (found.last, found.place) = (Last::JournalGone, Some(place()));
+                found.earlier = look_for_earlier(dir, earlier).await?;
                 return Ok(found);
             }
             continue;
         }
-        let (last, looked) = look_at(dir, &instance, &file).await?;
+        let (last, looked) = look_at(dir, instance, &file).await?;
         let Some(last) = last else {
             tracing::info!("no server has used '{}'; looking further", file.display());
             if is_published && found.unused.is_none() {
                 found.was_unused_stopped = looked.as_ref().is_some_and(was_stopped);
-                found.unused = Some((instance, journal));
+                found.unused = Some(place());
             }
             continue;
         };
+        let history = looked.as_ref().and_then(|looked| looked.history().ok());
+        if last == Last::Stopped(0) && history.is_some_and(|history| history.is_fresh) {
+            found.earlier = look_for_earlier(dir, earlier).await?;
+        }
         found.last = last;
-        found.place = Some((instance, journal));
+        found.place = Some(place());
         found.looked = looked;
         return Ok(found);
     }
     Ok(found)
+}
+
+/// What the last server of these instances left.
+async fn look_for_earlier(
+    dir: &ServerDir,
+    instances: &[PathBuf],
+) -> Result<Option<(Notice, (PathBuf, Journal))>, StartError> {
+    let found = Box::pin(look_for_kept(dir, instances, &mut false)).await?;
+    Ok(found.into_earlier())
 }
 
 /// What the store of an instance says; `None` if it was never used.
@@ -388,35 +451,43 @@ async fn is_ending(dir: &ServerDir, instance: &Path) -> bool {
 fn warning(
     notice: Notice,
     whose: &str,
-    (instance, journal): &(PathBuf, Journal),
+    place: &(PathBuf, Journal),
     config: &ServerConfig,
     dir: &ServerDir,
 ) -> Option<String> {
+    let (instance, journal) = place;
     let file = journal.path(instance);
     if config.journal.is_at(&file) {
         // It is opened.
         return None;
     }
-    let left = match notice {
-        Notice::Nothing => return None,
-        Notice::Unfinished(1) => "left 1 unfinished job,".to_owned(),
-        Notice::Unfinished(count) => format!("left {count} unfinished jobs,"),
-        Notice::SetAside => "is set aside,".to_owned(),
-    };
+    if notice == Notice::Nothing {
+        return None;
+    }
+    Some(format!(
+        "{whose} server of this directory ({}) {}, and this one begins anew. To continue the earlier one, stop this server \
+         and run `{}`",
+        instance.display(),
+        notice.words(),
+        command(place, dir)
+    ))
+}
+
+/// The command that continues the server of an instance.
+fn command((instance, journal): &(PathBuf, Journal), dir: &ServerDir) -> String {
     let quoted = |path: &Path| double_quoted(&path.to_string_lossy());
+    let file = journal.path(instance);
     let access = instance.join(ACCESS_FILE_NAME);
     let access = if access.is_file() {
         format!(" --access-file {}", quoted(&access))
     } else {
         String::new()
     };
-    Some(format!(
-        "{whose} server of this directory ({}) {left} and this one begins anew. To continue the earlier one, stop this server \
-         and run `hq server start{} --journal {}{access}`",
-        instance.display(),
+    format!(
+        "hq server start{} --journal {}{access}",
         dir.hint(),
         quoted(&file)
-    ))
+    )
 }
 
 /// Whether a store, or what is left of it, is there.

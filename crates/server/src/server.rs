@@ -517,7 +517,7 @@ impl Drop for FreshInstance {
 }
 
 /// Keys, hosts, ports and uid of the run that is resumed; `None` = it got no access file, or somebody removed it.
-fn earlier_access(dir: &ServerDir, instance: &Path) -> Result<Option<AccessFile>, AccessError> {
+fn earlier_access(dir: &ServerDir, instance: &Path) -> Result<Option<AccessFile>, StartError> {
     let path = instance.join(ACCESS_FILE_NAME);
     if !path.exists() {
         tracing::info!("there is no '{}'; the server gets new keys", path.display());
@@ -531,9 +531,14 @@ fn earlier_access(dir: &ServerDir, instance: &Path) -> Result<Option<AccessFile>
         return Ok(None);
     }
     // Of any release: copies of the file, and workers, know these keys. If they cannot be read, somebody has to decide.
-    let earlier = AccessFile::load_any(&path)?;
-    earlier.check_for_server(&path)?;
-    Ok(Some(earlier))
+    let loaded = AccessFile::load_any(&path).and_then(|earlier| {
+        earlier.check_for_server(&path)?;
+        Ok(earlier)
+    });
+    match loaded {
+        Err(source) if source.is_damage() => Err(StartError::AccessDamaged { source }),
+        loaded => Ok(Some(loaded?)),
+    }
 }
 
 /// Writes the access file; with `replace` in the place of that of the earlier run, which has the same keys.

@@ -53,6 +53,8 @@ pub struct History {
     pub ending: Ending,
     /// Whether the store ever had a job, a worker, an allocation queue or a token, or was made by `--fresh`.
     pub is_used: bool,
+    /// Whether the store was made by `--fresh`.
+    pub is_fresh: bool,
     /// Jobs that are not completed.
     pub unfinished_jobs: u64,
 }
@@ -62,6 +64,7 @@ impl History {
     pub(crate) const EMPTY: Self = Self {
         ending: Ending::Running,
         is_used: false,
+        is_fresh: false,
         unfinished_jobs: 0,
     };
 
@@ -77,16 +80,18 @@ impl History {
             Some(_) | None => Ending::Kept,
         };
         let has_row = |sql| connection.query_row(sql, [], |row| row.get::<_, bool>(0));
+        let is_fresh = meta::text(connection, FRESH)?.is_some();
         let is_used = meta::number(connection, "last_job")? > 0
             || meta::number(connection, "last_worker")? > 0
             || has_row("SELECT EXISTS (SELECT 1 FROM job_data)")?
             // The first versions have no queues.
             || has_row("SELECT EXISTS (SELECT 1 FROM queue_data)").unwrap_or(false)
             || !meta::texts(connection, meta::TOKEN)?.is_empty()
-            || meta::text(connection, FRESH)?.is_some();
+            || is_fresh;
         Ok(Self {
             ending,
             is_used,
+            is_fresh,
             unfinished_jobs: unfinished_jobs(connection)?,
         })
     }

@@ -35,10 +35,9 @@ impl Log {
         (log.last_page > 0).then_some(log)
     }
 
-    /// Position of damage because of which commits cannot be read. `is_needed`: the database says that the log has commits.
+    /// Position of damage that hides commits. `is_needed`: the database says that the log has commits.
     ///
-    /// A server that was killed, or a power loss, leaves at most one transaction incomplete, and nobody was told that it is
-    /// stored. A whole transaction behind the damage and the start of the next one prove that more is lost.
+    /// A kill or a power loss leaves at most one transaction incomplete, and the server has not acknowledged that one. A whole transaction behind the damage and the start of the next one prove that more is lost.
     pub(crate) fn damage(path: &Path, is_needed: bool) -> Option<u64> {
         let look = || Self::look_for_damage(open_regular(path).ok()?, is_needed);
         let found = look()?;
@@ -189,7 +188,7 @@ struct Stop {
     is_big_endian: bool,
 }
 
-/// What is behind the valid part of a log.
+/// Commits behind the valid part of a log.
 #[derive(Default)]
 struct Behind {
     /// Whether a transaction ends there.

@@ -113,6 +113,7 @@ fn start_error(error: &StartError) -> CliError {
         StartError::AlreadyOnline { .. }
         | StartError::Starting { .. }
         | StartError::OtherVersionOnline { .. }
+        | StartError::AccessDamaged { .. }
         | StartError::JournalGone { .. }
         | StartError::FreshJournal { .. }
         | StartError::NothingToResume { .. }

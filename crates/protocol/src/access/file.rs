@@ -263,17 +263,28 @@ impl AccessFile {
         Self::load_from(file, path, None)
     }
 
-    /// Refuses a file that is good for connecting only: a server cannot prove itself with it.
+    /// Refuses a file with which a server cannot prove itself: for connecting only, or with keys that do not fit together.
     ///
     /// # Errors
     ///
-    /// [`AccessError::NoPrivateKey`]; `path` is only for the text.
+    /// [`AccessError::NoPrivateKey`] and [`AccessError::KeyPair`]; `path` is only for the text.
     pub fn check_for_server(&self, path: &Path) -> Result<(), AccessError> {
+        let path = || path.to_path_buf();
         if self.keys().any(SecretKey::is_for_connecting) {
-            let path = path.to_path_buf();
-            return Err(AccessError::NoPrivateKey { path });
+            return Err(AccessError::NoPrivateKey { path: path() });
+        }
+        let is_other = |server: &ServerKey| Some(server) != self.server_key();
+        let mut pairs = self.keys().filter_map(SecretKey::server);
+        if !self.keys().all(SecretKey::is_consistent) || pairs.any(is_other) {
+            return Err(AccessError::KeyPair { path: path() });
         }
         Ok(())
+    }
+
+    /// Whether a key is without the server's public key, as in files of earlier releases.
+    #[must_use]
+    pub fn lacks_server_key(&self) -> bool {
+        self.keys().any(|key| key.server().is_none())
     }
 
     /// Reads a file of any release that anybody may have read or written: enough to ask whether a server is there.

@@ -133,6 +133,14 @@ fn refuses_files_whose_keys_others_can_read() {
             assert!(error.to_string().contains("run `chmod 0400 "), "{error}");
         }
     }
+    // Only root can give a file away.
+    if std::os::unix::fs::chown(&path, Some(12_345), None).is_ok() {
+        let error = AccessFile::load(&path, VERSION).expect_err("of another user");
+        assert!(
+            error.to_string().contains("belongs to user 12345"),
+            "{error}"
+        );
+    }
     let mut open = full();
     for access in [&mut open.client, &mut open.worker].into_iter().flatten() {
         access.key = None;

@@ -30,6 +30,7 @@ pub(super) async fn checks(dir: &ServerDir) -> Vec<Check> {
     match dir.load_access(VERSION) {
         Ok((path, file)) => {
             let mut checks = vec![Check::good(what, path.display().to_string())];
+            checks.extend(server_key(&file));
             checks.extend(ports(&path, &file).await);
             checks
         }
@@ -55,6 +56,7 @@ pub(super) async fn checks_with_server(dir: &ServerDir) -> Vec<Check> {
             return checks;
         }
     };
+    checks.extend(server_key(&file));
     let is_same = file.version == VERSION;
     if !is_same {
         checks.push(release(&file.version));
@@ -71,6 +73,15 @@ pub(super) async fn checks_with_server(dir: &ServerDir) -> Vec<Check> {
         });
     }
     checks
+}
+
+/// A warning if the file does not name the server's key.
+fn server_key(file: &AccessFile) -> Option<Check> {
+    let advice = "The file is of an earlier release: another holder of its keys can be the server for this machine. Replace it \
+                  with the server's current one.";
+    let found = "the access file does not name it";
+    file.lacks_server_key()
+        .then(|| Check::poor("server's key", found, advice))
 }
 
 fn access_file(dir: &ServerDir) -> String {
