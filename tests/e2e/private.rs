@@ -3,7 +3,7 @@
 use std::fs::Permissions;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, lchown, symlink};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 
 use crate::harness::{Env, skip, wait_for};
 
@@ -48,18 +48,24 @@ fn check_private(top: &Path, umask: &str) {
     }
 }
 
-/// Has a task of `hq run` list what that has made.
-fn check_run(env: &Env, umask: &str) {
-    let list = format!("umask {umask}; exec \"$0\" run -- find $TMPDIR -printf '%y%m %p\\n'");
+/// Runs hq with a umask and arguments for a shell.
+fn with_umask(env: &Env, umask: &str, args: &str) -> Output {
+    let script = format!("umask {umask}; exec \"$@\" {args}");
     let hq = env.command(&[]);
     let variables = hq
         .get_envs()
         .filter_map(|(name, value)| Some((name, value?)));
     let mut run = Command::new("sh");
-    run.arg("-c").arg(list).arg(hq.get_program());
+    run.args(["-c", &script, "sh"]);
+    run.arg(hq.get_program()).args(hq.get_args());
     run.envs(variables).env("TMPDIR", env.path("runs"));
     let ran = run.current_dir(env.path("")).output();
-    let ran = ran.expect("a shell can be run");
+    ran.expect("a shell can be run")
+}
+
+/// Has a task of `hq run` list what that has made.
+fn check_run(env: &Env, umask: &str) {
+    let ran = with_umask(env, umask, "run -- find $TMPDIR -printf '%y%m %p\\n'");
     let found = String::from_utf8_lossy(&ran.stdout);
     assert!(found.contains("/hq-run"), "{ran:?}");
     // The first is the directory for temporary files itself. Output that is captured is that of the task.
@@ -68,6 +74,43 @@ fn check_run(env: &Env, umask: &str) {
         let mut private = ["d700", "f600", "s600", "l777"].into_iter();
         let is_private = private.any(|mode| line.starts_with(mode));
         assert!(is_private, "{line} with umask {umask}");
+    }
+}
+
+/// Requires that neither a member of the owner's group nor a stranger can use anything in directories of hq.
+fn check_closed_to_others(env: &Env, umask: &str) {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let group = env.path("").metadata().expect("a directory").gid();
+    for group in [group, NEIGHBOUR] {
+        let mut find = Command::new("setpriv");
+        find.args([
+            &format!("--reuid={NEIGHBOUR}"),
+            &format!("--regid={group}"),
+            "--clear-groups",
+            "find",
+            "server",
+            "work",
+            "tmp",
+        ]);
+        // The first two are the directory of the server and one that the user has named.
+        find.args(["-mindepth", "1", "!", "-type", "l"]);
+        let usable = [
+            "(",
+            "-readable",
+            "-o",
+            "-writable",
+            "-o",
+            "-executable",
+            ")",
+        ];
+        let found = find.args(usable).current_dir(env.path("")).output();
+        let found = found.expect("find can be run");
+        let usable = String::from_utf8_lossy(&found.stdout);
+        assert!(usable.is_empty(), "umask {umask}, group {group}: {usable}");
+        let said = String::from_utf8_lossy(&found.stderr);
+        assert!(said.contains("Permission denied"), "{said}");
     }
 }
 
@@ -81,9 +124,15 @@ fn what_hq_makes_for_itself_is_private_and_output_of_tasks_follows_the_umask() {
     ] {
         let set_umask = format!("umask {umask}; exec \"$@\"");
         let behind = ["sh", "-c", &set_umask, "sh"];
-        let mut env = Env::new();
+        let Some(mut env) = Env::of_ordinary_user() else {
+            return;
+        };
+        let owner = env.path("").metadata().expect("a directory").uid();
+        let open = Permissions::from_mode(0o755);
+        std::fs::set_permissions(env.path(""), open).expect("ours");
         for name in ["tmp", "runs"] {
             std::fs::create_dir(env.path(name)).expect("room");
+            chown(env.path(name), Some(owner), Some(owner)).expect("ours");
         }
         let tmp = env.path("tmp");
         env.set("TMPDIR", tmp.to_str().expect("a path in Unicode"));
@@ -107,11 +156,15 @@ fn what_hq_makes_for_itself_is_private_and_output_of_tasks_follows_the_umask() {
         let held = env.submit(&args);
         env.wait_running(&held, 1);
 
+        check_closed_to_others(&env, umask);
         check_run(&env, umask);
         for own in ["server", "work", "tmp"] {
             check_private(&env.path(own), umask);
         }
-        let files = [entries(&env.path("st")), entries(&env.path("job-2"))].concat();
+        let mut files = [entries(&env.path("st")), entries(&env.path("job-2"))].concat();
+        let made = with_umask(&env, umask, "report");
+        assert!(made.status.success(), "{made:?}");
+        files.push(env.path("hq-report.html"));
         for (paths, expected) in [
             (vec![env.path("st"), env.path("job-2")], dir_mode),
             (files, file_mode),

@@ -1,7 +1,9 @@
 //! `hq journal …` and `hq query`.
 
 use std::collections::BTreeSet;
+use std::fs::Permissions;
 use std::io::{self, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use hq_protocol::access::{AccessError, JOURNAL_LINK_NAME, STATE_FILE_NAME, ServerDir};
@@ -140,7 +142,7 @@ async fn write_report(
         ));
     }
     let report = gather::gather(&mut file, title(journal), (from, to)).await?;
-    write_private(output, page::render(&report).as_bytes()).map_err(|e| {
+    replace_file(output, page::render(&report).as_bytes()).map_err(|e| {
         CliError::caused(
             format!("Cannot write the report to `{}`", output.display()),
             &e,
@@ -160,14 +162,20 @@ fn title(journal: &Path) -> String {
     named.to_string_lossy().into_owned()
 }
 
-/// Writes a file that only its owner can read, as the journal is; in place of one that is there only when it is whole.
-fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
+/// Writes a file, in place of one that is there only when it is whole. The umask decides who can read it.
+fn replace_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let is_special = std::fs::metadata(path).is_ok_and(|found| !found.is_file());
     if is_special {
         // A pipe or a terminal.
         return std::fs::write(path, bytes);
     }
-    hq_private::replace_file(path, bytes)
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
+    let mut builder = tempfile::Builder::new();
+    builder.permissions(Permissions::from_mode(0o666));
+    let mut file = builder.tempfile_in(dir.unwrap_or(Path::new(".")))?;
+    file.write_all(bytes)?;
+    file.persist(path).map_err(|error| error.error)?;
+    Ok(())
 }
 
 /// `journal replay` and `journal stream`.
