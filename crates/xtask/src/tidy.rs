@@ -18,6 +18,7 @@ mod refusals;
 mod source;
 mod sql;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -75,7 +76,8 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<Vec<Problem>> {
     let mut problems = Vec::new();
     let mut end_to_end = Vec::new();
     let mut sources = Vec::new();
-    let mut code_map = String::new();
+    let (mut code_map, mut security) = (String::new(), String::new());
+    let mut functions = BTreeSet::new();
     for path in &paths {
         // Files that are not text have no lines to check.
         let Ok(text) = String::from_utf8(read(root, path)?) else {
@@ -89,7 +91,14 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<Vec<Problem>> {
         if path.ends_with("Cargo.toml") {
             problems.extend(manifest::check(path, &text)?);
         }
+        if path == manual::SECURITY {
+            security.clone_from(&text);
+        }
         if path.ends_with(".rs") {
+            let names = text
+                .lines()
+                .filter_map(|line| line.trim_start().strip_prefix("fn "));
+            functions.extend(names.filter_map(|name| Some(name.split_once("()")?.0.to_owned())));
             problems.extend(source::check_rust(path, &text));
             problems.extend(between::check(path, &text));
             problems.extend(locks::check(path, &text));
@@ -116,6 +125,9 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<Vec<Problem>> {
     problems.extend(imports::check(&products));
     problems.extend(codemap::check(&code_map, &products, &paths));
     problems.extend(sql::check_list(&paths));
+    problems.extend(manual::check_tests(&security, |test| {
+        functions.contains(test)
+    }));
     Ok(problems)
 }
 

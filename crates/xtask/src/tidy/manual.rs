@@ -47,6 +47,25 @@ fn is_page(path: &str) -> bool {
     path.starts_with("docs/") && path.ends_with(".md")
 }
 
+/// The page whose tables name tests.
+pub(super) const SECURITY: &str = "docs/security.md";
+
+/// Tests that the page on security names and that do not exist.
+pub(super) fn check_tests(page: &str, exists: impl Fn(&str) -> bool) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    for (number, line) in (1..).zip(page.lines()) {
+        let words = line.split('`').skip(1).step_by(2);
+        // Names of tests are sentences.
+        let is_test = |word: &&str| word.matches('_').count() > 3;
+        for word in words.filter(is_test).filter(|word| !exists(word)) {
+            let message =
+                format!("there is no test `{word}`: name the one that holds the sentence");
+            problems.push(Problem::new(SECURITY, number, message));
+        }
+    }
+    problems
+}
+
 /// GitHub takes a block with an indent of two for a part of the item above, the site only with four.
 pub(super) fn check_lists(path: &str, text: &str) -> Vec<Problem> {
     let mut problems = Vec::new();
@@ -72,6 +91,14 @@ pub(super) fn check_lists(path: &str, text: &str) -> Vec<Problem> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tests_that_the_page_on_security_names_have_to_exist() {
+        let page = "| a | `a_test_that_is_there`, `one_that_is_not_there` |\nuse `hq token`";
+        let found = check_tests(page, |name| name == "a_test_that_is_there");
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].to_string().contains("`one_that_is_not_there`"));
+    }
 
     #[test]
     fn pages_and_navigation_are_the_same() {
