@@ -448,6 +448,15 @@ fn default_outputs_are_regular_files_of_the_owner() {
         // Does not wait for somebody who writes to the FIFO.
         env.hq(&["job", "cat", &job.to_string(), "stdout"]).ok();
     }
+    let page = at("hq-report.html");
+    assert!(plant("FIFO with a reader", &page, &at("target"), owner));
+    chown(&page, Some(NEIGHBOUR), None).expect("root may do that");
+    let mut both = std::fs::File::options();
+    let _reader = both.read(true).write(true).open(&page).expect("a FIFO");
+    let refused = env.command(&["report"]).current_dir(at("")).output();
+    let said = refused.expect("it can be run").stderr;
+    let said = String::from_utf8_lossy(&said);
+    assert!(said.contains("who would receive the report"), "{said}");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs::Permissions;
 use std::io::{self, Write as _};
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use hq_protocol::access::{AccessError, JOURNAL_LINK_NAME, STATE_FILE_NAME, ServerDir};
@@ -164,9 +164,16 @@ fn title(journal: &Path) -> String {
 
 /// Writes a file, in place of one that is there only when it is whole. The umask decides who can read it.
 fn replace_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let is_special = std::fs::metadata(path).is_ok_and(|found| !found.is_file());
-    if is_special {
-        // A pipe or a terminal.
+    let special = std::fs::metadata(path)
+        .ok()
+        .filter(|found| !found.is_file());
+    if let Some(found) = special {
+        // A pipe or a terminal. With sudo, the pipe behind `/dev/stdout` belongs to another user.
+        let user = rustix::process::geteuid().as_raw();
+        if !path.starts_with("/dev") && ![0, user].contains(&found.uid()) {
+            let text = "it is no regular file and belongs to another user, who would receive the report; remove it, or name another file";
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+        }
         return std::fs::write(path, bytes);
     }
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
