@@ -138,7 +138,12 @@ mod tests {
         let foreign = parent.path().join("kind-without-lock");
         std::fs::create_dir(&foreign).expect("can be created");
         // As a kill: the lock is gone, the directory is not.
-        let [killed, other_kind] = [killed, other_kind].map(|scratch| scratch.dir.keep());
+        let [killed, other_kind] = [killed, other_kind].map(|scratch| {
+            let path = scratch.path().to_owned();
+            scratch._lock.unlock().expect("it is locked");
+            std::mem::forget(scratch);
+            path
+        });
 
         let next = create("kind");
 
