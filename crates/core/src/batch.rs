@@ -4,6 +4,8 @@
 //! batch system is a file, and a new kind of answer only if its commands print something that no other's do.
 //! `docs/batch-systems.md` explains the entries. Other modules read files, convert messages and run commands.
 
+pub mod qstat;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 

@@ -7,10 +7,11 @@ use std::io::{Read as _, Seek as _};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use hq_core::batch::qstat;
 use hq_core::worker_config::BatchSystem;
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
-use jiff::{Timestamp, fmt::strtime};
+use jiff::{SignedDuration, Timestamp, fmt::strtime};
 
 /// Longest wait for an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
@@ -35,20 +36,129 @@ pub(super) fn of_worker(limit: Option<Duration>, left: Option<Duration>) -> Opti
     }
 }
 
+/// Two sources that differ by no more than this agree. PBS counts the time of a job every two minutes.
+const AGREEMENT: SignedDuration = SignedDuration::from_secs(150);
+
 /// Time that a Slurm job has left.
 pub(super) fn left_in_slurm(job: &str) -> Option<Duration> {
-    let now = Timestamp::now();
-    if let Ok(text) = std::env::var("SLURM_JOB_END_TIME") {
-        return until_second(&text, now);
-    }
-    let answer = ask("scontrol", &["show", "job", job])?;
-    end_time(&answer, now, &TimeZone::system())
+    let answer = ask("scontrol", &["show", "job", job]).unwrap_or_default();
+    let end = std::env::var("SLURM_JOB_END_TIME").ok();
+    of_slurm(
+        &answer,
+        end.as_deref(),
+        Timestamp::now(),
+        &TimeZone::system(),
+    )
+    .best("Slurm")
 }
 
 /// Time that a PBS job has left.
 pub(super) fn left_in_pbs(job: &str) -> Option<Duration> {
-    let answer = ask("qstat", &["-f", "-F", "json", job])?;
-    left_of_walltime(&answer, job, Timestamp::now(), &TimeZone::system())
+    let (now, zone) = (Timestamp::now(), TimeZone::system());
+    let found = ask("qstat", &["-f", "-F", "json", job]);
+    let found = found.and_then(|text| of_pbs(&qstat::strict_json(&text), job, now, &zone));
+    let found = found.or_else(|| {
+        let text = ask("qstat", &["-f", job])?;
+        of_pbs(&qstat::plain_as_json(&text), job, now, &zone)
+    });
+    found?.best("PBS")
+}
+
+/// What a batch system says of the time that a job has left.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+struct Left {
+    /// Its time limit.
+    limit: Option<SignedDuration>,
+    /// Time left, the best source first. The clock of this node decides in all but those that the batch system itself
+    /// computes, and it may be wrong.
+    sources: Vec<SignedDuration>,
+}
+
+impl Left {
+    /// The first source that another one confirms, and the shorter of the two; else the first. A job that runs has some
+    /// time left, and no more than its limit: if no source says so, the limit is all that is known.
+    fn best(&self, system: &str) -> Option<Duration> {
+        let longest = self
+            .limit
+            .map_or(SignedDuration::MAX, |limit| limit.saturating_add(AGREEMENT));
+        let is_possible = |left: &&SignedDuration| left.is_positive() && **left <= longest;
+        let possible: Vec<SignedDuration> =
+            self.sources.iter().filter(is_possible).copied().collect();
+        let confirmed = possible.iter().enumerate().find_map(|(at, one)| {
+            let mut others = possible.iter().skip(at + 1);
+            let other = others.find(|other| (**other - *one).abs() <= AGREEMENT)?;
+            Some(*one.min(other))
+        });
+        if let (Some(wrong), None) = (self.sources.first(), possible.first()) {
+            tracing::warn!(
+                "{system} says that this job has {wrong:#} left, but it runs: the clock of this node, or of {system}, is \
+                 wrong. The worker does not take its time limit from there"
+            );
+        }
+        let left = confirmed.or(possible.first().copied()).or(self.limit);
+        left.and_then(|left| Duration::try_from(left).ok())
+    }
+}
+
+/// From `RunTime=00:01:00 TimeLimit=00:10:00 … EndTime=2026-11-21T08:00:00`, local time; unlimited jobs have no end.
+/// `end` is the end in seconds since 1970, which newer releases put into the environment.
+fn of_slurm(answer: &str, end: Option<&str>, now: Timestamp, zone: &TimeZone) -> Left {
+    let value = |key: &str| {
+        let mut words = answer.split_whitespace();
+        words.find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
+    };
+    let limit = value("TimeLimit").and_then(slurm_duration);
+    let computed = limit.zip(value("RunTime").and_then(slurm_duration));
+    let told = value("EndTime").and_then(|text| text.parse::<DateTime>().ok());
+    let told = told.and_then(|end| zone.to_timestamp(end).ok());
+    let variable = end.and_then(|text| Timestamp::from_second(text.trim().parse().ok()?).ok());
+    let sources = [
+        computed.map(|(limit, passed)| limit - passed),
+        told.map(|end| end.duration_since(now)),
+        variable.map(|end| end.duration_since(now)),
+    ];
+    Left {
+        limit,
+        sources: sources.into_iter().flatten().collect(),
+    }
+}
+
+/// `[DAYS-]HH:MM:SS`, also with fewer parts.
+fn slurm_duration(text: &str) -> Option<SignedDuration> {
+    let (days, clock) = text.split_once('-').unwrap_or(("0", text));
+    let mut seconds: i64 = 0;
+    for part in clock.split(':') {
+        seconds = seconds
+            .checked_mul(60)?
+            .checked_add(part.parse::<u32>().ok()?.into())?;
+    }
+    let days: i64 = days.parse::<u32>().ok()?.into();
+    Some(SignedDuration::from_secs(days * 86_400 + seconds))
+}
+
+/// From the JSON of `qstat -f`.
+fn of_pbs(answer: &str, job: &str, now: Timestamp, zone: &TimeZone) -> Option<Left> {
+    let answer: serde_json::Value = serde_json::from_str(answer).ok()?;
+    let job = answer.get("Jobs")?.get(job)?;
+    let time = |list: &str| {
+        let of_list = job.get(list).and_then(|list| list.get("walltime"));
+        // As plain text has it.
+        let text = of_list.or(job.get(format!("{list}.walltime")))?.as_str()?;
+        let time = crate::parse::duration::parse_duration(text).ok()?;
+        SignedDuration::try_from(time).ok()
+    };
+    let limit = time("Resource_List")?;
+    let start = job.get("stime").and_then(serde_json::Value::as_str);
+    let start = start.and_then(|text| strtime::parse("%a %b %d %H:%M:%S %Y", text).ok());
+    let start = start.and_then(|parsed| zone.to_timestamp(parsed.to_datetime().ok()?).ok());
+    let sources = [
+        time("resources_used").map(|used| limit - used),
+        start.map(|start| limit - now.duration_since(start)),
+    ];
+    Some(Left {
+        limit: Some(limit),
+        sources: sources.into_iter().flatten().collect(),
+    })
 }
 
 /// Whether the batch system is ending the job, as far as can be told within a second. Without an answer,
@@ -83,6 +193,7 @@ fn ask_within(timeout: Duration, program: &str, args: &[&str]) -> Option<String>
     let mut child = Command::new(program)
         .args(args)
         .env("LC_ALL", "C")
+        .env("SLURM_TIME_FORMAT", "standard")
         .stdin(Stdio::null())
         .stdout(output.try_clone().ok()?)
         .stderr(Stdio::null())
@@ -113,40 +224,6 @@ fn ask_within(timeout: Duration, program: &str, args: &[&str]) -> Option<String>
     Some(text)
 }
 
-fn until_second(text: &str, now: Timestamp) -> Option<Duration> {
-    let end = Timestamp::from_second(text.trim().parse().ok()?).ok()?;
-    Some(Duration::try_from(end.duration_since(now)).unwrap_or_default())
-}
-
-/// From `EndTime=2026-11-21T08:00:00`, local time; there is none of unlimited jobs.
-fn end_time(answer: &str, now: Timestamp, zone: &TimeZone) -> Option<Duration> {
-    let value = answer
-        .split_whitespace()
-        .find_map(|word| word.strip_prefix("EndTime="))?;
-    left_until(value.parse().ok()?, now, zone)
-}
-
-fn left_until(end: DateTime, now: Timestamp, zone: &TimeZone) -> Option<Duration> {
-    let end = zone.to_timestamp(end).ok()?;
-    Some(Duration::try_from(end.duration_since(now)).unwrap_or_default())
-}
-
-/// Asked for, less what has passed since the start.
-fn left_of_walltime(answer: &str, job: &str, now: Timestamp, zone: &TimeZone) -> Option<Duration> {
-    let answer: serde_json::Value = serde_json::from_str(answer).ok()?;
-    let job = answer.get("Jobs")?.get(job)?;
-    let walltime = job.get("Resource_List")?.get("walltime")?.as_str()?;
-    let limit = crate::parse::duration::parse_duration(walltime).ok()?;
-    let start = job.get("stime")?.as_str()?;
-    let start = strtime::parse("%a %b %d %H:%M:%S %Y", start)
-        .ok()?
-        .to_datetime()
-        .ok()?;
-    let passed = now.duration_since(zone.to_timestamp(start).ok()?);
-    let passed = Duration::try_from(passed).unwrap_or_default();
-    Some(limit.saturating_sub(passed))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -169,19 +246,56 @@ mod tests {
     }
 
     #[test]
-    fn reads_what_slurm_says() {
-        let now = at("2026-11-21T08:00:00Z");
-        let answer = "JobId=12 JobName=hq-1-1\n   StartTime=2026-11-21T08:00:00 \
-                      EndTime=2026-11-21T08:05:00 Deadline=N/A\n";
-        let left = end_time(answer, now, &TimeZone::UTC);
-        assert_eq!(left, Some(Duration::from_secs(300)));
-        assert_eq!(end_time("EndTime=Unknown", now, &TimeZone::UTC), None);
-        assert_eq!(end_time("", now, &TimeZone::UTC), None);
-        assert_eq!(
-            until_second("1795248060", now),
-            Some(Duration::from_secs(60))
-        );
-        assert_eq!(until_second("soon", now), None);
+    fn the_time_left_in_slurm_needs_no_right_clock() {
+        // A job of ten minutes that began at 08:00 and has run for two.
+        let answer = "JobId=12 JobName=hq-1-1\n   RunTime=00:02:00 TimeLimit=00:10:00 TimeMin=N/A\n \
+                      StartTime=2026-11-21T08:00:00 EndTime=2026-11-21T08:10:00 Deadline=N/A\n";
+        let no_run_time = answer.replace("RunTime", "X");
+        // `scontrol` computes the run time by the clock of its own node.
+        let ahead = answer.replace("00:02:00", "00:32:00");
+        let one_source = answer.replace("EndTime", "X");
+        let unlimited = answer
+            .replace("00:10:00", "UNLIMITED")
+            .replace("2026-11-21T08:10:00", "Unknown");
+        let end = Some("1795248600");
+        for (answer, end, clock, left) in [
+            (answer, end, "08:02", Some(480)),
+            (answer, None, "08:02", Some(480)),
+            // Clocks that are wrong: an end in the past, or beyond the limit, is not believed.
+            (answer, end, "09:02", Some(480)),
+            (answer, end, "07:02", Some(480)),
+            (&*ahead, end, "08:32", Some(600)),
+            (&*no_run_time, end, "08:32", Some(600)),
+            // Two that agree win over one.
+            (
+                &*answer.replace("00:02:00", "00:09:00"),
+                end,
+                "08:02",
+                Some(480),
+            ),
+            (&*no_run_time, None, "08:02", Some(480)),
+            (&*one_source, None, "09:00", Some(480)),
+            // A time format of the user is not read as a time.
+            (
+                &*no_run_time.replace("T08:10:00", " 08:10:00"),
+                end,
+                "08:02",
+                Some(480),
+            ),
+            (&*unlimited, None, "08:02", None),
+            ("", end, "08:02", Some(480)),
+            ("", None, "08:02", None),
+            (
+                "TimeLimit=1-00:00:00 RunTime=01:00",
+                None,
+                "08:02",
+                Some(86_340),
+            ),
+        ] {
+            let now = at(&format!("2026-11-21T{clock}:00Z"));
+            let found = of_slurm(answer, end, now, &TimeZone::UTC).best("Slurm");
+            assert_eq!(found, left.map(Duration::from_secs), "{clock} {answer}");
+        }
     }
 
     #[test]
@@ -201,14 +315,33 @@ mod tests {
     }
 
     #[test]
-    fn reads_what_pbs_says() {
-        let now = at("2026-11-21T09:21:56Z");
-        // As OpenPBS 23.06 answered, shortened.
-        let answer = r#"{"pbs_version": "23.06.06", "Jobs": {"1.pbshost": {"job_state": "R",
-            "Resource_List": {"ncpus": 1, "walltime": "00:02:00"},
+    fn the_time_left_in_pbs_needs_no_right_clock() {
+        // As OpenPBS 23.06 answered, shortened: a job of ten minutes that has run for half a minute.
+        let json = r#"{"pbs_version": "23.06.06", "Jobs": {"1.pbshost": {"job_state": "R",
+            "Resource_List": {"ncpus": 1, "walltime": "00:10:00"},
+            "resources_used": {"walltime": "00:00:30"},
             "stime": "Sat Nov 21 09:21:26 2026"}}}"#;
-        let left = |job| left_of_walltime(answer, job, now, &TimeZone::UTC);
-        assert_eq!(left("1.pbshost"), Some(Duration::from_secs(90)));
-        assert_eq!(left("2.pbshost"), None);
+        let plain = "Job Id: 1.pbshost\n    resources_used.walltime = 00:00:30\n    \
+                     Resource_List.walltime = 00:10:00\n    stime = Sat Nov 21 09:21:26 2026\n";
+        let unused = json.replace("resources_used", "x");
+        for (answer, job, clock, left) in [
+            (json, "1.pbshost", "09:21:56", Some(570)),
+            (
+                &*qstat::plain_as_json(plain),
+                "1.pbshost",
+                "09:21:56",
+                Some(570),
+            ),
+            (&*unused, "1.pbshost", "09:21:56", Some(570)),
+            (json, "1.pbshost", "10:21:56", Some(570)),
+            (json, "1.pbshost", "08:21:56", Some(570)),
+            (&*unused, "1.pbshost", "10:21:56", Some(600)),
+            (json, "2.pbshost", "09:21:56", None),
+        ] {
+            let now = at(&format!("2026-11-21T{clock}Z"));
+            let found = of_pbs(answer, job, now, &TimeZone::UTC);
+            let found = found.and_then(|found| found.best("PBS"));
+            assert_eq!(found, left.map(Duration::from_secs), "{clock} {answer}");
+        }
     }
 }

@@ -5,7 +5,7 @@
 //! standard error that names the job says what became of it.
 
 use hq_core::autoalloc::Report;
-use hq_core::batch::{CommandTemplate, SystemSpec, Words};
+use hq_core::batch::{CommandTemplate, SystemSpec, Words, qstat};
 use serde_json::Value;
 
 use super::super::command::Ran;
@@ -88,9 +88,16 @@ fn without(command: &CommandTemplate, options: &[&str]) -> CommandTemplate {
 }
 
 fn parse(text: &str) -> Option<Value> {
-    let answer: Value = serde_json::from_str(text).ok()?;
+    if text.trim_start().starts_with("Job Id:") {
+        return serde_json::from_str(&qstat::plain_as_json(text)).ok();
+    }
+    let strict = serde_json::from_str(text);
+    let answer: Value = strict
+        .or_else(|_| serde_json::from_str(&qstat::strict_json(text)))
+        .ok()?;
     // An empty object would say that no job exists.
-    answer.get("pbs_version").or(answer.get("timestamp"))?;
+    let known = ["pbs_version", "timestamp", "Jobs"];
+    known.iter().find_map(|key| answer.get(key))?;
     Some(answer)
 }
 
