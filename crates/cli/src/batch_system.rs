@@ -173,6 +173,8 @@ enum Format {
 enum State {
     Queued,
     Running,
+    Suspended,
+    Completing,
     Finished,
     Failed,
     FailedMayReturn,
@@ -263,6 +265,8 @@ impl From<State> for StateMeaning {
         match state {
             State::Queued => Self::Queued,
             State::Running => Self::Running,
+            State::Suspended => Self::Suspended,
+            State::Completing => Self::Completing,
             State::Finished => Self::Finished,
             State::Failed => Self::Failed,
             State::FailedMayReturn => Self::FailedMayReturn,

@@ -218,6 +218,10 @@ pub enum StateMeaning {
     Queued,
     /// Has nodes.
     Running,
+    /// Has nodes, and its processes are stopped for a while.
+    Suspended,
+    /// Is about to end, or to be requeued.
+    Completing,
     /// Ended well.
     Finished,
     /// Ended otherwise.

@@ -17,7 +17,9 @@ pub(super) const RUNNING_ERRORS_MAX: u32 = 20;
 pub(super) const MISSING_MAX: u32 = 2;
 /// An allocation without workers that still runs is canceled after this time.
 pub(super) const LEAVE_GRACE: Duration = Duration::from_secs(120);
-/// Fruitless attempts to learn something until nobody can hold it against us.
+/// A job may take this long to end, or to be requeued, after its last worker has left.
+pub(super) const ENDING_MAX: Duration = Duration::from_secs(120);
+/// Fruitless searches until a submission of a removed queue counts as not made.
 pub(super) const TRIES_MAX: u32 = 20;
 
 /// State as users see it.
@@ -62,6 +64,18 @@ pub(super) enum Phase {
     Ended { failed: bool },
 }
 
+/// The last worker has left: one more answer of the batch system decides what that means.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Ending {
+    pub(super) since: Time,
+    /// All workers were lost at once.
+    pub(super) failed: bool,
+    /// The last one left without a goodbye.
+    pub(super) crashed: bool,
+    /// The question was asked after it had left.
+    pub(super) asked: bool,
+}
+
 /// An allocation as it is stored and shown.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AllocationRecord {
@@ -96,6 +110,7 @@ pub struct Allocation {
     /// When the answer to a question is overdue.
     pub(super) polling: Option<Time>,
     pub(super) started: Option<Time>,
+    pub(super) ending: Option<Ending>,
     /// Last answer of the batch system.
     pub(super) hint: Box<str>,
     /// It was given up because nobody answered, not on evidence.
@@ -150,6 +165,7 @@ impl Allocation {
             next_poll: now.mono,
             polling: None,
             started: None,
+            ending: None,
             hint: "".into(),
             is_doubtful: false,
             is_unwatched: false,
@@ -233,6 +249,16 @@ impl Allocation {
             Phase::Running => self.record.workers.saturating_sub(self.seen.max(self.lost)),
             Phase::Leaving { .. } | Phase::Ended { .. } => 0,
         }
+    }
+
+    /// Requeued by the batch system, or never gone: it starts over.
+    pub(super) fn wait_again(&mut self) {
+        self.phase = Phase::Queued;
+        self.record.state = AllocationState::Queued;
+        (self.record.started_at, self.record.ended_at) = (None, None);
+        (self.started, self.ending, self.is_doubtful) = (None, None, false);
+        (self.seen, self.lost, self.lost_fast) = (0, 0, 0);
+        (self.errors, self.missing) = (0, 0);
     }
 
     pub(super) fn start(&mut self, now: Now) {

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::allocation::{
-    FAST_LOSS, LEAVE_GRACE, MISSING_MAX, Phase, QUEUED_ERRORS_MAX, RUNNING_ERRORS_MAX, TRIES_MAX,
+    ENDING_MAX, Ending, FAST_LOSS, LEAVE_GRACE, MISSING_MAX, Phase, QUEUED_ERRORS_MAX,
+    RUNNING_ERRORS_MAX, TRIES_MAX,
 };
 use super::input::{AllocationEvent, Effect, Level, LookOutcome, Report, SubmitOutcome};
 use super::queue::{Queue, retry_pause};
@@ -15,6 +16,10 @@ use crate::time::Now;
 
 /// A submission that was looked for twice, this far apart, and not found did not happen.
 const ABSENT_APART: Duration = Duration::from_secs(60);
+/// Pause between two looks at a job that is about to end.
+const ENDING_LOOK: Duration = Duration::from_secs(2);
+/// Grace of an allocation that is not to be canceled.
+const NEVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 /// Pause between a first surprising answer and the second look.
 const SECOND_LOOK: Duration = Duration::from_secs(10);
 
@@ -201,9 +206,6 @@ impl AutoallocState {
                     let told = format!("Allocation {key} could not be canceled: {text}");
                     effects.push(Effect::Tell(Level::Warn, told));
                 }
-                // It was to be canceled because nobody answered, and there are none for cancels either.
-                // Once there are, it may turn out to be well.
-                queue.only_ask(key.number);
             }
             // Tried again in time.
             (
@@ -225,7 +227,6 @@ impl AutoallocState {
         report: Report,
         effects: &mut Vec<Effect>,
     ) {
-        let refresh = self.limits.refresh;
         let Some(queue) = self.queues.get_mut(&key.queue) else {
             return;
         };
@@ -233,69 +234,175 @@ impl AutoallocState {
             return;
         };
         allocation.polling = None;
-        match allocation.phase {
-            Phase::Leaving { failed, .. } => match report {
-                Report::Finished | Report::Failed { .. } => {
-                    queue.end(now, key.number, failed, effects);
-                    self.note_change(now);
+        match (allocation.phase, allocation.ending) {
+            (Phase::Leaving { failed, .. }, _) => {
+                self.on_report_of_leaving(now, key, failed, &report, effects);
+            }
+            (Phase::Submitting | Phase::Unsure { .. } | Phase::Ended { .. }, _) => {}
+            // The question is older than the end of the last worker.
+            (Phase::Queued | Phase::Running, Some(ending)) if !ending.asked => {
+                allocation.next_poll = now.mono;
+            }
+            (Phase::Queued | Phase::Running, Some(ending)) => {
+                self.on_report_of_ending(now, key, ending, report, effects);
+            }
+            (Phase::Queued | Phase::Running, None) => {
+                self.on_report_of_living(now, key, report, effects);
+            }
+        }
+    }
+
+    /// About an allocation that is over for users.
+    fn on_report_of_leaving(
+        &mut self,
+        now: Now,
+        key: AllocationKey,
+        failed: bool,
+        report: &Report,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(queue) = self.queues.get_mut(&key.queue) else {
+            return;
+        };
+        let is_retired = queue.is_retired();
+        let Some(allocation) = queue.allocations.get_mut(&key.number) else {
+            return;
+        };
+        let is_asked = matches!(allocation.phase, Phase::Leaving { asked: true, .. });
+        match report {
+            // Somebody else's is left alone.
+            Report::Finished | Report::Failed { .. } | Report::Foreign(_) => {
+                queue.end(now, key.number, failed, effects);
+                self.note_change(now);
+            }
+            // Not to be believed, but nothing is lost by canceling what is said not to exist.
+            Report::Missing => allocation.cancel_now(now),
+            Report::Queued(_) if !is_retired && !is_asked && !allocation.is_doubtful => {
+                allocation.wait_again();
+                allocation.next_poll = now.mono;
+                effects.push(Effect::Changed(key.queue));
+            }
+            Report::Queued(_)
+            | Report::Running
+            | Report::Suspended
+            | Report::Completing
+            | Report::Unreadable(_) => {
+                // The batch system answers again.
+                if allocation.is_doubtful {
+                    allocation.cancel_now(now);
                 }
-                // Somebody else's: it is left alone.
-                Report::Foreign(_) => {
-                    queue.end(now, key.number, failed, effects);
-                    self.note_change(now);
+            }
+            Report::Silent | Report::Error(_) => {}
+        }
+    }
+
+    /// About an allocation whose last worker has left: one that waits again or is suspended is still ours.
+    fn on_report_of_ending(
+        &mut self,
+        now: Now,
+        key: AllocationKey,
+        ending: Ending,
+        report: Report,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(queue) = self.queues.get_mut(&key.queue) else {
+            return;
+        };
+        let Some(allocation) = queue.allocations.get_mut(&key.number) else {
+            return;
+        };
+        let is_late = now.mono.since(ending.since) >= ENDING_MAX;
+        let has_gone = match report {
+            Report::Queued(hint) => {
+                allocation.hint = hint;
+                allocation.wait_again();
+                effects.push(Effect::Changed(key.queue));
+                return;
+            }
+            Report::Suspended => {
+                allocation.ending = None;
+                return;
+            }
+            Report::Completing if !is_late => {
+                allocation.next_poll = now.mono + ENDING_LOOK;
+                return;
+            }
+            Report::Unreadable(_) => {
+                allocation.next_poll = now.mono + SECOND_LOOK;
+                return;
+            }
+            Report::Finished | Report::Failed { .. } | Report::Foreign(_) => true,
+            // Its script may still do something after the worker.
+            Report::Running => !ending.crashed,
+            Report::Completing | Report::Missing | Report::Silent | Report::Error(_) => false,
+        };
+        allocation.ending = None;
+        if has_gone {
+            queue.end(now, key.number, ending.failed, effects);
+        } else {
+            // Its job may still be there, and its workers may come back.
+            queue.leave(now, key.number, ending.failed, LEAVE_GRACE, effects);
+        }
+        let text = "all its workers were lost within a minute";
+        self.count_end(now, key, !ending.failed, text, effects);
+    }
+
+    fn on_report_of_living(
+        &mut self,
+        now: Now,
+        key: AllocationKey,
+        report: Report,
+        effects: &mut Vec<Effect>,
+    ) {
+        let refresh = self.limits.refresh;
+        let Some(queue) = self.queues.get_mut(&key.queue) else {
+            return;
+        };
+        let Some(allocation) = queue.allocations.get_mut(&key.number) else {
+            return;
+        };
+        match report {
+            Report::Queued(hint) => {
+                (allocation.missing, allocation.errors) = (0, 0);
+                // A server is there now and sees its further changes.
+                allocation.is_unwatched = false;
+                allocation.hint = hint;
+                if allocation.phase == Phase::Running && allocation.connected.is_empty() {
+                    allocation.wait_again();
+                    effects.push(Effect::Changed(key.queue));
                 }
-                // Not to be believed, but nothing is lost by canceling what is said not to exist.
-                Report::Missing => allocation.cancel_now(now),
-                Report::Queued(_) | Report::Running if !queue.is_retired() => {
-                    queue.come_back(now, key.number, effects);
+            }
+            Report::Running | Report::Suspended | Report::Completing => {
+                (allocation.missing, allocation.errors) = (0, 0);
+                if allocation.phase == Phase::Queued {
+                    allocation.start(now);
+                    effects.push(Effect::Changed(key.queue));
                 }
-                Report::Queued(_) | Report::Running => {}
-                Report::Silent | Report::Error(_) => {}
-            },
-            Phase::Submitting | Phase::Unsure { .. } | Phase::Ended { .. } => {}
-            Phase::Queued | Phase::Running => match report {
-                Report::Queued(hint) => {
-                    (allocation.missing, allocation.errors) = (0, 0);
-                    // A server is there now and sees its further changes.
-                    allocation.is_unwatched = false;
-                    allocation.hint = hint;
-                    if allocation.phase == Phase::Running && allocation.connected.is_empty() {
-                        // Requeued by the batch system: it starts over.
-                        allocation.phase = Phase::Queued;
-                        allocation.record.state = AllocationState::Queued;
-                        allocation.record.started_at = None;
-                        allocation.started = None;
-                        (allocation.seen, allocation.lost, allocation.lost_fast) = (0, 0, 0);
-                        effects.push(Effect::Changed(key.queue));
-                    }
+            }
+            Report::Finished => self.on_ended(now, key, None, effects),
+            Report::Failed { text, may_return } => {
+                self.on_ended(now, key, Some((text, may_return)), effects);
+            }
+            Report::Missing => {
+                allocation.missing += 1;
+                allocation.next_poll = now.mono + refresh.min(SECOND_LOOK);
+                // Workers are better evidence than a batch system that forgot.
+                if allocation.missing >= MISSING_MAX && allocation.connected.is_empty() {
+                    self.on_vanished(now, key, "the batch system no longer knows it", effects);
                 }
-                Report::Running => {
-                    (allocation.missing, allocation.errors) = (0, 0);
-                    if allocation.phase == Phase::Queued {
-                        allocation.start(now);
-                        effects.push(Effect::Changed(key.queue));
-                    }
-                }
-                Report::Finished => self.on_ended(now, key, None, effects),
-                Report::Failed { text, may_return } => {
-                    self.on_ended(now, key, Some((text, may_return)), effects);
-                }
-                Report::Missing => {
-                    allocation.missing += 1;
-                    allocation.next_poll = now.mono + refresh.min(SECOND_LOOK);
-                    // Workers are better evidence than a batch system that forgot.
-                    if allocation.missing >= MISSING_MAX && allocation.connected.is_empty() {
-                        self.on_vanished(now, key, "the batch system no longer knows it", effects);
-                    }
-                }
-                // It must not be canceled: somebody else submitted it.
-                Report::Foreign(text) => self.on_ended(now, key, Some((text, false)), effects),
-                Report::Silent => {
-                    let text = "the batch system says nothing of it";
-                    self.on_status_error(now, key, text, true, effects);
-                }
-                Report::Error(text) => self.on_status_error(now, key, &text, false, effects),
-            },
+            }
+            // It must not be canceled: somebody else submitted it.
+            Report::Foreign(text) => self.on_ended(now, key, Some((text, false)), effects),
+            Report::Silent => {
+                let text = "the batch system says nothing of it";
+                self.on_status_error(now, key, text, true, effects);
+            }
+            // It is there, whatever the rest says.
+            Report::Unreadable(text) => {
+                (allocation.missing, allocation.errors) = (0, 0);
+                tracing::debug!(allocation = %key, "status: {text}");
+            }
+            Report::Error(text) => self.on_status_error(now, key, &text, false, effects),
         }
     }
 
@@ -324,12 +431,8 @@ impl AutoallocState {
         } else {
             QUEUED_ERRORS_MAX
         };
-        if allocation.errors <= errors_max {
-            return;
-        }
-        if !allocation.connected.is_empty() {
-            // Its workers still count; nothing is to be gained from asking further.
-            queue.end(now, key.number, false, effects);
+        // Workers are better evidence than a batch system that does not answer.
+        if allocation.errors <= errors_max || !allocation.connected.is_empty() {
             return;
         }
         let job = allocation.job_id().unwrap_or_default();
@@ -342,8 +445,9 @@ impl AutoallocState {
             // No reason to delete a job that may wait well; its workers are welcome all the same.
             queue.end(now, key.number, !started, effects);
         } else {
+            // Canceled as soon as the batch system answers again: it is replaced.
             allocation.is_doubtful = true;
-            queue.leave(now, key.number, !started, Duration::ZERO, effects);
+            queue.leave(now, key.number, !started, NEVER, effects);
         }
         // Nobody said that the next one would fare worse: it is replaced without delay.
         queue.note_failure(text);
@@ -446,6 +550,7 @@ impl AutoallocState {
         }
         allocation.seen = allocation.seen.saturating_add(1);
         (allocation.missing, allocation.is_unwatched) = (0, false);
+        allocation.ending = None;
         let is_leaving = matches!(allocation.phase, Phase::Leaving { asked: true, .. });
         if allocation.phase == Phase::Running || is_leaving {
             return;
@@ -527,14 +632,14 @@ impl AutoallocState {
         if allocation.lost < allocation.record.workers || !allocation.connected.is_empty() {
             return;
         }
-        let failed = allocation.lost_fast >= allocation.lost;
-        if crashed {
-            // Its job may still be there, and its workers may come back.
-            queue.leave(now, key.number, failed, LEAVE_GRACE, effects);
-        } else {
-            queue.end(now, key.number, failed, effects);
+        allocation.ending = Some(Ending {
+            since: now.mono,
+            failed: allocation.lost_fast >= allocation.lost,
+            crashed,
+            asked: false,
+        });
+        if allocation.polling.is_none() {
+            allocation.next_poll = now.mono;
         }
-        let text = "all its workers were lost within a minute";
-        self.count_end(now, key, !failed, text, effects);
     }
 }

@@ -72,10 +72,14 @@ pub enum LookOutcome {
 /// State of a job according to the batch system.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Report {
-    /// It waits (or is held, suspended, requeued); the text says why, if known.
+    /// It waits (or is held, or requeued); the text says why, if known.
     Queued(Box<str>),
     /// It runs.
     Running,
+    /// It has nodes, and its processes are stopped for a while.
+    Suspended,
+    /// It is about to end, or to be requeued.
+    Completing,
     /// It ended well.
     Finished,
     /// It ended otherwise.
@@ -91,6 +95,8 @@ pub enum Report {
     Foreign(Box<str>),
     /// It answered, and said nothing of the id. That is no evidence that there is no such job.
     Silent,
+    /// It knows the job, and the rest of the answer cannot be read.
+    Unreadable(Box<str>),
     /// It did not answer, or not in a way that makes sense.
     Error(Box<str>),
 }

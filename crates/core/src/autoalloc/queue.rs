@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use super::allocation::{Allocation, Phase, TRIES_MAX};
+use super::allocation::{Allocation, Phase};
 use super::input::{AllocationEvent, Effect, Level};
 use super::reason::Reason;
 use super::{AllocationRecord, AllocationState};
@@ -440,38 +440,6 @@ impl Queue {
         effects.push(Effect::Changed(self.id));
     }
 
-    /// An allocation that was given up because nobody answered waits or runs after all.
-    pub(super) fn come_back(&mut self, now: Now, number: u32, effects: &mut Vec<Effect>) {
-        let Some(allocation) = self.allocations.get_mut(&number) else {
-            return;
-        };
-        let is_asked = matches!(allocation.phase, Phase::Leaving { asked: true, .. });
-        if !allocation.is_doubtful || is_asked {
-            return;
-        }
-        allocation.phase = Phase::Queued;
-        allocation.record.state = AllocationState::Queued;
-        allocation.record.ended_at = None;
-        allocation.is_doubtful = false;
-        (allocation.errors, allocation.missing) = (0, 0);
-        // Whether it runs is heard at once.
-        allocation.next_poll = now.mono;
-        effects.push(Effect::Changed(self.id));
-    }
-
-    /// An allocation that was given up because nobody answered, and cannot be canceled, is asked for only.
-    pub(super) fn only_ask(&mut self, number: u32) {
-        let is_retired = self.retired;
-        let doubtful = self.allocations.get_mut(&number);
-        if let Some(allocation) = doubtful.filter(|a| a.is_doubtful && !is_retired)
-            && let Phase::Leaving {
-                cancel_at, asked, ..
-            } = &mut allocation.phase
-        {
-            (*cancel_at, *asked) = (Time(u64::MAX), false);
-        }
-    }
-
     /// Over, with evidence.
     pub(super) fn end(&mut self, now: Now, number: u32, failed: bool, effects: &mut Vec<Effect>) {
         let Some(allocation) = self.allocations.get_mut(&number) else {
@@ -520,18 +488,6 @@ impl Queue {
 
     /// Does what is due.
     pub(super) fn on_time(&mut self, now: Now, refresh: Duration, effects: &mut Vec<Effect>) {
-        let given_up: Vec<u32> = self.numbers(|a| match a.phase {
-            Phase::Leaving { tries, next, .. } => tries >= TRIES_MAX && next <= now.mono,
-            Phase::Submitting
-            | Phase::Unsure { .. }
-            | Phase::Queued
-            | Phase::Running
-            | Phase::Ended { .. } => false,
-        });
-        for number in given_up {
-            let failed = self.allocations[&number].record.state == AllocationState::Failed;
-            self.end(now, number, failed, effects);
-        }
         let mut due = false;
         for allocation in self.allocations.values_mut() {
             let key = allocation.record.key;
@@ -555,7 +511,7 @@ impl Queue {
                     let Some(job) = job.filter(|_| *next <= now.mono) else {
                         continue;
                     };
-                    *tries += 1;
+                    *tries = tries.saturating_add(1);
                     *next = now.mono + retry_pause(*tries);
                     if *cancel_at <= now.mono {
                         *asked = true;
@@ -603,6 +559,9 @@ impl Queue {
                 None => next,
             };
             allocation.polling = Some(now.mono + POLL_TIMEOUT);
+            if let Some(ending) = &mut allocation.ending {
+                ending.asked = true;
+            }
             if let Some(job) = &allocation.record.job {
                 jobs.push((allocation.record.key, job.clone()));
             }

@@ -312,7 +312,9 @@ same_enum!(
     Running,
     Finished,
     Failed,
-    FailedMayReturn
+    FailedMayReturn,
+    Suspended,
+    Completing
 );
 
 fn command(

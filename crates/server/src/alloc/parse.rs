@@ -200,6 +200,14 @@ pub(super) fn status_fallback(system: &SystemSpec) -> CommandTemplate {
     }
 }
 
+/// The question in plain text, for answers whose JSON cannot be read; empty if there is none.
+pub(super) fn status_plain(system: &SystemSpec) -> CommandTemplate {
+    if system.status_format != StatusFormat::PbsJson {
+        return CommandTemplate::default();
+    }
+    pbs::without_history(&pbs::in_plain_text(&system.status))
+}
+
 /// How to look for a job where the answer to `find` is that there is no history; `None` = it was an answer.
 pub(super) fn find_without_history(
     system: &SystemSpec,
@@ -220,7 +228,8 @@ pub(super) fn find_again(system: &SystemSpec, asked: &CommandTemplate) -> Option
 pub(super) fn looked_again(answer: &Answer, ours: &Ours) -> LookOutcome {
     match answer {
         Ok(ran) if ran.is_ok() && !pbs::keeps_no_history(ran) => {
-            let found = pbs::find_plain(&ran.stdout, ours).filter(|id| is_job_id(id));
+            let found = pbs::find(&ran.stdout, ours).unwrap_or_default();
+            let found = found.filter(|id| is_job_id(id));
             found.map_or(LookOutcome::Absent, |job| LookOutcome::Found(job.into()))
         }
         Ok(ran) => LookOutcome::Error(shown(&ran.failure())),
@@ -257,12 +266,14 @@ fn meaning(system: &SystemSpec, state: &str, hint: &str) -> Report {
     match system.states.get(state) {
         Some(StateMeaning::Queued) => Report::Queued(shown(hint)),
         Some(StateMeaning::Running) => Report::Running,
+        Some(StateMeaning::Suspended) => Report::Suspended,
+        Some(StateMeaning::Completing) => Report::Completing,
         Some(StateMeaning::Finished) => Report::Finished,
         Some(StateMeaning::Failed) => failed(false),
         Some(StateMeaning::FailedMayReturn) => failed(true),
         None => {
             let text = format!("Unknown {} job status {state}", system.name);
-            Report::Error(shown(&text))
+            Report::Unreadable(shown(&text))
         }
     }
 }
@@ -320,6 +331,18 @@ pub(super) fn canceled(system: &SystemSpec, answer: &Answer) -> Result<(), Box<s
         Ok(ran) if says_one_of(ran, &system.missing) => Ok(()),
         Ok(ran) => Err(shown(&ran.failure())),
         Err(error) => Err(shown(&error.to_string())),
+    }
+}
+
+/// What an answer that cannot be read says of a job.
+pub(super) fn unread(answer: &Answer, job: &str) -> Report {
+    let text = complaint(answer);
+    match answer {
+        // It is there: no reason to give it up.
+        Ok(ran) if pbs::names(&ran.stdout.replace(['"', ':', '='], " "), job) => {
+            Report::Unreadable(text)
+        }
+        Ok(_) | Err(_) => Report::Error(text),
     }
 }
 

@@ -348,11 +348,16 @@ async fn ask_status(params: &QueueParams, jobs: &[Asked]) -> (Vec<Input>, bool) 
         found = parse::reports(system, &second, &questions);
         answer = second;
     }
+    let plain = parse::status_plain(system);
+    if found.is_none() && !plain.is_empty() && answer.is_ok() {
+        let third = first.ask(&plain, &ids, cluster).await;
+        found = parse::reports(system, &third, &questions);
+    }
     let mut is_silent = matches!(answer, Err(CommandError::Timeout { .. }));
     let Some(found) = found else {
-        let error = Report::Error(parse::complaint(&answer));
-        let inputs = jobs.iter();
-        let inputs = inputs.map(|job| Input::Reported(job.key, error.clone()));
+        let inputs = jobs.iter().zip(&questions);
+        let inputs =
+            inputs.map(|(job, asked)| Input::Reported(job.key, parse::unread(&answer, asked.id)));
         return (inputs.collect(), is_silent);
     };
     // Each alone: an answer to a question about several may leave some out.
@@ -396,7 +401,7 @@ async fn ask_alone(
         match found.map(|mut all| all.pop()) {
             Some(Some(Some(report))) => return (report, false),
             Some(_) => last = Report::Silent,
-            None => last = Report::Error(parse::complaint(&answer)),
+            None => last = parse::unread(&answer, question.id),
         }
         if matches!(answer, Err(CommandError::Timeout { .. })) {
             return (last, true);

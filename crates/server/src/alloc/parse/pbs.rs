@@ -50,7 +50,7 @@ fn complaint(system: &SystemSpec, ran: &Ran, job: &str) -> Option<Report> {
 }
 
 /// Whether one of the words is this id, with more or less of its domain.
-fn names(line: &str, job: &str) -> bool {
+pub(super) fn names(line: &str, job: &str) -> bool {
     let extends = |long: &str, short: &str| {
         let rest = long.strip_prefix(short);
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
@@ -160,36 +160,17 @@ pub(super) fn find(text: &str, ours: &Ours) -> Result<Option<String>, NotJson> {
 fn identity(job: &Value) -> (Option<&str>, Option<&str>) {
     let dir = job
         .get("Variable_List")
-        .and_then(|list| list.get("PBS_O_WORKDIR"));
-    (
-        job.get("Job_Name").and_then(Value::as_str),
-        dir.and_then(Value::as_str),
-    )
-}
-
-/// The same in what `qstat -f` prints as plain text: `Job Id: X`, then lines `    Name = value`, continued
-/// with a tab.
-pub(super) fn find_plain(text: &str, ours: &Ours) -> Option<String> {
-    let text = text.replace("\n\t", "");
-    let is_ours = |record: &&str| {
-        let value = |key: &str| {
-            let mut lines = record.lines().map(str::trim_start);
-            lines.find_map(|line| line.strip_prefix(key)?.strip_prefix(" = "))
-        };
-        let variables = value("Variable_List").unwrap_or_default();
-        let submitted_in = variables.split_once("PBS_O_WORKDIR=").map(|(_, rest)| rest);
-        // The next variable follows without a sign that could not stand in a path, but for the comma.
-        let is_in = |rest: &str, dir: &str| {
-            let after = rest.strip_prefix(dir);
-            after.is_some_and(|after| after.is_empty() || after.starts_with(','))
-        };
-        let dir = submitted_in.map(|rest| {
-            let own = ours.dirs.iter().find(|dir| is_in(rest, dir));
-            own.map_or(rest, String::as_str)
+        .and_then(|list| match list.as_str() {
+            // As plain text has it: `A=1,PBS_O_WORKDIR=/dir,PBS_O_SYSTEM=Linux`.
+            Some(text) => {
+                let (_, rest) = text.split_once("PBS_O_WORKDIR=")?;
+                let end = rest
+                    .find(",PBS_O_")
+                    .or(rest.find(','))
+                    .unwrap_or(rest.len());
+                rest.get(..end)
+            }
+            None => list.get("PBS_O_WORKDIR")?.as_str(),
         });
-        ours.is_found(value("Job_Name"), dir)
-    };
-    let records = text.split("Job Id: ").skip(1);
-    let ours = records.filter(is_ours).last()?;
-    ours.split_whitespace().next().map(str::to_owned)
+    (job.get("Job_Name").and_then(Value::as_str), dir)
 }

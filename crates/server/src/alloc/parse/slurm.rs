@@ -62,7 +62,9 @@ pub(super) fn report(system: &SystemSpec, text: &str, jobs: &[Question<'_>]) -> 
             return foreign;
         }
         let Some(state) = value(record, "JobState") else {
-            return Report::Error(format!("there is no JobState of {id} in the answer").into());
+            return Report::Unreadable(
+                format!("there is no JobState of {id} in the answer").into(),
+            );
         };
         let reason = value(record, "Reason").filter(|reason| reason != "None");
         meaning(system, &state, &reason.unwrap_or_default())
