@@ -36,6 +36,9 @@ pub use input::{AllocationEvent, Effect, Input, Level, LookOutcome, Report, Subm
 pub use queue::{Queue, QueueFailure, QueueRecord, QueueSpec, QueueState};
 pub use reason::{Reason, ReasonKind};
 
+use events::Loss;
+use queue::Offer;
+
 use crate::id::{AllocationKey, QueueId, WorkerId};
 use crate::refusal::{Refusal, RefusalKind};
 use crate::time::{Now, Time};
@@ -95,8 +98,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 /// After the first thing that happened, wait for what comes with it.
 const SETTLE: Duration = Duration::from_millis(200);
 
-/// A worker with the units it offers, by name.
-type Stray = (WorkerId, BTreeMap<Box<str>, u64>);
+/// A worker with what it offers.
+type Stray = (WorkerId, Offer);
 
 /// All queues of a server.
 #[derive(Clone, Debug)]
@@ -263,13 +266,33 @@ impl AutoallocState {
                 job,
                 worker,
                 resources,
-            } => self.on_worker(now, &job, worker, resources, effects),
+                lifetime,
+            } => {
+                let offer = Offer {
+                    resources,
+                    lifetime,
+                };
+                self.on_worker(now, &job, worker, offer, effects);
+            }
             Input::WorkerLost {
                 job,
                 worker,
                 crashed,
                 lived,
-            } => self.on_worker_lost(now, &job, (worker, crashed, lived), effects),
+                used,
+            } => {
+                let is_fast = crashed && lived < allocation::FAST_LOSS;
+                self.on_worker_lost(
+                    now,
+                    &job,
+                    worker,
+                    Loss {
+                        crashed,
+                        is_fast,
+                        used,
+                    },
+                );
+            }
         }
         self.on_time(now, effects);
         self.purge();

@@ -32,6 +32,8 @@ pub struct QueueParams {
     pub wrap_command: Option<Box<str>>,
     /// Lifetime of a worker, at most `time_limit`.
     pub worker_time_limit: Option<Duration>,
+    /// Allocations that wait for tasks that are gone stay in the batch system.
+    pub keep_waiting: bool,
     /// Idle timeout of a worker.
     pub idle_timeout: Duration,
     /// Least share of its cpus that must be busy.
@@ -42,6 +44,17 @@ pub struct QueueParams {
     pub additional_args: Vec<Box<str>>,
     /// Units that workers are told to offer, by name.
     pub amounts: BTreeMap<Box<str>, u64>,
+}
+
+/// A worker ends this much before its allocation, to end its tasks and to tell the server.
+const MARGIN_MAX: Duration = Duration::from_secs(10);
+/// Margin of a short allocation, as a divisor of its time limit.
+const MARGIN_PART: u32 = 10;
+
+/// Lifetime of a worker whose allocation has this time left.
+#[must_use]
+pub fn worker_lifetime(left: Duration) -> Duration {
+    Duration::from_secs((left - MARGIN_MAX.min(left / MARGIN_PART)).as_secs())
 }
 
 impl QueueParams {

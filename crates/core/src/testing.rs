@@ -47,15 +47,18 @@ pub fn request(state: &mut ServerState, command: Command) -> Vec<Effect> {
 /// and an hour.
 #[must_use]
 pub fn workers_wanted(state: &ServerState, now: Time, cpus: u64) -> u32 {
+    let kind = WorkerKind {
+        resources: [("cpus".into(), cpus * 10_000)].into(),
+        others_plentiful: true,
+        time_limit: Duration::from_secs(3_600),
+        min_utilization: 0.0,
+    };
     let query = QueueQuery {
         queue: QueueId(1),
-        kind: WorkerKind {
-            resources: [("cpus".into(), cpus * 10_000)].into(),
-            others_plentiful: true,
-            time_limit: Duration::from_secs(3_600),
-            min_utilization: 0.0,
-        },
+        assumed: kind.clone(),
+        kind,
         coming: Vec::new(),
+        connected: Vec::new(),
         workers_max: 9,
         nodes_max: 1,
     };

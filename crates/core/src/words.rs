@@ -1,6 +1,10 @@
 //! Words for numbers that people read: a count with its noun, an amount of a resource with its unit.
 
+use std::fmt::Write as _;
+use std::time::Duration;
+
 use crate::resource::amount::{Amount, UNITS_PER_WHOLE};
+use crate::time::nanos;
 
 /// 1234567 as `1 234 567`.
 #[must_use]
@@ -49,6 +53,38 @@ pub fn quantity(resource: &str, amount: Amount) -> String {
         _ if resource == "mem" => format!("{amount} MiB"),
         _ => amount.to_string(),
     }
+}
+
+/// `1h 30m`.
+#[must_use]
+pub fn duration(duration: Duration) -> String {
+    const UNITS: [(u64, &str); 7] = [
+        (86_400_000_000_000, "day"),
+        (3_600_000_000_000, "h"),
+        (60_000_000_000, "m"),
+        (1_000_000_000, "s"),
+        (1_000_000, "ms"),
+        (1_000, "us"),
+        (1, "ns"),
+    ];
+    let mut left = nanos(duration);
+    let mut text = String::new();
+    for (size, unit) in UNITS {
+        let count = left / size;
+        left %= size;
+        if count == 0 {
+            continue;
+        }
+        if !text.is_empty() {
+            text.push(' ');
+        }
+        let plural = if unit == "day" && count > 1 { "s" } else { "" };
+        let _ = write!(text, "{count}{unit}{plural}");
+    }
+    if text.is_empty() {
+        text.push_str("0s");
+    }
+    text
 }
 
 /// An amount with the name of its resource: `1 cpu`, `50 MiB of memory`, `2 GPUs (gpus/nvidia)`, `3 of license`.

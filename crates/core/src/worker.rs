@@ -216,6 +216,12 @@ impl Worker {
         self.deadline.is_some()
     }
 
+    /// Whether it was ever given a task.
+    #[must_use]
+    pub fn was_used(&self) -> bool {
+        self.last_task.is_some() || !self.assigned.is_empty()
+    }
+
     /// Tasks handed to it.
     #[must_use]
     pub const fn assigned(&self) -> &BTreeMap<TaskKey, Assigned> {

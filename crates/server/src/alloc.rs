@@ -43,6 +43,7 @@ pub(crate) enum WorkerNews {
         config: Arc<WorkerConfig>,
         crashed: bool,
         lived: Duration,
+        used: bool,
     },
 }
 

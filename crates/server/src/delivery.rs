@@ -539,6 +539,7 @@ impl Delivery {
                 config,
                 crashed: reason.is_crash(),
                 lived: at.since(worker.started),
+                used: worker.was_used(),
             },
         });
     }

@@ -141,6 +141,10 @@ pub(crate) struct QueueArgs {
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub(crate) idle_timeout: Option<Duration>,
 
+    /// Leave allocations in the batch system when the tasks that they wait for are gone [default: cancel them after 10m]
+    #[arg(long)]
+    pub(crate) keep_waiting: bool,
+
     /// How often workers report the load of their machine
     #[arg(long, value_name = "DURATION", value_parser = given_words)]
     pub(crate) overview_interval: Option<Given<Duration>>,

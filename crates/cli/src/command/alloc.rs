@@ -287,6 +287,7 @@ fn spec(args: &QueueArgs, system: &SystemSpec) -> CliResult<AllocQueueSpec> {
         stop_command: args.worker_stop_cmd.clone(),
         wrap_command: args.worker_wrap_cmd.clone(),
         worker_time_limit_ns: args.worker_time_limit.map(nanos),
+        keep_waiting: args.keep_waiting,
         idle_timeout_ns: nanos(args.idle_timeout.unwrap_or(IDLE_TIMEOUT)),
         min_utilization: args.min_utilization.unwrap_or_default(),
         worker_args: worker_args(args),

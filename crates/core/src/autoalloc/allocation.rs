@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::batch::job_parts;
 use crate::id::{AllocationKey, WorkerId};
+use crate::scheduler::demand::Coming;
 use crate::time::{Now, Time, Timestamp};
 
 /// Workers lost sooner than this never worked.
@@ -15,6 +16,14 @@ pub(super) const QUEUED_ERRORS_MAX: u32 = 10;
 pub(super) const RUNNING_ERRORS_MAX: u32 = 20;
 /// Answers in a row that do not know a job until it counts as gone.
 pub(super) const MISSING_MAX: u32 = 2;
+/// Workers that have not come this long after the first sign of their allocation are not waited for.
+const OWED_MAX: Duration = Duration::from_secs(300);
+/// The scheduler gives a new worker its first task within this time, if there is one for it.
+const UNUSED_MIN: Duration = Duration::from_secs(5);
+/// What waits this long after a worker came may be work that was submitted later.
+const UNUSED_MAX: Duration = Duration::from_secs(120);
+/// An allocation that no task needs is canceled after this time, unless it is to be kept.
+pub(super) const UNNEEDED_MAX: Duration = Duration::from_secs(600);
 /// An allocation without workers that still runs is canceled after this time.
 pub(super) const LEAVE_GRACE: Duration = Duration::from_secs(120);
 /// A job may take this long to end, or to be requeued, after its last worker has left.
@@ -111,6 +120,14 @@ pub struct Allocation {
     pub(super) polling: Option<Time>,
     pub(super) started: Option<Time>,
     pub(super) ending: Option<Ending>,
+    /// When its last worker so far connected.
+    pub(super) last_came: Option<Time>,
+    /// One of its workers that left had been given a task.
+    pub(super) used: bool,
+    /// Its workers came and took nothing of what waited: it counted as a failure.
+    pub(super) is_useless: bool,
+    /// Since when no task needs it.
+    pub(super) unneeded: Option<Time>,
     /// Last answer of the batch system.
     pub(super) hint: Box<str>,
     /// It was given up because nobody answered, not on evidence.
@@ -166,6 +183,10 @@ impl Allocation {
             polling: None,
             started: None,
             ending: None,
+            last_came: None,
+            used: false,
+            is_useless: false,
+            unneeded: None,
             hint: "".into(),
             is_doubtful: false,
             is_unwatched: false,
@@ -242,13 +263,38 @@ impl Allocation {
         }
     }
 
-    /// Workers that are on their way.
-    pub(super) fn workers_coming(&self) -> u32 {
-        match self.phase {
-            Phase::Submitting | Phase::Unsure { .. } | Phase::Queued => self.record.workers,
-            Phase::Running => self.record.workers.saturating_sub(self.seen.max(self.lost)),
-            Phase::Leaving { .. } | Phase::Ended { .. } => 0,
-        }
+    /// Whether it has not brought all its workers and is not late: then it still counts with all of them.
+    fn is_owing(&self, now: Time) -> bool {
+        self.seen.max(self.lost) < self.record.workers
+            && self.started.is_some_and(|at| now.since(at) < OWED_MAX)
+    }
+
+    /// The workers that it owes; `None` if it owes none.
+    pub(super) fn coming(&self, now: Time) -> Option<Coming> {
+        let workers = self.record.workers;
+        let owed = match self.phase {
+            Phase::Submitting | Phase::Unsure { .. } | Phase::Queued => workers,
+            Phase::Running if self.is_owing(now) => workers - self.seen.max(self.lost),
+            Phase::Running | Phase::Leaving { .. } | Phase::Ended { .. } => return None,
+        };
+        Some(Coming {
+            number: self.record.key.number,
+            workers,
+            owed,
+        })
+    }
+
+    /// Whether its workers are here and none of them was ever given a task, although the scheduler had time to.
+    pub(super) fn took_nothing(&self, now: Time, unused: &[WorkerId]) -> bool {
+        let has_just_come = |at| (UNUSED_MIN..=UNUSED_MAX).contains(&now.since(at));
+        let has_waited = self.last_came.is_some_and(has_just_come);
+        self.phase == Phase::Running
+            && !self.is_useless
+            && !self.used
+            && !self.is_owing(now)
+            && has_waited
+            && !self.connected.is_empty()
+            && self.connected.iter().all(|worker| unused.contains(worker))
     }
 
     /// Requeued by the batch system, or never gone: it starts over.

@@ -1,15 +1,14 @@
 //! Handlers for answers of batch systems and events of workers.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::allocation::{
-    ENDING_MAX, Ending, FAST_LOSS, LEAVE_GRACE, MISSING_MAX, Phase, QUEUED_ERRORS_MAX,
-    RUNNING_ERRORS_MAX, TRIES_MAX,
+    ENDING_MAX, Ending, LEAVE_GRACE, MISSING_MAX, Phase, QUEUED_ERRORS_MAX, RUNNING_ERRORS_MAX,
+    TRIES_MAX,
 };
 use super::input::{AllocationEvent, Effect, Level, LookOutcome, Report, SubmitOutcome};
-use super::queue::{Queue, retry_pause};
-use super::{Allocation, AllocationState, AutoallocState, STRAYS_MAX};
+use super::queue::{Offer, Queue, retry_pause};
+use super::{AutoallocState, STRAYS_MAX};
 use crate::batch::job_parts;
 use crate::id::{AllocationKey, WorkerId};
 use crate::time::Now;
@@ -22,6 +21,17 @@ const ENDING_LOOK: Duration = Duration::from_secs(2);
 const NEVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 /// Pause between a first surprising answer and the second look.
 const SECOND_LOOK: Duration = Duration::from_secs(10);
+
+/// How a worker was lost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Loss {
+    /// Without a goodbye.
+    pub(super) crashed: bool,
+    /// So soon that it never worked.
+    pub(super) is_fast: bool,
+    /// It was given a task at least once.
+    pub(super) used: bool,
+}
 
 impl AutoallocState {
     pub(super) fn on_submitted(
@@ -124,8 +134,8 @@ impl AutoallocState {
             .cloned()
             .collect();
         for job in early {
-            for (worker, resources) in self.strays.remove(&job).unwrap_or_default() {
-                self.on_worker(now, &job, worker, resources, effects);
+            for (worker, offer) in self.strays.remove(&job).unwrap_or_default() {
+                self.on_worker(now, &job, worker, offer, effects);
             }
         }
     }
@@ -512,10 +522,16 @@ impl AutoallocState {
     ) {
         let fails_max = self.limits.allocation_fails_max;
         if let Some(queue) = self.queue_mut(key.queue) {
-            let is_unwatched = |a: &Allocation| a.is_unwatched;
-            if queue.allocations.get(&key.number).is_some_and(is_unwatched) {
+            let known = queue.allocations.get(&key.number);
+            let known = known.map(|a| (a.is_unwatched, a.is_useless, a.used));
+            if let Some((true, _, _)) = known {
                 // Nobody could see how it fared: neither a failure nor a sign that all is well.
                 tracing::debug!(allocation = %key, "ended without a server: {text}");
+            } else if let Some((_, true, false)) = known {
+                // It counted when its workers took nothing.
+            } else if let (true, Some((_, _, false))) = (worked, known) {
+                // No success if what waited then still waits, which the next answer of the scheduler tells.
+                queue.unused_end = Some(key.number);
             } else if worked {
                 queue.on_allocation_ok();
             } else {
@@ -530,18 +546,18 @@ impl AutoallocState {
         now: Now,
         job: &str,
         worker: WorkerId,
-        resources: BTreeMap<Box<str>, u64>,
+        offer: Offer,
         effects: &mut Vec<Effect>,
     ) {
         self.note_change(now);
         let Some(key) = self.find_job(job) else {
-            self.on_stray(now, job, worker, resources, effects);
+            self.on_stray(now, job, worker, offer, effects);
             return;
         };
         let Some(queue) = self.queues.get_mut(&key.queue) else {
             return;
         };
-        queue.known = Some(resources);
+        queue.note_offer(offer);
         let Some(allocation) = queue.allocations.get_mut(&key.number) else {
             return;
         };
@@ -549,6 +565,7 @@ impl AutoallocState {
             return;
         }
         allocation.seen = allocation.seen.saturating_add(1);
+        allocation.last_came = Some(now.mono);
         (allocation.missing, allocation.is_unwatched) = (0, false);
         allocation.ending = None;
         let is_leaving = matches!(allocation.phase, Phase::Leaving { asked: true, .. });
@@ -572,7 +589,7 @@ impl AutoallocState {
         now: Now,
         job: &str,
         worker: WorkerId,
-        resources: BTreeMap<Box<str>, u64>,
+        offer: Offer,
         effects: &mut Vec<Effect>,
     ) {
         let mut is_unclear = false;
@@ -588,7 +605,7 @@ impl AutoallocState {
         if is_unclear {
             if self.strays.len() < STRAYS_MAX || self.strays.contains_key(job) {
                 let of_job = self.strays.entry(job.into()).or_default();
-                of_job.push((worker, resources));
+                of_job.push((worker, offer));
             }
         } else {
             self.strays.clear();
@@ -598,13 +615,7 @@ impl AutoallocState {
         }
     }
 
-    pub(super) fn on_worker_lost(
-        &mut self,
-        now: Now,
-        job: &str,
-        (worker, crashed, lived): (WorkerId, bool, Duration),
-        effects: &mut Vec<Effect>,
-    ) {
+    pub(super) fn on_worker_lost(&mut self, now: Now, job: &str, worker: WorkerId, loss: Loss) {
         self.note_change(now);
         if let Some(strays) = self.strays.get_mut(job) {
             strays.retain(|(other, _)| *other != worker);
@@ -622,10 +633,11 @@ impl AutoallocState {
             return;
         }
         allocation.lost = allocation.lost.saturating_add(1);
-        if crashed && lived < FAST_LOSS {
+        allocation.used |= loss.used;
+        if loss.is_fast {
             allocation.lost_fast = allocation.lost_fast.saturating_add(1);
         }
-        if crashed {
+        if loss.crashed {
             // Perhaps the whole allocation is gone.
             allocation.next_poll = allocation.next_poll.min(now.mono + SECOND_LOOK);
         }
@@ -635,7 +647,7 @@ impl AutoallocState {
         allocation.ending = Some(Ending {
             since: now.mono,
             failed: allocation.lost_fast >= allocation.lost,
-            crashed,
+            crashed: loss.crashed,
             asked: false,
         });
         if allocation.polling.is_none() {

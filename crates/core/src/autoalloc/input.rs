@@ -29,6 +29,8 @@ pub enum Input {
         worker: WorkerId,
         /// Units it offers, by name.
         resources: BTreeMap<Box<str>, u64>,
+        /// How long it will live; `None` = as long as its allocation.
+        lifetime: Option<Duration>,
     },
     /// A worker is gone.
     WorkerLost {
@@ -40,6 +42,8 @@ pub enum Input {
         crashed: bool,
         /// How long it was connected.
         lived: Duration,
+        /// It was given a task at least once.
+        used: bool,
     },
     /// [`super::AutoallocState::next_deadline`] has passed.
     Timer,

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::{AutoallocState, Effect, Queue, QueueState};
 use crate::scheduler::demand::{QueueDemand, WorkerKind};
-use crate::time::Now;
+use crate::time::{Now, Time};
 
 impl AutoallocState {
     /// Asks the scheduler for all queues that may submit.
@@ -14,10 +14,10 @@ impl AutoallocState {
         self.asked_at = None;
         let open = self.queues().filter(|queue| {
             queue.state() == QueueState::Active
-                && queue.gate(now.mono).is_none()
+                && (queue.gate(now.mono).is_none() || queue.has_waiting())
                 && queue.plan.is_empty()
         });
-        let queries: Vec<_> = open.map(Queue::query).collect();
+        let queries: Vec<_> = open.map(|queue| queue.query(now.mono)).collect();
         if !queries.is_empty() {
             self.asked_at = Some(now.mono);
             effects.push(Effect::AskDemand(queries));
@@ -30,7 +30,9 @@ impl AutoallocState {
         let active = self
             .queues()
             .filter(|queue| queue.state() == QueueState::Active);
-        active.map(|queue| queue.query().kind).collect()
+        active
+            .map(|queue| queue.query(Time::default()).kind)
+            .collect()
     }
 
     pub(super) fn on_demand(
@@ -40,16 +42,39 @@ impl AutoallocState {
         effects: &mut Vec<Effect>,
     ) {
         self.asked_at = None;
+        let fails_max = self.limits.allocation_fails_max;
         for answer in answers {
             let Some(queue) = self.queue_mut(answer.queue) else {
                 continue;
             };
+            queue.cancel_unneeded(now, &answer.unneeded, effects);
+            let still_waits = answer.wants_workers() || answer.larger.is_some();
+            if let Some(text) = queue.find_useless(now.mono, still_waits, &answer.unused) {
+                let text = why_useless(text, &answer);
+                queue.on_allocation_failed(now, &text, fails_max, effects);
+                effects.push(Effect::Changed(answer.queue));
+            }
             if queue.plan.is_empty() && queue.gate(now.mono).is_none() {
-                queue.plan = sizes(queue, &answer);
+                queue.plan = match answer.larger {
+                    Some(nodes)
+                        if !answer.wants_workers() && queue.may_probe(now.mono, &answer) =>
+                    {
+                        [nodes].into()
+                    }
+                    Some(_) | None => sizes(queue, &answer),
+                };
             }
             queue.demand = Some(answer);
             queue.submit_next(now, effects);
         }
+    }
+}
+
+/// With the figures, if there are some.
+fn why_useless(text: String, answer: &QueueDemand) -> String {
+    match &answer.unfit {
+        Some(unfit) => format!("{text}: {unfit}"),
+        None => text,
     }
 }
 

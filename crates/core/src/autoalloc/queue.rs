@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use super::allocation::{Allocation, Phase};
+use super::allocation::{Allocation, Phase, UNNEEDED_MAX};
 use super::input::{AllocationEvent, Effect, Level};
 use super::reason::Reason;
 use super::{AllocationRecord, AllocationState};
-use crate::batch::job_parts;
-use crate::id::{AllocationKey, QueueId};
-use crate::scheduler::demand::{QueueDemand, QueueQuery, WorkerKind};
+use crate::batch::{job_parts, worker_lifetime};
+use crate::id::{AllocationKey, QueueId, WorkerId};
+use crate::scheduler::demand::{Coming, QueueDemand, QueueQuery, Unfit, WorkerKind};
 use crate::time::{Now, Time, Timestamp};
 
 /// Pause before the next attempt, by the number of failures in a row.
@@ -32,6 +32,10 @@ const POLL_TIMEOUT: Duration = Duration::from_secs(300);
 const RETRY_MAX: Duration = Duration::from_secs(300);
 /// Shortest one.
 const RETRY_MIN: Duration = Duration::from_secs(10);
+/// Workers whose offers correct what is assumed.
+const OFFERS_MAX: usize = 8;
+/// Allocations that are asked for to see whether larger workers come.
+const PROBES_MAX: usize = 2;
 /// Ended allocations that are remembered.
 const ENDED_MAX: usize = 1_000;
 
@@ -52,6 +56,17 @@ pub struct QueueSpec {
     pub min_utilization: f32,
     /// Units that its workers are told to offer, by name.
     pub resources: BTreeMap<Box<str>, u64>,
+    /// Allocations that no task needs stay.
+    pub keep_waiting: bool,
+}
+
+/// What a worker offered.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Offer {
+    /// Units by name.
+    pub(super) resources: BTreeMap<Box<str>, u64>,
+    /// `None` = as long as its allocation.
+    pub(super) lifetime: Option<Duration>,
 }
 
 /// Whether a queue submits.
@@ -81,7 +96,7 @@ pub struct QueueRecord {
     pub spec: QueueSpec,
     /// Why it is paused; `None` = active.
     pub paused: Option<Box<str>>,
-    /// Units that its last worker offered.
+    /// The most that its recent workers offered, by name.
     pub known_resources: Option<BTreeMap<Box<str>, u64>>,
     /// Highest number of an allocation.
     pub last_number: u32,
@@ -98,7 +113,13 @@ pub struct Queue {
     pub(super) spec: QueueSpec,
     paused: Option<Reason>,
     retired: bool,
-    pub(super) known: Option<BTreeMap<Box<str>, u64>>,
+    /// What its recent workers offered, the newest last.
+    offers: VecDeque<Offer>,
+    /// An allocation whose workers left and never had a task.
+    pub(super) unused_end: Option<u32>,
+    /// Allocations that were asked for to see whether larger workers come, and when the next may be.
+    probes: usize,
+    probe_at: Option<Time>,
     last_number: u32,
     pub(super) allocations: BTreeMap<u32, Allocation>,
     /// Sizes of allocations that are still to be submitted in this round.
@@ -120,7 +141,10 @@ impl Queue {
             spec,
             paused: None,
             retired: false,
-            known: None,
+            offers: VecDeque::new(),
+            unused_end: None,
+            probes: 0,
+            probe_at: None,
             last_number: 0,
             allocations: BTreeMap::new(),
             plan: VecDeque::new(),
@@ -137,7 +161,12 @@ impl Queue {
     pub(super) fn restore(now: Now, record: QueueRecord) -> Self {
         let mut queue = Self::new(record.id, record.spec);
         queue.paused = record.paused.map(Reason::PausedBefore);
-        queue.known = record.known_resources;
+        queue
+            .offers
+            .extend(record.known_resources.map(|resources| Offer {
+                resources,
+                lifetime: None,
+            }));
         queue.last_number = record.last_number;
         for stored in record.allocations {
             queue.last_number = queue.last_number.max(stored.key.number);
@@ -170,10 +199,23 @@ impl Queue {
         }
     }
 
-    /// Units that its last worker offered, by name.
-    #[must_use]
-    pub const fn known_resources(&self) -> Option<&BTreeMap<Box<str>, u64>> {
-        self.known.as_ref()
+    /// The most that its recent workers offered, by name.
+    fn known_resources(&self) -> Option<BTreeMap<Box<str>, u64>> {
+        let mut most = self.offers.front()?.resources.clone();
+        for offer in &self.offers {
+            for (name, units) in &offer.resources {
+                let known = most.entry(name.clone()).or_default();
+                *known = (*units).max(*known);
+            }
+        }
+        Some(most)
+    }
+
+    pub(super) fn note_offer(&mut self, offer: Offer) {
+        if self.offers.len() == OFFERS_MAX {
+            self.offers.pop_front();
+        }
+        self.offers.push_back(offer);
     }
 
     /// Its allocations, in the order in which they were asked for.
@@ -189,7 +231,7 @@ impl Queue {
             id: self.id,
             spec: self.spec.clone(),
             paused: self.paused.as_ref().map(|reason| reason.to_string().into()),
-            known_resources: self.known.clone(),
+            known_resources: self.known_resources(),
             last_number: self.last_number,
             allocations: allocations.map(|a| a.record().clone()).collect(),
             failure: self.failing_since.map(|since| QueueFailure {
@@ -224,6 +266,7 @@ impl Queue {
 
     pub(super) fn resume(&mut self) {
         self.paused = None;
+        self.offers.clear();
         self.forgive();
     }
 
@@ -233,6 +276,8 @@ impl Queue {
         self.level = 0;
         self.retry_at = None;
         self.failing_since = None;
+        self.unused_end = None;
+        (self.probes, self.probe_at) = (0, None);
     }
 
     /// Cancels everything; what is still unclear is canceled when it becomes clear.
@@ -301,29 +346,125 @@ impl Queue {
     }
 
     /// The question for the scheduler.
-    pub(super) fn query(&self) -> QueueQuery {
+    pub(super) fn query(&self, now: Time) -> QueueQuery {
         let places = self.spec.backlog.saturating_sub(self.waiting());
         let by_backlog = places.saturating_mul(self.spec.max_workers_per_alloc);
         let by_count = self
             .spec
             .max_worker_count
             .map(|max| max.saturating_sub(self.workers_alive()));
-        let coming = self.allocations.values().map(Allocation::workers_coming);
+        let assumed = WorkerKind {
+            resources: self.spec.resources.clone(),
+            others_plentiful: true,
+            time_limit: worker_lifetime(self.spec.time_limit).min(self.spec.worker_time_limit),
+            min_utilization: self.spec.min_utilization,
+        };
+        let mut kind = assumed.clone();
+        if let Some(known) = self.known_resources() {
+            (kind.resources, kind.others_plentiful) = (known, false);
+        }
+        let lives = self
+            .offers
+            .iter()
+            .map(|o| o.lifetime.unwrap_or(assumed.time_limit));
+        kind.time_limit = lives.max().unwrap_or(assumed.time_limit);
+        let mut coming: Vec<Coming> = self
+            .allocations
+            .values()
+            .filter_map(|a| a.coming(now))
+            .collect();
+        coming.sort_by_key(|coming| coming.owed == coming.workers);
+        let connected = self.allocations.values().flat_map(|a| &a.connected);
         QueueQuery {
             queue: self.id,
-            kind: WorkerKind {
-                resources: self
-                    .known
-                    .clone()
-                    .unwrap_or_else(|| self.spec.resources.clone()),
-                others_plentiful: self.known.is_none(),
-                time_limit: self.spec.worker_time_limit,
-                min_utilization: self.spec.min_utilization,
-            },
-            coming: coming.filter(|workers| *workers > 0).collect(),
+            kind,
+            assumed,
+            coming,
+            connected: connected.copied().collect(),
             workers_max: by_backlog.min(by_count.unwrap_or(u32::MAX)),
             nodes_max: self.spec.max_workers_per_alloc,
         }
+    }
+
+    /// Whether allocations wait for nodes.
+    pub(super) fn has_waiting(&self) -> bool {
+        self.allocations.values().any(|a| a.phase == Phase::Queued)
+    }
+
+    /// Cancels allocations that no task has needed for long.
+    pub(super) fn cancel_unneeded(
+        &mut self,
+        now: Now,
+        unneeded: &[u32],
+        effects: &mut Vec<Effect>,
+    ) {
+        let mut surplus = Vec::new();
+        for (number, allocation) in &mut self.allocations {
+            if allocation.phase != Phase::Queued
+                || self.spec.keep_waiting
+                || !unneeded.contains(number)
+            {
+                allocation.unneeded = None;
+                continue;
+            }
+            let since = *allocation.unneeded.get_or_insert(now.mono);
+            if now.mono.since(since) >= UNNEEDED_MAX {
+                let id = allocation.job_id().unwrap_or_default();
+                let told = format!(
+                    "Allocation {id} of queue {} is canceled: no task waits for it",
+                    self.id
+                );
+                effects.push(Effect::Tell(Level::Info, told));
+                surplus.push(*number);
+            }
+        }
+        for number in surplus {
+            self.leave(now, number, false, Duration::ZERO, effects);
+        }
+    }
+
+    /// An allocation that came while its tasks waited and took none of them, as a text.
+    pub(super) fn find_useless(
+        &mut self,
+        now: Time,
+        still_waits: bool,
+        unused: &[WorkerId],
+    ) -> Option<String> {
+        let ended = self.unused_end.take();
+        if !still_waits {
+            return None;
+        }
+        let found = self
+            .allocations
+            .values_mut()
+            .find(|a| ended == Some(a.key().number) || a.took_nothing(now, unused))?;
+        found.is_useless = true;
+        let id = found.job_id().unwrap_or_default();
+        let (seen, workers) = (found.seen, found.record.workers);
+        Some(if seen < workers {
+            format!(
+                "allocation {id} brought {seen} of {workers} workers, and they could take none of the waiting tasks"
+            )
+        } else {
+            format!("the workers of allocation {id} could take none of the waiting tasks")
+        })
+    }
+
+    /// Whether to ask for an allocation only to see whether larger workers come, as an answer says that it needs.
+    pub(super) fn may_probe(&mut self, now: Time, demand: &QueueDemand) -> bool {
+        if demand.unfit.is_none() {
+            (self.probes, self.probe_at) = (0, None);
+        }
+        if demand.larger.is_none() || !demand.unneeded.is_empty() || self.probes >= PROBES_MAX {
+            return false;
+        }
+        let at = *self.probe_at.get_or_insert(now + DELAYS[1]);
+        if at > now {
+            return false;
+        }
+        self.probes += 1;
+        self.probe_at = Some(now + DELAYS[(self.probes + 1).min(DELAYS.len() - 1)]);
+        true
     }
 
     /// Starts the next submission of the plan, if there is one and it is still allowed.
@@ -582,7 +723,7 @@ impl Queue {
         match &self.demand {
             None => Reason::NotAsked,
             Some(demand) if demand.waiting == 0 => Reason::NoTasks,
-            Some(demand) if demand.workers > 0 || !demand.gangs.is_empty() => {
+            Some(demand) if demand.wants_workers() => {
                 let has_failed = self.submit_fails + self.allocation_fails > 0;
                 Reason::Asking(has_failed.then(|| self.last_failure.clone()))
             }
@@ -591,9 +732,22 @@ impl Queue {
                 unfit: Some(unfit),
                 waiting,
                 ..
-            }) => Reason::Unfit(*waiting, unfit.clone()),
+            }) => Reason::Unfit {
+                waiting: *waiting,
+                unfit: unfit.clone(),
+                is_failing: self.is_surprising(unfit),
+            },
             Some(_) => Reason::OtherQueues,
         }
+    }
+
+    /// Whether a task ought to fit by the options of the queue, so that somebody has to look.
+    fn is_surprising(&self, unfit: &Unfit) -> bool {
+        let is_larger = self
+            .demand
+            .as_ref()
+            .is_some_and(|demand| demand.larger.is_some());
+        is_larger || matches!(unfit, Unfit::Time { needed, .. } if *needed <= self.spec.time_limit)
     }
 
     #[cfg(any(test, feature = "testing"))]

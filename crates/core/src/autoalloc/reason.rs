@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::scheduler::demand::Unfit;
-use crate::words::count;
+use crate::words::{self, count};
 
 /// The reason.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -51,7 +51,14 @@ pub enum Reason {
     /// Workers on their way will take what waits.
     Covered,
     /// Tasks wait that its workers cannot run.
-    Unfit(u64, Unfit),
+    Unfit {
+        /// Number of tasks.
+        waiting: u64,
+        /// Why not.
+        unfit: Unfit,
+        /// They ought to fit, by the options of the queue.
+        is_failing: bool,
+    },
     /// Other queues serve what waits.
     OtherQueues,
 }
@@ -174,7 +181,11 @@ impl Reason {
             Self::Asking(None) => ReasonKind::Asking,
             Self::Asking(Some(_)) => ReasonKind::AskingAgain,
             Self::Covered => ReasonKind::Covered,
-            Self::Unfit(..) => ReasonKind::Unfit,
+            // Asked for again only after a pause.
+            Self::Unfit {
+                is_failing: true, ..
+            } => ReasonKind::BackOff,
+            Self::Unfit { .. } => ReasonKind::Unfit,
             Self::OtherQueues => ReasonKind::OtherQueues,
         }
     }
@@ -238,37 +249,42 @@ impl fmt::Display for Reason {
                 Line(why)
             ),
             Self::Covered => f.write_str("workers that are on their way will take what waits"),
-            Self::Unfit(waiting, unfit) => {
-                write!(f, "{} waiting, but {}", count(*waiting, "task"), Why(unfit))
+            Self::Unfit { waiting, unfit, .. } => {
+                write!(f, "{} waiting, but {unfit}", count(*waiting, "task"))
             }
             Self::OtherQueues => f.write_str("other queues serve what waits"),
         }
     }
 }
 
-struct Why<'a>(&'a Unfit);
-
-impl fmt::Display for Why<'_> {
+impl fmt::Display for Unfit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Unfit::Time(needed) => write!(
+        match self {
+            Self::Time { needed, lifetime } => {
+                let [needed, lifetime] = [*needed, *lifetime].map(words::duration);
+                write!(
+                    f,
+                    "workers of this queue live {lifetime}; the task asks for {needed}"
+                )
+            }
+            Self::Resource {
+                name,
+                needed,
+                offered,
+            } => {
+                let [needed, offered] =
+                    [*needed, *offered].map(|amount| words::amount(name, amount));
+                write!(
+                    f,
+                    "workers of this queue offer {offered}; the task asks for {needed}"
+                )
+            }
+            Self::Nodes { needed, most } => write!(
                 f,
-                "one asks for {} s, longer than workers of this queue live",
-                needed.as_secs()
+                "allocations of this queue have at most {} (--max-workers-per-alloc); the task asks for {needed}",
+                count((*most).into(), "node")
             ),
-            Unfit::Resource(name) => {
-                write!(
-                    f,
-                    "one asks for more `{name}` than a worker of this queue has"
-                )
-            }
-            Unfit::Nodes(nodes) => {
-                write!(
-                    f,
-                    "one asks for {nodes} nodes, more than --max-workers-per-alloc"
-                )
-            }
-            Unfit::Utilization => f.write_str("too few for --min-utilization"),
+            Self::Utilization => f.write_str("too few for --min-utilization"),
         }
     }
 }

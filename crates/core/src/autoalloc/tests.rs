@@ -8,7 +8,8 @@ use crate::autoalloc::{
     RemoveError, Report, SubmitOutcome,
 };
 use crate::id::{AllocationKey, QueueId, WorkerId};
-use crate::scheduler::demand::QueueDemand;
+use crate::resource::amount::Amount;
+use crate::scheduler::demand::{QueueDemand, Unfit};
 use crate::time::{Now, Time, Timestamp};
 
 const QUEUE: QueueId = QueueId(1);
@@ -22,6 +23,7 @@ fn spec(backlog: u32, per_alloc: u32, max: Option<u32>) -> QueueSpec {
         worker_time_limit: Duration::from_secs(3_600),
         min_utilization: 0.0,
         resources: BTreeMap::new(),
+        keep_waiting: false,
     }
 }
 
@@ -73,14 +75,14 @@ impl World {
     }
 
     fn answer(&mut self, workers: u32, gangs: &[u32]) -> Vec<Effect> {
-        self.apply(Input::Demand(vec![QueueDemand {
-            queue: QUEUE,
-            workers,
-            gangs: gangs.to_vec(),
-            waiting: u64::from(workers),
-            covered: false,
-            unfit: None,
-        }]))
+        self.apply(Input::Demand(vec![demanded(workers, gangs)]))
+    }
+
+    /// Answers for a queue whose workers took nothing of what waits.
+    fn answer_useless(&mut self, unused: &[u32]) -> Vec<Effect> {
+        let mut answer = demanded(1, &[]);
+        answer.unused = unused.iter().copied().map(WorkerId).collect();
+        self.apply(Input::Demand(vec![answer]))
     }
 
     fn accept(&mut self, key: AllocationKey) -> Vec<Effect> {
@@ -97,6 +99,7 @@ impl World {
             job: number.to_string().into(),
             worker: WorkerId(worker),
             resources: [("cpus".into(), 40_000)].into(),
+            lifetime: None,
         });
     }
 
@@ -106,6 +109,18 @@ impl World {
             worker: WorkerId(worker),
             crashed,
             lived: Duration::from_secs(secs),
+            used: true,
+        });
+    }
+
+    /// A worker leaves in peace that never had a task.
+    fn lose_unused(&mut self, number: u32, worker: u32) {
+        self.apply(Input::WorkerLost {
+            job: number.to_string().into(),
+            worker: WorkerId(worker),
+            crashed: false,
+            lived: Duration::from_secs(5),
+            used: false,
         });
     }
 
@@ -130,6 +145,20 @@ impl World {
         let (key, _) = submitted(&effects).expect("submits");
         self.apply(Input::Submitted(key, SubmitOutcome::Refused("no".into())));
         self.pass(4_000);
+    }
+}
+
+fn demanded(workers: u32, gangs: &[u32]) -> QueueDemand {
+    QueueDemand {
+        queue: QUEUE,
+        workers,
+        gangs: gangs.to_vec(),
+        waiting: u64::from(workers),
+        covered: false,
+        unfit: None,
+        larger: None,
+        unneeded: Vec::new(),
+        unused: Vec::new(),
     }
 }
 
@@ -198,7 +227,207 @@ fn an_allocation_ends_with_its_last_worker() {
     world.lose(1, 1, false, 5);
     assert_eq!(world.allocation(1), AllocationState::Running);
     world.lose(1, 2, false, 5);
+    world.report(1, Report::Running);
     assert_eq!(world.allocation(1), AllocationState::Finished);
+}
+
+#[test]
+fn workers_that_can_take_nothing_slow_the_queue_down() {
+    // How the worker is when its tasks still wait: connected, or gone without a task.
+    for has_left in [false, true] {
+        let mut world = World::new(spec(9, 1, None));
+        for number in 1..=3 {
+            assert_eq!(world.demand(1, &[]), [1], "{}", world.reason());
+            world.connect(number, number);
+            if has_left {
+                world.lose_unused(number, number);
+                world.report(number, Report::Finished);
+            }
+            world.pass(6);
+            let effects = world.answer_useless(&[number]);
+            assert!(submitted(&effects).is_none(), "{number}");
+            assert!(
+                world
+                    .reason()
+                    .contains("could take none of the waiting tasks"),
+                "{}",
+                world.reason()
+            );
+            // What it does later is no second failure, and no success.
+            world.lose_unused(number, number);
+            world.report(number, Report::Finished);
+            world.pass(4_000);
+        }
+        assert!(world.is_paused(), "{}", world.reason());
+    }
+}
+
+#[test]
+fn a_worker_without_a_task_is_no_failure_if_nothing_waits() {
+    let mut world = World::new(spec(9, 1, None));
+    world.demand(1, &[]);
+    world.connect(1, 1);
+    world.pass(6);
+    let mut nothing = demanded(0, &[]);
+    nothing.unused = vec![WorkerId(1)];
+    world.apply(Input::Demand(vec![nothing]));
+    world.lose_unused(1, 1);
+    world.report(1, Report::Finished);
+    world.answer(0, &[]);
+    assert_eq!(world.demand(1, &[]), [1], "{}", world.reason());
+}
+
+#[test]
+fn larger_workers_are_tried_for_a_few_times_only() {
+    let mut world = World::new(spec(9, 1, None));
+    let mut asked = 0;
+    for _ in 0..400 {
+        let mut answer = demanded(0, &[]);
+        answer.waiting = 1;
+        answer.larger = Some(1);
+        let (name, needed, offered) = ("cpus".into(), Amount::whole(2), Amount::whole(1));
+        answer.unfit = Some(Unfit::Resource {
+            name,
+            needed,
+            offered,
+        });
+        let effects = world.apply(Input::Demand(vec![answer]));
+        if let Some((key, workers)) = submitted(&effects) {
+            assert_eq!(workers, 1);
+            asked += 1;
+            world.accept(key);
+            world.connect(key.number, key.number);
+            world.lose_unused(key.number, key.number);
+            world.report(key.number, Report::Finished);
+        }
+        let figures = "workers of this queue offer 1 cpu; the task asks for 2 cpus";
+        assert!(world.reason().contains(figures), "{}", world.reason());
+        world.pass(60);
+        if world.is_paused() {
+            break;
+        }
+    }
+    assert!(asked <= 2, "{asked}");
+}
+
+#[test]
+fn an_allocation_that_no_task_needs_is_canceled_after_ten_minutes() {
+    for (keep_waiting, minutes, canceled) in
+        [(false, 9, false), (false, 11, true), (true, 30, false)]
+    {
+        let mut world = World::new(QueueSpec {
+            keep_waiting,
+            ..spec(1, 1, None)
+        });
+        world.demand(1, &[]);
+        let mut effects = Vec::new();
+        for _ in 0..=minutes {
+            let mut answer = demanded(0, &[]);
+            answer.unneeded = vec![1];
+            effects.extend(world.apply(Input::Demand(vec![answer])));
+            effects.extend(world.pass(60));
+        }
+        assert_eq!(cancels(&effects) > 0, canceled, "{keep_waiting} {minutes}");
+    }
+}
+
+#[test]
+fn the_largest_of_the_recent_workers_counts() {
+    let mut world = World::new(spec(1, 1, None));
+    world.demand(1, &[]);
+    let mut kinds = Vec::new();
+    for (cpus, secs) in [(1, 500), (2, 300), (1, 100)] {
+        world.apply(Input::WorkerConnected {
+            job: "1".into(),
+            worker: WorkerId(cpus),
+            resources: [("cpus".into(), u64::from(cpus))].into(),
+            lifetime: Some(Duration::from_secs(secs)),
+        });
+        let kind = world.state.worker_kinds().remove(0);
+        kinds.push((kind.resources["cpus"], kind.time_limit.as_secs()));
+    }
+    assert_eq!(kinds, [(1, 500), (2, 500), (2, 500)]);
+}
+
+#[test]
+fn what_the_batch_system_says_after_the_last_worker_decides() {
+    use AllocationState::{Finished, Queued, Running};
+    let failed = || Report::Failed {
+        text: "PREEMPTED".into(),
+        may_return: false,
+    };
+    for (report, state, is_alive) in [
+        (Report::Queued("BeginTime".into()), Queued, true),
+        (Report::Suspended, Running, true),
+        (Report::Completing, Running, true),
+        (Report::Unreadable("garbage".into()), Running, true),
+        (Report::Running, Finished, false),
+        (Report::Finished, Finished, false),
+        (failed(), Finished, false),
+        (Report::Foreign("theirs".into()), Finished, false),
+        // It may still be there, and is asked for.
+        (Report::Error("down".into()), Finished, true),
+        (Report::Missing, Finished, true),
+        (Report::Silent, Finished, true),
+    ] {
+        let mut world = World::new(spec(1, 1, None));
+        world.demand(1, &[]);
+        world.connect(1, 1);
+        world.lose(1, 1, false, 100);
+        assert_eq!(world.allocation(1), Running, "no end without an answer");
+        world.report(1, report.clone());
+        assert_eq!(world.allocation(1), state, "{report:?}");
+        assert_eq!(world.state.alive().count() == 1, is_alive, "{report:?}");
+        // Asked again, and found where it is.
+        if matches!(report, Report::Completing | Report::Unreadable(_)) {
+            world.pass(11);
+            world.report(1, Report::Queued("".into()));
+            assert_eq!(world.allocation(1), Queued, "{report:?}");
+        }
+    }
+}
+
+#[test]
+fn an_answer_from_before_the_last_worker_left_says_nothing() {
+    let mut world = World::new(spec(1, 1, None));
+    world.demand(1, &[]);
+    world.connect(1, 1);
+    // A question is under way.
+    assert!(
+        world
+            .pass(4_000)
+            .iter()
+            .any(|e| matches!(e, Effect::Poll { .. }))
+    );
+    world.lose(1, 1, false, 100);
+    let effects = world.report(1, Report::Running);
+    assert!(
+        effects.iter().any(|e| matches!(e, Effect::Poll { .. })),
+        "asked again"
+    );
+    world.report(1, Report::Queued("".into()));
+    assert_eq!(world.allocation(1), AllocationState::Queued);
+}
+
+#[test]
+fn answers_that_cannot_be_read_never_give_an_allocation_up() {
+    let mut world = World::new(spec(1, 1, None));
+    world.demand(1, &[]);
+    let mut effects = Vec::new();
+    for _ in 0..50 {
+        effects.extend(world.report(1, Report::Unreadable("garbage".into())));
+        effects.extend(world.pass(130));
+    }
+    assert_eq!(
+        (world.allocation(1), cancels(&effects)),
+        (AllocationState::Queued, 0)
+    );
+    // Nor does a broken batch system while workers are there.
+    world.connect(1, 1);
+    for _ in 0..50 {
+        world.report(1, Report::Error("broken".into()));
+    }
+    assert_eq!(world.allocation(1), AllocationState::Running);
 }
 
 #[test]
@@ -208,6 +437,7 @@ fn workers_that_crash_at_once_fail_their_allocation_and_pause_the_queue() {
         world.demand(1, &[]);
         world.connect(number, number);
         world.lose(number, number, true, 5);
+        world.report(number, Report::Running);
         assert_eq!(world.allocation(number), AllocationState::Failed);
         world.pass(4_000);
     }
@@ -380,43 +610,37 @@ fn answers_between_them_forgive_status_errors() {
 }
 
 #[test]
-fn an_allocation_given_up_for_errors_is_canceled_and_replaced_without_delay() {
-    let mut world = World::new(spec(1, 1, None));
-    world.demand(1, &[]);
-    let mut effects = Vec::new();
-    for _ in 0..11 {
-        effects.extend(world.report(1, Report::Error("timeout".into())));
+fn an_allocation_that_was_given_up_is_canceled_when_the_batch_system_answers_again() {
+    for answer in [
+        Report::Queued("Priority".into()),
+        Report::Running,
+        Report::Unreadable("?".into()),
+    ] {
+        let mut world = World::new(spec(1, 1, None));
+        world.demand(1, &[]);
+        let mut effects = Vec::new();
+        for _ in 0..11 {
+            effects.extend(world.report(1, Report::Error("cannot connect".into())));
+        }
+        // However long that takes.
+        for _ in 0..100 {
+            effects.extend(world.pass(400));
+            effects.extend(world.report(1, Report::Error("cannot connect".into())));
+        }
+        assert_eq!(
+            (world.allocation(1), cancels(&effects)),
+            (AllocationState::Failed, 0)
+        );
+        assert!(
+            world.reason().contains("1 of at most 1"),
+            "{}",
+            world.reason()
+        );
+        assert_eq!(cancels(&world.report(1, answer)), 1);
+        world.apply(Input::Canceled(key(1), Ok(())));
+        world.pass(10);
+        assert_eq!(world.demand(1, &[]), [1], "it is replaced without delay");
     }
-    assert_eq!(
-        (world.allocation(1), cancels(&effects)),
-        (AllocationState::Failed, 1)
-    );
-    world.apply(Input::Canceled(key(1), Ok(())));
-    world.pass(10);
-    assert_eq!(world.demand(1, &[]), [1]);
-}
-
-#[test]
-fn an_allocation_outlives_an_outage_of_the_batch_system() {
-    let mut world = World::new(spec(1, 1, None));
-    world.demand(1, &[]);
-    for _ in 0..11 {
-        world.report(1, Report::Error("cannot connect".into()));
-    }
-    world.apply(Input::Canceled(key(1), Err("cannot connect".into())));
-    let mut effects = Vec::new();
-    for _ in 0..5 {
-        effects.extend(world.pass(400));
-        effects.extend(world.report(1, Report::Error("cannot connect".into())));
-    }
-    assert_eq!(cancels(&effects), 0);
-    world.report(1, Report::Queued("Priority".into()));
-    assert_eq!(world.allocation(1), AllocationState::Queued);
-    assert!(
-        world.reason().contains("1 of at most 1"),
-        "{}",
-        world.reason()
-    );
 }
 
 #[test]
@@ -547,6 +771,7 @@ fn a_worker_that_came_back_makes_its_allocation_count_again() {
     for number in 1..=3 {
         world.connect(number, number);
         world.lose(number, number, true, 5);
+        world.report(number, Report::Running);
     }
     assert!(world.is_paused());
 }

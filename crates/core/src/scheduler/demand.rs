@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::class::{Class, ClassId, Classes, Offer, VariantDemand};
-use crate::id::QueueId;
+use crate::id::{QueueId, WorkerId};
+use crate::resource::amount::Amount;
 
 /// Imagined workers of one queue in one answer; bounds the work, more are found next time.
 const IMAGINED_MAX: u32 = 4_096;
@@ -50,15 +51,30 @@ impl WorkerKind {
     }
 }
 
+/// An allocation that owes workers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Coming {
+    /// Its number in the queue.
+    pub number: u32,
+    /// Workers that were asked for.
+    pub workers: u32,
+    /// Those that have not connected yet.
+    pub owed: u32,
+}
+
 /// The question for one queue.
 #[derive(Clone, PartialEq, Debug)]
 pub struct QueueQuery {
     /// Id of the queue.
     pub queue: QueueId,
-    /// Kind of its workers.
+    /// Kind of its workers: what was assumed, corrected by what came.
     pub kind: WorkerKind,
-    /// Allocations on their way, by their number of workers that have not connected yet.
-    pub coming: Vec<u32>,
+    /// What was assumed.
+    pub assumed: WorkerKind,
+    /// Allocations that owe workers, the nearest first.
+    pub coming: Vec<Coming>,
+    /// Its connected workers.
+    pub connected: Vec<WorkerId>,
     /// Most additional workers worth knowing of.
     pub workers_max: u32,
     /// Most nodes of one allocation.
@@ -80,17 +96,48 @@ pub struct QueueDemand {
     pub covered: bool,
     /// Why some of them would not run on workers of this queue.
     pub unfit: Option<Unfit>,
+    /// Nodes for a task that would run on workers as they were assumed, and not on those that came.
+    pub larger: Option<u32>,
+    /// Allocations that owe workers for which there is no task.
+    pub unneeded: Vec<u32>,
+    /// Connected workers that never were given a task.
+    pub unused: Vec<WorkerId>,
+}
+
+impl QueueDemand {
+    /// Whether tasks would use more workers.
+    #[must_use]
+    pub fn wants_workers(&self) -> bool {
+        self.workers > 0 || !self.gangs.is_empty()
+    }
 }
 
 /// Why a task cannot use a worker of a queue.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Unfit {
     /// It needs the worker for longer than it lives.
-    Time(Duration),
+    Time {
+        /// Time request.
+        needed: Duration,
+        /// Lifetime of a worker.
+        lifetime: Duration,
+    },
     /// It needs more of a resource than the worker has.
-    Resource(Box<str>),
+    Resource {
+        /// Name of the resource.
+        name: Box<str>,
+        /// Request.
+        needed: Amount,
+        /// Offer of a worker.
+        offered: Amount,
+    },
     /// It needs more nodes than an allocation has.
-    Nodes(u32),
+    Nodes {
+        /// Request.
+        needed: u32,
+        /// Most nodes of an allocation.
+        most: u32,
+    },
     /// The worker would not be busy enough.
     Utilization,
 }
@@ -133,7 +180,10 @@ struct Plan<'a> {
     cpus: Option<usize>,
     /// An empty worker.
     empty: Vec<Option<u64>>,
-    coming: Vec<u32>,
+    /// The same as it was assumed.
+    assumed: Vec<Option<u64>>,
+    larger: Option<u32>,
+    coming: Vec<Coming>,
     workers: Vec<Imagined>,
     looks_left: usize,
     gangs: Vec<u32>,
@@ -143,11 +193,14 @@ struct Plan<'a> {
 
 impl<'a> Plan<'a> {
     fn new(query: &'a QueueQuery, classes: &'a Classes) -> Self {
-        let offer = |name: &str| match query.kind.resources.get(name) {
-            Some(units) => Some(*units),
-            // Nothing is known of it: a task that asks for it is given a chance.
-            None if query.kind.others_plentiful => None,
-            None => Some(0),
+        let offers = |kind: &WorkerKind| {
+            let offer = |name: &Box<str>| match kind.resources.get(name) {
+                Some(units) => Some(*units),
+                // Nothing is known of it: a task that asks for it is given a chance.
+                None if kind.others_plentiful => None,
+                None => Some(0),
+            };
+            classes.resource_names().iter().map(offer).collect()
         };
         Self {
             query,
@@ -156,11 +209,9 @@ impl<'a> Plan<'a> {
                 .resource_names()
                 .iter()
                 .position(|name| &**name == "cpus"),
-            empty: classes
-                .resource_names()
-                .iter()
-                .map(|name| offer(name))
-                .collect(),
+            empty: offers(&query.kind),
+            assumed: offers(&query.assumed),
+            larger: None,
             coming: query.coming.clone(),
             workers: Vec::new(),
             looks_left: LOOKS_MAX,
@@ -173,11 +224,16 @@ impl<'a> Plan<'a> {
     /// Places tasks of a class; how many are left for others.
     fn fill(&mut self, class: &Class, mut left: u64) -> u64 {
         for variant in &class.variants {
-            let lifetime = crate::time::nanos(self.query.kind.time_limit);
+            if left == 0 {
+                break;
+            }
             // Such a worker would end before the task may; another variant can be shorter.
-            if variant.min_time_ns > lifetime {
-                let needed = Duration::from_nanos(variant.min_time_ns);
-                self.unfit.get_or_insert(Unfit::Time(needed));
+            if !has_time(variant, &self.query.kind) {
+                self.note_larger(variant);
+                self.unfit.get_or_insert(Unfit::Time {
+                    needed: Duration::from_nanos(variant.min_time_ns),
+                    lifetime: self.query.kind.time_limit,
+                });
                 continue;
             }
             left = match variant.n_nodes {
@@ -190,12 +246,18 @@ impl<'a> Plan<'a> {
 
     fn fill_gangs(&mut self, nodes: u32, mut left: u64) -> u64 {
         if nodes > self.query.nodes_max {
-            self.unfit.get_or_insert(Unfit::Nodes(nodes));
+            self.unfit.get_or_insert(Unfit::Nodes {
+                needed: nodes,
+                most: self.query.nodes_max,
+            });
             return left;
         }
         while left > 0 {
-            let found = self.coming.iter().position(|workers| *workers == nodes);
-            // An allocation of this size is on its way already.
+            let found = self
+                .coming
+                .iter()
+                .position(|coming| coming.workers == nodes);
+            // An allocation of this size is on its way already, or has not brought all its workers yet.
             if let Some(position) = found {
                 self.coming.remove(position);
                 self.covered = true;
@@ -240,10 +302,7 @@ impl<'a> Plan<'a> {
             take(&mut worker.free, variant, &self.empty, count);
             left -= count;
         }
-        let coming = self
-            .coming
-            .iter()
-            .fold(0u32, |sum, n| sum.saturating_add(*n));
+        let coming = self.owed();
         let most = coming.saturating_add(self.workers_max()).min(IMAGINED_MAX);
         while left > 0 && self.workers.len() < most as usize {
             let count = each.min(left);
@@ -255,7 +314,24 @@ impl<'a> Plan<'a> {
         left
     }
 
+    /// Workers of allocations that no multi-node task has.
+    fn owed(&self) -> u32 {
+        self.coming
+            .iter()
+            .fold(0, |sum, coming| sum.saturating_add(coming.owed))
+    }
+
+    /// Notes a task that only workers as they were assumed would run.
+    fn note_larger(&mut self, variant: &VariantDemand) {
+        if has_time(variant, &self.query.assumed)
+            && fitting(variant, &self.assumed, &self.assumed) > 0
+        {
+            self.larger.get_or_insert(variant.n_nodes.max(1));
+        }
+    }
+
     fn note_too_small(&mut self, variant: &VariantDemand) {
+        self.note_larger(variant);
         let short = variant.demands.iter().find(|demand| {
             let offer = self.empty.get(demand.resource.0 as usize).copied();
             offer
@@ -263,16 +339,27 @@ impl<'a> Plan<'a> {
                 .is_some_and(|units| units < demand.units.unwrap_or(1))
         });
         if let Some(demand) = short {
-            let name = self.classes.resource_name(demand.resource).into();
-            self.unfit.get_or_insert(Unfit::Resource(name));
+            let slot = demand.resource.0 as usize;
+            let offered = self.empty.get(slot).copied().flatten().unwrap_or(0);
+            self.unfit.get_or_insert(Unfit::Resource {
+                name: self.classes.resource_name(demand.resource).into(),
+                needed: Amount(demand.units.unwrap_or(1)),
+                offered: Amount(offered),
+            });
         }
     }
 
     fn answer(mut self, waiting: u64) -> QueueDemand {
-        let coming = self
-            .coming
-            .iter()
-            .fold(0u32, |sum, n| sum.saturating_add(*n)) as usize;
+        let coming = self.owed() as usize;
+        let used = self.workers.len();
+        let mut first = 0;
+        let mut unneeded = Vec::new();
+        for allocation in &self.coming {
+            if first >= used {
+                unneeded.push(allocation.number);
+            }
+            first += allocation.owed as usize;
+        }
         self.covered |= coming > 0 && !self.workers.is_empty();
         // The first ones stand for workers that are on their way.
         let new = self.workers.split_off(coming.min(self.workers.len()));
@@ -294,6 +381,9 @@ impl<'a> Plan<'a> {
             waiting,
             covered: self.covered,
             unfit: self.unfit,
+            larger: self.larger,
+            unneeded,
+            unused: Vec::new(),
         }
     }
 
@@ -312,6 +402,11 @@ impl<'a> Plan<'a> {
             _ => true,
         }
     }
+}
+
+/// Whether a worker of this kind lives long enough, even if the task is not the first thing it does.
+fn has_time(variant: &VariantDemand, kind: &WorkerKind) -> bool {
+    variant.min_time_ns == 0 || variant.min_time_ns < crate::time::nanos(kind.time_limit)
 }
 
 fn fitting(variant: &VariantDemand, free: &[Option<u64>], empty: &[Option<u64>]) -> u64 {
@@ -352,18 +447,26 @@ mod tests {
     use crate::resource::request::{Policy, RequestVariants, ResourceEntry, ResourceRequest};
 
     fn query(cpus: Option<u64>, coming: &[u32], workers_max: u32) -> QueueQuery {
+        let kind = WorkerKind {
+            resources: cpus
+                .map(|n| ("cpus".into(), n * 10_000))
+                .into_iter()
+                .collect(),
+            others_plentiful: true,
+            time_limit: Duration::from_secs(3_600),
+            min_utilization: 0.0,
+        };
+        let coming = (1..).zip(coming).map(|(number, workers)| Coming {
+            number,
+            workers: *workers,
+            owed: *workers,
+        });
         QueueQuery {
             queue: QueueId(1),
-            kind: WorkerKind {
-                resources: cpus
-                    .map(|n| ("cpus".into(), n * 10_000))
-                    .into_iter()
-                    .collect(),
-                others_plentiful: true,
-                time_limit: Duration::from_secs(3_600),
-                min_utilization: 0.0,
-            },
-            coming: coming.to_vec(),
+            assumed: kind.clone(),
+            kind,
+            coming: coming.collect(),
+            connected: Vec::new(),
             workers_max,
             nodes_max: 4,
         }
@@ -412,14 +515,23 @@ mod tests {
     #[test]
     fn tasks_that_do_not_fit_ask_for_nothing_and_say_why() {
         let asked = |task| ask(&[task], &[query(Some(4), &[], 9)]).remove(0);
-        assert_eq!(
-            asked((5, 0, 0, 1)).unfit,
-            Some(Unfit::Resource("cpus".into()))
-        );
+        let [needed, offered] = [5, 4].map(Amount::whole);
+        let name = "cpus".into();
+        let too_small = Unfit::Resource {
+            name,
+            needed,
+            offered,
+        };
+        assert_eq!(asked((5, 0, 0, 1)).unfit, Some(too_small));
         let long = asked((1, 0, 7_200, 1));
-        assert_eq!(long.unfit, Some(Unfit::Time(Duration::from_secs(7_200))));
+        let [needed, lifetime] = [7_200, 3_600].map(Duration::from_secs);
+        assert_eq!(long.unfit, Some(Unfit::Time { needed, lifetime }));
         assert_eq!((long.workers, long.waiting), (0, 1));
-        assert_eq!(asked((0, 5, 0, 1)).unfit, Some(Unfit::Nodes(5)));
+        let (needed, most) = (5, 4);
+        assert_eq!(
+            asked((0, 5, 0, 1)).unfit,
+            Some(Unfit::Nodes { needed, most })
+        );
     }
 
     #[test]
@@ -428,6 +540,33 @@ mod tests {
         assert_eq!(asked(&[]).gangs, [3, 3]);
         assert_eq!(asked(&[3, 1]).gangs, [3]);
         assert!(asked(&[3, 3]).gangs.is_empty());
+    }
+
+    #[test]
+    fn an_allocation_that_has_not_brought_all_its_workers_counts_with_all_of_them() {
+        let mut query = query(Some(4), &[2, 1, 1], 9);
+        query.coming[0].owed = 1;
+        let answer = ask(&[(0, 2, 0, 1), (1, 0, 0, 4)], &[query]).remove(0);
+        assert!(!answer.wants_workers(), "{answer:?}");
+        assert_eq!(answer.unneeded, [3], "the last one has nothing to do");
+    }
+
+    #[test]
+    fn what_came_corrects_what_was_assumed() {
+        // (cpus of a task, its time request, lifetime that was assumed): nodes for a larger worker.
+        for (cpus, time, assumed_life, larger) in [
+            (2, 0, 3_600, None),
+            (3, 0, 3_600, Some(1)),
+            (5, 0, 3_600, None),
+            (1, 4_000, 7_200, Some(1)),
+            (1, 8_000, 7_200, None),
+        ] {
+            let mut query = query(Some(2), &[], 9);
+            query.assumed.resources = [("cpus".into(), 40_000)].into();
+            query.assumed.time_limit = Duration::from_secs(assumed_life);
+            let answer = ask(&[(cpus, 0, time, 1)], &[query]).remove(0);
+            assert_eq!(answer.larger, larger, "{cpus} cpus for {time} s");
+        }
     }
 
     #[test]
@@ -466,8 +605,13 @@ mod tests {
     #[test]
     fn what_meets_a_limit_exactly_is_within_it() {
         let asked = |task, query| ask(&[task], &[query]).remove(0);
-        let long = asked((1, 0, 3_600, 1), query(Some(4), &[], 9));
+        let long = asked((1, 0, 3_599, 1), query(Some(4), &[], 9));
         assert_eq!((long.workers, long.unfit), (1, None), "lifetime");
+        let whole = asked((1, 0, 3_600, 1), query(Some(4), &[], 9));
+        assert_eq!(
+            whole.workers, 0,
+            "some of its life passes before the task starts"
+        );
         let nodes = asked((0, 4, 0, 2), query(Some(4), &[], 8));
         assert_eq!((nodes.gangs, nodes.unfit), (vec![4, 4], None));
         let nodes = asked((0, 4, 0, 2), query(Some(4), &[], 7));
@@ -507,7 +651,7 @@ mod tests {
         let [wide, narrow] = [8, 2].map(ResourceRequest::cpus);
         let answer = ask_variants(vec![wide, narrow], 5);
         assert_eq!((answer.workers, answer.waiting), (3, 5));
-        assert_eq!(answer.unfit, Some(Unfit::Resource("cpus".into())));
+        assert!(matches!(answer.unfit, Some(Unfit::Resource { name, .. }) if &*name == "cpus"));
     }
 
     #[test]
@@ -527,6 +671,6 @@ mod tests {
         let gpu = with_entry(1, "gpus", Policy::Compact);
         let answer = ask_variants(vec![gpu], 1);
         assert_eq!(answer.workers, 0);
-        assert_eq!(answer.unfit, Some(Unfit::Resource("gpus".into())));
+        assert!(matches!(answer.unfit, Some(Unfit::Resource { name, .. }) if &*name == "gpus"));
     }
 }

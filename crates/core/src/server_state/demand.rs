@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::ServerState;
 use crate::class::{ClassId, QueueKey};
+use crate::id::WorkerId;
 use crate::scheduler::demand::{QueueDemand, QueueQuery, demand};
 use crate::scheduler::queue::QUEUES_SEEN_MAX;
 use crate::scheduler::window::{MULTI_NODE_MAX, able};
@@ -53,7 +54,12 @@ impl ServerState {
             .map(|(key, count)| (key.class, count))
             .collect();
         let mut found = demand(&by_class, self.dispatcher.classes(), queries);
-        for answer in &mut found {
+        for (answer, query) in found.iter_mut().zip(queries) {
+            let is_unused = |id: &&WorkerId| {
+                let worker = self.workers.live().get(id);
+                worker.is_some_and(|worker| !worker.was_used())
+            };
+            answer.unused = query.connected.iter().filter(is_unused).copied().collect();
             // Of very many requests only some were asked about, but that something waits is true of
             // all.
             answer.waiting = answer.waiting.max(self.ready_len());

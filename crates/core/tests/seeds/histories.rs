@@ -99,6 +99,7 @@ impl World {
             worker_time_limit: Duration::from_secs(600),
             min_utilization: 0.0,
             resources: BTreeMap::new(),
+            keep_waiting: false,
         };
         let mut state = AutoallocState::new(Limits {
             refresh: Duration::from_secs(60 + rng.below(1_800)),
@@ -175,7 +176,7 @@ impl World {
 
     fn demand(&mut self, query: &QueueQuery) -> QueueDemand {
         let connected: usize = self.jobs.values().map(|job| job.connected.len()).sum();
-        let coming: u32 = query.coming.iter().sum();
+        let coming: u32 = query.coming.iter().map(|coming| coming.owed).sum();
         let have = u32::try_from(connected).expect("small") + coming;
         QueueDemand {
             queue: query.queue,
@@ -184,6 +185,9 @@ impl World {
             waiting: u64::from(self.need),
             covered: coming > 0,
             unfit: None,
+            larger: None,
+            unneeded: Vec::new(),
+            unused: Vec::new(),
         }
     }
 
@@ -312,6 +316,7 @@ impl World {
                 worker,
                 crashed,
                 lived,
+                used: true,
             },
         );
     }
@@ -400,6 +405,7 @@ impl World {
             job: id.to_string().into(),
             worker: WorkerId(worker),
             resources: [("cpus".into(), 10_000)].into(),
+            lifetime: None,
         });
     }
 

@@ -202,6 +202,7 @@ impl Driver {
                     job: job.clone(),
                     worker,
                     resources: config.resources.items.iter().map(units).collect(),
+                    lifetime: config.time_limit,
                 })
                 .await;
             }
@@ -210,6 +211,7 @@ impl Driver {
                 config,
                 crashed,
                 lived,
+                used,
             } => {
                 let Some(job) = job_of(&config) else { return };
                 self.hosts.lost(&job, worker);
@@ -219,6 +221,7 @@ impl Driver {
                     worker,
                     crashed,
                     lived,
+                    used,
                 })
                 .await;
             }

@@ -37,6 +37,7 @@ pub(super) fn spec(params: &QueueParams) -> QueueSpec {
         worker_time_limit: params.worker_time_limit.unwrap_or(params.time_limit),
         min_utilization: params.min_utilization,
         resources: params.amounts.clone(),
+        keep_waiting: params.keep_waiting,
     }
 }
 

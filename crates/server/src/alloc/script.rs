@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use hq_core::batch::{EachNodePlaceholder, QueueParams, ScriptPlaceholder};
 use hq_core::shell::{self, double_quoted};
-use hq_core::time::nanos;
+use hq_core::words::duration;
 
 use super::command::replace;
 
@@ -128,7 +128,7 @@ impl Job<'_> {
             text,
             "{} worker start --idle-timeout {} --manager {} --server-dir {}",
             word(&self.program.hq),
-            double_quoted(&words(params.idle_timeout)),
+            double_quoted(&duration(params.idle_timeout)),
             double_quoted(&params.system.manager),
             double_quoted(&self.server_dir.to_string_lossy()),
         );
@@ -147,7 +147,7 @@ pub(super) fn worker_args(params: &QueueParams) -> Vec<String> {
     let mut args: Vec<String> = params.worker_args.iter().map(ToString::to_string).collect();
     args.push("--time-limit".to_owned());
     let limit = params.worker_time_limit.unwrap_or(params.time_limit);
-    args.push(double_quoted(&words(limit)));
+    args.push(double_quoted(&duration(limit)));
     args
 }
 
@@ -160,37 +160,6 @@ fn walltime(limit: Duration) -> String {
         seconds / 60 % 60,
         seconds % 60
     )
-}
-
-/// `1h 30m`.
-pub(super) fn words(duration: Duration) -> String {
-    const UNITS: [(u64, &str); 7] = [
-        (86_400_000_000_000, "day"),
-        (3_600_000_000_000, "h"),
-        (60_000_000_000, "m"),
-        (1_000_000_000, "s"),
-        (1_000_000, "ms"),
-        (1_000, "us"),
-        (1, "ns"),
-    ];
-    let mut left = nanos(duration);
-    let mut text = String::new();
-    for (size, unit) in UNITS {
-        let count = left / size;
-        left %= size;
-        if count == 0 {
-            continue;
-        }
-        if !text.is_empty() {
-            text.push(' ');
-        }
-        let plural = if unit == "day" && count > 1 { "s" } else { "" };
-        let _ = write!(text, "{count}{unit}{plural}");
-    }
-    if text.is_empty() {
-        text.push_str("0s");
-    }
-    text
 }
 
 /// Bare if a shell would leave it alone.

@@ -17,19 +17,12 @@ use jiff::{SignedDuration, Timestamp, fmt::strtime};
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 /// Longest wait when the worker is told to end: then there is little time.
 const ENDING_TIMEOUT: Duration = Duration::from_secs(1);
-/// The worker ends this much before its allocation, to end its tasks and to tell the server.
-const MARGIN_MAX: Duration = Duration::from_secs(10);
-/// Margin of a short allocation, as a divisor of its time limit.
-const MARGIN_PART: u32 = 10;
 /// Longest answer that is read, in bytes.
 const ANSWER_MAX: u64 = 1 << 20;
 
 /// Lifetime of a worker that was given `limit`, in an allocation that has `left`.
 pub(super) fn of_worker(limit: Option<Duration>, left: Option<Duration>) -> Option<Duration> {
-    let of_allocation = left.map(|left| {
-        let left = left - MARGIN_MAX.min(left / MARGIN_PART);
-        Duration::from_secs(left.as_secs())
-    });
+    let of_allocation = left.map(hq_core::batch::worker_lifetime);
     match (limit, of_allocation) {
         (Some(limit), Some(left)) => Some(limit.min(left)),
         (limit, left) => limit.or(left),

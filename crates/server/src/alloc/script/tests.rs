@@ -46,6 +46,7 @@ fn params(system: SystemSpec) -> QueueParams {
         backlog: 1,
         max_workers_per_alloc: 4,
         max_worker_count: None,
+        keep_waiting: false,
         start_command: None,
         stop_command: None,
         wrap_command: None,
@@ -189,7 +190,7 @@ fn times_are_written_for_each_reader() {
         (172_800, "2days"),
         (0, "0s"),
     ] {
-        assert_eq!(words(Duration::from_secs(secs)), text);
+        assert_eq!(duration(Duration::from_secs(secs)), text);
     }
-    assert_eq!(words(Duration::from_millis(1_500)), "1s 500ms");
+    assert_eq!(duration(Duration::from_millis(1_500)), "1s 500ms");
 }
