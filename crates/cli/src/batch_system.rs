@@ -305,6 +305,49 @@ mod tests {
         }
     }
 
+    /// What each state of a batch system means; those in which a job of ours is easily taken for ended come first.
+    #[test]
+    fn the_table_of_states_is_complete() {
+        use StateMeaning::{
+            Completing, Failed, FailedMayReturn, Finished, Queued, Running, Suspended,
+        };
+        let slurm = [
+            (
+                Queued,
+                "REQUEUED REQUEUE_FED REQUEUE_HOLD SPECIAL_EXIT RESV_DEL_HOLD PENDING CONFIGURING",
+            ),
+            (Suspended, "SUSPENDED STOPPED"),
+            (Completing, "COMPLETING STAGE_OUT"),
+            (FailedMayReturn, "NODE_FAIL PREEMPTED BOOT_FAIL"),
+            (Running, "RUNNING RESIZING SIGNALING"),
+            (Finished, "COMPLETED TIMEOUT"),
+            (Failed, "CANCELLED FAILED OUT_OF_MEMORY DEADLINE REVOKED"),
+        ];
+        let pbs = [
+            (Queued, "Q H W T M"),
+            (Suspended, "S U"),
+            (Completing, "E"),
+            (Running, "R B"),
+            (Failed, "X"),
+        ];
+        let tables = [
+            (TemplateName::Slurm, &slurm[..]),
+            (TemplateName::Pbs, &pbs),
+            (TemplateName::PbsNodes, &pbs),
+        ];
+        for (name, table) in tables {
+            let expected: BTreeMap<Box<str>, StateMeaning> = table
+                .iter()
+                .flat_map(|(meaning, words)| words.split(' ').map(|word| (word.into(), *meaning)))
+                .collect();
+            assert_eq!(
+                built_in(name).expect("it is valid").states,
+                expected,
+                "{name:?}"
+            );
+        }
+    }
+
     #[test]
     fn mistakes_are_explained() {
         let slurm = text(TemplateName::Slurm);

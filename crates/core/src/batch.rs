@@ -340,6 +340,8 @@ placeholders! {
     EachNodePlaceholder {
         /// Number of nodes.
         Nodes = "nodes",
+        /// `--export=ALL` and a blank if the user's options contain `--export`, which would leave workers without PATH.
+        Export = "export",
         /// Command that starts one worker.
         Command = "command",
         /// The same as one word of a shell.

@@ -224,6 +224,17 @@ fn queue_spec(
     }
     let spec = spec(&args, &system)?;
     check::check(&spec)?;
+    if let Some((option, why)) = check::impossible(&spec) {
+        return Err(CliError::new(format!(
+            "`{option}` after `--` cannot work: {why}. Leave it out, or change the script in a description of your own: \
+             `hq alloc template --help`"
+        )));
+    }
+    for (option, ours) in check::contradictions(&spec) {
+        tracing::warn!(
+            "`{option}` after `--` contradicts the script, and wins: hq counts on {ours}. Use {ours} instead"
+        );
+    }
     Ok((spec, args))
 }
 

@@ -66,7 +66,7 @@ impl AutoallocState {
             SubmitOutcome::Unreachable(text) => {
                 queue.allocations.remove(&key.number);
                 let told = format!(
-                    "The batch system of queue {} cannot be reached, nothing was submitted: {text}",
+                    "Nothing was submitted into queue {}; the next attempt is in a minute: {text}",
                     key.queue
                 );
                 effects.push(Effect::Tell(Level::Warn, told));

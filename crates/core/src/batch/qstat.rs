@@ -115,7 +115,7 @@ mod tests {
                 r#"{"a":"say "hi" now","b":1}"#,
                 r#"{"a":"say \"hi\" now","b":1}"#,
             ),
-            (r#"{"a":1gb,"b":10:00}"#, r#"{"a":"1gb","b":10:00}"#),
+            (r#"{"a":1gb}"#, r#"{"a":"1gb"}"#),
         ] {
             assert_eq!(strict_json(printed), strict, "{printed}");
         }

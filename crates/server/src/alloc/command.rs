@@ -75,6 +75,38 @@ impl Ran {
     }
 }
 
+/// Whether a variable comes from the batch job in which the server itself runs, or contradicts the script of an
+/// allocation: programs of the batch system would take it for an option.
+fn is_of_own_job(name: &str) -> bool {
+    const KEPT: [&str; 2] = ["SLURM_CONF", "SLURM_CLUSTERS"];
+    const AGAINST_SCRIPT: [&str; 5] = [
+        "SBATCH_TIMELIMIT",
+        "SBATCH_OUTPUT",
+        "SBATCH_JOB_NAME",
+        "SBATCH_ARRAY_INX",
+        "SBATCH_WAIT",
+    ];
+    // Not those of PBS that select the installation, such as `PBS_CONF_FILE`.
+    const OF_JOBS: [&str; 14] = [
+        "SLURM_",
+        "SRUN_",
+        "PMI",
+        "PBS_ACCOUNT",
+        "PBS_ARRAY",
+        "PBS_ENVIRONMENT",
+        "PBS_HOOK",
+        "PBS_JOB",
+        "PBS_MOMPORT",
+        "PBS_NODE",
+        "PBS_NP",
+        "PBS_O_",
+        "PBS_QUEUE",
+        "PBS_TASKNUM",
+    ];
+    AGAINST_SCRIPT.contains(&name)
+        || OF_JOBS.iter().any(|begin| name.starts_with(begin)) && !KEPT.contains(&name)
+}
+
 /// Runs a command in a directory.
 pub(super) async fn run(
     argv: &[String],
@@ -89,6 +121,11 @@ pub(super) async fn run(
         .args(argv.iter().skip(1))
         .current_dir(directory)
         .env("PWD", directory);
+    for (name, _) in std::env::vars_os() {
+        if name.to_str().is_some_and(is_of_own_job) {
+            command.env_remove(name);
+        }
+    }
     if is_parsed {
         // The environment of a submission travels with the job; answers are for us alone.
         command
@@ -222,6 +259,28 @@ mod tests {
     async fn answers_do_not_depend_on_the_locale() {
         let ran = shell("echo $LC_ALL", TIMEOUT).await.expect("it runs");
         assert_eq!(ran.stdout, "C\n");
+    }
+
+    #[test]
+    fn variables_of_the_job_of_the_server_are_not_passed_on() {
+        for (name, is_dropped) in [
+            ("SLURM_JOB_ID", true),
+            ("SLURM_MEM_PER_CPU", true),
+            ("SLURM_CONF", false),
+            ("SLURM_CLUSTERS", false),
+            ("SRUN_CPUS_PER_TASK", true),
+            ("PMIX_RANK", true),
+            ("PMI_FD", true),
+            ("PBS_JOBID", true),
+            ("PBS_O_WORKDIR", true),
+            ("PBS_CONF_FILE", false),
+            ("PBS_SERVER", false),
+            ("SBATCH_TIMELIMIT", true),
+            ("SBATCH_ACCOUNT", false),
+            ("PATH", false),
+        ] {
+            assert_eq!(is_of_own_job(name), is_dropped, "{name}");
+        }
     }
 
     #[test]

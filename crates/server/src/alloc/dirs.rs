@@ -1,7 +1,7 @@
 //! Directories of allocations: made, kept for a while, removed.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::io;
+use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use hq_core::id::AllocationKey;
@@ -13,6 +13,38 @@ const KEPT_MAX: usize = 20;
 pub(super) const SCRIPT: &str = "hq-submit.sh";
 /// The batch system's id.
 pub(super) const JOB_ID: &str = "jobid";
+
+/// What the job wrote to its standard error.
+pub(super) const STDERR: &str = "stderr";
+/// Longest end of a file in which its last line is looked for, and longest line that is shown.
+const TAIL_MAX: u64 = 4_096;
+const LINE_MAX: usize = 300;
+
+/// The last line of a file that is not blank.
+pub(super) fn last_line(path: &Path) -> Option<String> {
+    let mut file = std::fs::File::open(path).ok()?;
+    let len = file
+        .metadata()
+        .ok()
+        .filter(std::fs::Metadata::is_file)?
+        .len();
+    file.seek(SeekFrom::Start(len.saturating_sub(TAIL_MAX)))
+        .ok()?;
+    let mut bytes = Vec::new();
+    file.take(TAIL_MAX).read_to_end(&mut bytes).ok()?;
+    let text = String::from_utf8_lossy(&bytes);
+    let line = text
+        .lines()
+        .rev()
+        .map(str::trim)
+        .find(|line| !line.is_empty())?;
+    Some(
+        line.chars()
+            .filter(|c| !c.is_control())
+            .take(LINE_MAX)
+            .collect(),
+    )
+}
 
 /// Directories of one server.
 #[derive(Debug)]
@@ -116,6 +148,23 @@ mod tests {
         let named = dirs.assign(key(1_000), Some("foo"));
         assert_eq!(named, Path::new("/s/001/autoalloc/3-foo/1000"));
         assert_eq!(dirs.get(key(1_000)), Some(&*named));
+    }
+
+    #[test]
+    fn the_last_line_says_why() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let path = dir.path().join(STDERR);
+        assert_eq!(last_line(&path), None);
+        for (text, last) in [
+            ("", None),
+            ("\n \n", None),
+            ("a\nmodule: not found\n\n", Some("module: not found")),
+        ] {
+            std::fs::write(&path, text).expect("written");
+            assert_eq!(last_line(&path).as_deref(), last);
+        }
+        std::fs::write(&path, format!("{}\nend\x1b", "x".repeat(9_000))).expect("written");
+        assert_eq!(last_line(&path).as_deref(), Some("end"));
     }
 
     #[test]

@@ -51,9 +51,13 @@ impl Ours {
 
     /// Whether a job is the one that is looked for.
     fn is_found(&self, name: Option<&str>, dir: Option<&str>) -> bool {
+        let has_name = self
+            .name
+            .as_deref()
+            .zip(name)
+            .map(|(own, name)| own == name);
         let dir_decides = dir.is_some() && !self.dirs.is_empty();
-        !self.is_foreign(name, dir)
-            && (dir_decides || (name.is_some() && self.name.as_deref() == name))
+        !self.is_foreign(name, dir) && has_name.unwrap_or(dir_decides)
     }
 
     /// Report about a job that is somebody else's.

@@ -71,7 +71,11 @@ impl Job<'_> {
                 continue;
             }
             let find = |name: &str| ScriptPlaceholder::from_name(name).map(value);
-            script.push_str(&replace(line, find));
+            if line.starts_with('#') && dir.contains(char::is_whitespace) {
+                script.push_str(&replace(&with_quotes(line), find));
+            } else {
+                script.push_str(&replace(line, find));
+            }
         }
         script
     }
@@ -85,6 +89,8 @@ impl Job<'_> {
         let system = &self.params.system;
         let nodes = self.workers.to_string();
         let quoted = single_quoted(&command);
+        let has_export = self.params.option(&["export"], '\0').is_some();
+        let export = if has_export { "--export=ALL " } else { "" };
         let launcher = if self.needs_shell() {
             &system.each_node_shell
         } else {
@@ -92,6 +98,7 @@ impl Job<'_> {
         };
         let value = |placeholder| match placeholder {
             EachNodePlaceholder::Nodes => &*nodes,
+            EachNodePlaceholder::Export => export,
             EachNodePlaceholder::Command => &*command,
             EachNodePlaceholder::QuotedCommand => &*quoted,
         };
@@ -160,6 +167,28 @@ fn walltime(limit: Duration) -> String {
         seconds / 60 % 60,
         seconds % 60
     )
+}
+
+/// A line of options with quotes around the value that names the directory.
+fn with_quotes(line: &str) -> String {
+    let quoted = |word: &str| {
+        let value = word.trim_end();
+        let (key, value) = value
+            .split_once('=')
+            .map_or(("", value), |(key, value)| (key, value));
+        let equals = if key.is_empty() { "" } else { "=" };
+        format!("{key}{equals}\"{value}\"{}", &word[word.trim_end().len()..])
+    };
+    let words = line.split_inclusive(' ');
+    words
+        .map(|word| {
+            if ScriptPlaceholder::Dir.is_in(word) {
+                quoted(word)
+            } else {
+                word.to_owned()
+            }
+        })
+        .collect()
 }
 
 /// Bare if a shell would leave it alone.

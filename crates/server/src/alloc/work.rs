@@ -55,6 +55,20 @@ impl Asked {
         }
     }
 
+    /// A failure with the last line that the job wrote to its standard error, which mostly says why.
+    async fn with_last_words(&self, report: Report) -> Report {
+        let Report::Failed { text, may_return } = report else {
+            return report;
+        };
+        let path = self.dir.join(dirs::STDERR);
+        let last = tokio::task::spawn_blocking(move || dirs::last_line(&path)).await;
+        let text = match last {
+            Ok(Some(line)) => format!("{text}; the last line of its stderr: {line}").into(),
+            Ok(None) | Err(_) => text,
+        };
+        Report::Failed { text, may_return }
+    }
+
     async fn question(&self, params: &QueueParams) -> Question<'_> {
         Question {
             id: job_parts(&self.job).0,
@@ -380,7 +394,7 @@ async fn ask_status(params: &QueueParams, jobs: &[Asked]) -> (Vec<Input>, bool) 
                 report
             }
         };
-        inputs.push(Input::Reported(job.key, report));
+        inputs.push(Input::Reported(job.key, job.with_last_words(report).await));
     }
     (inputs, is_silent)
 }

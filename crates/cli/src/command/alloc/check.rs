@@ -32,6 +32,54 @@ pub(super) fn check(spec: &AllocQueueSpec) -> CliResult<()> {
     Err(CliError::new(text.unwrap_or_else(|| error.to_string())))
 }
 
+/// Options after `--` with which no allocation can work: option, and why not.
+pub(super) fn impossible(spec: &AllocQueueSpec) -> Option<(&'static str, &'static str)> {
+    const ARRAY: &str = "an allocation is one job, and an array is several";
+    const SELECT: &str = "the script asks for its nodes itself, and PBS takes the first request";
+    let params = QueueParams::try_from(spec.clone()).ok()?;
+    let words: Vec<&str> = params
+        .additional_args
+        .iter()
+        .flat_map(|arg| arg.split_whitespace())
+        .collect();
+    match &*params.system.manager {
+        "slurm" if params.option(&["array"], 'a').is_some() => Some(("--array", ARRAY)),
+        "slurm" if words.iter().any(|word| matches!(*word, "--wait" | "-W")) => Some((
+            "--wait",
+            "`sbatch` would answer only when the allocation has ended",
+        )),
+        "pbs" if params.option(&[], 'J').is_some() => Some(("-J", ARRAY)),
+        "pbs" => {
+            let twice = asked_twice(&params.system, &spec.additional_args);
+            let names = [("select", "-l select=…"), ("nodes", "-l nodes=…")];
+            let found = names
+                .iter()
+                .find(|(name, _)| twice.iter().any(|other| other == name));
+            found.map(|(_, option)| (*option, SELECT))
+        }
+        _ => None,
+    }
+}
+
+/// Options after `--` that say something else than the script: option, and what to use.
+pub(super) fn contradictions(spec: &AllocQueueSpec) -> Vec<(&'static str, &'static str)> {
+    let Ok(params) = QueueParams::try_from(spec.clone()) else {
+        return Vec::new();
+    };
+    if &*params.system.manager != "slurm" {
+        return Vec::new();
+    }
+    let known: [(&[&str], char, &str, &str); 3] = [
+        (&["time"], 't', "--time", "--time-limit"),
+        (&["nodes"], 'N', "--nodes", "--max-workers-per-alloc"),
+        (&["job-name"], 'J', "--job-name", "--name"),
+    ];
+    let found = known
+        .into_iter()
+        .filter(|(long, short, ..)| params.option(long, *short).is_some());
+    found.map(|(_, _, option, ours)| (option, ours)).collect()
+}
+
 /// Resources of PBS that the script asks for already and that are asked for again after `--`: PBS takes
 /// the first of both without a word.
 pub(super) fn asked_twice(system: &SystemSpec, arguments: &[String]) -> Vec<String> {
@@ -103,6 +151,48 @@ mod tests {
             let error = check(&spec).expect_err(option);
             let text = error.text().expect("it says why");
             assert!(text.contains(option) && !text.contains("field"), "{text}");
+        }
+    }
+
+    #[test]
+    fn options_that_cannot_work_or_contradict_are_noticed() {
+        for (name, words, refused, warned) in [
+            (TemplateName::Slurm, "--array=1-3", Some("--array"), vec![]),
+            (TemplateName::Slurm, "-a 1-3", Some("--array"), vec![]),
+            (TemplateName::Slurm, "--wait", Some("--wait"), vec![]),
+            (TemplateName::Slurm, "-p x --time=5", None, vec!["--time"]),
+            (
+                TemplateName::Slurm,
+                "-N2 -J x",
+                None,
+                vec!["--nodes", "--job-name"],
+            ),
+            (TemplateName::Slurm, "--account a --exclusive", None, vec![]),
+            (
+                TemplateName::Pbs,
+                "-l select=2",
+                Some("-l select=…"),
+                vec![],
+            ),
+            (TemplateName::Pbs, "-J 1-3", Some("-J"), vec![]),
+            (TemplateName::Pbs, "-q x -l walltime=1:00", None, vec![]),
+        ] {
+            let system = batch_system::built_in(name).expect("it is valid");
+            let spec = AllocQueueSpec {
+                system: Some((&system).into()),
+                additional_args: words.split(' ').map(str::to_owned).collect(),
+                ..spec()
+            };
+            assert_eq!(
+                impossible(&spec).map(|(option, _)| option),
+                refused,
+                "{words}"
+            );
+            let found: Vec<_> = contradictions(&spec)
+                .into_iter()
+                .map(|(option, _)| option)
+                .collect();
+            assert_eq!(found, warned, "{words}");
         }
     }
 

@@ -67,7 +67,10 @@ pub(super) fn report(system: &SystemSpec, text: &str, jobs: &[Question<'_>]) -> 
             );
         };
         let reason = value(record, "Reason").filter(|reason| reason != "None");
-        meaning(system, &state, &reason.unwrap_or_default())
+        let exit = value(record, "ExitCode").filter(|exit| exit != "0:0");
+        let exit = exit.map(|exit| format!("exit code {}", exit.trim_end_matches(":0")));
+        let hint: Vec<String> = [reason, exit].into_iter().flatten().collect();
+        meaning(system, &state, &hint.join(", "))
     };
     jobs.iter().map(of_job).collect()
 }

@@ -185,7 +185,7 @@ fn reads_the_states_of_slurm() {
         (
             "WEIRD",
             "None",
-            Report::Error("Unknown Slurm job status WEIRD".into()),
+            Report::Unreadable("Unknown Slurm job status WEIRD".into()),
         ),
     ] {
         assert_eq!(
@@ -206,7 +206,7 @@ fn reads_the_states_of_slurm() {
     for text in ["", "JobId=12 JobName=x", &other] {
         let report = of(&ran(0, text, ""));
         assert!(
-            matches!(report, Some(Report::Error(_))),
+            matches!(report, Some(Report::Error(_) | Report::Unreadable(_))),
             "{text}: {report:?}"
         );
     }
@@ -247,7 +247,7 @@ fn reads_the_states_of_pbs() {
             Report::Finished,
             failed("Exit_status -29 exceeded", false),
             failed("it was deleted before it ran", false),
-            Report::Error("Unknown Slurm job status ?".into()),
+            Report::Unreadable("Unknown Slurm job status ?".into()),
             Report::Missing,
         ]
     );
@@ -326,6 +326,23 @@ fn a_job_that_does_not_exist_is_canceled() {
 }
 
 #[test]
+fn an_answer_that_names_the_job_says_that_it_is_there() {
+    for (text, is_there) in [
+        (r#"{"Jobs":{"12.pbs":{{{"#, true),
+        ("Job Id: 12.pbs", true),
+        (r#"{"Jobs":{"121.pbs":{{{"#, false),
+        ("qstat: down", false),
+    ] {
+        let found = unread(&ran(0, text, ""), "12.pbs");
+        assert_eq!(
+            matches!(found, Report::Unreadable(_)),
+            is_there,
+            "{text}: {found:?}"
+        );
+    }
+}
+
+#[test]
 fn long_answers_are_shortened() {
     let long = "ä".repeat(SHOWN_LEN_MAX);
     assert!(shown(&long).len() <= SHOWN_LEN_MAX + "…".len());
@@ -340,7 +357,9 @@ fn half_an_answer_ends_no_job() {
             let found = reports(&system(format), &answer, &[job]);
             let harmless = matches!(
                 found.as_deref(),
-                None | Some([Some(Report::Error(_) | Report::Running | Report::Queued(_))])
+                None | Some([Some(
+                    Report::Error(_) | Report::Unreadable(_) | Report::Running | Report::Queued(_)
+                )])
             );
             assert!(harmless, "{format:?}: {:?} means {found:?}", &text[..end]);
         }

@@ -194,3 +194,26 @@ fn times_are_written_for_each_reader() {
     }
     assert_eq!(duration(Duration::from_millis(1_500)), "1s 500ms");
 }
+
+#[test]
+fn directories_with_blanks_are_quoted_and_nothing_else_is() {
+    for (line, quoted) in [
+        (
+            "#SBATCH --output=%{dir}/stdout\n",
+            "#SBATCH --output=\"%{dir}/stdout\"\n",
+        ),
+        ("#PBS -o %{dir}/stdout\n", "#PBS -o \"%{dir}/stdout\"\n"),
+        ("#SBATCH --nodes=%{nodes}\n", "#SBATCH --nodes=%{nodes}\n"),
+    ] {
+        assert_eq!(with_quotes(line), quoted);
+    }
+}
+
+#[test]
+fn workers_get_the_environment_of_the_job_if_the_user_chose_one_for_it() {
+    let mut params = params(system(SLURM, "slurm"));
+    let rest = format!("--overlap --ntasks=2 --nodes=2 {WORKER}");
+    assert_eq!(command(&params, 2), format!("srun {rest}"));
+    params.additional_args = vec!["--export=NONE".into()];
+    assert_eq!(command(&params, 2), format!("srun --export=ALL {rest}"));
+}
