@@ -267,6 +267,8 @@ impl Queue {
     pub(super) fn resume(&mut self) {
         self.paused = None;
         self.offers.clear();
+        self.unused_end = None;
+        (self.probes, self.probe_at) = (0, None);
         self.forgive();
     }
 
@@ -276,8 +278,6 @@ impl Queue {
         self.level = 0;
         self.retry_at = None;
         self.failing_since = None;
-        self.unused_end = None;
-        (self.probes, self.probe_at) = (0, None);
     }
 
     /// Cancels everything; what is still unclear is canceled when it becomes clear.
