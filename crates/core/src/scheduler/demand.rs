@@ -194,13 +194,17 @@ struct Plan<'a> {
 impl<'a> Plan<'a> {
     fn new(query: &'a QueueQuery, classes: &'a Classes) -> Self {
         let offers = |kind: &WorkerKind| {
-            let offer = |name: &Box<str>| match kind.resources.get(name) {
+            let offer = |name: &str| match kind.resources.get(name) {
                 Some(units) => Some(*units),
                 // Nothing is known of it: a task that asks for it is given a chance.
                 None if kind.others_plentiful => None,
                 None => Some(0),
             };
-            classes.resource_names().iter().map(offer).collect()
+            classes
+                .resource_names()
+                .iter()
+                .map(|name| offer(name))
+                .collect()
         };
         Self {
             query,
