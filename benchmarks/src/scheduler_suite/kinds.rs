@@ -292,17 +292,20 @@ fn longest_step(cluster: &Cluster, query: Query) -> (Duration, Reply) {
 }
 
 fn query() -> QueueQuery {
+    let kind = WorkerKind {
+        resources: [("cpus", 16), ("mem", u64::from(MEMORY))]
+            .map(|(name, units)| (name.into(), units * 10_000))
+            .into(),
+        others_plentiful: false,
+        time_limit: Duration::from_secs(3_600),
+        min_utilization: 0.0,
+    };
     QueueQuery {
         queue: QueueId(1),
-        kind: WorkerKind {
-            resources: [("cpus", 16), ("mem", u64::from(MEMORY))]
-                .map(|(name, units)| (name.into(), units * 10_000))
-                .into(),
-            others_plentiful: false,
-            time_limit: Duration::from_secs(3_600),
-            min_utilization: 0.0,
-        },
+        assumed: kind.clone(),
+        kind,
         coming: Vec::new(),
+        connected: Vec::new(),
         workers_max: 1_000,
         nodes_max: 4,
     }
