@@ -37,6 +37,7 @@ mod jobs;
 mod learning;
 mod limits;
 mod local;
+mod manual;
 mod mistakes;
 mod model;
 mod network;
