@@ -267,41 +267,66 @@ fn ssh_options_after_the_host_file_are_kept() {
     }
 }
 
-/// Words that follow `hq` in the examples of a page, up to a pipe or another sign of the shell.
+/// Words that follow `hq` in the examples of a page, up to a sign of the shell.
 fn examples(page: &str) -> Vec<(String, Vec<String>)> {
+    const SIGNS: [&str; 6] = ["|", ">", "2>&1", "&", "&&", ";"];
     let mut found = Vec::new();
-    let mut prompt = None;
-    for line in page.lines() {
-        if let Some(language) = line.strip_prefix("```") {
-            prompt = match (prompt, language) {
-                (None, "console") => Some("$ "),
-                (None, "bash" | "sh") => Some(""),
-                (None | Some(_), _) => None,
-            };
+    let mut language = None;
+    for line in page.lines().map(str::trim) {
+        if let Some(name) = line.strip_prefix("```") {
+            language = language.is_none().then_some(name);
             continue;
         }
-        let Some(line) = prompt.and_then(|prompt| line.strip_prefix(prompt)) else {
+        let command = match language {
+            Some("console") => line
+                .split_once("$ ")
+                .filter(|(prompt, _)| is_prompt(prompt)),
+            Some("bash" | "sh") => Some(("", line)),
+            _ => None,
+        };
+        let Some((_, command)) = command.filter(|(_, command)| command.contains("hq ")) else {
             continue;
         };
-        if !line.starts_with("hq ") {
-            continue;
+        // Commands of several lines and parts of scripts are not commands for themselves.
+        let words = shlex::split(command).unwrap_or_default();
+        for part in words.split(|word| SIGNS.contains(&&**word)) {
+            if let [program, words @ ..] = part
+                && program == "hq"
+            {
+                found.push((line.to_owned(), words.to_vec()));
+            }
         }
-        let words = shlex::split(line).unwrap_or_else(|| panic!("not a command: {line}"));
-        let signs = ["|", ">", "&", "&&", ";"];
-        let words = words.into_iter().skip(1);
-        let words = words.take_while(|word| !signs.contains(&word.as_str()));
-        found.push((line.to_owned(), words.collect()));
     }
     found
 }
 
+fn is_prompt(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_alphanumeric())
+}
+
+/// All pages of the manual.
+fn pages_below(folder: &std::path::Path) -> Vec<std::path::PathBuf> {
+    let entries = std::fs::read_dir(folder).expect("docs");
+    let paths = entries.map(|entry| entry.expect("entry").path());
+    let pages = paths.flat_map(|path| {
+        if path.is_dir() {
+            pages_below(&path)
+        } else {
+            vec![path]
+        }
+    });
+    pages
+        .filter(|path| path.extension().is_some_and(|suffix| suffix == "md"))
+        .collect()
+}
+
 #[test]
 fn examples_in_the_documentation_are_accepted() {
-    let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs");
-    let pages = std::fs::read_dir(docs).expect("docs");
-    let pages = pages.map(|page| page.expect("entry").path());
+    let root = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+    let mut pages = pages_below(&root.join("docs"));
+    pages.push(root.join("README.md"));
     let mut count = 0;
-    for page in pages.filter(|page| page.extension().is_some_and(|suffix| suffix == "md")) {
+    for page in pages {
         let text = std::fs::read_to_string(&page).expect("readable");
         for (line, words) in examples(&text) {
             // `…` stands for anything, and variables hold ids.
@@ -317,5 +342,5 @@ fn examples_in_the_documentation_are_accepted() {
             count += 1;
         }
     }
-    assert!(count > 50, "only {count} examples found");
+    assert!(count > 150, "only {count} examples found");
 }
