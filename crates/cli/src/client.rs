@@ -681,7 +681,7 @@ fn with_open_job(error: CliError) -> CliError {
 }
 
 fn unexpected_reply() -> CliError {
-    CliError::new("The server sent an answer that does not fit the question")
+    CliError::new("Unexpected answer from the server")
 }
 
 async fn open_stream(dir: &ServerDir, access: &Access) -> CliResult<TcpStream> {

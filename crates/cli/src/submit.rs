@@ -47,7 +47,7 @@ pub(crate) fn read_all(
         return Err(CliError::new(format!(
             "{source} has more than {bytes_max} bytes, which is the most that can be submitted at once"
         ))
-        .with_help("large data belongs into files, of which tasks get the path".to_owned()));
+        .with_help("write large data to files, and pass their paths to tasks".to_owned()));
     }
     Ok(data)
 }

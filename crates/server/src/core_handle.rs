@@ -507,7 +507,7 @@ impl CoreHandle {
         self.send_behind(Event::Ended(tx)).await?;
         if tokio::time::timeout(STORE_TIMEOUT, stored).await.is_err() {
             tracing::warn!(
-                "The last changes were not stored in time; who waits for them is told so"
+                "The last changes were not stored in time; clients that wait for them get an error"
             );
             self.give_up().await?;
         }

@@ -405,7 +405,7 @@ impl Core {
         let Some(reattach) = reattach.filter(is_its_own) else {
             if let Some(worker) = claimed {
                 tracing::warn!(host = %config.hostname, %worker,
-                    "Somebody claims to be this worker without its secret; it joins as a new worker");
+                    "Another process claims to be this worker without its secret; it joins as a new worker");
             }
             self.delivery.expect_worker(link, seat);
             return Input::WorkerConnected(link, config);

@@ -593,7 +593,7 @@ impl Writer {
 
     /// Nothing is written any more.
     fn end_with(&mut self, text: String) {
-        tracing::error!("the journal cannot be written any more: {text}");
+        tracing::error!("the journal can no longer be written: {text}");
         self.progress(self.committed, Health::Broken(text));
     }
 

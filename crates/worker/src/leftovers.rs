@@ -60,7 +60,7 @@ pub fn end_leftovers() {
         Ok(_) => {
             if ended.recv_timeout(PATIENCE).is_err() {
                 tracing::warn!(
-                    "Looking for processes of earlier workers takes long, it goes on beside the worker"
+                    "The search for processes of earlier workers takes long; it continues in the background"
                 );
             }
         }

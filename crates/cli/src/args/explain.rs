@@ -281,7 +281,7 @@ fn of_other_command(path: &[&str], word: &str) -> Option<String> {
         .collect();
     (!known.is_empty()).then(|| {
         format!(
-            "`--{name}` is an option of {}; `hq {} --help` lists those of this command",
+            "`--{name}` is an option of {}; `hq {} --help` lists the options of this command",
             known.join(", "),
             path.join(" ")
         )
@@ -508,7 +508,7 @@ fn of_id(value: &str, what: &str, list: &str, examples: &str) -> String {
         None if value.starts_with(char::is_alphabetic) && value != "all" => format!(
             "name a {what} by its id, not by its name: `{list}` shows the id of each name; ids look like {examples}"
         ),
-        None => format!("ids are those of `{list}`, written {examples}"),
+        None => format!("`{list}` shows the ids; write {examples}"),
     }
 }
 

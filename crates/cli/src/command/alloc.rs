@@ -68,7 +68,7 @@ async fn change(request: Request, context: &Context) -> CliResult<()> {
 }
 
 fn unexpected() -> CliError {
-    CliError::new("The server sent an answer that does not fit the question")
+    CliError::new("Unexpected answer from the server")
 }
 
 async fn list(args: &ListArgs, context: &mut Context) -> CliResult<()> {

@@ -57,7 +57,7 @@ pub(super) fn part(part: DoctorPart, context: &mut Context) -> CliResult<()> {
         (DoctorPart::Files, Ok(dir)) => files::checks(dir.root()),
         (DoctorPart::Files, Err(_)) => vec![Check::broken(
             "server directory",
-            "you have no home directory, in which it would be",
+            "you have no home directory to contain it",
             "Set HOME or HQ_SERVER_DIR, or use --server-dir.",
         )],
         (DoctorPart::Server, Ok(dir)) => {
@@ -118,7 +118,7 @@ fn unfinished(part: DoctorPart, error: &LimitedError, context: &Context) -> Chec
         (LimitedError::Timeout(_), DoctorPart::Batch) => Check::poor(
             what,
             error.to_string(),
-            "The commands of the batch system hang. `hq alloc` will wait for them, too.",
+            "The commands of the batch system hang. `hq alloc` will also wait for them.",
         ),
         (LimitedError::Timeout(_), DoctorPart::System) => Check::unknown(
             what,

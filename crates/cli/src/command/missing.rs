@@ -131,7 +131,7 @@ impl Missing {
             return Ok(());
         }
         context.flush()?;
-        error_line(&format!("help: `{list}` lists those that exist"));
+        error_line(&format!("help: `{list}` lists existing ids"));
         Err(CliError::Told(exit::FAILURE))
     }
 }

@@ -168,7 +168,7 @@ fn warn_about_open_planes(args: &StartArgs) {
         if is_open {
             tracing::warn!("===================================================================");
             tracing::warn!("Authentication and encryption of {who} connections are DISABLED.");
-            tracing::warn!("Everybody who reaches the {who} port can run programs as you.");
+            tracing::warn!("Every process that reaches the {who} port can run programs as you.");
             tracing::warn!("===================================================================");
         }
     }

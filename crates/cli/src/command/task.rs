@@ -190,11 +190,11 @@ pub(super) async fn explain(args: ExplainArgs, context: &mut Context) -> CliResu
     context.flush()?;
     if !is_verbose && explanation.is_ready && has_reader(context) {
         let (job, task) = (explanation.job, explanation.task);
-        tracing::info!("`hq task explain -v {job}.{task}` tells what is in the way now");
+        tracing::info!("`hq task explain -v {job}.{task}` shows what it waits for now");
     }
     if is_verbose && explanation.waiting_dep_count > 0 {
         let (job, task) = (explanation.job, explanation.task);
-        tracing::info!("`hq task info {job}.{task}` tells what it depends on");
+        tracing::info!("`hq task info {job}.{task}` shows its dependencies");
     }
     if is_verbose && explanation.workers.is_empty() {
         tracing::info!("No worker is connected; `hq worker start` starts one");

@@ -32,7 +32,7 @@ pub(crate) fn task_files(
         ),
         (
             by_content,
-            "--by-content needs outputs, beside which contents are recorded",
+            "--by-content needs --outputs: hq records contents next to them",
         ),
     ];
     if let Some((_, text)) = needless

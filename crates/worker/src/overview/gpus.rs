@@ -73,7 +73,7 @@ impl Tool {
             && !std::mem::replace(&mut self.has_failed, true)
         {
             let program = self.words[0];
-            tracing::warn!("{program} does not tell what GPUs are busy with: {error}");
+            tracing::warn!("{program} does not report the use of GPUs: {error}");
         }
         answer.ok()
     }

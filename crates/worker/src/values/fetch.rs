@@ -26,7 +26,7 @@ const NAMES_MAX: usize = 1_000;
 #[derive(Debug, thiserror::Error)]
 pub enum FetchError {
     /// Its holder does not have it.
-    #[error("the worker that made it does not hold it any more")]
+    #[error("the worker that made it no longer holds it")]
     Gone,
     /// Its holder does not answer: it has ended, or there is no way.
     #[error("the worker that made it cannot be reached: {0}")]

@@ -98,7 +98,7 @@ async fn answer_all(mut connection: Connection<TcpStream>, shelf: &Shelf) -> Res
 
 fn remove(path: &PathBuf) {
     if let Err(error) = std::fs::remove_file(path) {
-        tracing::warn!("a value that nobody needs cannot be removed: {error}");
+        tracing::warn!("cannot remove an unused value: {error}");
     }
 }
 

@@ -60,7 +60,7 @@ pub(super) const COMMANDS: &[(&str, Habit)] = &[
                 "ls", "list", "jobs", "queue", "squeue", "bjobs", "condor_q", "sprio", "qstat",
                 "ps",
             ],
-            "`hq job list` lists jobs; `--all` adds those that have ended",
+            "`hq job list` lists jobs; `--all` adds ended jobs",
         ),
     ),
     (
@@ -351,7 +351,7 @@ pub(super) const COMMANDS: &[(&str, Habit)] = &[
         "server",
         habit(
             &["log", "logs"],
-            "a server prints its messages; those of `hq server start --background` are in `server.log` of its directory",
+            "a server prints its messages; with `hq server start --background` it writes them to `server.log` in its directory",
         ),
     ),
     (

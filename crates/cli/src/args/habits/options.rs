@@ -253,7 +253,7 @@ pub(super) const OPTIONS: &[Habit] = &[
     ),
     habit(
         &["--signal"],
-        "`--stop-signal SIGTERM --stop-grace 30s` is how tasks are told to end",
+        "`--stop-signal SIGTERM --stop-grace 30s` asks tasks to end",
     ),
     habit(
         &["--delay", "--sleep"],
@@ -370,7 +370,7 @@ pub(super) const OPTIONS: &[Habit] = &[
     habit_of(
         &["job wait"],
         &["--progress", "--bar"],
-        "`hq job progress JOB` waits, too, and shows a bar",
+        "`hq job progress JOB` also waits, and shows a bar",
     ),
     habit_of(
         &[
@@ -410,7 +410,7 @@ pub(super) const OPTIONS: &[Habit] = &[
             "--pin",
             "--from-json",
         ],
-        "a job file describes its tasks itself: write it into the file, see `hq doc dependencies`; options of a command are those of `hq submit`",
+        "a job file describes its tasks itself: write it into the file, see `hq doc dependencies`; only `hq submit` takes options for a command",
     ),
     habit_of(
         &["job cat"],
@@ -601,7 +601,7 @@ pub(super) const OPTIONS: &[Habit] = &[
     ),
     habit(
         &["--mail-user", "--mail-type", "-M", "-m", "--mail"],
-        "the server tells of a job with `--notify 'cmd:mail -s hq you@example.org'`, see `hq doc notifications`",
+        "`--notify 'cmd:mail -s hq you@example.org'` sends a mail about a job, see `hq doc notifications`",
     ),
     habit(
         &["-D", "--chdir", "--workdir", "--wd"],

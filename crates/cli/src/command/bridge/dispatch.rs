@@ -169,7 +169,7 @@ async fn serve_frames(reader: &mut frame::Reader, shared: &Shared) -> CliResult<
         .await
         .is_err()
     {
-        tracing::warn!("some workers were not told which values are not needed any more");
+        tracing::warn!("some workers did not learn which values to delete");
     }
     Ok(())
 }

@@ -175,9 +175,7 @@ async fn workers(client: &mut Client) -> CliResult<Value> {
 async fn queues(client: &mut Client) -> CliResult<Value> {
     let query = client::alloc_request::Request::List(client::AllocListQuery {});
     let client::alloc_reply::Reply::Queues(found) = client.alloc(query).await? else {
-        return Err(CliError::new(
-            "The server sent an answer that does not fit the question",
-        ));
+        return Err(CliError::new("Unexpected answer from the server"));
     };
     Ok(found.queues.len().into())
 }

@@ -74,11 +74,9 @@ pub(super) async fn again(
     swap: &HashMap<String, Value>,
 ) -> CliResult<Bytes> {
     let mut client = come_back(shared, None).await?;
-    let entry = payload_of(&mut client, (job, task)).await?.ok_or_else(|| {
-        CliError::new(format!(
-            "The server does not know any more what call {task} of job {job} is"
-        ))
-    })?;
+    let entry = payload_of(&mut client, (job, task))
+        .await?
+        .ok_or_else(|| CliError::new(format!("Call {task} of job {job} no longer exists")))?;
     Ok(swapped(entry, swap))
 }
 

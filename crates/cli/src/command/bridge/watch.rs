@@ -219,7 +219,7 @@ async fn settle_page(shared: &Shared, client: &mut Client, job: u32, ids: &[u32]
             })
             .await?;
         if !page.job_found {
-            return Err(CliError::new(format!("Job {job} does not exist any more")));
+            return Err(CliError::new(format!("Job {job} no longer exists")));
         }
         let mut ids: Vec<u32> = page.tasks.iter().map(|task| task.id).collect();
         ids.sort_unstable();
@@ -253,9 +253,7 @@ async fn read_values(
             tasks: Some((&tasks).into()),
         });
         let Reply::TaskValues(reply) = client.request(request).await? else {
-            return Err(CliError::new(
-                "The server sent an answer that does not fit the question",
-            ));
+            return Err(CliError::new("Unexpected answer from the server"));
         };
         found.extend(reply.tasks.into_iter().zip(reply.values));
         match reply.next {

@@ -110,7 +110,7 @@ async fn step(link: &mut Link, position: &mut Position, tx: &Sender<Message>) ->
     let mut output = answer.map_err(|_| CliError::new("The server does not answer"))??;
     match output.kind() {
         Kind::NotFound => {
-            position.say(tx, "there is no such task any more".to_owned());
+            position.say(tx, "this task no longer exists".to_owned());
             return Ok(false);
         }
         Kind::NoOutput => {

@@ -194,7 +194,7 @@ fn from_message(result: client::SubmitResult) -> Result<u32, String> {
     match result.result {
         Some(Wire::Job(job)) => Ok(job),
         Some(Wire::Refused(text)) => Err(text),
-        None => Err("The server sent an answer that does not fit the question".to_owned()),
+        None => Err("Unexpected answer from the server".to_owned()),
     }
 }
 

@@ -286,7 +286,7 @@ async fn receive(request: Request) -> Result<Bytes, ApiError> {
 
 fn too_large() -> ApiError {
     let text = format!(
-        "the description has more than {DESCRIPTION_MAX} bytes; large data belongs into files, of which tasks get the path"
+        "the description has more than {DESCRIPTION_MAX} bytes; write large data to files, and pass their paths to tasks"
     );
     ApiError(
         StatusCode::PAYLOAD_TOO_LARGE,

@@ -59,7 +59,7 @@ pub(super) async fn resubmit(
         let resubmitted = client.resubmit(request).await.map_err(too_old)?;
         // Somebody may have forgotten it meanwhile.
         if resubmitted.jobs.is_empty() {
-            let gone = "it does not exist any more".to_owned();
+            let gone = "it no longer exists".to_owned();
             results.jobs.push(row(Row::Refused(gone)));
         }
         results.jobs.extend(resubmitted.jobs);
@@ -105,8 +105,7 @@ async fn decide(
         let count = found.len();
         return Err(
             CliError::new(format!("--changed takes one job, found {count}")).with_help(
-                "a job and those that it was submitted again as write the same files: name one of them"
-                    .to_owned(),
+                "a job and its resubmissions write the same files: name one of them".to_owned(),
             ),
         );
     }
@@ -181,7 +180,7 @@ async fn specs(job: u32, client: &mut Client) -> CliResult<Vec<SubmitSpec>> {
     };
     let shown = client.resubmit(request).await.map_err(too_old)?;
     let Some(row) = shown.jobs.into_iter().next() else {
-        return Err(CliError::new(format!("Job {job} does not exist any more")));
+        return Err(CliError::new(format!("Job {job} no longer exists")));
     };
     let specs = row.submits.into_iter().map(SubmitSpec::try_from);
     specs
