@@ -127,7 +127,7 @@ mod tests {
         commit("old and bad");
         assert_eq!(count("all"), 1, "the newest commit of main");
         run("all", &["switch", "-qc", "branch"]);
-        commit("docs: wrote a page");
+        commit("docs: writing a page");
         commit("docs: write a page");
         assert_eq!(count("all"), 1, "those of the branch");
         let origin = format!("file://{}", folder.path().join("all").display());
