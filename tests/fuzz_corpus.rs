@@ -1,6 +1,8 @@
 //! Every fuzz target runs its corpus, so that targets that no longer compile and inputs that fail again are found
 //! without a fuzzer.
 
+#[path = "../fuzz/targets/admission.rs"]
+mod admission;
 #[path = "../fuzz/targets/handshake.rs"]
 mod handshake;
 #[path = "../fuzz/targets/job_file.rs"]
@@ -27,6 +29,11 @@ fn run_corpus(name: &str, target: fn(&[u8])) {
         count += 1;
     }
     assert!(count > 0, "{} is empty", directory.display());
+}
+
+#[test]
+fn admissions() {
+    run_corpus("admission", admission::run);
 }
 
 #[test]

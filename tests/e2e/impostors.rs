@@ -13,11 +13,11 @@ use crate::harness::{Env, signal, wait_for};
 
 /// Digits of a key without the server's public and private key, and without the private one.
 const SHARED: usize = 64;
-const PUBLIC: usize = 128;
+pub(crate) const PUBLIC: usize = 128;
 
 /// Makes a server directory with the access file of the server, in which keys have so many digits only; `None` = without the part of
 /// clients, as on nodes. Returns the option that names it.
-fn copy_of_access(env: &Env, name: &str, digits: usize, plane: Option<&str>) -> String {
+pub(crate) fn copy_of_access(env: &Env, name: &str, digits: usize, plane: Option<&str>) -> String {
     let mut access: Value =
         serde_json::from_str(&env.read("server/hq-current/access.json")).expect("JSON");
     for part in ["client", "worker"] {

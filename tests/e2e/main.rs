@@ -58,6 +58,7 @@ mod scale;
 mod server_dirs;
 mod settings;
 mod shapes;
+mod shares;
 mod silent_disk;
 mod soak;
 mod starts;

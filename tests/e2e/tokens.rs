@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::harness::Env;
 use crate::http::{Site, resources};
 
-fn made(env: &Env, site: &Site, name: &str, role: &str) -> Site {
+pub(crate) fn made(env: &Env, site: &Site, name: &str, role: &str) -> Site {
     let printed = env.hq(&["token", "create", name, "--role", role]).ok();
     Site {
         address: site.address.clone(),

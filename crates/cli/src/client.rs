@@ -14,7 +14,7 @@ use std::time::Duration;
 use hq_core::range::IdArray;
 use hq_protocol::access::{Access, AccessError, AccessFile, ServerDir};
 use hq_protocol::client::{self, reply::Reply, request::Request};
-use hq_protocol::{MessageReader, MessageWriter, Plane, WriteError};
+use hq_protocol::{HandshakeError, MessageReader, MessageWriter, Plane, WriteError};
 use hq_server::Unanswered;
 use tokio::io::{AsyncRead, AsyncWrite, ReadHalf, WriteHalf};
 use tokio::net::TcpStream;
@@ -29,6 +29,9 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How long a server may take to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Attempts to connect if the server closes the connection during the handshake, and the pause after the first one.
+const ATTEMPTS: u32 = 5;
+const ATTEMPT_PAUSE: Duration = Duration::from_millis(30);
 
 /// Steps from a task to the one that it waits for in the end.
 const DEPENDENCIES_FOLLOWED_MAX: usize = 16;
@@ -123,9 +126,26 @@ impl Client {
         let access = file
             .plane(Plane::Client, &path)
             .map_err(|e| access_error(&e))?;
-        let stream = open_stream(dir, access).await?;
         let uid = file.server_uid.as_ref().map(|uid| uid.as_str().to_owned());
-        let mut client = Self::from_stream(stream, access, uid).await?;
+        let mut attempt = 1;
+        let connection = loop {
+            let stream: BoxedStream = Box::new(open_stream(dir, access).await?);
+            let key = access.key.as_ref();
+            match hq_protocol::connect(stream, Plane::Client, key).await {
+                Ok(connection) => break connection,
+                // Under a flood of connections of others the server may have closed this one before its first message arrived.
+                Err(HandshakeError::Closed | HandshakeError::Io(_)) if attempt < ATTEMPTS => {
+                    tokio::time::sleep(ATTEMPT_PAUSE * attempt).await;
+                    attempt += 1;
+                }
+                Err(error) => {
+                    let (host, port) = (&access.host, access.port);
+                    let text = format!("Cannot talk to the server at {host}:{port}");
+                    return Err(CliError::caused(text, &error));
+                }
+            }
+        };
+        let mut client = Self::from_connection(connection, uid);
         client.dir = Some(dir.clone());
         Ok(client)
     }
@@ -139,21 +159,6 @@ impl Client {
                 .clone_into(&mut access.host);
         }
         Self::connect_with(dir, Ok((path, file))).await
-    }
-
-    async fn from_stream(
-        stream: TcpStream,
-        access: &Access,
-        server_uid: Option<String>,
-    ) -> CliResult<Self> {
-        let stream: BoxedStream = Box::new(stream);
-        let connection = hq_protocol::connect(stream, Plane::Client, access.key.as_ref())
-            .await
-            .map_err(|e| {
-                let (host, port) = (&access.host, access.port);
-                CliError::caused(format!("Cannot talk to the server at {host}:{port}"), &e)
-            })?;
-        Ok(Self::from_connection(connection, server_uid))
     }
 
     /// Speaks to a server in this process.

@@ -18,6 +18,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, Wr
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
+use crate::admission::Holder;
 use crate::frame::{self, FrameDecoder, FrameError, RECORD_HEADER_LEN, RECORD_MAX, RecordOpener};
 use crate::handshake::{
     HANDSHAKE_FRAME_MAX, HANDSHAKE_TIMEOUT, Handshake, HandshakeError, Plane, Session,
@@ -230,6 +231,16 @@ impl<S> Connection<S> {
         self.plane
     }
 
+    /// The right that the connecting side has proven. All holders of a key that is not the owner's count as one.
+    #[must_use]
+    pub const fn holder(&self) -> Holder {
+        if self.session.is_owner {
+            Holder::Owner
+        } else {
+            Holder::Other(0)
+        }
+    }
+
     /// The stream below, for its addresses and options; reading or writing it breaks the connection.
     #[must_use]
     pub const fn stream(&self) -> &S {
@@ -314,6 +325,17 @@ pub struct MessageReader<R> {
     plain: BytesMut,
 }
 
+/// What arrives next.
+#[derive(Debug)]
+pub enum Incoming {
+    /// A whole message.
+    Message(Undecoded),
+    /// The beginning of a large message.
+    Large,
+    /// The peer ended the stream between messages.
+    End,
+}
+
 /// A message as it arrived.
 #[derive(Debug)]
 pub struct Undecoded {
@@ -393,12 +415,31 @@ impl<R: AsyncRead + Unpin> MessageReader<R> {
     ///
     /// Nothing is lost if the future is dropped.
     pub async fn next_undecoded(&mut self) -> Result<Option<Undecoded>, ReadError> {
+        match self.next_or_large(usize::MAX).await? {
+            Incoming::Message(message) => Ok(Some(message)),
+            Incoming::Large | Incoming::End => Ok(None),
+        }
+    }
+
+    /// The same, or that more than `max` bytes of a message have arrived that is not complete; a later call continues.
+    ///
+    /// # Errors
+    ///
+    /// See [`ReadError`]; the connection is of no further use.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost if the future is dropped.
+    pub async fn next_or_large(&mut self, max: usize) -> Result<Incoming, ReadError> {
         loop {
             if let Some(message) = self.try_next_undecoded()? {
-                return Ok(Some(message));
+                return Ok(Incoming::Message(message));
+            }
+            if self.raw.len() + self.plain.len() + self.decoder.fragments_len() > max {
+                return Ok(Incoming::Large);
             }
             if !self.fill().await? {
-                return Ok(None);
+                return Ok(Incoming::End);
             }
         }
     }
@@ -490,7 +531,7 @@ impl<R: AsyncRead + Unpin> MessageReader<R> {
             return Ok(true);
         }
         let is_between =
-            self.raw.is_empty() && self.plain.is_empty() && !self.decoder.is_amid_message();
+            self.raw.is_empty() && self.plain.is_empty() && self.decoder.fragments_len() == 0;
         if is_between {
             Ok(false)
         } else {

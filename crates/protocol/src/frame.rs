@@ -154,10 +154,10 @@ impl FrameDecoder {
         self.message_max = message_max;
     }
 
-    /// Whether fragments wait for the rest of their message.
+    /// Bytes of fragments that wait for the rest of their message.
     #[must_use]
-    pub fn is_amid_message(&self) -> bool {
-        !self.fragments.is_empty()
+    pub fn fragments_len(&self) -> usize {
+        self.fragments.len()
     }
 
     /// Takes the next complete message off the front of `input`; `None` if more bytes are needed.

@@ -31,7 +31,7 @@ use prost::Message;
 use snow::{HandshakeState, StatelessTransportState};
 
 use crate::generated::hq::handshake::v1 as wire;
-use crate::key::{PROVEN_SUITE, SecretKey};
+use crate::key::{KEY_LEN, PROVEN_SUITE, SecretKey};
 pub use error::HandshakeError;
 use wire::handshake::Frame;
 use wire::refusal::Code;
@@ -119,6 +119,8 @@ pub struct Session {
     pub version: u32,
     /// Keys of both directions; `None` = plain.
     pub(crate) keys: Option<StatelessTransportState>,
+    /// The connecting side has proven that it has the full key. Without a key everybody has all rights.
+    pub(crate) is_owner: bool,
 }
 
 impl fmt::Debug for Session {
@@ -157,6 +159,8 @@ enum State {
     Noise {
         version: u32,
         noise: Box<HandshakeState>,
+        /// The same for a peer with the full key.
+        owner: Option<Box<HandshakeState>>,
     },
     /// Completed or failed.
     Over,
@@ -253,9 +257,14 @@ impl Handshake {
     fn on_frame(&mut self, frame: Frame, raw: &[u8]) -> Result<Option<Session>, HandshakeError> {
         match (frame, std::mem::replace(&mut self.state, State::Over)) {
             (Frame::Hello(hello), State::Hello) => self.on_hello(&hello, raw),
-            (Frame::Noise(message), State::Noise { version, noise }) => {
-                self.on_noise(&message, version, noise).map(Some)
-            }
+            (
+                Frame::Noise(message),
+                State::Noise {
+                    version,
+                    noise,
+                    owner,
+                },
+            ) => self.on_noise(&message, version, (noise, owner)).map(Some),
             (Frame::Refusal(refusal), State::Hello | State::Noise { .. })
                 if self.side == Side::Connecting =>
             {
@@ -280,14 +289,25 @@ impl Handshake {
             return Ok(Some(Session {
                 version,
                 keys: None,
+                is_owner: true,
             }));
         };
-        let mut noise = start_noise(self.side, (key, version), &self.our_hello, raw)?;
+        let owner_secret = key.owner().filter(|_| version >= PROVEN);
+        let start = |secret| start_noise(self.side, (key, version), secret, [&self.our_hello, raw]);
+        let (mut noise, owner) = match (self.side, &owner_secret) {
+            (Side::Connecting, Some(secret)) => (start(secret)?, None),
+            (Side::Accepting, Some(secret)) => (start(key.shared())?, Some(start(secret)?)),
+            (_, None) => (start(key.shared())?, None),
+        };
         if self.side == Side::Connecting {
             let message = write_noise(&mut noise)?;
             self.output.extend(message);
         }
-        self.state = State::Noise { version, noise };
+        self.state = State::Noise {
+            version,
+            noise,
+            owner,
+        };
         Ok(None)
     }
 
@@ -321,12 +341,18 @@ impl Handshake {
         &mut self,
         message: &[u8],
         version: u32,
-        mut noise: Box<HandshakeState>,
+        (mut noise, owner): (Box<HandshakeState>, Option<Box<HandshakeState>>),
     ) -> Result<Session, HandshakeError> {
         let mut payload = [0; HANDSHAKE_FRAME_MAX];
-        let length = noise
-            .read_message(message, &mut payload)
-            .map_err(|_| self.unproven(version))?;
+        let mut read = noise.read_message(message, &mut payload);
+        let mut is_owner = false;
+        // Up to here neither computes a Diffie–Hellman: the second attempt costs hashes only.
+        if let (Err(_), Some(owner)) = (&read, owner) {
+            noise = owner;
+            read = noise.read_message(message, &mut payload);
+            is_owner = read.is_ok();
+        }
+        let length = read.map_err(|_| self.unproven(version))?;
         if length != 0 {
             return Err(HandshakeError::Malformed);
         }
@@ -340,6 +366,7 @@ impl Handshake {
         Ok(Session {
             version,
             keys: Some(keys),
+            is_owner,
         })
     }
 
@@ -413,8 +440,8 @@ fn versions(side: Side, plane: Plane, key: Option<&SecretKey>) -> VersionRange {
 fn start_noise(
     side: Side,
     (key, version): (&SecretKey, u32),
-    our_hello: &[u8],
-    their_hello: &[u8],
+    secret: &[u8; KEY_LEN],
+    [our_hello, their_hello]: [&[u8]; 2],
 ) -> Result<Box<HandshakeState>, HandshakeError> {
     let (first, second) = match side {
         Side::Connecting => (our_hello, their_hello),
@@ -431,7 +458,7 @@ fn start_noise(
         };
         let builder = snow::Builder::new(suite.parse()?)
             .prologue(&prologue)?
-            .psk(0, key.shared())?;
+            .psk(0, secret)?;
         match (side, key.server_public(), key.server_private()) {
             (Side::Connecting, Some(public), _) if is_proven => {
                 builder.remote_public_key(public)?.build_initiator()

@@ -23,6 +23,9 @@ pub(crate) const PROVEN_SUITE: &str = "Noise_NK1psk0_25519_AESGCM_SHA256";
 /// Possible numbers of digits.
 const LENGTHS: [usize; 3] = [64, 128, 192];
 
+/// Separates this use of the keys from any other.
+const OWNER_LABEL: &[u8] = b"hq owner 1";
+
 type Bytes = [u8; KEY_LEN];
 
 /// Keys of one plane.
@@ -186,6 +189,13 @@ impl SecretKey {
     #[must_use]
     pub(crate) const fn shared(&self) -> &Bytes {
         &self.shared
+    }
+
+    /// The shared secret of the owner: it takes the server's private key as well. `None` = this is no full key.
+    #[must_use]
+    pub(crate) fn owner(&self) -> Option<Bytes> {
+        let private = self.server_private()?;
+        digest(&[OWNER_LABEL, &self.shared[..], &private[..]].concat())
     }
 
     /// What the server must prove to have the other half of.

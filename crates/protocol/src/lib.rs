@@ -11,6 +11,7 @@
 extern crate self as hq_protocol;
 
 pub mod access;
+pub mod admission;
 pub mod connection;
 pub mod convert;
 pub mod frame;
@@ -41,7 +42,8 @@ pub use generated::hq::common::v1 as common;
 pub use generated::hq::worker::v1 as worker;
 
 pub use connection::{
-    Connection, MessageReader, MessageWriter, ReadError, Undecoded, WriteError, accept, connect,
+    Connection, Incoming, MessageReader, MessageWriter, ReadError, Undecoded, WriteError, accept,
+    connect,
 };
 pub use convert::ConvertError;
 pub use handshake::{HandshakeError, Plane};

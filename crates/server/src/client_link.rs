@@ -9,12 +9,14 @@ use hq_core::range::IdArray;
 use hq_core::refusal::Refusal;
 use hq_core::server_state::{Command, is_large_job, specs};
 use hq_core::template::SubmitSpec;
+use hq_protocol::admission::{Full, Permit, acting_as, actor};
 use hq_protocol::client::{self, reply};
 use hq_protocol::convert::{
     Acknowledge, AllocRequest, ClientRequest, JournalAction, Query, TokenChange,
 };
 use hq_protocol::{
-    Connection, ConvertError, MessageReader, MessageWriter, ReadError, Undecoded, WriteError,
+    Connection, ConvertError, Incoming, MessageReader, MessageWriter, ReadError, Undecoded,
+    WriteError,
 };
 use hq_store::StoreClient;
 use hq_store::event::Event;
@@ -32,11 +34,12 @@ use crate::http::{HttpControl, Tokens};
 use crate::problems::Problems;
 use crate::questions::Questions;
 use crate::relay_link::Ways;
+use crate::request_shares::{LARGE_REQUEST, LARGE_REQUESTS, LOOKS, STREAMS};
 use crate::values::Values;
 use crate::{journal_link, output_link, problems, query};
 
 /// Bytes of a request from which on it takes milliseconds to read it.
-const LARGE_REQUEST: usize = 256 * 1024;
+const SLOW_REQUEST: usize = 256 * 1024;
 
 /// Handles that connections of clients need.
 #[derive(Clone)]
@@ -67,14 +70,41 @@ pub(crate) struct ClientPlane {
     pub(crate) stop: mpsc::Sender<Stop>,
 }
 
-/// Serves a client until it goes. Errors concern only this client.
-pub(crate) async fn serve<S>(connection: Connection<S>, plane: ClientPlane)
+/// Serves a client until it goes. Errors concern only this client. `permit` is that of its connection; `None` in a server without ports.
+pub(crate) async fn serve<S>(connection: Connection<S>, plane: ClientPlane, permit: Option<Permit>)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let (mut reader, mut writer) = connection.split();
+    let holder = connection.holder();
+    acting_as(holder, async move {
+        let (mut reader, mut writer) = connection.split();
+        let first = next_request(&mut reader, &plane).await;
+        let is_full = permit.as_ref().is_some_and(|permit| permit.prove(holder).is_err());
+        if first.is_ok() && is_full {
+            let refusal = Refusal::unavailable("too many clients are connected with keys that are not the owner's; try again later");
+            // The connection is closed, whether it hears of it or not.
+            let _ = send(&mut writer, &refusal.into()).await;
+            return;
+        }
+        serve_requests(first, (reader, writer), &plane).await;
+    })
+    .await;
+}
+
+async fn serve_requests<S>(
+    first: Result<Option<Next>, ReadError>,
+    (mut reader, mut writer): (MessageReader<ReadHalf<S>>, MessageWriter<WriteHalf<S>>),
+    plane: &ClientPlane,
+) where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let mut first = Some(first);
     loop {
-        let next = match next_request(&mut reader, &plane).await {
+        let next = match first.take() {
+            Some(first) => first,
+            None => next_request(&mut reader, plane).await,
+        };
+        let next = match next {
             Ok(Some(next)) => next,
             Ok(None) => return,
             Err(error) => {
@@ -97,9 +127,9 @@ where
                 let _answering = begin(&plane.answering, &request);
                 drop(arrived);
                 let answered = if let ClientRequest::Command(Command::Watch(spec)) = request {
-                    watch((spec, with_values), &plane, &mut reader, &mut writer).await
+                    watch((spec, with_values), plane, &mut reader, &mut writer).await
                 } else {
-                    answer(request, &plane, &mut reader, &mut writer).await
+                    answer(request, plane, &mut reader, &mut writer).await
                 };
                 match answered {
                     Answer::Reply(message) => send(&mut writer, &message).await,
@@ -169,10 +199,19 @@ async fn next_request<R: AsyncRead + Unpin>(
     reader: &mut MessageReader<R>,
     plane: &ClientPlane,
 ) -> Result<Option<Next>, ReadError> {
-    let Some(message) = reader.next_undecoded().await? else {
+    let mut _large = None;
+    let message = match reader.next_or_large(LARGE_REQUEST).await? {
+        Incoming::Message(message) => Some(message),
+        Incoming::Large => {
+            _large = Some(LARGE_REQUESTS.enter(actor()).await);
+            reader.next_undecoded().await?
+        }
+        Incoming::End => None,
+    };
+    let Some(message) = message else {
         return Ok(None);
     };
-    if message.size() < LARGE_REQUEST {
+    if message.size() < SLOW_REQUEST {
         return read(message).map(Some);
     }
     let arrived = Some(plane.answering.count());
@@ -284,6 +323,7 @@ where
 
 /// Answers from the state, and adds what is not in it.
 async fn look_up(asked: Query, plane: &ClientPlane) -> Result<reply::Reply, CoreGone> {
+    let _permit = LOOKS.enter(actor()).await;
     let with_curves = matches!(&asked, Query::TaskPage(page) if page.with_curves);
     let mut answer = query::ask(&plane.core, asked).await?;
     if with_curves && let reply::Reply::TaskPage(page) = &mut answer {
@@ -296,6 +336,7 @@ async fn look_up(asked: Query, plane: &ClientPlane) -> Result<reply::Reply, Core
 
 /// Everything that a job was made of, in one message, which has the size of what was submitted.
 async fn show_job(job: JobId, core: &CoreHandle) -> Result<reply::Reply, CoreGone> {
+    let _permit = LOOKS.enter(actor()).await;
     let found = core.query(move |view| {
         let job = view.state.jobs().get(&job)?;
         Some((!is_large_job(job)).then(|| specs(job)))
@@ -508,6 +549,14 @@ where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
+    let _permit = match is_live.then(|| STREAMS.try_enter(actor())).transpose() {
+        Ok(permit) => permit,
+        Err(Full) => {
+            let text =
+                "too many others follow the events with keys or tokens that are not the owner's";
+            return Answer::Reply(Refusal::unavailable(text).into());
+        }
+    };
     let mut lines = journal_link::read::<client::JournalLines>(store, after, is_live, Event::line);
     loop {
         tokio::select! {

@@ -130,7 +130,7 @@ impl EmbeddedServer {
         let clients = self.clients.clone();
         self.links.spawn(async move {
             if let Ok(connection) = hq_protocol::accept(ours, Plane::Client, None).await {
-                client_link::serve(connection, clients).await;
+                client_link::serve(connection, clients, None).await;
             }
         });
         theirs
@@ -142,7 +142,7 @@ impl EmbeddedServer {
         let workers = self.workers.clone();
         self.links.spawn(async move {
             if let Ok(connection) = hq_protocol::accept(ours, Plane::Worker, None).await {
-                worker_link::serve(connection, workers).await;
+                worker_link::serve(connection, workers, None).await;
             }
         });
         theirs

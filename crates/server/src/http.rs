@@ -29,10 +29,11 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use hq_protocol::admission::{Full, Permit, acting_as};
 use hq_protocol::client::ServerInfo;
 use hq_store::StoreClient;
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 
 use crate::alloc::AllocHandle;
 use crate::answering::Answering;
@@ -40,6 +41,7 @@ use crate::core_handle::CoreHandle;
 use crate::metrics;
 use crate::problems::Problems;
 use crate::questions::Questions;
+use crate::request_shares::LOOKS;
 use crate::stats::Stats;
 pub use api::{JobFormat, JobText, ReadJob};
 use auth::{Admission, Asked, Entrance};
@@ -51,9 +53,6 @@ pub(crate) use tokens::Tokens;
 const TOKEN_FILE_NAME: &str = "http-token";
 /// Name of the file with the token that only opens what can be read.
 const READ_TOKEN_FILE_NAME: &str = "http-read-token";
-
-/// Readers of the events at once; each takes a thread of the store.
-const EVENT_READERS_MAX: usize = 32;
 
 /// An open listener and what is needed to answer.
 pub(crate) struct HttpServer {
@@ -120,13 +119,10 @@ impl HttpServer {
         let app = Arc::new(App {
             entrance: Entrance::new(self.token, self.read_token, Arc::clone(&parts.tokens)),
             parts,
-            event_seats: Arc::new(Semaphore::new(EVENT_READERS_MAX)),
-            description_seats: Semaphore::new(api::DESCRIPTIONS_AT_ONCE),
             ended,
             page_key: self.page_key,
             kept: kept::ResponseCache::default(),
             graphs: api::Graphs::default(),
-            timeline_turn: tokio::sync::Mutex::default(),
         });
         connections::serve(self.listener, router(app)).await;
     }
@@ -159,24 +155,22 @@ pub(crate) struct HttpParts {
 pub(crate) struct App {
     parts: HttpParts,
     entrance: Entrance,
-    /// For those that follow the events.
-    event_seats: Arc<Semaphore>,
-    /// For those that send descriptions of jobs.
-    description_seats: Semaphore,
     /// Closed when the listener ends.
     ended: watch::Receiver<()>,
     /// Opens the files of the web dashboard, and nothing else.
     page_key: Token,
     kept: kept::ResponseCache,
     graphs: api::Graphs,
-    /// Held by the one who reads a timeline.
-    timeline_turn: tokio::sync::Mutex<()>,
 }
 
 impl App {
-    /// Rights of a request that shows a token or is signed with it. Its connection is then not one of those that
-    /// make room for others.
-    fn admits(&self, request: &Request) -> Option<Admission> {
+    /// Rights of a request that shows a token or is signed with it. Its connection then counts for the token, and no longer yields to
+    /// others.
+    ///
+    /// # Errors
+    ///
+    /// The response if there is no such token, or if it has as many connections as it can.
+    fn admits(&self, request: &Request) -> Result<Admission, Box<Response>> {
         let asked = Asked {
             method: request.method(),
             target: request
@@ -185,11 +179,13 @@ impl App {
                 .map_or("", |target| target.as_str()),
             headers: request.headers(),
         };
-        let admission = self.entrance.admits(asked, now_ms())?;
-        if let Some(admitted) = request.extensions().get::<connections::Admitted>() {
-            admitted.note();
+        let admission = self.entrance.admits(asked, now_ms());
+        let admission = admission.ok_or_else(|| Box::new(auth::refusal()))?;
+        let permit = request.extensions().get::<Arc<Permit>>();
+        match permit.map(|permit| permit.prove(admission.holder)) {
+            Some(Err(Full)) => Err(Box::new(auth::crowded())),
+            Some(Ok(())) | None => Ok(admission),
         }
-        Some(admission)
     }
 }
 
@@ -215,27 +211,39 @@ async fn guard(State(app): State<Arc<App>>, mut request: Request, next: Next) ->
     let being_answered = (!request.method().is_safe()).then(|| answering.count());
     let needed = auth::needed(request.method(), request.uri().path());
     let mut response = match app.admits(&request) {
-        Some(Admission { role, issued }) if role >= needed => {
+        Ok(Admission {
+            role,
+            issued,
+            holder,
+        }) if role >= needed => {
             stats.http_requests.inc();
             request.extensions_mut().insert(role);
             let is_action = request.method() == Method::POST;
-            let response = match issued {
-                Some(issued) => revocable::run(request, next, &issued).await,
-                None => next.run(request).await,
+            let looks = request.method().is_safe() && !api::is_waiting(request.uri().path());
+            let answer = async {
+                let _permit = match looks {
+                    true => Some(LOOKS.enter(holder).await),
+                    false => None,
+                };
+                match issued {
+                    Some(issued) => revocable::run(request, next, &issued).await,
+                    None => next.run(request).await,
+                }
             };
+            let response = acting_as(holder, answer).await;
             // One that was refused has changed nothing.
             if is_action && response.status().is_success() {
                 app.kept.forget().await;
             }
             response
         }
-        Some(Admission { role, .. }) => {
+        Ok(Admission { role, .. }) => {
             stats.http_refused.inc();
             auth::forbidden(role)
         }
-        None => {
+        Err(refusal) => {
             stats.http_refused.inc();
-            auth::refusal()
+            *refusal
         }
     };
     let headers = response.headers_mut();

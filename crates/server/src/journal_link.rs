@@ -7,13 +7,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hq_core::refusal::Refusal;
+use hq_protocol::admission::{Pool, acting_as, actor};
 use hq_protocol::client::{self, reply::Reply};
 use hq_protocol::convert::JournalAction;
 use hq_protocol::limits::QUERY_BYTES_MAX;
 use hq_store::event::{self, Event};
 use hq_store::reader::{self, QueryLimits};
 use hq_store::{FlushError, Live, StoreClient};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
+
+use crate::request_shares::{FILES, QUERIES, READS, READS_MAX};
 
 /// Lines per message, and bytes at which one is full.
 const LINES_PER_MESSAGE: usize = 512;
@@ -22,28 +25,17 @@ const MESSAGE_LEN: usize = 256 << 10;
 const MESSAGES_WAITING: usize = 16;
 /// Events that a reader who can do without them is sent after an interruption.
 const MISSED_MAX: usize = 10_000;
-/// Readers that are sent the file at the same time. Each has a thread while its client reads, or does not read; there are
-/// 512, which queries need, too.
-const FILE_READERS_MAX: usize = 64;
 /// Upper bounds of what a client can ask for.
 const QUERY_TIME_MAX: Duration = Duration::from_secs(600);
 const QUERY_ROWS_MAX: u64 = 1_000_000;
-
-static FILE_READERS: Semaphore = Semaphore::const_new(FILE_READERS_MAX);
 
 /// How often a reader that takes long looks whether the writer hangs.
 const WATCH_PAUSE: Duration = Duration::from_secs(1);
 /// Longest wait for other reads to end.
 const SEAT_PATIENCE: Duration = Duration::from_secs(4);
-/// Reads for dashboards that may be under way at once; those of a disk that hangs never end.
-const READS_MAX: usize = 64;
 /// How long a flush waits for readers of the file, and how often it tries meanwhile.
 const READER_WAIT: Duration = Duration::from_secs(5);
 const READER_CHECK: Duration = Duration::from_millis(50);
-
-static READS: Semaphore = Semaphore::const_new(READS_MAX);
-/// The same for queries of users, which may take minutes and must not keep dashboards waiting.
-static QUERIES: Semaphore = Semaphore::const_new(READS_MAX);
 
 /// How an event becomes a line.
 pub(crate) type Format = fn(&Event) -> String;
@@ -88,7 +80,7 @@ where
     F: Future<Output = Result<(), Refusal>> + Send,
 {
     let (tx, rx) = mpsc::channel(MESSAGES_WAITING);
-    tokio::spawn(async move {
+    let reading = async move {
         let batch = Batch {
             message: client::JournalLines::default(),
             len: 0,
@@ -102,7 +94,8 @@ where
             },
             () = tx.closed() => {}
         }
-    });
+    };
+    tokio::spawn(acting_as(actor(), reading));
     rx
 }
 
@@ -202,21 +195,21 @@ pub(crate) async fn read_unless_it_hangs<T: Send + 'static>(
 }
 
 async fn read_in<T: Send + 'static>(
-    seats: &'static Semaphore,
+    pool: &Pool,
     store: StoreClient,
     work: impl FnOnce(&StoreClient) -> T + Send + 'static,
 ) -> Result<T, Refusal> {
     refuse_if_it_hangs(&store)?;
-    let Ok(Ok(seat)) = tokio::time::timeout(SEAT_PATIENCE, seats.acquire()).await else {
+    let Ok(permit) = tokio::time::timeout(SEAT_PATIENCE, pool.enter(actor())).await else {
         return Err(Refusal::unavailable(format!(
-            "{READS_MAX} reads of the journal are under way, and none has ended for {} s: many dashboards look at once, \
-             or the disk is very slow or hangs; ask again later",
+            "{READS_MAX} reads of the journal are under way, or as many as one key or token may have, and none has ended for {} s: many \
+             dashboards look at once, or the disk is very slow or hangs; ask again later",
             SEAT_PATIENCE.as_secs()
         )));
     };
     let reader = store.clone();
     let reading = tokio::task::spawn_blocking(move || {
-        let _seat = seat;
+        let _permit = permit;
         work(&reader)
     });
     tokio::select! {
@@ -286,8 +279,7 @@ where
     let is_there = match past.missed {
         Some(missed) => batch.send_all(&missed).await,
         None => {
-            // Never closed.
-            let _seat = FILE_READERS.acquire().await;
+            let _permit = FILES.enter(actor()).await;
             let work = move || read_file(&store, after, past.upto, batch);
             let (read, is_there) = tokio::task::spawn_blocking(work)
                 .await

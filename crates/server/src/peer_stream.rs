@@ -21,6 +21,8 @@ pub(crate) struct Relayed {
     pub(crate) from: IpAddr,
     /// That of the relay, for people.
     pub(crate) relay: Box<str>,
+    /// The address from which the relay is connected.
+    pub(crate) relay_ip: IpAddr,
 }
 
 /// Where relays hand in their channels.
@@ -45,6 +47,14 @@ impl PeerStream {
         match self {
             Self::Tcp(_) => None,
             Self::Relayed(_, relay) => Some(relay),
+        }
+    }
+
+    /// Address of a peer that comes without a relay.
+    pub(crate) fn direct_ip(&self) -> Option<IpAddr> {
+        match self {
+            Self::Tcp(stream) => Some(stream.peer_addr().ok()?.ip().to_canonical()),
+            Self::Relayed(..) => None,
         }
     }
 }

@@ -22,7 +22,7 @@ use crate::peer_stream::{Relayed, RelayedTx};
 /// Serves a relay until it goes.
 pub(crate) async fn serve<R, W>(
     request: RelayRequest,
-    relayed: &RelayedTx,
+    (relayed, relay_ip): &(RelayedTx, IpAddr),
     reader: MessageReader<R>,
     mut writer: MessageWriter<W>,
 ) where
@@ -45,6 +45,7 @@ pub(crate) async fn serve<R, W>(
             stream,
             from,
             relay: address.clone(),
+            relay_ip: *relay_ip,
         };
         // It is closed when it is dropped: the listener has more to do than it can, and the worker comes again.
         if relayed.try_send(relayed_channel).is_err() {

@@ -329,7 +329,8 @@ fn accept_clients(
         // No relay carries clients.
         relayed: None,
     };
-    let serve = move |connection| client_link::serve(connection, clients.clone());
+    let serve =
+        move |connection, permit| client_link::serve(connection, clients.clone(), Some(permit));
     listener::run(listening, stats.plane(plane).clone(), serve)
 }
 
@@ -347,16 +348,17 @@ fn accept_workers(
         key,
         relayed: Some(relayed),
     };
-    let serve = move |connection: Connection<PeerStream>| {
-        // What comes through a relay is a worker and no other relay.
+    let serve = move |connection: Connection<PeerStream>, permit| {
         let via = connection.stream().relay().map(Box::from);
-        let relayed = via.is_none().then(|| relayed_tx.clone());
+        // A peer that comes through a relay is a worker and no other relay.
+        let ip = connection.stream().direct_ip();
+        let relayed = ip.map(|ip| (relayed_tx.clone(), ip));
         let workers = WorkerPlane {
             via,
             relayed,
             ..workers.clone()
         };
-        worker_link::serve(connection, workers)
+        worker_link::serve(connection, workers, Some(permit))
     };
     listener::run(listening, stats.plane(plane).clone(), serve)
 }

@@ -1,5 +1,6 @@
 //! One connection of a worker: registration, then reports in and commands out.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,10 +8,11 @@ use hq_core::id::WorkerId;
 use hq_core::server_state::{LinkEnd, LinkId, Reattach, WorkerCommand};
 use hq_core::time::nanos;
 use hq_core::worker_config::WorkerConfig;
+use hq_protocol::admission::{Holder, Permit};
 use hq_protocol::client::ServerInfo;
 use hq_protocol::convert::{FromWorker, OutputRequest, take_curves};
 use hq_protocol::worker::{self, to_worker};
-use hq_protocol::{Connection, MessageReader, MessageWriter, ReadError};
+use hq_protocol::{Connection, Incoming, MessageReader, MessageWriter, ReadError};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::Instant;
@@ -20,6 +22,7 @@ use crate::curves::Curves;
 use crate::peer_stream::RelayedTx;
 use crate::questions::Questions;
 use crate::relay_link::{self, Ways};
+use crate::request_shares::{LARGE_REGISTRATIONS, LARGE_REQUEST};
 use crate::values::Values;
 
 /// A connected peer that does not register within this time is no worker.
@@ -51,17 +54,31 @@ pub(crate) struct WorkerPlane {
     pub(crate) ways: Arc<Ways>,
     /// Address of the relay through which this connection comes.
     pub(crate) via: Option<Box<str>>,
-    /// Takes the channels of relays to the listener; `None` in a server without ports, and for what comes through a relay.
-    pub(crate) relayed: Option<RelayedTx>,
+    /// Takes the channels of relays to the listener, with the address of this connection; `None` in a server without ports, and for what
+    /// comes through a relay.
+    pub(crate) relayed: Option<(RelayedTx, IpAddr)>,
 }
 
 /// Serves a worker until it goes.
-pub(crate) async fn serve<S>(connection: Connection<S>, plane: WorkerPlane)
+///
+/// `permit` is that of its connection; `None` in a server without ports.
+pub(crate) async fn serve<S>(connection: Connection<S>, plane: WorkerPlane, permit: Option<Permit>)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
+    let holder = connection.holder();
     let (mut reader, mut writer) = connection.split();
-    let seat = match first_message(&mut reader, &mut writer).await {
+    let first = first_message(&mut reader, &mut writer, holder).await;
+    if first.is_some()
+        && permit
+            .as_ref()
+            .is_some_and(|permit| permit.prove(holder).is_err())
+    {
+        return tracing::warn!(
+            "a worker is turned away: as many are connected as `ulimit -n` of the server allows"
+        );
+    }
+    let seat = match first {
         Some(FromWorker::Register(config, reattach)) => {
             match register(&plane, (config, reattach), &mut reader, &mut writer).await {
                 Some(seat) => seat,
@@ -102,12 +119,21 @@ where
 async fn first_message<R, W>(
     reader: &mut MessageReader<R>,
     writer: &mut MessageWriter<W>,
+    holder: Holder,
 ) -> Option<FromWorker>
 where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
-    let first = tokio::time::timeout(REGISTER_TIMEOUT, reader.next::<worker::ToServer>()).await;
+    let first = async {
+        let _large = match reader.next_or_large(LARGE_REQUEST).await? {
+            Incoming::Message(message) => return message.decode().map(Some),
+            Incoming::Large => LARGE_REGISTRATIONS.enter(holder).await,
+            Incoming::End => return Ok(None),
+        };
+        reader.next::<worker::ToServer>().await
+    };
+    let first = tokio::time::timeout(REGISTER_TIMEOUT, first).await;
     let message = match first {
         Ok(Ok(Some(message))) => message,
         Ok(Err(error)) => {

@@ -29,7 +29,6 @@ mod reported;
 mod scratch_dir;
 mod server_link;
 mod sigterm_hold;
-mod strangers;
 pub mod values;
 
 pub use config::{DataProvider, WorkDir, WorkDirError, WorkerParams};

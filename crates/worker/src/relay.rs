@@ -17,10 +17,10 @@ use std::time::Duration;
 
 use hq_core::worker_state::ExitReason;
 use hq_protocol::access::RelayAddress;
+use hq_protocol::admission::descriptors;
 use hq_protocol::convert::RelayRequest;
 use hq_protocol::relay::{CHANNELS_MAX, Terms};
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
-use rustix::process::{Resource, getrlimit};
 use tokio::runtime::Runtime;
 use tokio::sync::{oneshot, watch};
 
@@ -224,7 +224,7 @@ impl Relay {
 
 /// What a relay takes.
 fn terms() -> Terms {
-    let all = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let all = descriptors();
     Terms {
         channels_max: channels_max(all),
         ..Terms::OURS

@@ -52,7 +52,7 @@ proptest! {
             received.extend(decode_all(&mut decoder, &mut input).expect("own frames"));
         }
         prop_assert_eq!(received, sent);
-        prop_assert!(input.is_empty() && !decoder.is_amid_message());
+        prop_assert!(input.is_empty() && decoder.fragments_len() == 0);
     }
 
     #[test]

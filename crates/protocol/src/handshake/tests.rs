@@ -142,6 +142,20 @@ fn an_answer_without_the_private_key_is_not_taken() {
 }
 
 #[test]
+fn only_the_full_key_is_the_owners() {
+    let (full, public) = server_keys();
+    let (other, _) = server_keys();
+    for plane in [Plane::Client, Plane::Worker] {
+        for (key, expected) in [(&full, Some(true)), (&public, Some(false)), (&other, None)] {
+            let (left, right) = run(connecting(plane, Some(key)), accepting(plane, Some(&full)));
+            let session = right.ok().flatten();
+            assert_eq!(session.map(|session| session.is_owner), expected, "{plane}");
+            assert_eq!(left.is_ok_and(|left| left.is_some()), expected.is_some());
+        }
+    }
+}
+
+#[test]
 fn no_keys_agree_on_plain() {
     let (left, right) = run(
         connecting(Plane::Client, None),
@@ -370,7 +384,8 @@ fn bytes_in_the_first_encrypted_message_are_refused() {
     let waits = machine.receive(&mut BytesMut::from(&hello[..]));
     assert!(waits.expect("a hello").is_none());
     let answer = machine.take_output();
-    let mut noise = start_noise(Side::Connecting, (&KEY, 2), &hello, &answer).expect("a valid key");
+    let mut noise = start_noise(Side::Connecting, (&KEY, 2), KEY.shared(), [&hello, &answer])
+        .expect("a valid key");
     let refused = machine
         .receive(&mut noise_with_payload(&mut noise))
         .expect_err("nothing is expected in it");
@@ -400,7 +415,8 @@ fn bytes_in_the_encrypted_answer_are_refused() {
     let Some(Frame::Noise(message)) = frame.frame else {
         panic!("no Noise message")
     };
-    let mut noise = start_noise(Side::Accepting, (&KEY, 2), &answer, &hello).expect("a valid key");
+    let mut noise = start_noise(Side::Accepting, (&KEY, 2), KEY.shared(), [&answer, &hello])
+        .expect("a valid key");
     let mut payload = [0; HANDSHAKE_FRAME_MAX];
     let length = noise.read_message(&message, &mut payload).expect("the key");
     assert_eq!(length, 0, "ours carries nothing");

@@ -32,7 +32,6 @@ use super::App;
 use super::kept::Kept;
 use super::packed::Packed;
 pub(super) use answers::{Error, ErrorKind};
-pub(super) use submit::DESCRIPTIONS_AT_ONCE;
 pub use submit::{JobFormat, JobText, ReadJob};
 pub(super) use views::Graphs;
 
@@ -62,7 +61,7 @@ impl ApiError {
         Refusal::not_found(Into::<String>::into(text)).into()
     }
 
-    fn busy(text: &str) -> Self {
+    pub(super) fn busy(text: &str) -> Self {
         Refusal::unavailable(text).into()
     }
 
@@ -164,6 +163,11 @@ pub(super) fn router() -> Router<Arc<App>> {
                 None,
             )
         })
+}
+
+/// Whether a request of this path waits for something to happen.
+pub(super) fn is_waiting(path: &str) -> bool {
+    path.ends_with("/wait") || path.ends_with("/events")
 }
 
 /// Whether a body is announced. Without that there is none (RFC 9112, section 6.3).

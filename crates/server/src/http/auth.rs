@@ -12,10 +12,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use hq_protocol::admission::Holder;
 use hq_protocol::convert::Role;
 use ring::hmac;
 
-use super::api::{Error, ErrorKind, has_body};
+use super::api::{ApiError, Error, ErrorKind, has_body};
 use super::secret::{Token, from_hex, hex};
 use super::tokens::{Issued, Tokens};
 
@@ -23,6 +24,9 @@ use super::tokens::{Issued, Tokens};
 const FRESH_MS: u64 = 60_000;
 /// Requests that change something and are still fresh; more than anybody clicks.
 const USED_MAX: usize = 1_024;
+
+/// Signatures and their times.
+type Used = VecDeque<(i64, Box<str>)>;
 
 /// The parts of a request that are signed, and its headers.
 #[derive(Clone, Copy, Debug)]
@@ -40,6 +44,8 @@ pub(super) struct Admission {
     pub(super) role: Role,
     /// The token that it showed, if that can be revoked.
     pub(super) issued: Option<Arc<Issued>>,
+    /// Whose share its connection and its requests count for.
+    pub(super) holder: Holder,
 }
 
 /// Begin of the paths of what changes jobs and nothing else.
@@ -64,8 +70,9 @@ pub(crate) struct Entrance {
     token: Token,
     /// Opens the same to those who only look.
     read_token: Token,
-    /// Signatures of requests that change something, with their time: each counts once.
-    used: Mutex<VecDeque<(i64, Box<str>)>>,
+    /// Signatures of requests that change something, with their time: each counts once. A list for each token, so that one cannot fill the
+    /// other's.
+    used: [Mutex<Used>; 2],
 }
 
 impl Entrance {
@@ -74,7 +81,7 @@ impl Entrance {
             tokens,
             token,
             read_token,
-            used: Mutex::default(),
+            used: Default::default(),
         }
     }
 
@@ -94,60 +101,74 @@ impl Entrance {
             .and_then(|value| value.to_str().ok())?
             .split_once(' ')?;
         let is_bearer = scheme.eq_ignore_ascii_case("bearer");
-        let kinds = [(&self.token, Role::Full), (&self.read_token, Role::Read)];
-        let is_shown = |token: &Token| {
+        let [used, read_used] = &self.used;
+        let kinds = [
+            (&self.token, used, Role::Full, Holder::Owner),
+            (&self.read_token, read_used, Role::Read, Holder::Other(0)),
+        ];
+        let is_shown = |token: &Token, used| {
             if is_bearer {
                 token.matches(shown.trim())
             } else {
-                scheme == "HQ" && self.is_signed(token, asked, shown, now_ms)
+                scheme == "HQ" && is_signed(token, used, (asked, shown), now_ms)
             }
         };
-        if let Some((_, role)) = kinds.into_iter().find(|(token, _)| is_shown(token)) {
-            return Some(Admission { role, issued: None });
+        let mut kinds = kinds.into_iter();
+        if let Some((.., role, holder)) = kinds.find(|(token, used, ..)| is_shown(token, used)) {
+            return Some(Admission {
+                role,
+                issued: None,
+                holder,
+            });
         }
         let issued = self.tokens.find(shown.trim()).filter(|_| is_bearer)?;
         Some(Admission {
             role: issued.role(),
+            holder: Holder::Other(issued.number()),
             issued: Some(issued),
         })
     }
-
-    /// `TIME.RANDOM.SIGNATURE`; the signature is over method, target, time and random text, which is all that a request
-    /// says: one with a body is not taken, so that a program that passes requests on (an `ssh -L`, or a program that was
-    /// taken for one) cannot put words into a request that somebody else has signed.
-    fn is_signed(&self, token: &Token, asked: Asked<'_>, shown: &str, now_ms: i64) -> bool {
-        if has_body(asked.headers) {
-            return false;
-        }
-        let Some((stamp, signature)) = shown.rsplit_once('.') else {
-            return false;
-        };
-        let at = stamp.split_once('.').and_then(|(at, _)| at.parse().ok());
-        let is_fresh = |at: &i64| now_ms.abs_diff(*at) <= FRESH_MS;
-        let Some(at) = at.filter(is_fresh) else {
-            return false;
-        };
-        let Some(signature) = from_hex(signature) else {
-            return false;
-        };
-        let Asked { method, target, .. } = asked;
-        let text = format!("hq-request\n{method}\n{target}\n{stamp}");
-        let is_ours = hmac::verify(&token.key(), text.as_bytes(), &signature).is_ok();
-        is_ours && (*method == Method::GET || self.is_first(at, stamp, now_ms))
-    }
-
-    /// Whether a signed request that changes something comes for the first time.
-    fn is_first(&self, at: i64, stamp: &str, now_ms: i64) -> bool {
-        let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
-        used.retain(|(at, _)| now_ms.abs_diff(*at) <= FRESH_MS);
-        let is_first = used.len() < USED_MAX && !used.iter().any(|(_, known)| **known == *stamp);
-        if is_first {
-            used.push_back((at, stamp.into()));
-        }
-        is_first
-    }
 }
 
+/// `TIME.RANDOM.SIGNATURE`; the signature is over method, target, time and random text, which is all that a request
+/// says: one with a body is not taken, so that a program that passes requests on (an `ssh -L`, or a program that was
+/// taken for one) cannot put words into a request that somebody else has signed.
+fn is_signed(
+    token: &Token,
+    used: &Mutex<Used>,
+    (asked, shown): (Asked<'_>, &str),
+    now_ms: i64,
+) -> bool {
+    if has_body(asked.headers) {
+        return false;
+    }
+    let Some((stamp, signature)) = shown.rsplit_once('.') else {
+        return false;
+    };
+    let at = stamp.split_once('.').and_then(|(at, _)| at.parse().ok());
+    let is_fresh = |at: &i64| now_ms.abs_diff(*at) <= FRESH_MS;
+    let Some(at) = at.filter(is_fresh) else {
+        return false;
+    };
+    let Some(signature) = from_hex(signature) else {
+        return false;
+    };
+    let Asked { method, target, .. } = asked;
+    let text = format!("hq-request\n{method}\n{target}\n{stamp}");
+    let is_ours = hmac::verify(&token.key(), text.as_bytes(), &signature).is_ok();
+    is_ours && (*method == Method::GET || is_first(used, at, stamp, now_ms))
+}
+
+/// Whether a signed request that changes something comes for the first time.
+fn is_first(used: &Mutex<Used>, at: i64, stamp: &str, now_ms: i64) -> bool {
+    let mut used = used.lock().unwrap_or_else(PoisonError::into_inner);
+    used.retain(|(at, _)| now_ms.abs_diff(*at) <= FRESH_MS);
+    let is_first = used.len() < USED_MAX && !used.iter().any(|(_, known)| **known == *stamp);
+    if is_first {
+        used.push_back((at, stamp.into()));
+    }
+    is_first
+}
 /// The answer to a request that takes more than its token may do.
 pub(super) fn forbidden(role: Role) -> Response {
     let (kind, text) = match role {
@@ -166,6 +187,12 @@ pub(super) fn forbidden(role: Role) -> Response {
         kind: Some(kind),
     };
     (StatusCode::FORBIDDEN, axum::Json(body)).into_response()
+}
+
+/// The answer to a request whose token has as many connections as it can.
+pub(super) fn crowded() -> Response {
+    let busy = ApiError::busy("too many connections are open with this token, or with all tokens");
+    ([(header::CONNECTION, "close")], busy).into_response()
 }
 
 /// The answer to a request without a token.
@@ -310,10 +337,10 @@ mod tests {
                 headers: &with(&value),
             };
             let admission = entrance.admits(asked, 0);
-            admission.map(|admission| admission.role)
+            admission.map(|admission| (admission.role, admission.holder))
         };
-        assert_eq!(access("a"), Some(Role::Full));
-        assert_eq!(access("r"), Some(Role::Read));
+        assert_eq!(access("a"), Some((Role::Full, Holder::Owner)));
+        assert_eq!(access("r"), Some((Role::Read, Holder::Other(0))));
         assert_eq!(access("x"), None);
         let [_, proof] = entrance.prove("00ff", 5);
         let key = hmac::Key::new(hmac::HMAC_SHA256, "r".repeat(64).as_bytes());
@@ -362,6 +389,25 @@ mod tests {
         }
         assert!(!send("1000002.ff", now), "the memory for them is bounded");
         assert!(send("1070000.ff", now + 70_000), "and empties with time");
+        // Requests that are signed with the read token do not fill it.
+        let key = hmac::Key::new(hmac::HMAC_SHA256, "r".repeat(64).as_bytes());
+        for number in 0..USED_MAX {
+            let stamp = format!("1140000.{number:x}");
+            let text = format!("hq-request\nPOST\n{path}\n{stamp}");
+            let signature = hex(hmac::sign(&key, text.as_bytes()).as_ref());
+            let value = format!("HQ {stamp}.{signature}");
+            assert!(admits(
+                &entrance,
+                &Method::POST,
+                path,
+                &value,
+                now + 140_000
+            ));
+        }
+        assert!(
+            send("1140000.ffff", now + 140_000),
+            "each token has its own"
+        );
     }
 
     /// The values that `crypto.subtle` gives for these texts.

@@ -65,8 +65,8 @@ async fn login_page(request: Request) -> Response {
 
 /// The token for the cookie.
 async fn log_in(State(app): State<Arc<App>>, request: Request) -> Response {
-    if app.admits(&request).is_none() {
-        return refused(&app);
+    if let Err(refusal) = app.admits(&request) {
+        return refused(&app, *refusal);
     }
     app.parts.stats.http_requests.inc();
     let cookie = format!(
@@ -84,7 +84,7 @@ async fn part(State(app): State<Arc<App>>, Path(path): Path<String>, request: Re
         app.parts.stats.http_requests.inc();
         file(&path, request.headers())
     } else {
-        refused(&app)
+        refused(&app, auth::refusal())
     }
 }
 
@@ -108,9 +108,8 @@ async fn prove(State(app): State<Arc<App>>, Query(challenge): Query<Challenge>) 
     response
 }
 
-fn refused(app: &App) -> Response {
+fn refused(app: &App, mut response: Response) -> Response {
     app.parts.stats.http_refused.inc();
-    let mut response = auth::refusal();
     protect(&mut response);
     response
 }
@@ -131,7 +130,7 @@ fn is_known(app: &App, request: &Request) -> bool {
         .flat_map(|value| value.split(';'))
         .filter_map(|pair| pair.trim().split_once('='));
     let has_cookie = pairs.any(|(key, value)| key == name && app.page_key.matches(value));
-    has_cookie || app.admits(request).is_some()
+    has_cookie || app.admits(request).is_ok()
 }
 
 /// One file, or that the browser has it already.

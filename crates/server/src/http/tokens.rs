@@ -61,6 +61,14 @@ impl Issued {
         self.role
     }
 
+    /// A number that no other token has, by chance; 0 is that of the read token.
+    pub(super) fn number(&self) -> u64 {
+        let [first, ..] = self.hash.as_chunks().0 else {
+            return 1;
+        };
+        u64::from_le_bytes(*first).max(1)
+    }
+
     /// Completes when it is revoked.
     pub(super) fn revoked(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut revoked = self.revoked.subscribe();

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hq_protocol::admission::{Holder, Permit};
 use hq_protocol::relay::{self, Admission, ChannelStream};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -41,10 +42,16 @@ pub(super) async fn admit(stream: TcpStream, state: &State) -> Option<TcpStream>
 }
 
 /// Carries a worker that was let in.
-pub(super) async fn carry(mut stream: TcpStream, peer: SocketAddr, state: Arc<State>) {
+pub(super) async fn carry(
+    mut stream: TcpStream,
+    peer: SocketAddr,
+    state: Arc<State>,
+    permit: Permit,
+) {
+    let has_room = permit.prove(Holder::Other(0)).is_ok();
     let (answer, channel) = match state.link() {
         None => (Admission::NoServer, None),
-        Some(link) => match link.open(&peer.to_string()) {
+        Some(link) => match has_room.then(|| link.open(&peer.to_string())).flatten() {
             None => (Admission::Full, None),
             Some(channel) => (Admission::Open, Some(channel)),
         },

@@ -1,5 +1,6 @@
 //! The thread of a relay: it accepts workers, keeps a connection to the server, and announces itself.
 
+use std::convert::Infallible;
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::sync::Arc;
@@ -7,6 +8,7 @@ use std::time::Duration;
 
 use hq_core::error_chain::ErrorChain;
 use hq_protocol::access::RelayAddress;
+use hq_protocol::admission::{Pool, Share, descriptors, port};
 use hq_protocol::convert::{FromServer, RelayRequest};
 use hq_protocol::relay::{RelayLink, Side, Terms};
 use hq_protocol::worker::{ToServer, ToWorker};
@@ -21,7 +23,6 @@ use super::announcer::Announcer;
 use super::state::{Never, State};
 use super::{RelayError, peer, terms};
 use crate::server_link::{Search, set_options_at_relay, spread};
-use crate::strangers::Strangers;
 
 /// How long workers have to take leave of the server when they end with the relay: longer than they take to end tasks that do not
 /// obey.
@@ -35,9 +36,6 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 /// Pauses between attempts to reach a lost server, doubled from the first to the last.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
-
-/// Pause after a failed attempt to accept, for example without free descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
 /// How a relay ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -217,31 +215,20 @@ async fn keep_link(
     }
 }
 
-async fn accept(listener: TcpListener, state: &Arc<State>) -> Never {
-    let mut strangers = Strangers::new();
-    loop {
-        strangers.make_room().await;
-        match listener.accept().await {
-            Ok((stream, peer)) => {
-                // An IPv4 address as itself, not in the form that IPv6 has for it.
-                let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
-                let state = Arc::clone(state);
-                let handshake = tokio::spawn(async move {
-                    if let Some(stream) = peer::admit(stream, &state).await {
-                        // In a task of its own, because this one is ended if it takes long.
-                        drop(tokio::spawn(peer::carry(stream, peer, state)));
-                    }
-                });
-                strangers.add(handshake.abort_handle());
-            }
-            Err(error) => {
-                if state.is_time_to_complain() {
-                    tracing::warn!("the relay cannot accept a connection: {error}");
-                }
-                tokio::time::sleep(ACCEPT_PAUSE).await;
+async fn accept(listener: TcpListener, state: &Arc<State>) -> Infallible {
+    let share = Share::relay(descriptors(), terms().channels_max);
+    let serve = |stream, peer: SocketAddr, permit| {
+        // An IPv4 address as itself, not in the form that IPv6 has for it.
+        let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
+        let state = Arc::clone(state);
+        async move {
+            if let Some(stream) = peer::admit(stream, &state).await {
+                // In a task of its own, because workers stay connected when the relay accepts no more.
+                drop(tokio::spawn(peer::carry(stream, peer, state, permit)));
             }
         }
-    }
+    };
+    port::serve(listener, Pool::new(share), "workers to the relay", serve).await
 }
 
 /// Waits until nobody is carried any more and the last words are on their way, for a bounded time.

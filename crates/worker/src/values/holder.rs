@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use hq_protocol::admission::{Holder, Permit, Pool, Share, descriptors, port};
 use hq_protocol::worker::{FromHolder, ToHolder, from_holder, to_holder};
 use hq_protocol::{Connection, Limits, MessageWriter, Plane, SecretKey};
 use rustix::buffer::spare_capacity;
@@ -19,7 +20,6 @@ use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 
 use super::shelf::{Shelf, ValueFile};
-use crate::strangers::Strangers;
 
 /// Bytes of a value in one message: a fraction of a millisecond of encryption on the worker's main thread.
 const CHUNK: usize = 512 << 10;
@@ -29,50 +29,39 @@ pub(super) const LIMITS: Limits = Limits {
     send_max: 1 << 20,
     decoded: None,
 };
-/// Peers with the key that are served at once; others wait. Each costs a descriptor and a few buffers.
+/// Peers whose requests are answered at once; others wait. Each costs a descriptor and a few buffers.
 const SERVED_MAX: usize = 64;
-/// Pause after a failed attempt to accept, for example without free descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 /// How long one who is connected may be silent, or take nothing.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 
 /// Serves connections until it is aborted.
 pub(super) async fn serve(listener: TcpListener, key: SecretKey, shelf: Arc<Shelf>) {
-    let seats = Arc::new(Semaphore::new(SERVED_MAX));
-    let mut strangers = Strangers::new();
-    loop {
-        strangers.make_room().await;
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                let (key, shelf, seats) = (key.clone(), Arc::clone(&shelf), Arc::clone(&seats));
-                let handshake = tokio::spawn(async move {
-                    match hq_protocol::accept(stream, Plane::Worker, Some(&key)).await {
-                        // In a task of its own, because this one is ended if it takes long.
-                        Ok(connection) => drop(tokio::spawn(serve_one(connection, shelf, seats))),
-                        Err(error) => tracing::debug!("a connection for values: {error}"),
-                    }
-                });
-                strangers.add(handshake.abort_handle());
-            }
-            Err(error) => {
-                tracing::warn!("values cannot be given out: {error}");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
+    let pool = Pool::new(Share::values(descriptors()));
+    let serving = Arc::new(Semaphore::new(SERVED_MAX));
+    let serve = |stream, _, permit: Permit| {
+        let (key, shelf, serving) = (key.clone(), Arc::clone(&shelf), Arc::clone(&serving));
+        async move {
+            let accepted = hq_protocol::accept(stream, Plane::Worker, Some(&key)).await;
+            let connection = match accepted {
+                Ok(connection) if permit.prove(Holder::Silent).is_ok() => connection,
+                Ok(_) => return,
+                Err(error) => return tracing::debug!("a connection for values: {error}"),
+            };
+            if let Err(error) = answer_all(connection, &shelf, &serving, permit).await {
+                tracing::debug!("a connection for values has ended: {error}");
             }
         }
-    }
-}
-
-/// Serves a peer that has the key, when it is its turn.
-async fn serve_one(connection: Connection<TcpStream>, shelf: Arc<Shelf>, seats: Arc<Semaphore>) {
-    let Ok(_seat) = seats.acquire().await else {
-        return;
     };
-    if let Err(error) = answer_all(connection, &shelf).await {
-        tracing::debug!("a connection for values has ended: {error}");
-    }
+    match port::serve(listener, pool, "values", serve).await {}
 }
 
-async fn answer_all(mut connection: Connection<TcpStream>, shelf: &Shelf) -> Result<(), String> {
+async fn answer_all(
+    mut connection: Connection<TcpStream>,
+    shelf: &Shelf,
+    serving: &Semaphore,
+    permit: Permit,
+) -> Result<(), String> {
+    let holder = connection.holder();
     let text = |error: &dyn std::error::Error| error.to_string();
     connection.set_limits(LIMITS);
     let (mut reader, mut writer) = connection.split_tcp();
@@ -82,6 +71,9 @@ async fn answer_all(mut connection: Connection<TcpStream>, shelf: &Shelf) -> Res
         let Some(message) = read.map_err(|error| text(&error))? else {
             return Ok(());
         };
+        let is_full = |_| "too many others are connected".to_owned();
+        permit.prove(holder).map_err(is_full)?;
+        let _turn = serving.acquire().await.map_err(|error| text(&error))?;
         match message.message {
             Some(to_holder::Message::Get(name)) => give(&mut writer, shelf.own(&name)).await?,
             Some(to_holder::Message::Drop(names)) => {

@@ -8,13 +8,14 @@ use axum::http::HeaderMap;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use futures_util::stream::{self, Stream, StreamExt as _};
 use hq_core::refusal::Refusal;
-use tokio::sync::OwnedSemaphorePermit;
+use hq_protocol::admission::{Permit, actor};
 use tokio::sync::mpsc::Receiver;
 
 use super::described::query;
 use super::{ApiError, Parameters, parameters};
 use crate::http::App;
 use crate::journal_link::{self, Part};
+use crate::request_shares::STREAMS;
 
 /// Longer lines are cut down to what says that something happened.
 const LINE_LEN_MAX: usize = 64 * 1024;
@@ -47,8 +48,10 @@ pub(in crate::http) async fn stream(
             "this server keeps its state in memory only",
         ));
     };
-    let Ok(seat) = Arc::clone(&app.event_seats).try_acquire_owned() else {
-        return Err(ApiError::busy("too many others follow the events"));
+    let Ok(permit) = STREAMS.try_enter(actor()) else {
+        return Err(ApiError::busy(
+            "too many others follow the events, with this token or in all",
+        ));
     };
     let after = last
         .or(asked.after)
@@ -58,7 +61,7 @@ pub(in crate::http) async fn stream(
     } else {
         journal_link::read(store, after.unwrap_or(i64::MAX), true, line)
     };
-    let batches = stream::unfold((parts, seat), next_batch);
+    let batches = stream::unfold((parts, permit), next_batch);
     let mut ended = app.ended.clone();
     let over = async move {
         // Nothing is ever sent: this is the end of the listener.
@@ -70,13 +73,10 @@ pub(in crate::http) async fn stream(
 
 /// Ends when the journal cannot be read or this reader is too slow: it comes back with its cursor.
 async fn next_batch(
-    (mut parts, seat): (Parts, OwnedSemaphorePermit),
-) -> Option<(
-    Vec<Result<Event, Infallible>>,
-    (Parts, OwnedSemaphorePermit),
-)> {
+    (mut parts, permit): (Parts, Permit),
+) -> Option<(Vec<Result<Event, Infallible>>, (Parts, Permit))> {
     let part = parts.recv().await?.ok()?;
-    Some((events(part), (parts, seat)))
+    Some((events(part), (parts, permit)))
 }
 
 fn events(part: Part) -> Vec<Result<Event, Infallible>> {

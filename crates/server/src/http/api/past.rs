@@ -9,6 +9,7 @@ use axum::Json;
 use axum::extract::{Path, State};
 use hq_core::id::JobId;
 use hq_core::task::TaskState;
+use hq_protocol::admission::actor;
 use hq_store::StoreClient;
 use hq_store::reader::timeline::{self, BarRow, BarSumRow, WorkerRow};
 use hq_store::reader::{self, FAILURES_MAX, QueryLimits, RUN_BOUNDS};
@@ -26,6 +27,7 @@ use crate::core_handle::View;
 use crate::http::App;
 use crate::journal_link;
 use crate::query::listed::cpus_of;
+use crate::request_shares::TIMELINES;
 
 /// Longest run of a query.
 const TIME_MAX: Duration = Duration::from_secs(20);
@@ -190,8 +192,7 @@ pub(in crate::http) async fn bars(
             "expected from_ms below to_ms, both in milliseconds since 1970",
         ));
     }
-    // One at a time: each passes over all tasks.
-    let _turn = app.timeline_turn.lock().await;
+    let _permit = TIMELINES.enter(actor()).await;
     let begun = Instant::now();
     let (from, to) = (asked.from_ms * 1_000_000, asked.to_ms * 1_000_000);
     let (first, _) = rows(&app, timeline::first_submit(), 1).await?;

@@ -13,6 +13,7 @@ use hq_core::limits::shortened;
 use hq_core::refusal::{Refusal, RefusalKind};
 use hq_core::server_state::{Command, Reply as Outcome, Submission, SubmitKey};
 use hq_core::template::SubmitSpec;
+use hq_protocol::admission::actor;
 use hq_protocol::client;
 use ring::digest;
 
@@ -22,12 +23,10 @@ use super::read::unexpected;
 use super::{Answer, ApiError, Parameters, has_body, id, parameters};
 use crate::http::App;
 use crate::http::secret::hex;
+use crate::request_shares::DESCRIPTIONS;
 
 /// Largest description of a job.
 pub(super) const DESCRIPTION_MAX: usize = 64 << 20;
-
-/// Descriptions that are read at once: each is in memory as a whole, and then as what it describes.
-pub(in crate::http) const DESCRIPTIONS_AT_ONCE: usize = 4;
 
 /// Longest time for one to arrive.
 const ARRIVAL_MAX: Duration = Duration::from_secs(60);
@@ -129,7 +128,7 @@ async fn take(
     let Some(read_job) = app.parts.read_job else {
         return Err(ApiError::busy("this server reads no descriptions of jobs"));
     };
-    let seat = app.description_seats.acquire().await;
+    let permit = DESCRIPTIONS.enter(actor()).await;
     let body = receive(request).await?;
     let uid = app.parts.info.server_uid.clone();
     let reading = tokio::task::spawn_blocking(move || {
@@ -162,7 +161,7 @@ async fn take(
         .map_err(|_| unexpected())?
         .map_err(|text| invalid(&text))?;
     let outcome = app.parts.core.submit(submission).await?;
-    drop(seat);
+    drop(permit);
     let job = accepted(outcome.map_err(ApiError::from)?)?;
     Ok(Json(Submitted { job, warnings }))
 }

@@ -1,0 +1,70 @@
+//! The machine against its model, and the numbers of the shares.
+
+use super::*;
+
+#[path = "../../../../fuzz/targets/admission.rs"]
+mod target;
+
+use proptest::collection::vec;
+use proptest::prelude::any;
+use proptest::proptest;
+
+proptest! {
+    #[test]
+    fn an_occupancy_does_what_its_model_does(data in vec(any::<u8>(), 0..600)) {
+        target::run(&data);
+    }
+}
+
+/// What a lesser right can never take: the owner's connections, and those of workers.
+#[test]
+fn shares_leave_room_for_the_owner_and_for_the_server_itself() {
+    for descriptors in [128, 256, 1_024, 4_096, 65_536, 1 << 20, u64::MAX] {
+        let ports = [
+            Share::clients(descriptors),
+            Share::workers(descriptors),
+            Share::http(descriptors),
+        ];
+        let mut taken = 0;
+        for share in ports {
+            assert!(share.each <= share.others && share.others < share.all);
+            // Strangers of each port, silent holders of a key at two.
+            taken += (share.others + 2 * share.unproven) as u64;
+        }
+        assert!(taken < descriptors, "{taken} of {descriptors}");
+        let values = Share::values(descriptors);
+        assert!(2 * (values.all + 2 * values.unproven) as u64 <= descriptors);
+    }
+    let share = Share::workers(1_024);
+    assert_eq!(
+        share,
+        Share {
+            unproven: 64,
+            each: 384,
+            others: 384,
+            all: 448
+        }
+    );
+    assert_eq!(Share::http(1 << 20).each, 256);
+    assert_eq!(Share::clients(60).all, 5);
+}
+
+#[tokio::test]
+async fn a_permit_waits_for_the_share_of_its_holder_and_no_longer() {
+    let pool = Pool::new(Share::requests(1, 2, 3));
+    let (a, b) = (Holder::Other(1), Holder::Other(2));
+    let first = pool.enter(a).await;
+    assert!(pool.try_enter(a).is_err(), "one for each");
+    let _second = pool.enter(b).await;
+    assert!(
+        pool.try_enter(Holder::Other(3)).is_err(),
+        "two for all lesser rights"
+    );
+    let _owner = pool.enter(Holder::Owner).await;
+    assert!(pool.try_enter(Holder::Owner).is_err(), "three for all");
+    let waiting = pool.clone();
+    let waiting = tokio::spawn(async move { waiting.enter(Holder::Owner).await });
+    tokio::task::yield_now().await;
+    drop(first);
+    waiting.await.expect("it gets the entry that is free");
+}

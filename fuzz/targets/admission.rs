@@ -1,0 +1,124 @@
+//! Courses of arrivals, proofs and ends at a port: an occupancy does what a plain list with the rules written out does.
+
+use std::net::IpAddr;
+
+use hq_protocol::admission::{EntryId, Full, Holder, Occupancy, Share};
+
+/// Entries in the order in which they came to their present holder.
+#[derive(Default)]
+struct Model(Vec<(EntryId, Holder)>);
+
+impl Model {
+    fn count(&self, fits: impl Fn(Holder) -> bool) -> usize {
+        self.0.iter().filter(|(_, holder)| fits(*holder)).count()
+    }
+
+    /// Whether one more entry has to be refused.
+    fn is_full(&self, share: Share, holder: Holder) -> bool {
+        let others = self.count(|one| matches!(one, Holder::Other(_)));
+        let proven = others + self.count(|one| one == Holder::Owner);
+        match holder {
+            Holder::Stranger(_) | Holder::Silent => false,
+            Holder::Other(_) => {
+                self.count(|one| one == holder) >= share.each
+                    || others >= share.others
+                    || proven >= share.all
+            }
+            Holder::Owner => proven >= share.all,
+        }
+    }
+
+    /// Checks that an entry had to yield to one more of this holder, and was the right one; or that none had to.
+    fn check_yielded(&self, share: Share, holder: Holder, yielded: Option<EntryId>) {
+        let is_same_kind = |one: Holder| match holder {
+            Holder::Stranger(_) => matches!(one, Holder::Stranger(_)),
+            Holder::Silent => one == Holder::Silent,
+            Holder::Other(_) | Holder::Owner => false,
+        };
+        let kind = self.count(is_same_kind);
+        let is_crowded = kind > 0 && kind >= share.unproven;
+        assert_eq!(yielded.is_some(), is_crowded);
+        let Some(yielded) = yielded else { return };
+        let entry = self.0.iter().find(|(id, _)| *id == yielded);
+        let (_, of) = *entry.expect("it was there");
+        assert!(is_same_kind(of), "{of:?} yields to {holder:?}");
+        let size = self.count(|one| one == of);
+        for (id, other) in self.0.iter().filter(|(_, one)| is_same_kind(*one)) {
+            assert!(self.count(|one| one == *other) <= size);
+            assert!(*other != of || *id >= yielded, "an older one stays");
+        }
+    }
+
+    fn remove(&mut self, id: EntryId) -> bool {
+        let before = self.0.len();
+        self.0.retain(|(one, _)| *one != id);
+        self.0.len() < before
+    }
+}
+
+fn holder(code: u8) -> Holder {
+    match code % 8 {
+        0..=2 => Holder::Stranger(IpAddr::from([10, 0, 0, code % 8])),
+        3 => Holder::Silent,
+        4..=6 => Holder::Other(u64::from(code % 8)),
+        _ => Holder::Owner,
+    }
+}
+
+/// Runs one input: four bytes of the share, then two for each step.
+pub(crate) fn run(data: &[u8]) {
+    let Some((numbers, steps)) = data.split_first_chunk::<4>() else {
+        return;
+    };
+    let [unproven, each, others, owner] = numbers.map(|number| usize::from(number % 6));
+    let share = Share {
+        unproven,
+        ..Share::requests(each, others, others + owner)
+    };
+    let (mut occupancy, mut model) = (Occupancy::new(share), Model::default());
+    let mut last: EntryId = 0;
+    for step in steps.chunks_exact(2) {
+        let holder = holder(step[0] / 4);
+        // An entry of before, which may have left.
+        let id = last.saturating_sub(EntryId::from(step[1] % 16));
+        match step[0] % 4 {
+            0 | 1 => match occupancy.enter(holder) {
+                Ok((id, yielded)) => {
+                    assert!(id > last && !model.is_full(share, holder));
+                    last = id;
+                    model.check_yielded(share, holder, yielded);
+                    yielded.map(|yielded| model.remove(yielded));
+                    model.0.push((id, holder));
+                }
+                Err(Full) => assert!(model.is_full(share, holder)),
+            },
+            2 => {
+                let before = model.0.iter().find(|(one, _)| *one == id);
+                let yields = |holder| matches!(holder, Holder::Stranger(_) | Holder::Silent);
+                let may_change = before.is_some_and(|(_, holder)| yields(*holder));
+                match occupancy.prove(id, holder) {
+                    Ok(yielded) if may_change => {
+                        assert!(!model.is_full(share, holder));
+                        model.check_yielded(share, holder, yielded);
+                        yielded.map(|yielded| model.remove(yielded));
+                        if model.remove(id) {
+                            model.0.push((id, holder));
+                        }
+                    }
+                    Ok(yielded) => assert_eq!(yielded, None),
+                    Err(Full) => assert!(may_change && model.is_full(share, holder)),
+                }
+            }
+            _ => assert_eq!(occupancy.leave(id), model.remove(id)),
+        }
+        for (id, holder) in &model.0 {
+            assert_eq!(occupancy.holder(*id), Some(*holder));
+        }
+        assert_eq!(occupancy.count(|_| true), model.0.len());
+        // Whatever the others have done, the owner gets what is left for him.
+        let owners = model.count(|one| one == Holder::Owner);
+        assert!(owners >= owner || !model.is_full(share, Holder::Owner));
+        let strangers = model.count(|one| matches!(one, Holder::Stranger(_)));
+        assert!(strangers <= unproven.max(1));
+    }
+}
