@@ -5,9 +5,14 @@
 //! told: memory of the server before, at most, and after; after one more wave while there is no job, because jobs leave
 //! something in memory, too; and whether its log has bytes that it received.
 //!
+//! With `--right` the question is: what can the holder of a lesser right take from the owner? It is `stranger`, `worker` or `client` (that key),
+//! `read` or `submit` (a token), or `all` of them in turn. Its connections ask for all that lasts, say nothing, or begin what they do not end, and
+//! come again when they are closed. The same load goes to a program that is not hq, for the same time. Told for both: how long the owner's
+//! `job list` takes, and for hq, how long until a worker is registered, and memory. Run it on one cpu: `taskset -c 0`.
+//!
 //! ```text
 //! cargo run --release -p hq-benchmarks --bin strangers -- [--hq PATH] [--count N] [--connections N]
-//!     [--seconds N]
+//!     [--seconds N] [--right NAME]
 //! ```
 
 #![forbid(unsafe_code)]
@@ -38,7 +43,12 @@ const IDLE_WAVE: Duration = Duration::from_secs(10);
 /// Time after the strangers have gone until memory is looked at.
 const SETTLE: Duration = Duration::from_secs(8);
 
+#[path = "strangers/rights.rs"]
+mod rights;
+
 struct Options {
+    /// Rights to try, instead of the question about throughput.
+    rights: Vec<rights::Right>,
     hq: PathBuf,
     count: u32,
     connections: usize,
@@ -48,11 +58,20 @@ struct Options {
 fn main() -> Result<()> {
     let options = parse(std::env::args().skip(1))?;
     let dir = scratch_dir("strangers", &std::env::temp_dir())?;
-    run(&options, dir.path())
+    if options.rights.is_empty() {
+        return run(&options, dir.path());
+    }
+    for right in &options.rights {
+        let dir = dir.path().join(right.name());
+        std::fs::create_dir(&dir)?;
+        rights::run(*right, &options, &dir)?;
+    }
+    Ok(())
 }
 
 fn parse(args: impl Iterator<Item = String>) -> Result<Options> {
     let mut chosen = Options {
+        rights: Vec::new(),
         hq: options::hq_beside()?,
         count: 5_000,
         connections: 1_000,
@@ -63,6 +82,7 @@ fn parse(args: impl Iterator<Item = String>) -> Result<Options> {
             "--hq" => chosen.hq = value.file()?,
             "--count" => chosen.count = value.get()?,
             "--connections" => chosen.connections = value.get()?,
+            "--right" => chosen.rights = rights::Right::parse(&value.get::<String>()?)?,
             "--seconds" => chosen.time = Duration::from_secs(value.get()?),
             _ => return Ok(false),
         }
