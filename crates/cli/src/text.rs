@@ -70,6 +70,17 @@ fn distance(first: &str, second: &str) -> usize {
     row[second.len()]
 }
 
+/// A word that begins with a dash of a word processor or a web page, with the hyphens that were meant.
+pub(crate) fn with_hyphens(word: &str) -> Option<String> {
+    let is_long = |c: char| matches!(c, '\u{2010}'..='\u{2015}' | '\u{2212}');
+    let name = word.trim_start_matches(|c| c == '-' || is_long(c));
+    let (dashes, mut rest) = (&word[..word.len() - name.len()], name.chars().skip(1));
+    // `-j4`
+    let is_short = !name.is_empty() && rest.all(|c| c.is_ascii_digit());
+    let hyphens = if is_short { "-" } else { "--" };
+    dashes.contains(is_long).then(|| format!("{hyphens}{name}"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

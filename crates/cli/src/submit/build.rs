@@ -28,6 +28,7 @@ use super::placeholder::{self, PathRole};
 use super::{PreparedSubmit, SubmitContext, content, default_output, reads_stdin};
 use crate::args::submit::{Destination, TaskOptions, YesNo};
 use crate::error::{CliError, CliResult};
+use crate::parse::learn::TimeRequest;
 use crate::parse::retry::RetryOn;
 use crate::parse::value::{EnvPair, StdioArg, into_bytes};
 
@@ -79,8 +80,8 @@ pub(crate) fn build(
     let typed = (&typed, params.as_deref(), has_stdin);
     let (mut notes, entry_in_args) = look_at(&options, &command, typed)?;
     let target = build_target(&options, &command, destination, params.as_deref())?;
-    let (ids, entries) = build_ids(&options, default_ids, params.as_deref())?;
-    note_lines(&options, entries.as_ref(), &mut notes);
+    let (ids, entries) = build_ids(&options, default_ids, params.as_deref(), &mut notes)?;
+    note_values(&options, entries.as_ref(), &mut notes);
     let (count, mut warnings) = (count_of(&ids), Vec::new());
     if let Some(params) = &params {
         params::check(&command, &options, params, &mut warnings)?;
@@ -130,14 +131,20 @@ pub(crate) fn build(
     Ok(PreparedSubmit::new(spec, warnings))
 }
 
-/// Notes what is odd about the lines of which each is a task.
-fn note_lines(options: &TaskOptions, lines: Option<&Entries>, notes: &mut Vec<Box<str>>) {
+/// Notes what is odd about the lines of which each is a task, and about the time that tasks get.
+fn note_values(options: &TaskOptions, lines: Option<&Entries>, notes: &mut Vec<Box<str>>) {
     if let (Some(path), Some(lines)) = (&options.each_line, lines)
         && let Some(note) = content::note_on_lines(path, lines)
     {
         // Without tasks nothing else matters.
         notes.retain(|_| !lines.is_empty());
         notes.insert(0, note.into());
+    }
+    if let Some(TimeRequest::Given(asked)) = options.time_request
+        && options.time_limit.is_some_and(|limit| limit < asked)
+    {
+        let text = "`--time-request` is longer than `--time-limit`: tasks wait for workers that live longer than any task can run";
+        notes.push(text.into());
     }
 }
 
@@ -289,9 +296,10 @@ fn build_requests(
 ) -> CliResult<RequestVariants> {
     let names_cpus = entries.iter().any(|entry| &*entry.resource == "cpus");
     if options.cpus.is_some() && names_cpus {
-        return Err(CliError::new(
-            "--cpus and --resource cpus=... cannot be combined",
-        ));
+        return Err(
+            CliError::new("--cpus and --resource cpus=... cannot be combined")
+                .with_help("they mean the same: leave out one of them"),
+        );
     }
     let n_nodes = options.nodes.unwrap_or(0);
     if n_nodes > 0 {
@@ -368,6 +376,7 @@ fn build_ids(
     options: &TaskOptions,
     default_ids: Option<IdArray>,
     params: Option<&Params>,
+    notes: &mut Vec<Box<str>>,
 ) -> CliResult<(ArrayIds, Option<Entries>)> {
     if let Some(params) = params {
         return Ok((params::ids(params, options.array.as_ref())?, None));
@@ -386,6 +395,9 @@ fn build_ids(
             .map_or(ArrayIds::Next(1), ArrayIds::Given);
         return Ok((ids, None));
     };
+    if let Some(array) = &options.array {
+        notes.extend(content::note_on_ids(list.count()?, array).map(String::into_boxed_str));
+    }
     with_entries(list, options.array.as_ref())
 }
 

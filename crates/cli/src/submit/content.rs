@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use hq_core::range::IdArray;
 use hq_core::template::Entries;
 
 use crate::error::CliError;
@@ -98,6 +99,22 @@ pub(super) fn note_on_lines(path: &Path, lines: &Entries) -> Option<String> {
     })
 }
 
+/// A note on ids of tasks that have no item: items count from 0.
+pub(super) fn note_on_ids(count: u32, array: &IdArray) -> Option<String> {
+    let ranges = || array.ranges().iter();
+    let last = ranges().map(|range| range.last()).max()?;
+    let end = count.checked_sub(1).filter(|end| *end < last)?;
+    let first = if ranges().any(|range| range.first() == 0) {
+        ""
+    } else {
+        ", and item 0, the first, is left out"
+    };
+    Some(format!(
+        "the list has {}, numbered from 0 to {end}: ids from {count} to {last} have none{first}; without `--array` each item has a task",
+        hq_core::words::count(count.into(), "item")
+    ))
+}
+
 /// The command that removes Windows line ends.
 pub(super) fn without_cr(file: &str) -> String {
     match file {
@@ -138,6 +155,28 @@ mod tests {
             b"\t\n",
         ] {
             assert_eq!(kind(content), None, "{content:?}");
+        }
+    }
+
+    #[test]
+    fn ids_without_an_item_have_a_note() {
+        for (count, array, part) in [
+            (
+                3,
+                "1-9",
+                "numbered from 0 to 2: ids from 3 to 9 have none, and item 0",
+            ),
+            (3, "0-3", "ids from 3 to 3 have none; without"),
+            (3, "0-2", ""),
+            (3, "1-2", ""),
+            (0, "1-2", ""),
+        ] {
+            let array = crate::parse::array::parse_id_array(array).expect("valid");
+            let note = note_on_ids(count, &array).unwrap_or_default();
+            assert!(
+                note.contains(part) && note.is_empty() == part.is_empty(),
+                "{note}"
+            );
         }
     }
 

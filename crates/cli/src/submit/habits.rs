@@ -8,8 +8,10 @@ use std::ffi::OsString;
 use std::path::Path;
 
 use hq_core::params::Params;
+use hq_core::resource::request::Policy;
 use hq_core::template::{StdioSpec, TaskTemplate};
 
+use super::build::DEFAULT_CWD;
 use crate::args::submit::TaskOptions;
 use crate::error::{CliError, CliResult};
 use crate::parse::param::{ParamArg, ParamItem, ParamSource};
@@ -23,10 +25,12 @@ mod reader;
 mod script;
 mod variable;
 
+pub(crate) use command::known_resource;
 pub(crate) use front::Front;
 pub(crate) use option::given_options;
 use reader::Reader;
 use script::Script;
+pub(crate) use script::interpreter_of;
 
 /// Most notes of a submit.
 pub(crate) const NOTES_MAX: usize = 8;
@@ -82,6 +86,8 @@ pub(crate) struct Typed<'a> {
     /// Names of `--env`.
     pub(crate) env_names: Vec<Cow<'a, str>>,
     pub(crate) has_stdin: bool,
+    /// That a task asks for, if it is a number.
+    cpus: Option<f64>,
     /// Parameters with one text.
     single_params: Vec<(&'a str, Cow<'a, str>)>,
     /// The file that the command runs, if it is a text.
@@ -135,6 +141,7 @@ const HABITS: &[(Place, &[Look])] = &[
             program::split_value,
             program::ids,
             program::long_dash,
+            program::elsewhere,
             program::stray_word,
             program::shell_line,
             program::unread_input,
@@ -145,6 +152,7 @@ const HABITS: &[(Place, &[Look])] = &[
             option::bare_seconds,
         ],
     ),
+    (Place::Program, &[option::env_name]),
     (Place::Argument, &[option::behind_program]),
     (Place::Argument, &[command::parallel_input]),
     (Place::Argument, &[command::braces_of]),
@@ -160,6 +168,7 @@ const HABITS: &[(Place, &[Look])] = &[
     (Place::Command, &[command::unused_entry]),
     (Place::Command, &[command::list_value]),
     (Place::Command, &[command::unused_param]),
+    (Place::Command, &[command::processes]),
     (Place::Value, &[command::percent_letter]),
     (Place::Value, &[command::braces_of]),
     (Place::Value, &[variable::plain]),
@@ -209,6 +218,7 @@ impl<'a> Typed<'a> {
                 .map(|pair| String::from_utf8_lossy(&pair.name))
                 .collect(),
             has_stdin,
+            cpus: cpus_of(options),
             single_params: options.param.iter().filter_map(single_text).collect(),
             script,
         }
@@ -221,19 +231,22 @@ impl<'a> Typed<'a> {
             StdioSpec::None | StdioSpec::Stream => None,
         };
         let outputs = [("stdout", &template.stdout), ("stderr", &template.stderr)];
+        let cwd = Some(&template.cwd).filter(|cwd| ***cwd != *DEFAULT_CWD);
+        let cwd = cwd.map(|cwd| ("cwd", String::from_utf8_lossy(cwd)));
         let words = template.args.iter();
         Self {
             verb: Verb::File,
             front: Cow::Owned(Front::default()),
             source,
             words: words.map(|arg| String::from_utf8_lossy(arg)).collect(),
-            values: outputs.into_iter().filter_map(output).collect(),
+            values: outputs.into_iter().filter_map(output).chain(cwd).collect(),
             env_names: template
                 .env
                 .iter()
                 .map(|(name, _)| String::from_utf8_lossy(name))
                 .collect(),
             has_stdin: true,
+            cpus: None,
             single_params: Vec::new(),
             script: None,
         }
@@ -309,6 +322,18 @@ pub(crate) fn look<'a>(typed: &'a Typed<'a>) -> CliResult<Vec<Box<str>>> {
     }
     notes.truncate(NOTES_MAX);
     Ok(notes)
+}
+
+/// Cpus that a task asks for, if it is a number.
+fn cpus_of(options: &TaskOptions) -> Option<f64> {
+    let has_more = options.nodes.is_some_and(|count| count > 0)
+        || options.resource.iter().any(|asked| asked.name() == "cpus");
+    match options.cpus {
+        _ if has_more => None,
+        None => Some(1.0),
+        Some(asked) if asked.policy == Policy::All => None,
+        Some(asked) => asked.amount.to_string().parse().ok(),
+    }
 }
 
 /// Values of options that tasks get, and of those about them.

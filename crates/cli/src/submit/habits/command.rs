@@ -3,13 +3,54 @@
 use std::path::Path;
 
 use super::option::quoted;
-use super::reader::{Reader, is_tool, name};
+use super::program::in_root;
+use super::reader::{Reader, is_shell, is_tool, may_repeat, name};
+use super::script::Script;
+use super::variable::has_gap;
 use super::{Said, Source, Text, Typed, Verb};
 use crate::submit::placeholder::{self, Piece};
 use crate::text::closest;
 
-/// Names of GPUs in other tools.
-const GPU_NAMES: [&str; 5] = ["gpu", "gpus", "gres", "nvidia", "cuda"];
+/// Names of resources in other tools, and what they are here.
+const RESOURCES: &[(&[&str], &str)] = &[
+    (
+        &["gpu", "gpus", "gres", "nvidia", "cuda"],
+        "detected GPUs are `gpus/nvidia` and `gpus/amd`",
+    ),
+    (
+        &[
+            "cpu", "core", "cores", "ncpus", "threads", "thread", "procs", "slots", "ntasks",
+        ],
+        "cpus of a task are `--cpus 4`",
+    ),
+    (
+        &[
+            "memory", "ram", "vmem", "pmem", "mem_mb", "mem_gb", "mem_free", "h_vmem", "rss",
+        ],
+        "memory of a task is `--resource mem=4G`",
+    ),
+    (
+        &[
+            "time", "walltime", "runtime", "timeout", "h_rt", "s_rt", "cput", "time_min",
+        ],
+        "the longest run of a task is `--time-limit 1h`",
+    ),
+    (
+        &["node", "nodes", "select"],
+        "whole nodes for a task are `--nodes 2`",
+    ),
+];
+
+/// What a resource of another tool is here.
+pub(crate) fn known_resource(name: &str) -> Option<&'static str> {
+    let name = name.to_ascii_lowercase();
+    let other_kind = |kind: &str| !matches!(kind, "nvidia" | "amd");
+    let is_gpu = name.strip_prefix("gpus/").is_some_and(other_kind);
+    let known = RESOURCES.iter().find(|(names, _)| names.contains(&&*name));
+    known
+        .or(is_gpu.then_some(&RESOURCES[0]))
+        .map(|(_, instead)| *instead)
+}
 
 /// Placeholders of paths, and the variable of a task with the same value.
 const VARIABLES: [(&str, &str); 6] = [
@@ -330,12 +371,15 @@ pub(super) fn empty(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
     })
 }
 
-/// `hq run --each-line files -- gzip`: xargs and parallel put the line at the end.
+/// `hq run --each-line files -- gzip`: xargs and parallel put the line at the end; `hq submit --array 1-3 -- gzip "f$HQ_TASK_ID"`.
 pub(super) fn unused_entry(typed: &Typed<'_>, _: Text<'_>) -> Option<Said> {
-    if !matches!(typed.source, Source::Entries) {
-        return None;
-    }
-    let uses = |word: &str| word.contains("HQ_ENTRY") || word.contains('{');
+    let (own, what) = match typed.source {
+        Source::Entries => ("$HQ_ENTRY", "line"),
+        Source::Ids => ("$HQ_TASK_ID", "number"),
+        Source::One | Source::Params(_) => return None,
+    };
+    let is_array = what == "number";
+    let uses = |word: &str| word.contains(&own[1..]) || word.contains('{');
     let first = &**typed.words.first()?;
     let line = typed.words.iter().enumerate().find_map(|(number, word)| {
         (super::reader::of(&typed.words, number) == Reader::Shell).then_some(&**word)
@@ -344,22 +388,29 @@ pub(super) fn unused_entry(typed: &Typed<'_>, _: Text<'_>) -> Option<Said> {
         line.split_whitespace().next().unwrap_or_default()
     });
     let has_dollar = line.is_some_and(|line| line.contains('$'));
-    if typed.words.iter().any(|word| uses(word)) || !is_tool(program) || has_dollar {
+    let has_cwd = typed
+        .values
+        .iter()
+        .any(|(option, value)| option.ends_with("cwd") && value.contains('%'));
+    let is_told = is_array
+        && (may_repeat(program)
+            || has_cwd
+            || typed.words.iter().any(|word| word.is_empty())
+            || line.is_some_and(has_gap));
+    if typed.words.iter().any(|word| uses(word)) || !is_tool(program) || has_dollar || is_told {
         return None;
     }
     let words: Vec<String> = typed.words.iter().map(|word| quoted(word)).collect();
     let instead = match (typed.verb, line) {
-        (_, Some(_)) => "use `\"$HQ_ENTRY\"` in the command line".to_owned(),
-        (Verb::Run, None) => format!(
+        (_, Some(_)) => format!("use `\"{own}\"` in the command line, in single quotes"),
+        (Verb::Run, None) if !is_array => format!(
             "`hq run … -- {} {{}}` puts it into the command",
             words.join(" ")
         ),
-        (Verb::Submit | Verb::File, None) => {
-            format!("`bash -c '{} \"$HQ_ENTRY\"'` reads it", words.join(" "))
-        }
+        (_, None) => format!("`bash -c '{} \"{own}\"'` reads it", words.join(" ")),
     };
     Some(Said::Note(format!(
-        "every task runs the same command: the line of a task is in `$HQ_ENTRY`, which `{program}` does not read; {instead}"
+        "every task runs the same command: the {what} of a task is in `{own}`, which `{program}` does not read; {instead}"
     )))
 }
 
@@ -419,15 +470,21 @@ pub(super) fn odd_value(_: &Typed<'_>, text: Text<'_>) -> Option<Said> {
         );
         parts.len() > 1 && parts.iter().all(|part| part.parse::<f64>().is_ok())
     };
-    let is_gpu = |name: &str| {
-        let other = name.strip_prefix("gpus/");
-        GPU_NAMES.contains(&name) || other.is_some_and(|kind| !matches!(kind, "nvidia" | "amd"))
-    };
-    let note = if option == "--resource" && is_gpu(value) {
+    let is_path = matches!(option, "--stream" | "--cwd") && !Path::new(value).exists();
+    let note = if option == "--resource"
+        && let Some(instead) = known_resource(value)
+    {
         format!(
-            "`{value}` is a resource that a worker has only if it was started with `--resource {value}=…`; detected GPUs are \
-             `gpus/nvidia` and `gpus/amd`"
+            "`{value}` is a resource that a worker has only if it was started with `--resource {value}=…`; {instead}"
         )
+    } else if is_output && value.starts_with(['&', '>', '|', '<']) {
+        format!(
+            "`{value}` is shell syntax, and only the name of a file here; one path for both `--stdout` and `--stderr` collects both in that file"
+        )
+    } else if (is_output || is_path)
+        && let Some(note) = in_root(value)
+    {
+        note
     } else if is_output && value == "-" {
         format!(
             "`{option} -` writes a file named `-`; `hq job cat JOB stdout` and `hq job tail -f JOB` print what tasks write, and `hq run` does by itself"
@@ -484,27 +541,91 @@ pub(super) fn unused_param(typed: &Typed<'_>, _: Text<'_>) -> Option<Said> {
         return None;
     };
     let program = typed.words.first()?;
-    // A program of the user may read its variables; a known tool does not.
-    if !is_tool(program) || typed.script.is_some() {
-        return None;
-    }
+    let script = typed
+        .script
+        .as_ref()
+        .filter(|script| script.is_whole_text());
+    let line = typed
+        .words
+        .get(2)
+        .filter(|_| is_shell(program) && typed.words[1].ends_with('c'));
     let unused = params.list().iter().find(|param| {
-        let (brace, variable) = (
-            format!("{{{}}}", param.name),
-            hq_core::params::variable(&param.name),
-        );
-        let texts = typed
-            .words
-            .iter()
-            .chain(typed.values.iter().map(|(_, value)| value));
-        !texts.into_iter().any(|text| {
-            text.contains(&brace) || text.contains(&variable) || text.contains("HQ_PARAM")
-        })
+        let name = &*param.name;
+        // A program of the user may read its variables; a known tool does not, and neither does a line that has the name alone.
+        let is_misread = |line: &str| {
+            line.contains(&format!("${name}")) || line.contains(&format!("${{{name}}}"))
+        };
+        let is_known = match (line, script) {
+            (Some(line), _) => is_misread(line),
+            (None, Some(_)) => true,
+            (None, None) => is_tool(program) && typed.script.is_none(),
+        };
+        let brace = format!("{{{name}}}");
+        let values = typed.values.iter().map(|(_, value)| value);
+        let texts = typed.words.iter().chain(values).map(|text| &**text);
+        let mut texts = texts.chain(script.map(Script::head));
+        is_known
+            && !texts.any(|text| {
+                text.contains(&brace) && !text.contains(&format!("${brace}"))
+                    || text.contains("HQ_PARAM")
+            })
     })?;
-    let name = &unused.name;
+    let (name, variable) = (&unused.name, hq_core::params::variable(&unused.name));
+    let or_so = match (line, script) {
+        (Some(_), _) => format!("or `${variable}` in the line"),
+        (None, Some(script)) => format!("or read `{variable}` in `{}`", script.word),
+        (None, None) => format!("as in `{program} {{{name}}}`"),
+    };
     Some(Said::Note(format!(
-        "nothing uses the parameter `{name}`: write `{{{name}}}` where its value belongs, as in `{program} {{{name}}}`"
+        "nothing uses the parameter `{name}`: write `{{{name}}}` where its value belongs, {or_so}"
     )))
+}
+
+/// Options with which programs take a number of processes or threads.
+const PROCESSES: &[(&[&str], &[&str])] = &[
+    (
+        &["make", "gmake", "ninja", "parallel", "cargo"],
+        &["-j", "--jobs"],
+    ),
+    (
+        &["mpirun", "mpiexec", "orterun"],
+        &["-np", "--np", "-n", "-c"],
+    ),
+    (&["samtools"], &["-@", "--threads"]),
+    (&["bwa", "minimap2"], &["-t"]),
+    (&["bowtie2", "pigz"], &["-p"]),
+    (&["xz", "zstd"], &["-T"]),
+];
+
+/// `hq submit --cpus 4 -- make -j8`, `mpirun -np 8 ./x`: the cpus that a task asks for decide what else runs beside it.
+pub(super) fn processes(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
+    let (_, options) = PROCESSES
+        .iter()
+        .find(|(names, _)| names.contains(&name(text.text)))?;
+    let cpus = typed.cpus?;
+    let words = &typed.words;
+    let found = (1..words.len()).find_map(|at| {
+        let option = options
+            .iter()
+            .find(|option| words[at].starts_with(**option))?;
+        let value = &words[at][option.len()..];
+        let value = if value.is_empty() {
+            words.get(at + 1)?
+        } else {
+            value.trim_start_matches('=')
+        };
+        let count: u32 = value.parse().ok()?;
+        (f64::from(count) > cpus).then_some((option, count))
+    });
+    found.map(|(option, count)| {
+        let cpus = match &*cpus.to_string() {
+            "1" => "1 cpu".to_owned(),
+            cpus => format!("{cpus} cpus"),
+        };
+        Said::Note(format!(
+            "`{option} {count}` keeps {count} cpus busy, and a task asks for {cpus}, so that others run beside it: `--cpus {count}`"
+        ))
+    })
 }
 
 /// `bash -c echo hi`: only the first word is the line.

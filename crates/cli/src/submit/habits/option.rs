@@ -96,25 +96,37 @@ fn known() -> &'static BTreeSet<String> {
     })
 }
 
+/// Values of an option in front of the program.
+fn given<'a>(typed: &'a Typed<'_>, option: &'a str) -> impl Iterator<Item = &'a str> {
+    let words = &typed.front.words;
+    words.iter().enumerate().filter_map(move |(at, word)| {
+        let rest = word.strip_prefix(option)?;
+        match rest.strip_prefix('=') {
+            None if rest.is_empty() => words.get(at + 1).map(String::as_str),
+            value => value,
+        }
+    })
+}
+
 /// `hq submit --time-limit 30 -- true`: other systems count minutes.
 pub(super) fn bare_seconds(typed: &Typed<'_>, _: Text<'_>) -> Option<Said> {
     /// A larger number is not meant as minutes.
     const MINUTES_MAX: u32 = 1_000;
-    let mut words = typed.front.words.iter();
-    let value = loop {
-        let word = words.next()?.strip_prefix("--time-limit");
-        match word {
-            Some("") => break words.next()?.as_str(),
-            Some(value) if value.starts_with('=') => break &value[1..],
-            Some(_) | None => {}
-        }
-    };
-    let number: u32 = value.parse().ok()?;
+    let number: u32 = given(typed, "--time-limit").next()?.parse().ok()?;
     (number < MINUTES_MAX).then(|| {
         Said::Note(format!(
             "a number alone is in seconds; for minutes write `--time-limit {number}min`"
         ))
     })
+}
+
+/// `hq submit --env PATH`: docker and Slurm pass on the value of this shell.
+pub(super) fn env_name(typed: &Typed<'_>, _: Text<'_>) -> Option<Said> {
+    let is_set = |name: &&str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    let name = given(typed, "--env").find(is_set)?;
+    Some(Said::Note(format!(
+        "`--env {name}` sets `{name}` to nothing; `--env {name}=\"${name}\"` passes the value of this shell"
+    )))
 }
 
 /// `hq submit --array 1-3 true --cpus 2`.

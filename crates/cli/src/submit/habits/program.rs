@@ -8,7 +8,7 @@ use hq_core::command_text::no_program;
 use super::option::{self, quoted};
 use super::reader::is_here;
 use super::{Said, Source, Text, Typed, Verb, reader, script};
-use crate::text::closest;
+use crate::text::{closest, with_hyphens};
 
 /// `hq submit ""`.
 pub(super) fn nothing(_: &Typed<'_>, text: Text<'_>) -> Option<Said> {
@@ -99,13 +99,70 @@ pub(super) fn ids(_: &Typed<'_>, text: Text<'_>) -> Option<Said> {
 
 /// `hq submit –cpus 4 -- true`: word processors and web pages make one dash of two.
 pub(super) fn long_dash(_: &Typed<'_>, text: Text<'_>) -> Option<Said> {
-    let is_dash = |c: char| matches!(c, '\u{2010}'..='\u{2015}' | '\u{2212}');
-    let word = text.text.trim_start_matches(is_dash);
-    (word.len() < text.text.len()).then(|| {
+    with_hyphens(text.text).map(|meant| {
         Said::Refusal(
             format!("`{}` begins with a long dash, which is no `-`", text.text),
-            format!("type it with two hyphens: `--{word}`"),
+            format!("type it as `{meant}`"),
         )
+    })
+}
+
+/// Programs that do something else in a task than in a terminal, options with which they are meant, and why; `SCRIPT` is the file that
+/// follows.
+const ELSEWHERE: &[(&[&str], &[&str], &str)] = &[
+    (
+        &["srun", "aprun", "jsrun", "ibrun", "prun"],
+        &[],
+        "works only on workers inside an allocation of the batch system; hq places tasks itself: leave it out, and ask for whole nodes with \
+         `--nodes 2`, or for several tasks with `--array 1-2`",
+    ),
+    (
+        &["sbatch", "qsub", "bsub", "msub", "condor_submit", "salloc"],
+        &[],
+        "gives the work to the batch system, and hq does not see how it ends; submit the script itself: `hq submit SCRIPT`; \
+         `hq import SCRIPT` turns its `#SBATCH` or `#PBS` lines into `#HQ` lines",
+    ),
+    (
+        &[
+            "vi", "vim", "nvim", "nano", "emacs", "top", "htop", "tmux", "screen", "less", "more",
+            "man", "watch",
+        ],
+        &["-d", "-dm", "-dmS", "-b", "--batch", "-batch", "-es", "-Es"],
+        "needs a terminal, and tasks have none",
+    ),
+    (
+        &["sudo", "su", "doas"],
+        &["-n", "--non-interactive"],
+        "may ask for a password, and tasks have no terminal; leave it out: tasks run as the user who started their worker",
+    ),
+];
+
+/// `hq submit srun -n 2 hostname`, `sbatch job.sh`, `vim notes.txt`, `sudo ./x`, `docker run -it image`.
+pub(super) fn elsewhere(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
+    const TERMINAL: [&str; 4] = ["-it", "-ti", "--tty", "--pty"];
+    let name = reader::name(text.text);
+    let mut rest = typed.words.iter().skip(1).map(|word| &**word);
+    if let Some(option) = rest.clone().find(|word| TERMINAL.contains(word))
+        && ["docker", "podman", "nerdctl", "kubectl", "srun"].contains(&name)
+    {
+        return Some(Said::Note(format!(
+            "tasks have no terminal: leave out `{option}`"
+        )));
+    }
+    let is_inside =
+        std::env::vars_os().any(|(name, _)| name == "SLURM_JOB_ID" || name == "PBS_JOBID");
+    let has_nodes = || typed.cpus.is_none() || is_inside;
+    let (names, meant, why) = ELSEWHERE.iter().find(|(names, ..)| names.contains(&name))?;
+    let is_meant =
+        rest.clone().any(|word| meant.contains(&word)) || names.contains(&"srun") && has_nodes();
+    let script = rest
+        .find(|word| !word.starts_with('-') && word.contains(['.', '/']))
+        .unwrap_or("FILE");
+    (!is_meant && typed.verb != Verb::File).then(|| {
+        Said::Note(format!(
+            "`{name}` {}",
+            why.replace("SCRIPT", &quoted(script))
+        ))
     })
 }
 
@@ -115,7 +172,9 @@ pub(super) fn stray_word(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
     let next = typed.words.get(fence.map_or(1, |at| at + 1));
     // A program that follows, or what begins like one.
     let is_followed = fence.is_some() || next.is_some_and(|word| is_here(word));
-    let is_stray = !typed.front.is_fenced
+    // What is left of a value has its option in front.
+    let is_stray = matches!(typed.front.last_option(), Some((_, Some(_))))
+        && !typed.front.is_fenced
         && typed.verb != Verb::File
         && !text.text.contains('/')
         && !is_here(text.text);
@@ -142,7 +201,13 @@ pub(super) fn shell_line(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
     }
     let why = no_program(text.text).filter(|_| !is_here(text.text))?;
     let line = quoted_value(text.text);
-    let text = format!("`{}` is not a program", text.text);
+    let next = typed.words.get(1).filter(|_| typed.verb == Verb::Submit);
+    if text.text == "conda" && next.is_some_and(|word| word == "run") {
+        return None;
+    }
+    // `conda activate`
+    let next = next.map_or_else(String::new, |word| format!(" {word}"));
+    let text = format!("`{}{next}` is not a program", text.text);
     Some(match typed.verb {
         // Its tasks run here.
         Verb::Run => Said::Refusal(text, why),
@@ -215,6 +280,33 @@ const FILTERS: &[(&[&str], usize)] = &[
     (&["tr", "tee"], usize::MAX),
 ];
 
+/// Programs that take neither input nor operands.
+const SILENT: [&str; 14] = [
+    "true", "false", "hostname", "date", "ls", "pwd", "env", "printenv", "id", "whoami", "uptime",
+    "nproc", "uname", "sleep",
+];
+
+/// `… -- xargs gzip`, which reads its list from nowhere.
+fn unread_list(typed: &Typed<'_>, (name, rest): (&str, &[String])) -> Option<String> {
+    let has_values = typed
+        .words
+        .iter()
+        .any(|word| word.starts_with(":::") || *word == "-a" || word.starts_with("--arg-file"));
+    if !matches!(name, "xargs" | "parallel") || has_values {
+        return None;
+    }
+    let words: Vec<&str> = rest
+        .iter()
+        .map(String::as_str)
+        .filter(|word| !word.starts_with('-'))
+        .collect();
+    Some(format!(
+        "tasks have no standard input, so `{name}` has nothing to read; `hq {} --each-line - -- {}` runs a task for each line, and `--stdin` passes all of standard input to each task",
+        typed.verb.word(),
+        words.join(" ")
+    ))
+}
+
 /// `seq 3 | hq run -- echo {}`, `cat list | hq run -- wc -l`, `… -- xargs gzip`.
 pub(super) fn unread_input(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
     if typed.has_stdin {
@@ -232,20 +324,8 @@ pub(super) fn unread_input(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
             .trim_end()
             .to_owned()
     };
-    let has_values = typed
-        .words
-        .iter()
-        .any(|word| word.starts_with(":::") || *word == "-a" || word.starts_with("--arg-file"));
-    if matches!(name, "xargs" | "parallel") && !has_values {
-        let words: Vec<&str> = rest
-            .iter()
-            .map(String::as_str)
-            .filter(|word| !word.starts_with('-'))
-            .collect();
-        return Some(Said::Note(format!(
-            "tasks have no standard input, so `{name}` has nothing to read; `hq {verb} --each-line - -- {}` runs a task for each line, and `--stdin` passes all of standard input to each task",
-            words.join(" ")
-        )));
+    if let Some(note) = unread_list(typed, (name, &rest)) {
+        return Some(Said::Note(note));
     }
     if !typed.front.is_piped || !matches!(typed.source, Source::One | Source::Ids) {
         return None;
@@ -263,28 +343,41 @@ pub(super) fn unread_input(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
             "what is piped into hq is not read without an option; a task for each line is `hq {verb} --each-line - -- {shown}`"
         )));
     }
-    let (_, skipped) = FILTERS.iter().find(|(names, _)| names.contains(&name))?;
-    let operands = typed
+    let known = FILTERS.iter().find(|(names, _)| names.contains(&name));
+    let skipped = known.map_or(0, |(_, skipped)| *skipped);
+    let mut operands = typed
         .words
         .iter()
         .skip(1)
         .filter(|word| !word.starts_with('-'))
-        .skip(*skipped);
+        .skip(skipped);
     let is_file = |word: &str| Path::new(word).exists() || word.contains(['/', '.', '{', '$', '%']);
     let takes_code = (1..typed.words.len())
-        .any(|at| *skipped == 0 && reader::of(&typed.words, at) != reader::Reader::Program);
-    let reads = !takes_code && !operands.into_iter().any(|word| is_file(word));
-    reads.then(|| {
+        .any(|at| skipped == 0 && reader::of(&typed.words, at) != reader::Reader::Program);
+    let reads = match known {
+        Some(_) => !operands.any(|word| is_file(word)),
+        // Any program without operands, unless it has nothing to do with them.
+        None => operands.next().is_none() && !SILENT.contains(&name),
+    };
+    (reads && !takes_code).then(|| {
         let command = command(&rest);
-        Said::Note(format!(
-            "tasks have no standard input, so `{name}` has nothing to read; `hq {verb} --stdin -- {command}` passes all of standard input to each task, and `--each-line -` runs a task for each line"
-        ))
+        Said::Note(match known {
+            Some(_) => format!(
+                "tasks have no standard input, so `{name}` has nothing to read; `hq {verb} --stdin -- {command}` passes all of standard input to each task, and `--each-line -` runs a task for each line"
+            ),
+            None => format!(
+                "what is piped into hq is not read without an option: `hq run --each-line - -- {command} {{}}` runs a task for each line, and `hq {verb} --stdin -- {command}` passes all of it to each task"
+            ),
+        })
     })
 }
 
-/// `hq submit --cwd sub -- ./t.sh`, where the file is here and not there.
+/// `hq submit --cwd sub -- ./t.sh`, where the file is here and not there; `cwd = "sub"` in a job file.
 pub(super) fn other_directory(typed: &Typed<'_>, _: Text<'_>) -> Option<Said> {
-    let (_, cwd) = typed.values.iter().find(|(option, _)| *option == "--cwd")?;
+    let (_, cwd) = typed
+        .values
+        .iter()
+        .find(|(option, _)| option.ends_with("cwd"))?;
     let word = &*typed.words[script::place(&typed.words)?];
     let is_fixed = !cwd.contains(['%', '{', '$', '~']) && !word.starts_with('/');
     let is_program = word == typed.words[0] && is_here(word) && !word.contains('/');
@@ -313,6 +406,15 @@ pub(super) fn not_executable(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> 
         None => Path::new(text.text).extension().is_none(),
     };
     let is_found = text.text.contains('/');
+    if script.is_executable
+        && let Some(missing) = script.missing_interpreter()
+    {
+        return Some(Said::Note(format!(
+            "the first line of `{}` names `{missing}`, which this machine does not have; correct that line, or put the program in front: `PROGRAM {}`",
+            text.text,
+            quoted(text.text)
+        )));
+    }
     let why = if !script.is_executable {
         "is not executable"
     } else if !script.has_first_line() && !is_shell && script.is_text() {
@@ -411,6 +513,15 @@ pub(super) fn missing(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
             "`{0}` is not in the PATH; to run the file in this directory, write `./{0}`",
             text.text
         ))
+    })
+}
+
+/// `$NOPE/out.txt`: what lies in `/` itself.
+pub(super) fn in_root(path: &str) -> Option<String> {
+    let name = path.strip_prefix('/')?;
+    let is_direct = !name.is_empty() && !name.contains('/');
+    is_direct.then(|| {
+        format!("`{path}` is in the root directory; if a variable stood in front of it, it is empty in this shell: `echo \"$NAME\"`")
     })
 }
 

@@ -168,6 +168,24 @@ pub(super) const TOOLS: [&str; 54] = [
     "dd",
 ];
 
+/// Whether a program may well do the same in each task: to try things, or to print what is different where it runs.
+pub(super) fn may_repeat(word: &str) -> bool {
+    matches!(
+        name(word),
+        "true"
+            | "false"
+            | "sleep"
+            | "hostname"
+            | "date"
+            | "echo"
+            | "printf"
+            | "ls"
+            | "stat"
+            | "du"
+            | "dd"
+    )
+}
+
 /// Whether a program is one of them.
 pub(super) fn is_tool(word: &str) -> bool {
     TOOLS.contains(&name(word))

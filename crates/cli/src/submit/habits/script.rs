@@ -49,6 +49,14 @@ const INTERPRETERS: &[(&str, &str)] = &[
     ("Snakefile", "snakemake -s"),
 ];
 
+/// What runs a file with this name.
+pub(crate) fn interpreter_of(file: &str) -> Option<&'static str> {
+    let file = name(file);
+    let end = file.rsplit_once('.').map_or(file, |(_, end)| end);
+    let known = INTERPRETERS.iter().find(|(known, _)| *known == end);
+    known.map(|(_, interpreter)| *interpreter)
+}
+
 /// A regular file that a command runs. Of a program that is no text the head is empty.
 #[derive(Clone, Debug)]
 pub(super) struct Script {
@@ -138,26 +146,48 @@ impl Script {
         self.bytes.starts_with(b"#!")
     }
 
+    pub(super) fn head(&self) -> &str {
+        &self.head
+    }
+
+    /// Whether all of it was read.
+    pub(super) fn is_whole_text(&self) -> bool {
+        self.is_text() && (self.bytes.len() as u64) < HEAD_LEN
+    }
+
     pub(super) fn is_text(&self) -> bool {
         !self.head.is_empty()
     }
 
+    /// The program of the first line.
+    fn named(&self) -> Option<&str> {
+        let mut words = self
+            .head
+            .lines()
+            .next()?
+            .strip_prefix("#!")?
+            .split_whitespace();
+        let program = words.next()?;
+        match name(program) {
+            "env" => words.find(|word| !word.starts_with('-')),
+            _ => Some(program),
+        }
+    }
+
+    /// The program of the first line, if this machine does not have it. With an end of line of Windows something else is wrong.
+    pub(super) fn missing_interpreter(&self) -> Option<&str> {
+        let first = self.head.split('\n').next()?;
+        self.named().filter(|program| {
+            !first.ends_with('\r') && !program.contains('=') && !reader::is_here(program)
+        })
+    }
+
     /// What runs it, by its first line or its name.
     pub(super) fn interpreter(&self) -> Option<String> {
-        let first = self.head.lines().next().unwrap_or_default();
-        if let Some(line) = first.strip_prefix("#!") {
-            let mut words = line.split_whitespace();
-            let program = words.next()?;
-            let program = match name(program) {
-                "env" => words.find(|word| !word.starts_with('-'))?,
-                _ => program,
-            };
-            return Some(name(program).to_owned());
+        if self.has_first_line() {
+            return self.named().map(|program| name(program).to_owned());
         }
-        let file = name(&self.word);
-        let end = file.rsplit_once('.').map_or(file, |(_, end)| end);
-        let known = INTERPRETERS.iter().find(|(known, _)| *known == end);
-        known.map(|(_, interpreter)| (*interpreter).to_owned())
+        interpreter_of(&self.word).map(str::to_owned)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Variables that no shell replaces, that hq does not set, or that another shell has replaced already.
 
-use super::reader::Reader;
+use super::reader::{Reader, may_repeat};
 use super::{Said, Source, Text, Typed, Verb};
 use crate::text::closest;
 
@@ -91,10 +91,17 @@ pub(super) fn plain(_: &Typed<'_>, text: Text<'_>) -> Option<Said> {
             "placeholders for paths are `%{TASK_ID}` and `%{JOB_ID}`, see `hq doc output`"
                 .to_owned()
         }
-        option => format!("without single quotes this shell expands it in `{option}`"),
+        option if option.starts_with("--") => {
+            format!("without single quotes this shell expands it in `{option}`")
+        }
+        _ => "write the path itself".to_owned(),
+    };
+    let so = match text.option {
+        "" | "--env" => "so the program gets it as it is".to_owned(),
+        _ => format!("so the name is really `{}`", text.text),
     };
     Some(Said::Note(format!(
-        "no shell expands `${name}` here, so the program gets it as it is; {instead}"
+        "no shell expands `${name}` here, {so}; {instead}"
     )))
 }
 
@@ -213,15 +220,22 @@ pub(super) fn positional(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
     })
 }
 
-/// `bash -c "echo $HQ_TASK_ID"`: this shell has replaced it by nothing.
+/// Whether a variable may have been in a text before a shell replaced it by nothing.
+pub(super) fn has_gap(text: &str) -> bool {
+    let gaps = ["\"\"", " ;", "  "];
+    text.ends_with([' ', '=']) || gaps.iter().any(|gap| text.contains(gap))
+}
+
+/// `bash -c "echo $HQ_TASK_ID"`, `echo "task $HQ_TASK_ID"`: this shell has replaced it by nothing.
 pub(super) fn expanded(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
     let line = text.text;
-    let has_gap = line.ends_with([' ', '='])
-        || line.contains("\"\"")
-        || line.contains(" ;")
-        || line.contains("  ");
-    let is_one = text.reader == Reader::Shell
-        && has_gap
+    // `out_.txt`, which is no gap in a line of code.
+    let has_end = || line.ends_with(['_', '-', ':', '#']) || line.contains("_.");
+    let is_text = text.reader == Reader::Program
+        && !line.starts_with('-')
+        && (has_gap(line) || has_end())
+        && typed.words.first().is_some_and(|word| may_repeat(word));
+    let is_one = (text.reader == Reader::Shell && has_gap(line) || is_text)
         && !line.contains('$')
         && !line.contains('{')
         && !line.contains('\n')
@@ -230,7 +244,7 @@ pub(super) fn expanded(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
     is_one.then(|| {
         let own = typed.own_value();
         Said::Note(format!(
-            "the line `{line}` has a gap; if `{own}` was there in double quotes, this shell expanded it to nothing; use single quotes: `bash -c '… {own}'`"
+            "the text `{line}` has a gap; if `{own}` was there in double quotes, this shell expanded it to nothing; with `bash -c '… {own}'` the task expands it"
         ))
     })
 }
