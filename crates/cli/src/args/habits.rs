@@ -47,7 +47,7 @@ fn is_about(habit: &Habit, path: &str) -> bool {
 }
 
 /// The answer to an option that other tools have. `--mem=4G` counts as `--mem`, `-n4` as `-n`.
-pub(super) fn of_option(path: &[&str], word: &str) -> Option<&'static str> {
+pub(crate) fn of_option(path: &[&str], word: &str) -> Option<&'static str> {
     let path = path.join(" ");
     if path.is_empty() {
         return Some(

@@ -10,11 +10,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Parser;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use hq_core::growth::{self, GrowSpec};
 use hq_core::range::IdArray;
 use hq_core::resource::amount::Amount;
 
 use super::content::BYTE_ORDER_MARK;
+use crate::args;
 use crate::args::submit::{DirectivesMode, TaskOptions};
 use crate::error::{CliError, CliResult};
 use crate::import;
@@ -259,14 +261,63 @@ fn parse_options(source: &str, head: &[u8]) -> CliResult<TaskOptions> {
     }
     match DirectiveLine::try_parse_from(words) {
         Ok(line) => Ok(line.options),
-        Err(error) => {
+        Err(mut error) => {
             let text = "You have used invalid parameter(s) after a #HQ directive.";
-            Err(failed(
-                source,
-                &format!("{text}\n{}", error.to_string().trim_end()),
-            ))
+            let help = directive_help(source, head, &error);
+            if help.is_some() {
+                error.remove(ContextKind::SuggestedArg);
+            }
+            let failure = failed(source, &format!("{text}\n{}", error.to_string().trim_end()));
+            Err(match help {
+                Some(help) => failure.with_help(help),
+                None => failure,
+            })
         }
     }
+}
+
+/// The line with the wrong word, and what to write instead.
+fn directive_help(source: &str, head: &[u8], error: &clap::Error) -> Option<String> {
+    let text = |kind| {
+        let ContextValue::String(text) = error.get(kind)? else {
+            return None;
+        };
+        Some(text.as_str())
+    };
+    let arg = text(ContextKind::InvalidArg)?;
+    let name = arg.split([' ', '=']).next()?;
+    let head = String::from_utf8_lossy(head);
+    let has_word = |line: &str| {
+        let mut words = line.split_whitespace().skip(1);
+        words.any(|word| word.split('=').next() == Some(name))
+    };
+    let mut lines = (1..).zip(head.lines());
+    let (number, line) =
+        lines.find(|(_, line)| line.trim_start().starts_with("#HQ") && has_word(line))?;
+    let is_of_submit = |long: &str| {
+        let root = args::built_command();
+        let submit = root.find_subcommand("submit");
+        submit.is_some_and(|submit| {
+            submit
+                .get_arguments()
+                .any(|arg| arg.get_long() == Some(long))
+        })
+    };
+    let advice = if error.kind() != ErrorKind::UnknownArgument {
+        None
+    } else if name.starts_with('#') {
+        Some("a `#HQ` line has no comments: write them on a line of their own".to_owned())
+    } else if name.strip_prefix("--").is_some_and(is_of_submit) {
+        Some(format!(
+            "this option stands on the command line: `hq submit {name} {source}`"
+        ))
+    } else if let Some(answer) = args::of_option(&["submit"], name) {
+        Some(answer.to_owned())
+    } else {
+        text(ContextKind::SuggestedArg).map(|meant| format!("did you mean `{meant}`?"))
+    };
+    let advice = advice.map_or_else(String::new, |advice| format!(": {advice}"));
+    Some(format!("line {number}, `{}`{advice}", line.trim()))
 }
 
 /// Options of each directive line, from the top to the first line that is neither empty nor a comment.

@@ -113,7 +113,11 @@ pub(crate) fn parse(
         &mut warnings,
     );
     let body = match (file.array, file.task.is_empty()) {
-        (None, true) => return Err(diagnostic::plain("No tasks defined")),
+        (None, true) => {
+            return Err(
+                diagnostic::plain("No tasks defined").with_help(advice::a_task(source.format))
+            );
+        }
         (Some(_), false) => {
             return Err(diagnostic::plain(
                 "Definition of array job and individual task cannot be mixed",
@@ -274,9 +278,14 @@ fn array_ids(
         (Some(ids), Some(list)) if ids.len() as usize == list.len() => {
             Ok((ArrayIds::Given(ids), Some(list.finish()?)))
         }
-        (Some(_), Some(_)) => Err(diagnostic::plain(
+        (Some(ids), Some(list)) => Err(diagnostic::plain(
             "Items 'ids' and 'entries' does not match",
-        )),
+        )
+        .with_help(format!(
+            "each entry is a task, and there are {} `ids` and {} `entries`; without `ids` the tasks are numbered from 0",
+            ids.len(),
+            list.len()
+        ))),
     }
 }
 

@@ -1,6 +1,9 @@
 //! What to write instead: keys that people know from other programs, and values of a wrong type.
 
+use std::path::Path;
+
 use super::format::Format;
+use crate::submit::habits::interpreter_of;
 use crate::text::closest;
 
 /// Where job files are described.
@@ -207,7 +210,7 @@ const FILE_GUESSES: &[(&[&str], &str)] = &[
             "processes",
             "process",
         ],
-        "each task of a file begins with `[[task]]`; in YAML and JSON `task` is a list",
+        "each task of a file begins with `[[task]]` || `task` is the list of the tasks of a file",
     ),
     (
         &["arrays"],
@@ -242,6 +245,9 @@ const REQUEST_GUESSES: &[(&[&str], &str)] = &[
     ),
 ];
 
+/// Stands between advice for TOML and for the other formats.
+const OF_LISTS: &str = " || ";
+
 /// Keys of durations.
 const DURATIONS: [&str; 4] = ["time_limit", "retry_delay", "stop_grace", "time_request"];
 
@@ -258,6 +264,12 @@ pub(super) struct Place<'a> {
 /// Advice for an error of a reader.
 pub(super) fn help(message: &str, place: Place<'_>) -> String {
     let advice = unknown_key(message).or_else(|| right_form(message, place));
+    // Headers are TOML's.
+    let advice = advice.map(|advice| match advice.split_once(OF_LISTS) {
+        Some((of_toml, _)) if place.format == Format::Toml => of_toml.to_owned(),
+        Some((_, of_lists)) => of_lists.to_owned(),
+        None => advice,
+    });
     let joined = |advice: String| {
         if advice.ends_with('?') {
             format!("{advice} {PAGE}")
@@ -280,6 +292,34 @@ pub(super) fn for_bare_list(content: &str, format: Format) -> Option<&'static st
         Format::Yaml => (first.starts_with("- ") || first.starts_with('['))
             .then_some("write `task:` in a line above the list"),
         Format::Toml => None,
+    }
+}
+
+/// What a file that is no job file is by its name, and how it is submitted.
+pub(super) fn for_other_kind(path: &Path) -> Option<(&'static str, String)> {
+    let file = path.display();
+    let end = path.extension().and_then(|end| end.to_str());
+    if matches!(end, Some("csv" | "tsv" | "txt" | "list" | "lst" | "dat")) {
+        let help =
+            format!("a task for each of its lines is `hq submit --each-line {file} -- PROGRAM`");
+        return Some(("a list", help));
+    }
+    let program = interpreter_of(path.to_str()?)?;
+    Some((
+        "a program",
+        format!("submit it with the program that reads it: `hq submit {program} {file}`"),
+    ))
+}
+
+/// A task, as a file of this format has it.
+pub(super) fn a_task(format: Format) -> String {
+    let command = format.pair("command", "[\"./step\", \"input.txt\"]");
+    match format {
+        Format::Toml => format!("a task is a line `[[task]]`, and below it `{command}`; {PAGE}"),
+        Format::Yaml => {
+            format!("tasks are a list: a line `task:`, and below it `  - {command}`; {PAGE}")
+        }
+        Format::Json => format!("tasks are a list: `{{\"task\": [{{{command}}}]}}`; {PAGE}"),
     }
 }
 
@@ -310,7 +350,9 @@ fn unknown_key(message: &str) -> Option<String> {
     } else if is_of("max_fails") {
         let is_of_task = || TASK_KEYS.contains(&found) || find(TASK_GUESSES).is_some();
         find(FILE_GUESSES).or_else(|| {
-            is_of_task().then(|| format!("`{found}` belongs to a task: begin that with `[[task]]`"))
+            is_of_task().then(|| {
+                format!("`{found}` belongs to a task: begin that with `[[task]]`{OF_LISTS}`{found}` belongs to a task, which is an item of the list `task`")
+            })
         })
     } else if is_of("resources") {
         find(REQUEST_GUESSES)
@@ -439,6 +481,16 @@ fn list_form(Place { key, value, format }: Place<'_>) -> Option<String> {
             "it is a list: write its header with two brackets, `[[task]]` or `[[task.request]]`"
                 .to_owned(),
         ),
+        Some("task" | "request") if format == Format::Yaml => {
+            let line = text.strip_prefix("command:").map(str::trim);
+            let command = line.filter(|line| !line.is_empty() && !line.starts_with('['));
+            let command = command.map_or_else(String::new, |line| {
+                format!("; {}", command_of(&bare(line), format))
+            });
+            Some(format!(
+                "it is a list: put `- ` in front of the first key of each item{command}"
+            ))
+        }
         Some("task" | "request") => Some("it is a list, with an item for each".to_owned()),
         Some("deps") if is_number => {
             Some(format!("write a list: `{}`", pair(&format!("[{text}]"))))
@@ -581,188 +633,4 @@ fn number_words(kind: &str) -> Option<&'static str> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn said(message: &str, key: &str, value: &str, format: Format) -> String {
-        let key = Some(key);
-        help(&plain_words(message), Place { key, value, format })
-    }
-
-    #[expect(clippy::too_many_lines, reason = "a table of values")]
-    #[test]
-    fn values_of_a_wrong_type_have_their_right_form() {
-        let (list, text) = (
-            "expected a sequence",
-            "invalid type: integer `10`, expected a string",
-        );
-        for (message, key, value, wanted) in [
-            (
-                list,
-                "command",
-                "\"sort -u\"",
-                "write `command = [\"sort\", \"-u\"]`, or a command line for a shell: `shell = \"sort -u\"`",
-            ),
-            (
-                list,
-                "command",
-                "\"seq 10 > n\"",
-                "write a command line for a shell: `shell = \"seq 10 > n\"`",
-            ),
-            (
-                list,
-                "command",
-                "'A=1 ./x'",
-                "write a command line for a shell: `shell = \"A=1 ./x\"`",
-            ),
-            (list, "deps", "3", "write a list: `deps = [3]`"),
-            (
-                list,
-                "deps",
-                "\"prep\"",
-                "write a list: `deps = [\"prep\"]`",
-            ),
-            (
-                list,
-                "task",
-                "{",
-                "it is a list: write its header with two brackets",
-            ),
-            (text, "time_limit", "10", "write `time_limit = \"10s\"`"),
-            (text, "cwd", "10", "write a text: `cwd = \"10\"`"),
-            (
-                text,
-                "command",
-                "5",
-                "each word is a text in quotes: `\"5\"`",
-            ),
-            (
-                text,
-                "pin",
-                "true",
-                "write `pin = \"taskset\"` or `pin = \"omp\"`",
-            ),
-            (
-                text,
-                "ids",
-                "[1, 2,\n 3]",
-                "ids are one text: `ids = \"1,2,3\"`",
-            ),
-            (
-                "invalid date, expected `-` (MM-DD)",
-                "ids",
-                "1-10",
-                "ids are one text: `ids = \"1-10\"`",
-            ),
-            ("expected newline", "ids", ",", "ids are one text: `ids = "),
-            (
-                "string values must be quoted, expected literal string",
-                "command",
-                "“echo”",
-                "typographic quotes",
-            ),
-            (
-                "string values must be quoted, expected literal string",
-                "command",
-                "echo, hi]",
-                "write texts in quotes: `\"echo\"`",
-            ),
-            (
-                "invalid unquoted key, expected letters",
-                "resources",
-                "/",
-                "a key with other characters",
-            ),
-            (
-                "expected a string",
-                "shell",
-                "[\"a\"]",
-                "`shell` is one text",
-            ),
-            (
-                "expected a string",
-                "shell",
-                "true",
-                "write the command line",
-            ),
-            (
-                "expected u16",
-                "retries",
-                "\"3\"",
-                "write the number without quotes: `retries = 3`",
-            ),
-            ("expected u16", "retries", "\"three\"", PAGE),
-            (
-                "expected a boolean",
-                "task_dir",
-                "\"no\"",
-                "write `task_dir = false`",
-            ),
-            (
-                "expected a map",
-                "env",
-                "[\"A=1\"]",
-                "write `env = { NAME = \"value\" }`",
-            ),
-        ] {
-            let text = said(message, key, value, Format::Toml);
-            assert!(text.starts_with(wanted), "{message}, {key}: {text}");
-        }
-        let yaml = |message, key, value| said(message, key, value, Format::Yaml);
-        assert!(
-            yaml("expected sequence start", "deps", "prep")
-                .starts_with("write a list: `deps: [\"prep\"]`")
-        );
-        assert!(yaml("invalid boolean", "task_dir", "1").starts_with("write `task_dir: true`"));
-        let json = said("expected u16", "retries", "\"3\"", Format::Json);
-        assert!(
-            json.starts_with("write the number without quotes: `\"retries\": 3`"),
-            "{json}"
-        );
-    }
-
-    #[test]
-    fn keys_that_people_guess_have_the_right_one() {
-        let task = "expected one of `id`, `deps`, `command`, `cwd`, `cpus`";
-        let array = "expected one of `ids`, `entries`, `command`, `cwd`";
-        let file = "expected one of `name`, `max_fails`, `task`";
-        let request = "expected one of `n_nodes`, `weight`, `resources`";
-        for (key, known, wanted) in [
-            ("cmd", task, "`command` is a list"),
-            ("run", task, "`shell` is"),
-            ("needs", task, "`deps` lists"),
-            ("dependsOn", task, "`deps` lists"),
-            ("depends-on", task, "`deps` lists"),
-            ("name", task, "`id` is"),
-            ("resources", task, "it stands in a `request`"),
-            ("memory", task, "`mem` is"),
-            ("threads", task, "`cpus` is"),
-            ("timeout", task, "`time_limit` is"),
-            ("comand", task, "did you mean `command`?"),
-            ("ids", task, "`ids` and `entries` are for"),
-            (
-                "requests",
-                "expected one of `command`, `request`",
-                "did you mean `request`? `hq doc",
-            ),
-            ("max_fails", task, "`max_fails` is for the whole file"),
-            ("stream", task, "`stream` is for the whole file"),
-            ("env", request, "`env` belongs to a task"),
-            ("deps", array, "an array has `ids`"),
-            ("tasks", file, "each task of a file begins with `[[task]]`"),
-            ("command", file, "`command` belongs to a task"),
-            ("timeout", file, "`timeout` belongs to a task"),
-            ("max_fail", file, "did you mean `max_fails`?"),
-            ("cpus", request, "amounts stand in `resources`"),
-            ("x", task, PAGE),
-        ] {
-            let text = said(
-                &format!("unknown field `{key}`, {known}"),
-                "",
-                "",
-                Format::Toml,
-            );
-            assert!(text.starts_with(wanted), "{key}: {text}");
-        }
-    }
-}
+mod tests;

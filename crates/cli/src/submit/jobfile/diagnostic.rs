@@ -23,6 +23,10 @@ pub(super) fn misread(source: Source<'_>, error: Misread) -> CliError {
         content,
         format,
     } = source;
+    if let Some((what, help)) = advice::for_other_kind(path) {
+        let text = format!("{} is {what}, not a job file", path.display());
+        return CliError::new(text).with_help(help);
+    }
     if let Some(instead) = advice::for_bare_list(content, format) {
         let file = path.display();
         return plain(&format!(
@@ -39,6 +43,19 @@ pub(super) fn misread(source: Source<'_>, error: Misread) -> CliError {
     let key = match format.assignment() {
         Some(sign) => key_at(content, span.start, sign),
         None => None,
+    };
+    let begins_table = |key: &String| {
+        let rest = value.strip_prefix(key.as_str());
+        format == Format::Yaml
+            && !message.contains("unknown field")
+            && rest.is_some_and(|rest| rest.starts_with(':'))
+    };
+    let (key, value) = if key.as_ref().is_some_and(begins_table) {
+        let above = key_above(content, span.start);
+        let is_list = above.as_deref() == Some("task");
+        (above, if is_list { value } else { "{" })
+    } else {
+        (key, value)
     };
     let shown = key
         .as_ref()
@@ -203,6 +220,16 @@ fn key_at(content: &str, at: usize, sign: char) -> Option<String> {
         .trim_start_matches("- ")
         .trim_matches(['"', '\'']);
     (!key.is_empty() && !key.contains('[')).then(|| key.to_owned())
+}
+
+/// The key whose value is the table of YAML that begins at `at`.
+fn key_above(content: &str, at: usize) -> Option<String> {
+    let indent = |line: &str| line.len() - line.trim_start().len();
+    let (above, line) = content[..at].rsplit_once('\n')?;
+    let mut lines = above.lines().rev();
+    let header = lines.find(|above| !above.trim().is_empty() && indent(above) < line.len())?;
+    let key = header.trim().strip_suffix(':')?;
+    Some(key.trim_start_matches("- ").to_owned())
 }
 
 #[cfg(test)]
