@@ -165,7 +165,7 @@ const VALUES: &[Mistake] = &[
     ("submit --time-limit 00:00:00 -- true", &["a time limit of 0 ends everything at once"], 2),
     ("run --time-limit 0s -- true", &["a time limit of 0 ends everything at once"], 2),
     ("alloc add slurm --time-limit 0", &["a time limit of 0 ends everything at once"], 2),
-    ("submit --array 1-10%2 -- true", &["'1-10%2'", "`%` limits in Slurm"], 2),
+    ("submit --array 1-10%2 -- true", &["'1-10%2'", "in Slurm `%` limits"], 2),
     ("submit --cpus 500m -- true", &["'500m'", "`--cpus 0.5`"], 2),
     ("submit --after afterok:3 -- true", &["'afterok:3'", "`--after 3:ok`"], 2),
     ("submit --job 'Job 2 is open.' -- true", &["'Job 2 is open.'", "`--output-mode quiet`"], 2),
@@ -189,6 +189,10 @@ const VALUES: &[Mistake] = &[
     ("submit --nodes x -- true", &["'x'", "expected a whole number"], 2),
     ("submit --env =x -- true", &["'=x'", "expected KEY=VALUE or KEY"], 2),
     ("submit --stdout a:remove -- true", &["unknown mode `remove`", "`rm-if-finished`"], 2),
+    ("submit –-cpus=4 -- true", &["type it as `--cpus=4`"], 1),
+    ("job list –all", &["type it as `--all`"], 2),
+    ("job cancel last,all", &["`last` and `all` stand alone"], 2),
+    ("job submit-file", &["`hq job submit-file FILE.toml`"], 2),
     ("submit --pin cores -- true", &["'cores'", "[possible values: taskset, omp]"], 2),
     ("submit --directives on -- true", &["'on'", "[possible values: auto, file, stdin, off]"], 2),
     ("submit --after x -- true", &["'x'", "--after"], 2),
@@ -259,6 +263,18 @@ const WITH_SERVER: &[Mistake] = &[
     ("submit --each-line nope -- true", &["nope", "No such file or directory"], 1),
     ("submit --from-json object.json -- true", &["object.json", "has to be an array"], 1),
     ("job submit-file nope.toml", &["nope.toml", "No such file or directory"], 1),
+    ("job submit-file params.csv", &["params.csv is a list, not a job file", "`hq submit --each-line params.csv -- PROGRAM`"], 1),
+    ("job submit-file wf.py", &["wf.py is a program, not a job file", "`hq submit python3 wf.py`"], 1),
+    ("job submit-file pipeline.toml ./t.sh", &["without a program or arguments: `hq job submit-file pipeline.toml`"], 2),
+    ("job submit-file empty.yaml", &["No tasks defined", "`  - command: [\"./step\", \"input.txt\"]`"], 1),
+    ("job submit-file table.yaml", &["(key `task`)", "put `- ` in front of the first key of each item; write `command: [\"echo\", \"hi\"]`"], 1),
+    ("job submit-file ids.toml", &["Items 'ids' and 'entries' does not match", "3 `ids` and 2 `entries`"], 1),
+    ("output-log . cat 1 stdout", &["Error: No log files found", "`hq job cat JOB stdout`"], 1),
+    ("server start --journal . --server-dir other", &["found a directory", "`--journal ./journal`"], 1),
+    ("submit ./options.sh", &["unexpected argument '--wait'", "line 3, `#HQ --array=1-3 --wait`", "`hq submit --wait ./options.sh`"], 1),
+    ("submit ./comment.sh", &["unexpected argument '#'", "line 2, ", "a `#HQ` line has no comments"], 1),
+    ("submit ./cpu.sh", &["line 2, `#HQ --cpu=2`: did you mean `--cpus`?"], 1),
+    ("submit ./mem.sh", &["line 2, `#HQ --mem=2G`: set the memory of each task with `--resource mem=4G`"], 1),
     ("job submit-file text.toml", &["expected a sequence", "`command = [\"sort\", \"-u\"]`", "text.toml:2:11"], 1),
     ("job submit-file typo.toml", &["unknown field `comand`", "did you mean `command`?"], 1),
     ("job submit-file open.toml", &["unclosed array", "open.toml:2"], 1),
@@ -347,6 +363,21 @@ fn what_does_not_exist_or_cannot_run_is_named_with_a_way_out() {
     env.write("wide.toml", b"\xff\xfe[\0");
     env.write("t.sh", "#!/bin/sh\ntrue\n");
     env.write("text.toml", "[[task]]\ncommand = \"sort -u\"\n");
+    env.write("params.csv", "a,b\n1,2\n");
+    env.write("wf.py", "import os\n");
+    env.write("empty.yaml", "");
+    env.write("table.yaml", "task:\n  command: echo hi\n  cpus: 1\n");
+    env.write(
+        "ids.toml",
+        "[array]\nids = \"1-3\"\nentries = [\"a\", \"b\"]\ncommand = [\"true\"]\n",
+    );
+    env.write(
+        "options.sh",
+        "#!/bin/sh\n#HQ --cpus 1\n#HQ --array=1-3 --wait\n",
+    );
+    env.write("comment.sh", "#!/bin/sh\n#HQ --time-limit=1h # long\n");
+    env.write("cpu.sh", "#!/bin/sh\n#HQ --cpu=2\n");
+    env.write("mem.sh", "#!/bin/sh\n#HQ --mem=2G\n");
     env.write("typo.toml", "[[task]]\ncomand = [\"true\"]\n");
     env.write(
         "huge.toml",

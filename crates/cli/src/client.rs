@@ -81,9 +81,15 @@ pub(crate) fn access_error(error: &AccessError) -> CliError {
         && error.is_no_server_yet()
     {
         // Nothing is wrong with a directory that no server has made yet.
+        let is_option =
+            std::env::args_os().any(|word| word.as_encoded_bytes().starts_with(b"--server-dir"));
+        let from = match std::env::var_os("HQ_SERVER_DIR") {
+            Some(_) if !is_option => "the variable HQ_SERVER_DIR",
+            Some(_) | None => "`--server-dir`",
+        };
         return CliError::caused(
             format!(
-                "No server is running: the server directory does not exist. Check `--server-dir`, start a server with \
+                "No server is running: the server directory does not exist. Check {from}, start a server with \
                  `hq server start{hint}`, or run tasks without a server: `hq run …`"
             ),
             error,

@@ -9,6 +9,8 @@ use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use super::{built_command, habits};
+use crate::submit::habits::known_resource;
+use crate::text::with_hyphens;
 
 /// Texts of the standard library for values that are no numbers, and what people understand.
 const NUMBERS: &[(&str, &str)] = &[
@@ -127,7 +129,15 @@ fn context(error: &clap::Error, kind: ContextKind) -> Option<&str> {
 fn help_for(error: &clap::Error, path: &[&str], words: &[&str]) -> Option<String> {
     let kind = error.kind();
     let wrong = context(error, ContextKind::InvalidValue)
-        .or_else(|| context(error, ContextKind::InvalidArg));
+        .or_else(|| context(error, ContextKind::InvalidArg))
+        .or_else(|| context(error, ContextKind::InvalidSubcommand));
+    // Of a short option the parser names the first letter only.
+    let typed = wrong.and_then(|wrong| words.iter().find(|word| word.starts_with(wrong)));
+    if let Some((typed, meant)) = typed.and_then(|word| Some((word, with_hyphens(word)?))) {
+        return Some(format!(
+            "`{typed}` has a long dash, which is no `-`; type it as `{meant}`"
+        ));
+    }
     let fence = words.iter().position(|word| *word == "--");
     if let (Some(word), Some(fence)) = (wrong, fence)
         && word.starts_with('-')
@@ -142,7 +152,7 @@ fn help_for(error: &clap::Error, path: &[&str], words: &[&str]) -> Option<String
         let is_like_own = error.get(ContextKind::SuggestedArg).is_some();
         return of_argument(path, word, (words, is_like_own));
     }
-    if kind == ErrorKind::InvalidSubcommand {
+    if kind == ErrorKind::InvalidSubcommand && taken_as_dir(words).is_none() {
         let word = context(error, ContextKind::InvalidSubcommand)?;
         let known = habits::of_command(path, word).map(str::to_owned);
         let is_typo = error.get(ContextKind::SuggestedSubcommand).is_some();
@@ -154,7 +164,18 @@ fn help_for(error: &clap::Error, path: &[&str], words: &[&str]) -> Option<String
         return known
             .or_else(|| (!is_typo).then(|| format!("`hq{group} --help` lists the commands")));
     }
+    if let Some(dir) = taken_as_dir(words) {
+        return Some(format!(
+            "`{dir}` was taken as the directory of `--server-dir`: `hq --server-dir DIR {dir} …`"
+        ));
+    }
+    if kind == ErrorKind::TooManyValues {
+        return of_flag(error, path);
+    }
     if kind == ErrorKind::ArgumentConflict {
+        if context(error, ContextKind::InvalidArg) == context(error, ContextKind::PriorArg) {
+            return Some("write it once; several ids or ranges are one value: `1-3,7`".to_owned());
+        }
         let is_of_nodes = error.to_string().contains("'--nodes");
         return is_of_nodes.then(|| "`--nodes` asks for whole nodes, with everything on them: leave out the other option".to_owned());
     }
@@ -169,6 +190,28 @@ fn help_for(error: &clap::Error, path: &[&str], words: &[&str]) -> Option<String
     of_value(option, value, path)
 }
 
+/// The command that stands in the place of a directory.
+fn taken_as_dir<'a>(words: &[&'a str]) -> Option<&'a str> {
+    let at = words.iter().position(|word| *word == "--server-dir")?;
+    let dir = words.get(at + 1)?;
+    let is_command =
+        built_command().find_subcommand(dir).is_some() || habits::of_command(&[], dir).is_some();
+    (is_command && !std::path::Path::new(dir).exists()).then_some(dir)
+}
+
+/// A value for an option that takes none.
+fn of_flag(error: &clap::Error, path: &[&str]) -> Option<String> {
+    let option = context(error, ContextKind::InvalidArg)?;
+    let option = option.split(['=', '[', ' ']).next()?;
+    let value = context(error, ContextKind::InvalidValue)?;
+    Some(match (option, path) {
+        ("--stdin", [verb @ ("submit" | "run")]) => format!(
+            "it takes no value, and reads standard input: `hq {verb} --stdin -- PROGRAM < {value}`"
+        ),
+        _ => format!("`{option}` takes no value"),
+    })
+}
+
 /// A program in the place of a command.
 fn of_program(path: &[&str], word: &str) -> Option<String> {
     let dirs = std::env::var_os("PATH").unwrap_or_default();
@@ -180,15 +223,14 @@ fn of_program(path: &[&str], word: &str) -> Option<String> {
 }
 
 fn of_argument(path: &[&str], word: &str, (words, is_like_own): (&[&str], bool)) -> Option<String> {
-    let is_negative = word.len() > 1 && word[1..].chars().all(|c| c.is_ascii_digit() || c == '.');
-    let option = words
+    let is_negative = word.strip_prefix('-').is_some_and(|number| {
+        !number.is_empty() && number.chars().all(|c| c.is_ascii_digit() || c == '.')
+    });
+    let before = words
         .iter()
         .position(|other| *other == word)
         .and_then(|at| words.get(at.checked_sub(1)?));
-    if word.starts_with('-')
-        && is_negative
-        && let Some(option) = option.filter(|option| option.starts_with("--"))
-    {
+    if is_negative && let Some(option) = before.filter(|option| option.starts_with("--")) {
         return Some(match *option {
             "--priority" => format!("write a negative number as `{option}={word}`"),
             _ => format!("`{option}` takes {}", kind_of(option)),
@@ -209,7 +251,11 @@ fn of_argument(path: &[&str], word: &str, (words, is_like_own): (&[&str], bool))
             "`hq job list --filter running,failed` lists the jobs in these states, and `hq job info JOB` shows one job"
                 .to_owned(),
         ),
-        ["job" | "worker", command, ..] if std::path::Path::new(word).exists() => Some(format!(
+        ["job", "submit-file"] if !word.starts_with('-') => Some(format!(
+            "a job file runs as a whole, without a program or arguments: `hq job submit-file {}`; several files are several commands",
+            before.unwrap_or(&"FILE.toml")
+        )),
+        ["job" | "worker", command, ..] if are_files(&[word, before.unwrap_or(&"")]) => Some(format!(
             "this shell has put names of files in place of `*`; all of them are `hq {} {command} all`",
             path[0]
         )),
@@ -231,6 +277,10 @@ fn of_argument(path: &[&str], word: &str, (words, is_like_own): (&[&str], bool))
         }
         _ => None,
     }
+}
+
+fn are_files(words: &[&str]) -> bool {
+    words.iter().all(|word| std::path::Path::new(word).exists())
 }
 
 /// A number that stands where no id is expected.
@@ -385,6 +435,12 @@ fn of_missing(path: &[&str], words: &[&str]) -> Option<String> {
         ["journal", "report"] => {
             "`hq report [OUTPUT]` writes the page of the running or the last server"
         }
+        ["job", "submit-file"] => {
+            "name the file: `hq job submit-file FILE.toml`; `-` is standard input: `hq job submit-file - < FILE.toml`"
+        }
+        ["worker", "deploy-ssh"] => {
+            "name a file with a host in each line: `hq worker deploy-ssh HOSTFILE`"
+        }
         ["job" | "task", ..] => "name a job by its id, which `hq job list` shows, or as `last`",
         ["worker", ..] => "workers are chosen by id, as in `hq worker list`",
         _ => return None,
@@ -403,15 +459,89 @@ const NO_LIMIT: [&str; 7] = [
     "no",
 ];
 
+/// Words for values in other tools, and those that are possible here.
+const WORDS: &[(&[&str], &[&str], &str)] = &[
+    (
+        &["--filter"],
+        &[
+            "done",
+            "completed",
+            "complete",
+            "success",
+            "succeeded",
+            "ok",
+            "ended",
+            "passed",
+        ],
+        "finished",
+    ),
+    (
+        &["--filter"],
+        &["queued", "pending", "ready", "pd", "idle", "new"],
+        "waiting",
+    ),
+    (
+        &["--filter"],
+        &["cancelled", "killed", "stopped", "ca"],
+        "canceled",
+    ),
+    (
+        &["--filter"],
+        &["error", "errors", "err", "crashed", "f", "bad", "fail"],
+        "failed",
+    ),
+    (&["--filter"], &["active", "started", "r", "run"], "running"),
+    (
+        &["<STREAM>", "<CHANNEL>", "--channel"],
+        &["err", "error", "errors", "2"],
+        "stderr",
+    ),
+    (
+        &["<STREAM>", "<CHANNEL>", "--channel"],
+        &["out", "output", "log", "logs", "1"],
+        "stdout",
+    ),
+    (
+        &["--pin"],
+        &[
+            "cores", "core", "cpu", "cpus", "yes", "true", "on", "numa", "socket", "threads",
+            "affinity",
+        ],
+        "taskset",
+    ),
+    (&["--pin"], &["openmp", "omp_places"], "omp"),
+    (
+        &["--output-mode"],
+        &["text", "table", "human", "plain", "default"],
+        "cli",
+    ),
+    (
+        &["--output-mode"],
+        &["none", "silent", "ids", "minimal", "short"],
+        "quiet",
+    ),
+];
+
 /// Values that other tools take.
 fn of_value(option: &str, value: &str, path: &[&str]) -> Option<String> {
     let name = option.split([' ', '=']).next().unwrap_or(option);
+    let lower = value.to_ascii_lowercase();
+    let mut known = WORDS.iter();
+    if let Some((.., meant)) =
+        known.find(|(options, words, _)| options.contains(&name) && words.contains(&&*lower))
+    {
+        return Some(format!("did you mean `{meant}`?"));
+    }
     let text = match name {
+        "[TOPIC]" => format!("`hq doc --search {value}` looks for a word in all pages"),
+        "<QUEUE>" => "name one queue by its id, as `hq alloc list` shows it; several are several commands".to_owned(),
+        "--notify" if value.contains('@') => format!("the server runs a command: `--notify 'cmd:mail -s hq {value}'`, see `hq doc notifications`"),
         "--resource" if matches!(path, ["worker", "start"] | ["alloc", ..]) => {
             let name = value.split('=').next().unwrap_or(value);
             format!("what a worker has is a list or a sum: `--resource '{name}=[0,1]'`, `--resource '{name}=range(1-4)'` or `--resource '{name}=sum(100)'`; see `hq doc resources`")
         }
         "--cpus" if matches!(path, ["worker", "start"] | ["alloc", ..]) => "write the cpus of a worker as a number, `--cpus 8`, or as sockets and their cores, `--cpus 2x4`; see `hq doc resources`".to_owned(),
+        "--resource" if let Some(instead) = value.split('=').next().and_then(known_resource) => format!("{instead}; see `hq doc resources`"),
         "--resource" if !value.contains('=') => format!(
             "a resource is NAME=AMOUNT, such as `--resource gpus/nvidia=1` or `--resource mem=4G`; `{value}` has no `=`, see `hq doc resources`"
         ),
@@ -420,7 +550,10 @@ fn of_value(option: &str, value: &str, path: &[&str]) -> Option<String> {
             milli_cpus(value).unwrap_or_default()
         ),
         "--resource" | "--cpus" => "write amounts as in `--cpus 4`, `--cpus \"8 compact!\"`, `--resource gpus/nvidia=1`, `--resource mem=4G`; see `hq doc resources`".to_owned(),
-        "--array" if value.contains('%') => "`%` limits in Slurm how many tasks run at once; here cpus do: `--array 1-100 --cpus 2`, and for all tasks `hq run -j 8` or `hq worker start --cpus 8`".to_owned(),
+        "--array" if value.contains('%') => format!(
+            "in Slurm `%` limits how many tasks run at once; here their cpus do that: `--array {} --cpus 2`, and for all tasks `hq run -j 8` or `hq worker start --cpus 8`",
+            value.split('%').next().unwrap_or("1-100")
+        ),
         "--array" if let Some(turned) = turned_range(value) => format!("a range begins with its smaller id: `--array {turned}`"),
         "--array" => "write ids as in `--array 1-100`, `--array 0-10:2` or `--array 1,5,7-9`; see `hq doc jobs`".to_owned(),
         "--time-limit" if (value.trim_matches(['0', ':', 's', 'm', 'h', 'i', 'n']).is_empty() || NO_LIMIT.contains(&value.to_ascii_lowercase().as_str())) && matches!(path, ["submit" | "run"] | ["job", "submit"] | ["worker", "start"]) => "without the option there is no time limit".to_owned(),
@@ -452,7 +585,23 @@ fn milli_cpus(value: &str) -> Option<f64> {
     part('m', 1_000.0).or_else(|| part('%', 100.0))
 }
 
-/// A text that is no job.
+/// `last,all`, `all` where it is not possible, and ranges of other languages.
+fn of_word_or_range(value: &str, examples: &str) -> Option<String> {
+    let mut parts = value.split([',', '-', ' ']);
+    let is_joined = value.contains([',', '-', ' ']);
+    if parts.any(|part| matches!(part, "all" | "last")) {
+        return Some(if is_joined {
+            format!("`last` and `all` stand alone; ids look like {examples}")
+        } else {
+            format!("`{value}` is not possible here; ids look like {examples}")
+        });
+    }
+    let (first, last) = value.split_once("..").or_else(|| value.split_once(':'))?;
+    let last = last.trim_start_matches('=');
+    let is_id = |id: &str| id.parse::<u32>().is_ok();
+    (is_id(first) && is_id(last)).then(|| format!("a range is written `{first}-{last}`"))
+}
+
 /// `2-5` for `5-2`.
 fn turned_range(value: &str) -> Option<String> {
     let (last, first) = value.split_once('-')?;
@@ -460,7 +609,11 @@ fn turned_range(value: &str) -> Option<String> {
     (first < last).then(|| format!("{first}-{last}"))
 }
 
+/// A text that is no job.
 fn of_job(value: &str, path: &[&str], examples: &str) -> String {
+    if let Some(text) = of_word_or_range(value, examples) {
+        return text;
+    }
     let digits: String = value
         .chars()
         .skip_while(|c| !c.is_ascii_digit())
@@ -500,6 +653,9 @@ fn of_job(value: &str, path: &[&str], examples: &str) -> String {
 
 /// What to write in place of a name, or of the sentence that a submit prints for people.
 fn of_id(value: &str, what: &str, list: &str, examples: &str) -> String {
+    if let Some(text) = of_word_or_range(value, examples) {
+        return text;
+    }
     let number = value.split(' ').find(|word| word.parse::<u32>().is_ok());
     match number.filter(|_| value.starts_with("Job ")) {
         Some(id) => format!(
@@ -513,109 +669,4 @@ fn of_id(value: &str, what: &str, list: &str, examples: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use clap::Parser as _;
-
-    use super::*;
-
-    fn told(line: &str) -> String {
-        let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
-        let error = crate::args::Cli::try_parse_from(&words).expect_err(line);
-        anstream::adapter::strip_str(&text(error, &words)).to_string()
-    }
-
-    #[test]
-    fn habits_get_one_answer_and_no_proposal_of_the_parser() {
-        let text = told("hq submit --job-name x -- true");
-        assert!(
-            text.contains("error: unexpected argument '--job-name' found"),
-            "{text}"
-        );
-        assert!(
-            text.contains("\nhelp: the name of a job is `--name TEXT`\n"),
-            "{text}"
-        );
-        assert!(!text.contains("tip:"), "{text}");
-        let text = told("hq --server-dir /x job kill 3");
-        assert!(text.contains("`hq job cancel JOB`"), "{text}");
-    }
-
-    #[test]
-    fn usage_is_whole_and_numbers_are_told_in_plain_words() {
-        let text = told("hq --server-dir /x submit");
-        assert!(
-            text.contains("Usage: hq submit [OPTIONS] <COMMAND>..."),
-            "{text}"
-        );
-        let text = told("hq submit --priority high -- true");
-        assert!(text.contains("expected a whole number\n"), "{text}");
-    }
-
-    #[test]
-    fn values_are_told_by_their_kind() {
-        for (line, answer) in [
-            ("submit --cpus -2 -- true", "takes an amount above 0"),
-            ("submit --array -1 -- true", "`--array` takes ids from 0"),
-            (
-                "submit --time-limit -5 -- true",
-                "`--time-limit` takes a duration such as `90s`",
-            ),
-            (
-                "submit --max-fails -1 -- true",
-                "takes a whole number from 0",
-            ),
-            ("submit --cpus 500m -- true", "`--cpus 0.5`"),
-            ("submit --array 1-10%2 -- true", "`%` limits in Slurm"),
-            ("submit --after afterok:3 -- true", "`--after 3:ok`"),
-            ("submit --job Job2 -- true", "`--output-mode quiet`"),
-            ("task info 3/7", "`JOB.TASK`: `hq task info 3.7`"),
-            ("job cat 1 stdout 0", "`hq job cat JOB stdout --tasks 0`"),
-            ("job tail 1 0", "`hq job tail JOB.0`"),
-            ("task list 1 7", "`hq task list JOB --tasks 7`"),
-            ("job info 1 2", "`hq job info 1,2`"),
-            ("worker start 4", "`hq worker start --cpus 4`"),
-            (
-                "worker start --resource gpus=2",
-                "`--resource 'gpus=[0,1]'`",
-            ),
-            ("worker start --cpus two", "`--cpus 2x4`"),
-            (
-                "server start --cpus 4",
-                "`--cpus` is an option of `hq run`, `hq submit`, `hq worker start`",
-            ),
-            ("server stop now", "does not accept this argument"),
-            ("job wait --all", "`hq job wait all`"),
-            ("worker stop --all", "`hq worker stop all`"),
-            (
-                "job submit-file p.toml --array 1-3",
-                "a job file describes its tasks itself",
-            ),
-            ("job cancel 3.7", "this is task 7 of job 3"),
-            ("job cancel job3", "the id alone is a number: `3`"),
-            ("job cancel slow", "not by its name"),
-            ("worker stop vm", "not by its name"),
-            ("run --bar -- true", "without being asked"),
-            ("run --progress -- true", "without being asked"),
-            ("run --joblog x -- true", "keeps no log"),
-            ("run -0 -- true", "tr '\\0' '\\n'"),
-            ("submit --resume -- true", "--skip-done"),
-            ("submit --ntasks-per-node 2 -- true", "`--cpus 4`"),
-            ("job list -a", "`hq job list --all`"),
-            ("worker start -c 4", "`hq worker start --cpus 8`"),
-            ("alloc add slurm --partition x", "follow `--`"),
-            ("-j4 run", "follow the command"),
-            ("./run.sh", "`hq submit -- ./run.sh`"),
-            ("submit --each-line cmds", "`cmds` is the list"),
-            ("frobnicate", "`hq --help` lists the commands"),
-            ("job frobnicate", "`hq job --help` lists the commands"),
-            ("job list running", "`hq job list --filter running,failed`"),
-            ("job cat stdout 1", "`hq job cat JOB stdout`"),
-            ("run -d true", "`hq submit` returns at once"),
-            ("run --each-line -- true", "reads standard input"),
-        ] {
-            let text = told(&format!("hq {line}"));
-            assert!(text.contains(answer), "{line}: {text}");
-            assert!(!text.contains("tip:"), "{line}: {text}");
-        }
-    }
-}
+mod tests;

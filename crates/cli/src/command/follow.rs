@@ -86,9 +86,15 @@ pub(super) async fn stay(
 ) -> CliResult<()> {
     if let Some(wanted) = how.wait {
         let followed = wait_for(client, jobs, Whose::New, callback, context).await?;
+        context.flush()?;
+        let ended = ending::require_good(&followed.jobs);
         if wanted == WaitFor::Ok {
-            context.flush()?;
-            ending::require_good(&followed.jobs)?;
+            ended?;
+        } else if ended.is_err()
+            && context.mode() == OutputMode::Cli
+            && std::io::stderr().is_terminal()
+        {
+            error_line("The exit code is 0 nevertheless; with `--wait=ok` it is 1");
         }
     } else if how.progress {
         let seen = Progress {

@@ -1,5 +1,7 @@
 //! `hq job …`.
 
+use std::io::IsTerminal as _;
+
 use hq_core::job::JobTotals;
 use hq_core::words::noun_of;
 use hq_protocol::client::{self, job_result::Kind, request::Request};
@@ -216,6 +218,9 @@ pub(super) async fn forget(args: ForgetArgs, context: &mut Context) -> CliResult
         count => format!(", {count} were ignored due to wrong state or invalid ID"),
     };
     tracing::info!("{forgotten} {jobs} were forgotten{rest}");
+    if ignored > 0 && context.mode() == OutputMode::Cli && std::io::stderr().is_terminal() {
+        error_line("Only jobs that have ended are forgotten; `hq job cancel JOB` ends one");
+    }
     context.done()
 }
 

@@ -81,12 +81,13 @@ impl Wanted {
 }
 
 fn open_error(error: &OpenError) -> CliError {
+    let help = "`hq submit --stream DIR -- PROGRAM` writes such a directory; what other jobs wrote is printed by `hq job cat JOB stdout`";
     let text = match error {
         OpenError::SeveralServers(uids) => format!(
             "{error}\n{}\nUse --server-uid=... to specify server uid",
             uids.join("\n")
         ),
-        OpenError::NoFiles => error.to_string(),
+        OpenError::NoFiles => return CliError::refused(&error.to_string()).with_help(help),
         OpenError::Io { path, source } => {
             return CliError::caused(format!("Cannot read {}", path.display()), source);
         }

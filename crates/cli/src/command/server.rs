@@ -81,13 +81,23 @@ async fn serve(args: StartArgs, context: &mut Context) -> CliResult<()> {
         read_job: Some(read_job),
         version: VERSION.to_owned(),
     };
+    let directory = match &config.journal {
+        Journal::File(path) => path.is_dir().then(|| path.clone()),
+        Journal::None | Journal::InServerDir => None,
+    };
     let mut shutdown = Box::pin(stop_signal()?);
     let started = tokio::select! {
         started = Server::start(config) => started,
         // It may be waiting for another start, or for a heartbeat.
         _ = &mut shutdown => return Err(CliError::new("The server did not start: it received a signal")),
     };
-    let server = started.map_err(|error| start_error(&error))?;
+    let server = started.map_err(|error| match (start_error(&error), directory) {
+        (error, Some(dir)) => error.with_help(format!(
+            "name a file in it: `--journal {}`",
+            dir.join("journal").display()
+        )),
+        (error, None) => error,
+    })?;
     // Nobody may be reading; a server does not end for that.
     let shown = context
         .output

@@ -107,7 +107,7 @@ fn quoted_text(mut rest: &[u8]) -> Result<(ParamItem, &[u8]), String> {
 
 fn plain_item(item: &[u8]) -> Result<ParamItem, String> {
     if item.is_empty() {
-        return Err("found no value between two commas; write `\"\"` for an empty one".to_owned());
+        return Err("found no value; write `\"\"` for an empty one".to_owned());
     }
     let parts = std::str::from_utf8(item).ok().and_then(split_range);
     let Some((first, last, step)) = parts else {
@@ -278,8 +278,8 @@ mod tests {
     fn what_is_wrong_is_named() {
         for (text, wanted) in [
             ("lr", "expected NAME=VALUES"),
-            ("x=", "no value between two commas"),
-            ("x=1,,2", "no value between two commas"),
+            ("x=", "found no value;"),
+            ("x=1,,2", "found no value;"),
             ("x=@", "name of a file"),
             ("x=0.1-0.5", "`0.1-0.5` of decimals needs a step"),
             ("x=1e-4-1e-2:1e-4", "has a number with an exponent, `1e-4`"),

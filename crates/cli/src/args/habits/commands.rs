@@ -364,6 +364,27 @@ pub(super) const COMMANDS: &[(&str, Habit)] = &[
     (
         "alloc",
         habit(
+            &[
+                "sge",
+                "lsf",
+                "torque",
+                "pbspro",
+                "openpbs",
+                "htcondor",
+                "condor",
+                "flux",
+                "oar",
+                "kubernetes",
+                "k8s",
+                "local",
+                "ssh",
+            ],
+            "queues are for Slurm and PBS: `hq alloc add slurm --time-limit 1h`, `hq alloc add pbs --time-limit 1h`; under any other system its jobs start workers: `hq worker start`",
+        ),
+    ),
+    (
+        "alloc",
+        habit(
             &["create", "new", "start", "submit"],
             "`hq alloc add slurm --time-limit 1h` creates a queue",
         ),

@@ -230,14 +230,18 @@ fn write_quiet_heaps(out: &mut Console, job: u32, heaps: &[Heap]) -> CliResult<(
 
 /// How many tasks of a job have failed.
 fn write_head(out: &mut Console, job: &client::JobSummary, failed: usize) -> CliResult<()> {
-    let (id, name, total) = (job.id, clean(&job.name), job.task_count);
+    let (id, total) = (job.id, job.task_count);
+    let name = match &*job.name {
+        "" => String::new(),
+        name => format!(" `{}`", clean(name)),
+    };
     if failed == 0 {
-        writeln!(out, "No task of job {id} `{name}` has failed.")?;
+        writeln!(out, "No task of job {id}{name} has failed.")?;
         return Ok(());
     }
     writeln!(
         out,
-        "{} of job {id} `{name}` failed:",
+        "{} of job {id}{name} failed:",
         part(failed as u64, total.into(), "task")
     )?;
     Ok(())

@@ -1,0 +1,154 @@
+//! Mistakes in command lines, and what is said about them.
+
+use clap::Parser as _;
+
+use super::*;
+
+fn told(line: &str) -> String {
+    let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+    let error = crate::args::Cli::try_parse_from(&words).expect_err(line);
+    anstream::adapter::strip_str(&text(error, &words)).to_string()
+}
+
+#[test]
+fn habits_get_one_answer_and_no_proposal_of_the_parser() {
+    let text = told("hq submit --job-name x -- true");
+    assert!(
+        text.contains("error: unexpected argument '--job-name' found"),
+        "{text}"
+    );
+    assert!(
+        text.contains("\nhelp: the name of a job is `--name TEXT`\n"),
+        "{text}"
+    );
+    assert!(!text.contains("tip:"), "{text}");
+    let text = told("hq --server-dir /x job kill 3");
+    assert!(text.contains("`hq job cancel JOB`"), "{text}");
+}
+
+#[test]
+fn usage_is_whole_and_numbers_are_told_in_plain_words() {
+    let text = told("hq --server-dir /x submit");
+    assert!(
+        text.contains("Usage: hq submit [OPTIONS] <COMMAND>..."),
+        "{text}"
+    );
+    let text = told("hq submit --priority high -- true");
+    assert!(text.contains("expected a whole number\n"), "{text}");
+}
+
+#[expect(clippy::too_many_lines, reason = "a table of lines")]
+#[test]
+fn values_are_told_by_their_kind() {
+    for (line, answer) in [
+        ("submit --cpus -2 -- true", "takes an amount above 0"),
+        ("submit --array -1 -- true", "`--array` takes ids from 0"),
+        (
+            "submit --time-limit -5 -- true",
+            "`--time-limit` takes a duration such as `90s`",
+        ),
+        (
+            "submit --max-fails -1 -- true",
+            "takes a whole number from 0",
+        ),
+        ("submit --cpus 500m -- true", "`--cpus 0.5`"),
+        (
+            "submit --array 1-10:5%2 -- true",
+            "in Slurm `%` limits how many tasks run at once; here their cpus do that: `--array 1-10:5 --cpus 2`",
+        ),
+        (
+            "submit --stdin=in.txt -- true",
+            "`hq submit --stdin -- PROGRAM < in.txt`",
+        ),
+        ("submit --task-dir=x -- true", "`--task-dir` takes no value"),
+        ("submit --name a --name b -- true", "write it once"),
+        ("job list --filter=DONE", "did you mean `finished`?"),
+        ("job cat 4 err", "did you mean `stderr`?"),
+        ("submit --pin=cores -- true", "did you mean `taskset`?"),
+        ("doc placeholders", "`hq doc --search placeholders`"),
+        ("alloc add sge", "queues are for Slurm and PBS"),
+        ("alloc remove 2-4", "name one queue by its id"),
+        (
+            "submit --notify=me@x.org -- true",
+            "`--notify 'cmd:mail -s hq me@x.org",
+        ),
+        ("--server-dir job list", "`job` was taken as the directory"),
+        ("submit --after afterok:3 -- true", "`--after 3:ok`"),
+        ("submit --job Job2 -- true", "`--output-mode quiet`"),
+        ("task info 3/7", "`JOB.TASK`: `hq task info 3.7`"),
+        ("job cat 1 stdout 0", "`hq job cat JOB stdout --tasks 0`"),
+        ("job tail 1 0", "`hq job tail JOB.0`"),
+        ("task list 1 7", "`hq task list JOB --tasks 7`"),
+        ("job info 1 2", "`hq job info 1,2`"),
+        ("worker start 4", "`hq worker start --cpus 4`"),
+        (
+            "worker start --resource gpus=2",
+            "`--resource 'gpus=[0,1]'`",
+        ),
+        ("worker start --cpus two", "`--cpus 2x4`"),
+        (
+            "server start --cpus 4",
+            "`--cpus` is an option of `hq run`, `hq submit`, `hq worker start`",
+        ),
+        ("server stop now", "does not accept this argument"),
+        ("job wait --all", "`hq job wait all`"),
+        ("worker stop --all", "`hq worker stop all`"),
+        (
+            "job submit-file p.toml --array 1-3",
+            "a job file describes its tasks itself",
+        ),
+        ("job cancel 3.7", "this is task 7 of job 3"),
+        ("submit --resource memory=4G -- true", "`--resource mem=4G`"),
+        ("submit --resource walltime=1h -- true", "`--time-limit 1h`"),
+        ("submit --resource cores=2x -- true", "`--cpus 4`"),
+        ("job list –all", "type it as `--all`"),
+        ("job cancel –all", "type it as `--all`"),
+        ("submit -–cpus=4 true", "type it as `--cpus=4`"),
+        ("–help", "type it as `--help`"),
+        (
+            "job submit-file a.toml ./ok.sh",
+            "without a program or arguments: `hq job submit-file a.toml`",
+        ),
+        (
+            "job submit-file a.toml b.toml",
+            "several files are several commands",
+        ),
+        (
+            "job cat 1 stdout Cargo.toml",
+            "does not accept this argument",
+        ),
+        ("job submit-file", "name the file"),
+        ("worker deploy-ssh", "a host in each line"),
+        ("job cancel last,all", "`last` and `all` stand alone"),
+        ("job info 1-last", "`last` and `all` stand alone"),
+        ("worker stop all,2", "`last` and `all` stand alone"),
+        ("job cat all stdout", "`all` is not possible here"),
+        ("job cancel 1..3", "a range is written `1-3`"),
+        ("worker stop 1:3", "a range is written `1-3`"),
+        ("job cancel job3", "the id alone is a number: `3`"),
+        ("job cancel slow", "not by its name"),
+        ("worker stop vm", "not by its name"),
+        ("run --bar -- true", "without being asked"),
+        ("run --progress -- true", "without being asked"),
+        ("run --joblog x -- true", "keeps no log"),
+        ("run -0 -- true", "tr '\\0' '\\n'"),
+        ("submit --resume -- true", "--skip-done"),
+        ("submit --ntasks-per-node 2 -- true", "`--cpus 4`"),
+        ("job list -a", "`hq job list --all`"),
+        ("worker start -c 4", "`hq worker start --cpus 8`"),
+        ("alloc add slurm --partition x", "follow `--`"),
+        ("-j4 run", "follow the command"),
+        ("./run.sh", "`hq submit -- ./run.sh`"),
+        ("submit --each-line cmds", "`cmds` is the list"),
+        ("frobnicate", "`hq --help` lists the commands"),
+        ("job frobnicate", "`hq job --help` lists the commands"),
+        ("job list running", "`hq job list --filter running,failed`"),
+        ("job cat stdout 1", "`hq job cat JOB stdout`"),
+        ("run -d true", "`hq submit` returns at once"),
+        ("run --each-line -- true", "reads standard input"),
+    ] {
+        let text = told(&format!("hq {line}"));
+        assert!(text.contains(answer), "{line}: {text}");
+        assert!(!text.contains("tip:"), "{line}: {text}");
+    }
+}
