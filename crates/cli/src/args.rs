@@ -13,7 +13,7 @@ pub(crate) mod examples;
 pub(crate) mod explain;
 pub(crate) mod global;
 mod habits;
-pub(crate) use habits::of_option;
+pub(crate) use habits::{known_resource, of_option};
 pub(crate) mod import;
 pub(crate) mod job;
 pub(crate) mod journal;

@@ -8,8 +8,8 @@ use std::ffi::OsString;
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
+use super::habits::known_resource;
 use super::{built_command, habits};
-use crate::submit::habits::known_resource;
 use crate::text::with_hyphens;
 
 /// Texts of the standard library for values that are no numbers, and what people understand.

@@ -75,6 +75,47 @@ pub(super) fn of_command(path: &[&str], word: &str) -> Option<&'static str> {
     found.map(|(_, habit)| habit.answer)
 }
 
+/// Names of resources in other tools, and what they are here.
+const RESOURCES: &[(&[&str], &str)] = &[
+    (
+        &["gpu", "gpus", "gres", "nvidia", "cuda"],
+        "detected GPUs are `gpus/nvidia` and `gpus/amd`",
+    ),
+    (
+        &[
+            "cpu", "core", "cores", "ncpus", "threads", "thread", "procs", "slots", "ntasks",
+        ],
+        "cpus of a task are `--cpus 4`",
+    ),
+    (
+        &[
+            "memory", "ram", "vmem", "pmem", "mem_mb", "mem_gb", "mem_free", "h_vmem", "rss",
+        ],
+        "memory of a task is `--resource mem=4G`",
+    ),
+    (
+        &[
+            "time", "walltime", "runtime", "timeout", "h_rt", "s_rt", "cput", "time_min",
+        ],
+        "the longest run of a task is `--time-limit 1h`",
+    ),
+    (
+        &["node", "nodes", "select"],
+        "whole nodes for a task are `--nodes 2`",
+    ),
+];
+
+/// What a resource of another tool is here.
+pub(crate) fn known_resource(name: &str) -> Option<&'static str> {
+    let name = name.to_ascii_lowercase();
+    let other_kind = |kind: &str| !matches!(kind, "nvidia" | "amd");
+    let is_gpu = name.strip_prefix("gpus/").is_some_and(other_kind);
+    let known = RESOURCES.iter().find(|(names, _)| names.contains(&&*name));
+    known
+        .or(is_gpu.then_some(&RESOURCES[0]))
+        .map(|(_, instead)| *instead)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

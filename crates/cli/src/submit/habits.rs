@@ -11,7 +11,6 @@ use hq_core::params::Params;
 use hq_core::resource::request::Policy;
 use hq_core::template::{StdioSpec, TaskTemplate};
 
-use super::build::DEFAULT_CWD;
 use crate::args::submit::TaskOptions;
 use crate::error::{CliError, CliResult};
 use crate::parse::param::{ParamArg, ParamItem, ParamSource};
@@ -25,7 +24,6 @@ mod reader;
 mod script;
 mod variable;
 
-pub(crate) use command::known_resource;
 pub(crate) use front::Front;
 pub(crate) use option::given_options;
 use reader::Reader;
@@ -231,15 +229,18 @@ impl<'a> Typed<'a> {
             StdioSpec::None | StdioSpec::Stream => None,
         };
         let outputs = [("stdout", &template.stdout), ("stderr", &template.stderr)];
-        let cwd = Some(&template.cwd).filter(|cwd| ***cwd != *DEFAULT_CWD);
-        let cwd = cwd.map(|cwd| ("cwd", String::from_utf8_lossy(cwd)));
+        let cwd = ("cwd", String::from_utf8_lossy(&template.cwd));
         let words = template.args.iter();
         Self {
             verb: Verb::File,
             front: Cow::Owned(Front::default()),
             source,
             words: words.map(|arg| String::from_utf8_lossy(arg)).collect(),
-            values: outputs.into_iter().filter_map(output).chain(cwd).collect(),
+            values: outputs
+                .into_iter()
+                .filter_map(output)
+                .chain([cwd])
+                .collect(),
             env_names: template
                 .env
                 .iter()

@@ -8,49 +8,9 @@ use super::reader::{Reader, is_shell, is_tool, may_repeat, name};
 use super::script::Script;
 use super::variable::has_gap;
 use super::{Said, Source, Text, Typed, Verb};
+use crate::args::known_resource;
 use crate::submit::placeholder::{self, Piece};
 use crate::text::closest;
-
-/// Names of resources in other tools, and what they are here.
-const RESOURCES: &[(&[&str], &str)] = &[
-    (
-        &["gpu", "gpus", "gres", "nvidia", "cuda"],
-        "detected GPUs are `gpus/nvidia` and `gpus/amd`",
-    ),
-    (
-        &[
-            "cpu", "core", "cores", "ncpus", "threads", "thread", "procs", "slots", "ntasks",
-        ],
-        "cpus of a task are `--cpus 4`",
-    ),
-    (
-        &[
-            "memory", "ram", "vmem", "pmem", "mem_mb", "mem_gb", "mem_free", "h_vmem", "rss",
-        ],
-        "memory of a task is `--resource mem=4G`",
-    ),
-    (
-        &[
-            "time", "walltime", "runtime", "timeout", "h_rt", "s_rt", "cput", "time_min",
-        ],
-        "the longest run of a task is `--time-limit 1h`",
-    ),
-    (
-        &["node", "nodes", "select"],
-        "whole nodes for a task are `--nodes 2`",
-    ),
-];
-
-/// What a resource of another tool is here.
-pub(crate) fn known_resource(name: &str) -> Option<&'static str> {
-    let name = name.to_ascii_lowercase();
-    let other_kind = |kind: &str| !matches!(kind, "nvidia" | "amd");
-    let is_gpu = name.strip_prefix("gpus/").is_some_and(other_kind);
-    let known = RESOURCES.iter().find(|(names, _)| names.contains(&&*name));
-    known
-        .or(is_gpu.then_some(&RESOURCES[0]))
-        .map(|(_, instead)| *instead)
-}
 
 /// Placeholders of paths, and the variable of a task with the same value.
 const VARIABLES: [(&str, &str); 6] = [
@@ -391,7 +351,7 @@ pub(super) fn unused_entry(typed: &Typed<'_>, _: Text<'_>) -> Option<Said> {
     let has_cwd = typed
         .values
         .iter()
-        .any(|(option, value)| option.ends_with("cwd") && value.contains('%'));
+        .any(|(option, value)| option.ends_with("cwd") && value.contains("TASK_ID"));
     let is_told = is_array
         && (may_repeat(program)
             || has_cwd

@@ -308,19 +308,25 @@ fn unread_list(typed: &Typed<'_>, (name, rest): (&str, &[String])) -> Option<Str
 }
 
 /// `seq 3 | hq run -- echo {}`, `cat list | hq run -- wc -l`, `… -- xargs gzip`.
-pub(super) fn unread_input(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
+pub(super) fn unread_input(typed: &Typed<'_>, _: Text<'_>) -> Option<Said> {
     if typed.has_stdin {
         return None;
     }
-    let (name, verb) = (reader::name(text.text), typed.verb.word());
-    let rest: Vec<String> = typed
+    // The interpreter of the first line may stand in front of what was typed.
+    let own = typed
         .words
+        .iter()
+        .position(|word| **word == *typed.front.program);
+    let words = &typed.words[own.unwrap_or(0)..];
+    let program = &*words[0];
+    let (name, verb) = (reader::name(program), typed.verb.word());
+    let rest: Vec<String> = words
         .iter()
         .skip(1)
         .map(|word| quoted(word).replace("'{}'", "{}"))
         .collect();
     let command = |words: &[String]| {
-        format!("{} {}", quoted(text.text), words.join(" "))
+        format!("{} {}", quoted(program), words.join(" "))
             .trim_end()
             .to_owned()
     };
@@ -345,15 +351,14 @@ pub(super) fn unread_input(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
     }
     let known = FILTERS.iter().find(|(names, _)| names.contains(&name));
     let skipped = known.map_or(0, |(_, skipped)| *skipped);
-    let mut operands = typed
-        .words
+    let mut operands = words
         .iter()
         .skip(1)
         .filter(|word| !word.starts_with('-'))
         .skip(skipped);
     let is_file = |word: &str| Path::new(word).exists() || word.contains(['/', '.', '{', '$', '%']);
-    let takes_code = (1..typed.words.len())
-        .any(|at| skipped == 0 && reader::of(&typed.words, at) != reader::Reader::Program);
+    let takes_code =
+        (1..words.len()).any(|at| skipped == 0 && reader::of(words, at) != reader::Reader::Program);
     let reads = match known {
         Some(_) => !operands.any(|word| is_file(word)),
         // Any program without operands, unless it has nothing to do with them.

@@ -41,6 +41,25 @@ fn said(line: &str) -> (Vec<String>, bool) {
     (notes, typed.takes_entry())
 }
 
+#[test]
+fn input_for_a_script_is_told_whatever_interpreter_runs_it() {
+    let args = Line::try_parse_from(["submit", "/bin/sh", "./x.sh"])
+        .expect("valid")
+        .args;
+    let front = Front::split(&["hq".into(), "submit".into()], &["./x.sh".into()], true);
+    let typed = Typed::of_options(
+        (Verb::Submit, &front),
+        &args.tasks,
+        &args.command,
+        (None, false),
+    );
+    let notes = look(&typed).expect("a note");
+    assert!(
+        notes[0].contains("`hq submit --stdin -- ./x.sh`"),
+        "{notes:?}"
+    );
+}
+
 /// A line, and a part of the only thing that is said about it.
 #[rustfmt::skip] // A line for each habit is a table.
 const HABITS: &[(&str, &str)] = &[
