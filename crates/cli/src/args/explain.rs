@@ -533,7 +533,6 @@ fn of_value(option: &str, value: &str, path: &[&str]) -> Option<String> {
         return Some(format!("did you mean `{meant}`?"));
     }
     let text = match name {
-        "[TOPIC]" => format!("`hq doc --search {value}` looks for a word in all pages"),
         "<QUEUE>" => "name one queue by its id, as `hq alloc list` shows it; several are several commands".to_owned(),
         "--notify" if value.contains('@') => format!("the server runs a command: `--notify 'cmd:mail -s hq {value}'`, see `hq doc notifications`"),
         "--resource" if matches!(path, ["worker", "start"] | ["alloc", ..]) => {
@@ -541,10 +540,10 @@ fn of_value(option: &str, value: &str, path: &[&str]) -> Option<String> {
             format!("what a worker has is a list or a sum: `--resource '{name}=[0,1]'`, `--resource '{name}=range(1-4)'` or `--resource '{name}=sum(100)'`; see `hq doc resources`")
         }
         "--cpus" if matches!(path, ["worker", "start"] | ["alloc", ..]) => "write the cpus of a worker as a number, `--cpus 8`, or as sockets and their cores, `--cpus 2x4`; see `hq doc resources`".to_owned(),
-        "--resource" if let Some(instead) = value.split('=').next().and_then(known_resource) => format!("{instead}; see `hq doc resources`"),
         "--resource" if !value.contains('=') => format!(
             "a resource is NAME=AMOUNT, such as `--resource gpus/nvidia=1` or `--resource mem=4G`; `{value}` has no `=`, see `hq doc resources`"
         ),
+        "--resource" if let Some(instead) = value.split('=').next().and_then(known_resource) => format!("{instead}; see `hq doc resources`"),
         "--cpus" if milli_cpus(value).is_some() => format!(
             "a part of a cpu is a decimal number: `--cpus {}`",
             milli_cpus(value).unwrap_or_default()

@@ -65,7 +65,6 @@ fn values_are_told_by_their_kind() {
         ("job list --filter=DONE", "did you mean `finished`?"),
         ("job cat 4 err", "did you mean `stderr`?"),
         ("submit --pin=cores -- true", "did you mean `taskset`?"),
-        ("doc placeholders", "`hq doc --search placeholders`"),
         ("alloc add sge", "queues are for Slurm and PBS"),
         ("alloc remove 2-4", "name one queue by its id"),
         (
