@@ -9,6 +9,8 @@ use anyhow::Context as _;
 const LENGTH_MAX: usize = 72;
 /// Branches that a branch begins at, the first that exists.
 const BASES: [&str; 2] = ["origin/main", "main"];
+/// The commit that brought this check. Those before it keep their subjects: other clones have them.
+const FIRST: &str = "6a6d24b90656d8e5daa95208e4d040caef0b3d95";
 /// Imperatives that end like another form of a verb.
 const IMPERATIVES: [&str; 12] = [
     "bring", "discuss", "embed", "exceed", "feed", "focus", "need", "proceed", "seed", "speed",
@@ -38,7 +40,12 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<Vec<String>> {
             break;
         }
     }
-    let subjects = git(&["log", "--no-merges", "--format=%h %s", &range])?;
+    let mut log = vec!["log", "--no-merges", "--format=%h %s", &range];
+    let earlier = format!("^{FIRST}");
+    if git(&["merge-base", "--is-ancestor", FIRST, "HEAD"])?.is_some() {
+        log.push(&earlier);
+    }
+    let subjects = git(&log)?;
     let problems = subjects.unwrap_or_default();
     let problems = problems.lines().filter_map(|line| {
         let (commit, subject) = line.split_once(' ')?;
