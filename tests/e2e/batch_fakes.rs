@@ -7,7 +7,15 @@ use crate::harness::Env;
 
 /// An environment in which these programs of a batch system are shell scripts. Each call is written down.
 fn env_with(programs: &[(&str, &str)]) -> Env {
+    env_of(programs, &[])
+}
+
+/// The same, with these variables around the server.
+fn env_of(programs: &[(&str, &str)], variables: &[(&str, &str)]) -> Env {
     let mut env = Env::new();
+    for (name, value) in variables {
+        env.set(name, value);
+    }
     let bin = env.path("bin");
     std::fs::create_dir(&bin).expect("create a directory");
     for (name, body) in programs {
@@ -124,4 +132,153 @@ fn a_job_of_another_name_or_directory_is_left_alone() {
         env.wait_exit("server");
         assert_eq!(calls(&env, "scancel").len(), usize::from(is_ours), "{own}");
     }
+}
+
+/// `sbatch` that starts its job at once, and `scontrol` that answers with the file `state`.
+const RUN: &str = "env >env; SLURM_JOB_ID=105 setsid bash $1 >/dev/null 2>&1 & sleep 0.3; echo Submitted batch job 105";
+const SHOW: &str = "echo \"JobId=105 $(cat state)\"";
+
+/// A server with a queue whose jobs run, as `scontrol` says: `TimeLimit` and such.
+fn env_that_runs(state: &str, variables: &[(&str, &str)], options: &[&str]) -> Env {
+    let programs = [
+        ("sbatch", RUN),
+        ("scontrol", SHOW),
+        ("scancel", ""),
+        ("squeue", ""),
+    ];
+    let env = env_of(&programs, variables);
+    env.write("state", state);
+    let add = ["alloc", "add", "slurm", "-t1h", "--cpus=1", "--no-dry-run"];
+    env.hq(&[&add[..], options].concat()).ok();
+    env
+}
+
+/// Waits until an allocation of queue 1 has this state.
+fn wait_state(env: &Env, state: &str) {
+    env.wait_for(state, || {
+        let all = env.json(&["alloc", "info", "1"]);
+        let all = all.as_array().cloned().unwrap_or_default();
+        let has = all.iter().any(|a| a["status"] == state);
+        has.then_some(()).ok_or(format!("{all:?}"))
+    });
+}
+
+#[test]
+fn a_requeued_allocation_is_still_ours() {
+    let mut env = env_that_runs("JobState=RUNNING", &[], &[]);
+    env.submit(&["--stdout=none", "--stderr=none", "sleep", "100"]);
+    wait_state(&env, "running");
+    env.wait_for("its worker is there", || {
+        let workers = env.workers();
+        if workers.is_empty() {
+            Err("none".to_owned())
+        } else {
+            Ok(())
+        }
+    });
+    env.write("state", "JobState=PENDING Reason=BeginTime");
+    env.hq(&["worker", "stop", "1"]).ok();
+    wait_state(&env, "queued");
+    env.hq(&["server", "stop"]).ok();
+    env.wait_exit("server");
+    assert_eq!(calls(&env, "scancel"), ["scancel 105"]);
+}
+
+#[test]
+fn an_answer_that_cannot_be_read_deletes_nothing() {
+    for answer in [
+        // Of an older PBS.
+        r#"printf '{"Jobs":{"12.pbs":{"job_state":"Q","Priority":007,"Variable_List":{"F":"() {\n x\n}"}}}}\n'"#,
+        r#"echo '{"Jobs":{"12.pbs":{{{'"#,
+    ] {
+        let env = env_with(&[("qsub", "echo 12.pbs"), ("qstat", answer), ("qdel", "")]);
+        env.hq(&["alloc", "add", "pbs", "--no-dry-run", "-t1h", "--cpus=1"])
+            .ok();
+        env.submit(&["--stdout=none", "--stderr=none", "true"]);
+        env.wait_for("it was asked for often", || {
+            let count = calls(&env, "qstat").len();
+            (count > 40).then_some(()).ok_or(count.to_string())
+        });
+        wait_state(&env, "queued");
+        assert_eq!(
+            (calls(&env, "qsub").len(), calls(&env, "qdel").len()),
+            (1, 0)
+        );
+    }
+}
+
+#[test]
+fn tasks_longer_than_workers_live_bring_no_row_of_allocations() {
+    for (state, request, submitted, figures) in [
+        // The limit of the queue, less the time that a worker needs to end.
+        (
+            "",
+            "59m55s",
+            0,
+            "workers of this queue live 59m 50s; the task asks for 59m 55s",
+        ),
+        // The user's own limit, which the first worker reports.
+        (
+            "TimeLimit=00:10:00 RunTime=00:00:01",
+            "20m",
+            1,
+            "workers of this queue live 9m 49s; the task asks for 20m",
+        ),
+    ] {
+        let env = env_that_runs(&format!("JobState=RUNNING {state}"), &[], &[]);
+        env.submit(&[
+            "--time-request",
+            request,
+            "--stdout=none",
+            "--stderr=none",
+            "true",
+        ]);
+        env.wait_for("the figures", || {
+            let mut info = env.command(&["alloc", "info", "1"]);
+            let shown = info.output().expect("it runs");
+            let text = String::from_utf8_lossy(&shown.stderr).into_owned()
+                + &String::from_utf8_lossy(&shown.stdout);
+            text.contains(figures).then_some(()).ok_or(text)
+        });
+        for command in ["status", "problems"] {
+            env.hq(&[command]).says(figures);
+        }
+        let asked = calls(&env, "scontrol").len();
+        env.wait_for("ten rounds more", || {
+            let more = calls(&env, "scontrol").len() - asked;
+            (submitted == 0 || more >= 10)
+                .then_some(())
+                .ok_or(more.to_string())
+        });
+        assert_eq!(calls(&env, "sbatch").len(), submitted, "{request}");
+        env.hq(&["worker", "stop", "all"]).ok();
+    }
+}
+
+#[test]
+fn variables_of_the_job_of_the_server_do_not_reach_sbatch() {
+    let variables = [
+        ("SLURM_MEM_PER_CPU", "100"),
+        ("SBATCH_WAIT", "1"),
+        ("SRUN_DEBUG", "3"),
+        ("SBATCH_ACCOUNT", "a"),
+    ];
+    let env = env_that_runs("JobState=RUNNING", &variables, &[]);
+    env.submit(&["--stdout=none", "--stderr=none", "true"]);
+    wait_state(&env, "running");
+    let text = env.read("env");
+    let passed = variables
+        .iter()
+        .filter(|(name, _)| text.contains(&format!("{name}=")));
+    let passed: Vec<&str> = passed.map(|(name, _)| *name).collect();
+    assert_eq!(passed, ["SBATCH_ACCOUNT"]);
+    for options in ["--array=1-3", "--wait"] {
+        env.hq(&["alloc", "add", "slurm", "-t1h", "--", options])
+            .says("cannot work")
+            .exits_with(1);
+    }
+    env.hq(&["alloc", "add", "pbs", "-t1h", "--", "-l", "select=2"])
+        .says("cannot work")
+        .exits_with(1);
+    env.hq(&["worker", "stop", "all"]).ok();
 }
