@@ -159,8 +159,8 @@ enum State {
     Noise {
         version: u32,
         noise: Box<HandshakeState>,
-        /// The same for a peer with the full key.
-        owner: Option<Box<HandshakeState>>,
+        /// The peer's hello, if it may have another key than the full one that was expected first.
+        hello: Option<Vec<u8>>,
     },
     /// Completed or failed.
     Over,
@@ -262,9 +262,9 @@ impl Handshake {
                 State::Noise {
                     version,
                     noise,
-                    owner,
+                    hello,
                 },
-            ) => self.on_noise(&message, version, (noise, owner)).map(Some),
+            ) => self.on_noise(&message, version, (noise, hello)).map(Some),
             (Frame::Refusal(refusal), State::Hello | State::Noise { .. })
                 if self.side == Side::Connecting =>
             {
@@ -292,13 +292,10 @@ impl Handshake {
                 is_owner: true,
             }));
         };
-        let owner_secret = key.owner().filter(|_| version >= PROVEN);
-        let start = |secret| start_noise(self.side, (key, version), secret, [&self.our_hello, raw]);
-        let (mut noise, owner) = match (self.side, &owner_secret) {
-            (Side::Connecting, Some(secret)) => (start(secret)?, None),
-            (Side::Accepting, Some(secret)) => (start(key.shared())?, Some(start(secret)?)),
-            (_, None) => (start(key.shared())?, None),
-        };
+        let owner = key.owner().filter(|_| version >= PROVEN);
+        let secret = owner.as_ref().unwrap_or(key.shared());
+        let hellos = [&self.our_hello[..], raw];
+        let mut noise = start_noise(self.side, (key, version), secret, hellos)?;
         if self.side == Side::Connecting {
             let message = write_noise(&mut noise)?;
             self.output.extend(message);
@@ -306,7 +303,7 @@ impl Handshake {
         self.state = State::Noise {
             version,
             noise,
-            owner,
+            hello: owner.map(|_| raw.to_vec()),
         };
         Ok(None)
     }
@@ -341,16 +338,19 @@ impl Handshake {
         &mut self,
         message: &[u8],
         version: u32,
-        (mut noise, owner): (Box<HandshakeState>, Option<Box<HandshakeState>>),
+        (mut noise, hello): (Box<HandshakeState>, Option<Vec<u8>>),
     ) -> Result<Session, HandshakeError> {
         let mut payload = [0; HANDSHAKE_FRAME_MAX];
         let mut read = noise.read_message(message, &mut payload);
-        let mut is_owner = false;
-        // Up to here neither computes a Diffie–Hellman: the second attempt costs hashes only.
-        if let (Err(_), Some(owner)) = (&read, owner) {
-            noise = owner;
+        let mut is_owner = hello.is_some();
+        // The owner's commands are the most frequent connections, so the others pay for a second attempt.
+        if let (Side::Accepting, Err(_), Some(hello), Some(key)) =
+            (self.side, &read, hello, &self.key)
+        {
+            let hellos = [&self.our_hello[..], &hello];
+            noise = start_noise(self.side, (key, version), key.shared(), hellos)?;
             read = noise.read_message(message, &mut payload);
-            is_owner = read.is_ok();
+            is_owner = false;
         }
         let length = read.map_err(|_| self.unproven(version))?;
         if length != 0 {
