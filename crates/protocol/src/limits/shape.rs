@@ -116,7 +116,7 @@ shapes! {
         14: each::<common::ResourceDescriptor>(&RESOURCE_DESCRIPTOR),
         17: Part::Text,
     }
-    ALLOCATION = "Allocation" { 2: Part::Text }
+    ALLOCATION = "Allocation" { 2: Part::Text, 4: Part::Text }
     RESOURCE_DESCRIPTOR = "ResourceDescriptor" {
         1: each::<common::ResourceItem>(&RESOURCE_ITEM),
         2: each::<common::CouplingWeight>(&COUPLING_WEIGHT),
