@@ -555,7 +555,7 @@ fn status_and_problems_say_how_it_is_going_and_what_is_wrong() {
         .says("2  busy                      [....................] 0/2, 2 run")
         .says("waits: all 2 cpus are busy")
         .says("Starving job 4 large: its waiting task does not run: it asks for 64 cpus, no worker has more than 2")
-        .says("1 ended job had failures; `hq problems --all` shows them");
+        .says("1 ended job had problems; `hq problems --all` shows them");
     env.hq(&["problems", "--all"])
         .exits_with(0)
         .says("-        Failing job 1 false: 5 of 5 tasks failed, mostly: exit code 1; ")

@@ -68,8 +68,9 @@ const UPDATE_INTERVAL: std::time::Duration = std::time::Duration::from_millis(50
 /// process and to its group.
 const ONE_INTERRUPT: std::time::Duration = std::time::Duration::from_millis(10);
 
-/// Longest wait for the worker to take an interrupt. It takes microseconds; somebody waits for an answer at the terminal.
-const TAKEN_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(1);
+/// Longest wait for the worker to take an interrupt. It takes microseconds, but on a very busy machine it took more than a second, and
+/// a task started after the user had been told that none would.
+const TAKEN_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(5);
 
 /// Interrupts and other requests that may wait until they are handled.
 const REQUESTS_MAX: usize = 8;

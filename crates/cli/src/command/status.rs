@@ -190,8 +190,8 @@ fn hidden_text(problems: &[Problem]) -> Option<String> {
     let known = count(&|problem| problem.is_acknowledged && !problem.is_over);
     let over_text = match over {
         0 => None,
-        1 => Some("1 ended job had failures".to_owned()),
-        _ => Some(format!("{over} ended jobs had failures")),
+        1 => Some("1 ended job had problems".to_owned()),
+        _ => Some(format!("{over} ended jobs had problems")),
     };
     let known_text = (known > 0).then(|| format!("{known} acknowledged"));
     let parts: Vec<String> = over_text.into_iter().chain(known_text).collect();

@@ -32,7 +32,8 @@ pub(super) struct Retraction {
     /// When to look again for tasks that idle workers could take over.
     rebalance_at: Option<Time>,
     last_rebalance: Time,
-    /// A worker without a backlog was in the last rounds, and may have got nothing: only backlogs of others can help it.
+    /// A worker without a backlog was part of the last rounds and may have got nothing. Only work that was sent ahead to others can
+    /// still go to it.
     is_any_idle: bool,
     /// The last donor: round-robin goes on behind it.
     cursor: Option<WorkerId>,
