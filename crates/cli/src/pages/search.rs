@@ -368,9 +368,19 @@ mod tests {
         assert!(quality("limits", "limit") > quality("limit", "limitless"));
         assert!(quality("submit", "submitter") > quality("submit", "resubmit"));
         assert!(quality("eta", "detail") <= 0.0);
+        let page = super::super::find("submit").expect("a page");
+        let as_changelog = Page {
+            name: "changelog",
+            ..page
+        };
+        let both: Vec<Section> = [as_changelog, page]
+            .into_iter()
+            .flat_map(sections)
+            .collect();
         let is_last = |hit: &Hit| hit.page.name == "changelog";
-        let hits = search("stored changes behind damage");
-        assert!(hits.iter().any(is_last) && hits.is_sorted_by_key(is_last));
+        let hits = rank("task", &both);
+        assert!(hits.iter().any(is_last) && !hits.iter().all(is_last));
+        assert!(hits.is_sorted_by_key(is_last));
         assert!(search("abracadabra").is_empty() && search("--").is_empty());
     }
 
