@@ -6,6 +6,7 @@ the standard library only. See crates/worker/src/launcher/calls/packet.rs for th
 """
 
 import errno
+import io
 import json
 import mmap
 import os
@@ -574,7 +575,7 @@ def dumps(value, buffers):
         return cloudpickle.dumps(value, 5, buffer_callback=callback)
 
 
-def own_dir(path):
+def own_dir(path: str) -> None:
     """Makes a directory that only this user can enter, unless it exists; one of another user is refused."""
     os.makedirs(path, 0o700, exist_ok=True)
     found = os.lstat(path)
@@ -584,7 +585,7 @@ def own_dir(path):
         os.chmod(path, 0o700)
 
 
-def own_file(path, flags=os.O_RDONLY):
+def own_file(path: "str | bytes", flags: int = os.O_RDONLY) -> io.BufferedIOBase:
     """Opens a file that only this user can read. Others may be able to write to directories above it: no link is followed,
     and a file of another user is refused, because values in it are unpickled."""
     number = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
