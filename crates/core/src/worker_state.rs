@@ -127,6 +127,8 @@ pub struct WorkerState {
     spent: BTreeSet<InstanceKey>,
     mode: Mode,
     on_server_lost: OnServerLost,
+    /// It runs in a job of a batch system, whose signals reach the tasks as well.
+    in_allocation: bool,
     idle_timeout: Option<Duration>,
     idle_since: Option<Time>,
     /// A node of a multi-node task that runs elsewhere.
@@ -164,6 +166,7 @@ impl WorkerState {
             spent: BTreeSet::new(),
             mode: Mode::Active,
             on_server_lost: config.on_server_lost,
+            in_allocation: config.allocation.is_some(),
             idle_timeout: config.idle_timeout.or(idle_timeout_default),
             idle_since: Some(born.mono),
             is_held: false,
@@ -237,6 +240,7 @@ impl WorkerState {
     pub fn next_deadline(&self) -> Option<Time> {
         let idle = self.idle_deadline();
         let report = self.report_due();
+        let held = self.outbox.hold_over();
         // A limit of a mode that is over would wake the worker again and again for nothing.
         let deadlines = match self.mode {
             Mode::Active | Mode::Detached => [
@@ -248,6 +252,7 @@ impl WorkerState {
                 self.check_due(),
                 self.withdrawal_due(),
                 self.next_successor_check,
+                held,
             ],
             Mode::Draining(_) => [
                 report,
@@ -258,11 +263,12 @@ impl WorkerState {
                 None,
                 self.withdrawal_due(),
                 None,
+                held,
             ],
             Mode::Stopping { deadline, .. } => {
-                [report, Some(deadline), None, None, None, None, None, None]
+                [report, Some(deadline), None, None, None, None, None, None, None]
             }
-            Mode::Exited => [None; 8],
+            Mode::Exited => [None; 9],
         };
         deadlines.into_iter().flatten().min()
     }
@@ -508,7 +514,7 @@ impl WorkerState {
                 self.give_up_successors(key);
             } else if let Some(token) = self.running.token_of(key) {
                 self.end_task(token, EndCause::Killed, effects);
-            } else {
+            } else if !self.outbox.kill_held(key) {
                 self.ignored.killed += 1;
             }
         }
@@ -550,6 +556,7 @@ impl WorkerState {
                 // Before the outcome: what it says about the next task of its kind depends on the
                 // phase only.
                 self.note_run(&task, run);
+                let is_by_itself = matches!(task.phase, Phase::Starting | Phase::Running { .. });
                 let outcome = match task.phase {
                     Phase::Starting | Phase::Running { .. } => Some(outcome_of(status, message)),
                     Phase::Ending(EndCause::Killed) => Some(Outcome::Killed),
@@ -587,7 +594,11 @@ impl WorkerState {
                         run,
                         usage,
                     };
-                    self.outbox.push_ended(ended, haste);
+                    if self.in_allocation && is_by_itself && !has_finished {
+                        self.outbox.hold_end(now, ended);
+                    } else {
+                        self.outbox.push_ended(ended, haste);
+                    }
                 }
             }
         }

@@ -41,7 +41,6 @@ use crate::registration::RegisteredWorker;
 use crate::relay::Relay;
 use crate::reported::Reported;
 use crate::server_link::{Link, Redial, RegisterError, introduce};
-use crate::sigterm_hold::SigtermHold;
 use carrier::Carrier;
 use reaching::{REDIAL_PAUSE_MAX, REDIAL_PAUSE_MIN, Refusals, is_stopped, reach_again};
 
@@ -126,7 +125,6 @@ where
             control: Some(control),
             effects: Vec::new(),
             events: Vec::new(),
-            held_ends: SigtermHold::default(),
             reported: Reported::default(),
             end: None,
             next_look: clock::now().mono,
@@ -155,8 +153,6 @@ enum LoopEvent<S> {
     /// The server cannot come back.
     ServerGone,
     Timer,
-    /// The ends that are held back have waited long enough.
-    HoldExpired,
     Heartbeat,
     Notify(Notification),
     Output(Box<worker::Output>),
@@ -302,7 +298,6 @@ struct EventLoop<S> {
     /// Buffers that keep their memory between turns.
     effects: Vec<Effect>,
     events: Vec<LaunchEvent>,
-    held_ends: SigtermHold,
     reported: Reported,
     end: Option<ExitReason>,
     /// While it stops: when to look whether what is left hangs, and how often in a row it did.
@@ -318,16 +313,12 @@ where
         let deadline = self.state.next_deadline();
         let control = &mut self.control;
         let has_room = self.link.has_room();
-        let until = self.held_ends.until();
         let killed_at = self.state.all_killed_at();
         let look_at = killed_at.map(|time| time.max(self.next_look));
         tokio::select! {
             events = self.launcher.news() => LoopEvent::Launcher(events),
             event = self.link.wait(&mut self.redial, &mut self.carrier) => event,
             () = sleep_until(deadline) => LoopEvent::Timer,
-            () = tokio::time::sleep_until(until.unwrap_or_else(Instant::now)), if until.is_some() => {
-                LoopEvent::HoldExpired
-            }
             _ = self.heartbeat.tick() => LoopEvent::Heartbeat,
             () = sleep_until(look_at), if look_at.is_some() => LoopEvent::Look,
             notification = next_notification(&mut self.notify), if has_room => {
@@ -379,7 +370,6 @@ where
                 self.collect_news();
                 self.apply(Input::Timer);
             }
-            LoopEvent::HoldExpired => self.release_held_ends(),
             LoopEvent::Heartbeat => self.send_heartbeat(),
             LoopEvent::Notify(notification) => self.link.feed(&notification.into()),
             LoopEvent::Output(output) => self.link.feed(&ToServer {
@@ -393,8 +383,6 @@ where
             LoopEvent::Interrupt(interrupt) => {
                 self.collect_news();
                 self.apply(Input::Interrupt(interrupt));
-                // Now they are known to be ends with the worker.
-                self.release_held_ends();
             }
             LoopEvent::ControlClosed => self.control = None,
             LoopEvent::Look => self.look_for_hung(),
@@ -427,29 +415,15 @@ where
         self.state.apply(clock::now(), input, &mut self.effects);
     }
 
-    fn release_held_ends(&mut self) {
-        let events = self.held_ends.release();
-        if !events.is_empty() {
-            self.apply(Input::Launcher(events));
-        }
-    }
-
     fn collect_news(&mut self) {
         let mut events = std::mem::take(&mut self.events);
         let state = &self.state;
         self.launcher
             .collect(&mut events, |token| state.is_ending(token));
-        if !events.is_empty() {
-            // Also before ends that are in doubt: nobody looks again when they count.
-            self.tell_what_was_said();
-        }
-        if self.config.allocation.is_some() {
-            let is_ending = |token| self.state.is_ending(token);
-            self.held_ends.take_suspects(&mut events, is_ending);
-        }
         if events.is_empty() {
             self.events = events;
         } else {
+            self.tell_what_was_said();
             self.apply(Input::Launcher(events));
         }
     }

@@ -28,7 +28,6 @@ mod relay;
 mod reported;
 mod scratch_dir;
 mod server_link;
-mod sigterm_hold;
 pub mod values;
 
 pub use config::{DataProvider, WorkDir, WorkDirError, WorkerParams};

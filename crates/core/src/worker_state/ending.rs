@@ -56,6 +56,7 @@ impl WorkerState {
         }
         let returned = self.backlog.drain();
         self.outbox.push_retracted(returned);
+        self.outbox.release_all_ends();
         if !matches!(self.mode, Mode::Draining(_)) {
             self.mode = Mode::Draining(ExitReason::ServerLost);
         }
@@ -187,7 +188,11 @@ impl WorkerState {
             (Interrupt::Preempt, Mode::Active | Mode::Detached | Mode::Draining(_)) => {
                 self.begin_stopping(now, ExitReason::Preempted, effects);
             }
-            (Interrupt::Preempt, Mode::Stopping { .. }) | (_, Mode::Exited) => {}
+            (Interrupt::Signalled, Mode::Active | Mode::Detached | Mode::Draining(_)) => {
+                self.outbox.await_answer();
+            }
+            (Interrupt::Preempt | Interrupt::Signalled, Mode::Stopping { .. })
+            | (_, Mode::Exited) => {}
         }
     }
 
@@ -204,6 +209,16 @@ impl WorkerState {
             reason,
             deadline: now + STOP_LIMIT,
         };
+        match reason {
+            // What ended just before ended by the same signal, or with its allocation.
+            ExitReason::Interrupted | ExitReason::Preempted | ExitReason::TimeLimit => {
+                self.spent.extend(self.outbox.take_held());
+            }
+            ExitReason::Stopped
+            | ExitReason::IdleTimeout
+            | ExitReason::ServerLost
+            | ExitReason::ServerEnded => self.outbox.release_all_ends(),
+        }
         // Said at the end: until then the server would only send it again.
         self.declined.extend(self.backlog.drain());
         for token in self.running.tokens() {

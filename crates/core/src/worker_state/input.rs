@@ -129,6 +129,8 @@ pub enum Interrupt {
     Drain,
     /// The batch system ends the allocation: as `Terminate`, and no task is to blame.
     Preempt,
+    /// A signal arrived in an allocation; another interrupt follows as soon as the batch system has said why.
+    Signalled,
 }
 
 /// News of one launched instance.

@@ -31,6 +31,9 @@ pub(crate) const STREAM_INTERVAL: Duration = Duration::from_millis(50);
 /// that is handed over ahead.
 pub const EVENT_DELAY: Duration = Duration::from_millis(30);
 
+/// How long an unsuccessful end waits in an allocation: a signal to the whole allocation reaches the worker sooner.
+pub(super) const HOLD: Duration = Duration::from_millis(300);
+
 /// Part of what waits here that may end before the server is told all the same: it sends more in time.
 pub(crate) const STREAM_PART: u64 = 4;
 
@@ -38,6 +41,10 @@ pub(crate) const STREAM_PART: u64 = 4;
 pub(super) struct Outbox {
     started: Vec<(InstanceKey, Time)>,
     ended: VecDeque<Ended>,
+    /// Unsuccessful ends that the batch system may have caused, with the time at which they count.
+    held: VecDeque<(Time, Ended)>,
+    /// The batch system is being asked: until it answers, they do not count.
+    is_asking: bool,
     /// Ends under way, by number of their report.
     unacknowledged: VecDeque<(u64, Vec<Ended>)>,
     /// Ends that are kept, under way or not, and their bytes.
@@ -104,8 +111,19 @@ impl Outbox {
     }
 
     /// Adds an end; a start that was not reported yet is implied by it.
-    pub(super) fn push_ended(&mut self, mut ended: Ended, haste: Haste) {
+    pub(super) fn push_ended(&mut self, ended: Ended, haste: Haste) {
         self.hasten(ended.key, haste);
+        let ended = self.keep_end(ended);
+        self.ended.push_back(ended);
+    }
+
+    /// Adds an end that the batch system may have caused.
+    pub(super) fn hold_end(&mut self, now: Time, ended: Ended) {
+        let ended = self.keep_end(ended);
+        self.held.push_back((now + HOLD, ended));
+    }
+
+    fn keep_end(&mut self, mut ended: Ended) -> Ended {
         if let Some(position) = self.started.iter().rposition(|(key, _)| *key == ended.key) {
             // The end says that it started as well, and the order of starts does not matter.
             self.started.swap_remove(position);
@@ -116,7 +134,66 @@ impl Outbox {
         }
         self.kept_len += 1;
         self.kept_bytes += end_bytes(&ended.outcome);
-        self.ended.push_back(ended);
+        ended
+    }
+
+    /// When the first held end counts.
+    pub(super) fn hold_over(&self) -> Option<Time> {
+        let first = self.held.front().filter(|_| !self.is_asking);
+        first.map(|(until, _)| *until)
+    }
+
+    /// A signal arrived: the held ends wait for the answer of the batch system.
+    pub(super) const fn await_answer(&mut self) {
+        self.is_asking = true;
+    }
+
+    /// Lets the held ends count whose wait is over.
+    pub(super) fn release_ends(&mut self, now: Time) {
+        while self.hold_over().is_some_and(|until| until <= now)
+            && let Some((_, ended)) = self.held.pop_front()
+        {
+            self.hasten(ended.key, Haste::Soon);
+            self.ended.push_back(ended);
+        }
+    }
+
+    /// Lets all held ends count.
+    pub(super) fn release_all_ends(&mut self) {
+        self.is_asking = false;
+        self.release_ends(Time(u64::MAX));
+    }
+
+    /// Lets a held end count as one on request; `false` if there is none.
+    pub(super) fn kill_held(&mut self, key: InstanceKey) -> bool {
+        let Some(at) = self.held.iter().position(|(_, ended)| ended.key == key) else {
+            return false;
+        };
+        let held = self.held.remove(at);
+        if let Some((_, ended)) = held {
+            self.forget(std::slice::from_ref(&ended));
+            let outcome = Outcome::Killed;
+            self.push_ended(Ended { outcome, ..ended }, Haste::Soon);
+        }
+        true
+    }
+
+    /// Takes the held ends out: the allocation ended, and the tasks with it.
+    pub(super) fn take_held(&mut self) -> Vec<InstanceKey> {
+        self.is_asking = false;
+        let held: Vec<Ended> = self.held.drain(..).map(|(_, ended)| ended).collect();
+        self.forget(&held);
+        held.iter().map(|ended| ended.key).collect()
+    }
+
+    pub(super) fn has_held(&self) -> bool {
+        !self.held.is_empty()
+    }
+
+    fn forget(&mut self, ended: &[Ended]) {
+        self.kept_len -= ended.len();
+        let bytes = ended.iter().map(|ended| end_bytes(&ended.outcome));
+        self.kept_bytes -= bytes.sum::<usize>();
     }
 
     fn hasten(&mut self, key: InstanceKey, haste: Haste) {
@@ -141,7 +218,7 @@ impl Outbox {
 
     /// Whether the server knows of every end.
     pub(super) fn is_settled(&self) -> bool {
-        self.ended.is_empty() && self.unacknowledged.is_empty()
+        self.ended.is_empty() && self.held.is_empty() && self.unacknowledged.is_empty()
     }
 
     /// When the news must go out; `None` = there is none. `starved`: the worker has nothing to start.
@@ -230,9 +307,7 @@ impl Outbox {
     /// Forgets the ends of all reports up to this number.
     pub(super) fn acknowledge(&mut self, seq: u64) {
         while let Some((_, ended)) = self.unacknowledged.pop_front_if(|(first, _)| *first <= seq) {
-            self.kept_len -= ended.len();
-            let bytes = ended.iter().map(|ended| end_bytes(&ended.outcome));
-            self.kept_bytes -= bytes.sum::<usize>();
+            self.forget(&ended);
         }
     }
 
@@ -265,7 +340,8 @@ impl Outbox {
 
     /// Ends that are to be reported.
     pub(super) fn ended(&self) -> impl Iterator<Item = &Ended> {
-        self.ended.iter()
+        let held = self.held.iter().map(|(_, ended)| ended);
+        self.ended.iter().chain(held)
     }
 
     /// Forgets everything: nobody wants to know.

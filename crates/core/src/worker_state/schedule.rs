@@ -63,6 +63,7 @@ impl WorkerState {
     pub(super) fn advance(&mut self, now: Time, effects: &mut Vec<Effect>) {
         // In this order: what is over, then what can start, and only then is it known who idles.
         self.end_overdue_tasks(now, effects);
+        self.outbox.release_ends(now);
         if self.life_end.is_some_and(|end| end <= now) {
             self.begin_stopping(now, ExitReason::TimeLimit, effects);
         }
@@ -136,7 +137,9 @@ impl WorkerState {
 
     fn exit_reason(&self, now: Time) -> Option<ExitReason> {
         match self.mode {
-            Mode::Draining(reason) if self.running.is_empty() => Some(reason),
+            Mode::Draining(reason) if self.running.is_empty() && !self.outbox.has_held() => {
+                Some(reason)
+            }
             Mode::Stopping { reason, deadline } if self.running.is_empty() || deadline <= now => {
                 Some(reason)
             }

@@ -343,7 +343,7 @@ fn load_again(dir: &ServerDir, wants_relays: bool) -> Option<Connector> {
 /// How a worker ends that has not begun.
 const fn end_by(interrupt: Interrupt) -> WorkerEnd {
     match interrupt {
-        Interrupt::Terminate | Interrupt::Drain => WorkerEnd::Interrupted,
+        Interrupt::Terminate | Interrupt::Drain | Interrupt::Signalled => WorkerEnd::Interrupted,
         Interrupt::Preempt => WorkerEnd::Preempted,
     }
 }
@@ -386,7 +386,8 @@ fn interrupts(allocation: Option<Allocation>) -> CliResult<mpsc::Receiver<Interr
                 () = next(&mut interrupt) => Received::Other,
                 () = next(&mut hangup) => Received::Other,
                 _ = terminate.recv() => Received::Terminate,
-                _ = suspend.recv() => Received::Other,
+                // Batch systems send it before they suspend a job.
+                _ = suspend.recv() => Received::Terminate,
                 () = warnings.recv() => Received::Warning,
             };
             // A signal to all processes reaches us twice: directly and through the front process.
@@ -399,6 +400,7 @@ fn interrupts(allocation: Option<Allocation>) -> CliResult<mpsc::Receiver<Interr
                 // Only a batch system knows that early.
                 Some(_) if received == Received::Warning => true,
                 Some(allocation) if received == Received::Terminate => {
+                    let _ = tx.send(Interrupt::Signalled).await;
                     let asking = tokio::task::spawn_blocking(move || {
                         lifetime::is_ending(allocation.manager, &allocation.id)
                     });
@@ -423,6 +425,7 @@ fn interrupts(allocation: Option<Allocation>) -> CliResult<mpsc::Receiver<Interr
 /// Kind of a received signal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Received {
+    /// The allocation may be ending.
     Terminate,
     /// The allocation ends soon.
     Warning,

@@ -1,6 +1,7 @@
 //! How a worker ends.
 
 use super::*;
+use crate::worker_config::{Allocation, BatchSystem};
 
 #[test]
 fn stop_ends_tasks_then_the_worker() {
@@ -462,5 +463,72 @@ fn a_worker_that_was_to_end_with_its_tasks_does_not_keep_the_server_from_ending(
     assert!(bench.apply(Input::ServerEnds).is_empty(), "it is said once");
     bench.apply(Input::ServerLost);
     let effects = bench.exited(token, OK);
+    assert_eq!(exit(&effects), Some(ExitReason::Interrupted));
+}
+
+/// A worker with one cpu in a job of a batch system, whose first of two tasks has just failed.
+fn failed_in_an_allocation() -> Bench {
+    let config = WorkerConfig {
+        allocation: Some(Allocation {
+            manager: BatchSystem::Slurm,
+            id: "105".into(),
+            cluster: None,
+            time_limit: None,
+        }),
+        ..worker_config(1)
+    };
+    let mut bench = Bench::with(&config, None);
+    let first = tokens(&bench.assign(cpus(1, 0), 0, 2))[0];
+    let effects = bench.exited(first, ExitStatus::Code(3));
+    assert_eq!(ids(&effects), [1], "its cpu is free at once");
+    assert_eq!(outcomes(&effects), []);
+    bench
+}
+
+const FAILED: Outcome = Outcome::ExitCode(3);
+
+#[test]
+fn a_failure_counts_unless_the_allocation_ends_at_the_same_time() {
+    let signalled = Input::Interrupt(Interrupt::Signalled);
+    let end = |interrupt| Input::Interrupt(interrupt);
+    for (inputs, expected) in [
+        (vec![], vec![(0, FAILED)]),
+        (vec![end(Interrupt::Preempt)], vec![]),
+        (vec![end(Interrupt::Terminate)], vec![]),
+        (vec![signalled.clone(), end(Interrupt::Preempt)], vec![]),
+        (vec![Input::Stop], vec![(0, FAILED)]),
+        (vec![Input::Kill(vec![key(0)])], vec![(0, Outcome::Killed)]),
+    ] {
+        let mut bench = failed_in_an_allocation();
+        let name = format!("{inputs:?}");
+        let mut all = Vec::new();
+        for input in inputs {
+            all.extend(outcomes(&bench.apply(input)));
+            // Longer than any hold: the answer of the batch system is slow.
+            all.extend(outcomes(&bench.wait(Duration::from_secs(1))));
+        }
+        all.extend(outcomes(&bench.wait(Duration::from_secs(1))));
+        assert_eq!(all, expected, "{name}");
+    }
+}
+
+#[test]
+fn a_failure_is_held_no_longer_than_it_takes_a_signal_and_a_returning_server_expects_it() {
+    let mut bench = failed_in_an_allocation();
+    let hold = bench.due_in().expect("it is to be reported");
+    assert!(hold < Duration::from_millis(500), "{hold:?}");
+    let now = bench.now;
+    assert_eq!(bench.state.holding(now).launching, [key(0), key(1)]);
+    assert_eq!(outcomes(&bench.wait(hold)), [(0, FAILED)]);
+}
+
+#[test]
+fn a_worker_that_drains_waits_for_the_held_failure() {
+    let mut bench = failed_in_an_allocation();
+    bench.apply(Input::Interrupt(Interrupt::Drain));
+    let effects = bench.exited(LaunchToken(1), OK);
+    assert_eq!(exit(&effects), None);
+    let effects = bench.wait(Duration::from_secs(1));
+    assert_eq!(outcomes(&effects), [(0, FAILED)]);
     assert_eq!(exit(&effects), Some(ExitReason::Interrupted));
 }
