@@ -3,7 +3,7 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 
-use crate::harness::Env;
+use crate::harness::{Env, signal};
 
 /// An environment in which these programs of a batch system are shell scripts. Each call is written down.
 fn env_with(programs: &[(&str, &str)]) -> Env {
@@ -281,4 +281,37 @@ fn variables_of_the_job_of_the_server_do_not_reach_sbatch() {
         .says("cannot work")
         .exits_with(1);
     env.hq(&["worker", "stop", "all"]).ok();
+}
+
+/// Exits with 1 on SIGTERM, as drivers do whose child was ended; its second run succeeds.
+const TRAPS: &str =
+    "[ -e first ] && exit 0; trap 'exit 1' TERM; echo $$ >new; mv new first; sleep 100 & wait";
+
+#[test]
+fn a_task_that_fails_by_the_end_of_its_allocation_runs_again() {
+    for (name, state) in [
+        ("TERM", "COMPLETING"),
+        ("TERM", "PENDING Reason=BeginTime"),
+        ("TSTP", "SUSPENDED"),
+    ] {
+        let mut env = env_that_runs("JobState=RUNNING", &[], &[]);
+        let limits = ["--crash-limit=1", "--stdout=none", "--stderr=none"];
+        let job = env.submit(&[&limits[..], &["bash", "-c", TRAPS]].concat());
+        let task = env.wait_lines("first", 1);
+        let info = env.hq(&["worker", "info", "1"]).ok();
+        let row = info.lines().find(|line| line.contains("Process pid"));
+        let worker = row.and_then(|row| row.split(['|', ' ']).find_map(|word| word.parse().ok()));
+        env.write("state", format!("JobState={state}"));
+        signal(task.trim().parse().expect("a number"), "TERM");
+        signal(worker.unwrap_or_else(|| panic!("{info}")), name);
+        env.wait_for("its worker has left", || {
+            let workers = env.workers();
+            let has_left = workers == ["CONNECTION LOST"];
+            has_left.then_some(()).ok_or(format!("{workers:?}"))
+        });
+        env.start_worker(1);
+        env.wait_job(&job);
+        let tasks = env.tasks(&job);
+        assert_eq!(tasks[0]["state"], "finished", "{state}: {tasks:?}");
+    }
 }

@@ -265,9 +265,17 @@ impl WorkerState {
                 None,
                 held,
             ],
-            Mode::Stopping { deadline, .. } => {
-                [report, Some(deadline), None, None, None, None, None, None, None]
-            }
+            Mode::Stopping { deadline, .. } => [
+                report,
+                Some(deadline),
+                None,
+                None,
+                None,
+                None,
+                None,
+                None,
+                None,
+            ],
             Mode::Exited => [None; 9],
         };
         deadlines.into_iter().flatten().min()
