@@ -201,6 +201,8 @@ pub(crate) struct Hits {
     pub(crate) rows: Rect,
     /// Of the overview: the problem in each of these rows.
     pub(crate) owners: Vec<usize>,
+    /// Of the list that is shown.
+    pub(crate) table: TableState,
 }
 
 /// The dashboard.
@@ -476,6 +478,15 @@ impl App {
         self.visible_workers().get(at).copied()
     }
 
+    pub(crate) fn queues(&self) -> &[QueueRow] {
+        let snapshot = self.snapshot.as_ref();
+        snapshot.map_or(&[], |snapshot| &snapshot.queues)
+    }
+
+    pub(crate) fn selected_queue(&self) -> Option<&QueueRow> {
+        self.queues().get(self.queues_table.selected()?)
+    }
+
     /// Why nothing of a job runs, if that is known.
     pub(crate) fn obstacle(&self, job: u32) -> Option<&str> {
         let mut known = self.obstacles.iter().flatten();
@@ -519,7 +530,11 @@ impl App {
         }
     }
 
+    /// The list in which people move.
     pub(crate) const fn table(&mut self) -> &mut TableState {
+        if let Some(tasks) = &mut self.tasks {
+            return &mut tasks.table;
+        }
         match self.tab {
             Tab::Overview => &mut self.problems_table,
             Tab::Jobs if self.job.is_some() => &mut self.failures_table,
@@ -739,10 +754,7 @@ impl App {
         // A problem may have several rows.
         let owner = (self.tab == Tab::Overview)
             .then(|| self.hits.owners.get(row).copied().unwrap_or(count));
-        let table = match &mut self.tasks {
-            Some(tasks) => &mut tasks.table,
-            None => self.table(),
-        };
+        let table = self.table();
         let row = owner.unwrap_or(table.offset() + row);
         if row >= count {
             return;

@@ -2,6 +2,7 @@
 
 mod frame;
 mod job;
+mod list;
 mod lists;
 mod log;
 mod overview;
@@ -14,7 +15,7 @@ pub(crate) use parts::run_time;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout};
 
-use super::app::{App, Tab};
+use super::app::{App, Hits, Tab};
 use crate::text::is_hidden;
 
 /// Smallest screen on which something is shown.
@@ -33,18 +34,24 @@ pub(crate) fn draw(frame: &mut Frame<'_>, app: &mut App) {
         Constraint::Length(1),
     ];
     let [head, body, foot] = Layout::vertical(rows).areas(area);
-    frame::head(frame, head, app);
-    app.hits.rows = ratatui::layout::Rect::ZERO;
+    let mut hits = Hits {
+        table: *app.table(),
+        ..Hits::default()
+    };
+    frame::head(frame, head, app, &mut hits);
     match app.tab {
         _ if app.log.is_some() => log::draw(frame, body, app),
-        _ if app.tasks.is_some() => tasks::draw(frame, body, app),
-        Tab::Overview => overview::draw(frame, body, app),
-        Tab::Jobs if app.job.is_some() => job::draw(frame, body, app),
-        Tab::Jobs => lists::jobs(frame, body, app),
-        Tab::Workers => lists::workers(frame, body, app),
-        Tab::Allocations => lists::allocations(frame, body, app),
-        Tab::Events => lists::events(frame, body, app),
+        _ if app.tasks.is_some() => tasks::draw(frame, body, app, &mut hits),
+        Tab::Jobs if app.job.is_some() => job::draw(frame, body, app, &mut hits),
+        Tab::Events => lists::events(frame, body, app, &mut hits),
+        _ if app.snapshot.is_none() => frame.render_widget("waiting for the server ...", body),
+        Tab::Overview => overview::draw(frame, body, app, &mut hits),
+        Tab::Jobs => lists::jobs(frame, body, app, &mut hits),
+        Tab::Workers => lists::workers(frame, body, app, &mut hits),
+        Tab::Allocations => lists::allocations(frame, body, app, &mut hits),
     }
+    *app.table() = hits.table;
+    app.hits = hits;
     frame::foot(frame, foot, app);
     frame::dialogs(frame, area, app);
     // Whatever has come into a text.

@@ -60,8 +60,7 @@ impl App {
             }
             Some(Target::Queue(queue)) => {
                 self.turn_to(Tab::Allocations as usize);
-                let queues = self.snapshot.as_ref().map(|snapshot| &snapshot.queues);
-                let at = queues.and_then(|all| all.iter().position(|one| one.id == queue));
+                let at = self.queues().iter().position(|one| one.id == queue);
                 self.queues_table.select(Some(at.unwrap_or(0)));
             }
             Some(Target::Workers) => self.turn_to(Tab::Workers as usize),
@@ -88,16 +87,11 @@ impl App {
 
     /// The first worker that runs in an allocation of the selected queue.
     fn open_queue(&mut self) {
-        let snapshot = self.snapshot.as_ref();
-        let selected = self.queues_table.selected();
-        let queue = snapshot
-            .zip(selected)
-            .and_then(|(all, at)| all.queues.get(at));
-        let Some(queue) = queue else {
+        let Some(queue) = self.selected_queue() else {
             return;
         };
         let is_of_queue = |id: &String| queue.allocations.iter().any(|one| one.id == *id);
-        let mut workers = snapshot.iter().flat_map(|all| all.connected());
+        let mut workers = self.snapshot.iter().flat_map(|all| all.connected());
         let found = workers.find(|row| row.allocation.as_ref().is_some_and(is_of_queue));
         let (worker, queue) = (found.map(|row| row.id), queue.id);
         drop(workers);
@@ -243,12 +237,9 @@ impl App {
             (Tab::Jobs, Command::Resubmit) => self.current_job_row().map(Question::resubmit),
             (Tab::Workers, Command::Drain) => self.selected_worker().map(Question::drain),
             (Tab::Workers, Command::Stop) => self.selected_worker().map(Question::stop),
-            (Tab::Allocations, Command::Pause) => {
-                let queues = self.snapshot.as_ref().map(|snapshot| &snapshot.queues);
-                let selected = self.queues_table.selected();
-                let queue = queues.zip(selected).and_then(|(all, at)| all.get(at));
-                queue.map(|queue| Ok(Question::pause_or_resume(queue)))
-            }
+            (Tab::Allocations, Command::Pause) => self
+                .selected_queue()
+                .map(|queue| Ok(Question::pause_or_resume(queue))),
             _ => None,
         };
         match question {

@@ -395,7 +395,7 @@ fn the_mouse_turns_pages_and_opens_rows() {
     app.hits = Hits {
         tabs: vec![(Rect::new(0, 0, 5, 1), 0), (Rect::new(5, 0, 5, 1), 1)],
         rows: Rect::new(0, 4, 80, 10),
-        owners: Vec::new(),
+        ..Hits::default()
     };
     let click = |app: &mut App, column, row| {
         app.on_event(&Event::Mouse(MouseEvent {

@@ -7,13 +7,13 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Clear, Paragraph, Wrap};
 
 use super::parts::{bordered, clock, colored, strong};
-use crate::dashboard::app::{App, Tab};
+use crate::dashboard::app::{App, Hits, Tab};
 use crate::text::fit;
 
-pub(super) fn head(frame: &mut Frame<'_>, area: Rect, app: &mut App) {
+pub(super) fn head(frame: &mut Frame<'_>, area: Rect, app: &App, hits: &mut Hits) {
     let [title, tabs] = Layout::vertical([Constraint::Length(1); 2]).areas(area);
     draw_title(frame, title, app);
-    draw_tabs(frame, tabs, app);
+    draw_tabs(frame, tabs, app, hits);
 }
 
 fn draw_title(frame: &mut Frame<'_>, area: Rect, app: &App) {
@@ -45,8 +45,7 @@ fn draw_title(frame: &mut Frame<'_>, area: Rect, app: &App) {
     frame.render_widget(Line::from(right).right_aligned(), area);
 }
 
-fn draw_tabs(frame: &mut Frame<'_>, area: Rect, app: &mut App) {
-    app.hits.tabs.clear();
+fn draw_tabs(frame: &mut Frame<'_>, area: Rect, app: &App, hits: &mut Hits) {
     let mut x = area.x;
     for (number, tab) in Tab::ALL.into_iter().enumerate() {
         let text = format!(" {} {} ", number + 1, tab.title());
@@ -58,7 +57,7 @@ fn draw_tabs(frame: &mut Frame<'_>, area: Rect, app: &mut App) {
             Style::new()
         };
         frame.render_widget(Span::styled(text, style), place);
-        app.hits.tabs.push((place, number));
+        hits.tabs.push((place, number));
         x = x.saturating_add(width);
     }
     if let Some(trouble) = &app.trouble {

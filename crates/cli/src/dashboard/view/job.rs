@@ -3,23 +3,25 @@
 use hq_core::diagnosis;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
-use ratatui::style::{Color, Modifier, Style};
+use ratatui::style::{Color, Style};
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{Paragraph, Row, Table, Wrap};
+use ratatui::widgets::{Paragraph, Wrap};
 
+use super::list::List;
 use super::parts::{
     CLOCK_WIDTH, bordered, clock_and_day, colored, glyph, number, params_width, run_time,
-    state_style, strong, worst,
+    state_style, strong, titled, worst,
 };
-use crate::dashboard::app::App;
-use crate::dashboard::model::{Counts, JobView};
+use crate::dashboard::app::{App, Hits};
+use crate::dashboard::model::{Counts, FailureRow, JobView};
+use crate::dashboard::source::FAILURES_MAX;
 use crate::output::pace;
 use crate::text::fit;
 
 /// Rows of the strip.
 const STRIP_ROWS: u16 = 3;
 
-pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, app: &mut App) {
+pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, app: &App, hits: &mut Hits) {
     let rows = [
         Constraint::Length(1),
         Constraint::Length(STRIP_ROWS + 2),
@@ -29,18 +31,17 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, app: &mut App) {
     ];
     let [figures, strip, middle, output] = Layout::vertical(rows).areas(area);
     draw_figures(frame, figures, app);
-    let Some(view) = app.view.take() else {
+    let Some(view) = &app.view else {
         frame.render_widget("reading the tasks ...", strip);
         return;
     };
-    draw_strip(frame, strip, app, &view);
+    draw_strip(frame, strip, app, view);
     let wide = area.width >= 110;
     let histogram_width = if wide { 46 } else { 30 };
     let columns = [Constraint::Min(30), Constraint::Length(histogram_width)];
     let [failures, histogram] = Layout::horizontal(columns).areas(middle);
-    draw_failures(frame, failures, app, &view);
-    draw_histogram(frame, histogram, app, &view);
-    app.view = Some(view);
+    draw_failures(frame, failures, app, view, hits);
+    draw_histogram(frame, histogram, app, view);
     draw_output(frame, output, app);
 }
 
@@ -134,47 +135,27 @@ fn draw_strip(frame: &mut Frame<'_>, area: Rect, app: &App, view: &JobView) {
     frame.render_widget(Paragraph::new(lines).block(block), area);
 }
 
-fn draw_failures(frame: &mut Frame<'_>, area: Rect, app: &mut App, view: &JobView) {
-    let rows = view.failures.iter().map(|failure| {
-        Row::new(vec![
-            Line::from(number(failure.task.into())).right_aligned(),
-            Line::from(failure.error.as_str()),
-            Line::from(failure.params.as_str()),
-            Line::from(failure.host.as_str()),
-            Line::from(run_time(failure.run_us)).right_aligned(),
-            Line::from(clock_and_day(failure.ended_ns)),
-        ])
-    });
-    let widths = [
-        Constraint::Length(9),
-        Constraint::Min(12),
-        Constraint::Length(params_width(
-            view.failures.iter().map(|row| &*row.params),
-            area.width,
-        )),
-        Constraint::Length(if area.width > 60 { 14 } else { 8 }),
-        Constraint::Length(7),
-        Constraint::Length(if area.width > 60 { CLOCK_WIDTH } else { 0 }),
-    ];
+fn draw_failures(frame: &mut Frame<'_>, area: Rect, app: &App, view: &JobView, hits: &mut Hits) {
+    let (host, clock) = if area.width > 60 {
+        (14, CLOCK_WIDTH)
+    } else {
+        (8, 0)
+    };
+    let params = params_width(view.failures.iter().map(|row| &*row.params), area.width);
+    let list = List::<FailureRow>::new()
+        .right("Task", 9, |row| number(row.task.into()))
+        .left("Failure", Constraint::Min(12), |row| row.error.as_str())
+        .left("Parameters", params, |row| row.params.as_str())
+        .left("Host", host, |row| row.host.as_str())
+        .right("Took", 7, |row| run_time(row.run_us))
+        .left("At", clock, |row| clock_and_day(row.ended_ns));
     let title = match view.failures.len() {
         0 => " No task has failed ".to_owned(),
-        count if count >= crate::dashboard::source::FAILURES_MAX => {
-            format!(" The last {count} failures ")
-        }
+        count if count >= FAILURES_MAX => format!(" The last {count} failures "),
         count => format!(" {count} failed, last first "),
     };
-    let inner = bordered(app.theme).inner(area);
-    app.hits.rows = Rect {
-        y: inner.y + 1,
-        height: inner.height.saturating_sub(1),
-        ..inner
-    };
-    let names = ["     Task", "Failure", "Parameters", "Host", "Took", "At"];
-    let table = Table::new(rows, widths)
-        .header(Row::new(names.to_vec()).style(strong()))
-        .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED))
-        .block(bordered(app.theme).title(title));
-    frame.render_stateful_widget(table, area, &mut app.failures_table);
+    let rows = view.failures.iter();
+    list.draw(frame, area, app.theme, hits, &title, rows);
     let waiting = app.current_job_row().map_or(2, |job| job.counts.waiting);
     let obstacle = app.job.and_then(|job| app.obstacle(job));
     let why = obstacle
@@ -183,7 +164,7 @@ fn draw_failures(frame: &mut Frame<'_>, area: Rect, app: &mut App, view: &JobVie
     if let Some(text) = why.filter(|_| view.failures.is_empty()) {
         let style = state_style(app.theme, "starving");
         let text = Paragraph::new(text).style(style).wrap(Wrap { trim: true });
-        frame.render_widget(text, app.hits.rows);
+        frame.render_widget(text, hits.rows);
     }
 }
 
@@ -241,9 +222,6 @@ fn draw_output(frame: &mut Frame<'_>, area: Rect, app: &App) {
         .iter()
         .skip(output.lines.len().saturating_sub(room));
     let lines: Vec<Line<'_>> = lines.map(|line| Line::raw(line.as_str())).collect();
-    let block = bordered(app.theme).title(fit(
-        &format!(" {} ", output.title),
-        area.width.saturating_sub(2).into(),
-    ));
+    let block = titled(app.theme, area, &format!(" {} ", output.title));
     frame.render_widget(Paragraph::new(lines).block(block), area);
 }

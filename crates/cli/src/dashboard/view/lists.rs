@@ -1,4 +1,4 @@
-//! Tables: jobs, workers, allocations, events.
+//! Lists: jobs, workers, allocations, events.
 
 use std::collections::BTreeMap;
 
@@ -7,109 +7,32 @@ use hq_core::resource::amount::UNITS_PER_WHOLE;
 use hq_core::words::part;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
-use ratatui::style::{Color, Modifier, Style};
+use ratatui::style::Style;
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{Paragraph, Row, Table, Wrap};
+use ratatui::widgets::{Paragraph, Wrap};
 
+use super::list::List;
 use super::parts::{
-    CLOCK_WIDTH, bordered, clock_and_day, event_words, number, progress, since, state_style,
-    strong, wrapped,
+    CLOCK_WIDTH, bordered, clock_and_day, event_words, glyph, number, progress, since, state_style,
+    titled, wrapped,
 };
-use crate::dashboard::app::{App, Theme};
+use crate::dashboard::app::{App, Hits, Theme};
 use crate::dashboard::model::{
-    AllocationRow, EndedShare, EventRow, JobRow, LoadRow, ProblemRow, QueueRow, Target, WorkerRow,
+    AllocationRow, EndedShare, EventRow, JobRow, LoadRow, ProblemRow, QueueRow, ResourceRow,
+    Target, WorkerRow,
 };
 use crate::output::format::{amount, memory};
 use crate::output::pace;
 use crate::text::fit;
 
-/// Draws the table of this view and remembers where its rows are.
-fn draw_table(frame: &mut Frame<'_>, area: Rect, app: &mut App, title: &str, table: Table<'_>) {
-    let inner = bordered(app.theme).inner(area);
-    app.hits.rows = Rect {
-        y: inner.y + 1,
-        height: inner.height.saturating_sub(1),
-        ..inner
-    };
-    let table = table
-        .row_highlight_style(highlight(app.theme))
-        .block(bordered(app.theme).title(fit(title, area.width.saturating_sub(2).into())));
-    frame.render_stateful_widget(table, area, app.table());
-}
-
-/// Reversed colours would make holes of full blocks.
-pub(super) fn highlight(theme: Theme) -> Style {
-    if theme.colors {
-        Style::new()
-            .bg(Color::Indexed(238))
-            .add_modifier(Modifier::BOLD)
-    } else {
-        Style::new().add_modifier(Modifier::REVERSED)
-    }
-}
-
-pub(super) fn header(names: &[&'static str]) -> Row<'static> {
-    Row::new(names.to_vec()).style(strong())
-}
-
-/// Widths of the columns of jobs on a screen.
-struct JobColumns {
-    name: u16,
-    bar: u16,
-    /// `0` = there is no room for it; on small screens the bar has to do.
-    percent: u16,
-    ended: u16,
-    rate: u16,
-    until: u16,
-}
-
-/// Columns whose width never changes, with the border and the spaces between all columns.
+/// Columns of jobs whose width never changes, with the border and the spaces between all columns.
 const JOB_FIXED: u16 = 6 + 8 + 10 + 6 + 7 + 8 + 2 + 11;
 /// Longer names are rare.
 const NAME_WIDTH: u16 = 64;
+const BAR_WIDTH: u16 = 8;
 
-impl JobColumns {
-    fn of(width: u16) -> Self {
-        let from = |least: u16, room: u16| if width >= least { room } else { 0 };
-        let mut columns = Self {
-            name: 0,
-            bar: 8,
-            percent: from(90, 5),
-            ended: from(100, 11),
-            rate: from(130, 14),
-            until: from(150, 16),
-        };
-        let others = columns.percent + columns.ended + columns.rate + columns.until;
-        let left = width.saturating_sub(JOB_FIXED + others + columns.bar);
-        // Names first, then bars.
-        columns.name = left.clamp(8, NAME_WIDTH);
-        columns.bar += left.saturating_sub(NAME_WIDTH);
-        columns
-    }
-}
-
-pub(super) fn jobs(frame: &mut Frame<'_>, area: Rect, app: &mut App) {
-    if app.snapshot.is_none() {
-        frame.render_widget("waiting for the server ...", area);
-        return;
-    }
+pub(super) fn jobs(frame: &mut Frame<'_>, area: Rect, app: &App, hits: &mut Hits) {
     let visible = app.visible_jobs();
-    let columns = JobColumns::of(area.width);
-    let offset = app.jobs_table.offset();
-    let height = usize::from(area.height);
-    // Only what can be seen is made: there may be a hundred thousand.
-    let shown = offset.saturating_sub(height)..offset.saturating_add(2 * height);
-    let rows: Vec<Row<'_>> = visible
-        .iter()
-        .enumerate()
-        .map(|(at, job)| {
-            if shown.contains(&at) {
-                job_row(app, job, &columns)
-            } else {
-                Row::default()
-            }
-        })
-        .collect();
     let mark = if app.is_descending { "down" } else { "up" };
     let mut title = format!(
         " Jobs ({}), by {} {mark} ",
@@ -119,77 +42,68 @@ pub(super) fn jobs(frame: &mut Frame<'_>, area: Rect, app: &mut App) {
     if !app.search.is_empty() {
         title.push_str(&format!("matching `{}` ", app.search));
     }
-    let is_empty = visible.is_empty();
-    let widths = [
-        Constraint::Length(6),
-        Constraint::Length(columns.name),
-        Constraint::Length(8),
-        Constraint::Length(columns.bar),
-        Constraint::Length(10),
-        Constraint::Length(columns.percent),
-        Constraint::Length(columns.ended),
-        Constraint::Length(6),
-        Constraint::Length(7),
-        Constraint::Length(8),
-        Constraint::Length(columns.rate),
-        Constraint::Length(columns.until),
-    ];
-    let table = Table::new(rows, widths).header(header(&[
-        "    ID",
-        "Name",
-        "State",
-        "Progress",
-        "     Tasks",
-        " Done",
-        "      Ended",
-        "   Run",
-        " Failed",
-        "    Left",
-        "          Rate",
-        "Until",
-    ]));
-    draw_table(frame, area, app, &title, table);
-    if is_empty {
+    let columns = job_columns(app, area.width);
+    let rows = visible.iter().copied();
+    columns.draw(frame, area, app.theme, hits, &title, rows);
+    if visible.is_empty() {
         let text = if app.search.is_empty() {
             "There are no jobs yet; `hq submit -- COMMAND` submits one."
         } else {
             "No job matches; Esc shows all."
         };
-        frame.render_widget(Paragraph::new(text), app.hits.rows);
+        frame.render_widget(text, hits.rows);
     }
 }
 
-fn job_row(app: &App, job: &JobRow, columns: &JobColumns) -> Row<'static> {
-    let (theme, counts) = (app.theme, &job.counts);
-    // Tasks that were canceled or aborted are not done.
-    let percent = ((counts.finished + counts.failed) * 100).checked_div(counts.total());
-    let failed_style = if counts.failed > 0 {
-        state_style(theme, "failed")
-    } else {
-        Style::new()
+fn job_columns(app: &App, width: u16) -> List<'_, JobRow> {
+    let theme = app.theme;
+    // On small screens the bar has to do.
+    let from = |least: u16, room: u16| if width >= least { room } else { 0 };
+    let (percent, ended) = (from(90, 5), from(100, 11));
+    let (rate, until) = (from(130, 14), from(150, 16));
+    let others = percent + ended + rate + until;
+    let room = width.saturating_sub(JOB_FIXED + others + BAR_WIDTH);
+    // Names first, then bars.
+    let name = room.clamp(8, NAME_WIDTH);
+    let bar = BAR_WIDTH + room.saturating_sub(NAME_WIDTH);
+    let pace_of = |job: &JobRow| job.pace.filter(|_| job.left().is_some());
+    List::<JobRow>::new()
+        .right("ID", 6, |job| job.id.to_string())
+        .left("Name", name, move |job| fit(&job.name, name.into()))
+        .left("State", 8, |job| state_of(app, job))
+        .left("Progress", bar, move |job| {
+            progress(theme, &job.counts, bar)
+        })
+        .right("Tasks", 10, |job| number(job.counts.total()))
+        // Tasks that were canceled or aborted are not done.
+        .right("Done", percent, |job| {
+            let done = (job.counts.finished + job.counts.failed) * 100;
+            let percent = done.checked_div(job.counts.total());
+            percent.map_or(String::new(), |percent| format!("{percent} %"))
+        })
+        .right("Ended", ended, |job| number(job.counts.ended()))
+        .right("Run", 6, |job| number(job.counts.running))
+        .right("Failed", 7, move |job| failed(theme, job.counts.failed))
+        .right("Left", 8, |job| {
+            job.left().map(pace::whole).unwrap_or_default()
+        })
+        .right("Rate", rate, move |job| {
+            let pace = pace_of(job);
+            pace.map_or(String::new(), |pace| pace::rate_text(pace.rate))
+        })
+        .left("Until", until, move |job| {
+            let end = pace_of(job).and_then(|pace| pace::until(&pace, app.now_ns()));
+            end.unwrap_or_default()
+        })
+}
+
+/// A number that stands out unless it is 0.
+fn failed(theme: Theme, count: u64) -> Span<'static> {
+    let style = match count {
+        0 => Style::new(),
+        1.. => state_style(theme, "failed"),
     };
-    let pace = job.pace.filter(|_| job.left().is_some());
-    let right = |text: String| Line::from(text).right_aligned();
-    Row::new(vec![
-        right(job.id.to_string()),
-        Line::from(fit(&job.name, columns.name.into())),
-        Line::from(state_of(app, job)),
-        Line::from(progress(theme, counts, columns.bar)),
-        right(number(counts.total())),
-        right(percent.map_or(String::new(), |percent| format!("{percent} %"))),
-        right(number(counts.ended())),
-        right(number(counts.running)),
-        Line::from(Span::styled(number(counts.failed), failed_style)).right_aligned(),
-        right(job.left().map(pace::whole).unwrap_or_default()),
-        right(
-            pace.map(|pace| pace::rate_text(pace.rate))
-                .unwrap_or_default(),
-        ),
-        Line::from(
-            pace.and_then(|pace| pace::until(&pace, app.now_ns()))
-                .unwrap_or_default(),
-        ),
-    ])
+    Span::styled(number(count), style)
 }
 
 /// A word for a job; one of which nothing can run does not just wait.
@@ -200,76 +114,53 @@ fn state_of(app: &App, job: &JobRow) -> Span<'static> {
     Span::styled(job.state(), state_style(app.theme, job.state()))
 }
 
-pub(super) fn workers(frame: &mut Frame<'_>, area: Rect, app: &mut App) {
-    if app.snapshot.is_none() {
-        frame.render_widget("waiting for the server ...", area);
-        return;
-    }
+pub(super) fn workers(frame: &mut Frame<'_>, area: Rect, app: &App, hits: &mut Hits) {
     let [list, detail] = Layout::vertical([Constraint::Min(5), Constraint::Length(7)]).areas(area);
     let theme = app.theme;
-    let is_narrow = area.width < 70;
-    let state_width: u16 = if is_narrow { 9 } else { 14 };
+    let (host_width, state_width) = if area.width < 70 { (24, 9) } else { (60, 14) };
     let suspects = suspect_hosts(&app.ended);
     let ends = ends_of_workers(&app.ended);
     let shown = app.visible_workers();
     let has_gpus = shown.iter().any(|worker| !gpus(worker).is_empty());
-    let rows: Vec<Row<'static>> = shown
-        .iter()
-        .map(|worker| {
-            let state = match worker.ended.as_deref() {
-                Some(why) => why,
-                None if worker.quarantine.is_some() => worker.quarantine.as_deref().unwrap_or(""),
-                None if suspects.contains(worker.host.as_str()) => "broken?",
-                None if worker.is_draining => "draining",
-                None => "connected",
-            };
-            let look = match state {
-                "draining" | "connected" | "broken?" => state,
-                _ if worker.ended.is_none() => "draining",
-                _ => "lost",
-            };
-            let style = state_style(theme, look);
-            Row::new(vec![
-                Line::from(worker.id.to_string()).right_aligned(),
-                Line::from(fit(&worker.host, if is_narrow { 24 } else { 60 })),
-                Line::from(Span::styled(fit(state, state_width.into()), style)),
-                Line::from(worker.running.to_string()).right_aligned(),
-                Line::from(use_of(worker, "cpus")).right_aligned(),
-                Line::from(gpus(worker)).right_aligned(),
-                Line::from(memory_of(worker)).right_aligned(),
-                failed_there(theme, ends.get(&worker.id).copied()),
-            ])
+    let columns = List::<WorkerRow>::new()
+        .right("ID", 6, |worker| worker.id.to_string())
+        .left("Host", Constraint::Min(8), move |worker| {
+            fit(&worker.host, host_width)
         })
-        .collect();
-    let widths = [
-        Constraint::Length(6),
-        Constraint::Min(8),
-        Constraint::Length(state_width),
-        Constraint::Length(5),
-        Constraint::Length(9),
-        Constraint::Length(if has_gpus { 7 } else { 0 }),
+        .left("State", state_width, |worker| {
+            let is_suspect = suspects.contains(worker.host.as_str());
+            let (state, look) = state_of_worker(worker, is_suspect);
+            Span::styled(fit(state, state_width.into()), state_style(theme, look))
+        })
+        .right("Tasks", 5, |worker| worker.running.to_string())
+        .right("CPUs", 9, |worker| use_of(worker, "cpus"))
+        .right("GPUs", if has_gpus { 7 } else { 0 }, gpus)
         // Below there is more of it than here.
-        Constraint::Length(if area.width < 100 { 0 } else { 10 }),
-        Constraint::Length(13),
-    ];
+        .right("Memory", if area.width < 100 { 0 } else { 10 }, memory_of)
+        .right("Failed there", 13, |worker| {
+            failed_there(theme, ends.get(&worker.id).copied())
+        });
+    let connected = shown.iter().filter(|worker| worker.ended.is_none());
     let title = format!(
         " Workers ({} of {} connected) ",
-        shown.iter().filter(|worker| worker.ended.is_none()).count(),
+        connected.count(),
         shown.len()
     );
-    let table = Table::new(rows, widths).header(header(&[
-        "    ID",
-        "Host",
-        "State",
-        "Tasks",
-        "     CPUs",
-        "   GPUs",
-        "    Memory",
-        " Failed there",
-    ]));
-    draw_table(frame, list, app, &title, table);
+    let rows = shown.iter().copied();
+    columns.draw(frame, list, theme, hits, &title, rows);
     if let Some(worker) = app.selected_worker() {
         worker_detail(frame, detail, app, worker);
+    }
+}
+
+/// A word for a worker, and the state as which it is drawn.
+fn state_of_worker(worker: &WorkerRow, is_suspect: bool) -> (&str, &'static str) {
+    match (&worker.ended, &worker.quarantine) {
+        (Some(why), _) => (why, "lost"),
+        (None, Some(word)) => (word, "draining"),
+        (None, None) if is_suspect => ("broken?", "broken?"),
+        (None, None) if worker.is_draining => ("draining", "draining"),
+        (None, None) => ("connected", "connected"),
     }
 }
 
@@ -286,10 +177,10 @@ fn ends_of_workers(ended: &[EndedShare]) -> BTreeMap<u32, (u64, u64)> {
     ends
 }
 
-fn failed_there(theme: Theme, ends: Option<(u64, u64)>) -> Line<'static> {
+fn failed_there(theme: Theme, ends: Option<(u64, u64)>) -> Span<'static> {
     let (failed, all) = ends.unwrap_or_default();
     if failed == 0 {
-        return Line::default();
+        return Span::default();
     }
     let style = if failed * 2 > all {
         state_style(theme, "failed")
@@ -297,14 +188,10 @@ fn failed_there(theme: Theme, ends: Option<(u64, u64)>) -> Line<'static> {
         Style::new()
     };
     let percent = failed * 100 / all.max(1);
-    Line::from(Span::styled(
-        format!("{} ({percent} %)", number(failed)),
-        style,
-    ))
-    .right_aligned()
+    Span::styled(format!("{} ({percent} %)", number(failed)), style)
 }
 
-fn find<'a>(worker: &'a WorkerRow, name: &str) -> Option<&'a crate::dashboard::model::ResourceRow> {
+fn find<'a>(worker: &'a WorkerRow, name: &str) -> Option<&'a ResourceRow> {
     worker.resources.iter().find(|item| item.name == name)
 }
 
@@ -341,24 +228,12 @@ fn worker_detail(frame: &mut Frame<'_>, area: Rect, app: &App, worker: &WorkerRo
         let shown = if item.name == "mem" { memory } else { amount };
         let mut line = vec![Span::raw(format!("{:<14}", fit(&item.name, 13)))];
         if let Some(used) = item.used.filter(|_| worker.ended.is_none()) {
-            let width: u64 = 20;
-            let full = usize::try_from(
-                used.saturating_mul(width)
-                    .checked_div(item.total)
-                    .unwrap_or(0)
-                    .min(width),
-            )
-            .unwrap_or(0);
-            let (on, off) = if app.theme.unicode {
-                ("█", "·")
-            } else {
-                ("#", ".")
-            };
-            line.push(Span::styled(
-                on.repeat(full),
-                state_style(app.theme, "running"),
-            ));
-            line.push(Span::raw(off.repeat(20 - full)));
+            let cells = used.saturating_mul(20).checked_div(item.total);
+            let full = usize::try_from(cells.unwrap_or(0).min(20)).unwrap_or(0);
+            let on = glyph(app.theme, "finished").repeat(full);
+            let off = glyph(app.theme, "waiting").repeat(20 - full);
+            line.push(Span::styled(on, state_style(app.theme, "running")));
+            line.push(Span::raw(off));
             line.push(Span::raw(format!("  {} reserved of ", shown(used))));
         }
         line.push(Span::raw(shown(item.total)));
@@ -384,7 +259,7 @@ fn worker_detail(frame: &mut Frame<'_>, area: Rect, app: &App, worker: &WorkerRo
     if let Some(allocation) = &worker.allocation {
         title.push_str(&format!("in allocation {allocation} "));
     }
-    let block = bordered(app.theme).title(fit(&title, area.width.saturating_sub(2).into()));
+    let block = titled(app.theme, area, &title);
     frame.render_widget(Paragraph::new(lines).block(block), area);
 }
 
@@ -415,127 +290,66 @@ fn load_text(load: &LoadRow) -> String {
     text
 }
 
-pub(super) fn allocations(frame: &mut Frame<'_>, area: Rect, app: &mut App) {
-    let Some(snapshot) = app.snapshot.take() else {
-        frame.render_widget("waiting for the server ...", area);
-        return;
-    };
+pub(super) fn allocations(frame: &mut Frame<'_>, area: Rect, app: &App, hits: &mut Hits) {
     let [list, detail] = Layout::vertical([Constraint::Fill(1); 2]).areas(area);
     let theme = app.theme;
-    let rows: Vec<Row<'_>> = snapshot
-        .queues
-        .iter()
-        .map(|queue| queue_row(theme, queue))
-        .collect();
-    let widths = [
-        Constraint::Length(4),
-        Constraint::Length(12),
-        Constraint::Length(7),
-        Constraint::Length(6),
-        Constraint::Length(7),
-        Constraint::Length(6),
-        Constraint::Min(if area.width < 70 { 8 } else { 20 }),
-    ];
-    let title = format!(" Allocation queues ({}) ", snapshot.queues.len());
-    let names = [
-        "  ID", "Name", "State", "Queued", "Running", "Failed", "Reason",
-    ];
-    draw_table(
-        frame,
-        list,
-        app,
-        &title,
-        Table::new(rows, widths).header(header(&names)),
-    );
-    let selected = app
-        .queues_table
-        .selected()
-        .and_then(|at| snapshot.queues.get(at));
-    match selected {
-        Some(queue) => {
-            let [reason, table] =
-                Layout::vertical([Constraint::Length(2), Constraint::Min(3)]).areas(detail);
-            frame.render_widget(
-                Paragraph::new(queue.reason.as_str()).wrap(Wrap { trim: true }),
-                reason,
-            );
-            allocation_table(frame, table, app, &queue.allocations, snapshot.now_ns);
-        }
-        None => {
-            let text = if app.has_queues() {
-                "There is no queue of automatic allocation; see `hq alloc add`."
-            } else {
-                "the server has not said yet ..."
-            };
-            frame.render_widget(Paragraph::new(text).wrap(Wrap { trim: true }), detail);
-        }
-    }
-    app.snapshot = Some(snapshot);
-}
-
-fn queue_row(theme: Theme, queue: &QueueRow) -> Row<'_> {
-    let state = match (queue.is_paused, queue.is_failing) {
-        (true, _) => "paused",
-        (false, true) => "refused",
-        (false, false) => "active",
-    };
-    let count = |state: &str| {
+    let reason_width = if area.width < 70 { 8 } else { 20 };
+    let count = |queue: &QueueRow, state: &str| {
         let all = queue.allocations.iter();
-        all.filter(|allocation| allocation.state == state).count()
+        all.filter(|allocation| allocation.state == state).count() as u64
     };
-    let failed = count("failed");
-    let style = if failed == 0 {
-        Style::new()
+    let columns = List::<QueueRow>::new()
+        .right("ID", 4, |queue| queue.id.to_string())
+        .left("Name", 12, |queue| fit(&queue.name, 12))
+        .left("State", 7, |queue| {
+            let state = match (queue.is_paused, queue.is_failing) {
+                (true, _) => "paused",
+                (false, true) => "refused",
+                (false, false) => "active",
+            };
+            Span::styled(state, state_style(theme, state))
+        })
+        .right("Queued", 6, |queue| number(count(queue, "queued")))
+        .right("Running", 7, |queue| number(count(queue, "running")))
+        .right("Failed", 6, |queue| failed(theme, count(queue, "failed")))
+        .left("Reason", Constraint::Min(reason_width), |queue| {
+            queue_reason(&queue.reason)
+        });
+    let queues = app.queues();
+    let title = format!(" Allocation queues ({}) ", queues.len());
+    columns.draw(frame, list, theme, hits, &title, queues.iter());
+    if let Some(queue) = app.selected_queue() {
+        let [reason, table] =
+            Layout::vertical([Constraint::Length(2), Constraint::Min(3)]).areas(detail);
+        let text = Paragraph::new(queue.reason.as_str());
+        frame.render_widget(text.wrap(Wrap { trim: true }), reason);
+        allocations_of(frame, table, app, queue);
     } else {
-        state_style(theme, "failed")
-    };
-    Row::new(vec![
-        Line::from(queue.id.to_string()).right_aligned(),
-        Line::from(fit(&queue.name, 12)),
-        Line::from(Span::styled(state, state_style(theme, state))),
-        Line::from(count("queued").to_string()).right_aligned(),
-        Line::from(count("running").to_string()).right_aligned(),
-        Line::from(Span::styled(failed.to_string(), style)).right_aligned(),
-        Line::from(queue_reason(&queue.reason)),
-    ])
+        let text = if app.has_queues() {
+            "There is no queue of automatic allocation; see `hq alloc add`."
+        } else {
+            "the server has not said yet ..."
+        };
+        frame.render_widget(Paragraph::new(text).wrap(Wrap { trim: true }), detail);
+    }
 }
 
-fn allocation_table(
-    frame: &mut Frame<'_>,
-    area: Rect,
-    app: &App,
-    allocations: &[AllocationRow],
-    now_ns: i64,
-) {
-    let rows = allocations.iter().rev().map(|allocation| {
-        let waited = allocation
-            .queued_ns
-            .map(|at| since(at, allocation.started_ns.unwrap_or(now_ns)));
-        let ran = allocation
-            .started_ns
-            .map(|at| since(at, allocation.ended_ns.unwrap_or(now_ns)));
-        Row::new(vec![
-            Line::from(allocation.id.clone()),
-            Line::from(Span::styled(
-                allocation.state.clone(),
-                state_style(app.theme, &allocation.state),
-            )),
-            Line::from(allocation.workers.to_string()).right_aligned(),
-            Line::from(waited.unwrap_or_default()),
-            Line::from(ran.unwrap_or_default()),
-        ])
-    });
-    let widths = [
-        Constraint::Min(12),
-        Constraint::Length(9),
-        Constraint::Length(7),
-        Constraint::Length(10),
-        Constraint::Length(10),
-    ];
-    let table = Table::new(rows, widths)
-        .header(header(&["Allocation", "State", "Workers", "Waited", "Ran"]))
-        .block(bordered(app.theme));
-    frame.render_widget(table, area);
+fn allocations_of(frame: &mut Frame<'_>, area: Rect, app: &App, queue: &QueueRow) {
+    let (theme, now_ns) = (app.theme, app.now_ns());
+    let time = |from: Option<i64>, to: Option<i64>| {
+        from.map_or(String::new(), |from| since(from, to.unwrap_or(now_ns)))
+    };
+    let columns = List::<AllocationRow>::new()
+        .left("Allocation", Constraint::Min(12), |row| row.id.as_str())
+        .left("State", 9, |row| {
+            Span::styled(row.state.as_str(), state_style(theme, &row.state))
+        })
+        .right("Workers", 7, |row| row.workers.to_string())
+        .left("Waited", 10, |row| time(row.queued_ns, row.started_ns))
+        .left("Ran", 10, |row| time(row.started_ns, row.ended_ns));
+    let rows = queue.allocations.iter().rev();
+    let table = columns.table(rows, 0..area.height.into());
+    frame.render_widget(table.block(bordered(theme)), area);
 }
 
 /// Failures of a job that has ended, if it has any.
@@ -555,36 +369,23 @@ fn failures_of(app: &App, event: &EventRow) -> String {
     }
 }
 
-pub(super) fn events(frame: &mut Frame<'_>, area: Rect, app: &mut App) {
-    let events = std::mem::take(&mut app.events);
-    let theme = app.theme;
-    let kind_width: u16 = if area.width < 100 { 22 } else { 28 };
-    let rows: Vec<Row<'_>> = events
-        .iter()
-        .rev()
-        .map(|event| {
-            let came_of_it = failures_of(app, event);
-            let bad = state_style(theme, "failed");
-            let style = if event.kind == "worker-lost" {
-                bad
-            } else {
-                Style::new()
-            };
-            // The end of a job is nothing bad; failures of its tasks are.
-            let text = vec![Span::raw(event.text.clone()), Span::styled(came_of_it, bad)];
-            Row::new(vec![
-                Line::from(clock_and_day(event.at_ns)),
-                Line::styled(fit(&event_words(&event.kind), kind_width.into()), style),
-                Line::from(text),
-            ])
+pub(super) fn events(frame: &mut Frame<'_>, area: Rect, app: &App, hits: &mut Hits) {
+    let kind_width = if area.width < 100 { 22 } else { 28 };
+    let bad = state_style(app.theme, "failed");
+    let columns = List::<EventRow>::new()
+        .left("Time", CLOCK_WIDTH, |event| clock_and_day(event.at_ns))
+        .left("Event", kind_width, |event| {
+            let words = fit(&event_words(&event.kind), kind_width.into());
+            match event.kind.as_str() {
+                "worker-lost" => Span::styled(words, bad),
+                _ => Span::raw(words),
+            }
         })
-        .collect();
-    let widths = [
-        Constraint::Length(CLOCK_WIDTH),
-        Constraint::Length(kind_width),
-        Constraint::Min(20),
-    ];
-    let table = Table::new(rows, widths).header(header(&["Time", "Event", ""]));
-    draw_table(frame, area, app, " Events, newest first ", table);
-    app.events = events;
+        // The end of a job is nothing bad; failures of its tasks are.
+        .left("", Constraint::Min(20), |event| {
+            let came_of_it = failures_of(app, event);
+            vec![Span::raw(&event.text), Span::styled(came_of_it, bad)]
+        });
+    let (title, rows) = (" Events, newest first ", app.events.iter().rev());
+    columns.draw(frame, area, app.theme, hits, title, rows);
 }

@@ -6,10 +6,9 @@ use ratatui::style::{Color, Style};
 use ratatui::text::Line;
 use ratatui::widgets::Paragraph;
 
-use super::parts::{bordered, colored, number, strong};
+use super::parts::{bordered, colored, number, strong, titled};
 use super::usage;
 use crate::dashboard::app::App;
-use crate::text::fit;
 
 pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, app: &mut App) {
     let theme = app.theme;
@@ -17,9 +16,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, app: &mut App) {
         return;
     };
     let area = usage::draw(frame, area, theme, &app.usage, log.key);
-    let block = bordered(theme);
-    let inner = block.inner(area);
-    log.height = inner.height.into();
+    log.height = bordered(theme).inner(area).height.into();
     let key = log.key;
     let mut title = format!(" {} of task {} of job {}", key.stream(), key.task, key.job);
     let count = log.len();
@@ -64,6 +61,6 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, app: &mut App) {
         };
         log.page().map(line).collect()
     };
-    let title = fit(&title, area.width.saturating_sub(2).into());
-    frame.render_widget(Paragraph::new(lines).block(block.title(title)), area);
+    let block = titled(theme, area, &title);
+    frame.render_widget(Paragraph::new(lines).block(block), area);
 }

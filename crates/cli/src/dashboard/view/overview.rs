@@ -4,14 +4,14 @@ use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Style};
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{Paragraph, Sparkline};
+use ratatui::widgets::Paragraph;
 
-use super::lists::highlight;
+use super::list::highlight;
 use super::parts::{
-    ASCII_BARS, bordered, clock_and_day, colored, event_words, number, progress, rough,
-    state_style, strong, wrapped,
+    bars, bordered, clock_and_day, colored, event_words, number, progress, rough, state_style,
+    strong, titled, wrapped,
 };
-use crate::dashboard::app::App;
+use crate::dashboard::app::{App, Hits};
 use crate::dashboard::history::Column;
 use crate::dashboard::model::{JobRow, ProblemRow, Snapshot};
 use crate::output::format::amount;
@@ -22,11 +22,7 @@ use crate::text::fit;
 const FIGURES: u16 = 5;
 const CHARTS: std::ops::RangeInclusive<u16> = 3..=6;
 
-pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, app: &mut App) {
-    let Some(snapshot) = &app.snapshot else {
-        frame.render_widget("waiting for the server ...", area);
-        return;
-    };
+pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, app: &App, hits: &mut Hits) {
     let found = app.problems();
     let width = area.width.saturating_sub(4).into();
     // Problems matter more than charts.
@@ -42,12 +38,15 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, app: &mut App) {
         Constraint::Min(4),
     ];
     let [figures, charts, problems] = Layout::vertical(rows).areas(area);
-    draw_figures(frame, figures, app, snapshot);
+    draw_figures(frame, figures, app);
     draw_charts(frame, charts, app);
-    draw_problems(frame, problems, app, found.as_deref());
+    draw_problems(frame, problems, app, found.as_deref(), hits);
 }
 
-fn draw_figures(frame: &mut Frame<'_>, area: Rect, app: &App, snapshot: &Snapshot) {
+fn draw_figures(frame: &mut Frame<'_>, area: Rect, app: &App) {
+    let Some(snapshot) = &app.snapshot else {
+        return;
+    };
     let counts = snapshot.counts();
     let states = [
         ("running", counts.running),
@@ -148,15 +147,8 @@ fn draw_charts(frame: &mut Frame<'_>, area: Rect, app: &App) {
         } else {
             format!(" {time}: {name}, top {} ", number(peak))
         };
-        let mut chart = Sparkline::default()
-            .data(&shown)
-            .max(max.unwrap_or(peak).max(1))
-            .style(colored(app.theme, Style::new(), color))
-            .block(bordered(app.theme).title(fit(&title, room)));
-        if !app.theme.unicode {
-            chart = chart.bar_set(ASCII_BARS);
-        }
-        frame.render_widget(chart, *place);
+        let chart = bars(app.theme, &shown, max.unwrap_or(peak).max(1), color);
+        frame.render_widget(chart.block(titled(app.theme, *place, &title)), *place);
     }
 }
 
@@ -210,7 +202,13 @@ fn problem_lines(
     (lines, owners)
 }
 
-fn draw_problems(frame: &mut Frame<'_>, area: Rect, app: &mut App, found: Option<&[ProblemRow]>) {
+fn draw_problems(
+    frame: &mut Frame<'_>,
+    area: Rect,
+    app: &App,
+    found: Option<&[ProblemRow]>,
+    hits: &mut Hits,
+) {
     let width = usize::from(area.width.saturating_sub(4));
     let room = usize::from(area.height.saturating_sub(2));
     let (mut lines, owners) = problem_lines(app, found.unwrap_or_default(), width, room);
@@ -242,11 +240,11 @@ fn draw_problems(frame: &mut Frame<'_>, area: Rect, app: &mut App, found: Option
         }
     }
     let block = bordered(app.theme).title(title);
-    app.hits.rows = Rect {
+    hits.rows = Rect {
         height: u16::try_from(owners.len()).unwrap_or(0),
         ..block.inner(area)
     };
-    app.hits.owners = owners;
+    hits.owners = owners;
     frame.render_widget(Paragraph::new(lines).block(block), area);
 }
 

@@ -1,10 +1,11 @@
 //! Pieces that several views use: colours, bars, numbers, times.
 
 pub(super) use hq_core::words::number;
+use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::symbols::{bar, border};
 use ratatui::text::Span;
-use ratatui::widgets::Block;
+use ratatui::widgets::{Block, Sparkline};
 
 use crate::dashboard::app::Theme;
 use crate::dashboard::model::Counts;
@@ -67,6 +68,25 @@ pub(super) fn bordered(theme: Theme) -> Block<'static> {
         .title_style(colored(theme, strong(), Color::Reset))
 }
 
+/// A frame with as much of a title as fits.
+pub(super) fn titled(theme: Theme, area: Rect, title: &str) -> Block<'static> {
+    bordered(theme).title(fit(title, area.width.saturating_sub(2).into()))
+}
+
+/// Bars over time; `top` is the value of the upper edge.
+pub(super) fn bars(theme: Theme, values: &[u64], top: u64, color: Color) -> Sparkline<'_> {
+    let bars =
+        Sparkline::default()
+            .data(values)
+            .max(top)
+            .style(colored(theme, Style::new(), color));
+    if theme.unicode {
+        bars
+    } else {
+        bars.bar_set(ASCII_BARS)
+    }
+}
+
 /// Columns for the parameters of some rows on a screen of this width; 0 if none of them has any, or there is no room.
 pub(super) fn params_width<'a>(params: impl Iterator<Item = &'a str>, width: u16) -> u16 {
     let most = params.map(|text| text.chars().count()).max().unwrap_or(0);
@@ -87,7 +107,7 @@ pub(super) fn event_words(kind: &str) -> String {
 }
 
 /// Bars of charts.
-pub(super) const ASCII_BARS: bar::Set<'static> = bar::Set {
+const ASCII_BARS: bar::Set<'static> = bar::Set {
     full: "#",
     seven_eighths: "#",
     three_quarters: "=",

@@ -4,9 +4,8 @@ use hq_core::curve::{GpuCurve, GpuPoint, Point};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Style};
-use ratatui::widgets::Sparkline;
 
-use super::parts::{ASCII_BARS, bordered, colored, number};
+use super::parts::{bars, colored, number, titled};
 use crate::dashboard::app::Theme;
 use crate::dashboard::app::usage::{Shown, Usage};
 use crate::dashboard::model::LogKey;
@@ -191,10 +190,8 @@ fn columns<P>(
 }
 
 fn draw_chart(frame: &mut Frame<'_>, area: Rect, theme: Theme, chart: Chart) {
-    let room = area.width.saturating_sub(2).into();
-    let block = bordered(theme)
-        .title(fit(&chart.title, room))
-        .title_bottom(fit(&chart.below, room));
+    let below = fit(&chart.below, area.width.saturating_sub(2).into());
+    let block = titled(theme, area, &chart.title).title_bottom(below);
     let inner = block.inner(area);
     let peak = chart.values.iter().copied().max().unwrap_or(0).max(1);
     let has_line = chart.asked > 0 && chart.asked <= peak.saturating_mul(LINE_MAX);
@@ -203,15 +200,8 @@ fn draw_chart(frame: &mut Frame<'_>, area: Rect, theme: Theme, chart: Chart) {
     } else {
         peak
     };
-    let mut bars = Sparkline::default()
-        .data(&chart.values)
-        .max(top)
-        .style(colored(theme, Style::new(), chart.color))
-        .block(block);
-    if !theme.unicode {
-        bars = bars.bar_set(ASCII_BARS);
-    }
-    frame.render_widget(bars, area);
+    let bars = bars(theme, &chart.values, top, chart.color);
+    frame.render_widget(bars.block(block), area);
     if has_line {
         draw_line(frame, inner, theme, (chart.asked, top));
     }
