@@ -6,11 +6,15 @@ use hq_protocol::admission::{EntryId, Full, Holder, Occupancy, Share};
 
 /// Entries in the order in which they came to their present holder.
 #[derive(Default)]
-struct Model(Vec<(EntryId, Holder)>);
+struct Model {
+    here: Vec<(EntryId, Holder)>,
+    /// Who waits, in order.
+    waiting: Vec<(EntryId, Holder)>,
+}
 
 impl Model {
     fn count(&self, fits: impl Fn(Holder) -> bool) -> usize {
-        self.0.iter().filter(|(_, holder)| fits(*holder)).count()
+        self.here.iter().filter(|(_, holder)| fits(*holder)).count()
     }
 
     /// Whether one more entry has to be refused.
@@ -39,20 +43,34 @@ impl Model {
         let is_crowded = kind > 0 && kind >= share.unproven;
         assert_eq!(yielded.is_some(), is_crowded);
         let Some(yielded) = yielded else { return };
-        let entry = self.0.iter().find(|(id, _)| *id == yielded);
+        let entry = self.here.iter().find(|(id, _)| *id == yielded);
         let (_, of) = *entry.expect("it was there");
         assert!(is_same_kind(of), "{of:?} yields to {holder:?}");
         let size = self.count(|one| one == of);
-        for (id, other) in self.0.iter().filter(|(_, one)| is_same_kind(*one)) {
+        for (id, other) in self.here.iter().filter(|(_, one)| is_same_kind(*one)) {
             assert!(self.count(|one| one == *other) <= size);
             assert!(*other != of || *id >= yielded, "an older one stays");
         }
     }
 
     fn remove(&mut self, id: EntryId) -> bool {
-        let before = self.0.len();
-        self.0.retain(|(one, _)| *one != id);
-        self.0.len() < before
+        let before = self.here.len() + self.waiting.len();
+        self.here.retain(|(one, _)| *one != id);
+        self.waiting.retain(|(one, _)| *one != id);
+        self.here.len() + self.waiting.len() < before
+    }
+
+    /// Lets the owner in, else the one who has waited longest and has room.
+    fn admit_waiting(&mut self, share: Share) -> Option<EntryId> {
+        let has_room = |at: &usize| !self.is_full(share, self.waiting[*at].1);
+        let is_owners = |at: &usize| self.waiting[*at].1 == Holder::Owner;
+        let all = 0..self.waiting.len();
+        let owners = all.clone().find(|at| is_owners(at) && has_room(at));
+        let entry = self
+            .waiting
+            .remove(owners.or_else(|| all.clone().find(has_room))?);
+        self.here.push(entry);
+        Some(entry.0)
     }
 }
 
@@ -88,12 +106,16 @@ pub(crate) fn run(data: &[u8]) {
                     last = id;
                     model.check_yielded(share, holder, yielded);
                     yielded.map(|yielded| model.remove(yielded));
-                    model.0.push((id, holder));
+                    model.here.push((id, holder));
                 }
-                Err(Full) => assert!(model.is_full(share, holder)),
+                Err(Full) => {
+                    assert!(model.is_full(share, holder));
+                    last = occupancy.wait(holder);
+                    model.waiting.push((last, holder));
+                }
             },
             2 => {
-                let before = model.0.iter().find(|(one, _)| *one == id);
+                let before = model.here.iter().find(|(one, _)| *one == id);
                 let yields = |holder| matches!(holder, Holder::Stranger(_) | Holder::Silent);
                 let may_change = before.is_some_and(|(_, holder)| yields(*holder));
                 match occupancy.prove(id, holder) {
@@ -102,7 +124,7 @@ pub(crate) fn run(data: &[u8]) {
                         model.check_yielded(share, holder, yielded);
                         yielded.map(|yielded| model.remove(yielded));
                         if model.remove(id) {
-                            model.0.push((id, holder));
+                            model.here.push((id, holder));
                         }
                     }
                     Ok(yielded) => assert_eq!(yielded, None),
@@ -111,10 +133,14 @@ pub(crate) fn run(data: &[u8]) {
             }
             _ => assert_eq!(occupancy.leave(id), model.remove(id)),
         }
-        for (id, holder) in &model.0 {
+        while let Some(id) = model.admit_waiting(share) {
+            assert_eq!(occupancy.admit_waiting(), Some(id));
+        }
+        assert_eq!(occupancy.admit_waiting(), None);
+        for (id, holder) in &model.here {
             assert_eq!(occupancy.holder(*id), Some(*holder));
         }
-        assert_eq!(occupancy.count(|_| true), model.0.len());
+        assert_eq!(occupancy.count(|_| true), model.here.len());
         // Whatever the others have done, the owner gets what is left for him.
         let owners = model.count(|one| one == Holder::Owner);
         assert!(owners >= owner || !model.is_full(share, Holder::Owner));

@@ -13,6 +13,9 @@
 //! * One right holds at most [`Share::each`] entries, all lesser rights together [`Share::others`], and everybody [`Share::all`]. A further
 //!   one is refused. So `all - others` entries are left for the owner.
 //!
+//! * Who is refused can wait. A place that becomes free goes to the owner first, else to whoever has waited longest among those whose share
+//!   has room.
+//!
 //! [`Pool`] shares an occupancy between tasks, and [`port`] accepts connections into one. See `docs/network.md`.
 
 mod pool;
@@ -117,6 +120,8 @@ pub struct Occupancy {
     next: EntryId,
     entries: BTreeMap<EntryId, Holder>,
     by_holder: BTreeMap<Holder, BTreeSet<EntryId>>,
+    /// Who waits for an entry. None of them has room.
+    waiting: BTreeMap<Holder, BTreeSet<EntryId>>,
 }
 
 impl Occupancy {
@@ -128,6 +133,7 @@ impl Occupancy {
             next: 0,
             entries: BTreeMap::new(),
             by_holder: BTreeMap::new(),
+            waiting: BTreeMap::new(),
         }
     }
 
@@ -141,6 +147,25 @@ impl Occupancy {
         self.next += 1;
         self.insert(self.next, holder);
         Ok((self.next, yielded))
+    }
+
+    /// The number of an entry that a holder who was refused waits for; [`Self::leave`] gives it up.
+    pub fn wait(&mut self, holder: Holder) -> EntryId {
+        self.next += 1;
+        self.waiting.entry(holder).or_default().insert(self.next);
+        self.next
+    }
+
+    /// Gives a free place to one who waits; returns that entry.
+    pub fn admit_waiting(&mut self) -> Option<EntryId> {
+        let firsts = self.waiting.iter().filter_map(|(holder, ids)| {
+            let first = (*holder != Holder::Owner, *ids.first()?, *holder);
+            (!self.is_full(*holder)).then_some(first)
+        });
+        let (_, id, holder) = firsts.min()?;
+        remove(&mut self.waiting, holder, id);
+        self.insert(id, holder);
+        Some(id)
     }
 
     /// The holder of an entry has proven more. An entry that has left, or whose right is known, does not change. Returns the entry that
@@ -162,18 +187,14 @@ impl Occupancy {
         Ok(yielded)
     }
 
-    /// Removes an entry. Returns whether it was there.
+    /// Removes an entry, or one that waits. Returns whether it was there.
     pub fn leave(&mut self, id: EntryId) -> bool {
-        let Some(holder) = self.entries.remove(&id) else {
-            return false;
-        };
-        if let Some(ids) = self.by_holder.get_mut(&holder) {
-            ids.remove(&id);
-            if ids.is_empty() {
-                self.by_holder.remove(&holder);
-            }
+        if let Some(holder) = self.entries.remove(&id) {
+            return remove(&mut self.by_holder, holder, id);
         }
-        true
+        let mut waiting = self.waiting.iter();
+        let holder = waiting.find_map(|(holder, ids)| ids.contains(&id).then_some(*holder));
+        holder.is_some_and(|holder| remove(&mut self.waiting, holder, id))
     }
 
     /// The holder of an entry; `None` = it has left.
@@ -196,22 +217,23 @@ impl Occupancy {
 
     /// Makes room for one more entry of a holder; returns the entry that yielded.
     fn make_room(&mut self, holder: Holder) -> Result<Option<EntryId>, Full> {
-        let is_other = |holder| matches!(holder, Holder::Other(_));
-        let is_full = match holder {
+        match holder {
             Holder::Stranger(_) => {
-                return Ok(self.yield_one(|holder| matches!(holder, Holder::Stranger(_))));
+                Ok(self.yield_one(|holder| matches!(holder, Holder::Stranger(_))))
             }
-            Holder::Silent => return Ok(self.yield_one(|holder| holder == Holder::Silent)),
-            Holder::Other(_) => {
-                self.count(|one| one == holder) >= self.share.each
-                    || self.count(is_other) >= self.share.others
-            }
-            Holder::Owner => false,
-        };
-        if is_full || self.count(|one| !one.yields()) >= self.share.all {
-            return Err(Full);
+            Holder::Silent => Ok(self.yield_one(|holder| holder == Holder::Silent)),
+            Holder::Other(_) | Holder::Owner if self.is_full(holder) => Err(Full),
+            Holder::Other(_) | Holder::Owner => Ok(None),
         }
-        Ok(None)
+    }
+
+    /// Whether the share of a holder whose entries do not yield is used up.
+    fn is_full(&self, holder: Holder) -> bool {
+        let is_other = |holder| matches!(holder, Holder::Other(_));
+        let is_used_up = holder != Holder::Owner
+            && (self.count(|one| one == holder) >= self.share.each
+                || self.count(is_other) >= self.share.others);
+        is_used_up || self.count(|one| !one.yields()) >= self.share.all
     }
 
     /// Removes the oldest entry of the holder with the most entries, if those that fit have no room for one more.
@@ -225,6 +247,18 @@ impl Occupancy {
         self.leave(oldest);
         Some(oldest)
     }
+}
+
+/// Removes an entry of a holder. Returns whether it was there.
+fn remove(all: &mut BTreeMap<Holder, BTreeSet<EntryId>>, holder: Holder, id: EntryId) -> bool {
+    let Some(ids) = all.get_mut(&holder) else {
+        return false;
+    };
+    let was_there = ids.remove(&id);
+    if ids.is_empty() {
+        all.remove(&holder);
+    }
+    was_there
 }
 
 #[cfg(test)]

@@ -126,6 +126,10 @@ async fn serve_requests<S>(
                 // Until the answer is written.
                 let _answering = begin(&plane.answering, &request);
                 drop(arrived);
+                let _place = match is_looked_up_or_changed(&request) {
+                    true => Some(LOOKS.enter(actor()).await),
+                    false => None,
+                };
                 let answered = if let ClientRequest::Command(Command::Watch(spec)) = request {
                     watch((spec, with_values), plane, &mut reader, &mut writer).await
                 } else {
@@ -173,6 +177,27 @@ fn begin(answering: &Answering, request: &ClientRequest) -> Option<BeingAnswered
         | ClientRequest::Query(_) => false,
     };
     changes.then(|| answering.count())
+}
+
+/// Whether a request is answered from the state, or changes it, at once. Others wait for something else, and have shares of their own or
+/// those of connections.
+const fn is_looked_up_or_changed(request: &ClientRequest) -> bool {
+    match request {
+        ClientRequest::Command(Command::Watch(_))
+        | ClientRequest::ServerStop { .. }
+        | ClientRequest::HttpOpen
+        | ClientRequest::ReadOutput(_)
+        | ClientRequest::Alloc(_)
+        | ClientRequest::Journal { .. }
+        | ClientRequest::Sql(_)
+        | ClientRequest::ReadValues { .. } => false,
+        ClientRequest::Command(_)
+        | ClientRequest::Tokens(_)
+        | ClientRequest::Problems(_)
+        | ClientRequest::DebugDump(_)
+        | ClientRequest::ShowJob(_)
+        | ClientRequest::Query(_) => true,
+    }
 }
 
 enum Answer {
@@ -323,7 +348,6 @@ where
 
 /// Answers from the state, and adds what is not in it.
 async fn look_up(asked: Query, plane: &ClientPlane) -> Result<reply::Reply, CoreGone> {
-    let _permit = LOOKS.enter(actor()).await;
     let with_curves = matches!(&asked, Query::TaskPage(page) if page.with_curves);
     let mut answer = query::ask(&plane.core, asked).await?;
     if with_curves && let reply::Reply::TaskPage(page) = &mut answer {
@@ -336,7 +360,6 @@ async fn look_up(asked: Query, plane: &ClientPlane) -> Result<reply::Reply, Core
 
 /// Everything that a job was made of, in one message, which has the size of what was submitted.
 async fn show_job(job: JobId, core: &CoreHandle) -> Result<reply::Reply, CoreGone> {
-    let _permit = LOOKS.enter(actor()).await;
     let found = core.query(move |view| {
         let job = view.state.jobs().get(&job)?;
         Some((!is_large_job(job)).then(|| specs(job)))

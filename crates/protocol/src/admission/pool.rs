@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::Notify;
+use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 
 use super::{EntryId, Full, Holder, Occupancy, Share};
@@ -27,17 +27,16 @@ struct State {
     occupancy: Occupancy,
     /// Tasks of entries that can yield.
     tasks: BTreeMap<EntryId, AbortHandle>,
+    /// Told when the entry that they wait for is theirs.
+    waiting: BTreeMap<EntryId, oneshot::Sender<()>>,
 }
 
-struct Shared {
-    state: Mutex<State>,
-    freed: Notify,
-}
+struct Shared(Mutex<State>);
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         // It is whole between any two statements.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -78,13 +77,11 @@ impl Pool {
     /// A pool without entries.
     #[must_use]
     pub fn new(share: Share) -> Self {
-        Self(Arc::new(Shared {
-            state: Mutex::new(State {
-                occupancy: Occupancy::new(share),
-                tasks: BTreeMap::new(),
-            }),
-            freed: Notify::new(),
-        }))
+        Self(Arc::new(Shared(Mutex::new(State {
+            occupancy: Occupancy::new(share),
+            tasks: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+        }))))
     }
 
     /// A permit at once.
@@ -100,21 +97,35 @@ impl Pool {
         Ok(Permit { shared, id })
     }
 
-    /// A permit as soon as the share of the holder has room.
+    /// A permit as soon as the share of the holder has room. Those of one holder get it in the order in which they came.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future takes no entry.
     pub async fn enter(&self, holder: Holder) -> Permit {
-        loop {
-            let mut freed = std::pin::pin!(self.0.freed.notified());
-            // From here on, not from the first poll: a permit may be dropped between the attempt and the wait.
-            freed.as_mut().enable();
-            if let Ok(permit) = self.try_enter(holder) {
-                return permit;
-            }
-            freed.await;
+        // Dropping it gives up the entry, also one that it waits for.
+        let (permit, admitted) = {
+            let mut state = self.0.lock();
+            let (id, admitted) = match state.occupancy.enter(holder) {
+                Ok((id, yielded)) => {
+                    state.end(yielded);
+                    (id, None)
+                }
+                Err(Full) => {
+                    let id = state.occupancy.wait(holder);
+                    let (tx, rx) = oneshot::channel();
+                    state.waiting.insert(id, tx);
+                    (id, Some(rx))
+                }
+            };
+            let shared = Arc::clone(&self.0);
+            (Permit { shared, id }, admitted)
+        };
+        if let Some(admitted) = admitted {
+            // The sender stays until it has sent.
+            let _ = admitted.await;
         }
+        permit
     }
 
     /// Names the task that ends when an entry yields.
@@ -155,8 +166,13 @@ impl Drop for Permit {
     fn drop(&mut self) {
         let mut state = self.shared.lock();
         state.tasks.remove(&self.id);
+        state.waiting.remove(&self.id);
         state.occupancy.leave(self.id);
-        drop(state);
-        self.shared.freed.notify_waiters();
+        while let Some(id) = state.occupancy.admit_waiting() {
+            if let Some(waiting) = state.waiting.remove(&id) {
+                // One that has given up drops its permit, which frees the entry for the next.
+                let _ = waiting.send(());
+            }
+        }
     }
 }

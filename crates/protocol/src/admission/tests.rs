@@ -62,9 +62,42 @@ async fn a_permit_waits_for_the_share_of_its_holder_and_no_longer() {
     );
     let _owner = pool.enter(Holder::Owner).await;
     assert!(pool.try_enter(Holder::Owner).is_err(), "three for all");
-    let waiting = pool.clone();
-    let waiting = tokio::spawn(async move { waiting.enter(Holder::Owner).await });
-    tokio::task::yield_now().await;
     drop(first);
-    waiting.await.expect("it gets the entry that is free");
+    pool.try_enter(Holder::Owner)
+        .expect("the entry that is free");
+}
+
+#[tokio::test]
+async fn a_free_entry_is_the_owners_else_of_the_one_who_has_waited_longest() {
+    let pool = Pool::new(Share::requests(1, 2, 2));
+    let (a, b, c) = (Holder::Other(1), Holder::Other(2), Holder::Other(3));
+    let mut held = std::collections::VecDeque::from([pool.enter(a).await, pool.enter(b).await]);
+    let (tx, mut admitted) = tokio::sync::mpsc::unbounded_channel();
+    let mut tasks = Vec::new();
+    for (name, holder) in [
+        ("a2", a),
+        ("c1", c),
+        ("b2", b),
+        ("owner", Holder::Owner),
+        ("a3", a),
+        ("c2", c),
+    ] {
+        let (pool, tx) = (pool.clone(), tx.clone());
+        tasks.push(tokio::spawn(async move {
+            let permit = pool.enter(holder).await;
+            // The test takes all of them.
+            let _ = tx.send((name, permit));
+        }));
+        tokio::task::yield_now().await;
+    }
+    tasks[1].abort();
+    let mut order = Vec::new();
+    for _ in 0..5 {
+        drop(held.pop_front());
+        let (name, permit) = admitted.recv().await.expect("one is admitted");
+        order.push(name);
+        held.push_back(permit);
+    }
+    // `a3` is older than `b2`, but `a2` has the only entry of `a`.
+    assert_eq!(order, ["owner", "a2", "b2", "a3", "c2"]);
 }
