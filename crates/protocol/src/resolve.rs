@@ -15,9 +15,11 @@ use tokio::task::JoinSet;
 /// An address that has not answered for so long does not keep the next one from being tried (RFC 8305 is the model; its 250 ms
 /// would open needless connections to a busy server).
 const NEXT_ADDRESS_AFTER: Duration = Duration::from_secs(2);
-/// A silent connection is probed after this time, and the kernel ends it when data or probes stay unanswered for as long: the other
-/// machine has vanished.
+/// A silent connection is probed after this time.
 const KEEPALIVE: Duration = Duration::from_secs(30);
+/// The kernel ends a connection when data or probes stay unanswered for so long: the other machine has vanished. It also ends one
+/// whose peer takes nothing for so long, so this is longer than a busy server keeps a large request waiting.
+const UNANSWERED_MAX: Duration = Duration::from_secs(90);
 
 /// All addresses of a host; at least one.
 ///
@@ -118,7 +120,7 @@ fn set_options(stream: &TcpStream) -> io::Result<()> {
     sockopt::set_socket_keepalive(stream, true)?;
     sockopt::set_tcp_keepidle(stream, KEEPALIVE)?;
     sockopt::set_tcp_keepintvl(stream, KEEPALIVE / 3)?;
-    let milliseconds = u32::try_from(KEEPALIVE.as_millis()).unwrap_or(u32::MAX);
+    let milliseconds = u32::try_from(UNANSWERED_MAX.as_millis()).unwrap_or(u32::MAX);
     sockopt::set_tcp_user_timeout(stream, milliseconds)?;
     Ok(())
 }

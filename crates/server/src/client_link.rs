@@ -2,6 +2,7 @@
 
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::sync::Arc;
+use std::time::Duration;
 
 use hq_core::id::JobId;
 use hq_core::job::Job;
@@ -9,7 +10,7 @@ use hq_core::range::IdArray;
 use hq_core::refusal::Refusal;
 use hq_core::server_state::{Command, is_large_job, specs};
 use hq_core::template::SubmitSpec;
-use hq_protocol::admission::{Full, Permit, acting_as, actor};
+use hq_protocol::admission::{Full, Holder, Permit, acting_as, actor};
 use hq_protocol::client::{self, reply};
 use hq_protocol::convert::{
     Acknowledge, AllocRequest, ClientRequest, JournalAction, Query, TokenChange,
@@ -40,6 +41,10 @@ use crate::{journal_link, output_link, problems, query};
 
 /// Bytes of a request from which on it takes milliseconds to read it.
 const SLOW_REQUEST: usize = 256 * 1024;
+/// A client without the owner's key that sends less than [`UPLOAD_STEP`] of a large request in this time is disconnected.
+const UPLOAD_PAUSE_MAX: Duration = Duration::from_secs(10);
+/// Bytes of a large request.
+const UPLOAD_STEP: usize = 4 << 10;
 
 /// Handles that connections of clients need.
 #[derive(Clone)]
@@ -228,8 +233,13 @@ async fn next_request<R: AsyncRead + Unpin>(
     let message = match reader.next_or_large(LARGE_REQUEST).await? {
         Incoming::Message(message) => Some(message),
         Incoming::Large => {
-            _large = Some(LARGE_REQUESTS.enter(actor()).await);
-            reader.next_undecoded().await?
+            let holder = actor();
+            _large = Some(LARGE_REQUESTS.enter(holder).await);
+            if holder == Holder::Owner {
+                reader.next_undecoded().await?
+            } else {
+                next_while_it_arrives(reader).await?
+            }
         }
         Incoming::End => None,
     };
@@ -244,6 +254,21 @@ async fn next_request<R: AsyncRead + Unpin>(
         Some(next) => next.map(|next| Some(Next { arrived, ..next })),
         // The server ends.
         None => Ok(None),
+    }
+}
+
+/// Next message; an error if nothing of it arrives for a while. A client that was stopped would keep its permit from others.
+async fn next_while_it_arrives<R: AsyncRead + Unpin>(
+    reader: &mut MessageReader<R>,
+) -> Result<Option<Undecoded>, ReadError> {
+    let mut arrived = LARGE_REQUEST;
+    loop {
+        let next = tokio::time::timeout(UPLOAD_PAUSE_MAX, reader.next_or_large(arrived)).await;
+        match next.map_err(|elapsed| ReadError::Io(elapsed.into()))?? {
+            Incoming::Message(message) => return Ok(Some(message)),
+            Incoming::Large => arrived += UPLOAD_STEP,
+            Incoming::End => return Ok(None),
+        }
     }
 }
 
@@ -630,6 +655,7 @@ fn reply(reply: reply::Reply) -> client::Reply {
 mod tests {
     use hq_protocol::limits::REPLY_MAX;
     use hq_protocol::{Limits, Plane};
+    use tokio::io::AsyncReadExt as _;
 
     use super::*;
 
@@ -661,5 +687,39 @@ mod tests {
             "{}",
             error.message
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_upload_that_stands_still_ends() {
+        let (ours, far) = tokio::io::duplex(1 << 20);
+        let (theirs, near) = tokio::io::duplex(1 << 20);
+        let (mut from_client, mut to_client) = tokio::io::split(near);
+        let (mut from_server, mut to_server) = tokio::io::split(far);
+        tokio::spawn(async move { tokio::io::copy(&mut from_server, &mut to_client).await });
+        tokio::spawn(async move {
+            let mut first = (&mut from_client).take(LARGE_REQUEST as u64);
+            let _ = tokio::io::copy(&mut first, &mut to_server).await;
+            std::future::pending::<()>().await;
+        });
+        let (ours, theirs) = tokio::join!(
+            hq_protocol::accept(ours, Plane::Client, None),
+            hq_protocol::connect(theirs, Plane::Client, None),
+        );
+        let (mut reader, _writer) = ours.expect("handshake").split();
+        let (_, mut writer) = theirs.expect("handshake").split();
+        // It does not become much smaller by compression.
+        let noise = |i: u64| i.wrapping_mul(i).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
+        let text: String = (0..40_000).map(|i| format!("{:08x}", noise(i))).collect();
+        let error = client::Error {
+            message: text,
+            ..client::Error::default()
+        };
+        send(&mut writer, &reply(reply::Reply::Error(error)))
+            .await
+            .expect("there is room for it");
+        let start = tokio::time::Instant::now();
+        let read = next_while_it_arrives(&mut reader).await;
+        assert!(matches!(read, Err(ReadError::Io(_))), "{read:?}");
+        assert_eq!(start.elapsed(), UPLOAD_PAUSE_MAX);
     }
 }

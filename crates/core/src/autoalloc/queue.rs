@@ -347,7 +347,11 @@ impl Queue {
 
     /// The question for the scheduler.
     pub(super) fn query(&self, now: Time) -> QueueQuery {
-        let places = self.spec.backlog.saturating_sub(self.waiting());
+        // What this queue cannot ask for now, the queues behind it shall.
+        let places = match self.gate(now) {
+            Some(_) => 0,
+            None => self.spec.backlog.saturating_sub(self.waiting()),
+        };
         let by_backlog = places.saturating_mul(self.spec.max_workers_per_alloc);
         let by_count = self
             .spec
