@@ -303,12 +303,17 @@ fn a_task_that_fails_by_the_end_of_its_allocation_runs_again() {
         let worker = row.and_then(|row| row.split(['|', ' ']).find_map(|word| word.parse().ok()));
         env.write("state", format!("JobState={state}"));
         signal(task.trim().parse().expect("a number"), "TERM");
-        signal(worker.unwrap_or_else(|| panic!("{info}")), name);
+        let worker = worker.unwrap_or_else(|| panic!("{info}"));
+        signal(worker, name);
         env.wait_for("its worker has left", || {
             let workers = env.workers();
             let has_left = workers == ["CONNECTION LOST"];
             has_left.then_some(()).ok_or(format!("{workers:?}"))
         });
+        if name == "TSTP" {
+            // Its front process stops, as the whole job does, until the batch system resumes it.
+            signal(worker, "CONT");
+        }
         env.start_worker(1);
         env.wait_job(&job);
         let tasks = env.tasks(&job);
