@@ -216,7 +216,7 @@ const VALUES: &[Mistake] = &[
 const NO_SERVER: &[Mistake] = &[
     ("job list", &["No server is running", "`hq server start --server-dir", "`hq run …`"], 1),
     ("submit -- true", &["No server is running", "`hq server start", "`hq run …`"], 1),
-    ("--server-dir /nosuch job list", &["\"/nosuch\" is not a directory", "Check `--server-dir`", "`hq server start --server-dir /nosuch`"], 1),
+    ("--server-dir /proc/nosuch job list", &["\"/proc/nosuch\" is not a directory", "Check `--server-dir`", "`hq server start --server-dir /proc/nosuch`"], 1),
     ("server stop", &["No server is running", "`hq server start"], 1),
     ("run -- ./nope", &["./nope", "No such file or directory"], 1),
     ("run --cpus 6400 -- true", &["6400"], 1),
