@@ -172,7 +172,7 @@ const HABITS: &[(&str, &str)] = &[
     ("submit --stderr '&1' -- true", "`&1` is shell syntax"),
     ("submit --stdout '>out' -- true", "`>out` is shell syntax"),
     ("submit --stdout /out.txt -- true", "if a variable stood in front of it"),
-    ("submit --cwd /proc/nosuch -- true", "if a variable stood in front of it"),
+    ("submit --cwd /no-such-directory -- true", "if a variable stood in front of it"),
     ("submit --resource cpu=4 -- /x", "cpus of a task are `--cpus 4`"),
     ("submit --resource ram=4 -- /x", "`--resource mem=4G`"),
     ("submit --stdout logs/ -- true", "names a file in it"),
