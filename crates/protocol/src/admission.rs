@@ -13,8 +13,8 @@
 //! * One right holds at most [`Share::each`] entries, all lesser rights together [`Share::others`], and everybody [`Share::all`]. A further
 //!   one is refused. So `all - others` entries are left for the owner.
 //!
-//! * Who is refused can wait. A place that becomes free goes to the owner first, else to whoever has waited longest among those whose share
-//!   has room.
+//! * A holder that is refused can wait. A free place goes to the owner first, else to the holder that has waited longest and whose share has
+//!   room.
 //!
 //! [`Pool`] shares an occupancy between tasks, and [`port`] accepts connections into one. See `docs/network.md`.
 
@@ -120,7 +120,7 @@ pub struct Occupancy {
     next: EntryId,
     entries: BTreeMap<EntryId, Holder>,
     by_holder: BTreeMap<Holder, BTreeSet<EntryId>>,
-    /// Who waits for an entry. None of them has room.
+    /// Entries that holders wait for. The share of none of these holders has room.
     waiting: BTreeMap<Holder, BTreeSet<EntryId>>,
 }
 
@@ -156,7 +156,7 @@ impl Occupancy {
         self.next
     }
 
-    /// Gives a free place to one who waits; returns that entry.
+    /// Gives a free place to a holder that waits; returns its entry.
     pub fn admit_waiting(&mut self) -> Option<EntryId> {
         let firsts = self.waiting.iter().filter_map(|(holder, ids)| {
             let first = (*holder != Holder::Owner, *ids.first()?, *holder);

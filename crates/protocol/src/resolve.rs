@@ -17,8 +17,8 @@ use tokio::task::JoinSet;
 const NEXT_ADDRESS_AFTER: Duration = Duration::from_secs(2);
 /// A silent connection is probed after this time.
 const KEEPALIVE: Duration = Duration::from_secs(30);
-/// The kernel ends a connection when data or probes stay unanswered for so long: the other machine has vanished. It also ends one
-/// whose peer takes nothing for so long, so this is longer than a busy server keeps a large request waiting.
+/// The kernel ends a connection when data or probes stay unanswered for so long: the other machine has vanished. It also ends a
+/// connection whose peer is alive and reads nothing for so long, such as a server that makes a large request wait.
 const UNANSWERED_MAX: Duration = Duration::from_secs(90);
 
 /// All addresses of a host; at least one.

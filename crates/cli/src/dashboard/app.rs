@@ -201,7 +201,7 @@ pub(crate) struct Hits {
     pub(crate) rows: Rect,
     /// Of the overview: the problem in each of these rows.
     pub(crate) owners: Vec<usize>,
-    /// Of the list that is shown.
+    /// Selection and first row of the list that is shown.
     pub(crate) table: TableState,
 }
 
@@ -530,7 +530,7 @@ impl App {
         }
     }
 
-    /// The list in which people move.
+    /// The list that keys and mouse act on.
     pub(crate) const fn table(&mut self) -> &mut TableState {
         if let Some(tasks) = &mut self.tasks {
             return &mut tasks.table;

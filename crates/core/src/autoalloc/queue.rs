@@ -347,7 +347,7 @@ impl Queue {
 
     /// The question for the scheduler.
     pub(super) fn query(&self, now: Time) -> QueueQuery {
-        // What this queue cannot ask for now, the queues behind it shall.
+        // While this queue cannot submit, the queues behind it get its demand.
         let places = match self.gate(now) {
             Some(_) => 0,
             None => self.spec.backlog.saturating_sub(self.waiting()),

@@ -483,12 +483,11 @@ fn refused_submissions_back_off_and_pause() {
     let failure = |world: &World| world.state.queue(QUEUE).expect("exists").record().failure;
     let first = failure(&world).expect("is recorded");
     assert_eq!(&*first.last, "no\nway");
-    // Until then it takes no demand from other queues.
     let workers_max = |world: &World| {
         let queue = world.state.queue(QUEUE).expect("exists");
         queue.query(world.now().mono).workers_max
     };
-    assert_eq!(workers_max(&world), 0);
+    assert_eq!(workers_max(&world), 0, "others get the demand");
     assert_eq!(world.answer(1, &[]), []);
     world.pass(61);
     assert_eq!(workers_max(&world), 1);

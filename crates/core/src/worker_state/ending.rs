@@ -210,7 +210,7 @@ impl WorkerState {
             deadline: now + STOP_LIMIT,
         };
         match reason {
-            // What ended just before ended by the same signal, or with its allocation.
+            // The same signal, or the end of the allocation, made these tasks fail.
             ExitReason::Interrupted | ExitReason::Preempted | ExitReason::TimeLimit => {
                 self.spent.extend(self.outbox.take_held());
             }

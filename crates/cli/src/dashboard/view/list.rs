@@ -63,7 +63,7 @@ impl<'a, R: 'a> List<'a, R> {
         self
     }
 
-    /// Draws the list in which people move, and remembers where its rows are.
+    /// Draws the list that keys and mouse act on, and notes in `hits` where its rows are.
     pub(super) fn draw(
         self,
         frame: &mut Frame<'_>,
