@@ -70,9 +70,12 @@ fn distance(first: &str, second: &str) -> usize {
     row[second.len()]
 }
 
-/// A word that begins with a dash of a word processor or a web page, with the hyphens that were meant.
+/// A word that begins with a dash of a word processor or a web page, or has one between numbers, with the hyphens that were meant.
 pub(crate) fn with_hyphens(word: &str) -> Option<String> {
     let is_long = |c: char| matches!(c, '\u{2010}'..='\u{2015}' | '\u{2212}');
+    if word.starts_with(|c: char| c.is_ascii_digit()) && word.contains(is_long) {
+        return Some(word.replace(is_long, "-"));
+    }
     let name = word.trim_start_matches(|c| c == '-' || is_long(c));
     let (dashes, mut rest) = (&word[..word.len() - name.len()], name.chars().skip(1));
     // `-j4`

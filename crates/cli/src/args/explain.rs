@@ -133,6 +133,7 @@ fn help_for(error: &clap::Error, path: &[&str], words: &[&str]) -> Option<String
         .or_else(|| context(error, ContextKind::InvalidSubcommand));
     // Of a short option the parser names the first letter only.
     let typed = wrong.and_then(|wrong| words.iter().find(|word| word.starts_with(wrong)));
+    let typed = typed.copied().or(wrong);
     if let Some((typed, meant)) = typed.and_then(|word| Some((word, with_hyphens(word)?))) {
         return Some(format!(
             "`{typed}` has a long dash, which is no `-`; type it as `{meant}`"
@@ -149,8 +150,7 @@ fn help_for(error: &clap::Error, path: &[&str], words: &[&str]) -> Option<String
     }
     if kind == ErrorKind::UnknownArgument {
         let word = context(error, ContextKind::InvalidArg)?;
-        let is_like_own = error.get(ContextKind::SuggestedArg).is_some();
-        return of_argument(path, word, (words, is_like_own));
+        return of_argument(path, word, words);
     }
     if kind == ErrorKind::InvalidSubcommand && taken_as_dir(words).is_none() {
         let word = context(error, ContextKind::InvalidSubcommand)?;
@@ -176,11 +176,15 @@ fn help_for(error: &clap::Error, path: &[&str], words: &[&str]) -> Option<String
         if context(error, ContextKind::InvalidArg) == context(error, ContextKind::PriorArg) {
             return Some("write it once; several ids or ranges are one value: `1-3,7`".to_owned());
         }
-        let is_of_nodes = error.to_string().contains("'--nodes");
-        return is_of_nodes.then(|| "`--nodes` asks for whole nodes, with everything on them: leave out the other option".to_owned());
+        let text = error.to_string();
+        let has = |option: &str| text.contains(&format!("'{option}"));
+        if has("--each-line") && has("--param") {
+            return Some("a task has a line or parameters: `--param x=@FILE` makes a parameter of the lines of a file".to_owned());
+        }
+        return has("--nodes").then(|| "`--nodes` asks for whole nodes, with everything on them: leave out the other option".to_owned());
     }
     if kind == ErrorKind::MissingRequiredArgument {
-        return of_missing(path, words);
+        return of_missing(error, path, words);
     }
     if kind != ErrorKind::ValueValidation && kind != ErrorKind::InvalidValue {
         return None;
@@ -222,7 +226,7 @@ fn of_program(path: &[&str], word: &str) -> Option<String> {
     })
 }
 
-fn of_argument(path: &[&str], word: &str, (words, is_like_own): (&[&str], bool)) -> Option<String> {
+fn of_argument(path: &[&str], word: &str, words: &[&str]) -> Option<String> {
     let is_negative = word.strip_prefix('-').is_some_and(|number| {
         !number.is_empty() && number.chars().all(|c| c.is_ascii_digit() || c == '.')
     });
@@ -247,6 +251,9 @@ fn of_argument(path: &[&str], word: &str, (words, is_like_own): (&[&str], bool))
             "an address follows `--http` without a blank: `--http=8080`, `--http=0.0.0.0:8080`"
                 .to_owned(),
         ),
+        ["query"] if !word.starts_with('-') => Some(
+            "the SQL is one word in quotes: `hq query 'select count(*) from tasks'`".to_owned(),
+        ),
         ["job", "list"] if !word.starts_with('-') => Some(
             "`hq job list --filter running,failed` lists the jobs in these states, and `hq job info JOB` shows one job"
                 .to_owned(),
@@ -270,7 +277,8 @@ fn of_argument(path: &[&str], word: &str, (words, is_like_own): (&[&str], bool))
                 "several ids are one word: `hq {group} {command} 1,2` or `hq {group} {command} 1-4`"
             ))
         }
-        _ if word.starts_with("--") && !is_like_own => of_other_command(path, word),
+        // An option of this name elsewhere is nearer than one that is spelled alike.
+        _ if word.starts_with("--") => of_other_command(path, word),
         _ if !word.starts_with('-') && !path.is_empty() => {
             let command = path.join(" ");
             Some(format!("`hq {command}` does not accept this argument; `hq {command} --help` lists what it accepts"))
@@ -407,7 +415,14 @@ fn kind_of(option: &str) -> &'static str {
     known.map_or("a whole number from 0", |(_, kind)| kind)
 }
 
-fn of_missing(path: &[&str], words: &[&str]) -> Option<String> {
+fn of_missing(error: &clap::Error, path: &[&str], words: &[&str]) -> Option<String> {
+    if let Some(ContextValue::Strings(missing)) = error.get(ContextKind::InvalidArg)
+        && let Some(option) = missing.iter().find(|name| name.starts_with("--"))
+    {
+        return Some(format!(
+            "an option that you gave works only together with `{option}`: add it"
+        ));
+    }
     let list = words
         .iter()
         .position(|word| *word == "--each-line" || word.starts_with("--each-line="));
@@ -558,9 +573,17 @@ fn of_value(option: &str, value: &str, path: &[&str]) -> Option<String> {
         "--time-limit" if (value.trim_matches(['0', ':', 's', 'm', 'h', 'i', 'n']).is_empty() || NO_LIMIT.contains(&value.to_ascii_lowercase().as_str())) && matches!(path, ["submit" | "run"] | ["job", "submit"] | ["worker", "start"]) => "without the option there is no time limit".to_owned(),
         "--time-limit" | "--time-request" | "--stop-grace" | "--retry-delay" | "--idle-timeout" => format!("write durations as in `{name} 90s`, `{name} 2h30m` or `{name} 01:30:00`"),
         "--after" | "--after-each" if value.contains("after") => "Slurm's `afterok:3` is `--after 3:ok`, `afterany:3` is `--after 3:any`, `aftercorr:3` is `--after-each 3`".to_owned(),
+        "--after" | "--after-each" if value.split_once('.').is_some_and(|(job, task)| job.parse::<u32>().is_ok() && task.parse::<u32>().is_ok()) => format!(
+            "`{name}` takes whole jobs; tasks that wait for tasks stand in a job file, see `hq doc dependencies`, or wait for the task with the same id: `--after-each {}`",
+            value.split('.').next().unwrap_or("3")
+        ),
+        "--after" | "--after-each" if value.starts_with(char::is_alphabetic) => format!(
+            "name the job by its id, not by its name: `hq job list --all` shows the id of each name; `{name}` takes {}", kind_of(name)
+        ),
         "--after" | "--after-each" => format!("`{name}` takes {}", kind_of(name)),
         "--job" => format!("`--job` takes {}{ALONE}", kind_of(name)),
         "<JOBS>" | "<JOB>" => of_job(value, path, "`3`, `1-4,7`, `last` or, in most commands, `all`"),
+        "<JOBS[.TASKS]>" | "<JOB[.TASKS]>" if path == ["output-log"] => "`hq output-log DIR cat 3 stdout` prints what job 3 wrote, `hq output-log DIR show` prints all".to_owned(),
         "<JOBS[.TASKS]>" | "<JOB[.TASKS]>" | "<JOB[.TASK]>" => of_job(value, path, "`3`, `last`, or with tasks `3.7`, `last.1-4`"),
         "--server-dir" => "`--server-dir PATH` or the variable HQ_SERVER_DIR names it; without both it is `.hq-server` in your home directory (`unset HQ_SERVER_DIR`)".to_owned(),
         "<TASK>" | "<TASKS>" if value.contains(['.', '@', '/']) => "a task is a number that follows its job: `hq task info 3 12`".to_owned(),

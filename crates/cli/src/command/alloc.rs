@@ -26,6 +26,7 @@ use crate::args::submit::YesNo;
 use crate::batch_system;
 use crate::error::{CliError, CliResult};
 use crate::output::console::Shown as _;
+use crate::output::format::words;
 use crate::parse::resource::CpuDefinition;
 
 /// Idle timeout of workers in allocations.
@@ -205,6 +206,9 @@ fn warn_about(args: &QueueArgs) {
     }
 }
 
+/// A time limit below this is seldom meant.
+const SHORT: Duration = Duration::from_secs(120);
+
 fn queue_spec(
     system: SystemCommand,
     context: &Context,
@@ -229,6 +233,15 @@ fn queue_spec(
             "`{option}` after `--` cannot work: {why}. Leave it out, or change the script in a description of your own: \
              `hq alloc template --help`"
         )));
+    }
+    if args.time_limit < SHORT {
+        tracing::warn!(
+            "Each allocation, and each of its workers, ends after {}; a number alone is in seconds: for minutes write `--time-limit 30min`",
+            words(args.time_limit)
+        );
+    }
+    if let Some((option, other)) = check::foreign(&spec) {
+        tracing::warn!("`{option}` after `--` is an option of {other}");
     }
     for (option, ours) in check::contradictions(&spec) {
         tracing::warn!(

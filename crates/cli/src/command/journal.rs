@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::Permissions;
-use std::io::{self, Write as _};
+use std::io::{self, IsTerminal as _, Write as _};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
@@ -248,6 +248,17 @@ pub(super) async fn query(args: QueryArgs, context: &mut Context) -> CliResult<(
     };
     write(&table, args.csv, context)?;
     context.flush()?;
+    let states = [
+        "WAITING", "RUNNING", "FINISHED", "FAILED", "CANCELED", "ABORTED",
+    ];
+    if let Some(state) = states
+        .iter()
+        .find(|state| sql.contains(&format!("'{state}'")))
+        && table.rows.is_empty()
+        && io::stderr().is_terminal()
+    {
+        tracing::warn!("States are in small letters: `'{}'`", state.to_lowercase());
+    }
     if table.is_cut {
         tracing::warn!(
             "There are more than {} rows; see --row-limit",

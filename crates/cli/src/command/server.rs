@@ -2,19 +2,23 @@
 
 mod background;
 
+use std::io::IsTerminal as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use hq_core::words::count;
 use hq_protocol::access::{Access, AccessFile, ServerDir, ServerUid};
 use hq_protocol::{SecretKey, ServerKey};
 use hq_server::{Journal, RunError, Server, ServerConfig, StartError, Stop};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::Context;
+use super::situation::is_unfinished;
 use crate::args::server::{DebugDumpArgs, GenerateAccessArgs, StartArgs, StopArgs, WaitArgs};
 use crate::client::{Client, access_error};
 use crate::error::{CliError, CliResult};
 use crate::output::format::words;
+use crate::parse::selector::Selector;
 use crate::signals::Warnings;
 use crate::submit::read_job;
 use crate::version::VERSION;
@@ -188,6 +192,18 @@ fn warn_about_open_planes(args: &StartArgs) {
 pub(super) async fn stop(args: StopArgs, context: &mut Context) -> CliResult<()> {
     let mut client = Client::connect_any(&context.server_dir()?).await?;
     tracing::info!("Stopping server");
+    if std::io::stderr().is_terminal()
+        && !args.keep_workers
+        && let Ok(jobs) = client.job_list(Selector::All.to_message()).await
+    {
+        let unfinished = jobs.iter().filter(|job| is_unfinished(job)).count();
+        if unfinished > 0 {
+            tracing::warn!(
+                "{} left unfinished: `hq server start --resume` continues them; `hq server stop --keep-workers` also leaves running tasks alone",
+                count(unfinished as u64, "job")
+            );
+        }
+    }
     client.server_stop(args.keep_workers).await?;
     context.done()
 }

@@ -79,7 +79,11 @@ async fn submit_through(
 ) -> CliResult<()> {
     let how = args.follow;
     let is_followed = how.wait.is_some() || how.progress;
-    let on_notify = args.on_notify.take().filter(|_| is_followed);
+    let on_notify = args.on_notify.take();
+    if on_notify.is_some() && !is_followed && std::io::stderr().is_terminal() {
+        tracing::warn!("`--on-notify` runs a program only while `hq submit` stays: add `--wait`");
+    }
+    let on_notify = on_notify.filter(|_| is_followed);
     let prepared = prepare(args, stdin, &mut client).await?;
     let mode = context.mode();
     let callback = on_notify

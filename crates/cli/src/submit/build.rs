@@ -81,7 +81,7 @@ pub(crate) fn build(
     let (mut notes, entry_in_args) = look_at(&options, &command, typed)?;
     let target = build_target(&options, &command, destination, params.as_deref())?;
     let (ids, entries) = build_ids(&options, default_ids, params.as_deref(), &mut notes)?;
-    note_values(&options, entries.as_ref(), &mut notes);
+    note_values(&options, entries.as_ref(), &retry, &mut notes);
     let (count, mut warnings) = (count_of(&ids), Vec::new());
     if let Some(params) = &params {
         params::check(&command, &options, params, &mut warnings)?;
@@ -131,8 +131,23 @@ pub(crate) fn build(
     Ok(PreparedSubmit::new(spec, warnings))
 }
 
-/// Notes what is odd about the lines of which each is a task, and about the time that tasks get.
-fn note_values(options: &TaskOptions, lines: Option<&Entries>, notes: &mut Vec<Box<str>>) {
+/// Whether something is said about retries of which there are none.
+pub(crate) fn are_retries_missing(retry: &RetrySpec) -> bool {
+    let usual = RetrySpec::default();
+    retry.limit == 0 && (retry.on != usual.on || retry.delay != usual.delay)
+}
+
+/// Notes what is odd about the lines of which each is a task, and about the retries and the time that tasks get.
+fn note_values(
+    options: &TaskOptions,
+    lines: Option<&Entries>,
+    retry: &RetrySpec,
+    notes: &mut Vec<Box<str>>,
+) {
+    if are_retries_missing(retry) {
+        let text = "no task is tried again: `--retry-on` and `--retry-delay` need a number of retries, such as `--retries 3`";
+        notes.push(text.into());
+    }
     if let (Some(path), Some(lines)) = (&options.each_line, lines)
         && let Some(note) = content::note_on_lines(path, lines)
     {

@@ -74,6 +74,29 @@ pub(super) fn refuse_list(path: &Path, (what, command): (&str, &str)) -> CliErro
     }
 }
 
+/// What to type where a list has the name of a directory, of several files, or its values.
+pub(super) fn instead_of_list(path: &Path) -> Option<String> {
+    let name = path.to_str()?;
+    let rest = "hq run --each-line - -- PROGRAM {}";
+    if path.is_dir() {
+        return Some(format!(
+            "a task for each file in it is `find {name} -type f | {rest}`"
+        ));
+    }
+    if path.exists() {
+        return None;
+    }
+    if name.contains(['*', '?']) {
+        return Some(format!(
+            "a task for each of these files is `ls {name} | {rest}`"
+        ));
+    }
+    let is_list = name.contains(',') && !name.contains('/');
+    is_list.then(|| {
+        format!("`--each-line` takes a file; a task for each of these values is `--param x={name} -- PROGRAM {{x}}`")
+    })
+}
+
 /// A note on lines that are not what they look like; `None` for plain ones.
 pub(super) fn note_on_lines(path: &Path, lines: &Entries) -> Option<String> {
     let shown = path.display();
@@ -89,14 +112,26 @@ pub(super) fn note_on_lines(path: &Path, lines: &Entries) -> Option<String> {
     let count = u32::try_from(lines.len()).map_or(LINES_MAX, |count| count.min(LINES_MAX));
     let has_cr = |number: u32| lines.get(number).is_some_and(|line| line.ends_with(b"\r"));
     // The last line may have no end.
-    let are_all = has_cr(0) && (1..count.max(2) - 1).all(has_cr);
-    are_all.then(|| {
-        format!(
+    if has_cr(0) && (1..count.max(2) - 1).all(has_cr) {
+        return Some(format!(
             "{shown} has Windows line ends (CRLF), so that each line ends with a carriage return, which does not show; \
              `{}` removes them",
             without_cr(&shown.to_string())
-        )
-    })
+        ));
+    }
+    let count = u32::try_from(lines.len()).unwrap_or(u32::MAX);
+    let is_blank = |number: &u32| {
+        lines
+            .get(*number)
+            .is_some_and(|line| line.trim_ascii().is_empty())
+    };
+    let mut blank = (0..count).filter(is_blank);
+    let first = blank.next()? + 1;
+    Some(format!(
+        "{shown} has {}, the first of them is line {first}: each is a task without a value; \
+         `grep . {shown} | hq run --each-line - -- PROGRAM {{}}` leaves them out",
+        hq_core::words::count(1 + blank.count() as u64, "empty line")
+    ))
 }
 
 /// A note on ids of tasks that have no item: items count from 0.
@@ -159,6 +194,23 @@ mod tests {
     }
 
     #[test]
+    fn what_is_no_list_is_answered_with_a_command() {
+        for (name, part) in [
+            ("/tmp", "`find /tmp -type f |"),
+            ("no/*.txt", "`ls no/*.txt |"),
+            ("a,b", "`--param x=a,b"),
+            ("nosuch", ""),
+            ("/dev/null", ""),
+        ] {
+            let help = instead_of_list(Path::new(name)).unwrap_or_default();
+            assert!(
+                help.contains(part) && help.is_empty() == part.is_empty(),
+                "{name}: {help}"
+            );
+        }
+    }
+
+    #[test]
     fn ids_without_an_item_have_a_note() {
         for (count, array, part) in [
             (
@@ -190,6 +242,14 @@ mod tests {
             (b"", "l has no lines"),
             (b"a\nb\n", ""),
             (b"a\r\nb\nc\n", ""),
+            (
+                b"a\n\nb\n \n",
+                "l has 2 empty lines, the first of them is line 2",
+            ),
+            (
+                b"a\nb\n\n",
+                "l has 1 empty line, the first of them is line 3",
+            ),
         ] {
             let lines = EntryList::from_lines(content).finish().expect("short");
             let note = note_on_lines(Path::new("l"), &lines).unwrap_or_default();

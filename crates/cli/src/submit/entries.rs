@@ -88,7 +88,10 @@ impl EntryList {
 
 /// Reads the lines of a file.
 pub(crate) fn read_lines(path: &Path) -> CliResult<EntryList> {
-    let bytes = read_file(path)?;
+    let bytes = read_file(path).map_err(|error| match content::instead_of_list(path) {
+        Some(help) => error.with_help(help),
+        None => error,
+    })?;
     if let Some(kind) = content::kind(&bytes) {
         return Err(content::refuse_list(path, kind));
     }

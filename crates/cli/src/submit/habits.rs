@@ -22,6 +22,7 @@ mod option;
 mod program;
 mod reader;
 mod script;
+mod value;
 mod variable;
 
 pub(crate) use front::Front;
@@ -119,6 +120,13 @@ struct Text<'a> {
     reader: Reader,
 }
 
+impl<'a> Text<'a> {
+    /// The name of the option without its hyphens, which is the name of the key in a job file.
+    fn key(self) -> &'a str {
+        self.option.trim_start_matches('-')
+    }
+}
+
 /// What is said about a habit.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Said {
@@ -167,12 +175,12 @@ const HABITS: &[(Place, &[Look])] = &[
     (Place::Command, &[command::list_value]),
     (Place::Command, &[command::unused_param]),
     (Place::Command, &[command::processes]),
-    (Place::Value, &[command::percent_letter]),
+    (Place::Value, &[value::percent_letter]),
     (Place::Value, &[command::braces_of]),
     (Place::Value, &[variable::plain]),
-    (Place::Value, &[command::value_placeholder]),
-    (Place::Value, &[command::list_file]),
-    (Place::Value, &[command::odd_value]),
+    (Place::Value, &[value::value_placeholder]),
+    (Place::Value, &[value::list_file]),
+    (Place::Value, &[value::odd_value]),
     (Place::Script, &[script::encoding]),
     (Place::Script, &[script::late_directive]),
     (Place::Script, &[variable::foreign, variable::unknown]),
@@ -231,6 +239,14 @@ impl<'a> Typed<'a> {
         let outputs = [("stdout", &template.stdout), ("stderr", &template.stderr)];
         let cwd = ("cwd", String::from_utf8_lossy(&template.cwd));
         let words = template.args.iter();
+        let env = template.env.iter();
+        let env = env.map(|(name, value)| ("env", pair_of(name, value)));
+        let files = &template.files;
+        let paths = [("inputs", &files.inputs), ("outputs", &files.outputs)].into_iter();
+        let paths = paths.flat_map(|(key, paths)| {
+            let texts = paths.iter().map(|path| String::from_utf8_lossy(path));
+            texts.map(move |text| (key, text))
+        });
         Self {
             verb: Verb::File,
             front: Cow::Owned(Front::default()),
@@ -240,6 +256,8 @@ impl<'a> Typed<'a> {
                 .into_iter()
                 .filter_map(output)
                 .chain([cwd])
+                .chain(env)
+                .chain(paths)
                 .collect(),
             env_names: template
                 .env
@@ -381,13 +399,22 @@ fn values_of(options: &TaskOptions) -> impl Iterator<Item = (&'static str, Cow<'
     let resources = options.resource.iter();
     let resources = resources.map(|asked| ("--resource", Cow::Borrowed(asked.name())));
     let env = options.env.iter();
-    let env = env.map(|pair| ("--env", String::from_utf8_lossy(&pair.value)));
+    let env = env.map(|pair| ("--env", pair_of(&pair.name, &pair.value)));
     paths
         .chain(inputs)
         .chain(outputs)
         .chain(env)
         .chain(given)
         .chain(resources)
+}
+
+/// A variable as `--env` takes it.
+fn pair_of(name: &[u8], value: &[u8]) -> Cow<'static, str> {
+    let (name, value) = (
+        String::from_utf8_lossy(name),
+        String::from_utf8_lossy(value),
+    );
+    Cow::Owned(format!("{name}={value}"))
 }
 
 /// The value of a parameter that has one text.

@@ -16,18 +16,19 @@ use hq_core::range::IdArray;
 use hq_core::resource::request::{RequestVariants, ResourceRequest};
 use hq_core::sizing::{FirstMemory, LearnSpec, PREDICT_DEFAULT};
 use hq_core::template::{
-    ArrayIds, ArraySpec, ByteText, Entries, GraphSpec, GraphTask, SubmitBody, SubmitSpec,
-    SubmitTarget, TaskFiles, TaskTemplate,
+    ArrayIds, ArraySpec, ByteText, Entries, GraphSpec, GraphTask, StdioSpec, SubmitBody,
+    SubmitSpec, SubmitTarget, TaskFiles, TaskTemplate,
 };
 
 use super::build::{
-    DEFAULT_CWD, PathResolver, build_grow, build_retry, build_stop, check_cwd, count_of, new_job,
-    raw_stdio, stream_dir,
+    DEFAULT_CWD, PathResolver, are_retries_missing, build_grow, build_retry, build_stop, check_cwd,
+    count_of, new_job, raw_stdio, stream_dir,
 };
 use super::entries::EntryList;
 use super::files::{add_edges, check_apart, check_placeholders, task_files};
 use super::habits::{self, Typed};
 use super::learn;
+use super::params::tells_apart;
 use super::placeholder::{self, PathRole};
 use super::{PreparedSubmit, SubmitContext, is_stdin, read_file};
 use crate::args::submit::Destination;
@@ -171,6 +172,14 @@ fn notes_of(body: &SubmitBody, submit_dir: &Path) -> CliResult<Vec<Box<str>>> {
         SubmitBody::Graph(graph) => (habits::Source::One, &graph.templates[..]),
     };
     let (mut notes, mut scripts) = (Vec::new(), BTreeSet::new());
+    notes.extend(note_on_shared_output(body));
+    if templates
+        .iter()
+        .any(|template| are_retries_missing(&template.retry))
+    {
+        let text = "no task is tried again: `retry_on` and `retry_delay` need a number of retries, such as `retries = 3`";
+        notes.push(text.into());
+    }
     for template in templates {
         let mut typed = Typed::of_file(source, template);
         let cwd = match &*template.cwd {
@@ -189,6 +198,44 @@ fn notes_of(body: &SubmitBody, submit_dir: &Path) -> CliResult<Vec<Box<str>>> {
         }
     }
     Ok(notes)
+}
+
+/// A note on a file to which several tasks write.
+fn note_on_shared_output(body: &SubmitBody) -> Option<Box<str>> {
+    let counts = match body {
+        SubmitBody::Array(array) => vec![count_of(&array.ids)],
+        SubmitBody::Graph(graph) => {
+            let mut counts = vec![0; graph.templates.len()];
+            for task in &graph.tasks {
+                counts[task.template as usize] += 1;
+            }
+            counts
+        }
+    };
+    let mut writers = HashMap::new();
+    for (template, count) in body.templates().iter().zip(counts) {
+        for (key, spec) in [("stdout", &template.stdout), ("stderr", &template.stderr)] {
+            let StdioSpec::File { path, .. } = spec else {
+                continue;
+            };
+            let dir = (!path.starts_with(b"/")).then_some(&template.cwd);
+            let is_device = path.starts_with(b"/dev/");
+            if is_device || tells_apart(path, None) || dir.is_some_and(|dir| tells_apart(dir, None))
+            {
+                continue;
+            }
+            let writers: &mut u32 = writers.entry((key, dir, path)).or_default();
+            *writers += count;
+            if *writers > 1 {
+                let path = String::from_utf8_lossy(path);
+                return Some(
+                    format!("several tasks write to the file of `{key} = \"{path}\"`, and each overwrites what is there; `%{{TASK_ID}}` in the path gives each task a file of its own")
+                        .into(),
+                );
+            }
+        }
+    }
+    None
 }
 
 /// Whether a file that was named as a program is a job file: it cannot be executed, and its name or its content says so.
@@ -232,7 +279,9 @@ pub(crate) fn in_command<'a>(verb: &str, command: &'a [OsString]) -> CliResult<O
     };
     let (path, word) = (path.to_string_lossy(), word.to_string_lossy());
     let help = if word.starts_with('-') {
-        format!("options stand in front: `hq {verb} {word} {path}`")
+        format!(
+            "options of `hq {verb}` itself, such as `--wait`, stand in front of the file; those of tasks are written into it, see `hq doc dependencies`"
+        )
     } else {
         format!("a job file runs as a whole and takes no words: `hq {verb} {path}`")
     };
@@ -345,7 +394,7 @@ fn build_template(
     };
     let (stdout, stderr) = (raw(&table.stdout, "stdout"), raw(&table.stderr, "stderr"));
     for (spec, role) in [(&stdout, PathRole::Stdout), (&stderr, PathRole::Stderr)] {
-        if let hq_core::template::StdioSpec::File { path, .. } = spec {
+        if let StdioSpec::File { path, .. } = spec {
             warnings.extend(placeholder::unknown_warning(path, role));
         }
     }

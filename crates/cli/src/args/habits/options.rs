@@ -444,6 +444,11 @@ pub(super) const OPTIONS: &[Habit] = &[
         "use `hq worker start --cpus 8` to set the cpus of a worker; by default it detects all",
     ),
     habit_of(
+        &["alloc add slurm", "alloc add pbs"],
+        &["--dry-run"],
+        "a queue begins with a trial submission; `--no-dry-run` leaves it out",
+    ),
+    habit_of(
         &["worker start"],
         &["--mem", "--memory", "--memory-limit"],
         "memory of a worker is detected; another amount is `hq worker start --resource 'mem=sum(8G)'`",

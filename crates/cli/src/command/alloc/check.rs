@@ -80,6 +80,36 @@ pub(super) fn contradictions(spec: &AllocQueueSpec) -> Vec<(&'static str, &'stat
     found.map(|(_, _, option, ours)| (option, ours)).collect()
 }
 
+/// An option after `--` that the other batch system has: option, and whose it is with the option to use.
+pub(super) fn foreign(spec: &AllocQueueSpec) -> Option<(String, &'static str)> {
+    let words = || spec.additional_args.iter();
+    let manager = spec.system.as_ref().map_or("", |system| &system.manager);
+    match manager {
+        // Options of PBS have one hyphen, but for these.
+        "pbs" => words()
+            .find(|word| word.starts_with("--") && !matches!(word.as_str(), "--version" | "--"))
+            .map(|word| {
+                (
+                    word.clone(),
+                    "Slurm; PBS has `-q QUEUE`, `-A ACCOUNT` and `-l NAME=AMOUNT`",
+                )
+            }),
+        "slurm" => words()
+            .zip(words().skip(1).map(Some).chain([None]))
+            .find(|(word, next)| {
+                word.starts_with("-l")
+                    && (word.contains('=') || next.is_some_and(|next| next.contains('=')))
+            })
+            .map(|(word, _)| {
+                (
+                    word.clone(),
+                    "PBS; Slurm has `--mem=8G`, `--gres=gpu:1` and `--partition=NAME`",
+                )
+            }),
+        _ => None,
+    }
+}
+
 /// Resources of PBS that the script asks for already and that are asked for again after `--`: PBS takes
 /// the first of both without a word.
 pub(super) fn asked_twice(system: &SystemSpec, arguments: &[String]) -> Vec<String> {
@@ -193,6 +223,26 @@ mod tests {
                 .map(|(option, _)| option)
                 .collect();
             assert_eq!(found, warned, "{words}");
+        }
+    }
+
+    #[test]
+    fn options_of_the_other_system_are_noticed() {
+        for (name, words, expected) in [
+            (TemplateName::Pbs, "--partition=x", Some("--partition=x")),
+            (TemplateName::Pbs, "-q x -l walltime=1:00", None),
+            (TemplateName::Slurm, "-l walltime=1:00", Some("-l")),
+            (TemplateName::Slurm, "-lselect=1", Some("-lselect=1")),
+            (TemplateName::Slurm, "-p x --mem=4G -l", None),
+        ] {
+            let system = batch_system::built_in(name).expect("it is valid");
+            let spec = AllocQueueSpec {
+                system: Some((&system).into()),
+                additional_args: words.split(' ').map(str::to_owned).collect(),
+                ..spec()
+            };
+            let found = foreign(&spec).map(|(option, _)| option);
+            assert_eq!(found.as_deref(), expected, "{words}");
         }
     }
 

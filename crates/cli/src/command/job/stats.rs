@@ -25,6 +25,9 @@ pub(in crate::command) async fn stats(args: StatsArgs, context: &mut Context) ->
         |job| format!("Job {job} not found"),
         |jobs| format!("Jobs {jobs} not found"),
     );
+    if infos.jobs.is_empty() {
+        return missing.end(JOBS, context);
+    }
     let mut samples = Samples::default();
     let mut groups = Groups::default();
     for job in &infos.jobs {

@@ -1,8 +1,10 @@
 //! `hq worker start` and `hq worker hwdetect`.
 
+use std::io::IsTerminal as _;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use hq_core::resource::amount::Amount;
 use hq_core::resource::descriptor::{DescriptorError, ResourceDescriptor, ResourceItem};
 use hq_core::worker_config::{
     Allocation, BatchSystem, HEARTBEAT_MIN, MemoryLimits, OnServerLost, WorkerConfig,
@@ -522,6 +524,7 @@ fn resources(args: &StartArgs) -> CliResult<ResourceDescriptor> {
             "You have to specify --cpus explicitly when opting out of CPU automatic detection",
         ));
     }
+    note_on_cpus(&items);
     let descriptor = ResourceDescriptor::new(items, Vec::new()).map_err(|e| refused(&e))?;
     let Some(coupling) = &args.coupling else {
         return Ok(descriptor);
@@ -529,6 +532,20 @@ fn resources(args: &StartArgs) -> CliResult<ResourceDescriptor> {
     let weights = parse_coupling(coupling, &descriptor.items)
         .map_err(|error| CliError::new(error.to_string()))?;
     ResourceDescriptor::new(descriptor.items, weights).map_err(|e| refused(&e))
+}
+
+/// Tells people that their worker offers more cpus than there are.
+fn note_on_cpus(items: &[ResourceItem]) {
+    let offered = items.iter().find(|item| &*item.name == CPUS);
+    let offered = offered.map(|item| item.kind.total()).unwrap_or_default();
+    let here = std::thread::available_parallelism().map_or(u32::MAX, |count| {
+        u32::try_from(count.get()).unwrap_or(u32::MAX)
+    });
+    if offered > Amount::whole(here) && std::io::stderr().is_terminal() {
+        tracing::warn!(
+            "The worker offers {offered} cpus, and this process can use {here}: tasks share them, and run longer"
+        );
+    }
 }
 
 /// The batch job around us, as its variables tell.

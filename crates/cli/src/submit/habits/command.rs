@@ -3,12 +3,10 @@
 use std::path::Path;
 
 use super::option::quoted;
-use super::program::in_root;
 use super::reader::{Reader, is_shell, is_tool, may_repeat, name};
 use super::script::Script;
 use super::variable::has_gap;
 use super::{Said, Source, Text, Typed, Verb};
-use crate::args::known_resource;
 use crate::submit::placeholder::{self, Piece};
 use crate::text::closest;
 
@@ -131,10 +129,7 @@ pub(super) fn braces_of(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
         if matches!(before, Some('$' | '%' | '@' | '#' | ')' | ']')) {
             continue;
         }
-        let is_path = !matches!(
-            text.option,
-            "" | "--env" | "--name" | "--param" | "--resource"
-        );
+        let is_path = !matches!(text.key(), "" | "env" | "name" | "param" | "resource");
         // All tasks would have the same path, and overwrite the files of each other.
         if name.is_empty()
             && is_path
@@ -167,23 +162,7 @@ fn brace(
     let is_path = !text.option.is_empty();
     let is_usual = USUAL.contains(&&*name.to_ascii_lowercase()) || name.starts_with("wildcards.");
     if is_path {
-        let params = matches!(typed.source, Source::Params(params) if params.position(name.as_bytes()).is_some());
-        let is_foreign =
-            name.is_empty() || is_usual || !matches!(typed.source, Source::One) && is_name(name);
-        if params && text.option != "--env" || !is_foreign {
-            return None;
-        }
-        return Some(match text.option {
-            "--env" => {
-                format!(
-                    "`{{{name}}}` is not replaced in `--env`; the value of a task is in `{own}`"
-                )
-            }
-            "--name" => return None,
-            option => format!(
-                "`{{{name}}}` is not replaced in `{option}`; placeholders for paths are `%{{TASK_ID}}` and `%{{JOB_ID}}`, see `hq doc output`"
-            ),
-        });
+        return brace_of_value(typed, text, (name, is_usual));
     }
     let is_single = matches!(typed.source, Source::One);
     if name.is_empty() {
@@ -232,6 +211,35 @@ fn brace(
     ))
 }
 
+/// What is said about a name in braces in the value of an option.
+fn brace_of_value(
+    typed: &Typed<'_>,
+    text: Text<'_>,
+    (name, is_usual): (&str, bool),
+) -> Option<String> {
+    let own = typed.own_value();
+    let params = matches!(typed.source, Source::Params(params) if params.position(name.as_bytes()).is_some());
+    let is_single = matches!(typed.source, Source::One);
+    let is_foreign = is_usual || !is_single && (name.is_empty() || is_name(name));
+    if params && text.key() != "env" || !is_foreign {
+        return None;
+    }
+    let option = text.option;
+    Some(match text.key() {
+        "env" => {
+            format!("`{{{name}}}` is not replaced in `{option}`; the value of a task is in `{own}`")
+        }
+        "name" => {
+            format!(
+                "`{{{name}}}` is not replaced in `--name`: a job has one name for all of its tasks"
+            )
+        }
+        _ => format!(
+            "`{{{name}}}` is not replaced in `{option}`; placeholders for paths are `%{{TASK_ID}}` and `%{{JOB_ID}}`, see `hq doc output`"
+        ),
+    })
+}
+
 /// `hq run --array 1-3 -- echo '%{TASK_ID}'`.
 pub(super) fn path_placeholder(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
     let known = |name: &str| VARIABLES.iter().find(|(known, _)| *known == name);
@@ -247,26 +255,6 @@ pub(super) fn path_placeholder(typed: &Typed<'_>, text: Text<'_>) -> Option<Said
             "`%{{{name}}}` is a placeholder for paths, such as that of `--stdout`, and is not replaced in a command; use `{variable}` in a shell command line: `bash -c 'LINE'`"
         ))
     })
-}
-
-/// `hq submit --name 'run-%{TASK_ID}'`, `--env X=%{TASK_ID}`.
-pub(super) fn value_placeholder(_: &Typed<'_>, text: Text<'_>) -> Option<Said> {
-    if !matches!(text.option, "--name" | "--env") {
-        return None;
-    }
-    let pieces = placeholder::pieces(text.text.as_bytes());
-    let name = pieces.into_iter().find_map(|piece| match piece {
-        Piece::Name(name) => placeholder::meant(std::str::from_utf8(name).ok()?),
-        Piece::Text(_) => None,
-    })?;
-    let why = match text.option {
-        "--name" => "a job has one name for all of its tasks",
-        _ => "every task has its numbers in `$HQ_TASK_ID` and `$HQ_JOB_ID`",
-    };
-    Some(Said::Note(format!(
-        "`%{{{name}}}` is not replaced in `{}`; {why}",
-        text.option
-    )))
 }
 
 /// `hq submit -- echo hi '|' wc`.
@@ -372,114 +360,6 @@ pub(super) fn unused_entry(typed: &Typed<'_>, _: Text<'_>) -> Option<Said> {
     Some(Said::Note(format!(
         "every task runs the same command: the {what} of a task is in `{own}`, which `{program}` does not read; {instead}"
     )))
-}
-
-/// `--stdout out-%a.txt`, as in Slurm; `%I` and `%J` are LSF's.
-pub(super) fn percent_letter(_: &Typed<'_>, text: Text<'_>) -> Option<Said> {
-    const LETTERS: [(char, &str); 10] = [
-        ('a', "%{TASK_ID}"),
-        ('A', "%{JOB_ID}"),
-        ('j', "%{JOB_ID}"),
-        ('J', "%{JOB_ID}"),
-        ('I', "%{TASK_ID}"),
-        ('t', "%{TASK_ID}"),
-        ('x', "written out: the name of the job"),
-        ('N', "unknown at this time: the name of the node"),
-        ('u', "written out: the name of the user"),
-        ('s', "%{INSTANCE_ID}"),
-    ];
-    if matches!(text.option, "--env" | "--name" | "--param") {
-        return None;
-    }
-    let found = text.text.match_indices('%').filter_map(|(at, _)| {
-        let mut rest = text.text[at + 1..].chars().skip_while(char::is_ascii_digit);
-        let letter = rest.next()?;
-        let is_alone = !rest.next().is_some_and(char::is_alphanumeric);
-        LETTERS
-            .iter()
-            .find(|(known, _)| *known == letter && is_alone)
-    });
-    let found: Vec<String> = found
-        .map(|(letter, instead)| format!("`%{letter}` is `{instead}`"))
-        .collect();
-    (!found.is_empty()).then(|| {
-        let (option, found) = (text.option, found.join(", "));
-        Said::Note(format!(
-            "Slurm placeholders are not replaced in `{option}`; here {found}, see `hq doc output`"
-        ))
-    })
-}
-
-/// `--stdout -`, `--stdout logs/`, `--env A=1,B=2`, `--param x=1..3`.
-pub(super) fn odd_value(_: &Typed<'_>, text: Text<'_>) -> Option<Said> {
-    let (option, value) = (text.option, text.text);
-    let is_output = matches!(option, "--stdout" | "--stderr" | "stdout" | "stderr");
-    let has_name = |part: &str| {
-        part.split_once('=').is_some_and(|(name, _)| {
-            !name.is_empty()
-                && name
-                    .bytes()
-                    .all(|byte| byte == b'_' || byte.is_ascii_uppercase())
-        })
-    };
-    let is_range = |text: &str| {
-        let text = text.trim_matches(['{', '}', '[', ']']);
-        let parts = text.split_once("..").map_or_else(
-            || text.split(':').collect(),
-            |(first, last)| vec![first, last],
-        );
-        parts.len() > 1 && parts.iter().all(|part| part.parse::<f64>().is_ok())
-    };
-    let is_path = matches!(option, "--stream" | "--cwd") && !Path::new(value).exists();
-    let note = if option == "--resource"
-        && let Some(instead) = known_resource(value)
-    {
-        format!(
-            "`{value}` is a resource that a worker has only if it was started with `--resource {value}=…`; {instead}"
-        )
-    } else if is_output && value.starts_with(['&', '>', '|', '<']) {
-        format!(
-            "`{value}` is shell syntax, and only the name of a file here; one path for both `--stdout` and `--stderr` collects both in that file"
-        )
-    } else if (is_output || is_path)
-        && let Some(note) = in_root(value)
-    {
-        note
-    } else if is_output && value == "-" {
-        format!(
-            "`{option} -` writes a file named `-`; `hq job cat JOB stdout` and `hq job tail -f JOB` print what tasks write, and `hq run` does by itself"
-        )
-    } else if is_output && (value.ends_with('/') || Path::new(value).is_dir()) {
-        let dir = value.trim_end_matches('/');
-        format!(
-            "`{value}` is a directory; `{option}` names a file in it, such as `{dir}/%{{TASK_ID}}.out`"
-        )
-    } else if option == "--array" && value.parse::<u64>().is_ok_and(|id| id > 1) {
-        format!(
-            "`--array {value}` is one task, with the id {value}; {value} tasks are `--array 1-{value}`"
-        )
-    } else if option == "--env" && value.split(',').skip(1).any(has_name) {
-        format!("`{value}` is the value of one variable; give an `--env` for each variable")
-    } else if option == "--param" && is_range(value) {
-        format!("`{value}` is one value; a range is `1-10`, `0-1:0.25` or `10-1:-1`")
-    } else if option == "--param"
-        && value.split_whitespace().count() > 1
-        && value
-            .split_whitespace()
-            .all(|part| part.parse::<f64>().is_ok())
-    {
-        format!(
-            "`{value}` is one value; separate values by commas: `{}`",
-            value.split_whitespace().collect::<Vec<_>>().join(",")
-        )
-    } else if option == "--param" && value.starts_with('[') {
-        format!(
-            "the bracket becomes part of the value `{value}`; separate values with commas, without brackets: `--param x=1,2,3`"
-        )
-    } else {
-        return None;
-    };
-    Some(Said::Note(note))
 }
 
 /// `hq submit --param file=list.txt`.
@@ -621,28 +501,4 @@ pub(super) fn behind_line(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
         text.text,
         shell.join(" ")
     )))
-}
-
-/// `hq submit --each-line samples.csv`, `--each-line ./run.sh`.
-pub(super) fn list_file(_: &Typed<'_>, text: Text<'_>) -> Option<Said> {
-    if text.option != "--each-line" {
-        return None;
-    }
-    let file = text.text;
-    let (_, end) = name(file).rsplit_once('.')?;
-    let note = match end {
-        "csv" | "tsv" => format!(
-            "every line of {file} becomes a task, including the header; hq does not parse columns: `bash -c 'IFS={} read -r a b rest \
-             <<< \"$HQ_ENTRY\"; PROGRAM \"$a\" \"$b\"'` does",
-            if end == "csv" { "," } else { "$'\\t'" }
-        ),
-        "json" => format!(
-            "each line of {file} is a task; a task for each item of a JSON array is `--from-json {file}`"
-        ),
-        "sh" | "py" | "pl" | "R" => format!(
-            "{file} is read as the list, a task for each of its lines; a program follows the options"
-        ),
-        _ => return None,
-    };
-    Some(Said::Note(note))
 }

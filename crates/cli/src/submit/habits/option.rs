@@ -97,7 +97,7 @@ fn known() -> &'static BTreeSet<String> {
 }
 
 /// Values of an option in front of the program.
-fn given<'a>(typed: &'a Typed<'_>, option: &'a str) -> impl Iterator<Item = &'a str> {
+pub(super) fn given<'a>(typed: &'a Typed<'_>, option: &'a str) -> impl Iterator<Item = &'a str> {
     let words = &typed.front.words;
     words.iter().enumerate().filter_map(move |(at, word)| {
         let rest = word.strip_prefix(option)?;

@@ -85,23 +85,27 @@ pub(super) fn split_value(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
 }
 
 /// `hq submit --array 1,2 3 -- true`.
-pub(super) fn ids(_: &Typed<'_>, text: Text<'_>) -> Option<Said> {
+pub(super) fn ids(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
     let is_id = |c: char| c.is_ascii_digit() || matches!(c, ',' | '-' | ':');
     let is_list =
         text.text.starts_with(|c: char| c.is_ascii_digit()) && text.text.chars().all(is_id);
-    (is_list && !is_here(text.text)).then(|| {
-        Said::Refusal(
-            format!("`{}` is not a program", text.text),
-            "a list of ids is one word without blanks, as in `--array 1,2,3`".to_owned(),
-        )
-    })
+    let mut variables = option::given(typed, "--env");
+    let help = match variables.find(|pair| !pair.contains('=')) {
+        Some(name) => format!(
+            "a variable and its value are one word: `--env {name}={}`",
+            text.text
+        ),
+        None => "a list of ids is one word without blanks, as in `--array 1,2,3`".to_owned(),
+    };
+    (is_list && !is_here(text.text))
+        .then(|| Said::Refusal(format!("`{}` is not a program", text.text), help))
 }
 
 /// `hq submit –cpus 4 -- true`: word processors and web pages make one dash of two.
 pub(super) fn long_dash(_: &Typed<'_>, text: Text<'_>) -> Option<Said> {
     with_hyphens(text.text).map(|meant| {
         Said::Refusal(
-            format!("`{}` begins with a long dash, which is no `-`", text.text),
+            format!("`{}` has a long dash, which is no `-`", text.text),
             format!("type it as `{meant}`"),
         )
     })

@@ -82,22 +82,25 @@ pub(super) fn plain(_: &Typed<'_>, text: Text<'_>) -> Option<Said> {
         return None;
     }
     let name = names(text.text).next()?;
-    let instead = match text.option {
+    let instead = match text.key() {
         "" => "`bash -c 'LINE'` runs a shell command line".to_owned(),
-        "--name" => return None,
-        "--env" => "write the value, or set the variable in a shell command line: `bash -c 'LINE'`"
+        "name" => return None,
+        "env" => "write the value, or set the variable in a shell command line: `bash -c 'LINE'`"
             .to_owned(),
         _ if name.starts_with("HQ_") => {
             "placeholders for paths are `%{TASK_ID}` and `%{JOB_ID}`, see `hq doc output`"
                 .to_owned()
         }
-        option if option.starts_with("--") => {
-            format!("without single quotes this shell expands it in `{option}`")
+        _ if text.option.starts_with("--") => {
+            format!(
+                "without single quotes this shell expands it in `{}`",
+                text.option
+            )
         }
         _ => "write the path itself".to_owned(),
     };
-    let so = match text.option {
-        "" | "--env" => "so the program gets it as it is".to_owned(),
+    let so = match text.key() {
+        "" | "env" => "so the program gets it as it is".to_owned(),
         _ => format!("so the name is really `{}`", text.text),
     };
     Some(Said::Note(format!(

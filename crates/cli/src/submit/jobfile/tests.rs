@@ -590,3 +590,57 @@ fn the_description_for_programs_has_the_keys_that_are_accepted() {
         );
     }
 }
+
+#[test]
+fn what_may_not_do_what_was_meant_has_a_note() {
+    let two = |keys: &str| {
+        format!("[[task]]\ncommand = [\"/x\"]\n{keys}\n[[task]]\ncommand = [\"/y\"]\n{keys}\n")
+    };
+    let array = |keys: &str| {
+        format!("[array]\nids = \"1-3\"\ncommand = [\"/x\"]\ncwd = \"/tmp\"\n{keys}\n")
+    };
+    for (content, part) in [
+        (
+            two("stdout = \"o.txt\""),
+            "several tasks write to the file of `stdout = \"o.txt\"`",
+        ),
+        (
+            array("stderr = \"/tmp/e.txt\""),
+            "`stderr = \"/tmp/e.txt\"`",
+        ),
+        (
+            array("retry_on = \"exit\""),
+            "need a number of retries, such as `retries = 3`",
+        ),
+        (
+            two("env = { A = \"~/x\" }"),
+            "no shell expands `~/x` in `env`; write the whole path",
+        ),
+        (
+            array("env = { A = \"$HQ_TASK_ID\" }"),
+            "no shell expands `$HQ_TASK_ID`",
+        ),
+        (
+            array("inputs = [\"*.nosuch\"]"),
+            "`inputs` is a list with a string for each file",
+        ),
+        (array("stdout = \"/dev/null\""), ""),
+        (
+            "[[task]]\ncommand = [\"/x\"]\nstdout = \"null\"\n".to_owned(),
+            "`stdout = none` discards",
+        ),
+        (two("stdout = \"%{TASK_ID}.txt\""), ""),
+        (two("stdout = \"o.txt\"\ncwd = \"%{TASK_ID}\""), ""),
+        (
+            array("retries = 2\nretry_on = \"exit\"\nenv = { A = \"x\" }"),
+            "",
+        ),
+    ] {
+        let spec = load_text(&content).expect("valid").spec;
+        let note = spec.notes.first().map_or("", |note| &**note);
+        assert!(
+            note.contains(part) && note.is_empty() == part.is_empty(),
+            "{content}: {note}"
+        );
+    }
+}

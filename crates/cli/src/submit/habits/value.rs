@@ -1,0 +1,277 @@
+//! Habits in values of options, and in values of the keys of job files.
+
+use std::path::Path;
+
+use super::program::in_root;
+use super::reader::name;
+use super::{Said, Text, Typed};
+use crate::args::known_resource;
+use crate::submit::placeholder::{self, Piece};
+
+/// `hq submit --name 'run-%{TASK_ID}'`, `--env X=%{TASK_ID}`.
+pub(super) fn value_placeholder(_: &Typed<'_>, text: Text<'_>) -> Option<Said> {
+    if !matches!(text.key(), "name" | "env") {
+        return None;
+    }
+    let pieces = placeholder::pieces(text.text.as_bytes());
+    let name = pieces.into_iter().find_map(|piece| match piece {
+        Piece::Name(name) => placeholder::meant(std::str::from_utf8(name).ok()?),
+        Piece::Text(_) => None,
+    })?;
+    let why = match text.key() {
+        "name" => "a job has one name for all of its tasks",
+        _ => "every task has its numbers in `$HQ_TASK_ID` and `$HQ_JOB_ID`",
+    };
+    Some(Said::Note(format!(
+        "`%{{{name}}}` is not replaced in `{}`; {why}",
+        text.option
+    )))
+}
+
+/// `--stdout out-%a.txt`, as in Slurm; `%I` and `%J` are LSF's.
+pub(super) fn percent_letter(_: &Typed<'_>, text: Text<'_>) -> Option<Said> {
+    const LETTERS: [(char, &str); 10] = [
+        ('a', "%{TASK_ID}"),
+        ('A', "%{JOB_ID}"),
+        ('j', "%{JOB_ID}"),
+        ('J', "%{JOB_ID}"),
+        ('I', "%{TASK_ID}"),
+        ('t', "%{TASK_ID}"),
+        ('x', "written out: the name of the job"),
+        ('N', "unknown at this time: the name of the node"),
+        ('u', "written out: the name of the user"),
+        ('s', "%{INSTANCE_ID}"),
+    ];
+    if matches!(text.key(), "env" | "name" | "param") {
+        return None;
+    }
+    let found = text.text.match_indices('%').filter_map(|(at, _)| {
+        let mut rest = text.text[at + 1..].chars().skip_while(char::is_ascii_digit);
+        let letter = rest.next()?;
+        let is_alone = !rest.next().is_some_and(char::is_alphanumeric);
+        LETTERS
+            .iter()
+            .find(|(known, _)| *known == letter && is_alone)
+    });
+    let found: Vec<String> = found
+        .map(|(letter, instead)| format!("`%{letter}` is `{instead}`"))
+        .collect();
+    (!found.is_empty()).then(|| {
+        let (option, found) = (text.option, found.join(", "));
+        Said::Note(format!(
+            "Slurm placeholders are not replaced in `{option}`; here {found}, see `hq doc output`"
+        ))
+    })
+}
+
+/// `hq submit --each-line samples.csv`, `--each-line ./run.sh`.
+pub(super) fn list_file(_: &Typed<'_>, text: Text<'_>) -> Option<Said> {
+    if text.option != "--each-line" {
+        return None;
+    }
+    let file = text.text;
+    let (_, end) = name(file).rsplit_once('.')?;
+    let note = match end {
+        "csv" | "tsv" => format!(
+            "every line of {file} becomes a task, including the header; hq does not parse columns: `bash -c 'IFS={} read -r a b rest \
+             <<< \"$HQ_ENTRY\"; PROGRAM \"$a\" \"$b\"'` does",
+            if end == "csv" { "," } else { "$'\\t'" }
+        ),
+        "json" => format!(
+            "each line of {file} is a task; a task for each item of a JSON array is `--from-json {file}`"
+        ),
+        "sh" | "py" | "pl" | "R" => format!(
+            "{file} is read as the list, a task for each of its lines; a program follows the options"
+        ),
+        _ => return None,
+    };
+    Some(Said::Note(note))
+}
+
+/// An option or a key whose value is looked at, without the hyphens of an option; and what finds a mistake in the value.
+type Check = (&'static [&'static str], fn(Text<'_>) -> Option<String>);
+
+const OUTPUTS: &[&str] = &["stdout", "stderr"];
+const DIRECTORIES: &[&str] = &["cwd", "stream"];
+
+/// Checks of values; the first that finds something speaks.
+const CHECKS: &[Check] = &[
+    (&["resource"], foreign_resource),
+    (OUTPUTS, shell_syntax),
+    (OUTPUTS, word_as_file),
+    (OUTPUTS, |value| in_root(value.text)),
+    (OUTPUTS, directory),
+    (DIRECTORIES, missing_directory),
+    (&["inputs", "outputs"], several_paths),
+    (&["array"], one_id),
+    (&["env"], variable),
+    (&["param"], range),
+    (&["param"], blanks),
+    (&["param"], pattern),
+    (&["param"], |Text { text, .. }| {
+        text.starts_with('[').then(|| format!(
+            "the bracket becomes part of the value `{text}`; separate values with commas, without brackets: `--param x=1,2,3`"
+        ))
+    }),
+];
+
+/// `--stdout -`, `--inputs '*.txt'`, `--env A=1,B=2`, `--param x=1..3`.
+pub(super) fn odd_value(_: &Typed<'_>, text: Text<'_>) -> Option<Said> {
+    let mut checks = CHECKS
+        .iter()
+        .filter(|(options, _)| options.contains(&text.key()));
+    checks.find_map(|(_, check)| check(text)).map(Said::Note)
+}
+
+fn foreign_resource(Text { text, .. }: Text<'_>) -> Option<String> {
+    let instead = known_resource(text)?;
+    Some(format!(
+        "`{text}` is a resource that a worker has only if it was started with `--resource {text}=…`; {instead}"
+    ))
+}
+
+fn shell_syntax(Text { text, .. }: Text<'_>) -> Option<String> {
+    text.starts_with(['&', '>', '|', '<']).then(|| format!(
+        "`{text}` is shell syntax, and only the name of a file here; one path for both `--stdout` and `--stderr` collects both in that file"
+    ))
+}
+
+/// `--stdout -`, `--stderr stdout`, `--stdout null`.
+fn word_as_file(Text { option, text, .. }: Text<'_>) -> Option<String> {
+    let what = match &*text.to_ascii_lowercase() {
+        "-" => {
+            "`hq job cat JOB stdout` and `hq job tail -f JOB` print what tasks write, and `hq run` does by itself".to_owned()
+        }
+        "stdout" | "stderr" | "1" | "2" | "tty" => {
+            "one path for both `stdout` and `stderr` collects both in that file".to_owned()
+        }
+        "null" | "nul" | "none" | "no" | "off" | "false" | "discard" | "devnull" => {
+            let sign = if option.starts_with('-') { "" } else { " =" };
+            format!("`{option}{sign} none` discards what tasks write")
+        }
+        _ => return None,
+    };
+    Some(format!(
+        "`{text}` is only the name of a file for `{option}`; {what}"
+    ))
+}
+
+fn directory(Text { option, text, .. }: Text<'_>) -> Option<String> {
+    let dir = text.trim_end_matches('/');
+    (text.ends_with('/') || Path::new(text).is_dir()).then(|| {
+        format!(
+            "`{text}` is a directory; `{option}` names a file in it, such as `{dir}/%{{TASK_ID}}.out`"
+        )
+    })
+}
+
+/// `--cwd dta`. Workers may have directories that this machine has not: of those the name above is missing, too.
+fn missing_directory(Text { option, text, .. }: Text<'_>) -> Option<String> {
+    let path = Path::new(text);
+    if text.is_empty() || path.exists() || text.contains(['%', '{', '$', '~']) {
+        return None;
+    }
+    if let Some(note) = in_root(text) {
+        return Some(note);
+    }
+    let is_elsewhere = path.is_absolute() && !path.parent().is_some_and(Path::exists);
+    (option.ends_with("cwd") && !is_elsewhere).then(|| {
+        format!("the directory `{text}` does not exist: workers make it, and tasks start in an empty directory")
+    })
+}
+
+/// `--inputs '*.txt'`, `--outputs a,b`.
+fn several_paths(Text { option, text, .. }: Text<'_>) -> Option<String> {
+    let why = if text.contains(['*', '?']) {
+        "hq expands no patterns"
+    } else if text.contains(',') {
+        "commas separate nothing here"
+    } else {
+        return None;
+    };
+    let each = if option.starts_with('-') {
+        format!("give an `{option}` for each file")
+    } else {
+        format!("`{option}` is a list with a string for each file")
+    };
+    (!Path::new(text).exists())
+        .then(|| format!("`{text}` is the name of one file, because {why}; {each}"))
+}
+
+fn one_id(Text { text, .. }: Text<'_>) -> Option<String> {
+    text.parse::<u64>().is_ok_and(|id| id > 1).then(|| {
+        format!(
+            "`--array {text}` is one task, with the id {text}; {text} tasks are `--array 1-{text}`"
+        )
+    })
+}
+
+/// `--env A=1,B=2`, `--env 'A = 1'`, `--env A=~/x`, `--env 'A="x"'`. The text has the name, too.
+fn variable(Text { option, text, .. }: Text<'_>) -> Option<String> {
+    let (name, value) = text.split_once('=')?;
+    let is_name = |part: &str| {
+        let mut bytes = part.bytes();
+        !part.is_empty() && bytes.all(|byte| byte == b'_' || byte.is_ascii_uppercase())
+    };
+    let is_pair = |part: &str| part.split_once('=').is_some_and(|(name, _)| is_name(name));
+    let is_quoted = |sign| value.len() > 1 && value.starts_with(sign) && value.ends_with(sign);
+    if text.split(',').skip(1).any(is_pair) {
+        Some(format!(
+            "`{text}` sets one variable; give an `{option}` for each variable"
+        ))
+    } else if name.ends_with(' ') {
+        let (name, value) = (name.trim(), value.trim());
+        Some(format!(
+            "blanks around `=` become part of the name and the value; `{name}={value}` sets `{name}`"
+        ))
+    } else if value == "~" || value.starts_with("~/") {
+        let rest = &value[1..];
+        let instead = if option.starts_with('-') {
+            format!("`{name}=\"$HOME{rest}\"` in this shell does")
+        } else {
+            "write the whole path".to_owned()
+        };
+        Some(format!(
+            "no shell expands `{value}` in `{option}`; {instead}"
+        ))
+    } else if is_quoted('"') || is_quoted('\'') {
+        Some(format!(
+            "the quotes become part of the value `{value}` of `{name}`; leave out one kind of quotes"
+        ))
+    } else {
+        None
+    }
+}
+
+/// `--param x=1..3`, `--param x=1:3`.
+fn range(Text { text, .. }: Text<'_>) -> Option<String> {
+    let bare = text.trim_matches(['{', '}', '[', ']']);
+    let parts = bare.split_once("..").map_or_else(
+        || bare.split(':').collect(),
+        |(first, last)| vec![first, last],
+    );
+    let is_range = parts.len() > 1 && parts.iter().all(|part| part.parse::<f64>().is_ok());
+    is_range.then(|| format!("`{text}` is one value; a range is `1-10`, `0-1:0.25` or `10-1:-1`"))
+}
+
+/// `--param 'x=1 2 3'`, `--param 'x=1, 2'`.
+fn blanks(Text { text, .. }: Text<'_>) -> Option<String> {
+    let mut parts = text.split_whitespace();
+    if text.split_whitespace().count() > 1 && parts.all(|part| part.parse::<f64>().is_ok()) {
+        return Some(format!(
+            "`{text}` is one value; separate values by commas: `{}`",
+            text.split_whitespace().collect::<Vec<_>>().join(",")
+        ));
+    }
+    let trimmed = text.trim();
+    (trimmed.len() < text.len() && !trimmed.is_empty()).then(|| {
+        format!("the blank becomes part of the value `{text}`; separate values by commas alone: `--param x=1,2`")
+    })
+}
+
+/// `--param x=*.txt`
+fn pattern(Text { text, .. }: Text<'_>) -> Option<String> {
+    (text.contains('*') && !Path::new(text).exists()).then(|| {
+        format!("no shell expands `{text}` here, so it is one value; `ls {text} | hq submit --param x=@- …` makes a value of each file")
+    })
+}
