@@ -3,9 +3,8 @@
 //! | rung | created by | ended child noticed by |
 //! |---|---|---|
 //! | [`Backend::ClonePidfd`] | `clone3` or `clone(VM, VFORK, PIDFD)` | the pidfd of the clone |
-//! | [`Backend::PosixSpawnPidfd`] | `posix_spawn` | `pidfd_open` |
 //! | [`Backend::PosixSpawnWait`] | `posix_spawn` | a thread that waits for any child |
-//! | [`Backend::Fork`] | `fork`, `execve` | `pidfd_open` where it exists, else as above |
+//! | [`Backend::Fork`] | `fork`, `execve` | the same thread |
 //!
 //! `posix_spawn` cannot express every plan (parent-death signal, limits, …) and does not say which step failed.
 //! Plans it cannot express, and those that fail in it, are made by the child of `child.rs` on a `clone` without
@@ -20,9 +19,7 @@ use crate::child::ChildPlan;
 use crate::error::Stage;
 use crate::live::InFlight;
 use crate::mechanism::Backend;
-use crate::probe::Features;
 use crate::stack::ChildStack;
-use crate::sys::{self, WaitFor};
 
 mod clone3;
 mod clone_vfork;
@@ -62,7 +59,6 @@ impl Failure {
 /// it may wait so long for the end of the child.
 pub(crate) fn create(
     backend: Backend,
-    features: &Features,
     child: &mut ChildPlan<'_>,
     stack: &ChildStack,
     in_flight: &InFlight,
@@ -70,9 +66,8 @@ pub(crate) fn create(
 ) -> Result<Created, Failure> {
     match backend {
         Backend::ClonePidfd => clone3::spawn(child, stack, in_flight, patience),
-        Backend::PosixSpawnPidfd => with_pidfd(create_portably(child, stack)?, features.pidfd_open),
         Backend::PosixSpawnWait => create_portably(child, stack),
-        Backend::Fork => with_pidfd(fork::spawn(child)?, features.pidfd_open),
+        Backend::Fork => fork::spawn(child),
     }
 }
 
@@ -89,23 +84,4 @@ fn create_portably(child: &mut ChildPlan<'_>, stack: &ChildStack) -> Result<Crea
         }) => fork::spawn(child),
         result => result,
     }
-}
-
-/// Adds a pidfd to a child of this thread that has not been reaped.
-fn with_pidfd(mut created: Created, available: bool) -> Result<Created, Failure> {
-    if available {
-        match sys::pidfd_open(created.pid) {
-            Ok(fd) => created.pidfd = Some(fd),
-            Err(error) => {
-                // It cannot be watched, so it must not run: most likely the descriptors are used up.
-                let _ = sys::kill(created.pid, libc::SIGKILL);
-                let _ = sys::wait(WaitFor::Pid(created.pid), 0);
-                return Err(Failure::new(
-                    Stage::Pidfd,
-                    error.raw_os_error().unwrap_or(0),
-                ));
-            }
-        }
-    }
-    Ok(created)
 }

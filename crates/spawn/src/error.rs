@@ -92,46 +92,44 @@ pub enum Stage {
     CreateDir = 3,
     /// Creating the process.
     Clone = 4,
-    /// Getting a descriptor for the process.
-    Pidfd = 5,
     /// Giving the child its own table of file descriptors.
-    Descriptors = 6,
+    Descriptors = 5,
     /// Resetting signal dispositions.
-    Signals = 7,
+    Signals = 6,
     /// Starting a new session.
-    Session = 8,
+    Session = 7,
     /// Setting the parent-death signal.
-    DeathSignal = 9,
+    DeathSignal = 8,
     /// Entering the control group.
-    Cgroup = 10,
+    Cgroup = 9,
     /// Writing the out-of-memory score.
-    OomScore = 11,
+    OomScore = 10,
     /// Setting the CPU affinity.
-    Affinity = 12,
+    Affinity = 11,
     /// Setting the nice value.
-    Nice = 13,
+    Nice = 12,
     /// Setting a resource limit.
-    Rlimit = 14,
+    Rlimit = 13,
     /// Changing the working directory.
-    Chdir = 15,
+    Chdir = 14,
     /// Preparing standard input.
-    Stdin = 16,
+    Stdin = 15,
     /// Preparing standard output.
-    Stdout = 17,
+    Stdout = 16,
     /// Preparing standard error.
-    Stderr = 18,
+    Stderr = 17,
     /// Marking inherited descriptors close-on-exec.
-    Sweep = 19,
+    Sweep = 18,
     /// Setting the signal mask.
-    SignalMask = 20,
+    SignalMask = 19,
     /// Executing the program.
-    Exec = 21,
+    Exec = 20,
     /// Nothing failed: the request was cancelled before it started.
-    Cancelled = 22,
+    Cancelled = 21,
     /// Waiting for the child.
-    Wait = 23,
+    Wait = 22,
     /// Starting a new process group.
-    Group = 24,
+    Group = 23,
     /// The caller's own work before the child is created ([`crate::SpawnPlan::prepare`]).
     Prepare = 25,
 }
@@ -145,7 +143,6 @@ impl Stage {
             Self::Encode => "encode path",
             Self::CreateDir => "create directory",
             Self::Clone => "create a process for",
-            Self::Pidfd => "get a process descriptor for",
             Self::Descriptors => "separate the file descriptors",
             Self::Signals => "reset signal dispositions",
             Self::Session => "start a session",
@@ -170,13 +167,12 @@ impl Stage {
     }
 
     /// The stage with this number, if there is one.
-    pub(crate) const fn from_number(number: u32) -> Option<Self> {
-        const ALL: [Stage; 25] = [
+    pub(crate) fn from_number(number: u32) -> Option<Self> {
+        const ALL: [Stage; 24] = [
             Stage::Resolve,
             Stage::Encode,
             Stage::CreateDir,
             Stage::Clone,
-            Stage::Pidfd,
             Stage::Descriptors,
             Stage::Signals,
             Stage::Session,
@@ -198,14 +194,7 @@ impl Stage {
             Stage::Group,
             Stage::Prepare,
         ];
-        let mut index = 0;
-        while index < ALL.len() {
-            if ALL[index] as u32 == number {
-                return Some(ALL[index]);
-            }
-            index += 1;
-        }
-        None
+        ALL.into_iter().find(|stage| *stage as u32 == number)
     }
 }
 
@@ -391,7 +380,7 @@ mod tests {
                 found += 1;
             }
         }
-        assert_eq!(found, 25);
+        assert_eq!(found, 24);
     }
 
     #[test]

@@ -146,7 +146,7 @@ impl LauncherConfig {
                 Some(
                     Backend::from_name(&name).ok_or_else(|| LauncherError::UnknownBackend {
                         found: name.clone().into_owned(),
-                        expected: "clone-pidfd, posix-spawn-pidfd, posix-spawn-wait, fork",
+                        expected: "clone-pidfd, posix-spawn-wait, fork",
                     })?,
                 )
             }
@@ -233,7 +233,6 @@ impl Launcher {
             Arc::clone(&watch),
             common,
             backend,
-            features,
             threads,
             config.transient_limit,
             spawner::work,

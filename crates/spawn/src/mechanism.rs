@@ -6,29 +6,21 @@
 pub enum Backend {
     /// `clone3` or `clone` with shared memory, `CLONE_VFORK` and `CLONE_PIDFD`; waits on the pidfd (Linux 5.2).
     ClonePidfd,
-    /// `posix_spawn` and `pidfd_open` (Linux 5.3).
-    PosixSpawnPidfd,
     /// `posix_spawn`; one thread waits for all children.
     PosixSpawnWait,
-    /// `fork` and `execve`, with `pidfd_open` where it exists.
+    /// `fork` and `execve`; one thread waits for all children.
     Fork,
 }
 
 impl Backend {
     /// All backends, best first.
-    pub const ALL: [Self; 4] = [
-        Self::ClonePidfd,
-        Self::PosixSpawnPidfd,
-        Self::PosixSpawnWait,
-        Self::Fork,
-    ];
+    pub const ALL: [Self; 3] = [Self::ClonePidfd, Self::PosixSpawnWait, Self::Fork];
 
     /// The name used in logs and in the environment variable `HQ_SPAWN_BACKEND`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::ClonePidfd => "clone-pidfd",
-            Self::PosixSpawnPidfd => "posix-spawn-pidfd",
             Self::PosixSpawnWait => "posix-spawn-wait",
             Self::Fork => "fork",
         }
@@ -42,7 +34,7 @@ impl Backend {
 
     /// Whether its children may start on the parent's descriptor table.
     pub(crate) const fn shares_descriptors(self) -> bool {
-        // A plan of the posix_spawn rungs may end in a fork, which copies the table in any case.
+        // A plan of the posix_spawn rung may end in a fork, which copies the table in any case.
         matches!(self, Self::ClonePidfd)
     }
 }

@@ -20,7 +20,6 @@ use crate::mechanism::Backend;
 use crate::placement::ChildTimes;
 use crate::plan::SpawnPlan;
 use crate::prepare::Common;
-use crate::probe::Features;
 use crate::reaper::Watch;
 use crate::resolve::Resolver;
 use crate::stack::ChildStack;
@@ -232,7 +231,6 @@ pub(crate) struct Pool {
     pub(crate) common: Common,
     pub(crate) resolver: Resolver,
     pub(crate) backend: Backend,
-    pub(crate) features: Features,
     pub(crate) transient_limit: Duration,
 }
 
@@ -241,7 +239,6 @@ impl Pool {
         watch: Arc<Watch>,
         common: Common,
         backend: Backend,
-        features: Features,
         (threads, source): (usize, Threads),
         transient_limit: Duration,
         work_on: Work,
@@ -263,20 +260,15 @@ impl Pool {
             common,
             resolver: Resolver::default(),
             backend,
-            features,
             transient_limit,
         }
     }
 
     /// Starts the threads. Those that started before a failure are stopped again by the caller's `stop`.
     pub(crate) fn start(self: &Arc<Self>) -> io::Result<()> {
-        let has_pidfds = match self.backend {
-            Backend::ClonePidfd | Backend::PosixSpawnPidfd => true,
-            Backend::PosixSpawnWait => false,
-            Backend::Fork => self.features.pidfd_open,
-        };
-        if !has_pidfds {
-            self.start_waiter()?;
+        match self.backend {
+            Backend::ClonePidfd => {}
+            Backend::PosixSpawnWait | Backend::Fork => self.start_waiter()?,
         }
         match self.source {
             Threads::Dedicated => (0..self.threads).try_for_each(|_| self.add_thread()),

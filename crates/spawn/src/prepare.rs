@@ -299,7 +299,7 @@ pub(crate) fn path_of(
         Stdio::File { path } => Some(path.clone()),
         Stdio::Null | Stdio::Inherit | Stdio::Fd(_) | Stdio::Bytes(_) => None,
     };
-    if matches!(stage, Stage::Exec | Stage::Clone | Stage::Pidfd) {
+    if matches!(stage, Stage::Exec | Stage::Clone) {
         let program = found.map_or_else(|| plan.argv.program_c(), |path| &**path);
         let bytes = program.to_bytes();
         return Some(PathBuf::from(std::ffi::OsStr::from_bytes(bytes)));

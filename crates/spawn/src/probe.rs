@@ -17,7 +17,7 @@ use crate::stack::ChildStack;
 use crate::sys::{self, WaitFor};
 
 /// Features of this kernel and sandbox for creating processes and waiting for them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Features {
     /// `clone` honours `CLONE_PIDFD` (Linux 5.2).
     pub clone_pidfd: bool,
@@ -43,8 +43,6 @@ impl Features {
             Backend::Fork
         } else if self.clone_pidfd {
             Backend::ClonePidfd
-        } else if self.pidfd_open {
-            Backend::PosixSpawnPidfd
         } else {
             Backend::PosixSpawnWait
         }
@@ -53,17 +51,11 @@ impl Features {
     /// Why a backend does not work with them, if it does not.
     pub(crate) fn check(self, backend: Backend) -> Result<(), LauncherError> {
         let reason = match backend {
-            Backend::ClonePidfd | Backend::PosixSpawnPidfd | Backend::PosixSpawnWait
-                if !self.shared_memory =>
-            {
+            Backend::ClonePidfd | Backend::PosixSpawnWait if !self.shared_memory => {
                 "this system's clone shares no memory"
             }
             Backend::ClonePidfd if !self.clone_pidfd => "this system's clone has no CLONE_PIDFD",
-            Backend::PosixSpawnPidfd if !self.pidfd_open => "this system has no pidfd_open",
-            Backend::ClonePidfd
-            | Backend::PosixSpawnPidfd
-            | Backend::PosixSpawnWait
-            | Backend::Fork => return Ok(()),
+            Backend::ClonePidfd | Backend::PosixSpawnWait | Backend::Fork => return Ok(()),
         };
         Err(LauncherError::BackendUnavailable {
             backend: backend.name(),
@@ -115,39 +107,28 @@ fn probe() -> (Features, bool) {
         }
         Err(_) => CloneAnswer::NotNow,
     };
-    let adoption = sys::knows_adoption();
+    let found = Features {
+        pidfd_open,
+        wait_pidfd: wait_own,
+        shared_memory: true,
+        adoption: sys::knows_adoption(),
+        ..Features::default()
+    };
     let features = match clone {
-        CloneAnswer::Absent => Features {
-            clone_pidfd: false,
-            pidfd_open,
-            wait_pidfd: wait_own,
-            close_range: false,
-            shared_memory: true,
-            adoption,
-        },
+        CloneAnswer::Absent => found,
         CloneAnswer::NotNow => {
             certain = false;
             Features {
                 clone_pidfd: true,
-                pidfd_open,
                 wait_pidfd: false,
-                close_range: false,
-                shared_memory: true,
-                adoption,
+                ..found
             }
         }
-        CloneAnswer::Works {
-            pidfd,
-            wait_pidfd,
-            close_range,
-            shared_memory,
-        } => Features {
-            clone_pidfd: pidfd,
+        CloneAnswer::Works(clone) => Features {
             pidfd_open,
-            wait_pidfd: wait_pidfd || wait_own,
-            close_range,
-            shared_memory,
-            adoption,
+            wait_pidfd: clone.wait_pidfd || wait_own,
+            adoption: found.adoption,
+            ..clone
         },
     };
     (features, certain)
@@ -156,12 +137,10 @@ fn probe() -> (Features, bool) {
 /// A clone that works only so: whether the child could close its parent's descriptors does not count then.
 fn without_its_flags(answer: CloneAnswer) -> CloneAnswer {
     match answer {
-        CloneAnswer::Works { shared_memory, .. } => CloneAnswer::Works {
-            pidfd: false,
-            wait_pidfd: false,
-            close_range: false,
+        CloneAnswer::Works(Features { shared_memory, .. }) => CloneAnswer::Works(Features {
             shared_memory,
-        },
+            ..Features::default()
+        }),
         CloneAnswer::Absent | CloneAnswer::NotNow => answer,
     }
 }
@@ -177,12 +156,8 @@ fn knows_pidfds(own: &OwnedFd) -> bool {
 enum CloneAnswer {
     Absent,
     NotNow,
-    Works {
-        pidfd: bool,
-        wait_pidfd: bool,
-        close_range: bool,
-        shared_memory: bool,
-    },
+    /// What a clone shows.
+    Works(Features),
 }
 
 /// Makes one child that writes to this memory, tries `close_range` and ends. Kernels before 5.2 ignore the flag for a pidfd:
@@ -220,12 +195,13 @@ fn probe_clone(stack: &ChildStack, more_flags: c_int) -> CloneAnswer {
         Some(Err(_)) | None => (false, sys::wait(WaitFor::Pid(pid), 0)),
     };
     let close_range = matches!(waited, Ok(Some(waited)) if waited.status.success());
-    CloneAnswer::Works {
-        pidfd: pidfd.is_some(),
+    CloneAnswer::Works(Features {
+        clone_pidfd: pidfd.is_some(),
         wait_pidfd,
         close_range,
         shared_memory: is_written.load(Ordering::Acquire),
-    }
+        ..Features::default()
+    })
 }
 
 /// Shares the parent's memory, and its descriptors if the kernel can; answers through both memory and its exit status.
@@ -255,14 +231,14 @@ mod tests {
     fn a_flag_for_pidfds_that_the_kernel_ignores_is_noticed() {
         // To leave it out is to have it ignored: Linux 3.10 to 5.1 make the child and no descriptor.
         let ignored = probe_clone(&ChildStack::new().unwrap(), libc::CLONE_FILES);
-        let CloneAnswer::Works {
-            pidfd, wait_pidfd, ..
-        } = ignored
-        else {
+        let CloneAnswer::Works(features) = ignored else {
             // An emulator of one process has no such clone.
             return assert_eq!(ignored, CloneAnswer::Absent);
         };
-        assert!(!pidfd && !wait_pidfd, "{ignored:?}");
+        assert!(
+            !features.clone_pidfd && !features.wait_pidfd,
+            "{features:?}"
+        );
     }
 
     #[test]

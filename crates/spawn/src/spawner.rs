@@ -354,14 +354,7 @@ impl<'a> Spawner<'a> {
         let result =
             self.scratch
                 .with_child_plan(plan, found, &pool.common, share, (pin, label), |child| {
-                    let created = backend::create(
-                        pool.backend,
-                        &pool.features,
-                        child,
-                        stack,
-                        in_flight,
-                        patience,
-                    );
+                    let created = backend::create(pool.backend, child, stack, in_flight, patience);
                     held &= !child.pin.as_ref().is_some_and(|pin| pin.released.get());
                     created.map_err(|failure| {
                         failed.extend(failure.pidfd);

@@ -15,13 +15,12 @@ use crate::harness::{End, Rig, command, eventually, has, is_alive, sh, stat_fiel
 use crate::skip::skip;
 
 /// One behaviour. The flag says whether plans carry a parent-death signal, which `posix_spawn` cannot express:
-/// without it the posix_spawn rungs really use posix_spawn.
+/// without it the posix_spawn rung really uses posix_spawn.
 type Behaviour = fn(&mut Rig, fn(SpawnPlan) -> SpawnPlan);
 
 macro_rules! table {
     ($($name:ident),* $(,)?) => {
         table!(@backend clone_pidfd, Backend::ClonePidfd, $($name),*);
-        table!(@backend posix_spawn_pidfd, Backend::PosixSpawnPidfd, $($name),*);
         table!(@backend posix_spawn_wait, Backend::PosixSpawnWait, $($name),*);
         table!(@backend fork, Backend::Fork, $($name),*);
     };

@@ -38,7 +38,6 @@ pub(crate) fn has(backend: Backend) -> bool {
     let features = hq_spawn::features();
     match backend {
         Backend::ClonePidfd => features.clone_pidfd && features.shared_memory,
-        Backend::PosixSpawnPidfd => features.pidfd_open && features.shared_memory,
         Backend::PosixSpawnWait => features.shared_memory,
         Backend::Fork => true,
         other => panic!("a rung that is not known: {other:?}"),

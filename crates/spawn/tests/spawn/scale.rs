@@ -41,13 +41,12 @@ fn many_live_children_are_told_apart_and_foreign_ones_left_alone() {
             || vec!["/bin/sleep".to_owned(), "100000".to_owned()],
             |path| vec![path.to_str().unwrap().to_owned()],
         );
-        // Each child takes a descriptor, but for one rung.
+        // On the first rung each child takes a descriptor.
         let with_pidfd = count.min(descriptor_limit() - 500);
         println!("{count} live children, {with_pidfd} with a descriptor each");
         for (backend, count) in [
             (Backend::ClonePidfd, with_pidfd),
             (Backend::PosixSpawnWait, count),
-            (Backend::PosixSpawnPidfd, with_pidfd / 10),
             (Backend::Fork, with_pidfd / 10),
         ] {
             if has(backend) {
