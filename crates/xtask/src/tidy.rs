@@ -59,7 +59,9 @@ impl fmt::Display for Problem {
 ///
 /// If the sources are no longer where they were compiled.
 pub(crate) fn workspace_root() -> anyhow::Result<PathBuf> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    // Not as it was compiled: another checkout may have made this program.
+    let crate_dir = std::env::var_os("CARGO_MANIFEST_DIR").context("run it as `cargo xtask`")?;
+    let root = Path::new(&crate_dir).join("../..");
     root.canonicalize()
         .with_context(|| format!("find the workspace at {}", root.display()))
 }
