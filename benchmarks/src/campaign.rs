@@ -375,6 +375,7 @@ impl World {
             }
             WorkerCommand::DropTemplates(_)
             | WorkerCommand::Kill(_)
+            | WorkerCommand::KillNow(_)
             | WorkerCommand::Hold(_)
             | WorkerCommand::Stop
             | WorkerCommand::StopDrained

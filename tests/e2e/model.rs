@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::harness::Env;
+use crate::harness::{Env, wait_for};
 
 #[test]
 fn notifications_run_the_program_of_those_who_wait() {
@@ -147,7 +147,7 @@ fn canceling_ends_the_wait_for_another_attempt() {
         "echo x >> ran; false",
     ]);
     env.wait_lines("ran", 1);
-    crate::harness::wait_for("the task waits again", || {
+    wait_for("the task waits again", || {
         let stats = env.stats(&job);
         (stats["waiting"] == 1)
             .then_some(())
@@ -182,6 +182,24 @@ fn a_chosen_signal_and_a_grace_period_come_before_the_kill() {
         "up\nterm\nsaved\n"
     );
     assert_eq!(env.tasks(&job)[0]["error"], "Time limit reached");
+}
+
+#[test]
+fn a_second_cancel_kills_what_is_in_its_grace_period() {
+    let env = Env::with_worker(1);
+    let script = "trap '' INT; echo $$ > pid; while :; do sleep 0.02; done";
+    let command = ["--stop-grace=1h", "--", "bash", "-c", script];
+    let job = env.submit(&command);
+    let pid = env.wait_lines("pid", 1);
+    env.hq(&["job", "cancel", &job]).says("1 tasks canceled");
+    let is_there = || std::fs::exists(format!("/proc/{}", pid.trim())).expect("readable");
+    assert!(is_there(), "it ignores its signal");
+    env.hq(&["job", "cancel", &job])
+        .says("1 task in the grace period got SIGKILL");
+    wait_for("the end of the task", || match is_there() {
+        true => Err(format!("{pid} is there")),
+        false => Ok(()),
+    });
 }
 
 #[test]

@@ -276,7 +276,9 @@ impl SimulatedWorker {
         for effect in effects.drain(..) {
             match effect {
                 Effect::Launch(tasks) => self.tasks.launch(tasks, time.mono),
-                Effect::Terminate(token) => self.tasks.terminate(token, time.mono),
+                Effect::Terminate(token) | Effect::Kill(token) => {
+                    self.tasks.terminate(token, time.mono);
+                }
                 Effect::Withdraw(tokens) => {
                     for token in tokens {
                         self.tasks.withdraw(token);

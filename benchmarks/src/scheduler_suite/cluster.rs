@@ -498,6 +498,7 @@ impl Cluster {
                     // The server of a benchmark is not stopped.
                     WorkerEffect::DropTemplate(_)
                     | WorkerEffect::Farewell
+                    | WorkerEffect::Kill(_)
                     | WorkerEffect::Exit(_) => {}
                 }
             }

@@ -73,7 +73,7 @@ pub use triggers::RoundSize;
 
 use crate::bug;
 use crate::class::Classes;
-use crate::id::{InstanceId, JobId, TaskKey, WorkerId};
+use crate::id::{JobId, TaskKey, WorkerId};
 use crate::job::{Job, Jobs, TaskSlot};
 use crate::outcome::LostReason;
 use crate::selector::{Selected, Selector};
@@ -501,14 +501,11 @@ impl ServerState {
 
     /// Tells the workers that have tasks of a job to end them; the tasks are terminal already.
     fn kill_assigned(&self, ctx: &mut Ctx<'_>, job: JobId) {
-        let first = TaskKey::new(job, crate::id::TaskId(0));
-        let last = TaskKey::new(job, crate::id::TaskId(u32::MAX));
         let sent_to = self.jobs.get(job).map(Job::sent_to);
         let ids = sent_to.into_iter().flatten();
         for worker in ids.filter_map(|id| self.workers.get(*id)) {
-            let tasks: Vec<(TaskKey, InstanceId)> = worker
-                .assigned()
-                .range(first..=last)
+            let tasks = worker.assigned_of(job);
+            let tasks: Vec<_> = tasks
                 .map(|(task, assigned)| (*task, assigned.instance))
                 .collect();
             // It may know templates of the job only.
@@ -516,6 +513,21 @@ impl ServerState {
                 ctx.send(worker.id, WorkerCommand::Kill(tasks));
             }
         }
+    }
+
+    /// Ends at once what still runs of a job without unfinished tasks; returns the number of tasks.
+    fn kill_now(&self, ctx: &mut Ctx<'_>, job: JobId) -> u32 {
+        let mut killed = 0;
+        for worker in self.workers.live().values() {
+            // The others end without a process.
+            let running = worker.assigned_of(job).filter(|(_, task)| task.started);
+            let tasks: Vec<_> = running.map(|(key, task)| (*key, task.instance)).collect();
+            if !tasks.is_empty() {
+                killed += u32::try_from(tasks.len()).unwrap_or(u32::MAX);
+                ctx.send(worker.id, WorkerCommand::KillNow(tasks));
+            }
+        }
+        killed
     }
 
     /// To be called after tasks of a job ended: notes the time and drops templates of completed jobs.

@@ -204,6 +204,12 @@ impl WorkerState {
             }
             Input::Retract(keys) => self.on_retract(keys),
             Input::Kill(keys) => self.on_kill(now, keys, effects),
+            Input::KillNow(keys) => {
+                let running = keys.iter().filter_map(|key| self.running.token_of(*key));
+                let running: Vec<_> = running.collect();
+                self.on_kill(now, keys, effects);
+                effects.extend(running.into_iter().map(Effect::Kill));
+            }
             Input::Hold(is_held) => self.is_held = is_held,
             Input::Relaying(is_relaying) => self.is_relaying = is_relaying,
             Input::Stop => self.begin_stopping(now, ExitReason::Stopped, effects),

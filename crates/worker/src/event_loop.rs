@@ -591,6 +591,7 @@ where
                     }
                 }
                 Effect::Terminate(token) => self.launcher.terminate(token),
+                Effect::Kill(token) => self.launcher.kill(token),
                 Effect::Report(report) => {
                     for values in self.reported.values(&report, self.launcher.calls()) {
                         self.link.feed(&values);

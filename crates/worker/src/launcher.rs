@@ -33,7 +33,6 @@ use hq_core::id::WorkerId;
 use hq_core::job::TemplateId;
 use hq_core::outcome::Usage;
 use hq_core::resource::pool::PoolSet;
-use hq_core::retry::StopSpec;
 use hq_core::template::{CrashLimit, PinMode, StdioSpec};
 use hq_core::time::Time;
 use hq_core::worker::Unkillable;
@@ -236,21 +235,32 @@ impl TaskLauncher {
 
     /// The task's own signal to its process group, SIGKILL to all that is left of it after its grace.
     pub(crate) fn terminate(&mut self, token: LaunchToken) {
-        if self.streaming.give_up(token) {
-            return;
-        }
-        if let Some(stop) = self.calls.stop_of(token) {
-            self.terminate_call(token, stop);
-            return;
-        }
+        let running = self.running.get(token);
         let stop = self
-            .running
-            .get(token)
-            .map_or_else(StopSpec::default, |task| task.template.task.stop);
+            .calls
+            .stop_of(token)
+            .or_else(|| running.map(|task| task.template.task.stop));
+        let stop = stop.unwrap_or_default();
         let how = Termination {
             signal: stop.signal,
             grace: stop.grace,
         };
+        self.end(token, how);
+    }
+
+    /// SIGKILL to all that is left of it.
+    pub(crate) fn kill(&mut self, token: LaunchToken) {
+        self.end(token, Termination::KILL);
+    }
+
+    fn end(&mut self, token: LaunchToken, how: Termination) {
+        if self.streaming.give_up(token) {
+            return;
+        }
+        if self.calls.has(token) {
+            self.end_call(token, how);
+            return;
+        }
         self.engine.terminate(Token(token.0), how);
     }
 

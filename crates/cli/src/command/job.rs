@@ -3,7 +3,7 @@
 use std::io::IsTerminal as _;
 
 use hq_core::job::JobTotals;
-use hq_core::words::noun_of;
+use hq_core::words::{count, noun_of};
 use hq_protocol::client::{self, job_result::Kind, request::Request};
 
 use super::missing::{self, Missing};
@@ -157,9 +157,14 @@ pub(super) async fn cancel(args: CancelArgs, context: &mut Context) -> CliResult
             job,
             canceled,
             already_finished,
+            killed,
             ..
         } = result;
         match Kind::try_from(result.kind) {
+            Ok(Kind::Ok) if killed > 0 => tracing::info!(
+                "Job {job} was canceled before: {} in the grace period got SIGKILL",
+                count(killed.into(), "task")
+            ),
             Ok(Kind::Ok) => tracing::info!(
                 "Job {job} canceled ({canceled} tasks canceled, {already_finished} tasks already finished)"
             ),

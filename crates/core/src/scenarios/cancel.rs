@@ -1,12 +1,13 @@
 //! Cancelling, and giving up after too many failures.
 
 use super::bench::*;
+use crate::id::InstanceId;
 use crate::id::JobId;
 use crate::job::JobState;
 use crate::outcome::Outcome;
 use crate::range::IdArray;
 use crate::selector::Selector;
-use crate::server_state::{Command, Effect, JobResult, Reply};
+use crate::server_state::{Command, Effect, JobResult, Reply, WorkerCommand};
 use crate::task::Phase;
 
 #[test]
@@ -68,9 +69,37 @@ fn a_cancel_says_what_it_canceled_and_what_was_over() {
         JobResult::Ok {
             job,
             canceled,
-            already_finished
+            already_finished,
+            killed: 0
         }
     );
+    assert_eq!(job_row(&bench.cancel(job)), JobResult::Already(job));
+}
+
+#[test]
+fn a_second_cancel_kills_what_workers_have_left() {
+    let (mut bench, worker) = Bench::with_worker(2);
+    let job = bench.submit(tasks(3));
+    bench.start(worker, key(job, 0));
+    bench.start(worker, key(job, 1));
+    bench.cancel(job);
+    bench.end(worker, key(job, 0), Outcome::Killed);
+    let effects = bench.cancel(job);
+    let JobResult::Ok {
+        canceled: 0,
+        killed: 1,
+        ..
+    } = job_row(&effects)
+    else {
+        panic!("{:?}", job_row(&effects));
+    };
+    let is_kill = |command: &WorkerCommand| matches!(command, WorkerCommand::KillNow(tasks) if tasks[..] == [(key(job, 1), InstanceId(0))]);
+    assert!(
+        told(&effects, worker)
+            .iter()
+            .any(|command| is_kill(command))
+    );
+    bench.end(worker, key(job, 1), Outcome::Killed);
     assert_eq!(job_row(&bench.cancel(job)), JobResult::Already(job));
 }
 
@@ -221,6 +250,7 @@ fn single_tasks_are_canceled_wherever_they_are_and_the_others_go_on() {
         job,
         canceled,
         already_finished,
+        killed: 0,
     };
     assert_eq!(job_row(&effects), expected);
     let ended: Vec<u32> = killed(&effects, worker)
@@ -242,7 +272,8 @@ fn single_tasks_are_canceled_wherever_they_are_and_the_others_go_on() {
         JobResult::Ok {
             job,
             canceled,
-            already_finished
+            already_finished,
+            killed: 0,
         }
     );
 }

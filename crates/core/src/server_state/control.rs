@@ -30,6 +30,7 @@ impl ServerState {
             job: id,
             canceled: 0,
             already_finished: 0,
+            killed: 0,
         })
     }
 
@@ -49,11 +50,16 @@ impl ServerState {
         reason: &str,
     ) -> Option<JobResult> {
         let job = self.jobs.get(id)?;
-        if job.is_completed() {
-            return Some(JobResult::Already(id));
-        }
         let unfinished = job.counts().unfinished();
         let already_finished = job.counts().total() - unfinished;
+        let is_completed = job.is_completed();
+        let killed = match unfinished {
+            0 => self.kill_now(ctx, id),
+            _ => 0,
+        };
+        if is_completed && killed == 0 {
+            return Some(JobResult::Already(id));
+        }
         // An open job without unfinished tasks stays as it is: nothing of it was canceled.
         if unfinished > 0 {
             let canceled = ChangeKind::JobCanceled {
@@ -71,6 +77,7 @@ impl ServerState {
             job: id,
             canceled: unfinished,
             already_finished,
+            killed,
         })
     }
 
@@ -121,6 +128,7 @@ impl ServerState {
             job: id,
             canceled: count(canceled.len()),
             already_finished: over,
+            killed: 0,
         };
         if !canceled.is_empty() {
             let behind = self.end_canceled(ctx, id, canceled, &slots);

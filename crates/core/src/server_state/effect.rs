@@ -152,6 +152,8 @@ pub enum WorkerCommand {
     Retract(Vec<(TaskKey, InstanceId)>),
     /// End these, started or not.
     Kill(Vec<(TaskKey, InstanceId)>),
+    /// End these at once, also those that are in their grace period.
+    KillNow(Vec<(TaskKey, InstanceId)>),
     /// Whether the worker is a node of a multi-node task that runs elsewhere: it must not idle out.
     Hold(bool),
     /// End.
@@ -182,7 +184,9 @@ impl WorkerCommand {
                 templates.sum::<usize>() + assignments.sum::<usize>()
             }
             Self::DropTemplates(templates) => ITEM_BYTES * (1 + templates.len()),
-            Self::Retract(tasks) | Self::Kill(tasks) => ITEM_BYTES + tasks.len() * KEY_BYTES,
+            Self::Retract(tasks) | Self::Kill(tasks) | Self::KillNow(tasks) => {
+                ITEM_BYTES + tasks.len() * KEY_BYTES
+            }
             Self::Ping(forgotten) => ASSIGNMENT_BYTES + ITEM_BYTES * forgotten.len(),
             Self::Hold(_)
             | Self::Stop

@@ -64,7 +64,10 @@ impl Effect {
             Self::Registered { worker, .. }
             | Self::ToWorker(
                 worker,
-                WorkerCommand::Kill(_) | WorkerCommand::Stop | WorkerCommand::ServerEnds,
+                WorkerCommand::Kill(_)
+                | WorkerCommand::KillNow(_)
+                | WorkerCommand::Stop
+                | WorkerCommand::ServerEnds,
             )
             | Self::DropWorker(worker) => Wait::Promised(*worker),
             Self::Persist(_) => Wait::Nothing,

@@ -334,6 +334,8 @@ pub enum JobResult {
         canceled: u32,
         /// Tasks that had ended before.
         already_finished: u32,
+        /// Tasks that an earlier cancel left to their grace period, and that get SIGKILL now.
+        killed: u32,
     },
     /// Nothing to do: closed already, or every task had ended.
     Already(JobId),

@@ -10,6 +10,7 @@ mod restore;
 use std::time::Duration;
 
 use super::*;
+use crate::id::InstanceId;
 use crate::id::TaskId;
 use crate::outcome::{Outcome, Usage};
 use crate::task::{Phase, TaskRecord};

@@ -1,7 +1,8 @@
 //! What the server knows of a task that it handed to a worker.
 
+use super::Worker;
 use crate::class::QueueKey;
-use crate::id::InstanceId;
+use crate::id::{InstanceId, JobId, TaskId, TaskKey};
 use crate::job::TaskSlot;
 use crate::time::Time;
 
@@ -80,5 +81,13 @@ impl Assigned {
     #[cfg(any(test, feature = "testing"))]
     pub(crate) fn was_restored(&self) -> bool {
         self.at == Time(0)
+    }
+}
+
+impl Worker {
+    /// Tasks of a job handed to it.
+    pub(crate) fn assigned_of(&self, job: JobId) -> impl Iterator<Item = (&TaskKey, &Assigned)> {
+        let [first, last] = [0, u32::MAX].map(|task| TaskKey::new(job, TaskId(task)));
+        self.assigned.range(first..=last)
     }
 }

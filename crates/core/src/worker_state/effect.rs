@@ -20,6 +20,8 @@ pub enum Effect {
     Withdraw(Vec<LaunchToken>),
     /// The template's signal to the process group, SIGKILL to all that is left of it after its grace.
     Terminate(LaunchToken),
+    /// SIGKILL to all that is left of it, now.
+    Kill(LaunchToken),
     /// Tell the server.
     Report(Report),
     /// No later launch uses this template.

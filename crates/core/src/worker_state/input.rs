@@ -93,6 +93,8 @@ pub enum Input {
     Retract(Vec<InstanceKey>),
     /// The server wants these to end.
     Kill(Vec<InstanceKey>),
+    /// The server wants these to end at once, also those that are in their grace period.
+    KillNow(Vec<InstanceKey>),
     /// Whether the worker is a node of a multi-node task that runs elsewhere: it does not idle out.
     Hold(bool),
     /// Whether other workers reach the server through this one: it does not idle out.

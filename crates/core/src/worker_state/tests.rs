@@ -141,6 +141,7 @@ pub(super) fn launches(effects: &[Effect]) -> Vec<&LaunchTask> {
         .filter_map(|effect| match effect {
             Effect::Launch(tasks) => Some(tasks),
             Effect::Terminate(_)
+            | Effect::Kill(_)
             | Effect::Withdraw(_)
             | Effect::Report(_)
             | Effect::DropTemplate(_)
@@ -159,6 +160,7 @@ pub(super) fn reports(effects: &[Effect]) -> Vec<&Report> {
             Effect::Launch(_)
             | Effect::Withdraw(_)
             | Effect::Terminate(_)
+            | Effect::Kill(_)
             | Effect::DropTemplate(_)
             | Effect::Farewell
             | Effect::Exit(_) => None,
@@ -194,6 +196,7 @@ fn exit(effects: &[Effect]) -> Option<ExitReason> {
         Effect::Launch(_)
         | Effect::Withdraw(_)
         | Effect::Terminate(_)
+        | Effect::Kill(_)
         | Effect::Report(_)
         | Effect::DropTemplate(_)
         | Effect::Farewell => None,

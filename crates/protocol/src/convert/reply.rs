@@ -59,15 +59,18 @@ impl From<&JobResult> for client::JobResult {
             kind: kind.into(),
             canceled: 0,
             already_finished: 0,
+            killed: 0,
         };
         match *result {
             JobResult::Ok {
                 job,
                 canceled,
                 already_finished,
+                killed,
             } => Self {
                 canceled,
                 already_finished,
+                killed,
                 ..row(job, Kind::Ok)
             },
             JobResult::Already(job) => row(job, Kind::Already),
@@ -85,6 +88,7 @@ impl TryFrom<client::JobResult> for JobResult {
             kind,
             canceled,
             already_finished,
+            killed,
         } = message;
         let job = JobId(job);
         Ok(match known("kind", kind)? {
@@ -92,6 +96,7 @@ impl TryFrom<client::JobResult> for JobResult {
                 job,
                 canceled,
                 already_finished,
+                killed,
             },
             Kind::Already => Self::Already(job),
         })

@@ -139,6 +139,8 @@ proptest! {
             panic!("not a kill");
         };
         prop_assert_eq!(keys.len(), rows.len());
+        let now = worker_input(&WorkerCommand::KillNow(rows));
+        prop_assert!(matches!(now, Input::KillNow(also) if also == keys));
     }
 
     #[test]

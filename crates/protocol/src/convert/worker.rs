@@ -430,9 +430,13 @@ impl TryFrom<worker::ToWorker> for FromServer {
             Message::Retract(list) => Ok(Self::Input(Input::Retract(
                 instance_keys(list).within("retract")?,
             ))),
-            Message::Kill(list) => Ok(Self::Input(Input::Kill(
-                instance_keys(list).within("kill")?,
-            ))),
+            Message::Kill(list) => {
+                let input = match list.at_once {
+                    true => Input::KillNow,
+                    false => Input::Kill,
+                };
+                Ok(Self::Input(input(instance_keys(list).within("kill")?)))
+            }
         }
     }
 }
@@ -459,6 +463,10 @@ impl From<&WorkerCommand> for worker::ToWorker {
             }),
             WorkerCommand::Retract(tasks) => Message::Retract(task_list(tasks.iter().copied())),
             WorkerCommand::Kill(tasks) => Message::Kill(task_list(tasks.iter().copied())),
+            WorkerCommand::KillNow(tasks) => Message::Kill(worker::TaskList {
+                at_once: true,
+                ..task_list(tasks.iter().copied())
+            }),
             WorkerCommand::Hold(held) => Message::Hold(worker::Hold { held: *held }),
             WorkerCommand::Stop | WorkerCommand::StopDrained => {
                 Message::Stop(worker::Stop { server_ends: false })

@@ -1,16 +1,15 @@
 //! Tasks that are held to the memory that they asked for, by the kernel or by looking at them.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use hq_core::resource::pool::PoolSet;
 use hq_core::worker_state::{LaunchTask, LaunchToken};
-use hq_spawn::{SpawnPlan, Termination, Token};
+use hq_spawn::SpawnPlan;
 
 use super::amounts::memory_of;
 use super::control_group::TaskGroup;
 use super::memory::{MemoryOveruse, MemoryWatch};
-use super::{SIGKILL, TaskLauncher, calls};
+use super::{TaskLauncher, calls};
 
 impl TaskLauncher {
     pub(super) fn end_for_memory(&mut self, excess: MemoryOveruse) {
@@ -23,11 +22,7 @@ impl TaskLauncher {
         };
         // Before the signal: the end must not come back without its reason.
         task.excess = Some(excess);
-        let how = Termination {
-            signal: SIGKILL,
-            grace: Duration::ZERO,
-        };
-        self.engine.terminate(Token(excess.token.0), how);
+        self.kill(excess.token);
     }
 
     /// Memory in KiB that a task may use; `None` = any.

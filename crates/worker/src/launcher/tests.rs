@@ -503,7 +503,10 @@ async fn a_task_ends_with_its_code_or_by_the_signal_that_it_was_sent() {
     let LaunchEvent::Exited { status, .. } = event else {
         panic!("{event:?}");
     };
-    assert_eq!(status, ExitStatus::Signal(StopSpec::default().signal));
+    assert_eq!(
+        status,
+        ExitStatus::Signal(hq_core::retry::StopSpec::default().signal)
+    );
 }
 
 #[tokio::test]
@@ -519,7 +522,10 @@ async fn a_task_whose_output_cannot_be_written_any_more_is_ended() {
     let LaunchEvent::Exited { status, .. } = event else {
         panic!("{event:?}");
     };
-    assert_eq!(status, ExitStatus::Signal(StopSpec::default().signal));
+    assert_eq!(
+        status,
+        ExitStatus::Signal(hq_core::retry::StopSpec::default().signal)
+    );
 }
 
 #[tokio::test]

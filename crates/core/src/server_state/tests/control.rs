@@ -44,6 +44,7 @@ fn a_cancel_ends_every_task_wherever_it_is_and_says_how_many() {
         job: JobId(1),
         canceled: 8,
         already_finished: 1,
+        killed: 0,
     };
     assert_eq!(jobs(&effects), [expected]);
     let is_stored =
@@ -68,7 +69,12 @@ fn a_cancel_ends_every_task_wherever_it_is_and_says_how_many() {
     );
     assert_eq!(
         jobs(&request(&mut state, cancel())),
-        [JobResult::Already(JobId(1))]
+        [JobResult::Ok {
+            job: JobId(1),
+            canceled: 0,
+            already_finished: 9,
+            killed: 2,
+        }]
     );
 }
 
@@ -181,6 +187,7 @@ fn commands_about_very_many_jobs_are_carried_out_in_portions() {
         job: JobId(id),
         canceled: 2,
         already_finished: 0,
+        killed: 0,
     });
     assert_eq!(rows, ids.collect::<Vec<_>>(), "what it canceled itself");
     let states = vec![TaskState::Canceled];

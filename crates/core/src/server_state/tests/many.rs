@@ -379,6 +379,7 @@ fn a_canceled_job_leaves_the_queue_in_portions_and_none_of_it_starts() {
             job: JobId(1),
             canceled: 5_000,
             already_finished: 0,
+            killed: 0,
         }]
     );
     assert!(world.state.jobs()[&JobId(1)].is_completed(), "at once");

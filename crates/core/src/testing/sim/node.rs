@@ -121,6 +121,11 @@ impl Node {
                     Effect::Terminate(token) => {
                         events.extend(self.terminate(now.mono, token, rng));
                     }
+                    Effect::Kill(token) => {
+                        if let Some(process) = self.processes.get_mut(&token) {
+                            process.dies_at = Some(now.mono);
+                        }
+                    }
                     Effect::Report(report) => reports.push(report),
                     Effect::DropTemplate(_) => {}
                     Effect::Farewell => self.has_taken_leave = true,
@@ -358,6 +363,7 @@ pub(super) fn heard(command: WorkerCommand) -> Option<Input> {
         },
         WorkerCommand::Retract(tasks) => Input::Retract(tasks.into_iter().map(key).collect()),
         WorkerCommand::Kill(tasks) => Input::Kill(tasks.into_iter().map(key).collect()),
+        WorkerCommand::KillNow(tasks) => Input::KillNow(tasks.into_iter().map(key).collect()),
         WorkerCommand::Hold(is_held) => Input::Hold(is_held),
         WorkerCommand::Stop | WorkerCommand::StopDrained => Input::Stop,
         WorkerCommand::ServerEnds => Input::ServerEnds,

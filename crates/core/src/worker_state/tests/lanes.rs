@@ -18,6 +18,7 @@ fn withdrawn(effects: &[Effect]) -> Vec<LaunchToken> {
         Effect::Withdraw(tokens) => Some(tokens.as_slice()),
         Effect::Launch(_)
         | Effect::Terminate(_)
+        | Effect::Kill(_)
         | Effect::Report(_)
         | Effect::DropTemplate(_)
         | Effect::Farewell
@@ -138,7 +139,7 @@ fn all_of_a_lane_end_with_the_worker() {
     let told: Vec<LaunchToken> = effects
         .iter()
         .filter_map(|effect| match effect {
-            Effect::Terminate(token) => Some(*token),
+            Effect::Terminate(token) | Effect::Kill(token) => Some(*token),
             Effect::Launch(_)
             | Effect::Withdraw(_)
             | Effect::Report(_)

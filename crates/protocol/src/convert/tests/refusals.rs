@@ -318,6 +318,7 @@ fn reports() {
             };
             r.retracted = Some(worker::TaskList {
                 groups: vec![group],
+                at_once: false,
             });
         }),
     ];

@@ -76,11 +76,14 @@ fn refusal() -> impl Strategy<Value = SubmitRefusal> {
 
 fn reply() -> impl Strategy<Value = Reply> {
     let result = prop_oneof![
-        (job(), number(), number()).prop_map(|(job, canceled, already_finished)| JobResult::Ok {
-            job,
-            canceled,
-            already_finished,
-        }),
+        (job(), number(), number(), number()).prop_map(
+            |(job, canceled, already_finished, killed)| JobResult::Ok {
+                job,
+                canceled,
+                already_finished,
+                killed,
+            }
+        ),
         job().prop_map(JobResult::Already),
     ];
     let resubmitted = prop_oneof![

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use hq_core::outcome::Usage;
 use hq_core::resource::pool::PoolSet;
-use hq_core::retry::StopSpec;
 use hq_core::template::PinMode;
 use hq_core::worker_state::{ExitStatus, LaunchEvent, LaunchFailure, LaunchTask, LaunchToken};
 use hq_spawn::{Event, SpawnPlan, Stdio, Termination, Token};
@@ -161,15 +160,11 @@ impl TaskLauncher {
     }
 
     fn kill_interpreter(&self, token: Token) {
-        let how = Termination {
-            signal: SIGKILL,
-            grace: Duration::ZERO,
-        };
-        self.engine.terminate(token, how);
+        self.engine.terminate(token, Termination::KILL);
     }
 
     /// Ends a call: one that has begun with its interpreter.
-    pub(in crate::launcher) fn terminate_call(&mut self, token: LaunchToken, stop: StopSpec) {
+    pub(in crate::launcher) fn end_call(&mut self, token: LaunchToken, how: Termination) {
         // It has not begun, so its interpreter can go on with others.
         if self.calls.take_back(token, true) {
             self.wake.notify_one();
@@ -177,10 +172,6 @@ impl TaskLauncher {
         }
         // A call cannot be ended alone: its interpreter ends with it, and those that wait go to another one.
         if let Some(interpreter) = self.calls.end(token) {
-            let how = Termination {
-                signal: stop.signal,
-                grace: stop.grace,
-            };
             self.engine.terminate(interpreter, how);
         }
     }
