@@ -9,41 +9,42 @@ mod options;
 use commands::COMMANDS;
 use options::OPTIONS;
 
-/// A foreign word, and its name here. Both parts are Markdown without line breaks.
-pub(super) struct Habit {
-    /// Commands in which it has this answer: `submit`, `run`, `job list`, or a whole group as `worker`; empty = `submit` and `run`.
-    of: &'static [&'static str],
+/// Foreign words, and their name here. Both are Markdown without line breaks.
+#[derive(Clone, Copy)]
+struct Habit {
+    /// Commands in which they have this answer: `submit`, `job list`, or a whole group as `worker`.
+    of: &'static str,
     /// The word, or several that mean the same.
-    words: &'static [&'static str],
+    words: &'static str,
     /// The text to type instead.
     answer: &'static str,
 }
 
-const fn habit(words: &'static [&'static str], answer: &'static str) -> Habit {
-    habit_of(&[], words, answer)
+/// The rows of a table: `[COMMAND, COMMAND]` before its rows, which are `WORD WORD: ANSWER`.
+fn habits(table: &'static str) -> impl Iterator<Item = Habit> {
+    let mut of = "";
+    table.lines().filter_map(move |line| {
+        let row = line.split_once(": ");
+        if row.is_none() {
+            of = line.trim_matches(['[', ']']);
+        }
+        row.map(|(words, answer)| Habit { of, words, answer })
+    })
 }
 
-const fn habit_of(
-    of: &'static [&'static str],
-    words: &'static [&'static str],
-    answer: &'static str,
-) -> Habit {
-    Habit { of, words, answer }
-}
-
-/// Whether a habit has an answer in a command.
-fn is_about(habit: &Habit, path: &str) -> bool {
-    let path = if path == "job submit" { "submit" } else { path };
-    let is_one = |of: &&str| {
-        path == *of
-            || path
-                .strip_prefix(*of)
-                .is_some_and(|rest| rest.starts_with(' '))
-    };
-    if habit.of.is_empty() {
-        return matches!(path, "submit" | "run");
+impl Habit {
+    fn words(self) -> impl Iterator<Item = &'static str> {
+        self.words.split(' ')
     }
-    habit.of.iter().any(is_one)
+
+    /// Whether it has its answer in a command.
+    fn is_about(self, path: &str) -> bool {
+        let path = if path == "job submit" { "submit" } else { path };
+        self.of.split(", ").any(|of| {
+            let rest = path.strip_prefix(of);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
+        })
+    }
 }
 
 /// The answer to an option that other tools have. `--mem=4G` counts as `--mem`, `-n4` as `-n`.
@@ -55,65 +56,41 @@ pub(crate) fn of_option(path: &[&str], word: &str) -> Option<&'static str> {
         );
     }
     let name = word.split('=').next().unwrap_or(word);
-    let is_one = |habit: &&Habit| {
-        habit.words.iter().any(|known| {
-            // The value of a short option may follow without a blank.
-            *known == name
-                || (known.len() == 2 && name.starts_with(known) && !name.starts_with("--"))
-        })
+    // The value of a short option may follow without a blank.
+    let is_it = |known: &str| {
+        known == name || (known.len() == 2 && name.starts_with(known) && !name.starts_with("--"))
     };
-    let mut about = OPTIONS.iter().filter(|habit| is_about(habit, &path));
-    about.find(is_one).map(|habit| habit.answer)
+    let mut about = habits(OPTIONS).filter(|habit| habit.is_about(&path));
+    let found = about.find(|habit| habit.words().any(is_it));
+    found.map(|habit| habit.answer)
 }
 
 /// The answer to a subcommand that other tools have.
 pub(super) fn of_command(path: &[&str], word: &str) -> Option<&'static str> {
-    let group = path.first().copied().unwrap_or_default();
-    let found = COMMANDS
-        .iter()
-        .find(|(of, habit)| *of == group && habit.words.contains(&word));
-    found.map(|(_, habit)| habit.answer)
+    let group = *path.first().unwrap_or(&"hq");
+    let mut of_group = habits(COMMANDS).filter(|habit| habit.of == group);
+    let found = of_group.find(|habit| habit.words().any(|known| known == word));
+    found.map(|habit| habit.answer)
 }
 
 /// Names of resources in other tools, and what they are here.
-const RESOURCES: &[(&[&str], &str)] = &[
-    (
-        &["gpu", "gpus", "gres", "nvidia", "cuda"],
-        "detected GPUs are `gpus/nvidia` and `gpus/amd`",
-    ),
-    (
-        &[
-            "cpu", "core", "cores", "ncpus", "threads", "thread", "procs", "slots", "ntasks",
-        ],
-        "cpus of a task are `--cpus 4`",
-    ),
-    (
-        &[
-            "memory", "ram", "vmem", "pmem", "mem_mb", "mem_gb", "mem_free", "h_vmem", "rss",
-        ],
-        "memory of a task is `--resource mem=4G`",
-    ),
-    (
-        &[
-            "time", "walltime", "runtime", "timeout", "h_rt", "s_rt", "cput", "time_min",
-        ],
-        "the longest run of a task is `--time-limit 1h`",
-    ),
-    (
-        &["node", "nodes", "select"],
-        "whole nodes for a task are `--nodes 2`",
-    ),
-];
+const RESOURCES: &str = "
+gpu gpus gres nvidia cuda: detected GPUs are `gpus/nvidia` and `gpus/amd`
+cpu core cores ncpus threads thread procs slots ntasks: cpus of a task are `--cpus 4`
+memory ram vmem pmem mem_mb mem_gb mem_free h_vmem rss: memory of a task is `--resource mem=4G`
+time walltime runtime timeout h_rt s_rt cput time_min: the longest run of a task is `--time-limit 1h`
+node nodes select: whole nodes for a task are `--nodes 2`
+";
 
 /// What a resource of another tool is here.
 pub(crate) fn known_resource(name: &str) -> Option<&'static str> {
     let name = name.to_ascii_lowercase();
-    let other_kind = |kind: &str| !matches!(kind, "nvidia" | "amd");
-    let is_gpu = name.strip_prefix("gpus/").is_some_and(other_kind);
-    let known = RESOURCES.iter().find(|(names, _)| names.contains(&&*name));
-    known
-        .or(is_gpu.then_some(&RESOURCES[0]))
-        .map(|(_, instead)| *instead)
+    let name = match name.strip_prefix("gpus/") {
+        Some(kind) if !matches!(kind, "nvidia" | "amd") => "gpu",
+        Some(_) | None => &name,
+    };
+    let found = habits(RESOURCES).find(|habit| habit.words().any(|known| known == name));
+    found.map(|habit| habit.answer)
 }
 
 #[cfg(test)]
@@ -124,10 +101,8 @@ mod tests {
     /// Every command that an answer names exists, with the options that it is shown with.
     #[test]
     fn what_is_proposed_can_be_typed() {
-        let answers = OPTIONS
-            .iter()
-            .chain(COMMANDS.iter().map(|(_, habit)| habit))
-            .map(|habit| habit.answer);
+        let all = habits(OPTIONS).chain(habits(COMMANDS));
+        let answers = all.map(|habit| habit.answer);
         for answer in answers {
             for shown in answer.split('`').skip(1).step_by(2) {
                 let Some(line) = shown.strip_prefix("hq ") else {
@@ -161,21 +136,22 @@ mod tests {
     #[test]
     fn no_word_has_two_answers_or_is_ours() {
         let mut seen = std::collections::BTreeSet::new();
-        for habit in OPTIONS {
-            for word in habit.words {
+        for habit in habits(OPTIONS) {
+            for word in habit.words() {
                 // One command may have another answer than others.
-                let of = habit.of.first().copied().unwrap_or_default();
-                assert!(seen.insert(("option", of, *word)), "{of} {word}");
+                let of = habit.of;
+                assert!(seen.insert(("option", of, word)), "{of} {word}");
             }
         }
         let root = args::built_command();
-        for (group, habit) in COMMANDS {
-            let command = match *group {
-                "" => &root,
+        for habit in habits(COMMANDS) {
+            let group = habit.of;
+            let command = match group {
+                "hq" => &root,
                 name => root.find_subcommand(name).expect("a group"),
             };
-            for word in habit.words {
-                assert!(seen.insert(("command", group, *word)), "{group} {word}");
+            for word in habit.words() {
+                assert!(seen.insert(("command", group, word)), "{group} {word}");
                 assert!(command.find_subcommand(word).is_none(), "{group} {word}");
             }
         }

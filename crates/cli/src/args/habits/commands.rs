@@ -1,399 +1,66 @@
 //! Subcommands of other tools.
 
-use super::{Habit, habit};
-
-/// Subcommands, with the group that is in front of them.
-pub(super) const COMMANDS: &[(&str, Habit)] = &[
-    (
-        "",
-        habit(
-            &["scale"],
-            "`hq worker start` starts a worker; `hq alloc add slurm --time-limit 1h` requests workers from Slurm",
-        ),
-    ),
-    (
-        "",
-        habit(
-            &["get", "describe-job", "inspect"],
-            "`hq job list` lists jobs, `hq worker list` lists workers, and `hq job info JOB` shows one job",
-        ),
-    ),
-    (
-        "",
-        habit(
-            &["apply", "create", "submit-file", "array"],
-            "`hq job submit-file FILE.toml` submits a job file, `hq submit -- PROGRAM` a program",
-        ),
-    ),
-    (
-        "",
-        habit(
-            &["xargs", "map", "foreach", "for-each"],
-            "a task for each line is `hq run --each-line FILE -- PROGRAM {}`",
-        ),
-    ),
-    (
-        "",
-        habit(
-            &["drain", "cordon"],
-            "a worker ends after its tasks with `hq worker drain WORKER`",
-        ),
-    ),
-    (
-        "",
-        habit(
-            &["failures", "errors", "failed"],
-            "`hq job failures JOB` shows the failures of a job",
-        ),
-    ),
-    (
-        "",
-        habit(
-            &["summary"],
-            "`hq job summary` counts jobs by state, and `hq report` writes a report",
-        ),
-    ),
-    (
-        "",
-        habit(
-            &[
-                "ls", "list", "jobs", "queue", "squeue", "bjobs", "condor_q", "sprio", "qstat",
-                "ps",
-            ],
-            "`hq job list` lists jobs; `--all` adds ended jobs",
-        ),
-    ),
-    (
-        "",
-        habit(
-            &["log", "logs", "output", "cat", "out"],
-            "`hq job cat JOB stdout` prints the output of tasks, and `hq job tail -f JOB` follows it",
-        ),
-    ),
-    (
-        "",
-        habit(
-            &["tail", "follow", "sattach", "attach"],
-            "`hq job tail -f JOB` follows the output of tasks",
-        ),
-    ),
-    (
-        "",
-        habit(
-            &[
-                "cancel",
-                "kill",
-                "scancel",
-                "qdel",
-                "bkill",
-                "condor_rm",
-                "abort",
-                "delete",
-                "rm",
-            ],
-            "`hq job cancel JOB` cancels a job",
-        ),
-    ),
-    (
-        "",
-        habit(
-            &[
-                "sbatch",
-                "qsub",
-                "bsub",
-                "condor_submit",
-                "srun",
-                "exec",
-                "parallel",
-                "job-submit",
-                "sub",
-            ],
-            "`hq submit -- PROGRAM` submits a job; `hq run -- PROGRAM` needs no server",
-        ),
-    ),
-    (
-        "",
-        habit(
-            &["start", "up", "init", "daemon"],
-            "`hq server start` starts a server, `hq worker start` a worker",
-        ),
-    ),
-    (
-        "",
-        habit(
-            &["stop", "down", "shutdown", "quit"],
-            "`hq server stop` ends the server and its workers, `hq job cancel JOB` a job",
-        ),
-    ),
-    ("", habit(&["wait"], "`hq job wait JOB` waits for a job")),
-    (
-        "",
-        habit(
-            &["info", "show", "scontrol", "describe"],
-            "`hq job info JOB` shows a job, `hq server info` the server",
-        ),
-    ),
-    (
-        "",
-        habit(
-            &["nodes", "sinfo", "workers", "pbsnodes"],
-            "`hq worker list` lists workers",
-        ),
-    ),
-    ("", habit(&["tasks"], "`hq task list JOB` lists tasks")),
-    (
-        "",
-        habit(
-            &["explain", "why"],
-            "`hq task explain JOB.TASK` says why a task waits, and `hq problems` why jobs do",
-        ),
-    ),
-    (
-        "",
-        habit(
-            &["resubmit", "retry", "rerun", "restart", "requeue"],
-            "tasks of a job run again with `hq job resubmit JOB --filter failed`",
-        ),
-    ),
-    (
-        "",
-        habit(
-            &["stats", "sacct", "sstat", "sreport", "history", "top"],
-            "`hq job stats JOB` shows what tasks used, and `hq dashboard` what happens now",
-        ),
-    ),
-    (
-        "",
-        habit(
-            &["watch", "monitor", "ui", "web", "gui"],
-            "`hq dashboard` shows what happens now; `--web` opens it in a browser",
-        ),
-    ),
-    (
-        "",
-        habit(
-            &["progress"],
-            "`hq job progress JOB` shows a bar, `hq status` everything",
-        ),
-    ),
-    ("", habit(&["version"], "`hq --version` prints the version")),
-    (
-        "",
-        habit(
-            &["help", "man", "docs", "manual"],
-            "`hq --help` lists the commands, `hq doc` the pages of the manual, `hq COMMAND --help` explains one",
-        ),
-    ),
-    (
-        "",
-        habit(
-            &["completion", "completions"],
-            "`hq generate-completion bash` prints a completion script, see `hq doc shell`",
-        ),
-    ),
-    (
-        "",
-        habit(
-            &["allocate", "salloc", "autoalloc", "allocation"],
-            "`hq alloc add slurm --time-limit 1h` requests workers from Slurm",
-        ),
-    ),
-    (
-        "",
-        habit(&["sql", "db"], "`hq query` runs an SQL query on the state"),
-    ),
-    (
-        "",
-        habit(
-            &["check", "diagnose"],
-            "`hq doctor` checks this machine, `hq problems` says what is wrong with the jobs",
-        ),
-    ),
-    (
-        "job",
-        habit(&["ls", "show-all", "queue"], "`hq job list` lists jobs"),
-    ),
-    (
-        "job",
-        habit(
-            &["status", "show", "describe", "state"],
-            "`hq job info JOB` shows a job",
-        ),
-    ),
-    (
-        "job",
-        habit(
-            &["log", "logs", "output", "stdout", "stderr", "print"],
-            "`hq job cat JOB stdout` prints the output of tasks",
-        ),
-    ),
-    (
-        "job",
-        habit(
-            &["follow"],
-            "`hq job tail -f JOB` follows the output of tasks",
-        ),
-    ),
-    (
-        "job",
-        habit(
-            &["kill", "stop", "abort", "scancel"],
-            "`hq job cancel JOB` cancels a job",
-        ),
-    ),
-    (
-        "job",
-        habit(
-            &["delete", "rm", "remove", "clean"],
-            "`hq job forget JOB` deletes a job that has ended, and `hq job cancel JOB` cancels one that has not",
-        ),
-    ),
-    (
-        "job",
-        habit(
-            &["retry", "rerun", "restart", "requeue"],
-            "tasks run again with `hq job resubmit JOB --filter failed`",
-        ),
-    ),
-    (
-        "job",
-        habit(&["tasks", "task"], "`hq task list JOB` lists tasks"),
-    ),
-    (
-        "job",
-        habit(
-            &["run", "start", "create", "new", "add"],
-            "`hq submit -- PROGRAM` submits a job, and `hq job open` opens an empty one",
-        ),
-    ),
-    (
-        "job",
-        habit(
-            &["errors", "failed"],
-            "`hq job failures JOB` shows failures, and `hq job cat JOB stderr --filter failed` what the failed tasks wrote",
-        ),
-    ),
-    (
-        "task",
-        habit(
-            &["ls", "status", "show"],
-            "`hq task list JOB` lists tasks, and `hq task info JOB.TASK` shows one",
-        ),
-    ),
-    (
-        "task",
-        habit(
-            &["log", "logs", "cat", "output", "tail"],
-            "`hq job cat JOB stdout --tasks TASK` prints the output of a task",
-        ),
-    ),
-    (
-        "task",
-        habit(
-            &["kill", "cancel", "stop"],
-            "tasks are canceled with their job: `hq job cancel JOB`",
-        ),
-    ),
-    (
-        "task",
-        habit(&["why"], "`hq task explain JOB.TASK` says why a task waits"),
-    ),
-    (
-        "worker",
-        habit(
-            &["ls", "status", "show"],
-            "`hq worker list` lists workers, and `hq worker info WORKER` shows one",
-        ),
-    ),
-    (
-        "worker",
-        habit(
-            &["kill", "remove", "rm", "delete", "cancel"],
-            "`hq worker stop WORKER` stops a worker, and `hq worker drain WORKER` stops it after its tasks",
-        ),
-    ),
-    (
-        "worker",
-        habit(
-            &["add", "run", "new", "connect", "join"],
-            "`hq worker start` starts a worker",
-        ),
-    ),
-    (
-        "server",
-        habit(
-            &["status", "show", "ls", "list"],
-            "`hq server info` shows the server, and `hq status` what it does",
-        ),
-    ),
-    (
-        "server",
-        habit(
-            &["restart", "reload", "resume"],
-            "`hq server stop --keep-workers` and then `hq server start` restart a server with its jobs",
-        ),
-    ),
-    (
-        "server",
-        habit(
-            &["kill", "shutdown", "down"],
-            "`hq server stop` stops the server and its workers",
-        ),
-    ),
-    (
-        "server",
-        habit(
-            &["run", "up", "daemon"],
-            "`hq server start` starts a server; `--background` keeps it in the background",
-        ),
-    ),
-    (
-        "server",
-        habit(
-            &["log", "logs"],
-            "a server prints its messages; with `hq server start --background` it writes them to `server.log` in its directory",
-        ),
-    ),
-    (
-        "alloc",
-        habit(
-            &["ls", "show", "status"],
-            "`hq alloc list` lists queues, and `hq alloc info QUEUE` the allocations of one",
-        ),
-    ),
-    (
-        "alloc",
-        habit(
-            &[
-                "sge",
-                "lsf",
-                "torque",
-                "pbspro",
-                "openpbs",
-                "htcondor",
-                "condor",
-                "flux",
-                "oar",
-                "kubernetes",
-                "k8s",
-                "local",
-                "ssh",
-            ],
-            "queues are for Slurm and PBS: `hq alloc add slurm --time-limit 1h`, `hq alloc add pbs --time-limit 1h`; under any other system its jobs start workers: `hq worker start`",
-        ),
-    ),
-    (
-        "alloc",
-        habit(
-            &["create", "new", "start", "submit"],
-            "`hq alloc add slurm --time-limit 1h` creates a queue",
-        ),
-    ),
-    (
-        "alloc",
-        habit(
-            &["delete", "rm", "cancel", "stop"],
-            "`hq alloc remove QUEUE` removes a queue, and `hq alloc pause QUEUE` pauses it",
-        ),
-    ),
-];
+/// For each group: words, and what to type instead.
+pub(super) const COMMANDS: &str = r"
+[hq]
+scale: `hq worker start` starts a worker; `hq alloc add slurm --time-limit 1h` requests workers from Slurm
+get describe-job inspect: `hq job list` lists jobs, `hq worker list` lists workers, and `hq job info JOB` shows one job
+apply create submit-file array: `hq job submit-file FILE.toml` submits a job file, `hq submit -- PROGRAM` a program
+xargs map foreach for-each: a task for each line is `hq run --each-line FILE -- PROGRAM {}`
+drain cordon: a worker ends after its tasks with `hq worker drain WORKER`
+failures errors failed: `hq job failures JOB` shows the failures of a job
+summary: `hq job summary` counts jobs by state, and `hq report` writes a report
+ls list jobs queue squeue bjobs condor_q sprio qstat ps: `hq job list` lists jobs; `--all` adds ended jobs
+log logs output cat out: `hq job cat JOB stdout` prints the output of tasks, and `hq job tail -f JOB` follows it
+tail follow sattach attach: `hq job tail -f JOB` follows the output of tasks
+cancel kill scancel qdel bkill condor_rm abort delete rm: `hq job cancel JOB` cancels a job
+sbatch qsub bsub condor_submit srun exec parallel job-submit sub: `hq submit -- PROGRAM` submits a job; `hq run -- PROGRAM` needs no server
+start up init daemon: `hq server start` starts a server, `hq worker start` a worker
+stop down shutdown quit: `hq server stop` ends the server and its workers, `hq job cancel JOB` a job
+wait: `hq job wait JOB` waits for a job
+info show scontrol describe: `hq job info JOB` shows a job, `hq server info` the server
+nodes sinfo workers pbsnodes: `hq worker list` lists workers
+tasks: `hq task list JOB` lists tasks
+explain why: `hq task explain JOB.TASK` says why a task waits, and `hq problems` why jobs do
+resubmit retry rerun restart requeue: tasks of a job run again with `hq job resubmit JOB --filter failed`
+stats sacct sstat sreport history top: `hq job stats JOB` shows what tasks used, and `hq dashboard` what happens now
+watch monitor ui web gui: `hq dashboard` shows what happens now; `--web` opens it in a browser
+progress: `hq job progress JOB` shows a bar, `hq status` everything
+version: `hq --version` prints the version
+help man docs manual: `hq --help` lists the commands, `hq doc` the pages of the manual, `hq COMMAND --help` explains one
+completion completions: `hq generate-completion bash` prints a completion script, see `hq doc shell`
+allocate salloc autoalloc allocation: `hq alloc add slurm --time-limit 1h` requests workers from Slurm
+sql db: `hq query` runs an SQL query on the state
+check diagnose: `hq doctor` checks this machine, `hq problems` says what is wrong with the jobs
+[job]
+ls show-all queue: `hq job list` lists jobs
+status show describe state: `hq job info JOB` shows a job
+log logs output stdout stderr print: `hq job cat JOB stdout` prints the output of tasks
+follow: `hq job tail -f JOB` follows the output of tasks
+kill stop abort scancel: `hq job cancel JOB` cancels a job
+delete rm remove clean: `hq job forget JOB` deletes a job that has ended, and `hq job cancel JOB` cancels one that has not
+retry rerun restart requeue: tasks run again with `hq job resubmit JOB --filter failed`
+tasks task: `hq task list JOB` lists tasks
+run start create new add: `hq submit -- PROGRAM` submits a job, and `hq job open` opens an empty one
+errors failed: `hq job failures JOB` shows failures, and `hq job cat JOB stderr --filter failed` what the failed tasks wrote
+[task]
+ls status show: `hq task list JOB` lists tasks, and `hq task info JOB.TASK` shows one
+log logs cat output tail: `hq job cat JOB stdout --tasks TASK` prints the output of a task
+kill cancel stop: tasks are canceled with their job: `hq job cancel JOB`
+why: `hq task explain JOB.TASK` says why a task waits
+[worker]
+ls status show: `hq worker list` lists workers, and `hq worker info WORKER` shows one
+kill remove rm delete cancel: `hq worker stop WORKER` stops a worker, and `hq worker drain WORKER` stops it after its tasks
+add run new connect join: `hq worker start` starts a worker
+[server]
+status show ls list: `hq server info` shows the server, and `hq status` what it does
+restart reload resume: `hq server stop --keep-workers` and then `hq server start` restart a server with its jobs
+kill shutdown down: `hq server stop` stops the server and its workers
+run up daemon: `hq server start` starts a server; `--background` keeps it in the background
+log logs: a server prints its messages; with `hq server start --background` it writes them to `server.log` in its directory
+[alloc]
+ls show status: `hq alloc list` lists queues, and `hq alloc info QUEUE` the allocations of one
+sge lsf torque pbspro openpbs htcondor condor flux oar kubernetes k8s local ssh: queues are for Slurm and PBS: `hq alloc add slurm --time-limit 1h`, `hq alloc add pbs --time-limit 1h`; under any other system its jobs start workers: `hq worker start`
+create new start submit: `hq alloc add slurm --time-limit 1h` creates a queue
+delete rm cancel stop: `hq alloc remove QUEUE` removes a queue, and `hq alloc pause QUEUE` pauses it
+";
