@@ -107,8 +107,6 @@ pub(crate) struct Compactor {
     /// Tasks that finished since the last pass over their rows began, and the rows that it left.
     finished: u64,
     left: u64,
-    /// Whether commits are not synced at present.
-    is_unsynced: bool,
     prune: Option<Pruned>,
     pause_until: Option<Instant>,
 }
@@ -127,7 +125,6 @@ impl Compactor {
             overviews: None,
             finished: 0,
             left: 0,
-            is_unsynced: false,
             prune: None,
             pause_until: None,
         }
@@ -179,15 +176,6 @@ impl Compactor {
             STEP_PAUSE
         };
         self.is_busy().then_some(pause)
-    }
-
-    /// Makes sure that what is committed from now on is on disk then. To be called before each commit that somebody waits for.
-    pub(crate) fn sync_again(&mut self, db: &Connection) -> rusqlite::Result<()> {
-        if self.is_unsynced {
-            db.pragma_update(None, "synchronous", "FULL")?;
-            self.is_unsynced = false;
-        }
-        Ok(())
     }
 
     /// Another pass follows one that does not come to its end.
@@ -326,7 +314,6 @@ impl Compactor {
     /// Begins to drop all completed and forgotten jobs, lost workers and overviews; [`Stepped::pruned`] tells the end.
     /// `false` if another server has taken over the store.
     pub(crate) fn prune(&mut self, db: &mut Connection) -> rusqlite::Result<bool> {
-        self.sync_again(db)?;
         let transaction = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let jobs = transaction.execute(
             "UPDATE job_data SET is_forgotten = 1 WHERE completed_unix_ns IS NOT NULL AND is_forgotten = 0",
@@ -360,16 +347,18 @@ impl Compactor {
         Ok(true)
     }
 
-    /// One step. `Ok(None)` if another server has taken over the store.
+    /// Runs one step. `Ok(None)` if another server has taken over the store.
+    ///
+    /// The commit is synced even where no client waits for it. A power loss would otherwise leave two
+    /// incomplete transactions in the log, this one and the next, which looks like damage, see `log`.
     pub(crate) fn step(&mut self, db: &mut Connection) -> rusqlite::Result<Option<Stepped>> {
         self.pause_until = None;
-        if matches!(self.phase, Phase::Fold(_)) {
-            return self.step_fold(db);
-        }
+        let began = Instant::now();
         let transaction = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let is_prune = self.prune.is_some();
         let is_done = match &mut self.phase {
-            Phase::Idle | Phase::Fold(_) => return Ok(Some(Stepped::default())),
+            Phase::Idle => return Ok(Some(Stepped::default())),
+            Phase::Fold(fold) => fold.step(&transaction)?,
             Phase::Sweep(sweep) => sweep.step(&transaction)?,
             Phase::Shrink => shrink_some(&transaction, is_prune, self.size_max)?,
             Phase::Rewrite => true,
@@ -379,9 +368,22 @@ impl Compactor {
         }
         transaction.commit()?;
         if !is_done {
+            if matches!(self.phase, Phase::Fold(_)) {
+                self.pause_until = Some(Instant::now() + began.elapsed() * FOLD_PAUSE);
+            }
             return Ok(Some(Stepped::default()));
         }
-        self.phase = match self.phase {
+        let has_finished = matches!(self.phase, Phase::Shrink | Phase::Rewrite);
+        self.phase = match &self.phase {
+            Phase::Fold(fold) => {
+                self.left = fold.left;
+                // Tasks that finish meanwhile use the free pages.
+                if self.finished < FOLD_MIN && fold.folded > 0 {
+                    Phase::Shrink
+                } else {
+                    Phase::Idle
+                }
+            }
             Phase::Sweep(_) if is_prune && Size::of(db)?.pages <= REWRITE_PAGES_MAX => {
                 Phase::Rewrite
             }
@@ -391,46 +393,12 @@ impl Compactor {
                 db.execute_batch("VACUUM")?;
                 Phase::Idle
             }
-            Phase::Shrink | Phase::Fold(_) | Phase::Idle => Phase::Idle,
+            Phase::Shrink | Phase::Idle => Phase::Idle,
         };
-        let has_finished = matches!(self.phase, Phase::Idle);
         Ok(Some(Stepped {
             has_finished,
             pruned: self.prune.take_if(|_| has_finished),
         }))
-    }
-
-    /// One step of a pass over rows of tasks. Commits do not wait for the disk because of it: it need not be there after a
-    /// crash, and the next commit that is synced brings it along.
-    fn step_fold(&mut self, db: &mut Connection) -> rusqlite::Result<Option<Stepped>> {
-        let Phase::Fold(fold) = &mut self.phase else {
-            return Ok(Some(Stepped::default()));
-        };
-        let began = Instant::now();
-        // First, because it may fail and be done all the same.
-        self.is_unsynced = true;
-        db.pragma_update(None, "synchronous", "NORMAL")?;
-        let transaction = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        let is_done = fold.step(&transaction)?;
-        if !lease::renew(&transaction, self.fence, true)? {
-            return Ok(None);
-        }
-        transaction.commit()?;
-        let (folded, left) = (fold.folded, fold.left);
-        self.sync_again(db)?;
-        if is_done {
-            self.left = left;
-            // While more finishes, it finds the free pages.
-            let is_at_rest = self.finished < FOLD_MIN && folded > 0;
-            self.phase = if is_at_rest {
-                Phase::Shrink
-            } else {
-                Phase::Idle
-            };
-        } else {
-            self.pause_until = Some(Instant::now() + began.elapsed() * FOLD_PAUSE);
-        }
-        Ok(Some(Stepped::default()))
     }
 
     /// Gives the file spare pages. `false` if another server has taken over the store.

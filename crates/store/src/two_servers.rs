@@ -24,7 +24,10 @@ use rusqlite::Connection;
 
 use crate::lock::with_suffix;
 use crate::place::FileSystem;
-use crate::testing::{NOW, add_job, change, filled, keep_log, results, started, submitted_with};
+use crate::testing::{
+    NOW, add_job, add_rows, change, filled, keep_log, number, results, started, submitted_with,
+    wait_for,
+};
 use crate::{FlushError, Health, Store, StoreError, StoreHandle, schema};
 
 /// Names the store to a server process.
@@ -72,6 +75,12 @@ fn server_process() {
             "add" => {
                 let server = server.as_mut().expect("a server");
                 add_job(server, JobId(number()), number(), true);
+                acknowledgement(server)
+            }
+            // The same, with a row for each task.
+            "rows" => {
+                let server = server.as_mut().expect("a server");
+                add_rows(server, JobId(number()), number(), true);
                 acknowledgement(server)
             }
             // More than the log may have, without asking whether it is stored.

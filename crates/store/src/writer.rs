@@ -667,7 +667,6 @@ impl Writer {
         events: Option<&mut Vec<Event>>,
     ) -> rusqlite::Result<(i64, bool)> {
         let mut seq = self.next_seq;
-        self.compactor.sync_again(&self.connection)?;
         let transaction = self
             .connection
             .transaction_with_behavior(TransactionBehavior::Immediate)?;

@@ -7,7 +7,8 @@ use crate::Progress;
 mod skip;
 
 /// Stands in front of the C library. The file of this variable holds a number and how names end: that sync of such
-/// files, counted from when the file is there, fails, and leaves a file behind that says so.
+/// files, counted from when the file is there, fails, and leaves a file behind that says so. Another file says that a
+/// commit was written to a write-ahead log before the one in front of it was synced.
 const FAILING_SYNC: &str = r#"
 #define _GNU_SOURCE
 #include <errno.h>
@@ -18,9 +19,26 @@ const FAILING_SYNC: &str = r#"
 #include <sys/syscall.h>
 #include <unistd.h>
 
+static int is_named(int fd, const char *end) {
+    char link[64], path[4096];
+    ssize_t len = strlen(end);
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t path_len = readlink(link, path, sizeof path);
+    return path_len >= len && !memcmp(path + path_len - len, end, len);
+}
+
+static void leave(const char *order, const char *suffix) {
+    char path[4096];
+    snprintf(path, sizeof path, "%s.%s", order, suffix);
+    close(open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+}
+
+static int unsynced;
+
 static int fails(int fd) {
+    if (is_named(fd, "-wal")) unsynced = 0;
     const char *order = getenv("HQ_TEST_FAILING_SYNC");
-    char text[64], link[64], path[4096];
+    char text[64];
     int file = order ? open(order, O_RDONLY | O_CLOEXEC) : -1;
     if (file < 0) return 0;
     static int count;
@@ -29,19 +47,33 @@ static int fails(int fd) {
     close(file);
     text[len < 0 ? 0 : len] = 0;
     if (sscanf(text, "%d %n", &number, &start) != 1) return 0;
-    const char *end = text + start;
-    len = strlen(end);
-    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-    ssize_t path_len = readlink(link, path, sizeof path);
-    if (path_len < len || memcmp(path + path_len - len, end, len) || ++count != number) return 0;
-    snprintf(path, sizeof path, "%s.done", order);
-    close(open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+    if (!is_named(fd, text + start) || ++count != number) return 0;
+    leave(order, "done");
     errno = EIO;
     return 1;
 }
 
 int fsync(int fd) { return fails(fd) ? -1 : (int) syscall(SYS_fsync, fd); }
 int fdatasync(int fd) { return fails(fd) ? -1 : (int) syscall(SYS_fdatasync, fd); }
+
+/* The header of a frame is 24 bytes; its second number is not 0 in the last one of a transaction. */
+static void note_write(int fd, const char *bytes, size_t len) {
+    const char *order = getenv("HQ_TEST_FAILING_SYNC");
+    if (len == 24 && memcmp(bytes + 4, "\0\0\0", 4) && is_named(fd, "-wal") && unsynced++ && order)
+        leave(order, "unsynced");
+}
+
+ssize_t write(int fd, const void *bytes, size_t len) {
+    note_write(fd, bytes, len);
+    return syscall(SYS_write, fd, bytes, len);
+}
+
+ssize_t pwrite64(int fd, const void *bytes, size_t len, off64_t at) {
+    note_write(fd, bytes, len);
+    return syscall(SYS_pwrite64, fd, bytes, len, at);
+}
+
+ssize_t pwrite(int fd, const void *bytes, size_t len, off_t at) { return pwrite64(fd, bytes, len, at); }
 "#;
 
 /// A server whose disk fails when it is told to.
@@ -131,6 +163,21 @@ fn nothing_is_acknowledged_after_a_failed_sync_when_a_long_log_is_moved() {
     assert_eq!(disk.server.ask("append 2"), "appended");
     disk.wait_failed();
     assert_eq!(disk.server.ask("add 3 2"), "not acknowledged");
+}
+
+#[test]
+fn a_power_loss_while_rows_are_folded_leaves_one_incomplete_transaction() {
+    let Some(mut disk) = FailingDisk::new() else {
+        return;
+    };
+    let path = disk.dir.path().join("j.db");
+    assert_eq!(disk.server.ask("rows 1 4000"), "acknowledged");
+    wait_for("the rows are folded", || {
+        number(&path, "SELECT count(*) FROM task_row_data") == 0
+    });
+    assert_eq!(disk.server.ask("add 2 2"), "acknowledged");
+    let unsynced = disk.dir.path().join("order.unsynced");
+    assert!(!unsynced.exists(), "two commits were not on disk at once");
 }
 
 /// A writer that tells how it goes.
