@@ -1,10 +1,11 @@
 //! How the last server of a store ended, and whether a file still has the write-ahead log that belongs to it.
 //!
-//! Both are rows of `meta`. `ending` is set in the transactions that store the start and the end of a server. `log_of`, the
-//! name of the file, is there only in the file itself: the writer commits it before a checkpoint and deletes it in the first
-//! commit after the checkpoint. So a file that has the row and no log has lost its log, and a program that moves the log into
-//! the file, such as `sqlite3`, deletes the row. (If the writer is killed between these two commits and such a program opens the
-//! file next, the row stays although nothing is lost. `hq journal check --repair` deletes it.)
+//! Both are rows of `meta`. The transactions that store the start and the end of a server set `ending`. `log_of` holds the
+//! name of the file, as a text if the file needs its log, as a blob if it does not. The writer commits and checkpoints the
+//! text. The first commit in the log that follows turns it into a blob. So a file with the text and without a log has lost
+//! its log, and a program that moves the log into the file, such as `sqlite3`, brings the blob along. (If the writer is
+//! killed between these two commits and such a program opens the file next, the text stays although nothing is lost.
+//! `hq journal check --repair` removes it.)
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -22,7 +23,7 @@ const ENDING: &str = "ending";
 const FRESH: &str = "fresh";
 /// Key of what the file has at least if its log belongs to it: the number of the next event when the log began.
 pub(crate) const LOG_BASE: &str = "log_base";
-/// Key of the name of the file, if the file needs its log.
+/// Key of the name of the file.
 const LOG_OF: &str = "log_of";
 
 /// How the last server of a store ended.
@@ -108,6 +109,9 @@ pub(crate) fn set_ending(connection: &Connection, ending: Ending) -> rusqlite::R
 }
 
 /// Stores that the file at this path needs its log, which begins now, or, with `None`, that it does not.
+///
+/// The latter changes one page: a blob takes the place of a text of the same length. In a transaction of its own it is one
+/// frame of the log, and [`Log::damage`] relies on that.
 pub(crate) fn mark_log(connection: &Connection, file: Option<&PathBuf>) -> rusqlite::Result<()> {
     match file.and_then(|file| file.file_name()) {
         Some(name) => {
@@ -115,7 +119,11 @@ pub(crate) fn mark_log(connection: &Connection, file: Option<&PathBuf>) -> rusql
             meta::set_number(connection, LOG_BASE, next_seq)?;
             meta::set_text(connection, LOG_OF, &name.to_string_lossy())
         }
-        None => meta::remove(connection, LOG_OF),
+        None => {
+            let sql = "UPDATE meta SET value = CAST(value AS BLOB) WHERE key = ? AND typeof(value) = 'text'";
+            connection.prepare_cached(sql)?.execute([LOG_OF])?;
+            Ok(())
+        }
     }
 }
 
@@ -221,7 +229,7 @@ pub(crate) fn damage_of_log(path: &Path) -> Option<u64> {
 fn log_of(path: &Path) -> Option<String> {
     // An ordinary connection would make an empty log, and leave it for the next look.
     let connection = Place::read_unchanging(path).ok()?;
-    let sql = "SELECT CAST(value AS TEXT) FROM meta WHERE key = ?";
+    let sql = "SELECT value FROM meta WHERE key = ? AND typeof(value) = 'text'";
     let marked = connection.query_row(sql, [LOG_OF], |row| row.get(0));
     marked.optional().ok()?
 }

@@ -205,6 +205,14 @@ pub(crate) fn renew(connection: &Connection, fence: i64, hold: bool) -> rusqlite
     Ok(statement.execute(params![now_ms(), hold, fence])? == 1)
 }
 
+/// Whether this server still has the lease, inside a transaction that holds the lock of the file.
+pub(crate) fn is_ours(connection: &Connection, fence: i64) -> rusqlite::Result<bool> {
+    let sql = "SELECT EXISTS (SELECT 1 FROM lease WHERE fence = ?)";
+    connection
+        .prepare_cached(sql)?
+        .query_row([fence], |row| row.get(0))
+}
+
 fn now_ms() -> i64 {
     SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)

@@ -35,9 +35,14 @@ impl Log {
         (log.last_page > 0).then_some(log)
     }
 
-    /// Position of damage that hides commits. `is_needed`: the database says that the log has commits.
+    /// Position of damage that hides commits. `is_needed`: the database says that it needs this log.
     ///
-    /// A kill or a power loss leaves at most one transaction incomplete, and the server has not acknowledged that one. A whole transaction behind the damage and the start of the next one prove that more is lost.
+    /// Each commit is synced before the next transaction is written. So a power loss leaves at most one transaction
+    /// incomplete, the last one, which the server has not acknowledged. Two findings prove that commits are lost:
+    ///
+    /// - Behind the damage there are a whole transaction and the start of the next one.
+    /// - The database needs the log, the log has no valid commit, and a frame follows the damaged one. The first
+    ///   transaction of such a log is a single frame, see `history::mark_log`, so that frame belongs to a later one.
     pub(crate) fn damage(path: &Path, is_needed: bool) -> Option<u64> {
         let look = || Self::look_for_damage(open_regular(path).ok()?, is_needed);
         let found = look()?;
@@ -55,7 +60,7 @@ impl Log {
         };
         let is_cut = stop.at + log.frame_len() > len;
         let behind = log.look_behind(&stop);
-        let is_beginning_lost = is_needed && log.last_page == 0 && (is_cut || behind.has_commit);
+        let is_beginning_lost = is_needed && log.last_page == 0 && (is_cut || behind.has_frame);
         (is_beginning_lost || behind.is_proven).then_some(stop.at)
     }
 
@@ -114,6 +119,7 @@ impl Log {
             let (head, page) = frame.split_at_mut(FRAME_HEADER_LEN);
             // Frames of an earlier use of the file have another salt.
             if head[8..16] == stop.salt {
+                behind.has_frame |= at > stop.at;
                 if let Some(sums) = before {
                     let mut sum = Checksum {
                         is_big_endian: stop.is_big_endian,
@@ -126,7 +132,6 @@ impl Log {
                     behind.is_proven = is_read && sum.sums == sums_of(head);
                 }
                 if be32(head, 4).is_some_and(|size_after| size_after > 0) {
-                    behind.has_commit = true;
                     committed = Some(sums_of(head));
                 }
             }
@@ -188,12 +193,12 @@ struct Stop {
     is_big_endian: bool,
 }
 
-/// Commits behind the valid part of a log.
+/// Frames behind the valid part of a log, from its present use.
 #[derive(Default)]
 struct Behind {
-    /// Whether a transaction ends there.
-    has_commit: bool,
-    /// Whether another one follows it.
+    /// Whether one follows the frame that is not valid.
+    has_frame: bool,
+    /// Whether a transaction follows a whole one.
     is_proven: bool,
 }
 

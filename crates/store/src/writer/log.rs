@@ -48,7 +48,8 @@ impl Writer {
                 .connection
                 .transaction_with_behavior(TransactionBehavior::Immediate)?;
             history::mark_log(&transaction, is_needed.then_some(&self.place.path))?;
-            let is_ours = lease::renew(&transaction, self.fence, true)?;
+            // A renewal would change a second page, see `history::mark_log`.
+            let is_ours = lease::is_ours(&transaction, self.fence)?;
             if is_ours {
                 transaction.commit()?;
             }

@@ -353,78 +353,154 @@ fn values_wait_for_the_ends_of_their_tasks() {
     );
 }
 
-#[test]
-fn commits_behind_damage_in_the_log_are_not_lost_in_silence() {
-    const HEADER: usize = 32;
-    const FRAME: usize = 24 + 4_096;
-    let dir = tempfile::tempdir().expect("directory");
-    let at = |name: &str| dir.path().join(name);
-    let mut writer = writer(&at("j.db"));
-    let mut store = |jobs: &[u32]| {
-        for job in jobs {
-            let submitted = change(submitted(JobId(*job), &IdArray::single(1)));
-            assert!(writer.commit(&batch([submitted])));
+const LOG_HEADER: usize = 32;
+const FRAME: usize = 24 + 4_096;
+
+/// A store with jobs 1 to 6, and its log with jobs 4 to 6.
+struct Recorded {
+    file: Vec<u8>,
+    log: Vec<u8>,
+    /// An earlier use of the log, with jobs 1 to 3.
+    earlier: Vec<u8>,
+    /// The first byte of each transaction, and the first behind the last one.
+    starts: Vec<usize>,
+}
+
+impl Recorded {
+    fn new(path: &std::path::Path) -> Self {
+        let mut writer = writer(path);
+        // More keys than fit into a page.
+        let sql = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 500) \
+                   INSERT INTO meta SELECT printf('%s_%03d', iif(i % 2, 'a', 'z'), i), hex(randomblob(20)) FROM n";
+        writer.connection.execute_batch(sql).expect("a table");
+        let mut store = |jobs: &[u32]| {
+            for job in jobs {
+                let submitted = change(submitted(JobId(*job), &IdArray::single(1)));
+                assert!(writer.commit(&batch([submitted])));
+            }
+            let files = ["", "-wal"].map(|suffix| crate::lock::with_suffix(path, suffix));
+            let files = files.map(|file| std::fs::read(file).expect("it is there"));
+            assert!(writer.checkpoint("PASSIVE"));
+            files
+        };
+        let [_, earlier] = store(&[1, 2, 3]);
+        let [file, log] = store(&[4, 5, 6]);
+        let frames = (LOG_HEADER..log.len()).step_by(FRAME);
+        let is_current = |start: &usize| log[start + 8..start + 16] == log[16..24];
+        let is_commit = |start: &usize| log[start + 4..start + 8] != [0; 4];
+        let commits = frames.filter(|start| is_current(start) && is_commit(start));
+        let starts = std::iter::once(LOG_HEADER).chain(commits.map(|start| start + FRAME));
+        Self {
+            starts: starts.collect(),
+            file,
+            log,
+            earlier,
         }
-        let files = ["j.db", "j.db-wal"].map(|name| std::fs::read(at(name)).expect("it is there"));
-        assert!(writer.checkpoint("PASSIVE"));
-        files
-    };
-    let [_, earlier] = store(&[1, 2, 3]);
-    let [file, log] = store(&[4, 5, 6]);
-    let frames = (HEADER..log.len()).step_by(FRAME);
-    let is_current = |start: &usize| log[start + 8..start + 16] == log[16..24];
-    let current: Vec<usize> = frames.filter(is_current).collect();
-    // The first page of each transaction, and that behind the last.
-    let is_commit = |start: &&usize| log[**start + 4..**start + 8] != [0; 4];
-    let commits = current.iter().filter(is_commit).map(|start| start + FRAME);
-    let starts: Vec<usize> = std::iter::once(HEADER).chain(commits).collect();
-    let (end, last) = (starts[starts.len() - 1], starts[starts.len() - 2]);
-    let flipped = |position: usize| {
-        let mut log = log.clone();
+    }
+
+    fn flipped(&self, position: usize) -> Vec<u8> {
+        let mut log = self.log.clone();
         log[position] ^= 1;
         log
-    };
-    let zeroed = |until: usize| [&vec![0; until - HEADER], &log[until..]].concat();
-    let kept = |until: usize| log[..until].to_vec();
-    // As if the server was killed while it began the log anew.
-    let begun = [&log[..HEADER], &earlier[HEADER..]].concat();
+    }
+
+    /// The header, the bytes `first`, and `rest` behind them.
+    fn begun_with(&self, first: &[u8], rest: &[&[u8]]) -> Vec<u8> {
+        [&self.log[..LOG_HEADER], first, &rest.concat()].concat()
+    }
+
+    /// Opens the store with `log`. It has `jobs` jobs, or, with `None`, is refused and repaired.
+    fn check(&self, path: &std::path::Path, log: &[u8], jobs: Option<u32>) {
+        std::fs::write(path, &self.file).expect("room");
+        std::fs::write(crate::lock::with_suffix(path, "-wal"), log).expect("room");
+        let jobs_of = |path| crate::testing::number(path, "SELECT max(id) FROM jobs");
+        match (Store::open(path), jobs) {
+            (Ok(store), Some(jobs)) => {
+                drop(store);
+                assert_eq!(jobs_of(path), jobs, "{path:?}");
+            }
+            (Err(refused), None) => {
+                let text = refused.to_string();
+                assert!(text.contains("is damaged at byte"), "{path:?}: {text}");
+                let report = crate::repair(path).expect("room").expect("damage");
+                assert!(report.has_lost_log && jobs_of(path) < 6, "{path:?}");
+                let aside = crate::lock::with_suffix(&report.set_aside, "-wal");
+                assert_eq!(std::fs::read(aside).expect("it is there"), log);
+                drop(Store::open(path).expect("it is whole"));
+            }
+            (opened, _) => panic!("{path:?}: {opened:?}"),
+        }
+    }
+}
+
+#[test]
+fn commits_behind_damage_in_the_log_are_not_lost_in_silence() {
+    let dir = tempfile::tempdir().expect("directory");
+    let recorded = Recorded::new(&dir.path().join("j.db"));
+    let Recorded { log, starts, .. } = &recorded;
+    let (end, last) = (starts[starts.len() - 1], starts[starts.len() - 2]);
+    let zero = vec![0; starts[2] - LOG_HEADER];
     for (number, (log, jobs)) in [
         (log.clone(), Some(6)),
-        (kept(HEADER - 12), None),
-        (kept(HEADER), None),
-        (kept(HEADER + FRAME - 1), None),
-        (flipped(0), None),
-        (flipped(HEADER), None),
-        (flipped(HEADER + 100), None),
-        (flipped(starts[1] + 100), None),
-        ([&log[..HEADER], &zeroed(starts[2])[..]].concat(), None),
-        // Nobody was told that an incomplete transaction is stored.
-        (flipped(last + 100), Some(5)),
-        (kept(end - 1), Some(5)),
-        (begun, Some(3)),
+        (log[..LOG_HEADER - 12].to_vec(), None),
+        (log[..LOG_HEADER].to_vec(), None),
+        (log[..LOG_HEADER + FRAME - 1].to_vec(), None),
+        (recorded.flipped(0), None),
+        (recorded.flipped(LOG_HEADER), None),
+        (recorded.flipped(LOG_HEADER + 100), None),
+        (recorded.flipped(starts[1] + 100), None),
+        (recorded.begun_with(&zero, &[&log[starts[2]..]]), None),
+        // The writer acknowledged no incomplete transaction.
+        (recorded.flipped(last + 100), Some(5)),
+        (log[..end - 1].to_vec(), Some(5)),
     ]
     .into_iter()
     .enumerate()
     {
-        let path = at(&format!("{number}.db"));
-        std::fs::write(&path, &file).expect("room");
-        std::fs::write(at(&format!("{number}.db-wal")), &log).expect("room");
-        let jobs_of = |path| crate::testing::number(path, "SELECT max(id) FROM jobs");
-        match (Store::open(&path), jobs) {
-            (Ok(store), Some(jobs)) => {
-                drop(store);
-                assert_eq!(jobs_of(&path), jobs, "{number}");
-            }
-            (Err(refused), None) => {
-                let text = refused.to_string();
-                assert!(text.contains("is damaged at byte"), "{number}: {text}");
-                let report = crate::repair(&path).expect("room").expect("damage");
-                assert!(report.has_lost_log && jobs_of(&path) < 6, "{number}");
-                let aside = crate::lock::with_suffix(&report.set_aside, "-wal");
-                assert_eq!(std::fs::read(aside).expect("it is there"), log);
-                drop(Store::open(&path).expect("it is whole"));
-            }
-            (opened, _) => panic!("{number}: {opened:?}"),
-        }
+        let path = dir.path().join(format!("{number}.db"));
+        recorded.check(&path, &log, jobs);
+    }
+}
+
+#[test]
+fn a_power_loss_in_the_first_transaction_of_the_log_leaves_a_good_store() {
+    let dir = tempfile::tempdir().expect("directory");
+    let recorded = Recorded::new(&dir.path().join("j.db"));
+    let Recorded { log, starts, .. } = &recorded;
+    assert_eq!(starts[1], LOG_HEADER + FRAME, "one frame");
+    let whole = &log[LOG_HEADER..starts[1]];
+    let zero = &[0; FRAME][..];
+    let torn = &[&whole[..2_048], &zero[2_048..]].concat()[..];
+    let headless = &[&zero[..24], &whole[24..]].concat()[..];
+    let flipped = &recorded.flipped(LOG_HEADER + 100)[LOG_HEADER..starts[1]];
+    let earlier = &recorded.earlier[LOG_HEADER..];
+    let behind = &earlier[FRAME..];
+    // The first commit was synced before any frame of the second transaction was written.
+    let second = &log[starts[1]..starts[2]];
+    let (begin, end) = (&second[..FRAME], &second[second.len() - FRAME..]);
+    for (number, (first, rest, jobs)) in [
+        (earlier, &[][..], Some(3)),
+        (whole, &[], Some(3)),
+        (whole, &[second], Some(4)),
+        (whole, &[begin], Some(3)),
+        (zero, &[], Some(3)),
+        (zero, &[behind], Some(3)),
+        (torn, &[], Some(3)),
+        (torn, &[behind], Some(3)),
+        (headless, &[behind], Some(3)),
+        (flipped, &[behind], Some(3)),
+        (zero, &[second], None),
+        (zero, &[begin], None),
+        (zero, &[second, &behind[second.len()..]], None),
+        (torn, &[second], None),
+        (torn, &[zero, end], None),
+        (headless, &[second], None),
+        (flipped, &[second], None),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let path = dir.path().join(format!("{number}.db"));
+        recorded.check(&path, &recorded.begun_with(first, rest), jobs);
     }
 }
