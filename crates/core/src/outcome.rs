@@ -82,7 +82,7 @@ impl LostReason {
     /// Error of an attempt that ran there and is followed by another one.
     #[must_use]
     pub fn attempt_error(self) -> String {
-        format!("The worker was lost: {}.", self.words())
+        format!("{WORKER_LOST}{}.", self.words())
     }
 
     /// Whether tasks that ran there count it towards their crash limit.
@@ -111,6 +111,9 @@ pub enum Outcome {
     /// Killed because the server asked for it (cancel, abort, worker stop).
     Killed,
 }
+
+/// How [`LostReason::attempt_error`] begins.
+const WORKER_LOST: &str = "The worker was lost: ";
 
 /// What the text of each [`Outcome::OutOfMemory`] has at the beginning of a line.
 const OUT_OF_MEMORY: &str = "Out of memory: ";
@@ -141,6 +144,13 @@ impl Outcome {
         let ends = [LostReason::TimeLimitReached, LostReason::AllocationEnded];
         self.text()
             .is_some_and(|text| ends.iter().any(|reason| text == reason.attempt_error()))
+    }
+
+    /// Whether the worker was lost, by [`LostReason::attempt_error`].
+    #[must_use]
+    pub fn is_loss(&self) -> bool {
+        self.text()
+            .is_some_and(|text| text.starts_with(WORKER_LOST))
     }
 
     /// The words that the worker adds, if it does.

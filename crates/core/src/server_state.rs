@@ -73,7 +73,7 @@ pub use triggers::RoundSize;
 
 use crate::bug;
 use crate::class::Classes;
-use crate::id::{JobId, TaskKey, WorkerId};
+use crate::id::{JobId, WorkerId};
 use crate::job::{Job, Jobs, TaskSlot};
 use crate::outcome::LostReason;
 use crate::selector::{Selected, Selector};
@@ -611,7 +611,7 @@ impl ServerState {
     #[cfg(any(test, feature = "testing"))]
     fn check_task(&self, job: &Job, slot: TaskSlot, phase: crate::task::Phase) {
         use crate::task::Phase;
-        let task = TaskKey::new(job.id, job.task_id(slot).expect("index is in range"));
+        let task = crate::id::TaskKey::new(job.id, job.task_id(slot).expect("index is in range"));
         // In this order: most tasks are over, and all are looked at after every input.
         let should_be_ready = phase == Phase::Waiting
             && !job.is_blocked(slot)

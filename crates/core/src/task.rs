@@ -660,6 +660,12 @@ impl TaskTable {
         self.attempts.get(&index).map_or(&[], Vec::as_slice)
     }
 
+    /// The last attempt of each task that had one before the present.
+    pub(crate) fn last_attempts(&self) -> impl Iterator<Item = (u32, &Attempt)> {
+        let attempts = self.attempts.iter();
+        attempts.filter_map(|(index, attempts)| Some((*index, attempts.last()?)))
+    }
+
     /// How the task ended, if it finished or failed.
     #[must_use]
     pub fn outcome(&self, index: u32) -> Option<Outcome> {

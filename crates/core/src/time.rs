@@ -23,8 +23,8 @@ impl Add<Duration> for Time {
     }
 }
 
-/// Wall-clock time in nanoseconds since 1970-01-01 UTC; only recorded and displayed, never compared
-/// to decide anything.
+/// Wall-clock time in nanoseconds since 1970-01-01 UTC; recorded and displayed. Nothing is decided by comparing it, but for
+/// what is left of a wait that an earlier server began.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Timestamp(pub i64);
 

@@ -28,6 +28,8 @@ pub struct Jobs {
     changed: BTreeSet<JobId>,
     /// Failed tasks that wait for their next attempt, by the time at which they may run.
     delayed: BTreeSet<(Time, JobId, TaskSlot)>,
+    /// The same by task.
+    next_attempts: BTreeMap<(JobId, TaskSlot), Time>,
     followers: Followers,
     /// After a restart: jobs of which some tasks may be on workers that have not come back, and how many submits they
     /// had. Nothing of these submits is handed out.
@@ -263,6 +265,13 @@ impl Jobs {
     /// Lets a task wait for its next attempt until this time.
     pub(crate) fn delay(&mut self, until: Time, id: JobId, slot: TaskSlot) {
         self.delayed.insert((until, id, slot));
+        if let Some(earlier) = self
+            .next_attempts
+            .insert((id, slot), until)
+            .filter(|earlier| *earlier != until)
+        {
+            self.delayed.remove(&(earlier, id, slot));
+        }
     }
 
     /// Whether a task waits for the time of its next attempt.
@@ -273,9 +282,22 @@ impl Jobs {
     /// When the next attempt of a task begins, if it waits for that.
     #[must_use]
     pub fn next_attempt(&self, id: JobId, slot: TaskSlot) -> Option<Time> {
-        let mut delayed = self.delayed.iter();
-        let found = delayed.find(|(_, job, other)| (*job, *other) == (id, slot));
-        found.map(|(time, ..)| *time)
+        self.next_attempts.get(&(id, slot)).copied()
+    }
+
+    /// Tasks of a submit that wait for the time of their next attempt, from `first` to below the index `end`.
+    pub(crate) fn delayed_in(
+        &self,
+        id: JobId,
+        first: TaskSlot,
+        end: u32,
+    ) -> impl Iterator<Item = u32> {
+        let end = TaskSlot {
+            index: end,
+            ..first
+        };
+        let found = self.next_attempts.range((id, first)..(id, end));
+        found.map(|((_, slot), _)| slot.index)
     }
 
     /// A task whose wait for another attempt is over. It may have ended meanwhile.
@@ -286,6 +308,7 @@ impl Jobs {
             return None;
         }
         self.delayed.pop_first();
+        self.next_attempts.remove(&(id, slot));
         Some((id, slot))
     }
 

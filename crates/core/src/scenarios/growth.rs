@@ -192,6 +192,7 @@ fn a_restart_forgets_no_growth() {
     let small = worker_of(&mut bench, 2, 1_024);
     assert_eq!(bench.has(small), [(1, 1)]);
     let large = worker_of(&mut bench, 2, 2_048);
+    bench.wait(Duration::from_secs(5));
     assert_eq!(bench.has(large), [(1, 0)]);
     out_of_memory(&mut bench, large, TASK);
     bench.restart();

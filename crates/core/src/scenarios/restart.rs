@@ -141,6 +141,25 @@ fn a_running_task_that_its_worker_does_not_have_runs_again_as_the_next_instance(
 }
 
 #[test]
+fn what_is_left_of_a_delay_survives() {
+    let mut bench = Bench::new();
+    bench.submit(tasks_with(1, |task| {
+        task.retry.limit = 5;
+        task.retry.delay = Duration::from_secs(60);
+    }));
+    let worker = bench.worker_with(1, |config| config.on_server_lost = OnServerLost::Stop);
+    bench.fail(worker, TASK);
+    bench.wait(Duration::from_secs(20));
+    bench.leave(worker, LostReason::Stopped);
+    bench.restart();
+    let worker = bench.worker(1);
+    bench.wait(Duration::from_secs(39));
+    assert_eq!(bench.has(worker), [], "one second is left");
+    bench.wait(Duration::from_secs(1));
+    assert_eq!(bench.has(worker), [(1, 0)]);
+}
+
+#[test]
 fn instance_crashes_retries_and_attempts_survive() {
     let mut bench = Bench::new();
     bench.submit(tasks_with(1, |task| {

@@ -270,7 +270,13 @@ impl ServerState {
                         index: from,
                     };
                     let key = Dispatcher::queue_key(job, slot);
-                    all.free.extend(key.map(|key| (key, from, to)));
+                    let mut first = from;
+                    // Without those that wait for their next attempt.
+                    for end in self.jobs.delayed_in(job.id, slot, to).chain([to]) {
+                        let part = key.filter(|_| first < end).map(|key| (key, first, end));
+                        all.free.extend(part);
+                        first = end.saturating_add(1);
+                    }
                 }
                 continue;
             }

@@ -378,6 +378,37 @@ impl ServerState {
         self.jobs.restore_dropped(id, ids, phase, at);
     }
 
+    /// Has failed tasks wait for what is left of the delay of their next attempt. Two servers share no clock but that of the
+    /// wall: whatever it says, no task waits longer than its delay.
+    fn restore_delays(&mut self, now: Now) {
+        let mut delayed = Vec::new();
+        for job in self.jobs.all().values().filter(|job| !job.is_idle()) {
+            for (number, submit) in (0..).zip(&job.submits) {
+                for (index, last) in submit.tasks.last_attempts() {
+                    let record = submit.tasks.record(index);
+                    let retries = record.map_or(0, |record| record.retry_count());
+                    let is_waiting = submit.tasks.phase(index) == Some(Phase::Waiting);
+                    // What a lost worker had runs again at once.
+                    if retries == 0 || !is_waiting || last.end.outcome.is_loss() {
+                        continue;
+                    }
+                    let template = submit.template(index);
+                    let delay = template.map(|template| template.task.retry.delay_before(retries));
+                    let age = now.wall.since(last.end.at);
+                    let left = delay.unwrap_or_default().saturating_sub(age);
+                    let slot = TaskSlot {
+                        submit: number,
+                        index,
+                    };
+                    delayed.push((now.mono + left, job.id, slot));
+                }
+            }
+        }
+        for (until, id, slot) in delayed.into_iter().filter(|(until, ..)| *until > now.mono) {
+            self.jobs.delay(until, id, slot);
+        }
+    }
+
     /// Queues what can run. To be called once, behind the last record.
     pub fn finish_restore(&mut self, now: Now) {
         // Consequences of stored changes are stored as well: the reason may be forgotten by the next
@@ -391,6 +422,7 @@ impl ServerState {
         for (id, slot) in self.jobs.all_fresh() {
             self.note_requeued(ctx, id, slot, None);
         }
+        self.restore_delays(now);
         for id in self.jobs.all().keys().copied().collect::<Vec<_>>() {
             self.learn_again(now.mono, id);
             self.cut_off_again(now.mono, id);

@@ -272,9 +272,7 @@ impl ServerState {
     }
 
     fn is_kept_back(&self, job: &Job, slot: TaskSlot) -> bool {
-        let record = job.record(slot);
-        let was_tried = record.is_some_and(|record| record.retry_count() > 0);
-        self.jobs.is_held(job.id, slot) || was_tried && self.jobs.is_delayed(job.id, slot)
+        self.jobs.is_held(job.id, slot) || self.jobs.is_delayed(job.id, slot)
     }
 
     /// Hands a task out to the worker that has what it goes on from.

@@ -10,8 +10,8 @@ mod restore;
 use std::time::Duration;
 
 use super::*;
-use crate::id::InstanceId;
 use crate::id::TaskId;
+use crate::id::{InstanceId, TaskKey};
 use crate::outcome::{Outcome, Usage};
 use crate::task::{Phase, TaskRecord};
 use crate::template::TaskTemplate;

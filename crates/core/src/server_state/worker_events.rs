@@ -433,8 +433,7 @@ impl ServerState {
         if self.drop_if_doomed(ctx, id, slot) {
             return;
         }
-        // A held task is released with all the others, whatever its delay.
-        if delay.is_zero() || self.jobs.is_held(id, slot) {
+        if delay.is_zero() {
             self.make_ready(id, slot);
         } else {
             self.jobs.delay(ctx.now.mono + delay, id, slot);
@@ -545,7 +544,7 @@ impl ServerState {
                 // worker told of this end, see `adopt`.
                 let phase = self.jobs.phase(id, free);
                 let is_waiting = phase == Some(Phase::Waiting);
-                if is_waiting && self.is_free(id, free) && !self.waits_for_its_delay(id, free) {
+                if is_waiting && self.is_free(id, free) && !self.jobs.is_delayed(id, free) {
                     self.make_ready(id, free);
                 } else if phase == Some(Phase::Queued) {
                     self.take_turn(ctx.now.mono, id, free);
@@ -562,13 +561,6 @@ impl ServerState {
         if exceeds {
             self.end_job(ctx, id, Phase::Aborted);
         }
-    }
-
-    /// Whether a task that waits has failed before, and is tried again later.
-    fn waits_for_its_delay(&self, id: JobId, slot: TaskSlot) -> bool {
-        let record = self.jobs.get(id).and_then(|job| job.record(slot));
-        // All delayed tasks are looked at, so others do not ask.
-        record.is_some_and(|record| record.retry_count() > 0) && self.jobs.is_delayed(id, slot)
     }
 
     /// Stores the end of a task and tells those who wait for it; `frees` = another task can go on because of it.
