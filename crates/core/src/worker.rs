@@ -85,8 +85,8 @@ pub struct Worker {
     /// When it registered.
     pub started: Timestamp,
     life: Life,
-    /// It was overdue and has had a moment more, and shown no sign of life since.
-    is_doubted: bool,
+    /// How often it was given more time when it was overdue, and has shown no sign of life since.
+    doubts: u32,
     duty: Duty,
     dedication: Dedication,
     standing: Standing,
@@ -138,7 +138,7 @@ impl Worker {
             life: Life::Connected {
                 until: now + config.silence_max(),
             },
-            is_doubted: false,
+            doubts: 0,
             duty: Duty::Serve,
             dedication: Dedication::None,
             standing: Standing::Trusted,

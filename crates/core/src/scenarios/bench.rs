@@ -509,10 +509,17 @@ impl Bench {
 
     /// A worker gives a task back that it has not started.
     pub(super) fn give_back(&mut self, worker: WorkerId, task: TaskKey) -> Vec<Effect> {
-        let instance = self.held(worker, task).instance;
-        let hand = self.hands.entry(worker).or_default();
-        let mut retracted = vec![(task, instance)];
-        retracted.extend(hand.take(task, false));
+        self.give_all_back(worker, &[task])
+    }
+
+    /// The same with several, in one report.
+    pub(super) fn give_all_back(&mut self, worker: WorkerId, tasks: &[TaskKey]) -> Vec<Effect> {
+        let mut retracted = Vec::new();
+        for task in tasks {
+            retracted.push((*task, self.held(worker, *task).instance));
+            let hand = self.hands.entry(worker).or_default();
+            retracted.extend(hand.take(*task, false));
+        }
         self.report(
             worker,
             Report {

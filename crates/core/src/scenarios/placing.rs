@@ -3,15 +3,16 @@
 use std::time::Duration;
 
 use super::bench::*;
-use crate::id::{JobId, WorkerId};
+use crate::id::{JobId, TaskKey, WorkerId};
 use crate::outcome::Outcome;
 use crate::resource::amount::Amount;
 use crate::resource::descriptor::{ResourceItem, ResourceKind};
 use crate::resource::request::{Policy, RequestVariants, ResourceEntry, ResourceRequest};
 use crate::server_state::{Command, Input, WorkerMessage};
 use crate::task::Phase;
-use crate::testing::workers_wanted;
+use crate::testing::{worker_config, workers_wanted};
 use crate::worker::Unkillable;
+use crate::worker_config::WorkerConfig;
 
 const MOMENT: Duration = Duration::from_millis(300);
 
@@ -203,17 +204,76 @@ fn a_task_that_has_waited_long_on_its_worker_has_time_to_start_when_there_is_roo
     let (mut bench, worker) = Bench::with_worker(2);
     bench.worker_with(2, |config| config.min_utilization = 1.0);
     let job = bench.submit(tasks(1_000));
-    for task in [0, 1] {
-        bench.start(worker, key(job, task));
+    let sent: Vec<u32> = bench.has(worker).iter().map(|(_, task)| *task).collect();
+    for task in &sent[..2] {
+        bench.start(worker, key(job, *task));
     }
     bench.wait(Duration::from_secs(10));
-    bench.finish(worker, key(job, 0));
-    bench.start(worker, key(job, 2));
+    bench.finish(worker, key(job, sent[0]));
+    bench.start(worker, key(job, sent[2]));
     // The next look for tasks that do not start is two milliseconds later.
     bench.wait(Duration::from_millis(248));
-    bench.finish(worker, key(job, 1));
+    bench.finish(worker, key(job, sent[1]));
     let effects = bench.wait(Duration::from_millis(3));
     assert_eq!(asked_back(&effects, worker), []);
+}
+
+/// What waits behind others on one worker is looked at again only if that can change anything.
+#[test]
+fn what_nobody_else_can_take_stays_where_it_waits() {
+    let demanding = |cpus| {
+        move |config: &mut WorkerConfig| {
+            config.resources = worker_config(cpus).resources;
+            config.min_utilization = 1.0;
+        }
+    };
+    // Tasks behind two that run; who joins then; how many go there.
+    let cases = [
+        (2, demanding(4), 0),
+        (2, demanding(2), 2),
+        (1, demanding(2), 0),
+    ];
+    for (behind, join, moved) in cases {
+        let (mut bench, worker) = Bench::with_worker(2);
+        let job = bench.submit(tasks(2 + behind));
+        for task in 0..2 {
+            bench.start(worker, key(job, task));
+        }
+        assert_eq!(bench.has(worker).len(), 2 + behind as usize);
+        bench.wait(Duration::from_secs(10));
+        let other = bench.worker_with(1, join);
+        for _ in 0..20 {
+            let assigned = bench.state.workers()[&worker].assigned().iter();
+            let asked = assigned.filter(|(_, assigned)| assigned.retracting);
+            let asked: Vec<TaskKey> = asked.map(|(task, _)| *task).collect();
+            if !asked.is_empty() {
+                bench.give_all_back(worker, &asked);
+            }
+            bench.wait(Duration::from_millis(10));
+        }
+        assert_eq!(bench.has(other).len(), moved, "{behind}");
+        for (_, task) in bench.has(other) {
+            bench.start(other, key(job, task));
+        }
+        bench.wait(Duration::from_secs(10));
+        assert!(bench.is_quiet(), "{behind}");
+    }
+}
+
+#[test]
+fn a_full_worker_and_a_backlog_elsewhere_wake_nobody_up() {
+    let (mut bench, worker) = Bench::with_worker(2);
+    let job = bench.submit(tasks(2));
+    for task in 0..2 {
+        bench.start(worker, key(job, task));
+    }
+    let other = bench.worker(2);
+    let wide = bench.submit(wide(2, 2));
+    bench.start(other, key(wide, 0));
+    bench.finish(worker, key(job, 0));
+    bench.wait(Duration::from_secs(10));
+    assert_eq!(bench.has(other).len() + bench.has(worker).len(), 3);
+    assert!(bench.is_quiet(), "the second one has nowhere to go");
 }
 
 #[test]

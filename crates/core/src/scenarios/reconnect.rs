@@ -214,6 +214,23 @@ fn a_stop_of_the_server_of_any_length_costs_no_worker() {
 }
 
 #[test]
+fn a_server_that_is_always_late_loses_workers_that_are_gone() {
+    for late in [60, 600].map(Duration::from_millis) {
+        let mut bench = Bench::new();
+        let (silent, away) = (bench.mortal(1), bench.mortal(1));
+        bench.cut(away);
+        for _ in 0..40 {
+            let Some(due) = bench.state.next_deadline() else {
+                break;
+            };
+            bench.skip(due.since(bench.now.mono) + late);
+            bench.wait(Duration::ZERO);
+        }
+        assert!(!bench.knows(silent) && !bench.knows(away), "{late:?}");
+    }
+}
+
+#[test]
 fn a_sign_of_life_that_waits_for_its_turn_was_in_time() {
     let mut bench = Bench::new();
     let worker = bench.mortal(1);

@@ -140,6 +140,10 @@ pub fn solve(input: &RoundInput<'_>) -> RoundPlan {
         let queues = input.queues.iter().map(|(key, _)| *key);
         GangPlanner::new(input.workers.values(), queues, input.now)
     });
+    // Before anything is sent ahead to others. They must not take nodes of more urgent multi-node tasks.
+    if !input.with_gangs {
+        round.fill_demanding(&mut demanding);
+    }
     let reservation_cursor = select_for_reservation(input.reservation_cursor, &mut plans);
     let lower = LowerPriorityBacklog::new(&plans, input.queues);
     for level in levels(input.queues) {
@@ -168,8 +172,8 @@ pub fn solve(input: &RoundInput<'_>) -> RoundPlan {
             break;
         }
     }
-    for plan in &mut demanding {
-        round.fill_demanding(plan);
+    if input.with_gangs {
+        round.fill_demanding(&mut demanding);
     }
     if round.is_used_up() {
         // A request without room may only have been out of time: nothing is reserved on that ground.

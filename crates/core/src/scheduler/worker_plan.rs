@@ -410,19 +410,8 @@ impl<'a> WorkerPlan<'a> {
 
     /// The same if `more` units were taken.
     pub(crate) fn busy_share_with(&self, slot: usize, more: i64) -> f64 {
-        let total = self
-            .worker
-            .offers()
-            .get(slot)
-            .map_or(0, |offer| offer.units);
-        if total == 0 {
-            return 0.0;
-        }
         let free = self.free.get(slot).copied().unwrap_or(0);
-        let free = free.saturating_sub(more).max(0);
-        #[expect(clippy::cast_precision_loss, reason = "a ratio; 52 bits are plenty")]
-        let share = 1.0 - free as f64 / total as f64;
-        share
+        self.worker.share_taken(slot, free.saturating_sub(more))
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{Ctx, WorkerCommand};
 use crate::bug;
-use crate::class::{ClassId, Classes, QueueKey};
+use crate::class::{Class, ClassId, Classes, Demand, QueueKey};
 use crate::id::{InstanceId, TaskKey, WorkerId};
 use crate::time::Time;
 use crate::worker::{STUCK_AFTER, Worker, Workers};
@@ -47,11 +47,84 @@ pub(super) struct Retraction {
 
 /// Workers that could start at once what others have in their backlogs.
 struct Takers {
-    /// Each with the tasks that it is to get.
-    workers: Vec<(WorkerId, u32)>,
+    workers: Vec<Taker>,
     /// Those before this position are full for a class; promises are never taken back.
     next: BTreeMap<ClassId, usize>,
     steps_left: usize,
+    /// More may be worth asking for later, without any other event.
+    has_later: bool,
+    /// Position of cpus among the resources.
+    cpus: Option<usize>,
+}
+
+/// One of them, and what it is to get.
+#[derive(Clone, Copy)]
+struct Taker {
+    id: WorkerId,
+    promised: u32,
+    /// Units of cpus of that.
+    cpus: i64,
+}
+
+impl Taker {
+    const fn new(id: WorkerId) -> Self {
+        Self {
+            id,
+            promised: 0,
+            cpus: 0,
+        }
+    }
+}
+
+impl Takers {
+    /// The first one that has room for a task, and the units of cpus that the task would take there.
+    fn find(
+        &mut self,
+        (now, workers): (Time, &Workers),
+        id: ClassId,
+        class: &Class,
+    ) -> Option<(usize, i64)> {
+        let next = self.next.entry(id).or_default();
+        let rest = self.workers.iter().skip(*next).take(self.steps_left);
+        let looked = rest.len();
+        let found = rest.enumerate().find_map(|(at, taker)| {
+            let worker = workers.get(taker.id)?;
+            let variants = class.variants.iter().zip(0..);
+            let mut served = variants.filter(|(variant, number)| {
+                worker.has_time(variant, now) && !worker.is_stuck(id, *number)
+            });
+            let (variant, _) = served.find(|(variant, _)| worker.room(variant) > taker.promised)?;
+            let is_cpus = |demand: &&Demand| Some(demand.resource.0 as usize) == self.cpus;
+            let demand = variant.demands.iter().find(is_cpus);
+            let units = demand.map_or(0, |d| d.units.unwrap_or_else(|| worker.total(d)));
+            Some((at, i64::try_from(units).unwrap_or(i64::MAX)))
+        });
+        let passed = found.map_or(looked, |(at, _)| at);
+        self.steps_left -= looked.min(passed + 1);
+        *next += passed;
+        found.map(|(_, units)| (*next, units))
+    }
+
+    fn promise(&mut self, at: usize, units: i64) {
+        if let Some(taker) = self.workers.get_mut(at) {
+            taker.promised += 1;
+            taker.cpus = taker.cpus.saturating_add(units);
+        }
+    }
+
+    /// Whether a worker takes what it was promised. If it is too little, it was promised nothing.
+    fn keeps_promise(&mut self, at: usize, workers: &Workers) -> bool {
+        let Some(taker) = self.workers.get_mut(at) else {
+            return false;
+        };
+        let worker = workers.get(taker.id);
+        let takes = |worker: &Worker| worker.takes_share(self.cpus, taker.cpus);
+        let is_taken = worker.is_some_and(takes);
+        if !is_taken {
+            *taker = Taker::new(taker.id);
+        }
+        is_taken
+    }
 }
 
 impl Retraction {
@@ -130,8 +203,8 @@ impl Retraction {
         }
     }
 
-    /// Retracts tasks that other workers could start at once. Returns whether there is any backlog at all, that is,
-    /// whether it is worth looking again. Of very many workers some are asked at a time, in turns.
+    /// Retracts tasks that other workers could start at once. Returns whether it is worth looking again before anything else
+    /// happens. Of very many workers some are asked at a time, in turns.
     fn rebalance(&mut self, ctx: &mut Ctx<'_>, workers: &mut Workers, classes: &Classes) -> bool {
         let (mut donors, mut idle) = (Vec::new(), Vec::new());
         for (id, worker) in workers.live() {
@@ -142,29 +215,42 @@ impl Retraction {
             if worker.backlog_len() > 0 {
                 donors.push(*id);
             } else {
-                idle.push((*id, 0));
+                idle.push(Taker::new(*id));
             }
         }
         if donors.is_empty() || idle.is_empty() {
             self.is_any_idle = false;
-            return !donors.is_empty();
+            return false;
         }
+        let cpus = classes.find_resource("cpus").map(|id| id.0 as usize);
+        // Whoever takes any task comes first, then those that need the fewest for `--min-utilization`.
+        idle.sort_by_key(|taker| {
+            let worker = workers.get(taker.id)?;
+            let all = worker.offers().get(cpus?)?;
+            (worker.config.min_utilization > 0.0).then_some(all.units)
+        });
         // Room is counted once for all donors, so that two are not asked to fill the same slot.
         let mut takers = Takers {
             workers: idle,
             next: BTreeMap::new(),
             steps_left: REBALANCE_STEPS_MAX,
+            has_later: false,
+            cpus,
         };
         let first = donors.partition_point(|id| Some(*id) <= self.cursor);
         // Behind the last donor, so that each has its turn when not all can be asked.
         donors.rotate_left(first);
-        donors.truncate(DONORS_MAX);
+        let mut asked = 0;
         for donor in donors {
+            if asked == DONORS_MAX || takers.steps_left == 0 {
+                return true;
+            }
             let back = worth_retracting(ctx.now.mono, workers, classes, donor, &mut takers);
+            asked += usize::from(!back.is_empty());
             retract(ctx, workers, donor, back);
             self.cursor = Some(donor);
         }
-        true
+        takers.has_later
     }
 }
 
@@ -182,32 +268,27 @@ fn worth_retracting(
     };
     let mut back = Vec::new();
     let surplus = worker.surplus(now, RETRACT_HORIZON);
-    for (task, assigned) in worker.backlog_last().take(surplus) {
+    // Without a surplus the first one shows whether a later look is worth it.
+    for (nth, (task, assigned)) in (0..).zip(worker.backlog_last().take(surplus.max(1))) {
         let Some(class) = classes.get(assigned.key.class) else {
             bug!("task {task} has no request class");
             break;
         };
-        let fits = |(id, promised): &(WorkerId, u32)| {
-            workers.get(*id).is_some_and(|other| {
-                let mut variants = class.variants.iter();
-                variants
-                    .any(|variant| other.has_time(variant, now) && other.room(variant) > *promised)
-            })
-        };
-        let next = takers.next.entry(assigned.key.class).or_default();
-        let rest = takers.workers.iter().skip(*next).take(takers.steps_left);
-        let looked = rest.len();
-        let found = rest.clone().position(fits);
-        takers.steps_left -= found.map_or(looked, |found| found + 1);
-        *next += found.unwrap_or(looked);
-        let Some((_, promised)) = takers.workers.get_mut(*next).filter(|_| found.is_some()) else {
+        let Some((at, units)) = takers.find((now, workers), assigned.key.class, class) else {
             // Nobody has room for it. Those before it start sooner, and are not worth another search.
             break;
         };
-        *promised += 1;
-        back.push((task, assigned.instance));
+        takers.has_later |= surplus < worker.backlog_len();
+        if nth < surplus {
+            takers.promise(at, units);
+            back.push((at, task, assigned.instance));
+        }
     }
-    back
+    // Tasks of several donors do not come back at the same moment, so each donor has to give enough.
+    back.retain(|(at, ..)| takers.keeps_promise(*at, workers));
+    back.into_iter()
+        .map(|(_, task, instance)| (task, instance))
+        .collect()
 }
 
 /// Asks a worker to give tasks back.

@@ -20,13 +20,6 @@ use crate::time::{Now, Time};
 use crate::worker::{Assigned, Load, Turn, Worker};
 use crate::worker_config::WorkerConfig;
 
-/// A timer that comes this much too late means that the server itself stood still; then the workers
-/// are not to blame for missing heartbeats and get another period.
-const STALL_MIN: Duration = Duration::from_millis(500);
-/// Of a shorter stop a timer may show little: the deadline of a worker may fall into its end. No worker is lost by a timer that
-/// comes this much too late.
-const LATE_MIN: Duration = Duration::from_millis(50);
-
 impl ServerState {
     pub(super) fn on_worker_connected(
         &mut self,
@@ -167,12 +160,8 @@ impl ServerState {
             // The timer itself came late: this process stood still, and the workers may have sent heartbeats meanwhile. Those that
             // had to wait for the portion before were as late then as they are now.
             let late = heard.since(deadline.max(looked_at));
-            if late >= STALL_MIN {
-                self.workers.note_heartbeat(id, ctx.now.mono);
-                continue;
-            }
             // However little it came late, what was sent to this process while it stood still is read before anybody is lost.
-            if self.workers.doubt(id, heard, late >= LATE_MIN) {
+            if self.workers.doubt(id, heard, late) {
                 continue;
             }
             if self.workers.await_turn(id, heard) {

@@ -32,6 +32,14 @@ use crate::worker_config::OnServerLost;
 const DOUBT_PART: u32 = 8;
 const DOUBT_MIN: Duration = Duration::from_millis(250);
 const DOUBT_MAX: Duration = Duration::from_secs(2);
+/// A timer that comes this much too late means that the server itself stood still; then the workers
+/// are not to blame for missing heartbeats and get another period.
+const STALL_MIN: Duration = Duration::from_millis(500);
+/// Of a shorter stop a timer may show little: the deadline of a worker may fall into its end. A timer that
+/// comes this much too late gives a moment more.
+const LATE_MIN: Duration = Duration::from_millis(50);
+/// How often an overdue worker is given more time: a server that is always late must lose workers that are gone.
+const DOUBTS_MAX: u32 = 8;
 /// A worker that lives has connected again after this, even on a busy machine.
 const CLOSED_GRACE_MIN: Duration = Duration::from_secs(1);
 /// How long a worker of an earlier run of the server is waited for: the silence limit, but no less than a
@@ -263,25 +271,31 @@ impl Worker {
     /// It showed a sign of life: the time until it is lost begins again.
     pub(super) fn prolong(&mut self, now: Time) {
         let later = now + self.config.silence_max();
-        self.is_doubted = false;
+        self.doubts = 0;
         match &mut self.life {
             Life::Connected { until } | Life::Away { until, .. } => *until = later,
             Life::Ended { .. } => bug!("worker {} has ended and shows a sign of life", self.id),
         }
     }
 
-    /// It is overdue: it has a moment more if this is known late, and, with a connection, the first time. Returns whether it has.
-    pub(super) fn doubt(&mut self, now: Time, is_late: bool) -> bool {
-        let is_first = !std::mem::replace(&mut self.is_doubted, true);
-        let part = self.config.silence_max() / DOUBT_PART;
+    /// It is overdue: it has more time if the server notices that late, and, with a connection, the first time. Returns whether it has.
+    pub(super) fn doubt(&mut self, now: Time, late: Duration) -> bool {
+        let silence_max = self.config.silence_max();
+        let (is_first, is_last) = (self.doubts == 0, self.doubts >= DOUBTS_MAX);
         match &mut self.life {
-            Life::Connected { until } if is_late || is_first => {
-                *until = now + part.clamp(DOUBT_MIN, DOUBT_MAX);
+            Life::Connected { until } | Life::Away { until, .. }
+                if !is_last && late >= STALL_MIN =>
+            {
+                *until = now + silence_max;
+            }
+            Life::Connected { until } if !is_last && (late >= LATE_MIN || is_first) => {
+                *until = now + (silence_max / DOUBT_PART).clamp(DOUBT_MIN, DOUBT_MAX);
             }
             // Nothing of it waits in a socket.
-            Life::Away { until, .. } if is_late => *until = now + DOUBT_MIN,
+            Life::Away { until, .. } if !is_last && late >= LATE_MIN => *until = now + DOUBT_MIN,
             Life::Connected { .. } | Life::Away { .. } | Life::Ended { .. } => return false,
         }
+        self.doubts += 1;
         true
     }
 
@@ -290,7 +304,7 @@ impl Worker {
     pub(super) fn disconnect(&mut self, now: Time, how: LinkEnd) {
         // Messages that were on their way when the connection broke may never have arrived.
         self.templates.clear();
-        self.is_doubted = false;
+        self.doubts = 0;
         let silence_max = self.config.silence_max();
         let grace = match how {
             // A network that is down may be back in a moment; tasks go on meanwhile.
@@ -338,7 +352,7 @@ impl Worker {
     pub(super) fn reconnect(&mut self, now: Time, registration: u64) -> bool {
         let was_restored = self.is_restored();
         self.registration = registration;
-        self.is_doubted = false;
+        self.doubts = 0;
         self.life = Life::Connected {
             until: now + self.config.silence_max(),
         };

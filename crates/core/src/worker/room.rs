@@ -41,3 +41,26 @@ impl<'a> Room<'a> {
         count
     }
 }
+
+impl Worker {
+    /// Share of a resource that is taken if so much of it is free, 0.0 to 1.0.
+    pub(crate) fn share_taken(&self, slot: usize, free: i64) -> f64 {
+        let total = self.offers.get(slot).map_or(0, |offer| offer.units);
+        if total == 0 {
+            return 0.0;
+        }
+        #[expect(clippy::cast_precision_loss, reason = "a ratio; 52 bits are plenty")]
+        let share = 1.0 - free.max(0) as f64 / total as f64;
+        share
+    }
+
+    /// Whether it takes tasks with this many units of cpus in all, which are at this position of its offers.
+    pub(crate) fn takes_share(&self, cpus: Option<usize>, units: i64) -> bool {
+        let least = f64::from(self.config.min_utilization);
+        least <= 0.0
+            || cpus.is_some_and(|slot| {
+                let free = self.free.get(slot).copied().unwrap_or(0);
+                self.share_taken(slot, free.saturating_sub(units)) >= least
+            })
+    }
+}

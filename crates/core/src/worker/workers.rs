@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
+use std::time::Duration;
 
 use super::{Assigned, Duty, GangNode, LinkEnd, Worker};
 use crate::bug;
@@ -225,9 +226,9 @@ impl Workers {
         has_time.unwrap_or(false)
     }
 
-    /// Gives one that is overdue a moment more the first time, and if this is known late. Returns whether it has one.
-    pub(crate) fn doubt(&mut self, id: WorkerId, now: Time, is_late: bool) -> bool {
-        let has_time = self.change_life(id, |worker| worker.doubt(now, is_late));
+    /// Gives one that is overdue more time the first time, and if the server notices that late. Returns whether it has any.
+    pub(crate) fn doubt(&mut self, id: WorkerId, now: Time, late: Duration) -> bool {
+        let has_time = self.change_life(id, |worker| worker.doubt(now, late));
         has_time.unwrap_or(false)
     }
 

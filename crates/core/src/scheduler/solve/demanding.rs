@@ -23,8 +23,14 @@ struct Attempt {
 }
 
 impl<'a> Round<'a> {
-    /// Gives work to a worker that wants enough of it or none.
-    pub(super) fn fill_demanding(&mut self, plan: &mut WorkerPlan<'a>) {
+    /// Gives work to workers that want enough of it or none.
+    pub(super) fn fill_demanding(&mut self, plans: &mut [WorkerPlan<'a>]) {
+        for plan in plans {
+            self.fill_enough(plan);
+        }
+    }
+
+    fn fill_enough(&mut self, plan: &mut WorkerPlan<'a>) {
         // No task and no worker has ever named cpus: nobody is busy with them.
         let Some(cpus) = self.input.classes.find_resource("cpus") else {
             return;
