@@ -2,6 +2,10 @@
 
 use std::sync::OnceLock;
 
+use hq_core::words::has_word;
+
+use crate::text::rows;
+
 mod search;
 
 pub(crate) use search::{Hit, search};
@@ -49,48 +53,27 @@ fn texts() -> &'static str {
 }
 
 /// Other names of pages, those of HyperQueue's topics among them.
-const ALIASES: &[(&str, &str)] = &[
-    ("job", "jobs"),
-    ("tasks", "jobs"),
-    ("task", "jobs"),
-    ("taskarray", "jobs"),
-    ("array", "jobs"),
-    ("arrays", "jobs"),
-    ("submit", "jobs"),
-    ("worker", "workers"),
-    ("resource", "resources"),
-    ("cpus", "resources"),
-    ("gpu", "resources"),
-    ("gpus", "resources"),
-    ("memory", "resources"),
-    ("autoalloc", "batch-systems"),
-    ("alloc", "batch-systems"),
-    ("faq", "failures"),
-    ("errors", "failures"),
-    ("python-api", "scripting"),
-    ("python", "scripting"),
-    ("json", "scripting"),
-    ("start", "quickstart"),
-    ("tutorial", "quickstart"),
-    ("run", "quickstart"),
-    ("retry", "retries"),
-    ("server", "durability"),
-    ("query", "sql"),
-    ("views", "sql"),
-    ("repair", "journal"),
-    ("resume", "durability"),
-    ("stream", "streaming"),
-    ("notify", "notifications"),
-    ("notification", "notifications"),
-    ("hyperqueue", "compatibility"),
-    ("parallel", "coming-from"),
-    ("xargs", "coming-from"),
-    ("options", "cli"),
-    ("commands", "cli"),
-    ("completion", "shell"),
-    ("terms", "glossary"),
-    ("changes", "changelog"),
-];
+const ALIASES: &str = "
+jobs: job tasks task taskarray array arrays submit
+workers: worker
+resources: resource cpus gpu gpus memory
+batch-systems: autoalloc alloc
+failures: faq errors
+scripting: python-api python json
+quickstart: start tutorial run
+retries: retry
+durability: server resume
+sql: query views
+journal: repair
+streaming: stream
+notifications: notify notification
+compatibility: hyperqueue
+coming-from: parallel xargs
+cli: options commands
+shell: completion
+glossary: terms
+changelog: changes
+";
 
 /// All pages by name.
 pub(crate) fn all() -> impl Iterator<Item = Page> {
@@ -104,14 +87,14 @@ pub(crate) fn all() -> impl Iterator<Item = Page> {
 
 /// Other names of a page.
 pub(crate) fn aliases(name: &str) -> impl Iterator<Item = &'static str> {
-    let of_page = ALIASES.iter().filter(move |(_, page)| *page == name);
-    of_page.map(|(alias, _)| *alias)
+    let of_page = rows(ALIASES).filter(move |(page, _)| *page == name);
+    of_page.flat_map(|(_, aliases)| aliases.split(' '))
 }
 
 /// The page with this name, or with this other name.
 pub(crate) fn find(topic: &str) -> Option<Page> {
-    let known = ALIASES.iter().find(|(alias, _)| *alias == topic);
-    let name = known.map_or(topic, |(_, page)| page);
+    let known = rows(ALIASES).find(|(_, aliases)| has_word(aliases, topic));
+    let name = known.map_or(topic, |(page, _)| page);
     all().find(|page| page.name == name)
 }
 
@@ -126,9 +109,11 @@ mod tests {
             let first = page.text().lines().next();
             assert_eq!(first, Some(&*format!("# {}", page.title)), "{}", page.name);
         }
-        for (alias, page) in ALIASES {
-            assert!(all().all(|other| other.name != *alias), "{alias} is a page");
-            assert!(all().any(|other| other.name == *page), "{page} is no page");
+        for (page, aliases) in rows(ALIASES) {
+            assert!(all().any(|other| other.name == page), "{page} is no page");
+            for alias in aliases.split(' ') {
+                assert!(all().all(|other| other.name != alias), "{alias} is a page");
+            }
         }
     }
 

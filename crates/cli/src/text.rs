@@ -45,6 +45,11 @@ fn cut_line(line: &str) -> String {
     format!("{start}… ({} bytes left out) …{end}", to - from)
 }
 
+/// The rows of a table, `WORD WORD: TEXT` each.
+pub(crate) fn rows(table: &str) -> impl Iterator<Item = (&str, &str)> {
+    table.lines().filter_map(|line| line.split_once(": "))
+}
+
 /// The name that differs least from `name`, if one is close enough to have been meant.
 pub(crate) fn closest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let nearest = known.map(|other| (distance(name, other), other)).min()?;

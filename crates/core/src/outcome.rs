@@ -300,47 +300,15 @@ pub struct Usage {
 #[derive(Clone, Copy, Debug)]
 pub struct SignalName(pub i32);
 
-const SIGNAL_NAMES: [&str; 31] = [
-    "SIGHUP",
-    "SIGINT",
-    "SIGQUIT",
-    "SIGILL",
-    "SIGTRAP",
-    "SIGABRT",
-    "SIGBUS",
-    "SIGFPE",
-    "SIGKILL",
-    "SIGUSR1",
-    "SIGSEGV",
-    "SIGUSR2",
-    "SIGPIPE",
-    "SIGALRM",
-    "SIGTERM",
-    "SIGSTKFLT",
-    "SIGCHLD",
-    "SIGCONT",
-    "SIGSTOP",
-    "SIGTSTP",
-    "SIGTTIN",
-    "SIGTTOU",
-    "SIGURG",
-    "SIGXCPU",
-    "SIGXFSZ",
-    "SIGVTALRM",
-    "SIGPROF",
-    "SIGWINCH",
-    "SIGIO",
-    "SIGPWR",
-    "SIGSYS",
-];
+/// From 1 on.
+const SIGNAL_NAMES: &str = "HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM STKFLT CHLD CONT STOP \
+    TSTP TTIN TTOU URG XCPU XFSZ VTALRM PROF WINCH IO PWR SYS";
 
 impl fmt::Display for SignalName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = usize::try_from(self.0 - 1)
-            .ok()
-            .and_then(|i| SIGNAL_NAMES.get(i));
-        match name {
-            Some(name) => f.write_str(name),
+        let place = usize::try_from(self.0 - 1).ok();
+        match place.and_then(|place| SIGNAL_NAMES.split(' ').nth(place)) {
+            Some(name) => write!(f, "SIG{name}"),
             None => write!(f, "SIG{}", self.0),
         }
     }

@@ -103,6 +103,12 @@ pub fn amount(resource: &str, amount: Amount) -> String {
     }
 }
 
+/// Whether a list of words, with blanks between them, has this one.
+#[must_use]
+pub fn has_word(list: &str, word: &str) -> bool {
+    list.split(' ').any(|known| known == word)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -6,6 +6,9 @@
 mod commands;
 mod options;
 
+use hq_core::words::has_word;
+
+use crate::text::rows;
 use commands::COMMANDS;
 use options::OPTIONS;
 
@@ -69,7 +72,7 @@ pub(crate) fn of_option(path: &[&str], word: &str) -> Option<&'static str> {
 pub(super) fn of_command(path: &[&str], word: &str) -> Option<&'static str> {
     let group = *path.first().unwrap_or(&"hq");
     let mut of_group = habits(COMMANDS).filter(|habit| habit.of == group);
-    let found = of_group.find(|habit| habit.words().any(|known| known == word));
+    let found = of_group.find(|habit| has_word(habit.words, word));
     found.map(|habit| habit.answer)
 }
 
@@ -89,8 +92,8 @@ pub(crate) fn known_resource(name: &str) -> Option<&'static str> {
         Some(kind) if !matches!(kind, "nvidia" | "amd") => "gpu",
         Some(_) | None => &name,
     };
-    let found = habits(RESOURCES).find(|habit| habit.words().any(|known| known == name));
-    found.map(|habit| habit.answer)
+    let found = rows(RESOURCES).find(|(words, _)| has_word(words, name));
+    found.map(|(_, answer)| answer)
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! Effects of scripts that are different here.
 
+use hq_core::words::has_word;
+
 use super::System;
 use super::used::{COMMANDS, Uses};
 use super::wish::Wish;
@@ -13,7 +15,7 @@ pub(super) fn notes(uses: &Uses, wish: &Wish) -> Vec<String> {
                 "line {line}: `srun` starts a step of the batch job in which the worker runs, on its nodes; where workers run without Slurm \
                  write `mpirun`, or nothing in its place"
             ));
-        } else if COMMANDS.contains(name) {
+        } else if has_word(COMMANDS, name) {
             notes.push(format!(
                 "line {line}: `{name}` speaks with {}, which does not know this job",
                 wish.system.label()

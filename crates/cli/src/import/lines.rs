@@ -1,5 +1,7 @@
 //! Lines such as `#SBATCH --array=1-4`, and their words.
 
+use hq_core::words::has_word;
+
 use super::System;
 
 /// Options of one line.
@@ -58,7 +60,7 @@ impl Pair {
 
 /// Splits `--name=value`, `--name value`, `-x value` and `-xvalue`; `flags` have no value. With `words_only` short options are
 /// whole words, as those of LSF are.
-pub(super) fn pairs(words: Vec<String>, flags: &[&str], words_only: bool) -> Vec<Pair> {
+pub(super) fn pairs(words: Vec<String>, flags: &str, words_only: bool) -> Vec<Pair> {
     let mut found = Vec::new();
     let mut words = words.into_iter().peekable();
     while let Some(word) = words.next() {
@@ -82,7 +84,7 @@ pub(super) fn pairs(words: Vec<String>, flags: &[&str], words_only: bool) -> Vec
             word.strip_prefix('-')
                 .is_some_and(|n| n.parse::<u32>().is_ok())
         };
-        let value = if flags.contains(&word.as_str()) {
+        let value = if has_word(flags, &word) {
             None
         } else {
             words.next_if(|next| !next.starts_with('-') || is_number(next))
@@ -105,7 +107,7 @@ mod tests {
             number: 0,
             text: "--mem=2G -c8 -J 'my job' --exclusive -t 5 --nice=-3 # why".to_owned(),
         };
-        let pairs = pairs(line.words(), &["--exclusive"], false);
+        let pairs = pairs(line.words(), "--exclusive", false);
         let shown: Vec<_> = pairs.iter().map(|p| (&*p.name, &*p.value)).collect();
         let wanted = [
             ("--mem", "2G"),

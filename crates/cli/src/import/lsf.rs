@@ -1,21 +1,21 @@
 //! Lines of `bsub`.
 
+use hq_core::words::has_word;
+
 use super::lines::{Line, Pair, pairs};
 use super::script::JOB;
 use super::units::{Plain, memory_kib, seconds};
 use super::wish::{Memory, Per, Wish};
 
-const FLAGS: &[&str] = &[
-    "-x", "-N", "-B", "-H", "-K", "-r", "-rn", "-I", "-Is", "-Ip", "-L",
-];
+const FLAGS: &str = "-x -N -B -H -K -r -rn -I -Is -Ip -L";
 
 /// Options that decide where workers run.
-const OF_WORKERS: &[&str] = &["-q", "-P", "-app", "-G", "-m", "-U", "-sla", "-g"];
+const OF_WORKERS: &str = "-q -P -app -G -m -U -sla -g";
 
 /// Reads the options of a line.
 pub(super) fn read(line: &Line, wish: &mut Wish) {
     for pair in pairs(line.words(), FLAGS, true) {
-        if OF_WORKERS.contains(&pair.name.as_str()) {
+        if has_word(OF_WORKERS, &pair.name) {
             wish.of_workers.push(pair.shown());
         } else if option(&pair, wish).is_none() {
             wish.untranslated(&pair.shown());

@@ -5,7 +5,7 @@ use super::script::JOB;
 use super::units::{Plain, memory_kib, seconds};
 use super::wish::{Memory, Per, Wish};
 
-const FLAGS: &[&str] = &["-V", "-h", "-I", "-X", "-z", "-x", "-f"];
+const FLAGS: &str = "-V -h -I -X -z -x -f";
 
 /// Reads the options of a line.
 pub(super) fn read(line: &Line, wish: &mut Wish) {

@@ -1,108 +1,30 @@
 //! Lines of `sbatch`.
 
+use hq_core::words::has_word;
+
 use super::lines::{Line, Pair, pairs};
 use super::units::{Plain, gpus, memory_kib, seconds};
 use super::wish::{Memory, Per, Wish};
 
 /// Options without a value, or with one only behind `=`.
-const FLAGS: &[&str] = &[
-    "--exclusive",
-    "--requeue",
-    "--no-requeue",
-    "--hold",
-    "-H",
-    "--wait",
-    "-W",
-    "--overcommit",
-    "-O",
-    "--oversubscribe",
-    "--share",
-    "-s",
-    "--contiguous",
-    "--spread-job",
-    "--use-min-nodes",
-    "--get-user-env",
-    "--parsable",
-    "--quiet",
-    "-Q",
-    "--verbose",
-    "-v",
-    "--test-only",
-    "--nice",
-    "--propagate",
-    "--kill-on-invalid-dep",
-    "--ignore-pbs",
-    "--reboot",
-];
+const FLAGS: &str = "--exclusive --requeue --no-requeue --hold -H --wait -W --overcommit -O --oversubscribe --share \
+    -s --contiguous --spread-job --use-min-nodes --get-user-env --parsable --quiet -Q --verbose -v \
+    --test-only --nice --propagate --kill-on-invalid-dep --ignore-pbs --reboot";
 
 /// Options that decide where workers run.
-const OF_WORKERS: &[&str] = &[
-    "--partition",
-    "--account",
-    "--qos",
-    "--constraint",
-    "--reservation",
-    "--nodelist",
-    "--exclude",
-    "--clusters",
-    "--cluster-constraint",
-    "--licenses",
-    "--switches",
-    "--wckey",
-    "--nodefile",
-];
+const OF_WORKERS: &str = "--partition --account --qos --constraint --reservation --nodelist --exclude --clusters \
+    --cluster-constraint --licenses --switches --wckey --nodefile";
 
 /// Options that make no difference here.
-const WITHOUT_EFFECT: &[&str] = &[
-    "--parsable",
-    "--quiet",
-    "--verbose",
-    "--comment",
-    "--contiguous",
-    "--kill-on-invalid-dep",
-    "--ignore-pbs",
-    "--use-min-nodes",
-    "--spread-job",
-    "--get-user-env",
-    "--requeue",
-    "--overcommit",
-    "--oversubscribe",
-    "--share",
-];
+const WITHOUT_EFFECT: &str = "--parsable --quiet --verbose --comment --contiguous --kill-on-invalid-dep --ignore-pbs \
+    --use-min-nodes --spread-job --get-user-env --requeue --overcommit --oversubscribe --share";
 
 /// Short options and the long ones that mean the same.
-const SHORT: &[(&str, &str)] = &[
-    ("-a", "--array"),
-    ("-A", "--account"),
-    ("-b", "--begin"),
-    ("-c", "--cpus-per-task"),
-    ("-C", "--constraint"),
-    ("-d", "--dependency"),
-    ("-D", "--chdir"),
-    ("-e", "--error"),
-    ("-F", "--nodefile"),
-    ("-G", "--gpus"),
-    ("-H", "--hold"),
-    ("-i", "--input"),
-    ("-J", "--job-name"),
-    ("-L", "--licenses"),
-    ("-m", "--distribution"),
-    ("-M", "--clusters"),
-    ("-n", "--ntasks"),
-    ("-N", "--nodes"),
-    ("-o", "--output"),
-    ("-O", "--overcommit"),
-    ("-p", "--partition"),
-    ("-q", "--qos"),
-    ("-Q", "--quiet"),
-    ("-s", "--oversubscribe"),
-    ("-S", "--core-spec"),
-    ("-t", "--time"),
-    ("-v", "--verbose"),
-    ("-w", "--nodelist"),
-    ("-W", "--wait"),
-    ("-x", "--exclude"),
-];
+const SHORT: &str = "-a=--array -A=--account -b=--begin -c=--cpus-per-task -C=--constraint -d=--dependency \
+    -D=--chdir -e=--error -F=--nodefile -G=--gpus -H=--hold -i=--input -J=--job-name -L=--licenses \
+    -m=--distribution -M=--clusters -n=--ntasks -N=--nodes -o=--output -O=--overcommit \
+    -p=--partition -q=--qos -Q=--quiet -s=--oversubscribe -S=--core-spec -t=--time -v=--verbose \
+    -w=--nodelist -W=--wait -x=--exclude";
 
 /// Reads the options of a line.
 pub(super) fn read(line: &Line, wish: &mut Wish) {
@@ -114,12 +36,13 @@ pub(super) fn read(line: &Line, wish: &mut Wish) {
         return;
     }
     for pair in pairs(line.words(), FLAGS, false) {
-        let long = SHORT.iter().find(|(short, _)| *short == pair.name);
-        let name = long.map_or(pair.name.as_str(), |(_, long)| *long);
-        if WITHOUT_EFFECT.contains(&name) {
+        let mut short = SHORT.split(' ').filter_map(|row| row.split_once('='));
+        let long = short.find(|(short, _)| *short == pair.name);
+        let name = long.map_or(pair.name.as_str(), |(_, long)| long);
+        if has_word(WITHOUT_EFFECT, name) {
             continue;
         }
-        if OF_WORKERS.contains(&name) {
+        if has_word(OF_WORKERS, name) {
             wish.of_workers.push(pair.shown());
             continue;
         }

@@ -3,52 +3,22 @@
 
 use std::collections::BTreeSet;
 
+use hq_core::words::has_word;
+
 /// Variables that every process has, or that belong to a place.
-const USUAL: &[&str] = &[
-    "HOME",
-    "PATH",
-    "USER",
-    "LOGNAME",
-    "SHELL",
-    "PWD",
-    "OLDPWD",
-    "HOSTNAME",
-    "TMPDIR",
-    "TMP",
-    "LANG",
-    "TERM",
-    "DISPLAY",
-    "RANDOM",
-    "SECONDS",
-    "LINENO",
-    "IFS",
-    "UID",
-    "EUID",
-    "PPID",
-    "BASH",
-    "BASH_SOURCE",
-    "FUNCNAME",
-    "OPTARG",
-    "OPTIND",
-    "LD_LIBRARY_PATH",
-    "OMP_NUM_THREADS",
-    "CUDA_VISIBLE_DEVICES",
-    "ROCR_VISIBLE_DEVICES",
-    "HQ",
-    "MODULEPATH",
-];
+const USUAL: &str = "HOME PATH USER LOGNAME SHELL PWD OLDPWD HOSTNAME TMPDIR TMP LANG TERM DISPLAY RANDOM SECONDS \
+    LINENO IFS UID EUID PPID BASH BASH_SOURCE FUNCNAME OPTARG OPTIND LD_LIBRARY_PATH \
+    OMP_NUM_THREADS CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES HQ MODULEPATH";
 
 /// Beginnings of names that the batch system, or hq, sets itself.
 const OWN: &[&str] = &["SLURM_", "SBATCH_", "PBS_", "LSB_", "LS_", "HQ_"];
 
 /// Programs that start the processes of a task.
-const LAUNCHERS: &[&str] = &["srun", "mpirun", "mpiexec", "aprun", "jsrun", "ibrun"];
+const LAUNCHERS: &str = "srun mpirun mpiexec aprun jsrun ibrun";
 
 /// Commands that speak with the batch system about this job.
-pub(super) const COMMANDS: &[&str] = &[
-    "sbatch", "scancel", "scontrol", "squeue", "sacct", "sbcast", "qsub", "qdel", "qstat",
-    "qalter", "bsub", "bkill", "bjobs",
-];
+pub(super) const COMMANDS: &str =
+    "sbatch scancel scontrol squeue sacct sbcast qsub qdel qstat qalter bsub bkill bjobs";
 
 /// Names and commands in a script.
 #[derive(Debug, Default)]
@@ -104,14 +74,11 @@ impl Uses {
             ) {
                 self.set.insert(word.to_owned());
             }
-            let known = LAUNCHERS
-                .iter()
-                .chain(COMMANDS)
-                .find(|known| **known == word);
-            if let Some(known) = known
-                && !self.programs.iter().any(|(seen, _)| seen == known)
+            let mut known = LAUNCHERS.split(' ').chain(COMMANDS.split(' '));
+            if let Some(known) = known.find(|known| *known == word)
+                && !self.programs.iter().any(|(seen, _)| *seen == known)
             {
-                self.programs.push((*known, number));
+                self.programs.push((known, number));
             }
             self.changes_dir |= word == "cd";
             before = word;
@@ -133,14 +100,14 @@ impl Uses {
     pub(super) fn is_mpi(&self) -> bool {
         self.programs
             .iter()
-            .any(|(name, _)| LAUNCHERS.contains(name))
+            .any(|(name, _)| has_word(LAUNCHERS, name))
     }
 
     /// Variables that the script reads, does not set itself, and that are set where it is submitted.
     pub(super) fn set_here(&self, given: &[(String, String)]) -> Vec<(String, String)> {
         let is_foreign = |name: &&String| {
             !self.set.contains(*name)
-                && !USUAL.contains(&name.as_str())
+                && !has_word(USUAL, name)
                 && !OWN.iter().any(|own| name.starts_with(own))
                 && !given.iter().any(|(known, _)| known == *name)
         };

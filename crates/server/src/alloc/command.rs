@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use hq_core::batch::CommandTemplate;
+use hq_core::words::has_word;
 use tokio::process::Command;
 
 use crate::command::{self, Limits, RunError};
@@ -79,32 +80,13 @@ impl Ran {
 /// allocation: programs of the batch system would take it for an option.
 fn is_of_own_job(name: &str) -> bool {
     const KEPT: [&str; 2] = ["SLURM_CONF", "SLURM_CLUSTERS"];
-    const AGAINST_SCRIPT: [&str; 5] = [
-        "SBATCH_TIMELIMIT",
-        "SBATCH_OUTPUT",
-        "SBATCH_JOB_NAME",
-        "SBATCH_ARRAY_INX",
-        "SBATCH_WAIT",
-    ];
+    const AGAINST_SCRIPT: &str =
+        "SBATCH_TIMELIMIT SBATCH_OUTPUT SBATCH_JOB_NAME SBATCH_ARRAY_INX SBATCH_WAIT";
     // Not those of PBS that select the installation, such as `PBS_CONF_FILE`.
-    const OF_JOBS: [&str; 14] = [
-        "SLURM_",
-        "SRUN_",
-        "PMI",
-        "PBS_ACCOUNT",
-        "PBS_ARRAY",
-        "PBS_ENVIRONMENT",
-        "PBS_HOOK",
-        "PBS_JOB",
-        "PBS_MOMPORT",
-        "PBS_NODE",
-        "PBS_NP",
-        "PBS_O_",
-        "PBS_QUEUE",
-        "PBS_TASKNUM",
-    ];
-    AGAINST_SCRIPT.contains(&name)
-        || OF_JOBS.iter().any(|begin| name.starts_with(begin)) && !KEPT.contains(&name)
+    const OF_JOBS: &str = "SLURM_ SRUN_ PMI PBS_ACCOUNT PBS_ARRAY PBS_ENVIRONMENT PBS_HOOK PBS_JOB PBS_MOMPORT \
+        PBS_NODE PBS_NP PBS_O_ PBS_QUEUE PBS_TASKNUM";
+    has_word(AGAINST_SCRIPT, name)
+        || OF_JOBS.split(' ').any(|begin| name.starts_with(begin)) && !KEPT.contains(&name)
 }
 
 /// Runs a command in a directory.

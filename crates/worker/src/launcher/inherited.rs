@@ -2,20 +2,12 @@
 
 use std::ffi::OsStr;
 
+use hq_core::words::has_word;
 use hq_spawn::EnvBlock;
 
 /// Variables of a task that another task must not inherit when a worker runs inside one.
-const TASK_VARIABLES: [&str; 9] = [
-    "HQ_ACCESS_KEY",
-    "HQ_CPUS",
-    "HQ_ENTRY",
-    "HQ_ERROR_FILENAME",
-    "HQ_HOST_FILE",
-    "HQ_NODE_FILE",
-    "HQ_NUM_NODES",
-    "HQ_PIN",
-    "HQ_TASK_DIR",
-];
+const TASK_VARIABLES: &str = "HQ_ACCESS_KEY HQ_CPUS HQ_ENTRY HQ_ERROR_FILENAME HQ_HOST_FILE HQ_NODE_FILE HQ_NUM_NODES HQ_PIN \
+    HQ_TASK_DIR";
 
 /// Beginnings of variables by which batch systems and process managers describe the job step in which the
 /// worker runs. A task that inherits them is taken for a part of that step: `srun` repeats its options,
@@ -25,16 +17,8 @@ const STEP_PREFIXES: [&str; 9] = [
 ];
 
 /// Those of them that name the surrounding job and mislead nobody.
-const STEP_NAMES_KEPT: [&str; 8] = [
-    "SLURM_CONF",
-    "SLURM_CLUSTER_NAME",
-    "SLURM_JOB_ID",
-    "SLURM_JOB_ACCOUNT",
-    "SLURM_JOB_PARTITION",
-    "SLURM_SUBMIT_DIR",
-    "PBS_JOBID",
-    "PBS_O_WORKDIR",
-];
+const STEP_NAMES_KEPT: &str = "SLURM_CONF SLURM_CLUSTER_NAME SLURM_JOB_ID SLURM_JOB_ACCOUNT SLURM_JOB_PARTITION \
+    SLURM_SUBMIT_DIR PBS_JOBID PBS_O_WORKDIR";
 
 /// Set in the worker's environment, it lets tasks inherit everything.
 const KEEP_STEP: &str = "HQ_KEEP_BATCH_ENV";
@@ -47,7 +31,7 @@ fn is_user_setting(name: &str) -> bool {
 
 fn is_of_step(name: &str) -> bool {
     STEP_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
-        && !STEP_NAMES_KEPT.contains(&name)
+        && !has_word(STEP_NAMES_KEPT, name)
         && !is_user_setting(name)
 }
 
@@ -56,7 +40,7 @@ pub(super) fn inherited() -> EnvBlock {
     let keeps_step = std::env::var_os(KEEP_STEP).is_some_and(|value| value == "1");
     let is_of_task = |name: &OsStr| {
         name.to_str().is_some_and(|name| {
-            TASK_VARIABLES.contains(&name)
+            has_word(TASK_VARIABLES, name)
                 || name.starts_with("HQ_RESOURCE_")
                 || name.starts_with("HQ_PARAM_")
                 || (!keeps_step && is_of_step(name))
