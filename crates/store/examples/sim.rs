@@ -1,4 +1,5 @@
-//! Simulated worlds by hand, for `cargo xtask sim`: runs seeds, records, replays, shrinks and explains a failing one.
+//! Command line for simulated worlds, used by `cargo xtask sim`: runs seeds, and records, replays,
+//! shrinks and explains failing ones.
 
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, reason = "it talks to people")]
@@ -35,10 +36,10 @@ Options:
   --steps N         length of the course of a seed [default: that of the tests]
 ";
 
-/// How often a course is played to shrink it.
+/// Maximum number of plays to shrink a course.
 const SHRINK_PLAYS_MAX: usize = 4_000;
 
-/// Where `run` puts courses that fail.
+/// Where `run` puts failing courses.
 const FOLDER: &str = "target/sim";
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -126,7 +127,7 @@ impl Options {
         }
     }
 
-    /// The course that a seed or a file stands for. A file without crashes is played without a disk.
+    /// The course of a seed or a file. A file without crashes is played without a disk.
     fn course(&mut self, what: &str) -> Result<Course, String> {
         if let Ok(seed) = what.parse() {
             return Ok(self.course_of(seed));
@@ -143,17 +144,17 @@ impl Options {
 }
 
 thread_local! {
-    /// Message and place of the last panic of this thread.
+    /// Message and location of the last panic of this thread.
     static FAILURE: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// Plays a course; of a failure, what it said.
+/// Plays a course; returns the message of a failure.
 fn play(course: &Course, kind: Kind, trace: Option<Trace>) -> Result<Summary, String> {
     let run = AssertUnwindSafe(|| World::play(course, kind.disk(), trace));
     std::panic::catch_unwind(run).map_err(|_| FAILURE.take())
 }
 
-/// A failure without its numbers: what stays the same when a course gets shorter.
+/// A failure message without its numbers, which change when a course gets shorter.
 fn nature(failure: &str) -> String {
     failure.chars().filter(|c| !c.is_ascii_digit()).collect()
 }
@@ -189,7 +190,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Plays many seeds on all cores; returns whether all went well.
+/// Plays many seeds on all cores; returns whether all succeeded.
 fn run(options: &Options) -> bool {
     let end = options.first.saturating_add(options.seeds);
     let (next, failed) = (AtomicU64::new(options.first), AtomicU64::new(0));
@@ -221,7 +222,7 @@ fn run(options: &Options) -> bool {
     failed == 0
 }
 
-/// Records a course that failed; says what to do with it.
+/// Records a failing course; returns how to continue with it.
 fn told(kind: Kind, seed: u64, course: &Course, failure: &str) -> String {
     let file = PathBuf::from(FOLDER).join(format!("{}-{seed}.txt", kind.name()));
     let mut text = format!("seed {seed} failed: {failure}\n");

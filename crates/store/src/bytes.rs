@@ -1,12 +1,11 @@
-//! Numbers of SQLite's file formats: big-endian, at any position of bytes that may be too few.
+//! Big-endian integers of SQLite's file formats. A read past the end returns `None`.
 
-/// Four bytes, or `None` if they are not all there.
 pub(crate) fn be32(bytes: &[u8], at: usize) -> Option<u32> {
     let bytes = bytes.get(at..at.checked_add(4)?)?;
     Some(u32::from_be_bytes(bytes.try_into().ok()?))
 }
 
-/// Two bytes, as a size or position.
+/// Two bytes as a size or position.
 pub(crate) fn be16(bytes: &[u8], at: usize) -> Option<usize> {
     let bytes = bytes.get(at..at.checked_add(2)?)?;
     Some(usize::from(u16::from_be_bytes(bytes.try_into().ok()?)))

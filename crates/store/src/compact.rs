@@ -1,9 +1,10 @@
-//! Keeping the file as small as what it has to hold.
+//! Keeps the file as small as its content.
 //!
-//! Tasks that finished are put together in stretches, which take less room. Rows of forgotten jobs go; so do the oldest completed jobs when the file reaches its largest size, and the oldest
-//! overviews of workers when they take too large a part of it. Pages that are free then go back to the file system. All
-//! in steps of a few milliseconds between commits, so that nobody waits for it. A crash between two steps leaves jobs
-//! that are marked as forgotten, and the next server goes on with them.
+//! Compaction folds finished tasks into stretches, which take less space. It deletes the rows of
+//! forgotten jobs, the oldest completed jobs once the file reaches its maximum size, and the oldest
+//! worker overviews once they take too large a share. It then returns free pages to the file
+//! system. Each step takes a few milliseconds between commits, so no commit waits long. A crash
+//! between two steps leaves jobs that are marked as forgotten; the next server deletes them.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -20,40 +21,44 @@ use fold::Fold;
 pub(crate) use fold::fold_all;
 use sweep::{Scope, Sweep};
 
-/// Least time between two looks at the size.
+/// Minimum interval between two checks of the size.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// Least time between the beginnings of two sweeps.
+/// Minimum interval between the starts of two sweeps.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
-/// Pause after a step that could not be done, e.g. because the disk is full.
+/// Pause after a failed step, e.g. on a full disk.
 const FAILURE_PAUSE: Duration = Duration::from_secs(30);
-/// Pause between two steps, and between those that somebody waits for.
+/// Pause between two steps, without and with a client that waits for a prune.
 const STEP_PAUSE: Duration = Duration::from_millis(20);
 const PRUNE_PAUSE: Duration = Duration::from_millis(2);
-/// Least number of tasks that finished since the last pass over all rows before there is another one. There have to be as many as
-/// rows that it left, so that passes cost no more than what finishes.
+/// Minimum number of tasks that finish between two passes over all rows. It is also at least the
+/// number of rows that the last pass left, so a pass costs no more than the tasks that finished
+/// since.
 const FOLD_MIN: u64 = 1_024;
-/// Pause after a step of such a pass, as a multiple of its time: commits have most of the thread.
+/// Pause after a step of a fold, as a multiple of its duration. Commits get most of the thread.
 const FOLD_PAUSE: u32 = 2;
-/// Pages that one step gives back.
+/// Pages that one step returns to the file system.
 const STEP_PAGES: u32 = 256;
-/// Free pages that are kept for what comes next: 1 MiB, or a share of the file if that is more.
+/// Free pages kept for new rows: 1 MiB, or a share of the file if that is more.
 const RESERVE_PAGES: u64 = 256;
-/// Part of the file that may be free: one in this many pages.
+/// Share of the file that may be free: one page in this many.
 const RESERVE_SHARE: u64 = 4;
-/// A file at rest has at least `SPARE_PAGES_MIN` free pages, or is given `SPARE_PAGES` more. Commits find them without
-/// making the file longer; and since a prune gives them back, it leaves a smaller file even if what it removed shared its
-/// pages with what stays.
+/// An idle file gets `SPARE_PAGES` more free pages when it has fewer than `SPARE_PAGES_MIN`.
+/// Commits use them without growing the file. A prune returns them, so it shrinks the file even if
+/// the deleted rows shared all their pages with others.
 const SPARE_PAGES_MIN: u64 = 16;
 const SPARE_PAGES: u64 = 64;
-/// A file of at most this many pages (4 MiB) is rewritten by a prune, in one go, which makes it as small as can be.
+/// A prune rewrites a file of at most this many pages (4 MiB) as a whole, which makes it as small
+/// as possible.
 const REWRITE_PAGES_MAX: u64 = 1_024;
-/// Percent of the largest size at which people are warned, and to which the file is emptied.
+/// Percent of the maximum size at which the server warns, and to which it empties the file.
 const WARN_PERCENT: u64 = 80;
 const TARGET_PERCENT: u64 = 75;
-/// Percent of the largest size that overviews of workers may take; their bytes in a file of unlimited size.
+/// Percent of the maximum size that worker overviews may take, and their bytes in a file without a
+/// maximum size.
 const OVERVIEW_PERCENT: u64 = 25;
 const OVERVIEW_BYTES_MAX: u64 = 1 << 30;
-/// Bytes that a task, a job and an overview (beside its text) cost roughly; only to choose how many are enough.
+/// Approximate bytes of a task, a job and an overview (without its text). They only serve to choose
+/// how many to drop.
 const TASK_LEN: u64 = 100;
 const JOB_LEN: u64 = 1_000;
 const OVERVIEW_LEN: u64 = 50;
@@ -69,42 +74,42 @@ pub struct Pruned {
 #[derive(Debug)]
 enum Phase {
     Idle,
-    /// Rows become stretches.
+    /// Folds rows into stretches.
     Fold(Fold),
-    /// Rows are deleted.
+    /// Deletes rows.
     Sweep(Sweep),
-    /// Free pages are given back.
+    /// Returns free pages.
     Shrink,
-    /// The file is rewritten.
+    /// Rewrites the file.
     Rewrite,
 }
 
 /// Result of a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Stepped {
-    /// The write-ahead log should be moved into the file now.
+    /// The writer should checkpoint the write-ahead log now.
     pub(crate) has_finished: bool,
-    /// A prune is done.
+    /// The prune that just ended.
     pub(crate) pruned: Option<Pruned>,
 }
 
-/// Does one step after the other. What it does is only committed if no other server has taken over the store.
+/// Runs compaction step by step. A step commits only if no other server has taken over the store.
 #[derive(Debug)]
 pub(crate) struct Compactor {
     fence: i64,
-    /// Bytes that the file may have; `None` = any number.
+    /// Maximum bytes of the file; `None` = unlimited.
     size_max: Option<u64>,
     phase: Phase,
     looked: Option<Instant>,
     swept: Option<Instant>,
-    /// Whether something was forgotten since the last sweep; a new server does not know.
+    /// Whether jobs were forgotten since the last sweep. A new server does not know and assumes so.
     is_sweep_wanted: bool,
     is_warned: bool,
-    /// Whether lost workers may have lost their last task.
+    /// Whether jobs were dropped that may be the last to name a lost worker.
     has_dropped: bool,
     /// Overviews in the file; `None` = not counted yet.
     overviews: Option<u64>,
-    /// Tasks that finished since the last pass over their rows began, and the rows that it left.
+    /// Tasks that finished since the last fold began, and the rows that it left.
     finished: u64,
     left: u64,
     prune: Option<Pruned>,
@@ -130,7 +135,7 @@ impl Compactor {
         }
     }
 
-    /// The file has rows of tasks that an earlier server left.
+    /// Schedules a fold if an earlier server left rows of tasks.
     pub(crate) fn note_rows(&mut self, db: &Connection) -> rusqlite::Result<()> {
         let sql = "SELECT EXISTS (SELECT 1 FROM task_row_data)";
         if db.query_row(sql, [], |row| row.get(0))? {
@@ -139,30 +144,28 @@ impl Compactor {
         Ok(())
     }
 
-    /// Notes that `count` tasks finished.
     pub(crate) const fn add_finished(&mut self, count: u64) {
         self.finished += count;
     }
 
-    /// Jobs were forgotten.
+    /// Requests a sweep of forgotten jobs.
     pub(crate) const fn want_sweep(&mut self) {
         self.is_sweep_wanted = true;
     }
 
-    /// Notes that `count` overviews were written.
     pub(crate) fn add_overviews(&mut self, count: u64) {
         if let Some(overviews) = &mut self.overviews {
             *overviews += count;
         }
     }
 
-    /// Whether [`Compactor::step`] has something to do now.
+    /// Whether [`Compactor::step`] has work to do now.
     pub(crate) fn is_busy(&self) -> bool {
         !matches!(self.phase, Phase::Idle)
             && self.pause_until.is_none_or(|until| Instant::now() >= until)
     }
 
-    /// How long commits come first before the next step; `None` = there is none.
+    /// Time left to commits before the next step; `None` = there is no next step.
     pub(crate) fn pause_len(&self) -> Option<Duration> {
         if matches!(self.phase, Phase::Idle) {
             return None;
@@ -178,14 +181,15 @@ impl Compactor {
         self.is_busy().then_some(pause)
     }
 
-    /// Another pass follows one that does not come to its end.
+    /// Schedules another fold after one that was interrupted.
     fn end_fold(&mut self) {
         if matches!(self.phase, Phase::Fold(_)) {
             self.finished += FOLD_MIN.max(self.left);
         }
     }
 
-    /// A step failed: what it had done is undone, and all begins again after a while. A prune is given up.
+    /// Abandons the current phase after a failed step, which was rolled back, and starts over after
+    /// a pause. A prune is abandoned as well.
     pub(crate) fn give_up(&mut self) {
         self.end_fold();
         self.phase = Phase::Idle;
@@ -196,7 +200,8 @@ impl Compactor {
         self.pause_until = Some(Instant::now() + FAILURE_PAUSE);
     }
 
-    /// Looks what there is to do, at most once in a while. `false` if another server has taken over the store.
+    /// Looks for work, at most once per interval. `false` if another server has taken over the
+    /// store.
     pub(crate) fn look(&mut self, db: &mut Connection, path: &Path) -> rusqlite::Result<bool> {
         let is_recent = |last: Option<Instant>, span| last.is_some_and(|at| at.elapsed() < span);
         let is_paused = self.pause_until.is_some_and(|until| Instant::now() < until);
@@ -207,7 +212,7 @@ impl Compactor {
         self.pause_until = None;
         self.looked = Some(Instant::now());
         let overviews = self.look_at_overviews(db)?;
-        // Jobs go only for what is left without the overviews.
+        // Drop jobs only if the file is still too large without these overviews.
         if overviews == 0 && !self.look_at_size(db, path)? {
             return Ok(false);
         }
@@ -257,8 +262,8 @@ impl Compactor {
                 self.has_dropped = true;
             } else if !self.is_warned {
                 tracing::warn!(
-                    "The journal `{file}` is larger than {}, but nothing in it is completed; it is \
-                     all kept",
+                    "The journal `{file}` is larger than {}, but it contains no completed jobs; \
+                     nothing is dropped",
                     Bytes(size_max)
                 );
             }
@@ -275,7 +280,8 @@ impl Compactor {
         Ok(true)
     }
 
-    /// How many of the oldest overviews are too many. Nobody forgets them, and a worker may send one each second.
+    /// Number of the oldest overviews that exceed the limit. Forgetting a job removes none, and a
+    /// worker may send one each second.
     fn look_at_overviews(&mut self, db: &Connection) -> rusqlite::Result<u64> {
         let count = match self.overviews {
             Some(count) => count,
@@ -305,14 +311,14 @@ impl Compactor {
         if count <= count_max {
             return Ok(0);
         }
-        // More than needed, so that this is seldom done.
+        // More than necessary, so that this is rare.
         let kept = percent(count_max, TARGET_PERCENT);
         self.overviews = Some(kept);
         Ok(count - kept)
     }
 
-    /// Begins to drop all completed and forgotten jobs, lost workers and overviews; [`Stepped::pruned`] tells the end.
-    /// `false` if another server has taken over the store.
+    /// Starts to delete all completed and forgotten jobs, lost workers and overviews.
+    /// [`Stepped::pruned`] reports the end. `false` if another server has taken over the store.
     pub(crate) fn prune(&mut self, db: &mut Connection) -> rusqlite::Result<bool> {
         let transaction = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let jobs = transaction.execute(
@@ -333,7 +339,7 @@ impl Compactor {
         };
         let sweep = Sweep::new(&transaction, scope)?;
         transaction.commit()?;
-        // Another prune that is under way ends with this one, and had some of the jobs already.
+        // This prune replaces one that is still running and has deleted some of the jobs already.
         let earlier = self
             .prune
             .take()
@@ -349,8 +355,9 @@ impl Compactor {
 
     /// Runs one step. `Ok(None)` if another server has taken over the store.
     ///
-    /// The commit is synced even where no client waits for it. A power loss would otherwise leave two
-    /// incomplete transactions in the log, this one and the next, which looks like damage, see `log`.
+    /// The commit is synced even where no client waits for it. A power loss would otherwise leave
+    /// two incomplete transactions in the log, this one and the next, which looks like damage, see
+    /// `log`.
     pub(crate) fn step(&mut self, db: &mut Connection) -> rusqlite::Result<Option<Stepped>> {
         self.pause_until = None;
         let began = Instant::now();
@@ -389,7 +396,8 @@ impl Compactor {
             }
             Phase::Sweep(_) => Phase::Shrink,
             Phase::Rewrite => {
-                // It cannot be part of a transaction; that it changes nothing but places makes up for it.
+                // VACUUM cannot run in the fenced transaction. It only moves pages, so an owner
+                // that comes in between loses nothing.
                 db.execute_batch("VACUUM")?;
                 Phase::Idle
             }
@@ -401,7 +409,7 @@ impl Compactor {
         }))
     }
 
-    /// Gives the file spare pages. `false` if another server has taken over the store.
+    /// Adds spare pages to the file. `false` if another server has taken over the store.
     pub(crate) fn top_up(&self, db: &mut Connection) -> rusqlite::Result<bool> {
         if !matches!(self.phase, Phase::Idle) || Size::of(db)?.free >= SPARE_PAGES_MIN {
             return Ok(true);
@@ -419,7 +427,7 @@ impl Compactor {
     }
 }
 
-/// Bytes of the file once the log has been moved into it.
+/// Bytes of the file after a full checkpoint.
 pub(crate) fn file_len(db: &Connection) -> rusqlite::Result<u64> {
     let size = Size::of(db)?;
     Ok(size.pages * size.page_len)
@@ -429,7 +437,7 @@ fn percent(of: u64, percent: u64) -> u64 {
     of / 100 * percent
 }
 
-/// Bytes for people.
+/// Displays bytes with a binary unit.
 struct Bytes(u64);
 
 impl std::fmt::Display for Bytes {
@@ -442,7 +450,6 @@ impl std::fmt::Display for Bytes {
     }
 }
 
-/// How large a file is, in pages.
 struct Size {
     pages: u64,
     free: u64,
@@ -459,25 +466,26 @@ impl Size {
         })
     }
 
-    /// Bytes that hold something.
+    /// Bytes in use.
     const fn used(&self) -> u64 {
         self.pages.saturating_sub(self.free) * self.page_len
     }
 
-    /// Free pages that may stay: what comes next finds them, but they do not make the file larger than it may be.
+    /// Free pages that may stay for new rows without exceeding the maximum size.
     fn reserve(&self, size_max: Option<u64>) -> u64 {
         let wanted = RESERVE_PAGES.max(self.pages / RESERVE_SHARE);
         let Some(size_max) = size_max else {
             return wanted;
         };
         let room = size_max.saturating_sub(self.used()) / self.page_len.max(1);
-        // Never less than a file at rest is given, or giving and taking them would not end.
+        // At least the spare pages of an idle file, or adding and returning them would alternate
+        // forever.
         wanted.min(room).max(SPARE_PAGES)
     }
 }
 
-/// Marks completed jobs as forgotten, oldest first, until what is left should be small enough. Returns how
-/// many; `None` if another server has taken over the store.
+/// Marks completed jobs as forgotten, oldest first, until the rest is estimated to fit. Returns the
+/// number of jobs; `None` if another server has taken over the store.
 fn forget_oldest(
     db: &mut Connection,
     fence: i64,
@@ -515,7 +523,7 @@ fn forget_oldest(
     Ok(Some(victims.len() as u64))
 }
 
-/// Gives some free pages back, or in the end all of them; returns whether enough of them are gone.
+/// Returns some free pages to the file system. `true` once few enough are left.
 fn shrink_some(
     db: &Transaction<'_>,
     is_prune: bool,
@@ -531,7 +539,7 @@ fn shrink_some(
     let mut rows = statement.query([])?;
     while rows.next()?.is_some() {}
     drop(rows);
-    // Files that an older version made cannot give single pages back.
+    // A file of an early release cannot return single pages.
     Ok(Size::of(db)?.free == size.free)
 }
 

@@ -1,7 +1,9 @@
-//! What tasks used over time: rows that come beside the changes of the core, which knows nothing of them.
+//! Resource usage of tasks over time, written in addition to the changes of the core, which does
+//! not know about it.
 //!
-//! A worker sends that of a running instance again as it grows, and the whole with its end; the last one counts. Of forgotten jobs none
-//! is taken, so that each goes with its job. See `docs/usage.md`.
+//! A worker resends the curve of a running instance as it grows, and the complete curve with the
+//! end; the last one counts. Curves of forgotten jobs are dropped, so a swept job leaves none
+//! behind. See `docs/usage.md`.
 
 use std::time::Duration;
 
@@ -10,23 +12,24 @@ use hq_core::id::WorkerId;
 use hq_core::worker_state::InstanceKey;
 use rusqlite::{Connection, Row, Transaction, params};
 
-/// What one instance used over time.
+/// Resource usage of one instance over time.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TaskCurve {
     /// Task and instance.
     pub key: InstanceKey,
-    /// Where it ran; of a multi-node task the root.
+    /// Worker that ran it; the root worker of a multi-node task.
     pub worker: WorkerId,
-    /// Its curve.
+    /// Usage over time.
     pub curve: Curve,
 }
 
-/// Writes some. Runs in the transaction of the ends that follow.
+/// Writes curves in the transaction of the task ends that follow.
 pub(crate) fn write(db: &Transaction<'_>, curves: &[TaskCurve]) -> rusqlite::Result<()> {
     if curves.is_empty() {
         return Ok(());
     }
-    // A job is stored before its tasks start, and one that was forgotten is swept away once.
+    // A job is stored before its tasks start. A sweep deletes the curves of a forgotten job only
+    // once.
     let mut insert = db.prepare_cached(
         "INSERT OR REPLACE INTO curve_data SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12 \
          WHERE EXISTS (SELECT 1 FROM job_data WHERE id = ?1 AND NOT is_forgotten)",
@@ -77,7 +80,7 @@ fn write_gpu(db: &Transaction<'_>, sent: &TaskCurve, curve: &GpuCurve) -> rusqli
     Ok(())
 }
 
-/// An older one of the instance has other points.
+/// Deletes the GPU curve of an earlier report, whose points do not match the new ones.
 fn forget_gpu(db: &Transaction<'_>, sent: &TaskCurve) -> rusqlite::Result<()> {
     let mut delete = db.prepare_cached(
         "DELETE FROM gpu_curve_data WHERE (job, task, instance, worker) = (?1, ?2, ?3, ?4)",
@@ -115,7 +118,7 @@ pub fn read(db: &Connection, job: u32, task: u32) -> Result<Vec<Found>, String> 
         let rows = select.query_map([job, task], found)?;
         rows.collect::<rusqlite::Result<Vec<Found>>>()
     };
-    find().map_err(|error| format!("what tasks used over time cannot be read: {error}"))
+    find().map_err(|error| format!("cannot read the usage curves of the task: {error}"))
 }
 
 fn found(row: &Row<'_>) -> rusqlite::Result<Found> {
@@ -139,7 +142,7 @@ fn found(row: &Row<'_>) -> rusqlite::Result<Found> {
     Ok((row.get(0)?, row.get(1)?, curve))
 }
 
-/// None where there is no row of GPUs.
+/// `None` if there is no row for GPUs.
 fn found_gpu(row: &Row<'_>) -> rusqlite::Result<Option<Box<GpuCurve>>> {
     let number = |at: usize| -> rusqlite::Result<u64> {
         Ok(u64::try_from(row.get::<_, i64>(at)?).unwrap_or(0))
@@ -237,7 +240,7 @@ mod tests {
             })
             .expect("a view");
         assert_eq!(counts, [1, 0, 0, 0]);
-        // A later curve without any, as of a worker that knows nothing of GPUs.
+        // A later curve without GPUs, as from a worker that does not measure them.
         let transaction = db.transaction().expect("begins");
         let later = curve(3, 1, &[1, 2]);
         write(&transaction, std::slice::from_ref(&later)).expect("stored");
@@ -267,7 +270,7 @@ mod tests {
         for job in [5, 6] {
             assert_eq!(read(&db, job, 17).expect("readable"), []);
         }
-        // The same for people, without any function of ours.
+        // The view shows the same without application-defined SQL functions.
         let sql = "SELECT group_concat(until_s || ' ' || memory_mib || ' ' || cpus || ' ' || memory_asked_mib || ' ' || \
                    memory_limit_mib || ' ' || cpus_asked, ', ') FROM usage WHERE job = 3 AND instance = 0";
         let shown: String = db.query_row(sql, [], |row| row.get(0)).expect("a view");

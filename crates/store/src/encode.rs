@@ -18,12 +18,12 @@ use hq_protocol::convert::FromWorker;
 use hq_protocol::{Message as _, client, worker};
 use serde_json::{Value, json};
 
-/// State from its column. What no release writes counts as waiting, so that the task runs again.
+/// State from its column. A number that no release writes counts as waiting, so the task runs
+/// again.
 pub(crate) fn state_of(number: u8) -> TaskState {
     TaskState::from_number(number.into()).unwrap_or(TaskState::Waiting)
 }
 
-/// Code and text of an outcome.
 pub(crate) fn outcome_code(outcome: &Outcome) -> (i32, Option<&str>) {
     (OutcomeCode::of(outcome).number(), outcome.text())
 }
@@ -32,7 +32,7 @@ pub(crate) fn outcome_of(code: i64, message: Option<String>) -> Outcome {
     OutcomeCode::from_number(code).outcome(message.map(Into::into))
 }
 
-/// Error text of a failed task, out of its columns `outcome` and `message`.
+/// Error text of a failed task, from its columns `outcome` and `message`.
 #[must_use]
 pub(crate) fn failure_text(outcome: i64, message: Option<&str>) -> String {
     let text = outcome_of(outcome, message.map(str::to_owned)).error_text();
@@ -43,7 +43,7 @@ pub(crate) fn failure_text(outcome: i64, message: Option<&str>) -> String {
     }
 }
 
-/// The same in a few words: `exit code 7`.
+/// Short form of the error text: `exit code 7`.
 #[must_use]
 pub fn failure_words(outcome: i64, message: Option<&str>) -> String {
     match outcome_of(outcome, message.map(str::to_owned)) {
@@ -56,8 +56,8 @@ pub fn failure_words(outcome: i64, message: Option<&str>) -> String {
     }
 }
 
-/// The body of a submit of a graph as the first part of its message. With very many tasks it is better made where nobody waits for
-/// a commit.
+/// Encodes the body of a graph submit as the first part of its message. Call it outside the writer
+/// thread: large graphs take long.
 #[must_use]
 pub fn body_bytes(body: &SubmitBody) -> EncodedBody {
     let message = client::Submit {
@@ -65,12 +65,12 @@ pub fn body_bytes(body: &SubmitBody) -> EncodedBody {
         ..client::Submit::default()
     };
     let bytes = message.encode_to_vec();
-    let checksum = go_on(CHECKSUM_START, &bytes);
+    let checksum = extend_checksum(CHECKSUM_START, &bytes);
     EncodedBody { bytes, checksum }
 }
 
-/// The submit as its message, attached to the job and with the ids that the tasks got, and the checksum. The body of a graph may be there
-/// already.
+/// Encodes a submit, attached to its job and with the assigned task ids, and its checksum. The body
+/// of a graph may be encoded already.
 pub(crate) fn stored_spec(
     job: JobId,
     (spec, body): (&SubmitSpec, Option<&EncodedBody>),
@@ -82,14 +82,14 @@ pub(crate) fn stored_spec(
         return (bytes, check);
     };
     let rest = spec_bytes(job, &without_tasks(spec), ids);
-    let check = go_on(body.checksum, &rest).cast_signed();
-    // Parts of a message may be told one behind the other, and are joined: what they list is the one list behind the other.
+    let check = extend_checksum(body.checksum, &rest).cast_signed();
+    // A concatenation of protobuf messages is their merge; repeated fields are appended.
     ([&body.bytes[..], &rest].concat(), check)
 }
 
 fn spec_bytes(job: JobId, spec: &SubmitSpec, ids: &IdArray) -> Vec<u8> {
     let mut message = client::Submit::from(spec);
-    // The first submit of a job that closes by itself is where that is kept.
+    // The first submit of a self-closing job records that it closes by itself.
     if !matches!(spec.target, SubmitTarget::SelfClosing { .. }) {
         message.target = Some(client::submit::Target::AttachJob(job.as_u32()));
     }
@@ -97,7 +97,8 @@ fn spec_bytes(job: JobId, spec: &SubmitSpec, ids: &IdArray) -> Vec<u8> {
         use client::array_submit::Ids;
         array.ids = Some(match array.ids {
             Some(Ids::NextParams(_)) => {
-                // Values follow from ids: those of the combinations are known from here on.
+                // Parameter values follow from ids, so the first id of the combinations is fixed
+                // here.
                 if let (Some(template), Some(first)) = (&mut array.template, ids.get(0)) {
                     template.params_first = first;
                 }
@@ -127,7 +128,7 @@ fn without_tasks(spec: &SubmitSpec) -> SubmitSpec {
     }
 }
 
-/// Encodes a worker's description of itself as its registration message.
+/// Encodes a worker's configuration as its registration message.
 pub(crate) fn registration_bytes(config: &WorkerConfig) -> Vec<u8> {
     worker::ToServer::from(config).encode_to_vec()
 }
@@ -143,16 +144,16 @@ pub(crate) fn registration_of(bytes: &[u8]) -> Option<WorkerConfig> {
     }
 }
 
-/// Before the first byte.
+/// FNV-1a offset basis.
 const CHECKSUM_START: u64 = 0xcbf2_9ce4_8422_2325;
 
 /// FNV-1a with 64 bits: detects corruption, not tampering.
 pub(crate) fn checksum(bytes: &[u8]) -> i64 {
-    go_on(CHECKSUM_START, bytes).cast_signed()
+    extend_checksum(CHECKSUM_START, bytes).cast_signed()
 }
 
-/// The checksum so far with what comes behind it.
-fn go_on(checksum: u64, bytes: &[u8]) -> u64 {
+/// Continues a checksum with more bytes.
+fn extend_checksum(checksum: u64, bytes: &[u8]) -> u64 {
     bytes.iter().fold(checksum, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
     })
@@ -234,7 +235,7 @@ pub(crate) fn usage_json(usage: &HardwareUsage) -> Value {
     }})
 }
 
-/// GPUs of which an overview tells.
+/// GPU families that an overview reports.
 fn gpu_families(config: &WorkerConfig) -> Vec<&'static str> {
     let items = config.resources.items.iter();
     let family = |item: &ResourceItem| match &*item.name {
@@ -302,7 +303,7 @@ fn template_json(template: &TaskTemplate, ids: &IdArray) -> Value {
         "crash_limit": crash_limit,
         "resources": requests_json(&template.requests),
     });
-    // Ours, and only where there are some.
+    // Not in HyperQueue's format, so only where there are parameters.
     if let Some(params) = &template.params {
         let list = params.list().iter();
         value["params"] = list

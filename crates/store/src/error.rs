@@ -1,14 +1,14 @@
-//! Why a store cannot be used, in words for people.
+//! Errors of a store, as messages for users.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use rusqlite::ErrorCode;
 
-/// Why a store cannot be used. `Display` is complete; causes are behind it.
+/// Why a store cannot be used. `Display` includes the cause.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The file cannot be made or opened.
+    /// The file cannot be created or opened.
     #[error("Cannot create event log file at `{}`: {source}", .path.display())]
     Create {
         /// Path of the file.
@@ -21,10 +21,10 @@ pub enum StoreError {
     Open {
         /// Path of the file.
         path: PathBuf,
-        /// Reason, for people.
+        /// Reason as shown to the user.
         reason: String,
     },
-    /// The file is something else, or of a later version; it was not touched.
+    /// The file is not a journal, or of a later version. It was not changed.
     #[error("Cannot use `{}` as a journal: {reason}", .path.display())]
     NotOurs {
         /// Path of the file.
@@ -32,43 +32,43 @@ pub enum StoreError {
         /// Content or version that was found.
         reason: String,
     },
-    /// Parts of the file are not what they should be.
-    #[error("The journal `{}` is damaged: {}{}; run `hq journal check --repair {}`, which keeps what can be proven and says what is lost", .path.display(), .problems.first().map_or("", String::as_str), more(.problems), .path.display())]
+    /// The file is corrupt.
+    #[error("The journal `{}` is damaged: {}{}; run `hq journal check --repair {}`, which keeps everything that it can verify and reports the losses", .path.display(), .problems.first().map_or("", String::as_str), more(.problems), .path.display())]
     Damaged {
         /// Path of the file.
         path: PathBuf,
-        /// The problems; at least one.
+        /// At least one problem.
         problems: Vec<String>,
     },
-    /// The file was copied or moved without its log, in which the last commits are.
-    #[error("The journal `{path}` is not whole: it was copied or moved without its write-ahead log `{log}`, which has the last changes; put the log beside it as `{path}-wal`, or, if the log is lost, run `hq journal check --repair {path}`, which does without it. (`hq journal flush` makes the file of a running server whole.)", path = .path.display(), log = .log.display())]
+    /// The file was copied or moved without its log, which holds the last commits.
+    #[error("The journal `{path}` is incomplete: it was copied or moved without its write-ahead log `{log}`, which holds the last changes; put the log next to it as `{path}-wal`, or, if the log is lost, run `hq journal check --repair {path}`, which continues without it. (`hq journal flush` completes the file of a running server.)", path = .path.display(), log = .log.display())]
     LogMissing {
         /// Path of the file.
         path: PathBuf,
         /// Earlier name of the log, without its directory.
         log: PathBuf,
     },
-    /// The log has commits behind damage.
-    #[error("The write-ahead log `{path}-wal` of the journal `{path}` is damaged at byte {at}: the changes behind it, which were stored, cannot be read; restore both files from a copy of one time, or run `hq journal check --repair {path}`, which keeps the changes before it and sets the log aside", path = .path.display())]
+    /// The log has commits after a damaged frame.
+    #[error("The write-ahead log `{path}-wal` of the journal `{path}` is damaged at byte {at}: the stored changes after it cannot be read; restore both files from the same copy, or run `hq journal check --repair {path}`, which keeps the earlier changes and sets the log aside", path = .path.display())]
     LogDamaged {
         /// Path of the file.
         path: PathBuf,
         /// Position in the log.
         at: u64,
     },
-    /// File and log are of different times.
-    #[error("The journal `{path}` and the write-ahead log `{path}-wal` beside it were copied at different times and do not belong together; put the log of that time there; if the file was copied after `hq journal flush`, it needs none: move `{path}-wal` and `{path}-shm` away; `hq journal check --repair {path}` does that and says what is lost", path = .path.display())]
+    /// File and log were copied at different times.
+    #[error("The journal `{path}` and the write-ahead log `{path}-wal` were copied at different times and do not belong together; restore the log that was copied with the journal; a journal that was copied after `hq journal flush` needs no log: move `{path}-wal` and `{path}-shm` away; `hq journal check --repair {path}` does that and reports the losses", path = .path.display())]
     LogMismatch {
         /// Path of the file.
         path: PathBuf,
     },
-    /// The log is there and the file is not.
-    #[error("The journal `{path}` is gone, but its write-ahead log `{path}-wal` is there; put the journal back, or remove `{path}-wal` and `{path}-shm` to begin a new one", path = .path.display())]
+    /// The log exists, the file does not.
+    #[error("The journal `{path}` is missing, but its write-ahead log `{path}-wal` exists; put the journal back, or remove `{path}-wal` and `{path}-shm` to start a new one", path = .path.display())]
     OnlyLog {
         /// Path of the file.
         path: PathBuf,
     },
-    /// Another server writes the file.
+    /// Another server uses the file.
     #[error("The journal `{}` is used by another server ({owner}); stop that server first", .path.display())]
     InUse {
         /// Path of the file.
@@ -76,8 +76,8 @@ pub enum StoreError {
         /// Host and process.
         owner: String,
     },
-    /// Nothing seems wrong with the file, but it cannot be opened now.
-    #[error("The journal `{}` cannot be opened at present: {source}; nothing in it was changed; {} and start again", .path.display(), advice(.source))]
+    /// The file seems intact but cannot be opened at present.
+    #[error("The journal `{}` cannot be opened at present: {source}; it was not changed; {} and start again", .path.display(), advice(.source))]
     NotNow {
         /// Path of the file.
         path: PathBuf,
@@ -85,20 +85,20 @@ pub enum StoreError {
         source: rusqlite::Error,
     },
     /// The state does not fit into memory.
-    #[error("The state in the journal `{}` is too large for the memory that is left here; nothing in it was changed; make memory available, or start the server on a machine or in a control group with more of it", .path.display())]
+    #[error("The state in the journal `{}` is too large for the memory that is available; it was not changed; free memory, or start the server on a machine or in a control group with more of it", .path.display())]
     TooLarge {
         /// Path of the file.
         path: PathBuf,
     },
-    /// Without locks nothing keeps two servers from writing one file.
-    #[error("The file system of `{}` offers no file locks ({source}), so two servers could write one journal; use `hq server start --journal PATH` with a file on another file system, such as a local disk, or have this one mounted with locks", .path.display())]
+    /// Without file locks two servers could write the same file.
+    #[error("The file system of `{}` offers no file locks ({source}), so two servers could write one journal; use `hq server start --journal PATH` with a file on another file system, such as a local disk, or mount this one with locks", .path.display())]
     NoLocks {
         /// Path of the file.
         path: PathBuf,
-        /// The system's error.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// SQLite refused.
+    /// SQLite reported an error.
     #[error("The journal `{}` cannot be read or written: {source}", .path.display())]
     Sql {
         /// Path of the file.
@@ -124,11 +124,11 @@ fn more(problems: &[String]) -> String {
     }
 }
 
-/// Remedy for an error that is not the file's.
+/// Remedy for an error that the file did not cause.
 fn advice(error: &rusqlite::Error) -> &'static str {
     match error.sqlite_error_code() {
-        Some(ErrorCode::DiskFull) => "make room on its file system",
-        Some(ErrorCode::OutOfMemory) => "make memory available",
-        _ => "see that there is room and quota left and its file system works,",
+        Some(ErrorCode::DiskFull) => "free space on its file system",
+        Some(ErrorCode::OutOfMemory) => "free memory",
+        _ => "check its file system, free space and quota,",
     }
 }

@@ -1,7 +1,8 @@
-//! Events of the journal, and their form as lines of JSON.
+//! Journal events and their JSON lines.
 //!
-//! Canceled and aborted tasks stay ranges here, however many there are; [`write_line`] names each of them while
-//! it writes. The writer thread makes events and formats none: lines are made where they are read.
+//! Canceled and aborted tasks stay ranges here, however many there are; [`write_line`] expands them
+//! while it writes. The writer thread creates events but formats none: each reader formats its own
+//! lines.
 
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -15,9 +16,9 @@ use serde_json::{Map, Value, json};
 use crate::encode;
 use crate::stretch::{self, Stretch};
 
-/// Tasks that [`Event::bounded_line`] names one by one.
+/// Maximum number of tasks that [`Event::bounded_line`] lists one by one.
 const TASKS_NAMED_MAX: u64 = 1_000;
-/// Text that is in each line of canceled or aborted tasks, and in hardly any other.
+/// Text in each line of canceled or aborted tasks, and in hardly any other line.
 const RANGES_MARK: &str = "\"ranges\":[[";
 
 /// One event.
@@ -25,7 +26,7 @@ const RANGES_MARK: &str = "\"ranges\":[[";
 pub struct Event {
     pub(crate) seq: i64,
     pub(crate) at: Timestamp,
-    /// Empty: not stored, only sent to those who read live.
+    /// Empty: only sent to live readers, not stored.
     pub(crate) kind: Cow<'static, str>,
     pub(crate) job: Option<u32>,
     pub(crate) task: Option<u32>,
@@ -36,18 +37,18 @@ pub struct Event {
     pub(crate) data: Option<String>,
 }
 
-/// A task that ended by itself.
+/// A task that finished or failed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct EndedTask {
     /// Job id.
     pub job: u32,
-    /// Where it ran.
+    /// Worker that ran it.
     pub worker: u32,
-    /// Column `outcome` of one that failed.
+    /// Column `outcome` of a failed task.
     pub failure: Option<i64>,
-    /// Column `message` of one that failed.
+    /// Column `message` of a failed task.
     pub message: Option<Box<str>>,
-    /// When it ended.
+    /// Time of the end.
     pub at: Timestamp,
 }
 
@@ -66,18 +67,19 @@ impl Event {
         })
     }
 
-    /// Its number: grows, has gaps.
+    /// Event number. Numbers increase and have gaps.
     #[must_use]
     pub const fn seq(&self) -> i64 {
         self.seq
     }
 
-    /// Bytes that it takes in memory, about.
+    /// Approximate bytes in memory.
     pub(crate) fn size(&self) -> usize {
         size_of::<Self>() + self.kind.len() + self.data.as_ref().map_or(0, String::len)
     }
 
-    /// The event as JSON, without a line feed. Canceled and aborted tasks are ranges: see [`write_line`].
+    /// The event as JSON without a line feed. Canceled and aborted tasks stay ranges: see
+    /// [`write_line`].
     #[must_use]
     pub fn line(&self) -> String {
         let mut data = self.data();
@@ -109,8 +111,8 @@ impl Event {
         self.wrap(event)
     }
 
-    /// The event as JSON for readers who look at single events: every task is named if there are not many, and what
-    /// would take more than `len_max` bytes is reduced to what kind of event it is, with `is_cut`.
+    /// The event as JSON for readers of single events. It lists canceled and aborted tasks up to a
+    /// limit. A line of more than `len_max` bytes is reduced to the kind of event and `is_cut`.
     #[must_use]
     pub fn bounded_line(&self, len_max: usize) -> String {
         let ranges = matches!(&*self.kind, "task-canceled" | "task-aborted")
@@ -159,7 +161,7 @@ impl Event {
             .unwrap_or_default()
     }
 
-    /// The task of which it is the end.
+    /// The task whose end this event is.
     #[must_use]
     pub fn ended(&self) -> Option<EndedTask> {
         let mut task = EndedTask {
@@ -196,7 +198,7 @@ struct DroppedTasks {
 }
 
 impl DroppedTasks {
-    /// `None` if it is anything else; a file may be damaged.
+    /// `None` for other data; a file may be damaged.
     fn of(data: &Map<String, Value>) -> Option<Self> {
         let number = |value: &Value| u32::try_from(value.as_u64()?).ok();
         let range = |range: &Value| {
@@ -220,12 +222,12 @@ impl DroppedTasks {
     }
 }
 
-/// Writes a line of [`Event::line`] as people get it: with each canceled or aborted task, and with its number if it is
-/// given. Costs no memory for tasks.
+/// Writes a line of [`Event::line`] as users get it: with each canceled or aborted task, and with
+/// the event number if given. Expands ranges without buffering.
 ///
 /// # Errors
 ///
-/// If it cannot be written.
+/// If writing fails.
 pub fn write_line(out: &mut impl Write, line: &str, seq: Option<u64>) -> io::Result<()> {
     if seq.is_none() && !line.contains(RANGES_MARK) {
         return writeln!(out, "{line}");
@@ -268,8 +270,8 @@ fn time_text(at: Timestamp) -> String {
     format!("{time:.3}")
 }
 
-/// Calls `take` with each event behind `after` up to `upto`, in order; stops early when it returns `false`. Returns the
-/// number of events.
+/// Calls `take` with the events after `after` up to `upto`, in order. Stops early when it returns
+/// `false`. Returns the number of events.
 ///
 /// # Errors
 ///
@@ -281,7 +283,7 @@ pub fn events_since(
     take: &mut dyn FnMut(Event) -> bool,
 ) -> rusqlite::Result<u64> {
     if after >= upto {
-        // Events of tasks have no index by number: looking for nothing would pass over all tasks.
+        // Task events have no index by number: an empty search would scan all tasks.
         return Ok(0);
     }
     let sql = "SELECT at_unix_ns, type, job, task, instance, worker, variant, data, seq FROM events \
@@ -298,7 +300,7 @@ pub fn events_since(
     Ok(count)
 }
 
-/// Calls `take` with each task that ended by itself up to the event `upto`. Passes over all tasks.
+/// Calls `take` with each finished or failed task up to event `upto`. Scans all tasks.
 ///
 /// # Errors
 ///
@@ -310,7 +312,7 @@ pub fn ended_tasks(
 ) -> rusqlite::Result<()> {
     let sql = "SELECT job, worker, state, outcome, message, coalesce(started_unix_ns, 0) + coalesce(run_us, 0) * 1000 FROM task_row_data \
                WHERE state IN (?, ?) AND coalesce(end_seq, 0) <= ?";
-    // Of one moment: a task that is put together with others meanwhile would count twice.
+    // One snapshot: a task that is folded meanwhile would count twice.
     let moment = connection.unchecked_transaction()?;
     let mut statement = moment.prepare(sql)?;
     let (finished, failed) = (TaskState::Finished.number(), TaskState::Failed.number());
@@ -332,7 +334,7 @@ pub fn ended_tasks(
     ended_together(&moment, upto, take)
 }
 
-/// The same of tasks that are stored in columns.
+/// The same for tasks in stretches.
 fn ended_together(
     connection: &Connection,
     upto: i64,
@@ -342,7 +344,7 @@ fn ended_together(
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
         let Some(found) = Stretch::read(row)? else {
-            // The check of the journal names it.
+            // `hq journal check` reports it.
             continue;
         };
         for (worker, at, end_seq) in found.ends() {
@@ -403,7 +405,7 @@ mod tests {
             event.bounded_line(100_000),
             r#"{"event":{"is_cut":true,"job":3,"task_count":4294967295,"type":"task-canceled"},"time":"1970-01-01T00:00:00.000Z"}"#
         );
-        // It is written piece by piece: into a full pipe as well.
+        // Accepts a few bytes per call, as a full pipe does.
         struct Pipe(usize);
         impl Write for Pipe {
             fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {

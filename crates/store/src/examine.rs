@@ -1,4 +1,5 @@
-//! Before a file is used: is it ours, is its log in it, is it whole. All of it needs the lock, see `lock`.
+//! Checks before a file is used: that it is a journal, that its log is applied and that it is
+//! intact. All of them need the lock, see `lock`.
 
 use std::io::{self, Read as _};
 use std::path::Path;
@@ -16,17 +17,17 @@ use crate::{StoreError, history, lease, reader, schema};
 /// Bytes of the header of an SQLite file.
 const HEADER_LEN: usize = 100;
 
-/// Longest wait for others who have the file open when it is looked through.
+/// Timeout for other processes that have the file open during the check.
 const FOLD_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// State of a write-ahead log.
+/// State of a write-ahead log after an attempt to apply it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Folded {
-    /// It is in the file.
+    /// The log is in the file.
     Whole,
-    /// Somebody reads the file at this moment; SQLite will do it later.
+    /// Another process reads the file. SQLite applies the log later.
     InUse,
-    /// SQLite finds file or log damaged, so what is in the log may not be in the file.
+    /// SQLite finds the file or the log damaged, so the file may lack the content of the log.
     Damaged,
 }
 
@@ -34,16 +35,16 @@ pub(crate) enum Folded {
 ///
 /// # Errors
 ///
-/// If that fails for a reason that lies outside the file: then nothing can be said about the file, whose half that is
-/// written may look cut.
+/// If the cause lies outside the file. The file cannot be judged then: a half-written one may look
+/// truncated.
 pub(crate) fn fold(place: &Place, given: &Path) -> Result<Folded, StoreError> {
     let folded = place.connect().and_then(|connection| {
         connection.busy_timeout(FOLD_TIMEOUT)?;
         connection.pragma_update(None, "locking_mode", "EXCLUSIVE")?;
-        // The last commit may be the one that says that the file needs its log. An error is one of the file, which the
-        // checkpoint reports.
+        // The last commit may be the mark that the file needs its log. The checkpoint reports
+        // errors of the file.
         if let Err(error) = history::mark_log(&connection, None) {
-            tracing::debug!(%error, "the journal may say that it needs its log");
+            tracing::debug!(%error, "cannot remove the mark that the journal needs its log");
         }
         connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| {
             row.get::<_, bool>(0)
@@ -63,9 +64,9 @@ pub(crate) fn fold(place: &Place, given: &Path) -> Result<Folded, StoreError> {
     }
 }
 
-/// Whether an error says nothing about the content of a file.
+/// Whether an error says nothing about the content of the file.
 fn is_outside(error: &rusqlite::Error) -> bool {
-    // A read behind the end, which is what a cut file gives: SQLITE_IOERR_SHORT_READ.
+    // A read past the end of a truncated file: SQLITE_IOERR_SHORT_READ.
     let is_short = error
         .sqlite_error()
         .is_some_and(|error| error.extended_code == (10 | 2 << 8));
@@ -85,8 +86,8 @@ fn is_outside(error: &rusqlite::Error) -> bool {
         )
 }
 
-/// A quick look at the file. The missing end of a cut one is dropped, as that of a log; anything else needs a decision
-/// of somebody.
+/// Checks the file quickly. Drops the incomplete end of a truncated file, as of a log; other damage
+/// needs a decision of the user.
 pub(crate) fn heal_or_refuse(lock: &Lock, folded: Folded, given: &Path) -> Result<(), StoreError> {
     let pages = Pages::open(lock).map_err(unreadable(given))?;
     if pages.is_empty() {
@@ -96,7 +97,7 @@ pub(crate) fn heal_or_refuse(lock: &Lock, folded: Folded, given: &Path) -> Resul
     if problems.is_empty() {
         return Ok(());
     }
-    // The contents of a log were acknowledged: it is not for us to decide that the file comes first.
+    // The content of the log was acknowledged, so only the user may give it up.
     let has_log = folded == Folded::Damaged && pages.has_log();
     if !pages.is_cut() || has_log {
         return Err(StoreError::Damaged {
@@ -115,7 +116,7 @@ fn unreadable(path: &Path) -> impl Fn(io::Error) -> StoreError + '_ {
     }
 }
 
-/// Problems of a file, a line each; empty if it is whole. A server may be using it.
+/// Problems of a file, one per line; empty if it is intact. A server may be using it.
 ///
 /// # Errors
 ///
@@ -130,21 +131,21 @@ pub fn check(path: &Path) -> Result<Vec<String>, StoreError> {
     };
     let mut problems = match Lock::for_looking(path)? {
         Some(lock) => Pages::open(&lock).map_err(unreadable(path))?.problems(),
-        // Pages that a server writes at this moment would look damaged.
-        None => vec!["a server uses the file; its pages cannot be looked at".to_owned()],
+        // Pages that a server is writing would look damaged.
+        None => vec!["a server uses the file; its pages cannot be checked".to_owned()],
     };
     problems.push(text);
     Ok(problems)
 }
 
-/// Repairs a file: what can be proven is kept, the damaged file is set aside. Nothing is done with a whole
-/// one.
+/// Repairs a file: keeps all rows that can be verified and sets the damaged file aside. Leaves an
+/// intact file alone and returns `None`.
 ///
 /// # Errors
 ///
-/// If a server uses the file, if it is no journal, or if there is no room beside it.
+/// If a server uses the file, if it is not a journal, or if the disk has no space for the copy.
 pub fn repair(path: &Path) -> Result<Option<RepairReport>, StoreError> {
-    // Before there is a lock file beside a file that does not exist.
+    // Before a lock file is created next to a missing file.
     std::fs::metadata(path).map_err(unreadable(path))?;
     let lock = Lock::take(path)?;
     let place = Place {
@@ -152,7 +153,7 @@ pub fn repair(path: &Path) -> Result<Option<RepairReport>, StoreError> {
         file_system: FileSystem::of(lock.path()),
     };
     if std::fs::metadata(lock.path()).is_ok_and(|found| found.len() == 0) {
-        // SQLite would delete what is in the log.
+        // SQLite would delete the log.
         return salvage::repair(&lock, path, false).map(Some);
     }
     let is_mixed = history::is_log_of_another_time(lock.path());
@@ -163,7 +164,7 @@ pub fn repair(path: &Path) -> Result<Option<RepairReport>, StoreError> {
     let has_damaged_log = history::damage_of_log(lock.path()).is_some();
     lease::look(&place, path)?;
     if has_damaged_log {
-        // SQLite would delete what is behind the damage.
+        // SQLite would delete the frames after the damage.
         return salvage::repair(&lock, path, true).map(Some);
     }
     if fold(&place, path)? == Folded::InUse {
@@ -181,7 +182,7 @@ pub fn repair(path: &Path) -> Result<Option<RepairReport>, StoreError> {
     salvage::repair(&lock, path, has_lost_log).map(Some)
 }
 
-/// Version of the schema in the file; 0 of an empty one.
+/// Schema version of the file; 0 of an empty one.
 pub(crate) fn check_header(lock: &Lock, place: &Place, given: &Path) -> Result<i32, StoreError> {
     let refuse = |reason: &str| StoreError::NotOurs {
         path: given.to_path_buf(),
@@ -192,8 +193,8 @@ pub(crate) fn check_header(lock: &Lock, place: &Place, given: &Path) -> Result<i
         .and_then(|file| file.take(100).read_to_end(&mut head))
         .map_err(unreadable(given))?;
     if head.is_empty() {
-        // SQLite deletes the log of an empty file, and we have never made one: a log that belongs to it is what
-        // damage left.
+        // SQLite deletes the log of an empty file. The store never creates an empty file with a
+        // log, so a valid log here means damage.
         return match Log::open(&with_suffix(lock.path(), "-wal")) {
             None => Ok(0),
             Some(_) => Err(StoreError::Damaged {
@@ -203,12 +204,12 @@ pub(crate) fn check_header(lock: &Lock, place: &Place, given: &Path) -> Result<i
         };
     }
     if head.len() < HEADER_LEN && MAGIC.starts_with(head.get(..MAGIC.len()).unwrap_or(&head)) {
-        // A journal that was cut.
+        // A truncated journal.
         return Ok(0);
     }
     if head.iter().all(|byte| *byte == 0) {
         return Err(refuse(
-            "its beginning is zero; if it was a journal, `hq journal check --repair` keeps the rest",
+            "it begins with zeros; if it was a journal, `hq journal check --repair` keeps the rest",
         ));
     }
     if !head.starts_with(MAGIC) || head.len() < HEADER_LEN {
@@ -219,11 +220,12 @@ pub(crate) fn check_header(lock: &Lock, place: &Place, given: &Path) -> Result<i
         bytes.map_or(0, i32::from_be_bytes)
     };
     if number(68) == 0 && number(60) == 0 {
-        // A journal whose first transaction is in its log, or a database of a program that sets neither number.
+        // Either the first transaction of a journal is still in its log, or a program that sets
+        // neither number created the database.
         return match place.glance().and_then(|found| version_with_log(&found)) {
             Ok(None) => Err(refuse("it is a database of another program")),
             Ok(Some(version)) => Ok(version),
-            // Opening it reports the error.
+            // Opening the file reports the error.
             Err(_) => Ok(0),
         };
     }
@@ -236,7 +238,7 @@ pub(crate) fn check_header(lock: &Lock, place: &Place, given: &Path) -> Result<i
     Ok(number(60))
 }
 
-/// Version of the schema, the write-ahead log included; `None` = the database is another program's.
+/// Schema version including the write-ahead log; `None` = the database of another program.
 fn version_with_log(connection: &Connection) -> rusqlite::Result<Option<i32>> {
     let number = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i32>(0));
     let (id, version) = (number("application_id")?, number("user_version")?);

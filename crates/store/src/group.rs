@@ -1,4 +1,4 @@
-//! From changes to rows: what one transaction of the writer does.
+//! Turns changes into rows: the content of one transaction of the writer.
 
 mod finished;
 mod job;
@@ -21,11 +21,12 @@ use crate::event::Event;
 use crate::meta::{self, draining_key, set_number};
 use rows::{EndRow, Start, kib, micros, millis};
 
-/// Ranges of canceled or aborted tasks in one event: if every other task of a large job had finished, there are very many.
+/// Maximum ranges of canceled or aborted tasks in one event. Large jobs can have very many, e.g. if
+/// every other task had finished.
 const RANGES_PER_EVENT: usize = 1_000;
 
-/// Fewest tasks of a stretch that is stored without rows before it: compaction makes longer ones of rows, but never of stretches, and a start of the
-/// server reads each.
+/// Minimum length of a stretch that is stored without rows first. Compaction folds rows into longer
+/// stretches but never merges stretches, and a starting server reads each.
 const STRETCH_MIN: u32 = 32;
 
 /// The changes of one transaction.
@@ -33,15 +34,15 @@ pub(crate) struct Group<'a> {
     connection: &'a Connection,
     seq: &'a mut i64,
     starts: BTreeMap<TaskKey, Start>,
-    /// Ends that are not written yet, because their neighbours may follow.
+    /// Ends that are not written yet, because their neighbors may follow.
     ends: Vec<EndRow<'a>>,
-    /// Fewest of them that become a stretch.
+    /// Minimum length of a stretch.
     stretch_min: u32,
     events: Option<&'a mut Vec<Event>>,
 }
 
-/// Writes changes, inside of a transaction of the caller; `seq` is the number of the next event. The
-/// events are also appended to `events`, for those who read them live.
+/// Writes changes in a transaction of the caller; `seq` is the number of the next event. Also
+/// appends the events to `events` for live readers.
 pub(crate) fn write(
     connection: &Connection,
     seq: &mut i64,
@@ -51,7 +52,7 @@ pub(crate) fn write(
     write_with(STRETCH_MIN, connection, seq, changes, events)
 }
 
-/// The same with a choice of how many neighbours become a stretch: in simulated worlds few finish at once.
+/// The same with the minimum length of a stretch. In simulated worlds few tasks finish at once.
 pub(crate) fn write_with(
     stretch_min: u32,
     connection: &Connection,
@@ -66,7 +67,7 @@ pub(crate) fn write_with(
         group.apply(change)?;
     }
     group.write_tasks()?;
-    // The number of the next event is stored with the events, so no two of them can have the same.
+    // The number of the next event is stored with the events, so each number is used once.
     if !changes.is_empty() {
         set_number(connection, "next_seq", *seq)?;
     }
@@ -92,7 +93,8 @@ impl<'a> Group<'a> {
     }
 
     fn run(&self, sql: &str, values: impl rusqlite::Params) -> rusqlite::Result<usize> {
-        // A busy server runs the same few statements thousands of times a second: parsing would cost more than they do.
+        // A busy server runs the same few statements thousands of times a second; parsing them
+        // would cost more than running them.
         self.connection.prepare_cached(sql)?.execute(values)
     }
 
@@ -118,15 +120,15 @@ impl<'a> Group<'a> {
                 ..Event::default()
             });
         }
-        // Also if nobody follows: a later reader finds it in the file.
+        // Also without live readers: later ones read it from the file.
         let values = params![seq, at.0, kind, job, worker, data];
         self.run("INSERT INTO event_log VALUES (?, ?, ?, ?, ?, ?)", values)?;
         Ok(())
     }
 
-    /// Tells those who read live of something that is not stored; it has the number of the event before.
-    fn tell(&mut self, at: Timestamp, data: &Value) {
-        // With the number of the event before it: it is told in its place, but not stored.
+    /// Sends an event to live readers without storing it.
+    fn publish(&mut self, at: Timestamp, data: &Value) {
+        // It reuses the number of the previous event, because it is not stored.
         let seq = *self.seq - 1;
         if let Some(events) = &mut self.events {
             events.push(Event {
@@ -162,7 +164,8 @@ impl<'a> Group<'a> {
             }
             ChangeKind::NodesAssigned { .. } => self.assign_nodes(change),
             ChangeKind::TaskRequeued { .. } => {
-                // First: what is queued again or dropped here may have started in this group.
+                // Write the starts first: this change may requeue or drop a task that started in
+                // the same group.
                 self.write_tasks()?;
                 self.requeue(change)
             }
@@ -184,7 +187,7 @@ impl<'a> Group<'a> {
                 meta::note_token(self.connection, name, record.as_deref())
             }
             ChangeKind::JobIdle(job) => {
-                self.tell(at, &json!({"job_id": job.as_u32()}));
+                self.publish(at, &json!({"job_id": job.as_u32()}));
                 Ok(())
             }
             ChangeKind::TaskNotified {
@@ -192,7 +195,7 @@ impl<'a> Group<'a> {
                 worker,
                 message,
             } => {
-                self.tell(at, &notification_json(*task, *worker, message));
+                self.publish(at, &notification_json(*task, *worker, message));
                 Ok(())
             }
             ChangeKind::JobOpened { .. }
@@ -209,7 +212,7 @@ impl<'a> Group<'a> {
         }
     }
 
-    /// Notes a start: written with its end, if that follows soon.
+    /// Notes a start. Its row is written with its end, if that follows in the same group.
     fn start(
         &mut self,
         at: Timestamp,
@@ -218,7 +221,8 @@ impl<'a> Group<'a> {
         nodes: &[WorkerId],
     ) -> rusqlite::Result<()> {
         let (instance, variant, worker) = start;
-        // Numbered now, although its row is written later or with its end: events are in the order of the changes.
+        // Numbered now, although the row is written later or with the end: events keep the order of
+        // the changes.
         let seq = self.next_seq();
         if let Some(events) = &mut self.events {
             events.push(Event {
@@ -241,7 +245,7 @@ impl<'a> Group<'a> {
             seq,
         };
         match self.starts.insert(task, start) {
-            // An instance that started and was given up in one group leaves its row, too.
+            // An instance that started and was given up in one group still needs a row.
             Some(earlier) => rows::write_starts(self.connection, [(task, earlier)]),
             None => Ok(()),
         }
@@ -258,7 +262,7 @@ impl<'a> Group<'a> {
             return Ok(());
         };
         let (job, id) = (task.job.as_u32(), task.task.as_u32());
-        // Their order tells the root, which comes first.
+        // The root worker comes first.
         for (node, position) in nodes.iter().zip(0_u32..) {
             self.run(
                 "INSERT OR REPLACE INTO node_data VALUES (?, ?, ?, ?, ?, ?)",
@@ -282,20 +286,20 @@ impl<'a> Group<'a> {
                     encode::registration_bytes(config)
                 ],
             )?;
-            // Its row may be dropped by compaction, and its id must not be given out again.
+            // Compaction may drop the worker's row, but its id must not be reused.
             set_number(self.connection, "last_worker", i64::from(worker.as_u32()))?;
             let data = json!({"id": worker.as_u32(), "configuration": configuration});
             self.event(at, "worker-connected", None, Some(*worker), &data)?;
         }
         if let ChangeKind::WorkerLost { worker, reason } = &change.kind {
             let reason = reason.name();
-            // A worker without a registration is not waited for by the next server.
+            // The next server does not wait for a worker without a registration.
             self.run(
                 "UPDATE worker_data SET ended_unix_ns = ?, reason = ?, registration = NULL \
                  WHERE id = ?",
                 params![at.0, reason, worker.as_u32()],
             )?;
-            // The next server does not wait for it, so there is nobody to go on draining.
+            // The next server does not wait for this worker, so its drain ends here.
             self.run("DELETE FROM meta WHERE key = ?", [draining_key(*worker)])?;
             let data = json!({"id": worker.as_u32(), "reason": reason});
             self.event(at, "worker-lost", None, Some(*worker), &data)?;
@@ -333,7 +337,7 @@ impl<'a> Group<'a> {
                 )
             }
             ChangeKind::JobCanceled { job, reason } => {
-                // A cancel without a reason leaves that of an earlier one, as in the state.
+                // A cancel without a reason keeps an earlier reason, as the state does.
                 let kept = (!reason.is_empty()).then_some(reason);
                 let sql =
                     "UPDATE job_data SET cancel_reason = coalesce(?, cancel_reason) WHERE id = ?";
@@ -378,12 +382,12 @@ impl<'a> Group<'a> {
         }
     }
 
-    /// Notes how much there is of a problem that somebody knows of, or that nobody does any more.
+    /// Stores the extent of a problem when a user acknowledges it, and removes it with `None`.
     fn acknowledge(&self, problem: &str, part: Option<u64>) -> rusqlite::Result<()> {
         let key = format!("{}{problem}", meta::ACKNOWLEDGED);
         match part {
             Some(part) => {
-                // A limit of SQLite's numbers; nobody counts that far.
+                // SQLite's largest number.
                 let part = i64::try_from(part).unwrap_or(i64::MAX);
                 set_number(self.connection, &key, part)
             }
@@ -431,14 +435,14 @@ impl<'a> Group<'a> {
                 Ok(())
             }
             AllocationChange::QueueCreated { queue, params } => {
-                // Unreadable parameters are left out: the queue itself is stored by its record.
+                // Unreadable parameters are left out: `queue_data` holds the queue itself.
                 let params: Value = serde_json::from_str(params).unwrap_or_default();
                 let data = json!({"queue-id": queue.as_u32(), "params": params});
                 self.event(at, "autoalloc-queue-created", None, None, &data)
             }
             AllocationChange::QueueRemoved(queue) => {
                 let id = queue.as_u32();
-                // The row stays, so that no other queue gets its number.
+                // The row stays, so that no other queue gets the id.
                 self.run("INSERT OR REPLACE INTO queue_data VALUES (?, NULL)", [id])?;
                 let data = json!({"queue-id": id});
                 self.event(at, "autoalloc-queue-removed", None, None, &data)
@@ -476,7 +480,7 @@ impl<'a> Group<'a> {
         self.event(at, kind, None, None, &data)
     }
 
-    /// Writes what was collected: neighbours that finished, and instances that started and have not ended in this group. Most short
+    /// Writes the collected ends and the starts whose end did not follow in this group. Most short
     /// tasks are written once.
     fn write_tasks(&mut self) -> rusqlite::Result<()> {
         let ends = std::mem::take(&mut self.ends);
@@ -484,7 +488,7 @@ impl<'a> Group<'a> {
         rows::write_starts(self.connection, std::mem::take(&mut self.starts))
     }
 
-    /// Notes an end: written with its neighbours, if they follow in the same group.
+    /// Notes an end. It is written with its neighbors, if they follow in the same group.
     fn note_end(
         &mut self,
         task: TaskKey,
@@ -492,7 +496,7 @@ impl<'a> Group<'a> {
         end: &'a TaskEnd,
         is_finished: bool,
     ) {
-        // Start and end in one group: one row, with the number of the start in it.
+        // A start and an end in one group are one row, which includes the number of the start.
         let start = self.starts.remove(&task);
         let seq = self.next_seq();
         if let Some(events) = &mut self.events {
@@ -546,7 +550,7 @@ impl<'a> Group<'a> {
             params![job, id, TaskState::Running.number()],
         )?;
         if let Some(attempt) = attempt {
-            // Behind the row above, which it completes.
+            // After the row above, which it completes.
             self.end_attempt(*task, attempt)?;
         }
         self.run(
@@ -571,7 +575,7 @@ impl<'a> Group<'a> {
                 instance.as_u32(),
                 grant.scale.memory,
                 grant.scale.time,
-                // SQLite has no larger numbers.
+                // SQLite's largest number.
                 grant
                     .memory
                     .map(|amount| i64::try_from(amount.0).unwrap_or(i64::MAX)),
@@ -615,14 +619,14 @@ impl<'a> Group<'a> {
     ) -> rusqlite::Result<()> {
         let state = to.number();
         let seq = *self.seq;
-        // Ranges and not tasks: a job of a million that waits is dropped with one row.
+        // Ranges instead of tasks: a waiting job of a million tasks is dropped with one row.
         for range in ids.ranges() {
             let (first, count, step) = (range.first(), range.count(), range.step());
             self.run(
                 "INSERT INTO dropped_data VALUES (?, ?, ?, ?, ?, ?, ?)",
                 params![seq, job.as_u32(), first, count, step, state, at.0],
             )?;
-            // Tasks that have ended meanwhile keep their end, and only those that ran have a run time.
+            // Tasks that ended meanwhile keep their end. Only tasks that ran have a run time.
             self.run(
                 "UPDATE task_row_data SET state = ?1, \
                  run_us = CASE state WHEN ?6 THEN max(0, (?8 - started_unix_ns) / 1000) END \
@@ -638,7 +642,8 @@ impl<'a> Group<'a> {
                     at.0
                 ],
             )?;
-            // Tasks that were given nodes and never started are not found again by them.
+            // Queries find nodes by the row of their task, which tasks that never started do not
+            // have.
             self.run(
                 "DELETE FROM node_data WHERE job = ?1 AND task BETWEEN ?2 AND ?3 \
                  AND (task - ?2) % ?4 = 0 AND NOT EXISTS (SELECT 1 FROM task_row_data t \
@@ -651,7 +656,7 @@ impl<'a> Group<'a> {
         } else {
             "task-aborted"
         };
-        // One event must stay small enough to be sent as a line.
+        // One event must fit into one line.
         for ranges in ids.ranges().chunks(RANGES_PER_EVENT) {
             let ranges = ranges.iter();
             let ranges: Value = ranges

@@ -1,11 +1,13 @@
-//! How the last server of a store ended, and whether a file still has the write-ahead log that belongs to it.
+//! Records how the last server of a store ended, and whether a file still has its write-ahead log.
 //!
-//! Both are rows of `meta`. The transactions that store the start and the end of a server set `ending`. `log_of` holds the
-//! name of the file, as a text if the file needs its log, as a blob if it does not. The writer commits and checkpoints the
-//! text. The first commit in the log that follows turns it into a blob. So a file with the text and without a log has lost
-//! its log, and a program that moves the log into the file, such as `sqlite3`, brings the blob along. (If the writer is
-//! killed between these two commits and such a program opens the file next, the text stays although nothing is lost.
-//! `hq journal check --repair` removes it.)
+//! Both are rows of `meta`. The transactions that store the start and the end of a server set
+//! `ending`. `log_of` holds the name of the file: as a text if the file needs its log, as a blob if
+//! it does not. The writer commits the text and moves it into the file. The first commit in the log
+//! that follows turns it into a blob. So a file with the text and without a log has lost its log,
+//! and a program that moves the log into the file, such as `sqlite3`, brings the blob along.
+//!
+//! If the writer is killed between these two commits and such a program opens the file next, the
+//! text stays although nothing is lost. `hq journal check --repair` removes it.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -17,11 +19,12 @@ use crate::log::Log;
 use crate::place::{FileSystem, Place};
 use crate::{StoreError, meta};
 
-/// Key of the ending.
 const ENDING: &str = "ending";
-/// Key that a server has which began anew on request: it is the last server of its directory, even if it is never used.
+/// Key of a store that `--fresh` created: its server is the last one of its directory, even if it
+/// is never used.
 const FRESH: &str = "fresh";
-/// Key of what the file has at least if its log belongs to it: the number of the next event when the log began.
+/// Key of the number of the next event when the log began. A file with its own log has at least
+/// this number.
 pub(crate) const LOG_BASE: &str = "log_base";
 /// Key of the name of the file.
 const LOG_OF: &str = "log_of";
@@ -29,11 +32,11 @@ const LOG_OF: &str = "log_of";
 /// How the last server of a store ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ending {
-    /// It runs, or it ended without an orderly end: a crash, a power loss, a store that failed.
+    /// The server still runs, or did not end in order: a crash, a power loss, a failed store.
     Running,
-    /// It was stopped together with its workers.
+    /// The server was stopped together with its workers.
     Stopped,
-    /// It ended in order and left its workers waiting for the next server.
+    /// The server ended in order, and its workers wait for the next one.
     Kept,
 }
 
@@ -47,21 +50,22 @@ impl Ending {
     }
 }
 
-/// Facts about the past that a store keeps.
+/// Facts about earlier servers of a store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct History {
     /// End of the last server.
     pub ending: Ending,
-    /// Whether the store ever had a job, a worker, an allocation queue or a token, or was made by `--fresh`.
+    /// Whether the store ever had a job, a worker, an allocation queue or a token, or `--fresh`
+    /// created it.
     pub is_used: bool,
-    /// Whether the store was made by `--fresh`.
+    /// Whether `--fresh` created the store.
     pub is_fresh: bool,
     /// Jobs that are not completed.
     pub unfinished_jobs: u64,
 }
 
 impl History {
-    /// History of a file without content.
+    /// History of an empty file.
     pub(crate) const EMPTY: Self = Self {
         ending: Ending::Running,
         is_used: false,
@@ -77,7 +81,7 @@ impl History {
         let ending = match meta::text(connection, ENDING)?.as_deref() {
             Some("stopped") => Ending::Stopped,
             Some("running") => Ending::Running,
-            // Earlier releases do not say how a server ended. To continue loses nothing.
+            // Earlier releases do not record the ending. Continuing loses nothing.
             Some(_) | None => Ending::Kept,
         };
         let has_row = |sql| connection.query_row(sql, [], |row| row.get::<_, bool>(0));
@@ -85,7 +89,7 @@ impl History {
         let is_used = meta::number(connection, "last_job")? > 0
             || meta::number(connection, "last_worker")? > 0
             || has_row("SELECT EXISTS (SELECT 1 FROM job_data)")?
-            // The first versions have no queues.
+            // The first versions have no table of queues.
             || has_row("SELECT EXISTS (SELECT 1 FROM queue_data)").unwrap_or(false)
             || !meta::texts(connection, meta::TOKEN)?.is_empty()
             || is_fresh;
@@ -103,15 +107,16 @@ pub(crate) fn unfinished_jobs(connection: &Connection) -> rusqlite::Result<u64> 
     connection.query_row(sql, [], |row| row.get::<_, i64>(0).map(i64::unsigned_abs))
 }
 
-/// Stores how the server ended, or that it runs.
+/// Records how the server ended, or that it runs.
 pub(crate) fn set_ending(connection: &Connection, ending: Ending) -> rusqlite::Result<()> {
     meta::set_text(connection, ENDING, ending.name())
 }
 
-/// Stores that the file at this path needs its log, which begins now, or, with `None`, that it does not.
+/// Records that the file at this path needs its log, which begins now, or, with `None`, that it
+/// does not.
 ///
-/// The latter changes one page: a blob takes the place of a text of the same length. In a transaction of its own it is one
-/// frame of the log, and [`Log::damage`] relies on that.
+/// The latter changes one page: a blob takes the place of a text of the same length. In a
+/// transaction of its own it is one frame of the log, and [`Log::damage`] relies on that.
 pub(crate) fn mark_log(connection: &Connection, file: Option<&PathBuf>) -> rusqlite::Result<()> {
     match file.and_then(|file| file.file_name()) {
         Some(name) => {
@@ -127,13 +132,13 @@ pub(crate) fn mark_log(connection: &Connection, file: Option<&PathBuf>) -> rusql
     }
 }
 
-/// Stores that the server began anew on request.
+/// Records that `--fresh` created the store.
 pub(crate) fn note_fresh(connection: &Connection) -> rusqlite::Result<()> {
     meta::set_text(connection, FRESH, "yes")
 }
 
-/// Refuses a log without its file, a file that was copied or moved without its log, a log with commits behind damage, and a file
-/// with a log of another time.
+/// Refuses a log without its file, a file that was copied or moved without its log, a log with
+/// commits after damage, and a file with a log from another time.
 pub(crate) fn check_companions(path: &Path, given: &Path) -> Result<(), StoreError> {
     check_owners(path, given)?;
     let is_there = |path: &Path| std::fs::symlink_metadata(path).is_ok();
@@ -162,8 +167,8 @@ pub(crate) fn check_companions(path: &Path, given: &Path) -> Result<(), StoreErr
     Ok(())
 }
 
-/// Refuses companions that neither this user, nor root, nor the owner of the file has made: SQLite would take the content of the
-/// file from them.
+/// Refuses companion files of any user but this one, root, or the owner of the file: SQLite would
+/// take the content of the file from them.
 fn check_owners(path: &Path, given: &Path) -> Result<(), StoreError> {
     let owner = |path: &Path| Some(std::fs::symlink_metadata(path).ok()?.uid());
     let user = rustix::process::geteuid().as_raw();
@@ -175,7 +180,7 @@ fn check_owners(path: &Path, given: &Path) -> Result<(), StoreError> {
             return Err(StoreError::NotOurs {
                 path: given.to_path_buf(),
                 reason: format!(
-                    "`{}` beside it belongs to user {other}, who could change what is in it; remove that file",
+                    "`{}` belongs to user {other}, who could change the journal through it; remove that file",
                     companion.display()
                 ),
             });
@@ -184,8 +189,8 @@ fn check_owners(path: &Path, given: &Path) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Whether the log beside a file ends before the state of the file, or begins after it: one of them was copied at another time,
-/// and SQLite would mix pages of both. `false` if that cannot be determined.
+/// Whether the log ends before the state of the file, or begins after it. One of them was copied at
+/// another time, and SQLite would mix pages of both. `false` if that cannot be determined.
 pub(crate) fn is_log_of_another_time(path: &Path) -> bool {
     if !has_content(path) || !has_content(&with_suffix(path, "-wal")) {
         return false;
@@ -196,14 +201,14 @@ pub(crate) fn is_log_of_another_time(path: &Path) -> bool {
     };
     let compare = || -> rusqlite::Result<bool> {
         let both = place.peek()?;
-        // In this order: a server may write meanwhile, and all of these only grow.
+        // Keep this order: a server may write meanwhile, and all three numbers only grow.
         let base = meta::number(&both, LOG_BASE)?;
         let file = meta::number(&Place::read_unchanging(path)?, "next_seq")?;
         let end = meta::number(&both, "next_seq")?;
-        // A file without tables has all of them in its log.
+        // The log of a file without tables contains all of them.
         Ok(file > 0 && (file < base || file > end))
     };
-    // What cannot be read is reported by those who open it.
+    // The open reports unreadable files.
     compare().unwrap_or(false)
 }
 
@@ -211,7 +216,8 @@ fn has_content(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|found| found.is_file() && found.len() > 0)
 }
 
-/// Name of the log that belongs to the file at `path` and is missing; `None` = no log is missing, or the file cannot be read.
+/// Name of the log that belongs to the file at `path` and is missing; `None` = no log is missing,
+/// or the file cannot be read.
 pub(crate) fn missing_log(path: &Path) -> Option<PathBuf> {
     if !has_content(path) || has_content(&with_suffix(path, "-wal")) {
         return None;
@@ -219,15 +225,16 @@ pub(crate) fn missing_log(path: &Path) -> Option<PathBuf> {
     Some(with_suffix(Path::new(&log_of(path)?), "-wal"))
 }
 
-/// Position of damage in the log because of which commits cannot be read: SQLite would pass over all of them in silence.
+/// Position of damage in the log that hides commits. SQLite would drop them without an error.
 pub(crate) fn damage_of_log(path: &Path) -> Option<u64> {
     let is_needed = has_content(path) && log_of(path).is_some();
     Log::damage(&with_suffix(path, "-wal"), is_needed)
 }
 
-/// Name of the file at `path` when it began to need its log; `None` = it needs none, or cannot be read.
+/// Name of the file at `path` when it began to need its log; `None` = it needs none, or cannot be
+/// read.
 fn log_of(path: &Path) -> Option<String> {
-    // An ordinary connection would make an empty log, and leave it for the next look.
+    // An ordinary connection would create an empty log and leave it behind.
     let connection = Place::read_unchanging(path).ok()?;
     let sql = "SELECT value FROM meta WHERE key = ? AND typeof(value) = 'text'";
     let marked = connection.query_row(sql, [LOG_OF], |row| row.get(0));

@@ -1,8 +1,9 @@
-//! One server per store: who holds it, since which boot, and a number that grows with each owner.
+//! Ensures one server per store. The lease records the owner, its boot, and a fencing number that
+//! grows with each owner.
 //!
-//! On one host a dead owner is recognised by its process; on different hosts by a heartbeat that stands
-//! still. The fencing number is checked in every transaction, so a server that was taken for dead and
-//! comes back cannot write any more.
+//! On the same host a dead owner is recognized by its process, on another host by a heartbeat that
+//! does not change. Every transaction checks the fencing number, so a server that was presumed dead
+//! and resumes cannot write any more.
 
 use std::ops::Deref;
 use std::path::Path;
@@ -14,14 +15,14 @@ use crate::place::Place;
 use crate::process::Process;
 use crate::{StoreError, schema};
 
-/// Period of heartbeats.
+/// Interval of heartbeats.
 pub(crate) const HEARTBEAT: Duration = Duration::from_secs(3);
-/// A lease of another host whose heartbeat stands still this long is free.
+/// A lease of another host expires when its heartbeat has not changed for this long.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Pause between two looks at a foreign heartbeat.
+/// Interval between reads of another host's heartbeat.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 
-/// An owner as stored.
+/// The owner as stored.
 struct Owner {
     process: Process,
     heartbeat: i64,
@@ -29,22 +30,23 @@ struct Owner {
     is_held: bool,
 }
 
-/// Looks who has a store before anything else is done with it, if need be with the patience that a foreign heartbeat
-/// asks for. Returns the number of the last owner, if it can be read: what is damaged is for those who repair.
+/// Waits until no other server owns the store, before the file is used. Returns the fencing number
+/// of the last owner if it can be read; damage is left to the repair.
 pub(crate) fn look(place: &Place, given: &Path) -> Result<Option<i64>, StoreError> {
     let first = peek(place, given)?;
     let fence = first.as_ref().map(|owner| owner.fence);
-    // Reading only: a file that turns out to be somebody else's is left as it was found.
+    // Reads only: the file may turn out to be of another program and must stay unchanged.
     wait_until_free(first, given, || peek(place, given))?;
     Ok(fence)
 }
 
-/// Reads the lease on a connection of its own, which leaves nothing behind: where the index of the log is in the
-/// memory of each process, only a new connection sees what another process has written since.
+/// Reads the lease on a separate connection that leaves no files behind. Where each process keeps
+/// the index of the log in its own memory, only a new connection sees the latest writes of other
+/// processes.
 fn peek(place: &Place, given: &Path) -> Result<Option<Owner>, StoreError> {
     let looked = place.glance().and_then(|connection| {
         let version: i32 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
-        // Without tables there is no owner.
+        // A file without tables has no owner.
         let owner = if version > 0 {
             read(&connection)?
         } else {
@@ -53,7 +55,7 @@ fn peek(place: &Place, given: &Path) -> Result<Option<Owner>, StoreError> {
         Ok((version, owner))
     });
     match looked {
-        // Before anything is read from it: tables of a later release may mean something else.
+        // Before any table is read: a later release may have changed its meaning.
         Ok((version, _)) if version > schema::version() => Err(schema::too_new(given, version)),
         Ok((_, owner)) => Ok(owner),
         Err(error) => match error.sqlite_error_code() {
@@ -61,13 +63,13 @@ fn peek(place: &Place, given: &Path) -> Result<Option<Owner>, StoreError> {
                 path: given.to_path_buf(),
                 owner: "it holds the lock of the file".to_owned(),
             }),
-            // Errors of the file are reported when it is opened, with more to go by.
+            // The open reports errors of the file, with more detail.
             _ => Ok(None),
         },
     }
 }
 
-/// Returns when nobody has the store; `again` reads the lease.
+/// Returns once no other server owns the store; `again` reads the lease.
 fn wait_until_free(
     owner: Option<Owner>,
     given: &Path,
@@ -81,7 +83,7 @@ fn wait_until_free(
         owner: owner.process.to_string(),
     };
     if owner.process.is_near() {
-        // An earlier store of this process: it no longer has the lock.
+        // An earlier store of this process, which has released its lock.
         let is_ours = owner.process == Process::this();
         return if is_ours || owner.process.is_gone() {
             Ok(())
@@ -98,7 +100,7 @@ fn wait_until_free(
     let until = Instant::now() + PATIENCE;
     while Instant::now() < until {
         std::thread::sleep(LOOK_INTERVAL);
-        // Only a change counts, because clocks of two hosts need not agree.
+        // Only a change counts, because the clocks of two hosts may differ.
         if again()?.is_some_and(|now| now.heartbeat != owner.heartbeat) {
             return Err(in_use());
         }
@@ -106,17 +108,17 @@ fn wait_until_free(
     Ok(())
 }
 
-/// A connection to a store that this process has leased. The lease is given back with it, unless somebody goes on: a
-/// start that fails for another reason must not look like a server that lives.
+/// A connection to a store that this process has leased. Dropping it releases the lease, so that a
+/// start that fails later does not look like a running server.
 #[derive(Debug)]
 pub(crate) struct Leased {
-    /// `None` = somebody goes on.
+    /// `None` = [`Self::keep`] took it.
     connection: Option<Connection>,
     fence: i64,
 }
 
 impl Leased {
-    /// Takes the lease of a store whose last owner had the number `seen`.
+    /// Takes the lease of a store whose last owner had the fencing number `seen`.
     pub(crate) fn take(
         mut connection: Connection,
         given: &Path,
@@ -129,10 +131,10 @@ impl Leased {
         })
     }
 
-    /// The connection and the number of the lease, for a caller that goes on with both.
+    /// Returns the connection and the fencing number, and keeps the lease.
     pub(crate) fn keep(mut self) -> (Connection, i64) {
         let connection = self.connection.take();
-        (connection.expect("nobody else takes it"), self.fence)
+        (connection.expect("only this function takes it"), self.fence)
     }
 }
 
@@ -150,7 +152,7 @@ impl Drop for Leased {
         if let Some(connection) = &self.connection
             && let Err(error) = renew(connection, self.fence, false)
         {
-            tracing::debug!(%error, "the lease of the journal is not given back");
+            tracing::debug!(%error, "cannot release the lease of the journal");
         }
     }
 }
@@ -159,14 +161,15 @@ fn take(connection: &mut Connection, given: &Path, seen: Option<i64>) -> Result<
     let sql = StoreError::sql(given);
     let owner = read(connection).map_err(&sql)?;
     if owner.as_ref().map(|owner| owner.fence) != seen {
-        // An earlier release, which does not know our lock, came in between; or it could not be read before.
+        // An earlier release, which does not use the lock file, opened the store meanwhile, or the
+        // lease could not be read before.
         wait_until_free(owner, given, || read(connection).map_err(&sql))?;
     }
     store(connection).map_err(&sql)
 }
 
 fn store(connection: &mut Connection) -> rusqlite::Result<i64> {
-    // With the lock of the file from the first read on: two servers must not get the same number.
+    // Lock the file before the first read: two servers must not get the same number.
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let fence = read(&transaction)?.map_or(1, |owner| owner.fence + 1);
     let this = Process::this();
@@ -197,15 +200,15 @@ fn read(connection: &Connection) -> rusqlite::Result<Option<Owner>> {
         .optional()
 }
 
-/// Renews the lease inside a transaction; `false` if somebody else took it.
+/// Renews the lease in a transaction; `false` if another server has taken it.
 pub(crate) fn renew(connection: &Connection, fence: i64, hold: bool) -> rusqlite::Result<bool> {
     let sql = "UPDATE lease SET heartbeat = ?, is_held = ? WHERE fence = ?";
     let mut statement = connection.prepare_cached(sql)?;
-    // No row has this number any more once another server has taken the next one.
+    // A new owner changes the number, so no row matches then.
     Ok(statement.execute(params![now_ms(), hold, fence])? == 1)
 }
 
-/// Whether this server still has the lease, inside a transaction that holds the lock of the file.
+/// Whether this server still has the lease, in a transaction that holds the lock of the file.
 pub(crate) fn is_ours(connection: &Connection, fence: i64) -> rusqlite::Result<bool> {
     let sql = "SELECT EXISTS (SELECT 1 FROM lease WHERE fence = ?)";
     connection
@@ -234,7 +237,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("directory");
         let path = dir.path().join("j.db");
         filled(&path, &[1]);
-        drop(Store::open(&path).expect("nobody has it"));
+        drop(Store::open(&path).expect("it is free"));
         let connection = Connection::open(&path).expect("a database");
         let owner = read(&connection).expect("a table").expect("an owner");
         assert!(!owner.is_held);
@@ -258,7 +261,7 @@ mod tests {
         let beats = std::thread::spawn(move || {
             let pause = Duration::from_millis(20);
             while is_over.recv_timeout(pause) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
-                // Somebody else may be writing.
+                // The server may be writing.
                 let _ = elsewhere.execute("UPDATE lease SET heartbeat = heartbeat + 1", []);
             }
         });
@@ -276,7 +279,7 @@ mod tests {
         let store = Store::open(&path).expect("a fresh file");
         let mut handle = store
             .start("TestUid", &[], crate::testing::NOW.wall, move |progress| {
-                // Nobody listens at the end.
+                // No one receives it at the end.
                 let _ = tx.send(progress);
             })
             .expect("a writer");
@@ -296,12 +299,12 @@ mod tests {
         assert_eq!(number, 2);
     }
 
-    /// A process that ends with the value, whether or not the test succeeds.
+    /// A process that ends when the value is dropped.
     struct Sleeper(std::process::Child);
 
     impl Drop for Sleeper {
         fn drop(&mut self) {
-            // It may be gone already.
+            // It may have ended already.
             let _ = self.0.kill();
             let _ = self.0.wait();
         }
@@ -350,7 +353,7 @@ mod tests {
         drop(child);
         assert!(refused.contains(&format!("process {pid}")), "{refused}");
         let before = fence(&path);
-        drop(Store::open(&path).expect("nobody has it"));
+        drop(Store::open(&path).expect("it is free"));
         assert!(fence(&path) > before);
     }
 
@@ -379,7 +382,7 @@ mod tests {
             is_held: false,
         };
         let again = || panic!("nothing has to be waited for");
-        wait_until_free(Some(owner), Path::new("j.db"), again).expect("nobody has it");
+        wait_until_free(Some(owner), Path::new("j.db"), again).expect("it is free");
     }
 
     #[test]

@@ -1,10 +1,11 @@
 //! Durable state of a server: an SQLite database with documented tables and views.
 //!
-//! [`Store`] opens or makes the file, [`Store::load`] gives the state back, [`Store::start`] hands the
-//! file to its one writer thread, which commits [`hq_core::server_state::Change`]s in groups and tells
-//! up to which one they are on disk. [`reader`] and [`event`] read beside it. See `docs/durability.md`.
+//! [`Store`] opens or creates the file. [`Store::load`] restores the state. [`Store::start`] moves
+//! the store to its only writer thread, which commits [`hq_core::server_state::Change`]s in groups
+//! and reports the last one that is on disk. [`reader`] and [`event`] read the file concurrently.
+//! See `docs/durability.md`.
 //!
-//! It decides nothing about jobs, and nothing of it runs on the thread that owns the state.
+//! The crate makes no decisions about jobs, and none of it runs on the thread that owns the state.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,5 @@
-//! Rows back to a [`ServerState`]. A record that does not fit is dropped and counted, never a panic.
+//! Restores a [`ServerState`] from rows. Drops and counts records that do not fit; never panics on
+//! them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -24,28 +25,29 @@ use crate::memory;
 use crate::meta::{self, draining_key};
 use crate::stretch::{self, Stretch, StretchKey};
 
-/// Contents of a store.
+/// Content of a store.
 #[derive(Debug)]
 pub struct Loaded {
-    /// The state, ready to serve.
+    /// The restored state.
     pub state: ServerState,
     /// Report of a repair since the last start.
     pub repaired: Option<String>,
-    /// Whether the store had been used before.
+    /// Whether an earlier server used the store.
     pub is_restored: bool,
-    /// Records that made no sense and were left out.
+    /// Invalid records, which were dropped.
     pub dropped_count: u64,
-    /// Queues of automatic allocation with what was kept of them; `None` if they were removed.
+    /// Allocation queues with their stored records; `None` = the queue was removed.
     pub queues: Vec<(QueueId, Option<Vec<u8>>)>,
-    /// Tokens for programs by their names, with what was kept of them.
+    /// Names of tokens for programs, with their stored records.
     pub tokens: Vec<(String, String)>,
-    /// Workers that were connected and will not come back.
+    /// Workers that were connected and will not reconnect.
     pub gone_workers: Vec<WorkerId>,
-    /// Stretches that cannot be read; their tasks wait again. [`Store::load`](crate::Store::load) takes them.
+    /// Unreadable stretches; their tasks wait again. [`Store::load`](crate::Store::load) takes
+    /// them.
     pub(crate) unreadable: Vec<StretchKey>,
 }
 
-/// Whether a server has used the store; its uid may have been lost to damage.
+/// Whether a server has used the store. Its uid may be lost to damage, so rows count as well.
 pub(crate) fn is_used(connection: &Connection) -> rusqlite::Result<bool> {
     let has_uid = meta::text(connection, "server_uid")?.is_some();
     let sql = "SELECT EXISTS (SELECT 1 FROM job_data)";
@@ -68,7 +70,8 @@ pub(crate) fn load(connection: &Connection, uid: &str, now: Now) -> rusqlite::Re
     }
     let id =
         |key| Ok::<_, rusqlite::Error>(u32::try_from(meta::number(connection, key)?).unwrap_or(0));
-    // Forgotten jobs count: what is left of them belongs to nobody else.
+    // Forgotten jobs count too: their remaining rows must not be taken for those of a new job with
+    // the same id.
     let highest = "SELECT COALESCE(MAX(id), 0) FROM job_data";
     let highest: u32 = connection.query_row(highest, [], |row| row.get(0))?;
     let (last_job, last_worker) = (id("last_job")?.max(highest), WorkerId(id("last_worker")?));
@@ -76,18 +79,19 @@ pub(crate) fn load(connection: &Connection, uid: &str, now: Now) -> rusqlite::Re
     loaded.state.restore_counters(last_job, last_worker);
     load_jobs(connection, &mut loaded)?;
     load_submit_keys(connection, &mut loaded)?;
-    // In this order, which the state asks for: repeats belong to submits, tasks belong to submits and may go on on workers.
+    // The state requires this order: repeats belong to submits, and tasks belong to submits and may
+    // still run on workers.
     load_submits(connection, &mut loaded)?;
     load_repeated(connection, &mut loaded)?;
     load_first_instances(connection, &mut loaded)?;
     load_workers(connection, &mut loaded, now)?;
-    // The grants of tasks are known before they go on, or are queued.
+    // Before tasks are resumed or queued, which depends on their grants.
     load_grown(connection, &mut loaded)?;
     load_tasks(connection, &mut loaded)?;
     load_stretches(connection, &mut loaded)?;
     load_attempts(connection, &mut loaded)?;
     load_dropped(connection, &mut loaded)?;
-    // Behind the submits, which number the notifications of a job.
+    // After the submits, which number the notifications of a job.
     load_notified(connection, &mut loaded)?;
     loaded.state.finish_restore(now);
     let mut queues = connection.prepare("SELECT id, record FROM queue_data ORDER BY id")?;
@@ -105,7 +109,7 @@ fn load_workers(connection: &Connection, loaded: &mut Loaded, now: Now) -> rusql
     while let Some(row) = rows.next()? {
         let id = WorkerId(row.get(0)?);
         let hostname: String = row.get(1)?;
-        // Also of those that ended: results name hosts for as long as they are kept.
+        // Ended workers too: results name their hosts for as long as they are kept.
         loaded.state.restore_worker(id, hostname.into());
         if row.get(3)? {
             continue;
@@ -122,8 +126,8 @@ fn load_workers(connection: &Connection, loaded: &mut Loaded, now: Now) -> rusql
             loaded.state.restore_connected_worker(now, stored)
         });
         if !is_awaited {
-            // It ended with the server, or its registration cannot be read: it is not waited for, and what it started is not
-            // known.
+            // The worker ended with the server, or its registration is unreadable. The server does
+            // not wait for it, and the tasks that it started are unknown.
             loaded.gone_workers.push(id);
             loaded.state.restore_starts_unknown();
         } else if meta::number(connection, &draining_key(id))? != 0 {
@@ -136,7 +140,7 @@ fn load_workers(connection: &Connection, loaded: &mut Loaded, now: Now) -> rusql
     Ok(())
 }
 
-/// Stores that workers ended with an earlier server, and with them what is known of what they started.
+/// Records that workers ended with an earlier server, and that the tasks they started are unknown.
 pub(crate) fn note_gone(
     connection: &Connection,
     workers: &[WorkerId],
@@ -198,7 +202,7 @@ fn load_jobs(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Result<(
     Ok(())
 }
 
-/// Keys of submits. Those of jobs that were dropped from the file are of no use any more.
+/// Restores submit keys, except those of jobs that were dropped from the file.
 fn load_submit_keys(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Result<()> {
     for (place, digest) in meta::texts(connection, meta::SUBMIT_KEY)? {
         let found = place.split_once('_');
@@ -213,11 +217,12 @@ fn load_submit_keys(connection: &Connection, loaded: &mut Loaded) -> rusqlite::R
     Ok(())
 }
 
-/// Bytes of a spec whose decoding may take more than the reserve of [`memory`].
+/// Size of a spec whose decoding may need more than the reserve of [`memory`].
 const LARGE_SPEC: usize = 1 << 20;
-/// Copies of a spec that exist while it is decoded: message, lists that grow, and the result.
+/// Copies of a spec in memory during decoding: message, growing lists, and result.
 const DECODED_COPIES: u64 = 4;
-/// The same for the templates of a graph, and what a task with a template of its own takes in the state, as measured.
+/// Number of templates of a graph that may need more than that reserve, and the measured memory of
+/// a task with its own template.
 const LARGE_GRAPH: usize = 10_000;
 const TEMPLATE_LEN: u64 = 2 << 10;
 
@@ -230,12 +235,13 @@ fn load_submits(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Resul
         let job = JobId(row.get(0)?);
         let bytes = row.get_ref(1)?.as_blob().unwrap_or_default();
         let check: i64 = row.get(2)?;
-        // No statement of SQLite runs meanwhile, which would notice that memory becomes short.
+        // No SQLite statement runs during decoding, so the memory guard would not notice a
+        // shortage.
         if bytes.len() > LARGE_SPEC {
             memory::expect(DECODED_COPIES * bytes.len() as u64)?;
         }
         let message = Some(bytes)
-            // A spec that is damaged and still decodes would run something that nobody submitted.
+            // A corrupt spec that still decodes would run a command that no user submitted.
             .filter(|bytes| encode::checksum(bytes) == check)
             .and_then(|bytes| client::Submit::decode(bytes).ok());
         if let Some(Body::Graph(graph)) = message.as_ref().and_then(|submit| submit.body.as_ref())
@@ -247,7 +253,7 @@ fn load_submits(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Resul
             .and_then(spec_of)
             .and_then(|(ids, spec)| loaded.state.restore_submit(job, ids, &Arc::new(spec)).ok());
         if restored.is_none() {
-            tracing::error!(%job, "a stored submit cannot be read and was left out");
+            tracing::error!(%job, "a stored submit is unreadable and was dropped");
             loaded.dropped_count += 1;
         }
     }
@@ -271,7 +277,7 @@ fn load_first_instances(connection: &Connection, loaded: &mut Loaded) -> rusqlit
     Ok(())
 }
 
-/// Instances that are kept for submits, under keys that begin with this and go on with `<job>_<number>`.
+/// Instances stored for submits under keys of the form `<prefix><job>_<number>`.
 fn instances_of_submits(
     connection: &Connection,
     begin: &str,
@@ -286,7 +292,7 @@ fn instances_of_submits(
     Ok(kept.into_iter().filter_map(parsed).collect())
 }
 
-/// Ids of all tasks of a job, by its submits.
+/// Ids of all tasks of a job, from its submits.
 pub(crate) fn submitted_ids(connection: &Connection, job: u32) -> rusqlite::Result<BTreeSet<u32>> {
     let mut ids = BTreeSet::new();
     let mut statement = connection.prepare_cached("SELECT spec FROM submit_data WHERE job = ?")?;
@@ -314,14 +320,15 @@ fn spec_of(message: client::Submit) -> Option<(IdArray, SubmitSpec)> {
             ArrayIds::Given(ids) => ids.clone(),
             ArrayIds::Next(count) => IdArray::consecutive(0, *count).ok()?,
         },
-        // Its tasks have their ids in themselves.
+        // Graph tasks contain their ids.
         SubmitBody::Graph(_) => IdArray::default(),
     };
     Some((ids, spec))
 }
 
 fn load_tasks(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Result<()> {
-    // CROSS: job by job, as they are stored. Left to itself SQLite would look up the job of each task.
+    // CROSS forces job by job, as the rows are stored. SQLite's planner would look up the job of
+    // each task.
     let sql = "SELECT t.job, task, state, instance, worker, crash_count, started_unix_ns, run_us, \
                outcome, message, max_rss_kib, user_ms, system_ms, retry_count, variant \
                FROM job_data j \
@@ -332,7 +339,7 @@ fn load_tasks(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Result<
     while let Some(row) = rows.next()? {
         let job = JobId(row.get(0)?);
         let mut stored = stored_task(row)?;
-        // Nodes that remain after this are of tasks that were given nodes and never started.
+        // The nodes left after this belong to tasks that were assigned nodes and never started.
         stored.nodes = nodes.remove(&(job, stored.task));
         if loaded.state.restore_task(job, &stored).is_err() {
             loaded.dropped_count += 1;
@@ -372,7 +379,7 @@ fn load_stretches(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Res
     Ok(())
 }
 
-/// Where a task of a stretch finished, and how.
+/// Worker and end of a task in a stretch.
 fn finished(values: stretch::Values) -> (WorkerId, TaskEnd) {
     let [worker, started, run, rss, user, system, ..] = values.map(|value| unsigned(Some(value)));
     let run = Duration::from_micros(run);
@@ -389,7 +396,7 @@ fn finished(values: stretch::Values) -> (WorkerId, TaskEnd) {
     (WorkerId(u32::try_from(worker).unwrap_or(u32::MAX)), end)
 }
 
-/// The nodes of multi-node tasks, of the latest instance that had some.
+/// Nodes of multi-node tasks, of the latest instance that has any.
 fn load_nodes(connection: &Connection) -> rusqlite::Result<BTreeMap<(JobId, TaskId), StoredNodes>> {
     let sql = "SELECT n.job, task, instance, worker, variant FROM node_data n \
                JOIN job_data j ON j.id = n.job WHERE j.is_forgotten = 0 \
@@ -400,7 +407,7 @@ fn load_nodes(connection: &Connection) -> rusqlite::Result<BTreeMap<(JobId, Task
     while let Some(row) = rows.next()? {
         let task = (JobId(row.get(0)?), TaskId(row.get(1)?));
         let (instance, variant) = (InstanceId(row.get(2)?), row.get(4)?);
-        // Rows come by instance, so that the last one wins: earlier attempts had other nodes.
+        // Rows come in order of instances. The last one wins: earlier attempts had other nodes.
         let found = all.remove(&task).filter(|found| found.instance == instance);
         let mut nodes = found.unwrap_or(StoredNodes {
             instance,
@@ -435,14 +442,14 @@ fn stored_task(row: &Row<'_>) -> rusqlite::Result<StoredTask> {
         started: started.map(Timestamp),
         end,
         run_until_dropped: run
-            // Of the others this column is part of their end.
+            // Otherwise the column is part of the end.
             .filter(|_| is_dropped)
             .map(|us| Duration::from_micros(unsigned(Some(us)))),
         nodes: None,
     })
 }
 
-/// An end from its columns: start, run, outcome, message, memory, user and system time.
+/// Reads an end from its columns: start, run, outcome, message, memory, user and system time.
 fn stored_end(row: &Row<'_>, first: usize) -> rusqlite::Result<TaskEnd> {
     let started: Option<i64> = row.get(first)?;
     let run = Duration::from_micros(unsigned(row.get(first + 1)?));
@@ -453,7 +460,7 @@ fn stored_end(row: &Row<'_>, first: usize) -> rusqlite::Result<TaskEnd> {
     let code: i64 = row.get::<_, Option<i64>>(first + 2)?.unwrap_or(0);
     Ok(TaskEnd {
         outcome: encode::outcome_of(code, row.get(first + 3)?),
-        // The end is not stored by itself: start and duration are, and agree with each other.
+        // Only start and duration are stored; their sum is the end.
         at: Timestamp(started.unwrap_or(0)).plus(run),
         run,
         usage: Usage {
@@ -485,7 +492,7 @@ fn load_attempts(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Resu
     Ok(())
 }
 
-/// SQLite has signed numbers only; ours are not negative.
+/// Converts from SQLite's signed numbers. The store writes none below 0.
 fn unsigned(value: Option<i64>) -> u64 {
     u64::try_from(value.unwrap_or(0)).unwrap_or(0)
 }
@@ -512,7 +519,7 @@ fn load_dropped(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Resul
         "SELECT job, first, count, step, state, at_unix_ns, seq FROM dropped_data ORDER BY rowid";
     let mut statement = connection.prepare(sql)?;
     let mut rows = statement.query([])?;
-    // Rows of one change follow each other and are applied together.
+    // The rows of one change are consecutive and applied together.
     let mut group: Option<(i64, JobId, TaskState, Timestamp, Vec<IdRange>)> = None;
     while let Some(row) = rows.next()? {
         let Ok(range) = IdRange::new(row.get(1)?, row.get(2)?, row.get(3)?) else {
@@ -521,10 +528,10 @@ fn load_dropped(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Resul
         };
         let seq: i64 = row.get(6)?;
         match &mut group {
-            // Applied range by range, a job that ended as a whole would not be seen as such.
+            // Range by range, the state would not notice that the whole job ended.
             Some((last, .., ranges)) if *last == seq => ranges.push(range),
             _ => {
-                // A group is known to be complete when the next one begins.
+                // The next group begins, so this one is complete.
                 apply_dropped(&mut loaded.state, group.take());
                 let state = encode::state_of(row.get(4)?);
                 group = Some((

@@ -1,11 +1,15 @@
-//! The lock of a store: on a file of its own beside the database, held as long as the store is.
+//! The lock of a store: a separate file next to the database, locked for as long as a process uses
+//! the store.
 //!
-//! SQLite's own locks are POSIX locks, which belong to a process: when it closes *any* descriptor of the database, the
-//! kernel drops all of them ("How To Corrupt An SQLite Database File", 2.2), and the next one who closes the database
-//! believes to be its last user and removes the log. So two things hold here. The lock that says whose a store is
-//! (`flock`, of an open file, not of a process) is on a file that SQLite does not know. And the database itself is
-//! opened beside SQLite by [`Lock::open_raw`] only: the holder of the lock has no connection yet, and a process that has
-//! the store gets no second lock.
+//! SQLite's own locks are POSIX locks, which belong to a process: when the process closes *any*
+//! descriptor of the database, the kernel drops all of them ("How To Corrupt An SQLite Database
+//! File", 2.2). The next process that closes the database then assumes that it is the last user and
+//! removes the log. Two rules follow:
+//!
+//! - The lock that decides who owns a store is a `flock`, which belongs to an open file. It is on a
+//!   file that SQLite does not open.
+//! - Only [`Lock::open_raw`] opens the database without SQLite. The holder of the lock has no
+//!   connection yet, and a process that uses the store gets no second lock.
 
 use std::fs::{File, Metadata, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Read as _, Seek as _, Write as _};
@@ -21,48 +25,51 @@ use rustix::io::Errno;
 use crate::StoreError;
 use crate::process::Process;
 
-/// How long the lock of an owner that is dead may last: a program that it was just starting still has a copy of the
-/// descriptor until it runs.
+/// How long a dead owner's lock may persist: a program that it was just starting holds a copy of
+/// the descriptor until its exec.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long a start waits for those who only look at a file that nobody has; `hq journal check` reads all of it.
+/// How long a start waits for processes that only read a file without an owner. `hq journal check`
+/// reads all of it.
 const LOOKERS_PATIENCE: Duration = Duration::from_secs(10);
 /// Pause between two attempts.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
-/// Begins the text in a lock file, so that no file of somebody else is overwritten.
+/// Prefix of the text in a lock file. A file without it belongs to another program and is not
+/// overwritten.
 const LABEL: &str = "hq store lock";
-/// Most bytes of that text: label, process, boot and host.
+/// Maximum bytes of that text: label, process, boot and host.
 const TEXT_MAX: u64 = 1_024;
 
 /// How a lock is taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Mode {
-    /// For one who has the store, alone.
+    /// Exclusively, by the owner of the store.
     Own,
-    /// For those who only look.
+    /// Shared, by processes that only read.
     Look,
 }
 
-/// Owner of a store as its lock file tells, without a look into the store.
+/// Owner of a store according to its lock file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Holder {
-    /// This process has the store.
+    /// This process uses the store.
     Alive(String),
-    /// The last owner was a process of this host, and has ended.
+    /// The last owner was a process of this host and has ended.
     Ended,
-    /// Nobody has the lock, but the last owner was on another host, whose locks may not be seen here.
+    /// The store is not locked, but the last owner was on another host, whose locks may be
+    /// invisible here.
     Elsewhere(String),
-    /// There is no lock file, or it names no owner.
+    /// The lock file does not exist or names no owner.
     Unknown,
 }
 
-/// Holder of the store that `given` names; changes nothing.
+/// Reads the owner of the store at `given`; changes nothing.
 #[must_use]
 pub fn holder(given: &Path) -> Holder {
     let opened = resolve(given).and_then(|path| open_existing(&lock_path(&path)));
     let Ok(file) = opened else {
         return Holder::Unknown;
     };
-    // Two processes that look must not take each other for the owner.
+    // A shared lock: two concurrent readers must not take each other for the owner.
     let is_locked = matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock));
     let text = text_of(&file).unwrap_or_default();
     match text.lines().nth(1).and_then(Process::from_text) {
@@ -74,22 +81,23 @@ pub fn holder(given: &Path) -> Holder {
     }
 }
 
-/// The right to a store, or to another thing that one process has at a time.
+/// The exclusive right to a store, or to another resource of a single process.
 #[derive(Debug)]
 pub struct Lock {
     /// The database, without symbolic links.
     path: PathBuf,
-    /// `None` = nobody can have the store: there is no lock file, and it was not to be made.
+    /// `None` = the store has no lock file, so no process can own it.
     file: Option<File>,
     is_new: bool,
 }
 
 impl Lock {
-    /// Takes the lock of the store that `given` names. The database need not exist and is not touched.
+    /// Locks the store at `given`. The database need not exist and is not touched.
     ///
     /// # Errors
     ///
-    /// [`StoreError::InUse`] if a living process has it; [`StoreError::NoLocks`] and [`StoreError::Create`].
+    /// [`StoreError::InUse`] if a living process has it; [`StoreError::NoLocks`] and
+    /// [`StoreError::Create`].
     pub fn take(given: &Path) -> Result<Self, StoreError> {
         let path = resolve(given).map_err(create(given))?;
         let beside = lock_path(&path);
@@ -104,16 +112,16 @@ impl Lock {
             Mode::Own => file.try_lock(),
             Mode::Look => file.try_lock_shared(),
         })?;
-        // Only a help for those who are refused; a full disk must not prevent a start that needs no room.
+        // The text only explains refusals to other processes. A full disk must not prevent a start.
         if let Err(error) = sign(&file) {
-            tracing::debug!(%error, "the lock file does not name its owner");
+            tracing::debug!(%error, "cannot write the owner into the lock file");
         }
         lock.file = Some(file);
         Ok(lock)
     }
 
-    /// The right to look at a database that nobody has, which others may have, too; `None` = somebody has it. Makes no
-    /// file.
+    /// Locks a database without an owner for reading, shared with other readers; `None` = a process
+    /// owns it. Creates no file.
     pub(crate) fn for_looking(given: &Path) -> Result<Option<Self>, StoreError> {
         let path = resolve(given).map_err(create(given))?;
         let mut lock = Self {
@@ -121,13 +129,14 @@ impl Lock {
             file: None,
             is_new: false,
         };
-        // The holder of the store has made this file and can open it: without it, or without the right, it is not us.
+        // The owner created this file and can open it. If the file is missing or not accessible,
+        // this user's servers do not own the store.
         let Ok(file) = open_existing(&lock_path(&lock.path)) else {
             return Ok(Some(lock));
         };
         match file.try_lock_shared() {
             Err(TryLockError::WouldBlock) => Ok(None),
-            // A file system without locks has no servers.
+            // No server runs on a file system without locks.
             Ok(()) | Err(TryLockError::Error(_)) => {
                 lock.file = Some(file);
                 Ok(Some(lock))
@@ -140,12 +149,12 @@ impl Lock {
         &self.path
     }
 
-    /// Opens the database beside SQLite, which has no connection to it in this process.
+    /// Opens the database without SQLite. This process must have no SQLite connection to it.
     pub(crate) fn open_raw(&self) -> io::Result<File> {
         open_regular(&self.path)
     }
 
-    /// Makes an empty database that only we can read, if there is none.
+    /// Creates an empty database that only this user can read, if there is none.
     pub(crate) fn create_private(&self) -> io::Result<()> {
         match hq_private::new_file(&self.path) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
@@ -153,8 +162,8 @@ impl Lock {
         }
     }
 
-    /// Takes the rights of others to read what is in a store, which are commands and environments of tasks. Refuses
-    /// somebody else's file: its tasks would run as us.
+    /// Removes other users' read access: the store contains commands and environments of tasks.
+    /// Refuses a file of another user, because its tasks would run as this user.
     pub(crate) fn make_private(&self, given: &Path) -> Result<(), StoreError> {
         let failed = create(given);
         let found = std::fs::metadata(&self.path).map_err(&failed)?;
@@ -171,7 +180,7 @@ impl Lock {
         if found.mode() & 0o077 != 0 {
             std::fs::set_permissions(&self.path, Permissions::from_mode(0o600)).map_err(&failed)?;
             tracing::warn!(
-                "the journal `{}` could be read by others (mode {:04o}); it is yours alone now",
+                "other users could read the journal `{}` (mode {:04o}); their access is now removed",
                 given.display(),
                 found.mode() & 0o7777
             );
@@ -186,10 +195,10 @@ impl Lock {
         Ok(())
     }
 
-    /// Leaves no lock file beside a file that is no store, if there was none.
+    /// Removes the lock file, if this process created it, of a file that is not a store.
     pub(crate) fn withdraw(self) {
         if self.is_new {
-            // It is empty but for our name, and nobody else can have it.
+            // The file holds only this process's name, and no other process can have locked it.
             let _ = std::fs::remove_file(lock_path(&self.path));
         }
     }
@@ -198,20 +207,21 @@ impl Lock {
 impl Drop for Lock {
     fn drop(&mut self) {
         if let Some(file) = &self.file {
-            // Explicitly: a program that is just being started has a copy of the descriptor.
+            // Explicitly: a program that is just being started holds a copy of the descriptor.
             let _ = file.unlock();
         }
     }
 }
 
-/// A path with something behind it, such as `state.db-wal`.
+/// Appends a suffix to a path, as in `state.db-wal`.
 pub(crate) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     PathBuf::from(name)
 }
 
-/// Opens a file to read it. Anything but a regular file is refused: to open a FIFO waits for a writer, for ever.
+/// Opens a regular file for reading and refuses any other. Opening a FIFO would block until a
+/// writer comes.
 pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
     let flags = OFlags::NONBLOCK.bits().cast_signed();
     let file = OpenOptions::new()
@@ -222,7 +232,7 @@ pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Refuses what is no regular file.
+/// Refuses anything but a regular file.
 pub(crate) fn expect_regular(found: &Metadata) -> io::Result<()> {
     let kind = found.file_type();
     let name = match kind {
@@ -247,7 +257,8 @@ fn create(path: &Path) -> impl Fn(io::Error) -> StoreError + '_ {
     }
 }
 
-/// The path without symbolic links: two names of one file must not have two locks. SQLite does the same for its log.
+/// The path without symbolic links: two names of one file must share a lock. SQLite resolves links
+/// for its log as well.
 fn resolve(given: &Path) -> io::Result<PathBuf> {
     match std::fs::canonicalize(given) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -265,7 +276,8 @@ fn resolve(given: &Path) -> io::Result<PathBuf> {
     }
 }
 
-/// Others can write into some directories: what they put there as our lock file is not followed and not waited for.
+/// Options that neither follow links nor block: other users may be able to put a file in the place
+/// of the lock file.
 fn open_options() -> OpenOptions {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let mut options = OpenOptions::new();
@@ -282,13 +294,13 @@ fn open_existing(path: &Path) -> io::Result<File> {
     expect_regular(&file.metadata()?)?;
     let found = text_of(&file)?;
     if !found.is_empty() && !found.starts_with(LABEL) {
-        let text = "it is in the way of a lock file and none of hq; move it away";
+        let text = "another program's file is in the place of hq's lock file; move it away";
         return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
     }
     Ok(file)
 }
 
-/// The lock file and whether it was made.
+/// The lock file, and whether it was created.
 fn open_lock_file(path: &Path) -> io::Result<(File, bool)> {
     match open_options().create_new(true).open(path) {
         Ok(file) => Ok((file, true)),
@@ -306,14 +318,15 @@ fn text_of(mut file: &File) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Writes who has the lock.
+/// Writes the owner's name into the lock file.
 fn sign(mut file: &File) -> io::Result<()> {
     file.set_len(0)?;
     file.rewind()?;
     writeln!(file, "{LABEL}\n{}", Process::this().to_text())
 }
 
-/// Waits for the lock of a dead owner, and for those who only look; refuses at once if the owner lives.
+/// Takes the lock, and waits for the lock of a dead owner and for readers. Refuses at once if the
+/// owner is alive.
 fn acquire(
     given: &Path,
     file: &File,
@@ -327,12 +340,13 @@ fn acquire(
     loop {
         match try_lock(Mode::Own) {
             Ok(()) => return Ok(()),
-            // Nobody has it, so the text tells of an earlier owner. What was taken here is given up before the next
-            // attempt: two who start at the same time would wait for each other.
+            // A shared lock succeeds, so there is no owner and the text names an earlier one. The
+            // lock is released before the next attempt: two processes that start at the same time
+            // would wait for each other.
             Err(TryLockError::WouldBlock) if try_lock(Mode::Look).is_ok() => {
                 file.unlock().map_err(create(given))?;
                 if begin.elapsed() >= LOOKERS_PATIENCE {
-                    return Err(in_use("another program looks at it".to_owned()));
+                    return Err(in_use("another program reads it".to_owned()));
                 }
                 std::thread::sleep(LOOK_INTERVAL);
             }
@@ -341,7 +355,7 @@ fn acquire(
                 let owner = text.lines().nth(1).and_then(Process::from_text);
                 let may_end = owner.as_ref().is_none_or(|owner| owner.is_gone());
                 if !may_end || begin.elapsed() >= PATIENCE {
-                    let unnamed = || "it holds the lock beside the file".to_owned();
+                    let unnamed = || "it holds the lock file".to_owned();
                     return Err(in_use(
                         owner.map_or_else(unnamed, |owner| owner.to_string()),
                     ));
@@ -354,18 +368,19 @@ fn acquire(
     }
 }
 
-/// SQLite's locks are others than ours; where they do not work, it would say that the disk is broken or the file busy.
+/// Tests POSIX locks, which SQLite uses. Where they do not work, SQLite would report a broken disk
+/// or a busy file.
 fn check_posix_locks(file: &File, given: &Path) -> Result<(), StoreError> {
     let taken = rustix::fs::fcntl_lock(file, FlockOperation::NonBlockingLockExclusive)
         .and_then(|()| rustix::fs::fcntl_lock(file, FlockOperation::NonBlockingUnlock));
     match taken {
-        // Some file systems turn both kinds of locks into one: then somebody has ours.
+        // Some file systems map both kinds of locks to one. Another process has this lock then.
         Ok(()) | Err(Errno::ACCESS | Errno::AGAIN) => Ok(()),
         Err(error) => Err(refusal(given, error.into())),
     }
 }
 
-/// No lock for a reason other than that somebody has it.
+/// Error for a lock that failed although no other process has it.
 fn refusal(given: &Path, source: io::Error) -> StoreError {
     let path = given.to_path_buf();
     match Errno::from_io_error(&source) {
@@ -417,24 +432,24 @@ mod tests {
         std::fs::write(&path, "").expect("room");
         let other = dir.path().join("link");
         std::os::unix::fs::symlink(&path, &other).expect("a link");
-        let lock = Lock::take(&path).expect("nobody has it");
+        let lock = Lock::take(&path).expect("it is free");
         let refused = Lock::take(&other).expect_err("we have it").to_string();
         let ours = format!("process {}", std::process::id());
         assert!(refused.contains(&ours), "{refused}");
         assert!(Lock::for_looking(&other).expect("readable").is_none());
         drop(lock);
-        Lock::take(&other).expect("nobody has it any more");
+        Lock::take(&other).expect("it is free again");
     }
 
     #[test]
-    fn who_only_looks_holds_up_no_start_and_nobody_who_looks() {
+    fn a_reader_blocks_neither_a_start_nor_other_readers() {
         let dir = tempfile::tempdir().expect("directory");
         let path = dir.path().join("j.db");
         std::fs::write(&path, "").expect("room");
-        // It names an owner that lives, as that of a server that has ended on another host does for all that is known.
-        drop(Lock::take(&path).expect("nobody has it"));
+        // The file names an owner that may be alive, as after the end of a server on another host.
+        drop(Lock::take(&path).expect("it is free"));
         let looking = Lock::for_looking(&path).expect("readable");
-        let looking = looking.expect("nobody has it");
+        let looking = looking.expect("it is free");
         assert_eq!(
             holder(&path),
             Holder::Ended,
@@ -450,7 +465,7 @@ mod tests {
         let waited = is_taken.recv_timeout(Duration::from_millis(100));
         waited.expect_err("it waits");
         drop(looking);
-        let (holder, _lock) = start.join().expect("it ends").expect("nobody has it");
+        let (holder, _lock) = start.join().expect("it ends").expect("it is free");
         assert!(matches!(holder, Holder::Alive(text) if text.starts_with("process")));
     }
 

@@ -1,8 +1,9 @@
-//! Commits in the write-ahead log of an SQLite file, read without SQLite.
+//! Reads commits from the write-ahead log of an SQLite file without SQLite.
 //!
-//! A file that SQLite refuses is repaired together with its log, in which the latest acknowledged work may be. The
-//! format is that of <https://www.sqlite.org/fileformat2.html#the_write_ahead_log>: frames with a page each, of which
-//! those count whose checksums continue those before, up to the last one that ends a transaction.
+//! A repair needs the log of a file that SQLite refuses, because the latest acknowledged changes
+//! may be only there. The format is <https://www.sqlite.org/fileformat2.html#the_write_ahead_log>:
+//! a frame holds a page, and its checksum continues that of the previous frame. Frames are valid up
+//! to the last one that ends a transaction.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -12,45 +13,48 @@ use std::path::Path;
 use crate::bytes::be32;
 use crate::lock::open_regular;
 
-/// First number of a log; the last bit says in which order the bytes of its checksums are.
+/// Magic number of a log. Its last bit gives the byte order of the checksums.
 const MAGIC: u32 = 0x377f_0682;
 const HEADER_LEN: usize = 32;
 const FRAME_HEADER_LEN: usize = 24;
 
-/// Pages in a log.
+/// The valid pages of a log.
 #[derive(Debug)]
 pub(crate) struct Log {
     file: File,
     page_size: usize,
-    /// Where the latest content of each page is.
+    /// Position of the latest content of each page.
     pages: BTreeMap<u32, u64>,
-    /// Pages of the database at the last commit.
+    /// Number of pages in the database after the last commit.
     last_page: u32,
 }
 
 impl Log {
-    /// `None` if there is no log, or nothing was committed to it.
+    /// `None` if the log is missing or has no valid commit.
     pub(crate) fn open(path: &Path) -> Option<Self> {
         let (log, _) = Self::read(open_regular(path).ok()?)?;
         (log.last_page > 0).then_some(log)
     }
 
-    /// Position of damage that hides commits. `is_needed`: the database says that it needs this log.
+    /// Position of damage that hides commits. `is_needed`: the database says that it needs this
+    /// log.
     ///
-    /// Each commit is synced before the next transaction is written. So a power loss leaves at most one transaction
-    /// incomplete, the last one, which the server has not acknowledged. Two findings prove that commits are lost:
+    /// Each commit is synced before the next transaction is written. So a power loss leaves at most
+    /// one transaction incomplete, the last one, which the server has not acknowledged. Two
+    /// findings prove that commits are lost:
     ///
-    /// - Behind the damage there are a whole transaction and the start of the next one.
-    /// - The database needs the log, the log has no valid commit, and a frame follows the damaged one. The first
-    ///   transaction of such a log is a single frame, see `history::mark_log`, so that frame belongs to a later one.
+    /// - A complete transaction and the start of the next one follow the damage.
+    /// - The database needs the log, the log has no valid commit, and a frame follows the damaged
+    ///   one. The first transaction of such a log is a single frame, see `history::mark_log`, so
+    ///   that frame belongs to a later one.
     pub(crate) fn damage(path: &Path, is_needed: bool) -> Option<u64> {
-        let look = || Self::look_for_damage(open_regular(path).ok()?, is_needed);
+        let look = || Self::find_damage(open_regular(path).ok()?, is_needed);
         let found = look()?;
-        // A server may write while this reads; a damaged place stays where it is.
+        // A server may be writing meanwhile; real damage stays where it is.
         (look()? == found).then_some(found)
     }
 
-    fn look_for_damage(file: File, is_needed: bool) -> Option<u64> {
+    fn find_damage(file: File, is_needed: bool) -> Option<u64> {
         let len = file.metadata().ok()?.len();
         if len == 0 {
             return None;
@@ -59,12 +63,12 @@ impl Log {
             return (is_needed || len > HEADER_LEN as u64).then_some(0);
         };
         let is_cut = stop.at + log.frame_len() > len;
-        let behind = log.look_behind(&stop);
-        let is_beginning_lost = is_needed && log.last_page == 0 && (is_cut || behind.has_frame);
-        (is_beginning_lost || behind.is_proven).then_some(stop.at)
+        let tail = log.read_tail(&stop);
+        let is_beginning_lost = is_needed && log.last_page == 0 && (is_cut || tail.has_frame);
+        (is_beginning_lost || tail.is_proven).then_some(stop.at)
     }
 
-    /// Reads what is valid, and where that ends; `None` if the header is not.
+    /// Reads the valid part of a log and returns where it ends; `None` if the header is invalid.
     fn read(file: File) -> Option<(Self, Stop)> {
         let mut header = [0; HEADER_LEN];
         file.read_exact_at(&mut header, 0).ok()?;
@@ -102,14 +106,14 @@ impl Log {
         (FRAME_HEADER_LEN + self.page_size) as u64
     }
 
-    /// Looks at frames that SQLite passes over because one before them is not valid.
-    fn look_behind(&self, stop: &Stop) -> Behind {
-        let mut behind = Behind::default();
+    /// Looks at frames after an invalid one, which SQLite ignores.
+    fn read_tail(&self, stop: &Stop) -> Tail {
+        let mut tail = Tail::default();
         let mut frame = vec![0; FRAME_HEADER_LEN + self.page_size];
-        // Checksum of the frame before, if that ends a transaction.
+        // Checksum of the previous frame, if that one ends a transaction.
         let mut committed = None;
         let mut at = stop.at;
-        while !behind.is_proven
+        while !tail.is_proven
             && self
                 .file
                 .read_exact_at(&mut frame[..FRAME_HEADER_LEN], at)
@@ -117,9 +121,9 @@ impl Log {
         {
             let before = committed.take();
             let (head, page) = frame.split_at_mut(FRAME_HEADER_LEN);
-            // Frames of an earlier use of the file have another salt.
+            // Frames of an earlier use of the file have a different salt.
             if head[8..16] == stop.salt {
-                behind.has_frame |= at > stop.at;
+                tail.has_frame |= at > stop.at;
                 if let Some(sums) = before {
                     let mut sum = Checksum {
                         is_big_endian: stop.is_big_endian,
@@ -129,7 +133,7 @@ impl Log {
                     let is_read = self.file.read_exact_at(page, body).is_ok();
                     sum.add(&head[..8]);
                     sum.add(page);
-                    behind.is_proven = is_read && sum.sums == sums_of(head);
+                    tail.is_proven = is_read && sum.sums == sums_of(head);
                 }
                 if be32(head, 4).is_some_and(|size_after| size_after > 0) {
                     committed = Some(sums_of(head));
@@ -137,11 +141,11 @@ impl Log {
             }
             at += self.frame_len();
         }
-        behind
+        tail
     }
 
-    /// Collects frames until one does not continue those before it: the rest is torn, damaged, or of an earlier use. Returns its
-    /// position.
+    /// Reads frames until one does not continue the previous one: the rest is torn, damaged, or of
+    /// an earlier use. Returns the position of that frame.
     fn read_frames(&mut self, mut sum: Checksum, salt: &[u8]) -> Option<u64> {
         let mut frame = vec![0; FRAME_HEADER_LEN + self.page_size];
         let mut at = HEADER_LEN as u64;
@@ -156,7 +160,7 @@ impl Log {
                 break;
             }
             open.push((number, at + FRAME_HEADER_LEN as u64));
-            // Not 0 in the last frame of a transaction.
+            // Nonzero in the last frame of a transaction.
             let size_after = be32(head, 4)?;
             if size_after > 0 {
                 self.pages.extend(open.drain(..));
@@ -167,17 +171,17 @@ impl Log {
         Some(at)
     }
 
-    /// Bytes a page.
+    /// Bytes per page.
     pub(crate) const fn page_size(&self) -> usize {
         self.page_size
     }
 
-    /// Number of pages that the database had at the last commit.
+    /// Number of pages in the database after the last commit.
     pub(crate) const fn last_page(&self) -> u32 {
         self.last_page
     }
 
-    /// The latest content of a page; `None` = that in the database counts.
+    /// The latest content of a page; `None` = the log does not contain it.
     pub(crate) fn page(&self, number: u32) -> Option<Vec<u8>> {
         let at = *self.pages.get(&number)?;
         let mut bytes = vec![0; self.page_size];
@@ -186,23 +190,22 @@ impl Log {
     }
 }
 
-/// Where the valid part of a log ends, and what further frames of it would have.
+/// End of the valid part of a log, and the attributes of frames that would continue it.
 struct Stop {
     at: u64,
     salt: [u8; 8],
     is_big_endian: bool,
 }
 
-/// Frames behind the valid part of a log, from its present use.
+/// Frames after the valid part of a log, from its current use.
 #[derive(Default)]
-struct Behind {
-    /// Whether one follows the frame that is not valid.
+struct Tail {
+    /// Whether a frame follows the invalid one.
     has_frame: bool,
-    /// Whether a transaction follows a whole one.
+    /// Whether a transaction follows a complete one.
     is_proven: bool,
 }
 
-/// The checksum in the header of a frame.
 fn sums_of(head: &[u8]) -> [u32; 2] {
     [16, 20].map(|at| be32(head, at).unwrap_or(0))
 }
@@ -214,7 +217,7 @@ struct Checksum {
 }
 
 impl Checksum {
-    /// Adds bytes, whose number is a multiple of 8.
+    /// Adds bytes; their number is a multiple of 8.
     fn add(&mut self, bytes: &[u8]) {
         let [mut first, mut second] = self.sums;
         for pair in bytes.chunks_exact(8) {

@@ -1,6 +1,7 @@
-//! Stops the reading of a state that needs more memory than the machine has left.
+//! Stops loading a state that needs more memory than is available.
 //!
-//! Without this check the kernel kills the server, or a failed allocation aborts it, and no message names the reason.
+//! Without this check the kernel kills the server, or a failed allocation aborts it, and no message
+//! names the reason.
 
 use std::ffi::c_int;
 use std::fs;
@@ -8,11 +9,12 @@ use std::fs;
 use rusqlite::Connection;
 use rustix::process::Resource;
 
-/// Steps of SQLite's machine between two checks: some milliseconds.
+/// Instructions of SQLite's virtual machine between two checks: some milliseconds.
 const STEPS: c_int = 50_000;
-/// Least memory that has to be left. A table that grows is copied, so half of the present memory has to be left, too.
+/// Minimum memory that must stay available. Growing a table copies it, so half of the current usage
+/// must stay available as well.
 const SPARE: u64 = 32 << 20;
-/// Memory of this process and its bounds, in bytes; `None` = no bound is known.
+/// Memory of this process and its limits, in bytes; `None` = no known limit.
 #[derive(Clone, Copy, Debug)]
 struct Memory {
     resident: u64,
@@ -33,7 +35,7 @@ impl Memory {
         })
     }
 
-    /// Whether so much more, and a reserve, does not fit.
+    /// Whether `more` bytes and a reserve do not fit.
     fn is_short(self, more: u64) -> bool {
         let needed = SPARE.max(self.resident / 2).saturating_add(more);
         let left = [self.machine_left, self.group_left];
@@ -41,15 +43,15 @@ impl Memory {
     }
 }
 
-/// Whether an allocation of this size succeeds where the address space is limited. The figures of the kernel do not say that: an
-/// allocator reserves address space long before it uses it.
+/// Whether an allocation of this size succeeds under a limit of the address space. The kernel's
+/// figures do not answer that: an allocator reserves address space long before it uses it.
 fn has_address_space(len: u64) -> bool {
     let is_limited = rustix::process::getrlimit(Resource::As).current.is_some();
     !is_limited
         || usize::try_from(len).is_ok_and(|len| Vec::<u8>::new().try_reserve_exact(len).is_ok())
 }
 
-/// Fails as SQLite does without memory if so much more does not fit.
+/// Fails as SQLite does without memory if `more` bytes do not fit.
 pub(crate) fn expect(more: u64) -> rusqlite::Result<()> {
     if Memory::now().is_some_and(|memory| memory.is_short(more)) {
         let code = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_NOMEM);
@@ -58,7 +60,8 @@ pub(crate) fn expect(more: u64) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// Ends statements of the connection with `SQLITE_INTERRUPT` when memory becomes short; `false` = no longer.
+/// Interrupts statements of the connection with `SQLITE_INTERRUPT` when memory becomes short;
+/// `false` = stops doing so.
 pub(crate) fn guard(connection: &Connection, is_guarded: bool) -> rusqlite::Result<()> {
     let check = is_guarded.then_some(|| expect(0).is_err());
     connection.progress_handler(STEPS, check)
@@ -70,7 +73,7 @@ fn machine_left() -> Option<u64> {
     Some((available + field(&text, "SwapFree:").unwrap_or(0)) << 10)
 }
 
-/// Of the unified hierarchy; caches of files are given back when memory is needed.
+/// Only the unified hierarchy. The kernel reclaims file caches, so they count as available.
 fn group_left() -> Option<u64> {
     let text = fs::read_to_string("/proc/self/cgroup").ok()?;
     let name = text.lines().find_map(|line| line.strip_prefix("0::"))?;

@@ -1,4 +1,5 @@
-//! The disk of simulated worlds: a real database of this crate, in memory. A crash drops what was not committed.
+//! The disk of simulated worlds: a database of this crate in memory. A crash drops uncommitted
+//! changes.
 
 use std::cell::{Cell, RefCell};
 
@@ -16,33 +17,35 @@ use crate::rows::Rows;
 use crate::statement::Query;
 use crate::{compact, group, load, schema};
 
-/// Statements that stay prepared: more than a world uses.
+/// Prepared statements to keep: more than a world uses.
 const STATEMENTS_MAX: usize = 128;
 
-/// Shortest stretch: jobs of simulated worlds are small.
+/// Minimum length of a stretch: jobs of simulated worlds are small.
 const FOLD_LEN_MIN: u32 = 2;
-/// Fewest tasks that become a stretch when they finish in one commit; pairs are left to be folded.
+/// Minimum number of tasks that become a stretch when they finish in one commit. Pairs are left for
+/// folding.
 const STRETCH_LEN_MIN: u32 = 3;
-/// Stretches are made after every tenth commit: a pass costs more than the rest of a commit, and worlds crash with rows
-/// that wait for one as well as without.
+/// Commits between folds. A fold costs more than the rest of a commit, and worlds must crash with
+/// unfolded rows as well.
 const FOLD_INTERVAL: i64 = 10;
 
 thread_local! {
-    /// An empty database of an earlier world. Making the schema and preparing statements takes a quarter of a world's time.
+    /// An empty database from an earlier world. Creating the schema and preparing statements takes
+    /// a quarter of a world's time.
     static EMPTY: Cell<Option<Connection>> = const { Cell::new(None) };
 }
 
 /// A database that outlives the servers of one simulated world.
 #[derive(Debug)]
 pub struct MemoryDisk {
-    /// There until the world has ended.
+    /// `Some` until the world ends.
     connection: RefCell<Option<Connection>>,
     next_seq: i64,
     commits: i64,
 }
 
 impl MemoryDisk {
-    /// An empty one, for the server "SimUid".
+    /// An empty disk for the server "SimUid".
     ///
     /// # Panics
     ///
@@ -65,7 +68,7 @@ impl MemoryDisk {
         let mut seq = self.next_seq;
         let mut connection = self.connection.borrow_mut();
         let connection = connection.as_mut().expect("the world has not ended");
-        let transaction = connection.transaction().expect("nobody else writes");
+        let transaction = connection.transaction().expect("there is no other writer");
         group::write_with(STRETCH_LEN_MIN, &transaction, &mut seq, changes, None)
             .expect("every change can be written");
         end(transaction);
@@ -80,9 +83,9 @@ fn new_database() -> Connection {
     connection
 }
 
-/// Leaves only the schema.
+/// Deletes all rows.
 fn empty(connection: &Connection) -> rusqlite::Result<()> {
-    // Places in stretches are part of it.
+    // Except the positions in stretches, which are part of the schema.
     let mut tables = connection.prepare_cached(
         "SELECT name FROM sqlite_schema WHERE type = 'table' AND name <> 'place_data'",
     )?;
@@ -96,11 +99,11 @@ fn empty(connection: &Connection) -> rusqlite::Result<()> {
 
 impl Drop for MemoryDisk {
     fn drop(&mut self) {
-        // The rest of a world that failed would be a reason for the next one to fail.
+        // Discard the database of a failed world: its rows could make the next world fail.
         if let Some(connection) = self.connection.take()
             && !std::thread::panicking()
         {
-            empty(&connection).expect("nobody else uses it");
+            empty(&connection).expect("it has one user");
             EMPTY.set(Some(connection));
         }
     }
@@ -135,7 +138,7 @@ impl Disk for MemoryDisk {
     }
 }
 
-/// Panics unless displays that read the file count what the state counts that was made of it.
+/// Panics if queries of the file and the state that was restored from it count differently.
 fn compare_counts(connection: &Connection, state: &ServerState) {
     let jobs = all_rows(connection, &run::jobs(i64::MAX));
     let mut rows = all_rows(connection, &run::states(i64::MAX));
@@ -144,14 +147,15 @@ fn compare_counts(connection: &Connection, state: &ServerState) {
     assert_eq!(jobs.len(), state.jobs().len(), "jobs in the file");
     for (job, of_file) in jobs.iter().zip(counts) {
         let of_state = state.jobs()[&JobId(job.id)].counts().totals();
-        // Tasks that ran may wait again, and the consequences of stored changes have happened in the state only.
+        // Interrupted tasks may wait again, and consequences of stored changes exist only in the
+        // state.
         let same = |of: &TaskTotals| (of.total(), of.finished, of.failed, of.canceled);
         assert_eq!(same(&of_file), same(&of_state), "tasks of job {}", job.id);
         assert!(of_file.aborted <= of_state.aborted, "job {}", job.id);
     }
 }
 
-/// Rows of a query on a connection that goes on writing: [`Query::run`] would forbid that.
+/// Rows of a query on a connection that continues to write: [`Query::run`] would forbid that.
 fn all_rows<R>(connection: &Connection, query: &Query<R>) -> Vec<R> {
     let mut statement = connection.prepare_cached(query.sql()).expect("a query");
     let width = statement.column_count();

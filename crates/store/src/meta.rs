@@ -1,4 +1,4 @@
-//! The table `meta`: one value for each key.
+//! The table `meta`: one value per key.
 
 use hq_core::id::{JobId, WorkerId};
 use hq_core::quarantine::Quarantine;
@@ -8,7 +8,7 @@ use rusqlite::types::FromSql;
 use rusqlite::{Connection, OptionalExtension as _, params};
 use serde_json::{Value, json};
 
-/// The text of a key, if it is there.
+/// The text of a key, if present.
 pub(crate) fn text(connection: &Connection, key: &str) -> rusqlite::Result<Option<String>> {
     let sql = "SELECT CAST(value AS TEXT) FROM meta WHERE key = ?";
     connection
@@ -16,7 +16,7 @@ pub(crate) fn text(connection: &Connection, key: &str) -> rusqlite::Result<Optio
         .optional()
 }
 
-/// The number of a key, 0 if it is not there.
+/// The number of a key, 0 if absent.
 pub(crate) fn number(connection: &Connection, key: &str) -> rusqlite::Result<i64> {
     let sql = "SELECT CAST(value AS INTEGER) FROM meta WHERE key = ?";
     let found = connection
@@ -25,7 +25,6 @@ pub(crate) fn number(connection: &Connection, key: &str) -> rusqlite::Result<i64
     Ok(found.unwrap_or(0))
 }
 
-/// Sets a number of the table `meta`.
 pub(crate) fn set_number(connection: &Connection, key: &str, value: i64) -> rusqlite::Result<()> {
     connection
         .prepare_cached("INSERT OR REPLACE INTO meta VALUES (?, ?)")?
@@ -33,7 +32,6 @@ pub(crate) fn set_number(connection: &Connection, key: &str, value: i64) -> rusq
     Ok(())
 }
 
-/// Sets a text of the table `meta`.
 pub(crate) fn set_text(connection: &Connection, key: &str, value: &str) -> rusqlite::Result<()> {
     connection
         .prepare_cached("INSERT OR REPLACE INTO meta VALUES (?, ?)")?
@@ -41,7 +39,6 @@ pub(crate) fn set_text(connection: &Connection, key: &str, value: &str) -> rusql
     Ok(())
 }
 
-/// Forgets a key.
 pub(crate) fn remove(connection: &Connection, key: &str) -> rusqlite::Result<()> {
     connection
         .prepare_cached("DELETE FROM meta WHERE key = ?")?
@@ -49,9 +46,9 @@ pub(crate) fn remove(connection: &Connection, key: &str) -> rusqlite::Result<()>
     Ok(())
 }
 
-/// Forgets all keys that begin with this, which ends in `_`.
+/// Removes all keys with this prefix, which ends in `_`.
 pub(crate) fn remove_all(connection: &Connection, prefix: &str) -> rusqlite::Result<()> {
-    // Up to the byte behind `_`: a range of the primary key.
+    // Up to the byte after `_`: a range of the primary key.
     connection
         .prepare_cached(
             "DELETE FROM meta WHERE key >= ?1 AND key < substr(?1, 1, length(?1) - 1) || '`'",
@@ -60,7 +57,7 @@ pub(crate) fn remove_all(connection: &Connection, prefix: &str) -> rusqlite::Res
     Ok(())
 }
 
-/// Keys with this prefix, without it, and the number of each of them.
+/// Numbers of all keys with this prefix, each with the rest of its key.
 pub(crate) fn numbers(
     connection: &Connection,
     prefix: &str,
@@ -68,7 +65,7 @@ pub(crate) fn numbers(
     values(connection, prefix, "INTEGER")
 }
 
-/// Keys with this prefix, without it, and the text of each of them.
+/// Texts of all keys with this prefix, each with the rest of its key.
 pub(crate) fn texts(
     connection: &Connection,
     prefix: &str,
@@ -90,7 +87,7 @@ fn values<T: FromSql>(
     rows.collect()
 }
 
-/// Keeps what is known of a token, or forgets it.
+/// Stores the record of a token, or removes it.
 pub(crate) fn note_token(
     connection: &Connection,
     name: &str,
@@ -103,7 +100,7 @@ pub(crate) fn note_token(
     }
 }
 
-/// Keeps the key of a submit.
+/// Stores the key of a submit.
 pub(crate) fn note_key(
     connection: &Connection,
     job: JobId,
@@ -113,29 +110,30 @@ pub(crate) fn note_key(
     set_text(connection, &name, &key.digest)
 }
 
-/// Key of the report of a repair, until a server has started since.
+/// Key of a repair's report, until the next start of a server.
 pub(crate) const REPAIRED: &str = "repaired";
-/// Begin of the keys of problems that are acknowledged: how much of each there was.
+/// Prefix of acknowledged problems: the extent of each.
 pub(crate) const ACKNOWLEDGED: &str = "acknowledged_";
-/// Begin of the keys of tokens for programs: what is kept of each.
+/// Prefix of tokens for programs: the record of each.
 pub(crate) const TOKEN: &str = "token_";
-/// Begin of the keys of jobs that were submitted again: as which job.
+/// Prefix of resubmitted jobs: the id of the new job.
 pub(crate) const RESUBMITTED: &str = "resubmitted_";
 
-/// Begin of the keys of submits that a later attempt of their task made once more, `<job>_<number>`: which attempt.
+/// Prefix of submits that a later attempt of their task made again, `<job>_<number>`: that attempt.
 pub(crate) const REPEATED: &str = "repeated_";
-/// Begin of the keys of submits of which instances were skipped, `<job>_<number>`: the first instance of tasks that were never handed
-/// out.
+/// Prefix of submits with skipped instances, `<job>_<number>`: the first instance of tasks that
+/// were never sent to a worker.
 pub(crate) const FIRST_INSTANCE: &str = "first_instance_";
-/// A worker was given up, and what it may have started has not got another instance yet.
+/// Present after a worker was given up, until the tasks that it may have started have new
+/// instances.
 pub(crate) const STARTS_UNKNOWN: &str = "starts_unknown";
-/// Begin of the keys of submits that have one: then job, `_` and the key; how to recognise the submit.
+/// Prefix of keyed submits, followed by job, `_` and the key: the digest of the submit.
 pub(crate) const SUBMIT_KEY: &str = "submit_key_";
 
-/// Begin of the keys of workers that are set aside: how, as JSON.
+/// Prefix of workers in quarantine: the quarantine as JSON.
 pub(crate) const QUARANTINE: &str = "quarantine_";
 
-/// Keeps that a worker is set aside.
+/// Stores that a worker is in quarantine.
 pub(crate) fn set_quarantine(
     connection: &Connection,
     quarantine: &Quarantine,
@@ -147,7 +145,7 @@ pub(crate) fn set_quarantine(
     Ok(())
 }
 
-/// Everything about it; in events, too.
+/// The complete quarantine as JSON, which events contain as well.
 pub(crate) fn quarantine_json(quarantine: &Quarantine) -> Value {
     json!({
         "id": quarantine.worker.as_u32(),
@@ -159,7 +157,7 @@ pub(crate) fn quarantine_json(quarantine: &Quarantine) -> Value {
     })
 }
 
-/// All that are kept; what cannot be read is left out, and its worker is trusted.
+/// All stored quarantines. An unreadable one is dropped and its worker trusted.
 pub(crate) fn quarantines(connection: &Connection) -> rusqlite::Result<Vec<Quarantine>> {
     let sql =
         "SELECT CAST(value AS TEXT) FROM meta WHERE substr(key, 1, length(?1)) = ?1 ORDER BY key";
@@ -187,7 +185,7 @@ fn quarantine_of(value: &Value) -> Option<Quarantine> {
     })
 }
 
-/// Key of the table `meta` that is there while a worker drains.
+/// Key that is present while a worker drains.
 pub(crate) fn draining_key(worker: WorkerId) -> String {
     format!("draining_{worker}")
 }

@@ -1,4 +1,4 @@
-//! Opening: is it ours, is it whole, does nobody else write it.
+//! Opens a store: checks that the file is a journal, is intact, and has no other writer.
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use crate::stretch::StretchKey;
 use crate::writer::{self, Owned, Progress, StoreHandle};
 use crate::{StoreError, memory, meta, schema};
 
-/// A store that this process has the lock of, and has not changed.
+/// A locked store that has not been changed yet.
 #[derive(Debug)]
 pub struct Looked {
     lock: Lock,
@@ -29,12 +29,12 @@ impl Looked {
     ///
     /// # Errors
     ///
-    /// If the store cannot be read. [`Self::open`] may be able to heal it.
+    /// If the store cannot be read. [`Self::open`] may be able to repair it.
     pub const fn history(&self) -> Result<&History, &StoreError> {
         self.history.as_ref()
     }
 
-    /// As [`Store::open`].
+    /// Opens the store as [`Store::open`] does.
     ///
     /// # Errors
     ///
@@ -47,30 +47,30 @@ impl Looked {
 /// An open store, owned by this process.
 #[derive(Debug)]
 pub struct Store {
-    // In this order: the connection is closed before the lock is given back.
+    // Field order: the connection is closed before the lock is released.
     connection: Leased,
-    /// As the user named it, for texts.
+    /// As the user named it, for messages.
     path: PathBuf,
     place: Place,
     files: Files,
     size_max: Option<u64>,
-    /// Stretches that were found to be unreadable, see [`Loaded`].
+    /// Stretches that could not be read, see [`Loaded`].
     unreadable: RefCell<Vec<StretchKey>>,
     lock: Lock,
 }
 
 impl Store {
-    /// Opens the file, or makes it, and takes its lock and its lease.
+    /// Opens or creates the file, and takes its lock and its lease.
     ///
     /// # Errors
     ///
-    /// See [`StoreError`]; a file that is not ours is left untouched.
+    /// See [`StoreError`]; a file that is not a journal stays unchanged.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         Self::open_on(path, None)
     }
 
-    /// Takes the lock of a file that exists, waits until no server of another host writes to it, and reads how its last
-    /// server ended. The file itself does not change.
+    /// Locks an existing file, waits until no server of another host writes to it, and reads how
+    /// its last server ended. The file stays unchanged.
     ///
     /// # Errors
     ///
@@ -78,7 +78,7 @@ impl Store {
     pub fn look(path: &Path) -> Result<Looked, StoreError> {
         let lock = Lock::take(path)?;
         let place = place_of(&lock, None);
-        // Before SQLite sees the file: it deletes the log of an empty one.
+        // Before SQLite opens the file: it deletes the log of an empty one.
         history::check_companions(lock.path(), path)?;
         examine::check_header(&lock, &place, path)?;
         let last_owner = lease::look(&place, path)?;
@@ -92,16 +92,17 @@ impl Store {
         })
     }
 
-    /// As [`Self::open`]; `file_system` = instead of what the system says.
+    /// Opens a store as [`Self::open`] does; `file_system` overrides the detected one.
     pub(crate) fn open_on(
         path: &Path,
         file_system: Option<FileSystem>,
     ) -> Result<Self, StoreError> {
-        // First of all: from here on nobody else has the store, not even another part of this process.
+        // First, so that no other process or part of this process has the store from here on.
         Self::open_locked(Lock::take(path)?, path, file_system, None)
     }
 
-    /// `last_owner`: the number of the last owner, if the caller has looked and waited for its end.
+    /// `last_owner`: the fencing number of the last owner, if the caller has already waited for its
+    /// end.
     fn open_locked(
         lock: Lock,
         path: &Path,
@@ -122,7 +123,7 @@ impl Store {
             return Err(error);
         }
         lock.make_private(path)?;
-        // Before the log is touched: an earlier release has no lock of ours.
+        // Before the log is touched: an earlier release does not take the lock.
         let last_owner = match last_owner {
             Some(seen) => seen,
             None => lease::look(&place, path)?,
@@ -154,15 +155,15 @@ impl Store {
         })
     }
 
-    /// Sets how many bytes the file may have before the oldest completed jobs are dropped from it; `None` =
-    /// any number. What is not completed is always kept.
+    /// Sets the maximum bytes of the file; `None` = unlimited. The oldest completed jobs are
+    /// dropped from a larger one. Jobs that are not completed always stay.
     #[must_use]
     pub const fn with_size_max(mut self, size_max: Option<u64>) -> Self {
         self.size_max = size_max;
         self
     }
 
-    /// Stores that the server of this store began anew on request.
+    /// Records that `--fresh` created this store.
     ///
     /// # Errors
     ///
@@ -177,7 +178,7 @@ impl Store {
         &self.path
     }
 
-    /// Uid of the server that made the store, if one did.
+    /// Uid of the server that created the store, if one did.
     ///
     /// # Errors
     ///
@@ -186,7 +187,7 @@ impl Store {
         meta::text(&self.connection, "server_uid").map_err(StoreError::sql(&self.path))
     }
 
-    /// Reads the state back.
+    /// Restores the state.
     ///
     /// # Errors
     ///
@@ -208,12 +209,13 @@ impl Store {
         Ok(loaded)
     }
 
-    /// Starts the writer thread. `gone_workers` are those of [`Loaded::gone_workers`]. `report` is called on it after each commit and whenever the health of
-    /// the store changes; it must not block.
+    /// Starts the writer thread. `gone_workers` are those of [`Loaded::gone_workers`]. The thread
+    /// calls `report` after each commit and whenever the health of the store changes; `report` must
+    /// not block.
     ///
     /// # Errors
     ///
-    /// If the file cannot be written or there is no thread to be had.
+    /// If the file cannot be written or no thread can be created.
     pub fn start(
         self,
         uid: &str,
@@ -224,7 +226,6 @@ impl Store {
         writer::start(self.owned(), (uid, gone_workers), at, Box::new(report))
     }
 
-    /// For the writer.
     pub(crate) fn owned(self) -> Owned {
         let (connection, fence) = self.connection.keep();
         Owned {
@@ -247,7 +248,7 @@ fn place_of(lock: &Lock, file_system: Option<FileSystem>) -> Place {
     }
 }
 
-/// Connects to write, and brings a file of version `from` up to date.
+/// Connects for writing and migrates a file of version `from`.
 fn connect(place: &Place, path: &Path, from: i32) -> Result<Connection, StoreError> {
     let sql = StoreError::sql(path);
     let busy = |error: rusqlite::Error| match error.sqlite_error_code() {
@@ -264,7 +265,7 @@ fn connect(place: &Place, path: &Path, from: i32) -> Result<Connection, StoreErr
     connection
         .pragma_update(None, "journal_mode", "WAL")
         .map_err(busy)?;
-    // Dropped records must not come back when a damaged file is repaired.
+    // Deleted records must not reappear when a damaged file is repaired.
     for (name, value) in [("synchronous", "FULL"), ("secure_delete", "ON")] {
         connection.pragma_update(None, name, value).map_err(&sql)?;
     }

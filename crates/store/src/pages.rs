@@ -1,8 +1,8 @@
-//! Reading the pages of an SQLite file without SQLite, which refuses what is damaged.
+//! Reads the pages of an SQLite file without SQLite, which refuses damaged files.
 //!
-//! Only what salvaging and a quick look need: b-trees, cells, records, the free list. Formats are those of
-//! <https://www.sqlite.org/fileformat2.html>. Nothing that a page says is trusted: every offset is checked,
-//! every walk is bounded by the number of pages.
+//! It covers the needs of a repair and a quick check: b-trees, cells, records, and the free list.
+//! Formats are those of <https://www.sqlite.org/fileformat2.html>. Pages are untrusted input: every
+//! offset is checked, and the number of pages bounds every walk.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -16,17 +16,17 @@ use crate::lock::{Lock, with_suffix};
 use crate::log::Log;
 use crate::schema;
 
-/// Bytes of the file's header, at the beginning of the first page.
+/// Bytes of the file's header, at the start of the first page.
 const HEADER_LEN: usize = 100;
 /// First bytes of every SQLite file.
 pub(crate) const MAGIC: &[u8; 16] = b"SQLite format 3\0";
-/// Deepest tree that is walked; a b-tree of this depth would not fit any disk.
+/// Maximum depth of a tree. No disk could hold a deeper one.
 const DEPTH_MAX: u32 = 32;
-/// Bytes that a map of pages has for each of them.
+/// Bytes per page in a page map.
 const MAP_ENTRY_LEN: usize = 5;
-/// The page with this byte is never used, because it is for locks.
+/// SQLite never uses the page with this byte: it is reserved for locks.
 const UNUSED_AT: u64 = 1 << 30;
-/// Largest record that is read, in bytes.
+/// Maximum bytes of a record.
 const RECORD_MAX: u64 = 1 << 30;
 
 /// Kind of a page, by its first byte.
@@ -38,19 +38,19 @@ pub(crate) enum PageKind {
     TableLeaf,
 }
 
-/// One row as it was stored.
+/// One stored row.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Record {
-    /// Row id; only in tables with row ids.
+    /// Row id, in tables that have one.
     pub(crate) rowid: Option<i64>,
     pub(crate) values: Vec<Value>,
 }
 
-/// The first two columns of a record, or its row id: enough to say where something is missing.
+/// The first two columns of a record, or its row id. They describe where rows are missing.
 pub(crate) type Key = (i64, i64);
 
 impl Record {
-    /// Where it is among the others of its tree.
+    /// Position among the records of its tree.
     pub(crate) fn key(&self) -> Option<Key> {
         if let Some(rowid) = self.rowid {
             return Some((rowid, 0));
@@ -65,11 +65,11 @@ impl Record {
 /// A page with its children and records.
 #[derive(Debug)]
 pub(crate) struct Page {
-    /// In order; of interior pages one more than cells.
+    /// In order. An interior page has one more child than cells.
     pub(crate) children: Vec<u32>,
-    /// A record or `None` for a broken cell; in interior pages of tables they have no columns.
+    /// `None` = a broken cell. In interior pages of tables records have no columns.
     pub(crate) records: Vec<Option<Record>>,
-    /// Overflow pages of its records.
+    /// Overflow pages of the records.
     pub(crate) overflow: Vec<u32>,
 }
 
@@ -77,16 +77,16 @@ pub(crate) struct Page {
 #[derive(Debug)]
 pub(crate) struct Pages {
     file: File,
-    /// Bytes a page.
+    /// Bytes per page.
     size: usize,
-    /// Whole pages in the file.
+    /// Complete pages in the file.
     count: u32,
-    /// Pages that there should be, by the header.
+    /// Pages according to the header.
     expected: u32,
     first_free: u32,
-    /// Pages that hold nothing, by the header.
+    /// Free pages according to the header.
     free_count: u32,
-    /// Whether some pages say of the others what they are, which is needed to move them.
+    /// Whether the file has a page map, which SQLite needs to move pages.
     has_map: bool,
     /// Bytes of the file.
     len: u64,
@@ -94,7 +94,7 @@ pub(crate) struct Pages {
     log: Option<Log>,
 }
 
-/// A number of variable length and the position behind it.
+/// Reads an integer of variable length; returns it and the position after it.
 fn varint(bytes: &[u8], at: usize) -> Option<(u64, usize)> {
     let mut value: u64 = 0;
     for index in 0..9 {
@@ -111,7 +111,7 @@ fn varint(bytes: &[u8], at: usize) -> Option<(u64, usize)> {
 }
 
 impl Pages {
-    /// Opens a database and what was committed to its log.
+    /// Opens a database with the commits in its log.
     pub(crate) fn open(lock: &Lock) -> io::Result<Self> {
         let file = lock.open_raw()?;
         let len = file.metadata()?.len();
@@ -123,7 +123,7 @@ impl Pages {
         let mut header = [0_u8; HEADER_LEN];
         let have = usize::try_from(len).unwrap_or(HEADER_LEN).min(HEADER_LEN);
         file.read_exact_at(&mut header[..have], 0)?;
-        // Of a very short rest only the beginning of the header is left.
+        // A very short file has only the start of the header.
         let is_cut_header =
             have < HEADER_LEN && MAGIC.starts_with(&header[..have.min(MAGIC.len())]);
         if let Some(first) = log.as_ref().and_then(|log| log.page(1)) {
@@ -157,14 +157,14 @@ impl Pages {
     /// Whether the end of the file is missing.
     pub(crate) fn is_cut(&self) -> bool {
         if self.has_log() {
-            // The file may be shorter than it is said to be: the rest is in the log.
+            // With a log the file may be shorter than its header says: the rest is in the log.
             return self.count < self.expected;
         }
         self.len < u64::from(self.expected) * self.size as u64
             || !self.len.is_multiple_of(self.size as u64)
     }
 
-    /// Whether something was committed to the log.
+    /// Whether the log has commits.
     pub(crate) const fn has_log(&self) -> bool {
         self.log.is_some()
     }
@@ -174,7 +174,7 @@ impl Pages {
         self.is_ours
     }
 
-    /// Whether there is nothing at all.
+    /// Whether the file and its log are empty.
     pub(crate) const fn is_empty(&self) -> bool {
         self.len == 0 && self.log.is_none()
     }
@@ -212,7 +212,7 @@ impl Pages {
         Some((kind, children))
     }
 
-    /// Reads a page of a b-tree; `None` if it is not one.
+    /// Reads a b-tree page; `None` if the page is not one.
     pub(crate) fn page(&self, number: u32) -> Option<Page> {
         let bytes = self.read(number)?;
         let (kind, head, cells) = head(&bytes, number)?;
@@ -287,7 +287,7 @@ impl Pages {
         Some(Record { rowid, values })
     }
 
-    /// Appends the rest of a record that does not fit its page.
+    /// Appends the part of a record on overflow pages.
     fn follow_overflow(
         &self,
         mut next: u32,
@@ -307,7 +307,7 @@ impl Pages {
         Some(())
     }
 
-    /// Pages that hold nothing. The list may be cut short by damage.
+    /// Free pages. Damage may cut the list short.
     pub(crate) fn free(&self) -> BTreeSet<u32> {
         let mut free = BTreeSet::new();
         let mut trunk = self.first_free;
@@ -322,7 +322,7 @@ impl Pages {
         free
     }
 
-    /// Pages of the map that do not know every page behind them.
+    /// Pages of the map that miss a page after them.
     fn map_problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         if !self.has_map {
@@ -345,7 +345,7 @@ impl Pages {
         problems
     }
 
-    /// Names and root pages of tables and indices, as far as they can be read.
+    /// Names and root pages of the readable tables and indices.
     pub(crate) fn roots(&self) -> Vec<(String, u32)> {
         let mut roots = Vec::new();
         for step in Walk::new(self, 1) {
@@ -363,7 +363,8 @@ impl Pages {
         roots
     }
 
-    /// A quick look: whether every page of every tree is one. Reads the file once, decodes no record.
+    /// Checks quickly whether every page of every tree is readable. Reads the file once and decodes
+    /// no records.
     pub(crate) fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         if self.is_cut() {
@@ -396,7 +397,7 @@ impl Pages {
     }
 }
 
-/// Kind of a page, where its header is, and how many cells it has.
+/// Kind of a page, position of its header, and its number of cells.
 fn head(bytes: &[u8], number: u32) -> Option<(PageKind, usize, usize)> {
     let head = if number == 1 { HEADER_LEN } else { 0 };
     let kind = match bytes.get(head)? {
@@ -443,7 +444,7 @@ fn values(payload: &[u8]) -> Option<Vec<Value>> {
     (at == header_len && body == payload.len()).then_some(values)
 }
 
-/// A number in two's complement, most significant byte first.
+/// Reads a big-endian number in two's complement.
 fn integer(bytes: &[u8]) -> i64 {
     let negative = bytes.first().is_some_and(|byte| byte & 0x80 != 0);
     let start = if negative { -1_i64 } else { 0 };
@@ -454,13 +455,13 @@ fn integer(bytes: &[u8]) -> i64 {
 
 /// A step of a walk through a tree.
 pub(crate) enum Step {
-    /// A page and its number; interior pages come before their children.
+    /// A page and its number. Interior pages come before their children.
     Page(u32, Page),
-    /// A page that cannot be read, where the tree says that there is one, and the keys around it.
+    /// An unreadable page of the tree, and the keys around it.
     Lost(Option<Key>, Option<Key>),
 }
 
-/// A page to be visited, with the keys around it.
+/// A page to visit, with the keys around it.
 struct Visit {
     number: u32,
     depth: u32,
@@ -468,7 +469,7 @@ struct Visit {
     high: Option<Key>,
 }
 
-/// A walk through a tree, in the order of keys.
+/// A walk through a tree in key order.
 pub(crate) struct Walk<'a> {
     pages: &'a Pages,
     next: Vec<Visit>,
@@ -541,7 +542,7 @@ mod tests {
                  CREATE TABLE u (id INTEGER PRIMARY KEY, x);",
             )
             .expect("tables");
-        // Durability is not the point, and a row at a time would be 6 000 syncs.
+        // One transaction: a commit per row would cost 6 000 syncs.
         connection.execute_batch("BEGIN").expect("a transaction");
         let long = "x".repeat(20_000);
         for number in 0..3_000_i64 {

@@ -1,9 +1,9 @@
 //! Where a store is, and the only ways to connect to it.
 //!
-//! On a file system that several hosts may share, memory that processes share is not reliable. There SQLite's VFS
-//! `unix-excl` is used: the process locks the database for itself, and the index of the write-ahead log is in its own
-//! memory, where all its connections find it. So the writer and readers of one server work as on a local disk, and
-//! other processes are kept out.
+//! Memory shared between processes is not reliable on a file system that several hosts may mount.
+//! SQLite's VFS `unix-excl` is used there: the process locks the database for itself and keeps the
+//! index of the write-ahead log in its own memory, where all its connections find it. So the writer
+//! and readers of one server work as on a local disk, and other processes are locked out.
 
 use std::fs;
 use std::io;
@@ -17,9 +17,10 @@ use rusqlite::{Connection, OpenFlags};
 
 use crate::lock::with_suffix;
 
-/// File systems (`statfs`) that one host has for itself: ext2 to ext4, XFS, Btrfs, tmpfs, overlayfs, ZFS, F2FS,
-/// bcachefs, JFS, NILFS, exFAT, FAT, NTFS. Others are taken for shared ones: that costs others the right to read beside
-/// a server, the other error would cost the store.
+/// File systems (`statfs`) that only one host uses: ext2 to ext4, XFS, Btrfs, tmpfs, overlayfs,
+/// ZFS, F2FS, bcachefs, JFS, NILFS, exFAT, FAT, NTFS. All others count as shared. A local one that
+/// counts as shared only denies reads to other processes; the opposite error would corrupt the
+/// store.
 const LOCAL_TYPES: &[u64] = &[
     0xef53,
     0x5846_5342,
@@ -37,20 +38,20 @@ const LOCAL_TYPES: &[u64] = &[
     0x7366_746e,
 ];
 
-/// Longest wait for others when somebody only looks.
+/// Timeout for other processes when a store is only read.
 const PEEK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Whether several hosts may share a file system.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum FileSystem {
-    /// Of this host only.
+    /// Only this host uses it.
     Local,
-    /// Other hosts may have it mounted.
+    /// Other hosts may have mounted it.
     Shared,
 }
 
 impl FileSystem {
-    /// That of an existing file.
+    /// File system of an existing file.
     pub(crate) fn of(path: &Path) -> Self {
         rustix::fs::statfs(path).map_or(Self::Shared, |found| {
             Self::from_type(u64::try_from(found.f_type).unwrap_or(0))
@@ -75,12 +76,13 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// To write.
+    /// Connects for writing.
     pub(crate) fn connect(&self) -> rusqlite::Result<Connection> {
         self.open(OpenFlags::SQLITE_OPEN_READ_WRITE)
     }
 
-    /// To look who has the store: as to write, but closing it leaves the log alone, even as the last user.
+    /// Connects to read who owns the store. Unlike [`Self::connect`], closing the last connection
+    /// keeps the log.
     pub(crate) fn peek(&self) -> rusqlite::Result<Connection> {
         let connection = self.open(OpenFlags::SQLITE_OPEN_READ_WRITE)?;
         connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
@@ -89,16 +91,17 @@ impl Place {
         Ok(connection)
     }
 
-    /// To read beside the writer of this process.
+    /// Connects for reading next to the writer of this process.
     pub(crate) fn read(&self) -> rusqlite::Result<Connection> {
         match self.file_system {
             FileSystem::Local => self.open(OpenFlags::SQLITE_OPEN_READ_ONLY),
-            // `unix-excl` shares its lock and the index among connections that could write only.
+            // Only writable connections share the lock and the index of `unix-excl`.
             FileSystem::Shared => self.peek(),
         }
     }
 
-    /// To look who has the store, as [`Self::peek`]. A file without a log has no server; SQLite then makes no files beside it.
+    /// Connects to read who owns the store, as [`Self::peek`]. A file without a log has no server;
+    /// SQLite then creates no files next to it.
     pub(crate) fn glance(&self) -> rusqlite::Result<Connection> {
         if fs::exists(with_suffix(&self.path, "-wal")).unwrap_or(true) {
             self.peek()
@@ -107,7 +110,7 @@ impl Place {
         }
     }
 
-    /// To read a file that nobody writes, without its log, without locks and without a file beside it.
+    /// Connects to read a file that no process writes, without its log, locks or companion files.
     pub(crate) fn read_unchanging(path: &Path) -> rusqlite::Result<Connection> {
         use std::fmt::Write as _;
         let mut uri = String::from("file:");
@@ -137,11 +140,12 @@ impl Place {
         len(&self.path).saturating_add(len(&with_suffix(&self.path, "-wal")))
     }
 
-    /// Identities of the files that the names of the database and of its log lead to.
+    /// Identities of the files at the paths of the database and of its log.
     ///
     /// # Errors
     ///
-    /// If that is unknown at present: a network file system may answer so for a while, with its files unharmed.
+    /// If they are unknown at present: a network file system may fail for a while, with the files
+    /// intact.
     pub(crate) fn files(&self) -> io::Result<Files> {
         let of = |path: &Path| match fs::metadata(path) {
             Ok(found) => Ok(Some(File {
@@ -159,7 +163,7 @@ impl Place {
     }
 }
 
-/// Whether an error says that there is no file of a name.
+/// Whether an error means that no file has this name.
 fn is_absence(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -167,7 +171,7 @@ fn is_absence(error: &io::Error) -> bool {
     )
 }
 
-/// Identities of the files of a database and its log; `None` = there is no such file.
+/// Identities of the files of a database and its log; `None` = no such file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Files {
     database: Option<File>,
@@ -188,12 +192,12 @@ impl File {
 }
 
 impl Files {
-    /// Whether both are there.
+    /// Whether both exist.
     pub(crate) const fn are_there(&self) -> bool {
         self.database.is_some() && self.log.is_some()
     }
 
-    /// Whether they are still those of `earlier`.
+    /// Whether they are the same files as in `earlier`.
     pub(crate) fn are(&self, earlier: &Self) -> bool {
         let is_same = |now: Option<File>, then: Option<File>| {
             now.zip(then).is_some_and(|(now, then)| now.is(then))
@@ -214,7 +218,7 @@ mod tests {
     #[test]
     fn only_what_is_known_to_be_local_is_taken_for_it() {
         let directory = std::env::current_dir().expect("a directory");
-        // Where this is built, whatever it is.
+        // The result depends on where the test runs.
         let _ = FileSystem::of(&directory);
         assert_eq!(FileSystem::from_type(0xef53), FileSystem::Local);
         assert_eq!(FileSystem::from_type(0x0102_1994), FileSystem::Local);

@@ -1,15 +1,15 @@
-//! Processes that own a store, on any host: how one is named, and whether it has ended.
+//! Identifies the process that owns a store, on any host, and tells whether it has ended.
 
 use std::fmt;
 
-/// A process anywhere.
+/// A process on any host.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Process {
     pub(crate) pid: u32,
-    /// In ticks since boot; 0 = not known.
+    /// Start in ticks since boot; 0 = unknown.
     pub(crate) start: i64,
     pub(crate) host: String,
-    /// Boot of the kernel and its view of processes: only within both does a pid mean something.
+    /// Boot id of the kernel and PID namespace. A PID is only meaningful within both.
     pub(crate) boot: String,
 }
 
@@ -25,12 +25,12 @@ impl Process {
         }
     }
 
-    /// One line.
+    /// One line of text.
     pub(crate) fn to_text(&self) -> String {
         format!("{} {} {} {}", self.pid, self.start, self.host, self.boot)
     }
 
-    /// Reads what [`Self::to_text`] wrote.
+    /// Parses the output of [`Self::to_text`].
     pub(crate) fn from_text(line: &str) -> Option<Self> {
         let mut words = line.splitn(4, ' ');
         Some(Self {
@@ -41,12 +41,12 @@ impl Process {
         })
     }
 
-    /// Whether this process could see it if it lived.
+    /// Whether this process could see the other one if it lived.
     pub(crate) fn is_near(&self) -> bool {
         self.boot == boot()
     }
 
-    /// Whether it has certainly ended.
+    /// Whether the process has certainly ended.
     pub(crate) fn is_gone(&self) -> bool {
         self.is_near() && (self.start == 0 || start_of(self.pid) != self.start)
     }
@@ -65,20 +65,20 @@ fn host() -> String {
         .into_owned()
 }
 
-/// Boot of the kernel and our view of its processes.
+/// Boot id of the kernel and PID namespace of this process.
 fn boot() -> String {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let pids = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
     format!("{} {}", boot.trim(), pids.display())
 }
 
-/// When a process started, in ticks since boot; 0 if there is none.
+/// Start of a process in ticks since boot; 0 if there is none.
 fn start_of(pid: u32) -> i64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     // The name may contain blanks and parentheses; field 22 counts from the first.
     let behind = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
     let mut fields = behind.split_whitespace();
-    // An ended process that nobody waited for holds nothing.
+    // A zombie holds no resources.
     if fields.next() == Some("Z") {
         return 0;
     }

@@ -1,24 +1,26 @@
-//! Whether the writer gets on or hangs in its disk, known to everybody without asking it: who would ask waits with it.
+//! Tells other threads whether the writer makes progress or hangs on its disk. A thread that asked
+//! the writer itself would hang with it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Longest step of a writer that gets on: longer than it waits for another program that has the file locked.
+/// Maximum duration of a step of a healthy writer. It exceeds the wait for another program that has
+/// locked the file.
 const PATIENCE: Duration = Duration::from_secs(8);
 
 #[derive(Default, Debug)]
 struct State {
-    /// Since when the writer is at its present step; `None` = it waits for something to do.
+    /// Start of the writer's current step; `None` = it waits for work.
     step: Option<Instant>,
-    /// Since when it can store nothing, and why.
+    /// Since when the store cannot commit, and why.
     trouble: Option<(Instant, String)>,
 }
 
-/// What the writer does.
+/// Progress of the writer.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Pulse(Arc<Mutex<State>>);
 
-/// The time for which there is a writer.
+/// Lifetime of the writer.
 #[derive(Debug)]
 pub(crate) struct Life(Pulse);
 
@@ -30,11 +32,11 @@ impl Drop for Life {
 
 impl Pulse {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Each change is a single step, so a panic elsewhere leaves nothing half done.
+        // Each change is a single step, so a panic elsewhere leaves no partial state.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The writer has nothing to do until `wait` returns; then its next step begins.
+    /// Marks the writer as idle while `wait` runs; then its next step begins.
     pub(crate) fn rest<T>(&self, wait: impl FnOnce() -> T) -> T {
         self.lock().step = None;
         let received = wait();
@@ -42,12 +44,12 @@ impl Pulse {
         received
     }
 
-    /// The writer gets on: its next step begins, without a rest before it.
+    /// Starts the next step without an idle time before it.
     pub(crate) fn beat(&self) {
         self.lock().step = Some(Instant::now());
     }
 
-    /// Why nothing can be stored now; `None` = it can.
+    /// Sets why the store cannot commit; `None` = it can.
     pub(crate) fn note_trouble(&self, reason: Option<&str>) {
         let mut state = self.lock();
         match (reason, &mut state.trouble) {
@@ -58,19 +60,19 @@ impl Pulse {
         }
     }
 
-    /// For how long nothing can be stored, and why.
+    /// How long the store has been unable to commit, and why.
     pub(crate) fn trouble(&self) -> Option<(Duration, String)> {
         let state = self.lock();
         let (since, reason) = state.trouble.as_ref()?;
         Some((since.elapsed(), reason.clone()))
     }
 
-    /// Tells that there is nothing to do any more when it is dropped, with the writer.
+    /// Marks the writer as idle for good when it is dropped.
     pub(crate) const fn until_dropped(self) -> Life {
         Life(self)
     }
 
-    /// How long the writer is at a step already, if that is longer than any step should take.
+    /// Duration of the writer's current step, if it exceeds the maximum.
     pub(crate) fn hangs_for(&self) -> Option<Duration> {
         let begun = self.lock().step;
         begun
@@ -78,7 +80,7 @@ impl Pulse {
             .filter(|span| *span > PATIENCE)
     }
 
-    /// As if the writer had begun its present step long ago.
+    /// Backdates the start of the writer's current step.
     #[cfg(test)]
     pub(crate) fn pretend_to_hang(&self) {
         self.lock().step = Instant::now().checked_sub(PATIENCE * 2);

@@ -1,4 +1,4 @@
-//! One statement that can only read, with bounds on its time and its result.
+//! One read-only statement with limits on its time and its result.
 
 use std::time::{Duration, Instant};
 
@@ -8,39 +8,40 @@ use rusqlite::types::ValueRef;
 use rusqlite::{Connection, ErrorCode};
 use serde_json::{Value, json};
 
-/// Steps of SQLite's machine between two looks at the clock.
+/// Instructions of SQLite's virtual machine between two checks of the clock.
 const PROGRESS_STEPS: i32 = 10_000;
-/// Longest value that a query may make or show. One call of a function cannot be interrupted, and how long one takes follows
-/// from the length of its values; a row of ours with a longer one can still be read but for that.
+/// Maximum bytes of a value that a query may create or return. A call of an SQL function cannot be
+/// interrupted, and its duration depends on the length of its values. Rows with longer values stay
+/// readable except for these.
 const VALUE_LEN_MAX: i32 = 8 << 20;
-/// Bytes of a result that a server holds in memory for one query.
+/// Maximum bytes of a query's result in the server's memory.
 pub const RESULT_LEN_MAX: u64 = 64 << 20;
-/// Bytes that a value takes in memory beside its text.
+/// Bytes of a value in memory, without its text.
 const VALUE_SIZE: u64 = size_of::<Value>() as u64;
 
-/// Bounds of one query.
+/// Limits of one query.
 #[derive(Clone, Copy, Debug)]
 pub struct QueryLimits {
-    /// Longest run.
+    /// Maximum run time.
     pub time: Duration,
-    /// Most rows; what is beyond is left out.
+    /// Maximum rows; more are cut off.
     pub rows: u64,
-    /// Most bytes, about; a larger result is an error.
+    /// Approximate maximum bytes; a larger result is an error.
     pub bytes: u64,
 }
 
-/// Result of a query; values as JSON: numbers, texts, null, and blobs as hexadecimal text.
+/// Result of a query. Values are JSON: numbers, texts, null, and blobs as hexadecimal text.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Table {
     /// Names of the columns.
     pub columns: Vec<String>,
-    /// Rows, as long as `columns` each.
+    /// Rows, each as long as `columns`.
     pub rows: Vec<Vec<Value>>,
-    /// Whether rows were left out.
+    /// Whether rows were cut off.
     pub is_cut: bool,
 }
 
-/// Runs one statement that only reads, on a connection of its own.
+/// Runs one read-only statement on a separate connection.
 ///
 /// # Errors
 ///
@@ -108,7 +109,7 @@ pub fn query(connection: &Connection, sql: &str, limits: QueryLimits) -> Result<
     Ok(table)
 }
 
-/// Adds the names that exist to an error about one that does not.
+/// Adds the existing names to an error about an unknown one.
 fn with_candidates(connection: &Connection, sql: &str, error: String) -> String {
     let (is_column, is_table) = (
         error.starts_with("no such column"),
@@ -143,7 +144,7 @@ fn with_candidates(connection: &Connection, sql: &str, error: String) -> String 
     known.join("; ")
 }
 
-/// Bytes that a value takes in memory, about.
+/// Approximate bytes of a value in memory.
 fn size(value: &Value) -> u64 {
     VALUE_SIZE + value.as_str().map_or(0, str::len) as u64
 }

@@ -1,5 +1,5 @@
-//! Reading beside the writer: SQL of users that can only read, and the questions of dashboards and reports as statements
-//! with typed rows.
+//! Reads next to the writer: read-only SQL of users, and the queries of dashboards and reports as
+//! statements with typed rows.
 
 pub mod report;
 pub mod run;
@@ -19,11 +19,11 @@ pub use crate::query::{QueryLimits, RESULT_LEN_MAX, Table, query};
 pub use crate::runs::{StepRow, steps};
 pub use usage::{UsageStep, usage};
 
-/// Opens a store for reading; a server may write it at the same time.
+/// Opens a store for reading while a server may write it.
 ///
 /// # Errors
 ///
-/// If there is no such file or it is not a store of ours.
+/// If there is no such file or it is not a journal.
 pub fn open_for_reading(path: &Path) -> Result<Connection, StoreError> {
     let failed = |reason: String| StoreError::Open {
         path: path.to_path_buf(),
@@ -36,7 +36,7 @@ pub fn open_for_reading(path: &Path) -> Result<Connection, StoreError> {
     let found = std::fs::metadata(path).map_err(|error| failed(error.to_string()))?;
     expect_regular(&found).map_err(|error| failed(error.to_string()))?;
     if found.len() == 0 {
-        // SQLite would delete the log beside it, in which everything may be.
+        // SQLite would delete the log, which may hold all the data.
         return Err(failed("it is empty".to_owned()));
     }
     history::check_companions(path, path)?;
@@ -53,7 +53,7 @@ pub fn open_for_reading(path: &Path) -> Result<Connection, StoreError> {
         Err(error) => Err(failed(match error.sqlite_error_code() {
             Some(ErrorCode::NotADatabase) => not_ours("it is not an SQLite database").to_string(),
             Some(ErrorCode::DatabaseBusy) => {
-                "a server has it for itself, as is necessary on a file system that several \
+                "a server has locked it, as is necessary on a file system that several \
                  hosts share; ask that server with `hq query` or `hq journal replay`"
                     .to_owned()
             }
@@ -65,20 +65,20 @@ pub fn open_for_reading(path: &Path) -> Result<Connection, StoreError> {
 /// The same connection with faster views.
 pub(crate) fn fast(connection: Connection) -> Connection {
     if let Err(error) = stretch::read_fast(&connection) {
-        // Those of the file give the same rows; if it is damaged, queries report that.
-        tracing::debug!(%error, "the views of the journal stay as they are");
+        // The views of the file return the same rows; queries report a damaged file.
+        tracing::debug!(%error, "cannot install faster views of the journal");
     }
     connection
 }
 
-/// A connection, and application id and version of the schema.
+/// A connection, the application id, and the schema version.
 type Connected = (Connection, rusqlite::Result<(i32, i32)>);
 
-/// Connects to read. A file without a log has no server: then the last reader removes the empty log that SQLite makes, and a
-/// directory in which none can be made is no obstacle.
+/// Connects for reading. A file without a log has no server. The last reader then removes the empty
+/// log that SQLite creates, and a read-only directory is no obstacle.
 fn connect(path: &Path) -> rusqlite::Result<Connected> {
-    // SQLite is asked, and the file not opened beside it: this process may hold locks on it, which closing any
-    // descriptor of it would drop.
+    // Ask SQLite instead of opening the file: this process may hold locks on it, and closing any
+    // descriptor would drop them.
     let ask = |connection: &Connection| {
         let number = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i32>(0));
         number("application_id").and_then(|id| Ok((id, number("user_version")?)))
@@ -112,16 +112,17 @@ fn connect(path: &Path) -> rusqlite::Result<Connected> {
 ///
 /// # Errors
 ///
-/// If the file is not a store of ours or cannot be read.
+/// If the file is not a journal or cannot be read.
 pub fn unfinished_jobs(path: &Path) -> Result<u64, StoreError> {
     history::unfinished_jobs(&open_for_reading(path)?).map_err(StoreError::sql(path))
 }
 
-/// Tasks that have a row of their own: those that finished are put together, at once or by compaction.
+/// Number of tasks with a row of their own. Finished tasks move into stretches, at once or by
+/// compaction.
 ///
 /// # Errors
 ///
-/// If the file is not a store of this release or cannot be read.
+/// If the file is not a journal of this release or cannot be read.
 pub fn task_rows(path: &Path) -> Result<u64, StoreError> {
     let sql = "SELECT count(*) FROM task_row_data";
     open_for_reading(path)?
@@ -130,7 +131,7 @@ pub fn task_rows(path: &Path) -> Result<u64, StoreError> {
         .map_err(StoreError::sql(path))
 }
 
-/// Findings of an integrity check; empty if the file is whole.
+/// Findings of an integrity check; empty if the file is intact.
 ///
 /// # Errors
 ///
@@ -147,25 +148,23 @@ pub fn problems(connection: &Connection) -> rusqlite::Result<Vec<String>> {
         let check: i64 = row.get(3)?;
         if encode::checksum(row.get_ref(2)?.as_blob().unwrap_or_default()) != check {
             let (job, number): (u32, u32) = (row.get(0)?, row.get(1)?);
-            problems.push(format!(
-                "submit {number} of job {job} is not what was written"
-            ));
+            problems.push(format!("submit {number} of job {job} is corrupt"));
         }
     }
     for (job, first) in stretch::broken(connection)? {
         problems.push(format!(
-            "results of job {job} from task {first} on are not what was written"
+            "results of job {job} from task {first} on are corrupt"
         ));
     }
     let sql = "SELECT count(*) FROM event_log WHERE NOT json_valid(data)";
     let broken: u32 = connection.query_row(sql, [], |row| row.get(0))?;
     if broken > 0 {
-        problems.push(format!("{broken} events are not what was written"));
+        problems.push(format!("{broken} events are corrupt"));
     }
     Ok(problems)
 }
 
-/// Problems that somebody knows of, and how much of each there was.
+/// Acknowledged problems, with the extent of each.
 ///
 /// # Errors
 ///
@@ -177,14 +176,14 @@ pub fn acknowledged(connection: &Connection) -> Result<Vec<(String, u64)>, Strin
     Ok(found.into_iter().map(row).collect())
 }
 
-/// Whether the reason for which a worker ended, as its column has it, is that it was lost.
+/// Whether a worker's column for the reason of its end says that it was lost.
 #[must_use]
 pub fn is_lost_name(reason: &str) -> bool {
     hq_core::outcome::LostReason::from_name(reason)
         .is_some_and(hq_core::outcome::LostReason::is_lost)
 }
 
-/// Upper bounds in µs of the bins into which run times are sorted; one more bin is without bound.
+/// Upper bounds in µs of the bins for run times; one more bin is unbounded.
 pub const RUN_BOUNDS: [u64; 13] = [
     1_000,
     10_000,
@@ -201,12 +200,13 @@ pub const RUN_BOUNDS: [u64; 13] = [
     86_400_000_000,
 ];
 
-/// Columns of all views that queries may use: a view whose name ends in `_data` may change with each release.
+/// Lists the columns of all views that queries may use. A view whose name ends in `_data` may
+/// change with each release.
 pub const VIEWS: &str = "SELECT m.name AS view, c.name AS \"column\" FROM sqlite_schema m, \
                          pragma_table_info(m.name) c WHERE m.type = 'view' \
                          AND m.name NOT GLOB '*_data' ORDER BY m.name, c.cid";
 
-/// Number of the bin of [`RUN_BOUNDS`] into which a task falls, as an expression.
+/// SQL expression for the bin of [`RUN_BOUNDS`] of a task.
 #[must_use]
 fn run_bin_sql() -> String {
     let mut bin = String::from("CASE");
@@ -217,7 +217,7 @@ fn run_bin_sql() -> String {
     bin
 }
 
-/// Failures of a job that dashboards list.
+/// Maximum failures of a job that dashboards list.
 pub const FAILURES_MAX: u32 = 200;
 
 #[cfg(test)]

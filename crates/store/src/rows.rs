@@ -1,4 +1,4 @@
-//! Rows of a query, read leniently: what is missing or of another type counts as nothing.
+//! Rows of a query, read leniently: a missing value or one of another type counts as null.
 
 use hq_core::task::TaskState;
 use serde_json::Value;
@@ -14,7 +14,7 @@ pub struct Rows(Vec<Vec<Value>>);
 pub(crate) struct RowRef<'a>(&'a [Value]);
 
 impl Rows {
-    /// Rows as a query returned them.
+    /// Rows as returned by a query.
     #[must_use]
     pub const fn new(rows: Vec<Vec<Value>>) -> Self {
         Self(rows)
@@ -40,7 +40,7 @@ impl<'a> RowRef<'a> {
         self.number(column).unwrap_or(0)
     }
 
-    /// A number that may be missing.
+    /// A nullable integer.
     pub(crate) fn number(self, column: usize) -> Option<i64> {
         self.0.get(column).and_then(Value::as_i64)
     }
@@ -53,12 +53,12 @@ impl<'a> RowRef<'a> {
         u32::try_from(self.int(column)).unwrap_or(0)
     }
 
-    /// An id that may be missing.
+    /// A nullable id.
     pub(crate) fn id(self, column: usize) -> Option<u32> {
         u32::try_from(self.number(column)?).ok()
     }
 
-    /// A number that may have a fraction and may be missing.
+    /// A nullable number with a fraction.
     pub(crate) fn real(self, column: usize) -> Option<f64> {
         self.0.get(column).and_then(Value::as_f64)
     }
@@ -67,7 +67,7 @@ impl<'a> RowRef<'a> {
         self.0.get(column).and_then(Value::as_str)
     }
 
-    /// Bytes that the statement has made hexadecimal digits of.
+    /// Bytes that the statement returned as hexadecimal digits.
     pub(crate) fn bytes(self, column: usize) -> Option<Box<[u8]>> {
         let digits = self.text(column)?.as_bytes().chunks(2);
         let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
@@ -78,19 +78,19 @@ impl<'a> RowRef<'a> {
         self.text(column).map(str::to_owned)
     }
 
-    /// Text of JSON.
+    /// JSON text.
     pub(crate) fn json(self, column: usize) -> Value {
         self.text(column)
             .and_then(|text| serde_json::from_str(text).ok())
             .unwrap_or_default()
     }
 
-    /// A state; what no release writes counts as waiting.
+    /// A state. A number that no release writes counts as waiting.
     pub(crate) fn state(self, column: usize) -> TaskState {
         TaskState::from_number(self.int(column)).unwrap_or(TaskState::Waiting)
     }
 
-    /// A few words for a failure, out of `outcome` and, behind it, `message`.
+    /// Short form of a failure, from `outcome` and the next column, `message`.
     pub(crate) fn failure_words(self, column: usize) -> String {
         encode::failure_words(self.int(column), self.text(column + 1))
     }

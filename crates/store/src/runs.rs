@@ -1,12 +1,13 @@
-//! Statements that dashboards and reports share: when tasks ran and what they had asked for.
+//! Statements that dashboards and reports share: the times of tasks and their requests.
 //!
-//! They are parts of statements (`WITH …`), so that SQLite adds up and what comes back grows neither with tasks nor with
-//! jobs. They are templates, see [`Query`].
+//! They are parts of statements (`WITH …`), so SQLite aggregates and the size of the result depends
+//! neither on tasks nor on jobs. They are templates, see [`Query`].
 
 use crate::statement::Query;
 
-/// `asked (job, variant, name, units)`: what a task asks for of each resource. A whole pool (`All`) counts as one: how
-/// large it is depends on the worker. Graphs are not in it, because the journal does not tell.
+/// `asked (job, variant, name, units)`: the request of a task for each resource. A whole pool
+/// (`All`) counts as one, because its size depends on the worker. Graphs are missing: the journal
+/// does not record their requests.
 pub(crate) const ASKED: &str = "asked AS MATERIALIZED (\
      SELECT e.job AS job, v.key AS variant, json_extract(r.value, '$.resource') AS name, \
      max(CASE WHEN typeof(p.value) IN ('integer', 'real') THEN p.value ELSE 10000 END) AS units \
@@ -14,16 +15,17 @@ pub(crate) const ASKED: &str = "asked AS MATERIALIZED (\
      json_each(v.value, '$.resources') r, json_each(r.value, '$.policy') p \
      WHERE e.type = 'job-created' GROUP BY 1, 2, 3)";
 
-/// `cpus (job, variant, units)`, out of `asked`: 0 for tasks that ask for other resources only.
+/// `cpus (job, variant, units)`, from `asked`: 0 for tasks that request only other resources.
 pub(crate) const CPUS: &str = "cpus AS MATERIALIZED (\
      SELECT job, variant, sum(CASE name WHEN 'cpus' THEN units ELSE 0 END) AS units FROM asked GROUP BY 1, 2)";
 
 /// Units of cpus of a task that is not in `cpus`.
 pub(crate) const CPUS_UNKNOWN: i64 = 10_000;
 
-/// `runs (job, variant, worker, state, began, ended)`: each instance that ran, in nanoseconds since 1970; `ended` is null
-/// while it runs, and `state` is -1 of an instance that another one followed. A task that was canceled or aborted while it ran ended then. Journals of earlier releases do not have
-/// its run time, but tell when it was canceled.
+/// `runs (job, variant, worker, state, began, ended)`: each instance that ran, in nanoseconds since
+/// 1970. `ended` is null while it runs. `state` is -1 if a later instance replaced it. A task that
+/// was canceled or aborted while it ran ended at that time. Journals of earlier releases lack its
+/// run time but have the time of the cancel.
 pub(crate) const RUNS: &str = "runs AS (\
      SELECT t.job, t.variant, t.worker, t.state, t.started_unix_ns AS began, CASE WHEN t.state = :running THEN NULL \
      WHEN t.run_us IS NOT NULL THEN t.started_unix_ns + t.run_us * 1000 \
@@ -34,14 +36,14 @@ pub(crate) const RUNS: &str = "runs AS (\
      UNION ALL SELECT a.job, a.variant, a.worker, -1, a.started_unix_ns, a.started_unix_ns + a.run_us * 1000 \
      FROM attempt_data a WHERE a.run_us IS NOT NULL)";
 
-/// `changes (is_end, step, job, variant, n)`, out of `runs`: how many began and ended in each step of `?W` from `?F` to
-/// `?T`. What ran before begins in the first step.
+/// `changes (is_end, step, job, variant, n)`, from `runs`: the number of starts and ends in each
+/// step of `?W` from `?F` to `?T`. Instances that started earlier count in the first step.
 pub(crate) const CHANGES: &str = "changes AS (\
      SELECT 0 AS is_end, (max(began, ?F) - ?F) / ?W AS step, job, variant, count(*) AS n FROM runs \
      WHERE began <= ?T AND (ended IS NULL OR ended >= ?F) GROUP BY 2, 3, 4 UNION ALL \
      SELECT 1, (ended - ?F) / ?W, job, variant, count(*) FROM runs WHERE ended BETWEEN ?F AND ?T GROUP BY 2, 3, 4)";
 
-/// Tasks that began, or ended, in one step.
+/// Tasks that started or ended in one step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StepRow {
     /// Whether they ended.
@@ -50,11 +52,12 @@ pub struct StepRow {
     pub step: i64,
     /// Number of tasks.
     pub tasks: i64,
-    /// Units of cpus that they had asked for.
+    /// Requested units of cpus.
     pub units: i64,
 }
 
-/// Tasks that began and ended from `from_ns` to `to_ns`, in steps of `width`; within a step, those that began come first.
+/// Starts and ends of tasks from `from_ns` to `to_ns`, in steps of `width`. Within a step the
+/// starts come first.
 #[must_use]
 pub fn steps(from_ns: i64, to_ns: i64, width: i64) -> Query<StepRow> {
     let sql = format!(
@@ -81,7 +84,7 @@ mod tests {
     use crate::query::QueryLimits;
     use crate::schema;
 
-    /// Steps with what began and ended in them, and its units of cpus.
+    /// Steps with their starts, ends and units of cpus.
     fn steps(db: &Connection, (from, to, width): (i64, i64, i64)) -> Vec<(i64, i64, i64, i64)> {
         let limits = QueryLimits {
             time: Duration::from_secs(60),
@@ -106,7 +109,7 @@ mod tests {
 
     #[test]
     fn what_comes_back_does_not_grow_with_the_jobs() {
-        // One task a job, one after the other on one worker.
+        // One task per job, one after the other on one worker.
         let db = fresh(&format!(
             "WITH RECURSIVE n (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 69999) \
              {TASK} SELECT i + 1, 0, 2, 0, 0, 1, 0, i * 1000, 1, 1 FROM n"
@@ -120,13 +123,13 @@ mod tests {
                 most = most.max(running.abs());
             }
         }
-        // Within a step those that began are counted before those that ended.
+        // Within a step starts count before ends.
         assert_eq!((running, most <= 180), (0, true), "at most {most}");
     }
 
     #[test]
     fn tasks_that_were_canceled_while_they_ran_end_and_those_that_wait_again_do_not_run() {
-        // A connection runs one query.
+        // A connection runs only one query.
         let rows = format!(
             "{TASK} VALUES (1, 1, 4, 0, 0, 1, 0, 10, NULL, 1), (1, 2, 1, 0, 0, 1, 0, 10, NULL, 2), \
              (1, 3, 0, 1, 1, 0, 0, 10, NULL, NULL), (1, 4, 4, 1, 1, 0, 0, 10, NULL, NULL), \

@@ -1,8 +1,8 @@
-//! A damaged file becomes a whole one with everything that can be proven, and a report of the rest.
+//! Rebuilds a damaged file with all rows that can be verified, and reports the losses.
 //!
-//! All pages are read without SQLite: first along the trees, then those that no tree leads to any more,
-//! whose rows tell by their columns where they belong. Rows are checked one by one. Then what refers to
-//! something that is lost is dropped, and what is missing is named.
+//! It reads all pages without SQLite: first along the trees, then the pages that no tree reaches,
+//! whose rows are assigned to tables by their columns. It checks rows one by one, drops rows that
+//! refer to lost ones, and names the missing ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -19,18 +19,19 @@ use crate::pages::{Key, Pages, Record, Step, Walk};
 use crate::stretch::{self, Stretch};
 use crate::{StoreError, encode, history, load, meta, schema};
 
-/// A table as its rows look in the file. Types: `i` number, `t` text, `b` bytes, `*` anything, capitals may
-/// be null, `n` is always null because it is the row id, `+` is a number that rows of earlier releases lack, where it is 0.
+/// A table and the shape of its stored rows. Types: `i` number, `t` text, `b` bytes, `*` anything;
+/// capitals may be null; `n` is always null because it is the row id; `+` is a number that rows of
+/// earlier releases lack and that is 0 for them.
 struct TableShape {
     name: &'static str,
     has_rowid: bool,
     types: &'static str,
 }
 
-/// Tasks, each with a row; and how this table was called up to version 9.
+/// Tasks with one row each, and the name of this table up to version 9.
 const ROWS: &str = "task_row_data";
 const ROWS_EARLIER: &str = "task_data";
-/// Tasks in columns. Repair makes rows of them, which compaction puts together again.
+/// Tasks in columns. A repair expands them into rows, and compaction folds these again.
 const STRETCHES: &str = "stretch_data";
 
 const SHAPES: &[TableShape] = &[
@@ -121,33 +122,33 @@ const SHAPES: &[TableShape] = &[
     },
 ];
 
-/// Results of one job that are gone.
+/// Lost results of one job.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LostResults {
     /// Id of the job.
     pub job: u32,
-    /// Tasks without a record, where records are missing.
+    /// Tasks without a record where records are missing.
     pub tasks: IdArray,
-    /// Whether every one of them had a record; otherwise some may never have started.
+    /// Whether every one of them had a record. Otherwise some may never have started.
     pub is_exact: bool,
 }
 
-/// Result of a repair. `Display` tells it to people, a line a fact.
+/// Result of a repair. `Display` reports it to users, one fact per line.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct RepairReport {
     /// The damaged file.
     pub set_aside: PathBuf,
     /// Rows that were kept, by table.
     pub kept: BTreeMap<&'static str, u64>,
-    /// Places in tables where rows are missing.
+    /// Ranges of missing rows.
     pub gaps: u64,
-    /// Jobs of which something was found and their own record not.
+    /// Jobs whose record is lost although other rows name them.
     pub lost_jobs: Vec<u32>,
-    /// Submits that are gone or not valid: job and position. Their tasks are gone, too.
+    /// Lost or invalid submits: job and position. Their tasks are lost as well.
     pub lost_submits: Vec<(u32, u32)>,
-    /// Results that are gone; these tasks wait again.
+    /// Lost results; these tasks wait again.
     pub lost_results: Vec<LostResults>,
-    /// Events that are gone, starts and ends of tasks included; `None` if that is unknown.
+    /// Lost events, including starts and ends of tasks; `None` = unknown.
     pub lost_events: Option<u64>,
     /// Whether the write-ahead log is lost, and with it an unknown number of changes.
     pub has_lost_log: bool,
@@ -188,7 +189,7 @@ impl fmt::Display for RepairReport {
         if self.has_lost_log {
             writeln!(
                 f,
-                "its write-ahead log is lost: the latest jobs, results and events are missing, and how many cannot be told"
+                "its write-ahead log is lost: an unknown number of the latest jobs, results and events is missing"
             )?;
         }
         match self.lost_events.filter(|_| !self.has_lost_log) {
@@ -198,17 +199,18 @@ impl fmt::Display for RepairReport {
                 f,
                 "dropped: {count} events, starts and ends of tasks included"
             )?,
-            None => writeln!(f, "how many events are missing cannot be told")?,
+            None => writeln!(f, "the number of missing events is unknown")?,
         }
         write!(f, "the damaged file is now {}", self.set_aside.display())
     }
 }
 
-/// Repairs a file that no server uses, its write-ahead log included. The damaged one is kept under another name.
+/// Repairs a file that no server uses, including its write-ahead log. The damaged file is kept
+/// under another name.
 ///
 /// # Errors
 ///
-/// If there is nothing to read, or nothing can be written beside it.
+/// If no page is readable, or the new file cannot be written next to the old one.
 pub(crate) fn repair(
     lock: &Lock,
     given: &Path,
@@ -225,7 +227,7 @@ pub(crate) fn repair(
     })?;
     let fresh = beside(path, "repaired");
     for stale in with_companions(&fresh) {
-        // Left by a repair that was interrupted.
+        // An interrupted repair left these files.
         let _ = std::fs::remove_file(stale);
     }
     hq_private::new_file(&fresh).map_err(|error| create(&fresh, error))?;
@@ -235,7 +237,7 @@ pub(crate) fn repair(
         let _ = std::fs::remove_file(&fresh);
         return Err(StoreError::NotOurs {
             path: given.to_path_buf(),
-            reason: "no record of a journal is in it".to_owned(),
+            reason: "it contains no records of a journal".to_owned(),
         });
     }
     drop(pages);
@@ -245,7 +247,7 @@ pub(crate) fn repair(
     Ok(report)
 }
 
-/// Reads everything into a fresh file.
+/// Copies all rows into a fresh file.
 fn rebuild(pages: &Pages, fresh: &Path) -> rusqlite::Result<RepairReport> {
     let mut connection = Connection::open(fresh)?;
     schema::prepare(&connection)?;
@@ -290,7 +292,7 @@ struct Salvage<'a> {
     transaction: &'a Transaction<'a>,
     /// Statements by table.
     inserts: BTreeMap<&'static str, String>,
-    /// Pages that are accounted for.
+    /// Pages that were processed.
     reached: BTreeSet<u32>,
     gaps: Vec<Gap>,
     report: RepairReport,
@@ -339,7 +341,7 @@ impl Salvage<'_> {
     }
 
     fn note_gap(&mut self, shape: &TableShape, low: Option<Key>, high: Option<Key>) {
-        // The keys of stretches in the file do not tell whose they are.
+        // The keys of stretches do not tell the job of the missing rows.
         let is_known = shape.name != STRETCHES;
         let (low, high) = (low.filter(|_| is_known), high.filter(|_| is_known));
         self.gaps.push(Gap {
@@ -349,7 +351,7 @@ impl Salvage<'_> {
         });
     }
 
-    /// Rows in pages that no tree leads to.
+    /// Copies rows from pages that no tree reaches.
     fn take_orphans(&mut self, pages: &Pages) -> rusqlite::Result<()> {
         for number in 2..=pages.count() {
             if self.reached.contains(&number) {
@@ -370,7 +372,7 @@ impl Salvage<'_> {
         let has = |wanted: &str| roots.iter().any(|(name, _)| name == wanted);
         for shape in SHAPES {
             let name = shape.name;
-            // Earlier releases had all tasks in rows.
+            // Earlier releases have all tasks in rows.
             let is_there = if [ROWS, STRETCHES].contains(&name) {
                 has(name) || has(ROWS_EARLIER)
             } else {
@@ -383,7 +385,7 @@ impl Salvage<'_> {
         Ok(())
     }
 
-    /// Inserts a row, if it is one of this table and nothing is there yet; returns whether it is one.
+    /// Inserts a row if it fits the table and its key is free. Returns whether it fits.
     fn take(&self, shape: &TableShape, record: &Record) -> rusqlite::Result<bool> {
         let Some(values) = fitting(shape, record) else {
             return Ok(false);
@@ -397,7 +399,7 @@ impl Salvage<'_> {
         Ok(true)
     }
 
-    /// Inserts the tasks of a stretch, if it is what was written.
+    /// Inserts the tasks of a stretch if its checksum matches.
     fn take_stretch(&self, values: &[Value]) -> rusqlite::Result<bool> {
         let values: Vec<ValueRef<'_>> = values.iter().map(ValueRef::from).collect();
         let columns = values.get(..stretch::WIDTH).unwrap_or_default();
@@ -409,12 +411,12 @@ impl Salvage<'_> {
     }
 }
 
-/// The present name of a table.
+/// The current name of a table.
 fn present_name(name: &str) -> &str {
     if name == ROWS_EARLIER { ROWS } else { name }
 }
 
-/// `INSERT` of all columns, with the row id as the last one of tables that have one.
+/// `INSERT` of all columns, with the row id last in tables that have one.
 fn insert(db: &Transaction<'_>, shape: &TableShape) -> rusqlite::Result<String> {
     let sql = "SELECT group_concat(name, ', ' ORDER BY cid) FROM pragma_table_info(?)";
     let columns: String = db.query_row(sql, [shape.name], |row| row.get(0))?;
@@ -430,7 +432,7 @@ fn insert(db: &Transaction<'_>, shape: &TableShape) -> rusqlite::Result<String> 
     ))
 }
 
-/// The values to insert, if the record has the shape and its content makes sense.
+/// The values to insert, if the record has the shape and plausible content.
 fn fitting(shape: &TableShape, record: &Record) -> Option<Vec<Value>> {
     let later = shape.types.get(record.values.len()..)?;
     if record.rowid.is_some() != shape.has_rowid || later.contains(|kind| kind != '+') {
@@ -470,9 +472,9 @@ fn fitting(shape: &TableShape, record: &Record) -> Option<Vec<Value>> {
     is_valid.then_some(values)
 }
 
-/// The row of a job; that of the lease, who has the file, has the same types.
+/// Whether a row is a job; a lease has the same types.
 fn is_job(values: &[Value]) -> bool {
-    /// Moments of jobs are in nanoseconds since 1970; the lease has a count of heartbeats there.
+    /// Job times are in nanoseconds since 1970; the lease has a heartbeat count in this column.
     const SUBMITTED_MIN: i64 = 1_000_000_000_000_000;
     let is_flag = |value: &Value| matches!(value, Value::Integer(0 | 1));
     let [
@@ -495,7 +497,7 @@ fn is_json(text: &str) -> bool {
     serde_json::from_str::<serde_json::Value>(text).is_ok()
 }
 
-/// Drops what belongs to jobs or submits that are lost.
+/// Drops rows of lost jobs and submits.
 fn drop_dangling(db: &Transaction<'_>, report: &mut RepairReport) -> rusqlite::Result<()> {
     for table in [
         "submit_data",
@@ -517,8 +519,8 @@ fn drop_dangling(db: &Transaction<'_>, report: &mut RepairReport) -> rusqlite::R
     }
     report.lost_jobs.sort_unstable();
     report.lost_jobs.dedup();
-    // Submits are numbered; the events tell how many there were. Those of forgotten jobs are missing because somebody
-    // wanted that: compaction deletes them before the job.
+    // Submits are numbered, and events record how many there were. Those of forgotten jobs are
+    // missing on purpose: compaction deletes them before the job.
     let sql = "SELECT j.id, \
         (SELECT count(*) FROM event_log e WHERE e.job = j.id AND e.type = 'job-created'), \
         max((SELECT coalesce(max(number) + 1, 0) FROM submit_data s WHERE s.job = j.id), \
@@ -535,7 +537,7 @@ fn drop_dangling(db: &Transaction<'_>, report: &mut RepairReport) -> rusqlite::R
             let count: u32 = db.query_row(sql, (job, number), |row| row.get(0))?;
             if count == 0 {
                 report.lost_submits.push((job, number));
-                // Without these tasks it would look as if everything had ended well.
+                // Otherwise the job would look successfully completed without these tasks.
                 let sql = "UPDATE job_data SET is_open = 1, completed_unix_ns = NULL WHERE id = ?";
                 db.execute(sql, [job])?;
             }
@@ -550,8 +552,8 @@ fn list(db: &Transaction<'_>, sql: &str) -> rusqlite::Result<Vec<u32>> {
     rows.collect()
 }
 
-/// Names the tasks whose records are missing, and lets them wait; drops records of tasks that no submit
-/// made.
+/// Names the tasks whose records are missing and lets them wait again. Drops records of tasks that
+/// belong to no submit.
 fn name_lost_results(
     db: &Transaction<'_>,
     gaps: &[Gap],
@@ -607,7 +609,7 @@ fn in_gap(gaps: &[Gap], job: u32, task: u32) -> bool {
         .any(|gap| gap.low.is_none_or(|low| low < key) && gap.high.is_none_or(|high| key < high))
 }
 
-/// Tasks that were canceled or aborted; they need no record.
+/// Canceled and aborted tasks, which need no record.
 fn dropped_ids(db: &Transaction<'_>, job: u32) -> rusqlite::Result<BTreeSet<u32>> {
     let mut ids = BTreeSet::new();
     let mut statement =
@@ -621,7 +623,7 @@ fn dropped_ids(db: &Transaction<'_>, job: u32) -> rusqlite::Result<BTreeSet<u32>
     Ok(ids)
 }
 
-/// Numbers that must not go back, and the count of what is missing.
+/// Restores counters that must not decrease, and counts missing events.
 fn mend_counters(db: &Transaction<'_>, report: &mut RepairReport) -> rusqlite::Result<()> {
     let highest = |sql: &str| db.query_row(sql, [], |row| row.get::<_, i64>(0));
     let last_job = highest(
@@ -648,7 +650,7 @@ fn mend_counters(db: &Transaction<'_>, report: &mut RepairReport) -> rusqlite::R
         meta::set_number(db, key, value)?;
     }
     if meta::text(db, "server_uid")?.is_none() {
-        // Each start of a server is an event that names it.
+        // Each start of a server is an event with its uid.
         db.execute(
             "INSERT INTO meta SELECT 'server_uid', json_extract(data, '$.server_uid') FROM event_log \
              WHERE type = 'server-start' AND json_extract(data, '$.server_uid') IS NOT NULL \
@@ -656,22 +658,22 @@ fn mend_counters(db: &Transaction<'_>, report: &mut RepairReport) -> rusqlite::R
             [],
         )?;
     }
-    // A repaired file is used as it is, without a log that it may have lost.
+    // A repaired file is complete without the log.
     history::mark_log(db, None)?;
     meta::remove(db, history::LOG_BASE)?;
-    // Known losses are not counted again by the next repair.
+    // The next repair must not count known losses again.
     let next_seq = meta::number(db, "next_seq")?;
     meta::set_number(db, "pruned_count", next_seq - 1 - events)
 }
 
-/// Stores what the repair found, for the next start.
+/// Stores the report for the next start.
 fn note(fresh: &Path, report: &RepairReport) -> rusqlite::Result<()> {
     let connection = Connection::open(fresh)?;
     meta::set_text(&connection, meta::REPAIRED, &report.to_string())?;
     connection.close().map_err(|(_, error)| error)
 }
 
-/// Gives the log beside a file the name that it would have beside the damaged file.
+/// Renames the log to match the name of the damaged file that was set aside.
 pub(crate) fn set_log_aside(path: &Path, given: &Path) -> Result<(), StoreError> {
     let failed = |source| StoreError::Create {
         path: given.to_path_buf(),
@@ -685,7 +687,8 @@ pub(crate) fn set_log_aside(path: &Path, given: &Path) -> Result<(), StoreError>
     }
 }
 
-/// Puts the fresh file in place of the damaged one; a crash at any point leaves one of them there or both.
+/// Replaces the damaged file with the fresh one. After a crash at any point at least one of them
+/// exists.
 fn swap(path: &Path, fresh: &Path, aside: &Path) -> io::Result<()> {
     File::open(fresh)?.sync_all()?;
     for companion in ["-wal", "-shm"] {
@@ -708,7 +711,7 @@ fn with_companions(path: &Path) -> [PathBuf; 3] {
     ["", "-wal", "-journal"].map(|suffix| with_suffix(path, suffix))
 }
 
-/// `FILE.damaged-1` or the first number that is free.
+/// The first free name of `FILE.damaged-1`, `FILE.damaged-2`, and so on.
 fn free_name(path: &Path) -> PathBuf {
     (1_u32..)
         .map(|number| beside(path, &format!("damaged-{number}")))

@@ -1,7 +1,7 @@
-//! Tables and views, and the steps from older versions to the present one.
+//! Tables and views, and the migrations from older versions.
 //!
-//! Every SQLite from 3.26 (2018, RHEL 8) on can read them. A program that does not know one word of one view can read no
-//! table at all, because SQLite takes the whole schema apart first.
+//! Every SQLite from 3.26 (2018, RHEL 8) can read them. SQLite parses the whole schema first, so a
+//! program that does not know one keyword of one view can read no table at all.
 
 use std::path::Path;
 
@@ -9,10 +9,10 @@ use rusqlite::Connection;
 
 use crate::StoreError;
 
-/// `PRAGMA application_id` of our files: "hqst".
+/// `PRAGMA application_id` of journals: "hqst".
 pub(crate) const APPLICATION_ID: i32 = 0x6871_7374;
 
-/// Steps in order; step `n` makes version `n + 1`. Released steps never change.
+/// Migrations in order; step `n` creates version `n + 1`. Released steps never change.
 const STEPS: &[&str] = &[
     include_str!("schema/0001.sql"),
     include_str!("schema/0002.sql"),
@@ -30,12 +30,12 @@ const STEPS: &[&str] = &[
     include_str!("schema/0014.sql"),
 ];
 
-/// Present version of the schema.
+/// Current version of the schema.
 pub(crate) fn version() -> i32 {
     i32::try_from(STEPS.len()).unwrap_or(i32::MAX)
 }
 
-/// The refusal of a file of a later version.
+/// Error for a file of a later version.
 pub(crate) fn too_new(path: &Path, found: i32) -> StoreError {
     let known = version();
     StoreError::NotOurs {
@@ -46,12 +46,12 @@ pub(crate) fn too_new(path: &Path, found: i32) -> StoreError {
     }
 }
 
-/// Has a file that is still empty made in such a way that it can shrink page by page.
+/// Sets up an empty file so that it can shrink page by page.
 pub(crate) fn prepare(connection: &Connection) -> rusqlite::Result<()> {
     connection.pragma_update(None, "auto_vacuum", "INCREMENTAL")
 }
 
-/// Brings a file of version `from` up to date, in one transaction.
+/// Migrates a file of version `from` to the current version, in one transaction.
 pub(crate) fn migrate(connection: &mut Connection, from: i32) -> rusqlite::Result<()> {
     let done = usize::try_from(from).unwrap_or(0);
     if done >= STEPS.len() {
@@ -66,7 +66,7 @@ pub(crate) fn migrate(connection: &mut Connection, from: i32) -> rusqlite::Resul
     transaction.commit()
 }
 
-/// Makes an empty file one of an earlier version.
+/// Creates a file of an earlier version.
 #[cfg(test)]
 pub(crate) fn migrate_to(connection: &mut Connection, version: usize) -> rusqlite::Result<()> {
     STEPS[..version]
@@ -80,7 +80,7 @@ mod tests {
     use hq_core::outcome::{Outcome, OutcomeCode};
     use hq_core::task::TaskState;
 
-    /// Names and definitions of everything in a file.
+    /// Names and definitions of all tables, indices and views.
     fn shape(connection: &Connection) -> Vec<(String, String)> {
         let sql = "SELECT name, sql FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY name";
         let mut statement = connection.prepare(sql).expect("a database");
@@ -149,7 +149,8 @@ mod tests {
         for step in &STEPS[..6] {
             old.execute_batch(step).expect("the steps are valid");
         }
-        // 2, 4 and 6 were canceled at 9 µs, 4 while it waited for its next instance; 3 and 6 ran in other jobs.
+        // 2, 4 and 6 were canceled at 9 µs, 4 while it waited for its next instance; 3 and 6 ran in
+        // other jobs.
         let rows = "INSERT INTO dropped_data VALUES (5, 1, 2, 3, 2, 4, 9000), (6, 1, 3, 1, 1, 5, 8000), (7, 2, 3, 1, 1, 4, 7000); \
                     INSERT INTO task_data (job, task, state, instance, crash_count, worker, variant, started_unix_ns, \
                     run_us, start_seq) VALUES (1, 2, 4, 0, 0, 1, 0, 1000, NULL, 1), (1, 3, 5, 0, 0, 1, 0, 1000, NULL, 2), \
@@ -178,7 +179,7 @@ mod tests {
         assert_eq!(ended("attempts"), expected);
     }
 
-    /// Functions that SQLite 3.26 has, of those that views use.
+    /// Functions in views that SQLite 3.26 has.
     const OLD_FUNCTIONS: [&str; 11] = [
         "coalesce",
         "count",
@@ -359,7 +360,7 @@ mod tests {
             "INSERT INTO node_data VALUES (1, 2, 0, 1, 5, 0), (1, 2, 0, 0, 9, 0), (1, 2, 0, 2, 7, 0)",
         )
         .expect("rows");
-        // Ids as factors: each value is that of its task.
+        // Ids as factors make sure that each value belongs to its task.
         let sums = "SELECT sum(task * (ended_unix_ns % 1000003)), sum(task * run_us), count(DISTINCT started_unix_ns) FROM tasks";
         let found = |db: &Connection| -> [i64; 3] {
             let row = db.query_row(sums, [], |row| Ok([row.get(0)?, row.get(1)?, row.get(2)?]));
@@ -388,7 +389,7 @@ mod tests {
         for (program, args) in programs {
             let mut command = std::process::Command::new(program);
             let Ok(read) = command.args(args).arg(&path).arg(&sql).output() else {
-                // It is not installed; the other test is for all.
+                // The program is not installed; another test covers the rules.
                 continue;
             };
             let (out, error) = (

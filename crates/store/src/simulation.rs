@@ -1,6 +1,6 @@
 //! Core, store and virtual workers in one simulated world whose server crashes at every boundary.
 //!
-//! The disk is a real database of this crate, in memory; a crash drops what was not committed.
+//! The disk is a database of this crate in memory. A crash drops uncommitted changes.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -55,7 +55,7 @@ fn play_all(world: &str, course: impl Fn(u64) -> Course + Sync) {
             adopted.fetch_add(summary.went_on, Ordering::Relaxed);
         }
     };
-    // A seed uses one core.
+    // Each seed uses one core.
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
         for _ in 0..cores {
@@ -63,7 +63,7 @@ fn play_all(world: &str, course: impl Fn(u64) -> Course + Sync) {
         }
     });
     println!("{seeds:?}: {crashes:?} crashes, {adopted:?} tasks went on");
-    // A failing seed alone may have none.
+    // A single replayed seed may have none.
     if seeds.end - seeds.start >= 100 {
         assert!(crashes.into_inner() > 0, "no server crashed");
         assert!(adopted.into_inner() > 0, "no task went on");

@@ -1,4 +1,4 @@
-//! Statements as templates: names stand for the numbers of task states, and for the numbers of one query.
+//! Statement templates: names stand for the numbers of task states and for parameters of one query.
 
 use hq_core::task::TaskState;
 use rusqlite::Connection;
@@ -6,9 +6,9 @@ use rusqlite::Connection;
 use crate::query::{QueryLimits, query};
 use crate::rows::{RowRef, Rows};
 
-/// Puts numbers into a statement: those of task states where it names them (`:finished`), and `values` by their names.
-/// They are numbers, so nothing can be smuggled in. A name that is left over is a parameter without a value, which
-/// SQLite refuses.
+/// Inserts numbers into a statement: those of task states by name (`:finished`), and `values`. Only
+/// numbers are inserted, so SQL injection is impossible. SQLite refuses an unknown name as an
+/// unbound parameter.
 #[must_use]
 pub(crate) fn fill(sql: &str, values: &[(&str, i64)]) -> String {
     let states = TaskState::ALL.map(|state| (format!(":{}", state.name()), state.number()));
@@ -20,8 +20,8 @@ pub(crate) fn fill(sql: &str, values: &[(&str, i64)]) -> String {
     })
 }
 
-/// A statement that only reads, and the type of its rows. A caller with a way to the store, a file or a server, sends the
-/// statement that way and reads what comes back; the words of the statement are for the store alone.
+/// A read-only statement and the type of its rows. Callers send the statement to a server or run it
+/// on a file, and parse the result. Only this crate knows its SQL.
 #[derive(Clone, Debug)]
 pub struct Query<R> {
     sql: String,
@@ -42,13 +42,13 @@ impl<R> Query<R> {
         &self.sql
     }
 
-    /// The result.
+    /// Parses the result.
     #[must_use]
     pub fn read(&self, rows: &Rows) -> Vec<R> {
         rows.iter().map(self.read).collect()
     }
 
-    /// Runs it; `true` if there are more rows than the limits allow.
+    /// Runs the statement. `true` if there are more rows than the limits allow.
     ///
     /// # Errors
     ///

@@ -1,8 +1,9 @@
-//! Stretches: tasks of one job with consecutive ids that finished in the same instance, in columns.
+//! Stretches: columns of tasks of one job with consecutive ids that finished in the same instance.
 //!
-//! Of each value a stretch has the lowest and how far those of all tasks are above it: the lowest byte of each task, then the
-//! next byte of each, as many as the largest needs. Plain SQL reads that ([`schema/0012.sql`]), and gives the same rows as if
-//! each task had one; our own connections read it faster ([`read_fast`]). What has any other value stays a row.
+//! For each value a stretch stores the minimum and the differences from it as byte planes: the
+//! lowest byte of each task, then the next byte of each, as many as the largest difference needs.
+//! Plain SQL decodes that ([`schema/0012.sql`]) into the same rows as if each task had one; the
+//! crate's own connections decode it faster ([`read_fast`]). Tasks with other values stay rows.
 //!
 //! [`schema/0012.sql`]: ../../src/schema/0012.sql
 
@@ -19,13 +20,14 @@ use rusqlite::{Connection, Row, params_from_iter};
 
 use crate::{encode, meta};
 
-/// Most tasks of a stretch: the rows of `place_data`, which the views join.
+/// Maximum tasks of a stretch: the rows of `place_data`, which the views join.
 pub(crate) const TASKS_MAX: usize = 256;
-/// Most bytes of all columns: two such rows fill a page of 4 KiB.
+/// Maximum bytes of all columns: two such rows fill a page of 4 KiB.
 const BYTES_MAX: usize = 1_950;
-/// Most bytes of a value above the lowest one: three days of nanoseconds. The views read as many.
+/// Maximum bytes of a difference: three days in nanoseconds. The views read as many.
 const PLANES_MAX: u32 = 6;
-/// Columns that tasks may differ in, in the order of [`Values`]; beside each is one with the suffix `_bytes`.
+/// Columns whose values differ between tasks, in the order of [`Values`]. Each has a companion with
+/// the suffix `_bytes`.
 const COLUMNS: [&str; COLUMN_COUNT] = [
     "worker",
     "started_unix_ns",
@@ -37,13 +39,14 @@ const COLUMNS: [&str; COLUMN_COUNT] = [
     "end_seq",
 ];
 const COLUMN_COUNT: usize = 8;
-/// Columns of the table: job, first, count, variant, two for each of [`COLUMNS`], the check, and the instance.
+/// Columns of the table: job, first, count, variant, two for each of [`COLUMNS`], the checksum, and
+/// the instance.
 pub(crate) const WIDTH: usize = 4 + 2 * COLUMN_COUNT + 2;
 
 /// Values of a finished task, in the order of [`COLUMNS`].
 pub(crate) type Values = [i64; COLUMN_COUNT];
 
-/// What all tasks of a stretch have in common.
+/// Common attributes of all tasks of a stretch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Shared {
     pub(crate) job: u32,
@@ -52,20 +55,19 @@ pub(crate) struct Shared {
     pub(crate) instance: u32,
 }
 
-/// Some tasks, at least one.
+/// One or more consecutive tasks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Stretch {
     pub(crate) shared: Shared,
-    /// Id of the first task.
     pub(crate) first: u32,
-    /// Values of each task, by its id.
+    /// Values of each task, by id.
     tasks: Vec<Values>,
     low: Values,
     high: Values,
 }
 
 impl Stretch {
-    /// One task.
+    /// A stretch of one task.
     pub(crate) fn new(shared: Shared, first: u32, values: Values) -> Self {
         Self {
             shared,
@@ -76,7 +78,7 @@ impl Stretch {
         }
     }
 
-    /// Adds the task behind the last one; `false` if it does not fit in.
+    /// Adds the task after the last one; `false` if it does not fit.
     pub(crate) fn push(&mut self, values: Values) -> bool {
         let (mut low, mut high) = (self.low, self.high);
         let mut len = 0;
@@ -89,7 +91,7 @@ impl Stretch {
             len += planes as usize;
         }
         let count = self.tasks.len() + 1;
-        // Ids end somewhere.
+        // The next id may overflow.
         let is_id = u32::try_from(count - 1).is_ok_and(|n| self.first.checked_add(n).is_some());
         if count > TASKS_MAX || count * len > BYTES_MAX || !is_id {
             return false;
@@ -99,29 +101,27 @@ impl Stretch {
         true
     }
 
-    /// Number of tasks.
     pub(crate) fn len(&self) -> u32 {
         // At most `TASKS_MAX`.
         u32::try_from(self.tasks.len()).unwrap_or(0)
     }
 
-    /// Ids of the tasks.
     pub(crate) fn ids(&self) -> RangeInclusive<u32> {
         self.first..=self.first + (self.len() - 1)
     }
 
-    /// The tasks by their ids.
+    /// Tasks with their ids.
     pub(crate) fn tasks(&self) -> impl Iterator<Item = (u32, &Values)> {
         self.ids().zip(&self.tasks)
     }
 
-    /// Workers of the tasks, in their order.
+    /// Workers in the order of the tasks.
     pub(crate) fn workers(&self) -> impl Iterator<Item = u32> {
         let worker = |values: &Values| u32::try_from(values[0]).unwrap_or(0);
         self.tasks.iter().map(worker)
     }
 
-    /// Worker, moment and number of the end of each task.
+    /// Worker, time and event number of each end.
     pub(crate) fn ends(&self) -> impl Iterator<Item = (u32, Timestamp, i64)> {
         let ends = self.tasks.iter().map(|[_, started, run_us, .., end_seq]| {
             let run = Duration::from_micros(run_us.unsigned_abs());
@@ -132,7 +132,6 @@ impl Stretch {
             .map(|(worker, (at, seq))| (worker, at, seq))
     }
 
-    /// Stores it.
     pub(crate) fn write(&self, db: &Connection) -> rusqlite::Result<()> {
         let marks = vec!["?"; WIDTH].join(", ");
         let sql = format!("INSERT INTO stretch_data VALUES ({marks})");
@@ -141,7 +140,7 @@ impl Stretch {
         Ok(())
     }
 
-    /// Stores a row for each task that has none.
+    /// Stores a row for each task without one.
     pub(crate) fn write_rows(&self, db: &Connection) -> rusqlite::Result<()> {
         let mut insert = db.prepare_cached(
             "INSERT OR IGNORE INTO task_row_data (job, task, state, instance, crash_count, variant, outcome, \
@@ -164,7 +163,7 @@ impl Stretch {
         Ok(())
     }
 
-    /// All columns of the table.
+    /// Values of all columns of the table.
     pub(crate) fn row(&self) -> Vec<Value> {
         let Shared {
             job,
@@ -191,7 +190,7 @@ impl Stretch {
         column::bytes(values, (self.low[at], self.high[at]))
     }
 
-    /// Reads a row of all columns of the table; `None` if it is not what was written.
+    /// Reads a row with all columns of the table; `None` if it is corrupt.
     pub(crate) fn read(row: &Row<'_>) -> rusqlite::Result<Option<Self>> {
         let mut values = Vec::with_capacity(WIDTH);
         for at in 0..WIDTH {
@@ -252,7 +251,8 @@ impl Stretch {
     }
 }
 
-/// FNV-1a of all values of a row. Those of earlier releases had no instance, which was the first.
+/// FNV-1a of all values of a row. Rows of earlier releases have no instance column; theirs is the
+/// first instance.
 fn check_of<'a>(row: impl Iterator<Item = ValueRef<'a>>, instance: i64) -> i64 {
     let mut bytes = Vec::with_capacity(2 * BYTES_MAX);
     let instance = (instance != 0).then_some(ValueRef::Integer(instance));
@@ -266,7 +266,7 @@ fn check_of<'a>(row: impl Iterator<Item = ValueRef<'a>>, instance: i64) -> i64 {
     encode::checksum(&bytes)
 }
 
-/// The statement that [`Stretch::read`] reads, of stretches with a condition.
+/// Selects stretches with a condition, for [`Stretch::read`].
 pub(crate) fn select(db: &Connection, condition: &str) -> rusqlite::Result<String> {
     let pairs = COLUMNS.map(|name| format!("s.{name}, s.{name}_bytes"));
     let (pairs, instance) = (pairs.join(", "), instance(db)?);
@@ -275,7 +275,7 @@ pub(crate) fn select(db: &Connection, condition: &str) -> rusqlite::Result<Strin
     ))
 }
 
-/// The instance of a stretch `s`, in SQL: in files of earlier releases it is always the first.
+/// SQL for the instance of a stretch `s`: in files of earlier releases always the first.
 fn instance(db: &Connection) -> rusqlite::Result<&'static str> {
     let sql =
         "SELECT EXISTS (SELECT 1 FROM pragma_table_info('stretch_data') WHERE name = 'instance')";
@@ -283,24 +283,24 @@ fn instance(db: &Connection) -> rusqlite::Result<&'static str> {
     Ok(if is_known { "s.instance" } else { "0" })
 }
 
-/// Whether a file can have stretches; those of earlier releases have no table for them.
+/// Whether the file has the table of stretches. Files of earlier releases do not.
 fn is_known(db: &Connection) -> rusqlite::Result<bool> {
     let sql = "SELECT EXISTS (SELECT 1 FROM main.sqlite_schema WHERE name = 'stretch_data')";
     db.query_row(sql, [], |row| row.get(0))
 }
 
-/// Job and first task of a stretch, as they stand in the file.
+/// Job and first task of a stretch, as stored.
 pub(crate) type StretchKey = (i64, i64);
 
-/// Removes stretches that were found to be unreadable, with what the views make of them: their tasks wait again, and so does the
-/// completion of their jobs.
+/// Removes unreadable stretches and the rows that depend on them. Their tasks wait again, so their
+/// jobs are no longer completed.
 pub(crate) fn remove_unreadable(db: &Connection, keys: &[StretchKey]) -> rusqlite::Result<()> {
     let mut events = 0;
     for key in keys {
         tracing::error!(
             job = key.0,
             first = key.1,
-            "results that are stored together cannot be read and are removed; their tasks wait again"
+            "unreadable results of finished tasks are removed; these tasks wait again"
         );
         let sql = "SELECT count(*) FROM stretch_data s JOIN place_data p ON p.place <= s.count \
                    WHERE s.job = ? AND s.first = ?";
@@ -308,7 +308,7 @@ pub(crate) fn remove_unreadable(db: &Connection, keys: &[StretchKey]) -> rusqlit
         db.execute("DELETE FROM stretch_data WHERE job = ? AND first = ?", *key)?;
         let sql = "UPDATE job_data SET completed_unix_ns = NULL WHERE id = ?";
         db.execute(sql, [key.0])?;
-        // A start and an end each.
+        // Each task has a start and an end.
         events += 2 * tasks;
     }
     if events > 0 {
@@ -318,7 +318,7 @@ pub(crate) fn remove_unreadable(db: &Connection, keys: &[StretchKey]) -> rusqlit
     Ok(())
 }
 
-/// Stretches that are not what was written.
+/// Corrupt stretches.
 pub(crate) fn broken(db: &Connection) -> rusqlite::Result<Vec<StretchKey>> {
     let mut broken = Vec::new();
     if !is_known(db)? {
@@ -334,8 +334,8 @@ pub(crate) fn broken(db: &Connection) -> rusqlite::Result<Vec<StretchKey>> {
     Ok(broken)
 }
 
-/// Lets this connection read stretches by a function of ours instead of plain SQL: views of the same names and rows come before
-/// those of the file. Of a file of an earlier release nothing is changed.
+/// Shadows the views of the file on this connection: the same names and rows, but stretches are
+/// decoded by a function of this crate. Leaves a file of an earlier release as it is.
 pub(crate) fn read_fast(db: &Connection) -> rusqlite::Result<()> {
     if !is_known(db)? {
         return Ok(());
@@ -351,7 +351,7 @@ pub(crate) fn read_fast(db: &Connection) -> rusqlite::Result<()> {
     db.create_scalar_function("hq_stretch_value", 4, flags, |call| {
         let (base, count, place): (i64, u32, u32) = (call.get(0)?, call.get(2)?, call.get(3)?);
         let bytes = call.get_raw(1).as_blob().unwrap_or_default();
-        // Places count from 1.
+        // Positions start at 1.
         Ok(column::value_at(
             base,
             bytes,

@@ -1,7 +1,8 @@
-//! Readers of events as they happen: between the writer and each of them a queue with an upper limit.
+//! Live readers of events. A bounded queue separates each reader from the writer.
 //!
-//! The writer never waits for a reader, and never makes anything for one alone: all share the same events. A reader
-//! that is too slow is cut off; what it can still read is in the queue, the rest in the file.
+//! The writer never waits for a reader and makes nothing for a single reader: all share the same
+//! events. A reader that is too slow is cut off. It can still read its queue, and the rest from the
+//! file.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -11,16 +12,16 @@ use std::time::{Duration, Instant};
 
 use crate::event::Event;
 
-/// Events and bytes that may wait for one reader.
+/// Maximum events and bytes in the queue of one reader.
 const QUEUE_LEN: usize = 65_536;
 const QUEUE_BYTES: usize = 32 << 20;
-/// Most of the last events that are kept for a reader that comes back, most of their bytes, and
+/// Maximum number and bytes of recent events, which are kept for readers that reconnect.
 const RECENT_LEN: usize = 32_768;
 const RECENT_BYTES: usize = 16 << 20;
-/// how long they are kept after the last reader went.
+/// How long recent events are kept after the last reader left.
 const RECENT_SPAN: Duration = Duration::from_secs(120);
 
-/// Events with the bytes that they take.
+/// Events and their size in bytes.
 #[derive(Default)]
 struct Events {
     events: VecDeque<Arc<Event>>,
@@ -44,16 +45,16 @@ impl Events {
 struct Queue {
     waiting: Events,
     reader: Option<Waker>,
-    /// Nothing follows: the writer has ended, or the reader is too slow.
+    /// No event follows: the writer has ended, or the reader was too slow.
     has_ended: bool,
-    /// The reader has gone.
+    /// The reader has left.
     is_left: bool,
 }
 
 type Shared = Arc<Mutex<Queue>>;
 
 fn lock(queue: &Mutex<Queue>) -> MutexGuard<'_, Queue> {
-    // Each change of a queue is a single step, so a panic elsewhere leaves nothing half done.
+    // Each change of a queue is a single step, so a panic elsewhere leaves no partial state.
     queue.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -61,11 +62,12 @@ fn lock(queue: &Mutex<Queue>) -> MutexGuard<'_, Queue> {
 pub struct Live(Shared);
 
 impl Live {
-    /// The next events, at most `count_max`; an empty list is the end: the writer has ended, or this reader was too slow.
+    /// The next events, at most `count_max`. An empty list is the end: the writer has ended, or
+    /// this reader was too slow.
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost.
+    /// Cancel safe: no events are lost.
     pub async fn next(&mut self, count_max: usize) -> Vec<Arc<Event>> {
         poll_fn(|ctx| self.poll_next(ctx, count_max)).await
     }
@@ -79,7 +81,7 @@ impl Live {
         Poll::Ready(take(&mut queue, count_max))
     }
 
-    /// Events that are there already, at most `count_max`; `None` is the end.
+    /// Queued events, at most `count_max`; `None` is the end.
     pub fn ready(&mut self, count_max: usize) -> Option<Vec<Arc<Event>>> {
         let mut queue = lock(&self.0);
         let events = take(&mut queue, count_max);
@@ -97,7 +99,8 @@ impl Drop for Live {
     fn drop(&mut self) {
         let mut queue = lock(&self.0);
         queue.is_left = true;
-        // The writer notices with the next event, which may be long from now.
+        // Free the memory now: the writer drops the queue only at the next event, which may come
+        // late.
         queue.waiting = Events::default();
     }
 }
@@ -112,7 +115,7 @@ impl std::fmt::Debug for Live {
     }
 }
 
-/// All readers, and the last events.
+/// All readers, and the recent events.
 #[derive(Default)]
 pub(crate) struct Subscribers {
     queues: Vec<Shared>,
@@ -123,23 +126,23 @@ impl Subscribers {
     pub(crate) fn subscribe(&mut self) -> Live {
         let queue = Shared::default();
         self.queues.push(Arc::clone(&queue));
-        // It may be gone before the next event, and come back.
+        // The reader may leave before the next event and reconnect.
         self.recent.read = Some(Instant::now());
         Live(queue)
     }
 
-    /// Whether anybody reads, or did so lately. Those who have gone are forgotten.
+    /// Whether there are readers or recently were. Removes those that have left.
     pub(crate) fn are_there(&mut self) -> bool {
         self.queues.retain(|queue| !lock(queue).is_left);
         self.recent.is_wanted(!self.queues.is_empty())
     }
 
-    /// Events behind the number `after`, up to `upto`; `None` = they are in the file only.
+    /// Events after the number `after`, up to `upto`; `None` = they are only in the file.
     pub(crate) fn since(&self, after: i64, upto: i64) -> Option<Vec<Arc<Event>>> {
         self.recent.since(after, upto)
     }
 
-    /// Hands out all events behind the number `before`.
+    /// Sends all events after the number `before` to the readers.
     pub(crate) fn publish(&mut self, before: i64, events: Vec<Event>) {
         let events: Vec<Arc<Event>> = events.into_iter().map(Arc::new).collect();
         for event in &events {
@@ -164,14 +167,15 @@ impl Subscribers {
 }
 
 impl Subscribers {
-    /// Events are in the file only: they were stored before anybody read, and could not be told of until now. Who has come
-    /// meanwhile must not miss them; it comes again, with the number of the last event that it has.
+    /// Cuts off readers because some events are only in the file: they were stored before anyone
+    /// subscribed and could not be published until now. Readers that subscribed meanwhile must not
+    /// miss them. They subscribe again with the number of their last event.
     pub(crate) fn skip(&mut self) {
         self.recent.restart();
         self.end_all();
     }
 
-    /// Nothing follows for those who read now.
+    /// Ends the queues of all current readers.
     fn end_all(&mut self) {
         for queue in self.queues.drain(..) {
             let mut queue = lock(&queue);
@@ -189,18 +193,18 @@ impl Drop for Subscribers {
     }
 }
 
-/// The last events, for readers that come back: in the file there is no index by their numbers.
+/// Recent events, for readers that reconnect. The file has no index by event number.
 #[derive(Default)]
 struct Recent {
-    /// All behind this number are there; `None` = nothing is kept.
+    /// All events after this number are kept; `None` = none are kept.
     after: Option<i64>,
     kept: Events,
-    /// When there was a reader last.
+    /// When a reader was last present.
     read: Option<Instant>,
 }
 
 impl Recent {
-    /// Whether events are to be kept, now that there is a reader or none.
+    /// Whether to keep events, given whether there is a reader now.
     fn is_wanted(&mut self, has_reader: bool) -> bool {
         if has_reader {
             self.read = Some(Instant::now());
@@ -212,7 +216,7 @@ impl Recent {
         is_wanted
     }
 
-    /// Forgets what is kept, not that there was a reader.
+    /// Drops the events, but not the time of the last reader.
     fn restart(&mut self) {
         *self = Self {
             read: self.read,
@@ -304,9 +308,9 @@ mod tests {
     }
 
     #[test]
-    fn nobody_misses_events_that_were_stored_before_there_was_a_reader() {
+    fn no_reader_misses_events_stored_before_it_subscribed() {
         let mut all = Subscribers::default();
-        // Events 5 to 7 were stored and could not be published; then somebody came.
+        // Events 5 to 7 were stored but could not be published before the subscription.
         let mut live = all.subscribe();
         all.skip();
         assert_eq!(live.ready(9), None, "it has to come again");

@@ -1,4 +1,4 @@
-//! Stores for tests: jobs whose tasks have finished, and what a file holds.
+//! Stores for tests: jobs with finished tasks, and the content of files.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -30,14 +30,14 @@ pub(crate) fn change(kind: ChangeKind) -> Change {
     Change { at: NOW.wall, kind }
 }
 
-/// A store in memory with nothing in it.
+/// An empty store in memory.
 pub(crate) fn fresh() -> Connection {
     let mut connection = Connection::open_in_memory().expect("a database in memory");
     schema::migrate(&mut connection, 0).expect("the schema is valid");
     connection
 }
 
-/// A store with completed jobs of these numbers of tasks, closed cleanly.
+/// A cleanly closed store with completed jobs of these numbers of tasks.
 pub(crate) fn filled(path: &Path, jobs: &[u32]) {
     let mut handle = started(Store::open(path).expect("a fresh file"));
     for (job, count) in (1_u32..).zip(jobs) {
@@ -45,7 +45,7 @@ pub(crate) fn filled(path: &Path, jobs: &[u32]) {
     }
 }
 
-/// The writer of a store, with one worker.
+/// Starts the writer of a store, with one worker.
 pub(crate) fn started(store: Store) -> StoreHandle {
     let mut handle = store
         .start("TestUid", &[], NOW.wall, |_| {})
@@ -57,13 +57,13 @@ pub(crate) fn started(store: Store) -> StoreHandle {
     handle
 }
 
-/// A job of which all tasks finished, neighbours in one group.
+/// Adds a job whose tasks all finished, neighbors in one group.
 pub(crate) fn add_job(handle: &mut StoreHandle, job: JobId, count: u32, is_completed: bool) {
     let ids = IdArray::consecutive(1, count).expect("fits");
     add_submitted(handle, job, (&ids, submitted(job, &ids)), is_completed);
 }
 
-/// The same with an argument of `arg_len` bytes.
+/// Adds the same job with an argument of `arg_len` bytes.
 pub(crate) fn add_large_job(
     handle: &mut StoreHandle,
     job: JobId,
@@ -93,7 +93,7 @@ fn add_submitted(
     handle.store(changes);
 }
 
-/// The same, neighbours in different groups: each task has a row until it is folded.
+/// Adds the same job with neighbors in different groups: each task has a row until it is folded.
 pub(crate) fn add_rows(handle: &mut StoreHandle, job: JobId, count: u32, is_completed: bool) {
     let ids = IdArray::consecutive(1, count).expect("fits");
     handle.store(vec![change(submitted(job, &ids))]);
@@ -141,7 +141,7 @@ pub(crate) fn submitted(job: JobId, ids: &IdArray) -> ChangeKind {
     submitted_with(job, ids, 9_000 * (job.as_u32() as usize % 2))
 }
 
-/// With an argument of `arg_len` bytes.
+/// A submit with an argument of `arg_len` bytes.
 pub(crate) fn submitted_with(job: JobId, ids: &IdArray, arg_len: usize) -> ChangeKind {
     let mut long = template(&["bash", "-c"]);
     long.args.push("x".repeat(arg_len).into_bytes().into());
@@ -175,7 +175,7 @@ pub(crate) fn submitted_with(job: JobId, ids: &IdArray, arg_len: usize) -> Chang
     }
 }
 
-/// A reader that keeps what is committed from now on in the log. Closing it leaves the log alone.
+/// A reader that keeps later commits in the log. Closing it does not move the log into the file.
 pub(crate) fn keep_log(path: &Path) -> Connection {
     let connection = crate::reader::open_for_reading(path).expect("it is a store");
     connection.execute_batch("BEGIN").expect("a transaction");
@@ -186,10 +186,10 @@ pub(crate) fn keep_log(path: &Path) -> Connection {
     connection
 }
 
-/// The pages of a file that nobody has.
+/// The pages of a file that no process uses.
 pub(crate) fn pages(path: &Path) -> Pages {
     let lock = Lock::for_looking(path).expect("a file");
-    Pages::open(&lock.expect("nobody has it")).expect("a file")
+    Pages::open(&lock.expect("it is free")).expect("a file")
 }
 
 /// All results in a file, as (job, task).
@@ -212,7 +212,7 @@ pub(crate) fn events(path: &Path) -> u64 {
     u64::from(count)
 }
 
-/// Longest that a condition may take.
+/// Timeout of a condition.
 const TIMEOUT: Duration = Duration::from_secs(240);
 
 pub(crate) fn wait_for(what: &str, is_so: impl Fn() -> bool) {
@@ -228,7 +228,8 @@ pub(crate) fn number(path: &Path, sql: &str) -> u32 {
     db.query_row(sql, [], |row| row.get(0)).expect("a number")
 }
 
-/// The file is whole, no event is missing without being counted, and a server can start with it.
+/// Checks that the file is intact, that every missing event is counted, and that a server can start
+/// with it.
 pub(crate) fn check_whole(path: &Path, handle: StoreHandle) {
     drop(handle);
     assert_eq!(crate::check(path).expect("the file"), Vec::<String>::new());
@@ -245,7 +246,7 @@ pub(crate) fn check_whole(path: &Path, handle: StoreHandle) {
     assert_eq!(loaded.dropped_count, 0);
 }
 
-/// All rows of a view, as texts in order.
+/// All rows of a view as sorted texts.
 pub(crate) fn rows(db: &Connection, view: &str) -> Vec<String> {
     let sql = format!("SELECT * FROM {view}");
     let mut statement = db.prepare(&sql).expect("a view");
@@ -261,10 +262,10 @@ pub(crate) fn rows(db: &Connection, view: &str) -> Vec<String> {
     found
 }
 
-/// Puts the finished tasks of a file that nobody has into stretches.
+/// Folds the finished tasks of a file that no process uses.
 pub(crate) fn fold(path: &Path) {
     let mut db = Connection::open(path).expect("a database");
-    // As ours: what is moved leaves nothing behind.
+    // As in a store: deleted rows leave no bytes behind.
     db.pragma_update(None, "secure_delete", "ON")
         .expect("a name");
     let transaction = db.transaction().expect("begins");

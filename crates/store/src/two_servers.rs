@@ -1,14 +1,15 @@
-//! Generated courses of events around one store, with servers that are processes of their own: queries, second
-//! starts, repairs, failed starts, kills, earlier and later releases.
+//! Generated sequences of events around one store, with servers in separate processes: queries,
+//! second starts, repairs, failed starts, kills, earlier and later releases.
 //!
-//! After each event everything that was acknowledged is there, and no two servers have the store. The processes are
-//! this test program again, with the test `server_process` and the path in a variable. For ten minutes:
+//! After each event everything acknowledged is stored, and no two servers have the store. The
+//! processes run this test program with the test `server_process` and the path in a variable. For
+//! ten minutes:
 //!
 //! ```text
 //! HQ_TWO_SERVERS_SECS=600 cargo test -p hq-store two_servers
 //! ```
 //!
-//! and from another seed with `HQ_TWO_SERVERS_FIRST`. A seed that fails is printed.
+//! `HQ_TWO_SERVERS_FIRST` sets the first seed. A failing seed is printed.
 
 mod failing;
 
@@ -30,18 +31,18 @@ use crate::testing::{
 };
 use crate::{FlushError, Health, Store, StoreError, StoreHandle, schema};
 
-/// Names the store to a server process.
+/// Path of the store for a server process.
 const PATH_VARIABLE: &str = "HQ_TEST_STORE";
-/// Whether it is to be treated as if several hosts shared its file system.
+/// Set if the server must treat the file system as shared.
 const SHARED_VARIABLE: &str = "HQ_TEST_SHARED";
-/// Marks answers among what the test program prints.
+/// Prefix of answers in the output of the test program.
 const MARK: &str = "answer: ";
-/// Events of a course.
+/// Events of a sequence.
 const EVENTS: u32 = 40;
 const JOBS_SQL: &str =
     "SELECT coalesce(group_concat(id), '') FROM (SELECT id FROM jobs ORDER BY id)";
 
-/// Main function of a server process; not a test of its own.
+/// Main function of a server process; not a test.
 #[test]
 fn server_process() {
     let Some(path) = std::env::var_os(PATH_VARIABLE) else {
@@ -67,7 +68,7 @@ fn server_process() {
                 }
                 Err(error) => error.to_string(),
             },
-            // As a server that cannot go on when it has opened its store.
+            // Like a server that fails after it has opened its store.
             "try" => match Store::open_on(path, is_shared.then_some(FileSystem::Shared)) {
                 Ok(_) => "given up".to_owned(),
                 Err(error) => error.to_string(),
@@ -83,7 +84,7 @@ fn server_process() {
                 add_rows(server, JobId(number()), number(), true);
                 acknowledgement(server)
             }
-            // More than the log may have, without asking whether it is stored.
+            // More than the maximum size of the log, without waiting for the commit.
             "append" => {
                 let server = server.as_mut().expect("a server");
                 let ids = IdArray::single(1);
@@ -113,13 +114,13 @@ fn server_process() {
                 server = None;
                 "stopped".to_owned()
             }
-            other => panic!("nobody asks for {other}"),
+            other => panic!("unknown request {other}"),
         };
         println!("\n{MARK}{answer}");
     }
 }
 
-/// Whether everything so far is stored.
+/// Whether all changes so far are stored.
 fn acknowledgement(server: &StoreHandle) -> String {
     let words = match server.client().flush() {
         Ok(()) | Err(FlushError::Reader(_)) => "acknowledged",
@@ -140,7 +141,7 @@ impl Server {
         Self::behind(&[], path, is_shared)
     }
 
-    /// With a command in front of it that sets something up.
+    /// Starts it with a command prefix that sets something up.
     fn behind(prefix: &[&str], path: &Path, is_shared: bool) -> Self {
         let program = std::env::current_exe().expect("this program");
         let program = program.to_str().expect("a plain path");
@@ -189,7 +190,7 @@ impl Drop for Server {
     }
 }
 
-/// Numbers that look random and are the same each time (SplitMix64).
+/// A deterministic random generator (SplitMix64).
 struct Numbers(u64);
 
 impl Numbers {
@@ -202,7 +203,7 @@ impl Numbers {
     }
 }
 
-/// One store, its server, and another one that wants it.
+/// One store, its server, and a second server.
 struct Course {
     path: PathBuf,
     is_shared: bool,
@@ -210,7 +211,7 @@ struct Course {
     server: Option<Server>,
     other: Server,
     acknowledged: Vec<String>,
-    /// Refusals of a store that lacks nothing.
+    /// Refusals of an intact store.
     false_alarms: u32,
 }
 
@@ -248,8 +249,9 @@ impl Course {
             let mut server = std::mem::replace(&mut self.other, next);
             let mut said = server.ask("open");
             if said.contains("without its write-ahead log") && self.false_alarms == 0 {
-                // A kill between the two transactions that mark the file and take the mark back, and a foreign program that
-                // moved the first of them into it: nothing is lost, as a repair finds out.
+                // The server was killed between the transactions that mark the file and remove the
+                // mark, and another program moved the first of them into the file. Nothing is lost,
+                // as the repair finds.
                 self.false_alarms += 1;
                 crate::repair(&self.path).expect("it can be repaired");
                 said = server.ask("open");
@@ -275,7 +277,8 @@ impl Course {
         assert_eq!(self.server().ask("jobs"), self.acknowledged.join(","));
     }
 
-    /// Of a server that is refused, or, if nobody has the store, does not get further.
+    /// Starts a second server that is refused, or that fails after the open if no server has the
+    /// store.
     fn second_start(&mut self) {
         let said = self.other.ask("try");
         if self.server.is_none() {
@@ -289,7 +292,7 @@ impl Course {
         let found = crate::repair(&self.path);
         match (self.server.is_some(), found) {
             (true, Err(StoreError::InUse { .. })) | (false, Ok(None)) => {}
-            // Nobody has made it yet.
+            // The file does not exist yet.
             (false, Err(_) | Ok(Some(_))) if self.acknowledged.is_empty() => {}
             (_, other) => panic!("{other:?}"),
         }
@@ -303,7 +306,7 @@ impl Course {
         }
     }
 
-    /// One that has a lease and SQLite's locks, and no lock of its own.
+    /// Starts a server that has a lease and SQLite's locks, but does not take the lock file.
     fn earlier_release(&mut self) {
         self.server();
         std::fs::remove_file(with_suffix(&self.path, ".lock")).expect("it is there");
@@ -333,7 +336,7 @@ impl Course {
         }
     }
 
-    /// Somebody reads the file and closes it, as any SQLite program does.
+    /// Reads the file and closes it as any SQLite program does.
     fn foreign_reader(&self) {
         let read = Connection::open(&self.path).and_then(|connection| {
             connection.busy_timeout(Duration::from_millis(1))?;
@@ -349,7 +352,7 @@ impl Course {
 fn run(seed: u64) {
     let dir = tempfile::tempdir().expect("directory");
     let path = dir.path().join("j.db");
-    // A database without tables is not a store, but SQLite makes one of any name.
+    // A database without tables is not a store, but SQLite creates one at any path.
     let mut course = Course::new(&path, seed % 2 == 1);
     course.add();
     let mut numbers = Numbers(seed);
@@ -391,7 +394,7 @@ fn a_second_start_after_a_query_takes_nothing_away() {
         course.add();
         course.read();
         course.second_start();
-        // As if the first server were of a release that had no lock of its own.
+        // As if the first server were of a release without the lock file.
         course.earlier_release();
         course.repair();
         course.add();
@@ -406,12 +409,13 @@ fn a_start_without_room_loses_nothing() {
     let path = dir.path().join("j.db");
     let mut server = Server::new(&path, false);
     assert_eq!(server.ask("open"), "open");
-    // Some 6 MB, all of it in the log: the file itself is made of it at the next start.
+    // Some 6 MB, all of it in the log: the next start moves it into the file.
     let keeper = keep_log(&path);
     assert_eq!(server.ask("add 1 60000"), "acknowledged");
     drop(server);
     drop(keeper);
-    // A write behind 1 MB fails, as with a quota. The file then looks cut: its header says more.
+    // A write beyond 1 MB fails, as with a quota. The file then looks truncated according to its
+    // header.
     let limit = [
         "bash",
         "-c",
@@ -453,7 +457,7 @@ fn a_store_is_for_its_owner_alone() {
         }
         std::fs::remove_file(&planted).expect("it is there");
     }
-    // Only root can give a file away.
+    // Only root can change the owner of a file.
     if std::os::unix::fs::chown(&path, Some(12_345), None).is_ok() {
         let refused = Store::open(&path).expect_err("it is not ours").to_string();
         assert!(refused.contains("belongs to user 12345"), "{refused}");

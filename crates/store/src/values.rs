@@ -1,7 +1,8 @@
-//! Values of calls: bytes that the server keeps and does not look into.
+//! Values of calls: bytes that the server stores without reading them.
 //!
-//! They come ahead of the ends of their tasks and beside the core, which knows nothing of them. A worker may send one for
-//! an instance that no longer counts; it stays unread, because only that of the recorded instance and worker is.
+//! They arrive before the ends of their tasks and bypass the core, which does not know about them.
+//! A worker may send one for an outdated instance. It is stored but never read, because readers
+//! select the recorded instance and worker.
 
 use hq_core::id::{InstanceId, TaskKey, WorkerId};
 use hq_core::range::IdArray;
@@ -14,13 +15,13 @@ pub struct CallValue {
     pub task: TaskKey,
     /// Number of the instance.
     pub instance: InstanceId,
-    /// Where it ran.
+    /// Worker that ran it.
     pub worker: WorkerId,
     /// The value.
     pub data: Box<[u8]>,
 }
 
-/// Adds some; one that is sent again is the same.
+/// Stores values. A value that is sent again is identical.
 pub(crate) fn write(db: &Transaction<'_>, values: &[CallValue]) -> rusqlite::Result<()> {
     if values.is_empty() {
         return Ok(());
@@ -44,11 +45,11 @@ pub(crate) fn write(db: &Transaction<'_>, values: &[CallValue]) -> rusqlite::Res
 pub struct Found {
     /// Values by task id.
     pub values: Vec<(u32, Vec<u8>)>,
-    /// The first task that was not looked at, because there was enough.
+    /// The first task that was not read because of the size limit.
     pub next: Option<u32>,
 }
 
-/// Reads the values of tasks that have ended, until they have `bytes_max` bytes.
+/// Reads the values of ended tasks until they reach `bytes_max` bytes.
 ///
 /// # Errors
 ///

@@ -1,8 +1,9 @@
-//! The one thread that writes: changes in batches, one transaction and one sync a batch.
+//! The only thread that writes. It commits changes in batches, with one transaction and one sync
+//! per batch.
 //!
-//! Changes that somebody waits for are committed at once; the rest at most [`GROUP_SPAN`] after the last commit.
-//! Values of calls and curves wait as long for the ends of their tasks.
-//! A full disk stops nothing: the changes stay in memory and are tried again.
+//! It commits urgent changes at once, and others at most [`GROUP_SPAN`] after the last commit.
+//! Values of calls and curves wait as long for the ends of their tasks. A full disk does not stop
+//! it: changes stay in memory, and it retries.
 
 mod client;
 mod failure;
@@ -42,13 +43,13 @@ use failure::{is_failed_sync, is_passing};
 use inbox::Inbox;
 use pending::{Batch, Pending};
 
-/// Least time between two commits that nobody waits for.
+/// Minimum interval between two commits without urgent changes.
 const GROUP_SPAN: Duration = Duration::from_millis(20);
 /// Pause between two attempts to write to a full disk.
 const RETRY_INTERVAL: Duration = Duration::from_millis(250);
-/// Longest wait for somebody else who has the file locked, e.g. `hq journal check`.
+/// Timeout for another process that has locked the file, e.g. `hq journal check`.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
-/// Pages in the write-ahead log at which it is moved into the database: 16 MiB.
+/// Pages in the write-ahead log at which the writer checkpoints it: 16 MiB.
 const CHECKPOINT_PAGES: i32 = 4_096;
 
 thread_local! {
@@ -56,24 +57,25 @@ thread_local! {
     static LOG_PAGES: Cell<i32> = const { Cell::new(0) };
 }
 
-/// Whether the store takes changes.
+/// Whether the store accepts changes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Health {
-    /// Yes.
+    /// The store accepts changes.
     Good,
-    /// Not now, e.g. the disk is full; the text says why. It is tried again.
+    /// The store cannot commit at present, e.g. because the disk is full; the text says why. The
+    /// writer retries.
     Waiting(String),
-    /// Never again: what is on disk can no longer be trusted to be what was written, or another server
-    /// has taken over.
+    /// The store has failed for good: the data on disk may not match what was written, or another
+    /// server has taken over.
     Broken(String),
 }
 
 /// Report of the writer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Progress {
-    /// Everything up to this number, as counted by [`StoreHandle::store`], is on disk.
+    /// All changes up to this number, as returned by [`StoreHandle::store`], are on disk.
     pub committed: u64,
-    /// Whether it goes on.
+    /// Whether the store accepts changes.
     pub health: Health,
 }
 
@@ -82,14 +84,14 @@ pub struct Progress {
 pub struct Position {
     /// Number of the last event.
     pub upto: i64,
-    /// Events behind the one that was asked for, up to `upto`; `None` = they are in the file only.
+    /// Events after the requested one, up to `upto`; `None` = they are only in the file.
     pub missed: Option<Vec<Arc<Event>>>,
 }
 
 /// Subscription of a reader to the live journal.
 #[derive(Debug)]
 pub struct Subscription {
-    /// Position of the journal at the begin of `live`.
+    /// Position of the journal at the start of `live`.
     pub past: Position,
     /// Events from now on.
     pub live: Live,
@@ -108,7 +110,7 @@ enum Message {
     Stop,
 }
 
-/// Hands changes to the writer. Dropping it ends the writer behind what was handed over.
+/// Sends changes to the writer. Dropping the handle ends the writer after all earlier changes.
 #[derive(Debug)]
 pub struct StoreHandle {
     place: Place,
@@ -125,18 +127,18 @@ impl StoreHandle {
         self.last + 1
     }
 
-    /// Hands over changes; returns the number that [`Progress::committed`] reaches when they are on
+    /// Queues changes. Returns the number that [`Progress::committed`] reaches once they are on
     /// disk. Never blocks.
     pub fn store(&mut self, changes: Vec<Change>) -> u64 {
         self.last += 1;
-        // If the writer is gone, its last report said why.
+        // A writer that is gone has reported why.
         let _ = self.messages.send(Message::Changes(self.last, changes));
         self.last
     }
 
-    /// Somebody waits for what was handed over: it is committed now, not with the next group.
+    /// Makes the writer commit all queued changes at once, not with the next group.
     pub fn commit_now(&self) {
-        // If the writer is gone, its last report said why.
+        // A writer that is gone has reported why.
         let _ = self.messages.send(Message::Hurry);
     }
 
@@ -153,28 +155,28 @@ impl StoreHandle {
 
 impl Drop for StoreHandle {
     fn drop(&mut self) {
-        // Behind everything that was handed over before: the thread stores it first.
+        // After all queued changes: the thread stores them first.
         let _ = self.messages.send(Message::Stop);
         if let Some(thread) = self.thread.take() {
-            // It reports its errors itself.
+            // The thread reports its errors itself.
             let _ = thread.join();
         }
     }
 }
 
-/// A store that this process has.
+/// A store owned by this process.
 #[derive(Debug)]
 pub(crate) struct Owned {
-    // In this order: the connection is closed before the lock is given back.
+    // Field order: the connection is closed before the lock is released.
     pub(crate) connection: Connection,
-    /// As the user named it, for texts.
+    /// As the user named it, for messages.
     pub(crate) path: PathBuf,
     pub(crate) place: Place,
     /// Files that are written to.
     pub(crate) files: Files,
     pub(crate) fence: i64,
     pub(crate) size_max: Option<u64>,
-    /// Stretches that cannot be read: they go with the first commit.
+    /// Unreadable stretches, which the first commit removes.
     pub(crate) unreadable: Vec<StretchKey>,
     pub(crate) lock: Lock,
 }
@@ -187,30 +189,32 @@ struct Writer {
     fence: i64,
     /// Number of the next event.
     next_seq: i64,
-    /// The same as far as it was reported; what is between is committed and has to be looked for, see
-    /// [`Self::is_in_place`].
-    told_seq: i64,
-    /// Events between the two, for those who follow; `None` = nobody did when some of them were stored.
-    untold: Option<Vec<Event>>,
-    /// Bytes that the file has at least, unless another program has written over it; 0 = not known.
+    /// Number of the next event that is not reported yet. Events up to `next_seq` are committed,
+    /// but reported only after [`Self::is_in_place`].
+    reported_seq: i64,
+    /// Events between the two, for live readers; `None` = no reader was present when some of them
+    /// were stored.
+    unreported: Option<Vec<Event>>,
+    /// Minimum bytes of the file unless another program has overwritten it; 0 = unknown.
     len_min: u64,
     report: Box<dyn Fn(Progress) + Send>,
     committed: u64,
     health: Health,
     subscribers: Subscribers,
     compactor: Compactor,
-    /// Requests that wait for the prune that is under way.
+    /// Requests that wait for the running prune.
     pruning: Vec<SyncSender<Result<Pruned, String>>>,
-    /// Whether something was committed since the write-ahead log was moved into the file.
+    /// Whether a commit followed the last checkpoint.
     has_log: bool,
-    /// Whether a prune gave all spare pages back, and nothing was committed since.
+    /// Whether a prune returned all spare pages and no commit followed.
     is_bare: bool,
-    /// Whether the file, without its log, says that it needs its log. After a flush it does not until the next commit, so that a
-    /// copy of the file alone is whole. A reader may prevent the mark; each commit tries again.
+    /// Whether the file without its log says that it needs its log. After a flush it does not until
+    /// the next commit, so a copy of the file alone is complete. A reader may prevent the mark;
+    /// each commit retries it.
     is_file_marked: bool,
-    /// End of the server, if it ends in order.
+    /// How the server ends, if in order.
     ending: Ending,
-    /// Held to the end.
+    /// Held until the end.
     _lock: Lock,
 }
 
@@ -229,7 +233,7 @@ pub(crate) fn start(
     let thread = std::thread::Builder::new()
         .name("store".into())
         .spawn(move || {
-            // However it ends: what has ended does not hang.
+            // Whatever ends the thread: an ended writer does not hang.
             let _life = beating.clone().until_dropped();
             writer.run(&rx, &beating);
         })
@@ -251,7 +255,7 @@ impl Writer {
         report: Box<dyn Fn(Progress) + Send>,
     ) -> rusqlite::Result<Self> {
         let connection = owned.connection;
-        // SQLite's own checkpoints keep their errors to themselves.
+        // Replaces SQLite's automatic checkpoints, which do not report their errors.
         connection.wal_hook(Some(|_, pages| {
             LOG_PAGES.set(pages);
             Ok(())
@@ -264,8 +268,8 @@ impl Writer {
             files: owned.files,
             fence: owned.fence,
             next_seq,
-            told_seq: next_seq,
-            untold: Some(Vec::new()),
+            reported_seq: next_seq,
+            unreported: Some(Vec::new()),
             len_min: 0,
             report,
             committed: 0,
@@ -305,16 +309,17 @@ impl Writer {
         group.event(at, "server-start", None, None, &json!({"server_uid": uid}))?;
         set_number(&transaction, "next_seq", seq)?;
         transaction.commit()?;
-        (self.next_seq, self.told_seq) = (seq, seq);
+        (self.next_seq, self.reported_seq) = (seq, seq);
         Ok(())
     }
 
     fn run(mut self, messages: &Receiver<Message>, pulse: &Pulse) {
         let mut inbox = Inbox::new();
-        // What nobody waits for is collected from here on.
+        // Changes that are not urgent are collected from here on.
         let mut span_begin = Instant::now();
         while inbox.is_open {
-            // Even without changes: a server that waits for this one to end looks at the heartbeat.
+            // Renew the lease even without changes: a server that waits for this one to end watches
+            // the heartbeat.
             let mut wait = lease::HEARTBEAT;
             if !inbox.pending.is_empty() || self.health != Health::Good {
                 wait = self.span().saturating_sub(span_begin.elapsed());
@@ -325,15 +330,15 @@ impl Writer {
             let mut is_quiet = false;
             let was_empty = inbox.pending.is_empty();
             match pulse.rest(|| messages.recv_timeout(wait)) {
-                // All that is there is stored together, with one sync unless it is very much.
+                // All queued messages share a commit, unless there are very many.
                 Ok(first) => inbox.take(first, messages, self.health == Health::Good),
-                // Only after a long silence: settling syncs, which nobody should wait for.
+                // Settle only after a long silence: its syncs would delay commits.
                 Err(RecvTimeoutError::Timeout) => is_quiet = wait == lease::HEARTBEAT,
                 Err(RecvTimeoutError::Disconnected) => inbox.is_open = false,
             }
             let pending = &inbox.pending;
             if was_empty && !pending.is_empty() && pending.is_without_changes() {
-                // The ends of the tasks follow: with them it is one sync.
+                // The ends of the tasks follow; they share one sync.
                 span_begin = Instant::now();
             }
             let is_due = span_begin.elapsed() >= self.span();
@@ -350,8 +355,8 @@ impl Writer {
                 });
             }
             if self.is_broken() {
-                // A caller that asked for something in the same batch learns it by the end of the writer: nothing that they
-                // want may touch the file.
+                // Callers with requests in the same batch notice the end of the writer. Their
+                // requests must not touch the file any more.
                 self.leave();
                 return;
             }
@@ -364,7 +369,7 @@ impl Writer {
             if is_quiet && self.health == Health::Good {
                 self.settle();
             }
-            // On a full disk only a prune that somebody asked for goes on: it makes room.
+            // On a full disk only a requested prune continues: it frees space.
             if self.health == Health::Good || !self.pruning.is_empty() {
                 self.compact();
             }
@@ -376,12 +381,12 @@ impl Writer {
         self.finish();
     }
 
-    /// Leaves file and log as they are: SQLite would move one into the other and delete the log, by its name, which may be
-    /// somebody else's by now.
+    /// Leaves file and log as they are. SQLite would move the log into the file and delete it by
+    /// name, which may belong to another server by now.
     fn leave(&self) {
         let option = DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE;
         if let Err(error) = self.connection.set_db_config(option, true) {
-            tracing::debug!(%error, "the write-ahead log is moved into the journal");
+            tracing::debug!(%error, "cannot keep SQLite from moving the write-ahead log into the journal");
         }
     }
 
@@ -389,7 +394,7 @@ impl Writer {
         matches!(self.health, Health::Broken(_))
     }
 
-    /// Least time between two commits.
+    /// Minimum interval between two commits.
     fn span(&self) -> Duration {
         if self.health == Health::Good {
             GROUP_SPAN
@@ -400,7 +405,7 @@ impl Writer {
 
     fn answer(&mut self, message: Message, is_stored: bool) {
         match message {
-            // Dropping the sender tells that it did not work out.
+            // Dropping `reply` reports a failure to the caller.
             Message::Stopped => self.ending = Ending::Stopped,
             Message::Flush(reply) if is_stored => {
                 let is_whole = self.flush_log();
@@ -423,7 +428,8 @@ impl Writer {
                 let _ = reply.send(self.position(Some(after)));
             }
             Message::Subscribe(after, reply) => {
-                // In one step of the one writer, so that no event is in both parts or in neither.
+                // Both parts come from one step of the only writer, so no event is in both or in
+                // neither.
                 let _ = reply.send(Subscription {
                     past: self.position(after),
                     live: self.subscribers.subscribe(),
@@ -439,7 +445,7 @@ impl Writer {
     }
 
     fn position(&self, after: Option<i64>) -> Position {
-        let upto = self.told_seq - 1;
+        let upto = self.reported_seq - 1;
         Position {
             upto,
             missed: after.and_then(|after| self.subscribers.since(after, upto)),
@@ -448,7 +454,7 @@ impl Writer {
 
     fn progress(&mut self, committed: u64, health: Health) {
         if self.is_broken() {
-            // Whatever works afterwards: it is not trusted.
+            // Do not trust later successes.
             return;
         }
         if self.committed != committed || self.health != health {
@@ -461,19 +467,19 @@ impl Writer {
         }
     }
 
-    /// Tells that everything up to this number is stored.
-    fn tell(&mut self, upto: u64) {
+    /// Reports that everything up to this number is stored.
+    fn report_stored(&mut self, upto: u64) {
         // Only now, because reported events must be on disk.
-        let before = std::mem::replace(&mut self.told_seq, self.next_seq) - 1;
-        match self.untold.replace(Vec::new()) {
+        let before = std::mem::replace(&mut self.reported_seq, self.next_seq) - 1;
+        match self.unreported.replace(Vec::new()) {
             Some(events) => self.subscribers.publish(before, events),
             None => self.subscribers.skip(),
         }
         self.progress(upto, Health::Good);
     }
 
-    /// Whether what was committed can be found. Looked at after each commit and before anybody is told of it: what is in
-    /// a file that nobody can find is not stored.
+    /// Whether the files are still at their paths. The writer checks after each commit and before
+    /// it acknowledges: changes in a file that no one can find are not stored.
     fn is_in_place(&mut self) -> bool {
         let path = self.path.display();
         let text = match self.place.files() {
@@ -484,7 +490,7 @@ impl Writer {
                 "the journal `{path}` was overwritten by another program while the server ran"
             ),
             Ok(_) => return true,
-            // The file itself may well be in order, and then the server can go on.
+            // The file itself may be intact; then the server can continue.
             Err(error) => {
                 let text = format!("{path}: it cannot be seen at present: {error}");
                 self.wait_with(text);
@@ -496,7 +502,7 @@ impl Writer {
         false
     }
 
-    /// Acknowledges nothing for a while.
+    /// Suspends acknowledgments for a while.
     fn wait_with(&mut self, text: String) {
         if self.health == Health::Good {
             tracing::error!("cannot write the journal, will try again: {text}");
@@ -504,8 +510,8 @@ impl Writer {
         self.progress(self.committed, Health::Waiting(text));
     }
 
-    /// Stores changes, of which the last have the number `upto`, and tells of them; keeps those that are still to be
-    /// stored.
+    /// Stores changes and reports them; `upto` is the number of the last one. Changes that cannot
+    /// be stored yet stay in `pending`.
     fn commit_all(&mut self, pending: &mut Pending, upto: u64, pulse: &Pulse) {
         loop {
             let batch = pending.take_first();
@@ -517,15 +523,15 @@ impl Writer {
                 return;
             }
             if pending.is_empty() {
-                self.tell(upto);
+                self.report_stored(upto);
                 return;
             }
-            self.tell(batch.number.unwrap_or(self.committed));
+            self.report_stored(batch.number.unwrap_or(self.committed));
             pulse.beat();
         }
     }
 
-    /// Stores changes in one transaction; `false` if they are still to be stored.
+    /// Stores changes in one transaction; `false` if they must be retried.
     fn commit(&mut self, batch: &Batch) -> bool {
         let changes = &batch.changes;
         if !batch.is_empty() && !self.is_file_marked {
@@ -534,7 +540,7 @@ impl Writer {
         let mut events = self.subscribers.are_there().then(Vec::new);
         match self.try_commit(batch, events.as_mut()) {
             Ok((seq, true)) => {
-                self.note_untold(seq, events);
+                self.keep_unreported(seq, events);
                 let is_forgotten =
                     |change: &Change| matches!(change.kind, ChangeKind::JobsForgotten(_));
                 if changes.iter().any(is_forgotten) {
@@ -557,7 +563,8 @@ impl Writer {
                 self.compactor.add_finished(finished as u64);
                 self.has_log |= !batch.is_empty();
                 if !batch.is_empty() && std::mem::take(&mut self.is_bare) {
-                    // At once, so that the next prune leaves a smaller file even if it follows soon.
+                    // Settle at once, so that the next prune shrinks the file even if it follows
+                    // soon.
                     self.settle();
                 }
                 true
@@ -578,28 +585,29 @@ impl Writer {
         }
     }
 
-    /// Keeps the events up to the number `next_seq`, if anybody wants them, until they can be told of.
-    fn note_untold(&mut self, next_seq: i64, events: Option<Vec<Event>>) {
+    /// Keeps the events up to `next_seq` for live readers until they can be published.
+    fn keep_unreported(&mut self, next_seq: i64, events: Option<Vec<Event>>) {
         let stored = next_seq - std::mem::replace(&mut self.next_seq, next_seq);
-        match (events, &mut self.untold) {
-            (Some(mut events), Some(untold)) => untold.append(&mut events),
-            // Some before them are missing.
+        match (events, &mut self.unreported) {
+            (Some(mut events), Some(unreported)) => unreported.append(&mut events),
+            // Earlier events are missing, so readers must use the file.
             (Some(_), None) => {}
-            // Nobody listened while they were made; a new subscriber reads them from the file.
-            (None, untold) if stored > 0 => *untold = None,
+            // There was no reader when these events were created. A new subscriber reads them from
+            // the file.
+            (None, unreported) if stored > 0 => *unreported = None,
             (None, _) => {}
         }
     }
 
-    /// Nothing is written any more.
+    /// Stops writing for good.
     fn end_with(&mut self, text: String) {
         tracing::error!("the journal can no longer be written: {text}");
         self.progress(self.committed, Health::Broken(text));
     }
 
-    /// After a failed sync nothing is acknowledged any more, whatever it was for: the kernel drops what it could not
-    /// write, and tells the next sync that all is well ("Can Applications Recover from fsync Failures?", USENIX ATC
-    /// 2020). Other errors of what nobody waits for concern nobody else.
+    /// Stops all acknowledgments after a failed sync, whatever it was for. The kernel drops the
+    /// pages that it could not write, and the next sync succeeds ("Can Applications Recover from
+    /// fsync Failures?", USENIX ATC 2020). Other errors of optional work do not affect commits.
     fn note_failed_sync(&mut self, error: &rusqlite::Error) {
         if is_failed_sync(error) {
             let text = format!("{}: {error}", self.path.display());
@@ -613,7 +621,7 @@ impl Writer {
         self.progress(self.committed, Health::Broken(text));
     }
 
-    /// One step of compaction, if there is something to do.
+    /// Runs one step of compaction if there is work.
     fn compact(&mut self) {
         match self.try_compact() {
             Ok(Some(Stepped {
@@ -621,8 +629,8 @@ impl Writer {
                 pruned,
             })) => {
                 if has_finished && !self.checkpoint("TRUNCATE") {
-                    // A reader is in the way, and perhaps nothing is committed any more: the file becomes shorter when
-                    // it has gone.
+                    // A reader blocks the checkpoint, and no commit may follow: the writer retries,
+                    // so the file shrinks when the reader has left.
                     self.has_log = true;
                 }
                 if let Some(pruned) = pruned.filter(|_| !self.is_broken()) {
@@ -633,8 +641,8 @@ impl Writer {
             Ok(None) => self.taken_over(),
             Err(error) => {
                 self.note_failed_sync(&error);
-                // All that matters is stored; if the file is not good any more, the next commit says so.
-                tracing::warn!(%error, "the journal could not be made smaller");
+                // All changes are stored. If the file is damaged, the next commit reports it.
+                tracing::warn!(%error, "cannot compact the journal");
                 self.compactor.give_up();
                 self.end_prune(&Err(error.to_string()));
             }
@@ -650,7 +658,7 @@ impl Writer {
         }
         let len_min = std::mem::take(&mut self.len_min);
         let stepped = self.compactor.step(&mut self.connection)?;
-        // The file becomes shorter when the log is moved into it, perhaps by somebody else.
+        // The next checkpoint, perhaps by another process, shortens the file.
         self.len_min = len_min.min(compact::file_len(&self.connection)?);
         Ok(stepped)
     }
@@ -674,7 +682,7 @@ impl Writer {
         values::write(&transaction, &batch.values)?;
         curves::write(&transaction, &batch.curves)?;
         group::write(&transaction, &mut seq, &batch.changes, events)?;
-        // Within the transaction: another server that came in between undoes it as a whole.
+        // Within the transaction: if another server took over meanwhile, all of it is rolled back.
         if !lease::renew(&transaction, self.fence, true)? {
             return Ok((seq, false));
         }
@@ -682,7 +690,7 @@ impl Writer {
         Ok((seq, true))
     }
 
-    /// Clean stop: a last event, and the lease is free.
+    /// Ends cleanly: stores a last event and releases the lease.
     fn finish(mut self) {
         let stopped = || -> rusqlite::Result<()> {
             let mut seq = self.next_seq;

@@ -1,6 +1,7 @@
-//! Rows of tasks that finished become stretches, in the order of their keys, a bounded number at a time.
+//! Folds rows of finished tasks into stretches, in key order and a bounded number at a time.
 //!
-//! A task that finished never changes, and nothing that is acknowledged depends on how it is stored: a step is done or not.
+//! A finished task never changes, and no acknowledgment depends on how it is stored, so a crash
+//! between two steps loses nothing.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,22 +14,22 @@ use crate::stretch::{Shared, Stretch, Values};
 
 /// Rows that one step reads: a few milliseconds.
 const STEP_ROWS: u32 = 1_024;
-/// Fewest tasks of a stretch; fewer are hardly smaller than their rows.
+/// Minimum length of a stretch. A shorter one saves hardly any space over its rows.
 const LEN_MIN: u32 = 8;
 
 /// One pass over all rows.
 #[derive(Debug)]
 pub(super) struct Fold {
-    /// Key of the last row that is done with.
+    /// Key of the last row that was processed.
     mark: (i64, i64),
     len_min: u32,
-    /// Tasks that are in stretches now.
+    /// Tasks that were moved into stretches.
     pub(super) folded: u64,
     /// Rows that were left as they are.
     pub(super) left: u64,
 }
 
-/// A row: its key, and the rest if it may become part of a stretch.
+/// A row: its key, and the rest if a stretch can hold it.
 struct Found {
     job: u32,
     task: u32,
@@ -46,8 +47,8 @@ impl Fold {
         }
     }
 
-    /// Does some of it, in a transaction of the caller; returns whether it was the last step. If the transaction fails,
-    /// the pass has to begin again.
+    /// Processes some rows in a transaction of the caller. Returns whether the pass is complete. If
+    /// the transaction fails, the pass must start over.
     pub(super) fn step(&mut self, db: &Connection) -> rusqlite::Result<bool> {
         let rows = read(db, self.mark)?;
         let Some(last) = rows.last() else {
@@ -63,7 +64,7 @@ impl Fold {
                 _ => {
                     self.left += 1;
                     let next = open.as_ref().map(next_key);
-                    // The following rows are another stretch, also when they have ended.
+                    // The rows behind this one start another stretch, even if they have ended.
                     let is_settled = row.is_terminal && next == Some((row.job, row.task));
                     self.close(db, &mut jobs, open.take(), is_settled)?;
                     continue;
@@ -80,7 +81,8 @@ impl Fold {
             open = Some(Stretch::new(shared, row.task, values));
         }
         match open {
-            // The next step may add to it. It is far shorter than a step, which so gets on.
+            // The next step may extend this stretch. It is far shorter than a step, so the pass
+            // makes progress.
             Some(open) if !is_last => {
                 self.mark = (open.shared.job.into(), i64::from(open.first) - 1);
             }
@@ -89,7 +91,8 @@ impl Fold {
         Ok(is_last)
     }
 
-    /// Stores a stretch instead of its rows, unless it may become longer: `is_settled` = what is behind it is known.
+    /// Replaces rows by a stretch, unless it may still grow. `is_settled`: the row behind it cannot
+    /// extend it.
     fn close(
         &mut self,
         db: &Connection,
@@ -114,7 +117,7 @@ impl Fold {
             .prepare_cached(sql)?
             .execute(params![stretch.shared.job, first, last])?;
         if deleted != len as usize {
-            // Nothing is lost: the transaction is rolled back.
+            // The rollback keeps the rows.
             return Err(rusqlite::Error::StatementChangedRows(deleted));
         }
         self.folded += u64::from(len);
@@ -122,7 +125,7 @@ impl Fold {
     }
 }
 
-/// Whether the next task is in a stretch already, to which nothing is added.
+/// Whether the next task is already in a stretch. Stretches never grow.
 fn is_before_another(db: &Connection, stretch: &Stretch) -> rusqlite::Result<bool> {
     let (job, next) = next_key(stretch);
     let sql = "SELECT EXISTS (SELECT 1 FROM stretch_data WHERE job = ? AND first = ?)";
@@ -130,7 +133,7 @@ fn is_before_another(db: &Connection, stretch: &Stretch) -> rusqlite::Result<boo
         .query_row([job, next], |row| row.get(0))
 }
 
-/// Folds all that can be, of simulated worlds also the shortest stretches.
+/// Folds all rows that can be folded. Simulated worlds fold even the shortest stretches.
 #[cfg(any(test, feature = "testing"))]
 pub(crate) fn fold_all(db: &Connection, len_min: u32) -> rusqlite::Result<u64> {
     let mut fold = Fold {
@@ -141,10 +144,10 @@ pub(crate) fn fold_all(db: &Connection, len_min: u32) -> rusqlite::Result<u64> {
     Ok(fold.folded)
 }
 
-/// Job and id of the task that comes next, if it is part of the stretch.
+/// Job and id of the task that would extend the stretch.
 fn next_key(stretch: &Stretch) -> (u32, u32) {
     let last = *stretch.ids().end();
-    // The highest id has no next one; nothing is found by what stands for it.
+    // The highest id wraps around to one that never follows.
     (stretch.shared.job, last.wrapping_add(1))
 }
 
@@ -167,7 +170,8 @@ fn read(db: &Connection, mark: (i64, i64)) -> rusqlite::Result<Vec<Found>> {
     rows.collect()
 }
 
-/// What a row shares with its neighbours, and its values, if a stretch can hold all of it.
+/// The part of a row that its neighbors share, and its values; `None` if a stretch cannot hold the
+/// row.
 fn part(row: &Row<'_>, state: Option<TaskState>) -> rusqlite::Result<Option<(Shared, Values)>> {
     let number = |at| row.get::<_, Option<i64>>(at);
     let is_plain = state == Some(TaskState::Finished)
@@ -193,11 +197,11 @@ fn part(row: &Row<'_>, state: Option<TaskState>) -> rusqlite::Result<Option<(Sha
     Ok(Some((shared, values)))
 }
 
-/// Facts about jobs, cached for one step.
+/// Job facts, cached for one step.
 #[derive(Default)]
 struct Jobs {
     completed: BTreeMap<u32, bool>,
-    /// Tasks of which there is more than their row.
+    /// Tasks with rows in other tables.
     with_more: BTreeMap<u32, BTreeSet<u32>>,
 }
 
@@ -213,7 +217,7 @@ impl Jobs {
         Ok(is_completed)
     }
 
-    /// Whether a task of `rows` has nodes or a value, whose rows are looked for by its row.
+    /// Whether a task of `rows` has nodes or a value. Queries find these by the task's row.
     fn has_more(&mut self, db: &Connection, row: &Found, rows: &[Found]) -> rusqlite::Result<bool> {
         if let Entry::Vacant(entry) = self.with_more.entry(row.job) {
             let of_job = rows.partition_point(|other| other.job <= row.job);

@@ -1,4 +1,5 @@
-//! Deleting rows in steps: each does a bounded amount of work, however the rows are spread over jobs.
+//! Deletes rows in steps. Each step does a bounded amount of work, however the rows are spread over
+//! jobs.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -7,17 +8,18 @@ use rusqlite::{Transaction, params, params_from_iter};
 use crate::meta::{self, set_number};
 use crate::stretch::{self, Stretch};
 
-/// Work of one step: rows that it deletes and statements that it runs, some µs each.
+/// Work of one step: rows to delete and statements to run, a few µs each.
 const STEP_WORK: u32 = 2_000;
-/// Rows that one step only looks at.
+/// Rows that one step only reads.
 const STEP_SCAN: u32 = 20_000;
-/// Events that one step looks at.
+/// Events that one step reads.
 const STEP_EVENTS: u32 = 5_000;
 
-/// Work that a stretch is, compared with other rows.
+/// Work of a stretch, relative to other rows.
 const STRETCH_WORK: u32 = 20;
 
-/// A table with rows of jobs: its name, its key, the events that a row stands for, and the work that it is to delete.
+/// A table with rows of jobs: its name, its key, the number of events that a row represents, and
+/// the work to delete the row.
 struct JobTable {
     name: &'static str,
     key: &'static str,
@@ -35,7 +37,7 @@ const fn table(name: &'static str, key: &'static str, events: &'static str) -> J
     }
 }
 
-/// The job itself is last: as long as it is there, it is known that it was forgotten.
+/// The job itself comes last: its row is the record that it was forgotten.
 const JOB_TABLES: [JobTable; 13] = [
     table(
         "task_row_data",
@@ -45,7 +47,7 @@ const JOB_TABLES: [JobTable; 13] = [
     JobTable {
         name: "stretch_data",
         key: "first",
-        // A start and an end of each task.
+        // Each task has a start and an end.
         events: "2 * count",
         work: STRETCH_WORK,
     },
@@ -70,46 +72,45 @@ const WORKER_TABLES: [(&str, &str, usize); 4] = [
     ("node_data", "job, task, instance, position", 4),
 ];
 
-/// The one of them of which a row names several workers.
+/// The only one of these tables whose rows name several workers.
 const STRETCHES: &str = "stretch_data";
 
 /// Pending deletions, in this order.
 #[derive(Debug)]
 enum Work {
-    /// Rows of these jobs, the last one first; `table` is the next of the last job.
+    /// Deletes rows of these jobs, the last job first. `table` is the next table of the last job.
     Jobs { jobs: Vec<u32>, table: usize },
-    /// This many overviews of workers, the oldest first.
+    /// Deletes this many worker overviews, the oldest first.
     Overviews(u64),
-    /// Finds out which ended workers nothing tells of any more; `None` = not begun.
+    /// Finds ended workers that no row names any more; `None` = not started.
     FindWorkers {
         unused: Option<BTreeSet<u32>>,
         table: usize,
         after: Vec<i64>,
     },
-    /// These workers.
+    /// Deletes these workers.
     Workers(BTreeSet<u32>),
-    /// Events behind `after` of workers that are not there any more; `is_prune`: also of those that ended, and all
-    /// overviews.
+    /// Deletes events after number `after` of workers that no longer exist. `is_prune`: also of
+    /// workers that ended, and all overviews.
     WorkerEvents { after: i64, is_prune: bool },
 }
 
 /// Scope of a sweep besides forgotten jobs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Scope {
-    /// Lost workers of which nothing tells any more.
+    /// Lost workers that no row names any more.
     pub(super) with_workers: bool,
-    /// Everything that the journal can do without.
+    /// Everything that the journal does not need.
     pub(super) is_prune: bool,
-    /// Overviews of workers.
+    /// Number of worker overviews.
     pub(super) overviews: u64,
 }
 
-/// One pass.
 #[derive(Debug)]
 pub(super) struct Sweep(VecDeque<Work>);
 
 impl Sweep {
-    /// Looks which jobs were forgotten; reads nothing else.
+    /// Reads which jobs were forgotten, and nothing else.
     pub(super) fn new(db: &Transaction<'_>, scope: Scope) -> rusqlite::Result<Self> {
         let mut statement =
             db.prepare_cached("SELECT id FROM job_data WHERE is_forgotten ORDER BY id DESC")?;
@@ -133,8 +134,8 @@ impl Sweep {
         Ok(Self(work))
     }
 
-    /// Does some of it; returns whether nothing is left. If the transaction does not come about, the sweep has to begin
-    /// again.
+    /// Runs one step. Returns whether the sweep is complete. If the transaction fails, the sweep
+    /// must start over.
     pub(super) fn step(&mut self, db: &Transaction<'_>) -> rusqlite::Result<bool> {
         let Some(work) = self.0.front_mut() else {
             return Ok(true);
@@ -239,9 +240,9 @@ fn ended_workers(db: &Transaction<'_>) -> rusqlite::Result<BTreeSet<u32>> {
     ids.collect()
 }
 
-/// Takes those out of `unused` that some rows name. A row that moves from one table to the next while this goes on is
-/// seen in one of them: tasks come first, and what they are moved to comes after. What is added meanwhile, as rows or as
-/// stretches, names workers that are connected.
+/// Removes workers from `unused` that some row names. A row that moves to another table meanwhile
+/// is seen in one of the two: tasks come first, and the tables that their rows move to come later.
+/// Rows and stretches that are added meanwhile name connected workers.
 fn find_used(
     db: &Transaction<'_>,
     unused: &mut BTreeSet<u32>,
@@ -281,7 +282,8 @@ fn find_used(
     Ok(*table == WORKER_TABLES.len())
 }
 
-/// The same for stretches; `after` is the key of the last one that was looked at. Returns whether there are no more.
+/// The same for stretches. `after` is the key of the last one that was read. Returns whether none
+/// are left.
 fn find_used_in_stretches(
     db: &Transaction<'_>,
     unused: &mut BTreeSet<u32>,
@@ -306,7 +308,7 @@ fn find_used_in_stretches(
                     unused.remove(&worker);
                 }
             }
-            // Whom it names is not known.
+            // The workers of an unreadable stretch are unknown, so keep all.
             None => unused.clear(),
         }
     }

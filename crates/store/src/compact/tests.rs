@@ -1,4 +1,4 @@
-//! Compaction: which rows go, which stay, and that a crash on the way costs nothing.
+//! Compaction: which rows go, which stay, and that a crash between steps loses nothing.
 
 use hq_core::hardware::HardwareUsage;
 use hq_core::id::{JobId, WorkerId};
@@ -27,7 +27,7 @@ fn forgotten_jobs_leave_the_file_and_it_shrinks_by_itself() {
     });
     let full = u64::from(number(&path, "PRAGMA page_count")) * 4_096;
     handle.store(vec![change(ChangeKind::JobsForgotten(vec![JobId(1)]))]);
-    // A MiB stays free for what comes next.
+    // 1 MiB stays free for new rows.
     wait_for("the file is small", || file_len(&path) < full * 2 / 3);
     wait_for("the rows are gone", || {
         number(&path, "SELECT count(*) FROM job_data") == 1
@@ -47,12 +47,12 @@ fn a_full_file_drops_its_oldest_completed_jobs_and_nothing_else() {
     let store = Store::open(&path).expect("a fresh file");
     let mut handle = started(store.with_size_max(Some(SIZE_MAX)));
     for job in 1..=JOBS {
-        // What finished takes the less room the sooner it is put together; how a job was submitted stays as it is.
+        // Folding makes finished tasks smaller; the submit keeps its size.
         add_large_job(&mut handle, JobId(job), (TASKS, 100_000), job != 1);
     }
     handle.client().flush().expect("a store");
     let jobs = || number(&path, "SELECT count(*) FROM job_data");
-    // A file at rest has spare pages.
+    // An idle file has spare pages.
     let len_max = SIZE_MAX + SPARE_PAGES * 4_096;
     wait_for("jobs are dropped and pages given back", || {
         jobs() < JOBS && file_len(&path) <= len_max
@@ -97,7 +97,7 @@ fn a_crash_between_any_two_steps_is_made_good_by_the_next_server() {
         for _ in 0..steps {
             if compactor.is_busy() {
                 let stepped = compactor.step(&mut db).expect("a step");
-                assert!(stepped.is_some(), "nobody else has the store");
+                assert!(stepped.is_some(), "no other server has the store");
             }
         }
         drop(db);
@@ -116,12 +116,12 @@ fn a_crash_between_any_two_steps_is_made_good_by_the_next_server() {
     }
 }
 
-/// Steps until there is nothing more to do.
+/// Runs steps until no work is left.
 fn steps(compactor: &mut Compactor, db: &mut Connection) -> u32 {
     let mut steps = 0;
     while compactor.is_busy() {
         let stepped = compactor.step(db).expect("a step");
-        assert!(stepped.is_some(), "nobody else has the store");
+        assert!(stepped.is_some(), "no other server has the store");
         steps += 1;
     }
     steps
@@ -191,7 +191,7 @@ fn a_prune_leaves_a_smaller_file_whenever_it_removed_something() {
     let path = dir.path().join("j.db");
     let mut handle = started(Store::open(&path).expect("a fresh file"));
     add_job(&mut handle, JobId(1), 40, false);
-    // The second is too large to be rewritten in one go.
+    // The second job is too large for a rewrite.
     for (job, tasks) in [(2, 1), (3, 60_000), (4, 1)] {
         add_job(&mut handle, JobId(job), tasks, true);
         handle.client().flush().expect("a store");
@@ -201,9 +201,10 @@ fn a_prune_leaves_a_smaller_file_whenever_it_removed_something() {
         assert!(after < before, "{tasks} tasks: {before}, then {after}");
         assert_eq!(results(&path).len(), 40, "what is not completed stays");
     }
-    // Soon after the last one, before the file was at rest.
+    // Prune again before the file is idle.
     add_job(&mut handle, JobId(5), 1, true);
-    // The commit is over when the writer answers. Nobody reads before: a reader keeps pages in the log, and the file short.
+    // The commit is complete when the writer answers. No earlier read: a reader keeps pages in the
+    // log, and the file short.
     let before = handle.client().position(0).map(|_| file_len(&path));
     assert_eq!(results(&path).len(), 41);
     assert_eq!(handle.client().prune(), Ok(Pruned { jobs: 1 }));
@@ -256,7 +257,7 @@ fn overviews_of_workers_take_a_part_of_the_largest_size_and_no_job_goes_for_them
         let sql = "SELECT count(*) FROM event_log WHERE type = 'worker-overview'";
         u64::from(number(&path, sql))
     };
-    // The second time as many, which the writer only knows by having counted them.
+    // The second round has as many jobs, which the writer knows only because it counted them.
     for _ in 0..2 {
         for _ in 0..100 {
             handle.store((0..100).map(|_| overview()).collect());
@@ -289,7 +290,7 @@ fn a_reader_that_stands_still_holds_up_no_commit() {
     assert_eq!(seen, 100);
     let begun = Instant::now();
     handle.store(vec![change(ChangeKind::JobsForgotten(vec![JobId(1)]))]);
-    // It ends with moving the log into the file, which cannot be done while the reader stands.
+    // The prune ends with a checkpoint, which the reader blocks.
     assert_eq!(handle.client().prune(), Ok(Pruned { jobs: 1 }));
     add_job(&mut handle, JobId(2), 1, true);
     let flushed = handle.client().flush();

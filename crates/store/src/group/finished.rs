@@ -1,7 +1,8 @@
-//! Ends of tasks at the end of their group: neighbours that finished become a stretch at once, without a row of each in between.
+//! Stores the ends of a group: finished neighbors become a stretch at once, without rows in
+//! between.
 //!
-//! What cannot be part of one is stored as a row, which compaction may fold later, with neighbours that finish in another
-//! group.
+//! Ends that do not fit into a stretch become rows. Compaction may fold them later, with neighbors
+//! that finish in another group.
 
 use std::collections::BTreeMap;
 
@@ -12,25 +13,25 @@ use rusqlite::{Connection, params};
 use super::rows::{EndRow, write_ends};
 use crate::stretch::{Shared, Stretch, TASKS_MAX};
 
-/// How far in front of a task the stretch can begin that it is in.
+/// Maximum distance from a task to the start of its stretch.
 const TASKS_BEFORE: u32 = 255;
 
 const _: () = assert!(TASKS_BEFORE as usize == TASKS_MAX - 1);
 
-/// What a row tells that its end does not: the variant and the number of the start.
+/// Facts that only the row of the start has: the variant and the event number.
 #[derive(Clone, Copy)]
 struct Begun {
     variant: u32,
     start_seq: i64,
 }
 
-/// Stores ends, in any order: neighbours as stretches of `len_min` tasks or more, the rest as rows.
+/// Stores ends in any order: neighbors as stretches of `len_min` tasks or more, the rest as rows.
 pub(super) fn write(
     db: &Connection,
     mut ends: Vec<EndRow<'_>>,
     len_min: u32,
 ) -> rusqlite::Result<()> {
-    // Stable: of two ends of one task the later one counts.
+    // A stable sort: the later of two ends of one task counts.
     ends.sort_by_key(|end| end.task);
     ends.dedup_by(|later, earlier| {
         let is_same = later.task == earlier.task;
@@ -55,12 +56,12 @@ pub(super) fn write(
 fn is_next(one: &EndRow<'_>, next: &EndRow<'_>) -> bool {
     let key = |id: u32| TaskKey::new(one.task.job, TaskId(id));
     let follows = one.task.task.as_u32().checked_add(1).map(key) == Some(next.task);
-    // One that failed must not keep its neighbours from being a stretch.
+    // A failed task must not keep its neighbors from forming a stretch.
     follows && one.instance == next.instance && one.is_plain() == next.is_plain()
 }
 
-/// Stores neighbours as stretches. Those that do not fill one are left as `rows`; so are all if one of them has more than a
-/// stretch can hold.
+/// Stores neighbors as stretches. Pushes the rest to `rows`: tasks that do not fill a stretch, and
+/// all tasks if one has more than a stretch can hold.
 fn write_run<'a>(
     db: &Connection,
     run: &'a [EndRow<'a>],
@@ -92,14 +93,15 @@ fn write_run<'a>(
     Ok(())
 }
 
-/// Job, first and last id of neighbours.
+/// Job, first and last id of neighbors.
 fn range(run: &[EndRow<'_>]) -> [u32; 3] {
     let id = |end: Option<&EndRow<'_>>| end.map_or(0, |end| end.task.task.as_u32());
     let job = run.first().map_or(0, |end| end.task.job.as_u32());
     [job, id(run.first()), id(run.last())]
 }
 
-/// Whether one of the tasks has nodes or a value, which are looked for by its row, or is in a stretch already.
+/// Whether one of the tasks has nodes or a value, which queries find by its row, or is in a stretch
+/// already.
 fn has_more(db: &Connection, run: &[EndRow<'_>]) -> rusqlite::Result<bool> {
     let sql = "SELECT EXISTS (SELECT 1 FROM node_data WHERE job = ?1 AND task BETWEEN ?2 AND ?3) \
                OR EXISTS (SELECT 1 FROM value_data WHERE job = ?1 AND task BETWEEN ?2 AND ?3) \
@@ -110,7 +112,7 @@ fn has_more(db: &Connection, run: &[EndRow<'_>]) -> rusqlite::Result<bool> {
         .query_row(params![job, first, last, TASKS_BEFORE], |row| row.get(0))
 }
 
-/// As many of the tasks as fit into one stretch; `None`: there are none.
+/// The longest stretch that begins with the first task; `None`: there are no tasks.
 fn first_stretch((run, begun): (&[EndRow<'_>], &[Begun])) -> Option<Stretch> {
     let mut tasks = run.iter().zip(begun);
     let shared = |end: &EndRow<'_>, begun: &Begun| Shared {
@@ -137,7 +139,7 @@ fn delete_rows(db: &Connection, stretch: &Stretch) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// How each of the tasks began; `None` if that is not known of one, or its row tells more than a stretch can.
+/// The start of each task; `None` if one is unknown, or if a row has more than a stretch can hold.
 fn begun(before: &Rows, run: &[EndRow<'_>]) -> Option<Vec<Begun>> {
     let begun = |end: &EndRow<'_>| {
         let row = before.get(&end.task.task.as_u32());
@@ -151,13 +153,13 @@ fn begun(before: &Rows, run: &[EndRow<'_>]) -> Option<Vec<Begun>> {
     run.iter().map(begun).collect()
 }
 
-/// The row that a task has before its end is stored.
+/// The row of a task before its end is stored.
 struct Before {
     instance: u32,
     begun: Option<Begun>,
 }
 
-/// Rows by the ids of their tasks; `None`: one that tells more than a stretch can.
+/// Rows by task id; `None`: the row has more than a stretch can hold.
 type Rows = BTreeMap<u32, Option<Before>>;
 
 fn rows_before(db: &Connection, run: &[EndRow<'_>]) -> rusqlite::Result<Rows> {

@@ -1,4 +1,4 @@
-//! Rows of jobs: made, submitted to, forgotten.
+//! Rows of jobs: created, submitted to, forgotten.
 
 use hq_core::id::JobId;
 use hq_core::server_state::{Change, ChangeKind};
@@ -37,7 +37,7 @@ impl Group<'_> {
             "INSERT OR REPLACE INTO job_data VALUES (?, ?, ?, ?, NULL, ?, NULL, 0)",
             params![job.as_u32(), name, max_fails, is_open, at.0],
         )?;
-        // Not the last one that was stored: a large submit is stored behind smaller ones that came later.
+        // Not simply this id: a large submit is stored after smaller ones that came later.
         let last = meta::number(self.connection, "last_job")?;
         set_number(
             self.connection,
@@ -54,7 +54,7 @@ impl Group<'_> {
         set_number(self.connection, &key, new.as_u32().into())
     }
 
-    /// Stores the attempt of a task that has made a submit last.
+    /// Stores the last attempt of a task that made a submit.
     pub(super) fn repeated(&self, change: &Change) -> rusqlite::Result<()> {
         let ChangeKind::SubmitRepeated {
             job,
@@ -68,7 +68,7 @@ impl Group<'_> {
         set_number(self.connection, &key, instance.as_u32().into())
     }
 
-    /// Stores from which instance on tasks of a submit start that were never handed out.
+    /// Stores the first instance of tasks of a submit that were never sent to a worker.
     pub(super) fn superseded(&self, change: &Change) -> rusqlite::Result<()> {
         let ChangeKind::WaitingSuperseded { job, number, first } = &change.kind else {
             return Ok(());
@@ -110,12 +110,12 @@ impl Group<'_> {
         else {
             return Ok(());
         };
-        // Also one that was opened before has its row already.
+        // A job that was opened before already has a row.
         let stays_open = matches!(spec.target, SubmitTarget::SelfClosing { .. });
         if *is_new {
             self.add_job(change.at, *job, name, *max_fails, stays_open)?;
         }
-        // To those who read events it is a job that is opened, and a submit for it.
+        // Readers of events see an opened job and a submit to it.
         if *is_new && stays_open {
             self.opened(change.at, *job, name, *max_fails)?;
         }

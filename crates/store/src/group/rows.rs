@@ -20,17 +20,16 @@ pub(super) struct Start {
     pub(super) seq: i64,
 }
 
-/// Stores starts as rows.
 pub(super) fn write_starts(
     db: &Connection,
     starts: impl IntoIterator<Item = (TaskKey, Start)>,
 ) -> rusqlite::Result<()> {
-    // Crashes and retries of a row that is there stay: they are the task's, and not of one instance.
+    // An existing row keeps its crashes and retries: they belong to the task, not to one instance.
     let sql = "INSERT INTO task_row_data (job, task, state, instance, crash_count, worker, variant, \
                started_unix_ns, start_seq) VALUES (?1, ?2, ?8, ?3, 0, ?4, ?5, ?6, ?7) \
                ON CONFLICT DO UPDATE SET state = ?8, instance = ?3, worker = ?4, variant = ?5, \
                started_unix_ns = ?6, start_seq = ?7";
-    // Taken once for all of them: to find it for each was some 8 % of what this thread did.
+    // Prepared once for all: a lookup per row took some 8 % of this thread's time.
     let mut insert = db.prepare_cached(sql)?;
     for (task, start) in starts {
         if start.instance != InstanceId(0) {
@@ -50,7 +49,8 @@ pub(super) fn write_starts(
     Ok(())
 }
 
-/// An instance that was cut off by the end of a server has left its row behind: it is an attempt, now that another one starts.
+/// Turns the row of an instance that the end of a server cut off into an attempt, now that another
+/// instance starts.
 fn keep_attempt(db: &Connection, task: TaskKey, instance: InstanceId) -> rusqlite::Result<()> {
     let sql = "INSERT OR IGNORE INTO attempt_data (job, task, instance, worker, variant, \
                started_unix_ns, start_seq) SELECT job, task, instance, worker, variant, \
@@ -65,7 +65,7 @@ fn keep_attempt(db: &Connection, task: TaskKey, instance: InstanceId) -> rusqlit
     Ok(())
 }
 
-/// An end that is to be stored.
+/// An end to be stored.
 pub(super) struct EndRow<'a> {
     pub(super) task: TaskKey,
     pub(super) instance: InstanceId,
@@ -73,25 +73,24 @@ pub(super) struct EndRow<'a> {
     pub(super) crash_count: u32,
     pub(super) end: &'a TaskEnd,
     pub(super) is_finished: bool,
-    /// Variant and number of a start in the same group.
+    /// Variant and event number of a start in the same group.
     pub(super) start: Option<(u32, i64)>,
     pub(super) seq: i64,
 }
 
 impl EndRow<'_> {
-    /// Whether a stretch can hold it, as far as its end tells.
+    /// Whether a stretch can hold the task, judged by its end.
     pub(super) fn is_plain(&self) -> bool {
         let (code, text) = encode::outcome_code(&self.end.outcome);
         let is_good = code == OutcomeCode::FINISHED.number() && text.is_none();
         self.is_finished && self.crash_count == 0 && is_good
     }
 
-    /// When it began, by the measure of the worker, like the record in the state.
+    /// Start time by the worker's measure, as in the state.
     fn started(&self) -> i64 {
         self.end.at.minus(self.end.run).0
     }
 
-    /// As part of a stretch.
     pub(super) fn values(&self, start_seq: i64) -> Values {
         let usage = &self.end.usage;
         [
@@ -107,12 +106,12 @@ impl EndRow<'_> {
     }
 }
 
-/// Stores ends as rows.
 pub(super) fn write_ends<'a>(
     db: &Connection,
     ends: impl IntoIterator<Item = &'a EndRow<'a>>,
 ) -> rusqlite::Result<()> {
-    // Of a start in an earlier group the row has variant and number: they stay, because the end brings none.
+    // The row of a start in an earlier group keeps its variant and number, because the end has
+    // none.
     let sql = "INSERT INTO task_row_data (job, task, state, instance, crash_count, worker, variant, \
                started_unix_ns, run_us, outcome, message, max_rss_kib, user_ms, system_ms, \
                start_seq, end_seq) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, \

@@ -1,4 +1,5 @@
-//! Workers that get no new tasks, because they drain or tasks fail there: kept in the table `meta` until that is over.
+//! Workers that get no new tasks, because they drain or are in quarantine. The table `meta` holds
+//! them until then.
 
 use hq_core::server_state::{Change, ChangeKind};
 use serde_json::json;

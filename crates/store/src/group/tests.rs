@@ -1,4 +1,4 @@
-//! Rows that come of changes that happened within one group, and how large they are.
+//! Rows of changes that happen in one group, and their size.
 
 use hq_core::id::{AllocationKey, QueueId, TaskId};
 use hq_core::range::{IdArray, IdRange};

@@ -1,4 +1,4 @@
-//! Every field of a task comes back as it was committed, whatever the task had been through.
+//! Every field of a task is restored as committed, whatever happened to the task.
 
 use hq_core::growth::{Grant, Scale};
 use hq_core::id::TaskKey;
@@ -11,7 +11,7 @@ use super::*;
 use crate::testing::{NOW, WORKER, change, submitted};
 use crate::{group, schema};
 
-/// Start, and an end this many seconds later.
+/// A start, and an end this many seconds later.
 fn until(seconds: u64) -> [Option<Timestamp>; 2] {
     let end = NOW.wall.plus(Duration::from_secs(seconds));
     [Some(NOW.wall), Some(end)]
@@ -98,8 +98,9 @@ fn what_comes_back_is_what_was_committed() {
         attempt,
         grown: None,
     };
-    // 1 failed twice and crashed once, and waits; 2 the same, and then finished; 3 runs after a retry on a worker that
-    // does not come back; 4 failed; 5 was canceled; 6 never ran.
+    // Task 1 failed twice, crashed once, and waits. Task 2 did the same and then finished. Task 3
+    // runs after a retry, on a worker that does not reconnect. Task 4 failed, 5 was canceled, 6
+    // never ran.
     for id in [1, 2] {
         add(started(id, 0));
         add(requeued(id, 1, 0, 1, Some(attempt(0))));
@@ -132,7 +133,8 @@ fn what_comes_back_is_what_was_committed() {
     let all = restored(&changes, job);
     let worker = WORKER.as_u32();
     let twice = vec![attempt(0), attempt(1)];
-    // The end of the server gives the run that was under way the next instance, and is no crash of the task.
+    // The end of the server moves the interrupted run to the next instance and does not count as a
+    // crash of the task.
     assert_eq!(
         all[&1],
         (Phase::Waiting, 3, worker, 1, 2, [None; 2], twice.clone())
@@ -225,7 +227,7 @@ fn what_was_canceled_while_it_ran_has_an_end() {
 #[test]
 fn a_job_id_is_given_out_once_whatever_the_order_in_which_jobs_are_stored() {
     let ids = IdArray::consecutive(1, 6).expect("six ids");
-    // Job 1 was larger and took longer to be accepted.
+    // Job 1 was larger, so its submit took longer.
     let changes = [
         change(submitted(JobId(2), &ids)),
         change(submitted(JobId(1), &ids)),
@@ -253,7 +255,7 @@ fn a_job_id_is_given_out_once_whatever_the_order_in_which_jobs_are_stored() {
 fn stored(changes: &[hq_core::server_state::Change]) -> Connection {
     let mut connection = Connection::open_in_memory().expect("a database in memory");
     schema::migrate(&mut connection, 0).expect("the schema is valid");
-    let transaction = connection.transaction().expect("nobody else writes");
+    let transaction = connection.transaction().expect("there is no other writer");
     group::write(&transaction, &mut 1, changes, None).expect("every change can be written");
     transaction.commit().expect("memory is never full");
     connection
@@ -268,7 +270,7 @@ fn a_submit_that_is_damaged_and_can_still_be_read_is_left_out() {
     let mut spec: Vec<u8> = connection
         .query_row(sql, [], |row| row.get(0))
         .expect("a row");
-    // Another program, in a message that is as long as before.
+    // A different program in a message of the same length.
     let mut words = spec.windows(4);
     let program = words.position(|word| word == b"bash").expect("it is there");
     spec[program] = b'd';

@@ -1,6 +1,7 @@
-//! Queries of a report: figures of the time from `from_ns` to `to_ns`, in nanoseconds since 1970.
+//! Queries of a report about the time from `from_ns` to `to_ns`, in nanoseconds since 1970.
 //!
-//! Each statement passes over the tasks once; what comes back grows neither with them nor with the jobs.
+//! Each statement scans the tasks once. The size of its result depends neither on the tasks nor on
+//! the jobs.
 
 use std::time::Duration;
 
@@ -13,17 +14,17 @@ use crate::rows::RowRef;
 use crate::runs::{ASKED, CHANGES, CPUS, CPUS_UNKNOWN, RUNS};
 use crate::statement::Query;
 
-/// Units of a resource per whole one, as a number with a fraction for SQLite.
+/// Units of a whole resource, as a fractional number for SQLite.
 const UNITS: &str = "10000.0";
-/// Ways to fail that are listed.
+/// Maximum number of failure reasons.
 const FAILURES_MAX: u32 = 200;
 
-/// From when to when.
+/// A period.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Period {
-    /// Begin, in ns since 1970.
+    /// Start, in ns since 1970.
     pub from_ns: i64,
-    /// End, included, in ns since 1970.
+    /// End, inclusive, in ns since 1970.
     pub to_ns: i64,
 }
 
@@ -37,20 +38,20 @@ impl Period {
     }
 }
 
-/// A worker that was there.
+/// A worker of the period.
 #[derive(Clone, PartialEq, Debug)]
 pub struct WorkerRow {
     /// Worker id.
     pub id: u32,
     /// Host name.
     pub host: String,
-    /// From when on, within the period.
+    /// Connection, within the period.
     pub from_ns: i64,
-    /// End within the period.
+    /// End, within the period.
     pub to_ns: i64,
-    /// Why it ended.
+    /// Reason of its end.
     pub reason: Option<String>,
-    /// Configuration, as events have it.
+    /// Configuration, in the format of events.
     pub config: Value,
 }
 
@@ -70,20 +71,21 @@ pub fn workers(period: Period) -> Query<WorkerRow> {
     })
 }
 
-/// Amount of a resource that tasks that began or ended in a step request.
+/// Requested amount of a resource, of tasks that started or ended in a step.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ResourceRow {
-    /// Whether they ended.
+    /// Whether the tasks ended.
     pub is_end: bool,
     /// Step of the period.
     pub step: i64,
     /// Name of the resource.
     pub resource: String,
-    /// Units of it.
+    /// Requested units.
     pub units: u64,
 }
 
-/// Use of the resources beside cpus that most jobs ask for, at most `resources_max`, in steps of `width`.
+/// Use of resources in steps of `width`: the resources other than cpus that most jobs request, at
+/// most `resources_max`.
 #[must_use]
 pub fn resource_steps(period: Period, width: i64, resources_max: u32) -> Query<ResourceRow> {
     let sql = format!(
@@ -100,8 +102,8 @@ pub fn resource_steps(period: Period, width: i64, resources_max: u32) -> Query<R
     })
 }
 
-/// `ended (job, state, n, core_us, rss, mem)`: tasks that ended in the period, what they cost, and the
-/// memory that they used and had asked for.
+/// `ended (job, state, n, core_us, rss, mem)`: tasks that ended in the period, their cost, and
+/// their used and requested memory.
 fn ended() -> String {
     format!(
         "{ASKED}, {CPUS}, sums AS (SELECT job, variant, state, count(*) AS n, sum(run_us) AS us, \
@@ -119,7 +121,7 @@ fn ended() -> String {
 /// Sums over all jobs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TotalsRow {
-    /// Jobs that were submitted up to the end of the period.
+    /// Jobs submitted up to the end of the period.
     pub jobs: u64,
     /// Tasks that finished.
     pub finished: u64,
@@ -142,26 +144,26 @@ pub fn totals(period: Period) -> Query<TotalsRow> {
     })
 }
 
-/// A job and what it cost.
+/// A job and its cost.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct JobRow {
     /// Job id.
     pub id: u32,
     /// Name of the job.
     pub name: String,
-    /// Tasks that it was given.
+    /// Tasks of the job.
     pub task_count: u64,
     /// Tasks that finished.
     pub finished: u64,
     /// Tasks that failed.
     pub failed: u64,
-    /// Cost of these, and of those that were canceled or given up while they ran.
+    /// Cost of all ended tasks, including those that were canceled or given up while they ran.
     pub core_us: u64,
-    /// Cost of those that failed.
+    /// Cost of failed tasks.
     pub failed_core_us: u64,
-    /// Most memory that one of them used.
+    /// Peak memory of the largest task.
     pub rss_kib: u64,
-    /// Most memory that one of them asked for, in units of a ten-thousandth of a MiB.
+    /// Largest requested memory of a task, in units of a ten-thousandth of a MiB.
     pub memory_units: u64,
 }
 
@@ -192,7 +194,7 @@ pub fn jobs(period: Period, jobs_max: usize) -> Query<JobRow> {
     })
 }
 
-/// Tasks of a job that ended by themselves, by bin of [`RUN_BOUNDS`](super::RUN_BOUNDS): bin and count.
+/// Finished and failed tasks of a job by bin of [`RUN_BOUNDS`](super::RUN_BOUNDS): bin and count.
 #[must_use]
 pub fn run_times(job: u32, period: Period) -> Query<(usize, u64)> {
     let sql = format!(
@@ -208,7 +210,8 @@ pub fn run_times(job: u32, period: Period) -> Query<(usize, u64)> {
     })
 }
 
-/// Run times at positions among the tasks of a job that ended by themselves, the shortest at 0: position and µs.
+/// Run times at positions among the finished and failed tasks of a job, sorted by run time from
+/// position 0: position and µs.
 #[must_use]
 pub fn run_times_at(job: u32, period: Period, positions: &[u64]) -> Query<(u64, u64)> {
     let list: Vec<String> = positions.iter().map(u64::to_string).collect();
@@ -234,8 +237,8 @@ pub fn usage(period: Period) -> Query<(u32, u64)> {
     Query::new(&sql, &period.values(), |row| (row.small(0), row.uint(1)))
 }
 
-/// Use of the time of cores in the period, in µs of a core: by the state of the tasks that they ran, `None` = for
-/// instances that another one followed.
+/// Core time used in the period, in µs of a core, by the state of the tasks; `None` = instances
+/// that a later one replaced.
 #[must_use]
 pub fn costs(period: Period) -> Query<(Option<TaskState>, u64)> {
     let sql = format!(
@@ -250,7 +253,7 @@ pub fn costs(period: Period) -> Query<(Option<TaskState>, u64)> {
     })
 }
 
-/// A task that ran for long.
+/// A long task.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SlowRow {
     /// Job id.
@@ -259,15 +262,15 @@ pub struct SlowRow {
     pub task: u32,
     /// Its last instance.
     pub instance: u32,
-    /// Where it ran.
+    /// Host that ran it.
     pub host: Option<String>,
-    /// How long it ran.
+    /// Run time.
     pub run_us: u64,
     /// Whether it failed.
     pub is_failed: bool,
 }
 
-/// The tasks that ran longest, those first.
+/// The longest tasks, in descending order of run time.
 #[must_use]
 pub fn slowest(period: Period, tasks_max: u32) -> Query<SlowRow> {
     let sql = format!(
@@ -285,7 +288,8 @@ pub fn slowest(period: Period, tasks_max: u32) -> Query<SlowRow> {
     })
 }
 
-/// A row if curves are known, with whether those of GPUs are: a file of before them has no table for them.
+/// One row if the file has usage curves: whether it has those of GPUs. Files of early releases lack
+/// that table.
 #[must_use]
 pub fn has_curves() -> Query<bool> {
     let sql = "SELECT EXISTS (SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'gpu_curve_data') \
@@ -293,14 +297,14 @@ pub fn has_curves() -> Query<bool> {
     Query::new(sql, &[], |row| row.int(0) != 0)
 }
 
-/// What a task used over time.
+/// Resource usage of a task over time.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CurveRow {
     /// Job id.
     pub job: u32,
     /// Task id within the job.
     pub task: u32,
-    /// Its curve; `None` = it cannot be read.
+    /// The curve; `None` = it is unreadable.
     pub curve: Option<Curve>,
 }
 
@@ -311,13 +315,13 @@ pub fn curves(instances: &[(u32, u32, u32)], has_gpus: bool) -> Query<CurveRow> 
     let list: Vec<String> = instances
         .map(|(job, task, instance)| format!("({job}, {task}, {instance})"))
         .collect();
-    // No rows for an empty list.
+    // An empty list yields no rows.
     let list = if list.is_empty() {
         "SELECT 0, 0, 0 WHERE 0".to_owned()
     } else {
         format!("VALUES {}", list.join(", "))
     };
-    // A file of before GPUs has no table for them.
+    // Files of early releases have no table of GPU curves.
     let (gpus, join) = if has_gpus {
         let gpus = "g.busy_peak_milli, g.memory_peak_kib, asked_units, memory_of_devices_kib, is_memory_of_devices, \
                     hex(busy), hex(g.memory)";
@@ -350,7 +354,7 @@ pub fn curves(instances: &[(u32, u32, u32)], has_gpus: bool) -> Query<CurveRow> 
     })
 }
 
-/// None where there is no row of GPUs.
+/// `None` if there is no row for GPUs.
 fn gpu_of(row: RowRef<'_>) -> Option<Box<GpuCurve>> {
     let (busy, memory) = row.bytes(15).zip(row.bytes(16))?;
     if busy.is_empty() {
@@ -369,14 +373,14 @@ fn gpu_of(row: RowRef<'_>) -> Option<Box<GpuCurve>> {
     }))
 }
 
-/// Tasks that failed alike.
+/// Tasks that failed for the same reason.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FailuresRow {
     /// Their job.
     pub job: u32,
-    /// The failure, in a few words.
+    /// Short form of the failure.
     pub error: String,
-    /// Where they ran.
+    /// Host that ran them.
     pub host: Option<String>,
     /// Number of tasks.
     pub count: u64,
@@ -384,7 +388,7 @@ pub struct FailuresRow {
     pub task: u32,
 }
 
-/// Ways to fail, the most frequent first.
+/// Failure reasons, the most frequent first.
 #[must_use]
 pub fn failures(period: Period) -> Query<FailuresRow> {
     let sql = format!(

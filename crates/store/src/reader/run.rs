@@ -1,7 +1,7 @@
-//! Queries of dashboards about a run, as of a time: `at_ns` is in nanoseconds since 1970.
+//! Queries of dashboards about a run, as of the time `at_ns` in nanoseconds since 1970.
 //!
-//! Each statement passes over the tasks of a job, or of all jobs, once; SQLite adds up, and what comes back does not grow
-//! with the tasks.
+//! Each statement scans the tasks of a job, or of all jobs, once. SQLite aggregates, so the size of
+//! the result does not depend on the tasks.
 
 use hq_core::job::TaskTotals;
 use hq_core::task::TaskState;
@@ -11,29 +11,30 @@ use super::{FAILURES_MAX, run_bin_sql};
 use crate::rows::RowRef;
 use crate::statement::Query;
 
-/// State of a task at the time `?T`. Tasks that were canceled or aborted before they ran, or before they ran again, count
-/// as waiting: [`dropped`] and [`dropped_sums`] tell when they were.
+/// State of a task at the time `?T`. Tasks that were canceled or aborted before they ran, or before
+/// they ran again, count as waiting: [`dropped`] and [`dropped_sums`] return the time of that.
 const STATE: &str = "CASE WHEN started_unix_ns IS NULL OR started_unix_ns > ?T \
      OR (state IN (:canceled, :aborted) AND run_us IS NULL) THEN :waiting \
      WHEN state IN (:finished, :failed, :canceled, :aborted) AND started_unix_ns + run_us * 1000 > ?T THEN :running \
      ELSE state END";
 
-/// Tasks that ended by themselves, of one job, worker and way to end.
+/// Finished or failed tasks with the same job, worker and failure.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct EndedRow {
-    /// Job that they are of.
+    /// Their job.
     pub job: u32,
     /// Worker that ran them.
     pub worker: u32,
     /// Host name.
     pub host: Option<String>,
-    /// The failure, in a few words.
+    /// Short form of the failure.
     pub error: Option<String>,
     /// Number of these tasks.
     pub count: u64,
 }
 
-/// Ended tasks by job, worker and way to end; of very many ways to end the most frequent ones.
+/// Finished and failed tasks by job, worker and failure. Only the most frequent failures, if there
+/// are very many.
 #[must_use]
 pub fn ended(at_ns: i64) -> Query<EndedRow> {
     let sql = "SELECT e.job, e.worker, w.hostname, e.state, e.outcome, e.message, e.n FROM \
@@ -51,7 +52,7 @@ pub fn ended(at_ns: i64) -> Query<EndedRow> {
     })
 }
 
-/// Ids of tasks that have a row, and how many tasks the job was given.
+/// Ids of tasks with a row, and the number of tasks of the job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TouchedRow {
     /// Lowest and highest id.
@@ -80,7 +81,7 @@ pub struct IdsRow {
     pub count: i64,
 }
 
-/// Ranges of ids that the submits of a job gave it; of graphs the journal has none.
+/// Id ranges of the submits of a job, except graphs: the journal does not record theirs.
 #[must_use]
 pub fn submitted_ids(job: u32) -> Query<IdsRow> {
     let sql = "SELECT json_extract(r.value, '$.start'), json_extract(r.value, '$.count') FROM \
@@ -92,20 +93,20 @@ pub fn submitted_ids(job: u32) -> Query<IdsRow> {
     })
 }
 
-/// Tasks of a job that have a row, of one bin, state and length.
+/// Tasks of a job with a row, by bin, state and run time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StripRow {
-    /// Bin of the ids.
+    /// Bin of ids.
     pub bin: i64,
     /// State at the time.
     pub state: TaskState,
-    /// Bin of [`RUN_BOUNDS`](super::RUN_BOUNDS), of those that ended by themselves.
+    /// Bin of [`RUN_BOUNDS`](super::RUN_BOUNDS), of finished and failed tasks.
     pub took: Option<usize>,
     /// Number of these tasks.
     pub count: u64,
 }
 
-/// The tasks of a job that have a row, from the id `first` on, in `bins` that together are `span` ids wide.
+/// Tasks of a job with a row, from the id `first` on, in `bins` that cover `span` ids in total.
 #[must_use]
 pub fn strip(job: u32, at_ns: i64, first: u32, bins: i64, span: i64) -> Query<StripRow> {
     let sql = format!(
@@ -135,13 +136,13 @@ pub struct DroppedRow {
     pub first: i64,
     /// Number of ids.
     pub count: i64,
-    /// From one id to the next.
+    /// Distance between two ids.
     pub step: i64,
     /// `Canceled` or `Aborted`.
     pub state: TaskState,
 }
 
-/// Tasks of a job that were canceled or aborted.
+/// Canceled and aborted tasks of a job.
 #[must_use]
 pub fn dropped(job: u32, at_ns: i64) -> Query<DroppedRow> {
     let sql =
@@ -162,13 +163,13 @@ pub struct FailureRow {
     pub task: u32,
     /// Instance that failed.
     pub instance: u32,
-    /// The failure, in a few words.
+    /// Short form of the failure.
     pub error: String,
-    /// Where it ran.
+    /// Host that ran it.
     pub host: Option<String>,
-    /// How long it ran.
+    /// Run time.
     pub run_us: u64,
-    /// When it ended.
+    /// Time of the end.
     pub ended_ns: i64,
 }
 
@@ -193,7 +194,7 @@ pub fn failures(job: u32, at_ns: i64) -> Query<FailureRow> {
     })
 }
 
-/// A task that was started.
+/// A started task.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TaskRow {
     /// Job id.
@@ -202,30 +203,30 @@ pub struct TaskRow {
     pub task: u32,
     /// State at the time.
     pub state: TaskState,
-    /// Where it runs or ran.
+    /// Host that runs or ran it.
     pub host: Option<String>,
-    /// When it was started.
+    /// Time of the start.
     pub started_ns: i64,
-    /// How long it ran.
+    /// Run time.
     pub run_us: Option<u64>,
-    /// The failure, in a few words.
+    /// Short form of the failure.
     pub error: Option<String>,
 }
 
-/// Tasks of a job that were started, in the order of their ids.
+/// Started tasks of a job, by id.
 #[must_use]
 pub fn tasks_of_job(job: u32, at_ns: i64, limit: u32) -> Query<TaskRow> {
     tasks(("job", job), "task", at_ns, limit)
 }
 
-/// Tasks that a worker runs or ran, the last one first.
+/// Tasks that a worker runs or ran, the latest first.
 #[must_use]
 pub fn tasks_of_worker(worker: u32, at_ns: i64, limit: u32) -> Query<TaskRow> {
     tasks(("worker", worker), "started_unix_ns DESC", at_ns, limit)
 }
 
 fn tasks((of, id): (&str, u32), order: &str, at_ns: i64, limit: u32) -> Query<TaskRow> {
-    // Workers have a start as well, so the tasks are chosen before those are looked up.
+    // The view of workers has a start column as well, so the tasks are selected before the join.
     let sql = format!(
         "SELECT t.job, t.task, t.now, w.hostname, t.started_unix_ns, t.run_us, t.outcome, t.message FROM \
          (SELECT job, task, {STATE} AS now, worker, started_unix_ns, run_us, outcome, message \
@@ -246,7 +247,7 @@ fn tasks((of, id): (&str, u32), order: &str, at_ns: i64, limit: u32) -> Query<Ta
     })
 }
 
-/// Times of the first and of the last thing in a journal, in one row.
+/// Times of the first and of the last record in a journal, in one row.
 #[must_use]
 pub fn span() -> Query<(i64, i64)> {
     let sql = "SELECT min(a), max(b) FROM (SELECT min(at_unix_ns) AS a, max(at_unix_ns) AS b FROM event_log \
@@ -255,27 +256,27 @@ pub fn span() -> Query<(i64, i64)> {
     Query::new(sql, &[], |row| (row.int(0), row.int(1)))
 }
 
-/// When the first task started, in one row.
+/// Time of the first start of a task, in one row.
 #[must_use]
 pub fn first_start() -> Query<Option<i64>> {
     let sql = "SELECT min(started_unix_ns) FROM task_data";
     Query::new(sql, &[], |row| row.number(0))
 }
 
-/// Amount of one resource that tasks of a job request.
+/// Requested amount of a resource, per task of a job.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RequestRow {
-    /// Job that asks.
+    /// Job id.
     pub job: u32,
-    /// Alternative of its request.
+    /// Variant of the request.
     pub variant: u32,
     /// Name of the resource.
     pub resource: String,
-    /// Units that it requests; `None` = all that there is.
+    /// Requested units; `None` = the whole pool.
     pub units: Option<u64>,
 }
 
-/// Requests of jobs, `None` = all jobs. Of graphs the journal does not tell.
+/// Requests of jobs, `None` = all jobs. The journal does not record those of graphs.
 #[must_use]
 pub fn requests(jobs: Option<&[u32]>) -> Query<RequestRow> {
     let which = jobs.map_or(String::new(), |jobs| {
@@ -299,7 +300,7 @@ pub fn requests(jobs: Option<&[u32]>) -> Query<RequestRow> {
     })
 }
 
-/// A job and the tasks that it was given up to then.
+/// A job and its number of tasks at the time.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct JobRow {
     /// Job id.
@@ -312,7 +313,7 @@ pub struct JobRow {
     pub task_count: u64,
 }
 
-/// Jobs by id, without those that were forgotten.
+/// Jobs by id, without forgotten ones.
 #[must_use]
 pub fn jobs(at_ns: i64) -> Query<JobRow> {
     let sql = "SELECT j.id, j.name, j.is_open, (SELECT coalesce(sum(s.task_count), 0) FROM submit_data s \
@@ -345,7 +346,7 @@ fn state_row(row: RowRef<'_>) -> StateRow {
     }
 }
 
-/// Tasks that have a row, by job and state at the time.
+/// Tasks with a row, by job and state at the time.
 #[must_use]
 pub fn states(at_ns: i64) -> Query<StateRow> {
     let sql =
@@ -356,7 +357,7 @@ pub fn states(at_ns: i64) -> Query<StateRow> {
 /// Tasks that were canceled or aborted while they waited, by job.
 #[must_use]
 pub fn dropped_sums(at_ns: i64) -> Query<StateRow> {
-    // Those that ran have a row, which tells the same.
+    // Tasks that ran have a row with the same information.
     let sql = format!(
         "SELECT d.job, d.state, sum(d.count) - (SELECT count(*) FROM task_data t WHERE t.job = d.job \
          AND t.state = d.state AND {STATE} = d.state) FROM dropped_data d \
@@ -365,7 +366,7 @@ pub fn dropped_sums(at_ns: i64) -> Query<StateRow> {
     Query::new(&sql, &[("?T", at_ns)], state_row)
 }
 
-/// The tasks of each of these jobs by state, from the rows of [`states`] and then of [`dropped_sums`].
+/// Tasks of each of these jobs by state, from the rows of [`states`] and then of [`dropped_sums`].
 #[must_use]
 pub fn counts(jobs: &[JobRow], rows: impl IntoIterator<Item = StateRow>) -> Vec<TaskTotals> {
     let all_wait = |job: &JobRow| TaskTotals {
@@ -390,11 +391,11 @@ pub struct WorkerRow {
     pub id: u32,
     /// Host name.
     pub host: String,
-    /// When it connected.
+    /// Time of the connection.
     pub started_ns: i64,
-    /// Why it had ended then.
+    /// Reason of its end, if it had ended at the time.
     pub ended: Option<String>,
-    /// Configuration, as events have it.
+    /// Configuration, in the format of events.
     pub config: Value,
 }
 
@@ -420,13 +421,13 @@ pub struct RunningRow {
     pub worker: u32,
     /// Their job.
     pub job: u32,
-    /// Alternative of the request that they ran with.
+    /// Variant of the request that they ran with.
     pub variant: u32,
     /// Number of tasks.
     pub count: u32,
 }
 
-/// Tasks by worker.
+/// Running tasks by worker.
 #[must_use]
 pub fn running(at_ns: i64) -> Query<RunningRow> {
     let sql = format!(
@@ -440,12 +441,12 @@ pub fn running(at_ns: i64) -> Query<RunningRow> {
     })
 }
 
-/// A queue of automatic allocation.
+/// An allocation queue.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct QueueRow {
     /// Queue id.
     pub id: u32,
-    /// Encoded record of the queue; `None` = it was removed.
+    /// Encoded record of the queue; `None` = removed.
     pub record: Option<Vec<u8>>,
 }
 
@@ -459,7 +460,8 @@ pub fn queues() -> Query<QueueRow> {
     })
 }
 
-/// Larger submits are not read for a look at an output: their tasks have a template each.
+/// Maximum bytes of a submit that is read to find a task's output. In larger ones each task has its
+/// own template.
 const SPEC_BYTES_MAX: u32 = 4 << 20;
 
 /// Submits of a job: messages `Submit` of the client protocol.
@@ -471,7 +473,7 @@ pub fn submits(job: u32) -> Query<Option<Vec<u8>>> {
     Query::new(&sql, &[], |row| row.text(0).and_then(bytes))
 }
 
-/// The last instance of a task that was started.
+/// The last instance of a started task.
 #[must_use]
 pub fn instance(job: u32, task: u32) -> Query<u32> {
     let sql = format!("SELECT instance FROM task_data WHERE job = {job} AND task = {task}");
@@ -485,7 +487,7 @@ pub fn server_uid() -> Query<String> {
     Query::new(sql, &[], |row| row.owned(0).unwrap_or_default())
 }
 
-/// Bytes out of hexadecimal digits, as a query shows them.
+/// Decodes hexadecimal digits, as a query returns blobs.
 fn bytes(digits: &str) -> Option<Vec<u8>> {
     let byte = |at| u8::from_str_radix(digits.get(at..at + 2)?, 16).ok();
     (0..digits.len()).step_by(2).map(byte).collect()
@@ -498,17 +500,17 @@ pub struct AllocationRow {
     pub queue: u32,
     /// Id in the batch system.
     pub id: String,
-    /// Workers that it is for.
+    /// Requested workers.
     pub worker_count: u32,
-    /// When it was queued.
+    /// Time of queueing.
     pub queued_ns: Option<i64>,
-    /// When it began, if that was then.
+    /// Time of the start, if not after the time of the query.
     pub started_ns: Option<i64>,
-    /// When it ended, if that was then.
+    /// Time of the end, if not after the time of the query.
     pub ended_ns: Option<i64>,
 }
 
-/// Allocations, the first one first.
+/// Allocations in the order of their queueing.
 #[must_use]
 pub fn allocations(at_ns: i64) -> Query<AllocationRow> {
     let sql = "SELECT queue, id, worker_count, queued_unix_ns, \
@@ -528,13 +530,13 @@ pub fn allocations(at_ns: i64) -> Query<AllocationRow> {
 /// An event that is not about single tasks.
 #[derive(Clone, PartialEq, Debug)]
 pub struct EventRow {
-    /// When it happened.
+    /// Time of the event.
     pub at_ns: i64,
     /// Type of the event.
     pub kind: String,
-    /// Job that it is about.
+    /// Job of the event.
     pub job: Option<u32>,
-    /// Worker that it is about.
+    /// Worker of the event.
     pub worker: Option<u32>,
     /// Details of the event.
     pub data: Value,
@@ -554,18 +556,18 @@ pub fn events(at_ns: i64) -> Query<EventRow> {
     })
 }
 
-/// When a worker was there.
+/// Lifetime of a worker.
 #[derive(Clone, PartialEq, Debug)]
 pub struct LifeRow {
-    /// When it connected.
+    /// Time of the connection.
     pub from_ns: i64,
-    /// When it ended.
+    /// Time of the end.
     pub to_ns: Option<i64>,
-    /// Configuration, as events have it.
+    /// Configuration, in the format of events.
     pub config: Value,
 }
 
-/// Workers that were there at some time from `from_ns` to `to_ns`.
+/// Workers connected at some time from `from_ns` to `to_ns`.
 #[must_use]
 pub fn lives(from_ns: i64, to_ns: i64) -> Query<LifeRow> {
     let sql = "SELECT started_unix_ns, ended_unix_ns, config FROM worker_data \

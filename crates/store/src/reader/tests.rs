@@ -1,4 +1,4 @@
-//! Every question of dashboards and reports, asked of one small history.
+//! Runs all queries of dashboards and reports on a small history.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use crate::testing::{NOW, WORKER, change, submitted};
 use crate::{group, schema};
 
 const JOB: JobId = JobId(1);
-/// A second after the last change.
+/// One second after the last change.
 const END_NS: i64 = NOW.wall.0 + 11_000_000_000;
 const PERIOD: Period = Period {
     from_ns: NOW.wall.0,
@@ -58,8 +58,9 @@ fn ended(task: u32, seconds: u64, outcome: Outcome) -> ChangeKind {
     }
 }
 
-/// Job 1 of five tasks: 1 finished after two seconds, 2 failed after five, 3 runs, 4 was canceled, 5 waits. A worker that
-/// runs them, one that is gone, and an allocation that has ended.
+/// Job 1 with five tasks: 1 finished after two seconds, 2 failed after five, 3 runs, 4 was
+/// canceled, 5 waits. The history also has a connected worker, an ended worker, and an ended
+/// allocation.
 fn history() -> Connection {
     let mut connection = Connection::open_in_memory().expect("a database in memory");
     schema::migrate(&mut connection, 0).expect("the schema is valid");
@@ -111,7 +112,7 @@ fn history() -> Connection {
         }),
     ];
     let changes: Vec<Change> = kinds.into_iter().map(change).collect();
-    let transaction = connection.transaction().expect("nobody else writes");
+    let transaction = connection.transaction().expect("there is no other writer");
     group::write(&transaction, &mut 1, &changes, None).expect("every change can be written");
     transaction.commit().expect("memory is never full");
     connection
@@ -119,7 +120,7 @@ fn history() -> Connection {
 
 #[track_caller]
 fn ask<R>(connection: &Connection, question: &Query<R>) -> Vec<R> {
-    // The question before has left only what may be read: not even its own preparation is allowed twice.
+    // The earlier query has left an authorizer that refuses even to prepare the same query again.
     let all = None::<fn(AuthContext<'_>) -> Authorization>;
     connection.authorizer(all).expect("it is ours");
     let limits = QueryLimits {

@@ -1,5 +1,5 @@
-//! Queries of the web dashboard about the past: failures, run times, which worker ran what and when, the last events.
-//! Times are nanoseconds since 1970; the end of a period is not part of it.
+//! Queries of the web dashboard about the past: failures, run times, the tasks of each worker over
+//! time, the last events. Times are nanoseconds since 1970; the end of a period is exclusive.
 
 use hq_core::outcome::OutcomeCode;
 use hq_core::task::TaskState;
@@ -11,10 +11,10 @@ use crate::encode::failure_text;
 use crate::rows::RowRef;
 use crate::statement::Query;
 
-/// Longer data of events is reduced to what people look for.
+/// Longer data of events is reduced to the most searched fields.
 const DATA_MAX: u32 = 4_096;
 
-/// Words for a failure, out of `outcome` and `message`.
+/// Short form of a failure, from `outcome` and `message`.
 fn words(row: RowRef<'_>, column: usize) -> String {
     failure_text(row.int(column), row.text(column + 1))
 }
@@ -28,13 +28,13 @@ pub struct FailureRow {
     pub task: Option<i64>,
     /// Instance that failed.
     pub instance: Option<i64>,
-    /// Where it ran.
+    /// Host that ran it.
     pub host: Option<String>,
     /// Worker that ran it.
     pub worker: Option<i64>,
-    /// How long it ran.
+    /// Run time.
     pub run_us: Option<i64>,
-    /// When it ended.
+    /// Time of the end.
     pub ended_ms: Option<i64>,
 }
 
@@ -58,12 +58,12 @@ pub fn failures(job: u32) -> Query<FailureRow> {
     })
 }
 
-/// Tasks of a job that failed alike on one host.
+/// Tasks of a job that failed for the same reason on one host.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FailureGroupRow {
     /// The failure.
     pub error: String,
-    /// Where they ran.
+    /// Host that ran them.
     pub host: Option<String>,
     /// Number of tasks.
     pub count: i64,
@@ -84,20 +84,20 @@ pub fn failure_groups(job: u32) -> Query<FailureGroupRow> {
     })
 }
 
-/// Tasks of a job that ran for about as long and ended alike.
+/// Tasks of a job with similar run times and the same end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RunTimeRow {
     /// Bin of [`RUN_BOUNDS`](super::RUN_BOUNDS).
     pub bin: usize,
     /// State after the end.
     pub state: TaskState,
-    /// Whether they failed because their time was over.
+    /// Whether they reached their time limit.
     pub timed_out: bool,
     /// Number of these tasks.
     pub count: u64,
 }
 
-/// How long the tasks of a job ran that have ended, also those that were canceled while they ran.
+/// Run times of the ended tasks of a job, including those that were canceled while they ran.
 #[must_use]
 pub fn run_times(job: u32) -> Query<RunTimeRow> {
     let sql = format!(
@@ -114,7 +114,7 @@ pub fn run_times(job: u32) -> Query<RunTimeRow> {
     })
 }
 
-/// When the first job was submitted, in ms; 0 without jobs. One row.
+/// Time of the first submit, in ms; 0 without jobs. One row.
 #[must_use]
 pub fn first_submit() -> Query<i64> {
     let sql =
@@ -122,7 +122,7 @@ pub fn first_submit() -> Query<i64> {
     Query::new(sql, &[], |row| row.int(0))
 }
 
-/// Number of workers that may have run something, in one row.
+/// Number of workers connected in a period, in one row.
 #[must_use]
 pub fn worker_count(from: i64, to: i64) -> Query<i64> {
     let sql = "SELECT count(*) FROM worker_data \
@@ -130,22 +130,22 @@ pub fn worker_count(from: i64, to: i64) -> Query<i64> {
     Query::new(sql, &[("?F", from), ("?T", to)], |row| row.int(0))
 }
 
-/// A worker that was there, as long as the journal knows it.
+/// A worker of the journal.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct WorkerRow {
     /// Worker id.
     pub id: i64,
     /// Host name.
     pub host: String,
-    /// When it connected.
+    /// Time of the connection.
     pub started_ms: i64,
-    /// When it ended.
+    /// Time of the end.
     pub ended_ms: Option<i64>,
-    /// Units of cpus that it offers.
+    /// Units of its cpus.
     pub cpus: i64,
 }
 
-/// Workers that were there at some time of a period.
+/// Workers connected at some time of a period.
 #[must_use]
 pub fn workers(from: i64, to: i64) -> Query<WorkerRow> {
     let sql = "SELECT id, hostname, started_unix_ns / 1000000, ended_unix_ns / 1000000, config FROM worker_data \
@@ -164,9 +164,9 @@ pub fn workers(from: i64, to: i64) -> Query<WorkerRow> {
 pub struct BarRow {
     /// Worker that ran it.
     pub worker: i64,
-    /// When it began, in ms behind the begin of the period.
+    /// Start, in ms after the start of the period.
     pub start_ms: Option<f64>,
-    /// How long it ran; `None` = it still does.
+    /// Run time; `None` = it still runs.
     pub run_ms: Option<f64>,
     /// State of the attempt.
     pub state: TaskState,
@@ -176,7 +176,8 @@ pub struct BarRow {
     pub task: i64,
 }
 
-/// Attempts that ran in a period. Those that failed and other nodes of a multi-node task are rows of their own.
+/// Attempts that ran in a period. Failed attempts and further nodes of a multi-node task have rows
+/// of their own.
 #[must_use]
 pub fn bars(from: i64, to: i64) -> Query<BarRow> {
     let start = |t: &str| format!("round(({t}.started_unix_ns - ?F) / 1e6, 1)");
@@ -189,7 +190,7 @@ pub fn bars(from: i64, to: i64) -> Query<BarRow> {
         start("t"),
         run("t")
     );
-    // Of what was canceled only what ran has a run time.
+    // Among canceled tasks only those that ran have a run time.
     let shown = format!(
         "((t.state = :running AND t.started_unix_ns < ?T) OR (t.state NOT IN (:waiting, :running) AND {}))",
         during("t")
@@ -213,22 +214,22 @@ pub fn bars(from: i64, to: i64) -> Query<BarRow> {
     })
 }
 
-/// Tasks of a worker that began in one step.
+/// Tasks of a worker that started in one step.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct BarSumRow {
     /// Worker that ran them.
     pub worker: i64,
     /// Step of the period.
     pub step: i64,
-    /// How long they ran together.
+    /// Sum of their run times.
     pub run_ms: Option<f64>,
     /// Number of tasks.
     pub count: i64,
-    /// How many of them failed.
+    /// Number of failed tasks.
     pub failed: i64,
 }
 
-/// Attempts that ran in a period, in steps of `width`, failed ones included.
+/// Attempts that ran in a period, in steps of `width`, including failed ones.
 #[must_use]
 pub fn bar_sums(from: i64, to: i64, width: i64) -> Query<BarSumRow> {
     let sql = "SELECT worker, max(0, started_unix_ns - ?F) / ?W, round(sum(coalesce(run_us, 0)) / 1e3), \
@@ -251,7 +252,7 @@ pub fn bar_sums(from: i64, to: i64, width: i64) -> Query<BarSumRow> {
 /// Tasks that started or ended in one step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HistoryRow {
-    /// Their events: running stands for those that started.
+    /// Their event; running represents a start.
     pub state: TaskState,
     /// Step of the period.
     pub step: i64,
@@ -283,13 +284,13 @@ pub fn history(from: i64, to: i64, width: i64) -> Query<HistoryRow> {
 pub struct LogRow {
     /// Sequence number.
     pub seq: i64,
-    /// When it happened.
+    /// Time of the event.
     pub at_ms: i64,
     /// Type of the event.
     pub kind: String,
-    /// Job that it is about.
+    /// Job of the event.
     pub job: Option<i64>,
-    /// Worker that it is about.
+    /// Worker of the event.
     pub worker: Option<i64>,
     /// Details; `None` if they are not JSON.
     pub data: Option<Value>,

@@ -1,29 +1,30 @@
-//! How many cpus were in use and how many there were, over time.
+//! Used and offered cpus over time.
 
 use serde_json::Value;
 
 use super::StepRow;
 use super::run::LifeRow;
 
-/// Units of one whole.
+/// Units of a whole cpu.
 const WHOLE: i64 = 10_000;
 
 /// The end of a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UsageStep {
-    /// When it was, in nanoseconds since 1970.
+    /// Time, in nanoseconds since 1970.
     pub at_ns: i64,
-    /// Tasks that ran then.
+    /// Tasks running at that time.
     pub running: i64,
     /// Tasks that ended within the step.
     pub ended: u64,
-    /// Units of cpus that were in use then; never more than there were.
+    /// Units of cpus in use, at most those offered.
     pub used: i64,
-    /// Units of cpus that workers offered then.
+    /// Units of cpus offered by workers.
     pub offered: i64,
 }
 
-/// Adds up what [`steps`](super::steps) and [`lives`](super::run::lives) tell of `count` steps from `from_ns` on.
+/// Aggregates the rows of [`steps`](super::steps) and [`lives`](super::run::lives) over `count`
+/// steps from `from_ns` on.
 #[must_use]
 pub fn usage(
     changes: &[StepRow],
@@ -44,7 +45,7 @@ pub fn usage(
         .map(|number| {
             let at_ns = from_ns + (number + 1) * width;
             let mut ended = 0;
-            // The last step takes what lies on its end.
+            // The last step includes its end.
             let here = |step: i64| step == number || (number + 1 == count && step >= count);
             for row in changes.iter().filter(|row| here(row.step)) {
                 if row.is_end {
@@ -72,7 +73,7 @@ pub fn usage(
         .collect()
 }
 
-/// Units of cpus that a worker offers, out of its configuration.
+/// Units of cpus of a worker, from its configuration.
 pub(super) fn cpus_of(config: &Value) -> i64 {
     let items = config.pointer("/resources/resources");
     let items = items.and_then(Value::as_array).into_iter().flatten();

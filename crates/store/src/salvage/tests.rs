@@ -1,4 +1,5 @@
-//! Damaged files against copies of the whole ones: what is left, and what the report says.
+//! Compares repairs of damaged files with intact copies: which rows remain, and what the report
+//! says.
 
 use hq_core::id::JobId;
 use hq_core::job::{Job, JobState};
@@ -27,7 +28,7 @@ fn a_file_cut_anywhere_starts_and_loses_only_the_tail() {
         drop(store);
         let left = results(&path);
         assert!(left.is_subset(&all), "cut at {cut}");
-        // Every row of a page that is still there is kept, if its job is.
+        // Every row of a remaining page is kept if its job is.
         let in_pages = rows_in_pages(&whole, cut / 4_096);
         if has_all_jobs(&path) {
             assert!(left.is_superset(&in_pages), "cut at {cut}");
@@ -54,7 +55,7 @@ fn has_all_jobs(path: &Path) -> bool {
         .expect("tables")
 }
 
-/// Results in the first pages of a whole file.
+/// Results in the first pages of an intact file.
 fn rows_in_pages(path: &Path, count: usize) -> BTreeSet<(u32, u32)> {
     let pages = pages(path);
     let mut found = BTreeSet::new();
@@ -94,7 +95,7 @@ fn zeroed_blocks_are_repaired_and_the_report_is_exact() {
     repair_zeroed(dir.path(), &whole);
 }
 
-/// Copies of a file of which some blocks are zero.
+/// Repairs copies of a file with some zeroed blocks.
 fn repair_zeroed(dir: &Path, whole: &Path) {
     let bytes = std::fs::read(whole).expect("the file");
     let before = results(whole);
@@ -165,7 +166,7 @@ fn repair_zeroed(dir: &Path, whole: &Path) {
     }
 }
 
-/// Jobs of which something is gone that was to be done.
+/// Jobs that lost submits or results.
 fn incomplete_jobs(report: &RepairReport) -> BTreeSet<u32> {
     let results = report.lost_results.iter().map(|lost| lost.job);
     let submits = report.lost_submits.iter().map(|(job, _)| *job);
@@ -248,7 +249,7 @@ fn what_only_the_log_holds_is_kept_when_the_file_is_empty() {
     crate::testing::add_job(&mut handle, JobId(1), 500, true);
     handle.client().flush().expect_err("the log is kept");
     let path = dir.path().join("j.db");
-    // As after a crash of the machine that took the content of the file.
+    // As after a system crash that lost the content of the file.
     std::fs::write(&path, "").expect("room");
     let log = |path: &Path| with_suffix(path, "-wal");
     std::fs::copy(log(&whole), log(&path)).expect("room");
@@ -265,7 +266,7 @@ fn what_only_the_log_holds_is_kept_when_the_file_is_empty() {
     assert_eq!(all.len(), 500);
 }
 
-/// Repairs a file whatever is wrong with it.
+/// Repairs a file with any damage.
 fn repaired(path: &Path) -> Result<RepairReport, StoreError> {
     repair(&Lock::take(path)?, path, false)
 }
@@ -304,10 +305,10 @@ fn flipped_bytes_never_end_the_program() {
             let at = (seed * 48_271 + n * 69_621 * (seed + 1)) % damaged.len();
             damaged[at] ^= 1 << (seed % 8);
         }
-        // Headers are where most can go wrong.
+        // Damage to headers has the most effects.
         damaged[seed % 100] ^= u8::try_from(seed % 3).expect("small");
         std::fs::write(&path, &damaged).expect("room");
-        // Errors are answers, too.
+        // Only a panic is a failure.
         let _ = crate::check(&path);
         if let Ok(store) = Store::open(&path) {
             let _ = store.load("TestUid", NOW);
@@ -327,7 +328,7 @@ fn without_its_first_page_a_file_has_all_jobs_and_no_other_ones() {
     };
     let before = jobs(&path);
     let mut bytes = std::fs::read(&path).expect("the file");
-    // Whose tables are whose stands there.
+    // The schema table, which assigns trees to tables.
     bytes[..4_096].fill(0);
     std::fs::write(&path, &bytes).expect("room");
     let report = repaired(&path).expect("it can be repaired");

@@ -1,4 +1,4 @@
-//! That nothing is lost in a stretch, and that all readers read the same.
+//! Stretches lose no data, and all readers decode them alike.
 
 use proptest::prelude::*;
 
@@ -20,7 +20,7 @@ fn shared(job: u32, variant: u32, instance: u32) -> Shared {
     }
 }
 
-/// Tasks whose values differ by as many bits as `spread` says, around `around`.
+/// Tasks whose values differ from `around` by up to `spread` bits.
 fn tasks() -> impl Strategy<Value = Vec<Values>> {
     let bits = prop::array::uniform8(0_u32..=50);
     let around = prop::array::uniform8(-(1_i64 << 60)..1 << 60);
@@ -37,7 +37,7 @@ fn tasks() -> impl Strategy<Value = Vec<Values>> {
 }
 
 proptest! {
-    // Each makes two databases.
+    // Each case creates two databases.
     #![proptest_config(ProptestConfig::with_cases(40))]
 
     #[test]
@@ -101,7 +101,7 @@ fn a_stretch_ends_where_a_page_would_be_left_half_empty_or_ids_end() {
     assert_eq!(
         count + 1,
         TASKS_MAX,
-        "small ones are as many as there are places"
+        "a stretch of small values has the maximum length"
     );
     let wide = |number: i64| [number % 7, number << 32, number << 16, 0, 0, 0, 1, 2];
     let mut stretch = Stretch::new(shared(1, 0, 0), 0, wide(0));
@@ -145,7 +145,7 @@ fn stretches_of_an_earlier_release_are_read_before_and_after_it_is_brought_up_to
             .iter()
             .all(|view| rows(db, view) == rows(&plain, view))
     };
-    // The other views of that release have no times as texts.
+    // The other views of that release lack times as texts.
     assert!(is_same(&old, &all[..1]), "by views of the file");
     read_fast(&old).expect("views of ours");
     assert!(is_same(&old, &all[..1]), "by views of ours");

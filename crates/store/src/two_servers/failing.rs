@@ -1,4 +1,4 @@
-//! Disks that fail and files that are taken away while a server runs.
+//! Failing disks, and files that are removed while a server runs.
 
 use super::*;
 use crate::Progress;
@@ -6,9 +6,10 @@ use crate::Progress;
 #[path = "../../../../tests/skip.rs"]
 mod skip;
 
-/// Stands in front of the C library. The file of this variable holds a number and how names end: that sync of such
-/// files, counted from when the file is there, fails, and leaves a file behind that says so. Another file says that a
-/// commit was written to a write-ahead log before the one in front of it was synced.
+/// A library to preload before the C library. The file named by the variable holds a number and a
+/// suffix. The sync with that number, among syncs of files with that suffix, fails and leaves a
+/// file behind. Another file reports a commit in a write-ahead log that was written before the
+/// previous one was synced.
 const FAILING_SYNC: &str = r#"
 #define _GNU_SOURCE
 #include <errno.h>
@@ -76,14 +77,14 @@ ssize_t pwrite64(int fd, const void *bytes, size_t len, off64_t at) {
 ssize_t pwrite(int fd, const void *bytes, size_t len, off_t at) { return pwrite64(fd, bytes, len, at); }
 "#;
 
-/// A server whose disk fails when it is told to.
+/// A server whose disk fails on request.
 struct FailingDisk {
     dir: tempfile::TempDir,
     server: Server,
 }
 
 impl FailingDisk {
-    /// `None` with a reason where there is no compiler.
+    /// `None` where there is no compiler, which is reported as a skip.
     fn new() -> Option<Self> {
         let dir = tempfile::tempdir().expect("directory");
         let (source, library) = (dir.path().join("sync.c"), dir.path().join("sync.so"));
@@ -105,14 +106,14 @@ impl FailingDisk {
         Some(Self { dir, server })
     }
 
-    /// Has one sync fail, the first one or a later one, of files whose names end so.
+    /// Makes the sync with this number fail, among syncs of files with this suffix.
     fn fail(&self, number: u32, end: &str) {
         let written = self.dir.path().join("written");
         std::fs::write(&written, format!("{number} {end}")).expect("room");
         std::fs::rename(written, self.dir.path().join("order")).expect("the same directory");
     }
 
-    /// Waits until the sync has failed; those behind it succeed.
+    /// Waits until the sync has failed; later ones succeed.
     fn wait_failed(&self) {
         let start = Instant::now();
         while !self.dir.path().join("order.done").exists() {
@@ -124,7 +125,8 @@ impl FailingDisk {
 
 #[test]
 fn nothing_is_acknowledged_after_a_failed_sync_of_compaction() {
-    // Those of the commits around it, of its first transaction and of its steps.
+    // Syncs of the commits before and after, of the first transaction of the prune, and of its
+    // steps.
     for number in 1..=6 {
         let Some(mut disk) = FailingDisk::new() else {
             return;
@@ -135,7 +137,8 @@ fn nothing_is_acknowledged_after_a_failed_sync_of_compaction() {
         disk.wait_failed();
         let said = disk.server.ask("add 2 2");
         assert_eq!(said, "not acknowledged", "sync {number}");
-        // The writer has ended, and has left to the next server what it could not trust any more.
+        // The writer has ended and has left the log, which it could not trust any more, to the next
+        // server.
         let log = std::fs::metadata(disk.dir.path().join("j.db-wal"));
         assert!(log.is_ok_and(|log| log.len() > 0), "sync {number}");
     }
@@ -147,7 +150,7 @@ fn nothing_is_acknowledged_after_a_failed_sync_of_the_database() {
         return;
     };
     disk.fail(1, ".db");
-    // Its own commit is in the log, and moved from there into the database.
+    // Its commit is in the log. The sync fails while the log is moved into the database.
     assert_eq!(disk.server.ask("add 1 2"), "not acknowledged");
     disk.wait_failed();
     assert_eq!(disk.server.ask("add 2 2"), "not acknowledged");
@@ -180,12 +183,12 @@ fn a_power_loss_while_rows_are_folded_leaves_one_incomplete_transaction() {
     assert!(!unsynced.exists(), "two commits were not on disk at once");
 }
 
-/// A writer that tells how it goes.
+/// A writer that reports its progress.
 fn reporting(path: &Path) -> (StoreHandle, std::sync::mpsc::Receiver<Progress>) {
     let (tx, rx) = std::sync::mpsc::channel();
     let store = Store::open(path).expect("a fresh file");
     let handle = store.start("TestUid", &[], NOW.wall, move |progress| {
-        // Nobody listens at the end.
+        // No one receives it at the end.
         let _ = tx.send(progress);
     });
     (handle.expect("a writer"), rx)
@@ -218,12 +221,15 @@ fn a_journal_that_cannot_be_seen_for_a_while_is_acknowledged_when_it_can() {
     let (mut handle, rx) = reporting(&path);
     add_job(&mut handle, JobId(1), 1, true);
     handle.client().flush().expect("a store");
-    // A link to itself: following it tells nothing about the file, which is in order.
+    // A link to itself: following it says nothing about the file, which is intact.
     std::fs::rename(&dir, &away).expect("the same directory");
     std::os::unix::fs::symlink(&dir, &dir).expect("a link");
     let number = handle.next_number();
     add_job(&mut handle, JobId(2), 1, true);
-    handle.client().flush().expect_err("nobody can find it");
+    handle
+        .client()
+        .flush()
+        .expect_err("its path leads elsewhere");
     let waiting = rx.iter().find(|progress| progress.health != Health::Good);
     let waiting = waiting.expect("a report");
     assert!(waiting.committed < number, "{waiting:?}");
@@ -247,7 +253,8 @@ fn a_journal_that_is_overwritten_with_a_shorter_one_is_noticed() {
     let (mut handle, rx) = reporting(&path);
     let large = submitted_with(JobId(1), &IdArray::single(1), 4 << 20);
     handle.store(vec![change(large)]);
-    // Nothing is left to be moved into the file, which would make it longer again while it is overwritten.
+    // No pages are left in the log. A later checkpoint would extend the file while it is
+    // overwritten.
     handle.client().prune().expect("it can be pruned");
     // In another process: closing the file in this one would drop SQLite's locks.
     let copied = Command::new("cp").args([&old, &path]).status();

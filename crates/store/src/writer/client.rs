@@ -1,4 +1,4 @@
-//! Requests to the writer, and reads beside it. A writer that hangs is not waited for.
+//! Requests to the writer and concurrent reads. No caller waits for a writer that hangs.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -14,13 +14,13 @@ use crate::pulse::Pulse;
 use crate::reader;
 use crate::values::CallValue;
 
-/// How often who waits for the writer looks whether it hangs.
+/// Interval at which a waiting caller checks whether the writer hangs.
 const HANG_CHECK: Duration = Duration::from_millis(500);
 
 /// Why a file is not complete after a flush.
 #[derive(Debug, thiserror::Error)]
 pub enum FlushError {
-    /// The disk has everything, but not all of it in this file.
+    /// Everything is on disk, but a reader keeps a part of it out of this file.
     #[error("everything is on disk, but a program that reads the journal keeps a part of it in `{path}-wal`; try again when that program has ended, or copy both files", path = .0.display())]
     Reader(PathBuf),
     /// The writer is gone or hangs.
@@ -28,7 +28,7 @@ pub enum FlushError {
     NotWritten,
 }
 
-/// Asks the writer for things beside changes; can be cloned.
+/// A cloneable handle for requests to the writer.
 #[derive(Clone, Debug)]
 pub struct StoreClient {
     place: Place,
@@ -45,8 +45,8 @@ impl StoreClient {
         }
     }
 
-    /// Connects to the store to read beside the writer. The only way to do so in the server: opening the file in any
-    /// other way would drop the locks that keep others from it.
+    /// Connects to the store for reading. In the server this is the only safe way: opening the file
+    /// differently would drop the locks that keep other processes out.
     ///
     /// # Errors
     ///
@@ -62,19 +62,20 @@ impl StoreClient {
         self.place.len_bytes()
     }
 
-    /// Hands over values of calls. They are on disk as soon as any change is that is handed over afterwards.
+    /// Queues values of calls. They are on disk as soon as any later change is.
     pub fn store_values(&self, values: Vec<CallValue>) {
-        // If the writer is gone, its last report said why.
+        // A writer that is gone has reported why.
         let _ = self.messages.send(Message::Values(values));
     }
 
-    /// Hands over what tasks used over time, which is stored along with the next changes, and dropped if the disk has taken none for long.
+    /// Queues usage curves. They are stored with the next changes, and dropped if the disk has
+    /// accepted nothing for long.
     pub fn store_curves(&self, curves: Vec<TaskCurve>) {
-        // Workers go on sending them, and nobody takes them out of the queue.
+        // Workers keep sending curves, and the writer does not drain the queue.
         if self.hangs_for().is_some() {
             return;
         }
-        // If the writer is gone, its last report said why.
+        // A writer that is gone has reported why.
         let _ = self.messages.send(Message::Curves(curves));
     }
 
@@ -84,34 +85,36 @@ impl StoreClient {
         &self.place.path
     }
 
-    /// How long the writer has not got on, if it hangs: the disk or file system does not answer.
+    /// How long the writer has made no progress, if it hangs because the disk or file system does
+    /// not respond.
     #[must_use]
     pub fn hangs_for(&self) -> Option<Duration> {
         self.pulse.hangs_for()
     }
 
-    /// For how long nothing can be stored, and why, e.g. because the disk is full. It is tried again.
+    /// How long the store has been unable to commit, and why, e.g. because the disk is full. The
+    /// writer retries.
     #[must_use]
     pub fn trouble(&self) -> Option<(Duration, String)> {
         self.pulse.trouble()
     }
 
-    /// The server ends together with its workers: a plain start does not continue it. Without this call the store says that
-    /// the workers wait for the next server.
+    /// Records that the server ends together with its workers, so that a plain start does not
+    /// continue it. Without this call the workers wait for the next server.
     pub fn note_stopped(&self) {
         // If the writer is gone, the store says that the server did not end in order.
         let _ = self.messages.send(Message::Stopped);
     }
 
-    /// Returns when all that was handed over before is on disk, in the file itself: until the next change a copy of the file is
-    /// whole without its write-ahead log.
+    /// Returns when all earlier changes are in the file itself: until the next change a copy of the
+    /// file is complete without its write-ahead log.
     ///
     /// # Errors
     ///
     /// The writer is gone or hangs, or a reader keeps the log from being moved into the file.
     pub fn flush(&self) -> Result<(), FlushError> {
         let (tx, rx) = mpsc::sync_channel(1);
-        // If the writer is gone, there is no answer.
+        // A writer that is gone sends no answer.
         let _ = self.messages.send(Message::Flush(tx));
         match self.answer(&rx) {
             Some(true) => Ok(()),
@@ -120,14 +123,14 @@ impl StoreClient {
         }
     }
 
-    /// Drops everything about completed and forgotten jobs and lost workers; shrinks the file.
+    /// Drops all completed and forgotten jobs and lost workers, and shrinks the file.
     ///
     /// # Errors
     ///
     /// A sentence for users.
     pub fn prune(&self) -> Result<Pruned, String> {
         let (tx, rx) = mpsc::sync_channel(1);
-        // If the writer is gone, there is no answer.
+        // A writer that is gone sends no answer.
         let _ = self.messages.send(Message::Prune(tx));
         self.answer(&rx).unwrap_or_else(|| {
             Err(match self.hangs_for() {
@@ -140,8 +143,8 @@ impl StoreClient {
         })
     }
 
-    /// How far the journal is, and the events behind the number `after` if they are not long ago. `None` if the writer
-    /// has ended, or hangs.
+    /// Position of the journal, and the events after the number `after` if they are recent. `None`
+    /// if the writer has ended or hangs.
     #[must_use]
     pub fn position(&self, after: i64) -> Option<Position> {
         let (tx, rx) = mpsc::sync_channel(1);
@@ -149,8 +152,8 @@ impl StoreClient {
         self.answer(&rx)
     }
 
-    /// Events from now on, and those behind the number `after` if they are not long ago. `None` if the
-    /// writer has ended, or hangs.
+    /// Subscribes to events from now on. Includes those after the number `after` if they are
+    /// recent. `None` if the writer has ended or hangs.
     #[must_use]
     pub fn subscribe(&self, after: Option<i64>) -> Option<Subscription> {
         let (tx, rx) = mpsc::sync_channel(1);
@@ -158,7 +161,7 @@ impl StoreClient {
         self.answer(&rx)
     }
 
-    /// Waits for an answer of the writer, but not with a writer that hangs: a waiting caller occupies a thread.
+    /// Waits for an answer of the writer, unless it hangs: a waiting caller occupies a thread.
     fn answer<T>(&self, answer: &Receiver<T>) -> Option<T> {
         while self.hangs_for().is_none() {
             match answer.recv_timeout(HANG_CHECK) {
@@ -178,7 +181,7 @@ mod tests {
 
     #[test]
     fn a_writer_that_hangs_is_not_waited_for() {
-        // Nobody takes a message out of the queue.
+        // No thread drains this queue.
         let (messages, never_read) = mpsc::channel();
         let place = Place {
             path: "state.db".into(),
@@ -192,10 +195,10 @@ mod tests {
         let asked =
             std::thread::spawn(move || (asking.position(0).is_none(), asking.flush().is_err()));
         pulse.pretend_to_hang();
-        // Those who asked before it was known give up, those who ask now do not begin to wait.
+        // Callers that were already waiting give up, and new ones do not start to wait.
         assert_eq!(asked.join().expect("no panic"), (true, true));
         assert!(client.subscribe(None).is_none());
-        let refused = client.prune().expect_err("nobody prunes");
+        let refused = client.prune().expect_err("the writer hangs");
         assert!(refused.contains("has not answered for 16 s"), "{refused}");
         assert!(client.hangs_for().is_some());
         let waiting = never_read.try_iter().count();
@@ -203,7 +206,7 @@ mod tests {
         assert_eq!(
             never_read.try_iter().count(),
             0,
-            "beside {waiting} of others"
+            "next to {waiting} other requests"
         );
         let seen = pulse.rest(|| client.hangs_for());
         assert_eq!(seen, None, "it got on");

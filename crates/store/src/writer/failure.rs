@@ -1,8 +1,8 @@
-//! Classifies errors of SQLite for a journal that is being written.
+//! Classifies errors of SQLite while a journal is written.
 
 use rusqlite::ErrorCode;
 
-/// Whether the same may work later: there is no room, or somebody else has the file locked.
+/// Whether a retry may succeed: the disk is full, or another process has locked the file.
 pub(super) fn is_passing(error: &rusqlite::Error) -> bool {
     matches!(
         error.sqlite_error_code(),
@@ -10,14 +10,14 @@ pub(super) fn is_passing(error: &rusqlite::Error) -> bool {
     ) || is_write_refused(error)
 }
 
-/// A write that failed without harm: no room, no quota. A failed sync is not one of them.
+/// Whether a write failed without harm: a full disk, a quota. A failed sync is not harmless.
 fn is_write_refused(error: &rusqlite::Error) -> bool {
     let code = error.sqlite_error().map(|error| error.extended_code);
     // SQLITE_IOERR_WRITE, SQLITE_IOERR_SHMSIZE, SQLITE_IOERR_TRUNCATE
     code.is_some_and(|code| [10 | 3 << 8, 10 | 19 << 8, 10 | 6 << 8].contains(&code))
 }
 
-/// Whether something that was to be on disk may not be there.
+/// Whether data may be missing on disk although it was to be synced.
 pub(super) fn is_failed_sync(error: &rusqlite::Error) -> bool {
     let code = error.sqlite_error().map(|error| error.extended_code);
     // SQLITE_IOERR_FSYNC, SQLITE_IOERR_DIR_FSYNC

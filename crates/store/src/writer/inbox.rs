@@ -1,20 +1,20 @@
-//! What the writer has been handed and has not dealt with.
+//! Messages that the writer has received and not yet handled.
 
 use std::sync::mpsc::Receiver;
 
 use super::Message;
 use super::pending::Pending;
 
-/// Messages that were taken out of the queue, as what they want.
+/// Messages from the queue, sorted by purpose.
 pub(super) struct Inbox {
     pub(super) pending: Pending,
     /// Number of the last changes.
     pub(super) upto: u64,
-    /// Questions in their order; they are about all that came before them.
+    /// Requests in order; each applies to all earlier changes.
     pub(super) asked: Vec<Message>,
-    /// Somebody waits for the changes.
+    /// A client waits for the changes.
     pub(super) is_hurried: bool,
-    /// More may come.
+    /// More messages may come.
     pub(super) is_open: bool,
 }
 
@@ -29,9 +29,9 @@ impl Inbox {
         }
     }
 
-    /// Takes a message and what is behind it in the queue. Of much that has piled up that is a part, so that no turn is long however
-    /// fast more comes: the writer would be taken for one that hangs. While nothing can be stored it is all: what is behind may be
-    /// the end.
+    /// Takes a message and those queued after it. It takes only a part of many, so that no turn is
+    /// long however fast more come: otherwise the writer would seem to hang. While the store cannot
+    /// commit it takes all, because the end may be queued after them.
     pub(super) fn take(&mut self, first: Message, queue: &Receiver<Message>, can_store: bool) {
         let mut next = Some(first);
         while let Some(message) = next {
@@ -42,7 +42,7 @@ impl Inbox {
                 }
                 Message::Values(values) => self.pending.push_values(values),
                 Message::Curves(curves) => self.pending.push_curves(curves),
-                // What was handed over may be stored already; what comes next is not meant.
+                // Earlier changes may be stored already, and later ones are not urgent.
                 Message::Hurry => self.is_hurried |= !self.pending.is_empty(),
                 Message::Stop => self.is_open = false,
                 other @ (Message::Flush(_)

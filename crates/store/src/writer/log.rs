@@ -1,4 +1,5 @@
-//! The write-ahead log: when it is moved into the file, and what the file says about it meanwhile, see `history`.
+//! When the write-ahead log is moved into the file, and the mark in the file meanwhile, see
+//! `history`.
 
 use std::time::Duration;
 
@@ -8,15 +9,15 @@ use super::{LOCK_TIMEOUT, LOG_PAGES, Writer};
 use crate::{compact, history, lease};
 
 impl Writer {
-    /// Makes the file complete in itself: what was committed moves from the write-ahead log into it.
+    /// Moves all commits from the write-ahead log into the file.
     pub(super) fn settle(&mut self) {
         if self.has_log && self.top_up() {
             self.has_log = !self.checkpoint("PASSIVE");
         }
     }
 
-    /// The same, and the file says that it is complete: until the next commit a copy of it is whole. `false` if a reader is in
-    /// the way.
+    /// Moves all commits into the file, without a mark: until the next commit a copy of the file is
+    /// complete. `false` if a reader prevents it.
     pub(super) fn flush_log(&mut self) -> bool {
         let is_whole = self.top_up() && self.move_log("PASSIVE");
         if is_whole {
@@ -35,7 +36,7 @@ impl Writer {
             }
             Err(error) => {
                 self.note_failed_sync(&error);
-                tracing::debug!(%error, "the journal has no spare pages");
+                tracing::debug!(%error, "cannot add spare pages to the journal");
             }
         }
         true
@@ -61,17 +62,19 @@ impl Writer {
             // The next commit fails for the same reason and reports it.
             Err(error) => {
                 self.note_failed_sync(&error);
-                tracing::debug!(%error, "the journal does not say whether it needs its log");
+                tracing::debug!(%error, "cannot mark whether the journal needs its log");
             }
         }
         false
     }
 
-    /// As [`Self::move_log`]. The file says afterwards that it needs its log, and the first commit in the log takes that back: any
-    /// program that moves the log into the file makes it complete, and a file that lost its log is recognized.
+    /// Moves the log into the file as [`Self::move_log`] does, and marks the file. The file then
+    /// says that it needs its log, and the first commit in the log removes the mark. So any program
+    /// that moves the log into the file makes it complete, and a file that lost its log is
+    /// detected.
     pub(super) fn checkpoint(&mut self, mode: &str) -> bool {
         if !self.move_log(mode) {
-            // A reader is in the way. Marks would only make the log longer.
+            // A reader prevents it. Marks would only grow the log.
             return false;
         }
         if !self.is_broken() && self.mark_log(true) {
@@ -82,18 +85,20 @@ impl Writer {
         true
     }
 
-    /// Moves the write-ahead log into the database. Readers may prevent a part of it, which is no loss; they are not
-    /// waited for, because one that stands still (`hq journal export FILE | less`) would hold up all commits.
+    /// Moves the write-ahead log into the database. Readers may prevent a part of it, which loses
+    /// nothing. The writer does not wait for them: a stopped one (`hq journal export FILE | less`)
+    /// would block all commits.
     ///
     /// Returns whether all of it was moved, or never will be.
     pub(super) fn move_log(&mut self, mode: &str) -> bool {
         if !self.is_in_place() {
-            // Pages of ours would make something else of a file that was put in the place of ours.
+            // A checkpoint would corrupt a file that replaced this store's file.
             return true;
         }
-        // What takes the mark back may be moved, even if a reader prevents the rest.
+        // The checkpoint may move the commit that removes the mark, even if a reader prevents the
+        // rest.
         self.is_file_marked = false;
-        // Pages that stay because of a reader are tried again after the next commit, not at once.
+        // Pages that a reader keeps in the log are retried after the next commit, not at once.
         LOG_PAGES.set(0);
         let moved = self.connection.busy_timeout(Duration::ZERO).and_then(|()| {
             let sql = format!("PRAGMA wal_checkpoint({mode})");
@@ -111,7 +116,7 @@ impl Writer {
             Ok((false, _)) => false,
             Err(error) => {
                 self.note_failed_sync(&error);
-                tracing::debug!(%error, "the write-ahead log stays");
+                tracing::debug!(%error, "cannot move the write-ahead log into the journal");
                 false
             }
         }

@@ -7,19 +7,19 @@ use hq_core::server_state::Change;
 use crate::curves::TaskCurve;
 use crate::values::CallValue;
 
-/// Most changes that share a transaction, unless more were handed over at once: what has piled up behind a disk that did
-/// not answer is stored in steps that each take far less time than a step of a writer that hangs.
+/// Maximum changes per transaction, unless more were queued at once. A backlog behind a slow disk
+/// is stored in steps that are each far shorter than the time after which a writer seems to hang.
 const BATCH_LEN: usize = 16_384;
-/// Most curves that wait for a disk that takes nothing, some ten MiB; who runs for long is told of again.
+/// Maximum curves to keep while the disk accepts nothing, some ten MiB. Workers resend curves of
+/// long tasks.
 const CURVES_MAX: usize = 50_000;
 
-/// What one transaction stores.
+/// The content of one transaction.
 #[derive(Default)]
 pub(super) struct Batch {
     pub(super) changes: Vec<Change>,
-    /// Of calls whose ends may be among the changes, or follow them.
+    /// Values of calls whose ends are among the changes or follow them.
     pub(super) values: Vec<CallValue>,
-    /// What tasks used over time.
     pub(super) curves: Vec<TaskCurve>,
     /// Number of the last changes; `None` = only values and curves so far.
     pub(super) number: Option<u64>,
@@ -31,7 +31,7 @@ impl Batch {
     }
 }
 
-/// Changes that are still to be stored, in the order in which they were handed over.
+/// Changes to be stored, in the order of their arrival.
 #[derive(Default)]
 pub(super) struct Pending(VecDeque<Batch>);
 
@@ -55,7 +55,7 @@ impl Pending {
         changes.any(|change| change.kind.is_urgent())
     }
 
-    /// What was handed over together stays together: a crash leaves all of it or nothing.
+    /// Changes of one call stay together: a crash stores all of them or none.
     pub(super) fn push(&mut self, number: u64, changes: Vec<Change>) {
         let batch = self.open_batch();
         batch.changes.extend(changes);
@@ -66,7 +66,7 @@ impl Pending {
         self.open_batch().values.extend(values);
     }
 
-    /// Unlike the rest it is no loss to anybody's work if there is too much of it.
+    /// Curves are best effort: drops the excess.
     pub(super) fn push_curves(&mut self, mut curves: Vec<TaskCurve>) {
         let waiting: usize = self.0.iter().map(|batch| batch.curves.len()).sum();
         curves.truncate(CURVES_MAX.saturating_sub(waiting));
@@ -82,12 +82,12 @@ impl Pending {
         &mut self.0[last]
     }
 
-    /// Takes out what is stored next; empty if there is nothing.
+    /// Takes the next batch; empty if there is none.
     pub(super) fn take_first(&mut self) -> Batch {
         self.0.pop_front().unwrap_or_default()
     }
 
-    /// Puts back what could not be stored.
+    /// Puts back a batch that could not be stored.
     pub(super) fn put_back(&mut self, batch: Batch) {
         self.0.push_front(batch);
     }

@@ -1,4 +1,4 @@
-//! The writer without its thread: what arrives together is dealt with in one batch.
+//! Tests of the writer without its thread, and of batches.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -54,7 +54,7 @@ fn a_prune_that_arrives_with_what_breaks_the_store_writes_nothing() {
     let (tx, rx) = mpsc::channel();
     let (reply, pruned) = mpsc::sync_channel(1);
     for message in [submit(1), Message::Prune(reply)] {
-        tx.send(message).expect("somebody reads");
+        tx.send(message).expect("the receiver exists");
     }
     writer.run(&rx, &Pulse::default());
     assert!(IS_BROKEN.get(), "its log is gone");
@@ -66,8 +66,8 @@ fn a_prune_that_arrives_with_what_breaks_the_store_writes_nothing() {
 fn who_comes_while_events_cannot_be_told_of_misses_none_even_if_nothing_follows_them() {
     let dir = tempfile::tempdir().expect("directory");
     let mut writer = writer(&dir.path().join("j.db"));
-    let told = writer.told_seq;
-    // Stored while nobody followed and the file was out of sight.
+    let told = writer.reported_seq;
+    // Stored without a reader, while the file was not visible.
     let change = change(submitted(JobId(1), &IdArray::single(1)));
     assert!(writer.commit(&batch([change])));
     assert!(writer.next_seq > told);
@@ -75,8 +75,8 @@ fn who_comes_while_events_cannot_be_told_of_misses_none_even_if_nothing_follows_
     writer.answer(Message::Subscribe(None, reply), false);
     let mut seen = subscribed.recv().expect("an answer");
     assert_eq!(seen.past.upto, told - 1);
-    // It is in sight again, and nothing happened meanwhile.
-    writer.tell(1);
+    // The file is visible again, without any new change.
+    writer.report_stored(1);
     let missed = writer.position(Some(told - 1)).missed;
     assert!(missed.is_none(), "they are in the file only: {missed:?}");
     assert_eq!(seen.live.ready(9), None, "it has to come again");
@@ -89,7 +89,7 @@ fn who_follows_goes_on_when_a_commit_has_nothing_but_what_is_told_and_not_stored
     let (reply, subscribed) = mpsc::sync_channel(1);
     writer.answer(Message::Subscribe(None, reply), true);
     let mut live = subscribed.recv().expect("an answer").live;
-    let before = writer.told_seq - 1;
+    let before = writer.reported_seq - 1;
     let pulse = Pulse::default();
     let idle = change(ChangeKind::JobIdle(JobId(1)));
     writer.commit_all(&mut pending(1, idle), 1, &pulse);
@@ -134,8 +134,8 @@ fn a_file_that_a_reader_kept_long_becomes_short_when_it_has_gone_though_nothing_
     assert!(file_len() < full / 2, "{} of {full} bytes", file_len());
 }
 
-/// A copy of the file alone has all that is stored, or says that it has not, except while a reader is in the way that came
-/// between a flush and the next change.
+/// A copy of the file alone is complete or says that it is not. The exception is a copy after a
+/// flush and a change while a reader prevents the mark.
 #[test]
 fn a_copy_without_its_log_is_never_taken_for_whole_though_a_reader_is_in_the_way() {
     let dir = tempfile::tempdir().expect("directory");
@@ -181,16 +181,16 @@ fn what_arrives_together_with_the_stop_is_stored() {
     let path = dir.path().join("j.db");
     let writer = writer(&path);
     let (tx, rx) = mpsc::channel();
-    // Nobody waits for it, and it has not been waiting for long.
+    // It is not urgent and has not waited for long.
     let started = unurgent(4);
     for message in [Message::Changes(1, vec![started]), Message::Stop] {
-        tx.send(message).expect("somebody reads");
+        tx.send(message).expect("the receiver exists");
     }
     writer.run(&rx, &Pulse::default());
     assert!(results(&path).contains(&(1, 4)));
 }
 
-/// A change that nobody waits for.
+/// A change that is not urgent.
 fn unurgent(task: u32) -> Change {
     let started = change(ChangeKind::TaskStarted {
         task: TaskKey::new(JobId(1), TaskId(task)),
@@ -204,12 +204,12 @@ fn unurgent(task: u32) -> Change {
 }
 
 #[test]
-fn what_nobody_waits_for_is_stored_without_being_asked_for() {
+fn changes_that_are_not_urgent_are_stored_without_a_request() {
     let dir = tempfile::tempdir().expect("directory");
     let store = Store::open(&dir.path().join("j.db")).expect("a fresh file");
     let (tx, rx) = mpsc::channel();
     let report = move |progress: Progress| {
-        // Nobody listens at the end.
+        // No one receives it at the end.
         let _ = tx.send(progress.committed);
     };
     let mut handle = store
@@ -221,7 +221,7 @@ fn what_nobody_waits_for_is_stored_without_being_asked_for() {
         let told = std::iter::from_fn(|| rx.recv_timeout(wait).ok());
         let stored = told.into_iter().find(|committed| *committed >= number);
         assert_eq!(stored, Some(number));
-        // The next one comes when the time between two groups has passed, and not within it.
+        // The next change comes after the interval between two groups, not within it.
         std::thread::sleep(2 * GROUP_SPAN);
     }
 }
@@ -238,7 +238,7 @@ fn what_has_piled_up_is_stored_in_steps_and_a_failure_keeps_the_rest() {
     let ids = IdArray::consecutive(1, 60_000).expect("few");
     let mut pending = Pending::default();
     pending.push(1, vec![change(submitted(JobId(1), &ids))]);
-    // More than one step takes: what was handed over at once stays together however much it is.
+    // More than one step takes: changes of one call stay together however many they are.
     for number in 2..=4 {
         let last = 20_000 * (number - 1);
         pending.push(
@@ -291,7 +291,7 @@ fn however_much_has_piled_up_each_turn_takes_some_of_it() {
     ];
     let (tx, rx) = mpsc::channel();
     for message in queue {
-        tx.send(message).expect("somebody reads");
+        tx.send(message).expect("the receiver exists");
     }
     writer.run(&rx, &Pulse::default());
     let early = early_rx.recv().expect("an answer").upto;
@@ -299,7 +299,7 @@ fn however_much_has_piled_up_each_turn_takes_some_of_it() {
     assert!(early < late, "{early}, {late}");
 }
 
-/// What a task came to arrives first, its end a moment later: somebody waits for both, once.
+/// A value arrives first, and the end of its task a moment later. Both need only one commit.
 #[test]
 fn values_wait_for_the_ends_of_their_tasks() {
     const ROUNDS: u32 = 20;
@@ -321,7 +321,7 @@ fn values_wait_for_the_ends_of_their_tasks() {
     let mut late = 0;
     for number in 1..=ROUNDS {
         if number > ROUNDS / 2 {
-            // Long after the last commit is no reason to store them at once, either.
+            // Values also wait if the last commit was long ago.
             std::thread::sleep(GROUP_SPAN);
         }
         let value = CallValue {
@@ -337,16 +337,17 @@ fn values_wait_for_the_ends_of_their_tasks() {
         for message in [submit(number), Message::Hurry] {
             tx.send(message).expect("it runs");
         }
-        // Where this thread was kept from running, the value may have been stored on its own.
+        // If this thread was delayed, the value may have been stored on its own.
         late += u32::from(sent.elapsed() >= GROUP_SPAN / 2);
         while reports.recv().expect("it runs") < u64::from(number) {}
-        // Comes too late to be about anything.
+        // It arrives too late to affect anything.
         tx.send(Message::Hurry).expect("it runs");
     }
     drop(tx);
     running.join().expect("it ends");
     let commits = COMMITS.load(Ordering::Relaxed);
-    // Some of the begin and the end are among them; a value and an end for each would be twice as many.
+    // Includes some commits of the start and the end. A commit for each value and each end would be
+    // twice as many.
     assert!(
         commits < ROUNDS * 3 / 2 + late,
         "{commits} commits, {late} late"

@@ -1,4 +1,4 @@
-//! That nobody who reads sees a difference, whatever a task went through.
+//! Readers see no difference after a fold, whatever happened to a task.
 
 use hq_core::id::JobId;
 use hq_core::job::Job;
@@ -7,7 +7,7 @@ use super::*;
 use crate::testing::{NOW, add_rows, check_whole, filled, life, number, rows, started, wait_for};
 use crate::{Store, stretch};
 
-/// Views that tell of tasks.
+/// Views with rows of tasks.
 const VIEWS: [&str; 4] = ["task_data", "tasks", "attempts", "events"];
 
 /// Tasks of job 1 that did more than finish.
@@ -44,14 +44,14 @@ fn results_that_were_put_together_and_cannot_be_read_are_counted_and_their_tasks
     )
     .expect("a row");
     drop(db);
-    let store = Store::open(&path).expect("nobody has it");
+    let store = Store::open(&path).expect("it is free");
     let loaded = store.load("TestUid", NOW).expect("the others can be read");
     assert!(stretches > 1);
     assert_eq!(loaded.dropped_count, 1);
     let counts = loaded.state.jobs()[&JobId(1)].counts().totals();
     assert_eq!(counts.waiting, u64::from(first));
     assert_eq!(counts.finished, 600 - u64::from(first));
-    // They finish once more, and are stored like all others. Until then their job is nothing to be pruned.
+    // The tasks finish again and are stored like any other. Until then a prune must keep their job.
     let mut handle = started(store);
     assert_eq!(handle.client().prune().expect("an answer").jobs, 0);
     let tasks = 1..=first;
@@ -72,7 +72,7 @@ fn readers_and_the_next_server_see_no_difference() {
         .expect("a row");
     let seen = |db: &Connection| VIEWS.map(|view| rows(db, view));
     let loaded = || {
-        let store = Store::open(&path).expect("nobody has it");
+        let store = Store::open(&path).expect("it is free");
         let loaded = store.load("TestUid", NOW).expect("it can be read");
         assert_eq!(loaded.dropped_count, 0);
         let jobs = loaded.state.jobs().values();
@@ -94,7 +94,7 @@ fn readers_and_the_next_server_see_no_difference() {
     let folded = fold_all(&db, LEN_MIN).expect("it can be folded");
     let stretches = number(&path, "SELECT count(*) FROM stretch_data");
     assert!(folded > 5_000 && stretches < 60, "{folded} in {stretches}");
-    // Not with `assert_eq`, which would print it all.
+    // `assert_eq` would print all of it.
     assert!((seen(&db), loaded()) == before, "before and after");
     let fast = crate::reader::open_for_reading(&path).expect("a store");
     assert!(seen(&fast) == before.0, "by views of ours");
@@ -109,7 +109,7 @@ fn readers_and_the_next_server_see_no_difference() {
         let sql = format!("SELECT min(1, count(*)) FROM task_row_data WHERE {condition}");
         assert_eq!(number(&path, &sql), rows, "{condition}");
     }
-    // Of a job that goes on a stretch waits until it is long enough, or what follows is known.
+    // While the job runs, a stretch waits until it is long enough or the next task has ended.
     let tail = number(&path, "SELECT count(*) FROM task_row_data WHERE job = 4");
     assert!(tail > 0 && tail < 256, "{tail}");
     assert_eq!(fold_all(&db, LEN_MIN).expect("nothing to do"), 0);
@@ -129,14 +129,14 @@ fn the_writer_folds_what_finishes_and_forgets_it_like_rows() {
         number(&path, "SELECT count(*) FROM tasks WHERE state = 'finished'"),
         4_000
     );
-    // A sum is of events that are all different.
+    // The numbers are distinct, so their count is the number of events.
     let sql = "SELECT count(DISTINCT seq) FROM events WHERE type = 'task-finished'";
     assert_eq!(number(&path, sql), 4_000);
-    // Rows that an earlier server left are folded at once.
+    // The next server folds rows of this one at once.
     add_rows(&mut handle, JobId(2), 500, true);
     drop(handle);
     assert_eq!(number(&path, "SELECT count(*) FROM task_row_data"), 500);
-    let mut handle = started(Store::open(&path).expect("nobody has it"));
+    let mut handle = started(Store::open(&path).expect("it is free"));
     wait_for("the rows of the server before are folded", || {
         number(&path, "SELECT count(*) FROM task_row_data") == 0
     });
@@ -186,7 +186,7 @@ fn a_pass_that_another_server_interrupts_changes_nothing() {
         assert_eq!(number(&path, "SELECT count(*) FROM task_row_data"), 3_000);
         assert_eq!(rows(&db, "tasks"), before);
     }
-    // A crash behind any step leaves the rest as rows.
+    // A crash after any step leaves the remaining tasks as rows.
     let mut fold = Fold::new();
     while !fold.step(&db).expect("a step") {
         assert_eq!(rows(&db, "tasks"), before);

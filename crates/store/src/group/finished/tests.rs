@@ -1,4 +1,5 @@
-//! That nobody who reads sees whether neighbours were stored as rows or as a stretch, whatever each of them went through.
+//! Readers see no difference between neighbors stored as rows and as a stretch, whatever happened
+//! to each.
 
 use std::time::Duration;
 
@@ -28,19 +29,19 @@ fn number(db: &Connection, sql: &str) -> u32 {
     db.query_row(sql, [], |row| row.get(0)).expect("a number")
 }
 
-/// What becomes of a task.
+/// The course of a task.
 #[derive(Clone, Debug)]
 struct Life {
-    /// Instances that were given up before, and how each counted.
+    /// Earlier instances, and how each counted.
     requeues: Vec<Requeue>,
     variant: u32,
     worker: u32,
     run: Duration,
-    /// `None` = it goes on.
+    /// `None` = the task still runs.
     outcome: Option<Outcome>,
     has_nodes: bool,
     has_value: bool,
-    /// Whether its end comes in a group behind that of its start.
+    /// Whether the end comes in a later group than the start.
     is_long: bool,
 }
 
@@ -51,7 +52,7 @@ enum Requeue {
     Retry,
 }
 
-/// What most tasks are like.
+/// The most common course.
 fn plain() -> Life {
     Life {
         requeues: Vec::new(),
@@ -66,7 +67,7 @@ fn plain() -> Life {
 }
 
 fn life() -> impl Strategy<Value = Life> {
-    // Most are like each other, so that there are neighbours.
+    // Most tasks are alike, so that there are neighbors.
     prop_oneof![
         12 => (1_u32..4, 0_u64..5_000_000).prop_map(|(worker, run)| Life {
             worker,
@@ -100,7 +101,7 @@ fn requeues() -> impl Strategy<Value = Vec<Requeue>> {
     prop::collection::vec(how, 1..3)
 }
 
-/// Changes of two groups that follow each other.
+/// Changes of two consecutive groups.
 fn changes(id: u32, life: &Life) -> [Vec<Change>; 2] {
     let task = TaskKey::new(JOB, TaskId(id));
     let worker = WorkerId(life.worker);
@@ -163,7 +164,7 @@ fn changes(id: u32, life: &Life) -> [Vec<Change>; 2] {
     [first, second].map(|kinds| kinds.into_iter().map(change).collect())
 }
 
-/// A store of these tasks from id 1 on, of which the changes of each group come in the order of `keys`.
+/// A store of these tasks from id 1 on. The changes of each group come in the order of their keys.
 fn store(stretch_min: u32, lives: &[(Life, u32)]) -> Connection {
     let db = fresh();
     let mut seq = 1;
@@ -188,7 +189,7 @@ fn store(stretch_min: u32, lives: &[(Life, u32)]) -> Connection {
     db
 }
 
-/// What readers see, values included, and what the next server makes of it.
+/// What readers see, including values, and the state that the next server restores.
 fn seen(db: &Connection) -> (Vec<Vec<String>>, String) {
     let ids = IdArray::consecutive(1, 100).expect("fits");
     let values = values::read(db, 1, &ids, usize::MAX).expect("they can be read");
@@ -205,7 +206,7 @@ fn seen(db: &Connection) -> (Vec<Vec<String>>, String) {
 
 proptest! {
     #[test]
-    fn nobody_sees_a_difference(
+    fn readers_see_no_difference(
         lives in prop::collection::vec((life(), any::<u32>()), 1..60),
         stretch_min in 1_u32..6,
     ) {
@@ -225,7 +226,7 @@ proptest! {
 
 #[test]
 fn what_starts_and_ends_together_never_has_a_row() {
-    // As of many workers, whose reports are between each other.
+    // Interleaved as reports of many workers.
     let lives: Vec<_> = (0..1_000_u32)
         .map(|n| (plain(), n * 7_919 % 1_000))
         .collect();
