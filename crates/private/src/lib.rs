@@ -1,8 +1,10 @@
-//! Files and directories that hq makes for itself: nobody but this user can enter or read them, whatever the umask.
+//! Files and directories that hq creates for itself. Only this user can enter or read them,
+//! whatever the umask.
 //!
-//! Others may be able to write to the directories above, which users name: a shared directory of a project, or `/tmp`. What
-//! somebody else has put there under a name of ours is not used: files are opened without following links, and owner and
-//! kind of what was opened are checked. What tasks write where users asked for it is none of this: it follows the umask.
+//! Other users may be able to write to the parent directories, which the user names: a shared
+//! project directory, or `/tmp`. They may have put files or links at the paths that hq uses. So
+//! files are opened without following links, and owner and kind of the opened file are checked.
+//! Output of tasks at paths of the user's choice is not covered here: it follows the umask.
 #![forbid(unsafe_code)]
 
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions};
@@ -19,25 +21,25 @@ pub use tempfile::TempDir;
 const DIR_MODE: u32 = 0o700;
 const FILE_MODE: u32 = 0o600;
 
-/// Rights of group and others.
+/// Permissions of group and others.
 const OF_OTHERS: u32 = 0o077;
 
-/// Makes a directory, which must not exist.
+/// Creates a directory, which must not exist.
 ///
 /// # Errors
 ///
-/// If it cannot be made.
+/// If it cannot be created.
 pub fn create_dir(path: &Path) -> io::Result<()> {
     DirBuilder::new().mode(DIR_MODE).create(path)?;
-    // The umask can only take bits away; the mode is meant exactly.
+    // The umask may have removed bits; the mode must be exact.
     fs::set_permissions(path, Permissions::from_mode(DIR_MODE))
 }
 
-/// Makes a directory, with those above it, unless it exists; one that others can enter is closed.
+/// Creates a directory and its parents unless it exists. Closes an existing one to other users.
 ///
 /// # Errors
 ///
-/// If it cannot be made, or belongs to another user.
+/// If it cannot be created, or belongs to another user.
 pub fn ensure_dir(path: &Path) -> io::Result<()> {
     DirBuilder::new()
         .recursive(true)
@@ -46,7 +48,7 @@ pub fn ensure_dir(path: &Path) -> io::Result<()> {
     take_rights(&own_dir(path)?)
 }
 
-/// Closes a directory to others.
+/// Closes a directory to other users.
 ///
 /// # Errors
 ///
@@ -62,7 +64,7 @@ fn take_rights(dir: &File) -> io::Result<()> {
     Ok(())
 }
 
-/// Opens a directory of this user, which may be behind a link.
+/// Opens a directory of this user. The path may be a link to it.
 ///
 /// # Errors
 ///
@@ -78,8 +80,8 @@ fn open_dir(path: &Path, flags: OFlags) -> io::Result<File> {
     Ok(dir)
 }
 
-/// Removes a directory with all that it holds. Directories in it without permission to change them, such as those of Go's module
-/// cache, are opened first. Links are not followed.
+/// Removes a directory and its content. Makes read-only subdirectories, such as those of Go's
+/// module cache, writable first. Does not follow links.
 ///
 /// # Errors
 ///
@@ -94,12 +96,12 @@ pub fn remove_tree(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Lets the owner read and change a directory and all below it, as far as they are his.
+/// Makes a directory and all below it readable and writable for the owner, where this user owns it.
 fn open_tree(dir: &Path) {
     let Ok(found) = fs::symlink_metadata(dir).map(|found| found.permissions()) else {
         return;
     };
-    // What is not changed is left, and the removal says so.
+    // A failure shows up as an error of the removal.
     let _ = fs::set_permissions(dir, Permissions::from_mode(found.mode() | 0o700));
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
@@ -108,11 +110,11 @@ fn open_tree(dir: &Path) {
     }
 }
 
-/// Makes a directory with a random name, which is removed with all it holds when the result is dropped.
+/// Creates a directory with a random name. Dropping the result removes it and its content.
 ///
 /// # Errors
 ///
-/// If it cannot be made.
+/// If it cannot be created.
 pub fn temp_dir(parent: &Path, prefix: &str) -> io::Result<TempDir> {
     let mut builder = tempfile::Builder::new();
     builder
@@ -121,55 +123,55 @@ pub fn temp_dir(parent: &Path, prefix: &str) -> io::Result<TempDir> {
         .tempdir_in(parent)
 }
 
-/// Makes a file with a random name; what is written to it goes to its end.
+/// Creates a file with a random name, opened for appending.
 ///
 /// # Errors
 ///
-/// If it cannot be made.
+/// If it cannot be created.
 pub fn temp_file(parent: &Path, prefix: &str) -> io::Result<NamedTempFile> {
     let mut builder = tempfile::Builder::new();
     builder.prefix(prefix).append(true).tempfile_in(parent)
 }
 
-/// Takes the rights of others to a socket that was made in a directory of ours.
+/// Removes other users' access to a socket in a private directory.
 ///
 /// # Errors
 ///
-/// If the rights cannot be changed.
+/// If the permissions cannot be changed.
 pub fn close(path: &Path) -> io::Result<()> {
     fs::set_permissions(path, Permissions::from_mode(FILE_MODE))
 }
 
-/// Makes a file, which must not exist.
+/// Creates a file, which must not exist.
 ///
 /// # Errors
 ///
-/// If it cannot be made.
+/// If it cannot be created.
 pub fn new_file(path: &Path) -> io::Result<File> {
     open_file(path, OpenOptions::new().write(true).create_new(true))
 }
 
-/// Makes a file that is gone when it is closed, however that comes about.
+/// Creates a file without a name, which disappears with its last descriptor.
 ///
 /// # Errors
 ///
-/// If it cannot be made.
+/// If it cannot be created.
 pub fn unnamed_file(dir: &Path) -> io::Result<File> {
-    // Not `O_TMPFILE`, which some network file systems do not know.
+    // `O_TMPFILE` is missing on some network file systems.
     let file = NamedTempFile::with_prefix_in(".hq-", dir)?;
     let (file, path) = file.into_parts();
-    // If it cannot be removed, nothing better can be done.
+    // Nothing can be done if the removal fails.
     let _ = path.close();
     Ok(file)
 }
 
-/// Opens a file of this user as `options` say; one that others can read is closed.
+/// Opens a file of this user with `options`. Closes a file that other users can read.
 ///
 /// # Errors
 ///
-/// If it cannot be opened, is a link or no regular file, or belongs to another user.
+/// If it cannot be opened, is a link or not a regular file, or belongs to another user.
 pub fn open_file(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
-    // Nor does it wait for the other end of a FIFO.
+    // NONBLOCK: the open of a FIFO must not wait for its other end.
     let flags = bits(OFlags::NOFOLLOW | OFlags::NONBLOCK);
     let file = options.mode(FILE_MODE).custom_flags(flags).open(path)?;
     let found = file.metadata()?;
@@ -184,7 +186,7 @@ pub fn open_file(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     Ok(file)
 }
 
-/// Opens a file of this user to read it.
+/// Opens a file of this user for reading.
 ///
 /// # Errors
 ///
@@ -193,11 +195,11 @@ pub fn read_file(path: &Path) -> io::Result<File> {
     open_file(path, OpenOptions::new().read(true))
 }
 
-/// Writes a file anew, where it is.
+/// Replaces the content of a file in place.
 ///
 /// # Errors
 ///
-/// As [`open_file`], and if there is no room.
+/// As [`open_file`], and if the disk is full.
 pub fn write_file(path: &Path, content: &[u8]) -> io::Result<()> {
     // Not `truncate`: it would empty a file of another user before its owner is checked.
     let mut file = open_file(path, OpenOptions::new().write(true).create(true))?;
@@ -205,7 +207,7 @@ pub fn write_file(path: &Path, content: &[u8]) -> io::Result<()> {
     file.write_all(content)
 }
 
-/// Puts a new file into the place of another one, in one step: readers see either.
+/// Replaces a file atomically: readers see the old or the new content.
 ///
 /// # Errors
 ///

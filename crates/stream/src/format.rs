@@ -1,7 +1,7 @@
-//! The bytes of a stream file: pure encoding and decoding. All numbers are little-endian.
+//! Encodes and decodes the bytes of a stream file. All numbers are little-endian.
 //!
-//! A file begins with two equal copies of its header; then come blocks without gaps. A block is a header
-//! with a checksum of its own, followed by the payload it describes. See `docs/streaming.md`.
+//! A file starts with two equal copies of its header, followed by blocks without gaps. A block is a
+//! header with its own checksum, followed by the payload. See `docs/streaming.md`.
 
 /// First bytes of each copy of the file header.
 const MAGIC: [u8; 8] = *b"hqstream";
@@ -12,47 +12,48 @@ const VERSION: u32 = 1;
 /// Length of one copy of the file header.
 const COPY_LEN: usize = 256;
 
-/// Length of both copies: where the first block begins.
+/// Length of both copies, and position of the first block.
 pub(crate) const FILE_HEADER_LEN: usize = 2 * COPY_LEN;
 
 /// Length of a block's header.
 pub(crate) const BLOCK_HEADER_LEN: usize = 48;
 
-/// Longest payload of a block, in bytes: more is never written, so a larger number is damage.
+/// Maximum bytes of a payload. The writer never exceeds it, so a larger number means damage.
 pub(crate) const PAYLOAD_MAX: u32 = 1 << 20;
 
-/// Room for the server's uid and the host's name, in bytes; longer ones are cut.
+/// Maximum bytes of the server's uid and the host's name; longer ones are cut.
 const UID_MAX: usize = 64;
 const HOST_MAX: usize = 128;
 
 /// Why bytes are not a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum FormatError {
-    /// No copy of the file header is whole.
+    /// Neither copy of the file header is intact.
     #[error("it does not begin with the header of a stream file")]
     NoHeader,
-    /// Written by a later version of hq.
+    /// A later version of hq wrote the file.
     #[error("it has version {0} of the format, expected at most {VERSION}")]
     Version(u32),
 }
 
-/// Whose file it is.
+/// Origin of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileHeader {
-    /// Drawn for each file; begins each block, so that output of tasks is never taken for one.
+    /// Random for each file. Each block starts with it, so output of tasks is never taken for a
+    /// block.
     pub mark: [u8; 8],
     /// Id of the worker that writes the file.
     pub worker: u32,
-    /// When the file was made, nanoseconds since 1970.
+    /// Time of creation, in nanoseconds since 1970.
     pub created_unix_ns: i64,
-    /// Uid of the server that gave the tasks.
+    /// Uid of the server that sent the tasks.
     pub server_uid: String,
-    /// Name of the worker's machine.
+    /// Host name of the worker.
     pub host: String,
 }
 
 impl FileHeader {
-    /// Both copies.
+    /// Encodes both copies.
     #[must_use]
     pub fn encode(&self) -> [u8; FILE_HEADER_LEN] {
         let mut copy = [0; COPY_LEN];
@@ -76,11 +77,11 @@ impl FileHeader {
         both
     }
 
-    /// Reads whichever copy is whole.
+    /// Decodes either copy.
     ///
     /// # Errors
     ///
-    /// If neither is, or the format is of a later version.
+    /// If neither copy is intact, or a later version wrote the file.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
         let mut copies = bytes.chunks_exact(COPY_LEN).take(2);
         copies
@@ -128,7 +129,7 @@ pub enum Channel {
 }
 
 impl Channel {
-    /// Both, in the order of their numbers.
+    /// Both channels, by index.
     pub const ALL: [Self; 2] = [Self::Stdout, Self::Stderr];
 
     /// 0 or 1.
@@ -146,11 +147,11 @@ impl Channel {
 pub enum BlockKind {
     /// The instance is about to start.
     Start,
-    /// Output of one channel; the payload.
+    /// The payload is output of this channel.
     Data(Channel),
-    /// The instance has ended; all its output is before this block.
+    /// The instance has ended; all its output precedes this block.
     End,
-    /// The instance did not start here after all.
+    /// The instance did not start on this worker after all.
     Abandoned,
 }
 
@@ -182,9 +183,9 @@ impl BlockKind {
 pub struct BlockHeader {
     /// Kind of content.
     pub kind: BlockKind,
-    /// About whom.
+    /// Instance of the block.
     pub key: Key,
-    /// When it was read from the task, nanoseconds since 1970 by the worker's clock.
+    /// Time at which the worker read the output, in nanoseconds since 1970 by its clock.
     pub unix_ns: i64,
     /// Length of the payload in bytes, at most 1 MiB.
     pub length: u32,
@@ -193,7 +194,7 @@ pub struct BlockHeader {
 }
 
 impl BlockHeader {
-    /// The bytes in a file with this mark.
+    /// Encodes the header for a file with this mark.
     #[must_use]
     pub fn encode(&self, mark: [u8; 8]) -> [u8; BLOCK_HEADER_LEN] {
         let mut bytes = [0; BLOCK_HEADER_LEN];
@@ -210,7 +211,7 @@ impl BlockHeader {
         bytes
     }
 
-    /// Reads a header from the start of `bytes`; `None` if they are anything else.
+    /// Decodes a header from the start of `bytes`; `None` if there is none.
     #[must_use]
     pub fn decode(bytes: &[u8], mark: [u8; 8]) -> Option<Self> {
         let bytes = bytes.get(..BLOCK_HEADER_LEN)?;
@@ -233,7 +234,7 @@ impl BlockHeader {
     }
 }
 
-/// The checksum of payloads.
+/// Checksum of a payload.
 pub(crate) fn checksum(payload: &[u8]) -> u32 {
     crc32fast::hash(payload)
 }
@@ -242,7 +243,7 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
 
-/// Text, cut at a character and padded with NUL.
+/// Text, cut at a character boundary and padded with NUL.
 fn text_field<const LEN: usize>(text: &str) -> [u8; LEN] {
     let mut field = [0; LEN];
     let length = text.floor_char_boundary(LEN);

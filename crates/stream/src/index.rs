@@ -9,13 +9,13 @@ use crate::SUFFIX;
 use crate::format::{BlockKind, Channel, FormatError};
 use crate::scan::{Block, Scanner};
 
-/// Why there is nothing to read.
+/// Why a stream directory cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// No stream file, or none of the wanted server.
+    /// The directory has no stream file of the requested server.
     #[error("No log files found")]
     NoFiles,
-    /// Files of several servers; their uids.
+    /// The directory has files of several servers; their uids.
     #[error("Found streams from multiple server instances:")]
     SeveralServers(Vec<String>),
     /// The directory or a file cannot be read.
@@ -32,9 +32,9 @@ pub enum OpenError {
 /// A piece of output of one channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Chunk {
-    /// When it was read from the task, nanoseconds since 1970.
+    /// Time at which the worker read it, in nanoseconds since 1970.
     pub unix_ns: i64,
-    /// From which channel.
+    /// Channel of the output.
     pub channel: Channel,
     /// Length in bytes.
     pub length: u32,
@@ -44,7 +44,7 @@ pub struct Chunk {
 }
 
 impl Chunk {
-    /// The payload of a block that holds output of this channel.
+    /// The payload of a block with output of this channel.
     pub(crate) const fn new(file: u32, block: &Block, channel: Channel) -> Self {
         Self {
             unix_ns: block.header.unix_ns,
@@ -62,7 +62,7 @@ impl Chunk {
 pub struct Stream {
     /// Bytes of standard output and standard error.
     pub sizes: [u64; 2],
-    /// Pieces, in order; only of the jobs that were asked for.
+    /// Pieces in order, only of requested jobs.
     pub chunks: Vec<Chunk>,
     starts: u32,
     ends: u32,
@@ -70,13 +70,13 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Whether its end was written.
+    /// Whether the file has its end.
     #[must_use]
     pub const fn is_finished(&self) -> bool {
         self.ends > 0 && self.ends + self.abandoned >= self.starts
     }
 
-    /// Whether it never ran.
+    /// Whether it never ran on this worker.
     const fn is_abandoned(&self) -> bool {
         self.abandoned > 0 && self.abandoned >= self.starts && self.ends == 0
     }
@@ -94,7 +94,7 @@ pub struct Summary {
     pub jobs: u64,
     /// Tasks with output.
     pub tasks: u64,
-    /// Instances, superseded ones included.
+    /// Instances, including superseded ones.
     pub streams: u64,
     /// Last instances without an end.
     pub opened: u64,
@@ -102,11 +102,11 @@ pub struct Summary {
     pub superseded: u64,
     /// Bytes of standard output and standard error of last instances.
     pub sizes: [u64; 2],
-    /// The same of superseded instances.
+    /// Bytes of standard output and standard error of superseded instances.
     pub superseded_sizes: [u64; 2],
 }
 
-/// Streams and their pieces in the files of a directory.
+/// Streams of a directory, with the position of their pieces in its files.
 #[derive(Debug, Default)]
 pub struct Index {
     tasks: BTreeMap<(u32, u32), TaskStreams>,
@@ -219,7 +219,8 @@ impl StreamDir {
     ///
     /// # Errors
     ///
-    /// If there are none, or of several servers of which none was chosen, or they cannot be read.
+    /// If there are none, if they are of several servers and `server_uid` is `None`, or if they
+    /// cannot be read.
     pub fn open(path: &Path, server_uid: Option<&str>) -> Result<Self, OpenError> {
         let mut found = Vec::new();
         let mut known = BTreeSet::new();
@@ -260,13 +261,13 @@ impl StreamDir {
         self.files.len() as u64
     }
 
-    /// Bytes that were passed over as damaged so far.
+    /// Damaged bytes skipped so far.
     #[must_use]
     pub fn damaged_bytes(&self) -> u64 {
         self.files.iter().map(Scanner::damaged_bytes).sum()
     }
 
-    /// Looks for files that were made since.
+    /// Opens files that were created since.
     ///
     /// # Errors
     ///
@@ -286,7 +287,7 @@ impl StreamDir {
         Ok(())
     }
 
-    /// Adds all blocks that were not seen before; chunks of the jobs for which `keep` holds.
+    /// Adds all new blocks to the index, with chunks only of the jobs that `keep` selects.
     ///
     /// # Errors
     ///
@@ -295,7 +296,7 @@ impl StreamDir {
         self.each_new(|file, block| index.add(file, block, keep(block.header.key.job)))
     }
 
-    /// Shows all blocks that were not seen before, with the number of their file.
+    /// Passes all new blocks to `see`, with the number of their file.
     pub(crate) fn each_new(&mut self, mut see: impl FnMut(u32, &Block)) -> io::Result<()> {
         for (number, file) in (0..).zip(&mut self.files) {
             while let Some(block) = file.next_block()? {
@@ -305,7 +306,8 @@ impl StreamDir {
         Ok(())
     }
 
-    /// Appends the bytes of a chunk to `out`; `false`, and nothing appended, if they are damaged.
+    /// Appends the bytes of a chunk to `out`. Returns `false` and appends nothing if they are
+    /// damaged.
     ///
     /// # Errors
     ///
@@ -354,7 +356,7 @@ fn open_file(path: &Path) -> Result<Option<Scanner<File>>, OpenError> {
     let file = match crate::regular::open_regular(path) {
         Ok(file) => file,
         Err(error) if is_about_this_file(&error) => {
-            tracing::warn!("{} is left out: {error}", path.display());
+            tracing::warn!("cannot read {}, skipping it: {error}", path.display());
             return Ok(None);
         }
         Err(error) => return Err(failed(error)),
@@ -362,14 +364,14 @@ fn open_file(path: &Path) -> Result<Option<Scanner<File>>, OpenError> {
     match Scanner::open(file).map_err(failed)? {
         Ok(scanner) => Ok(Some(scanner)),
         Err(error @ (FormatError::NoHeader | FormatError::Version(_))) => {
-            tracing::warn!("{} is left out: {error}", path.display());
+            tracing::warn!("cannot read {}, skipping it: {error}", path.display());
             Ok(None)
         }
     }
 }
 
-/// Whether an error says something about one file, and nothing about the others of the directory: it is no regular file,
-/// a link that leads nowhere or in a circle, or is for another user.
+/// Whether an error concerns one file and not the others of the directory: it is not a regular
+/// file, is a broken or circular link, or is not accessible for this user.
 fn is_about_this_file(error: &io::Error) -> bool {
     use io::ErrorKind::{InvalidInput, NotFound, PermissionDenied};
     [InvalidInput, NotFound, PermissionDenied].contains(&error.kind())

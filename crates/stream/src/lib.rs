@@ -1,11 +1,11 @@
-//! The output of many tasks in few files.
+//! Stores the output of many tasks in few files.
 //!
-//! A worker writes one file per stream directory, whatever the number of tasks: [`Pump`] reads the tasks'
-//! pipes and appends checksummed blocks. [`StreamDir`] and [`Index`] find the output of a task again, also
-//! while files are being written or after they were cut off; [`OutputReader`] looks at one task only, whatever
-//! kind of file it writes. The format is in `docs/streaming.md`.
+//! A worker writes one file per stream directory, whatever the number of tasks: [`Pump`] reads the
+//! tasks' pipes and appends checksummed blocks. [`StreamDir`] and [`Index`] find the output of a
+//! task, even in files that are still being written or were cut off. [`OutputReader`] reads the
+//! output of a single task from a stream or a plain file. See `docs/streaming.md` for the format.
 //!
-//! Nothing here knows what a task is beyond its three numbers, nor who runs it.
+//! The crate identifies a task only by its three numbers and does not know what runs it.
 
 #![forbid(unsafe_code)]
 

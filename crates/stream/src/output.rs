@@ -1,7 +1,7 @@
-//! Output of one instance of a task on one channel, wherever it is stored, as one sequence of bytes.
+//! Reads the output of one channel of an instance as one sequence of bytes, wherever it is stored.
 //!
-//! Made for looking at output while it is written: nothing is kept between two looks but where the
-//! pieces are, and whatever is not there yet is simply not there.
+//! A reader can follow output while it is written. It only keeps the positions of the pieces
+//! between two reads, and output that is not written yet is no error.
 
 use std::fs::File;
 use std::io;
@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 use crate::format::{BlockKind, Channel, Key};
 use crate::index::{Chunk, OpenError, StreamDir};
 
-/// Where the output of an instance is.
+/// Location of the output of an instance.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Source {
-    /// In a file of its own.
+    /// In a separate file.
     File(PathBuf),
     /// In a stream directory.
     Stream {
@@ -29,10 +29,10 @@ pub enum Source {
     },
 }
 
-/// Where to begin to read.
+/// Where to start reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum From {
-    /// Offset from the beginning, in bytes.
+    /// Bytes from the start.
     Offset(u64),
     /// The last lines, at most this many.
     LastLines(u32),
@@ -41,23 +41,23 @@ pub enum From {
 /// A part of the output.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Part {
-    /// Where it begins, in bytes.
+    /// Its position, in bytes.
     pub offset: u64,
-    /// Bytes; damaged ones are left out.
+    /// Bytes without damaged ones.
     pub bytes: Vec<u8>,
-    /// Where the next part begins.
+    /// Position of the next part.
     pub next: u64,
-    /// Size of the whole output, in bytes.
+    /// Total size of the output, in bytes.
     pub size: u64,
 }
 
-/// How far back the beginning of the last lines is looked for, in bytes: lines may be endless.
+/// Maximum distance from the end at which the last lines start, in bytes: lines may be endless.
 const LAST_LINES_MAX: u64 = 1 << 20;
 
-/// Bytes read at once while looking for it.
+/// Bytes per read in the search for these lines.
 const STEP: u64 = 64 * 1024;
 
-/// Reads the output of one instance on one channel.
+/// Reads the output of one channel of an instance.
 #[derive(Debug)]
 pub struct OutputReader {
     source: Source,
@@ -66,20 +66,20 @@ pub struct OutputReader {
 
 #[derive(Debug)]
 enum Place {
-    /// Nothing was found yet.
+    /// No output was found yet.
     Nowhere,
     File(File),
     Stream {
         dir: StreamDir,
-        /// The instance's pieces, each with the offset behind it.
+        /// The pieces, each with the offset of its end.
         chunks: Vec<(u64, Chunk)>,
-        /// Its file is known, so no other has to be looked for.
+        /// The file of the instance is known, so the search skips others.
         is_found: bool,
     },
 }
 
 impl OutputReader {
-    /// Does not touch the disk yet.
+    /// Creates a reader without accessing the disk.
     #[must_use]
     pub const fn new(source: Source) -> Self {
         Self {
@@ -88,12 +88,12 @@ impl OutputReader {
         }
     }
 
-    /// Reads at most `limit` bytes, as far as they are there. If the file has become shorter than the
-    /// offset, it was started over, and so is reading.
+    /// Reads at most `limit` bytes of the available output. If the file has become shorter than the
+    /// offset, it was started over, so reading restarts as well.
     ///
     /// # Errors
     ///
-    /// As the operating system says. What is not there yet is no error.
+    /// As the operating system says. Output that does not exist yet is no error.
     pub fn read(&mut self, from: From, limit: u64) -> io::Result<Part> {
         let size = self.update()?;
         let offset = match from {
@@ -111,7 +111,7 @@ impl OutputReader {
         })
     }
 
-    /// Looks for what was written since; returns the size.
+    /// Finds new output; returns the total size.
     fn update(&mut self) -> io::Result<u64> {
         let place = &mut self.place;
         match &self.source {
@@ -130,7 +130,7 @@ impl OutputReader {
         }
     }
 
-    /// Appends bytes to `out`; returns the offset behind them.
+    /// Appends bytes to `out`; returns the offset after them.
     fn read_at(&self, offset: u64, length: u64, out: &mut Vec<u8>) -> io::Result<u64> {
         match &self.place {
             Place::Nowhere => Ok(offset),
@@ -175,7 +175,7 @@ impl OutputReader {
         }
     }
 
-    /// Where the last lines begin.
+    /// Position of the last lines.
     fn last_lines(&self, lines: u32, size: u64) -> io::Result<u64> {
         let floor = size.saturating_sub(LAST_LINES_MAX);
         let mut start = size;
@@ -190,7 +190,7 @@ impl OutputReader {
             self.read_at(from, start - from, &mut bytes)?;
             for (index, byte) in bytes.iter().enumerate().rev() {
                 let after = from + index as u64 + 1;
-                // The newline at the very end ends the last line; it begins none.
+                // A final newline ends the last line and starts no other.
                 if *byte == b'\n' && after != size {
                     missing -= 1;
                     if missing == 0 {
@@ -205,7 +205,7 @@ impl OutputReader {
 }
 
 fn update_file(path: &Path, place: &mut Place) -> io::Result<u64> {
-    // Opened each time: an earlier file may have been replaced.
+    // Open it each time: another file may have replaced it.
     match crate::regular::open_regular(path) {
         Ok(file) => {
             let size = file.metadata()?.len();
@@ -254,7 +254,7 @@ fn update_stream(key: Key, channel: Channel, place: &mut Place) -> io::Result<u6
         }
         match block.header.kind {
             BlockKind::Start => *is_found = true,
-            // It may start elsewhere.
+            // It may start on another worker.
             BlockKind::Abandoned => *is_found = false,
             BlockKind::Data(found) if found == channel => {
                 size += u64::from(block.header.length);

@@ -1,9 +1,10 @@
-//! From the pipes of running tasks into stream files: one thread, one buffer.
+//! Moves output from pipes of running tasks into stream files, with one thread and one buffer.
 //!
-//! Whatever is in the pipes is read and appended in rounds, many tasks with one write. A task that writes
-//! faster than the file takes it waits in its own pipe, so memory is bounded by the buffer. The order within
-//! a channel is that of the pipe; an end block comes after everything the task itself wrote, because that is
-//! in the pipe when its end is seen. A process that still holds the pipe then is cut off.
+//! The thread reads all pipes in rounds and appends the output of many tasks with one write. A task
+//! that writes faster than the file blocks on its own pipe, so the buffer bounds the memory. Output
+//! of a channel keeps its order. The end block follows everything that the task itself wrote,
+//! because all of it is in the pipe when the task's end is noticed. Processes that still hold the
+//! pipe then are cut off.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -26,17 +27,17 @@ mod thread;
 pub struct StreamStart {
     /// Job, task and instance.
     pub key: Key,
-    /// Stream directory, absolute.
+    /// Absolute path of the stream directory.
     pub dir: PathBuf,
-    /// Uid of its server.
+    /// Uid of the server.
     pub server_uid: Box<str>,
-    /// Id of this worker at that server.
+    /// Id of this worker on that server.
     pub worker: u32,
     /// Whether standard output and standard error are streamed.
     pub channels: [bool; 2],
 }
 
-/// The ends of an instance's pipes that it writes to.
+/// The ends of the pipes to which an instance writes.
 #[derive(Debug, Default)]
 pub struct Ends {
     /// Standard output.
@@ -45,36 +46,36 @@ pub struct Ends {
     pub stderr: Option<Arc<OwnedFd>>,
 }
 
-/// How an instance ended, for the file.
+/// How an instance ended, as recorded in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EndKind {
     /// It ran, or failed for good.
     Ended,
-    /// It never started here and may start elsewhere with the same number.
+    /// It did not start on this worker and may start elsewhere with the same number.
     Abandoned,
 }
 
-/// Outcome of an instance's output.
+/// Report about an instance's output.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PumpEvent {
-    /// The file is there: the instance may start.
+    /// The file exists: the instance may start.
     Ready {
         /// Token of the stream.
         token: u64,
     },
-    /// There is no file to write to; nothing else follows.
+    /// No file could be created; no other event follows.
     Refused {
         /// Token of the stream.
         token: u64,
-        /// Reason, for people.
+        /// Reason, for users.
         error: String,
     },
-    /// Output could not be written; what follows is dropped. The instance should be ended.
+    /// Output could not be written; later output is dropped. The caller should end the instance.
     Broken {
         /// Token of the stream.
         token: u64,
     },
-    /// Answers [`Pump::end`]: everything is in the file, or the missing part is reported.
+    /// Reply to [`Pump::end`]: all output is in the file, or the error is reported.
     Closed {
         /// Token of the stream.
         token: u64,
@@ -98,31 +99,31 @@ struct Shared {
 
 impl Shared {
     fn ring(&self) {
-        // Full means that it rings already.
+        // A full counter already wakes the thread.
         let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
     }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // The data are plain lists: no panic can leave them half changed.
+    // Plain lists: a panic cannot leave them half changed.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How long a pump that is dropped waits for a file system that does not answer.
+/// How long dropping a pump waits for a file system that does not respond.
 const STOP_LIMIT: Duration = Duration::from_secs(2);
 
-/// Moves output from pipes to files on a thread of its own.
+/// Moves output from pipes to files on a separate thread.
 pub struct Pump {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Pump {
-    /// Starts the thread. `wake` is called from it when there are events; it must not block.
+    /// Starts the thread. The thread calls `wake` when there are events; `wake` must not block.
     ///
     /// # Errors
     ///
-    /// A descriptor or thread that cannot be created.
+    /// If a descriptor or the thread cannot be created.
     pub fn start(host: &str, wake: impl Fn() + Send + Sync + 'static) -> io::Result<Self> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
@@ -143,20 +144,20 @@ impl Pump {
         })
     }
 
-    /// Makes pipes for an instance. It may start when its [`PumpEvent::Ready`] has come.
+    /// Creates pipes for an instance. It may start after its [`PumpEvent::Ready`].
     ///
     /// `token` must not be in use.
     ///
     /// # Errors
     ///
-    /// No descriptors are left.
+    /// If no descriptors are left.
     pub fn begin(&self, token: u64, start: StreamStart) -> io::Result<Ends> {
         let mut reads = [None, None];
         let mut writes = [None, None];
         for channel in Channel::ALL.map(Channel::index) {
             if start.channels[channel] {
                 let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
-                // Of our end only: programs do not expect that writing would block.
+                // Only the reading end: programs do not expect non-blocking writes.
                 rustix::io::ioctl_fionbio(&read, true)?;
                 reads[channel] = Some(read);
                 writes[channel] = Some(Arc::new(write));
@@ -167,7 +168,7 @@ impl Pump {
         Ok(Ends { stdout, stderr })
     }
 
-    /// The instance has ended and all its processes with it, or it will not start.
+    /// Call it when the instance has ended together with all its processes, or will not start.
     pub fn end(&self, token: u64, how: EndKind) {
         self.command(Command::End(token, how));
     }
@@ -199,7 +200,7 @@ impl Drop for Pump {
         while !thread.is_finished() && Instant::now() < limit {
             std::thread::sleep(Duration::from_millis(1));
         }
-        // A thread that hangs in a dead file system is left alone.
+        // A thread that hangs in a dead file system is abandoned.
         if thread.is_finished() {
             let _ = thread.join();
         }

@@ -1,4 +1,4 @@
-//! Opens files that others have made, whatever they are.
+//! Opens files of any origin safely.
 
 use std::fs::File;
 use std::io;
@@ -6,12 +6,12 @@ use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
 
-/// Opens a regular file for reading. Anything else is refused: to open a FIFO waits for a writer, for ever, and to
-/// read from one takes away what was meant for another.
+/// Opens a regular file for reading and refuses any other. Opening a FIFO would block until a
+/// writer comes, and reading from one would take data from its reader.
 ///
 /// # Errors
 ///
-/// If it cannot be opened, or is no regular file.
+/// If it cannot be opened, or is not a regular file.
 pub fn open_regular(path: &Path) -> io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
@@ -35,7 +35,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("temporary directory");
         let path = dir.path().join("x.hqs");
         rustix::fs::mkfifoat(rustix::fs::CWD, &path, Mode::RUSR | Mode::WUSR).expect("a FIFO");
-        // With a writer, whose data belong to somebody else.
+        // A FIFO with a writer, whose data is for another reader.
         let flags = OFlags::RDWR | OFlags::NONBLOCK;
         let _writer = rustix::fs::open(&path, flags, Mode::empty()).expect("both ends");
         let error = open_regular(&path).expect_err("not a file");
@@ -55,7 +55,7 @@ mod tests {
         symlink("nowhere", at("dangling.hqs")).expect("a link");
         symlink("loop.hqs", at("loop.hqs")).expect("a link");
         std::fs::write(at("others.hqs"), "").expect("room");
-        // Means nothing to root.
+        // Permissions do not restrict root.
         let nobody = std::fs::Permissions::from_mode(0o000);
         std::fs::set_permissions(at("others.hqs"), nobody).expect("ours");
         let opened = StreamDir::open(dir.path(), None);

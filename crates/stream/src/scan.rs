@@ -1,7 +1,7 @@
-//! Reads the blocks of one file in order, as far as they are there.
+//! Reads the blocks of one file in order.
 //!
-//! A file may end anywhere, may grow while it is read, and may be damaged: a block whose header is not
-//! valid is passed over by looking for the file's mark. Payloads are not looked at; see
+//! A file may end anywhere, may grow while it is read, and may be damaged. The scanner skips a
+//! block with an invalid header by searching for the file's mark. It does not check payloads; see
 //! [`Scanner::read_payload`].
 
 use std::fs::File;
@@ -52,19 +52,19 @@ impl ReadAt for &[u8] {
     }
 }
 
-/// A block that is there as a whole.
+/// A complete block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Block {
     /// Header of the block.
     pub header: BlockHeader,
-    /// Where its payload begins in the file.
+    /// Position of its payload in the file.
     pub payload_at: u64,
 }
 
-/// Bytes read ahead: many when blocks are short, few when most of them would be skipped.
+/// Maximum bytes to read ahead. Short blocks need many; with long blocks most would be skipped.
 const AHEAD_MAX: usize = 64 * 1024;
 const AHEAD_MIN: usize = 4 * 1024;
-/// Payload from which reading ahead does not pay.
+/// Minimum payload for which reading ahead does not pay off.
 const LONG_PAYLOAD: u32 = 16 * 1024;
 
 /// Reads blocks one after the other.
@@ -74,7 +74,7 @@ pub struct Scanner<S> {
     header: FileHeader,
     position: u64,
     window: Vec<u8>,
-    /// Bytes of it that are from the file; behind them may be older ones.
+    /// Bytes of the window that are valid; the rest may be old.
     window_len: usize,
     window_at: u64,
     last_length: u32,
@@ -102,17 +102,17 @@ impl<S: ReadAt> Scanner<S> {
         }))
     }
 
-    /// Whose file it is.
+    /// Origin of the file.
     pub const fn header(&self) -> &FileHeader {
         &self.header
     }
 
-    /// Bytes that were passed over because no block begins there.
+    /// Bytes skipped because no block starts there.
     pub const fn damaged_bytes(&self) -> u64 {
         self.damaged_bytes
     }
 
-    /// The next whole block. After `None` more may come, if the file is still being written.
+    /// The next complete block. After `None` more may follow if the file is still being written.
     ///
     /// # Errors
     ///
@@ -151,7 +151,7 @@ impl<S: ReadAt> Scanner<S> {
         expected: u32,
         payload: &mut Vec<u8>,
     ) -> io::Result<bool> {
-        // New memory is zero already, and what is left from an earlier block is overwritten.
+        // Growing zeroes new memory. Bytes of an earlier block are overwritten without zeroing.
         if payload.len() < length as usize {
             *payload = vec![0; length as usize];
         }
@@ -160,7 +160,7 @@ impl<S: ReadAt> Scanner<S> {
         Ok(count == payload.len() && checksum(payload) == expected)
     }
 
-    /// The bytes at a position, fewer than `length` only at the end.
+    /// The bytes at a position; fewer than `length` only at the end.
     fn at(&mut self, position: u64, length: usize) -> io::Result<&[u8]> {
         let inside = || {
             let start = position.checked_sub(self.window_at)?;
@@ -177,10 +177,10 @@ impl<S: ReadAt> Scanner<S> {
         };
         let wanted = ahead.max(length);
         if self.window.len() < wanted {
-            // It never shrinks: what it gets back would be set to zero again for each part of the file. New memory is zero.
+            // The window never shrinks: growing it again would zero it for each part of the file.
             self.window = vec![0; wanted];
         }
-        // Nothing is in it, if reading fails.
+        // Empty in case the read fails.
         self.window_len = 0;
         self.window_at = position;
         let count = self.source.read_at(&mut self.window[..wanted], position)?;
@@ -195,7 +195,7 @@ impl<S: ReadAt> Scanner<S> {
         Ok(self.source.read_at(&mut [0], position)? == 1)
     }
 
-    /// The first position from `from` on at which a valid header stands.
+    /// The first position from `from` on with a valid header.
     fn find_block(&mut self, from: u64) -> io::Result<Option<u64>> {
         let mark = self.header.mark;
         let mut chunk = vec![0; AHEAD_MAX];
@@ -205,7 +205,7 @@ impl<S: ReadAt> Scanner<S> {
             if count < BLOCK_HEADER_LEN {
                 return Ok(None);
             }
-            // A header that begins in the last bytes is looked at again with the next chunk.
+            // The next chunk includes a header that starts in the last bytes.
             let last = count - BLOCK_HEADER_LEN;
             for start in 0..=last {
                 let bytes = &chunk[start..count];

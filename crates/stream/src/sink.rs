@@ -1,7 +1,7 @@
-//! One stream file as its writer sees it.
+//! One stream file from its writer's view.
 //!
-//! Only this process writes the file, at a position it remembers: what a failed write left behind is cut
-//! off, and overwritten by the next.
+//! Only this process writes the file, at a position that it remembers. It truncates the remains of
+//! a failed write, and the next write overwrites them.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -26,8 +26,8 @@ pub(crate) struct Sink {
 }
 
 impl Sink {
-    /// Creates a new file in `dir`, and the directory if it is missing. The umask decides who can read them, as for all
-    /// output of tasks.
+    /// Creates a new file in `dir`, and the directory if it is missing. The umask decides who can
+    /// read them, as for all output of tasks.
     pub(crate) fn create(dir: &Path, mut header: FileHeader) -> Result<Self, String> {
         let text = |what: &str, path: &Path, error: io::Error| {
             format!("cannot {what} {}: {error}", path.display())
@@ -67,7 +67,7 @@ impl Sink {
         })
     }
 
-    /// Whether the file is still where others look for it.
+    /// Whether the file is still at its path, where readers look for it.
     pub(crate) fn is_in_place(&self) -> bool {
         let ours = self.file.metadata();
         match (ours, std::fs::metadata(&self.path)) {
@@ -76,10 +76,10 @@ impl Sink {
         }
     }
 
-    /// Appends whole blocks, all or nothing.
+    /// Appends complete blocks, all or none.
     pub(crate) fn append(&mut self, blocks: &[u8]) -> Result<(), String> {
         if let Err(error) = self.file.write_all_at(blocks, self.position) {
-            // If even that fails, readers pass over what was left.
+            // If this fails as well, readers skip the remains.
             let _ = self.file.set_len(self.position);
             return Err(format!("cannot write to {}: {error}", self.path.display()));
         }
@@ -88,7 +88,7 @@ impl Sink {
         Ok(())
     }
 
-    /// Makes everything visible to other machines.
+    /// Makes all data visible to other machines.
     pub(crate) fn sync(&mut self) -> Result<(), String> {
         if self.needs_sync && std::mem::take(&mut self.is_dirty) {
             self.file

@@ -101,7 +101,7 @@ fn a_file_is_read_in_parts_and_from_its_last_lines() {
     let path = dir.path().join("out");
     let mut reader = OutputReader::new(Source::File(path.clone()));
     assert_eq!(read_on(&mut reader, 0, 10), b"", "not there yet");
-    // Longer than what is looked at in one step.
+    // Longer than one step of the search.
     let text = numbers(20_000);
     std::fs::write(&path, &text).expect("written");
     check_lines(&mut reader, &text);

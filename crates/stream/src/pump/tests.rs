@@ -1,4 +1,4 @@
-//! Real pipes, real files.
+//! Tests with real pipes and files.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -170,7 +170,7 @@ fn a_file_that_was_removed_between_tasks_is_made_again() {
     }
 }
 
-/// The name of the test below, and the variable that tells it that its files cannot grow.
+/// The name of the next test, and the variable that makes it run with a file size limit.
 const FULL: (&str, &str) = (
     "pump::tests::a_file_that_cannot_be_written_breaks_its_tasks",
     "HQ_STREAM_FILES_ARE_FULL",
@@ -182,7 +182,7 @@ fn a_file_that_cannot_be_written_breaks_its_tasks() {
     if std::env::var_os(variable).is_some() {
         write_more_than_there_is_room_for();
     } else {
-        // The limit is that of a process: other tests must not have it.
+        // The limit applies to a whole process and must not affect other tests.
         let program = std::env::current_exe().expect("this program");
         let ended = std::process::Command::new("bash")
             .args(["-c", "trap '' XFSZ; ulimit -f 4; exec \"$0\" \"$@\""])

@@ -15,38 +15,40 @@ use super::{Command, EndKind, PumpEvent, Shared, Slots, StreamStart, lock};
 use crate::format::{BLOCK_HEADER_LEN, BlockHeader, BlockKind, Channel, FileHeader, Key, checksum};
 use crate::sink::Sink;
 
-/// Room for blocks that are written together, in bytes: one write costs little, and it all stays in a cache.
+/// Bytes of the buffer for one write. Large enough that writes are cheap, small enough for the CPU
+/// cache.
 const BUFFER_LEN: usize = 512 * 1024;
 
-/// Longest payload of one block: what is read at once, in bytes.
+/// Maximum payload of a block, and bytes of one read.
 const READ_MAX: usize = 256 * 1024;
 
-/// Least room for which it pays to read.
+/// Minimum free bytes of the buffer to start a read.
 const READ_MIN: usize = 64 * 1024;
 
-/// Capacity of a pipe unless somebody changes it, in bytes.
+/// Default capacity of a pipe, in bytes.
 const PIPE_LEN: usize = 64 * 1024;
 
-/// Capacity that is given to pipes which are found full: fewer switches between task and pump.
+/// Capacity of a pipe after it was found full, in bytes: fewer switches between task and pump.
 const PIPE_LEN_LARGE: usize = 1024 * 1024;
 
-/// Pipes that may be large at a time. The kernel lets a user have 64 MiB, and others need some of them.
+/// Maximum number of large pipes. The kernel allows 64 MiB per user, and other processes of the
+/// user need some of them.
 const LARGE_PIPES_MAX: usize = 16;
 
-/// A round that moved less than this is followed by a short rest, so that lines share a block.
+/// A round that moved fewer bytes is followed by a short sleep, so that lines share a block.
 const SMALL_ROUND: usize = 4 * 1024;
 const REST: Duration = Duration::from_millis(1);
 
-/// Files without a running instance that stay open.
+/// Maximum open files without a running instance.
 const IDLE_SINKS_MAX: usize = 64;
 
-/// How long data may wait for a sync where other machines see it only then.
+/// Maximum time until data is synced where other machines see it only then.
 const SYNC_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Key of the bell among the events; tokens are counted up from 0 and never get there.
+/// Epoll key of the bell. Tokens count up from 0 and never reach it.
 const BELL: u64 = u64::MAX;
 
-/// Pipes looked at in one round.
+/// Maximum events of one round.
 const EVENTS_MAX: usize = 256;
 
 /// One instance.
@@ -64,12 +66,12 @@ struct Pipe {
 
 type SinkKey = Arc<(PathBuf, Box<str>, u32)>;
 
-/// Blocks for one file that are not written yet.
+/// Unwritten blocks for one file.
 struct Batch {
     bytes: Box<[u8]>,
     length: usize,
     sink: Option<SinkKey>,
-    /// Instances of these blocks; may repeat.
+    /// Instances of these blocks, with repetitions.
     tokens: Vec<u64>,
 }
 
@@ -127,7 +129,7 @@ impl Worker {
     }
 
     fn take_commands(&mut self) {
-        // Silenced before the list is taken, so that no later command goes unheard.
+        // Reset before the list is taken, so that no later command is missed.
         let _ = rustix::io::read(&self.shared.bell, &mut [0; 8]);
         let commands = std::mem::take(&mut *lock(&self.shared.commands));
         for command in commands {
@@ -138,7 +140,7 @@ impl Worker {
         }
     }
 
-    /// Reads what the pipes hold; returns the number of bytes.
+    /// Reads from all ready pipes; returns the number of bytes.
     fn read_ready(&mut self, events: &mut Vec<epoll::Event>, is_stopping: bool) -> usize {
         events.clear();
         let has_news = !self.news.is_empty() || self.batch.length > 0 || !self.ending.is_empty();
@@ -195,11 +197,11 @@ impl Worker {
         }
     }
 
-    /// Sleeps for a moment, unless there is a command.
+    /// Sleeps briefly, unless a command arrives.
     fn rest(&self) {
         if let Ok(limit) = Timespec::try_from(REST) {
             let mut bell = [PollFd::new(&self.shared.bell, PollFlags::IN)];
-            // An early return only means that less is read at once.
+            // An early return only means a shorter read.
             let _ = poll(&mut bell, Some(&limit));
         }
     }
@@ -250,7 +252,7 @@ impl Worker {
         self.news.push(PumpEvent::Ready { token });
     }
 
-    /// Makes sure there is a file. One that nobody uses may have been removed meanwhile.
+    /// Ensures that there is a file. An unused one may have been removed meanwhile.
     fn open_sink(&mut self, key: &SinkKey) -> Result<(), String> {
         if let Some(sink) = self.sinks.get(key) {
             if sink.active > 0 || sink.is_in_place() {
@@ -297,8 +299,8 @@ impl Worker {
         self.ending.push(token);
     }
 
-    /// Reads what an ended instance left in its pipe. Everything it wrote is there, so no more than the
-    /// pipe's capacity is read, even if others are still writing.
+    /// Reads the rest of an ended instance's pipe. It holds everything that the instance wrote, so
+    /// the pipe's capacity bounds the read, even if other processes keep writing.
     fn drain(&mut self, token: u64, channel: Channel) {
         let pipe = |worker: &Self| {
             let slot = worker.slots.get(&token)?;
@@ -322,7 +324,7 @@ impl Worker {
         }
     }
 
-    /// Reads once from a pipe into the batch. `None`: there is nothing to read now.
+    /// Reads once from a pipe into the batch. `None`: the pipe is empty.
     fn read(&mut self, token: u64, channel: Channel) -> Option<usize> {
         let slot = self.slots.get(&token)?;
         slot.pipes[channel.index()].as_ref()?;
@@ -347,12 +349,13 @@ impl Worker {
             }
         };
         if count >= PIPE_LEN && !pipe.is_large && self.large_pipes < LARGE_PIPES_MAX {
-            // Refused beyond the user's share; then it stays as it is, and is not asked for again.
+            // The kernel refuses beyond the user's share. The pipe then keeps its size without
+            // another try.
             pipe.is_large = true;
             self.large_pipes += 1;
             let _ = rustix::pipe::fcntl_setpipe_size(&pipe.fd, PIPE_LEN_LARGE);
         }
-        // Of a broken stream nothing more is kept.
+        // Output after an error is dropped.
         if slot.error.is_none() {
             let header = BlockHeader {
                 kind: BlockKind::Data(channel),
@@ -396,7 +399,7 @@ impl Worker {
         self.sinks.get(sink).map_or([0; 8], |sink| sink.mark)
     }
 
-    /// Puts a header in front of a payload that is in the batch already.
+    /// Adds the header to a payload that is already in the batch.
     fn commit(&mut self, token: u64, header: &BlockHeader, mark: [u8; 8]) {
         let start = self.batch.length;
         self.batch.bytes[start..start + BLOCK_HEADER_LEN].copy_from_slice(&header.encode(mark));

@@ -1,4 +1,4 @@
-//! Whatever happens to a file, every block that is whole is found.
+//! Finds every intact block, however the file is damaged.
 
 use proptest::prelude::*;
 
