@@ -1,12 +1,18 @@
-//! Question: how close is the launcher to the tightest C loop that spawns and reaps the same processes?
+//! Question: how close is the launcher to the tightest C loop that spawns and reaps the same
+//! processes?
 //!
-//! Each of ours runs many short rounds, next to a round of the loop, before it and after it in turns, so that a busy
-//! machine disturbs both alike. Printed are the median rates and the median of the ratios of each round with its standard
-//! error, for `/bin/true` and for a static program that does nothing.
-//! *lanes*: as many lanes as threads, everything requested at once. *bare lanes*: the same for processes that get no
-//! more than those of the C loop: no session, no parent-death signal, no streams of their own. *queued*: no lanes,
-//! everything requested at once. *slots*: as many processes as threads live at a time, and the consumer requests the
-//! next one when it hears of an end. Needs a C compiler.
+//! Each variant runs many short rounds, alternating with rounds of the loop before and after it, so
+//! that a busy machine disturbs both alike. The output has the median rates and the median of the
+//! per-round ratios with its standard error, for `/bin/true` and for a static program that does
+//! nothing.
+//!
+//! - *lanes*: as many lanes as threads, everything requested at once.
+//! - *bare lanes*: the same for processes set up as in the C loop: no session, no parent-death
+//!   signal, no redirected streams.
+//! - *queued*: no lanes, everything requested at once.
+//! - *slots*: as many live processes as threads; the consumer requests the next one after each end.
+//!
+//! Needs a C compiler.
 //!
 //! `cargo bench -p hq-spawn --bench ceiling -- [rounds [processes per round [threads]]]`
 #![expect(clippy::print_stdout, reason = "a benchmark prints its result")]
@@ -27,7 +33,7 @@ fn main() {
     let count = numbers.get(1).copied().unwrap_or(1000);
     let threads = numbers.get(2).copied().unwrap_or(2);
 
-    // Nobody else can have made it: what is compiled there is run.
+    // A private directory: the programs compiled there are executed.
     let directory = tempfile::tempdir().expect("a directory for the compiled programs");
     let c_loop = compile(directory.path(), "loop", &["-O2", "-pthread"]);
     let noop = compile(directory.path(), "noop", &["-O2", "-static"]);

@@ -1,10 +1,13 @@
-//! Question: does the cost of a spawn grow with what the parent has? Each burden alone, against the same launcher
-//! without it, in turns: resident memory, threads, open descriptors, other live children, environment variables.
+//! Question: does the cost of a spawn grow with the size of the parent? Each burden alone is
+//! compared with the same launcher without it, in turns: resident memory, threads, open
+//! descriptors, other live children, environment variables.
 //!
-//! Time that the kernel spends on copying a large environment into the child is not ours: that burden is compared with
-//! the C loop that carries the same environment, so its figure is a ratio of two ratios.
+//! The kernel's time to copy a large environment into the child does not count: that burden is
+//! compared with the C loop that carries the same environment, so its figure is a ratio of two
+//! ratios.
 //!
-//! `cargo bench -p hq-spawn --bench scaling -- [rounds [processes per round [GiB]]] [part of a burden's name]`
+//! `cargo bench -p hq-spawn --bench scaling -- [rounds [processes per round [GiB]]] [part of a
+//! burden's name]`
 #![expect(clippy::print_stdout, reason = "a benchmark prints its result")]
 
 #[path = "support/common.rs"]
@@ -18,7 +21,7 @@ use std::sync::mpsc::channel;
 use common::{Bench, compile, median, ratio, run_c};
 use hq_spawn::{ArgBlock, Event, SpawnPlan, Token};
 
-/// As many as the acceptance of the design asks for.
+/// As many as the acceptance criteria of the design require.
 const THREADS: usize = 512;
 const CHILDREN: u64 = 5000;
 const DESCRIPTORS: usize = 5000;
@@ -54,7 +57,7 @@ struct Measure {
     bench: Bench,
     rounds: usize,
     count: usize,
-    /// Part of the names of the burdens that are measured.
+    /// Part of the names of the burdens to measure.
     only: String,
 }
 
@@ -89,7 +92,7 @@ impl Measure {
         if !name.contains(&self.only) {
             return;
         }
-        // Nobody else can have made it: what is compiled there is run.
+        // A private directory: the programs compiled there are executed.
         let directory = tempfile::tempdir().expect("a directory for the compiled program");
         let c_loop = compile(directory.path(), "loop", &["-O2", "-pthread"]);
         let program = Path::new("/bin/true");
@@ -128,7 +131,8 @@ fn threads() -> impl Sized {
         .collect::<Vec<_>>()
 }
 
-/// Children that sleep until the value is dropped. In a launcher of its own: only the process is shared.
+/// Children that sleep until the value is dropped. They belong to a separate launcher in this
+/// process.
 fn children() -> Bench {
     let bench = Bench::new(2);
     let argv = ArgBlock::new(["/bin/sleep", "1000"]).expect("valid");
@@ -141,7 +145,7 @@ fn children() -> Bench {
         std::thread::sleep(std::time::Duration::from_millis(10));
         bench.launcher.drain_events(&mut started);
     }
-    // They run, but most are still being linked; wait until the last one sleeps.
+    // Most are still being linked; wait until the last one sleeps.
     for event in started {
         if let Event::Started { pid, .. } = event {
             while !sleeps(pid) {

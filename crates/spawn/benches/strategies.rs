@@ -1,8 +1,8 @@
-//! Question: what does one process cost, from request to reported end, with each strategy?
+//! Question: how long does one process take with each strategy, from request to reported end?
 //!
-//! One process at a time (`one`: the latency a consumer sees) and many requests at once (`queued`: the throughput
-//! of two threads). The program is a static one that does nothing. Needs a C compiler. The strategy
-//! `spawn-blocking` takes part with the feature `tokio`.
+//! One process at a time (`one`: the latency for a consumer) and many requests at once (`queued`:
+//! the throughput of two threads). The program is a static one that does nothing. Needs a C
+//! compiler. The strategy `spawn-blocking` needs the feature `tokio`.
 //!
 //! `cargo bench -p hq-spawn --features tokio --bench strategies`
 #[path = "support/common.rs"]

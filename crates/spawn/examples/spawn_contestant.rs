@@ -1,8 +1,8 @@
-//! Spawns and reaps processes in the ways that Rust offers, with burdens on the parent.
+//! Spawns and reaps processes with each mechanism available in Rust, with burdens on the parent.
 //!
-//! A contestant of `spawn_suite` in `benchmarks/`, with the arguments and the output of its `spawn_mech.c`:
-//! `spawn_contestant MECHANISM [key=value]…` prints `PROCESSES SECONDS` to standard error. The mechanisms are those
-//! of [`run`]. Processes inherit standard output. Does not know what it is compared with.
+//! A contestant of `spawn_suite` in `benchmarks/`, with the arguments and output of its
+//! `spawn_mech.c`: `spawn_contestant MECHANISM [key=value]…` prints `PROCESSES SECONDS` to standard
+//! error. [`run`] lists the mechanisms. Processes inherit standard output.
 #![expect(
     unsafe_code,
     reason = "a clock that other processes share, and `pre_exec`"
@@ -27,10 +27,10 @@ use hq_spawn::{
 /// Stack of a thread that only sleeps.
 const SLEEPER_STACK: usize = 64 * 1024;
 
-/// Requests of each lane that are handed over at a time: enough for the consumer to sleep a few milliseconds.
+/// Requests submitted per lane at a time: enough for the consumer to sleep a few milliseconds.
 const LANE_DEPTH: u64 = 32;
 
-/// The arguments, by their names.
+/// Arguments by name.
 struct Options {
     program: String,
     count: u64,
@@ -81,7 +81,7 @@ fn now_ns() -> u64 {
     part(now.tv_sec) * 1_000_000_000 + part(now.tv_nsec)
 }
 
-/// The processes of a measurement, handed out one by one.
+/// The processes of a measurement, taken one by one.
 struct Work {
     options: Options,
     begin: u64,
@@ -90,7 +90,7 @@ struct Work {
     done: AtomicU64,
 }
 
-/// One process to make, and when it was due.
+/// A process to create, and its scheduled time.
 #[derive(Clone, Copy)]
 struct Due(Option<u64>);
 
@@ -106,7 +106,7 @@ impl Work {
         }
     }
 
-    /// The next process, which may be due later.
+    /// The next process, which may be scheduled later.
     fn next(&self) -> Option<Due> {
         let index = self.next.fetch_add(1, Ordering::Relaxed);
         let due = self.begin + index * self.options.interval_ns;
@@ -114,7 +114,7 @@ impl Work {
         (!over).then_some(Due((self.options.interval_ns > 0).then_some(due)))
     }
 
-    /// The next process, when it is due.
+    /// The next process, once its scheduled time has come.
     fn take(&self) -> Option<Due> {
         let due = self.next()?;
         std::thread::sleep(due.left());
@@ -199,9 +199,9 @@ fn run(mechanism: &str, work: &Work) {
     }
 }
 
-/// A closure that does nothing is enough to make the standard library fork.
+/// An empty closure is enough to make the standard library fork.
 fn pre_exec(command: &mut Command) {
-    // SAFETY: the closure calls nothing, so nothing that is not allowed after a fork.
+    // SAFETY: the closure does nothing, so nothing that is forbidden after a fork.
     unsafe { command.pre_exec(|| Ok(())) };
 }
 
@@ -233,7 +233,7 @@ fn with_tokio(work: &Work, prepare: fn(&mut Command)) {
         assert!(status.expect("a process").success(), "a process failed");
     };
     if work.options.interval_ns > 0 {
-        // Its timers are too coarse to be on time, so the requests come from outside.
+        // Tokio's timers are too coarse, so the requests come from outside.
         let mut tasks = Vec::new();
         while let Some(due) = work.take() {
             tasks.push(runtime.spawn(one(work.command(due))));
@@ -245,7 +245,8 @@ fn with_tokio(work: &Work, prepare: fn(&mut Command)) {
         return;
     }
     let done = Arc::new(AtomicU64::new(0));
-    // As many tasks as threads; each gets a fair part of a number that is known, or runs until time is up.
+    // As many tasks as threads. Each gets an equal share of a fixed number, or runs until time is
+    // up.
     let each = work.options.count / work.options.parallel as u64;
     let tasks: Vec<_> = (0..work.options.parallel)
         .map(|_| {
@@ -272,19 +273,19 @@ fn with_tokio(work: &Work, prepare: fn(&mut Command)) {
         .store(done.load(Ordering::Relaxed), Ordering::Relaxed);
 }
 
-/// Kind of process that the launcher is asked for.
+/// Kind of process.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// No more than of the other mechanisms: a process like its parent.
+    /// As with the other mechanisms: a process that shares its parent's settings.
     Bare,
-    /// Like a batch task: a session of its own, no input, no output, and no life without its parent.
+    /// Like a batch task: a separate session, no input, no output, killed with its parent.
     Task,
 }
 
 fn with_launcher(work: &Work, strategy: Strategy, kind: Kind) {
     let (sender, woken) = sync_channel(1);
     let mut config = LauncherConfig::new(Arc::new(move || {
-        // A full channel means that the consumer will look anyway.
+        // A full channel already wakes the consumer.
         let _ = sender.try_send(());
     }));
     config.threads = work.options.parallel;
@@ -315,7 +316,7 @@ struct Requests<'a> {
     plain: ArgBlock,
     env: EnvBlock,
     kind: Kind,
-    /// Requests of each lane that have not ended; the lanes advance at different speeds.
+    /// Unfinished requests of each lane; the lanes advance at different speeds.
     load: Vec<u64>,
     requested: u64,
 }
@@ -340,7 +341,7 @@ impl Requests<'_> {
         *load += 1;
         let mut plan = SpawnPlan::new(argv, self.env.clone());
         if due.0.is_some() {
-            // It has something to say.
+            // The program produces output.
             plan = plan.stdout(Stdio::Inherit);
         }
         if self.kind == Kind::Bare {
@@ -356,8 +357,8 @@ impl Requests<'_> {
     }
 
     fn run(mut self, launcher: &Launcher, woken: &Receiver<()>) {
-        // A lane for each process that may live at a time: as many as with the others, because on a busy machine
-        // more of them get more of it.
+        // One lane per concurrent process: as many as with the other mechanisms, because more
+        // processes get more of a busy machine.
         let lanes = self.work.options.parallel as u64;
         let window = lanes * LANE_DEPTH;
         let (mut ended, mut events) = (0, Vec::new());
@@ -365,7 +366,7 @@ impl Requests<'_> {
         while next.is_some() || ended < self.requested {
             let mut batch = Vec::new();
             while let Some(due) = next {
-                // Requests that have a time do not wait for the ends of others.
+                // Scheduled requests do not wait for the ends of others.
                 if !due.left().is_zero() || (due.0.is_none() && self.requested - ended >= window) {
                     break;
                 }

@@ -1,8 +1,9 @@
-//! Which processes this one has adopted: the children that its launcher did not create.
+//! Finds adopted processes: children of this process that its launcher did not create.
 //!
-//! The kernel lists the children of each thread, and orphans go to the main thread, which creates none itself. Kernels
-//! without `CONFIG_PROC_CHILDREN` have no such list. There all processes are looked at, which costs milliseconds and finds
-//! the launcher's children, too: so the looks are few, and those are left out.
+//! The kernel lists the children of each thread. Orphans go to the main thread, which creates no
+//! children itself. Kernels without `CONFIG_PROC_CHILDREN` have no such list. All processes are
+//! scanned there, which takes milliseconds and also finds the launcher's own children. So the scans
+//! are rare, and these children are filtered out.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -10,19 +11,20 @@ use std::time::{Duration, Instant};
 use crate::procfs::{self, MainThreadChildren};
 use crate::sys;
 
-/// Shortest and longest pause between two looks at all processes. The longest one leaves time for a second look while the
-/// orphans of an ended task are looked for.
+/// Minimum pause between two scans of all processes.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
+/// Maximum pause between two scans. It leaves time for a second scan during the search for the
+/// orphans of an ended task.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// Length of a pause, as a multiple of the look before it.
+/// Length of a pause, as a multiple of the last scan's duration.
 const REST: u32 = 25;
 
-/// The children that the launcher has created.
+/// Children that the launcher created.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Created {
-    /// Ids of children, as far as known.
+    /// Known process ids of children.
     pub(crate) pids: HashSet<libc::pid_t>,
-    /// There are some in creation whose ids are not known.
+    /// Whether children are being created whose ids are not known yet.
     pub(crate) has_nameless: bool,
 }
 
@@ -31,18 +33,18 @@ pub(crate) struct Created {
 pub(crate) enum Adopted {
     /// The kernel lists them.
     Listed(MainThreadChildren),
-    /// They are among all processes; the next look is due at this time.
+    /// A scan of all processes finds them; the time of the next scan.
     Sought(Instant),
 }
 
 impl Adopted {
-    /// `may_list`: the kernel's list is used if there is one.
+    /// `may_list`: use the kernel's list if there is one.
     pub(crate) fn new(may_list: bool) -> Self {
         let listed = may_list.then(MainThreadChildren::open);
         match listed {
             Some(Ok(children)) => Self::Listed(children),
             Some(Err(error)) => {
-                tracing::debug!(%error, "the kernel does not list children; all processes are looked at");
+                tracing::debug!(%error, "the kernel does not list children; scanning all processes");
                 Self::Sought(Instant::now())
             }
             None => Self::Sought(Instant::now()),
@@ -53,8 +55,9 @@ impl Adopted {
         matches!(self, Self::Listed(_))
     }
 
-    /// Replaces `into` by the ids of the adopted processes, in order; leaves it alone and returns `false` if it is not
-    /// time for a look. `known` are ids in it that were found to be adopted before.
+    /// Replaces `into` by the ids of the adopted processes, in order. Leaves it unchanged and
+    /// returns `false` if no scan is due. `known` are ids in it that are already known to be
+    /// adopted.
     pub(crate) fn read<T>(
         &mut self,
         into: &mut Vec<libc::pid_t>,
@@ -78,7 +81,7 @@ impl Adopted {
                 let children = children.filter(|process| process.parent == own);
                 into.clear();
                 into.extend(children.map(|process| process.pid));
-                // Counted afterwards: children that were created meanwhile are not among those that were found.
+                // Read after the scan, so that it includes every child of the launcher in the result.
                 let created = created();
                 into.retain(|pid| !created.pids.contains(pid));
                 if created.has_nameless {
@@ -92,7 +95,7 @@ impl Adopted {
         true
     }
 
-    /// How long until the next look, if it has to be waited for.
+    /// Time until the next scan, if one is scheduled.
     pub(crate) fn until_due(&self) -> Option<Duration> {
         match self {
             Self::Listed(_) => None,

@@ -1,4 +1,4 @@
-//! The launcher for async code: events as something to await. Needs the feature `tokio`.
+//! The launcher for async code, with awaitable events. Needs the feature `tokio`.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -11,16 +11,16 @@ use crate::launcher::{Launcher, LauncherConfig};
 
 /// A [`Launcher`] whose events can be awaited.
 ///
-/// Spawning, terminating and the rest are those of the launcher, which it dereferences to: none of them blocks.
-/// Dropping it kills what is left and may take a moment; do that outside of a runtime's worker threads, or after
-/// the last event.
+/// It dereferences to the launcher for spawning, terminating and the rest; none of these methods
+/// blocks. Dropping it kills the remaining children and may take a moment. Drop it outside of a
+/// runtime's worker threads, or after the last event.
 pub struct AsyncLauncher {
     launcher: Launcher,
     woken: Arc<Notify>,
 }
 
 impl AsyncLauncher {
-    /// Starts the threads. The wake-up call of `config` is replaced.
+    /// Starts the threads. Replaces the wake-up call of `config`.
     ///
     /// # Errors
     ///
@@ -39,8 +39,8 @@ impl AsyncLauncher {
     ///
     /// # Cancel safety
     ///
-    /// Safe: events are moved in one step at the end, and stay in the launcher until then. Call it from one task
-    /// at a time; of several callers only one is woken.
+    /// Cancel safe: events stay in the launcher until they are moved in one step at the end. Call
+    /// it from one task at a time: only one of several callers is woken.
     pub async fn events(&self, into: &mut Vec<Event>) {
         let before = into.len();
         loop {
@@ -80,7 +80,7 @@ mod tests {
                 let plan = SpawnPlan::new(argv, EnvBlock::capture());
                 launcher.spawn_batch((0..100).map(|token| (Token(token), plan.clone())));
                 let mut events = Vec::new();
-                // On a slow machine some are told to hang in between.
+                // On a slow machine `Stalled` events may come in between.
                 let is_end =
                     |event: &&Event| matches!(event, Event::Exited { .. } | Event::Failed { .. });
                 while events.iter().filter(is_end).count() < 100 {

@@ -1,4 +1,4 @@
-//! Creating one process: the ladder of mechanisms behind one function.
+//! Creates one process. One function hides the ladder of mechanisms.
 //!
 //! | rung | created by | ended child noticed by |
 //! |---|---|---|
@@ -6,9 +6,10 @@
 //! | [`Backend::PosixSpawnWait`] | `posix_spawn` | a thread that waits for any child |
 //! | [`Backend::Fork`] | `fork`, `execve` | the same thread |
 //!
-//! `posix_spawn` cannot express every plan (parent-death signal, limits, …) and does not say which step failed.
-//! Plans it cannot express, and those that fail in it, are made by the child of `child.rs` on a `clone` without
-//! pidfd, which every kernel has, and if even that is refused, by `fork`. So each rung behaves the same.
+//! `posix_spawn` cannot express every plan (parent-death signal, limits, …) and does not report the
+//! failed step. Plans that it cannot express, or that fail in it, run the child of `child.rs` on a
+//! `clone` without pidfd, which every kernel has, and if that is refused, on `fork`. So each rung
+//! behaves the same.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -30,9 +31,9 @@ mod posix_spawn;
 #[derive(Debug)]
 pub(crate) struct Created {
     pub(crate) pid: libc::pid_t,
-    /// `None`: it has to be waited for by its id.
+    /// `None`: the caller must wait for it by its id.
     pub(crate) pidfd: Option<OwnedFd>,
-    /// It is known to have ended already, and has not been reaped.
+    /// Whether it is known to have ended, without being reaped yet.
     pub(crate) ended: bool,
 }
 
@@ -41,7 +42,7 @@ pub(crate) struct Created {
 pub(crate) struct Failure {
     pub(crate) stage: Stage,
     pub(crate) errno: i32,
-    /// The ended child's pidfd. To be closed only once the child has left the table of children.
+    /// The ended child's pidfd. Close it only after the child has left the table of children.
     pub(crate) pidfd: Option<OwnedFd>,
 }
 
@@ -55,8 +56,8 @@ impl Failure {
     }
 }
 
-/// Creates the process that `child` describes. The calling thread has the signal mask of a spawner. With `patience`
-/// it may wait so long for the end of the child.
+/// Creates the process that `child` describes. The calling thread has the signal mask of a spawner.
+/// With `patience` it may wait that long for the end of the child.
 pub(crate) fn create(
     backend: Backend,
     child: &mut ChildPlan<'_>,
@@ -75,7 +76,7 @@ fn create_portably(child: &mut ChildPlan<'_>, stack: &ChildStack) -> Result<Crea
     if let Some(created) = posix_spawn::spawn(child) {
         return Ok(created);
     }
-    // Without a pidfd nothing is written there.
+    // Without a pidfd nothing is written to it.
     match clone_vfork::spawn(child, stack, Pidfd::No, &InFlight::default()) {
         Err(Failure {
             stage: Stage::Clone,

@@ -1,16 +1,17 @@
 //! The only code that runs between clone and exec.
 //!
-//! The parent has other threads, and in most backends the child shares its memory. So everything here is a plain
-//! system call on data that was prepared before: no allocation, no lock, no formatting, no panic path, no value
-//! that would be dropped. The only memory written is the child's own stack, the [`ChildReport`] and what it tells of
-//! its [`CpuPin`]; not `errno`, because the thread that created it may be awake (see `raw.rs`). The child leaves by
-//! `execve` or `exit_group`.
+//! The parent has other threads, and in most backends the child shares its memory. So everything
+//! here is a plain system call on prepared data: no allocation, no lock, no formatting, no panic
+//! path, no value to drop. The child writes only to its own stack, its [`ChildReport`] and its
+//! [`CpuPin`]; not to `errno`, because the thread that created it may be running (see `raw.rs`). It
+//! leaves by `execve` or `exit_group`.
 //!
-//! Descriptors: where the kernel has `close_range` the child starts on its parent's descriptor table and takes a
-//! private copy of the few it needs (`CLOSE_RANGE_UNSHARE`), so the cost of a spawn does not grow with the number
-//! of descriptors the parent has open, and nothing from 3 up is inherited whatever its flags. Elsewhere the table
-//! is copied by the clone and the sweep marks it close-on-exec, or, without `close_range`, relies on every
-//! descriptor being close-on-exec from birth.
+//! Descriptors: where the kernel has `close_range`, the child starts on its parent's descriptor
+//! table and takes a private copy of the few entries that it needs (`CLOSE_RANGE_UNSHARE`). So the
+//! cost of a spawn does not grow with the parent's open descriptors, and the child inherits none
+//! from 3 up, whatever their flags. Elsewhere the clone copies the table and the sweep marks it
+//! close-on-exec, or, without `close_range`, relies on every descriptor being close-on-exec from
+//! birth.
 #![expect(
     unsafe_code,
     reason = "runs between clone and exec on raw system calls"
@@ -40,7 +41,7 @@ use crate::signal::{KernelSigset, SIGSET_BYTES};
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct ChildReport {
-    /// Number of the [`Stage`] that failed; 0 when none did.
+    /// Number of the failed [`Stage`]; 0 = none.
     pub(crate) stage: u32,
     /// The operating system's error number.
     pub(crate) errno: i32,
@@ -48,7 +49,7 @@ pub(crate) struct ChildReport {
 
 const _: () = assert!(size_of::<ChildReport>() == 8);
 
-/// One standard stream, ready to be set up by the child.
+/// One standard stream, prepared for the child.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum StdioStep<'a> {
     /// Leave it as it is.
@@ -57,36 +58,37 @@ pub(crate) enum StdioStep<'a> {
     Fd(c_int),
     /// Open this file with these flags.
     Path(&'a CStr, c_int),
-    /// Create this file, or empty it if it is one of this user; neither it nor its directory may be a link, see `guard.rs`.
+    /// Create this file, or empty it if it belongs to this user. Neither it nor its directory may
+    /// be a link, see `guard.rs`.
     Guarded {
         dir: &'a CStr,
         name: &'a CStr,
         flags: c_int,
     },
-    /// A file in memory with this content, at its start.
+    /// A file in memory with this content, positioned at its start.
     Bytes(&'a [u8]),
     /// The same open file as standard output.
     SameAsStdout,
 }
 
-/// How the child comes to its own descriptors.
+/// How the child gets its own descriptors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Descriptors {
-    /// It shares the parent's table and copies what is below this number.
+    /// It shares the parent's table and copies the entries below this number.
     UnshareFrom(c_uint),
-    /// It has a copy of the parent's table and marks everything from 3 up close-on-exec.
+    /// It has a copy of the parent's table and marks entries from 3 up close-on-exec.
     Sweep,
     /// It has a copy of the parent's table and relies on close-on-exec flags.
     Trust,
 }
 
-/// Everything the child does, prepared by the parent. All references outlive the child's use of them, because
-/// the parent keeps them until the child has executed its program or ended, or because the child has a copy.
+/// All actions of the child, prepared by the parent. All references outlive the child's use of
+/// them: either the parent keeps them until the child's exec or end, or the child has a copy.
 #[derive(Debug)]
 pub(crate) struct ChildPlan<'a> {
-    /// Where the failure goes when memory is shared.
+    /// Receives the failure when memory is shared.
     pub(crate) report: Cell<ChildReport>,
-    /// Where the failure goes when it is not: a pipe, or -1.
+    /// Pipe that receives the failure otherwise; -1 = none.
     pub(crate) report_fd: c_int,
     pub(crate) program: &'a CStr,
     /// Null-terminated.
@@ -98,9 +100,9 @@ pub(crate) struct ChildPlan<'a> {
     pub(crate) stdout: StdioStep<'a>,
     pub(crate) stderr: StdioStep<'a>,
     pub(crate) descriptors: Descriptors,
-    /// Signals whose dispositions the child sets back to default; the lowest bit is signal 1.
+    /// Signals whose dispositions the child resets to default; the lowest bit is signal 1.
     pub(crate) reset_signals: KernelSigset,
-    /// Those that are left to do after a clone that has reset what has a handler.
+    /// The same after a clone that has already reset signals with a handler.
     pub(crate) ignored_signals: KernelSigset,
     pub(crate) process_group: ProcessGroup,
     /// 0 for none.
@@ -108,12 +110,13 @@ pub(crate) struct ChildPlan<'a> {
     /// The launcher's process id.
     pub(crate) parent: libc::pid_t,
     pub(crate) affinity: &'a [usize],
-    /// The thread that was held to its CPU for the clone, and the child with it.
+    /// The thread that was pinned to its CPU for the clone, and the child with it.
     pub(crate) pin: Option<CpuPin<'a>>,
     pub(crate) umask: Option<u32>,
     pub(crate) rlimits: &'a [(c_uint, KernelRlimit)],
     pub(crate) nice: Option<c_int>,
-    /// Directory of the control group to enter; -1 when none, or when the clone already put the child there.
+    /// Directory of the control group to enter; -1 = none, or the clone has already put the child
+    /// there.
     pub(crate) cgroup: c_int,
     /// Text for `/proc/self/oom_score_adj`; empty for none.
     pub(crate) oom_score: &'a [u8],
@@ -124,7 +127,8 @@ type Failure = (Stage, c_int);
 
 /// Entry point of the child. `plan` points to a [`ChildPlan`].
 pub(crate) extern "C" fn child_main(plan: *mut c_void) -> c_int {
-    // SAFETY: every backend passes a pointer to a ChildPlan that lives until the child has executed or ended.
+    // SAFETY: every backend passes a pointer to a ChildPlan that lives until the child has executed
+    // or ended.
     let plan = unsafe { &*plan.cast::<ChildPlan<'_>>() };
     let (stage, errno) = match run(plan) {
         Ok(never) => match never {},
@@ -137,14 +141,15 @@ pub(crate) extern "C" fn child_main(plan: *mut c_void) -> c_int {
     if plan.report_fd >= 0 {
         let bytes = ptr::from_ref(&report).expose_provenance();
         let arguments = [int(plan.report_fd), bytes, size_of::<ChildReport>(), 0, 0];
-        // SAFETY: the report is valid for reads of its size, the descriptor is the write end of a pipe.
+        // SAFETY: the report is valid for reads of its size, the descriptor is the write end of a
+        // pipe.
         let _ = unsafe { raw::call(libc::SYS_write, arguments) };
     }
     plan.report.set(report);
     exit()
 }
 
-/// Cannot be constructed: the successful child is another program.
+/// Uninhabited: a successful child is another program.
 enum Never {}
 
 fn run(plan: &ChildPlan<'_>) -> Result<Never, Failure> {
@@ -180,14 +185,16 @@ fn run(plan: &ChildPlan<'_>) -> Result<Never, Failure> {
     set_stream(Stage::Stdout, &plan.stdout, 1)?;
     set_stream(Stage::Stderr, &plan.stderr, 2)?;
     if plan.stdout.is_file() && plan.stderr.is_file() && is_one_file(1, 2) {
-        // Two descriptions would each begin at the start, and overwrite what the other has written.
+        // Two open file descriptions would each start at the beginning and overwrite each other's
+        // output.
         duplicate(Stage::Stderr, 1, 2)?;
     }
     match plan.descriptors {
-        // Descriptors that were copied below the limit and were not meant for the program.
+        // Descriptors that were copied below the limit but are not for the program.
         Descriptors::UnshareFrom(first) if first > 3 => close_range(Stage::Sweep, 3, 0)?,
         Descriptors::Sweep => match close_range(Stage::Sweep, 3, libc::CLOSE_RANGE_CLOEXEC) {
-            // The flag came two versions after the call (Linux 5.11): as without the call.
+            // The flag is two versions younger than the call (Linux 5.11): continue as without the
+            // call.
             Ok(()) | Err((_, libc::EINVAL)) => {}
             Err(failure) => return Err(failure),
         },
@@ -206,16 +213,16 @@ fn run(plan: &ChildPlan<'_>) -> Result<Never, Failure> {
     ];
     // SAFETY: program, argv and envp are valid C strings and null-terminated arrays of such.
     match unsafe { raw::call(libc::SYS_execve, arguments) } {
-        // It does not return when it succeeds.
+        // Unreachable: a successful execve does not return.
         Ok(_) => Err((Stage::Exec, libc::EIO)),
         Err(errno) => Err((Stage::Exec, errno)),
     }
 }
 
-/// Back to default: an ignored signal (SIGPIPE in every Rust program) would stay ignored in the task, and a handler
-/// would run in the parent's memory once signals are unblocked.
+/// Resets dispositions to default. An ignored signal (SIGPIPE in every Rust program) would stay
+/// ignored in the task, and a handler would run in the parent's memory once signals are unblocked.
 fn reset_dispositions(signals: KernelSigset) {
-    /// The kernel's sigaction of all zeroes: default action, no flags, empty mask. Larger than any layout.
+    /// A zeroed kernel sigaction: default action, no flags, empty mask. Larger than any layout.
     static DEFAULT: [u64; 8] = [0; 8];
     let mut left = signals;
     while left != 0 {
@@ -228,12 +235,12 @@ fn reset_dispositions(signals: KernelSigset) {
     }
 }
 
-/// The task's mask: nothing is blocked.
+/// The task's mask blocks no signal.
 fn unblock_signals() -> Result<(), Failure> {
     let none: KernelSigset = 0;
     let set = ptr::from_ref(&none).expose_provenance();
     let arguments = [int(libc::SIG_SETMASK), set, 0, SIGSET_BYTES, 0];
-    // SAFETY: the set is valid for reads of the announced size; the old mask is not asked for.
+    // SAFETY: the set is valid for reads of the announced size; the old mask is not requested.
     unsafe { call(Stage::SignalMask, libc::SYS_rt_sigprocmask, arguments) }.map(drop)
 }
 
@@ -244,7 +251,7 @@ fn set_death_signal(plan: &ChildPlan<'_>) -> Result<(), Failure> {
     // SAFETY: getppid takes nothing.
     let parent = unsafe { call(Stage::DeathSignal, libc::SYS_getppid, [0; 5]) }?;
     if parent != int(plan.parent) {
-        // The parent died before the signal was set, so it will never come.
+        // The parent died before the signal was set, so the signal would never come.
         exit();
     }
     Ok(())
@@ -284,8 +291,8 @@ fn set_limits(plan: &ChildPlan<'_>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Limits of the number of descriptors. Last of all: until then the child may hold copies of its parent's descriptors
-/// with numbers above the limit, and could open nothing.
+/// Sets limits of the number of descriptors. Last, because the child may hold copies of its
+/// parent's descriptors with numbers above the limit and could open no more.
 fn set_descriptor_limits(plan: &ChildPlan<'_>) -> Result<(), Failure> {
     for (resource, limit) in plan.rlimits {
         if *resource == raw::RLIMIT_NOFILE {
@@ -298,19 +305,20 @@ fn set_descriptor_limits(plan: &ChildPlan<'_>) -> Result<(), Failure> {
 fn set_limit(resource: c_uint, limit: &KernelRlimit) -> Result<(), Failure> {
     let new = ptr::from_ref(limit).expose_provenance();
     let arguments = [0, resource as usize, new, 0, 0];
-    // SAFETY: the limit is in the kernel's layout and valid for reads; the old one is not asked for.
+    // SAFETY: the limit is in the kernel's layout and valid for reads; the old one is not
+    // requested.
     unsafe { call(Stage::Rlimit, libc::SYS_prlimit64, arguments) }.map(drop)
 }
 
-/// Lets the child and the thread that created it run where they may; see `placement.rs`.
+/// Lets the child and its creating thread use all their allowed CPUs; see `placement.rs`.
 fn leave_home(plan: &ChildPlan<'_>) -> Result<(), Failure> {
     let Some(pin) = &plan.pin else {
         return Ok(());
     };
-    // If it is refused the thread does it itself when it wakes up.
+    // If this fails, the thread does it itself when it wakes up.
     pin.released.set(set_affinity(pin.thread, pin.mask).is_ok());
     if plan.affinity.is_empty() && set_affinity(0, pin.mask).is_err() {
-        /// For when none of the former CPUs is allowed any more.
+        /// Used if none of the former CPUs is allowed any more.
         static EVERYWHERE: [usize; 1024] = [usize::MAX; 1024];
         set_affinity(0, &EVERYWHERE)?;
     }
@@ -360,10 +368,10 @@ impl StdioStep<'_> {
     }
 }
 
-/// Makes a file the stream; its open must not block, but its use may.
+/// Makes an open file the stream. The open must not block, but reads and writes may.
 fn use_opened(stage: Stage, fd: c_int, flags: c_int, target: c_int) -> Result<(), Failure> {
     if flags & libc::O_NONBLOCK != 0 {
-        // The other flags that can be changed were not set.
+        // The other changeable flags were not set.
         let arguments = [int(fd), int(libc::F_SETFL), 0, 0, 0];
         // SAFETY: plain numbers.
         unsafe { call(stage, libc::SYS_fcntl, arguments) }?;
@@ -371,8 +379,8 @@ fn use_opened(stage: Stage, fd: c_int, flags: c_int, target: c_int) -> Result<()
     duplicate(stage, fd, target)
 }
 
-/// Creates a file, or empties one that is surely an output of this user. `EEXIST` for anything else that is there:
-/// `guard.rs` decides about it, with more time.
+/// Creates a file, or empties an output of this user. Returns `EEXIST` for any other existing file,
+/// and `guard.rs` decides later.
 fn create_guarded(stage: Stage, dir: c_int, name: &CStr, flags: c_int) -> Result<c_int, Failure> {
     match open(stage, dir, name, flags | libc::O_EXCL) {
         Err((_, libc::EEXIST)) => {}
@@ -397,7 +405,7 @@ fn create_guarded(stage: Stage, dir: c_int, name: &CStr, flags: c_int) -> Result
     unsafe { call(stage, libc::SYS_ftruncate, [int(fd), 0, 0, 0, 0]) }.map(|_| fd)
 }
 
-/// Whether two descriptors lead to the same file, whatever its names.
+/// Whether two descriptors refer to the same file, whatever its names.
 fn is_one_file(one: c_int, other: c_int) -> bool {
     let identity = |fd: c_int| stat(fd).map(|found| (found.st_dev, found.st_ino));
     let found = identity(one);
@@ -407,16 +415,18 @@ fn is_one_file(one: c_int, other: c_int) -> bool {
 fn stat(fd: c_int) -> Option<libc::stat> {
     let mut found = MaybeUninit::<libc::stat>::zeroed();
     let place = found.as_mut_ptr().expose_provenance();
-    // SAFETY: `found` is valid for writes of a stat, whose layout in libc is the kernel's on 64-bit machines.
+    // SAFETY: `found` is valid for writes of a stat, whose layout in libc is the kernel's on 64-bit
+    // machines.
     unsafe { raw::call(libc::SYS_fstat, [int(fd), place, 0, 0, 0]) }.ok()?;
     // SAFETY: all zeroes is a valid stat, and the kernel has filled it.
     Some(unsafe { found.assume_init() })
 }
 
-/// Makes `target` the same open file as `fd`, not close-on-exec. `fd` itself stays and closes on exec.
+/// Makes `target` the same open file as `fd`, not close-on-exec. `fd` itself stays close-on-exec.
 fn duplicate(stage: Stage, fd: c_int, target: c_int) -> Result<(), Failure> {
     let result = if fd == target {
-        // A stream that was closed in the parent: the file got its number, and a copy would keep the flag.
+        // The parent had closed this stream, so the file got its number. A copy would keep the
+        // flag.
         let arguments = [int(fd), int(libc::F_SETFD), 0, 0, 0];
         // SAFETY: plain numbers.
         unsafe { call(stage, libc::SYS_fcntl, arguments) }
@@ -427,8 +437,8 @@ fn duplicate(stage: Stage, fd: c_int, target: c_int) -> Result<(), Failure> {
     result.map(drop)
 }
 
-/// A file in memory. Systems may insist on it being marked as not executable (`vm.memfd_noexec`), which kernels
-/// before 6.3 do not know.
+/// A file in memory. Systems may require that it is marked as not executable (`vm.memfd_noexec`), a
+/// flag that kernels before 6.3 lack.
 fn memory_file(stage: Stage) -> Result<c_int, Failure> {
     const MFD_NOEXEC_SEAL: c_uint = 8;
     let create = |flags: c_uint| {
@@ -443,9 +453,9 @@ fn memory_file(stage: Stage) -> Result<c_int, Failure> {
     fd.map(descriptor)
 }
 
-/// Opens a file, creating it if the flags say so.
+/// Opens a file, and creates it if the flags say so.
 fn open(stage: Stage, directory: c_int, path: &CStr, flags: c_int) -> Result<c_int, Failure> {
-    /// Read and write for everybody, less the umask.
+    /// Read and write for all users, minus the umask.
     const MODE: usize = 0o666;
     let flags = int(flags | libc::O_LARGEFILE);
     let arguments = [int(directory), text(path), flags, MODE, 0];
@@ -477,13 +487,13 @@ fn close(fd: c_int) {
     let _ = unsafe { raw::call(libc::SYS_close, [int(fd), 0, 0, 0, 0]) };
 }
 
-/// A system call whose failure is that of a step.
+/// Makes a system call and maps a failure to a step.
 ///
 /// # Safety
 ///
 /// As for [`raw::call`].
 unsafe fn call(stage: Stage, number: c_long, arguments: [usize; 5]) -> Result<usize, Failure> {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { raw::call(number, arguments) }.map_err(|errno| (stage, errno))
 }
 

@@ -1,8 +1,8 @@
 //! Environments and argument lists, encoded once and shared.
 //!
-//! An [`EnvBlock`] is the environment of many tasks, built once per submit. A task adds its few own variables in
-//! one [`TaskEnv`] buffer. When a task is spawned only pointers are gathered: no string is copied.
-//! This module knows nothing of processes; it only upholds that what it hands out is valid for `execve`.
+//! An [`EnvBlock`] is the environment of many tasks, built once per submit. A task adds its few own
+//! variables in a [`TaskEnv`] buffer. A spawn only gathers pointers and copies no strings. This
+//! module does not know processes; it guarantees that its output is valid for `execve`.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, OsStr, OsString};
@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use crate::error::PlanError;
 
-/// Where a variable stands in its block's text.
+/// Position of a variable in its block's text.
 #[derive(Clone, Copy)]
 struct Entry {
     start: usize,
@@ -21,11 +21,11 @@ struct Entry {
     len: usize,
 }
 
-/// All variables in one buffer: the kernel reads them one after the other at every spawn, when the program before
-/// has emptied the caches, and then neighbours are cheap.
+/// All variables in one buffer. The kernel reads them in order at every spawn, after the previous
+/// program has emptied the caches; contiguous memory is cheap then.
 #[derive(Default, Clone)]
 struct EnvInner {
-    /// `NAME=value\0` after one another, in the order of `entries`.
+    /// `NAME=value\0` in the order of `entries`.
     text: Vec<u8>,
     entries: Vec<Entry>,
     by_name: HashMap<Box<[u8]>, usize>,
@@ -33,14 +33,15 @@ struct EnvInner {
 
 /// A complete environment, shared by reference.
 ///
-/// Cloning is one reference count. [`EnvBlock::overlay`] is a copy, made once for the many tasks of a submit.
+/// Cloning increments a reference count. [`EnvBlock::overlay`] copies once for the many tasks of a
+/// submit.
 #[derive(Clone)]
 pub struct EnvBlock(Arc<EnvInner>);
 
 impl EnvBlock {
-    /// The environment of the current process, bytes preserved.
+    /// The environment of the current process, byte for byte.
     ///
-    /// Capture it once at start. Of two equal names the first one counts, as it does for `getenv`.
+    /// Capture it once at start. Of two equal names the first one counts, as for `getenv`.
     #[must_use]
     pub fn capture() -> Self {
         let mut inner = EnvInner::default();
@@ -53,13 +54,14 @@ impl EnvBlock {
         Self(Arc::new(inner))
     }
 
-    /// An environment without any variable.
+    /// An empty environment.
     #[must_use]
     pub fn empty() -> Self {
         Self(Arc::new(EnvInner::default()))
     }
 
-    /// This environment with `vars` added; a later variable replaces an earlier one of the same name.
+    /// This environment with `vars` added; a later variable replaces an earlier one of the same
+    /// name.
     ///
     /// # Errors
     ///
@@ -110,8 +112,8 @@ impl EnvBlock {
 
     /// Appends the pointers of this block and of `task` to `out`, without the final null.
     ///
-    /// Costs one pointer per variable of the block and one look-up per variable of the task. The pointers are
-    /// valid as long as both `self` and `task` live unchanged.
+    /// Takes one pointer per variable of the block and one look-up per variable of the task. The
+    /// pointers are valid while both `self` and `task` live unchanged.
     pub(crate) fn gather(&self, task: &TaskEnv, out: &mut Vec<*const libc::c_char>) {
         let base = out.len();
         let text: *const libc::c_char = self.0.text.as_ptr().cast();
@@ -146,7 +148,7 @@ impl EnvInner {
             .unwrap_or_default()
     }
 
-    /// Adds a variable or replaces it; the text of an earlier one stays until [`EnvInner::pack`].
+    /// Adds or replaces a variable. The text of a replaced one stays until [`EnvInner::pack`].
     fn put(&mut self, name: &OsStr, value: &OsStr) -> Result<(), PlanError> {
         let (name, value) = (name.as_bytes(), value.as_bytes());
         check_name(name)?;
@@ -170,7 +172,7 @@ impl EnvInner {
         Ok(())
     }
 
-    /// Leaves out text that was replaced and restores the order.
+    /// Removes replaced text and restores the order.
     fn pack(&mut self) {
         let lengths = self.entries.iter().map(|entry| entry.len + 1);
         let mut packed = Vec::with_capacity(lengths.sum());
@@ -204,11 +206,11 @@ fn check_value(name: &[u8], value: &[u8]) -> Result<(), PlanError> {
 
 /// The variables of one task, in one buffer.
 ///
-/// They replace variables of the same name in the task's [`EnvBlock`]. Each costs one look-up in the block per
-/// spawn, so keep them to what really differs between the tasks of a submit.
+/// They replace variables of the same name in the task's [`EnvBlock`]. Each costs a look-up in the
+/// block per spawn, so include only variables that differ between the tasks of a submit.
 #[derive(Clone, Default)]
 pub struct TaskEnv {
-    /// `NAME=value\0` after one another.
+    /// `NAME=value\0` in order.
     text: Vec<u8>,
     /// Start of each entry in `text` and the length of its name.
     entries: Vec<(usize, usize)>,
@@ -239,7 +241,7 @@ impl TaskEnv {
         Ok(())
     }
 
-    /// Sets a variable to what `value` displays as.
+    /// Sets a variable to the text that `value` displays.
     ///
     /// # Errors
     ///
@@ -248,7 +250,7 @@ impl TaskEnv {
         check_name(name.as_bytes())?;
         let start = self.begin(name);
         let value_start = self.text.len();
-        // Writing to a vector cannot fail; what fails to display itself stands for what it has written.
+        // Writing to a vector cannot fail. If `value` itself fails, its output so far remains.
         let _ = write!(Utf8Sink(&mut self.text), "{value}");
         if let Err(error) = check_value(name.as_bytes(), &self.text[value_start..]) {
             self.text.truncate(start);
@@ -309,7 +311,7 @@ impl TaskEnv {
         start
     }
 
-    /// Ends the entry begun at `start`; an earlier entry of the same name is cut out.
+    /// Completes the entry that starts at `start`, and removes an earlier entry of the same name.
     fn finish(&mut self, start: usize, name_len: usize) {
         self.text.push(0);
         let name = self.text[start..start + name_len].to_vec();
@@ -382,7 +384,8 @@ impl ArgBlock {
         self.0.iter().map(|arg| OsStr::from_bytes(arg.to_bytes()))
     }
 
-    /// Appends the pointers of all arguments to `out`, without the final null. Valid as long as `self` lives.
+    /// Appends the pointers of all arguments to `out`, without the final null. They are valid while
+    /// `self` lives.
     pub(crate) fn gather(&self, out: &mut Vec<*const libc::c_char>) {
         out.extend(self.0.iter().map(|arg| arg.as_ptr()));
     }

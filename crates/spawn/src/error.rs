@@ -1,7 +1,8 @@
-//! Errors of this crate: a bad plan, a launcher that cannot start, a spawn that failed at a named step.
+//! Errors of this crate: an invalid plan, a launcher that cannot start, a spawn that failed at a
+//! named step.
 //!
-//! A failed spawn is data (it travels in an event), so `SpawnError` carries the step, the OS error number and
-//! the path it was about, and answers whether trying again can help.
+//! A failed spawn is data in an event, so `SpawnError` has the step, the OS error number and the
+//! path, and says whether a retry can help.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -49,14 +50,14 @@ pub enum LauncherError {
     Os {
         /// The step that failed.
         step: &'static str,
-        /// The operating system's answer.
+        /// Error of the operating system.
         #[source]
         source: io::Error,
     },
     /// The forced backend does not exist.
     #[error("choose a spawn backend: expected one of {expected}, found {found:?}")]
     UnknownBackend {
-        /// The name that was asked for.
+        /// The requested name.
         found: String,
         /// The accepted names.
         expected: &'static str,
@@ -79,7 +80,7 @@ pub enum LauncherError {
     },
 }
 
-/// The step of a spawn that failed, in the order in which the steps are made.
+/// The failed step of a spawn, in the order of the steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u32)]
 #[non_exhaustive]
@@ -124,13 +125,13 @@ pub enum Stage {
     SignalMask = 19,
     /// Executing the program.
     Exec = 20,
-    /// Nothing failed: the request was cancelled before it started.
+    /// Nothing failed: the request was canceled before it started.
     Cancelled = 21,
     /// Waiting for the child.
     Wait = 22,
     /// Starting a new process group.
     Group = 23,
-    /// The caller's own work before the child is created ([`crate::SpawnPlan::prepare`]).
+    /// The caller's work before the child is created ([`crate::SpawnPlan::prepare`]).
     Prepare = 25,
 }
 
@@ -166,7 +167,7 @@ impl Stage {
         }
     }
 
-    /// The stage with this number, if there is one.
+    /// The stage with this number, if any.
     pub(crate) fn from_number(number: u32) -> Option<Self> {
         const ALL: [Stage; 24] = [
             Stage::Resolve,
@@ -198,13 +199,13 @@ impl Stage {
     }
 }
 
-/// Kind of a failed spawn, for callers that decide how to react.
+/// Kind of a failed spawn, for callers that react to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum SpawnErrorKind {
     /// The program, a directory or an input file does not exist.
     NotFound,
-    /// The program exists, but the interpreter or loader it names does not.
+    /// The program exists, but its interpreter or loader does not.
     InterpreterNotFound,
     /// A permission is missing.
     PermissionDenied,
@@ -214,10 +215,10 @@ pub enum SpawnErrorKind {
     NotADirectory,
     /// Arguments and environment together are too long for the kernel.
     TooLong,
-    /// The machine is short of something (processes, memory, descriptors), the program file is being written, or the
-    /// control group was removed.
+    /// The machine lacks a resource (processes, memory, descriptors), the program file is being
+    /// written, or the control group was removed.
     Transient,
-    /// The request was cancelled before the process existed.
+    /// The request was canceled before the process existed.
     Cancelled,
     /// Anything else.
     Other,
@@ -225,18 +226,19 @@ pub enum SpawnErrorKind {
 
 /// A spawn that failed.
 ///
-/// `Display` names the step, the path it was about, the operating system's answer and, where one is known, a hint.
+/// `Display` names the step, its path, the operating system's error and, where one is known, a
+/// hint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SpawnError {
     /// The step that failed.
     pub stage: Stage,
     /// The operating system's error number.
     pub errno: i32,
-    /// The path the step was about, if any.
+    /// The path of the step, if any.
     pub path: Option<PathBuf>,
     /// For [`Stage::Exec`] with `ENOENT`: whether the program file itself exists.
     pub(crate) program_exists: bool,
-    /// For [`Stage::Exec`] with `E2BIG`: the string that is too long by itself, and its length.
+    /// For [`Stage::Exec`] with `E2BIG`: the single string that is too long, and its length.
     pub(crate) too_long: Option<(String, usize)>,
 }
 
@@ -255,9 +257,10 @@ impl SpawnError {
         Self::new(Stage::Cancelled, libc::ECANCELED, None)
     }
 
-    /// Whether the failure is the machine's passing state and not the task's fault.
+    /// Whether the cause is a temporary state of the machine and not the task.
     ///
-    /// The launcher has already tried again for [`crate::LauncherConfig::transient_limit`] when it reports one.
+    /// The launcher has already retried such failures for
+    /// [`crate::LauncherConfig::transient_limit`].
     #[must_use]
     pub const fn is_transient(&self) -> bool {
         matches!(
@@ -266,7 +269,8 @@ impl SpawnError {
         )
     }
 
-    /// Somebody has removed the control group. It will not come back for this request, but another can have a new one.
+    /// Whether the control group was removed. It will not reappear for this request, but another
+    /// request can get a new one.
     fn is_group_gone(&self) -> bool {
         self.stage == Stage::Cgroup && matches!(self.errno, libc::ENOENT | libc::ENODEV)
     }
@@ -341,7 +345,7 @@ impl SpawnError {
         io::Error::from_raw_os_error(self.errno)
     }
 
-    /// The path the step was about, if any.
+    /// The path of the step, if any.
     #[must_use]
     pub fn path(&self) -> Option<&Path> {
         self.path.as_deref()

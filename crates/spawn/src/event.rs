@@ -1,16 +1,16 @@
-//! Events of a launcher: a started child, a spawn that failed, a child that ended.
+//! Events of a launcher: a started child, a failed spawn, an ended child.
 //!
-//! Plain values only. Nothing here knows how a child is created or waited for. For one token the order is
-//! always `Started` before `Exited`, and either `Failed` or `Exited` is the last event of that token. `Stalled` and
-//! `Unkillable` are warnings in between: nothing has to be done about them, and the last event still comes.
+//! Events are plain values, independent of how children are created or waited for. For each token
+//! `Started` precedes `Exited`, and `Failed` or `Exited` is the last event. `Stalled` and
+//! `Unkillable` are warnings in between that need no reaction: the last event still comes.
 
 use std::fmt;
 
 use crate::error::SpawnError;
 
-/// The caller's name for one child.
+/// The caller's identifier of one child.
 ///
-/// The launcher never interprets it. A token may be used again once its last event was delivered.
+/// The launcher never interprets it. A token may be reused after its last event was delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(pub u64);
 
@@ -79,7 +79,7 @@ pub struct ResourceUsage {
     pub major_faults: u64,
     /// Context switches because the process waited.
     pub voluntary_switches: u64,
-    /// Context switches because its time slice ended or somebody more important was ready.
+    /// Context switches because its time slice ended or a process of higher priority was ready.
     pub involuntary_switches: u64,
 }
 
@@ -88,47 +88,50 @@ pub struct ResourceUsage {
 pub enum Event {
     /// The program runs: `execve` has succeeded.
     ///
-    /// It may be delivered a few milliseconds late, together with later events, so that short tasks cost
-    /// one wake-up of the consumer and not two.
+    /// It may be delivered a few milliseconds late, together with later events, so that a short
+    /// task costs the consumer one wake-up instead of two.
     Started {
-        /// The caller's name for the child.
+        /// The caller's identifier of the child.
         token: Token,
         /// Process id; also the id of its session and process group unless the plan said otherwise.
         pid: u32,
         /// When the spawn began.
         at: MonotonicNs,
     },
-    /// The creation of the process has taken longer than a second and has not come to an end.
+    /// The creation of the process has been running for longer than a second.
     ///
-    /// Either the child waits for a file (an input that is a FIFO, a file system that does not answer), or this
-    /// process does, on the way to it. Another thread of the launcher has taken over the place of the one that
-    /// hangs. At most once for a creation; `Started`, `Failed` or [`Event::Unkillable`] may follow at any time.
+    /// Either the child waits for a file (an input that is a FIFO, a file system that does not
+    /// respond), or this process does before the clone. Another thread of the launcher has replaced
+    /// the hanging one. Comes at most once per creation; `Started`, `Failed` or
+    /// [`Event::Unkillable`] may follow at any time.
     Stalled {
-        /// The caller's name for the child.
+        /// The caller's identifier of the child.
         token: Token,
-        /// Process id of the child that hangs; `None` if it is not known, or there is none yet.
+        /// Process id of the hanging child; `None` if it is unknown or there is no child yet.
         pid: Option<u32>,
     },
-    /// The child was sent SIGKILL ten seconds ago ([`crate::LauncherConfig::unkillable_after`]) and still exists.
+    /// The child was sent SIGKILL ten seconds ago ([`crate::LauncherConfig::unkillable_after`]) and
+    /// still exists.
     ///
-    /// Almost always it sleeps in the kernel without being interruptible, for a file system or a device that does
-    /// not answer, and what it uses is not free. At most once for a child; `Exited` or `Failed` follows if it ever ends.
+    /// Almost always it is in an uninterruptible sleep in the kernel, waiting for a file system or
+    /// a device that does not respond, and its resources are not free. Comes at most once per
+    /// child; `Exited` or `Failed` follows if the child ever ends.
     Unkillable {
-        /// The caller's name for the child.
+        /// The caller's identifier of the child.
         token: Token,
-        /// Process id of the child; `None` if it hangs in its creation and is not known.
+        /// Process id of the child; `None` if it hangs in its creation and is unknown.
         pid: Option<u32>,
     },
     /// There is no process, and there will be none for this request.
     Failed {
-        /// The caller's name for the child.
+        /// The caller's identifier of the child.
         token: Token,
         /// The failed step and its error.
         error: SpawnError,
     },
     /// The child ended and was reaped.
     Exited {
-        /// The caller's name for the child.
+        /// The caller's identifier of the child.
         token: Token,
         /// Exit status or signal.
         status: ExitStatus,
@@ -136,10 +139,10 @@ pub enum Event {
         usage: ResourceUsage,
         /// When the spawn began.
         started: MonotonicNs,
-        /// When its end was observed.
+        /// When the launcher noticed the end.
         ended: MonotonicNs,
-        /// Descendants that were still alive when the child ended, and were killed for it. If orphans do not come to
-        /// this process, those that are gone at once may be missing.
+        /// Descendants that were still alive when the child ended, and were therefore killed. If
+        /// this process does not adopt orphans, descendants that ended at once may be missing.
         leaked: u32,
     },
 }

@@ -1,9 +1,9 @@
-//! Events on their way to the consumer, and when to wake it.
+//! Delivers events to the consumer and decides when to wake it.
 //!
-//! The consumer is woken when the queue turns non-empty, except that events that nobody waits for may stay a few
-//! milliseconds for company: a short task's start and end then cost one wake-up, and so do many starts in a row.
-//! The thread that brings the next event sees to it when it is time, so that in a stream of events the timer, and the
-//! thread that it would wake up, have nothing to do.
+//! A push to an empty queue wakes the consumer, except that events that are not urgent may wait a
+//! few milliseconds for more. A short task's start and end then cost one wake-up, and so do many
+//! starts in a row. In a stream of events the thread that pushes the next one wakes the consumer
+//! when it is due, so the timer and its thread stay idle.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,19 +13,20 @@ use crate::event::Event;
 use crate::keeper;
 use crate::sys;
 
-/// Called when the event queue turns non-empty. It runs on a thread of the launcher and must not block.
+/// Called when the event queue becomes non-empty. It runs on a thread of the launcher and must not
+/// block.
 pub type Wake = Arc<dyn Fn() + Send + Sync>;
 
 #[derive(Debug, Default)]
 struct Queue {
     events: Vec<Event>,
-    /// The consumer was woken and has not drained yet.
+    /// Whether the consumer was woken and has not drained yet.
     signalled: bool,
-    /// Events wait for company, until the first one that comes after this; the timer is set.
+    /// Set while events wait for more, until the first event after this time; the timer is set.
     lingering: Option<Instant>,
 }
 
-/// The queue. Any thread may push; the timer belongs into the reaper's epoll.
+/// The queue. Any thread may push. The reaper's epoll must contain the timer.
 pub(crate) struct EventQueue {
     queue: Mutex<Queue>,
     timer: OwnedFd,
@@ -48,12 +49,12 @@ impl EventQueue {
         self.timer.as_fd()
     }
 
-    /// Adds an event that may wait for company, for as long as usual if nothing else is said.
+    /// Adds an event that may wait for more; `None` = for the default time.
     pub(crate) fn push_lazily(&self, event: Event, delay: Option<Duration>) {
         self.extend_lazily(std::iter::once(event), delay);
     }
 
-    /// Adds events that may wait for company, for as long as usual if nothing else is said.
+    /// Adds events that may wait for more; `None` = for the default time.
     pub(crate) fn extend_lazily(
         &self,
         events: impl Iterator<Item = Event>,
@@ -91,24 +92,25 @@ impl EventQueue {
         self.signal(queue);
     }
 
-    /// Adds an event for which [`EventQueue::notify`] wakes the consumer: for callers that hold a lock.
+    /// Adds an event without waking the consumer, for callers that hold a lock. They call
+    /// [`EventQueue::notify`] afterwards.
     pub(crate) fn append(&self, event: Event) {
         self.lock().events.push(event);
     }
 
-    /// Wakes the consumer if something waits for it.
+    /// Wakes the consumer if events are queued.
     pub(crate) fn notify(&self) {
         self.signal(self.lock());
     }
 
-    /// The timer went off: wakes the consumer if something still waits.
+    /// Call when the timer expires: wakes the consumer if events still wait.
     pub(crate) fn on_timer(&self) {
         sys::consume_counter(self.timer.as_fd());
         self.notify();
     }
 
-    /// Moves everything to `into`. Once the front process is dead that is nothing: what ends from then on was
-    /// killed by the keeper, and must not look like an end of its own.
+    /// Moves all events to `into`. Moves none once the front process is dead: the keeper kills
+    /// children then, and their ends must not look like ends of their own.
     pub(crate) fn drain(&self, into: &mut Vec<Event>) {
         let mut queue = self.lock();
         queue.signalled = false;
@@ -120,7 +122,7 @@ impl EventQueue {
         into.append(&mut queue.events);
     }
 
-    /// Wakes the consumer unless it is awake or there is nothing for it. Called outside the lock.
+    /// Wakes the consumer unless it is awake or the queue is empty. Called without the lock.
     fn signal(&self, mut queue: MutexGuard<'_, Queue>) {
         let wake = !queue.signalled && !queue.events.is_empty();
         queue.signalled |= wake;
@@ -168,7 +170,7 @@ mod tests {
         let wakes = Arc::new(AtomicUsize::new(0));
         let queue = queue(&wakes, Duration::from_millis(2));
         let mut token = 0;
-        // Nobody calls `on_timer`.
+        // This test does not call `on_timer`.
         while wakes.load(Ordering::Relaxed) == 0 {
             token += 1;
             queue.push_lazily(started(token), None);
@@ -183,7 +185,7 @@ mod tests {
         let queue = queue(&wakes, Duration::from_millis(2));
         queue.push_lazily(started(1), Some(Duration::from_secs(100)));
         let mut token = 1;
-        // Nobody calls `on_timer`.
+        // This test does not call `on_timer`.
         while wakes.load(Ordering::Relaxed) == 0 {
             token += 1;
             queue.push_lazily(started(token), None);

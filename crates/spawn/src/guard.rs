@@ -1,4 +1,4 @@
-//! Output files with names that other users can guess, in directories that other users may write to.
+//! Creates output files with predictable names in directories that other users may write to.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io;
@@ -8,17 +8,18 @@ use std::path::{Path, PathBuf};
 
 use crate::sys;
 
-/// Creates or empties a file for output, in a directory that exists. The file is not opened if another user could have put
-/// something in its place to read the output, to hold up the task, or to have a file of this user overwritten.
-/// `fs.protected_symlinks` and its siblings prevent the same in directories such as `/tmp`, but not in the directories below.
+/// Creates or empties an output file in an existing directory. Refuses the file if another user
+/// could have put something in its place to read the output, to block the task, or to have a file
+/// of this user overwritten. `fs.protected_symlinks` and its siblings prevent that in directories
+/// such as `/tmp`, but not below them.
 ///
 /// # Errors
 ///
-/// `ELOOP` if the file or its directory is a link of another user. `EEXIST` if there is no file of this user but something
-/// else. Otherwise what opening a file can fail with.
+/// `ELOOP` if the file or its directory is a link of another user. `EEXIST` if the path exists but
+/// is not a regular file of this user. Otherwise the errors of opening a file.
 pub fn create_guarded(path: &Path) -> io::Result<File> {
     let dir = open_dir(path.parent().unwrap_or(Path::new("/")))?;
-    // The directory may be replaced from here on.
+    // Work through the descriptor: the path of the directory may change from here on.
     let within = path_of(&dir);
     let at = within.join(path.file_name().unwrap_or_default());
     let mut options = OpenOptions::new();
@@ -32,7 +33,7 @@ pub fn create_guarded(path: &Path) -> io::Result<File> {
     options.write(true).truncate(true);
     if found.is_symlink() {
         let target = target_of(&existing, &at)?;
-        // Opening a FIFO without a reader would wait for one.
+        // Opening a FIFO without a reader would block.
         options
             .create(true)
             .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
@@ -63,18 +64,19 @@ fn open_dir(path: &Path) -> io::Result<File> {
     open(&target_of(&link, path)?, 0)
 }
 
-/// A descriptor for what is at a path, without opening it or following a link: nobody can replace it afterwards.
+/// A descriptor for a path, without opening its file or following a link. It cannot be replaced
+/// afterwards.
 fn look(path: &Path) -> io::Result<File> {
     let flags = libc::O_PATH | libc::O_NOFOLLOW;
     OpenOptions::new().read(true).custom_flags(flags).open(path)
 }
 
-/// A path to the file behind a descriptor.
+/// A path to the file of a descriptor.
 fn path_of(file: &File) -> PathBuf {
     Path::new("/proc/self/fd").join(file.as_raw_fd().to_string())
 }
 
-/// Where a link at `path` leads; refuses links of other users than root.
+/// Target of the link at `path`; refuses links of users other than this one and root.
 fn target_of(link: &File, path: &Path) -> io::Result<PathBuf> {
     let owner = link.metadata()?.uid();
     if owner != 0 && owner != sys::user() {
@@ -84,10 +86,11 @@ fn target_of(link: &File, path: &Path) -> io::Result<PathBuf> {
     Ok(path.parent().unwrap_or(Path::new("/")).join(target))
 }
 
-/// Whether something that exists is a regular file of this user, and no other user can have linked it here.
+/// Whether an existing file is a regular file of this user that no other user can have linked here.
 fn is_own_output(found: &Metadata, dir: &Metadata, within: &Path) -> bool {
     let user = sys::user();
-    // Some network file systems show other owners than the creators of files, such as `nobody` for root.
+    // Some network file systems show other owners than the creators of files, such as `nobody` for
+    // root.
     let owner_here = || sys::unnamed_file(within).and_then(|file| file.metadata());
     let is_own = found.uid() == user || owner_here().is_ok_and(|new| new.uid() == found.uid());
     let is_dir_shared = dir.uid() != user || dir.mode() & 0o022 != 0;

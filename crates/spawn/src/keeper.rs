@@ -1,26 +1,29 @@
-//! No survivor: a small front process that outlives the worker and ends what it leaves behind.
+//! Ensures that no process survives: a small front process outlives the worker and kills the
+//! processes that it leaves behind.
 //!
 //! ```text
-//!   shell ── front P (the process that was started, single-threaded, does nothing but wait)
+//!   shell ── front P (the process that was started, single-threaded, only waits)
 //!                └── worker W (runs the program's real work)
 //!                       ├── tasks, each in a session of its own
 //!                       └── orphans of tasks: W is a child subreaper
 //! ```
 //!
-//! * **W dies, SIGKILL included**: P is a child subreaper too, so everything below W becomes a child of P. P kills
-//!   until the kernel says that it has no child left, then ends as W ended: same exit status, same signal.
-//! * **P dies, SIGKILL included**: W notices through a pipe, stops spawning, kills all its descendants and ends.
-//! * **Both at once** (a signal to all processes of that name): direct children die by their parent-death signal.
-//!   Whatever those have started is left to [`crate::leftovers`] at the next start. P renames itself so that
-//!   `killall NAME` meets W only; and W has a process group of its own, so that a signal to the group of P,
-//!   SIGKILL included, does not meet both.
+//! * **W dies, SIGKILL included**: P is a child subreaper too, so all descendants of W become
+//!   children of P. P kills until it has no child left, then ends as W ended: same exit status,
+//!   same signal.
+//! * **P dies, SIGKILL included**: W notices through a pipe, stops spawning, kills all its
+//!   descendants and ends.
+//! * **Both at once** (a signal to all processes of that name): direct children die by their
+//!   parent-death signal. [`crate::leftovers`] kills their descendants at the next start. P renames
+//!   itself so that `killall NAME` only hits W. W has a separate process group, so a signal to the
+//!   group of P, SIGKILL included, does not hit both.
 //!
-//! **Signals.** W is not in the terminal's foreground group. P receives what the terminal and the user send and
-//! passes it on to W, each signal once; P itself never dies of them. ^Z stops W, then P, so the shell sees its job
-//! stop; SIGCONT continues both. W can write to the terminal (SIGTTOU is ignored) but not read from it (SIGTTIN is
-//! ignored, reads fail with EIO).
+//! **Signals.** W is not in the terminal's foreground group. P receives signals of the terminal and
+//! the user and forwards each once to W; P itself never dies of them. ^Z stops W, then P, so the
+//! shell sees its job stop; SIGCONT continues both. W can write to the terminal (SIGTTOU is
+//! ignored) but not read from it (SIGTTIN is ignored, reads fail with EIO).
 //!
-//! This module does not know what the worker does. It must run before the process has a second thread.
+//! This module does not know the worker's task. It must run before the process has a second thread.
 #![expect(unsafe_code, reason = "fork and signal handling")]
 
 use std::io;
@@ -39,27 +42,29 @@ use crate::sys::{self, WaitFor};
 /// Process name of the front, so that a kill by the program's name does not hit it.
 pub(crate) const FRONT_NAME: &std::ffi::CStr = c"hq-keeper";
 
-/// How long descendants are killed before giving up on those that cannot die (uninterruptible waits).
+/// How long descendants are killed before giving up on those in uninterruptible waits.
 const KILL_LIMIT: Duration = Duration::from_secs(5);
 
-/// How long all that is left must have slept in the kernel, at every look, until nobody waits for it any more. It has
-/// SIGKILL pending and runs no instruction of its program again; when its file server answers, it is gone.
+/// How long all remaining descendants must have been asleep in the kernel, at every check, before
+/// they are no longer waited for. They have a pending SIGKILL and run no more instructions of their
+/// program; they end when their file server responds.
 const HUNG_PATIENCE: Duration = Duration::from_millis(500);
 
-/// Pause between two looks of the front whether the worker has ended but for a thread that hangs: the kernel does not say
-/// so. One look reads one small file.
+/// Interval at which the front checks whether the worker has ended except for a hanging thread,
+/// which the kernel does not report. A check reads one small file.
 const HUNG_LOOK: libc::timespec = libc::timespec {
     tv_sec: 1,
     tv_nsec: 0,
 };
 
-/// Grace period for such a worker: the threads of a healthy one end within a millisecond of each other.
+/// Grace period for such a worker: the threads of a healthy one end within a millisecond of each
+/// other.
 const HUNG_WORKER_PATIENCE: Duration = Duration::from_millis(200);
 
 /// Pause between two rounds of killing. SIGKILL takes effect within a fraction of a millisecond.
 const ROUND_PAUSE: Duration = Duration::from_millis(1);
 
-/// Set once the worker process is ending because its front died: nothing may be spawned any more.
+/// Set once the worker process is ending because its front died: it must spawn nothing any more.
 static HALTED: AtomicBool = AtomicBool::new(false);
 
 /// Whether spawning is over for this process.
@@ -72,13 +77,14 @@ pub(crate) fn is_halted() -> bool {
 pub struct KeeperContext {
     /// Process id of the front, the process that was started.
     pub front_pid: u32,
-    /// Readable (end of file) once the front process is gone. The worker is ended without its help; this is for
-    /// those who want to know.
+    /// Readable (end of file) once the front process is gone. The worker ends without it; the
+    /// descriptor is for other observers.
     pub front_pidfd: OwnedFd,
 }
 
 impl KeeperContext {
-    /// Whether somebody has stopped the front process (SIGSTOP). The worker should then seem stopped, too.
+    /// Whether the front process was stopped (SIGSTOP). The worker should then appear stopped as
+    /// well.
     #[must_use]
     pub fn front_is_stopped(&self) -> bool {
         libc::pid_t::try_from(self.front_pid)
@@ -97,7 +103,7 @@ pub enum KeeperError {
     Os {
         /// The step that failed.
         step: &'static str,
-        /// The operating system's answer.
+        /// Error of the operating system.
         #[source]
         source: io::Error,
     },
@@ -115,19 +121,21 @@ pub enum KeeperError {
     },
 }
 
-/// Splits the process in two: the front stays here and watches, `body` runs in a child of it.
+/// Splits the process in two: the front stays here and watches, `body` runs in its child.
 ///
-/// Returns in the worker process only, with what `body` returned; the front ends by itself, as the worker ended.
-/// In the worker a thread waits for the front's death; it then kills all descendants and ends the process.
+/// Returns only in the worker process, with the result of `body`; the front ends by itself, as the
+/// worker ended. A thread of the worker waits for the front's death, kills all descendants and ends
+/// the process.
 ///
 /// # Errors
 ///
-/// When the process already has several threads, `/proc` is that of another pid namespace, or it cannot fork.
+/// When the process already has several threads, `/proc` shows another pid namespace, or the
+/// process cannot fork.
 pub fn run(body: impl FnOnce(KeeperContext) -> ExitCode) -> Result<ExitCode, KeeperError> {
     split().map(body)
 }
 
-/// As [`run`], for callers that prefer to go on by themselves: returns in the worker process only.
+/// As [`run`], but returns in the worker process without a `body`.
 ///
 /// # Errors
 ///
@@ -138,18 +146,20 @@ pub fn split() -> Result<KeeperContext, KeeperError> {
     if threads != 1 {
         return Err(KeeperError::Threads { found: threads });
     }
-    // The listed processes are killed: with the ids of another namespace that would be somebody else, or this process.
+    // The listed processes get killed. Ids of another namespace would be those of unrelated
+    // processes, or of this one.
     if !procfs::shows_this_namespace() {
         return Err(KeeperError::ForeignProc);
     }
     let front = sys::getpid();
     let (read_end, write_end) = sys::pipe().map_err(os("create a pipe"))?;
     let watcher = read_end.try_clone().map_err(os("duplicate a descriptor"))?;
-    // Set before the fork: from its first moment on nothing below the worker can escape.
+    // Before the fork: no descendant of the worker can escape from the start.
     adopt_orphans().map_err(os("become child subreaper"))?;
     signal::keep_zombies().map_err(os("keep ended children until they are reaped"))?;
     let mask = signal::set_mask(signal::KernelSigset::MAX);
-    // SAFETY: the process has one thread, so the child is a complete copy in which everything may be called.
+    // SAFETY: the process has one thread, so the child is a complete copy in which everything may
+    // be called.
     let pid = unsafe { libc::fork() };
     match pid {
         0 => {
@@ -179,26 +189,28 @@ pub fn split() -> Result<KeeperContext, KeeperError> {
 /// Threads of this process that run the program.
 fn own_threads() -> io::Result<usize> {
     let all = std::fs::read_dir("/proc/self/task")?.count();
-    // An emulator of one process has a thread of its own, which runs none of the program, and sets it up again after a fork.
+    // An emulator of a single process has a thread of its own, which runs none of the program and
+    // is set up again after a fork.
     let is_emulated = all > 1 && !probe::features().shared_memory;
     Ok(all - usize::from(is_emulated))
 }
 
-/// Makes orphaned descendants children of this process, where a process can ask for that.
+/// Makes orphaned descendants children of this process, where the kernel supports it.
 fn adopt_orphans() -> io::Result<()> {
     match sys::adopt_orphans() {
-        // Emulators of one process refuse to pass it on. There the launcher ends the process groups of tasks and what
-        // it finds below them, as in any process that adopts nothing; a daemon can escape.
+        // Emulators of a single process refuse it. The launcher then kills the process groups of
+        // tasks and their known descendants, as in any process that adopts no orphans; a daemon can
+        // escape.
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(()),
         result => result,
     }
 }
 
-/// Kills every descendant of this process, as often as new ones appear, for at most `limit`; those that hang in the
-/// kernel are not waited for.
+/// Kills every descendant of this process, repeatedly as new ones appear, for at most `limit`. Does
+/// not wait for those that hang in the kernel.
 ///
-/// Meant for the end of a process: somebody else may go on spawning meanwhile. Returns the number of
-/// descendants that are alive at the end. Does not reap them.
+/// Meant for the end of a process, because other threads may still spawn. Returns the number of
+/// descendants alive at the end. Does not reap them.
 #[must_use = "descendants that cannot be killed are left"]
 pub fn kill_descendants(limit: Duration) -> usize {
     let deadline = Instant::now() + limit;
@@ -213,7 +225,7 @@ pub fn kill_descendants(limit: Duration) -> usize {
             0
         };
         let is_over = clean_rounds == 2 || alive.count > 0 && hung.lasts(alive.reachable == 0);
-        // A process may hide from one look by forking while the list is being read.
+        // A process may hide from one scan by forking while the list is being read.
         if is_over || Instant::now() >= deadline {
             return alive.count;
         }
@@ -221,10 +233,11 @@ pub fn kill_descendants(limit: Duration) -> usize {
     }
 }
 
-/// Which processes are left below this one, if all of them are out of reach: they sleep in the kernel, have ended but for
-/// threads that do, or belong to another user. `None` if there are others, or none.
+/// Describes the remaining descendants if none of them can be killed: they sleep in the kernel,
+/// have ended except for threads that do, or belong to another user. `None` if there are others, or
+/// none.
 ///
-/// True for a moment of many healthy processes, too: look several times.
+/// This can hold briefly for healthy processes as well: check several times.
 #[must_use]
 pub fn unreachable_descendants() -> Option<String> {
     let processes = procfs::all_processes();
@@ -251,10 +264,10 @@ pub fn unreachable_descendants() -> Option<String> {
     Some(texts.join(", "))
 }
 
-/// Most processes that a text names.
+/// Maximum number of processes in a message.
 const NAMED_MAX: usize = 5;
 
-/// Process id, program and user, for a text.
+/// Process id, program and user, for a message.
 fn name_of(pid: libc::pid_t) -> String {
     let program = procfs::program_of(pid).unwrap_or_default();
     let user =
@@ -277,12 +290,12 @@ pub fn why_unkillable(pid: Option<u32>) -> String {
     }
 }
 
-/// Since when all that is left hangs, as far as was seen.
+/// Since when all remaining processes hang, as far as observed.
 #[derive(Debug, Default)]
 pub(crate) struct Hung(Option<Instant>);
 
 impl Hung {
-    /// Notes what was seen; returns whether it has lasted for long enough.
+    /// Records an observation; returns whether the state has lasted long enough.
     pub(crate) fn lasts(&mut self, is_hung: bool) -> bool {
         if !is_hung {
             self.0 = None;
@@ -292,10 +305,10 @@ impl Hung {
     }
 }
 
-/// Descendants that a round has found alive.
+/// Living descendants found by one round.
 struct Alive {
     count: usize,
-    /// Those that do not sleep in the kernel.
+    /// Descendants that do not sleep in the kernel.
     reachable: usize,
 }
 
@@ -313,7 +326,7 @@ fn kill_round(own: libc::pid_t) -> Alive {
         alive.reachable += usize::from(!process.is_unreachable());
         procfs::kill_if(process.pid, || {
             Process::read(process.pid)
-                // Its parent may have died a moment ago: then it has come to us.
+                // Its parent may have died a moment ago; then this process has adopted it.
                 .is_some_and(|now| now.parent == process.parent || now.parent == own)
         });
     }
@@ -322,7 +335,7 @@ fn kill_round(own: libc::pid_t) -> Alive {
 
 /// First steps of the worker process.
 fn become_worker(front: libc::pid_t, mask: signal::KernelSigset) -> io::Result<()> {
-    // A group of its own. The front does the same, so that it is done whichever comes first.
+    // The front does the same, so that it is done whichever comes first.
     sys::set_group(0, 0)?;
     adopt_orphans()?;
     // Not in the foreground: writing to the terminal must not stop the worker, nor should reading.
@@ -330,7 +343,7 @@ fn become_worker(front: libc::pid_t, mask: signal::KernelSigset) -> io::Result<(
     signal::ignore(libc::SIGTTIN)?;
     signal::set_mask(mask);
     if sys::parent() != front {
-        // It died before it could do anything. There is nothing to clean up yet.
+        // The front died before it could do anything. There is nothing to clean up yet.
         return Err(io::Error::from_raw_os_error(libc::ESRCH));
     }
     Ok(())
@@ -351,15 +364,15 @@ fn end_with_front(front: OwnedFd) -> io::Result<()> {
             if left > 0 {
                 tracing::error!(left, "descendants cannot be killed");
             }
-            // Without exit handlers: other threads are still at work on what these would destroy.
+            // Without exit handlers: other threads still use the objects that these would destroy.
             sys::exit_now(128 + libc::SIGKILL)
         })
         .map(drop)
 }
 
-/// The front's whole life. All signals are blocked and taken one by one.
+/// Main loop of the front. All signals are blocked and taken one by one.
 fn be_front(worker: libc::pid_t, mask: signal::KernelSigset, alive: OwnedFd) -> ! {
-    // Fails when the worker was faster or is gone; both are fine.
+    // Fails if the worker was faster or is gone; both are fine.
     let _ = sys::set_group(worker, worker);
     sys::set_thread_name(FRONT_NAME);
     let status = loop {
@@ -377,31 +390,31 @@ fn be_front(worker: libc::pid_t, mask: signal::KernelSigset, alive: OwnedFd) -> 
             }
             libc::SIGTSTP => {
                 let _ = sys::kill(worker, libc::SIGTSTP);
-                // Stops here until somebody continues it; that signal is then the next one.
+                // Stops here until a SIGCONT, which is then the next signal.
                 let _ = sys::kill(sys::getpid(), libc::SIGSTOP);
             }
-            // Not for the worker: these are about what the front itself does, which is nothing.
+            // Not for the worker: these concern I/O of the front, which does none.
             libc::SIGTTIN | libc::SIGTTOU | libc::SIGPIPE => {}
-            // The worker is our child and not reaped, so its number is its own.
+            // The worker is an unreaped child, so its id is not reused.
             signal => {
                 let _ = sys::kill(worker, signal);
             }
         }
     };
     kill_children();
-    // The pipe has told the worker all the time that we live.
+    // Until now the pipe has told the worker that the front lives.
     drop(alive);
     end_like(status, mask)
 }
 
-/// Takes the next signal; `None` if there was none for [`HUNG_LOOK`].
+/// Takes the next signal; `None` if none arrived within [`HUNG_LOOK`].
 fn next_signal() -> Option<libc::c_int> {
     let mut set = MaybeUninit::<libc::sigset_t>::zeroed();
     // SAFETY: `set` is valid for writes.
     unsafe { libc::sigfillset(set.as_mut_ptr()) };
     let pause = HUNG_LOOK;
     loop {
-        // SAFETY: the set was filled above; the details of the signal are not asked for.
+        // SAFETY: the set was filled above; the signal's details are not requested.
         let signal =
             unsafe { libc::sigtimedwait(set.as_ptr(), std::ptr::null_mut(), &raw const pause) };
         if signal > 0 {
@@ -413,14 +426,14 @@ fn next_signal() -> Option<libc::c_int> {
     }
 }
 
-/// How the worker ended, if all of it has but for threads that hang in the kernel: it cannot be reaped before these end,
-/// and that may be never.
+/// How the worker ended, if all its threads have ended except those that hang in the kernel. It
+/// cannot be reaped before these end, which may be never.
 fn hung_end_of(worker: libc::pid_t) -> Option<ExitStatus> {
     let has_ended = || Process::read(worker).is_some_and(|process| process.is_dead());
     if !has_ended() {
         return None;
     }
-    // One whose threads are just ending can be reaped in a moment.
+    // A worker whose threads are just ending can be reaped in a moment.
     sys::pause(HUNG_WORKER_PATIENCE);
     if let Some(status) = reap_until(worker) {
         return Some(status);
@@ -439,8 +452,8 @@ fn reap_until(worker: libc::pid_t) -> Option<ExitStatus> {
     None
 }
 
-/// Kills and reaps until there is no child left, or none that can be reached. As every descendant becomes a child of
-/// ours when its parent dies, that is the end of all of them.
+/// Kills and reaps until there is no child left, or none that can be killed. Every descendant
+/// becomes a child of this process when its parent dies, so all descendants end.
 fn kill_children() {
     let deadline = Instant::now() + KILL_LIMIT;
     let own = sys::getpid();
@@ -450,12 +463,12 @@ fn kill_children() {
             match sys::wait(WaitFor::OwnThread, libc::WNOHANG) {
                 Ok(Some(_)) => {}
                 Ok(None) => break,
-                // No child at all.
+                // No child is left.
                 Err(_) => return,
             }
         }
         let alive = kill_round(own);
-        // A dead process that cannot be reaped hangs, too.
+        // A dead process that cannot be reaped hangs as well.
         if hung.lasts(alive.reachable == 0) || Instant::now() >= deadline {
             return;
         }
@@ -463,17 +476,18 @@ fn kill_children() {
     }
 }
 
-/// Ends this process the way the worker ended.
+/// Ends this process as the worker ended.
 fn end_like(status: ExitStatus, mask: signal::KernelSigset) -> ! {
     match status {
         ExitStatus::Code(code) => sys::exit_now(code),
         ExitStatus::Signal { signal, .. } => {
-            // The worker's core is the one of interest.
+            // Only the worker's core dump is useful.
             sys::forbid_core();
             let _ = signal::reset(signal);
             signal::set_mask(mask & !(1 << (signal - 1)));
             let _ = sys::kill(sys::getpid(), signal);
-            // A signal whose default is to do nothing cannot have ended the worker, but who knows.
+            // The default action of this signal does not end a process, so the kill above had no
+            // effect.
             sys::exit_now(128 + signal)
         }
     }

@@ -1,9 +1,11 @@
-//! A number that everything a task starts inherits, and that another process of the user can read.
+//! Labels tasks with a number that all their descendants inherit and that other processes of the
+//! user can read.
 //!
-//! The environment tells whose a process is only while it can be read: not that of a program that has made itself
-//! unreadable (`ssh-agent`, for any user but root), and not if it was cleared (`env -i`). What nobody thinks of is the
-//! limit of file locks, `RLIMIT_LOCKS`: the kernel has not looked at it since 2.4.25, children inherit it, it survives
-//! execve, and a process that may signal another may read its (prlimit(2)).
+//! The environment identifies the task of a process only while it is readable: not for a program
+//! that made itself unreadable (`ssh-agent`, for any user but root), and not after it was cleared
+//! (`env -i`). The limit of file locks, `RLIMIT_LOCKS`, has no such gaps: the kernel has ignored it
+//! since 2.4.25, children inherit it, it survives execve, and a process that may signal another may
+//! read its limits (prlimit(2)).
 //!
 //! ```text
 //!  bit 63  62 … 59       58 … 36       35 … 24          23 … 0
@@ -11,14 +13,14 @@
 //!          bit of four   process id    when it began    in the process
 //! ```
 //!
-//! The label is the task's soft limit. A launcher that is not below another one sets the hard limit to the same
-//! number, which an unprivileged process can never raise again. A launcher inside a task (level 1 and so on) finds the
-//! soft limit of that task, and gives its own tasks a lower one: so those that it loses still name their outermost
-//! launcher in their hard limit.
+//! The label is the task's soft limit. An outermost launcher also sets the hard limit to it, which
+//! an unprivileged process can never raise again. A launcher inside a task (level 1 and so on) sees
+//! the soft limit of that task and gives its own tasks a lower one. So tasks that it loses still
+//! have the label of their outermost launcher in their hard limit.
 //!
-//! A process that carries the label of a task is killed with the task. So no two tasks of one process may have the same one, whichever of
-//! its launchers has created them and however many there have been: the tasks of all launchers are counted together, and
-//! where the count begins again it leaves out those that still live.
+//! A process with the label of a task is killed with the task. So no two tasks of one process may
+//! share a label, whatever launcher created them and however many there were: all launchers share
+//! one counter, which skips labels of living tasks when it wraps around.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -30,7 +32,7 @@ const TASK_BITS: u32 = 24;
 const BEGAN_BITS: u32 = 12;
 const PID_BITS: u32 = 22;
 const LEVEL_SHIFT: u32 = TASK_BITS + BEGAN_BITS + PID_BITS;
-/// Bit of the outermost level; the others are below.
+/// Bit of the outermost level; inner levels use lower bits.
 const OUTERMOST: u32 = LEVEL_SHIFT + 4;
 const LEVELS: u32 = 4;
 
@@ -39,11 +41,11 @@ const fn low(value: u64, bits: u32) -> u64 {
     value & ((1 << bits) - 1)
 }
 
-/// How the tasks of this process are counted.
+/// Task numbers of this process.
 #[derive(Debug)]
 struct Numbers {
     next: u64,
-    /// Those of tasks that are being created or have not been reaped.
+    /// Numbers of tasks that are being created or have not been reaped.
     used: BTreeSet<u64>,
 }
 
@@ -53,7 +55,7 @@ impl Numbers {
         loop {
             let number = self.next;
             self.next = low(number + 1, TASK_BITS);
-            // Ends: a process has far fewer children than there are numbers.
+            // The loop ends: a process has far fewer children than there are numbers.
             if self.used.insert(number) {
                 return number;
             }
@@ -67,18 +69,19 @@ static NUMBERS: Mutex<Numbers> = Mutex::new(Numbers {
 });
 
 fn numbers() -> MutexGuard<'static, Numbers> {
-    // A panic cannot leave it half changed.
+    // A panic cannot leave partial state.
     NUMBERS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Identifies one task and all processes that it starts. No other task of this process gets the same label until it is dropped.
+/// Identifies one task and all its descendants. No other task of this process gets the same label
+/// until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Label {
     limit: KernelRlimit,
 }
 
 impl Label {
-    /// The limit of the task.
+    /// The resource limit of the task.
     pub(crate) const fn limit(&self) -> KernelRlimit {
         self.limit
     }
@@ -104,8 +107,9 @@ pub(crate) struct Labels {
 }
 
 impl Labels {
-    /// `None` where the limits leave no room: the site has set them, or there are too many launchers around this one. And
-    /// for a launcher of which it is not known when it `began` (0): a later process with its id would be taken for it.
+    /// `None` where the limits leave no room, because the site has set them or too many launchers
+    /// are around this one. Also `None` if the launcher's start is unknown (`began` is 0): a later
+    /// process with its id would be taken for it.
     pub(crate) fn new(pid: libc::pid_t, began: u64) -> Option<Self> {
         let own = sys::limit_of(0, raw::RLIMIT_LOCKS).ok()?;
         Self::within(own, pid, began)
@@ -136,13 +140,13 @@ impl Labels {
     }
 }
 
-/// How many launchers are around the one that gave this label; `None` if it is none.
+/// Number of launchers around the one that gave this label; `None` if it is not a label.
 fn level_of(limit: u64) -> Option<u32> {
     let level = limit >> LEVEL_SHIFT;
     (level.is_power_of_two() && level < 1 << LEVELS).then(|| LEVELS - 1 - level.trailing_zeros())
 }
 
-/// The launcher that gave a label: its process id, and what is known of when it began.
+/// The launcher that gave a label: its process id, and a predicate for its start time.
 pub(crate) fn launcher_of(label: u64) -> Option<(libc::pid_t, impl Fn(u64) -> bool)> {
     level_of(label)?;
     let pid = low(label >> (TASK_BITS + BEGAN_BITS), PID_BITS);

@@ -1,18 +1,18 @@
 //! Requests that wait for their lane.
 //!
-//! A lane is a sequence of children of which at most one lives at a time. It exists while something of it is
-//! queued or alive. The next child is created by the thread that saw the last one end, so that a stream of short
-//! tasks costs no wake-up of anybody else.
+//! A lane is a sequence of children that run one at a time. It exists while one of its children is
+//! queued or alive. The thread that sees the end of one child creates the next one, so a stream of
+//! short tasks wakes no other thread.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Instant;
 
 use crate::event::Token;
-use crate::kin::Kin;
+use crate::path_group::PathGroup;
 use crate::plan::SpawnPlan;
 
-/// The caller's name for a sequence of children that run one after the other, in the order in which they were
-/// handed over. A name may be used again at any time.
+/// The caller's identifier of a sequence of children that run one after the other, in the order of
+/// their requests. It may be reused at any time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Lane(pub u64);
 
@@ -21,22 +21,22 @@ pub struct Lane(pub u64);
 pub(crate) struct Job {
     pub(crate) token: Token,
     pub(crate) plan: SpawnPlan,
-    /// Lane whose earlier requests it waits for.
+    /// Lane of the request, which waits for earlier requests of the lane.
     pub(crate) lane: Option<Lane>,
-    /// Those that hang at the same places.
-    pub(crate) kin: Kin,
-    /// When it first met a transient failure, and how many there were.
+    /// Group of requests that access the same paths.
+    pub(crate) path_group: PathGroup,
+    /// Time of the first transient failure, and the number of failures.
     pub(crate) trouble: Option<(Instant, u32)>,
 }
 
-/// All lanes that are in use, with the requests behind the one whose turn it is.
+/// All lanes in use, with the waiting requests of each.
 #[derive(Debug, Default)]
 pub(crate) struct Lanes {
     waiting: HashMap<Lane, VecDeque<Job>>,
 }
 
 impl Lanes {
-    /// Takes a request in. Returns it if it is its turn.
+    /// Adds a request. Returns it if its lane is free.
     pub(crate) fn enter(&mut self, job: Job) -> Option<Job> {
         let Some(lane) = job.lane else {
             return Some(job);
@@ -49,7 +49,7 @@ impl Lanes {
         Some(job)
     }
 
-    /// The turn of a lane's request is over: returns the next one.
+    /// Ends the turn of a lane's request; returns the next one.
     pub(crate) fn leave(&mut self, lane: Lane) -> Option<Job> {
         let next = self.waiting.get_mut(&lane)?.pop_front();
         if next.is_none() {
@@ -58,14 +58,14 @@ impl Lanes {
         next
     }
 
-    /// Whether somebody waits behind the one whose turn it is.
+    /// Whether a request of the lane waits.
     pub(crate) fn has_next(&self, lane: Lane) -> bool {
         self.waiting
             .get(&lane)
             .is_some_and(|waiting| !waiting.is_empty())
     }
 
-    /// Takes a waiting request out.
+    /// Removes a waiting request.
     pub(crate) fn remove(&mut self, token: Token) -> Option<Job> {
         self.waiting.values_mut().find_map(|waiting| {
             let index = waiting.iter().position(|job| job.token == token)?;
@@ -73,7 +73,7 @@ impl Lanes {
         })
     }
 
-    /// Takes all waiting requests out. Those whose turn it is keep their lanes.
+    /// Removes all waiting requests. Running requests keep their lanes.
     pub(crate) fn drain(&mut self) -> Vec<Job> {
         self.waiting.values_mut().flat_map(std::mem::take).collect()
     }
@@ -94,7 +94,7 @@ mod tests {
         let plan = SpawnPlan::new(argv, EnvBlock::empty());
         Job {
             token: Token(token),
-            kin: Kin::of(&plan),
+            path_group: PathGroup::of(&plan),
             plan,
             lane: Some(lane),
             trouble: None,
@@ -106,7 +106,7 @@ mod tests {
         let (mut lanes, lane) = (Lanes::default(), Lane(1));
         let token = |job: Option<Job>| job.map(|job| job.token.0);
         assert_eq!(token(lanes.enter(request(1, lane))), Some(1));
-        // Its end is reported at once: no other report follows soon.
+        // The end is reported at once: no other report follows soon.
         assert!(!lanes.has_next(lane));
         assert_eq!(token(lanes.enter(request(2, lane))), None);
         assert!(lanes.has_next(lane) && !lanes.has_next(Lane(2)));

@@ -1,4 +1,4 @@
-//! The public front of the engine: requests in, events out.
+//! The public interface of the engine: requests in, events out.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -19,12 +19,12 @@ use crate::prepare::Common;
 use crate::probe::{self, Features};
 use crate::procfs::Process;
 use crate::raw::KernelRlimit;
-use crate::reaper::{self, Means, Watch};
+use crate::reaper::{self, ReapMechanism, Watch};
 use crate::signal;
 use crate::spawner;
 use crate::sys;
 
-/// Thread that creates processes.
+/// The threads that create processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Strategy {
@@ -33,10 +33,11 @@ pub enum Strategy {
     Pool,
     /// One dedicated thread.
     Single,
-    /// Threads of tokio's blocking pool, borrowed while there is something to spawn.
+    /// Threads of tokio's blocking pool, borrowed while there are requests.
     ///
-    /// Needs the feature `tokio` and a runtime around [`Launcher::start`]. That pool ends idle threads, and the
-    /// kernel sends parent-death signals when the creating *thread* ends; so plans' parent-death signals are ignored.
+    /// Needs the feature `tokio` and a runtime around [`Launcher::start`]. That pool ends idle
+    /// threads, and the kernel sends parent-death signals when the creating *thread* ends; so
+    /// plans' parent-death signals are ignored.
     SpawnBlocking,
 }
 
@@ -63,7 +64,7 @@ impl Strategy {
             }
         })?;
         Ok(Threads::Borrowed(Box::new(move |work| {
-            // Nobody waits for it: the launcher's queue tells when it is done.
+            // The join handle is not needed: the launcher's queue reports the end of the work.
             drop(runtime.spawn_blocking(work));
         })))
     }
@@ -80,30 +81,32 @@ impl Strategy {
     }
 }
 
-/// How a launcher works.
+/// Configuration of a launcher.
 #[derive(Clone)]
 pub struct LauncherConfig {
     /// Spawner threads of the pool; 0 chooses by the number of CPUs.
     pub threads: usize,
-    /// Thread that creates processes.
+    /// The threads that create processes.
     pub strategy: Strategy,
-    /// A backend to use instead of the best one. The environment variable `HQ_SPAWN_BACKEND` comes first.
+    /// A backend to use instead of the best one. The environment variable `HQ_SPAWN_BACKEND` has
+    /// precedence.
     pub backend: Option<Backend>,
-    /// How long a transient failure is tried again before it is reported.
+    /// How long a transient failure is retried before it is reported.
     pub transient_limit: Duration,
-    /// How long events that nobody waits for (starts; ends in a lane that goes on) may wait for company before the
-    /// consumer is woken; in a stream of events half as long. Zero: not at all. Default: 10 ms.
+    /// How long events that are not urgent (starts; ends in a lane with more requests) may wait for
+    /// more before the consumer is woken; half as long in a stream of events. Zero: not at all.
+    /// Default: 10 ms.
     pub event_delay: Duration,
-    /// Whether this process's soft limit of open descriptors is raised to the hard one, for many live children.
-    /// Children still start with the limit that was there before. Default: no.
+    /// Whether to raise this process's soft limit of open descriptors to the hard one, for many
+    /// live children. Children still start with the previous limit. Default: no.
     pub raise_descriptor_limit: bool,
-    /// How long after SIGKILL a child that still exists is reported as [`Event::Unkillable`]. Default: 10 s, which
-    /// is more than even the end of a process with terabytes of memory takes.
+    /// Time from SIGKILL until a child that still exists is reported as [`Event::Unkillable`].
+    /// Default: 10 s, which exceeds the time to end a process with terabytes of memory.
     pub unkillable_after: Duration,
-    /// Whether orphans of tasks are found in the kernel's list of children, where there is one, and not by looking at all
-    /// processes from time to time. Default: yes.
+    /// Whether to find orphans of tasks in the kernel's list of children, where available, instead
+    /// of scanning all processes from time to time. Default: yes.
     pub list_children: bool,
-    /// Called when the event queue turns non-empty.
+    /// Called when the event queue becomes non-empty.
     pub wake: Wake,
 }
 
@@ -125,8 +128,9 @@ impl LauncherConfig {
     }
 
     fn thread_count(&self) -> usize {
-        /// A spawn keeps a CPU busy most of the time, in the kernel; more threads than CPUs only queue up there,
-        /// and beyond a few they meet in the same kernel locks.
+        /// Maximum automatic number of threads. A spawn keeps a CPU busy in the kernel most of the
+        /// time; more threads than CPUs only queue up there, and more than a few contend for the
+        /// same kernel locks.
         const AUTOMATIC_MAX: usize = 8;
         match (self.strategy, self.threads) {
             (Strategy::Single, _) => 1,
@@ -163,19 +167,21 @@ impl LauncherConfig {
     }
 }
 
-/// Forces a backend by its name.
+/// Environment variable that forces a backend by its name.
 const BACKEND_VARIABLE: &str = "HQ_SPAWN_BACKEND";
 
-/// How long a launcher that is dropped waits for its killed children. A process in an uninterruptible wait
-/// (a dead file server) cannot be ended by anybody.
+/// How long dropping a launcher waits for its killed children. A process in an uninterruptible wait
+/// (a dead file server) cannot be killed.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(5);
 
-/// Pause between two looks whether all of them are. It means reading all of `/proc`.
+/// Interval of checks whether all remaining children are in such a wait. A check reads all of
+/// `/proc`.
 const HUNG_LOOK: Duration = Duration::from_millis(50);
 
 /// Spawns, watches and ends child processes.
 ///
-/// All methods take `&self` and may be called from any thread. Dropping it kills what is left.
+/// All methods take `&self` and may be called from any thread. Dropping it kills the remaining
+/// children.
 pub struct Launcher {
     pool: Arc<Pool>,
     watch: Arc<Watch>,
@@ -186,8 +192,8 @@ pub struct Launcher {
 impl Launcher {
     /// Starts the threads.
     ///
-    /// A process that ignores SIGCHLD is changed to keep its ended children, or no exit status could be read. Before
-    /// Linux 5.9 the descriptors from 3 up that this process has inherited are set to close on exec.
+    /// If this process ignores SIGCHLD, resets that: the kernel would drop exit statuses. Before
+    /// Linux 5.9, sets inherited descriptors from 3 up to close on exec.
     ///
     /// # Errors
     ///
@@ -198,7 +204,8 @@ impl Launcher {
         let backend = config.choose_backend(features)?;
         signal::keep_zombies().map_err(os("keep ended children until they are reaped"))?;
         if !features.close_range {
-            // A child cannot close them by itself then. What this process opens later closes on exec anyway.
+            // The child cannot close them then. Descriptors that this process opens later are
+            // close-on-exec anyway.
             sys::close_all_on_exec().map_err(os("keep open descriptors from children"))?;
         }
         let null = sys::open(c"/dev/null", libc::O_RDWR)
@@ -222,7 +229,7 @@ impl Launcher {
         let threads = (config.thread_count(), config.strategy.threads()?);
         let events = EventQueue::new(config.wake, config.event_delay)
             .map_err(os("create the event timer"))?;
-        let means = Means {
+        let means = ReapMechanism {
             wait_pidfd: features.wait_pidfd,
             names_at_once: backend == Backend::ClonePidfd,
             list_children: config.list_children,
@@ -264,7 +271,7 @@ impl Launcher {
 
     /// Queues a child. Never blocks on the operating system.
     ///
-    /// `token` must not be in use. The first event about it is `Started` or `Failed`.
+    /// `token` must not be in use. Its first event is `Started` or `Failed`.
     pub fn spawn(&self, token: Token, plan: SpawnPlan) {
         self.pool.push(std::iter::once((None, token, plan)));
     }
@@ -276,37 +283,40 @@ impl Launcher {
             .push(plans.map(|(token, plan)| (None, token, plan)));
     }
 
-    /// Queues children in lanes with one lock. Of one lane at most one child lives at a time, in the order of the
-    /// calls; the thread that sees it end creates the next one. While more wait in its lane, the end of a child may
-    /// be reported as late as [`LauncherConfig::event_delay`] allows.
+    /// Queues children in lanes with one lock. At most one child of a lane lives at a time, in the
+    /// order of the calls; the thread that sees it end creates the next one. While more wait in its
+    /// lane, the end of a child may be reported as late as [`LauncherConfig::event_delay`] allows.
     ///
-    /// This is the fastest way to run many short children: nobody has to be woken between two of them.
+    /// This is the fastest way to run many short children: no thread has to be woken between two of
+    /// them.
     pub fn spawn_in_lanes(&self, plans: impl IntoIterator<Item = (Lane, Token, SpawnPlan)>) {
         let plans = plans.into_iter();
         self.pool
             .push(plans.map(|(lane, token, plan)| (Some(lane), token, plan)));
     }
 
-    /// Cancels a child that waits behind another one in its lane; it fails as cancelled. Does nothing to a child
-    /// whose turn has come: unlike [`Launcher::terminate`], it never ends anything that has begun.
+    /// Cancels a child that waits behind another one in its lane; it fails as canceled. Other
+    /// children are unaffected: unlike [`Launcher::terminate`], it never ends a process.
     pub fn withdraw(&self, token: Token) {
         self.pool.withdraw(token);
     }
 
-    /// Ends a child. Unknown tokens are ignored; a queued one fails as cancelled.
+    /// Ends a child. Unknown tokens are ignored; a queued child fails as canceled.
     ///
-    /// The first signal goes to the child's process group. SIGKILL, after the grace period or at once, goes to
-    /// everything that can be attributed to the child. What its leader leaves behind when it ends is killed then.
+    /// The first signal goes to the child's process group. SIGKILL, after the grace period or at
+    /// once, goes to all processes that can be attributed to the child. Descendants that outlive
+    /// the leader are killed when it ends.
     pub fn terminate(&self, token: Token, how: Termination) {
         self.pool.terminate(token, how);
     }
 
-    /// Ends all children at once with SIGKILL, their groups and descendants; queued ones fail as cancelled.
+    /// Kills all children, their groups and descendants at once with SIGKILL; queued children fail
+    /// as canceled.
     pub fn kill_all(&self) {
         self.pool.kill_all();
     }
 
-    /// Moves all waiting events to the end of `into`, oldest first.
+    /// Moves all queued events to the end of `into`, oldest first.
     pub fn drain_events(&self, into: &mut Vec<Event>) {
         self.watch.events.drain(into);
     }
@@ -317,7 +327,7 @@ impl Launcher {
         self.pool.queued() + self.watch.table().len()
     }
 
-    /// Kills what is left and joins the threads.
+    /// Kills the remaining children and joins the threads.
     pub fn shutdown(self) {
         drop(self);
     }
@@ -336,7 +346,7 @@ impl Drop for Launcher {
             if now >= next_look {
                 next_look = now + HUNG_LOOK;
                 if hung.lasts(unreachable_descendants().is_some()) {
-                    // Nor for the threads that create them.
+                    // The threads that create them cannot end either.
                     limit = now;
                 }
             }
@@ -345,7 +355,8 @@ impl Drop for Launcher {
             while !thread.is_finished() && Instant::now() < limit {
                 sys::pause(POLL);
             }
-            // One that hangs in the kernel is left alone. A panicked one has said so already.
+            // A thread that hangs in the kernel is abandoned. A panicked one has already reported
+            // it.
             if thread.is_finished() {
                 let _ = thread.join();
             }

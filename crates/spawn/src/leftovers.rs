@@ -1,15 +1,19 @@
-//! Ends processes that tasks of a killed launcher left behind, when the next launcher starts on the machine.
+//! Kills processes that tasks of a killed launcher left behind, when the next launcher starts on
+//! the machine.
 //!
-//! A launcher that is killed together with its front process (see [`crate::keeper`]) can end nothing any more. Its
-//! direct children die by their parent-death signal; what those have started lives on, on CPUs that are handed out
-//! again. Such processes are known by the label that they have inherited (see `label.rs`): it names their launcher, and a
-//! launcher that does not exist any more has no tasks. An environment variable would not do. It travels to other machines
-//! and into batch jobs (`srun`, `sbatch`, `qsub -V`, `at`), where what carries it may live with good reason and its launcher
-//! cannot be seen; a limit stays with the children of the process.
+//! A launcher that is killed together with its front process (see [`crate::keeper`]) cannot end any
+//! process. Its direct children die by their parent-death signal; their descendants live on, on
+//! CPUs that are assigned again. The label that they have inherited identifies them (see
+//! `label.rs`): it names their launcher, and a launcher that no longer exists has no tasks. An
+//! environment variable would not work. It travels to other machines and into batch jobs (`srun`,
+//! `sbatch`, `qsub -V`, `at`), where its processes are legitimate and their launcher is out of
+//! sight. A resource limit stays with the descendants of the process.
 //!
-//! Only processes of the same user in the same pid namespace are looked at, and not those that entered it from another:
-//! the launcher of one in a container cannot be seen by its id. Nothing is done from inside a task, or in a pid namespace that
-//! a task has made, where the launcher around it may be out of sight as well; nor where `/proc` shows another namespace.
+//! The search covers only processes of the same user in the same pid namespace, except those that
+//! entered it from another: the launcher of a process in a container has a different id there.
+//! Nothing is killed from inside a task, or in a pid namespace that a task has created, because the
+//! surrounding launcher may be out of sight there as well; nor where `/proc` shows another
+//! namespace.
 
 use std::fmt;
 use std::io;
@@ -20,22 +24,22 @@ use crate::label;
 use crate::procfs::{self, Process};
 use crate::sys;
 
-/// Looks at all processes, at most: one may have forked while the list was being read, and a launcher inside a task
-/// has to be gone before its own tasks are seen as leftovers.
+/// Maximum scans of all processes. A process may fork while the list is being read. A launcher
+/// inside a task must be gone before its own tasks are seen as leftovers.
 const ROUNDS: usize = 10;
 
-/// Pause between two rounds. SIGKILL takes effect within a fraction of a millisecond.
+/// Pause between two scans. SIGKILL takes effect within a fraction of a millisecond.
 const ROUND_PAUSE: Duration = Duration::from_millis(2);
 
-/// Most ancestors that are followed; no process has as many.
+/// Maximum ancestors to follow; no process has as many.
 const ANCESTORS_MAX: usize = 10_000;
 
-/// A process named for good. Its id alone may be used again.
+/// Uniquely identifies a process. Its id alone may be reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Launched {
     /// Process id.
     pub pid: u32,
-    /// When it began, in clock ticks since the machine was started.
+    /// Start time, in clock ticks since boot.
     pub began: u64,
 }
 
@@ -51,7 +55,7 @@ impl Launched {
     }
 }
 
-/// A process that was ended.
+/// A process that was killed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ended {
     /// Process id.
@@ -66,7 +70,7 @@ impl fmt::Display for Ended {
     }
 }
 
-/// Kills what is left of tasks whose launchers are gone; returns whom.
+/// Kills leftovers of tasks whose launchers are gone; returns them.
 #[must_use]
 pub fn kill() -> Vec<Ended> {
     let own = sys::getpid();
@@ -89,7 +93,7 @@ pub fn kill() -> Vec<Ended> {
                 pid: pid.unsigned_abs(),
                 program: procfs::program_of(pid).unwrap_or_default(),
             };
-            // One that has not gone since the round before is not another one.
+            // A process that has not ended since the last round counts once.
             if procfs::kill_if(pid, || is_leftover(pid)) && !killed.contains(&ended) {
                 killed.push(ended);
             }
@@ -102,7 +106,8 @@ pub fn kill() -> Vec<Ended> {
     killed
 }
 
-/// Whether a process of this user is of a task whose launcher is gone, and nobody else ends it.
+/// Whether a process of this user belongs to a task whose launcher is gone, and no other process
+/// will end it.
 fn is_leftover(pid: libc::pid_t, user: Option<u32>) -> bool {
     let is_gone = label_of(pid)
         .and_then(label::launcher_of)
@@ -117,12 +122,12 @@ fn is_leftover(pid: libc::pid_t, user: Option<u32>) -> bool {
 fn is_alive(pid: libc::pid_t, is_launcher: impl Fn(u64) -> bool) -> bool {
     let text = match procfs::read_stat(pid) {
         Ok(text) => text,
-        // Any other error (no descriptors, no memory) says nothing of the process.
+        // Any other error (no descriptors, no memory) says nothing about the process.
         Err(error) => {
             let is_gone = error.kind() == io::ErrorKind::NotFound
                 || error.raw_os_error() == Some(libc::ESRCH);
-            // `/proc` may hide what others must not trace (`hidepid`), a program that nobody may read among it. The kernel
-            // tells of everybody.
+            // `/proc` may hide processes that others must not trace (`hidepid`), and unreadable
+            // programs. `kill` sees all of them.
             return !is_gone || exists(pid);
         }
     };
@@ -132,7 +137,8 @@ fn is_alive(pid: libc::pid_t, is_launcher: impl Fn(u64) -> bool) -> bool {
     if process.is_dead() {
         return false;
     }
-    // In another time namespace, whose clock begins elsewhere, the launcher has named another beginning than is seen here.
+    // In another time namespace the clock has another origin, so the launcher recorded another
+    // start time than is visible here.
     is_launcher(process.began) || !procfs::has_our_clock(pid)
 }
 
@@ -141,8 +147,9 @@ fn exists(pid: libc::pid_t) -> bool {
     !signalled.is_err_and(|error| error.raw_os_error() == Some(libc::ESRCH))
 }
 
-/// Whether the ancestors of a process end at the first one of this pid namespace. Those of a process that entered it
-/// (`nsenter`, `apptainer exec instance://…`) are out of sight, and so is its launcher.
+/// Whether the ancestors of a process end at the init process of this pid namespace. Those of a
+/// process that entered it (`nsenter`, `apptainer exec instance://…`) are out of sight, and so is
+/// its launcher.
 fn was_born_here(pid: libc::pid_t) -> bool {
     let mut pid = pid;
     for _ in 0..ANCESTORS_MAX {
@@ -157,8 +164,8 @@ fn was_born_here(pid: libc::pid_t) -> bool {
     false
 }
 
-/// Whether a front process that has lost its worker is about to end this one: that is no leftover yet, and nothing to
-/// tell of.
+/// Whether a front process that has lost its worker is about to end this process, which is no
+/// leftover then and is not reported.
 fn is_being_ended(pid: libc::pid_t) -> bool {
     let Some(mut below) = Process::read(pid) else {
         return false;
@@ -169,8 +176,8 @@ fn is_being_ended(pid: libc::pid_t) -> bool {
         };
         let name = procfs::program_of(parent.pid).unwrap_or_default();
         if name.as_bytes() == keeper::FRONT_NAME.to_bytes() {
-            // While its worker lives that is its only child, and looks after its orphans itself. One that was stopped
-            // ends nobody.
+            // While the worker lives it is the front's only child and cleans up its orphans itself.
+            // A stopped front ends no process.
             let has_no_worker = below.is_dead() || is_in_task(below.pid);
             return has_no_worker && !matches!(parent.state, b'T' | b't');
         }
@@ -179,7 +186,7 @@ fn is_being_ended(pid: libc::pid_t) -> bool {
     false
 }
 
-/// Whether a process belongs to a task, also if it has lowered the limit that says so.
+/// Whether a process belongs to a task, even if it has lowered the limit that records it.
 fn is_in_task(pid: libc::pid_t) -> bool {
     let labels = procfs::labels(pid).unwrap_or_default();
     labels
@@ -187,7 +194,7 @@ fn is_in_task(pid: libc::pid_t) -> bool {
         .any(|label| label::launcher_of(label).is_some())
 }
 
-/// The label that a process was given by the launcher next to it.
+/// The label that the nearest launcher gave to a process.
 fn label_of(pid: libc::pid_t) -> Option<u64> {
     let [soft, _] = procfs::labels(pid)?;
     label::launcher_of(soft).map(|_| soft)
@@ -211,7 +218,7 @@ mod tests {
         let began = Process::read(pid).unwrap().began;
         assert!(is_alive(pid, |found| found == began));
         let is_successor = is_alive(pid, |found| found == began + 1);
-        assert!(!is_successor, "its id belongs to somebody else");
+        assert!(!is_successor, "its id belongs to another process");
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(!is_alive(pid, |found| found == began));
@@ -269,7 +276,7 @@ mod tests {
         assert_eq!(found, (None, true));
     }
 
-    /// A process that is called like a front, with a task below it, or with a worker in between.
+    /// A process with the name of a front, with a task below it, or with a worker in between.
     fn front(launcher: libc::pid_t, between: &str) -> (std::process::Child, [libc::pid_t; 2]) {
         let began = Launched::own().unwrap().began;
         let labels = label::Labels::new(launcher, began).unwrap();
@@ -307,7 +314,7 @@ mod tests {
             assert!(!is_ended_by_stopped, "{between}");
         }
         assert!(!is_being_ended(sys::getpid()));
-        // The launcher of this one has a number that no process has.
+        // The launcher of this task has an id that no process has.
         let (mut child, [front, task]) = front((1 << 22) - 1, "");
         let user = procfs::status(task).map(|status| status.user);
         let is_told = is_leftover(task, user);
@@ -319,7 +326,7 @@ mod tests {
     #[test]
     fn a_process_that_cannot_be_seen_may_exist() {
         assert!(exists(sys::getpid()) && exists(1));
-        // Above the highest process id that Linux has.
+        // Above the maximum process id of Linux.
         assert!(!exists(1 << 23));
     }
 }

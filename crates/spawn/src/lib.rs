@@ -1,14 +1,16 @@
 //! Process spawning at the speed of the machine.
 //!
-//! A [`Launcher`] takes [`SpawnPlan`]s and reports [`Event`]s. Its dedicated threads create processes with
-//! `clone(CLONE_VM | CLONE_VFORK | CLONE_PIDFD)`: no page table is copied, so the cost of a spawn does not grow with
-//! the memory of this process, nor with its threads, its open descriptors, its children, or the length of `PATH`.
-//! One reaper thread sleeps on the pidfds of all children and reports ends in batches, with resource usage.
+//! A [`Launcher`] takes [`SpawnPlan`]s and reports [`Event`]s. Its dedicated threads create
+//! processes with `clone(CLONE_VM | CLONE_VFORK | CLONE_PIDFD)`. No page table is copied, so the
+//! cost of a spawn does not grow with the memory of this process, nor with its threads, its open
+//! descriptors, its children, or the length of `PATH`. One reaper thread sleeps on the pidfds of
+//! all children and reports ends in batches, with resource usage.
 //!
 //! ```
 //! use std::sync::{Arc, mpsc};
 //!
-//! use hq_spawn::{ArgBlock, EnvBlock, Event, Launcher, LauncherConfig, SpawnPlan, Stdio, TaskEnv, Token};
+//! use hq_spawn::{ArgBlock, EnvBlock, Event, Launcher, LauncherConfig};
+//! use hq_spawn::{SpawnPlan, Stdio, TaskEnv, Token};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! // The wake-up call comes from a thread of the launcher: hand it on and return.
@@ -55,32 +57,37 @@
 //!
 //! # The ladder
 //!
-//! Which mechanism is used is found out by trying, once per process, and logged: [`Backend`] lists them, best
-//! first. `HQ_SPAWN_BACKEND` or [`LauncherConfig::backend`] forces one. Every plan behaves the same on every rung.
+//! The best mechanism is detected by trying, once per process, and logged: [`Backend`] lists them,
+//! best first. `HQ_SPAWN_BACKEND` or [`LauncherConfig::backend`] forces one. Every plan behaves the
+//! same on every rung.
 //!
 //! # Descriptors
 //!
-//! A child inherits standard input, output and error and nothing else, whatever the flags of other descriptors are
-//! (`close_range`; before Linux 5.9, everything that is not close-on-exec, which the launcher sees to for what its process
-//! has inherited). On the first rung the child starts on the parent's descriptor table and takes a private copy of the first few entries only:
-//! with thousands of children each of which has a pidfd, copying and closing the table would cost more than the
-//! rest of the spawn.
+//! A child inherits only standard input, output and error, whatever the flags of other descriptors
+//! (`close_range`). Before Linux 5.9 it inherits everything that is not close-on-exec, so the
+//! launcher marks the descriptors that its process has inherited. On the first rung the child
+//! starts on the parent's descriptor table and takes a private copy of only the first few entries:
+//! with thousands of children, each with a pidfd, copying and closing the table would cost more
+//! than the rest of the spawn.
 //!
 //! # Signals and death
 //!
 //! * Children start with default dispositions and an empty signal mask.
-//! * A plan's parent-death signal is delivered when the *thread* that created the child ends; therefore the
-//!   launcher's threads live as long as it does. Dropping a launcher kills its children in any case.
-//! * A child is signalled by number only while it is known to be unreaped. Its group gets SIGKILL after its end was
-//!   seen and before it is reaped.
-//! * Descendants in other sessions are found when this process adopts orphans (see [`keeper`]), and otherwise when
-//!   their task is killed, by parentage, by [`SpawnPlan::marker`], and by a label that goes with the marker.
-//! * A process may have several launchers, but one that adopts orphans only one at a time: an orphan that cannot be
-//!   attributed to a task ends when the launcher has none left.
+//! * A plan's parent-death signal is delivered when the *thread* that created the child ends;
+//!   therefore the launcher's threads live as long as it does. Dropping a launcher kills its
+//!   children in any case.
+//! * A child is signaled by number only while it is known to be unreaped. Its group gets SIGKILL
+//!   after its end was noticed and before it is reaped.
+//! * A process that adopts orphans (see [`keeper`]) finds descendants in other sessions at once.
+//!   Other processes find them when their task is killed: by parentage, by [`SpawnPlan::marker`],
+//!   and by a label that accompanies the marker.
+//! * A process may have several launchers, but only one at a time if it adopts orphans: an orphan
+//!   that cannot be attributed to a task is killed when the launcher has no task left.
 //!
 //! # Limits
 //!
-//! Each running child needs one descriptor in this process: raise `RLIMIT_NOFILE` for many. Linux only.
+//! Each running child needs one descriptor in this process: raise `RLIMIT_NOFILE` for many. Linux
+//! only.
 
 pub mod keeper;
 pub mod leftovers;
@@ -95,13 +102,13 @@ mod error;
 mod event;
 mod event_queue;
 mod guard;
-mod kin;
 mod label;
 mod lanes;
 mod launcher;
 mod live;
 mod mechanism;
 mod orphans;
+mod path_group;
 mod placement;
 mod plan;
 mod pool;

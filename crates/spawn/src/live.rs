@@ -1,7 +1,8 @@
-//! The table of children: being created, running, to be killed at some time.
+//! The table of children that are being created, run, or have a deadline for SIGKILL.
 //!
-//! One rule makes signalling by number safe: a child is taken out of this table, under its lock, before it is
-//! reaped. A thread that finds it here while holding the lock may signal its process id and group.
+//! One rule makes signaling by process id safe: a child is removed from this table, under its lock,
+//! before it is reaped. A thread that finds it here while holding the lock may signal its process
+//! id and group.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -19,9 +20,10 @@ use crate::sys;
 /// How to end a child: a signal, some time, then SIGKILL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Termination {
-    /// The first signal, sent to the child's process group. Stopped processes are continued so that they see it.
+    /// The first signal, sent to the child's process group. Stopped processes are continued so that
+    /// they receive it.
     pub signal: i32,
-    /// How long the child may take before everything that belongs to it gets SIGKILL.
+    /// Time until all processes of the child get SIGKILL.
     pub grace: Duration,
 }
 
@@ -37,7 +39,7 @@ impl Termination {
     }
 }
 
-/// Names a place in the table and which of its successive occupants is meant.
+/// Names a slot of the table and one of its successive occupants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Key(pub(crate) u64);
 
@@ -63,21 +65,23 @@ pub(crate) struct Running {
     /// `None`: see `waiter.rs`.
     pub(crate) pidfd: Option<OwnedFd>,
     pub(crate) started: MonotonicNs,
-    /// Whether it leads a process group of its own.
+    /// Whether it leads its own process group.
     pub(crate) leader: bool,
     pub(crate) marker: Option<Vec<u8>>,
-    /// Label that its descendants inherit: see `label.rs`.
+    /// Label that its descendants inherit, see `label.rs`.
     pub(crate) label: Option<Label>,
     /// Lane whose next request waits for its end.
     pub(crate) lane: Option<Lane>,
-    /// How long its end may wait for company if another one of its lane follows; `None` = as usual.
+    /// How long the event of its end may wait if another child of its lane follows; `None` = the
+    /// default time.
     pub(crate) event_delay: Option<Duration>,
-    /// It was sent SIGKILL while it was being created, as far as was known: alone, without what it may have started.
+    /// Whether it was sent SIGKILL while it was being created. That signal reached only the child,
+    /// not any descendants.
     pub(crate) killed_early: bool,
 }
 
 impl Running {
-    /// The id to signal: the group when the child leads one.
+    /// The id to signal: the group if the child leads one.
     pub(crate) const fn target(&self) -> libc::pid_t {
         if self.leader { -self.pid } else { self.pid }
     }
@@ -94,18 +98,19 @@ enum State {
     Running(Running),
 }
 
-/// The child that a spawner thread is creating right now, for callers that want to end it.
+/// The child that a spawner thread is creating right now, for threads that want to end it.
 ///
-/// The kernel writes the number of the child's pidfd before the child runs, while the spawner thread sleeps until
-/// the child executes its program. A child that hangs on the way there (opening a fifo, or a file on a dead server)
-/// can be killed through it. The descriptor is closed only after the child has left the table of children, and the
-/// number is forgotten before the next one enters it. So a thread that finds the child there, under the table's lock,
-/// uses the right descriptor.
+/// The kernel writes the number of the child's pidfd before the child runs, while the spawner
+/// thread sleeps until the child's exec. A child that hangs before it (opening a FIFO, or a file on
+/// a dead server) can be killed through the pidfd. The descriptor is closed only after the child
+/// has left the table of children, and the number is cleared before the next child enters the
+/// table. So a thread that finds the child in the table, under its lock, uses the right descriptor.
 #[derive(Debug)]
 pub(crate) struct InFlight {
-    /// -1 when there is none.
+    /// -1 = none.
     pidfd: AtomicI32,
-    /// Somebody wants the end of what is being created: it must not come into being if it has not yet.
+    /// Whether the process was terminated during its creation. If it does not exist yet, it must
+    /// not be created.
     cancelled: AtomicBool,
 }
 
@@ -124,12 +129,12 @@ impl InFlight {
         self.pidfd.as_ptr()
     }
 
-    /// The number, -1 when there is none.
+    /// The number; -1 = none.
     pub(crate) fn pidfd(&self) -> RawFd {
         self.pidfd.load(Ordering::Acquire)
     }
 
-    /// A new process is about to be created.
+    /// Clears the number before a new process is created.
     pub(crate) fn forget(&self) {
         self.pidfd.store(-1, Ordering::Release);
     }
@@ -138,7 +143,7 @@ impl InFlight {
         self.cancelled.load(Ordering::Acquire)
     }
 
-    /// The number as it was left by an earlier child.
+    /// The number left by an earlier child.
     #[cfg(test)]
     fn stale(pidfd: RawFd) -> Self {
         Self {
@@ -159,25 +164,25 @@ impl InFlight {
 struct Slot {
     generation: u32,
     state: State,
-    /// It is known when to look whether SIGKILL has ended the child.
+    /// Whether a deadline is set to check that SIGKILL has ended the child.
     is_doomed: bool,
 }
 
 /// Action on a child at a deadline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Step {
-    /// It gets SIGKILL.
+    /// Sends SIGKILL.
     Kill,
     /// Reports the child as unkillable if it still exists.
     Report,
 }
 
-/// Due actions, in buffers that are reused.
+/// Due actions, in reused buffers.
 #[derive(Debug, Default)]
 pub(crate) struct Due {
     /// Running children that get SIGKILL.
     pub(crate) kill: Vec<Key>,
-    /// Children that SIGKILL did not end, with their process ids as far as they are known.
+    /// Children that SIGKILL did not end, with their known process ids.
     pub(crate) unkillable: Vec<(Token, Option<u32>)>,
 }
 
@@ -188,20 +193,21 @@ impl Due {
     }
 }
 
-/// When a child in creation gets SIGKILL again: the first one may have come before there was a process.
+/// Interval until a child in creation gets SIGKILL again: the first one may have come before there
+/// was a process.
 const KILL_AGAIN: Duration = Duration::from_millis(100);
 
-/// All children that have not been handed to the reaper yet.
+/// All children that the reaper has not taken yet.
 #[derive(Debug)]
 pub(crate) struct Table {
     slots: Vec<Slot>,
     free: Vec<usize>,
     by_token: HashMap<Token, usize>,
-    /// Process ids of children that were taken out and have not been reaped yet.
+    /// Process ids of children that were removed and have not been reaped yet.
     ending: Vec<libc::pid_t>,
-    /// Deadlines of children; may name children that have ended meanwhile.
+    /// Deadlines of children; may name ended children.
     deadlines: BinaryHeap<Reverse<(Instant, Key, Step)>>,
-    /// How long after SIGKILL a child that still exists is reported.
+    /// Time from SIGKILL until a child that still exists is reported.
     unkillable_after: Duration,
 }
 
@@ -217,7 +223,7 @@ impl Table {
         }
     }
 
-    /// Number of children that are being created or run.
+    /// Number of children in creation or running.
     pub(crate) fn len(&self) -> usize {
         self.by_token.len()
     }
@@ -226,10 +232,11 @@ impl Table {
         self.by_token.is_empty()
     }
 
-    /// Enters a child that is about to be created.
+    /// Adds a child that is about to be created.
     pub(crate) fn begin(&mut self, token: Token, in_flight: Arc<InFlight>) -> Key {
-        // The thread may still hold the number of its last child, which runs, or of somebody who has got the number
-        // since. Under the lock, so that nobody finds this child together with that number.
+        // The thread may still have the number of its last child, which is running or closed, so
+        // the number may have been reused. Clear it under the lock, so that no thread finds this
+        // child with that number.
         in_flight.forget();
         in_flight.cancelled.store(false, Ordering::Release);
         let state = State::Starting {
@@ -252,7 +259,7 @@ impl Table {
         Key::new(index, self.slots[index].generation)
     }
 
-    /// Takes out a child that could not be created. Returns whether somebody asked for its end meanwhile.
+    /// Removes a child that could not be created. Returns whether it was terminated meanwhile.
     pub(crate) fn abandon(&mut self, key: Key) -> bool {
         match self.vacate(key) {
             Some(State::Starting { kill, .. }) => kill.is_some(),
@@ -260,7 +267,7 @@ impl Table {
         }
     }
 
-    /// The child runs. Returns the termination that was asked for meanwhile.
+    /// Marks a child as running. Returns a termination that was requested meanwhile.
     pub(crate) fn running(&mut self, key: Key, child: Running) -> Option<Termination> {
         let slot = self.slots.get_mut(key.index())?;
         let killed_early = slot.is_doomed;
@@ -275,7 +282,7 @@ impl Table {
         }
     }
 
-    /// Takes out a child that has ended, before it is reaped.
+    /// Removes a child that has ended, before it is reaped.
     pub(crate) fn take(&mut self, key: Key) -> Option<Running> {
         if !matches!(self.slots.get(key.index())?.state, State::Running(_)) {
             return None;
@@ -289,12 +296,12 @@ impl Table {
         }
     }
 
-    /// These children have been reaped.
+    /// Marks children as reaped.
     pub(crate) fn reaped(&mut self, children: &[libc::pid_t]) {
         self.ending.retain(|pid| !children.contains(pid));
     }
 
-    /// Children that were taken out and have not been reaped yet.
+    /// Children that were removed and have not been reaped yet.
     pub(crate) fn ending(&self) -> &[libc::pid_t] {
         &self.ending
     }
@@ -307,7 +314,7 @@ impl Table {
         })
     }
 
-    /// The children that run.
+    /// The running children.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Running> {
         self.slots.iter().filter_map(|slot| match &slot.state {
             State::Running(child) => Some(child),
@@ -315,7 +322,7 @@ impl Table {
         })
     }
 
-    /// The children that are being created, by their process ids, as far as these are known and they have some.
+    /// The known process ids of the children in creation.
     pub(crate) fn creating(&self) -> Vec<Option<libc::pid_t>> {
         let creating = self.slots.iter().filter_map(|slot| match &slot.state {
             State::Starting { in_flight, .. } => Some(in_flight.pidfd()),
@@ -335,7 +342,8 @@ impl Table {
         }
     }
 
-    /// Plans the end of a child: schedules SIGKILL and returns the child and the signal to send now.
+    /// Plans the end of a child: schedules SIGKILL and returns the child and the signal to send
+    /// now.
     pub(crate) fn terminate(
         &mut self,
         token: Token,
@@ -352,17 +360,18 @@ impl Table {
                 kill, in_flight, ..
             } => {
                 in_flight.cancelled.store(true, Ordering::Release);
-                // The hardest request counts.
+                // The hardest request wins.
                 if kill.is_none_or(|earlier| !earlier.is_hard()) {
                     *kill = Some(how);
                 }
-                // Its program could not handle a gentle signal before it runs, but it may hang before that for ever.
+                // The program could not handle a gentle signal before it runs. The creation may
+                // hang forever, so SIGKILL has a deadline.
                 self.deadlines.push(Reverse((due, key, Step::Kill)));
                 None
             }
             State::Running(child) => {
                 self.deadlines.push(Reverse((due, key, Step::Kill)));
-                // The hard signal is the reaper's business: it also finds the descendants.
+                // The reaper sends SIGKILL: it also finds the descendants.
                 (!how.is_hard()).then_some((&*child, how.signal))
             }
         }
@@ -386,7 +395,8 @@ impl Table {
         }
     }
 
-    /// Appends what is due to `due`; kills children in creation whose time has come. Returns when the next step is.
+    /// Appends due actions to `due` and kills children in creation that are due. Returns the time
+    /// of the next action.
     pub(crate) fn due(&mut self, now: Instant, due: &mut Due) -> Option<Instant> {
         while let Some(Reverse((at, key, step))) = self.deadlines.peek().copied() {
             let slot = self
@@ -444,7 +454,8 @@ impl Table {
         };
         slot.generation = slot.generation.wrapping_add(1);
         self.free.push(key.index());
-        // A token used twice at a time would have been replaced by its second child; leave that one alone.
+        // A second child with the same token would have replaced this one here; keep the entry
+        // then.
         if self.by_token.get(&token) == Some(&key.index()) {
             self.by_token.remove(&token);
         }
@@ -566,7 +577,7 @@ mod tests {
         assert!(in_flight.is_cancelled());
         let mut due = Due::default();
         assert_eq!(table.due(begin, &mut due), Some(begin + grace));
-        // There is no process when the first one is due.
+        // There is no process yet when the first action is due.
         let next = table.due(begin + grace, &mut due);
         assert_eq!(next, Some(begin + grace + KILL_AGAIN));
         let pidfd = sys::pidfd_open(victim.id().cast_signed()).unwrap();
@@ -609,7 +620,7 @@ mod tests {
         table.terminate(Token(1), Termination::KILL, now);
         table.terminate_all(now);
         table.due(now, &mut Due::default());
-        // It counts only if no SIGKILL has come before.
+        // The check only counts if no SIGKILL came earlier.
         sys::pidfd_send_signal(pidfd.as_fd(), libc::SIGTERM).unwrap();
         assert_eq!(other.wait().unwrap().signal(), Some(libc::SIGTERM));
     }
@@ -698,7 +709,7 @@ mod tests {
                 .is_some_and(|child| child.token == Token(2))
         );
         assert_eq!(table.len(), 2);
-        assert!(!table.abandon(first), "nobody asked for its end");
+        assert!(!table.abandon(first), "it was not terminated");
         let next = table.begin(Token(3), Arc::default());
         assert!(!table.is_starting(first), "the place has another child");
         assert!(table.is_starting(next));

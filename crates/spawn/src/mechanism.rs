@@ -1,10 +1,11 @@
-//! How a process can be created and waited for: the names of the rungs of `backend`.
+//! Names of the rungs of `backend`: how a process is created and waited for.
 
 /// How processes are created and waited for, best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Backend {
-    /// `clone3` or `clone` with shared memory, `CLONE_VFORK` and `CLONE_PIDFD`; waits on the pidfd (Linux 5.2).
+    /// `clone3` or `clone` with shared memory, `CLONE_VFORK` and `CLONE_PIDFD`; waits on the pidfd
+    /// (Linux 5.2).
     ClonePidfd,
     /// `posix_spawn`; one thread waits for all children.
     PosixSpawnWait,
@@ -34,7 +35,7 @@ impl Backend {
 
     /// Whether its children may start on the parent's descriptor table.
     pub(crate) const fn shares_descriptors(self) -> bool {
-        // A plan of the posix_spawn rung may end in a fork, which copies the table in any case.
+        // A plan on the posix_spawn rung may end in a fork, which copies the table in any case.
         matches!(self, Self::ClonePidfd)
     }
 }

@@ -1,16 +1,17 @@
-//! Processes that a finished task left behind.
+//! Finds and kills processes that an ended task left behind.
 //!
-//! Two situations. In a process that adopts orphans (a child subreaper, see `keeper`) whatever outlives its parent
-//! becomes a child of our main thread. One look at that thread's list of children, per batch of ended tasks, then
-//! tells that nothing was left, which is the normal case; without such a list see `adopted.rs`. If the list is not empty,
-//! every orphan is attributed
-//! once: by the label that it has inherited from the task (see `label.rs`), by the session or group of the task, or by the
-//! task's marker in its environment. Orphans of ended tasks are killed with all their descendants; those of running tasks stay.
+//! In a process that adopts orphans (a child subreaper, see `keeper`), a process that outlives its
+//! parent becomes a child of the main thread. Reading that thread's list of children once per batch
+//! of ended tasks then shows that nothing was left, which is the normal case; without such a list
+//! see `adopted.rs`. If the list is not empty, every orphan is attributed once: by the label that
+//! it has inherited from the task (see `label.rs`), by the session or group of the task, or by the
+//! task's marker in its environment. Orphans of ended tasks are killed with all their descendants;
+//! those of running tasks stay.
 //!
-//! In any other process orphans go elsewhere, and only the task's process group can be ended.
+//! In any other process orphans go elsewhere, and only the task's process group can be killed.
 //!
-//! Children that share our own session and carry no marker were made by somebody else in this process (a
-//! `std::process::Command`, say). They are neither killed nor reaped.
+//! Children in this process's own session and without a marker were created by other code of this
+//! process (a `std::process::Command`, say). They are neither killed nor reaped.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -22,30 +23,32 @@ use crate::live::Running;
 use crate::procfs::{self, Families, Process};
 use crate::sys::{self, WaitFor};
 
-/// How long orphans of an ended task are looked for. A process that was forking while its siblings were killed
-/// shows up within milliseconds.
+/// How long to search for orphans of an ended task. A process that was forking while its siblings
+/// were killed appears within milliseconds.
 const FOLLOW_UP: Duration = Duration::from_secs(2);
 
-/// Pause between two looks during that time.
+/// Interval of the search.
 const FOLLOW_UP_PAUSE: Duration = Duration::from_millis(10);
 
-/// Pause between two looks for ended orphans of running tasks, which would otherwise stay zombies until a task ends.
+/// Interval of checks for ended orphans of running tasks, which would otherwise stay zombies until
+/// a task ends.
 const IDLE_PAUSE: Duration = Duration::from_secs(1);
 
-/// How long an orphan that cannot be attributed is looked at again: the environment is empty during execve.
+/// How long to retry the attribution of an orphan: the environment is empty during execve.
 const DOUBT: Duration = Duration::from_secs(2);
 
-/// Owner of an adopted process. Valid until we reap it: nobody else can.
+/// Owner of an adopted process. It stays valid until this process reaps it, because no other
+/// process can.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Owner {
     Task(Token),
-    /// A child of this process that no task is responsible for.
+    /// A child of this process that belongs to no task.
     Foreign,
     /// An orphan that cannot be attributed.
     Unknown,
 }
 
-/// As much of a task as attribution needs.
+/// The attributes of a task that attribution needs.
 #[derive(Debug, Clone)]
 pub(crate) struct Task {
     pub(crate) token: Token,
@@ -71,12 +74,13 @@ impl From<&Running> for Task {
 #[derive(Debug)]
 pub(crate) struct Census {
     pub(crate) running: Vec<Task>,
-    /// Ended ones that have not been reaped. When the thread that created one has ended, it is found among the children
-    /// of the main thread like an orphan; but its status belongs to somebody.
+    /// Ended children that have not been reaped. If the thread that created one has ended, it
+    /// appears among the children of the main thread like an orphan, but its status must not be
+    /// lost.
     pub(crate) ending: Vec<libc::pid_t>,
-    /// Those being created, as far as their ids are known. Empty where the kernel lists what was adopted.
+    /// Known ids of children in creation. Empty where the kernel lists adopted processes.
     pub(crate) creating: Vec<libc::pid_t>,
-    /// There are some whose ids are not known.
+    /// Whether there are children whose ids are not known.
     pub(crate) has_nameless: bool,
 }
 
@@ -104,21 +108,21 @@ impl Orphan {
     }
 }
 
-/// Finds and ends what tasks leave behind.
+/// Finds and ends the processes that tasks leave behind.
 #[derive(Debug)]
 pub(crate) struct Orphans {
-    /// `None` when orphans do not come to this process.
+    /// `None` if this process adopts no orphans.
     children: Option<Adopted>,
     own_session: libc::pid_t,
     /// Adopted processes, sorted.
     adopted: Vec<libc::pid_t>,
     known: HashMap<libc::pid_t, Orphan>,
-    /// Tasks that ended a moment ago, and until when their orphans are looked for.
+    /// Recently ended tasks, and until when their orphans are searched.
     ended: Vec<(Task, Instant)>,
 }
 
 impl Orphans {
-    /// `may_list`: the kernel's list of children is used if there is one.
+    /// `may_list`: use the kernel's list of children if there is one.
     pub(crate) fn new(may_list: bool) -> Self {
         Self {
             children: sys::adopts_orphans().then(|| Adopted::new(may_list)),
@@ -129,22 +133,23 @@ impl Orphans {
         }
     }
 
-    /// Whether orphans come to this process.
+    /// Whether this process adopts orphans.
     pub(crate) const fn adopting(&self) -> bool {
         self.children.is_some()
     }
 
-    /// Whether orphans come to this process, and are found only by looking at all processes from time to time.
+    /// Whether this process adopts orphans and finds them only by scanning all processes.
     pub(crate) fn is_seeking(&self) -> bool {
         self.children
             .as_ref()
             .is_some_and(|adopted| !adopted.is_listed())
     }
 
-    /// Called with children that have ended and are not reaped yet. Ends what they left behind.
+    /// Call it with children that have ended and are not reaped yet. Kills the processes that they
+    /// left behind.
     ///
-    /// Returns the number of leaked processes of each task that had any, as far as it is known already:
-    /// without adoption [`count_left`] counts after the child was reaped.
+    /// Returns the number of leaked processes of each task that has any, if known already: without
+    /// adoption [`count_left`] counts after the child was reaped.
     pub(crate) fn on_ended(
         &mut self,
         batch: &[Running],
@@ -153,7 +158,7 @@ impl Orphans {
     ) -> HashMap<Token, u32> {
         let kill_groups = || {
             for child in batch.iter().filter(|child| child.leader) {
-                // The unreaped leader keeps the number from being used again.
+                // The unreaped leader keeps the id from being reused.
                 let _ = sys::kill(-child.pid, libc::SIGKILL);
             }
         };
@@ -176,13 +181,14 @@ impl Orphans {
             HashMap::new()
         };
         if is_seeking {
-            // The others are found within two seconds; most are in the group, though.
+            // Most remaining processes are in the group; the search finds the others within two
+            // seconds.
             kill_groups();
         }
         killed
     }
 
-    /// Called from time to time: reaps ended orphans, ends late ones. Returns when to call again.
+    /// Call it regularly: reaps ended orphans and kills late ones. Returns when to call again.
     pub(crate) fn tick(
         &mut self,
         any_running: impl Fn() -> bool,
@@ -199,7 +205,7 @@ impl Orphans {
         self.pause()
     }
 
-    /// How long the next look at the orphans may wait.
+    /// Maximum time until the next search for orphans.
     pub(crate) fn pause(&self) -> Duration {
         if !self.follows_up() {
             return IDLE_PAUSE;
@@ -208,12 +214,13 @@ impl Orphans {
         until_due.map_or(FOLLOW_UP_PAUSE, |until_due| until_due.max(FOLLOW_UP_PAUSE))
     }
 
-    /// Whether orphans of ended tasks are looked for.
+    /// Whether a search for orphans of ended tasks is active.
     pub(crate) fn follows_up(&self) -> bool {
         !self.ended.is_empty() && (self.is_seeking() || !self.adopted.is_empty())
     }
 
-    /// Whether it is known which processes have been adopted by now, and not only which had at the last look.
+    /// Updates the adopted processes. Returns whether they are current, and not those of an earlier
+    /// scan.
     fn list(&mut self, census: impl Fn() -> Census) -> bool {
         let Some(children) = &mut self.children else {
             return true;
@@ -221,13 +228,13 @@ impl Orphans {
         children.read(&mut self.adopted, &self.known, || census().created())
     }
 
-    /// Attributes new orphans, kills those of ended tasks, reaps the dead.
+    /// Attributes new orphans, kills those of ended tasks, and reaps dead ones.
     fn sweep(
         &mut self,
         any_running: impl Fn() -> bool,
         census: impl Fn() -> Census,
     ) -> HashMap<Token, u32> {
-        // Asked only now: a task may have begun while all processes were looked at, and one of the orphans be its own.
+        // After the scan: a task may have started meanwhile, and an orphan may belong to it.
         let any_running = any_running();
         let adopted = &self.adopted;
         self.known
@@ -246,7 +253,8 @@ impl Orphans {
             }
         }
         let ended: HashSet<Token> = self.ended.iter().map(|(task, _)| task.token).collect();
-        // Unattributed ones count for the task that ended last; without one the token is nobody's.
+        // Orphans without an owner count for the task that ended last; without one the token
+        // belongs to no task.
         let culprit = self
             .ended
             .last()
@@ -256,7 +264,7 @@ impl Orphans {
             .iter()
             .filter_map(|(pid, orphan)| match &orphan.owner {
                 Owner::Task(token) => ended.contains(token).then_some((*pid, *token)),
-                // With no task left that it could belong to, it is a leftover of one that ended.
+                // No running task can own it, so it is a leftover of an ended one.
                 Owner::Unknown if !any_running => Some((*pid, culprit)),
                 Owner::Unknown | Owner::Foreign => None,
             })
@@ -266,7 +274,7 @@ impl Orphans {
         killed
     }
 
-    /// Reaps adopted processes that have ended.
+    /// Reaps ended adopted processes.
     fn reap(&mut self) {
         self.known.retain(|pid, orphan| {
             orphan.owner == Owner::Foreign
@@ -275,7 +283,7 @@ impl Orphans {
     }
 }
 
-/// Owners of processes, indexed only when an orphan appears that was not seen before.
+/// Owners of processes. The index is built only when a new orphan appears.
 struct Index<'a> {
     by_leader: HashMap<libc::pid_t, Token>,
     by_label: HashMap<u64, Token>,
@@ -293,7 +301,7 @@ impl<'a> Index<'a> {
             own: running.iter().map(|task| task.pid).collect(),
         };
         index.own.extend(&census.ending);
-        // Running tasks come last and win: an ended one's number may have been used again.
+        // Running tasks come last and win: the id of an ended one may have been reused.
         for task in ended.chain(running) {
             if task.leader {
                 index.by_leader.insert(task.pid, task.token);
@@ -310,14 +318,14 @@ impl<'a> Index<'a> {
 
     fn owner(&self, pid: libc::pid_t, own_session: libc::pid_t) -> Owner {
         if self.own.contains(&pid) {
-            // Not an orphan at all: created by the main thread, or by one that has ended.
+            // Not an orphan: created by the main thread, or by a thread that has ended.
             return Owner::Foreign;
         }
         let Some(process) = Process::read(pid) else {
             return Owner::Unknown;
         };
-        // The soft limit first: it is that of the innermost launcher. And the label before the session: the number of a task
-        // that has ended may be that of a session which another task has begun since.
+        // Check the soft limit first: it is that of the innermost launcher. Check the label before
+        // the session: the id of an ended task may be reused by the session of a later one.
         let labels = procfs::labels(pid).unwrap_or_default();
         if let Some(token) = labels.iter().find_map(|label| self.by_label.get(label)) {
             return Owner::Task(*token);
@@ -364,7 +372,7 @@ fn kill_trees(condemned: &[(libc::pid_t, Token)]) -> HashMap<Token, u32> {
         for process in families.take_descendants(*root) {
             let still_meant = || {
                 Process::read(process.pid)
-                    // Its parent may have been killed just above; then it has come to us.
+                    // Its parent may have been killed just above; then this process has adopted it.
                     .is_some_and(|now| now.parent == process.parent || now.parent == own)
             };
             if !process.is_dead() && procfs::kill_if(process.pid, still_meant) {
@@ -375,10 +383,10 @@ fn kill_trees(condemned: &[(libc::pid_t, Token)]) -> HashMap<Token, u32> {
     killed
 }
 
-/// For a task that led a group, was reaped, and whose orphans do not come to us: how many members of its session
-/// are left. They have been sent SIGKILL or are now.
+/// Counts the remaining members of the session of a reaped task that led a group, in a process that
+/// adopts no orphans. They were or are now sent SIGKILL.
 ///
-/// Costs one system call when there is none.
+/// Makes a single system call if there are none.
 pub(crate) fn count_left(leader: libc::pid_t) -> u32 {
     count_left_among(leader, procfs::all_processes)
 }
@@ -388,8 +396,8 @@ fn count_left_among(leader: libc::pid_t, look: impl FnOnce() -> Vec<Process>) ->
     if sys::kill(-leader, 0).is_err() {
         return 0;
     }
-    // The kernel does not give a number to a process while a group or session has it. So a process with this one tells that
-    // nothing was left, and that the group is another one.
+    // The kernel does not reuse an id while a group or session has it. So a process with this id
+    // means that nothing was left, and that the group is another one.
     let is_used_again = || Process::read(leader).is_some();
     let belongs = |process: &Process| process.group == leader || process.session == leader;
     let mut count = 0;
@@ -404,12 +412,12 @@ fn count_left_among(leader: libc::pid_t, look: impl FnOnce() -> Vec<Process>) ->
     if is_used_again() {
         return 0;
     }
-    // The group answered, so somebody was there, even if gone by now.
+    // The signal reached the group, so it had at least one member.
     count.max(1)
 }
 
-/// Kills the descendants of children that are about to be killed, where orphans do not come to us: afterwards
-/// nothing would connect them to their task any more.
+/// Kills the descendants of children that are about to be killed, in a process that adopts no
+/// orphans: once their parent is dead, nothing connects them to their task.
 pub(crate) fn kill_descendants_of(tasks: &[Task]) {
     let processes = procfs::all_processes();
     let mut families = Families::new(&processes);
@@ -453,7 +461,7 @@ mod tests {
 
     use super::*;
 
-    /// A shell that leads a group, which ends with this.
+    /// A shell that leads a group. Dropping it kills the group.
     struct Leader(Child);
 
     impl Leader {
@@ -499,14 +507,14 @@ mod tests {
         assert_eq!(is_dead, Some(false), "it belongs to the other process");
     }
 
-    /// Children of a leader that has ended. They end with this.
+    /// Children of a leader that has ended. Dropping it kills them.
     struct Left {
         leader: libc::pid_t,
         children: Vec<Process>,
     }
 
     impl Left {
-        /// `script` starts children and waits; the leader ends when they are as they should be.
+        /// `script` starts children and waits; the leader ends once they are ready.
         fn behind(
             mut command: Command,
             script: &str,
@@ -546,12 +554,12 @@ mod tests {
         }
     }
 
-    /// `setsid` as a program: what it runs leads a session and a group.
+    /// `setsid` as a program: its child leads a session and a group.
     fn of_its_own_session() -> Command {
         Command::new("setsid")
     }
 
-    /// `env` runs it in a group of its own and in our session.
+    /// `env` runs its child in a new group of this session.
     fn of_its_own_group() -> Command {
         let mut command = Command::new("env");
         command.process_group(0);
@@ -605,7 +613,7 @@ mod tests {
             marker: None,
             label,
         };
-        // Its number was that of a task which has ended; it has been started by one that runs.
+        // A running task started it. An ended task had the same id.
         let ended = task(1, pid, Some(1));
         let census = Census {
             running: vec![task(2, 1, Some(LABEL))],
@@ -647,8 +655,8 @@ mod tests {
         let orphan = Leader::start("exec sleep 1000");
         let mut orphans = Orphans {
             children: None,
-            // Of no process, so that the orphan counts as one from elsewhere. 0 is a session as well: one that was begun
-            // outside the process namespace, as that of whatever `docker exec` starts.
+            // Of no process, so that the orphan counts as foreign. 0 is a session as well: one from
+            // outside the pid namespace, such as that of a process started by `docker exec`.
             own_session: -1,
             adopted: vec![orphan.pid()],
             known: HashMap::new(),
@@ -677,11 +685,11 @@ mod tests {
             known: HashMap::from([(orphan.pid(), doubtful)]),
             ended: Vec::new(),
         };
-        // The first task begins when all processes have been looked at.
+        // The first task starts after all processes have been scanned.
         let has_begun = Cell::new(false);
         let census = || {
             has_begun.set(true);
-            // So that children of other tests in this process are none of those that are found.
+            // So that the scan finds no children of other tests in this process.
             let has_nameless = true;
             Census {
                 has_nameless,
@@ -730,7 +738,7 @@ mod tests {
         };
         let pause = orphans.tick(|| true, nobody);
         assert_eq!(pause, IDLE_PAUSE, "nothing is followed up");
-        // Its number may be that of another group by now.
+        // Its id may be that of another group by now.
         orphans.adopted.push(orphan.pid());
         orphans.tick(|| true, nobody);
         let owner = orphans.known.get(&orphan.pid()).map(|orphan| orphan.owner);
@@ -745,7 +753,7 @@ mod tests {
         assert_eq!(pause, FOLLOW_UP_PAUSE, "there may be more");
     }
 
-    /// No process is the launcher's own.
+    /// A census without processes of the launcher.
     fn nobody() -> Census {
         Census {
             running: Vec::new(),

@@ -1,7 +1,8 @@
-//! Which requests are likely to hang together: those that go to the same places.
+//! Groups requests that are likely to hang together, by the paths that they access.
 //!
-//! A file system that does not answer holds up every thread that opens a file there. Others can be told apart before they are tried
-//! by the directories that they name. Nothing is looked up for that: the look would hang as well.
+//! A file system that does not respond blocks every thread that opens a file there. The directories
+//! in a request tell in advance whether it accesses the same file system. They are only compared,
+//! not looked up: the look-up would hang as well.
 
 use std::collections::hash_map::DefaultHasher;
 use std::ffi::OsStr;
@@ -11,12 +12,12 @@ use std::path::Path;
 
 use crate::plan::{SpawnPlan, Stdio};
 
-/// Where a creation goes: working directory, the directories of program and streams, and whether something is to be
-/// prepared. Equal ones go to the same places; by chance, with next to no probability, others do as well.
+/// Paths of a creation: working directory, directories of program and streams, and whether there is
+/// work to prepare. Equal values mean equal paths, except for hash collisions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Kin(u64);
+pub(crate) struct PathGroup(u64);
 
-impl Kin {
+impl PathGroup {
     pub(crate) fn of(plan: &SpawnPlan) -> Self {
         let cwd = plan.cwd.as_deref();
         let mut hasher = DefaultHasher::new();
@@ -24,7 +25,7 @@ impl Kin {
         add(cwd.map(|cwd| cwd.as_os_str().as_bytes()));
         add(plan.preparation.is_some().then_some(&[]));
         let program = plan.argv.program();
-        // A bare name is looked for in the same directories by all.
+        // All tasks look up a bare name in the same directories.
         let is_path = program.as_bytes().contains(&b'/');
         add(is_path.then(|| place_of(program, cwd)));
         for stdio in [&plan.stdin, &plan.stdout, &plan.stderr] {
@@ -37,7 +38,8 @@ impl Kin {
     }
 }
 
-/// The directory of a file; empty for all below the working directory, where each task may have one of its own.
+/// The directory of a file; empty for all below the working directory, where each task may have its
+/// own.
 fn place_of<'a>(path: &'a OsStr, cwd: Option<&Path>) -> &'a [u8] {
     let path = path.as_bytes();
     let is_below = |cwd: &Path| {
@@ -48,7 +50,7 @@ fn place_of<'a>(path: &'a OsStr, cwd: Option<&Path>) -> &'a [u8] {
         return &[];
     }
     let end = path.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
-    // The root itself is not the empty one.
+    // Keep the root itself apart from the empty path.
     path.get(..end.max(1)).unwrap_or_default()
 }
 
@@ -67,17 +69,17 @@ mod tests {
 
     #[test]
     fn what_goes_to_the_same_directories_is_kin() {
-        let kin = |program, stdout| Kin::of(&plan(program, stdout));
-        let of_one = kin("true", "/data/run/0.out");
-        assert_eq!(of_one, kin("false", "/data/run/1.out"));
+        let path_group = |program, stdout| PathGroup::of(&plan(program, stdout));
+        let of_one = path_group("true", "/data/run/0.out");
+        assert_eq!(of_one, path_group("false", "/data/run/1.out"));
         for other in [
-            kin("true", "/data/0.out"),
-            kin("true", "/0.out"),
-            kin("true", "0.out"),
-            kin("/data/run/true", "/data/run/0.out"),
-            Kin::of(&plan("true", "/data/run/0.out").stdout(Stdio::Null)),
-            Kin::of(&plan("true", "/data/run/0.out").cwd("/own")),
-            Kin::of(&plan("true", "/data/run/0.out").prepare(|_| Ok(()))),
+            path_group("true", "/data/0.out"),
+            path_group("true", "/0.out"),
+            path_group("true", "0.out"),
+            path_group("/data/run/true", "/data/run/0.out"),
+            PathGroup::of(&plan("true", "/data/run/0.out").stdout(Stdio::Null)),
+            PathGroup::of(&plan("true", "/data/run/0.out").cwd("/own")),
+            PathGroup::of(&plan("true", "/data/run/0.out").prepare(|_| Ok(()))),
         ] {
             assert_ne!(of_one, other);
         }
@@ -85,8 +87,11 @@ mod tests {
 
     #[test]
     fn outputs_below_the_working_directory_are_in_one_place() {
-        let kin = |stdout| Kin::of(&plan("true", stdout));
-        assert_eq!(kin("/own/a/job-1/0.out"), kin("job-2/7.out"));
-        assert_ne!(kin("/own/a/job-1/0.out"), kin("/own/ab/0.out"));
+        let path_group = |stdout| PathGroup::of(&plan("true", stdout));
+        assert_eq!(path_group("/own/a/job-1/0.out"), path_group("job-2/7.out"));
+        assert_ne!(
+            path_group("/own/a/job-1/0.out"),
+            path_group("/own/ab/0.out")
+        );
     }
 }

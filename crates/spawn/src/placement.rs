@@ -1,18 +1,20 @@
-//! Where a new process starts: on the CPU of the thread that creates it.
+//! Starts a new process on the CPU of the thread that creates it.
 //!
-//! The kernel looks for the idlest CPU when a process is created and once more when it executes its program. The first
-//! time it is misled: the creating thread still counts as running, though the very next thing it does is sleep until
-//! the child executes. So the child is put behind whatever runs on another CPU, with cold caches, while its parent's
-//! CPU goes idle; and the second look may move it back. A thread that is held to its CPU for the moment of the clone
-//! hands that CPU on to its child. The child inherits the hold and releases both right before it executes, so that the
-//! second look is free to choose, and the parent may wake up anywhere.
+//! The kernel looks for the idlest CPU when a process is created and again at its exec. The first
+//! choice is misled: the creating thread still counts as running, although it is about to sleep
+//! until the child's exec. So the child queues behind other processes on another CPU, with cold
+//! caches, while its parent's CPU becomes idle; and the second choice may move it back. A thread
+//! that is pinned to its CPU during the clone passes that CPU on to its child. The child inherits
+//! the pinning and releases both right before its exec, so that the second choice is free and the
+//! parent may wake up on any CPU.
 //!
-//! That costs a few system calls, and there is nothing to win while every process finds an idle CPU anyway. So threads
-//! are held only while the short children of the thread have to wait for a CPU, which their ends tell: see
-//! [`CpuPressure`].
+//! That costs a few system calls, and it gains nothing while every process finds an idle CPU
+//! anyway. So a thread is pinned only while its short children have to wait for a CPU, as measured
+//! at their ends: see [`CpuPressure`].
 //!
-//! Both get the mask back that the thread had. One that may run on every CPU of its control group gets a mask of all
-//! ones: the kernel keeps a mask that was set, and would apply that of today to a group that has got more CPUs since.
+//! Both get the thread's previous mask back. A thread that may run on every CPU of its control
+//! group gets a mask of all ones: the kernel keeps an explicit mask, and would restrict the thread
+//! to it when the group gets more CPUs later.
 
 use std::cell::Cell;
 
@@ -22,7 +24,7 @@ use crate::sys;
 /// Times of an ended child, in nanoseconds; together they show how busy the machine is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ChildTimes {
-    /// From the beginning of its creation until its end was noticed.
+    /// From the start of its creation until its end was noticed.
     pub(crate) lived: u64,
     /// Time on a CPU.
     pub(crate) on_cpu: u64,
@@ -42,10 +44,10 @@ impl ChildTimes {
     }
 }
 
-/// Whether children lately had to wait for a CPU.
+/// Whether recent children had to wait for a CPU.
 ///
-/// Two moving averages: of the time that children were on a CPU, and of the rest of their lives. A child that sleeps
-/// looks like one that waits; it costs such children nothing that counts.
+/// Two moving averages: of the time that children were on a CPU, and of the rest of their lives. A
+/// sleeping child looks like a waiting one; pinning costs such children nothing relevant.
 #[derive(Debug, Clone, Copy)]
 struct CpuPressure {
     on_cpu: u64,
@@ -54,14 +56,15 @@ struct CpuPressure {
 }
 
 impl CpuPressure {
-    /// Number of children that the averages remember.
+    /// Number of children in the averages.
     const CHILDREN: u64 = 64;
-    /// One child counts at most this much, so that a long one is not remembered for long.
+    /// Maximum contribution of one child, so that a long one does not dominate for long.
     const LIFE_MAX_NS: u64 = 5_000_000;
-    /// Longest time that creating a process and noticing its end take on an idle machine.
+    /// Maximum overhead of creating a process and noticing its end on an idle machine.
     const OVERHEAD_NS: u64 = 100_000;
 
-    /// Initial state. Pinning threads where it does not help costs little; not pinning where it would help costs much.
+    /// Initial state. Pinning threads where it does not help costs little; not pinning where it
+    /// would help costs much.
     const UNKNOWN: Self = Self {
         on_cpu: 0,
         off_cpu: 0,
@@ -75,7 +78,8 @@ impl CpuPressure {
         self.on_cpu = average(self.on_cpu, life.on_cpu);
         self.off_cpu = average(self.off_cpu, life.lived.saturating_sub(life.on_cpu));
         let much = self.on_cpu / 2 + Self::OVERHEAD_NS;
-        // Where threads are held, children wait less: only much less says that the machine has become idle.
+        // Children of pinned threads wait less. So only a much lower wait means that the machine
+        // has become idle.
         self.is_crowded = self.off_cpu > if self.is_crowded { much / 2 } else { much };
     }
 }
@@ -83,29 +87,29 @@ impl CpuPressure {
 /// Affinity that the child restores after a clone on the thread's own CPU.
 #[derive(Debug)]
 pub(crate) struct CpuPin<'a> {
-    /// The thread that is held.
+    /// The pinned thread.
     pub(crate) thread: libc::pid_t,
-    /// Where it and its child may run, as the kernel takes it.
+    /// Its previous mask in the kernel's layout.
     pub(crate) mask: &'a [usize],
     /// Set by the child once it has released the thread.
     pub(crate) released: Cell<bool>,
 }
 
-/// Holds one thread to its CPU and releases it.
+/// Pins one thread to its CPU and releases it.
 #[derive(Debug)]
 pub(crate) struct Placement {
     thread: libc::pid_t,
     online: usize,
     mask: Vec<usize>,
     one: Vec<usize>,
-    /// The last mask that was found to be, or not to be, all that the control group allows.
+    /// The last checked mask, and whether it is all that the control group allows.
     known: Option<(Vec<usize>, bool)>,
-    /// Whether it works here: not once it was refused.
+    /// Whether pinning works here: not once it was refused.
     usable: bool,
     pressure: CpuPressure,
 }
 
-/// CPUs of the first mask; a machine with more answers that it is too short.
+/// CPUs of the first mask; a machine with more rejects it as too short.
 const CPUS: usize = 1024;
 const CPUS_MAX: usize = 1 << 16;
 const WORD_BITS: usize = usize::BITS as usize;
@@ -136,8 +140,8 @@ impl Placement {
         placement
     }
 
-    /// Holds the calling thread, the one this was made for, to the CPU it runs on. `None` if that is of no use or
-    /// not possible; it is not held then.
+    /// Pins the calling thread, which must be the one of [`Placement::new`], to its current CPU.
+    /// `None` if that is useless or impossible; it is not pinned then.
     pub(crate) fn hold(&mut self) -> Option<CpuPin<'_>> {
         if !self.usable || !self.pressure.is_crowded || sys::affinity(&mut self.mask).is_err() {
             return None;
@@ -157,9 +161,10 @@ impl Placement {
         self.one.fill(0);
         *self.one.get_mut(cpu / WORD_BITS)? = 1 << (cpu % WORD_BITS);
         if let Err(error) = sys::set_affinity(0, &self.one) {
-            // Not an allowed CPU any more: the thread was moved in between. Anything else will not get better.
+            // EINVAL: the thread was moved, and this CPU is no longer allowed. Other errors are
+            // permanent.
             if error.raw_os_error() != Some(libc::EINVAL) {
-                tracing::debug!(%error, "processes cannot be started on the CPU of their creator");
+                tracing::debug!(%error, "cannot start processes on the CPU of their creator");
                 self.usable = false;
             }
             return None;
@@ -171,39 +176,39 @@ impl Placement {
         })
     }
 
-    /// Whether nobody but the control group restricts the calling thread to `mask`, the mask that it has.
+    /// Whether only the control group restricts the calling thread to its current mask `mask`.
     fn is_all_that_is_allowed(&mut self) -> bool {
         if let Some((mask, answer)) = &self.known
             && *mask == self.mask
         {
             return *answer;
         }
-        // The kernel cuts a mask of all ones by what the group allows, and only by that.
+        // The kernel intersects a mask of all ones with the CPUs of the group.
         let all = vec![usize::MAX; self.mask.len()];
         let mut widest = vec![0; self.mask.len()];
         let answer = sys::set_affinity(0, &all).is_ok()
             && sys::affinity(&mut widest).is_ok()
             && widest == self.mask;
         if !answer && let Err(error) = sys::set_affinity(0, &self.mask) {
-            // The group has changed in between.
+            // The group has changed meanwhile.
             tracing::debug!(%error, "the CPUs of a spawner thread were widened");
         }
         self.known = Some((self.mask.clone(), answer));
         answer
     }
 
-    /// Takes in how a child of this thread fared.
+    /// Records the times of an ended child of this thread.
     pub(crate) fn learn(&mut self, life: ChildTimes) {
         self.pressure.learn(life);
     }
 
-    /// Lets the calling thread run where it might before, after a child that did not get to it.
+    /// Restores the calling thread's mask after a child that did not do so.
     pub(crate) fn release(&mut self) {
         if sys::set_affinity(0, &self.mask).is_err() {
             // None of these CPUs is allowed any more.
             self.mask.fill(usize::MAX);
             if let Err(error) = sys::set_affinity(0, &self.mask) {
-                tracing::error!(%error, "a spawner thread is held to one CPU");
+                tracing::error!(%error, "a spawner thread stays pinned to one CPU");
             }
         }
     }
@@ -229,7 +234,8 @@ mod tests {
     #[test]
     fn threads_are_held_while_children_wait_for_a_cpu() {
         let mut pressure = CpuPressure::UNKNOWN;
-        // As measured with `/bin/true`: alone on the machine, beside busy programs, and there with held threads.
+        // Measured with `/bin/true`: alone on the machine, next to busy programs, and there with
+        // pinned threads.
         let (alone, crowded, held) = (life(880, 780), life(2_500, 880), life(1_200, 780));
         let mut after = |children, life| {
             for _ in 0..children {

@@ -1,7 +1,7 @@
-//! The description of one child: program, environment, directory, standard streams, limits.
+//! Describes one child: program, environment, directory, standard streams, limits.
 //!
-//! A plan is a plain value. It does not open, create or check anything; that happens on the spawner thread and
-//! in the child. What a plan shares with other tasks ([`ArgBlock`], [`EnvBlock`]) it holds by reference.
+//! A plan is a plain value. It does not open, create or check anything; that happens on the spawner
+//! thread and in the child. It refers to data that tasks share ([`ArgBlock`], [`EnvBlock`]).
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -16,7 +16,7 @@ use crate::env::{ArgBlock, EnvBlock, TaskEnv};
 use crate::error::{SpawnError, Stage};
 use crate::sys;
 
-/// Where a standard stream comes from or goes to.
+/// Source or target of a standard stream.
 #[derive(Debug, Clone, Default)]
 pub enum Stdio {
     /// `/dev/null`.
@@ -24,21 +24,23 @@ pub enum Stdio {
     Null,
     /// The launcher's own stream.
     Inherit,
-    /// An open descriptor, shared with the caller. The child gets its own duplicate.
+    /// An open descriptor, shared with the caller. The child gets a duplicate.
     Fd(Arc<OwnedFd>),
-    /// A file. Standard input reads it; an output creates it (mode 0666 less the umask) and truncates it.
+    /// A file. Standard input reads it; an output creates it (mode 0666 minus the umask) and
+    /// truncates it.
     ///
-    /// A relative path is relative to the plan's working directory. When standard error leads to the same file as
-    /// standard output, by whatever name, both share one open file, so that neither overwrites the other.
+    /// A relative path is relative to the plan's working directory. If standard error and standard
+    /// output are the same file, by whatever name, both share one open file, so that neither
+    /// overwrites the other.
     File {
         /// The file's path.
         path: PathBuf,
     },
-    /// These bytes, then end of file. For standard input only; on an output it is `/dev/null`.
+    /// These bytes, then end of file. Only for standard input; as an output it means `/dev/null`.
     Bytes(Arc<[u8]>),
 }
 
-/// A set of CPUs as the kernel takes it: one bit per CPU, any number of CPUs.
+/// A set of CPUs in the kernel's layout: one bit per CPU, any number of CPUs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CpuSet {
     words: Vec<usize>,
@@ -111,17 +113,17 @@ pub struct Rlimit {
 pub(crate) enum ProcessGroup {
     /// Process group and session of the parent.
     Inherit,
-    /// A process group of its own in the parent's session.
+    /// A new process group in the parent's session.
     New,
-    /// A session of its own, and so a process group.
+    /// A new session, and so a new process group.
     NewSession,
 }
 
-/// The caller's own work before a child is created, which may ask whether the child is still wanted. A failure names the
-/// path that it is about.
+/// The caller's work before a child is created. It can ask whether the child was canceled. A
+/// failure names its path.
 type Work = dyn FnMut(&dyn Fn() -> bool) -> Result<(), (PathBuf, io::Error)> + Send;
 
-/// That of one plan and its clones: `None` once it has succeeded.
+/// The work of one plan and its clones: `None` once it has succeeded.
 #[derive(Clone)]
 pub(crate) struct Preparation(Arc<Mutex<Option<Box<Work>>>>);
 
@@ -146,10 +148,10 @@ impl Preparation {
     }
 }
 
-/// Everything about one child to be.
+/// Description of one child.
 ///
-/// Starts with the program and defaults that suit a batch task: empty standard input, no output, the working
-/// directory of the launcher, a session of its own, and death by SIGKILL when the launcher dies.
+/// A new plan has the program and defaults that suit a batch task: empty standard input, no output,
+/// the working directory of the launcher, a new session, and SIGKILL when the launcher dies.
 #[derive(Debug, Clone)]
 pub struct SpawnPlan {
     pub(crate) argv: ArgBlock,
@@ -204,7 +206,7 @@ impl SpawnPlan {
         }
     }
 
-    /// Name of an argument or a variable that alone is longer than the kernel allows, with its length.
+    /// Name and length of an argument or variable that alone exceeds the kernel's limit.
     pub(crate) fn too_long(&self) -> Option<(String, usize)> {
         let strings_max = sys::page_size().saturating_mul(32);
         let is_long = |len: usize| (len >= strings_max).then_some(len);
@@ -255,10 +257,10 @@ impl SpawnPlan {
         self
     }
 
-    /// Whether the child becomes leader of a session and process group of its own. Default: yes.
+    /// Whether the child leads a new session and process group. Default: yes.
     ///
-    /// Without it, and without [`SpawnPlan::new_group`], signals reach the child only, not its group, and only a
-    /// [`SpawnPlan::marker`] attributes its orphans to it.
+    /// Without it, and without [`SpawnPlan::new_group`], signals reach only the child and not its
+    /// group, and only a [`SpawnPlan::marker`] attributes its orphans to it.
     #[must_use]
     pub const fn new_session(mut self, yes: bool) -> Self {
         self.process_group = if yes {
@@ -269,35 +271,37 @@ impl SpawnPlan {
         self
     }
 
-    /// The child becomes leader of a process group of its own, in the launcher's session.
+    /// The child leads a new process group in the launcher's session.
     ///
-    /// That is cheaper than a session, for which many kernels make a scheduling group; signals reach the whole group
-    /// all the same. But the child may keep the launcher's terminal, and descendants that change their group are
-    /// found by a [`SpawnPlan::marker`] only.
+    /// That is cheaper than a session, for which many kernels create a scheduling group; signals
+    /// still reach the whole group. But the child may keep the launcher's terminal, and only a
+    /// [`SpawnPlan::marker`] finds descendants that change their group.
     #[must_use]
     pub const fn new_group(mut self) -> Self {
         self.process_group = ProcessGroup::New;
         self
     }
 
-    /// The signal the child gets when the launcher dies; `None` for no signal. Default: SIGKILL.
+    /// The signal that the child gets when the launcher dies; `None` = no signal. Default: SIGKILL.
     ///
-    /// The kernel clears it when the program is set-user-id or gains capabilities. The `spawn-blocking` strategy
-    /// ignores it, because there the creating thread may end before the process does.
+    /// The kernel clears it when the program is set-user-id or gains capabilities. The
+    /// `spawn-blocking` strategy ignores it, because the creating thread may end before the process
+    /// there.
     #[must_use]
     pub const fn death_signal(mut self, signal: Option<i32>) -> Self {
         self.death_signal = signal;
         self
     }
 
-    /// CPUs the child may run on. Default: those of the launcher's spawner threads.
+    /// CPUs on which the child may run. Default: those of the launcher's spawner threads.
     #[must_use]
     pub fn affinity(mut self, cpus: CpuSet) -> Self {
         self.affinity = Some(cpus);
         self
     }
 
-    /// File mode creation mask. Default: the launcher's. It also counts for output files opened by path.
+    /// File mode creation mask. Default: the launcher's. It also applies to output files opened by
+    /// path.
     #[must_use]
     pub const fn umask(mut self, mask: u32) -> Self {
         self.umask = Some(mask);
@@ -318,24 +322,25 @@ impl SpawnPlan {
         self
     }
 
-    /// The directory descriptor of a version 2 control group the child starts in.
+    /// Directory descriptor of the cgroup v2 control group in which the child starts.
     #[must_use]
     pub fn cgroup(mut self, directory: Arc<OwnedFd>) -> Self {
         self.cgroup = Some(directory);
         self
     }
 
-    /// Whether a missing working directory, or a missing parent of an output file, is created. Default: no.
+    /// Whether to create a missing working directory, or a missing parent of an output file.
+    /// Default: no.
     ///
-    /// Nothing is created or checked unless a spawn has failed for it; then the spawn is tried again.
+    /// Only a spawn that fails because of it creates or checks anything; the spawn is then retried.
     #[must_use]
     pub const fn create_dirs(mut self, yes: bool) -> Self {
         self.create_dirs = yes;
         self
     }
 
-    /// Which of the output files that were set have names that others can guess: a link to such a file or its directory is
-    /// followed only if this user or root has made it; see [`create_guarded`](crate::create_guarded).
+    /// Selects output files with predictable names. A link to such a file or its directory is only
+    /// followed if this user or root has created it; see [`create_guarded`](crate::create_guarded).
     #[must_use]
     pub fn guard_outputs(mut self, can_be_guessed: impl Fn(&Path) -> bool) -> Self {
         let is_guarded =
@@ -344,14 +349,15 @@ impl SpawnPlan {
         self
     }
 
-    /// Whether [`Event::Started`](crate::Event::Started) does not wait for company, however short the child is. Default: no.
+    /// Whether [`Event::Started`](crate::Event::Started) wakes the consumer at once, however short
+    /// the child is. Default: no.
     #[must_use]
     pub const fn tell_start_at_once(mut self, yes: bool) -> Self {
         self.tells_start_at_once = yes;
         self
     }
 
-    /// What takes the place of [`LauncherConfig::event_delay`](crate::LauncherConfig::event_delay) for this child.
+    /// Replaces [`LauncherConfig::event_delay`](crate::LauncherConfig::event_delay) for this child.
     #[must_use]
     pub const fn event_delay(mut self, delay: Duration) -> Self {
         self.event_delay = Some(delay);
@@ -367,19 +373,21 @@ impl SpawnPlan {
 
     /// A `NAME=value` entry of the child's environment that no other task has.
     ///
-    /// With it, descendants that left the child's session are still found and ended with it.
+    /// It identifies descendants that left the child's session, which are then ended with the
+    /// child.
     #[must_use]
     pub fn marker(mut self, entry: impl Into<Vec<u8>>) -> Self {
         self.marker = Some(entry.into());
         self
     }
 
-    /// Something to do right before the child is created, on the thread that creates it, so that a file system that
-    /// does not answer holds up nothing else.
+    /// Work to do right before the child is created, on the thread that creates it, so that a file
+    /// system that does not respond blocks nothing else.
     ///
-    /// A failure, with the path that it is about, is one of the spawn ([`Stage::Prepare`]); a transient one is tried
-    /// again. Once the work has succeeded it is not repeated. It is given a function that says whether the spawn was
-    /// terminated meanwhile: work that changes what other processes use asks again after each call that may hang.
+    /// A failure and its path become a failure of the spawn ([`Stage::Prepare`]); a transient one
+    /// is retried. Successful work is not repeated. The work gets a function that tells whether the
+    /// spawn was terminated meanwhile: work that changes shared state checks it again after each
+    /// call that may hang.
     #[must_use]
     pub fn prepare(
         mut self,

@@ -1,8 +1,9 @@
-//! The queue of requests and the threads that work on it: which request is next, and what is tried again when.
+//! The queue of requests and its threads: the order of requests, and when to retry.
 //!
-//! The threads live as long as their launcher, because the kernel sends a child's parent-death signal when the
-//! *thread* that created it ends. They keep signals blocked. A failure that is the machine's (no process, no
-//! memory, no descriptor) pauses the pool and lowers the number of threads at work; each success raises it again.
+//! The threads live as long as their launcher, because the kernel sends a child's parent-death
+//! signal when the *thread* that created it ends. They block signals. A failure caused by the
+//! machine (no process, no memory, no descriptor) pauses the pool and lowers the number of active
+//! threads; each success raises it again.
 
 use std::collections::VecDeque;
 use std::io;
@@ -13,10 +14,10 @@ use std::time::{Duration, Instant};
 
 use crate::error::SpawnError;
 use crate::event::{Event, Token};
-use crate::kin::Kin;
 use crate::lanes::{Job, Lane, Lanes};
 use crate::live::{InFlight, Key, Running, Termination};
 use crate::mechanism::Backend;
+use crate::path_group::PathGroup;
 use crate::placement::ChildTimes;
 use crate::plan::SpawnPlan;
 use crate::prepare::Common;
@@ -26,48 +27,51 @@ use crate::stack::ChildStack;
 use crate::sys;
 use crate::waiter::Waiter;
 
-/// First and longest pause after a transient failure. The first is about what a short task takes to end and
-/// give something back, the last keeps a full machine from being hammered.
+/// Minimum pause after a transient failure: about the time in which a short task ends and frees
+/// resources.
 const PAUSE_MIN: Duration = Duration::from_millis(2);
+/// Maximum pause. It limits the load of retries on a full machine.
 const PAUSE_MAX: Duration = Duration::from_millis(250);
 
-/// How long a request meets transient failures until somebody should hear of it, and how often that is said at most.
+/// Time of repeated transient failures before a request causes a warning.
 pub(crate) const TROUBLE: Duration = Duration::from_secs(1);
+/// Minimum interval of these warnings.
 const TROUBLE_PAUSE: Duration = Duration::from_secs(60);
 
-/// How long a creation may take before another thread takes over the place of the one that hangs. Usually it takes
-/// less than a millisecond, and a slow file system answers within a second.
+/// Time until another thread replaces one whose creation hangs. A creation usually takes less than
+/// a millisecond, and a slow file system responds within a second.
 const STALL: Duration = Duration::from_secs(1);
 
-/// How many threads there may be on top at a time, because creations hang. Each holds a stack.
+/// Maximum additional threads for hanging creations. Each has a stack.
 const STALLED_MAX: usize = 256;
 
-/// How many creations may hang until nothing more is tried that resembles them: the other half is for others.
+/// Number of hanging creations at which similar requests are held back: the other half is for other
+/// requests.
 const SUSPECTS_MAX: usize = STALLED_MAX / 2;
 
 #[derive(Debug, Default)]
 struct Queue {
     jobs: VecDeque<Job>,
-    /// Requests that wait before they are tried again.
+    /// Requests that wait before a retry.
     delayed: Vec<(Instant, Job)>,
-    /// Requests behind others.
+    /// Requests that wait behind others of their lane.
     lanes: Lanes,
-    /// Threads that wait for the end of a child of theirs and may be called away.
+    /// Threads that wait for the end of their last child and may be interrupted.
     waiters: Vec<Arc<ChildWaiter>>,
-    /// Nothing starts before this time: the machine is short of something.
+    /// No request starts before this time: the machine lacks a resource.
     paused_until: Option<Instant>,
-    /// Successive transient failures.
+    /// Consecutive transient failures.
     failures: u32,
-    /// Creations under way, a thread each; those that hang included.
+    /// Creations in progress, one thread each, including hanging ones.
     at_work: Vec<AtWork>,
-    /// Keys of the creations that hang, each once.
-    suspects: Vec<Kin>,
-    /// Threads that create a process now, and how many may. Those that hang do not count.
+    /// Distinct path groups of the hanging creations.
+    suspects: Vec<PathGroup>,
+    /// Threads that create a process now, and their maximum. Hanging ones do not count.
     active: usize,
     active_max: usize,
-    /// The reaper looks for creations that hang.
+    /// Whether the reaper checks for hanging creations.
     is_watched: bool,
-    /// The pool's own threads.
+    /// Number of the pool's own threads.
     dedicated: usize,
     /// Threads that wait for work.
     idle: usize,
@@ -76,20 +80,21 @@ struct Queue {
     stop: bool,
 }
 
-/// A creation under way.
+/// A creation in progress.
 #[derive(Debug)]
 struct AtWork {
     key: Key,
     token: Token,
-    kin: Kin,
+    path_group: PathGroup,
     since: Instant,
-    /// Also tells which thread it is.
+    /// Also identifies the thread.
     in_flight: Arc<InFlight>,
-    /// It hangs, and another thread has taken over.
+    /// Whether it hangs and another thread has replaced it.
     is_stalled: bool,
 }
 
-/// Waits for the end of a thread's last child, and lets the pool interrupt that wait when there is other work.
+/// Waits for the end of a thread's last child. The pool can interrupt the wait when there is other
+/// work.
 #[derive(Debug)]
 pub(crate) struct ChildWaiter(OwnedFd);
 
@@ -98,7 +103,8 @@ impl ChildWaiter {
         sys::eventfd().map(Self)
     }
 
-    /// Waits for the end of a child, by the number of its pidfd, or until called. Returns whether the child ended.
+    /// Waits for the end of a child, by the number of its pidfd, or for an interruption. Returns
+    /// whether the child ended.
     pub(crate) fn wait(&self, pidfd: RawFd) -> bool {
         let (ended, called) = sys::wait_either(pidfd, self.0.as_fd());
         if called {
@@ -113,26 +119,27 @@ impl ChildWaiter {
 }
 
 impl Queue {
-    /// Creations that hang.
+    /// Number of hanging creations.
     fn stalled(&self) -> usize {
         self.at_work.iter().filter(|work| work.is_stalled).count()
     }
 
-    /// Threads on top of the others: for each creation that hangs one that takes over, and one to try more of the
-    /// same, so that any number of them have hung after a few seconds and not one after the other.
+    /// Number of additional threads: one replacement per hanging creation, and one that tries
+    /// similar requests, so that all of them hang after a few seconds instead of one after the
+    /// other.
     fn extra_threads(&self) -> usize {
         (2 * self.stalled()).min(STALLED_MAX)
     }
 
-    /// Takes out the request that is next, if one more may be worked on. What resembles a creation that hangs comes
-    /// after all others, and leaves a place free for one that does not.
+    /// Removes the next request, if a thread may handle it. Requests that resemble a hanging
+    /// creation come after all others and leave a thread free for one that does not.
     fn take_next(&mut self) -> Option<Job> {
         let stalled = self.stalled();
         let free = (self.active_max + stalled).saturating_sub(self.active);
         if free == 0 {
             return None;
         }
-        let is_suspect = |job: &Job| self.suspects.contains(&job.kin);
+        let is_suspect = |job: &Job| self.suspects.contains(&job.path_group);
         match self.jobs.iter().position(|job| !is_suspect(job)) {
             Some(index) => self.jobs.remove(index),
             None if free > 1 && stalled < SUSPECTS_MAX => self.jobs.pop_front(),
@@ -140,24 +147,24 @@ impl Queue {
         }
     }
 
-    /// Finds out what is to be suspected now.
+    /// Recomputes the suspects.
     fn suspect(&mut self) {
         self.suspects.clear();
         for work in self.at_work.iter().filter(|work| work.is_stalled) {
-            if !self.suspects.contains(&work.kin) {
-                self.suspects.push(work.kin);
+            if !self.suspects.contains(&work.path_group) {
+                self.suspects.push(work.path_group);
             }
         }
     }
 
-    /// Whatever waits in a lane comes to its turn.
+    /// Ends the turn of a lane and queues its next request.
     fn leave(&mut self, lane: Lane) {
         if let Some(job) = self.lanes.leave(lane) {
             self.jobs.push_back(job);
         }
     }
 
-    /// Takes out a request that has no process yet. Returns the lane that it held up, if any.
+    /// Removes a request that has no process yet. Returns the lane that it blocked, if any.
     #[expect(clippy::option_option, reason = "not found, and found without a lane")]
     fn remove(&mut self, token: Token) -> Option<Option<Lane>> {
         if let Some(index) = self.jobs.iter().position(|job| job.token == token) {
@@ -170,12 +177,12 @@ impl Queue {
     }
 }
 
-/// Runs a closure on another thread, soon.
+/// Runs a closure on another thread soon.
 pub(crate) type RunOnThread = Box<dyn Fn(Box<dyn FnOnce() + Send>) + Send + Sync>;
 
-/// Where the threads come from.
+/// Source of the threads.
 pub(crate) enum Threads {
-    /// Threads of the pool's own.
+    /// The pool's own threads.
     Dedicated,
     /// Threads that are borrowed while there is work.
     #[cfg_attr(
@@ -185,7 +192,8 @@ pub(crate) enum Threads {
     Borrowed(RunOnThread),
 }
 
-/// Main function of a thread of the pool, with a stack for its children; returns when there is no more work for the thread.
+/// Main function of a thread of the pool, with a stack for its children. Returns when the thread
+/// has no more work.
 pub(crate) type Work = fn(&Arc<Pool>, ChildStack);
 
 /// Next action of a thread.
@@ -193,12 +201,12 @@ pub(crate) enum Next {
     Job {
         job: Box<Job>,
         key: Key,
-        /// No other request waits for a thread.
+        /// Whether no other request waits for a thread.
         alone: bool,
     },
     /// There is nothing to create: wait for the end of the last child.
     WaitForChild,
-    /// There is something else to do: leave the last child to the reaper.
+    /// There is other work: leave the last child to the reaper.
     HandOver,
     Stop,
 }
@@ -208,22 +216,22 @@ pub(crate) enum Next {
 pub(crate) enum Outcome {
     None,
     Done,
-    /// The machine is short of something.
+    /// The machine lacks a resource.
     Short,
-    /// This request alone has to wait.
+    /// Only this request has to wait.
     Later,
 }
 
-/// The queue and what all spawner threads share.
+/// The queue and all that spawner threads share.
 pub(crate) struct Pool {
     queue: Mutex<Queue>,
     work: Condvar,
     threads: usize,
     source: Threads,
     work_on: Work,
-    /// Those of the pool's own threads that nobody has asked for.
+    /// Handles of the pool's own threads that were not taken yet.
     handles: Mutex<Vec<JoinHandle<()>>>,
-    /// When transient failures were last warned of.
+    /// Time of the last warning about transient failures.
     warned: Mutex<Option<Instant>>,
     pub(crate) watch: Arc<Watch>,
     /// Waits for children without pidfds.
@@ -264,7 +272,7 @@ impl Pool {
         }
     }
 
-    /// Starts the threads. Those that started before a failure are stopped again by the caller's `stop`.
+    /// Starts the threads. After a failure the caller's `stop` ends the threads that were started.
     pub(crate) fn start(self: &Arc<Self>) -> io::Result<()> {
         match self.backend {
             Backend::ClonePidfd => {}
@@ -301,16 +309,17 @@ impl Pool {
         Ok(())
     }
 
-    /// The threads, to be joined after [`Pool::stop`], when there are no children any more.
+    /// The threads, to be joined after [`Pool::stop`] when there are no children any more.
     pub(crate) fn take_threads(&self) -> Vec<JoinHandle<()>> {
         self.waiter.stop();
         std::mem::take(&mut *self.handles())
     }
 
-    /// Looks for creations that hang: reports them and has other threads take over. Returns when to look again.
+    /// Checks for hanging creations: reports them and replaces their threads. Returns when to check
+    /// again.
     ///
-    /// The thread itself cannot be helped. It waits for its child, or for a file system, and comes back to the pool
-    /// when that answers, or when somebody kills the child.
+    /// The hanging thread itself cannot be interrupted. It waits for its child or for a file
+    /// system, and returns to the pool when that responds or the child is killed.
     pub(crate) fn look_for_stalls(self: &Arc<Self>, now: Instant) -> Option<Instant> {
         let mut queue = self.lock();
         let is_old = |work: &AtWork| now.saturating_duration_since(work.since) >= STALL;
@@ -332,7 +341,7 @@ impl Pool {
         if found.is_empty() && missing == 0 {
             return next;
         }
-        // Somebody may be idle who was not allowed to start anything.
+        // A thread may be idle because it was not allowed to start a request.
         self.call_threads(queue);
         for (_, token, _) in &found {
             tracing::warn!(
@@ -344,7 +353,7 @@ impl Pool {
         for _ in 0..missing {
             if let Err(error) = self.add_thread() {
                 tracing::warn!(%error, "cannot start a thread in place of one that hangs");
-                // Tried again, whether somebody starts anything meanwhile or not.
+                // Check again, whether a thread starts a request meanwhile or not.
                 next = Some(next.map_or(now + STALL, |next| next.min(now + STALL)));
                 break;
             }
@@ -352,16 +361,16 @@ impl Pool {
         next
     }
 
-    /// Says in the log that the machine is short of something, now and then.
+    /// Logs at a limited rate that the machine lacks a resource.
     pub(crate) fn warn_of_trouble(&self, error: &SpawnError) {
         let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
         if warned.is_none_or(|at| at.elapsed() >= TROUBLE_PAUSE) {
             *warned = Some(Instant::now());
-            tracing::warn!(%error, "no process can be created for now; it is tried again");
+            tracing::warn!(%error, "no process can be created for now; retrying");
         }
     }
 
-    /// How many threads have to be started in place of those that hang.
+    /// Number of threads to start in place of hanging ones.
     fn missing_threads(&self, queue: &Queue) -> usize {
         match self.source {
             Threads::Dedicated if !queue.stop => {
@@ -377,10 +386,10 @@ impl Pool {
         self: &Arc<Self>,
         requests: impl Iterator<Item = (Option<Lane>, Token, SpawnPlan)>,
     ) {
-        // Collected first: the iterator is the caller's code and must not run under the lock.
+        // Collect first: the iterator is the caller's code and must not run under the lock.
         let new: Vec<_> = requests
             .map(|(lane, token, plan)| Job {
-                kin: Kin::of(&plan),
+                path_group: PathGroup::of(&plan),
                 token,
                 plan,
                 lane,
@@ -396,7 +405,8 @@ impl Pool {
         self.call_threads(queue);
     }
 
-    /// Sees to it that somebody works on what is queued: idle threads first, then such as only wait for a child.
+    /// Ensures that a thread handles the queue: idle threads first, then threads that wait for a
+    /// child.
     fn call_threads(self: &Arc<Self>, mut queue: MutexGuard<'_, Queue>) {
         let wanted = queue.jobs.len();
         let waking = wanted.min(queue.idle);
@@ -422,23 +432,23 @@ impl Pool {
         }
     }
 
-    /// Reaps and reports children that have ended and were taken out of the table; what waited behind them is
-    /// queued. `alone`: the caller asks for the next request itself, nobody needs to be woken for it. Answers how the
-    /// last of them fared.
+    /// Reaps and reports children that have ended and were removed from the table, and queues the
+    /// requests behind them. `alone`: the caller takes the next request itself, so no thread needs
+    /// to be woken. Returns the times of the last child.
     pub(crate) fn finish(
         self: &Arc<Self>,
         ended: &mut Vec<Running>,
         alone: bool,
     ) -> Option<ChildTimes> {
         let mut lanes: Vec<_> = ended.iter().filter_map(|child| child.lane).collect();
-        // The consumer may sleep a little while there is more to do.
+        // The consumer may be woken later while there is more to do.
         let lazily = lanes.len() == ended.len() && {
             let queue = self.lock();
             lanes.iter().all(|lane| queue.lanes.has_next(*lane))
         };
         let life = self.watch.finish(ended, lazily);
         if !ended.is_empty() {
-            // Not reported yet: what waits behind them must not start before.
+            // Children that were not reported yet block the next request of their lane.
             lanes.retain(|lane| !ended.iter().any(|child| child.lane == Some(*lane)));
             self.watch.hold(ended);
         }
@@ -455,7 +465,7 @@ impl Pool {
         life
     }
 
-    /// A request of this lane has come to nothing.
+    /// Continues a lane after a request that created no child.
     pub(crate) fn leave(self: &Arc<Self>, lane: Option<Lane>) {
         if let Some(lane) = lane {
             let mut queue = self.lock();
@@ -464,7 +474,7 @@ impl Pool {
         }
     }
 
-    /// Takes out a request that waits behind another one; does nothing to any other.
+    /// Removes a request that waits behind another one; ignores others.
     pub(crate) fn withdraw(&self, token: Token) {
         let removed = self.lock().lanes.remove(token);
         if removed.is_some() {
@@ -472,7 +482,8 @@ impl Pool {
         }
     }
 
-    /// Waiter for a thread that may wait for its last child; `None` for a borrowed thread, which never does.
+    /// Waiter for a thread that may wait for its last child; `None` for a borrowed thread, which
+    /// never does.
     pub(crate) fn waiter(&self) -> Option<Arc<ChildWaiter>> {
         match self.source {
             Threads::Dedicated => ChildWaiter::new().ok().map(Arc::new),
@@ -480,7 +491,7 @@ impl Pool {
         }
     }
 
-    /// The thread does not wait for its child any more.
+    /// The thread no longer waits for its child.
     pub(crate) fn stop_waiting(&self, waiter: &Arc<ChildWaiter>) {
         self.lock()
             .waiters
@@ -504,7 +515,7 @@ impl Pool {
     pub(crate) fn terminate(self: &Arc<Self>, token: Token, how: Termination) {
         let mut queue = self.lock();
         let Some(lane) = queue.remove(token) else {
-            // Between the queue and the table there is no gap: both locks are held.
+            // With both locks held the request cannot slip between queue and table.
             let mut table = self.watch.table();
             drop(queue);
             let now = Instant::now();
@@ -540,7 +551,7 @@ impl Pool {
         self.watch.wake_reaper();
     }
 
-    /// Has the threads end as soon as nothing is queued.
+    /// Ends the threads as soon as the queue is empty.
     pub(crate) fn stop(&self) {
         let mut queue = self.lock();
         queue.stop = true;
@@ -558,7 +569,7 @@ impl Pool {
         queue.jobs.len() + queue.delayed.len() + queue.lanes.len()
     }
 
-    /// Waits for the next thing to do. With `waiter` the thread has a child to wait for.
+    /// Waits for the next action. With `waiter` the thread has a child to wait for.
     pub(crate) fn next(
         &self,
         outcome: Outcome,
@@ -590,7 +601,7 @@ impl Pool {
             if nothing_to_do && queue.stop {
                 return Next::Stop;
             }
-            // A borrowed thread is given back.
+            // A borrowed thread is returned.
             if nothing_to_do && matches!(self.source, Threads::Borrowed(_)) {
                 queue.borrowed -= 1;
                 return Next::Stop;
@@ -615,7 +626,7 @@ impl Pool {
         }
     }
 
-    /// A thread, known by what it has in flight, begins to create a process.
+    /// Records that a thread, identified by `in_flight`, starts to create a process.
     fn begin(&self, queue: &mut Queue, job: &Job, in_flight: &Arc<InFlight>) -> Key {
         let token = job.token;
         let key = self.watch.table().begin(token, Arc::clone(in_flight));
@@ -623,7 +634,7 @@ impl Pool {
         queue.at_work.push(AtWork {
             key,
             token,
-            kin: job.kin,
+            path_group: job.path_group,
             since: Instant::now(),
             in_flight: Arc::clone(in_flight),
             is_stalled: false,
@@ -663,7 +674,8 @@ impl Pool {
         }
     }
 
-    /// Moves requests whose time has come to the front. Answers until when the pool pauses, if it does.
+    /// Moves requests whose delay has expired to the front. Returns the end of the pool's pause, if
+    /// there is one.
     fn release_delayed(&self, queue: &mut Queue) -> Option<Instant> {
         if queue.delayed.is_empty() && queue.paused_until.is_none() {
             return None;
@@ -682,13 +694,13 @@ impl Pool {
         queue.paused_until
     }
 
-    /// Tries a request again after a pause.
+    /// Retries a request after a pause.
     pub(crate) fn delay(&self, job: Job, pause: Duration) {
         self.lock().delayed.push((Instant::now() + pause, job));
     }
 
     fn handles(&self) -> MutexGuard<'_, Vec<JoinHandle<()>>> {
-        // Its methods do not panic half way.
+        // The protected value is valid between any two operations.
         self.handles.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -698,7 +710,7 @@ impl Pool {
     }
 }
 
-/// The pause after this many failures in a row.
+/// The pause after this many consecutive failures.
 pub(crate) fn pause(failures: u32) -> Duration {
     PAUSE_MIN
         .saturating_mul(1 << failures.min(10))
@@ -716,6 +728,6 @@ pub(crate) fn cancelled(token: Token) -> Event {
 /// Sends a signal to a child in the table, whose lock is held.
 pub(crate) fn signal_group(child: &Running, signal: i32) {
     let _ = sys::kill(child.target(), signal);
-    // A stopped process would not see the signal before somebody continues it.
+    // A stopped process would receive the signal only when it is continued.
     let _ = sys::kill(child.target(), libc::SIGCONT);
 }

@@ -1,6 +1,6 @@
-//! From a plan to what the child needs: C strings, null-terminated pointer lists, open flags.
+//! Converts a plan for the child: C strings, null-terminated pointer lists, open flags.
 //!
-//! All buffers belong to a [`Scratch`] that its spawner thread uses again for every task, so that a spawn
+//! All buffers belong to a [`Scratch`] that its spawner thread reuses for every task, so a spawn
 //! allocates nothing per string.
 
 use std::cell::Cell;
@@ -30,11 +30,11 @@ pub(crate) struct Common {
     pub(crate) null: OwnedFd,
     /// Whether the kernel has `close_range` with `CLOSE_RANGE_UNSHARE`.
     pub(crate) close_range: bool,
-    /// Whether a plan's parent-death signal is honoured.
+    /// Whether a plan's parent-death signal is honored.
     pub(crate) death_signal: bool,
-    /// Labels for plans with a marker, where there are any.
+    /// Labels for plans with a marker, if available.
     pub(crate) labels: Option<Labels>,
-    /// The limit of open descriptors that children get when the launcher has raised its own.
+    /// The children's limit of open descriptors, if the launcher has raised its own.
     pub(crate) descriptor_limit: Option<KernelRlimit>,
 }
 
@@ -43,7 +43,7 @@ pub(crate) struct Common {
 pub(crate) struct Scratch {
     argv: Vec<*const c_char>,
     envp: Vec<*const c_char>,
-    /// C strings after one another.
+    /// C strings one after the other.
     text: Vec<u8>,
     rlimits: Vec<(c_uint, KernelRlimit)>,
     /// Duplicates of descriptors whose numbers are those of standard streams.
@@ -51,7 +51,7 @@ pub(crate) struct Scratch {
     ignored: signal::Ignored,
 }
 
-// Prepared strings, by their place in `Scratch::text`.
+// Prepared strings, by their range in `Scratch::text`.
 struct Places {
     cwd: Option<Range<usize>>,
     streams: [Option<Range<usize>>; 3],
@@ -60,13 +60,14 @@ struct Places {
     oom_score: Range<usize>,
 }
 
-/// How an output is opened. Not blocking: a FIFO that nobody reads would otherwise hold up the child, and the thread
-/// that creates it, until somebody does. The child takes the flag back.
+/// Flags for opening an output. Non-blocking: a FIFO without a reader would otherwise block the
+/// child and the thread that creates it. The child clears the flag.
 const OUTPUT: c_int = libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC | libc::O_NONBLOCK;
 
 /// One stream before the text buffer is complete.
 const STREAMS: [(Stage, c_int); 3] = [
-    // Blocking: a reader of a FIFO expects to wait for its writer, and would see its end at once otherwise.
+    // Blocking: a reader of a FIFO expects to wait for its writer, and would otherwise see end of
+    // file at once.
     (Stage::Stdin, libc::O_RDONLY),
     (Stage::Stdout, OUTPUT),
     (Stage::Stderr, OUTPUT),
@@ -77,11 +78,11 @@ impl Scratch {
         Self::default()
     }
 
-    /// Prepares `plan` and hands it to `spawn`.
+    /// Prepares `plan` and passes it to `spawn`.
     ///
-    /// `found` is the program's path, or `None` to execute the plan's program as given. With `share_descriptors`
-    /// the child may start on the parent's descriptor table. `pin`: what the child has to release. `label`: the limit
-    /// that everything it starts inherits.
+    /// `found` is the program's path, or `None` to execute the plan's program as given. With
+    /// `share_descriptors` the child may start on the parent's descriptor table. `pin`: the pinning
+    /// that the child releases. `label`: the limit that all its descendants inherit.
     pub(crate) fn with_child_plan<T>(
         &mut self,
         plan: &SpawnPlan,
@@ -160,7 +161,7 @@ impl Scratch {
         result
     }
 
-    /// Fills the buffers again. Nothing is allocated once they have grown to the size of a task.
+    /// Fills the buffers. Allocates nothing once they have grown to the size of a task.
     fn fill(
         &mut self,
         plan: &SpawnPlan,
@@ -174,7 +175,7 @@ impl Scratch {
         plan.env.gather(&plan.task_env, &mut self.envp);
         self.envp.push(std::ptr::null());
         self.rlimits.clear();
-        // First, so that a limit of the plan comes after it and counts.
+        // First, so that a limit of the plan overrides it.
         self.rlimits.extend(
             common
                 .descriptor_limit
@@ -244,7 +245,7 @@ impl Scratch {
         CStr::from_bytes_with_nul(&self.text[place.clone()]).unwrap_or_default()
     }
 
-    /// The descriptor to duplicate for a stream, or -1 when it needs none.
+    /// The descriptor to duplicate for a stream; -1 = none.
     fn source(
         &mut self,
         index: usize,
@@ -281,7 +282,7 @@ fn descriptors(common: &Common, share: bool, highest: c_int) -> Descriptors {
     }
 }
 
-/// Whether standard error is the same file as standard output, and so has to be the same open file.
+/// Whether standard error is the same file as standard output, and must share its open file.
 fn shares_stdout(plan: &SpawnPlan) -> bool {
     match (&plan.stdout, &plan.stderr) {
         (Stdio::File { path: out }, Stdio::File { path: err }) => out == err,
@@ -289,7 +290,7 @@ fn shares_stdout(plan: &SpawnPlan) -> bool {
     }
 }
 
-/// The path a failed step was about: a file or directory, or the program for which there was no process.
+/// The path of a failed step: a file or directory, or the program for which there was no process.
 pub(crate) fn path_of(
     stage: Stage,
     plan: &SpawnPlan,

@@ -1,7 +1,8 @@
-//! Features of this kernel, C library and sandbox, found by trying, once per process.
+//! Detects features of this kernel, C library and sandbox by trying them, once per process.
 //!
-//! "Not there" (an old kernel, or a seccomp filter that answers ENOSYS or EPERM) is remembered. "Not now" (no
-//! descriptors, no processes) is not: then the next launcher asks again and this one assumes the best.
+//! A missing feature (an old kernel, or a seccomp filter that returns ENOSYS or EPERM) is
+//! remembered. A temporary failure (no descriptors, no processes) is not: this launcher assumes the
+//! best, and the next one probes again.
 #![expect(unsafe_code, reason = "probes make raw calls")]
 
 use std::ffi::{c_int, c_void};
@@ -19,7 +20,7 @@ use crate::sys::{self, WaitFor};
 /// Features of this kernel and sandbox for creating processes and waiting for them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Features {
-    /// `clone` honours `CLONE_PIDFD` (Linux 5.2).
+    /// `clone` honors `CLONE_PIDFD` (Linux 5.2).
     pub clone_pidfd: bool,
     /// `pidfd_open` (Linux 5.3).
     pub pidfd_open: bool,
@@ -27,16 +28,16 @@ pub struct Features {
     pub wait_pidfd: bool,
     /// `close_range` with `CLOSE_RANGE_UNSHARE` (Linux 5.9).
     pub close_range: bool,
-    /// `clone` honours `CLONE_VM`. Emulators of one process make a copy instead, without a word: what a child tells of its
-    /// failure is lost there, also to the C library's `posix_spawn`.
+    /// `clone` honors `CLONE_VM`. Emulators of a single process copy the memory instead without an
+    /// error, and lose the failure report of a child, also that of the C library's `posix_spawn`.
     pub shared_memory: bool,
-    /// A process can ask for its orphaned descendants (`PR_SET_CHILD_SUBREAPER`, Linux 3.4). Emulators of one process do
-    /// not pass that on.
+    /// A process can adopt its orphaned descendants (`PR_SET_CHILD_SUBREAPER`, Linux 3.4).
+    /// Emulators of a single process do not implement it.
     pub adoption: bool,
 }
 
 impl Features {
-    /// The best backend for them.
+    /// The best backend for these features.
     #[must_use]
     pub const fn best(self) -> Backend {
         if !self.shared_memory {
@@ -48,7 +49,7 @@ impl Features {
         }
     }
 
-    /// Why a backend does not work with them, if it does not.
+    /// Checks that a backend works with these features.
     pub(crate) fn check(self, backend: Backend) -> Result<(), LauncherError> {
         let reason = match backend {
             Backend::ClonePidfd | Backend::PosixSpawnWait if !self.shared_memory => {
@@ -64,7 +65,7 @@ impl Features {
     }
 }
 
-/// The features of this process's surroundings, found out by creating a process once.
+/// The features of this environment, detected by creating a process once.
 pub fn features() -> Features {
     static KNOWN: OnceLock<Features> = OnceLock::new();
     if let Some(known) = KNOWN.get() {
@@ -78,7 +79,7 @@ pub fn features() -> Features {
     features
 }
 
-/// Whether the answer of a call means that it does not exist here.
+/// Whether an error means that the call does not exist here.
 const fn is_absent(errno: i32) -> bool {
     matches!(
         errno,
@@ -100,7 +101,7 @@ fn probe() -> (Features, bool) {
         Ok(stack) => {
             let mut answer = probe_clone(&stack, libc::CLONE_FILES | libc::CLONE_PIDFD);
             if answer == CloneAnswer::Absent {
-                // Emulators know the flags of a vfork and no others.
+                // Emulators accept only the flags of a vfork.
                 answer = without_its_flags(probe_clone(&stack, 0));
             }
             answer
@@ -134,7 +135,8 @@ fn probe() -> (Features, bool) {
     (features, certain)
 }
 
-/// A clone that works only so: whether the child could close its parent's descriptors does not count then.
+/// The result of a clone that works only with these flags: whether the child could close its
+/// parent's descriptors does not count then.
 fn without_its_flags(answer: CloneAnswer) -> CloneAnswer {
     match answer {
         CloneAnswer::Works(Features { shared_memory, .. }) => CloneAnswer::Works(Features {
@@ -145,8 +147,8 @@ fn without_its_flags(answer: CloneAnswer) -> CloneAnswer {
     }
 }
 
-/// Whether `waitid` takes pidfds, for which Linux 5.3 has a way to open them: this process is no child of itself, which it
-/// says then.
+/// Whether `waitid` accepts pidfds; Linux 5.3 can open them but not wait for them. This process is
+/// not its own child, and the error says so only if pidfds are accepted.
 fn knows_pidfds(own: &OwnedFd) -> bool {
     let waited = sys::wait(WaitFor::Pidfd(own.as_fd()), libc::WNOHANG);
     waited.is_err_and(|error| error.raw_os_error() == Some(libc::ECHILD))
@@ -156,19 +158,20 @@ fn knows_pidfds(own: &OwnedFd) -> bool {
 enum CloneAnswer {
     Absent,
     NotNow,
-    /// What a clone shows.
+    /// Result of a probing clone.
     Works(Features),
 }
 
-/// Makes one child that writes to this memory, tries `close_range` and ends. Kernels before 5.2 ignore the flag for a pidfd:
-/// no descriptor is written then.
+/// Creates a child that writes to this memory, tries `close_range` and ends. Kernels before 5.2
+/// ignore the flag for a pidfd: they write no descriptor then.
 fn probe_clone(stack: &ChildStack, more_flags: c_int) -> CloneAnswer {
     let _blocked = Blocked::all();
     let mut fd: c_int = -1;
     let is_written = AtomicBool::new(false);
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | more_flags;
-    // SAFETY: the stack is fresh and stays mapped until the child has ended; the child gets the flag that it expects, which
-    // lives until then, and makes two system calls; `fd` receives the pidfd.
+    // SAFETY: the stack is fresh and stays mapped until the child has ended; the child gets the
+    // flag that it expects, which lives until then, and makes two system calls; `fd` receives the
+    // pidfd.
     let pid = unsafe {
         raw::clone(
             flags | libc::SIGCHLD,
@@ -184,7 +187,7 @@ fn probe_clone(stack: &ChildStack, more_flags: c_int) -> CloneAnswer {
         Err(_) => return CloneAnswer::NotNow,
     };
     let pidfd = (fd >= 0).then(|| {
-        // SAFETY: the kernel has just installed this descriptor, and nobody else knows of it.
+        // SAFETY: the kernel has just installed this descriptor, and no other code knows it.
         unsafe { OwnedFd::from_raw_fd(fd) }
     });
     let by_pidfd = pidfd
@@ -204,12 +207,14 @@ fn probe_clone(stack: &ChildStack, more_flags: c_int) -> CloneAnswer {
     })
 }
 
-/// Shares the parent's memory, and its descriptors if the kernel can; answers through both memory and its exit status.
+/// Shares the parent's memory, and its descriptors if the kernel can; reports through both memory
+/// and its exit status.
 extern "C" fn probe_child(is_written: *mut c_void) -> c_int {
     // SAFETY: it is the parent's flag, and the parent waits.
     let is_written = unsafe { AtomicBool::from_ptr(is_written.cast()) };
     is_written.store(true, Ordering::Release);
-    // SAFETY: close_range takes plain numbers. It gives this child its own table and closes nothing of the parent.
+    // SAFETY: close_range takes plain numbers. It gives this child its own table and closes nothing
+    // of the parent.
     let result = unsafe {
         libc::syscall(
             libc::SYS_close_range,
@@ -229,10 +234,11 @@ mod tests {
 
     #[test]
     fn a_flag_for_pidfds_that_the_kernel_ignores_is_noticed() {
-        // To leave it out is to have it ignored: Linux 3.10 to 5.1 make the child and no descriptor.
+        // Without the flag the kernel behaves as if it ignored it: Linux 3.10 to 5.1 create the
+        // child and no descriptor.
         let ignored = probe_clone(&ChildStack::new().unwrap(), libc::CLONE_FILES);
         let CloneAnswer::Works(features) = ignored else {
-            // An emulator of one process has no such clone.
+            // An emulator of a single process has no such clone.
             return assert_eq!(ignored, CloneAnswer::Absent);
         };
         assert!(

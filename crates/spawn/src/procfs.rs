@@ -1,7 +1,7 @@
 //! Reads `/proc`: parents, sessions, environments and children of other processes.
 //!
-//! Everything read here is out of date when it is looked at. A caller that acts on it pins the process with a pidfd
-//! first and looks again ([`kill_if`]).
+//! All results may be outdated at once. A caller that acts on them pins the process with a pidfd
+//! first and checks again ([`kill_if`]).
 
 use std::collections::HashMap;
 use std::ffi::CString;
@@ -22,12 +22,12 @@ pub(crate) struct Process {
     pub(crate) session: libc::pid_t,
     /// State letter: `R`, `S`, `D`, `T`, `Z`, …
     pub(crate) state: u8,
-    /// When it began, in clock ticks since the machine was started.
+    /// Start time, in clock ticks since boot.
     pub(crate) began: u64,
 }
 
 impl Process {
-    /// Reads one process. `None` when it does not exist (any more).
+    /// Reads one process. `None` if it does not exist (any more).
     pub(crate) fn read(pid: libc::pid_t) -> Option<Self> {
         parse_stat(pid, &read_stat(pid).ok()?)
     }
@@ -37,17 +37,18 @@ impl Process {
         matches!(self.state, b'Z' | b'X' | b'x')
     }
 
-    /// Whether no signal of this process ends it. Short sleeps in the kernel are usual.
+    /// Whether no signal of this process ends it. Short sleeps in the kernel are normal.
     pub(crate) fn is_unreachable(&self) -> bool {
         self.hangs() || self.is_of_another_user()
     }
 
-    /// Whether it sleeps in the kernel where no signal reaches it, as at a file server that does not answer.
+    /// Whether it is in an uninterruptible sleep in the kernel, as on a file server that does not
+    /// respond.
     pub(crate) const fn hangs(&self) -> bool {
         self.state == b'D'
     }
 
-    /// Whether this process may not send it signals: a setuid program has made it one of another user.
+    /// Whether this process may not send it signals, because a setuid program has changed its user.
     pub(crate) fn is_of_another_user(&self) -> bool {
         let asked = sys::kill(self.pid, 0);
         asked.is_err_and(|error| error.raw_os_error() == Some(libc::EPERM))
@@ -57,8 +58,8 @@ impl Process {
 /// Fields that [`parse_stat`] reads.
 pub(crate) fn read_stat(pid: libc::pid_t) -> io::Result<Vec<u8>> {
     if pid == sys::getpid() {
-        // An emulator of one process writes the file of its process itself, and has it begin a little later than the kernel
-        // tells all others. What is said of the first thread it leaves alone.
+        // An emulator of a single process writes this file itself, with a start time slightly later
+        // than the kernel shows to other processes. It leaves the file of the first thread alone.
         return fs::read(format!("/proc/{pid}/task/{pid}/stat"));
     }
     fs::read(format!("/proc/{pid}/stat"))
@@ -74,7 +75,7 @@ pub(crate) fn parse_stat(pid: libc::pid_t, text: &[u8]) -> Option<Process> {
     let state = *fields.next()?.first()?;
     let mut number = || std::str::from_utf8(fields.next()?).ok()?.parse().ok();
     let [parent, group, session] = [number()?, number()?, number()?];
-    // Field 22 of proc(5), of which six are behind us.
+    // Field 22 of proc(5); six are already consumed.
     let began = fields.nth(15)?;
     Some(Process {
         pid,
@@ -86,18 +87,18 @@ pub(crate) fn parse_stat(pid: libc::pid_t, text: &[u8]) -> Option<Process> {
     })
 }
 
-/// Name of the program that a process runs, which everybody may read.
+/// Name of the program that a process runs, which every user may read.
 pub(crate) fn program_of(pid: libc::pid_t) -> Option<String> {
     let name = fs::read(format!("/proc/{pid}/comm")).ok()?;
     Some(String::from_utf8_lossy(name.trim_ascii_end()).into_owned())
 }
 
-/// How a process ended that cannot be reaped yet. `None` if it may not be looked into.
+/// How a process ended that cannot be reaped yet. `None` if access is denied.
 pub(crate) fn exit_status(pid: libc::pid_t) -> Option<ExitStatus> {
     let text = fs::read(format!("/proc/{pid}/stat")).ok()?;
     let after_name = text.iter().rposition(|byte| *byte == b')')? + 1;
     let fields = std::str::from_utf8(text.get(after_name..)?).ok()?;
-    // Field 52 of proc(5), as wait(2) has it.
+    // Field 52 of proc(5), in the format of wait(2).
     let status: i32 = fields.split_whitespace().nth(49)?.parse().ok()?;
     Some(match status & 0x7f {
         0 => ExitStatus::Code(status >> 8 & 0xff),
@@ -108,7 +109,7 @@ pub(crate) fn exit_status(pid: libc::pid_t) -> Option<ExitStatus> {
     })
 }
 
-/// All processes that this one may see. Costs about 10 µs each.
+/// All visible processes. Takes about 10 µs per process.
 pub(crate) fn all_processes() -> Vec<Process> {
     let Ok(entries) = fs::read_dir("/proc") else {
         return Vec::new();
@@ -120,7 +121,7 @@ pub(crate) fn all_processes() -> Vec<Process> {
         .collect()
 }
 
-/// Processes by their parents, so that looking for the descendants of many costs no more than for one.
+/// Processes by parent, so that finding the descendants of many costs no more than of one.
 #[derive(Debug)]
 pub(crate) struct Families(HashMap<libc::pid_t, Vec<Process>>);
 
@@ -133,13 +134,13 @@ impl Families {
         Self(children)
     }
 
-    /// Takes out the descendants of `root`, without `root`, parents before children.
+    /// Removes the descendants of `root`, without `root`, parents before children.
     pub(crate) fn take_descendants(&mut self, root: libc::pid_t) -> Vec<Process> {
         let mut found = Vec::new();
         let mut next = root;
         let mut looked_at = 0;
         loop {
-            // Removing makes this end even if the snapshot, taken over time, contains a cycle.
+            // The removal ends this loop even if the snapshot, taken over time, contains a cycle.
             found.append(&mut self.0.remove(&next).unwrap_or_default());
             let Some(process) = found.get(looked_at) else {
                 return found;
@@ -150,42 +151,43 @@ impl Families {
     }
 }
 
-/// The environment a process was started with. `None` when it may not be read or is empty.
+/// The environment with which a process was started. `None` if it may not be read or is empty.
 pub(crate) fn environment(pid: libc::pid_t) -> Option<Vec<u8>> {
     fs::read(format!("/proc/{pid}/environ"))
         .ok()
         .filter(|text| !text.is_empty())
 }
 
-/// Whether the ids in `/proc` are those that system calls of this process take: it may have been mounted in another pid
-/// namespace.
+/// Whether the ids in `/proc` are those that system calls of this process take: it may have been
+/// mounted in another pid namespace.
 pub(crate) fn shows_this_namespace() -> bool {
     let own = sys::getpid().to_string();
     fs::read_link("/proc/self").is_ok_and(|shown| shown.as_os_str() == own.as_str())
 }
 
-/// Whether it is certain that a process counts time from where this one does: it is in the same time namespace.
+/// Whether a process certainly has the same clock origin as this one: it is in the same time
+/// namespace.
 ///
-/// Not of one that may not be looked into, nor of one that has ended.
+/// `false` for a process that denies access, and for an ended one.
 pub(crate) fn has_our_clock(pid: libc::pid_t) -> bool {
     let clock = |process: &str| fs::read_link(format!("/proc/{process}/ns/time"));
     match clock("self") {
         Ok(own) => clock(&pid.to_string()).is_ok_and(|clock| clock == own),
-        // Before Linux 5.6 there is one clock for all.
+        // Before Linux 5.6 there are no time namespaces.
         Err(error) => error.kind() == io::ErrorKind::NotFound,
     }
 }
 
-/// Fields of `/proc/PID/status`, which everybody may read.
+/// Fields of `/proc/PID/status`, which every user may read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Status {
     /// Real user id.
     pub(crate) user: u32,
-    /// Its pid namespace is the one that `/proc` shows, and not one below.
+    /// Whether its pid namespace is that of `/proc`, and not a nested one.
     pub(crate) is_in_this_namespace: bool,
 }
 
-/// All of it. The name of a process stands in it, which may be any bytes.
+/// The whole text. It contains the name of the process, which may be any bytes.
 fn status_text(pid: libc::pid_t) -> Option<String> {
     let text = fs::read(format!("/proc/{pid}/status")).ok()?;
     Some(String::from_utf8_lossy(&text).into_owned())
@@ -199,7 +201,8 @@ pub(crate) fn status(pid: libc::pid_t) -> Option<Status> {
     };
     Some(Status {
         user: fields("Uid:")?.next()?.parse().ok()?,
-        // An id for each namespace that it is in. Kernels before 4.1 do not tell: then there is no doubt to be had.
+        // One id for each namespace of the process. Kernels before 4.1 lack the field; assume the
+        // same namespace then.
         is_in_this_namespace: fields("NSpid:").is_none_or(|ids| ids.count() == 1),
     })
 }
@@ -209,7 +212,7 @@ pub(crate) fn labels(pid: libc::pid_t) -> Option<[u64; 2]> {
     if let Ok(limit) = sys::limit_of(pid, raw::RLIMIT_LOCKS) {
         return Some([limit.soft, limit.hard]);
     }
-    // One that has changed its user may not be asked, but everybody may look.
+    // prlimit is denied for a process that has changed its user, but this file is readable.
     let text = fs::read_to_string(format!("/proc/{pid}/limits")).ok()?;
     let line = text
         .lines()
@@ -220,7 +223,8 @@ pub(crate) fn labels(pid: libc::pid_t) -> Option<[u64; 2]> {
     Some([fields.next()?, fields.next()?])
 }
 
-/// The process behind a pidfd of this process, known by number. `None` when it has ended, or it is no pidfd.
+/// The process of a pidfd of this process. `None` if it has ended, or if the descriptor is no
+/// pidfd.
 pub(crate) fn pid_of(pidfd: RawFd) -> Option<u32> {
     let text = fs::read_to_string(format!("/proc/self/fdinfo/{pidfd}")).ok()?;
     let pid = text.lines().find_map(|line| line.strip_prefix("Pid:"))?;
@@ -237,25 +241,28 @@ pub(crate) fn tracer_of(pid: libc::pid_t) -> Option<u32> {
     tracer.trim().parse().ok().filter(|pid| *pid != 0)
 }
 
-/// Sends SIGKILL to a process if `still_meant` says so once its id can no longer be recycled.
+/// Sends SIGKILL to a process if `still_meant` confirms it once its id can no longer be reused.
 ///
-/// Without pidfds (before Linux 5.3) a window of microseconds remains between the check and the signal.
+/// Without pidfds (before Linux 5.3) a window of microseconds remains between the check and the
+/// signal.
 pub(crate) fn kill_if(pid: libc::pid_t, still_meant: impl FnOnce() -> bool) -> bool {
     match sys::pidfd_open(pid) {
         Ok(fd) => still_meant() && sys::pidfd_send_signal(fd.as_fd(), libc::SIGKILL).is_ok(),
-        // An old kernel, or a sandbox that knows the call as little and forbids it.
+        // An old kernel, or a sandbox that forbids calls that it does not know.
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => {
             still_meant() && sys::kill(pid, libc::SIGKILL).is_ok()
         }
-        // It has ended, or `/proc` shows ids of another namespace: then the number may be anybody's.
+        // It has ended, or `/proc` shows ids of another namespace: then the id may be that of any
+        // process.
         Err(_) => false,
     }
 }
 
 /// The children of this process's main thread, read through one open file.
 ///
-/// Orphans are handed to the first living thread, so as long as the main thread creates no processes itself, an
-/// empty list means that no orphan was adopted. One system call then answers for a whole batch of ended children.
+/// The kernel gives orphans to the first living thread. As long as the main thread creates no
+/// processes itself, an empty list means that no orphan was adopted. One system call then covers a
+/// whole batch of ended children.
 #[derive(Debug)]
 pub(crate) struct MainThreadChildren {
     file: OwnedFd,

@@ -1,7 +1,7 @@
 //! System calls that leave the C library's `errno` alone.
 //!
-//! A child that shares its parent's memory also shares the `errno` of the thread that created it. If that thread does
-//! not sleep until the child has left, the two would write over each other.
+//! A child that shares its parent's memory also shares the `errno` of the thread that created it.
+//! If that thread does not sleep until the child has left, both would overwrite each other's value.
 #![expect(unsafe_code, reason = "system calls")]
 
 use core::ffi::{c_int, c_long, c_void};
@@ -16,7 +16,7 @@ pub(crate) struct KernelRlimit {
 
 const _: () = assert!(size_of::<KernelRlimit>() == 16);
 
-/// Open descriptors. The type of a resource's number is one in glibc and another in musl.
+/// Open descriptors. glibc and musl have different types for the number of a resource.
 pub(crate) const RLIMIT_NOFILE: u32 = 7;
 /// Locked files, which no kernel counts any more.
 pub(crate) const RLIMIT_LOCKS: u32 = 10;
@@ -24,18 +24,18 @@ pub(crate) const RLIMIT_LOCKS: u32 = 10;
 const _: () = assert!(RLIMIT_NOFILE as u64 == libc::RLIMIT_NOFILE as u64);
 const _: () = assert!(RLIMIT_LOCKS as u64 == libc::RLIMIT_LOCKS as u64);
 
-/// Whether calls leave `errno` alone here: known for these machines only.
+/// Whether calls leave `errno` alone; only on these architectures.
 pub(crate) const LEAVES_ERRNO: bool = cfg!(any(target_arch = "x86_64", target_arch = "aarch64"));
 
-/// The call of this number: its result, or an error number.
+/// Makes the call of this number and returns its result or an error number.
 ///
 /// # Safety
 ///
-/// The arguments are what the call expects, and its pointers valid for what it does with them.
+/// The arguments are what the call expects, and its pointers are valid for its accesses.
 pub(crate) unsafe fn call(number: c_long, arguments: [usize; 5]) -> Result<usize, c_int> {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let result = unsafe { invoke(number, arguments) };
-    // The last page of addresses is never a result.
+    // A result is never an address in the last page.
     if (-4095..0).contains(&result) {
         return Err(c_int::try_from(result.wrapping_neg()).unwrap_or(libc::EIO));
     }
@@ -45,16 +45,17 @@ pub(crate) unsafe fn call(number: c_long, arguments: [usize; 5]) -> Result<usize
 /// Entry function of a child. It must not return.
 pub(crate) type Entry = extern "C" fn(*mut c_void) -> c_int;
 
-/// `clone` with a stack for the child, which runs `entry(argument)` on it: the child's id, or an error number. With
-/// `CLONE_PIDFD` the kernel writes the pidfd to `pidfd`.
+/// `clone` with a stack for the child, which runs `entry(argument)` on it. Returns the child's id
+/// or an error number. With `CLONE_PIDFD` the kernel writes the pidfd to `pidfd`.
 ///
-/// Not the C library's: up to glibc 2.24 that of the child writes -1 over the ids that the library keeps of the calling
-/// thread, if they share memory, and a later join of that thread fails.
+/// The C library's function does not work here: up to glibc 2.24 its child overwrites the library's
+/// ids of the calling thread with -1 if they share memory, and a later join of that thread fails.
 ///
 /// # Safety
 ///
-/// `top` is the aligned end of a stack that nobody uses until the child has left this memory, and `argument` is what
-/// `entry` expects, until then. `entry` ends the process or executes a program. `pidfd` is valid for writes.
+/// `top` is the aligned end of a stack that is not used until the child has left this memory, and
+/// `argument` is what `entry` expects, until then. `entry` ends the process or executes a program.
+/// `pidfd` is valid for writes.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub(crate) unsafe fn clone(
     flags: c_int,
@@ -63,15 +64,15 @@ pub(crate) unsafe fn clone(
     entry: Entry,
     argument: *mut c_void,
 ) -> Result<libc::pid_t, c_int> {
-    // The last two, where the child's thread-local memory and id go, have one order on one machine and another on the
-    // other. They are zero.
+    // The order of the last two (the addresses for the child's thread-local memory and id) depends
+    // on the architecture. Both are zero.
     let arguments = [int(flags), top.addr(), pidfd.expose_provenance(), 0, 0];
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let result = unsafe { call_in_two(libc::SYS_clone, arguments, entry, argument) };
     pid_or_error(result)
 }
 
-/// `clone3`, otherwise as [`clone`]: `arguments` name the stack, and where the pidfd goes.
+/// `clone3`, otherwise as [`clone`]: `arguments` contain the stack and the place for the pidfd.
 ///
 /// # Safety
 ///
@@ -84,13 +85,13 @@ pub(crate) unsafe fn clone3(
 ) -> Result<libc::pid_t, c_int> {
     let address = core::ptr::from_ref(arguments).expose_provenance();
     let arguments = [address, size_of::<libc::clone_args>(), 0, 0, 0];
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let result = unsafe { call_in_two(libc::SYS_clone3, arguments, entry, argument) };
     pid_or_error(result)
 }
 
-/// A call that returns twice: here with the child's id or a negative error number, and in the child, which goes on
-/// with `entry(argument)` on the new stack and never comes back.
+/// A call that returns twice: here with the child's id or a negative error number, and in the
+/// child, which continues with `entry(argument)` on the new stack and never returns.
 ///
 /// # Safety
 ///
@@ -103,8 +104,9 @@ unsafe fn call_in_two(
     argument: *mut c_void,
 ) -> c_long {
     let result: c_long;
-    // SAFETY: in the parent these are a system call and a branch; what the call clobbers is declared. The child has a
-    // copy of the registers, the caller's stack, and calls a function that does not return.
+    // SAFETY: in the parent these are a system call and a branch; what the call clobbers is
+    // declared. The child has a copy of the registers, the caller's stack, and calls a function
+    // that does not return.
     unsafe {
         core::arch::asm!(
             "syscall",
@@ -143,8 +145,8 @@ unsafe fn call_in_two(
     argument: *mut c_void,
 ) -> c_long {
     let result: c_long;
-    // SAFETY: in the parent these are a system call and a branch. The child has a copy of the registers, the caller's
-    // stack, and calls a function that does not return.
+    // SAFETY: in the parent these are a system call and a branch. The child has a copy of the
+    // registers, the caller's stack, and calls a function that does not return.
     unsafe {
         core::arch::asm!(
             "svc #0",
@@ -188,7 +190,7 @@ pub(crate) unsafe fn clone(
     entry: Entry,
     argument: *mut c_void,
 ) -> Result<libc::pid_t, c_int> {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let pid = unsafe { libc::clone(entry, top, flags, argument, pidfd) };
     if pid >= 0 {
         return Ok(pid);
@@ -197,7 +199,7 @@ pub(crate) unsafe fn clone(
     Err(unsafe { *libc::__errno_location() })
 }
 
-/// A number as the kernel takes it.
+/// A number in the form of a system call argument.
 pub(crate) const fn int(value: c_int) -> usize {
     (value as isize).cast_unsigned()
 }
@@ -208,7 +210,7 @@ pub(crate) const fn int(value: c_int) -> usize {
 #[cfg(target_arch = "x86_64")]
 unsafe fn invoke(number: c_long, [a, b, c, d, e]: [usize; 5]) -> c_long {
     let result: c_long;
-    // SAFETY: the caller's promise; what the instruction clobbers is declared.
+    // SAFETY: guaranteed by the caller; what the instruction clobbers is declared.
     unsafe {
         core::arch::asm!(
             "syscall",
@@ -232,7 +234,7 @@ unsafe fn invoke(number: c_long, [a, b, c, d, e]: [usize; 5]) -> c_long {
 #[cfg(target_arch = "aarch64")]
 unsafe fn invoke(number: c_long, [a, b, c, d, e]: [usize; 5]) -> c_long {
     let result: c_long;
-    // SAFETY: the caller's promise; the kernel keeps all other registers.
+    // SAFETY: guaranteed by the caller; the kernel keeps all other registers.
     unsafe {
         core::arch::asm!(
             "svc #0",
@@ -253,7 +255,7 @@ unsafe fn invoke(number: c_long, [a, b, c, d, e]: [usize; 5]) -> c_long {
 /// As for [`call`].
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 unsafe fn invoke(number: c_long, [a, b, c, d, e]: [usize; 5]) -> c_long {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let result = unsafe { libc::syscall(number, a, b, c, d, e) };
     if result >= 0 {
         return result;

@@ -1,9 +1,9 @@
-//! The thread that notices ended children, and what is done with them.
+//! The thread that notices ended children and handles them.
 //!
-//! It sleeps in epoll on the pidfds of all children, so its cost does not depend on how many there are. Whatever
-//! ended by the time it wakes is handled as one batch: taken out of the table under one lock, freed of leftovers,
-//! reaped with resource usage, reported with one lock and at most one wake-up. It also sends every SIGKILL whose
-//! time has come.
+//! It sleeps in epoll on the pidfds of all children, so its cost does not depend on their number.
+//! All children that have ended when it wakes are one batch: it removes them from the table under
+//! one lock, kills their leftovers, reaps them with resource usage, and reports them with one lock
+//! and at most one wake-up. It also sends every SIGKILL that is due.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,46 +19,47 @@ use crate::procfs;
 use crate::signal;
 use crate::sys::{self, Epoll, WaitFor, Waited};
 
-/// Epoll data of the wake-up counter and of the event timer. Keys of children never get there: it would take 2³²
-/// successive children in the last of 2³² slots.
+/// Epoll data of the wake-up counter and of the event timer. Keys of children never reach them:
+/// that would take 2³² successive children in the last of 2³² slots.
 const WAKE: u64 = u64::MAX;
 const TIMER: u64 = u64::MAX - 1;
 
-/// Pause between two looks whether the tracer of an ended child has let go of it: nothing tells of it.
+/// Interval of checks whether the tracer of an ended child has released it, which causes no event.
 const HELD_PAUSE: Duration = Duration::from_millis(100);
 
-/// State about children that spawner threads, the reaper and the public front share.
+/// State of children that spawner threads, the reaper and the launcher share.
 pub(crate) struct Watch {
     table: Mutex<Table>,
-    /// Children that have ended and cannot be reaped yet, because somebody traces them. They are not in the table.
+    /// Ended children that cannot be reaped yet because they are traced. They are not in the table.
     held: Mutex<Vec<Running>>,
     pub(crate) events: EventQueue,
     epoll: Epoll,
     wake: OwnedFd,
     orphans: Mutex<Orphans>,
     adopting: bool,
-    /// Orphans are found only by looking at all processes, the launcher's children among them.
+    /// Whether orphans are found only by scanning all processes, which include the launcher's
+    /// children.
     seeking: bool,
-    means: Means,
+    means: ReapMechanism,
     stop: AtomicBool,
 }
 
-/// Mechanism that notices ends of children.
+/// How ends of children are noticed.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Means {
-    /// A pidfd can be waited for.
+pub(crate) struct ReapMechanism {
+    /// Whether a pidfd can be waited for.
     pub(crate) wait_pidfd: bool,
-    /// The id of a child is known from the moment that it exists.
+    /// Whether the id of a child is known as soon as it exists.
     pub(crate) names_at_once: bool,
-    /// The kernel's list of children is used if there is one.
+    /// Whether to use the kernel's list of children if there is one.
     pub(crate) list_children: bool,
 }
 
 impl Watch {
-    /// `unkillable_after`: how long after SIGKILL a child that still exists is reported.
+    /// `unkillable_after`: time from SIGKILL until a child that still exists is reported.
     pub(crate) fn new(
         events: EventQueue,
-        means: Means,
+        means: ReapMechanism,
         unkillable_after: Duration,
     ) -> std::io::Result<Self> {
         let epoll = Epoll::new()?;
@@ -86,29 +87,29 @@ impl Watch {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has the reaper look at deadlines and at the stop flag.
+    /// Makes the reaper check deadlines and the stop flag.
     pub(crate) fn wake_reaper(&self) {
         sys::eventfd_signal(self.wake.as_fd());
     }
 
-    /// Ends the reaper thread; children that still live are no longer watched.
+    /// Ends the reaper thread; living children are no longer watched.
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::Release);
         self.wake_reaper();
     }
 
-    /// Watches a child that is in the table. Reports it when it has ended already.
+    /// Watches a child that is in the table. Reports it if it has ended already.
     pub(crate) fn watch(&self, key: Key, pidfd: &OwnedFd) -> std::io::Result<()> {
         self.epoll.add(pidfd.as_fd(), key.0, true)
     }
 
-    /// Whether the reaper wakes up from time to time by itself.
+    /// Whether the reaper wakes up by itself at intervals.
     pub(crate) const fn ticks(&self) -> bool {
         self.adopting
     }
 
-    /// Body of the reaper thread. `finish` is handed children that have ended; `look_for_stalls` looks for creations
-    /// that hang and returns when to look again.
+    /// Body of the reaper thread. It passes ended children to `finish`. `look_for_stalls` checks
+    /// for hanging creations and returns when to check again.
     pub(crate) fn run(
         &self,
         finish: impl Fn(&mut Vec<Running>),
@@ -151,15 +152,15 @@ impl Watch {
     fn sleep(&self, until: Option<Instant>, now: Instant, ready: &mut Vec<u64>) {
         let timeout = until.map(|at| at.saturating_duration_since(now));
         if let Err(error) = self.epoll.wait(ready, timeout) {
-            // Only a bug can cause it; do not burn a CPU on it.
+            // Only a bug can cause this; do not busy-loop on it.
             tracing::error!(%error, "cannot wait for children");
             sys::pause(Duration::from_millis(100));
         }
     }
 
-    /// Reaps children that have ended and reports them. They have been taken out of the table. Those that cannot be
-    /// reaped yet stay in `ended`, for [`Watch::hold`]. `lazily`: nobody waits for the news. Returns how the last of
-    /// them fared.
+    /// Reaps and reports ended children that were removed from the table. Children that cannot be
+    /// reaped yet stay in `ended`, for [`Watch::hold`]. `lazily`: the events are not urgent.
+    /// Returns the times of the last one.
     pub(crate) fn finish(&self, ended: &mut Vec<Running>, lazily: bool) -> Option<ChildTimes> {
         let at = sys::monotonic_now();
         let mut orphans = self.orphans();
@@ -168,7 +169,8 @@ impl Watch {
         let follow_up = orphans.follows_up();
         drop(orphans);
         if !self.adopting {
-            // A thread that waited for a cpu had not said yet that they run, and so they alone were killed.
+            // A delayed spawner thread had not reported yet that they run, so SIGKILL was sent to
+            // them alone.
             let early = ended.iter().filter(|child| child.killed_early);
             let early: Vec<_> = early.map(Task::from).collect();
             if !early.is_empty() {
@@ -176,10 +178,10 @@ impl Watch {
             }
         }
         if follow_up {
-            // It may sleep longer than the look-out for late ones allows.
+            // It may be set to sleep beyond the next search for late orphans.
             self.wake_reaper();
         }
-        // `None`, as long as usual, is the least.
+        // `None`, the default time, counts as the shortest.
         let delay = ended.iter().map(|child| child.event_delay).min().flatten();
         let mut life = None;
         let mut exits = Vec::with_capacity(ended.len());
@@ -219,16 +221,17 @@ impl Watch {
 
     /// `None`: it has ended, but cannot be reaped yet.
     fn reap(&self, child: &Running) -> Option<Waited> {
-        // Never blocking: a pidfd also tells of the end of a traced process, which its tracer has to take note of
-        // before we can. That may be a debugger at its prompt, and all other children would wait for it.
+        // Non-blocking: a pidfd also reports the end of a traced process, which its tracer must
+        // acknowledge first. The tracer may be a debugger at its prompt, and all other children
+        // would wait for it.
         match sys::wait(self.wait_for(child), libc::WNOHANG) {
             Ok(waited) => waited,
             Err(error) => {
-                // Somebody else in this process reaped a child that is not theirs. Its status is lost.
+                // Other code in this process reaped the child, so its status is lost.
                 tracing::error!(
                     pid = child.pid,
                     %error,
-                    "a child was reaped by somebody else"
+                    "other code in this process reaped a child; its exit status is lost"
                 );
                 Some(Waited {
                     pid: child.pid,
@@ -246,21 +249,22 @@ impl Watch {
         }
     }
 
-    /// Keeps ended children that cannot be reaped until they can.
+    /// Keeps ended children until they can be reaped.
     pub(crate) fn hold(&self, children: &mut Vec<Running>) {
         for child in &*children {
             let tracer = procfs::tracer_of(child.pid);
             tracing::warn!(
                 pid = child.pid,
                 tracer,
-                "a child has ended and is held by the process that traces it; it counts as running until it is let go"
+                "a child has ended, but its tracer has not released it; it counts as running until then"
             );
         }
         self.held().append(children);
         self.wake_reaper();
     }
 
-    /// Moves held children that can be reaped by now to `ended`. Returns when to look at the others again.
+    /// Moves held children that can be reaped now to `ended`. Returns when to check the others
+    /// again.
     fn take_released(&self, now: Instant, ended: &mut Vec<Running>) -> Option<Instant> {
         let mut held = self.held();
         let is_released = |child: &mut Running| {
@@ -271,7 +275,7 @@ impl Watch {
         (!held.is_empty()).then_some(now + HELD_PAUSE)
     }
 
-    /// Reports creations that hang, unless they have come to an end meanwhile.
+    /// Reports hanging creations, unless they have finished meanwhile.
     pub(crate) fn report_stalls(&self, stalls: &[(Key, Token, Arc<InFlight>)]) {
         let table = self.table();
         for (key, token, in_flight) in stalls {
@@ -287,7 +291,7 @@ impl Watch {
         self.events.notify();
     }
 
-    /// Sends SIGKILL where it is due, reports whom it did not end; returns when to look again.
+    /// Sends due SIGKILLs and reports children that survived theirs; returns when to check again.
     fn kill_due(&self, now: Instant, due: &mut Due) -> Option<Instant> {
         due.clear();
         let mut table = self.table();
@@ -311,8 +315,9 @@ impl Watch {
                 .filter_map(|key| table.get(*key))
                 .map(Task::from)
                 .collect();
-            // Reading all of /proc takes milliseconds. Numbers stay valid without the lock: signals go through
-            // pidfds that were checked again, or to children that are in the table under the lock below.
+            // Reading all of /proc takes milliseconds. Ids stay valid without the lock: signals go
+            // through pidfds that are checked again, or to children that are in the table under the
+            // lock below.
             drop(table);
             orphans::kill_descendants_of(&tasks);
             table = self.table();
@@ -325,12 +330,12 @@ impl Watch {
         next
     }
 
-    /// Looks after orphans if it is time to; returns when it is next.
+    /// Handles orphans if it is due; returns the next time.
     fn tick(&self, at: Instant) -> Instant {
         let now = Instant::now();
         let mut orphans = self.orphans();
         if now < at {
-            // A batch of ended children may have left something behind.
+            // A batch of ended children may have left orphans.
             return at.min(now + orphans.pause());
         }
         let any_running = || !self.table().is_empty();

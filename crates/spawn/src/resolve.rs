@@ -1,8 +1,9 @@
-//! From a program's name to the path to execute, cached per (PATH, name).
+//! Finds the path of a program by its name, cached per (PATH, name).
 //!
-//! A name with a slash is used as it is; the kernel takes it relative to the task's working directory. Any other
-//! name is searched once in the task's own `PATH`, so no task pays for a long `PATH` again. A cached answer is
-//! looked up again when the kernel says that it no longer exists. Failures are never cached.
+//! A name with a slash is used unchanged; the kernel resolves it relative to the task's working
+//! directory. Any other name is searched once in the task's own `PATH`, so a long `PATH` costs only
+//! once. A cached path is looked up again if the kernel reports that it no longer exists. Failures
+//! are never cached.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, OsStr};
@@ -17,11 +18,11 @@ use crate::sys;
 /// Path that `execvp` searches when `PATH` is not set.
 const DEFAULT_PATH: &[u8] = b"/bin:/usr/bin";
 
-/// Programs remembered for one `PATH`, and paths remembered at all. Beyond that the cache starts over: more
-/// distinct values than this mean that they are generated, and will not be asked for again.
+/// Maximum programs for one `PATH`, and maximum number of `PATH`s. Beyond that the cache starts
+/// over: so many distinct values are generated and will not recur.
 const ENTRIES_MAX: usize = 4096;
 
-/// Where a program was found.
+/// Result of a search.
 #[derive(Debug, Clone)]
 pub(crate) enum Resolved {
     /// The name contains a slash: it is the path.
@@ -29,14 +30,14 @@ pub(crate) enum Resolved {
     /// Found through `PATH`.
     Found {
         path: Arc<CStr>,
-        /// Whether the answer came from the cache and may be stale.
+        /// Whether the result came from the cache and may be stale.
         cached: bool,
     },
 }
 
 type Programs = HashMap<Box<[u8]>, Arc<CStr>>;
 
-/// The cache. Shared by all spawner threads of a launcher.
+/// A cache shared by all spawner threads of a launcher.
 #[derive(Debug, Default)]
 pub(crate) struct Resolver {
     by_path: Mutex<HashMap<Box<[u8]>, Programs>>,
@@ -56,7 +57,7 @@ impl Resolver {
         self.search(plan, search, name)
     }
 
-    /// The path to execute, looked up on disk whatever the cache says.
+    /// The path to execute, looked up on disk and not in the cache.
     pub(crate) fn resolve_again(&self, plan: &SpawnPlan) -> Result<Resolved, SpawnError> {
         let name = plan.argv.program_c().to_bytes();
         let search = search_path(plan);
@@ -76,7 +77,7 @@ impl Resolver {
             let directory = Path::new(OsStr::from_bytes(directory));
             let absolute = directory.is_absolute();
             let candidate = match &plan.cwd {
-                // An empty entry is the current directory, which is the task's.
+                // An empty entry is the current directory of the task.
                 Some(cwd) if !absolute => cwd.join(directory),
                 None if directory.as_os_str().is_empty() => PathBuf::from("."),
                 Some(_) | None => directory.to_path_buf(),
@@ -119,13 +120,13 @@ impl Resolver {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Box<[u8]>, Programs>> {
-        // The map is valid between any two operations, so a panic elsewhere does not spoil it.
+        // The map is valid between any two operations, so a panic elsewhere does not corrupt it.
         self.by_path.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The candidate for a child that has changed its directory: a path that is still relative (both the `PATH` entry
-/// and the plan's directory are) is made absolute from the launcher's directory.
+/// The candidate for a child that changes its directory. A path that is still relative (both the
+/// `PATH` entry and the plan's directory are) is resolved from the launcher's directory.
 fn absolute_from(plan: &SpawnPlan, candidate: &Path, text: CString) -> CString {
     if plan.cwd.is_none() || candidate.is_absolute() {
         return text;
@@ -136,7 +137,7 @@ fn absolute_from(plan: &SpawnPlan, candidate: &Path, text: CString) -> CString {
         .unwrap_or(text)
 }
 
-/// The `PATH` the task itself will see.
+/// The `PATH` of the task itself.
 fn search_path(plan: &SpawnPlan) -> &[u8] {
     let name = OsStr::new("PATH");
     plan.task_env
@@ -165,7 +166,8 @@ mod tests {
         assert_eq!(found(&resolver.resolve(&plan)), (expected.clone(), false));
         assert_eq!(found(&resolver.resolve(&plan)), (expected, true));
 
-        // A program that appears earlier is found when the cache is bypassed, and remembered from then on.
+        // A program in an earlier directory is found when the cache is bypassed, and cached from
+        // then on.
         let earlier = program(&first, "tool", 0o755);
         assert_eq!(
             found(&resolver.resolve_again(&plan)),

@@ -1,10 +1,11 @@
 //! Signal masks and dispositions of the parent.
 //!
-//! Spawner threads keep signals blocked for their whole life: a handler must not run in a child that shares the
-//! parent's memory, and with the mask set once no spawn pays for it. SIGCHLD is the exception while nobody handles it.
-//! The kernel addresses it to the thread that created the child, and drops it there and then if its action is the
-//! default and that thread does not block it; a blocked one is queued, and wakes up some other thread of the process,
-//! which finds that there is nothing to do.
+//! Spawner threads block signals for their whole life: a handler must not run in a child that
+//! shares the parent's memory, and a permanent mask costs nothing per spawn. SIGCHLD is the
+//! exception while the process has no handler for it. The kernel sends it to the thread that
+//! created the child, and drops it at once if its action is the default and that thread does not
+//! block it. A blocked SIGCHLD would be queued and wake up another thread of the process for
+//! nothing.
 #![expect(unsafe_code, reason = "system calls")]
 
 use std::io;
@@ -15,7 +16,7 @@ use std::time::{Duration, Instant};
 /// The kernel's signal set: 64 signals on every architecture this crate supports.
 pub(crate) type KernelSigset = u64;
 
-/// Size of [`KernelSigset`] as the kernel's calls want it.
+/// Size of [`KernelSigset`] for the kernel's calls.
 pub(crate) const SIGSET_BYTES: usize = size_of::<KernelSigset>();
 
 /// Every signal.
@@ -26,8 +27,8 @@ const fn only(signal: libc::c_int) -> KernelSigset {
     1 << (signal - 1)
 }
 
-/// Signals that programs, shells and libraries ignore for a while or for good: these are set back for every child,
-/// whether they seem to be ignored or not.
+/// Signals that programs, shells and libraries ignore temporarily or permanently. Every child
+/// resets these, whether they seem to be ignored or not.
 const OFTEN_IGNORED: KernelSigset = only(libc::SIGPIPE)
     | only(libc::SIGCHLD)
     | only(libc::SIGHUP)
@@ -37,7 +38,7 @@ const OFTEN_IGNORED: KernelSigset = only(libc::SIGPIPE)
     | only(libc::SIGTTIN)
     | only(libc::SIGTTOU);
 
-/// Signals that this process ignores, looked up from time to time.
+/// Signals that this process ignores, read at intervals.
 #[derive(Debug, Default)]
 pub(crate) struct Ignored {
     signals: KernelSigset,
@@ -45,9 +46,10 @@ pub(crate) struct Ignored {
 }
 
 impl Ignored {
-    /// All that may be ignored now. One that is not often ignored counts for certain only after a tenth of a second.
+    /// All signals that may be ignored now. A newly ignored one that is not in [`OFTEN_IGNORED`]
+    /// may be missing for a tenth of a second.
     pub(crate) fn signals(&mut self) -> KernelSigset {
-        /// Looking takes 64 system calls, as many as it saves a single child.
+        /// Minimum interval: reading takes 64 system calls, as many as it saves a single child.
         const LOOK_AGAIN: Duration = Duration::from_millis(100);
         let now = Instant::now();
         let fresh = |at: Instant| now.saturating_duration_since(at) < LOOK_AGAIN;
@@ -66,10 +68,11 @@ fn ignored() -> KernelSigset {
     })
 }
 
-/// Disposition of a signal in the kernel's layout, of which the handler is the first word.
+/// Disposition of a signal in the kernel's layout; the handler is the first word.
 fn action(signal: libc::c_int) -> Option<[usize; 8]> {
     let mut action = [0; 8];
-    // SAFETY: a null new action only queries; `action` is larger than any layout and valid for writes.
+    // SAFETY: a null new action only queries; `action` is larger than any layout and valid for
+    // writes.
     let result = unsafe {
         libc::syscall(
             libc::SYS_rt_sigaction,
@@ -100,12 +103,12 @@ pub(crate) fn set_mask(new: KernelSigset) -> KernelSigset {
     old
 }
 
-/// Blocks every signal in the calling thread for good. For threads of this crate only.
+/// Blocks every signal in the calling thread for good. Only for threads of this crate.
 pub(crate) fn block_all() {
     set_mask(ALL_SIGNALS);
 }
 
-/// Signals that a thread that creates processes blocks.
+/// Signals that a thread blocks that creates processes.
 fn spawner_mask() -> KernelSigset {
     match action(libc::SIGCHLD) {
         Some([libc::SIG_DFL, ..]) => ALL_SIGNALS & !only(libc::SIGCHLD),
@@ -132,10 +135,10 @@ impl Drop for Blocked {
     }
 }
 
-/// Makes sure that ended children wait to be reaped.
+/// Makes sure that ended children stay until they are reaped.
 ///
-/// A process that ignores SIGCHLD (some parents leave it so) would lose every exit status. So does
-/// [`std::process`]: a program calls this before it starts anything.
+/// A process that ignores SIGCHLD (some parents leave it ignored) would lose every exit status,
+/// also with [`std::process`]. So a program calls this before it starts any process.
 ///
 /// # Errors
 ///
@@ -155,7 +158,8 @@ pub fn keep_zombies() -> io::Result<()> {
         action.sa_sigaction = libc::SIG_DFL;
     }
     action.sa_flags &= !libc::SA_NOCLDWAIT;
-    // SAFETY: `action` is the current action with a disposition and a flag changed; the old one is not asked for.
+    // SAFETY: `action` is the current action with a disposition and a flag changed; the old one is
+    // not requested.
     if unsafe { libc::sigaction(libc::SIGCHLD, &raw const action, ptr::null_mut()) } != 0 {
         return Err(io::Error::last_os_error());
     }
@@ -177,7 +181,8 @@ fn set_disposition(signal: libc::c_int, handler: libc::sighandler_t) -> io::Resu
     // SAFETY: a sigaction of all zeroes is valid: default action, no flags, empty mask.
     let mut action = unsafe { action.assume_init() };
     action.sa_sigaction = handler;
-    // SAFETY: `action` is valid, and its handler is one of the two constants; the old one is not asked for.
+    // SAFETY: `action` is valid, and its handler is one of the two constants; the old one is not
+    // requested.
     if unsafe { libc::sigaction(signal, &raw const action, ptr::null_mut()) } != 0 {
         return Err(io::Error::last_os_error());
     }
@@ -190,7 +195,7 @@ mod tests {
 
     #[test]
     fn ignored_signals_are_found() {
-        // Every Rust program ignores it; nobody here ignores the other one.
+        // Every Rust program ignores it; no code here ignores the other one.
         assert_eq!(ignored() & only(libc::SIGPIPE), only(libc::SIGPIPE));
         assert_eq!(ignored() & only(libc::SIGSEGV), 0);
         let found = Ignored::default().signals();

@@ -1,6 +1,7 @@
-//! One spawner thread: create the process, mend what can be mended at once, hand it to the reaper.
+//! One spawner thread: creates a process, makes simple repairs, and passes the child to the reaper.
 //!
-//! It owns what is used again for every spawn: the child's stack and the buffers. It knows nothing of queueing.
+//! It owns the resources that are reused for every spawn: the child's stack and the buffers. It
+//! does not know the queue.
 
 use std::borrow::Cow;
 use std::ffi::{CStr, OsStr};
@@ -30,11 +31,12 @@ use crate::signal;
 use crate::stack::ChildStack;
 use crate::sys;
 
-/// How long a thread waits for the end of a child before it is sure that the program runs, while the children before
-/// were that short. More is of no use: a switch to another thread and back is nothing beside such a child.
+/// How long a thread waits for the end of a child before it is known to run, if the previous
+/// children were that short. A longer wait gains nothing: two thread switches are cheap compared
+/// with such a child.
 const PATIENCE: Duration = Duration::from_millis(5);
 
-/// The work of one spawner thread, until the pool has nothing for it any more.
+/// Main function of a spawner thread; returns when the pool has no more work for it.
 pub(crate) fn work(pool: &Arc<Pool>, stack: ChildStack) {
     Spawner::new(pool, stack).run();
 }
@@ -46,21 +48,23 @@ struct Spawner<'a> {
     scratch: Scratch,
     placement: Placement,
     in_flight: Arc<InFlight>,
-    /// Pidfds of children that failed before their program ran; see [`InFlight`] for why they are kept a while.
+    /// Pidfds of children that failed before their program ran; see [`InFlight`] for why they are
+    /// kept for a while.
     failed: Vec<OwnedFd>,
-    /// The last child, if it is in a lane: this thread waits for its end unless there is something else to do.
-    awaited: Option<Minded>,
-    /// How this thread is called away from it. `None`: it never waits for one.
+    /// The last child, if it is in a lane: this thread waits for its end unless there is other
+    /// work.
+    awaited: Option<OwnChild>,
+    /// Interrupts that wait. `None`: the thread never waits for a child.
     waiter: Option<Arc<ChildWaiter>>,
-    /// Whether the last child that this thread waited for took less than [`PATIENCE`].
+    /// Whether the last child for which this thread waited took less than [`PATIENCE`].
     brief: bool,
-    /// Ended children, as buffer.
+    /// Buffer of ended children.
     ended: Vec<Running>,
 }
 
-/// A child that only this thread takes out of the table, so that its pidfd stays open until then.
+/// A child that only this thread removes from the table, so that its pidfd stays open until then.
 #[derive(Debug, Clone, Copy)]
-struct Minded {
+struct OwnChild {
     key: Key,
     pidfd: RawFd,
 }
@@ -81,9 +85,9 @@ impl<'a> Spawner<'a> {
         }
     }
 
-    /// The thread's life.
+    /// The thread's main loop.
     fn run(mut self) {
-        // A borrowed thread goes back to its owner with the mask it had.
+        // A borrowed thread is returned with its previous mask.
         let _mask = signal::Blocked::for_spawner();
         let mut outcome = Outcome::None;
         loop {
@@ -94,7 +98,7 @@ impl<'a> Spawner<'a> {
                 }
                 Next::WaitForChild => {
                     outcome = Outcome::None;
-                    self.mind();
+                    self.wait_own();
                 }
                 Next::HandOver => {
                     outcome = Outcome::None;
@@ -115,7 +119,7 @@ impl<'a> Spawner<'a> {
         let result = if keeper::is_halted() {
             Err(SpawnError::cancelled())
         } else {
-            // Others that wait for a thread must not wait for the end of this child, too.
+            // Requests that wait for a thread must not also wait for the end of this child.
             let patience = self.brief && alone && job.lane.is_some() && self.waiter.is_some();
             let limit = label.as_ref().map(Label::limit);
             self.create(&job.plan, limit, patience.then_some(PATIENCE))
@@ -136,13 +140,13 @@ impl<'a> Spawner<'a> {
                 if error.is_transient() {
                     let (since, times) = job.trouble.unwrap_or_else(|| (Instant::now(), 0));
                     if since.elapsed() < self.pool.transient_limit {
-                        tracing::debug!(token = job.token.0, %error, "spawn failed for now");
+                        tracing::debug!(token = job.token.0, %error, "transient spawn failure");
                         if since.elapsed() >= pool::TROUBLE {
                             self.pool.warn_of_trouble(&error);
                         }
                         job.trouble = Some((since, times + 1));
                         self.pool.delay(job, pool::pause(times));
-                        // A busy program file is no reason to hold up others.
+                        // A busy program file is no reason to delay other requests.
                         return if error.errno == libc::ETXTBSY {
                             Outcome::Later
                         } else {
@@ -158,7 +162,7 @@ impl<'a> Spawner<'a> {
         }
     }
 
-    /// The program runs: enters it into the table and has it watched.
+    /// Handles a running program: adds it to the table and watches it.
     fn started(
         &mut self,
         (job, label): (Job, Option<Label>),
@@ -168,7 +172,7 @@ impl<'a> Spawner<'a> {
     ) {
         let watch = &self.pool.watch;
         let Created { pid, pidfd, ended } = created;
-        // Reported before it is watched, so that its end cannot come first.
+        // Push this event before the child is watched, so that its end cannot come first.
         let event = Event::Started {
             token: job.token,
             pid: pid.unsigned_abs(),
@@ -211,14 +215,14 @@ impl<'a> Spawner<'a> {
         self.brief = false;
         match pidfd_number {
             Some(pidfd) if job.lane.is_some() && self.waiter.is_some() => {
-                self.awaited = Some(Minded { key, pidfd });
+                self.awaited = Some(OwnChild { key, pidfd });
             }
             Some(_) => self.have_watched(key),
             None => self.pool.waiter.add(pid, key),
         }
     }
 
-    /// Leaves a child to the reaper.
+    /// Passes a child to the reaper.
     fn have_watched(&mut self, key: Key) {
         let watch = &self.pool.watch;
         let mut table = watch.table();
@@ -226,7 +230,8 @@ impl<'a> Spawner<'a> {
             && let Some(pidfd) = &child.pidfd
             && let Err(error) = watch.watch(key, pidfd)
         {
-            // Out of kernel memory or over the user's limit of watches: the child cannot be supervised.
+            // Out of kernel memory or over the user's limit of watches: the child cannot be
+            // supervised.
             tracing::error!(%error, pid = child.pid, "cannot watch a child; ending it");
             let _ = sys::kill(child.target(), libc::SIGKILL);
             self.ended.extend(table.take(key));
@@ -235,8 +240,8 @@ impl<'a> Spawner<'a> {
         }
     }
 
-    /// Waits for the end of the last child, or until there is something else to do.
-    fn mind(&mut self) {
+    /// Waits for the end of the last child, or until there is other work.
+    fn wait_own(&mut self) {
         let (Some(awaited), Some(waiter)) = (self.awaited, &self.waiter) else {
             return;
         };
@@ -253,22 +258,23 @@ impl<'a> Spawner<'a> {
         }
     }
 
-    /// Reaps and reports a child whose end this thread has waited for.
+    /// Reaps and reports a child whose end this thread has awaited.
     fn finish(&mut self) {
         if let Some(life) = self.pool.finish(&mut self.ended, true) {
             self.placement.learn(life);
         }
     }
 
-    /// Creates the process, mending what can be mended at once; returns the time at which it began. With `patience` it
-    /// may wait that long for its end.
+    /// Creates the process and makes simple repairs; returns the time of its start. With `patience`
+    /// it may wait that long for the child's end.
     fn create(
         &mut self,
         plan: &SpawnPlan,
         label: Option<KernelRlimit>,
         patience: Option<Duration>,
     ) -> Result<(MonotonicNs, Created), SpawnError> {
-        /// A missing directory each for the working directory and both outputs, and a moved program.
+        /// A missing directory each for the working directory and both outputs, and a moved
+        /// program.
         const REPAIRS_MAX: usize = 4;
         if let Some(preparation) = &plan.preparation {
             preparation.run(&|| self.in_flight.is_cancelled())?;
@@ -278,10 +284,11 @@ impl<'a> Spawner<'a> {
         let mut repairs = 0;
         loop {
             if self.in_flight.is_cancelled() {
-                // Earlier steps may have taken their time, and nobody wants the program any more.
+                // Earlier steps may have taken long, and the request was canceled meanwhile.
                 return Err(SpawnError::cancelled());
             }
-            // Earlier steps are not the child's time: a preparation may hang for longer than the child may run.
+            // After the earlier steps, which are not the child's time: a preparation may hang for
+            // longer than the child may run.
             let started = sys::monotonic_now();
             let mut error = match self.try_create(&plan, &resolved, label, patience) {
                 Ok(created) => return Ok((started, created)),
@@ -346,7 +353,7 @@ impl<'a> Spawner<'a> {
         };
         let share = pool.backend.shares_descriptors();
         let (in_flight, failed) = (&self.in_flight, &mut self.failed);
-        // Only a child that shares this memory can tell that it has released this thread.
+        // Only a child that shares this memory can report that it has released this thread.
         let pin = (pool.backend == Backend::ClonePidfd)
             .then(|| self.placement.hold())
             .flatten();
@@ -369,17 +376,17 @@ impl<'a> Spawner<'a> {
     }
 }
 
-/// A path of the task as seen from here.
+/// A path of the task relative to this process.
 fn in_cwd(plan: &SpawnPlan, path: &Path) -> PathBuf {
     plan.cwd
         .as_ref()
         .map_or_else(|| path.to_path_buf(), |cwd| cwd.join(path))
 }
 
-/// The command that runs a program file as a script of the shell, as `execvp` and all shells do with a text that has no
-/// `#!` line. `None`: it is a binary.
+/// The command that runs a program file as a shell script, as `execvp` and all shells do for a text
+/// without `#!` line. `None`: it is a binary.
 fn shell_for(plan: &SpawnPlan, failed: &SpawnError) -> Option<ArgBlock> {
-    /// A binary has a NUL before that: all formats have numbers in their headers.
+    /// A binary has a NUL in this many bytes: all formats have numbers in their headers.
     const HEAD_LEN: u64 = 512;
     let program = failed.path()?;
     let file = std::fs::File::open(in_cwd(plan, program)).ok()?;
@@ -392,8 +399,8 @@ fn shell_for(plan: &SpawnPlan, failed: &SpawnError) -> Option<ArgBlock> {
     ArgBlock::new(shell.into_iter().chain(plan.argv.iter().skip(1))).ok()
 }
 
-/// A file with the plan's input, where there are no files in memory: before Linux 3.17, and where a sandbox forbids
-/// them. `None`: that is not what has failed.
+/// A file with the plan's input, where files in memory are not available: before Linux 3.17, and in
+/// sandboxes that forbid them. `None`: another step has failed.
 fn input_file(plan: &SpawnPlan, failed: &SpawnError) -> Result<Option<Stdio>, SpawnError> {
     let Stdio::Bytes(bytes) = &plan.stdin else {
         return Ok(None);
@@ -413,13 +420,13 @@ fn input_file(plan: &SpawnPlan, failed: &SpawnError) -> Result<Option<Stdio>, Sp
     Ok(Some(Stdio::Fd(Arc::new(file.into()))))
 }
 
-/// Whether there is something in the place of a guarded output, or a link in the place of its directory, that the child could
-/// not judge.
+/// Whether the path of a guarded output exists already, or its directory is a link, so that the
+/// child could not decide.
 const fn is_undecided(error: &SpawnError) -> bool {
     matches!(error.errno, libc::ELOOP | libc::ENOTDIR | libc::EEXIST)
 }
 
-/// Opens a guarded output for the child, if it may be used.
+/// Opens a guarded output for the child, if it is safe.
 fn open_guarded(plan: &mut SpawnPlan, failed: &SpawnError) -> Result<(), SpawnError> {
     let output = usize::from(failed.stage == Stage::Stderr);
     let Some(path) = failed.path().filter(|_| plan.guarded[output]) else {
@@ -451,8 +458,9 @@ fn create_directory_for(plan: &SpawnPlan, failed: &SpawnError) -> Result<(), Spa
         }
         (_, None) => return Err(failed.clone()),
     };
-    // That it exists by now proves nothing: another thread may have made it for a task of the same job.
-    // Where creating it does not help (a dangling symbolic link), the bound on repairs ends it.
+    // An existing directory is no error: another thread may have created it for a task of the same
+    // job. Where creating it does not help (a dangling symbolic link), the limit of repairs ends
+    // the retries.
     std::fs::create_dir_all(&directory).map_err(|error| {
         let errno = error.raw_os_error().unwrap_or(libc::EIO);
         SpawnError::new(Stage::CreateDir, errno, Some(directory))

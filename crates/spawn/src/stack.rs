@@ -1,17 +1,18 @@
 //! Private stacks for children that share the parent's memory.
 //!
-//! Each spawner thread owns one and uses it again and again: the parent waits until the child has executed its
-//! program or ended, so there is never more than one child on a stack. The lowest page is a guard.
+//! Each spawner thread owns one and reuses it: the parent waits until the child has executed its
+//! program or ended, so a stack has at most one child. The lowest page is a guard.
 #![expect(unsafe_code, reason = "memory mapping")]
 
 use std::io;
 use std::ptr;
 
-/// Room for the child. It calls system calls through thin wrappers and needs a few KiB at most; unused pages are
-/// never touched and cost nothing.
+/// Size for the child. It makes system calls through thin wrappers and needs a few KiB at most;
+/// unused pages are never touched and cost nothing.
 const STACK_BYTES: usize = 64 * 1024;
 
-/// The guard below the stack. Covers the page sizes of all supported machines (64 KiB on some aarch64).
+/// The guard below the stack. Covers the page sizes of all supported machines (64 KiB on some
+/// aarch64).
 const GUARD_BYTES: usize = 64 * 1024;
 
 /// A mapped stack with a guard below.
@@ -20,12 +21,13 @@ pub(crate) struct ChildStack {
     base: *mut libc::c_void,
 }
 
-// SAFETY: the mapping belongs to this value alone; using it from one thread after another is fine.
+// SAFETY: the mapping belongs only to this value; threads may use it one after the other.
 unsafe impl Send for ChildStack {}
 
 impl ChildStack {
     pub(crate) fn new() -> io::Result<Self> {
-        // SAFETY: an anonymous mapping at an address of the kernel's choice touches no existing memory.
+        // SAFETY: an anonymous mapping at an address of the kernel's choice touches no existing
+        // memory.
         let base = unsafe {
             libc::mmap(
                 ptr::null_mut(),
@@ -41,7 +43,8 @@ impl ChildStack {
         }
         let stack = Self { base };
         let usable = base.wrapping_byte_add(GUARD_BYTES);
-        // SAFETY: the range is the upper part of the mapping made above, which nobody else knows of yet.
+        // SAFETY: the range is the upper part of the mapping made above, which no other code knows
+        // yet.
         let result =
             unsafe { libc::mprotect(usable, STACK_BYTES, libc::PROT_READ | libc::PROT_WRITE) };
         if result != 0 {
@@ -66,7 +69,8 @@ impl ChildStack {
 
 impl Drop for ChildStack {
     fn drop(&mut self) {
-        // SAFETY: the mapping was made by `new` with this size, and no child runs on it: the thread that used it waited.
+        // SAFETY: the mapping was made by `new` with this size, and no child runs on it: the thread
+        // that used it waited.
         unsafe { libc::munmap(self.base, GUARD_BYTES + STACK_BYTES) };
     }
 }

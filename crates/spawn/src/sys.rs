@@ -1,7 +1,8 @@
-//! Checked wrappers around one system call each, for the parent's side.
+//! Checked wrappers of single system calls, for the parent.
 //!
-//! Every raw descriptor becomes an `OwnedFd` where it is created, every failure an `io::Error` or an errno.
-//! Nothing here runs between clone and exec; the child has its own calls in `child.rs`.
+//! Every raw descriptor becomes an `OwnedFd` where it is created, and every failure an `io::Error`
+//! or an errno. Nothing here runs between clone and exec; the child has its own calls in
+//! `child.rs`.
 #![expect(unsafe_code, reason = "system calls")]
 
 use std::ffi::{CStr, OsString};
@@ -22,9 +23,9 @@ use crate::raw::KernelRlimit;
 /// Child to wait for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum WaitFor<'a> {
-    /// The child behind a pidfd (Linux 5.4).
+    /// The child of a pidfd (Linux 5.4).
     Pidfd(BorrowedFd<'a>),
-    /// The child with this id; it must be a child that nobody else reaps.
+    /// The child with this id. No other code may reap it.
     Pid(libc::pid_t),
     /// Any child of the calling thread (`__WNOTHREAD`).
     OwnThread,
@@ -42,27 +43,27 @@ pub(crate) struct Waited {
 
 /// The calling thread's id.
 pub(crate) fn gettid() -> libc::pid_t {
-    // The function of this name came with glibc 2.30.
-    // SAFETY: gettid has no preconditions.
+    // glibc has this function since 2.30. SAFETY: gettid has no preconditions.
     let id = unsafe { libc::syscall(libc::SYS_gettid) };
     // The kernel's ids fit into its own type.
     libc::pid_t::try_from(id).unwrap_or(0)
 }
 
-/// Number of CPUs of the machine that are switched on.
+/// Number of CPUs that are online.
 pub(crate) fn cpus_online() -> usize {
     // SAFETY: sysconf takes a plain number.
     let count = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
     usize::try_from(count).unwrap_or(1)
 }
 
-/// The CPU that the calling thread runs on, or ran on a moment ago.
+/// The CPU on which the calling thread runs, or ran a moment ago.
 pub(crate) fn current_cpu() -> Option<usize> {
     // SAFETY: sched_getcpu has no preconditions.
     usize::try_from(unsafe { libc::sched_getcpu() }).ok()
 }
 
-/// The CPUs the calling thread may run on. EINVAL: the machine may have more of them than `mask` has bits.
+/// The CPUs on which the calling thread may run. EINVAL: the machine may have more of them than
+/// `mask` has bits.
 pub(crate) fn affinity(mask: &mut [usize]) -> io::Result<()> {
     mask.fill(0);
     // SAFETY: the mask is valid for writes of its size in bytes.
@@ -80,7 +81,7 @@ pub(crate) fn affinity(mask: &mut [usize]) -> io::Result<()> {
     Ok(())
 }
 
-/// The CPUs that a thread may run on, of this process; 0 is the calling one.
+/// Sets the CPUs on which a thread of this process may run; 0 is the calling thread.
 pub(crate) fn set_affinity(thread: libc::pid_t, mask: &[usize]) -> io::Result<()> {
     // SAFETY: the mask is valid for reads of its size in bytes.
     let result = unsafe {
@@ -110,10 +111,10 @@ fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     }
 }
 
-/// Takes over a descriptor that a system call has just returned.
+/// Takes ownership of a descriptor that a system call has just returned.
 fn own(fd: libc::c_int) -> io::Result<OwnedFd> {
     let fd = check(fd)?;
-    // SAFETY: `fd` is open (checked above) and was created by the caller of this function for itself only.
+    // SAFETY: `fd` is open (checked above), and only the caller of this function has it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -142,7 +143,7 @@ pub(crate) fn user() -> libc::uid_t {
     unsafe { libc::geteuid() }
 }
 
-/// Where an open link (`O_PATH | O_NOFOLLOW`) leads.
+/// Target of an open link (`O_PATH | O_NOFOLLOW`).
 pub(crate) fn link_target(link: &File) -> io::Result<OsString> {
     let mut target = vec![0_u8; libc::PATH_MAX as usize];
     // SAFETY: the path is a C string, and the buffer is valid for writes of its length.
@@ -159,7 +160,7 @@ pub(crate) fn link_target(link: &File) -> io::Result<OsString> {
     Ok(OsString::from_vec(target))
 }
 
-/// Has reads and writes of a file wait.
+/// Makes reads and writes of a file blocking.
 pub(crate) fn set_blocking(file: &File) -> io::Result<()> {
     // SAFETY: plain numbers.
     check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, 0) }).map(drop)
@@ -167,7 +168,7 @@ pub(crate) fn set_blocking(file: &File) -> io::Result<()> {
 
 /// Waits for a child. `None`: it has not ended (with `WNOHANG`).
 ///
-/// `flags` are those of `waitid`; `WEXITED` is implied. Interrupted waits are continued.
+/// `flags` are those of `waitid`; `WEXITED` is implied. Interrupted waits are restarted.
 pub(crate) fn wait(which: WaitFor<'_>, flags: libc::c_int) -> io::Result<Option<Waited>> {
     let (kind, id, extra): (libc::c_uint, libc::c_long, libc::c_int) = match which {
         WaitFor::Pidfd(fd) => (libc::P_PIDFD, libc::c_long::from(fd.as_raw_fd()), 0),
@@ -178,7 +179,8 @@ pub(crate) fn wait(which: WaitFor<'_>, flags: libc::c_int) -> io::Result<Option<
     let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
     loop {
-        // SAFETY: both out-pointers are valid for writes of their types; the other arguments are plain numbers.
+        // SAFETY: both out-pointers are valid for writes of their types; the other arguments are
+        // plain numbers.
         let result = unsafe {
             libc::syscall(
                 libc::SYS_waitid,
@@ -240,9 +242,9 @@ fn convert_usage(usage: &libc::rusage) -> ResourceUsage {
     }
 }
 
-/// Sends a signal to a process, or to a group when `pid` is negative. Signal 0 only checks.
+/// Sends a signal to a process, or to a group if `pid` is negative. Signal 0 only checks.
 ///
-/// Use it only for ids that cannot have been recycled: an unreaped child, or the group of one.
+/// Use it only for ids that cannot have been reused: an unreaped child, or the group of one.
 pub(crate) fn kill(pid: libc::pid_t, signal: libc::c_int) -> io::Result<()> {
     // SAFETY: kill takes plain numbers.
     check(unsafe { libc::kill(pid, signal) }).map(drop)
@@ -280,9 +282,10 @@ pub(crate) fn pidfd_send_signal(fd: BorrowedFd<'_>, signal: libc::c_int) -> io::
     Ok(())
 }
 
-/// SIGKILL through a pidfd known by number only, which its owner keeps open during the call.
+/// Sends SIGKILL through the number of a pidfd, which its owner keeps open during the call.
 pub(crate) fn pidfd_kill_raw(fd: RawFd) {
-    // SAFETY: plain numbers and a null siginfo. Were the number not a pidfd, the kernel would refuse it.
+    // SAFETY: plain numbers and a null siginfo. Were the number not a pidfd, the kernel would
+    // refuse it.
     unsafe {
         libc::syscall(
             libc::SYS_pidfd_send_signal,
@@ -300,7 +303,7 @@ pub(crate) fn open(path: &CStr, flags: libc::c_int) -> io::Result<OwnedFd> {
     own(unsafe { libc::open(path.as_ptr(), flags | libc::O_CLOEXEC) })
 }
 
-/// Has all descriptors of this process from 3 up close on exec.
+/// Marks all descriptors of this process from 3 up close-on-exec.
 ///
 /// # Errors
 ///
@@ -312,8 +315,9 @@ pub fn close_all_on_exec() -> io::Result<()> {
         let Some(fd) = number.filter(|fd: &RawFd| *fd > 2) else {
             continue;
         };
-        // SAFETY: plain numbers. Another thread may have closed the descriptor meanwhile, which is an error to ignore, or
-        // opened another one by this number, which closes on exec as everything that is opened here does.
+        // SAFETY: plain numbers. Another thread may have closed the descriptor meanwhile, which is
+        // an error to ignore, or opened another one by this number, which is close-on-exec like all
+        // descriptors of this crate.
         let _ = unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) };
     }
     Ok(())
@@ -341,7 +345,7 @@ pub(crate) fn unnamed_file(directory: &Path) -> io::Result<File> {
     Err(io::Error::from_raw_os_error(libc::EEXIST))
 }
 
-/// A duplicate with a number of at least 3, close-on-exec.
+/// A close-on-exec duplicate with a number of at least 3.
 pub(crate) fn duplicate_above_stdio(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     // SAFETY: the descriptor is open for the whole call; F_DUPFD_CLOEXEC takes one number.
     own(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 3) })
@@ -382,14 +386,14 @@ pub(crate) fn eventfd() -> io::Result<OwnedFd> {
     own(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })
 }
 
-/// Adds one to an event counter. A full counter is as good as a signalled one.
+/// Increments an event counter. A full counter already signals.
 pub(crate) fn eventfd_signal(fd: BorrowedFd<'_>) {
     let one = 1_u64.to_ne_bytes();
     // SAFETY: `one` is valid for reads of eight bytes; the descriptor is open for the whole call.
     unsafe { libc::write(fd.as_raw_fd(), one.as_ptr().cast(), one.len()) };
 }
 
-/// Empties an event counter or timer, so that it is no longer readable.
+/// Resets an event counter or timer, so that it is no longer readable.
 pub(crate) fn consume_counter(fd: BorrowedFd<'_>) {
     let mut buffer = [0_u8; 8];
     // SAFETY: `buffer` is valid for writes of eight bytes; the descriptor is open and non-blocking.
@@ -421,7 +425,7 @@ pub(crate) fn timerfd_arm(fd: BorrowedFd<'_>, delay: Duration) {
             tv_nsec: libc::c_long::from(delay.subsec_nanos().max(1)),
         },
     };
-    // SAFETY: `value` is a valid itimerspec; the old value is not asked for.
+    // SAFETY: `value` is a valid itimerspec; the old value is not requested.
     unsafe { libc::timerfd_settime(fd.as_raw_fd(), 0, &raw const value, ptr::null_mut()) };
 }
 
@@ -437,8 +441,9 @@ impl Epoll {
 
     /// Watches `fd` for readability. With `once` it is reported at most once.
     ///
-    /// A child that is being created holds a copy of its parent's descriptor table until it executes, so a closed
-    /// pidfd may stay registered for a moment; reported once, it cannot make the reaper spin.
+    /// A child in creation holds a copy of its parent's descriptor table until its exec, so a
+    /// closed pidfd may stay registered for a moment; reported once, it cannot make the reaper
+    /// spin.
     pub(crate) fn add(&self, fd: BorrowedFd<'_>, data: u64, once: bool) -> io::Result<()> {
         let flags = libc::EPOLLIN | if once { libc::EPOLLONESHOT } else { 0 };
         let mut event = libc::epoll_event {
@@ -457,9 +462,10 @@ impl Epoll {
         check(result).map(drop)
     }
 
-    /// Waits and appends the data of what is ready to `ready`. `None` waits without limit.
+    /// Waits and appends the data of ready descriptors to `ready`. `None` = no timeout.
     pub(crate) fn wait(&self, ready: &mut Vec<u64>, timeout: Option<Duration>) -> io::Result<()> {
-        /// More events are fetched by the next call; it bounds the work of one round.
+        /// Maximum events of one call, which limits the work of one round; the next call returns
+        /// the rest.
         const BATCH: libc::c_int = 256;
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; BATCH.unsigned_abs() as usize];
         let millis = timeout.map_or(-1, |limit| {
@@ -482,17 +488,18 @@ impl Epoll {
     }
 }
 
-/// Whether orphaned descendants become children of this process.
+/// Whether this process adopts orphaned descendants.
 pub(crate) fn adopts_orphans() -> bool {
     asked_for_orphans() == Some(true) || getpid() == 1
 }
 
-/// Whether a process can ask for its orphaned descendants at all.
+/// Whether a process can adopt its orphaned descendants here.
 pub(crate) fn knows_adoption() -> bool {
     asked_for_orphans().is_some()
 }
 
-/// Whether this process has asked for its orphaned descendants; `None` where it cannot.
+/// Whether this process has asked to adopt its orphaned descendants; `None` where that is not
+/// possible.
 fn asked_for_orphans() -> Option<bool> {
     let mut flag: libc::c_int = 0;
     // SAFETY: PR_GET_CHILD_SUBREAPER writes one int to the given address.
@@ -507,8 +514,8 @@ pub(crate) fn adopt_orphans() -> io::Result<()> {
     check(unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, one) }).map(drop)
 }
 
-/// Raises this process's soft limit of open descriptors to the hard one. Returns the limits before, if that
-/// changed anything.
+/// Raises this process's soft limit of open descriptors to the hard one. Returns the previous
+/// limits if that changed anything.
 pub(crate) fn raise_descriptor_limit() -> io::Result<Option<(u64, u64)>> {
     let mut limit = libc::rlimit64 {
         rlim_cur: 0,
@@ -554,13 +561,13 @@ pub(crate) fn parent() -> libc::pid_t {
     unsafe { libc::getppid() }
 }
 
-/// Moves a process (0: this one) into a process group (0: one of its own).
+/// Moves a process (0: this one) into a process group (0: a new one).
 pub(crate) fn set_group(pid: libc::pid_t, group: libc::pid_t) -> io::Result<()> {
     // SAFETY: setpgid takes plain numbers.
     check(unsafe { libc::setpgid(pid, group) }).map(drop)
 }
 
-/// Names the calling thread; of the main thread, the process. At most 15 bytes count.
+/// Names the calling thread; for the main thread, the process. At most 15 bytes count.
 pub(crate) fn set_thread_name(name: &CStr) {
     // SAFETY: PR_SET_NAME reads a C string.
     unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
@@ -582,9 +589,9 @@ pub(crate) fn exit_now(code: libc::c_int) -> ! {
     unsafe { libc::_exit(code) }
 }
 
-/// Sleeps. Unlike that of the standard library it ends in time whatever signals interrupt it: a relative sleep is
-/// started again for what is left plus the slack of the timer, so that signals which come quickly after one another
-/// keep it going for ever.
+/// Sleeps until an absolute time. Unlike [`std::thread::sleep`] it ends in time whatever signals
+/// interrupt it: a relative sleep restarts with the remaining time plus the timer slack, so signals
+/// in quick succession would prolong it forever.
 pub(crate) fn pause(duration: Duration) {
     let end = monotonic_now().0 + u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX / 2);
     let end = libc::timespec {
@@ -592,7 +599,7 @@ pub(crate) fn pause(duration: Duration) {
         tv_nsec: libc::c_long::try_from(end % 1_000_000_000).unwrap_or(0),
     };
     let (clock, flags) = (libc::CLOCK_MONOTONIC, libc::TIMER_ABSTIME);
-    // SAFETY: the time is valid for reads; what is left of an absolute one is not told.
+    // SAFETY: the time is valid for reads; an absolute sleep returns no remaining time.
     while unsafe { libc::clock_nanosleep(clock, flags, &raw const end, ptr::null_mut()) }
         == libc::EINTR
     {}
@@ -615,8 +622,8 @@ pub(crate) fn wait_readable(fd: BorrowedFd<'_>) -> io::Result<()> {
     }
 }
 
-/// Waits until at least one of two descriptors is readable; returns which. The first is a plain number that the
-/// caller knows to be open. An error counts as both: the caller looks for itself.
+/// Waits until at least one of two descriptors is readable; returns which. The caller knows that
+/// the first, a plain number, is open. An error counts as both: the caller checks for itself.
 pub(crate) fn wait_either(first: RawFd, second: BorrowedFd<'_>) -> (bool, bool) {
     let entry = |fd| libc::pollfd {
         fd,
@@ -639,7 +646,7 @@ pub(crate) fn raw(fd: &OwnedFd) -> RawFd {
     fd.as_raw_fd()
 }
 
-/// Waits until a descriptor is readable, at most `patience`. Returns whether it is.
+/// Waits until a descriptor is readable, for at most `patience`. Returns whether it is.
 pub(crate) fn wait_readable_for(fd: RawFd, patience: Duration) -> bool {
     let mut entry = libc::pollfd {
         fd,
@@ -647,19 +654,21 @@ pub(crate) fn wait_readable_for(fd: RawFd, patience: Duration) -> bool {
         revents: 0,
     };
     let milliseconds = i32::try_from(patience.as_millis()).unwrap_or(i32::MAX);
-    // SAFETY: one valid entry; a closed number would only be reported as such. An interruption is like no patience.
+    // SAFETY: one valid entry; a closed number would only be reported as such. An interruption ends
+    // the wait early.
     let result = unsafe { libc::poll(&raw mut entry, 1, milliseconds) };
     result > 0 && entry.revents & libc::POLLIN != 0
 }
 
-/// Waits until the kernel has set a word to zero that it was given by `CLONE_CHILD_CLEARTID`.
+/// Waits until the kernel has zeroed a word that it was given by `CLONE_CHILD_CLEARTID`.
 pub(crate) fn wait_until_zero(word: &AtomicU32) {
     loop {
         let seen = word.load(Ordering::Acquire);
         if seen == 0 {
             return;
         }
-        // SAFETY: the word lives; no timeout is given. Not the private kind, because the kernel wakes the other.
+        // SAFETY: the word lives; no timeout is given. Not the private kind, because the kernel
+        // wakes the shared one.
         unsafe {
             libc::syscall(
                 libc::SYS_futex,

@@ -1,8 +1,9 @@
-//! Ended children where the kernel has no pidfds: one thread that sleeps until any child of this process ends.
+//! Notices ended children where the kernel has no pidfds: one thread sleeps until any child of this
+//! process ends.
 //!
-//! It does not reap what it is woken for before it knows that it is a child of the launcher: others in this process
-//! have children, too. One that they leave unreaped would be seen again and again; then the thread looks at its own
-//! children one by one, with pauses.
+//! It reaps no child before it knows that the child belongs to the launcher, because other code in
+//! this process may have children as well. An unreaped one of those would be reported again and
+//! again; the thread then checks its own children one by one, with pauses.
 
 use std::collections::HashMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -12,9 +13,10 @@ use crate::live::Key;
 use crate::signal;
 use crate::sys::{self, WaitFor};
 
-/// Pauses while somebody else's ended child hides others: short at first, because usually it is reaped at once, or is
-/// one of ours that has ended before it was entered here.
+/// First pause while another ended child hides the launcher's. It is short: usually that child is
+/// reaped at once, or it is one of the launcher's that ended before it was added here.
 const PAUSE_MIN: Duration = Duration::from_micros(200);
+/// Maximum of the growing pauses.
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Default)]
@@ -23,7 +25,7 @@ struct Children {
     stop: bool,
 }
 
-/// Children that only a wait by process id tells of.
+/// Children whose end only a wait by process id reports.
 #[derive(Debug, Default)]
 pub(crate) struct Waiter {
     children: Mutex<Children>,
@@ -31,19 +33,19 @@ pub(crate) struct Waiter {
 }
 
 impl Waiter {
-    /// Waits for a child from now on. It is in the table of children as running.
+    /// Waits for a child from now on. The table of children has it as running.
     pub(crate) fn add(&self, pid: libc::pid_t, key: Key) {
         self.lock().keys.insert(pid, key);
         self.changed.notify_one();
     }
 
-    /// Has the thread end as soon as it has no child.
+    /// Ends the thread once it has no child.
     pub(crate) fn stop(&self) {
         self.lock().stop = true;
         self.changed.notify_one();
     }
 
-    /// Body of the thread. `finish` is handed children that have ended and have not been reaped.
+    /// Body of the thread. It passes ended, unreaped children to `finish`.
     pub(crate) fn run(&self, mut finish: impl FnMut(Key)) {
         signal::block_all();
         let mut pause = PAUSE_MIN;
@@ -76,7 +78,7 @@ impl Waiter {
         !children.keys.is_empty()
     }
 
-    /// Takes out those that have ended, or are no children of this process any more.
+    /// Removes children that have ended, or are not children of this process any more.
     fn take_ended(&self) -> Vec<Key> {
         let has_ended = |pid: &libc::pid_t, _: &mut Key| {
             !matches!(

@@ -1,7 +1,8 @@
-//! Tests of the keeper: nothing survives, whichever process is killed, and signals arrive once.
+//! Tests of the keeper: no process survives, whichever one is killed, and signals arrive once.
 //!
-//! The binary plays two parts. Run by cargo it is the test; run with [`ROLE`] it is a program that splits itself by
-//! the keeper and launches tasks. It has its own `main` because that has to happen before there is a second thread.
+//! The binary plays two parts. Run by cargo it is the test; run with [`ROLE`] it is a program that
+//! splits itself by the keeper and launches tasks. It has its own `main` because that must happen
+//! before there is a second thread.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 #![expect(clippy::print_stdout, reason = "a test runner reports")]
 #![expect(unsafe_code, reason = "dispositions of signals, a descriptor")]
@@ -31,22 +32,22 @@ use hq_spawn::{
 
 use skip::skip;
 
-/// Variable that names the part that the program plays; absent in the test itself.
+/// Variable with the role of the program; absent in the test itself.
 const ROLE: &str = "HQ_SPAWN_TEST_ROLE";
-/// A directory for what the program has to tell. Inherited by all its tasks, which are found by it.
+/// Variable with the directory for the program's reports. It also identifies its tasks.
 const DIRECTORY: &str = "HQ_SPAWN_TEST_DIRECTORY";
 
-/// Names the launcher of a task in the environment of the task.
+/// Variable in the environment of a task that names its launcher.
 const LAUNCHER: &str = "HQ_SPAWN_TEST_LAUNCHER";
 
-/// Longer than anything takes on a busy machine; "no survivor" itself is checked against [`NO_SURVIVOR`].
+/// Generous on a busy machine; "no survivor" itself is checked against [`NO_SURVIVOR`].
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Limit that is promised to users.
+/// Limit promised to users.
 const NO_SURVIVOR: Duration = Duration::from_secs(2);
 
 fn reset_signals() {
-    // Under `nohup`, or behind a shell's `&`, some are ignored. Programs inherit that, and a shell cannot trap what was
-    // ignored before it began.
+    // Under `nohup`, or behind a shell's `&`, some are ignored. Programs inherit that, and a shell
+    // cannot trap signals that were ignored at its start.
     for signal in [
         libc::SIGHUP,
         libc::SIGINT,
@@ -60,7 +61,7 @@ fn reset_signals() {
     }
 }
 
-/// The names are those that a filter on the command line goes by.
+/// The names match filters on the command line.
 const TESTS: [(&str, fn()); 16] = [
     (
         "a_proc_of_another_namespace_is_refused",
@@ -158,8 +159,6 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-// Roles of the program.
-
 fn play(role: &str, context: &KeeperContext) -> ExitCode {
     let directory = told_directory();
     assert_eq!(context.front_pid, std::os::unix::process::parent_id());
@@ -186,7 +185,7 @@ fn play(role: &str, context: &KeeperContext) -> ExitCode {
         }
         ("signals", _) => signals(&directory),
         ("leave", _) => {
-            // Detached and forgotten, then the worker ends by itself.
+            // Detached from the task; then the worker ends by itself.
             let script = "setsid sleep 1000 & (setsid sleep 1000 &) ; setsid sh -c 'sleep 1000 & sleep 1000' &";
             Command::new("sh").args(["-c", script]).status().unwrap();
             ExitCode::from(4)
@@ -209,10 +208,10 @@ fn wait_forever() -> ! {
     }
 }
 
-/// Has a program act as on a kernel that does not list children.
+/// Makes a program act as on a kernel that does not list children.
 const UNLISTED: &str = "unlisted";
 
-/// `how`: [`UNLISTED`], or the name of a backend, or nothing special.
+/// `how`: [`UNLISTED`], the name of a backend, or empty.
 fn launcher(how: &str) -> (Launcher, std::sync::mpsc::Receiver<()>) {
     let (sender, woken) = sync_channel(1);
     let mut config = LauncherConfig::new(Arc::new(move || {
@@ -230,7 +229,7 @@ fn script(text: &str) -> SpawnPlan {
     )
 }
 
-/// Runs `count` tasks of these kinds, in turns, for ever.
+/// Runs `count` tasks of these kinds, in turns, until killed.
 fn tasks(directory: &Path, kinds: &[SpawnPlan], count: u64) -> ExitCode {
     let (launcher, woken) = launcher("");
     let plans = kinds.iter().cycle().cloned();
@@ -244,12 +243,11 @@ fn tasks(directory: &Path, kinds: &[SpawnPlan], count: u64) -> ExitCode {
     wait_forever()
 }
 
-/// Twenty tasks of one process each.
 fn plain_tasks(directory: &Path) -> ExitCode {
     tasks(directory, &[script("exec sleep 1000")], 20)
 }
 
-/// Records each signal it gets, until it is asked to end.
+/// Records each signal it gets, until the test ends it.
 fn signals(directory: &Path) -> ExitCode {
     let path = directory.join("signals");
     let trap = |name: &str| format!("trap 'echo {name} >> {}' {name}; ", path.display());
@@ -259,12 +257,12 @@ fn signals(directory: &Path) -> ExitCode {
         "{text} echo $$ > {0}.new; mv {0}.new {0}; while :; do sleep 0.01; done",
         ready.display()
     );
-    // The worker itself becomes the shell, so that it really is the one who gets the signals.
+    // The worker itself becomes the shell, so that it receives the signals.
     panic!("{}", Command::new("sh").args(["-c", &text]).exec())
 }
 
-/// Two tasks leave daemons without any environment. The first has a marker and ends, the second has none and runs until
-/// it is asked to end.
+/// Two tasks leave daemons without any environment. The first has a marker and ends, the second has
+/// none and runs until the test ends it.
 fn daemons(directory: &Path, how: &str) -> ExitCode {
     let (launcher, woken) = launcher(how);
     let daemon = |name: &str| {
@@ -302,7 +300,7 @@ fn daemons(directory: &Path, how: &str) -> ExitCode {
     wait_forever()
 }
 
-/// Two tasks whose children outlive them: one is known by its label, the other one by a variable that names this process.
+/// Two tasks whose children outlive them: a label identifies one, a variable the other.
 fn survivors(directory: &Path) -> ExitCode {
     let own = Launched::own().unwrap();
     let mut env = TaskEnv::new();
@@ -320,7 +318,7 @@ fn survivors(directory: &Path) -> ExitCode {
     tasks(directory, &[labelled, marked], 2)
 }
 
-/// One task that leaks while another runs; reports what the launcher says of the first.
+/// One task that leaks while another runs; reports the launcher's event of the first.
 fn leak(directory: &Path, how: &str) -> ExitCode {
     let (launcher, woken) = launcher(how);
     let marked = |token: u64, text: String| {
@@ -329,7 +327,7 @@ fn leak(directory: &Path, how: &str) -> ExitCode {
         env.set("HQ_SPAWN_TEST_TASK", token.to_string()).unwrap();
         (Token(token), script(&text).task_env(env).marker(marker))
     };
-    // Both leave two processes in another session, which are there once it is told; only the first one ends.
+    // Both report once they have two processes in another session; only the first ends.
     let ready = |name: &str| {
         let path = directory.join(name);
         format!(
@@ -370,7 +368,7 @@ fn leak(directory: &Path, how: &str) -> ExitCode {
     wait_forever()
 }
 
-/// A task whose orphans end while it runs, beside short tasks, whose ends must all be seen.
+/// A task whose orphans end while it runs, next to short tasks, whose ends must all be reported.
 fn zombies(directory: &Path, how: &str) -> ExitCode {
     const SHORT: u64 = 300;
     let (launcher, woken) = launcher(how);
@@ -397,14 +395,12 @@ fn zombies(directory: &Path, how: &str) -> ExitCode {
     wait_forever()
 }
 
-/// Writes a file at once.
+/// Writes a file atomically.
 fn tell(directory: &Path, name: &str, text: &str) {
     let temporary = directory.join(format!("{name}.new"));
     fs::write(&temporary, format!("{text}\n")).unwrap();
     fs::rename(temporary, directory.join(name)).unwrap();
 }
-
-// The tests.
 
 struct Program {
     directory: tempfile::TempDir,
@@ -433,7 +429,7 @@ impl Program {
             .to_owned()
     }
 
-    /// All processes with this program's mark in their environment, zombies not counted.
+    /// All processes with this program's mark in their environment, except zombies.
     fn processes(&self) -> HashSet<u32> {
         let entry = format!("{DIRECTORY}={}", self.directory.path().display());
         fs::read_dir("/proc")
@@ -467,7 +463,7 @@ impl Program {
             self.processes().is_empty().then_some(())
         });
         let took = begin.elapsed();
-        // On average over the last minute: hundreds of processes end later where others have the processors.
+        // Averaged over a minute: hundreds of processes end later on a busy machine.
         let load = fs::read_to_string("/proc/loadavg").unwrap();
         let load: f64 = load.split(' ').next().unwrap().parse().unwrap();
         let share = load / std::thread::available_parallelism().unwrap().get() as f64;
@@ -480,7 +476,8 @@ impl Drop for Program {
     fn drop(&mut self) {
         let _ = self.front.kill();
         let _ = self.front.wait();
-        // One role executes another program, which has no thread any more that watches the front.
+        // In one role the worker executes another program and loses the thread that watches the
+        // front.
         for pid in self.processes() {
             let _ = Command::new("kill")
                 .args(["-s", "KILL", &pid.to_string()])
@@ -504,7 +501,7 @@ fn eventually<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
 
 const TASKS: usize = 200;
 
-/// Starts the tasks and waits until all of them and their detached processes run. Returns the worker's pid.
+/// Starts the tasks, waits until all their processes run, and returns the worker's pid.
 fn start_tasks() -> (Program, String) {
     let program = Program::start(&format!("tasks {TASKS}"));
     let worker = program.told("ready");
@@ -516,7 +513,6 @@ fn start_tasks() -> (Program, String) {
     (program, worker)
 }
 
-/// How often the kill tests are repeated.
 fn repeats() -> usize {
     std::env::var("HQ_SPAWN_TEST_REPEATS")
         .ok()
@@ -535,7 +531,7 @@ fn children_die_with_a_launcher_without_keeper() {
     program.expect_no_survivor();
 }
 
-/// As under an emulator of one process. Only what has detached itself from its task escapes there.
+/// As under an emulator of a single process. Only detached processes escape there.
 fn tasks_end_with_front_and_worker_where_nothing_can_be_adopted() {
     if !filter::has_filters() {
         skip("no filters of system calls here");
@@ -634,7 +630,6 @@ fn stopping_the_front_stops_the_worker() {
     let program = Program::start("signals");
     let worker = program.told("ready");
     let front = program.front_pid();
-    // As ^Z does.
     program.signal("TSTP", &format!("-{front}"));
     eventually("both stop", || {
         (state(&front) == 'T' && state(&worker) == 'T').then_some(())
@@ -646,19 +641,19 @@ fn stopping_the_front_stops_the_worker() {
 }
 
 fn leaked_processes_of_a_finished_task_are_ended() {
-    // Processes that are found later than with the end of the task are not counted.
+    // Processes that are found after the end of the task are not counted.
     let counted_min = if lists_children() { 3 } else { 1 };
     leaked_processes_are_ended("leak", counted_min);
 }
 
-/// Whether the kernel has lists of children (`CONFIG_PROC_CHILDREN`). Opened as the launcher does it: `cargo xtask profiles`
-/// takes the lists away from that function of the C library only.
+/// Whether the kernel lists children (`CONFIG_PROC_CHILDREN`). Opens the list as the launcher does:
+/// `cargo xtask profiles` hides the lists only from that function of the C library.
 fn lists_children() -> bool {
     let own = std::process::id();
     let path = std::ffi::CString::new(format!("/proc/{own}/task/{own}/children")).unwrap();
     // SAFETY: the path is a C string; without O_CREAT no further argument is read.
     let fd = unsafe { libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
-    // SAFETY: a descriptor that nobody else knows of, or -1, which is refused.
+    // SAFETY: a descriptor that no other code knows, or -1, which is refused.
     let closed = unsafe { libc::close(fd) };
     closed == 0
 }
@@ -716,7 +711,7 @@ fn what_outlives_front_and_worker_is_ended_at_the_next_start() {
     let pids = both.map(|name| program.told(name).parse().unwrap());
     assert!(!of_others.iter().any(|ended| pids.contains(&ended.pid)));
     assert_eq!(alive(), [true; 2], "their launcher lives");
-    // Stopped first, so that neither has time to end what the other one leaves.
+    // Stopped first, so that neither has time to end the processes of the other.
     for signal in ["STOP", "KILL"] {
         program.signal(signal, &worker);
         program.signal(signal, &program.front_pid());
@@ -724,18 +719,18 @@ fn what_outlives_front_and_worker_is_ended_at_the_next_start() {
     eventually("the worker is gone", || {
         (!is_running(&worker)).then_some(())
     });
-    // Both live on now, unless a worker that has just started on this machine was faster. The front may take longer to
-    // end than the worker, and what has a launcher that lives is left alone.
+    // Both live on now, unless a worker that has just started on this machine was faster. The front
+    // may take longer to end than the worker, and processes of a living launcher are left alone.
     eventually("nothing with a label survives the next start", || {
         let ended = leftovers::kill();
         assert!(ended.iter().all(|ended| !ended.program.is_empty()));
         (alive() == [false, true]).then_some(())
     });
-    // A variable alone may have come from another machine, or through a batch system.
+    // A variable alone may come from another machine, or through a batch system.
     program.signal("KILL", &program.told("marked"));
 }
 
-/// With ids that mean others the worker would kill these, or itself.
+/// With ids of other processes the worker would kill these, or itself.
 fn a_proc_of_another_namespace_is_refused() {
     let unshare = |program: &str| {
         let mut command = Command::new("unshare");
@@ -780,11 +775,10 @@ fn daemons_that_hide_their_environment_are_ended_with_their_task() {
     end_second_task(&program);
 }
 
-/// Nothing but the launcher knows what it has left.
 fn end_second_task(program: &Program) {
     tell(program.directory.path(), "end", "");
     program.told("ended2");
-    eventually("nobody is left it could belong to", || {
+    eventually("no task is left that it could belong to", || {
         (!daemon_is_alive(program, "unknown")).then_some(())
     });
 }

@@ -1,4 +1,5 @@
-//! Shared by the benchmarks: a launcher with a blocking consumer, and the C programs to compare with.
+//! Shared by the benchmarks: a launcher with a blocking consumer, and the C programs for
+//! comparison.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -27,7 +28,7 @@ impl Bench {
     pub(crate) fn with_strategy(threads: usize, strategy: Strategy) -> Self {
         let (sender, woken) = sync_channel(1);
         let mut config = LauncherConfig::new(Arc::new(move || {
-            // A full channel means that the consumer will look anyway.
+            // A full channel already wakes the consumer.
             let _ = sender.try_send(());
         }));
         config.threads = threads;
@@ -39,8 +40,9 @@ impl Bench {
         }
     }
 
-    /// Seconds for `count` processes, one after the other in each of the lanes. `bare` ones are as those of
-    /// the C loop: they stay in this session, inherit the standard streams and outlive this process.
+    /// Seconds for `count` processes, one after the other in each of the lanes. `bare` ones are set
+    /// up as in the C loop: they stay in this session, inherit the standard streams and outlive
+    /// this process.
     pub(crate) fn run_in_lanes(
         &mut self,
         program: &Path,
@@ -69,7 +71,7 @@ impl Bench {
         begin.elapsed().as_secs_f64()
     }
 
-    /// Waits for news. Returns how many processes have ended.
+    /// Waits for events. Returns the number of ended processes.
     fn wait_for_ends(&self, events: &mut Vec<Event>) -> usize {
         self.woken.recv().expect("the launcher holds the sender");
         self.launcher.drain_events(events);
@@ -139,10 +141,10 @@ pub(crate) fn compile(directory: &Path, name: &str, flags: &[&str]) -> PathBuf {
     program
 }
 
-/// Median of the ratios of two contestants round by round, as rates: 1 = `ours` is as fast as `theirs`; and its standard
-/// error, as if the ratios were distributed normally.
+/// Median of the per-round ratios of two contestants, as rates: 1 = `ours` is as fast as `theirs`.
+/// Also returns its standard error, assuming normally distributed ratios.
 pub(crate) fn ratio(theirs: &[f64], ours: &[f64]) -> (f64, f64) {
-    /// Of a median, in standard errors of the mean.
+    /// Standard error of a median, in standard errors of the mean.
     const MEDIAN_ERROR: f64 = 1.253;
     let ratios: Vec<f64> = theirs
         .iter()

@@ -1,15 +1,15 @@
-//! `clone3`: what the older `clone` has no flags for.
+//! `clone3`: flags that the older `clone` lacks.
 //!
-//! `CLONE_CLEAR_SIGHAND` (Linux 5.5) gives the child default dispositions, which saves it a system call for every
-//! signal. `CLONE_INTO_CGROUP` (Linux 5.7) has it start inside a control group: it is never outside, and no lock of
-//! the whole control group tree is taken for a move. The C library has no function for `clone3` that starts on a new
-//! stack, and one that returned on the parent's would return twice; hence a few instructions of assembly. See
-//! clone(2).
+//! `CLONE_CLEAR_SIGHAND` (Linux 5.5) gives the child default dispositions, which saves a system
+//! call per signal. `CLONE_INTO_CGROUP` (Linux 5.7) starts the child inside a control group: it is
+//! never outside, and the move does not lock the whole control group tree. The C library has no
+//! function for `clone3` that starts on a new stack, and one that returned on the parent's stack
+//! would return twice; hence a few instructions of assembly. See clone(2).
 //!
-//! A thread that waits for the end of its child in any case does not have to wake up when the child executes its
-//! program: it goes on after the clone and waits for the end at once, which saves two switches to another thread
-//! and back. That the child has left this memory is told by `CLONE_CHILD_CLEARTID`, since an end does not say how
-//! it came about.
+//! A thread that waits for the end of its child in any case does not have to wake up at the child's
+//! exec: it continues after the clone and waits for the end at once, which saves two thread
+//! switches. `CLONE_CHILD_CLEARTID` reports that the child has left this memory, since its end
+//! alone does not.
 #![expect(unsafe_code, reason = "clone3")]
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -23,25 +23,28 @@ use crate::signal;
 use crate::stack::ChildStack;
 use crate::sys;
 
-/// Set once it turned out to be missing, too old or filtered.
+/// Set when `clone3` turned out to be missing, too old or filtered.
 static ABSENT: AtomicBool = AtomicBool::new(false);
 
-/// Creates the process, in its control group if it has one. Falls back to a clone whose child does it all itself.
+/// Creates the process, in its control group if it has one. Falls back to a clone whose child does
+/// everything itself.
 pub(super) fn spawn(
     child: &mut ChildPlan<'_>,
     stack: &ChildStack,
     in_flight: &InFlight,
     patience: Option<Duration>,
 ) -> Result<Created, Failure> {
-    // The kernel spares a child between clone and exec, and what shares its memory, only if the clone said vfork. In a
-    // control group of its own the child may meet the group's limit in execve, and the kernel ends all that share the
-    // victim's memory: this process. And a score that such a child sets is set for all that share its memory, too.
+    // The kernel exempts a child between clone and exec, and the processes that share its memory,
+    // only after a clone with CLONE_VFORK. Without it, a child that reaches its control group's
+    // limit in execve would make the kernel kill all processes that share its memory, including
+    // this one. An OOM score that such a child sets applies to all of them as well.
     let alone = child.cgroup < 0 && child.oom_score.is_empty();
     let patience = patience.filter(|_| raw::LEAVES_ERRNO && alone);
     let inside = AtomicU32::new(1);
     if !ABSENT.load(Ordering::Relaxed) {
         match by_clone3(child, stack, in_flight, patience.map(|_| &inside)) {
-            // Missing, filtered, not permitted, not a control group: the child that moves itself works or names it.
+            // Missing, filtered, not permitted, or not a control group: a child that moves itself
+            // succeeds or reports the step.
             Err(failure)
                 if failure.stage == crate::error::Stage::Clone
                     && !matches!(
@@ -79,8 +82,8 @@ fn by_clone3(
     Err(Failure::new(crate::error::Stage::Clone, libc::ENOSYS))
 }
 
-/// The thread sleeps until the child has left this memory, or, with `inside`, goes on at once; then the kernel sets
-/// that to zero when the child leaves, and wakes up who waits for it.
+/// The thread sleeps until the child has left this memory, or, with `inside`, continues at once.
+/// The kernel then zeroes `inside` when the child leaves, and wakes waiters on it.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 fn by_clone3(
     child: &mut ChildPlan<'_>,
@@ -88,7 +91,7 @@ fn by_clone3(
     in_flight: &InFlight,
     inside: Option<&AtomicU32>,
 ) -> Result<libc::pid_t, Failure> {
-    /// From the kernel's `sched.h`; the C library's type for flags is too small for them.
+    /// From the kernel's `sched.h`; the C library's flag type is too small for them.
     const CLONE_CLEAR_SIGHAND: u64 = 1 << 32;
     const CLONE_INTO_CGROUP: u64 = 1 << 33;
 
@@ -115,10 +118,11 @@ fn by_clone3(
         cgroup: u64::try_from(cgroup).unwrap_or(0),
     };
     let plan: *mut ChildPlan<'_> = child;
-    // SAFETY: the stack is mapped, private to this thread and not in use, because the thread has waited until every
-    // earlier child on it had left. The plan and `inside` outlive the child's time in this memory: either this
-    // returns only after it, or `spawn` waits for it. The kernel writes the pidfd to `in_flight`, whose memory is
-    // that of an int. The child does not touch what the thread uses meanwhile (see `child.rs`).
+    // SAFETY: the stack is mapped, private to this thread and not in use, because the thread has
+    // waited until every earlier child on it had left. The plan and `inside` outlive the child's
+    // time in this memory: either this returns only after it, or `spawn` waits for it. The kernel
+    // writes the pidfd to `in_flight`, whose memory is that of an int. The child does not touch
+    // what the thread uses meanwhile (see `child.rs`).
     let result = unsafe { raw::clone3(&arguments, child_main, plan.cast()) };
     result.map_err(|errno| {
         child.cgroup = cgroup;

@@ -1,8 +1,9 @@
 //! `clone` with shared memory and a suspended parent.
 //!
-//! The child runs on its own stack in the parent's address space until it executes its program, so no page table
-//! is copied and the cost does not depend on the parent's size. `CLONE_VFORK` keeps the calling thread, and only
-//! it, asleep meanwhile. See clone(2) and the design notes of glibc's posix_spawn since 2.24.
+//! The child runs on a separate stack in the parent's address space until its exec, so no page
+//! table is copied and the cost does not depend on the parent's size. `CLONE_VFORK` suspends only
+//! the calling thread meanwhile. See clone(2) and the design notes of glibc's posix_spawn since
+//! 2.24.
 #![expect(unsafe_code, reason = "clone")]
 
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -23,7 +24,8 @@ pub(super) enum Pidfd {
     No,
 }
 
-/// Creates the process and returns when it executes its program, or has failed to and is reaped.
+/// Creates the process. Returns when it executes its program, or when it has failed to and is
+/// reaped.
 pub(super) fn spawn(
     child: &mut ChildPlan<'_>,
     stack: &ChildStack,
@@ -31,10 +33,11 @@ pub(super) fn spawn(
     in_flight: &InFlight,
 ) -> Result<Created, Failure> {
     in_flight.forget();
-    // SAFETY: the stack is mapped, private to this thread and not in use, because the thread has waited
-    // until every earlier child on it had left. `child_main` gets the ChildPlan it expects, which stays borrowed until
-    // this call returns, and by then the child has left this address space. The kernel writes the pidfd to
-    // `in_flight`, whose memory is that of an int and lives as long.
+    // SAFETY: the stack is mapped, private to this thread and not in use, because the thread has
+    // waited until every earlier child on it had left. `child_main` gets the ChildPlan it expects,
+    // which stays borrowed until this call returns, and by then the child has left this address
+    // space. The kernel writes the pidfd to `in_flight`, whose memory is that of an int and lives
+    // as long.
     let pid = unsafe {
         raw::clone(
             flags(child, pidfd) | libc::CLONE_VFORK | libc::SIGCHLD,
@@ -48,7 +51,8 @@ pub(super) fn spawn(
     collect(child, pid, in_flight)
 }
 
-/// The flags of the clone, without what the thread does meanwhile and the signal that the child sends when it ends.
+/// Flags of the clone, without those for the thread's behavior meanwhile and without the signal at
+/// the child's end.
 pub(super) fn flags(child: &ChildPlan<'_>, pidfd: Pidfd) -> libc::c_int {
     let mut flags = libc::CLONE_VM;
     if pidfd == Pidfd::Yes {
@@ -60,7 +64,7 @@ pub(super) fn flags(child: &ChildPlan<'_>, pidfd: Pidfd) -> libc::c_int {
     flags
 }
 
-/// After the child has left this memory: takes over the pidfd and reaps a child that has failed.
+/// After the child has left this memory: takes the pidfd and reaps a child that has failed.
 pub(super) fn collect(
     child: &ChildPlan<'_>,
     pid: libc::pid_t,
@@ -68,7 +72,7 @@ pub(super) fn collect(
 ) -> Result<Created, Failure> {
     let fd = in_flight.pidfd();
     let pidfd = (fd >= 0).then(|| {
-        // SAFETY: the kernel has just installed this descriptor, and nobody else knows of it.
+        // SAFETY: the kernel has just installed this descriptor, and no other code knows it.
         unsafe { OwnedFd::from_raw_fd(fd) }
     });
     let report = child.report.get();

@@ -1,7 +1,8 @@
-//! `fork` and `execve`: the last rung, slow for large parents, but there is no Linux without it.
+//! `fork` and `execve`: the last rung. Slow for large parents, but every Linux has it.
 //!
-//! The child has a copy of the memory, so it reports a failure through a close-on-exec pipe; end of file means
-//! that the program runs. The child executes the same code as everywhere else and touches nothing but its plan.
+//! The child has a copy of the memory, so it reports a failure through a close-on-exec pipe; end of
+//! file means that the program runs. The child executes the same code as on other rungs and only
+//! accesses its plan.
 #![expect(unsafe_code, reason = "fork")]
 
 use std::fs::File;
@@ -13,7 +14,8 @@ use crate::child::{ChildPlan, Descriptors, child_main};
 use crate::error::Stage;
 use crate::sys::{self, WaitFor};
 
-/// Creates the process and returns when it executes its program, or has failed to and is reaped.
+/// Creates the process. Returns when it executes its program, or when it has failed to and is
+/// reaped.
 pub(super) fn spawn(child: &mut ChildPlan<'_>) -> Result<Created, Failure> {
     let os = |error: std::io::Error| Failure::new(Stage::Clone, error.raw_os_error().unwrap_or(0));
     let (read_end, write_end) = sys::pipe().map_err(os)?;
@@ -22,8 +24,8 @@ pub(super) fn spawn(child: &mut ChildPlan<'_>) -> Result<Created, Failure> {
     if let Descriptors::UnshareFrom(_) = descriptors {
         child.descriptors = Descriptors::Sweep;
     }
-    // SAFETY: the child calls nothing but `child_main`, which is async-signal-safe and does not return into
-    // this function: it ends in execve or _exit.
+    // SAFETY: the child calls nothing but `child_main`, which is async-signal-safe and does not
+    // return into this function: it ends in execve or _exit.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         child_main(ptr::from_mut(child).cast());
@@ -35,7 +37,7 @@ pub(super) fn spawn(child: &mut ChildPlan<'_>) -> Result<Created, Failure> {
     }
     drop(write_end);
     let mut report = Vec::with_capacity(8);
-    // A read that fails, or a short report, is treated as success: the exit status then tells.
+    // A failed read or a short report counts as success; the exit status shows the failure then.
     let _ = File::from(read_end).read_to_end(&mut report);
     if let Ok(bytes) = <[u8; 8]>::try_from(report.as_slice()) {
         let [s0, s1, s2, s3, e0, e1, e2, e3] = bytes;

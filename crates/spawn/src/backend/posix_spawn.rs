@@ -1,7 +1,7 @@
-//! The C library's `posix_spawn`, for the plans it can express.
+//! The C library's `posix_spawn`, for the plans that it can express.
 //!
-//! It says that a spawn failed, but not which step. So this file only ever returns a running process or
-//! "no": the caller then makes the process step by step, which either works or names the step.
+//! It reports that a spawn failed, but not the step. So this file returns either a running process
+//! or `None`; the caller then creates the process step by step, which succeeds or reports the step.
 #![expect(unsafe_code, reason = "posix_spawn")]
 
 use std::ffi::{CStr, c_int, c_void};
@@ -12,7 +12,8 @@ use super::Created;
 use crate::child::{ChildPlan, Descriptors, StdioStep};
 use crate::plan::ProcessGroup;
 
-/// Creates a session for the child. In glibc since 2.26 and in musl since 1.1.22; older ones refuse the flag.
+/// Creates a session for the child. In glibc since 2.26 and in musl since 1.1.22; older ones refuse
+/// the flag.
 const POSIX_SPAWN_SETSID: c_int = 0x80;
 
 /// `posix_spawn_file_actions_addchdir_np`, in glibc since 2.29 and in musl since 1.1.24.
@@ -22,7 +23,7 @@ type AddChdir =
 /// `posix_spawn_file_actions_addclosefrom_np`, in glibc since 2.34.
 type AddCloseFrom = unsafe extern "C" fn(*mut libc::posix_spawn_file_actions_t, c_int) -> c_int;
 
-/// Creates the process, or answers `None` when the plan is beyond `posix_spawn` or the spawn failed.
+/// Creates the process. `None` if `posix_spawn` cannot express the plan or fails.
 pub(super) fn spawn(child: &ChildPlan<'_>) -> Option<Created> {
     if !expressible(child) {
         return None;
@@ -39,8 +40,8 @@ pub(super) fn spawn(child: &ChildPlan<'_>) -> Option<Created> {
     }
     let attributes = Attributes::new(child.process_group)?;
     let mut pid: libc::pid_t = 0;
-    // SAFETY: program, argv and envp are valid C strings and null-terminated arrays of such; the actions and
-    // attributes are initialised and live until the call returns.
+    // SAFETY: program, argv and envp are valid C strings and null-terminated arrays of such; the
+    // actions and attributes are initialised and live until the call returns.
     let result = unsafe {
         libc::posix_spawn(
             &raw mut pid,
@@ -99,11 +100,12 @@ impl Actions {
     fn stream(&mut self, step: &StdioStep<'_>, target: c_int) -> Option<()> {
         let result = match step {
             StdioStep::Inherit => 0,
-            // A file in memory would have to be made by the parent; rare enough for the other way.
+            // The parent would have to create a file in memory. This is rare, so leave it to the
+            // other way.
             StdioStep::Bytes(_) => return None,
             StdioStep::Fd(fd) => self.duplicate(*fd, target),
             StdioStep::SameAsStdout => self.duplicate(1, target),
-            // The flag could not be taken back.
+            // The flag could not be cleared afterwards.
             StdioStep::Path(_, flags) if *flags & libc::O_NONBLOCK != 0 => return None,
             StdioStep::Guarded { .. } => return None,
             StdioStep::Path(path, flags) => {
@@ -139,7 +141,7 @@ impl Drop for Actions {
 struct Attributes(libc::posix_spawnattr_t);
 
 impl Attributes {
-    /// All signals back to default and unblocked, and a new session or group.
+    /// All signals reset to default and unblocked, and a new session or group.
     fn new(process_group: ProcessGroup) -> Option<Self> {
         let mut attributes = MaybeUninit::zeroed();
         // SAFETY: `attributes` is valid for writes.
@@ -163,7 +165,7 @@ impl Attributes {
         let flags = flags
             | match process_group {
                 ProcessGroup::Inherit => 0,
-                // The group's id is 0, as initialised: that of the child.
+                // The group's id is 0 by default, which means that of the child.
                 ProcessGroup::New => libc::POSIX_SPAWN_SETPGROUP,
                 ProcessGroup::NewSession => POSIX_SPAWN_SETSID,
             };
@@ -186,7 +188,8 @@ fn add_chdir() -> Option<AddChdir> {
     static FOUND: OnceLock<Option<AddChdir>> = OnceLock::new();
     *FOUND.get_or_init(|| {
         let address = symbol(c"posix_spawn_file_actions_addchdir_np")?;
-        // SAFETY: the symbol of this name is a function of this signature in every C library that has it.
+        // SAFETY: the symbol of this name is a function of this signature in every C library that
+        // has it.
         Some(unsafe { transmute::<*mut c_void, AddChdir>(address) })
     })
 }
@@ -195,7 +198,8 @@ fn add_close_from() -> Option<AddCloseFrom> {
     static FOUND: OnceLock<Option<AddCloseFrom>> = OnceLock::new();
     *FOUND.get_or_init(|| {
         let address = symbol(c"posix_spawn_file_actions_addclosefrom_np")?;
-        // SAFETY: the symbol of this name is a function of this signature in every C library that has it.
+        // SAFETY: the symbol of this name is a function of this signature in every C library that
+        // has it.
         Some(unsafe { transmute::<*mut c_void, AddCloseFrom>(address) })
     })
 }

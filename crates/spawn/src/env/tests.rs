@@ -11,7 +11,8 @@ fn block(vars: &[(&str, &str)]) -> EnvBlock {
         .unwrap()
 }
 
-/// The environment as `execve` would see it. The pointers are compared by content through their owners.
+/// The environment as `execve` would read it. The pointers are compared by content through their
+/// owners.
 fn gathered(block: &EnvBlock, task: &TaskEnv) -> usize {
     let mut out = Vec::new();
     block.gather(task, &mut out);

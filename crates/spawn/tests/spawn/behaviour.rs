@@ -1,4 +1,4 @@
-//! The table: every behaviour of a child on every rung of the ladder.
+//! A table of every behavior of a child on every rung of the ladder.
 
 use std::fs;
 use std::io::Read;
@@ -14,8 +14,8 @@ use tempfile::TempDir;
 use crate::harness::{End, Rig, command, eventually, has, is_alive, sh, stat_fields};
 use crate::skip::skip;
 
-/// One behaviour. The flag says whether plans carry a parent-death signal, which `posix_spawn` cannot express:
-/// without it the posix_spawn rung really uses posix_spawn.
+/// One behavior. The flag says whether plans have a parent-death signal, which `posix_spawn` cannot
+/// express: only without it does the posix_spawn rung really use posix_spawn.
 type Behaviour = fn(&mut Rig, fn(SpawnPlan) -> SpawnPlan);
 
 macro_rules! table {
@@ -116,7 +116,7 @@ fn standard_streams_are_null_by_default(rig: &mut Rig, with: fn(SpawnPlan) -> Sp
     );
     rig.succeed(with(sh(&script)));
     let text = fs::read_to_string(dir.path().join("out")).unwrap();
-    // The redirection concerns readlink only; the links are those of the shell itself.
+    // The redirection applies only to readlink; the links are those of the shell itself.
     assert_eq!(
         text.lines().filter(|line| *line == "/dev/null").count(),
         2,
@@ -174,7 +174,7 @@ fn texts_without_a_first_line_are_scripts_of_the_shell(
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
         let search = format!("{}:/usr/bin:/bin", dir.path().display());
         let env = EnvBlock::capture().overlay([("PATH".into(), search.into())]);
-        // Named by its path, by one that is relative, and found in PATH.
+        // Named by its absolute path, by a relative one, and found in PATH.
         for name in [path.to_str().unwrap(), "./tool", "tool"] {
             let argv = ArgBlock::new([name, "x", "a b"]).unwrap();
             let plan = SpawnPlan::new(argv, env.clone().unwrap()).cwd(dir.path());
@@ -202,7 +202,7 @@ fn relative_files_are_relative_to_the_directory(rig: &mut Rig, with: fn(SpawnPla
         fs::read_to_string(dir.path().join("out")).unwrap(),
         expected
     );
-    // A program with a slash is relative to it, too.
+    // A program with a slash is relative to it as well.
     fs::copy("/bin/true", dir.path().join("program")).unwrap();
     rig.succeed(with(command(&["./program"]).cwd(dir.path())));
 }
@@ -223,7 +223,7 @@ fn descriptors_are_handed_over(rig: &mut Rig, with: fn(SpawnPlan) -> SpawnPlan) 
         .stderr(Stdio::Fd(writer));
     rig.succeed(with(plan));
     let mut text = String::new();
-    // Ends, because nobody holds the write end any more.
+    // Ends because no process holds the write end any more.
     reader.read_to_string(&mut text).unwrap();
     assert_eq!(text, "out\nerr\n");
 }
@@ -273,12 +273,12 @@ fn group_without_session(rig: &mut Rig, with: fn(SpawnPlan) -> SpawnPlan) {
 }
 
 fn parent_death_signal(rig: &mut Rig, with: fn(SpawnPlan) -> SpawnPlan) {
-    // Its effect is tested with a launcher that is killed; here only that the program can start with it.
+    // Another test kills a launcher for its effect; here only that the program can start with it.
     rig.succeed(with(sh("exit 0")));
 }
 
 fn signals_are_reset(rig: &mut Rig, with: fn(SpawnPlan) -> SpawnPlan) {
-    // Every Rust program ignores SIGPIPE, and spawner threads block everything.
+    // Every Rust program ignores SIGPIPE, and spawner threads block all signals.
     let text = output(rig, with(command(&["cat", "/proc/self/status"])));
     for name in ["SigBlk:", "SigIgn:", "SigCgt:"] {
         let mask = text
@@ -362,7 +362,7 @@ fn program_from_path(rig: &mut Rig, with: fn(SpawnPlan) -> SpawnPlan) {
         output(rig, with(plan())),
         format!("one {}\n", gone.display())
     );
-    // The cached answer is wrong now and is looked up again.
+    // The cached path is outdated and is looked up again.
     fs::remove_file(&gone).unwrap();
     let moved = install(&second, "two");
     assert_eq!(

@@ -1,4 +1,5 @@
-//! Many spawns while random things fail: every error says what and where, and nothing is left behind.
+//! Many spawns during random failures: every error names the step and the path, and nothing is left
+//! behind.
 #![expect(unsafe_code, reason = "limits and user of the test process")]
 #![expect(clippy::print_stdout, reason = "says what failed how often")]
 
@@ -13,7 +14,7 @@ use crate::skip::skip;
 
 /// Requests that are made at once; limits change between two waves.
 const WAVE: usize = 100;
-/// As short as to have some transient failures reported, as long as to have most of them mended.
+/// Short enough to report some transient failures, long enough to retry most of them successfully.
 const TRANSIENT_LIMIT: Duration = Duration::from_millis(10);
 
 /// Expected result of a request.
@@ -23,7 +24,7 @@ enum Expected {
     Fails(Stage, i32, &'static str),
 }
 
-/// Resource that the machine is short of during a wave, and how much of it is left.
+/// Resource that the machine lacks during a wave, and how much of it is left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Shortage {
     None,
@@ -44,7 +45,7 @@ fn random_failures_are_named_and_leave_nothing_behind() {
             skip("a limit of processes needs root, to become a user without other processes");
         }
         for backend in rungs() {
-            // The first rung in full; a fork of a process with so much history is slow.
+            // The first rung in full; a fork of a process with a long history is slow.
             let spawns = if backend == best() {
                 spawns
             } else {
@@ -73,7 +74,7 @@ fn run(backend: Backend, spawns: usize, limited: bool, random: &mut Random) {
             _ => Shortage::None,
         };
         waves += 1;
-        // With nothing at all left each request fails after its full time.
+        // With nothing left at all each request fails after its full time.
         let size = match shortage {
             Shortage::Descriptors(0) | Shortage::Processes(0) => 4,
             Shortage::Descriptors(_) | Shortage::Processes(_) => WAVE / 4,
@@ -96,7 +97,7 @@ fn run(backend: Backend, spawns: usize, limited: bool, random: &mut Random) {
         "{}: {spawns} spawns, failed without descriptors, processes: {short:?}",
         backend.name()
     );
-    // One rung needs no descriptor of a process.
+    // One rung needs no descriptor per process.
     assert!(short[0] > 0 || backend == Backend::PosixSpawnWait);
     assert!(short[1] > 0 || !limited);
     assert_eq!(rig.launcher.pending(), 0);
@@ -168,7 +169,7 @@ fn case(random: &mut Random) -> (SpawnPlan, Expected) {
     }
 }
 
-/// Checks an end. Returns whether it failed because of what is short.
+/// Checks an end. Returns whether it failed because of the shortage.
 #[track_caller]
 fn check(end: &End, expected: Expected, shortage: Shortage, backend: Backend) -> bool {
     let context = format!("{backend:?} {shortage:?} {expected:?}");
@@ -204,7 +205,7 @@ fn names_step_and_path(error: &SpawnError) {
     assert!(text.starts_with(error.stage.describe()), "{text}");
     match error.path() {
         Some(path) => assert!(text.contains(path.to_str().unwrap()), "{text}"),
-        // Input from memory has none.
+        // Input from memory has no path.
         None => assert_eq!(error.stage, Stage::Stdin, "{text}"),
     }
     assert!(error.errno > 0, "{text}");
@@ -236,7 +237,8 @@ fn lift(shortage: Shortage) {
     }
 }
 
-/// Sets a soft limit; `None` is the hard one. The type of a resource's number is one in glibc and another in musl.
+/// Sets a soft limit; `None` is the hard one. glibc and musl have different types for the number of
+/// a resource.
 fn set_soft_limit(resource: impl Into<i64>, soft: Option<u64>) {
     let resource: i64 = resource.into();
     let mut limit = libc::rlimit64 {
@@ -254,7 +256,8 @@ fn set_soft_limit(resource: impl Into<i64>, soft: Option<u64>) {
     assert_eq!(set, 0);
 }
 
-/// Gives root up for a user that has no other process: root is not limited in their number.
+/// Changes from root to a user without other processes: the number of root's processes is not
+/// limited.
 fn become_somebody_new() -> bool {
     // SAFETY: geteuid has no preconditions.
     if unsafe { libc::geteuid() } != 0 {
@@ -265,7 +268,7 @@ fn become_somebody_new() -> bool {
     if unsafe { libc::setresuid(user, user, user) } != 0 {
         return false;
     }
-    // Or its own entries in /proc would belong to root, as those of a set-user-id program.
+    // Otherwise its own entries in /proc would belong to root, as those of a set-user-id program.
     let yes = libc::c_ulong::from(true);
     // SAFETY: takes a plain number.
     let result = unsafe { libc::prctl(libc::PR_SET_DUMPABLE, yes) };

@@ -1,4 +1,5 @@
-//! A filter that answers for system calls, as an old kernel, a container or an emulator of one process would.
+//! A system call filter that answers as an old kernel, a container or an emulator of a single
+//! process would.
 #![expect(unsafe_code, reason = "installing a seccomp filter")]
 
 use libc::{
@@ -18,7 +19,7 @@ pub(crate) enum Deny {
     Third(c_long, u32),
 }
 
-/// Emulators of one process do not pass these on.
+/// Emulators of a single process do not implement these.
 pub(crate) const WITHOUT_ADOPTION: [Deny; 2] = [
     Deny::First(libc::SYS_prctl, libc::PR_SET_CHILD_SUBREAPER as u32),
     Deny::First(libc::SYS_prctl, libc::PR_GET_CHILD_SUBREAPER as u32),
@@ -89,10 +90,11 @@ pub(crate) fn deny(calls: &[Deny], errno: i32) {
     assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// Whether filters can be installed. An emulator of one process has none, as it would be filtered itself.
+/// Whether filters can be installed. An emulator of a single process has none, as it would be
+/// filtered itself.
 pub(crate) fn has_filters() -> bool {
     let allow = libc::SECCOMP_RET_ALLOW;
-    // SAFETY: only asks; `allow` is valid for reads.
+    // SAFETY: only queries; `allow` is valid for reads.
     let asked = unsafe {
         libc::syscall(
             libc::SYS_seccomp,

@@ -1,4 +1,4 @@
-//! A launcher with a blocking consumer, and helpers to look at processes from outside.
+//! A launcher with a blocking consumer, and helpers to inspect processes from outside.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -26,14 +26,14 @@ pub(crate) struct Rig {
     events: Vec<Event>,
 }
 
-/// How a child came to its end.
+/// How a child ended.
 #[derive(Debug, Clone)]
 pub(crate) enum End {
     Exited(ExitStatus, Event),
     Failed(SpawnError),
 }
 
-/// Whether this kernel has what the rung needs.
+/// Whether this kernel supports the rung.
 pub(crate) fn has(backend: Backend) -> bool {
     let features = hq_spawn::features();
     match backend {
@@ -44,13 +44,13 @@ pub(crate) fn has(backend: Backend) -> bool {
     }
 }
 
-/// The rungs that there are on this kernel, best first.
+/// The rungs that this kernel supports, best first.
 pub(crate) fn rungs() -> Vec<Backend> {
     let rungs = Backend::ALL.into_iter();
     rungs.filter(|backend| has(*backend)).collect()
 }
 
-/// The rung that is chosen on this kernel.
+/// The best rung on this kernel.
 pub(crate) fn best() -> Backend {
     hq_spawn::features().best()
 }
@@ -131,7 +131,7 @@ impl Rig {
         }
     }
 
-    /// Spawns, waits, and expects that there was no process.
+    /// Spawns, waits, and expects that no process was created.
     #[track_caller]
     pub(crate) fn fail(&mut self, plan: SpawnPlan) -> SpawnError {
         match self.run(plan) {
@@ -234,7 +234,7 @@ pub(crate) fn command(argv: &[&str]) -> SpawnPlan {
     SpawnPlan::new(ArgBlock::new(argv).unwrap(), EnvBlock::capture())
 }
 
-/// A number from the environment, which asks for a longer run than usual.
+/// A number from the environment, which requests a longer run than usual.
 #[track_caller]
 pub(crate) fn number_from_env(name: &str, default: usize) -> usize {
     std::env::var(name).map_or(default, |text| text.parse().unwrap())
@@ -252,7 +252,7 @@ pub(crate) fn compiled(dir: &TempDir, name: &str, source: &str) -> Option<PathBu
     status.is_ok_and(|status| status.success()).then_some(to)
 }
 
-/// Polls until `condition` answers.
+/// Polls until `condition` returns a value.
 #[track_caller]
 pub(crate) fn eventually<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
     let limit = Instant::now() + PATIENCE;

@@ -1,5 +1,5 @@
-//! Tests that count descriptors, zombies and threads, or limit the process: each re-executes the test binary and
-//! runs alone in there.
+//! Tests that count descriptors, zombies and threads, or limit the process: each re-executes the
+//! test binary and runs alone in it.
 
 #![expect(clippy::print_stdout, reason = "passes on what a test says in there")]
 #![expect(unsafe_code, reason = "limits of the test process")]
@@ -26,7 +26,7 @@ pub(crate) fn is_alone() -> bool {
     std::env::var_os(ALONE).is_some()
 }
 
-/// Runs `body` in a process where no other test runs. `prefix` is a command that the test binary is run by.
+/// Runs `body` in a process without other tests. `prefix` is a command that runs the test binary.
 pub(crate) fn alone(name: &str, prefix: &[&str], body: fn()) {
     if is_alone() {
         return body();
@@ -35,7 +35,7 @@ pub(crate) fn alone(name: &str, prefix: &[&str], body: fn()) {
     let own = own.to_str().unwrap();
     let argv = [prefix, &[own, "--exact", name, "--nocapture"]].concat();
     let limit = ALONE_LIMIT.as_secs().to_string();
-    // Kills what hangs, so that the test fails with what it has said so far.
+    // Kills a hanging process, so that the test fails with its output so far.
     let output = Command::new("timeout")
         .args(["--signal=KILL", &limit])
         .args(&argv)
@@ -50,7 +50,7 @@ pub(crate) fn alone(name: &str, prefix: &[&str], body: fn()) {
         output.status
     );
     assert!(text.contains("1 passed"), "the test did not run: {text}");
-    // Skipped parts, and figures, for those who ask with `--nocapture`.
+    // Skipped parts and figures, for runs with `--nocapture`.
     print!("{text}");
 }
 
@@ -86,7 +86,7 @@ fn used_up_descriptors_only_slow_the_launcher_down() {
         let mut rig = Rig::with(|config| {
             config.transient_limit = Duration::from_secs(60);
         });
-        // Each holds a pidfd: they cannot all live at once, yet all get their turn.
+        // Each holds a pidfd: they cannot all live at once, yet all are run.
         let tokens: Vec<_> = (0..100)
             .map(|_| rig.spawn(command(&["/bin/sleep", "0.02"])))
             .collect();
@@ -195,7 +195,7 @@ fn requests_are_cancelled_while_queued_and_while_being_created() {
                 config.threads = 1;
                 config.backend = Some(backend);
             });
-            // Opening a fifo for reading blocks the only spawner thread until somebody writes.
+            // Opening a FIFO for reading blocks the only spawner thread until a writer comes.
             let blocked = rig.spawn(sh("exit 3").stdin(Stdio::File { path: fifo.clone() }));
             eventually("the child exists", || {
                 (!children().is_empty()).then_some(())
@@ -240,7 +240,8 @@ fn a_descriptor_that_is_not_close_on_exec_is_not_inherited() {
         let out = dir.path().join("out");
         for backend in rungs() {
             let mut rig = Rig::new(backend);
-            // With a source descriptor in between the child cannot drop everything from 3 up at once.
+            // With a source descriptor in between the child cannot drop everything from 3 up at
+            // once.
             let pipe = std::io::pipe().unwrap();
             for stderr in [Stdio::Null, Stdio::Fd(Arc::new(pipe.1.into()))] {
                 let plan = command(&["ls", "/proc/self/fd"])
@@ -259,7 +260,7 @@ fn a_descriptor_that_is_not_close_on_exec_is_not_inherited() {
     });
 }
 
-/// A new version 2 control group, if this user may make one.
+/// A new cgroup v2 control group, if this user may create one.
 fn control_group() -> Option<std::path::PathBuf> {
     let mounts = fs::read_to_string("/proc/mounts").unwrap();
     let root = mounts.lines().find_map(|line| {
@@ -336,7 +337,8 @@ fn a_low_descriptor_limit_of_children_does_not_keep_them_from_opening_files() {
                 config.raise_descriptor_limit = true;
                 config.transient_limit = Duration::from_millis(50);
             });
-            // The child's table has copies up to that of the pipe, more of them than its limit allows.
+            // The child's table has copies up to that of the pipe, more of them than its limit
+            // allows.
             let hoard: Vec<_> = (0..64)
                 .map(|_| fs::File::open("/dev/null").unwrap())
                 .collect();
@@ -377,7 +379,7 @@ fn nobody_polls_while_children_run() {
         };
         for backend in rungs() {
             let mut rig = Rig::new(backend);
-            // Somebody else's child that nobody reaps must not cost much either.
+            // An unreaped child of other code must not cost much either.
             let mut foreign = Command::new("true").spawn().unwrap();
             let tokens = [(); 4].map(|()| rig.spawn(command(&["/bin/sleep", "1000"])));
             rig.wait_started(&tokens);

@@ -1,7 +1,8 @@
 //! Tests of the launcher against real processes.
 //!
-//! Every test waits for conditions, cleans up after itself and may run beside all others. What counts descriptors
-//! or zombies, or changes the process as a whole, runs in a process of its own (`isolated`).
+//! Every test waits for conditions, cleans up after itself and may run in parallel with all others.
+//! Tests that count descriptors or zombies, or change the whole process, run in a process of their
+//! own (`isolated`).
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 

@@ -13,9 +13,9 @@ use crate::harness::{End, Rig, best, command, compiled, eventually, has, number_
 use crate::isolated::{alone, children};
 use crate::skip::skip;
 
-/// Children of somebody else in this process.
+/// Children of other code in this process.
 const FOREIGN: usize = 20;
-/// Processes that others on the machine may need while the test runs.
+/// Processes left for others on the machine while the test runs.
 const SPARE: u64 = 2000;
 /// Kernel and user memory of one pausing process, generously.
 const PROCESS_KIB: u64 = 150;
@@ -24,7 +24,7 @@ const PROCESS_KIB: u64 = 150;
 fn many_live_children_are_told_apart_and_foreign_ones_left_alone() {
     let name = "scale::many_live_children_are_told_apart_and_foreign_ones_left_alone";
     alone(name, &[], || {
-        // 30 000 fill the default range of process ids, so that is on demand only.
+        // 30 000 fill the default range of process ids, so only on request.
         let count = number_from_env("HQ_SPAWN_TEST_CHILDREN", 1000);
         raise_limits(count as u64 + 1000);
         if let Err(reason) = room_for(count as u64) {
@@ -83,7 +83,7 @@ fn check(backend: Backend, pausing: &[String], count: usize) {
             .all(|end| is(end, ExitStatus::Code(0)))
     );
     let outside = rig.pid(tokens[count / 2]);
-    // SAFETY: kill takes plain numbers; the child is alive and ours.
+    // SAFETY: kill takes plain numbers; the child is alive and belongs to this process.
     let sent = unsafe { libc::kill(outside.cast_signed(), libc::SIGTERM) };
     assert_eq!(sent, 0);
     assert!(is(&rig.end(tokens[count / 2]), by(libc::SIGTERM)));
@@ -103,7 +103,7 @@ fn check(backend: Backend, pausing: &[String], count: usize) {
     assert_eq!(
         rig.launcher.pending(),
         count - 1 - asked.len(),
-        "{backend:?}: nobody else ended"
+        "{backend:?}: no other child ended"
     );
 
     rig.launcher.kill_all();
@@ -166,7 +166,7 @@ fn each_was_reported_once(events: &[Event]) {
     assert!(counts.values().all(|count| *count == (1, 1)));
 }
 
-/// Raises the limits that a test may raise: of this process, as far as it is allowed to.
+/// Raises limits of this process, as far as allowed.
 fn raise_limits(wanted: u64) {
     for resource in [libc::RLIMIT_NOFILE, libc::RLIMIT_NPROC] {
         let mut limit = libc::rlimit64 {
@@ -177,7 +177,7 @@ fn raise_limits(wanted: u64) {
         assert_eq!(unsafe { libc::getrlimit64(resource, &raw mut limit) }, 0);
         limit.rlim_cur = limit.rlim_cur.max(wanted);
         limit.rlim_max = limit.rlim_max.max(wanted);
-        // SAFETY: `limit` is valid for reads. Without the right to raise it, it stays.
+        // SAFETY: `limit` is valid for reads. Without the permission to raise it, it stays.
         unsafe { libc::setrlimit64(resource, &raw const limit) };
     }
 }
@@ -192,7 +192,7 @@ fn room_for(count: u64) -> Result<(), String> {
         Some(has) if has < wanted => Err(format!("{what} leaves {has}, {wanted} are needed")),
         Some(_) | None => Ok(()),
     };
-    // "0.20 0.18 0.12 1/80 11206": the threads of the whole machine are behind the slash.
+    // "0.20 0.18 0.12 1/80 11206": the number of threads of the machine follows the slash.
     let load = fs::read_to_string("/proc/loadavg").unwrap();
     let used: u64 = load.split(['/', ' ']).nth(4).unwrap().parse().unwrap();
     for path in ["/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"] {

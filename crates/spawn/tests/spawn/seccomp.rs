@@ -1,4 +1,5 @@
-//! The ladder where system calls are missing: a filter answers for them, as an old kernel or a container would.
+//! The ladder without some system calls: a filter answers for them as an old kernel or a container
+//! would.
 
 use std::fs;
 
@@ -15,7 +16,7 @@ const CLONE3: Deny = Deny::Call(libc::SYS_clone3);
 const CLONE_PIDFD: Deny = Deny::Bits(libc::SYS_clone, libc::CLONE_PIDFD as u32);
 const WAIT_PIDFD: Deny = Deny::First(libc::SYS_waitid, libc::P_PIDFD);
 
-/// A test that installs filters, in a process of its own.
+/// A test that installs filters, in a separate process.
 fn filtered(name: &str, body: fn()) {
     if !is_alone() && !has_filters() {
         return skip("no filters of system calls here");
@@ -53,7 +54,7 @@ macro_rules! ladder {
         $(#[test]
         fn $name() {
             let expected = Backend::$expected;
-            // Asked by the process that has no filter: what is found out is remembered.
+            // Check it in the unfiltered process: the result of the probe is remembered.
             if !is_alone() && !has(expected) {
                 return skip(&format!("this kernel has no {}", expected.name()));
             }
@@ -132,7 +133,8 @@ fn clone3_forbidden_under_a_running_launcher() {
 
 #[test]
 fn clone3_without_its_later_flags() {
-    // As on Linux 5.3 and 5.4, which do not know CLONE_CLEAR_SIGHAND. The C library's threads do without it.
+    // As on Linux 5.3 and 5.4, which lack CLONE_CLEAR_SIGHAND. The C library's threads do not need
+    // it.
     filtered("seccomp::clone3_without_its_later_flags", || {
         refuse_clone3_to_running_launchers(libc::EINVAL);
     });

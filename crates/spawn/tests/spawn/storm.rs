@@ -1,4 +1,5 @@
-//! Spawning while signals rain on the launcher's process and on the children it is just creating.
+//! Spawns during a storm of signals to the launcher's process and to the children that it is
+//! creating.
 #![expect(unsafe_code, reason = "signal handlers, and signals to single threads")]
 
 use std::fs;
@@ -11,13 +12,13 @@ use tempfile::TempDir;
 use crate::harness::{End, Rig, command, number_from_env, rungs, sh};
 use crate::isolated::{alone, children};
 
-/// Signals with a handler that interrupts system calls. By default they are ignored, so that a program does not
-/// care when it gets one.
+/// Signals with a handler that interrupts system calls. They are ignored by default, so they do not
+/// harm programs.
 const SIGNALS: [libc::c_int; 3] = [libc::SIGCHLD, libc::SIGURG, libc::SIGWINCH];
 
 static OWN: AtomicI32 = AtomicI32::new(0);
 static HANDLED: AtomicU64 = AtomicU64::new(0);
-/// How often a handler ran in a process that is not the launcher's: in a child that shares its memory.
+/// Calls of a handler in a process that is not the launcher's: in a child that shares its memory.
 static ABROAD: AtomicU64 = AtomicU64::new(0);
 
 extern "C" fn on_signal(_: libc::c_int) {
@@ -35,7 +36,7 @@ fn a_storm_of_signals_changes_nothing() {
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| storm(&stop));
-            // Ends the storm when a check fails, too.
+            // Ends the storm when a check fails as well.
             let _calm = Calm(&stop);
             let rounds = number_from_env("HQ_SPAWN_TEST_REPEATS", 2);
             for _ in 0..rounds {
@@ -94,7 +95,8 @@ fn everything_works(rig: impl Fn() -> Rig) {
     }
 }
 
-/// Sends signals to the process, to each of its threads and to each of its children until told to stop.
+/// Sends signals to the process, to each of its threads and to each of its children until `stop` is
+/// set.
 fn storm(stop: &AtomicBool) {
     block_all();
     let own = OWN.load(Ordering::Relaxed);
@@ -105,12 +107,13 @@ fn storm(stop: &AtomicBool) {
             unsafe { libc::kill(own, signal) };
             for thread in fs::read_dir("/proc/self/task").unwrap() {
                 let thread = target(thread.unwrap().file_name().to_str().unwrap());
-                // SAFETY: tgkill takes plain numbers; it cannot reach another process than this one.
+                // SAFETY: tgkill takes plain numbers; it cannot reach another process than this
+                // one.
                 unsafe { libc::syscall(libc::SYS_tgkill, own, thread, signal) };
             }
             for child in children() {
-                // SAFETY: takes plain numbers. Were the child gone and its number used again, the signal would
-                // still be one that programs ignore.
+                // SAFETY: takes plain numbers. Even if the child is gone and its id reused,
+                // programs ignore the signal.
                 unsafe { libc::kill(target(&child), signal) };
             }
         }
@@ -130,7 +133,7 @@ fn handle(signal: libc::c_int) {
     // SAFETY: a sigaction of all zeroes is valid; without SA_RESTART calls are interrupted.
     let mut action = unsafe { action.assume_init() };
     action.sa_sigaction = on_signal as extern "C" fn(libc::c_int) as libc::sighandler_t;
-    // SAFETY: the action is valid and its handler does only what a handler may.
+    // SAFETY: the action is valid and its handler only does what a handler may.
     let result = unsafe { libc::sigaction(signal, &raw const action, std::ptr::null_mut()) };
     assert_eq!(result, 0);
 }
@@ -139,6 +142,6 @@ fn block_all() {
     let mut all = MaybeUninit::<libc::sigset_t>::zeroed();
     // SAFETY: the set is valid for writes.
     unsafe { libc::sigfillset(all.as_mut_ptr()) };
-    // SAFETY: the set was filled above; the old one is not asked for.
+    // SAFETY: the set was filled above; the old one is not requested.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), std::ptr::null_mut()) };
 }

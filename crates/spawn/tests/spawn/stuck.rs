@@ -1,4 +1,4 @@
-//! Children that hang where nobody can help: on the way to their program, after SIGKILL, or held by a tracer.
+//! Children that hang before their exec or after SIGKILL, or that a tracer holds.
 #![expect(unsafe_code, reason = "a process that traces another one")]
 
 use std::fs;
@@ -29,12 +29,12 @@ fn fifo(dir: &TempDir) -> PathBuf {
     path
 }
 
-/// Opening a FIFO for reading waits until somebody writes.
+/// Opening a FIFO for reading blocks until a writer comes.
 fn hanging(fifo: &Path) -> SpawnPlan {
     sh("exit 3").stdin(Stdio::File { path: fifo.into() })
 }
 
-/// Lets everybody go on who waits for a writer.
+/// Releases all processes that wait for a writer.
 fn release(fifo: &Path) {
     drop(fs::OpenOptions::new().write(true).open(fifo).unwrap());
 }
@@ -189,7 +189,7 @@ fn others_start_while_as_many_creations_hang_as_there_are_threads() {
         .collect();
     for (index, backend) in rungs.into_iter().enumerate() {
         let rig = &mut rigs[index];
-        // Again and again: a place that was taken over counts as free.
+        // Repeatedly: a thread that was replaced must count as free.
         for _ in 0..3 {
             rig.succeed(command(&["/bin/true"]));
         }
@@ -205,14 +205,14 @@ fn others_start_while_as_many_creations_hang_as_there_are_threads() {
             let told = rig.events().iter().filter(|event| event.token() == token);
             assert_eq!(told.filter_map(stalled).count(), 1, "{backend:?}");
         }
-        // The threads that hung and those that took over.
+        // The threads that hung and their replacements.
         let tokens = rig.spawn_batch((0..20).map(|_| command(&["/bin/true"])));
         assert_eq!(rig.ends(&tokens).len(), 20);
     }
 }
 
-/// More than could once hang at a time, and still keep nobody else from starting: neither while they come to hang, nor
-/// when all of them do.
+/// More hanging creations than the maximum of additional threads do not keep other requests from
+/// starting, neither while they start to hang nor when all of them do.
 #[test]
 fn any_number_of_hanging_creations_leaves_a_thread_for_others() {
     const THREADS: usize = 8;
@@ -225,7 +225,7 @@ fn any_number_of_hanging_creations_leaves_a_thread_for_others() {
     let stalled = |rig: &Rig| rig.events().iter().filter_map(is_stalled).count();
     rig.succeed(command(&["/bin/true"]));
     let found = stalled(&rig);
-    // They came first, but those that have begun already are enough to know the rest.
+    // They came first, but the creations already in progress are enough to identify the rest.
     assert!(found < HANGING / 2, "{found} hang");
     for token in &tokens {
         rig.wait(*token, is_stalled);
@@ -237,7 +237,7 @@ fn any_number_of_hanging_creations_leaves_a_thread_for_others() {
     }
 }
 
-/// A control group of version 1 whose processes do not even take SIGKILL while they are frozen.
+/// A cgroup v1 control group whose processes do not even react to SIGKILL while they are frozen.
 struct Freezer(PathBuf);
 
 impl Freezer {
@@ -293,7 +293,7 @@ fn a_child_that_survives_sigkill_is_reported() {
     assert_eq!(status(rig.end(token)), KILLED);
 }
 
-/// A process that traces another one until it is dropped, and takes note of nothing.
+/// A process that traces another one until it is dropped, and acknowledges nothing.
 struct Tracer {
     pid: libc::pid_t,
 }

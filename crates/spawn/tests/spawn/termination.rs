@@ -1,4 +1,4 @@
-//! Ending children: signals, grace, queued requests, everything at once.
+//! Ending children: signals, grace, queued requests, all at once.
 
 use std::time::{Duration, Instant};
 
@@ -208,12 +208,13 @@ fn the_end_of_a_task_leaves_those_of_other_launchers_alone() {
         let marker = format!("HQ_SPAWN_TEST_MARKER={}/{index}", dir.path().display());
         rigs[index].spawn(command(&["/bin/sleep", "1000"]).marker(marker))
     });
-    // One that has not started would be cancelled.
+    // A task that has not started would be canceled.
     rigs[0].pid(tokens[0]);
     rigs[1].pid(tokens[1]);
     rigs[0].launcher.terminate(tokens[0], Termination::KILL);
     assert_eq!(status(rigs[0].end(tokens[0])), killed_by(9));
-    // Whatever is killed with a task has got its signal by now, and would not see another one.
+    // All processes that are killed with a task have got their signal by now, and would not react
+    // to another one.
     let gently = Termination {
         signal: libc::SIGTERM,
         grace: LONG,
