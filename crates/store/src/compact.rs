@@ -27,8 +27,9 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
 /// Pause after a failed step, e.g. on a full disk.
 const FAILURE_PAUSE: Duration = Duration::from_secs(30);
-/// Pause between two steps, without and with a client that waits for a prune.
+/// Pause between two steps.
 const STEP_PAUSE: Duration = Duration::from_millis(20);
+/// Pause between two steps of a prune, for which a client waits.
 const PRUNE_PAUSE: Duration = Duration::from_millis(2);
 /// Minimum number of tasks that finish between two passes over all rows. It is also at least the
 /// number of rows that the last pass left, so a pass costs no more than the tasks that finished
@@ -42,25 +43,27 @@ const STEP_PAGES: u32 = 256;
 const RESERVE_PAGES: u64 = 256;
 /// Share of the file that may be free: one page in this many.
 const RESERVE_SHARE: u64 = 4;
-/// An idle file gets `SPARE_PAGES` more free pages when it has fewer than `SPARE_PAGES_MIN`.
-/// Commits use them without growing the file. A prune returns them, so it shrinks the file even if
-/// the deleted rows shared all their pages with others.
+/// An idle file with fewer free pages gets spare ones.
 const SPARE_PAGES_MIN: u64 = 16;
+/// Spare pages to add. Commits use them without growing the file. A prune returns them, so it
+/// shrinks the file even if the deleted rows shared all their pages with others.
 const SPARE_PAGES: u64 = 64;
 /// A prune rewrites a file of at most this many pages (4 MiB) as a whole, which makes it as small
 /// as possible.
 const REWRITE_PAGES_MAX: u64 = 1_024;
-/// Percent of the maximum size at which the server warns, and to which it empties the file.
+/// Percent of the maximum size at which the server warns.
 const WARN_PERCENT: u64 = 80;
+/// Percent of the maximum size to which the server empties a full file.
 const TARGET_PERCENT: u64 = 75;
-/// Percent of the maximum size that worker overviews may take, and their bytes in a file without a
-/// maximum size.
+/// Percent of the maximum size that worker overviews may take.
 const OVERVIEW_PERCENT: u64 = 25;
+/// Maximum bytes of worker overviews, also in a file without a maximum size.
 const OVERVIEW_BYTES_MAX: u64 = 1 << 30;
-/// Approximate bytes of a task, a job and an overview (without its text). They only serve to choose
-/// how many to drop.
+/// Approximate bytes of a task, to choose how many jobs to drop.
 const TASK_LEN: u64 = 100;
+/// Approximate bytes of a job.
 const JOB_LEN: u64 = 1_000;
+/// Approximate bytes of an overview without its text.
 const OVERVIEW_LEN: u64 = 50;
 
 /// Result of a prune.

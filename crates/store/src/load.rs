@@ -221,9 +221,9 @@ fn load_submit_keys(connection: &Connection, loaded: &mut Loaded) -> rusqlite::R
 const LARGE_SPEC: usize = 1 << 20;
 /// Copies of a spec in memory during decoding: message, growing lists, and result.
 const DECODED_COPIES: u64 = 4;
-/// Number of templates of a graph that may need more than that reserve, and the measured memory of
-/// a task with its own template.
+/// Number of templates of a graph that may need more than that reserve.
 const LARGE_GRAPH: usize = 10_000;
+/// Measured memory of a task with its own template.
 const TEMPLATE_LEN: u64 = 2 << 10;
 
 fn load_submits(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Result<()> {

@@ -28,8 +28,9 @@ struct TableShape {
     types: &'static str,
 }
 
-/// Tasks with one row each, and the name of this table up to version 9.
+/// Tasks with one row each.
 const ROWS: &str = "task_row_data";
+/// Name of the same table up to version 9.
 const ROWS_EARLIER: &str = "task_data";
 /// Tasks in columns. A repair expands them into rows, and compaction folds these again.
 const STRETCHES: &str = "stretch_data";

@@ -12,11 +12,13 @@ use std::time::{Duration, Instant};
 
 use crate::event::Event;
 
-/// Maximum events and bytes in the queue of one reader.
+/// Maximum events in the queue of one reader.
 const QUEUE_LEN: usize = 65_536;
+/// Maximum bytes in the queue of one reader.
 const QUEUE_BYTES: usize = 32 << 20;
-/// Maximum number and bytes of recent events, which are kept for readers that reconnect.
+/// Maximum number of recent events, which are kept for readers that reconnect.
 const RECENT_LEN: usize = 32_768;
+/// Maximum bytes of recent events.
 const RECENT_BYTES: usize = 16 << 20;
 /// How long recent events are kept after the last reader left.
 const RECENT_SPAN: Duration = Duration::from_secs(120);
