@@ -234,6 +234,13 @@ fn of_argument(path: &[&str], word: &str, words: &[&str]) -> Option<String> {
         .iter()
         .position(|other| *other == word)
         .and_then(|at| words.get(at.checked_sub(1)?));
+    if is_negative && path == ["job", "tail"] {
+        let typed = words.iter().find(|typed| typed.starts_with(word));
+        let lines = typed.unwrap_or(&word).trim_start_matches('-');
+        return Some(format!(
+            "the number of lines is an option: `hq job tail -n {lines} JOB`"
+        ));
+    }
     if is_negative && let Some(option) = before.filter(|option| option.starts_with("--")) {
         return Some(match *option {
             "--priority" => format!("write a negative number as `{option}={word}`"),
@@ -306,6 +313,8 @@ fn of_number(path: &[&str], word: &str) -> Option<String> {
         ["job", "tail"] => format!(
             "a task of a job is written `JOB.TASK`: `hq job tail JOB.{word}`; several jobs are one word: `hq job tail 1,2`"
         ),
+        ["worker", "list"] => format!("`hq worker info {word}` shows one worker"),
+        ["job", "list" | "summary"] => format!("`hq job info {word}` shows one job"),
         ["worker", "start"] => format!("set the cpus with `hq worker start --cpus {word}`"),
         ["server", "start"] => {
             format!("set ports with options: `hq server start --client-port {word}`")
@@ -325,6 +334,12 @@ fn of_other_command(path: &[&str], word: &str) -> Option<String> {
     let mut found = Vec::new();
     let root = built_command();
     with_option(&root, name, &mut Vec::new(), &mut found);
+    let below = format!("{} ", path.join(" "));
+    if let Some(command) = found.iter().find(|command| command.starts_with(&below)) {
+        return Some(format!(
+            "options follow the whole command: `hq {command} --{name} …`"
+        ));
+    }
     // Where one would look for it first.
     found.sort_by_key(|command| {
         (
@@ -583,7 +598,7 @@ fn of_value(option: &str, value: &str, path: &[&str]) -> Option<String> {
         "--after" | "--after-each" => format!("`{name}` takes {}", kind_of(name)),
         "--job" => format!("`--job` takes {}{ALONE}", kind_of(name)),
         "<JOBS>" | "<JOB>" => of_job(value, path, "`3`, `1-4,7`, `last` or, in most commands, `all`"),
-        "<JOBS[.TASKS]>" | "<JOB[.TASKS]>" if path == ["output-log"] => "`hq output-log DIR cat 3 stdout` prints what job 3 wrote, `hq output-log DIR show` prints all".to_owned(),
+        "<JOBS[.TASKS]>" | "<JOB[.TASKS]>" if path.first() == Some(&"output-log") => "`hq output-log DIR cat 3 stdout` prints what job 3 wrote, `hq output-log DIR show` prints all".to_owned(),
         "<JOBS[.TASKS]>" | "<JOB[.TASKS]>" | "<JOB[.TASK]>" => of_job(value, path, "`3`, `last`, or with tasks `3.7`, `last.1-4`"),
         "--server-dir" => "`--server-dir PATH` or the variable HQ_SERVER_DIR names it; without both it is `.hq-server` in your home directory (`unset HQ_SERVER_DIR`)".to_owned(),
         "<TASK>" | "<TASKS>" if value.contains(['.', '@', '/']) => "a task is a number that follows its job: `hq task info 3 12`".to_owned(),
@@ -648,6 +663,12 @@ fn of_job(value: &str, path: &[&str], examples: &str) -> String {
     match (path, task) {
         (["job", "cat"], _) if matches!(value, "stdout" | "stderr") => {
             format!("the job comes first: `hq job cat JOB {value}`")
+        }
+        (["job", "cancel"], Some((job, _))) => format!(
+            "one task cannot be canceled alone; `hq job cancel {job}` cancels all tasks of job {job}"
+        ),
+        (["job", "resubmit"], Some((job, _))) => {
+            format!("tasks are chosen by their state: `hq job resubmit {job} --filter failed`")
         }
         (["task", command], Some((job, task))) => {
             format!("name a task as `JOB.TASK`: `hq task {command} {job}.{task}`")

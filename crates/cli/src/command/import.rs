@@ -11,7 +11,7 @@ use crate::args::{Cli, Command};
 use crate::error::{CliError, CliResult};
 use crate::import::{Conversion, Source, convert, converted, shell_text, submit_words};
 use crate::output::console::error_line;
-use crate::submit::read_all;
+use crate::submit::{read_all, read_stdin};
 
 /// Longest script.
 const SCRIPT_MAX: usize = 4 << 20;
@@ -20,7 +20,7 @@ const SCRIPT_MAX: usize = 4 << 20;
 pub(super) fn run(args: &ImportArgs, context: &mut Context) -> CliResult<()> {
     let shown = args.script.display().to_string();
     let bytes = if shown == "-" {
-        read_all("standard input", std::io::stdin().lock(), SCRIPT_MAX)?
+        read_stdin()?
     } else {
         let file = std::fs::File::open(&args.script)
             .map_err(|error| CliError::new(format!("Cannot read {shown}: {error}")))?;

@@ -23,9 +23,17 @@ use crate::error::{CliError, CliResult, exit};
 use crate::output::json::write_value;
 use crate::output::table::write_plain;
 use crate::report::{gather, page};
+use crate::submit::read_stdin;
 
 fn store_error(error: &StoreError) -> CliError {
-    CliError::new(error.to_string())
+    let error = CliError::new(error.to_string());
+    let text = error.text().unwrap_or_default();
+    if text.contains("No such file") || text.contains("not an SQLite database") {
+        return error.with_help(
+            "name the journal, or the server directory in which it is: `hq journal check DIR`",
+        );
+    }
+    error
 }
 
 /// `journal export`: reads the file, no server.
@@ -129,6 +137,13 @@ async fn write_report(
     args: SpanArgs,
     context: &mut Context,
 ) -> CliResult<()> {
+    let end = output.extension().and_then(|end| end.to_str());
+    if !matches!(end, Some("html" | "htm")) && io::stderr().is_terminal() {
+        tracing::warn!(
+            "`{}` is taken as the file for the report, a page of HTML about all jobs",
+            output.display()
+        );
+    }
     let mut file = JournalFile::open(journal)?;
     let (start, end) = file.span().await?;
     let after = |limit: Option<std::time::Duration>, default: i64| {
@@ -226,10 +241,9 @@ pub(super) async fn flush(context: &mut Context) -> CliResult<()> {
 /// `query`.
 pub(super) async fn query(args: QueryArgs, context: &mut Context) -> CliResult<()> {
     let from_stdin = args.sql.as_deref().filter(|sql| *sql == "-");
-    let read = from_stdin.map(|_| io::read_to_string(io::stdin()));
-    let read = read
-        .transpose()
-        .map_err(|error| CliError::new(format!("Cannot read SQL from standard input: {error}")))?;
+    let read = from_stdin.map(|_| read_stdin()).transpose()?;
+    let read = read.map(String::from_utf8).transpose();
+    let read = read.map_err(|_| CliError::new("Standard input: expected SQL as UTF-8"))?;
     let given = read.as_deref().or(args.sql.as_deref());
     let sql = given.unwrap_or(reader::VIEWS);
     let limits = QueryLimits {
@@ -244,10 +258,20 @@ pub(super) async fn query(args: QueryArgs, context: &mut Context) -> CliResult<(
             reader::query(&connection, sql, limits)
                 .map_err(|text| CliError::new(format!("The query failed: {text}")))?
         }
-        None => ask(sql, limits, context).await?,
+        None => ask(sql, limits, context).await.map_err(|error| {
+            match error.text().is_some_and(|text| text.contains("syntax error")) {
+                true => error.with_help(
+                    "`hq query` lists the tables and their columns; `hq query 'select * from jobs'` prints one",
+                ),
+                false => error,
+            }
+        })?,
     };
     write(&table, args.csv, context)?;
     context.flush()?;
+    if table.rows.is_empty() && sql.contains('"') && io::stderr().is_terminal() {
+        tracing::warn!("Double quotes name columns; texts have single quotes: `state = 'failed'`");
+    }
     let states = [
         "WAITING", "RUNNING", "FINISHED", "FAILED", "CANCELED", "ABORTED",
     ];

@@ -85,8 +85,8 @@ async fn serve(args: StartArgs, context: &mut Context) -> CliResult<()> {
         read_job: Some(read_job),
         version: VERSION.to_owned(),
     };
-    let directory = match &config.journal {
-        Journal::File(path) => path.is_dir().then(|| path.clone()),
+    let advice = match &config.journal {
+        Journal::File(path) => advice_on_journal(path),
         Journal::None | Journal::InServerDir => None,
     };
     let mut shutdown = Box::pin(stop_signal()?);
@@ -95,11 +95,8 @@ async fn serve(args: StartArgs, context: &mut Context) -> CliResult<()> {
         // It may be waiting for another start, or for a heartbeat.
         _ = &mut shutdown => return Err(CliError::new("The server did not start: it received a signal")),
     };
-    let server = started.map_err(|error| match (start_error(&error), directory) {
-        (error, Some(dir)) => error.with_help(format!(
-            "name a file in it: `--journal {}`",
-            dir.join("journal").display()
-        )),
+    let server = started.map_err(|error| match (start_error(&error), advice) {
+        (error, Some(advice)) => error.with_help(advice),
         (error, None) => error,
     })?;
     // Nobody may be reading; a server does not end for that.
@@ -186,6 +183,16 @@ fn warn_about_open_planes(args: &StartArgs) {
             tracing::warn!("===================================================================");
         }
     }
+}
+
+/// What to type where `--journal` can be no file.
+fn advice_on_journal(path: &Path) -> Option<String> {
+    if path.is_dir() {
+        let file = path.join("journal");
+        return Some(format!("name a file in it: `--journal {}`", file.display()));
+    }
+    let dir = path.parent().filter(|dir| *dir != Path::new(""))?;
+    (!dir.exists()).then(|| format!("make its directory before: `mkdir -p {}`", dir.display()))
 }
 
 /// `server stop`.

@@ -37,7 +37,8 @@ pub(super) async fn run(command: TokenCommand, context: &mut Context) -> CliResu
         }
         TokenCommand::Revoke(args) => {
             for name in args.names {
-                client.tokens(Some(Change::Revoke(name))).await?;
+                let revoked = client.tokens(Some(Change::Revoke(name))).await;
+                revoked.map_err(|error| error.with_help("`hq token list` names the tokens"))?;
             }
             context.done()?;
         }

@@ -303,8 +303,13 @@ fn directive_help(source: &str, head: &[u8], error: &clap::Error) -> Option<Stri
                 .any(|arg| arg.get_long() == Some(long))
         })
     };
+    let is_fenced = line.split_whitespace().any(|word| word == "--");
     let advice = if error.kind() != ErrorKind::UnknownArgument {
         None
+    } else if is_fenced {
+        Some("leave out `--`: a `#HQ` line has options only".to_owned())
+    } else if !name.starts_with(['-', '#']) {
+        Some("a `#HQ` line has options only: the program is the script itself".to_owned())
     } else if name.starts_with('#') {
         Some("a `#HQ` line has no comments: write them on a line of their own".to_owned())
     } else if name.strip_prefix("--").is_some_and(is_of_submit) {

@@ -159,6 +159,7 @@ const HABITS: &[(Place, &[Look])] = &[
         ],
     ),
     (Place::Program, &[option::env_name]),
+    (Place::Program, &[option::bare_memory]),
     (Place::Argument, &[option::behind_program]),
     (Place::Argument, &[command::parallel_input]),
     (Place::Argument, &[command::braces_of]),

@@ -395,10 +395,10 @@ fn build_template(
     let (stdout, stderr) = (raw(&table.stdout, "stdout"), raw(&table.stderr, "stderr"));
     for (spec, role) in [(&stdout, PathRole::Stdout), (&stderr, PathRole::Stderr)] {
         if let StdioSpec::File { path, .. } = spec {
-            warnings.extend(placeholder::unknown_warning(path, role));
+            placeholder::check(path, role, warnings)?;
         }
     }
-    warnings.extend(placeholder::unknown_warning(&cwd, PathRole::Cwd));
+    placeholder::check(&cwd, PathRole::Cwd, warnings)?;
     let (requests, auto, is_timed) = build_requests(table.request)?;
     learn::check_retries(auto, table.retries)?;
     let predict = table.predict.map(|predict| predict.0);

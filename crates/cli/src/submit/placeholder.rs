@@ -116,7 +116,9 @@ const KNOWN: [&str; 6] = [
 /// The placeholder that a name means, whatever its case and its hyphens.
 pub(crate) fn meant(name: &str) -> Option<&'static str> {
     let plain = |name: &str| name.replace(['_', '-', ' '], "").to_ascii_uppercase();
-    KNOWN.into_iter().find(|known| plain(known) == plain(name))
+    let name = plain(name);
+    let name = name.strip_prefix("HQ").unwrap_or(&name);
+    KNOWN.into_iter().find(|known| plain(known) == name)
 }
 
 /// A placeholder that is written wrongly, and the one that was meant: one file for all tasks is not.
@@ -141,6 +143,13 @@ pub(crate) fn refuse_misspelled(path: &[u8], role: PathRole) -> CliResult<()> {
     Err(CliError::new(text).with_help(format!(
         "write `%{{{meant}}}` instead of `%{{{name}}}`, see `hq doc output`"
     )))
+}
+
+/// Refuses what [`refuse_misspelled`] does, and warns of other unknown placeholders.
+pub(crate) fn check(path: &[u8], role: PathRole, warnings: &mut Vec<String>) -> CliResult<()> {
+    refuse_misspelled(path, role)?;
+    warnings.extend(unknown_warning(path, role));
+    Ok(())
 }
 
 /// A sentence about placeholders that mean nothing in this path.

@@ -84,6 +84,12 @@ pub(super) fn contradictions(spec: &AllocQueueSpec) -> Vec<(&'static str, &'stat
 pub(super) fn foreign(spec: &AllocQueueSpec) -> Option<(String, &'static str)> {
     let words = || spec.additional_args.iter();
     let manager = spec.system.as_ref().map_or("", |system| &system.manager);
+    if let Some(first) = words().next().filter(|word| !word.starts_with('-')) {
+        return Some((
+            first.clone(),
+            "no batch system: options begin with a hyphen, such as `-p NAME`",
+        ));
+    }
     match manager {
         // Options of PBS have one hyphen, but for these.
         "pbs" => words()
@@ -234,6 +240,7 @@ mod tests {
             (TemplateName::Slurm, "-l walltime=1:00", Some("-l")),
             (TemplateName::Slurm, "-lselect=1", Some("-lselect=1")),
             (TemplateName::Slurm, "-p x --mem=4G -l", None),
+            (TemplateName::Slurm, "gpu", Some("gpu")),
         ] {
             let system = batch_system::built_in(name).expect("it is valid");
             let spec = AllocQueueSpec {

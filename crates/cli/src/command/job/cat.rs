@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{self, Write as _};
+use std::io::{self, IsTerminal as _, Write as _};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -146,6 +146,13 @@ fn cat_task(
         }
         Some(Kind::Stream | Kind::None) | None => {
             tracing::warn!("Task {} has no `{name}` stream associated with it", task.id);
+            let is_waiting = task.state() == client::TaskState::Waiting;
+            if is_waiting && io::stderr().is_terminal() {
+                tracing::warn!(
+                    "It has not started: `hq task explain {job}.{}` says why",
+                    task.id
+                );
+            }
             Ok(())
         }
     }

@@ -2,14 +2,18 @@
 
 mod changed;
 
+use std::io::IsTerminal as _;
+
 use hq_core::range::{IdArray, IdRange};
 use hq_protocol::client::{self, resubmitted_job::Result as Row};
 use hq_protocol::convert::NEW_REQUESTS_MAX;
 
 use super::suggest::Groups;
+use crate::args::global::OutputMode;
 use crate::args::job::ResubmitArgs;
 use crate::client::Client;
 use crate::command::missing::Missing;
+use crate::command::situation::is_unfinished;
 use crate::command::{Context, follow};
 use crate::error::{CliError, CliResult, exit};
 use crate::output::suggest::Suggestion;
@@ -84,6 +88,9 @@ pub(in crate::command) async fn resubmit(
     }
     context.output.jobs_resubmitted(&mut context.out, &jobs)?;
     context.flush()?;
+    if args.filter.is_none() && !args.changed {
+        note_on_running(&jobs, &mut client, context).await?;
+    }
     let new_jobs = jobs.iter().map(|job| IdRange::single(job.new_job));
     if let Ok(new_jobs) = IdArray::new(new_jobs.collect())
         && !jobs.is_empty()
@@ -93,6 +100,31 @@ pub(in crate::command) async fn resubmit(
     }
     if has_failed {
         return Err(CliError::Told(exit::FAILURE));
+    }
+    Ok(())
+}
+
+/// Tells people whose tasks run twice now.
+async fn note_on_running(
+    jobs: &[ResubmittedView],
+    client: &mut Client,
+    context: &Context,
+) -> CliResult<()> {
+    if context.mode() != OutputMode::Cli || !std::io::stderr().is_terminal() {
+        return Ok(());
+    }
+    for ResubmittedView { job, new_job, .. } in jobs {
+        let one = Selector::Ids(IdArray::single(*job)).to_message();
+        if client
+            .job_list(one)
+            .await?
+            .first()
+            .is_some_and(is_unfinished)
+        {
+            tracing::warn!(
+                "Job {job} has not ended: its unfinished tasks run in job {new_job}, too; `hq job cancel {job}` ends the earlier ones"
+            );
+        }
     }
     Ok(())
 }

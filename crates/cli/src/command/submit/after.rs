@@ -1,5 +1,7 @@
 //! `--after` and `--after-each`: which jobs they mean, and which tasks follow from them.
 
+use std::io::IsTerminal as _;
+
 use hq_core::id::JobId;
 use hq_core::range::IdArray;
 use hq_core::template::After;
@@ -9,6 +11,7 @@ use crate::args::submit::SubmitArgs;
 use crate::client::Client;
 use crate::command::situation::is_unfinished;
 use crate::error::{CliError, CliResult};
+use crate::output::view;
 use crate::parse::after::AfterArg;
 use crate::parse::selector::{Selector, SingleSelector};
 use crate::submit::skip::Unended;
@@ -20,7 +23,11 @@ pub(super) async fn resolve(
 ) -> CliResult<(Vec<After>, Option<IdArray>)> {
     let mut after = Vec::new();
     for arg in &args.after {
-        after.push(condition(*arg, false, client).await?);
+        let condition = condition(*arg, false, client).await?;
+        if !condition.is_any && std::io::stderr().is_terminal() {
+            note_on_failed(condition.job, client).await?;
+        }
+        after.push(condition);
     }
     let Some(each) = args.after_each else {
         return Ok((after, None));
@@ -98,6 +105,19 @@ async fn condition(arg: AfterArg, is_each: bool, client: &mut Client) -> CliResu
         is_each,
         is_any: arg.is_any,
     })
+}
+
+/// Tells people that the new tasks are aborted at once, because the job before them did not finish.
+async fn note_on_failed(id: JobId, client: &mut Client) -> CliResult<()> {
+    let one = Selector::Ids(IdArray::single(id.as_u32())).to_message();
+    let jobs = client.job_list(one).await?;
+    let ended = jobs.first().filter(|job| !is_unfinished(job));
+    if ended.is_some_and(|job| view::totals(job).finished < u64::from(job.task_count)) {
+        tracing::warn!(
+            "Not all tasks of job {id} finished, so the new tasks are aborted at once; with `--after {id}:any` they run"
+        );
+    }
+    Ok(())
 }
 
 fn not_found(job: u32) -> CliError {

@@ -4,7 +4,7 @@
 //! that both ways accept and refuse the same.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, IsTerminal as _, Read, Write};
 use std::os::fd::AsFd;
 
 use clap::{CommandFactory, FromArgMatches, Parser};
@@ -17,6 +17,7 @@ use crate::args::submit::SubmitArgs;
 use crate::client::Client;
 use crate::command::Context;
 use crate::error::{CliError, CliResult, exit};
+use crate::output::console::error_line;
 use crate::submit::exact_json;
 
 /// Longest line; what is longer belongs into a file with entries.
@@ -72,6 +73,9 @@ impl Input {
     fn new() -> CliResult<Self> {
         let stdin = std::io::stdin().as_fd().try_clone_to_owned();
         let stdin = stdin.map_err(|e| cannot_read(&e))?;
+        if std::io::stdin().is_terminal() {
+            error_line("Reading submits from standard input, one on each line; Ctrl-D ends them");
+        }
         Ok(Self {
             reader: BufReader::with_capacity(BUFFER_LEN, File::from(stdin)),
             line: Vec::new(),

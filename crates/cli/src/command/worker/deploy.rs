@@ -243,6 +243,7 @@ fn read_hosts(path: &Path) -> CliResult<Vec<Host>> {
             format!("Cannot load hostfile from {}", path.display()),
             &error,
         )
+        .with_help("the argument names a file with one host on each line; `-` is standard input")
     })?;
     let lines = content.lines().map(str::trim);
     let lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));

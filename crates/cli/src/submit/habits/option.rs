@@ -120,6 +120,19 @@ pub(super) fn bare_seconds(typed: &Typed<'_>, _: Text<'_>) -> Option<Said> {
     })
 }
 
+/// `hq submit --resource mem=8 -- ./x`: people mean GiB.
+pub(super) fn bare_memory(typed: &Typed<'_>, _: Text<'_>) -> Option<Said> {
+    /// A larger number is not meant as GiB.
+    const GIB_MAX: u32 = 256;
+    let number = |text: &str| text.strip_prefix("mem=")?.parse::<u32>().ok();
+    let number = given(typed, "--resource").find_map(number)?;
+    (number < GIB_MAX).then(|| {
+        Said::Note(format!(
+            "a number alone is in MiB, as in Slurm: for GiB write `--resource mem={number}G`"
+        ))
+    })
+}
+
 /// `hq submit --env PATH`: docker and Slurm pass on the value of this shell.
 pub(super) fn env_name(typed: &Typed<'_>, _: Text<'_>) -> Option<Said> {
     let is_set = |name: &&str| std::env::var_os(name).is_some_and(|value| !value.is_empty());

@@ -510,7 +510,19 @@ pub(super) fn missing(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
     if text.text.contains('/') || is_here(text.text) {
         return None;
     }
-    let is_file = Path::new(text.text).is_file();
+    if path.is_dir() {
+        return Some(Said::Note(format!(
+            "`{}` is a directory, and no program of that name is in the PATH",
+            text.text
+        )));
+    }
+    let is_file = path.is_file();
+    if !is_file && text.text.contains('.') {
+        return Some(Said::Note(format!(
+            "`{}` is neither in this directory nor in the PATH of this machine",
+            text.text
+        )));
+    }
     if !is_file && let Some(meant) = similar(text.text) {
         return Some(Said::Note(format!(
             "`{}` is not in the PATH of this machine; did you mean `{meant}`?",

@@ -102,7 +102,13 @@ const CHECKS: &[Check] = &[
     (OUTPUTS, |value| in_root(value.text)),
     (OUTPUTS, directory),
     (DIRECTORIES, missing_directory),
+    (&["stream"], |Text { text, .. }| {
+        Path::new(text).is_file().then(|| {
+            format!("`{text}` is a file; `--stream` names a directory, which all tasks share")
+        })
+    }),
     (&["inputs", "outputs"], several_paths),
+    (&["inputs"], missing_input),
     (&["array"], one_id),
     (&["env"], variable),
     (&["param"], range),
@@ -196,6 +202,14 @@ fn several_paths(Text { option, text, .. }: Text<'_>) -> Option<String> {
     };
     (!Path::new(text).exists())
         .then(|| format!("`{text}` is the name of one file, because {why}; {each}"))
+}
+
+/// `--inputs typo.dat`. In a job file it may be what another task writes.
+fn missing_input(Text { option, text, .. }: Text<'_>) -> Option<String> {
+    let is_typed = option.starts_with('-') && !text.contains(['%', '{', '$']);
+    (is_typed && !Path::new(text).exists()).then(|| {
+        format!("the input `{text}` does not exist now, and `--skip-done` leaves out no task without its inputs")
+    })
 }
 
 fn one_id(Text { text, .. }: Text<'_>) -> Option<String> {

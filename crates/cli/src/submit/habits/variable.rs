@@ -1,5 +1,6 @@
 //! Variables that no shell replaces, that hq does not set, or that another shell has replaced already.
 
+use super::option;
 use super::reader::{Reader, may_repeat};
 use super::{Said, Source, Text, Typed, Verb};
 use crate::text::closest;
@@ -77,7 +78,7 @@ fn names(text: &str) -> impl Iterator<Item = &str> {
 }
 
 /// `hq submit --array 1-3 -- ./run '$HQ_TASK_ID'`, `--stdout '$HOME/out'`.
-pub(super) fn plain(_: &Typed<'_>, text: Text<'_>) -> Option<Said> {
+pub(super) fn plain(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
     if text.reader != Reader::Program {
         return None;
     }
@@ -89,6 +90,12 @@ pub(super) fn plain(_: &Typed<'_>, text: Text<'_>) -> Option<Said> {
             .to_owned(),
         _ if name.starts_with("HQ_") => {
             "placeholders for paths are `%{TASK_ID}` and `%{JOB_ID}`, see `hq doc output`"
+                .to_owned()
+        }
+        _ if text.option.starts_with("--")
+            && option::given(typed, text.option).next().is_none() =>
+        {
+            "no shell reads a `#HQ` line: write the path itself, or `~/` for your home directory"
                 .to_owned()
         }
         _ if text.option.starts_with("--") => {

@@ -264,6 +264,12 @@ pub(super) struct Place<'a> {
 /// Advice for an error of a reader.
 pub(super) fn help(message: &str, place: Place<'_>) -> String {
     let advice = unknown_key(message).or_else(|| right_form(message, place));
+    let is_bare = place.format == Format::Yaml && message.contains('%');
+    let advice = advice.or_else(|| {
+        is_bare.then(|| {
+            "a value that begins with `%` stands in quotes: `\"%{TASK_ID}.txt\"`".to_owned()
+        })
+    });
     // Headers are TOML's.
     let advice = advice.map(|advice| match advice.split_once(OF_LISTS) {
         Some((of_toml, _)) if place.format == Format::Toml => of_toml.to_owned(),
