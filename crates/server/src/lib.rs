@@ -9,6 +9,7 @@
 mod acknowledgements;
 mod alloc;
 mod answering;
+mod aside;
 mod beside;
 mod client_link;
 mod clock;
