@@ -8,9 +8,13 @@ use std::ffi::OsString;
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
+use argument::of_argument;
+
 use super::habits::known_resource;
 use super::{built_command, habits};
 use crate::text::with_hyphens;
+
+mod argument;
 
 /// Texts of the standard library for values that are no numbers, and what people understand.
 const NUMBERS: &[(&str, &str)] = &[
@@ -150,7 +154,11 @@ fn help_for(error: &clap::Error, path: &[&str], words: &[&str]) -> Option<String
     }
     if kind == ErrorKind::UnknownArgument {
         let word = context(error, ContextKind::InvalidArg)?;
-        return of_argument(path, word, words);
+        let is_like_own = error.get(ContextKind::SuggestedArg).is_some();
+        let answer = of_argument(path, word, words);
+        return answer.or_else(|| {
+            argument::options_of(path).filter(|_| !is_like_own && word.starts_with("--"))
+        });
     }
     if kind == ErrorKind::InvalidSubcommand && taken_as_dir(words).is_none() {
         let word = context(error, ContextKind::InvalidSubcommand)?;
@@ -226,162 +234,6 @@ fn of_program(path: &[&str], word: &str) -> Option<String> {
     })
 }
 
-fn of_argument(path: &[&str], word: &str, words: &[&str]) -> Option<String> {
-    let is_negative = word.strip_prefix('-').is_some_and(|number| {
-        !number.is_empty() && number.chars().all(|c| c.is_ascii_digit() || c == '.')
-    });
-    let before = words
-        .iter()
-        .position(|other| *other == word)
-        .and_then(|at| words.get(at.checked_sub(1)?));
-    if is_negative && path == ["job", "tail"] {
-        let typed = words.iter().find(|typed| typed.starts_with(word));
-        let lines = typed.unwrap_or(&word).trim_start_matches('-');
-        return Some(format!(
-            "the number of lines is an option: `hq job tail -n {lines} JOB`"
-        ));
-    }
-    if is_negative && let Some(option) = before.filter(|option| option.starts_with("--")) {
-        return Some(match *option {
-            "--priority" => format!("write a negative number as `{option}={word}`"),
-            _ => format!("`{option}` takes {}", kind_of(option)),
-        });
-    }
-    if let Some(answer) = habits::of_option(path, word) {
-        return Some(answer.to_owned());
-    }
-    if let Some(answer) = of_number(path, word) {
-        return Some(answer);
-    }
-    match path {
-        ["server", "start"] if words.windows(2).any(|pair| pair == ["--http", word]) => Some(
-            "an address follows `--http` without a blank: `--http=8080`, `--http=0.0.0.0:8080`"
-                .to_owned(),
-        ),
-        ["query"] if !word.starts_with('-') => Some(
-            "the SQL is one word in quotes: `hq query 'select count(*) from tasks'`".to_owned(),
-        ),
-        ["job", "list"] if !word.starts_with('-') => Some(
-            "`hq job list --filter running,failed` lists the jobs in these states, and `hq job info JOB` shows one job"
-                .to_owned(),
-        ),
-        ["job", "submit-file"] if !word.starts_with('-') => Some(format!(
-            "a job file runs as a whole, without a program or arguments: `hq job submit-file {}`; several files are several commands",
-            before.unwrap_or(&"FILE.toml")
-        )),
-        ["job" | "worker", command, ..] if are_files(&[word, before.unwrap_or(&"")]) => Some(format!(
-            "this shell has put names of files in place of `*`; all of them are `hq {} {command} all`",
-            path[0]
-        )),
-        // A second word where one selects everything.
-        ["job" | "worker" | "task", command, ..]
-            if word
-                .chars()
-                .all(|c| c.is_ascii_digit() || matches!(c, '-' | ',' | '.' | '@')) =>
-        {
-            let group = path[0];
-            Some(format!(
-                "several ids are one word: `hq {group} {command} 1,2` or `hq {group} {command} 1-4`"
-            ))
-        }
-        // An option of this name elsewhere is nearer than one that is spelled alike.
-        _ if word.starts_with("--") => of_other_command(path, word),
-        _ if !word.starts_with('-') && !path.is_empty() => {
-            let command = path.join(" ");
-            Some(format!("`hq {command}` does not accept this argument; `hq {command} --help` lists what it accepts"))
-        }
-        _ => None,
-    }
-}
-
-fn are_files(words: &[&str]) -> bool {
-    words.iter().all(|word| std::path::Path::new(word).exists())
-}
-
-/// A number that stands where no id is expected.
-fn of_number(path: &[&str], word: &str) -> Option<String> {
-    let is_ids = word.starts_with(|c: char| c.is_ascii_digit())
-        && word
-            .chars()
-            .all(|c| c.is_ascii_digit() || matches!(c, ',' | '-' | ':'));
-    let command = path.join(" ");
-    let text = match path {
-        _ if !is_ids => return None,
-        ["job", "cat"] => {
-            format!("choose tasks with an option: `hq job cat JOB stdout --tasks {word}`")
-        }
-        ["job", "tail"] => format!(
-            "a task of a job is written `JOB.TASK`: `hq job tail JOB.{word}`; several jobs are one word: `hq job tail 1,2`"
-        ),
-        ["worker", "list"] => format!("`hq worker info {word}` shows one worker"),
-        ["job", "list" | "summary"] => format!("`hq job info {word}` shows one job"),
-        ["worker", "start"] => format!("set the cpus with `hq worker start --cpus {word}`"),
-        ["server", "start"] => {
-            format!("set ports with options: `hq server start --client-port {word}`")
-        }
-        ["task", "list"] => format!(
-            "choose tasks with an option: `hq task list JOB --tasks {word}`; several jobs are one word: `hq task list 1,2`"
-        ),
-        ["alloc", ..] => format!("a queue is chosen by one id, as in `hq {command} 1`"),
-        _ => return None,
-    };
-    Some(text)
-}
-
-/// An option that other commands have.
-fn of_other_command(path: &[&str], word: &str) -> Option<String> {
-    let name = word.trim_start_matches('-').split('=').next()?;
-    let mut found = Vec::new();
-    let root = built_command();
-    with_option(&root, name, &mut Vec::new(), &mut found);
-    let below = format!("{} ", path.join(" "));
-    if let Some(command) = found.iter().find(|command| command.starts_with(&below)) {
-        return Some(format!(
-            "options follow the whole command: `hq {command} --{name} …`"
-        ));
-    }
-    // Where one would look for it first.
-    found.sort_by_key(|command| {
-        (
-            !matches!(&**command, "submit" | "run" | "worker start" | "job list"),
-            command.len(),
-        )
-    });
-    let known: Vec<String> = found
-        .iter()
-        .take(3)
-        .map(|command| format!("`hq {command}`"))
-        .collect();
-    (!known.is_empty()).then(|| {
-        format!(
-            "`--{name}` is an option of {}; `hq {} --help` lists the options of this command",
-            known.join(", "),
-            path.join(" ")
-        )
-    })
-}
-
-/// Commands that have an option and are shown to users.
-fn with_option<'a>(
-    command: &'a clap::Command,
-    name: &str,
-    path: &mut Vec<&'a str>,
-    found: &mut Vec<String>,
-) {
-    for inner in command
-        .get_subcommands()
-        .filter(|inner| !inner.is_hide_set())
-    {
-        path.push(inner.get_name());
-        let has = |arg: &clap::Arg| arg.get_long() == Some(name) && !arg.is_hide_set();
-        if inner.get_arguments().any(has) {
-            found.push(path.join(" "));
-        }
-        with_option(inner, name, path, found);
-        path.pop();
-    }
-}
-
 /// What the value of an option is.
 fn kind_of(option: &str) -> &'static str {
     const KINDS: &[(&[&str], &str)] = &[
@@ -434,6 +286,9 @@ fn of_missing(error: &clap::Error, path: &[&str], words: &[&str]) -> Option<Stri
     if let Some(ContextValue::Strings(missing)) = error.get(ContextKind::InvalidArg)
         && let Some(option) = missing.iter().find(|name| name.starts_with("--"))
     {
+        if path == ["import"] {
+            return Some("the first word is the script; words behind it are its arguments, and need `--submit`: `hq import --submit job.sh ARGUMENT`".to_owned());
+        }
         return Some(format!(
             "an option that you gave works only together with `{option}`: add it"
         ));
@@ -563,6 +418,7 @@ fn of_value(option: &str, value: &str, path: &[&str]) -> Option<String> {
         return Some(format!("did you mean `{meant}`?"));
     }
     let text = match name {
+        "<STREAM>" if value.parse::<u32>().is_ok() => format!("a task is named with its job: `hq job cat JOB.{value} stdout`"),
         "<QUEUE>" => "name one queue by its id, as `hq alloc list` shows it; several are several commands".to_owned(),
         "--notify" if value.contains('@') => format!("the server runs a command: `--notify 'cmd:mail -s hq {value}'`, see `hq doc notifications`"),
         "--resource" if matches!(path, ["worker", "start"] | ["alloc", ..]) => {

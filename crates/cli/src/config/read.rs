@@ -156,7 +156,12 @@ fn setting(
             format!("of [{}]", section.name())
         };
         let meant = closest(name, known.iter().copied());
-        let meant = meant.map_or_else(String::new, |meant| format!("; did you mean `{meant}`?"));
+        let advice = crate::args::of_option(&["submit"], &format!("--{name}"));
+        let meant = match (advice.filter(|_| section.name() == "submit"), meant) {
+            (Some(advice), _) => format!("; {advice}"),
+            (None, Some(meant)) => format!("; did you mean `{meant}`?"),
+            (None, None) => String::new(),
+        };
         let why = format!("`{name}` is no option {place} that can have a default{meant}");
         return Err(source.refuse(&key.span(), &why));
     }

@@ -146,6 +146,7 @@ const HABITS: &[(Place, &[Look])] = &[
             program::directive,
             program::split_value,
             program::ids,
+            program::job_word,
             program::long_dash,
             program::elsewhere,
             program::stray_word,

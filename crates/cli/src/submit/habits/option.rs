@@ -135,10 +135,9 @@ pub(super) fn bare_memory(typed: &Typed<'_>, _: Text<'_>) -> Option<Said> {
 
 /// `hq submit --env PATH`: docker and Slurm pass on the value of this shell.
 pub(super) fn env_name(typed: &Typed<'_>, _: Text<'_>) -> Option<Said> {
-    let is_set = |name: &&str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
-    let name = given(typed, "--env").find(is_set)?;
+    let name = given(typed, "--env").find(|pair| !pair.contains('='))?;
     Some(Said::Note(format!(
-        "`--env {name}` sets `{name}` to nothing; `--env {name}=\"${name}\"` passes the value of this shell"
+        "`--env {name}` sets `{name}` to nothing; `--env {name}=\"${name}\"` passes the value of this shell, and `--env {name}=` says that it is meant"
     )))
 }
 

@@ -101,6 +101,17 @@ pub(super) fn ids(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
         .then(|| Said::Refusal(format!("`{}` is not a program", text.text), help))
 }
 
+/// `hq submit --wait last`: there is a program of that name.
+pub(super) fn job_word(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
+    let is_one = matches!(text.text, "last" | "all") && typed.words.len() == 1;
+    (is_one && !typed.front.is_fenced).then(|| {
+        Said::Note(format!(
+            "`{0}` is taken as the program; for jobs there are `hq job wait {0}`, `hq job info {0}` and, for one that begins later, `--after last`",
+            text.text
+        ))
+    })
+}
+
 /// `hq submit –cpus 4 -- true`: word processors and web pages make one dash of two.
 pub(super) fn long_dash(_: &Typed<'_>, text: Text<'_>) -> Option<Said> {
     with_hyphens(text.text).map(|meant| {

@@ -212,6 +212,8 @@ const HABITS: &[(&str, &str)] = &[
     ("submit --cpus=4 make -j8", "`-j 8` keeps 8 cpus busy, and a task asks for 4 cpus"),
     ("submit mpirun -np 8 /x", "a task asks for 1 cpu, so that others run beside it: `--cpus 8`"),
     ("submit -- make --jobs=3", "`--cpus 3`"),
+    ("submit --env HQ_NO_SUCH_VARIABLE -- /x", "to nothing"),
+    ("submit last", "`hq job wait last`"),
     ("submit --env PATH -- /x", "`--env PATH=\"$PATH\"`"),
     ("submit — true", "long dash"),
     // Values that nobody reads.
@@ -378,7 +380,7 @@ const MEANT: &[&str] = &[
     "submit --cpus 8 -- mpirun -np 8 ./x",
     "submit --cpus all -- make -j64",
     "submit --nodes 2 -- mpirun -np 64 ./x",
-    "submit --env HQ_NO_SUCH_VARIABLE -- /x",
+    "submit --env HQ_NO_SUCH_VARIABLE= -- /x",
     "submit --array 1-3 -- echo hi",
     "submit --array 1-3 -- hostname -s",
     "submit --array 1-3 -- /x a_",

@@ -1,0 +1,229 @@
+//! Words that a command does not take, and what to type instead.
+
+use super::super::{built_command, habits};
+use super::kind_of;
+
+pub(super) fn of_argument(path: &[&str], word: &str, words: &[&str]) -> Option<String> {
+    let is_negative = word.strip_prefix('-').is_some_and(|number| {
+        !number.is_empty() && number.chars().all(|c| c.is_ascii_digit() || c == '.')
+    });
+    let before = words
+        .iter()
+        .position(|other| *other == word)
+        .and_then(|at| words.get(at.checked_sub(1)?));
+    if is_negative && path == ["job", "tail"] {
+        let typed = words.iter().find(|typed| typed.starts_with(word));
+        let lines = typed.unwrap_or(&word).trim_start_matches('-');
+        return Some(format!(
+            "the number of lines is an option: `hq job tail -n {lines} JOB`"
+        ));
+    }
+    if is_negative && let Some(option) = before.filter(|option| option.starts_with("--")) {
+        return Some(match *option {
+            "--priority" => format!("write a negative number as `{option}={word}`"),
+            _ => format!("`{option}` takes {}", kind_of(option)),
+        });
+    }
+    if let Some(answer) = habits::of_option(path, word) {
+        return Some(answer.to_owned());
+    }
+    if let Some(answer) = of_number(path, word) {
+        return Some(answer);
+    }
+    match path {
+        ["server", "start"] if words.windows(2).any(|pair| pair == ["--http", word]) => Some(
+            "an address follows `--http` without a blank: `--http=8080`, `--http=0.0.0.0:8080`"
+                .to_owned(),
+        ),
+        ["query"] if !word.starts_with('-') => Some(
+            "the SQL is one word in quotes: `hq query 'select count(*) from tasks'`".to_owned(),
+        ),
+        ["job", "list"] if !word.starts_with('-') => Some(
+            "`hq job list --filter running,failed` lists the jobs in these states, and `hq job info JOB` shows one job"
+                .to_owned(),
+        ),
+        ["job", "submit-file"] if !word.starts_with('-') => Some(format!(
+            "a job file runs as a whole, without a program or arguments: `hq job submit-file {}`; several files are several commands",
+            before.unwrap_or(&"FILE.toml")
+        )),
+        ["job" | "worker", command, ..] if are_files(&[word, before.unwrap_or(&"")]) => Some(format!(
+            "this shell has put names of files in place of `*`; all of them are `hq {} {command} all`",
+            path[0]
+        )),
+        // A second word where one selects everything.
+        ["job" | "worker" | "task", command, ..]
+            if word
+                .chars()
+                .all(|c| c.is_ascii_digit() || matches!(c, '-' | ',' | '.' | '@')) =>
+        {
+            let group = path[0];
+            Some(format!(
+                "several ids are one word: `hq {group} {command} 1,2` or `hq {group} {command} 1-4`"
+            ))
+        }
+        // An option of this name elsewhere is nearer than one that is spelled alike.
+        _ if word.starts_with("--") => of_other_command(path, word),
+        _ if !word.starts_with('-') => of_stray_word(path, word, before.unwrap_or(&"")),
+        _ => None,
+    }
+}
+
+fn are_files(words: &[&str]) -> bool {
+    words.iter().all(|word| std::path::Path::new(word).exists())
+}
+
+/// A number that stands where no id is expected.
+fn of_number(path: &[&str], word: &str) -> Option<String> {
+    let is_ids = word.starts_with(|c: char| c.is_ascii_digit())
+        && word
+            .chars()
+            .all(|c| c.is_ascii_digit() || matches!(c, ',' | '-' | ':'));
+    let command = path.join(" ");
+    let text = match path {
+        _ if !is_ids => return None,
+        ["job", "cat"] => {
+            format!("choose tasks with an option: `hq job cat JOB stdout --tasks {word}`")
+        }
+        ["job", "tail"] => format!(
+            "a task of a job is written `JOB.TASK`: `hq job tail JOB.{word}`; several jobs are one word: `hq job tail 1,2`"
+        ),
+        ["worker", "list"] => format!("`hq worker info {word}` shows one worker"),
+        ["job", "list" | "summary"] => format!("`hq job info {word}` shows one job"),
+        ["worker", "start"] => format!("set the cpus with `hq worker start --cpus {word}`"),
+        ["server", "start"] => {
+            format!("set ports with options: `hq server start --client-port {word}`")
+        }
+        ["task", "list"] => format!(
+            "choose tasks with an option: `hq task list JOB --tasks {word}`; several jobs are one word: `hq task list 1,2`"
+        ),
+        ["alloc", ..] => format!("a queue is chosen by one id, as in `hq {command} 1`"),
+        _ => return None,
+    };
+    Some(text)
+}
+
+/// An option that other commands have.
+fn of_other_command(path: &[&str], word: &str) -> Option<String> {
+    let name = word.trim_start_matches('-').split('=').next()?;
+    let mut found = Vec::new();
+    let root = built_command();
+    with_option(&root, name, &mut Vec::new(), &mut found);
+    let below = format!("{} ", path.join(" "));
+    if let Some(command) = found.iter().find(|command| command.starts_with(&below)) {
+        return Some(format!(
+            "options follow the whole command: `hq {command} --{name} …`"
+        ));
+    }
+    // Where one would look for it first.
+    found.sort_by_key(|command| {
+        (
+            !matches!(&**command, "submit" | "run" | "worker start" | "job list"),
+            command.len(),
+        )
+    });
+    let known: Vec<String> = found
+        .iter()
+        .take(3)
+        .map(|command| format!("`hq {command}`"))
+        .collect();
+    (!known.is_empty()).then(|| {
+        format!(
+            "`--{name}` is an option of {}; `hq {} --help` lists the options of this command",
+            known.join(", "),
+            path.join(" ")
+        )
+    })
+}
+
+/// Commands that have an option and are shown to users.
+fn with_option<'a>(
+    command: &'a clap::Command,
+    name: &str,
+    path: &mut Vec<&'a str>,
+    found: &mut Vec<String>,
+) {
+    for inner in command
+        .get_subcommands()
+        .filter(|inner| !inner.is_hide_set())
+    {
+        path.push(inner.get_name());
+        let has = |arg: &clap::Arg| arg.get_long() == Some(name) && !arg.is_hide_set();
+        if inner.get_arguments().any(has) {
+            found.push(path.join(" "));
+        }
+        with_option(inner, name, path, found);
+        path.pop();
+    }
+}
+
+/// A word too many.
+fn of_stray_word(path: &[&str], word: &str, before: &str) -> Option<String> {
+    const UNITS: [&str; 14] = [
+        "s", "sec", "secs", "second", "seconds", "m", "min", "mins", "minute", "minutes", "h",
+        "hour", "hours", "days",
+    ];
+    if UNITS.contains(&word) && before.parse::<f64>().is_ok() {
+        return Some(format!("a duration is one word: `{before}{word}`"));
+    }
+    let command = path.join(" ");
+    let text = match path {
+        ["job", "open"] => {
+            "it makes a job without tasks; `hq submit --job ID -- PROGRAM` adds some, and `hq job close ID` ends that"
+        }
+        ["job", "tail"] if matches!(word, "stdout" | "stderr") => {
+            return Some(format!(
+                "one of the streams is chosen by an option: `hq job tail JOB --channel {word}`"
+            ));
+        }
+        ["journal", "prune"] => {
+            "it removes all ended jobs from the journal; `hq job forget 1-3` removes single jobs from the server"
+        }
+        _ => {
+            let words = positionals(path);
+            return Some(match (words.is_empty(), own_options(path)) {
+                (false, _) => format!("`hq {command}` takes {words} and no more words"),
+                (true, Some(options)) => format!("`hq {command}` takes options only: {options}"),
+                (true, None) => format!(
+                    "`hq {command}` takes no words; `hq {command} --help` lists its options"
+                ),
+            });
+        }
+    };
+    Some(text.to_owned())
+}
+
+/// The command that a path names.
+fn command_at(path: &[&str]) -> Option<clap::Command> {
+    let mut command = built_command();
+    for name in path {
+        command = command.find_subcommand(name)?.clone();
+    }
+    Some(command)
+}
+
+/// Names of the words that a command takes.
+fn positionals(path: &[&str]) -> String {
+    let command = command_at(path);
+    let words = command.iter().flat_map(clap::Command::get_positionals);
+    let words: Vec<String> = words.map(|word| format!("`{word}`")).collect();
+    words.join(" ")
+}
+
+/// A sentence with the options of a command that has few.
+pub(super) fn options_of(path: &[&str]) -> Option<String> {
+    let options = own_options(path)?;
+    Some(format!("`hq {}` has the options {options}", path.join(" ")))
+}
+
+fn own_options(path: &[&str]) -> Option<String> {
+    const SHOWN_MAX: usize = 8;
+    let command = command_at(path).filter(|_| !path.is_empty())?;
+    let options = command
+        .get_arguments()
+        .filter(|option| !option.is_hide_set() && !option.is_global_set());
+    let options = options
+        .filter_map(clap::Arg::get_long)
+        .filter(|long| *long != "help");
+    let options: Vec<String> = options.map(|long| format!("`--{long}`")).collect();
+    (!options.is_empty() && options.len() <= SHOWN_MAX).then(|| options.join(", "))
+}
