@@ -564,53 +564,12 @@ impl Client {
         Ok(workers)
     }
 
-    /// Stops workers; one result per worker.
-    pub(crate) async fn stop_workers(
+    /// Stops or drains workers, sets them aside or takes that back; one result per worker.
+    pub(crate) async fn change_workers(
         &mut self,
-        workers: client::Selector,
+        request: Request,
     ) -> CliResult<client::WorkerStopResults> {
-        let Reply::WorkerStop(results) = self.ask(Request::WorkerStop(workers)).await? else {
-            return Err(unexpected_reply());
-        };
-        Ok(results)
-    }
-
-    /// Drains workers; one result per worker.
-    pub(crate) async fn drain_workers(
-        &mut self,
-        workers: client::Selector,
-    ) -> CliResult<client::WorkerStopResults> {
-        let Reply::WorkerStop(results) = self.ask(Request::WorkerDrain(workers)).await? else {
-            return Err(unexpected_reply());
-        };
-        Ok(results)
-    }
-
-    /// Gives workers no tasks for a while; one result per worker.
-    pub(crate) async fn quarantine_workers(
-        &mut self,
-        workers: client::Selector,
-        span: Duration,
-        why: String,
-    ) -> CliResult<client::WorkerStopResults> {
-        let quarantine = client::QuarantineWorkers {
-            workers: Some(workers),
-            span_ns: u64::try_from(span.as_nanos()).unwrap_or(u64::MAX),
-            why,
-        };
-        let request = Request::WorkerQuarantine(quarantine);
         let Reply::WorkerStop(results) = self.ask(request).await? else {
-            return Err(unexpected_reply());
-        };
-        Ok(results)
-    }
-
-    /// Gives tasks again to workers; one result per worker.
-    pub(crate) async fn release_workers(
-        &mut self,
-        workers: client::Selector,
-    ) -> CliResult<client::WorkerStopResults> {
-        let Reply::WorkerStop(results) = self.ask(Request::WorkerRelease(workers)).await? else {
             return Err(unexpected_reply());
         };
         Ok(results)

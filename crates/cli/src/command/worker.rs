@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use hq_core::range::IdArray;
 use hq_core::words::count;
-use hq_protocol::client::{self, worker_stop_result};
+use hq_protocol::client::{self, request::Request, worker_stop_result};
 
 use super::Context;
 use super::missing::{self, Missing};
@@ -35,7 +35,7 @@ pub(super) async fn stop(args: SelectorArgs, context: &mut Context) -> CliResult
     let client::WorkerStopResults { results, not_found } = context
         .connect()
         .await?
-        .stop_workers(args.selector.to_message())
+        .change_workers(Request::WorkerStop(args.selector.to_message()))
         .await?;
     let is_empty = results.is_empty();
     for result in results {
@@ -66,7 +66,7 @@ pub(super) async fn drain(args: SelectorArgs, context: &mut Context) -> CliResul
     let client::WorkerStopResults { results, not_found } = context
         .connect()
         .await?
-        .drain_workers(args.selector.to_message())
+        .change_workers(Request::WorkerDrain(args.selector.to_message()))
         .await?;
     for result in results {
         use worker_stop_result::Kind;
@@ -94,16 +94,19 @@ pub(super) async fn drain(args: SelectorArgs, context: &mut Context) -> CliResul
 
 /// `worker quarantine`.
 pub(super) async fn quarantine(args: QuarantineArgs, context: &mut Context) -> CliResult<()> {
-    let workers = args.selector.to_message();
-    let mut client = context.connect().await?;
-    let found = client.quarantine_workers(workers, args.span, args.reason.unwrap_or_default());
-    tell_of(found.await?, "Setting aside", context)
+    let request = Request::WorkerQuarantine(client::QuarantineWorkers {
+        workers: Some(args.selector.to_message()),
+        span_ns: u64::try_from(args.span.as_nanos()).unwrap_or(u64::MAX),
+        why: args.reason.unwrap_or_default(),
+    });
+    let found = context.connect().await?.change_workers(request).await?;
+    tell_of(found, "Setting aside", context)
 }
 
 /// `worker release`.
 pub(super) async fn release(args: SelectorArgs, context: &mut Context) -> CliResult<()> {
-    let workers = args.selector.to_message();
-    let found = context.connect().await?.release_workers(workers).await?;
+    let request = Request::WorkerRelease(args.selector.to_message());
+    let found = context.connect().await?.change_workers(request).await?;
     tell_of(found, "Releasing", context)
 }
 

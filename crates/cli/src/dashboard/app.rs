@@ -19,7 +19,7 @@ use super::history::History;
 use super::keys::{self, Command};
 use super::model::{
     EndedShare, EventRow, FailureRow, JobRow, JobView, LogKey, LogPart, Obstacle, OutputTail,
-    PastStep, ProblemRow, QueueRow, Sample, Snapshot, TaskPage, TasksWanted, UsageView, WorkerRow,
+    ProblemRow, QueueRow, Sample, Snapshot, TaskPage, TasksWanted, UsageView, WorkerRow,
 };
 use super::problems;
 use super::question::{Action, Question};
@@ -37,8 +37,9 @@ const SECOND: i64 = 1_000_000_000;
 const SPAN_MIN: i64 = 60 * SECOND;
 
 /// A view.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Tab {
+    #[default]
     Overview,
     Jobs,
     Workers,
@@ -56,13 +57,7 @@ impl Tab {
     ];
 
     pub(crate) const fn title(self) -> &'static str {
-        match self {
-            Self::Overview => "Overview",
-            Self::Jobs => "Jobs",
-            Self::Workers => "Workers",
-            Self::Allocations => "Allocations",
-            Self::Events => "Events",
-        }
+        ["Overview", "Jobs", "Workers", "Allocations", "Events"][self as usize]
     }
 }
 
@@ -91,8 +86,9 @@ pub(crate) struct Focus {
 }
 
 /// Time that the charts show, at most.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Span {
+    #[default]
     TenMinutes,
     TwoHours,
     Day,
@@ -100,22 +96,19 @@ pub(crate) enum Span {
 }
 
 impl Span {
+    const ALL: [(Self, i64); 4] = [
+        (Self::TenMinutes, 600 * SECOND),
+        (Self::TwoHours, 7_200 * SECOND),
+        (Self::Day, 86_400 * SECOND),
+        (Self::All, i64::MAX),
+    ];
+
     const fn next(self) -> Self {
-        match self {
-            Self::TenMinutes => Self::TwoHours,
-            Self::TwoHours => Self::Day,
-            Self::Day => Self::All,
-            Self::All => Self::TenMinutes,
-        }
+        Self::ALL[(self as usize + 1) % Self::ALL.len()].0
     }
 
     const fn ns(self) -> i64 {
-        match self {
-            Self::TenMinutes => 600 * SECOND,
-            Self::TwoHours => 7_200 * SECOND,
-            Self::Day => 86_400 * SECOND,
-            Self::All => i64::MAX,
-        }
+        Self::ALL[self as usize].1
     }
 }
 
@@ -137,7 +130,7 @@ pub(crate) enum News {
     Obstacles(Vec<Obstacle>),
     Queues(Vec<QueueRow>),
     /// Steps of the time before the dashboard was there.
-    Past(Vec<PastStep>),
+    Past(Vec<Sample>),
     /// The server does not answer, and why; `None` = it does.
     Trouble(Option<String>),
     /// Result of an action.
@@ -145,8 +138,9 @@ pub(crate) enum News {
 }
 
 /// How jobs are sorted.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum JobOrder {
+    #[default]
     Id,
     Name,
     State,
@@ -155,24 +149,20 @@ pub(crate) enum JobOrder {
 }
 
 impl JobOrder {
+    const ALL: [(Self, &'static str); 5] = [
+        (Self::Id, "id"),
+        (Self::Name, "name"),
+        (Self::State, "state"),
+        (Self::Failed, "failed"),
+        (Self::Progress, "progress"),
+    ];
+
     const fn next(self) -> Self {
-        match self {
-            Self::Id => Self::Name,
-            Self::Name => Self::State,
-            Self::State => Self::Failed,
-            Self::Failed => Self::Progress,
-            Self::Progress => Self::Id,
-        }
+        Self::ALL[(self as usize + 1) % Self::ALL.len()].0
     }
 
     pub(crate) const fn title(self) -> &'static str {
-        match self {
-            Self::Id => "id",
-            Self::Name => "name",
-            Self::State => "state",
-            Self::Failed => "failed",
-            Self::Progress => "progress",
-        }
+        Self::ALL[self as usize].1
     }
 }
 
@@ -186,7 +176,7 @@ pub(crate) struct Replay {
 }
 
 /// How things may look.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Theme {
     pub(crate) colors: bool,
     /// Characters beyond ASCII can be shown.
@@ -206,7 +196,7 @@ pub(crate) struct Hits {
 }
 
 /// The dashboard.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct App {
     /// Name of the server or the file.
     pub(crate) title: String,
@@ -259,45 +249,20 @@ impl App {
         Self {
             title,
             theme,
-            tab: Tab::Overview,
-            snapshot: None,
-            ended: Vec::new(),
-            events: Vec::new(),
-            obstacles: None,
-            problems: None,
-            queues: None,
-            history: History::default(),
             span: if replay.is_some() {
                 Span::All
             } else {
                 Span::TenMinutes
             },
-            job: None,
-            view: None,
-            output: None,
-            tasks: None,
-            log: None,
-            usage: Usage::default(),
-            logs_opened: 0,
-            copied: None,
-            trouble: None,
-            told: None,
-            dialog: None,
-            is_help_open: false,
-            search: String::new(),
-            is_searching: false,
-            order: JobOrder::Id,
             is_descending: true,
             replay,
-            has_quit: false,
-            hits: Hits::default(),
             problems_table: first(),
             jobs_table: first(),
             failures_table: first(),
             workers_table: first(),
             queues_table: first(),
             events_table: first(),
-            asked: Focus::default(),
+            ..Self::default()
         }
     }
 
@@ -517,15 +482,14 @@ impl App {
 
     /// Number of rows of the table that is shown.
     fn row_count(&self) -> usize {
-        let snapshot = self.snapshot.as_ref();
         match self.tab {
             Tab::Overview => self.problems().map_or(0, |problems| problems.len()),
             Tab::Jobs if self.job.is_some() => {
                 self.view.as_ref().map_or(0, |view| view.failures.len())
             }
             Tab::Jobs => self.visible_jobs().len(),
-            Tab::Workers => snapshot.map_or(0, |snapshot| snapshot.workers.len()),
-            Tab::Allocations => snapshot.map_or(0, |snapshot| snapshot.queues.len()),
+            Tab::Workers => self.visible_workers().len(),
+            Tab::Allocations => self.queues().len(),
             Tab::Events => self.events.len(),
         }
     }

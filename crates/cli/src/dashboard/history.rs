@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::model::{PastStep, Sample};
+use super::model::Sample;
 
 const SECOND: i64 = 1_000_000_000;
 /// Samples older than the first number are kept this far apart: at most a few thousand for a week.
@@ -50,7 +50,7 @@ impl History {
     }
 
     /// Puts what happened earlier in front, so that it leads to what was seen first.
-    pub(crate) fn prepend(&mut self, steps: &[PastStep]) {
+    pub(crate) fn prepend(&mut self, steps: &[Sample]) {
         let first_at = self.samples.front().map_or(i64::MAX, |first| first.at_ns);
         let steps = || steps.iter().filter(|step| step.at_ns < first_at);
         let sum: u64 = steps().map(|step| step.ended).sum();
@@ -59,12 +59,7 @@ impl History {
         let mut earlier: VecDeque<Sample> = steps()
             .map(|step| {
                 ended += step.ended;
-                Sample {
-                    at_ns: step.at_ns,
-                    running: step.running,
-                    ended,
-                    cpus_percent: step.cpus_percent,
-                }
+                Sample { ended, ..*step }
             })
             .collect();
         earlier.append(&mut self.samples);
@@ -183,7 +178,7 @@ mod tests {
     fn the_past_leads_to_what_was_seen_first() {
         let mut history = History::default();
         history.push(sample(100, 70));
-        let step = |at: i64, ended| PastStep {
+        let step = |at: i64, ended| Sample {
             at_ns: at * SECOND,
             running: 4,
             ended,

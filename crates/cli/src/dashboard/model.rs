@@ -309,21 +309,9 @@ pub(crate) struct OutputTail {
 pub(crate) struct Sample {
     pub(crate) at_ns: i64,
     pub(crate) running: u64,
-    /// Tasks that ended by themselves up to then.
+    /// Tasks that ended by themselves up to then, or in the step of the past that ends then.
     pub(crate) ended: u64,
     /// Share of the cpus that tasks hold, in percent.
-    pub(crate) cpus_percent: u64,
-}
-
-/// Counts of one step of the past.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct PastStep {
-    /// End of the step.
-    pub(crate) at_ns: i64,
-    /// Running then.
-    pub(crate) running: u64,
-    /// Tasks that ended by themselves in it.
-    pub(crate) ended: u64,
     pub(crate) cpus_percent: u64,
 }
 

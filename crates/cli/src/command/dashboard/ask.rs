@@ -1,36 +1,23 @@
 //! Single questions to a server: actions, and the output of a task.
 
+use hq_core::range::IdArray;
 use hq_core::words::count;
 use hq_protocol::client::{
-    self, Selector, alloc_request, ask_problems::Change, request::Request, resubmitted_job,
-    selector, task_page,
+    self, alloc_request, ask_problems::Change, request::Request, resubmitted_job, task_page,
 };
-use hq_protocol::common::{IdArray, IdRange, stdio};
+use hq_protocol::common::stdio;
 
 use crate::client::Client;
 use crate::dashboard::model::{LogKey, OutputTail, clean};
 use crate::dashboard::question::Action;
 use crate::error::{CliError, CliResult};
+use crate::parse::selector::{Selector, array_to_message};
 
 /// Lines of an output that are shown at most.
 const TAIL_LINES: u32 = 100;
 
-fn one_id(id: u32) -> IdArray {
-    let range = IdRange {
-        first: id,
-        count: 1,
-        step: 1,
-        slack: 0,
-    };
-    IdArray {
-        ranges: vec![range],
-    }
-}
-
-fn only(id: u32) -> Selector {
-    Selector {
-        selector: Some(selector::Selector::Ids(one_id(id))),
-    }
+fn only(id: u32) -> client::Selector {
+    Selector::Ids(IdArray::single(id)).to_message()
 }
 
 /// Does it, and says what came of it.
@@ -72,11 +59,13 @@ pub(super) async fn act(client: &mut Client, action: Action) -> CliResult<String
             })
         }
         Action::StopWorker(id) => {
-            client.stop_workers(only(id)).await?;
+            client.change_workers(Request::WorkerStop(only(id))).await?;
             Ok(format!("worker {id} was told to stop"))
         }
         Action::DrainWorker(id) => {
-            client.drain_workers(only(id)).await?;
+            client
+                .change_workers(Request::WorkerDrain(only(id)))
+                .await?;
             Ok(format!("worker {id} stops when its tasks have ended"))
         }
         Action::PauseQueue(id) => {
@@ -101,7 +90,7 @@ pub(super) async fn act(client: &mut Client, action: Action) -> CliResult<String
 async fn cancel_task(client: &mut Client, job: u32, task: u32) -> CliResult<String> {
     let cancel = client::CancelTasks {
         job,
-        tasks: Some(one_id(task)),
+        tasks: Some(array_to_message(&IdArray::single(task))),
         keep_running: false,
     };
     let results = client.change_jobs(Request::TaskCancel(cancel)).await?;
@@ -143,7 +132,7 @@ pub(super) async fn output_tail(client: &mut Client, job: u32, task: u32) -> Cli
 pub(super) async fn path(client: &mut Client, key: LogKey) -> CliResult<String> {
     let page = client::TaskPage {
         job: Some(task_page::Job::Id(key.job)),
-        tasks: Some(one_id(key.task)),
+        tasks: Some(array_to_message(&IdArray::single(key.task))),
         ..client::TaskPage::default()
     };
     let found = client.task_page(page).await?.tasks.into_iter().next();

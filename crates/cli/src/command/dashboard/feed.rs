@@ -107,8 +107,8 @@ pub(super) fn start(
     let (asks, asked) = unbounded_channel();
     let (end, ended) = channel();
     let open = Arc::new(AtomicUsize::new(0));
-    let feeder;
-    let work: Box<dyn FnOnce(&tokio::runtime::Runtime) + Send> = match journal {
+    type Work = Box<dyn FnOnce(&tokio::runtime::Runtime) + Send>;
+    let (title, replay, work): (String, Option<Replay>, Work) = match journal {
         Some(path) => {
             let mut file = JournalFile::open(&crate::command::journal::file_of(path)?)?;
             let (from_ns, to_ns) = runtime.block_on(file.span())?;
@@ -118,37 +118,25 @@ pub(super) fn start(
                 at_ns: to_ns,
                 is_playing: false,
             };
-            feeder = Feeder {
-                title: path.display().to_string(),
-                replay: Some(replay),
-                asks,
-                open: Arc::clone(&open),
-                ended,
-            };
             let to = tx.clone();
-            Box::new(move |runtime: &tokio::runtime::Runtime| {
+            let work = move |runtime: &tokio::runtime::Runtime| {
                 runtime.block_on(replay::replay_file(file, (from_ns, to_ns), asked, &to))
-            })
+            };
+            (path.display().to_string(), Some(replay), Box::new(work))
         }
         None => {
             let dir = context.server_dir()?;
             let mut client = runtime.block_on(Client::connect(&dir))?;
             let info = runtime.block_on(client.server_info())?;
             let title = format!("server {} on {}", info.server_uid, info.client_host);
-            feeder = Feeder {
-                title: clean(&title),
-                replay: None,
-                asks,
-                open: Arc::clone(&open),
-                ended,
-            };
             let to = tx.clone();
             let counted = Arc::clone(&open);
-            Box::new(move |runtime: &tokio::runtime::Runtime| {
+            let work = move |runtime: &tokio::runtime::Runtime| {
                 let error = runtime.block_on(watch_server(dir, client, &to, asked, &counted));
                 // Nobody may wait for it.
                 let _ = end.send(error);
-            })
+            };
+            (clean(&title), None, Box::new(work))
         }
     };
     std::thread::Builder::new()
@@ -158,7 +146,13 @@ pub(super) fn start(
             work(&runtime);
         })
         .map_err(|e| CliError::caused("Cannot start", &e))?;
-    Ok(feeder)
+    Ok(Feeder {
+        title,
+        replay,
+        asks,
+        open,
+        ended,
+    })
 }
 
 /// The terminal must be left as it was found, also by SIGTERM.

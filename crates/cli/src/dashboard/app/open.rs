@@ -154,20 +154,21 @@ impl App {
         }))
     }
 
-    /// The output of the selected task, or another one.
-    pub(super) fn open_log(&mut self, key: Option<LogKey>) {
-        let Some(key) = key.map(Ok).or_else(|| self.selected_log()) else {
-            return;
-        };
-        match key {
-            Ok(_) if self.replay.is_some() => {
-                self.told = Some("output is not part of a journal".to_owned());
-            }
-            Ok(key) => {
-                self.logs_opened = self.logs_opened.wrapping_add(1);
-                self.log = Some(Log::new(key, self.logs_opened));
-            }
+    /// The same, or another output; if it cannot be had, says why.
+    fn output(&mut self, other: Option<LogKey>) -> Option<LogKey> {
+        match other.map(Ok).or_else(|| self.selected_log())? {
+            Ok(key) if self.replay.is_none() => return Some(key),
+            Ok(_) => self.told = Some("output is not part of a journal".to_owned()),
             Err(why) => self.told = Some(why),
+        }
+        None
+    }
+
+    /// The output of the selected task, or another one.
+    pub(super) fn open_log(&mut self, other: Option<LogKey>) {
+        if let Some(key) = self.output(other) {
+            self.logs_opened = self.logs_opened.wrapping_add(1);
+            self.log = Some(Log::new(key, self.logs_opened));
         }
     }
 
@@ -189,17 +190,7 @@ impl App {
 
     /// Asks for the path of the output that is shown or selected.
     pub(super) fn copy(&mut self) -> Option<Ask> {
-        match self.selected_log()? {
-            Ok(_) if self.replay.is_some() => {
-                self.told = Some("output is not part of a journal".to_owned());
-                None
-            }
-            Ok(key) => Some(Ask::Path(key)),
-            Err(why) => {
-                self.told = Some(why);
-                None
-            }
-        }
+        self.output(None).map(Ask::Path)
     }
 
     /// The question whether to cancel the task whose output is shown, or that is selected in a list.

@@ -1,7 +1,7 @@
 //! A running server as the source.
 
 use hq_core::words::number;
-use hq_protocol::client::{self, Selector, alloc_reply, alloc_request, selector};
+use hq_protocol::client::{self, alloc_reply, alloc_request};
 use hq_protocol::common::{ResourceDescriptor, resource_item::Kind};
 use hq_store::reader::run;
 use hq_store::rows::Rows;
@@ -15,6 +15,7 @@ use crate::dashboard::model::{
 use crate::error::{CliError, CliResult};
 use crate::output::pace;
 use crate::output::view::{quarantine_word, totals};
+use crate::parse::selector::Selector;
 
 /// Longest run of a query of the dashboard.
 const SQL_TIME_MAX_NS: u64 = 20_000_000_000;
@@ -48,13 +49,11 @@ impl Ask for Client {
 
 /// All jobs and workers.
 pub(crate) async fn snapshot(client: &mut Client, now_ns: i64) -> CliResult<Snapshot> {
-    let all = || Selector {
-        selector: Some(selector::Selector::All(client::Empty {})),
-    };
-    let jobs = client.job_list(all()).await?.into_iter();
+    let all = Selector::All.to_message();
+    let jobs = client.job_list(all.clone()).await?.into_iter();
     let jobs = jobs.map(|summary| job(summary, now_ns)).collect();
     let workers = client
-        .workers(all(), true)
+        .workers(all, true)
         .await?
         .workers
         .into_iter()

@@ -3,14 +3,14 @@
 use hq_store::reader::{self, UsageStep, run};
 
 use super::Ask;
-use crate::dashboard::model::PastStep;
+use crate::dashboard::model::Sample;
 
 /// Steps of equal width from one time to another.
 pub(crate) async fn past<A: Ask>(
     asked: &mut A,
     (from_ns, to_ns): (i64, i64),
     count: i64,
-) -> Result<Vec<PastStep>, A::Error> {
+) -> Result<Vec<Sample>, A::Error> {
     let width = ((to_ns - from_ns) / count.max(1)).max(1);
     let changes = asked.ask(reader::steps(from_ns, to_ns, width)).await?;
     let workers = asked.ask(run::lives(from_ns, to_ns)).await?;
@@ -18,9 +18,9 @@ pub(crate) async fn past<A: Ask>(
     Ok(steps.iter().map(shown).collect())
 }
 
-fn shown(step: &UsageStep) -> PastStep {
+fn shown(step: &UsageStep) -> Sample {
     let percent = (step.used * 100).checked_div(step.offered).unwrap_or(0);
-    PastStep {
+    Sample {
         at_ns: step.at_ns,
         running: u64::try_from(step.running).unwrap_or(0),
         ended: step.ended,
