@@ -2,248 +2,50 @@
 
 use std::path::Path;
 
+use hq_core::words::has_word;
+
 use super::format::Format;
 use crate::submit::habits::interpreter_of;
-use crate::text::closest;
+use crate::text::{closest, rows};
 
 /// Where job files are described.
 const PAGE: &str = "`hq doc dependencies` describes job files";
 
 /// Keys of other programs, and of people who guess, for what a task or an array has. `_` and `-` are equal, and so are letters of
 /// either case.
-const TASK_GUESSES: &[(&[&str], &str)] = &[
-    (
-        &[
-            "cmd",
-            "exec",
-            "executable",
-            "program",
-            "args",
-            "argv",
-            "arguments",
-            "entrypoint",
-        ],
-        "`command` is a list of words, `shell` a command line for `sh -c`",
-    ),
-    (
-        &[
-            "run",
-            "script",
-            "bash",
-            "sh",
-            "commands",
-            "commandline",
-            "shellcommand",
-            "line",
-        ],
-        "`shell` is a command line for `sh -c`, `command` a list of words",
-    ),
-    (
-        &[
-            "needs",
-            "need",
-            "dependson",
-            "depends",
-            "dependencies",
-            "dependency",
-            "dep",
-            "after",
-            "requires",
-            "require",
-            "waitfor",
-            "waitson",
-            "parents",
-            "parent",
-            "upstream",
-            "runafter",
-            "prerequisites",
-        ],
-        "`deps` lists the ids of the tasks that have to finish before",
-    ),
-    (
-        &[
-            "name", "label", "title", "taskid", "taskname", "key", "step",
-        ],
-        "`id` is the number or the name of a task",
-    ),
-    (
-        &[
-            "resources",
-            "resource",
-            "require",
-            "gpus",
-            "gpu",
-            "nodes",
-            "nnodes",
-            "timerequest",
-            "weight",
-        ],
-        "it stands in a `request` of the task, as in `resources = { cpus = 4, \"gpus/nvidia\" = 1 }` below `[[task.request]]`; \
-         `cpus` and `mem` alone may stand at the task itself",
-    ),
-    (
-        &[
-            "memory",
-            "ram",
-            "memmb",
-            "memgb",
-            "memorymb",
-            "memorygb",
-            "memorylimit",
-            "maxmemory",
-        ],
-        "`mem` is the memory of a task, such as `\"4G\"`",
-    ),
-    (
-        &[
-            "threads",
-            "thread",
-            "cores",
-            "core",
-            "cpu",
-            "ncpus",
-            "ncores",
-            "nthreads",
-            "numthreads",
-            "cpuspertask",
-            "ppn",
-            "ntasks",
-            "procs",
-            "processes",
-            "slots",
-        ],
-        "`cpus` is the number of cpus of a task",
-    ),
-    (
-        &[
-            "timeout",
-            "walltime",
-            "time",
-            "maxtime",
-            "runtime",
-            "limit",
-            "timeoutseconds",
-            "duration",
-            "deadline",
-        ],
-        "`time_limit` is the longest run of a task, such as `\"1h 30m\"`",
-    ),
-    (
-        &[
-            "environment",
-            "envs",
-            "variables",
-            "vars",
-            "variable",
-            "export",
-        ],
-        "`env` is a table of variables",
-    ),
-    (
-        &[
-            "workdir",
-            "dir",
-            "directory",
-            "workingdir",
-            "workingdirectory",
-            "chdir",
-            "wd",
-            "path",
-            "folder",
-        ],
-        "`cwd` is the working directory",
-    ),
-    (
-        &["output", "out", "log", "logfile"],
-        "`stdout` is the file for standard output, `outputs` lists files that the task writes",
-    ),
-    (
-        &["error", "err", "errors"],
-        "`stderr` is the file for standard error",
-    ),
-    (
-        &["input"],
-        "`inputs` lists files that the task reads, `stdin` is a text for its standard input",
-    ),
-    (
-        &[
-            "retry",
-            "maxretries",
-            "attempts",
-            "restarts",
-            "restarttimes",
-            "maxattempts",
-            "tries",
-            "retrycount",
-            "numretries",
-        ],
-        "`retries` is how often a task is tried again",
-    ),
-    (
-        &[
-            "array",
-            "foreach",
-            "matrix",
-            "params",
-            "parameters",
-            "loop",
-            "with",
-            "items",
-        ],
-        "tasks that differ by a number or a text are an `[array]` with `ids` or `entries`, alone in a file; \
-         `hq submit --param` knows parameters",
-    ),
-];
+const TASK_GUESSES: &str = r#"
+cmd exec executable program args argv arguments entrypoint: `command` is a list of words, `shell` a command line for `sh -c`
+run script bash sh commands commandline shellcommand line: `shell` is a command line for `sh -c`, `command` a list of words
+needs need dependson depends dependencies dependency dep after requires require waitfor waitson parents parent upstream runafter prerequisites: `deps` lists the ids of the tasks that have to finish before
+name label title taskid taskname key step: `id` is the number or the name of a task
+resources resource require gpus gpu nodes nnodes timerequest weight: it stands in a `request` of the task, as in `resources = { cpus = 4, "gpus/nvidia" = 1 }` below `[[task.request]]`; `cpus` and `mem` alone may stand at the task itself
+memory ram memmb memgb memorymb memorygb memorylimit maxmemory: `mem` is the memory of a task, such as `"4G"`
+threads thread cores core cpu ncpus ncores nthreads numthreads cpuspertask ppn ntasks procs processes slots: `cpus` is the number of cpus of a task
+timeout walltime time maxtime runtime limit timeoutseconds duration deadline: `time_limit` is the longest run of a task, such as `"1h 30m"`
+environment envs variables vars variable export: `env` is a table of variables
+workdir dir directory workingdir workingdirectory chdir wd path folder: `cwd` is the working directory
+output out log logfile: `stdout` is the file for standard output, `outputs` lists files that the task writes
+error err errors: `stderr` is the file for standard error
+input: `inputs` lists files that the task reads, `stdin` is a text for its standard input
+retry maxretries attempts restarts restarttimes maxattempts tries retrycount numretries: `retries` is how often a task is tried again
+array foreach matrix params parameters loop with items: tasks that differ by a number or a text are an `[array]` with `ids` or `entries`, alone in a file; `hq submit --param` knows parameters
+"#;
 
 /// The same for the file as a whole.
-const FILE_GUESSES: &[(&[&str], &str)] = &[
-    (
-        &[
-            "tasks",
-            "jobs",
-            "job",
-            "steps",
-            "step",
-            "stages",
-            "rules",
-            "rule",
-            "processes",
-            "process",
-        ],
-        "each task of a file begins with `[[task]]` || `task` is the list of the tasks of a file",
-    ),
-    (
-        &["arrays"],
-        "`[array]`, once in a file, describes many tasks that are alike",
-    ),
-    (
-        &["title", "jobname", "label"],
-        "`name` is the name of the job",
-    ),
-    (
-        &["maxfailures", "maxfailed", "maxerrors", "failfast"],
-        "`max_fails` is how many tasks may fail before the job is canceled",
-    ),
-    (
-        &["log", "logs", "output", "streams"],
-        "`stream` is the directory for the output of all tasks",
-    ),
-];
+const FILE_GUESSES: &str = "
+tasks jobs job steps step stages rules rule processes process: each task of a file begins with `[[task]]` || `task` is the list of the tasks of a file
+arrays: `[array]`, once in a file, describes many tasks that are alike
+title jobname label: `name` is the name of the job
+maxfailures maxfailed maxerrors failfast: `max_fails` is how many tasks may fail before the job is canceled
+log logs output streams: `stream` is the directory for the output of all tasks
+";
 
 /// The same for `[[task.request]]`.
-const REQUEST_GUESSES: &[(&[&str], &str)] = &[
-    (&["nodes", "node"], "`n_nodes` is the number of nodes"),
-    (
-        &["time", "timelimit", "walltime", "mintime"],
-        "`time_request` is the time that a worker must have left, such as `\"1h\"`",
-    ),
-    (
-        &[
-            "cpus", "mem", "gpus", "gpu", "memory", "ram", "cores", "threads", "cpu", "resource",
-        ],
-        "amounts stand in `resources`, as in `resources = { cpus = 4, mem = \"4G\", \"gpus/nvidia\" = 1 }`",
-    ),
-];
+const REQUEST_GUESSES: &str = r#"
+nodes node: `n_nodes` is the number of nodes
+time timelimit walltime mintime: `time_request` is the time that a worker must have left, such as `"1h"`
+cpus mem gpus gpu memory ram cores threads cpu resource: amounts stand in `resources`, as in `resources = { cpus = 4, mem = "4G", "gpus/nvidia" = 1 }`
+"#;
 
 /// Stands between advice for TOML and for the other formats.
 const OF_LISTS: &str = " || ";
@@ -339,9 +141,9 @@ fn unknown_key(message: &str) -> Option<String> {
     let (found, known) = (*quoted(found).first()?, quoted(known));
     let is_of = |key: &str| known.contains(&key);
     let plain = found.replace(['_', '-'], "").to_lowercase();
-    let find = |guesses: &'static [(&[&str], &str)]| {
-        let mut guesses = guesses.iter();
-        guesses.find_map(|(keys, advice)| keys.contains(&&*plain).then(|| (*advice).to_owned()))
+    let find = |guesses: &'static str| {
+        let found = rows(guesses).find(|(keys, _)| has_word(keys, &plain));
+        found.map(|(_, advice)| advice.to_owned())
     };
     let guessed = if is_of("command") {
         match &*plain {
@@ -354,7 +156,7 @@ fn unknown_key(message: &str) -> Option<String> {
             _ => find(TASK_GUESSES),
         }
     } else if is_of("max_fails") {
-        let is_of_task = || TASK_KEYS.contains(&found) || find(TASK_GUESSES).is_some();
+        let is_of_task = || has_word(TASK_KEYS, found) || find(TASK_GUESSES).is_some();
         find(FILE_GUESSES).or_else(|| {
             is_of_task().then(|| {
                 format!("`{found}` belongs to a task: begin that with `[[task]]`{OF_LISTS}`{found}` belongs to a task, which is an item of the list `task`")
@@ -365,7 +167,7 @@ fn unknown_key(message: &str) -> Option<String> {
     } else {
         None
     };
-    let elsewhere = OTHER_TABLES.iter().find(|(keys, _)| keys.contains(&found));
+    let elsewhere = rows(OTHER_TABLES).find(|(keys, _)| has_word(keys, found));
     guessed
         .or_else(|| elsewhere.map(|(_, place)| format!("`{found}` {place}")))
         .or_else(|| {
@@ -375,57 +177,14 @@ fn unknown_key(message: &str) -> Option<String> {
 }
 
 /// Keys that stand in the wrong table, and where they belong.
-const OTHER_TABLES: &[(&[&str], &str)] = &[
-    (
-        &["max_fails", "stream"],
-        "is for the whole file: write it above the first `[[task]]` or `[array]`",
-    ),
-    (
-        &[
-            "command",
-            "shell",
-            "deps",
-            "env",
-            "cwd",
-            "stdin",
-            "stdout",
-            "stderr",
-            "pin",
-            "task_dir",
-            "time_limit",
-            "priority",
-            "crash_limit",
-            "retries",
-            "retry_on",
-            "retry_delay",
-            "retry_grow",
-            "stop_signal",
-            "stop_grace",
-            "inputs",
-            "outputs",
-        ],
-        "belongs to a task: write it below `[[task]]`, above its `[[task.request]]`",
-    ),
-];
+const OTHER_TABLES: &str = "
+max_fails stream: is for the whole file: write it above the first `[[task]]` or `[array]`
+command shell deps env cwd stdin stdout stderr pin task_dir time_limit priority crash_limit retries retry_on retry_delay retry_grow stop_signal stop_grace inputs outputs: belongs to a task: write it below `[[task]]`, above its `[[task.request]]`
+";
 
 /// Keys of tasks that stand above the first task by mistake.
-const TASK_KEYS: [&str; 15] = [
-    "command",
-    "shell",
-    "id",
-    "deps",
-    "ids",
-    "entries",
-    "env",
-    "cwd",
-    "cpus",
-    "mem",
-    "request",
-    "stdout",
-    "stderr",
-    "time_limit",
-    "retries",
-];
+const TASK_KEYS: &str =
+    "command shell id deps ids entries env cwd cpus mem request stdout stderr time_limit retries";
 
 /// Says how a value is written whose type is wrong.
 fn right_form(message: &str, Place { key, value, format }: Place<'_>) -> Option<String> {
