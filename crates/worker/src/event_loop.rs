@@ -256,6 +256,10 @@ where
         self.buffered() < NOTIFY_BUFFER_MAX
     }
 
+    const fn is_up(&self) -> bool {
+        matches!(self, Self::Up(_))
+    }
+
     /// Queues a message; dropped if there is no connection.
     fn feed(&mut self, message: &ToServer) {
         if let Self::Up(link) = self
@@ -312,7 +316,7 @@ where
     async fn wait(&mut self) -> LoopEvent<S> {
         let deadline = self.state.next_deadline();
         let control = &mut self.control;
-        let has_room = self.link.has_room();
+        let (has_room, is_up) = (self.link.has_room(), self.link.is_up());
         let killed_at = self.state.all_killed_at();
         let look_at = killed_at.map(|time| time.max(self.next_look));
         tokio::select! {
@@ -321,7 +325,7 @@ where
             () = sleep_until(deadline) => LoopEvent::Timer,
             _ = self.heartbeat.tick() => LoopEvent::Heartbeat,
             () = sleep_until(look_at), if look_at.is_some() => LoopEvent::Look,
-            notification = next_notification(&mut self.notify), if has_room => {
+            notification = next_notification(&mut self.notify), if has_room && is_up => {
                 LoopEvent::Notify(notification)
             }
             output = self.outputs.next(), if has_room => LoopEvent::Output(Box::new(output)),
@@ -433,7 +437,8 @@ where
         let mut arrived = self.notify.iter_mut().flat_map(NotifySocket::arrived);
         // Each end lets in as much as waits in the queue. While the server takes nothing, that would fill the memory; the rest
         // is told when there is room again.
-        while self.link.buffered() < LAST_WORDS_BUFFER_MAX
+        while self.link.is_up()
+            && self.link.buffered() < LAST_WORDS_BUFFER_MAX
             && let Some(notification) = arrived.next()
         {
             self.link.feed(&notification.into());

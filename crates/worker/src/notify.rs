@@ -16,7 +16,7 @@ use hq_protocol::convert::NOTIFICATION_MAX;
 use hq_protocol::worker::{self, ToServer, to_server};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 use crate::scratch_dir::ScratchDir;
@@ -38,6 +38,12 @@ const QUEUE_LEN: usize = 64;
 
 /// A sender that says nothing for this long is dropped.
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Longest wait until the event loop takes a message. Shorter than the wait of the sender, which is to hear why.
+const TAKE_TIMEOUT: Duration = Duration::from_secs(8);
+
+/// A message, and how its sender hears that it is on its way to the server.
+pub(crate) type Said = (Notification, oneshot::Sender<()>);
 
 /// Pause after `accept` failed, most likely out of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
@@ -98,7 +104,7 @@ impl NotifyAccess {
 #[derive(Debug)]
 pub(crate) struct NotifySocket {
     access: NotifyAccess,
-    notifications: mpsc::Receiver<Notification>,
+    notifications: mpsc::Receiver<Said>,
     task: JoinHandle<()>,
     /// Where the socket is, if the worker's own directory has too long a name.
     _short_dir: Option<ScratchDir>,
@@ -137,25 +143,31 @@ impl NotifySocket {
         &self.access
     }
 
-    /// The next message; never `None` while the socket lives.
+    /// The next message of a sender that still waits; never `None` while the socket lives.
     ///
     /// # Cancel safety
     ///
     /// Nothing is lost if the future is dropped.
     pub(crate) async fn next(&mut self) -> Option<Notification> {
-        self.notifications.recv().await
+        loop {
+            let said = self.notifications.recv().await?;
+            if let Some(notification) = take(said) {
+                return Some(notification);
+            }
+        }
     }
 
     /// Messages that have arrived; of a task that has ended all, because each was answered only after it was here.
     pub(crate) fn arrived(&mut self) -> impl Iterator<Item = Notification> + '_ {
         // As many as wait when this begins: tasks that say more all the time do not keep the caller.
         let count = self.notifications.len();
-        (0..count).map_while(|_| self.notifications.try_recv().ok())
+        let said = (0..count).map_while(|_| self.notifications.try_recv().ok());
+        said.filter_map(take)
     }
 
     /// A socket of which only the end behind it is there.
     #[cfg(test)]
-    pub(crate) fn fed_by_test() -> (mpsc::Sender<Notification>, Self) {
+    pub(crate) fn fed_by_test() -> (mpsc::Sender<Said>, Self) {
         let (tx, notifications) = mpsc::channel(QUEUE_LEN);
         let access = NotifyAccess {
             socket: PathBuf::new(),
@@ -177,11 +189,12 @@ impl Drop for NotifySocket {
     }
 }
 
-async fn listen(
-    listener: UnixListener,
-    access: NotifyAccess,
-    notifications: mpsc::Sender<Notification>,
-) {
+/// Answers the sender, if it has not given up.
+fn take((notification, taken): Said) -> Option<Notification> {
+    taken.send(()).is_ok().then_some(notification)
+}
+
+async fn listen(listener: UnixListener, access: NotifyAccess, notifications: mpsc::Sender<Said>) {
     let senders = Arc::new(Semaphore::new(SENDERS_MAX));
     loop {
         // The semaphore is never closed.
@@ -205,7 +218,7 @@ async fn listen(
 async fn serve(
     mut stream: UnixStream,
     access: &NotifyAccess,
-    notifications: &mpsc::Sender<Notification>,
+    notifications: &mpsc::Sender<Said>,
 ) -> io::Result<()> {
     let limit = TOKEN_MAX + NOTIFICATION_MAX + 1;
     let mut bytes = Vec::new();
@@ -214,14 +227,25 @@ async fn serve(
         .read_to_end(&mut bytes)
         .await?;
     let answer = match parse(&bytes, access) {
-        Ok(notification) => match notifications.send(notification).await {
-            Ok(()) => "ok",
-            Err(_) => "the worker is about to end",
-        },
+        Ok(notification) => hand_over(notification, notifications).await,
         Err(why) => why,
     };
     stream.write_all(answer.as_bytes()).await?;
     stream.shutdown().await
+}
+
+/// Waits until a message is on its way to the server.
+async fn hand_over(notification: Notification, notifications: &mpsc::Sender<Said>) -> &'static str {
+    let (taken, is_taken) = oneshot::channel();
+    let handed_over = async {
+        notifications.send((notification, taken)).await.ok()?;
+        is_taken.await.ok()
+    };
+    match tokio::time::timeout(TAKE_TIMEOUT, handed_over).await {
+        Ok(Some(())) => "ok",
+        Ok(None) => "the worker is about to end",
+        Err(_) => "the server is away, or takes nothing; send it again later",
+    }
 }
 
 fn parse(bytes: &[u8], access: &NotifyAccess) -> Result<Notification, &'static str> {

@@ -15,6 +15,7 @@ use hq_core::template::{Entries, PinMode, StdioSpec, TaskTemplate};
 use hq_core::worker_config::{OnServerLost, WorkerConfig};
 use hq_core::worker_state::Interrupt;
 use hq_protocol::convert::NOTIFICATION_MAX;
+use tokio::sync::oneshot;
 
 use super::{LAST_WORDS_BUFFER_MAX, WorkerEnd};
 use crate::notify::{Notification, NotifySocket};
@@ -86,14 +87,17 @@ async fn exit_status_signal_and_usage_are_reported() {
 async fn what_a_task_said_is_told_before_its_end() {
     let (tell, socket) = NotifySocket::fed_by_test();
     let mut server = FakeServer::start_with(|_| (), Some(socket)).await;
-    let count = 20;
+    let (count, mut senders) = (20, Vec::new());
     for id in 0..count {
         let script = format!("while [ ! -e go-{id} ]; do sleep 0.01; done");
         server.assign_one(id, bash(&script)).await;
         server.started(id as usize + 1).await;
         let task = TaskKey::new(JobId(1), TaskId(id));
         let message = b"hello".to_vec();
-        tell.try_send(Notification { task, message }).expect("room");
+        let (taken, is_taken) = oneshot::channel();
+        tell.try_send((Notification { task, message }, taken))
+            .expect("room");
+        senders.push(is_taken);
         fs::write(server.dir().join(format!("go-{id}")), "").expect("writable");
         // The worker shares this thread: it does not get to do anything before the process is gone.
         let written = Instant::now();
@@ -123,9 +127,12 @@ async fn what_tasks_say_does_not_fill_the_memory_while_the_server_takes_nothing(
         task: TaskKey::new(JobId(1), TaskId(0)),
         message: vec![b'x'; NOTIFICATION_MAX],
     };
-    let mut told = 0;
+    let (mut told, mut senders) = (0, Vec::new());
     while !has_ended() {
-        while tell.try_send(said.clone()).is_ok() {
+        while let Ok(room) = tell.try_reserve() {
+            let (taken, is_taken) = oneshot::channel();
+            room.send((said.clone(), taken));
+            senders.push(is_taken);
             told += 1;
         }
         // With what is in the queue, and on its way to the server.

@@ -121,17 +121,26 @@ async fn loss_of_the_server_stops_or_finishes() {
 #[tokio::test]
 async fn reconnecting_worker_keeps_its_tasks_and_their_results() {
     let reconnect = |config: &mut WorkerConfig| config.on_server_lost = OnServerLost::Reconnect;
-    let mut server = FakeServer::start(reconnect).await;
+    let (tell, socket) = NotifySocket::fed_by_test();
+    let mut server = FakeServer::start_with(reconnect, Some(socket)).await;
     let script = "until test -e go; do sleep 0.01; done; touch end";
     server.assign_one(0, bash(script)).await;
     server.started(1).await;
     server.disconnect();
     // A report that is under way when the connection breaks is lost; this one must not be.
     server.dialed_again().await;
+    let task = TaskKey::new(JobId(1), TaskId(0));
+    let message = b"half done".to_vec();
+    let (taken, mut is_taken) = oneshot::channel();
+    tell.try_send((Notification { task, message }, taken))
+        .expect("room");
     let dir = server.dir();
     fs::write(dir.join("go"), "").expect("writable");
     wait_until("the task ends", || dir.join("end").exists()).await;
+    assert!(is_taken.try_recv().is_err(), "nobody hears it yet");
     server.accept_again().await;
+    server.heard(1).await;
+    assert_eq!(is_taken.try_recv(), Ok(()));
     server.ended(1).await;
     assert_eq!(server.outcome(0), Outcome::Finished);
     server.assign_one(1, bash("true")).await;
@@ -149,7 +158,7 @@ async fn heartbeats_come_without_being_asked_for() {
 #[tokio::test]
 async fn a_worker_that_is_slow_to_end_sends_heartbeats_meanwhile() {
     let (ours, theirs) = tokio::io::duplex(1 << 16);
-    let (slow, heard) = tokio::sync::oneshot::channel::<()>();
+    let (slow, heard) = oneshot::channel::<()>();
     let worker = async {
         let connection = connect(theirs, Plane::Worker, None).await.expect("no key");
         let (reader, writer) = connection.split();
