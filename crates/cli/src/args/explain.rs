@@ -317,6 +317,9 @@ fn of_missing(error: &clap::Error, path: &[&str], words: &[&str]) -> Option<Stri
         ["task", "info" | "explain"] => {
             "name a task as `JOB.TASK`, as in `hq task info 3.7`; `hq task list JOB` lists tasks"
         }
+        ["journal", "export" | "check"] => {
+            "name a journal, or the server directory in which it is: `hq journal export DIR`; `hq journal replay` asks the running server"
+        }
         ["journal", "report"] => {
             "`hq report [OUTPUT]` writes the page of the running or the last server"
         }
@@ -442,6 +445,7 @@ fn of_value(option: &str, value: &str, path: &[&str]) -> Option<String> {
         "--array" if let Some(turned) = turned_range(value) => format!("a range begins with its smaller id: `--array {turned}`"),
         "--array" => "write ids as in `--array 1-100`, `--array 0-10:2` or `--array 1,5,7-9`; see `hq doc jobs`".to_owned(),
         "--time-limit" if (value.trim_matches(['0', ':', 's', 'm', 'h', 'i', 'n']).is_empty() || NO_LIMIT.contains(&value.to_ascii_lowercase().as_str())) && matches!(path, ["submit" | "run"] | ["job", "submit"] | ["worker", "start"]) => "without the option there is no time limit".to_owned(),
+        "--start-time" | "--end-time" => format!("it is the time since the first start of the server, not a date: `{name} 2h30m`"),
         "--time-limit" | "--time-request" | "--stop-grace" | "--retry-delay" | "--idle-timeout" => format!("write durations as in `{name} 90s`, `{name} 2h30m` or `{name} 01:30:00`"),
         "--after" | "--after-each" if value.contains("after") => "Slurm's `afterok:3` is `--after 3:ok`, `afterany:3` is `--after 3:any`, `aftercorr:3` is `--after-each 3`".to_owned(),
         "--after" | "--after-each" if value.split_once('.').is_some_and(|(job, task)| job.parse::<u32>().is_ok() && task.parse::<u32>().is_ok()) => format!(
@@ -512,10 +516,13 @@ fn of_job(value: &str, path: &[&str], examples: &str) -> String {
         .skip_while(|c| !c.is_ascii_digit())
         .take_while(char::is_ascii_digit)
         .collect();
-    let task = value.split_once(['.', '@', '/']).filter(|(job, task)| {
-        let is_number = |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_digit());
-        is_number(job) && is_number(task)
-    });
+    let task = value
+        .split_once(['.', '@', '/', '_'])
+        .filter(|(job, task)| {
+            let is_number =
+                |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_digit());
+            is_number(job) && is_number(task)
+        });
     match (path, task) {
         (["job", "cat"], _) if matches!(value, "stdout" | "stderr") => {
             format!("the job comes first: `hq job cat JOB {value}`")

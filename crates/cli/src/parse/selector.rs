@@ -93,12 +93,30 @@ pub(crate) fn array_to_message(ids: &IdArray) -> hq_protocol::common::IdArray {
     hq_protocol::common::IdArray { ranges }
 }
 
+/// Refuses `2_3`, which is a task of an array in Slurm, and would be the job 23 here.
+fn check_groups(text: &str) -> Result<(), ParseError> {
+    for (at, _) in text.match_indices('_') {
+        let digits = text[at + 1..].bytes().take_while(u8::is_ascii_digit);
+        if digits.count() != 3 {
+            let note = "`_` stands in front of three digits, as in `1_000`";
+            return Err(super::Cursor::new("ID", text).note_at(at, note));
+        }
+    }
+    Ok(())
+}
+
+/// Reads an id array in which no id can be misread.
+fn parse_ids(text: &str) -> Result<Selector, ParseError> {
+    check_groups(text)?;
+    parse_id_array(text).map(Selector::Ids)
+}
+
 /// Reads `last`, `all` or an id array.
 pub(crate) fn parse_selector(text: &str) -> Result<Selector, ParseError> {
     match text {
         "last" => Ok(Selector::Last),
         "all" => Ok(Selector::All),
-        ids => parse_id_array(ids).map(Selector::Ids),
+        ids => parse_ids(ids),
     }
 }
 
@@ -106,7 +124,7 @@ pub(crate) fn parse_selector(text: &str) -> Result<Selector, ParseError> {
 pub(crate) fn parse_last_or_ids(text: &str) -> Result<Selector, ParseError> {
     match text {
         "last" => Ok(Selector::Last),
-        ids => parse_id_array(ids).map(Selector::Ids),
+        ids => parse_ids(ids),
     }
 }
 
@@ -119,6 +137,7 @@ pub(crate) fn parse_last_or_id(text: &str) -> Result<SingleSelector, ParseError>
 }
 
 fn parse_id(text: &str, expected: &'static [&'static str]) -> Result<u32, ParseError> {
+    check_groups(text)?;
     let mut cursor = super::Cursor::new("ID", text);
     let id = cursor.number(expected)?;
     cursor.finish(&["end of input"])?;
@@ -168,6 +187,15 @@ mod tests {
         assert_eq!(parse_last_or_id("7"), Ok(SingleSelector::Id(7)));
         assert_eq!(parse_last_or_id("last"), Ok(SingleSelector::Last));
         assert!(parse_last_or_id("1,2").is_err());
+        for (text, is_read) in [
+            ("2_3", false),
+            ("1_000", true),
+            ("1_0_01", false),
+            ("1,1_000_000", true),
+        ] {
+            assert_eq!(parse_selector(text).is_ok(), is_read, "{text}");
+        }
+        assert!(parse_last_or_id("2_3").is_err() && parse_job_tasks("2_3").is_err());
     }
 
     #[test]

@@ -167,6 +167,12 @@ fn of_stray_word(path: &[&str], word: &str, before: &str) -> Option<String> {
     }
     let command = path.join(" ");
     let text = match path {
+        ["job", "cat"] if before.parse::<u32>().is_ok() => {
+            return Some(format!(
+                "a task is named with its job: `hq job cat JOB.{before} {word}`"
+            ));
+        }
+        ["config"] => "it only shows defaults; they are written in a file, see `hq doc config`",
         ["job", "open"] => {
             "it makes a job without tasks; `hq submit --job ID -- PROGRAM` adds some, and `hq job close ID` ends that"
         }

@@ -119,7 +119,17 @@ fn values_are_told_by_their_kind() {
             "server wait --timeout 1 min",
             "a duration is one word: `1min`",
         ),
-        ("dashboard --port 8080", "`--web`"),
+        ("dashboard --port 8080", "`hq server start --http=8080`"),
+        ("job cancel 2_3", "`hq job cancel 2` cancels all tasks"),
+        ("job info 2_3", "this is task 3 of job 2"),
+        ("job cat 2 1 stdout", "`hq job cat JOB.1 stdout`"),
+        ("journal export", "name a journal"),
+        ("report --start-time 2024-05-01", "not a date"),
+        ("config set cpus 4", "`hq doc config`"),
+        (
+            "doctor worker",
+            "`hq doctor` checks the machine on which it runs",
+        ),
         ("journal prune 1-3", "`hq job forget 1-3`"),
         ("job cat 1 0", "`hq job cat JOB.0 stdout`"),
         (

@@ -63,4 +63,6 @@ ls show status: `hq alloc list` lists queues, and `hq alloc info QUEUE` the allo
 sge lsf torque pbspro openpbs htcondor condor flux oar kubernetes k8s local ssh: queues are for Slurm and PBS: `hq alloc add slurm --time-limit 1h`, `hq alloc add pbs --time-limit 1h`; under any other system its jobs start workers: `hq worker start`
 create new start submit: `hq alloc add slurm --time-limit 1h` creates a queue
 delete rm cancel stop: `hq alloc remove QUEUE` removes a queue, and `hq alloc pause QUEUE` pauses it
+[doctor]
+worker server node cluster gpu memory disk job: `hq doctor` checks the machine on which it runs; `hq doctor net` checks the way to the server, and `hq worker info WORKER` shows a worker
 ";

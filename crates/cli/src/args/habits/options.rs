@@ -62,6 +62,8 @@ pub(super) const OPTIONS: &str = r"
 [server start]
 -p --port --bind --listen: ports are `--client-port 5000 --worker-port 5001`, that of the web page is `--http=8080`
 --dir --data-dir --workdir: the directory of a server is `hq server start --server-dir DIR`
+[dashboard]
+--port --http -p --host --bind: the page for browsers is opened by `hq dashboard --web`; its port is that of the server: `hq server start --http=8080`
 [doc]
 --list -l --index: `hq doc` lists the pages
 [submit, run]
