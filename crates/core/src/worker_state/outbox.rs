@@ -113,21 +113,21 @@ impl Outbox {
     /// Adds an end; a start that was not reported yet is implied by it.
     pub(super) fn push_ended(&mut self, ended: Ended, haste: Haste) {
         self.hasten(ended.key, haste);
+        if let Some(position) = self.started.iter().rposition(|(key, _)| *key == ended.key) {
+            // The end says that it started as well, and the order of starts does not matter.
+            self.started.swap_remove(position);
+        }
         let ended = self.keep_end(ended);
         self.ended.push_back(ended);
     }
 
-    /// Adds an end that the batch system may have caused.
+    /// Adds an end that the batch system may have caused. Its start is reported meanwhile, so that the server sends more.
     pub(super) fn hold_end(&mut self, now: Time, ended: Ended) {
         let ended = self.keep_end(ended);
         self.held.push_back((now + HOLD, ended));
     }
 
     fn keep_end(&mut self, mut ended: Ended) -> Ended {
-        if let Some(position) = self.started.iter().rposition(|(key, _)| *key == ended.key) {
-            // The end says that it started as well, and the order of starts does not matter.
-            self.started.swap_remove(position);
-        }
         // Whatever text comes from a launcher, it must not keep a report from being sent.
         if let Outcome::Message(text) | Outcome::OutOfMemory(Some(text)) = &mut ended.outcome {
             *text = shorten(std::mem::take(text), ERROR_TEXT_MAX);

@@ -479,9 +479,23 @@ fn failed_in_an_allocation() -> Bench {
     };
     let mut bench = Bench::with(&config, None);
     let first = tokens(&bench.assign(cpus(1, 0), 0, 2))[0];
-    let effects = bench.exited(first, ExitStatus::Code(3));
+    let (token, at) = (first, bench.now);
+    let started = LaunchEvent::Started { token, at };
+    let failed = exited(first, ExitStatus::Code(3), at);
+    let effects = bench.apply(Input::Launcher(vec![started, failed]));
     assert_eq!(ids(&effects), [1], "its cpu is free at once");
     assert_eq!(outcomes(&effects), []);
+    let told = reports(&effects);
+    let told: Vec<_> = told
+        .iter()
+        .flat_map(|report| &report.started)
+        .map(|row| row.key.task)
+        .collect();
+    assert_eq!(
+        told,
+        [key(0).task],
+        "the server knows that others can start"
+    );
     bench
 }
 
