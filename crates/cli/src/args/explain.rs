@@ -413,6 +413,8 @@ const WORDS: &[(&[&str], &[&str], &str)] = &[
 /// Values that other tools take.
 fn of_value(option: &str, value: &str, path: &[&str]) -> Option<String> {
     let name = option.split([' ', '=']).next().unwrap_or(option);
+    // `--wait[=<UNTIL>]`
+    let name = name.strip_suffix('[').unwrap_or(name);
     let lower = value.to_ascii_lowercase();
     let mut known = WORDS.iter();
     if let Some((.., meant)) =
@@ -445,6 +447,7 @@ fn of_value(option: &str, value: &str, path: &[&str]) -> Option<String> {
         "--array" if let Some(turned) = turned_range(value) => format!("a range begins with its smaller id: `--array {turned}`"),
         "--array" => "write ids as in `--array 1-100`, `--array 0-10:2` or `--array 1,5,7-9`; see `hq doc jobs`".to_owned(),
         "--time-limit" if (value.trim_matches(['0', ':', 's', 'm', 'h', 'i', 'n']).is_empty() || NO_LIMIT.contains(&value.to_ascii_lowercase().as_str())) && matches!(path, ["submit" | "run"] | ["job", "submit"] | ["worker", "start"]) => "without the option there is no time limit".to_owned(),
+        "--wait" if value.starts_with(|c: char| c.is_ascii_digit()) => format!("`--wait` takes no time: `--time-limit {value}` ends tasks, `timeout {value} hq job wait last` ends a wait"),
         "--start-time" | "--end-time" => format!("it is the time since the first start of the server, not a date: `{name} 2h30m`"),
         "--time-limit" | "--time-request" | "--stop-grace" | "--retry-delay" | "--idle-timeout" => format!("write durations as in `{name} 90s`, `{name} 2h30m` or `{name} 01:30:00`"),
         "--after" | "--after-each" if value.contains("after") => "Slurm's `afterok:3` is `--after 3:ok`, `afterany:3` is `--after 3:any`, `aftercorr:3` is `--after-each 3`".to_owned(),

@@ -30,7 +30,7 @@ fn store_error(error: &StoreError) -> CliError {
     let text = error.text().unwrap_or_default();
     if text.contains("No such file") || text.contains("not an SQLite database") {
         return error.with_help(
-            "name the journal, or the server directory in which it is: `hq journal check DIR`",
+            "name the file of a journal, or the server directory in which it is; it has all jobs, and `hq job info JOB` shows one",
         );
     }
     error
@@ -278,7 +278,6 @@ pub(super) async fn query(args: QueryArgs, context: &mut Context) -> CliResult<(
     if let Some(state) = states
         .iter()
         .find(|state| sql.contains(&format!("'{state}'")))
-        && table.rows.is_empty()
         && io::stderr().is_terminal()
     {
         tracing::warn!("States are in small letters: `'{}'`", state.to_lowercase());

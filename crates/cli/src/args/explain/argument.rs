@@ -109,7 +109,12 @@ fn of_other_command(path: &[&str], word: &str) -> Option<String> {
     let root = built_command();
     with_option(&root, name, &mut Vec::new(), &mut found);
     let below = format!("{} ", path.join(" "));
-    if let Some(command) = found.iter().find(|command| command.starts_with(&below)) {
+    let mut below = found.iter().filter(|command| command.starts_with(&below));
+    if let Some(command) = below
+        .clone()
+        .find(|command| command.ends_with("slurm"))
+        .or_else(|| below.next())
+    {
         return Some(format!(
             "options follow the whole command: `hq {command} --{name} …`"
         ));

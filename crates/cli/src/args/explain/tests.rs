@@ -107,7 +107,7 @@ fn values_are_told_by_their_kind() {
         ("job summary 3", "`hq job info 3` shows one job"),
         (
             "alloc add --time-limit 1h slurm",
-            "`hq alloc add pbs --time-limit …`",
+            "`hq alloc add slurm --time-limit …`",
         ),
         (
             "alloc add slurm --time-limit 1h --dry-run",
@@ -124,6 +124,7 @@ fn values_are_told_by_their_kind() {
         ("job info 2_3", "this is task 3 of job 2"),
         ("job cat 2 1 stdout", "`hq job cat JOB.1 stdout`"),
         ("journal export", "name a journal"),
+        ("submit --wait=10m true", "`timeout 10m hq job wait last`"),
         ("report --start-time 2024-05-01", "not a date"),
         ("config set cpus 4", "`hq doc config`"),
         (

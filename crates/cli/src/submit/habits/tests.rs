@@ -198,6 +198,7 @@ const HABITS: &[(&str, &str)] = &[
     ("run --param 'x={1..3}' -- /x {x}", "a range is"),
     ("run --param 'x=1 2 3' -- /x {x}", "`1,2,3`"),
     ("run --param 'x=[1,2]' -- /x {x}", "without brackets"),
+    ("run --param x=1.0..3.0:0.5 -- /x {x}", "is one value; a range is"),
     ("run --param x=1:10 -- /x {x}", "`1:10` is one value; a range is `1-10`"),
     ("submit --resource gpus/nvdia=1 -- /x", "detected GPUs are"),
     ("submit –cpus 4 -- true", "type it as `--cpus`"),

@@ -260,10 +260,7 @@ fn variable(Text { option, text, .. }: Text<'_>) -> Option<String> {
 /// `--param x=1..3`, `--param x=1:3`.
 fn range(Text { text, .. }: Text<'_>) -> Option<String> {
     let bare = text.trim_matches(['{', '}', '[', ']']);
-    let parts = bare.split_once("..").map_or_else(
-        || bare.split(':').collect(),
-        |(first, last)| vec![first, last],
-    );
+    let parts: Vec<&str> = bare.split("..").flat_map(|part| part.split(':')).collect();
     let is_range = parts.len() > 1 && parts.iter().all(|part| part.parse::<f64>().is_ok());
     is_range.then(|| format!("`{text}` is one value; a range is `1-10`, `0-1:0.25` or `10-1:-1`"))
 }

@@ -72,6 +72,9 @@ pub(super) fn help(message: &str, place: Place<'_>) -> String {
             "a value that begins with `%` stands in quotes: `\"%{TASK_ID}.txt\"`".to_owned()
         })
     });
+    let has_tabs = place.format == Format::Yaml && message.contains("tab");
+    let advice = advice
+        .or_else(|| has_tabs.then(|| "indent with blanks: YAML takes no tabs there".to_owned()));
     // Headers are TOML's.
     let advice = advice.map(|advice| match advice.split_once(OF_LISTS) {
         Some((of_toml, _)) if place.format == Format::Toml => of_toml.to_owned(),
