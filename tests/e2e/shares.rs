@@ -148,23 +148,6 @@ fn waiting_clients_with_the_key_of_clients_leave_room_for_the_owner_and_for_work
     env.wait_running("1", 1);
 }
 
-#[test]
-fn a_client_that_is_not_the_owner_waits_follows_events_and_stops_the_server() {
-    let mut env = Env::new();
-    env.start_server();
-    env.start_worker(1);
-    let dir = copy_of_access(&env, "client", PUBLIC, Some("client"));
-    env.spawn("events", &["journal", "stream", &dir]);
-    env.hq(&["submit", "--wait", &dir, "--", "true"]).ok();
-    wait_for("it follows the events", || {
-        let events = env.read("events.log");
-        events.contains("job-completed").then_some(()).ok_or(events)
-    });
-    env.hq(&["server", "stop", &dir]).ok();
-    assert_eq!(env.wait_exit("server"), Some(0));
-    assert_ne!(env.wait_exit("events"), None, "its connection is closed");
-}
-
 /// Requests that are sent and whose answers are not read.
 fn held(site: &Site, count: usize, lines: &str, body: &str) -> Vec<TcpStream> {
     let request = format!(

@@ -137,7 +137,7 @@ impl Client {
         let connection = loop {
             let stream: BoxedStream = Box::new(open_stream(dir, access).await?);
             let key = access.key.as_ref();
-            match Box::pin(hq_protocol::connect(stream, Plane::Client, key)).await {
+            match hq_protocol::connect(stream, Plane::Client, key).await {
                 Ok(connection) => break connection,
                 // Under a flood of connections of others the server may have closed this one before its first message arrived.
                 Err(HandshakeError::Closed | HandshakeError::Io(_)) if attempt < ATTEMPTS => {

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! * At most [`Share::unproven`] strangers, and as many silent ones, are connected. A further one replaces the oldest of the address with
-//!   the most strangers, or the oldest silent one. ([`Permit::wait_for_turn`] gives the silent ones some time.)
+//!   the most strangers, or the oldest silent one.
 //! * One right holds at most [`Share::each`] entries, all lesser rights together [`Share::others`], and everybody [`Share::all`]. A further
 //!   one is refused. So `all - others` entries are left for the owner.
 //!

@@ -107,8 +107,12 @@ pub async fn connect<S>(
 where
     S: AsyncRead + AsyncWrite + Unpin + Send,
 {
-    let machine = Handshake::connecting(plane, key, random_nonce()?);
-    in_time(run(stream, (plane, Limits::connecting(plane)), machine)).await
+    run_in_time(
+        stream,
+        (plane, Limits::connecting(plane)),
+        Handshake::connecting(plane, key, random_nonce()?),
+    )
+    .await
 }
 
 /// Opens a connection as the side that listens. Nothing has been done for the peer before it returns.
@@ -129,26 +133,12 @@ pub async fn accept<S>(
 where
     S: AsyncRead + AsyncWrite + Unpin + Send,
 {
-    let machine = Handshake::accepting(plane, key, random_nonce()?);
-    in_time(run(stream, (plane, Limits::accepting(plane)), machine)).await
-}
-
-/// Does the cheap part of [`accept`]: checks who the peer is. [`Identified::agree`] and [`Agreed::open`] do the rest. The caller limits the
-/// time that all of it takes.
-///
-/// # Errors
-///
-/// As [`accept`].
-pub async fn identify<S>(
-    stream: &mut S,
-    plane: Plane,
-    key: Option<&SecretKey>,
-) -> Result<Identified, HandshakeError>
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send,
-{
-    let machine = Handshake::accepting(plane, key, random_nonce()?);
-    hear(stream, (plane, Limits::accepting(plane)), machine).await
+    run_in_time(
+        stream,
+        (plane, Limits::accepting(plane)),
+        Handshake::accepting(plane, key, random_nonce()?),
+    )
+    .await
 }
 
 fn random_nonce<const N: usize>() -> Result<[u8; N], HandshakeError> {
@@ -157,134 +147,55 @@ fn random_nonce<const N: usize>() -> Result<[u8; N], HandshakeError> {
     Ok(nonce)
 }
 
-/// A peer whose right is known, and with whom no keys are agreed yet.
-#[derive(Debug)]
-pub struct Identified {
-    machine: Handshake,
-    is_owner: bool,
-    role: (Plane, Limits),
-    /// Bytes that arrived behind the handshake.
-    rest: BytesMut,
-}
-
-impl Identified {
-    /// See [`Connection::holder`].
-    #[must_use]
-    pub const fn holder(&self) -> Holder {
-        holder(self.is_owner)
-    }
-
-    /// Agrees on keys, see [`Handshake::agree`].
-    ///
-    /// # Errors
-    ///
-    /// See [`HandshakeError`].
-    pub fn agree(mut self) -> Result<Agreed, HandshakeError> {
-        let session = self.machine.agree()?;
-        let output = self.machine.take_output();
-        let Self { role, rest, .. } = self;
-        Ok(Agreed {
-            session,
-            output,
-            role,
-            rest,
-        })
-    }
-}
-
-/// Keys for a connection that the peer has not been told of.
-#[derive(Debug)]
-pub struct Agreed {
-    session: Session,
-    output: Vec<u8>,
-    role: (Plane, Limits),
-    rest: BytesMut,
-}
-
-impl Agreed {
-    /// Opens the connection, over the stream on which the peer was identified.
-    ///
-    /// # Errors
-    ///
-    /// See [`HandshakeError`].
-    pub async fn open<S>(self, mut stream: S) -> Result<Connection<S>, HandshakeError>
-    where
-        S: AsyncWrite + Unpin,
-    {
-        let sent = send_output(&mut stream, &self.output).await;
-        sent.map_err(HandshakeError::Io)?;
-        let (plane, limits) = self.role;
-        Ok(Connection {
-            stream,
-            session: self.session,
-            plane,
-            rest: self.rest,
-            limits,
-        })
-    }
-}
-
-async fn in_time<T>(
-    handshake: impl Future<Output = Result<T, HandshakeError>>,
-) -> Result<T, HandshakeError> {
-    tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake)
-        .await
-        .map_err(|_| HandshakeError::Timeout)?
-}
-
-async fn run<S>(
-    mut stream: S,
+async fn run_in_time<S>(
+    stream: S,
     role: (Plane, Limits),
     machine: Handshake,
 ) -> Result<Connection<S>, HandshakeError>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send,
 {
-    let identified = hear(&mut stream, role, machine).await?;
-    identified.agree()?.open(stream).await
+    tokio::time::timeout(HANDSHAKE_TIMEOUT, run(stream, role, machine))
+        .await
+        .map_err(|_| HandshakeError::Timeout)?
 }
 
-async fn hear<S>(
-    stream: &mut S,
-    role: (Plane, Limits),
+async fn run<S>(
+    mut stream: S,
+    (plane, limits): (Plane, Limits),
     mut machine: Handshake,
-) -> Result<Identified, HandshakeError>
+) -> Result<Connection<S>, HandshakeError>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send,
 {
     // Bounds what a stranger can make us hold: no read may start with more than one frame unread.
-    let mut rest = BytesMut::with_capacity(2 * HANDSHAKE_FRAME_MAX);
+    let mut input = BytesMut::with_capacity(2 * HANDSHAKE_FRAME_MAX);
     loop {
-        let result = machine.identify(&mut rest);
-        let sent = send_output(stream, &machine.take_output()).await;
+        let result = machine.receive(&mut input);
+        let sent = send_output(&mut stream, &machine.take_output()).await;
         // The first failure explains the second.
-        if let Some(is_owner) = result? {
+        if let Some(session) = result? {
             sent.map_err(HandshakeError::Io)?;
-            return Ok(Identified {
-                machine,
-                is_owner,
-                role,
-                rest,
+            return Ok(Connection {
+                stream,
+                session,
+                plane,
+                rest: input,
+                limits,
             });
         }
         // A peer that refused has closed its side: what it said matters more than that.
-        if rest.capacity() == rest.len() {
-            rest.reserve(HANDSHAKE_FRAME_MAX);
+        if input.capacity() == input.len() {
+            input.reserve(HANDSHAKE_FRAME_MAX);
         }
-        let read = stream.read_buf(&mut rest).await;
-        if read.map_err(HandshakeError::Io)? == 0 {
+        let count = stream
+            .read_buf(&mut input)
+            .await
+            .map_err(HandshakeError::Io)?;
+        if count == 0 {
             sent.map_err(HandshakeError::Io)?;
             return Err(HandshakeError::Closed);
         }
-    }
-}
-
-/// All holders of a key that is not the owner's count as one.
-const fn holder(is_owner: bool) -> Holder {
-    if is_owner {
-        Holder::Owner
-    } else {
-        Holder::Other(0)
     }
 }
 
@@ -323,7 +234,11 @@ impl<S> Connection<S> {
     /// The right that the connecting side has proven. All holders of a key that is not the owner's count as one.
     #[must_use]
     pub const fn holder(&self) -> Holder {
-        holder(self.session.is_owner)
+        if self.session.is_owner {
+            Holder::Owner
+        } else {
+            Holder::Other(0)
+        }
     }
 
     /// The stream below, for its addresses and options; reading or writing it breaks the connection.

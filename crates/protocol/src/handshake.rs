@@ -22,7 +22,6 @@
 //! peer that breaks a rule is told a short constant code and nothing else. See `docs/protocol.md`.
 
 mod error;
-mod known_pair;
 
 use std::fmt;
 use std::time::Duration;
@@ -34,7 +33,6 @@ use snow::{HandshakeState, StatelessTransportState};
 use crate::generated::hq::handshake::v1 as wire;
 use crate::key::{KEY_LEN, PROVEN_SUITE, SecretKey};
 pub use error::HandshakeError;
-use known_pair::KnownPair;
 use wire::handshake::Frame;
 use wire::refusal::Code;
 
@@ -164,12 +162,6 @@ enum State {
         /// The peer's hello, if it may have another key than the full one that was expected first.
         hello: Option<Vec<u8>>,
     },
-    /// The peer is identified. `noise` is `None` without a key.
-    Identified {
-        version: u32,
-        noise: Option<Box<HandshakeState>>,
-        is_owner: bool,
-    },
     /// Completed or failed.
     Over,
 }
@@ -240,16 +232,6 @@ impl Handshake {
     ///
     /// See [`HandshakeError`]. The handshake is over then; an output that explains it may be waiting.
     pub fn receive(&mut self, input: &mut BytesMut) -> Result<Option<Session>, HandshakeError> {
-        self.identify(input)?.map(|_| self.agree()).transpose()
-    }
-
-    /// Does the cheap part of [`Self::receive`]: the accepting side checks who the peer is. Returns whether it is the owner, as soon as that
-    /// is known; [`Self::agree`] does the rest.
-    ///
-    /// # Errors
-    ///
-    /// As [`Self::receive`].
-    pub fn identify(&mut self, input: &mut BytesMut) -> Result<Option<bool>, HandshakeError> {
         let result = self.advance(input);
         if let Err(error) = &result {
             self.state = State::Over;
@@ -260,49 +242,19 @@ impl Handshake {
         result
     }
 
-    /// Agrees on keys with an identified peer, which takes the accepting side a tenth of a millisecond of CPU time. An output may be waiting.
-    ///
-    /// # Errors
-    ///
-    /// See [`HandshakeError`].
-    pub fn agree(&mut self) -> Result<Session, HandshakeError> {
-        let State::Identified {
-            version,
-            noise,
-            is_owner,
-        } = std::mem::replace(&mut self.state, State::Over)
-        else {
-            return Err(HandshakeError::Malformed);
-        };
-        let mut keys = None;
-        if let Some(mut noise) = noise {
-            if self.side == Side::Accepting {
-                let answer = write_noise(&mut noise)?;
-                self.output.extend(answer);
-            }
-            let transport = noise.into_stateless_transport_mode();
-            keys = Some(transport.map_err(HandshakeError::crypto)?);
-        }
-        Ok(Session {
-            version,
-            keys,
-            is_owner,
-        })
-    }
-
-    fn advance(&mut self, input: &mut BytesMut) -> Result<Option<bool>, HandshakeError> {
+    fn advance(&mut self, input: &mut BytesMut) -> Result<Option<Session>, HandshakeError> {
         while let Some(raw) = take_frame(input)? {
             let message = wire::Handshake::decode(&raw[HEADER_LEN..])
                 .map_err(|_| HandshakeError::Malformed)?;
             let frame = message.frame.ok_or(HandshakeError::Malformed)?;
-            if let Some(is_owner) = self.on_frame(frame, &raw)? {
-                return Ok(Some(is_owner));
+            if let Some(session) = self.on_frame(frame, &raw)? {
+                return Ok(Some(session));
             }
         }
         Ok(None)
     }
 
-    fn on_frame(&mut self, frame: Frame, raw: &[u8]) -> Result<Option<bool>, HandshakeError> {
+    fn on_frame(&mut self, frame: Frame, raw: &[u8]) -> Result<Option<Session>, HandshakeError> {
         match (frame, std::mem::replace(&mut self.state, State::Over)) {
             (Frame::Hello(hello), State::Hello) => self.on_hello(&hello, raw),
             (
@@ -328,18 +280,17 @@ impl Handshake {
         &mut self,
         hello: &wire::Hello,
         raw: &[u8],
-    ) -> Result<Option<bool>, HandshakeError> {
+    ) -> Result<Option<Session>, HandshakeError> {
         let version = self.check_hello(hello)?;
         if self.side == Side::Accepting {
             self.output.extend_from_slice(&self.our_hello);
         }
         let Some(key) = &self.key else {
-            self.state = State::Identified {
+            return Ok(Some(Session {
                 version,
-                noise: None,
+                keys: None,
                 is_owner: true,
-            };
-            return Ok(Some(true));
+            }));
         };
         let owner = key.owner().filter(|_| version >= PROVEN);
         let secret = owner.as_ref().unwrap_or(key.shared());
@@ -388,7 +339,7 @@ impl Handshake {
         message: &[u8],
         version: u32,
         (mut noise, hello): (Box<HandshakeState>, Option<Vec<u8>>),
-    ) -> Result<bool, HandshakeError> {
+    ) -> Result<Session, HandshakeError> {
         let mut payload = [0; HANDSHAKE_FRAME_MAX];
         let mut read = noise.read_message(message, &mut payload);
         let mut is_owner = hello.is_some();
@@ -405,12 +356,18 @@ impl Handshake {
         if length != 0 {
             return Err(HandshakeError::Malformed);
         }
-        self.state = State::Identified {
+        if self.side == Side::Accepting {
+            let answer = write_noise(&mut noise)?;
+            self.output.extend(answer);
+        }
+        let keys = noise
+            .into_stateless_transport_mode()
+            .map_err(HandshakeError::crypto)?;
+        Ok(Session {
             version,
-            noise: Some(noise),
+            keys: Some(keys),
             is_owner,
-        };
-        Ok(is_owner)
+        })
     }
 
     /// The peer's Noise message does not fit to our key.
@@ -499,24 +456,19 @@ fn start_noise(
         } else {
             SHARED_SUITE
         };
-        let suite = suite.parse()?;
-        let pair = (key.server_public(), key.server_private());
-        let builder = match (side, pair) {
-            (Side::Accepting, (Some(public), Some(private))) if is_proven => {
-                let resolver = KnownPair::new(public, private);
-                snow::Builder::with_resolver(suite, Box::new(resolver))
-                    .local_private_key(private)?
+        let builder = snow::Builder::new(suite.parse()?)
+            .prologue(&prologue)?
+            .psk(0, secret)?;
+        match (side, key.server_public(), key.server_private()) {
+            (Side::Connecting, Some(public), _) if is_proven => {
+                builder.remote_public_key(public)?.build_initiator()
             }
-            (Side::Connecting, (Some(public), _)) if is_proven => {
-                snow::Builder::new(suite).remote_public_key(public)?
+            (Side::Accepting, _, Some(private)) if is_proven => {
+                builder.local_private_key(private)?.build_responder()
             }
             // Fails where the proof is asked for.
-            (Side::Connecting | Side::Accepting, _) => snow::Builder::new(suite),
-        };
-        let builder = builder.prologue(&prologue)?.psk(0, secret)?;
-        match side {
-            Side::Connecting => builder.build_initiator(),
-            Side::Accepting => builder.build_responder(),
+            (Side::Connecting, ..) => builder.build_initiator(),
+            (Side::Accepting, ..) => builder.build_responder(),
         }
     };
     build().map(Box::new).map_err(HandshakeError::crypto)

@@ -42,8 +42,8 @@ pub use generated::hq::common::v1 as common;
 pub use generated::hq::worker::v1 as worker;
 
 pub use connection::{
-    Agreed, Connection, Identified, Incoming, MessageReader, MessageWriter, ReadError, Undecoded,
-    WriteError, accept, connect, identify,
+    Connection, Incoming, MessageReader, MessageWriter, ReadError, Undecoded, WriteError, accept,
+    connect,
 };
 pub use convert::ConvertError;
 pub use handshake::{HandshakeError, Plane};

@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use hq_protocol::admission::{Permit, actor};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::request_shares::SEATS;
+/// Such work that is done at once. The threads stay, and take the place of others on their cpus; so more of it waits.
+const AT_ONCE: usize = 2;
 
 /// Does work beside the threads on which all wait.
 #[derive(Clone, Debug)]
 pub(crate) struct Beside {
+    seats: Arc<Semaphore>,
     /// Held by the request whose large jobs are submitted again: their tasks are in memory twice.
     again: Arc<Semaphore>,
 }
@@ -17,6 +18,7 @@ pub(crate) struct Beside {
 impl Beside {
     pub(crate) fn new() -> Self {
         Self {
+            seats: Arc::new(Semaphore::new(AT_ONCE)),
             again: Arc::new(Semaphore::new(1)),
         }
     }
@@ -26,18 +28,18 @@ impl Beside {
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Option<T> {
-        let seat = self.seat().await;
+        let seat = self.seat().await?;
         Self::run_on(seat, work).await
     }
 
-    /// Waits for a seat, for work whose data are large: they are to be fetched once there is one.
-    pub(crate) async fn seat(&self) -> Permit {
-        SEATS.enter(actor()).await
+    /// Waits for a seat, for work whose data are large: they are to be fetched once there is one. `None` = the server ends.
+    pub(crate) async fn seat(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.seats).acquire_owned().await.ok()
     }
 
     /// Does work on such a seat.
     pub(crate) async fn run_on<T: Send + 'static>(
-        seat: Permit,
+        seat: OwnedSemaphorePermit,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Option<T> {
         let done = tokio::task::spawn_blocking(move || {
@@ -51,23 +53,5 @@ impl Beside {
     /// Waits until no other request has copies of large jobs to submit them again.
     pub(crate) async fn alone(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.again).acquire_owned().await.ok()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use hq_protocol::admission::{Holder, acting_as};
-
-    use super::*;
-
-    #[tokio::test]
-    async fn a_lesser_right_leaves_a_seat_to_the_owner() {
-        let beside = Beside::new();
-        let _held = acting_as(Holder::Other(0), beside.seat()).await;
-        tokio::select! {
-            biased;
-            _ = acting_as(Holder::Other(1), beside.seat()) => panic!("one seat is for all lesser rights"),
-            done = beside.run(|| 1) => assert_eq!(done, Some(1)),
-        }
     }
 }

@@ -393,7 +393,7 @@ async fn show_job(job: JobId, core: &CoreHandle) -> Result<reply::Reply, CoreGon
         Some(Some(specs)) => Some(messages(&specs)),
         // One by one its tasks are looked at where only this client waits.
         Some(None) => {
-            let seat = core.beside().seat().await;
+            let seat = core.beside().seat().await.ok_or(CoreGone)?;
             // Without waiting for the disk, as others wait for the seat.
             let outline = move |view: &View<'_>| view.state.jobs().get(&job).map(Job::outline);
             let made = match core.look(outline, |_| false).await? {

@@ -9,7 +9,6 @@ use hq_core::quarantine::QuarantineMode;
 use hq_core::template::NotifyTarget;
 use hq_protocol::Plane;
 use hq_protocol::access::{AccessError, CURRENT_LINK_NAME, ServerDir, ServerHint};
-use tokio::runtime::Runtime;
 
 use crate::http::ReadJob;
 
@@ -71,8 +70,6 @@ pub struct ServerConfig {
     pub notify: Vec<NotifyTarget>,
     /// Reads the jobs that programs describe over HTTP; `None` = they cannot.
     pub read_job: Option<ReadJob>,
-    /// Makes a runtime for the calling thread that has a blocking thread for ever.
-    pub runtime: fn() -> io::Result<Runtime>,
     /// Version of this program.
     pub version: String,
 }

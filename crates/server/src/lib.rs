@@ -9,7 +9,6 @@
 mod acknowledgements;
 mod alloc;
 mod answering;
-mod aside;
 mod beside;
 mod client_link;
 mod clock;

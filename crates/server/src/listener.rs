@@ -7,16 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hq_protocol::admission::port::{self, Connections};
-use hq_protocol::admission::{Full, Holder, Permit, Pool, Share, descriptors};
-use hq_protocol::handshake::HANDSHAKE_TIMEOUT;
-use hq_protocol::{Connection, HandshakeError, Plane, SecretKey};
+use hq_protocol::admission::{Holder, Permit, Pool, Share, descriptors};
+use hq_protocol::{Connection, Plane, SecretKey};
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep, timeout_at};
 
-use crate::aside::Aside;
 use crate::peer_stream::{PeerStream, Relayed};
 use crate::stats::PlaneStats;
 
@@ -28,35 +24,19 @@ use crate::stats::PlaneStats;
 /// then counts as away and is expected for the limit from that moment, and so is lost up to this much later.
 const KEEPALIVE: Duration = Duration::from_secs(30);
 
-/// How long the connection of a refused peer stays open, unless it yields: one that comes again and again comes less often.
-const REFUSED_PAUSE: Duration = Duration::from_secs(1);
-
-/// How long a peer that is not the owner waits for the first messages of others before one of them yields to it.
-const TURN_WAIT: Duration = Duration::from_secs(1);
-
-/// A bound port.
-pub(crate) struct Port {
-    pub(crate) listener: TcpListener,
-    /// Agrees on keys with peers that are not the owner, and serves such clients. Each port has its own: clients do not keep workers waiting.
-    pub(crate) aside: Aside,
-}
-
-/// Binds a port on all interfaces; `None` = any free port. `runtime` makes a runtime for a thread of its own.
+/// Binds a port on all interfaces; `None` = any free port.
 ///
 /// # Errors
 ///
-/// If the port is taken or may not be bound, or the system gives no thread.
-pub(crate) fn bind(port: Option<u16>, runtime: fn() -> io::Result<Runtime>) -> io::Result<Port> {
+/// If the port is taken or may not be bound.
+pub(crate) fn bind(port: Option<u16>) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
     socket.set_nonblocking(true)?;
     let address = std::net::SocketAddr::from((Ipv4Addr::UNSPECIFIED, port.unwrap_or(0)));
     socket.bind(&address.into())?;
     socket.listen(port::BACKLOG)?;
-    Ok(Port {
-        listener: TcpListener::from_std(socket.into())?,
-        aside: Aside::start(runtime)?,
-    })
+    TcpListener::from_std(socket.into())
 }
 
 fn tune(stream: &TcpStream) -> io::Result<()> {
@@ -72,7 +52,7 @@ fn tune(stream: &TcpStream) -> io::Result<()> {
 
 /// Where peers of one plane come from.
 pub(crate) struct Listening {
-    pub(crate) port: Port,
+    pub(crate) listener: TcpListener,
     pub(crate) plane: Plane,
     pub(crate) key: Option<SecretKey>,
     /// Channels of relays; `None` = there are no relays on this plane.
@@ -83,7 +63,6 @@ pub(crate) struct Listening {
 struct Entrance<S> {
     plane: Plane,
     key: Option<SecretKey>,
-    aside: Aside,
     stats: PlaneStats,
     serve: S,
 }
@@ -91,43 +70,17 @@ struct Entrance<S> {
 impl<S, F> Entrance<S>
 where
     S: Fn(Connection<PeerStream>, Permit) -> F,
-    F: Future<Output = ()> + Send + 'static,
+    F: Future<Output = ()>,
 {
     /// Serves a peer that has the key of this plane.
-    async fn admit(self: Arc<Self>, mut stream: PeerStream, peer: IpAddr, permit: Permit) {
+    async fn admit(self: Arc<Self>, stream: PeerStream, peer: IpAddr, permit: Permit) {
         let plane = self.plane;
-        let deadline = Instant::now() + HANDSHAKE_TIMEOUT;
-        let refused = |error: &HandshakeError| {
-            self.stats.refused.inc();
-            tracing::debug!(%peer, %plane, %error, "peer refused");
-        };
-        let identify = hq_protocol::identify(&mut stream, plane, self.key.as_ref());
-        let identified = timeout_at(deadline, identify).await;
-        let identified = match identified.unwrap_or(Err(HandshakeError::Timeout)) {
-            Ok(identified) => identified,
+        let connection = match hq_protocol::accept(stream, plane, self.key.as_ref()).await {
+            Ok(connection) => connection,
             Err(error) => {
-                refused(&error);
-                if !error.is_retryable() {
-                    sleep(REFUSED_PAUSE).await;
-                }
-                return;
+                self.stats.refused.inc();
+                return tracing::debug!(%peer, %plane, %error, "peer refused");
             }
-        };
-        let is_lesser = identified.holder() != Holder::Owner;
-        if is_lesser {
-            permit.wait_for_turn(TURN_WAIT).await;
-        }
-        let open = async move {
-            // Only now: one that waits for this takes the place of nobody.
-            let proven = permit.prove(Holder::Silent);
-            proven.map_err(|Full| HandshakeError::Closed)?;
-            Ok((identified.agree()?.open(stream).await?, permit))
-        };
-        let opened = timeout_at(deadline, self.run(is_lesser, open)).await;
-        let (connection, permit) = match opened.unwrap_or(Some(Err(HandshakeError::Timeout))) {
-            Some(Ok(opened)) => opened,
-            Some(Err(error)) => return refused(&error),
-            None => return,
         };
         // Only now: a stranger is not worth the system calls.
         if let PeerStream::Tcp(stream) = connection.stream()
@@ -135,21 +88,9 @@ where
         {
             return;
         }
-        let _open = self.stats.open();
-        let serve = Box::pin((self.serve)(connection, permit));
-        self.run(is_lesser && plane == Plane::Client, serve).await;
-    }
-
-    /// Runs a part of a connection: aside if it is of a lesser right. `None` = the server ends.
-    async fn run<T: Send + 'static>(
-        &self,
-        is_lesser: bool,
-        part: impl Future<Output = T> + Send + 'static,
-    ) -> Option<T> {
-        if is_lesser {
-            self.aside.run(part).await
-        } else {
-            Some(part.await)
+        if permit.prove(Holder::Silent).is_ok() {
+            let _open = self.stats.open();
+            Box::pin((self.serve)(connection, permit)).await;
         }
     }
 }
@@ -164,7 +105,7 @@ pub(crate) async fn run<F>(
     F: Future<Output = ()> + Send + 'static,
 {
     let Listening {
-        port: Port { listener, aside },
+        listener,
         plane,
         key,
         relayed,
@@ -176,7 +117,6 @@ pub(crate) async fn run<F>(
     let entrance = Arc::new(Entrance {
         plane,
         key,
-        aside,
         stats,
         serve,
     });

@@ -29,8 +29,6 @@ pools! {
     TIMELINES: 1, 1, 2;
     /// Descriptions of jobs on their way: each has up to 64 MiB, and is in memory once more as what it describes.
     DESCRIPTIONS: 2, 3, 4;
-    /// Work beside the threads on which all wait. These threads stay, and take the place of others on their cpus; so more of it waits.
-    SEATS: 1, 1, 2;
     /// Requests of clients that are larger than [`LARGE_REQUEST`], on their way. Those of the owner do not wait.
     LARGE_REQUESTS: 4, 4, usize::MAX;
     /// The same for the first messages of workers.

@@ -25,7 +25,6 @@ use crate::core_thread;
 use crate::curves::Curves;
 use crate::http::{self, HttpParts, HttpServer, Tokens};
 use crate::last_server::{self, Continued, StartLock};
-use crate::listener::{self, Port};
 use crate::peer_stream::PeerStream;
 use crate::problems::Problems;
 use crate::questions::Questions;
@@ -34,7 +33,7 @@ use crate::state_file::Opened;
 use crate::stats::Stats;
 use crate::values::Values;
 use crate::worker_link::WorkerPlane;
-use crate::{alloc, client_link, notify, peer_stream, probe, state_file, worker_link};
+use crate::{alloc, client_link, listener, notify, peer_stream, probe, state_file, worker_link};
 
 /// How long a server that ends waits for its workers. They give their tasks a second to end, and those that do
 /// not no more than five.
@@ -54,8 +53,8 @@ pub struct Server {
     dir: ServerDir,
     instance: PathBuf,
     access: AccessFile,
-    clients_port: Port,
-    workers_port: Port,
+    client_listener: TcpListener,
+    worker_listener: TcpListener,
     http: Option<HttpServer>,
     asks: http::HttpControlRx,
     clients: ClientPlane,
@@ -97,14 +96,15 @@ impl Server {
             warnings,
             given,
         } = look_around(config).await?;
-        let clients_port = open((Plane::Client, config.client_port), &config, given.as_ref())?;
-        let workers_port = open((Plane::Worker, config.worker_port), &config, given.as_ref())?;
+        let may_move = config.access_file.is_none();
+        let client_listener = open(Plane::Client, config.client_port, given.as_ref(), may_move)?;
+        let worker_listener = open(Plane::Worker, config.worker_port, given.as_ref(), may_move)?;
         let (instance, fresh) = instance_of(&dir, continued.as_ref(), &config.journal)?;
         let http = open_http(&config, &instance).await?;
         // Ours from here on, if it is that of an earlier run: a start that is refused has changed nothing.
         let (uid, opened) = restore(&config, &instance, continued.as_mut(), given.as_ref())
             .map_err(|error| error.with_way_out(continued.is_some(), &dir))?;
-        let ports = (&clients_port.listener, &workers_port.listener);
+        let ports = (&client_listener, &worker_listener);
         let access = access_file(uid, &config, given.as_ref(), ports)?;
         tracing::info!("No online server found, starting a new server");
         store_access(&access, &instance, continued.is_some())?;
@@ -142,8 +142,8 @@ impl Server {
             dir,
             instance,
             access,
-            clients_port,
-            workers_port,
+            client_listener,
+            worker_listener,
             http,
             asks,
             clients,
@@ -181,8 +181,8 @@ impl Server {
             dir,
             instance,
             access,
-            clients_port,
-            workers_port,
+            client_listener,
+            worker_listener,
             http,
             asks,
             clients,
@@ -204,10 +204,8 @@ impl Server {
         );
         let (uid, store) = (clients.info.server_uid.clone(), clients.store.clone());
         let stats = &http_parts.stats;
-        // A client that waits there for the end of this process learns of it by the end of its connection.
-        let _asides = [clients_port.aside.clone(), workers_port.aside.clone()];
-        let clients = accept_clients((clients_port, keys.0), stats, clients);
-        let workers = accept_workers((workers_port, keys.1), stats, workers);
+        let clients = accept_clients((client_listener, keys.0), stats, clients);
+        let workers = accept_workers((worker_listener, keys.1), stats, workers);
         // On tasks of their own, so that neither plane waits for the other.
         let mut planes = tokio::task::JoinSet::new();
         planes.spawn(clients);
@@ -319,13 +317,13 @@ async fn in_time(
 
 /// Serves clients until it is dropped.
 fn accept_clients(
-    (port, key): (Port, Option<SecretKey>),
+    (listener, key): (TcpListener, Option<SecretKey>),
     stats: &Stats,
     clients: ClientPlane,
 ) -> impl Future<Output = ()> + use<> {
     let plane = Plane::Client;
     let listening = listener::Listening {
-        port,
+        listener,
         plane,
         key,
         // No relay carries clients.
@@ -338,14 +336,14 @@ fn accept_clients(
 
 /// The same for workers and relays.
 fn accept_workers(
-    (port, key): (Port, Option<SecretKey>),
+    (listener, key): (TcpListener, Option<SecretKey>),
     stats: &Stats,
     workers: WorkerPlane,
 ) -> impl Future<Output = ()> + use<> {
     let plane = Plane::Worker;
     let (relayed_tx, relayed) = peer_stream::relayed();
     let listening = listener::Listening {
-        port,
+        listener,
         plane,
         key,
         relayed: Some(relayed),
@@ -598,18 +596,19 @@ fn part(plane: Plane, file: &AccessFile) -> Option<&Access> {
 }
 
 fn open(
-    (plane, asked): (Plane, Option<u16>),
-    config: &ServerConfig,
+    plane: Plane,
+    port: Option<u16>,
     given: Option<&AccessFile>,
-) -> Result<Port, StartError> {
+    may_move: bool,
+) -> Result<TcpListener, StartError> {
     let earlier = given
         .and_then(|file| part(plane, file))
         .map(|access| access.port);
-    let port = asked.or(earlier);
-    let bound = listener::bind(port, config.runtime);
-    let may_move = asked.is_none() && config.access_file.is_none();
-    let bound = if bound.is_err() && may_move {
-        listener::bind(None, config.runtime)
+    let asked = port;
+    let port = port.or(earlier);
+    let bound = listener::bind(port);
+    let bound = if bound.is_err() && asked.is_none() && may_move {
+        listener::bind(None)
     } else {
         bound
     };

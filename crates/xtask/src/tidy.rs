@@ -97,11 +97,9 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<Vec<Problem>> {
             security.clone_from(&text);
         }
         if path.ends_with(".rs") {
-            let names = text.lines().map(str::trim_start).filter_map(|line| {
-                line.strip_prefix("async ")
-                    .unwrap_or(line)
-                    .strip_prefix("fn ")
-            });
+            let names = text
+                .lines()
+                .filter_map(|line| line.trim_start().strip_prefix("fn "));
             functions.extend(names.filter_map(|name| Some(name.split_once("()")?.0.to_owned())));
             problems.extend(source::check_rust(path, &text));
             problems.extend(between::check(path, &text));

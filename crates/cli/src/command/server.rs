@@ -83,7 +83,6 @@ async fn serve(args: StartArgs, context: &mut Context) -> CliResult<()> {
         quarantine: args.quarantine,
         notify: args.notify,
         read_job: Some(read_job),
-        runtime: crate::runtime::on_another_thread,
         version: VERSION.to_owned(),
     };
     let advice = match &config.journal {

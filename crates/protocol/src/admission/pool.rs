@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 
 use super::{EntryId, Full, Holder, Occupancy, Share};
@@ -30,19 +29,14 @@ struct State {
     tasks: BTreeMap<EntryId, AbortHandle>,
     /// Told when the entry that they wait for is theirs.
     waiting: BTreeMap<EntryId, oneshot::Sender<()>>,
-    /// See [`Permit::wait_for_turn`].
-    turns: BTreeMap<EntryId, OwnedSemaphorePermit>,
 }
 
-struct Shared {
-    state: Mutex<State>,
-    turns: Arc<Semaphore>,
-}
+struct Shared(Mutex<State>);
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         // It is whole between any two statements.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -83,15 +77,11 @@ impl Pool {
     /// A pool without entries.
     #[must_use]
     pub fn new(share: Share) -> Self {
-        Self(Arc::new(Shared {
-            state: Mutex::new(State {
-                occupancy: Occupancy::new(share),
-                tasks: BTreeMap::new(),
-                waiting: BTreeMap::new(),
-                turns: BTreeMap::new(),
-            }),
-            turns: Arc::new(Semaphore::new(share.unproven)),
-        }))
+        Self(Arc::new(Shared(Mutex::new(State {
+            occupancy: Occupancy::new(share),
+            tasks: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+        }))))
     }
 
     /// A permit at once.
@@ -156,15 +146,6 @@ impl Permit {
         self.id
     }
 
-    /// Waits until this entry can be [`Holder::Silent`] without another one yielding to it, but no longer than `patience`. So holders of a key
-    /// that come at the same moment have time for their first messages, and those that stay silent hold nobody up for long.
-    pub async fn wait_for_turn(&self, patience: Duration) {
-        let turn = Arc::clone(&self.shared.turns).acquire_owned();
-        if let Ok(Ok(turn)) = tokio::time::timeout(patience, turn).await {
-            self.shared.lock().turns.insert(self.id, turn);
-        }
-    }
-
     /// Its holder has proven more, see [`Occupancy::prove`].
     ///
     /// # Errors
@@ -176,7 +157,6 @@ impl Permit {
         state.end(yielded);
         if !holder.yields() {
             state.tasks.remove(&self.id);
-            state.turns.remove(&self.id);
         }
         Ok(())
     }
@@ -186,7 +166,6 @@ impl Drop for Permit {
     fn drop(&mut self) {
         let mut state = self.shared.lock();
         state.tasks.remove(&self.id);
-        state.turns.remove(&self.id);
         state.waiting.remove(&self.id);
         state.occupancy.leave(self.id);
         while let Some(id) = state.occupancy.admit_waiting() {

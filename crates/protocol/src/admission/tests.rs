@@ -1,7 +1,5 @@
 //! The machine against its model, and the numbers of the shares.
 
-use std::time::Duration;
-
 use super::*;
 
 #[path = "../../../../fuzz/targets/admission.rs"]
@@ -102,32 +100,4 @@ async fn a_free_entry_is_the_owners_else_of_the_one_who_has_waited_longest() {
     }
     // `a3` is older than `b2`, but `a2` has the only entry of `a`.
     assert_eq!(order, ["owner", "a2", "b2", "a3", "c2"]);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_holder_of_a_key_waits_a_while_for_the_first_messages_of_others() {
-    let share = Share {
-        unproven: 1,
-        ..Share::requests(9, 9, 9)
-    };
-    let pool = Pool::new(share);
-    let patience = Duration::from_secs(1);
-    let enter = || pool.try_enter(Holder::Owner).expect("room");
-    let begin = tokio::time::Instant::now();
-    let first = enter();
-    first.wait_for_turn(patience).await;
-    let second = enter();
-    tokio::select! {
-        biased;
-        () = second.wait_for_turn(patience) => panic!("the first one has said nothing yet"),
-        () = std::future::ready(()) => {}
-    }
-    first.prove(Holder::Owner).expect("room");
-    second.wait_for_turn(patience).await;
-    assert_eq!(begin.elapsed(), Duration::ZERO);
-    enter().wait_for_turn(patience).await;
-    assert_eq!(begin.elapsed(), patience, "the second one stays silent");
-    drop(second);
-    enter().wait_for_turn(patience).await;
-    assert_eq!(begin.elapsed(), patience);
 }

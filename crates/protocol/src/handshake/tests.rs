@@ -156,27 +156,6 @@ fn only_the_full_key_is_the_owners() {
 }
 
 #[test]
-fn the_right_of_a_peer_is_known_before_keys_are_agreed() {
-    let (full, public) = server_keys();
-    for (key, is_owner) in [(&full, true), (&public, false)] {
-        let (mut left, mut right) = (
-            connecting(Plane::Worker, Some(key)),
-            accepting(Plane::Worker, Some(&full)),
-        );
-        let hello = right.identify(&mut BytesMut::from(&left.take_output()[..]));
-        assert!(matches!(hello, Ok(None)));
-        let waits = left.receive(&mut BytesMut::from(&right.take_output()[..]));
-        assert!(matches!(waits, Ok(None)));
-        let known = right.identify(&mut BytesMut::from(&left.take_output()[..]));
-        assert_eq!(known.ok().flatten(), Some(is_owner));
-        assert!(right.take_output().is_empty(), "its key of this connection");
-        right.agree().expect("keys");
-        assert!(!right.take_output().is_empty());
-        assert!(right.agree().is_err(), "only once");
-    }
-}
-
-#[test]
 fn no_keys_agree_on_plain() {
     let (left, right) = run(
         connecting(Plane::Client, None),
