@@ -2,9 +2,10 @@
 
 use crate::harness::Env;
 
-/// Has this many MiB; with more rounds for longer, until somebody looks.
-fn hold(mebibytes: &str, rounds: &str) -> String {
-    format!("dd if=/dev/zero of=/dev/null bs=$(({mebibytes}))M count=$(({rounds})) 2> /dev/null")
+/// A command that holds this many MiB for this many seconds: `dd` fills its buffer and waits for
+/// the reader, without CPU time, so that it takes no longer on a busy machine.
+fn hold(mebibytes: &str, seconds: &str) -> String {
+    format!("dd if=/dev/zero bs=$(({mebibytes}))M count=1 2> /dev/null | sleep $(({seconds}))")
 }
 
 #[test]
@@ -14,7 +15,7 @@ fn what_would_have_fitted_is_suggested() {
     env.start_worker_with(&["--cpus=4", "--resource=mem=sum(8000)"]);
     // That the large one also takes longer is not to count for much.
     let tell = "echo $HQ_RESOURCE_REQUEST_mem >> sizes-$HQ_JOB_ID; ".to_owned();
-    let script = tell + &hold("HQ_TASK_ID == 7 ? 300 : 80", "1") + "; sleep 0.2";
+    let script = tell + &hold("HQ_TASK_ID == 7 ? 300 : 80", "1");
     let mut submit = vec!["--array=1-40", "--resource=mem=900", "--wait", "--"];
     submit.extend(["bash", "-c", &script]);
     let job = env.submit(&submit);
@@ -73,7 +74,7 @@ fn what_ran_out_of_memory_does_not_do_so_again_with_what_is_suggested() {
     let mut env = Env::new();
     env.start_server();
     env.start_worker_with(&["--cpus=2", "--resource=mem=sum(2000)", "--enforce-memory"]);
-    let script = hold("HQ_TASK_ID == 1 ? 500 : 20", "HQ_TASK_ID == 1 ? 80 : 1");
+    let script = hold("HQ_TASK_ID == 1 ? 500 : 20", "HQ_TASK_ID == 1 ? 5 : 1");
     let mut submit = vec!["--array=1-4", "--resource=mem=250", "--wait", "--"];
     submit.extend(["bash", "-c", &script]);
     env.submit(&submit);
@@ -101,8 +102,8 @@ fn memory_follows_from_what_the_first_tasks_needed() {
     env.start_worker_with(&["--cpus=2", "--resource=mem=sum(2000)", "--enforce-memory"]);
     // The others have to take some time, too: by time it is weighed what is worth reserving for all.
     let script = format!(
-        "echo $HQ_TASK_ID $HQ_RESOURCE_REQUEST_mem >> sizes; {}; sleep 0.4",
-        hold("HQ_TASK_ID == 24 ? 300 : 80", "HQ_TASK_ID == 24 ? 80 : 1")
+        "echo $HQ_TASK_ID $HQ_RESOURCE_REQUEST_mem >> sizes; {}",
+        hold("HQ_TASK_ID == 24 ? 300 : 80", "HQ_TASK_ID == 24 ? 4 : 1")
     );
     let mut submit = vec!["--array=1-24", "--resource=mem=auto", "--retry-delay=10ms"];
     submit.extend(["--stdout=none", "--", "bash", "-c", &script]);
