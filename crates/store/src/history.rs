@@ -219,10 +219,10 @@ fn has_content(path: &Path) -> bool {
 /// Name of the log that belongs to the file at `path` and is missing; `None` = no log is missing,
 /// or the file cannot be read.
 pub(crate) fn missing_log(path: &Path) -> Option<PathBuf> {
-    if !has_content(path) || has_content(&with_suffix(path, "-wal")) {
-        return None;
-    }
-    Some(with_suffix(Path::new(&log_of(path)?), "-wal"))
+    let is_alone = || has_content(path) && !has_content(&with_suffix(path, "-wal"));
+    let log = is_alone().then(|| log_of(path))??;
+    // A server of an earlier release takes no lock and may have begun its log meanwhile.
+    is_alone().then(|| with_suffix(Path::new(&log), "-wal"))
 }
 
 /// Position of damage in the log that hides commits. SQLite would drop them without an error.

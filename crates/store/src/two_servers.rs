@@ -310,10 +310,7 @@ impl Course {
     fn earlier_release(&mut self) {
         self.server();
         std::fs::remove_file(with_suffix(&self.path, ".lock")).expect("it is there");
-        let said = self.other.ask("try");
-        // Without the lock file the other one looks at the log while the server writes it, and may find it incomplete.
-        let is_refused = ["used by another server", "is incomplete"];
-        assert!(is_refused.iter().any(|text| said.contains(text)), "{said}");
+        self.second_start();
         self.read();
     }
 
