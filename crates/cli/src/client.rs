@@ -68,6 +68,8 @@ pub(crate) struct WatchOptions {
     pub(crate) with_outcomes: bool,
     /// Pass on what tasks send.
     pub(crate) with_notifications: bool,
+    /// One outcome for tasks with consecutive ids that never started.
+    pub(crate) with_ranges: bool,
     /// Whether outcomes come with the values of calls.
     pub(crate) with_values: bool,
     /// Least time between two updates; zero leaves it to the server.
@@ -588,6 +590,7 @@ impl Client {
             with_outcomes: options.with_outcomes,
             with_notifications: options.with_notifications,
             with_values: options.with_values,
+            with_ranges: options.with_ranges,
             interval_ns: u64::try_from(options.interval.as_nanos()).unwrap_or(u64::MAX),
         };
         self.send(Request::Watch(watch)).await

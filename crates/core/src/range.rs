@@ -4,7 +4,7 @@
 //! array is the *index* under which the server keeps the task. [`IndexSet`] is a set of such indices as
 //! disjoint ranges. Neither costs memory per element.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::ops::RangeInclusive;
 
@@ -148,6 +148,20 @@ impl IdRange {
         let high = i128::from(self.last().min(other.last()));
         let found = low + (common - low).rem_euclid(period);
         u32::try_from(found).ok().filter(|_| found <= high)
+    }
+
+    /// Appends the range to a list, as a part of the last one if it continues it.
+    pub fn append_to(self, ranges: &mut VecDeque<Self>) {
+        if let Some(last) = ranges.back_mut()
+            && last.step == 1
+            && self.step == 1
+            && last.last().checked_add(1) == Some(self.first)
+            && let Some(count) = last.count.checked_add(self.count)
+        {
+            last.count = count;
+        } else {
+            ranges.push_back(self);
+        }
     }
 
     /// All ids in order.

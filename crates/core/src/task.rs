@@ -692,6 +692,25 @@ impl TaskTable {
         self.nodes.insert(index, nodes.into());
     }
 
+    /// How many tasks from this one on nobody has touched, up to the first that has a record or
+    /// another phase.
+    #[must_use]
+    pub fn untouched(&self, index: u32) -> u32 {
+        let chunk = |index: u32| match self.chunks.get((index / CHUNK_LEN) as usize) {
+            None => Some((self.tail, self.len)),
+            Some(Chunk::Uniform(phase)) => Some((*phase, (index / CHUNK_LEN + 1) * CHUNK_LEN)),
+            Some(Chunk::Records { .. } | Chunk::Packed(_)) => None,
+        };
+        let mut end = index;
+        while end < self.len
+            && let Some((phase, next)) = chunk(end)
+            && Some(phase) == self.phase(index)
+        {
+            end = next.min(self.len);
+        }
+        end - index
+    }
+
     /// Runs of equal phase among `from..to`, ascending: `(from, to, phase)`. Cost follows the number
     /// of chunks and touched tasks, not the number of tasks.
     pub fn runs(&self, from: u32, to: u32) -> impl Iterator<Item = (u32, u32, Phase)> + '_ {

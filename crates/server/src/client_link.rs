@@ -1,5 +1,6 @@
 //! One connection of a client: requests in, replies out, one after the other.
 
+use std::io;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,6 +16,7 @@ use hq_protocol::client::{self, reply};
 use hq_protocol::convert::{
     Acknowledge, AllocRequest, ClientRequest, JournalAction, Query, TokenChange,
 };
+use hq_protocol::limits::PAGE_BYTES_MAX;
 use hq_protocol::{
     Connection, ConvertError, Incoming, MessageReader, MessageWriter, ReadError, Undecoded,
     WriteError,
@@ -36,6 +38,7 @@ use crate::problems::Problems;
 use crate::questions::Questions;
 use crate::relay_link::Ways;
 use crate::request_shares::{LARGE_REQUEST, LARGE_REQUESTS, LOOKS, STREAMS};
+use crate::updates::{Details, Update};
 use crate::values::Values;
 use crate::{journal_link, output_link, problems, query};
 
@@ -119,7 +122,7 @@ async fn serve_requests<S>(
         };
         let Next {
             request,
-            with_values,
+            details,
             arrived,
         } = next;
         let outcome = match request {
@@ -136,7 +139,7 @@ async fn serve_requests<S>(
                     false => None,
                 };
                 let answered = if let ClientRequest::Command(Command::Watch(spec)) = request {
-                    watch((spec, with_values), plane, &mut reader, &mut writer).await
+                    watch((spec, details), plane, &mut reader, &mut writer).await
                 } else {
                     answer(request, plane, &mut reader, &mut writer).await
                 };
@@ -218,8 +221,8 @@ enum Answer {
 /// What a client sent.
 struct Next {
     request: Result<ClientRequest, ConvertError>,
-    /// Whether a watch wants values.
-    with_values: bool,
+    /// Details that a watch wants.
+    details: Details,
     /// It counts as being answered from its arrival on, if it took long to read it.
     arrived: Option<BeingAnswered>,
 }
@@ -274,13 +277,16 @@ async fn next_while_it_arrives<R: AsyncRead + Unpin>(
 
 fn read(message: Undecoded) -> Result<Next, ReadError> {
     let request: client::Request = message.decode()?;
-    let with_values = matches!(
-        &request.request,
-        Some(client::request::Request::Watch(watch)) if watch.with_values
-    );
+    let details = match &request.request {
+        Some(client::request::Request::Watch(watch)) => Details {
+            with_values: watch.with_values,
+            with_ranges: watch.with_ranges,
+        },
+        _ => Details::default(),
+    };
     Ok(Next {
         request: ClientRequest::try_from(request),
-        with_values,
+        details,
         arrived: None,
     })
 }
@@ -491,7 +497,7 @@ async fn write_dump(path: &[u8], dump: &serde_json::Value) -> reply::Reply {
     });
     match written
         .await
-        .unwrap_or_else(|error| Err(std::io::Error::other(error)))
+        .unwrap_or_else(|error| Err(io::Error::other(error)))
     {
         Ok(path) => reply::Reply::DebugDump(client::DebugDump {
             path: path.into_os_string().into_vec().into(),
@@ -501,7 +507,7 @@ async fn write_dump(path: &[u8], dump: &serde_json::Value) -> reply::Reply {
 }
 
 async fn watch<R, W>(
-    (spec, with_values): (hq_core::server_state::WatchSpec, bool),
+    (spec, details): (hq_core::server_state::WatchSpec, Details),
     plane: &ClientPlane,
     reader: &mut MessageReader<R>,
     writer: &mut MessageWriter<W>,
@@ -510,16 +516,16 @@ where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
-    let Ok((id, mut updates)) = plane.core.watch(spec, with_values).await else {
+    let Ok((id, mut updates)) = plane.core.watch(spec, details).await else {
         return Answer::Hangup;
     };
     loop {
         tokio::select! {
             update = updates.recv() => {
-                // Ended without `done`: this client was too slow.
+                // Ended without `done`: the client does not take its notifications.
                 let Some(update) = update else { return Answer::Hangup };
                 let done = update.done;
-                if send_update(update, with_values, plane, writer).await.is_err() {
+                if send_update(update, details, plane, writer).await.is_err() {
                     break;
                 }
                 if done {
@@ -535,21 +541,37 @@ where
     Answer::Hangup
 }
 
-/// Sends an update, in several messages if it has long values.
+/// Sends an update, in several messages if it names many tasks or has long values.
 async fn send_update<W: AsyncWrite + Unpin>(
-    update: client::WatchUpdate,
-    with_values: bool,
+    mut update: Update,
+    details: Details,
     plane: &ClientPlane,
     writer: &mut MessageWriter<W>,
 ) -> Result<(), WriteError> {
-    if !with_values {
-        return send(writer, &reply(reply::Reply::Watch(update))).await;
+    loop {
+        let message = update.take_message(PAGE_BYTES_MAX);
+        let more = message.more;
+        if details.with_values {
+            let mut pages = plane.values.pages(message);
+            while let Some(page) = pages.next().await {
+                send(writer, &reply(reply::Reply::Watch(page))).await?;
+            }
+        } else {
+            send(writer, &reply(reply::Reply::Watch(message))).await?;
+        }
+        if !more {
+            return Ok(());
+        }
+        let make = move |view: &View<'_>| {
+            query::make_details(view.state, &mut update, details, PAGE_BYTES_MAX);
+            update
+        };
+        // What is asked was decided before, so it does not wait for the store.
+        let Ok(made) = plane.core.look(make, |_| false).await else {
+            return Err(WriteError::Io(io::ErrorKind::BrokenPipe.into()));
+        };
+        update = made;
     }
-    let mut pages = plane.values.pages(update);
-    while let Some(page) = pages.next().await {
-        send(writer, &reply(reply::Reply::Watch(page))).await?;
-    }
-    Ok(())
 }
 
 async fn about_journal<R, W>(

@@ -14,6 +14,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use crate::beside::Beside;
+use crate::updates::{self, Details, UpdateReceiver, UpdateSender};
 use hq_core::id::WorkerId;
 use hq_core::job::Job;
 use hq_core::refusal::Refusal;
@@ -24,7 +25,6 @@ use hq_core::server_state::{
 };
 use hq_core::time::Now;
 use hq_core::worker_config::WorkerConfig;
-use hq_protocol::client;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
 /// Events of workers that may wait for the core; senders wait when it is full.
@@ -35,8 +35,6 @@ const REQUEST_QUEUE_LEN: usize = 1_024;
 const REPORTS_AT_ONCE: usize = 256;
 /// Requests of one turn: few, so that dashboards cannot keep workers waiting either.
 pub(crate) const REQUESTS_PER_TURN: usize = 16;
-/// Updates that may wait for a watching client; beyond that it is cut off.
-const WATCH_QUEUE_LEN: usize = 256;
 /// How long a server that ends waits for its last changes to be stored; a sync on a busy file system takes seconds.
 const STORE_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -65,13 +63,7 @@ pub(crate) struct Newcomer {
 /// Messages to the core's thread.
 pub(crate) enum Event {
     Asked(Asked, oneshot::Sender<Result<Reply, Refusal>>),
-    /// Whether values are wanted: then updates are committed at once, and tell no paths.
-    Watch(
-        WatchSpec,
-        bool,
-        mpsc::Sender<client::WatchUpdate>,
-        oneshot::Sender<RequestId>,
-    ),
+    Watch(WatchSpec, UpdateSender, oneshot::Sender<RequestId>),
     Unwatch(RequestId),
     Query(QueryFn),
     WorkerConnected(Newcomer),
@@ -391,12 +383,11 @@ impl CoreHandle {
     pub(crate) async fn watch(
         &self,
         spec: WatchSpec,
-        with_values: bool,
-    ) -> Result<(RequestId, mpsc::Receiver<client::WatchUpdate>), CoreGone> {
-        let (tx, rx) = mpsc::channel(WATCH_QUEUE_LEN);
+        details: Details,
+    ) -> Result<(RequestId, UpdateReceiver), CoreGone> {
+        let (tx, rx) = updates::channel(details);
         let (id_tx, id_rx) = oneshot::channel();
-        self.send(Event::Watch(spec, with_values, tx, id_tx))
-            .await?;
+        self.send(Event::Watch(spec, tx, id_tx)).await?;
         Ok((id_rx.await.map_err(|_| CoreGone)?, rx))
     }
 

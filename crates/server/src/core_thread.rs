@@ -20,17 +20,17 @@ use hq_core::server_state::{
 };
 use hq_core::time::Now;
 use hq_core::worker::LinkEnd;
-use hq_protocol::client;
 use hq_store::{Health, Progress, StoreHandle};
-use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::sync::{Notify, oneshot, watch};
 
 use crate::alloc::News;
 use crate::clock::Clock;
 use crate::core_handle::{CoreHandle, Event, Events, Newcomer, QueryFn, Seen, SendReply, View};
-use crate::delivery::{Delivery, ReplyTo, Watcher};
+use crate::delivery::{Delivery, ReplyTo};
 use crate::gate::StoreGate;
 use crate::notify::Outbox;
 use crate::stats::Stats;
+use crate::updates::UpdateSender;
 use newcomers::Newcomers;
 use turn::{Part, Turn};
 
@@ -265,9 +265,7 @@ impl Core {
                 Some(id) => asked.input(id),
                 None => return 1,
             },
-            Event::Watch(spec, with_values, updates, id_reply) => {
-                self.on_watch(spec, with_values, updates, id_reply)
-            }
+            Event::Watch(spec, updates, id_reply) => self.on_watch(spec, updates, id_reply),
             Event::Unwatch(id) => {
                 self.delivery.remove_watch(id);
                 Input::RequestGone(id)
@@ -351,17 +349,11 @@ impl Core {
     fn on_watch(
         &mut self,
         spec: WatchSpec,
-        with_values: bool,
-        updates: mpsc::Sender<client::WatchUpdate>,
+        updates: UpdateSender,
         id_reply: oneshot::Sender<RequestId>,
     ) -> Input {
         let id = self.next_request();
-        let watcher = Watcher {
-            with_paths: spec.with_outcomes && !with_values,
-            is_hurried: with_values,
-            updates,
-        };
-        self.delivery.add_watch(id, watcher);
+        self.delivery.add_watch(id, updates);
         // A client that is gone already is noticed with its first update.
         let _ = id_reply.send(id);
         Input::Request(id, Command::Watch(spec))

@@ -11,9 +11,8 @@ use hq_core::id::WorkerId;
 use hq_core::refusal::Refusal;
 use hq_core::server_state::{
     AwaitedEnds, Change, Effect, LinkId, NoticeKey, Reply, RequestId, ServerState, Wait,
-    WatchUpdate, WorkerCommand,
+    WorkerCommand,
 };
-use hq_protocol::client;
 use hq_protocol::limits::PAGE_BYTES_MAX;
 use hq_store::Health;
 use tokio::sync::mpsc::error::TrySendError;
@@ -26,6 +25,7 @@ use crate::gate::{STALL, StoreGate};
 use crate::notify::Outbox;
 use crate::query;
 use crate::stats::Stats;
+use crate::updates::{SendError, Update, UpdateSender};
 
 /// Commands that may wait for a worker that does not read; beyond that it is cut off.
 pub(crate) const WORKER_QUEUE_LEN: usize = 1_024;
@@ -33,10 +33,7 @@ pub(crate) const WORKER_QUEUE_LEN: usize = 1_024;
 /// Deliveries that wait for a commit.
 pub(crate) enum Outgoing {
     Reply(RequestId, Reply),
-    Update {
-        id: RequestId,
-        message: Box<client::WatchUpdate>,
-    },
+    Update(RequestId, Box<Update>),
     Answer(SendReply),
     /// The answer of this number to somebody who only looks.
     Look(u64),
@@ -57,15 +54,6 @@ pub(crate) enum Outgoing {
 /// A client that waits for the reply to its command.
 pub(crate) type ReplyTo = oneshot::Sender<Result<Reply, Refusal>>;
 
-/// A client that watches jobs.
-pub(crate) struct Watcher {
-    /// Whether it is notified of the output files of ended tasks.
-    pub(crate) with_paths: bool,
-    /// Whether it waits for each update and can do nothing before it.
-    pub(crate) is_hurried: bool,
-    pub(crate) updates: mpsc::Sender<client::WatchUpdate>,
-}
-
 /// Those who are on the other side, and what they have not been given yet.
 pub(crate) struct Delivery {
     gate: StoreGate<Outgoing>,
@@ -80,7 +68,7 @@ pub(crate) struct Delivery {
     last_stored: u64,
     /// The server ends, and nothing that is not on disk yet will be known to be.
     has_given_up: bool,
-    watches: BTreeMap<RequestId, Watcher>,
+    watches: BTreeMap<RequestId, UpdateSender>,
     /// Workers that have asked for a seat.
     links: BTreeMap<LinkId, oneshot::Sender<WorkerRegistration>>,
     /// The current connection of each worker that has one; without a queue it is being closed.
@@ -153,8 +141,8 @@ impl Delivery {
     }
 
     /// A client watches jobs.
-    pub(crate) fn add_watch(&mut self, id: RequestId, watcher: Watcher) {
-        self.watches.insert(id, watcher);
+    pub(crate) fn add_watch(&mut self, id: RequestId, updates: UpdateSender) {
+        self.watches.insert(id, updates);
     }
 
     /// The client watches no longer.
@@ -265,7 +253,12 @@ impl Delivery {
                     Outgoing::Reply(id, reply)
                 }
                 Effect::WatchUpdate(id, update) => {
-                    is_awaited |= self.update(state, wait, (id, &update));
+                    if let Some(updates) = self.watches.get(&id) {
+                        // A Python program does nothing before it has the values of its calls.
+                        is_awaited |= updates.details.with_values;
+                        let update = Box::new(query::update(state, update));
+                        self.send(state, wait, Outgoing::Update(id, update));
+                    }
                     continue;
                 }
                 Effect::Registered {
@@ -303,24 +296,6 @@ impl Delivery {
         if is_awaited {
             self.gate.commit_now();
         }
-    }
-
-    /// Sends an update to who watches, in parts that are small enough; returns whether it is waited for.
-    fn update(
-        &mut self,
-        state: &ServerState,
-        wait: Wait,
-        (id, update): (RequestId, &WatchUpdate),
-    ) -> bool {
-        let Some(watcher) = self.watches.get(&id) else {
-            return false;
-        };
-        let (is_hurried, with_paths) = (watcher.is_hurried, watcher.with_paths);
-        for message in query::watch_updates(state, update, with_paths, PAGE_BYTES_MAX) {
-            let message = Box::new(message);
-            self.send(state, wait, Outgoing::Update { id, message });
-        }
-        is_hurried
     }
 
     /// Answers somebody who only looks, once what was seen is on disk; from memory if the disk hangs or is full.
@@ -434,16 +409,17 @@ impl Delivery {
                     let _ = waiting.send(Ok(reply));
                 }
             }
-            Outgoing::Update { id, message } => {
-                let Some(Watcher { updates, .. }) = self.watches.get(&id) else {
+            Outgoing::Update(id, update) => {
+                let Some(updates) = self.watches.get(&id) else {
                     return;
                 };
-                let done = message.done;
-                let is_slow = updates.try_send(*message).is_err();
-                self.stats
-                    .cut_off
-                    .inc_by(u64::from(is_slow && !updates.is_closed()));
-                if is_slow || done {
+                let done = update.done;
+                let sent = updates.send(*update, |update| {
+                    query::make_details(state, update, updates.details, PAGE_BYTES_MAX);
+                });
+                let is_slow = sent == Err(SendError::Slow);
+                self.stats.cut_off.inc_by(u64::from(is_slow));
+                if sent.is_err() || done {
                     self.watches.remove(&id);
                 }
             }

@@ -38,6 +38,7 @@ mod server;
 mod shares;
 mod state_file;
 mod stats;
+mod updates;
 mod values;
 mod words;
 mod worker_link;

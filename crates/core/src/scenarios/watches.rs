@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::bench::*;
-use crate::id::{JobId, TaskId};
-use crate::range::IdArray;
+use crate::id::JobId;
+use crate::range::{IdArray, IdRange};
 use crate::selector::Selector;
 use crate::server_state::{
     ChangeKind, Command, Effect, Input, NoticeKey, NoticeState, WatchSpec, WorkerMessage,
@@ -26,7 +26,7 @@ fn a_client_hears_at_once_how_things_are_and_at_the_end_that_it_is_the_end() {
     let last = updates(&effects, id);
     assert_eq!(last.len(), 1, "at once, whatever the interval");
     assert!(last[0].done && last[0].jobs[0].ended);
-    assert_eq!(last[0].jobs[0].ended_tasks, [TaskId(0)]);
+    assert_eq!(last[0].jobs[0].ended_tasks, [IdRange::single(0)]);
 }
 
 #[test]
@@ -40,7 +40,7 @@ fn changes_are_told_at_most_once_in_an_interval_and_none_is_lost() {
     let effects = bench.wait(SECOND);
     let told = updates(&effects, id);
     assert_eq!(told.len(), 1);
-    let expected = [TaskId(2), TaskId(1)];
+    let expected = [2, 1].map(IdRange::single);
     assert_eq!(told[0].jobs[0].ended_tasks, expected, "in their order");
     let effects = bench.wait(SECOND * 10);
     assert!(updates(&effects, id).is_empty(), "nothing has changed");
@@ -136,7 +136,7 @@ fn canceled_and_aborted_tasks_are_named_to_those_who_watch() {
     let (id, _) = bench.watch(one(job));
     let effects = bench.cancel(job);
     let names = &updates(&effects, id)[0].jobs[0].ended_tasks;
-    assert_eq!(*names, [TaskId(0), TaskId(1), TaskId(2)]);
+    assert_eq!(*names, [IdRange::new(0, 3, 1).expect("a range")]);
 }
 
 #[test]

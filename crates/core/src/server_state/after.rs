@@ -12,7 +12,7 @@ use crate::bug;
 use crate::class::QueueKey;
 use crate::id::{JobId, TaskId};
 use crate::job::{Job, JobState, Submit, TaskSlot};
-use crate::range::IdArray;
+use crate::range::{IdArray, IdRange};
 use crate::task::{Phase, TaskState};
 use crate::template::After;
 
@@ -414,7 +414,7 @@ impl ServerState {
                 bug!("job {id} has no task at {slot:?}, but it is given up");
                 continue;
             };
-            self.audience.note_ended(id, task);
+            self.audience.note_ended(id, IdRange::single(task.0));
             self.jobs.note_end(id, Some(task));
             aborted.push(task.0);
         }

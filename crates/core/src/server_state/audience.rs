@@ -7,9 +7,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use super::{Ctx, Effect, NoticeKey, Notification, RequestId, WatchSpec, WatchUpdate, WatchedJob};
-use crate::id::{JobId, TaskId};
+use crate::id::JobId;
 use crate::job::{Job, Jobs};
-use crate::range::IdArray;
+use crate::range::{IdArray, IdRange};
 use crate::selector::Selected;
 use crate::time::Time;
 
@@ -22,7 +22,7 @@ const UNHEARD_MAX: usize = 4_096;
 #[derive(Clone, Debug, Default)]
 struct Followed {
     changed: bool,
-    ended_tasks: Vec<TaskId>,
+    ended_tasks: VecDeque<IdRange>,
 }
 
 #[derive(Clone, Debug)]
@@ -203,8 +203,8 @@ impl Audience {
         self.due.first().map(|(time, _)| *time)
     }
 
-    /// Notes that a task ended, for those who want to know which.
-    pub(super) fn note_ended(&mut self, job: JobId, task: TaskId) {
+    /// Notes that tasks ended, for those who want to know which.
+    pub(super) fn note_ended(&mut self, job: JobId, tasks: IdRange) {
         let Some(requests) = self.by_job.get(&job) else {
             // Nobody watches the job.
             return;
@@ -215,7 +215,7 @@ impl Audience {
                 .get_mut(request)
                 .filter(|watch| watch.spec.with_outcomes);
             if let Some(followed) = watch.and_then(|watch| watch.jobs.get_mut(&job)) {
-                followed.ended_tasks.push(task);
+                tasks.append_to(&mut followed.ended_tasks);
             }
         }
     }
@@ -250,8 +250,7 @@ impl Audience {
         self.unheard.push_back((now, notification));
     }
 
-    /// Notes that every unfinished task of a job is about to be ended. O(tasks) only if somebody
-    /// wants their names.
+    /// Notes that every unfinished task of a job is about to be ended.
     pub(super) fn note_ended_job(&mut self, id: JobId, jobs: &BTreeMap<JobId, Job>) {
         let count = jobs.get(&id).map_or(0, |job| job.submits.len());
         for number in 0..u32::try_from(count).unwrap_or(u32::MAX) {
@@ -282,13 +281,8 @@ impl Audience {
             if phase.is_terminal() {
                 continue;
             }
-            for task in submit
-                .ids
-                .slice(from, to)
-                .iter()
-                .flat_map(crate::range::IdRange::iter)
-            {
-                self.note_ended(id, TaskId(task));
+            for tasks in submit.ids.slice(from, to) {
+                self.note_ended(id, tasks);
             }
         }
     }
@@ -385,7 +379,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::id::TaskKey;
+    use crate::id::{TaskId, TaskKey};
     use crate::selector::Selector;
     use crate::server_state::{Command, Input, LinkId, ServerState, WorkerMessage};
     use crate::testing::{NOW, apply, array_submit, request, template, worker_config};

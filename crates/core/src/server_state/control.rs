@@ -6,7 +6,7 @@ use super::after::sorted_ids;
 use super::{ChangeKind, Ctx, JobResult, ServerState, StopResult, WorkerCommand};
 use crate::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
 use crate::job::{JobState, TaskSlot};
-use crate::range::IdArray;
+use crate::range::{IdArray, IdRange};
 use crate::selector::{Selected, Selector};
 use crate::task::{Phase, TaskState};
 
@@ -118,7 +118,7 @@ impl ServerState {
                 }
             }
             self.jobs.end_one(id, *slot, Phase::Canceled, ctx.now.wall);
-            self.audience.note_ended(id, *task);
+            self.audience.note_ended(id, IdRange::single(task.0));
             self.jobs.note_end(id, Some(*task));
             canceled.push(task.0);
             slots.push(*slot);

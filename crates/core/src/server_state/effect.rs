@@ -1,5 +1,6 @@
 //! Effects: actions that the server's state requests of its shell.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::change::Change;
@@ -8,7 +9,7 @@ use super::refusal::SubmitRefusal;
 use crate::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
 use crate::job::{SharedTemplate, TemplateId};
 use crate::limits::{ASSIGNMENT_BYTES, ITEM_BYTES, KEY_BYTES, RANGE_BYTES, template_bytes};
-use crate::range::IdArray;
+use crate::range::{IdArray, IdRange};
 use crate::selector::Selected;
 use crate::template::Entries;
 use crate::worker::AwaitedEnds;
@@ -131,7 +132,7 @@ pub struct WatchedJob {
     /// Nothing will change any more, as far as this client is concerned.
     pub ended: bool,
     /// Tasks that ended since the last update, in the order in which they did.
-    pub ended_tasks: Vec<TaskId>,
+    pub ended_tasks: VecDeque<IdRange>,
 }
 
 /// Message to a worker.

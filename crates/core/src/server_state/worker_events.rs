@@ -14,6 +14,7 @@ use crate::growth::Grant;
 use crate::id::{InstanceId, JobId, TaskKey, WorkerId};
 use crate::job::{Job, TaskSlot};
 use crate::outcome::{LostReason, Outcome};
+use crate::range::IdRange;
 use crate::retry::RetrySpec;
 use crate::task::{Phase, TaskEnd, TaskRecord};
 use crate::time::{Now, Time};
@@ -581,7 +582,7 @@ impl ServerState {
             },
         };
         ctx.persist_at(end.at, ended);
-        self.audience.note_ended(id, task);
+        self.audience.note_ended(id, IdRange::single(task.0));
         self.jobs.note_end(id, Some(task));
     }
 }

@@ -542,6 +542,7 @@ impl From<&WatchSpec> for client::Watch {
             with_notifications: spec.with_notifications,
             interval_ns: nanos(spec.interval),
             with_values: false,
+            with_ranges: false,
         }
     }
 }

@@ -14,6 +14,7 @@ use hq_core::template::{GraphSpec, GraphTask, SubmitBody, SubmitSpec};
 use hq_core::testing::{NOW, array_submit, request, template};
 use hq_protocol::convert::Query;
 use hq_store::Store;
+use tokio::sync::mpsc;
 
 use super::*;
 use crate::core_handle::CoreGone;

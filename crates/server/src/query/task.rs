@@ -8,6 +8,7 @@ use hq_core::id::TaskId;
 use hq_core::job::{Job, SharedTemplate, Submit, TaskSlot, TemplateId};
 use hq_core::outcome::Usage;
 use hq_core::placeholder::{PathPatterns, PathValues};
+use hq_core::range::IdRange;
 use hq_core::server_state::ServerState;
 use hq_core::task::{Phase, TaskRecord, TaskState};
 use hq_core::template::{ByteText, StdioSpec};
@@ -19,6 +20,7 @@ use hq_protocol::{Message as _, client, common};
 use super::{aborted, resolve, worker_ref};
 use crate::core_handle::View;
 use crate::curves;
+use crate::updates::Details;
 
 /// Tasks looked at or shown per page; keeps one page well under a millisecond or two.
 const PAGE_MAX: u32 = 4_096;
@@ -389,22 +391,31 @@ pub(super) fn failed(state: &ServerState, job: &Job, task: TaskId) -> Option<cli
     })
 }
 
-/// An ended task for a watching client.
+/// The first of these ended tasks for a watching client, and how many of the tasks it stands for.
 pub(super) fn ended(
     state: &ServerState,
     job: &Job,
-    task: TaskId,
-    with_paths: bool,
-) -> Option<client::EndedTask> {
-    let slot = job.find(task)?;
-    let submit = job.submit(slot)?;
+    tasks: &IdRange,
+    details: Details,
+) -> (Option<client::EndedTask>, u32) {
+    let task = TaskId(tasks.first());
+    let slot = job.find(task);
+    let Some((slot, submit)) = slot.and_then(|slot| Some((slot, job.submit(slot)?))) else {
+        return (None, 1);
+    };
     let info = describe(state, submit, slot, task);
-    let patterns = submit.template(slot.index).filter(|_| with_paths);
-    let paths = patterns
+    let template = submit.template(slot.index);
+    // Calls have a value instead of files.
+    let paths = template
+        .filter(|_| !details.with_values)
         .and_then(|template| paths(state, job, submit, slot, &PathPatterns::new(&template.task)));
     // Nobody asks what the others had.
-    let failed = submit.template(slot.index).filter(|_| info.error.is_some());
-    Some(client::EndedTask {
+    let failed = template.filter(|_| info.error.is_some());
+    let alike = match details.with_ranges && tasks.step() == 1 {
+        true => untouched(submit, slot.index).clamp(1, tasks.count()),
+        false => 1,
+    };
+    let ended = client::EndedTask {
         params: failed.map_or_else(Vec::new, |template| short_params(template, task)),
         id: info.id,
         state: info.state,
@@ -413,5 +424,16 @@ pub(super) fn ended(
         instance: info.instance,
         worker: info.workers.first().map(|worker| worker.id),
         value: None,
-    })
+        others: alike - 1,
+    };
+    (Some(ended), alike)
+}
+
+/// How many tasks with consecutive ids from this one on nobody has touched.
+fn untouched(submit: &Submit, index: u32) -> u32 {
+    let ids = submit.ids.range_from(index);
+    let ids = ids
+        .filter(|ids| ids.step() == 1)
+        .map_or(1, |ids| ids.count());
+    submit.tasks.untouched(index).min(ids)
 }

@@ -294,8 +294,12 @@ impl Tail {
         for ended in update.jobs.iter().flat_map(|job| &job.ended_tasks) {
             if ended.paths.is_some() {
                 self.add(ended.id, true);
-            } else if !self.seen.contains(&ended.id) {
-                self.forget(ended.id);
+            } else if self.wanted.is_some() {
+                for task in ended.id..=ended.id.saturating_add(ended.others) {
+                    if !self.seen.contains(&task) {
+                        self.forget(task);
+                    }
+                }
             }
         }
         // The job may have been forgotten while the server was away.

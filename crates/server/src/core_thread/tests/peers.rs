@@ -15,6 +15,7 @@ use tokio::sync::Semaphore;
 use super::*;
 use crate::core_handle::WorkerRegistration;
 use crate::delivery::WORKER_QUEUE_LEN;
+use crate::updates::Details;
 
 const TASK: TaskKey = TaskKey::new(JobId(1), TaskId(0));
 
@@ -157,7 +158,10 @@ async fn a_task_goes_to_a_worker_and_its_end_is_acknowledged_and_told() {
         "{command:?}"
     );
     let spec = watch_all(Duration::ZERO);
-    let (_, mut updates) = core.watch(spec, false).await.expect("the core is there");
+    let (_, mut updates) = core
+        .watch(spec, Details::default())
+        .await
+        .expect("the core is there");
     worker.say(finished(7)).await;
     loop {
         match worker.hear().await {
@@ -255,7 +259,10 @@ async fn a_client_that_stops_watching_hears_nothing_more() {
     let (core, _heard, thread) = unstored(ServerState::new("test"));
     submit(&core).await;
     let spec = watch_all(Duration::ZERO);
-    let (id, mut updates) = core.watch(spec, false).await.expect("the core is there");
+    let (id, mut updates) = core
+        .watch(spec, Details::default())
+        .await
+        .expect("the core is there");
     assert!(updates.recv().await.is_some(), "how things are");
     core.unwatch(id).await.expect("the core is there");
     assert!(updates.recv().await.is_none());
@@ -356,7 +363,10 @@ async fn a_server_that_gives_its_last_changes_up_keeps_nobody_waiting() {
     };
     let before = held.core.persist(change()).await;
     let before = before.expect("the core is there");
-    let watched = held.core.watch(watch_all(Duration::ZERO), false).await;
+    let watched = held
+        .core
+        .watch(watch_all(Duration::ZERO), Details::default())
+        .await;
     let (_, mut updates) = watched.expect("the core is there");
     let submitted = held.submit().await;
     held.core.give_up().await.expect("the core is there");

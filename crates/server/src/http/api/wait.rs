@@ -14,6 +14,7 @@ use super::described::query;
 use super::{Answer, ApiError, Parameters, bounded, id, parameters, read};
 use crate::core_handle::CoreHandle;
 use crate::http::App;
+use crate::updates::Details;
 
 /// How long a request waits, unless it says so.
 const USUAL_MS: u64 = 30_000;
@@ -44,7 +45,7 @@ pub(in crate::http) async fn wait(
         interval: Duration::ZERO,
     };
     let core = &app.parts.core;
-    let (request, mut updates) = core.watch(spec, false).await?;
+    let (request, mut updates) = core.watch(spec, Details::default()).await?;
     let _watch = Watch(core.clone(), request);
     let ends = async {
         while let Some(update) = updates.recv().await {

@@ -71,6 +71,7 @@ async fn watch_once(
         until_idle: true,
         with_progress: true,
         with_outcomes: true,
+        with_ranges: true,
         ..WatchOptions::default()
     };
     client.watch(jobs, options).await?;
