@@ -17,7 +17,8 @@ mod sent;
 mod state;
 mod totals;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::bug;
@@ -628,6 +629,30 @@ impl Job {
         self.counts.running -= running;
         *self.counts.of(to.state()) += waiting + running;
         waiting + running
+    }
+
+    /// Ends the unfinished tasks of parts of a submit; returns the ids of the parts.
+    fn end_parts(
+        &mut self,
+        number: u32,
+        parts: &[Range<u32>],
+        to: Phase,
+        at: Timestamp,
+    ) -> IdArray {
+        let mut ranges = VecDeque::new();
+        for part in parts {
+            let begin = TaskSlot {
+                submit: number,
+                index: part.start,
+            };
+            self.end_part(begin, part.end - part.start, to, at);
+            let submit = self.submits.get(number as usize);
+            let ids = submit.map(|submit| submit.ids.slice(part.start, part.end));
+            for range in ids.unwrap_or_default() {
+                range.append_to(&mut ranges);
+            }
+        }
+        self.set_of(ranges.into())
     }
 
     /// Notes how long a task has run that is ended at the moment `at`, if it runs.

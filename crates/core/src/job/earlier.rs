@@ -204,6 +204,12 @@ impl Job {
         self.is_blocked(slot) && self.awaited(slot).any(has_failed)
     }
 
+    /// Whether other tasks may depend on tasks of a submit.
+    pub(crate) fn has_dependents(&self, number: u32) -> bool {
+        let submit = self.submits.get(number as usize);
+        !self.earlier.pairs.is_empty() || submit.is_some_and(|submit| submit.graph().is_some())
+    }
+
     /// Slots of everything that depends on a task.
     #[must_use]
     pub fn descendants(&self, slot: TaskSlot) -> Vec<TaskSlot> {

@@ -4,7 +4,7 @@
 //! Records that are not counted, such as that of an attempt, are changed on the job itself: see [`Jobs::get_mut`].
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 use std::time::Duration;
 
 use super::followers::Followers;
@@ -202,6 +202,22 @@ impl Jobs {
             self.changed.insert(id);
         }
         ids
+    }
+
+    /// Ends the unfinished tasks of parts of a submit; returns the ids of the parts.
+    pub(crate) fn end_parts(
+        &mut self,
+        (id, number): (JobId, u32),
+        parts: &[Range<u32>],
+        to: Phase,
+        at: Timestamp,
+    ) -> IdArray {
+        let Some(job) = self.all.get_mut(&id) else {
+            bug!("job {id} is gone, but tasks of its submit {number} become {to:?}");
+            return IdArray::default();
+        };
+        self.changed.insert(id);
+        job.end_parts(number, parts, to, at)
     }
 
     /// Ends those of `ids` that have not ended, as they did in an earlier run; those that do not exist are left out.

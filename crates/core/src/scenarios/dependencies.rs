@@ -1,10 +1,15 @@
 //! Tasks that wait for other tasks, and jobs that wait for other jobs.
 
+use proptest::collection::vec;
+use proptest::prelude::*;
+
 use super::bench::*;
 use crate::id::{JobId, TaskId};
 use crate::job::JobState;
-use crate::server_state::{ChangeKind, SubmitRefusal};
+use crate::range::{IdArray, IdRange};
+use crate::server_state::{ChangeKind, Command, SubmitRefusal};
 use crate::task::Phase;
+use crate::template::ArrayIds;
 use crate::testing::template;
 
 #[test]
@@ -106,6 +111,88 @@ fn each_task_starts_with_the_end_of_its_counterpart() {
     let counts = bench.counts(second);
     assert_eq!((counts.finished, counts.aborted), (2, 1));
     assert_eq!(bench.counts(third).finished, 3);
+}
+
+#[test]
+fn a_chain_of_giant_arrays_is_given_up_as_ranges() {
+    const COUNT: u32 = 1_000_000;
+    let mut bench = Bench::new();
+    let first = bench.submit(tasks(COUNT));
+    let second = bench.submit(after(first, Waits::TaskByTask, tasks(COUNT)));
+    let third = bench.submit(after(second, Waits::TaskByTask, tasks(COUNT)));
+    let (id, _) = bench.watch(one(third));
+    let effects = bench.cancel(first);
+    let dropped = changes(&effects).into_iter().filter_map(|change| {
+        let ChangeKind::TasksDropped { job, ids, .. } = change else {
+            return None;
+        };
+        Some((*job, ids.ranges().len(), ids.len()))
+    });
+    let expected = [first, second, third].map(|job| (job, 1, COUNT));
+    assert_eq!(Vec::from_iter(dropped), expected);
+    assert_eq!(updates(&effects, id)[0].jobs[0].ended_tasks.len(), 1);
+    assert_eq!(bench.counts(third).aborted, COUNT);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Verdicts for stretches of tasks are those of their single tasks, whatever the ids of both
+    /// jobs and the states of the awaited one.
+    #[test]
+    fn each_task_has_the_verdict_of_its_counterpart(
+        ends in vec((0u32..600, 1u32..300, 0u8..3), 0..6),
+        parts in vec((0u32..100, 1u32..200, 1u32..4), 1..4),
+        is_any: bool,
+    ) {
+        let (mut bench, worker) = Bench::with_worker(600);
+        let first = bench.submit(tasks(600));
+        for (from, count, kind) in ends {
+            for task in (from..from + count).take_while(|task| *task < 600) {
+                if bench.phase(key(first, task)).is_terminal() {
+                    continue;
+                }
+                match kind {
+                    0 => drop(bench.finish(worker, key(first, task))),
+                    1 => drop(bench.fail(worker, key(first, task))),
+                    _ => drop(bench.request(Command::CancelTasks {
+                        job: first,
+                        tasks: IdArray::single(task),
+                        keep_running: false,
+                    })),
+                }
+            }
+        }
+        let mut start = 0;
+        let mut ranges = Vec::new();
+        for (gap, count, step) in parts {
+            let range = IdRange::new(start + gap, count, step).expect("a range");
+            start = range.last() + 1;
+            if start <= 600 {
+                ranges.push(range);
+            }
+        }
+        prop_assume!(!ranges.is_empty());
+        let ids = IdArray::new(ranges).expect("no overlap");
+        let how = if is_any { Waits::TaskByTaskAnyEnd } else { Waits::TaskByTask };
+        let spec = numbered(ArrayIds::Given(ids.clone()), tasks(ids.len()));
+        let second = bench.submit(after(first, how, spec));
+        for id in ids.iter() {
+            let found = bench.phase(key(second, id));
+            let is_right = match bench.phase(key(first, id)) {
+                Phase::Waiting | Phase::Queued | Phase::Placed | Phase::Running => {
+                    found == Phase::Waiting
+                }
+                Phase::Failed | Phase::Canceled | Phase::Aborted if !is_any => {
+                    found == Phase::Aborted
+                }
+                Phase::Finished | Phase::Failed | Phase::Canceled | Phase::Aborted => {
+                    matches!(found, Phase::Queued | Phase::Placed)
+                }
+            };
+            prop_assert!(is_right, "task {id}: {found:?}");
+        }
+    }
 }
 
 #[test]

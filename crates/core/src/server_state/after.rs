@@ -32,7 +32,7 @@ enum Verdict {
 #[derive(Default)]
 struct Review {
     free: Vec<(QueueKey, u32, u32)>,
-    doomed: Vec<u32>,
+    doomed: Vec<Range<u32>>,
     culprit: Option<JobId>,
 }
 
@@ -171,12 +171,7 @@ impl ServerState {
             self.dispatcher.enqueue(key, id, number, from..to);
         }
         if let Some(culprit) = review.culprit {
-            let slots = review.doomed.into_iter();
-            let slots = slots.map(|index| TaskSlot {
-                submit: number,
-                index,
-            });
-            self.drop_slots(ctx, id, slots.collect(), culprit);
+            self.drop_parts(ctx, (id, number), review.doomed, culprit);
         }
     }
 
@@ -203,7 +198,7 @@ impl ServerState {
             self.dispatcher.enqueue(key, id, number, from..to);
         }
         if let Some(culprit) = review.culprit {
-            self.drop_slots(ctx, id, vec![slot], culprit);
+            self.drop_parts(ctx, (id, number), review.doomed, culprit);
         }
     }
 
@@ -280,12 +275,74 @@ impl ServerState {
                 }
                 continue;
             }
-            let part = self.sort_indices(job, submit, number, from..to, is_start);
-            all.free.extend(part.free);
-            all.doomed.extend(part.doomed);
-            all.culprit = all.culprit.or(part.culprit);
+            let mut index = from;
+            while index < to {
+                let alike = match submit.graph() {
+                    Some(_) => 0,
+                    None => submit.tasks.untouched(index).min(to - index),
+                };
+                if alike == 0 {
+                    let end = if submit.graph().is_some() {
+                        to
+                    } else {
+                        index + 1
+                    };
+                    let part = self.sort_indices(job, submit, number, index..end, is_start);
+                    all.free.extend(part.free);
+                    all.doomed.extend(part.doomed);
+                    all.culprit = all.culprit.or(part.culprit);
+                    index = end;
+                    continue;
+                }
+                let end = index + self.alike(submit, index, alike);
+                match self.verdict_of_task(submit, index) {
+                    Verdict::Blocked => {}
+                    Verdict::Free => {
+                        for (from, to) in submit.parts(index, end) {
+                            let slot = TaskSlot {
+                                submit: number,
+                                index: from,
+                            };
+                            let key = Dispatcher::queue_key(job, slot);
+                            all.free.extend(key.map(|key| (key, from, to)));
+                        }
+                    }
+                    Verdict::Doomed(culprit) => {
+                        all.doomed.push(index..end);
+                        all.culprit = Some(culprit);
+                    }
+                }
+                index = end;
+            }
         }
         all
+    }
+
+    /// How many of up to `count` tasks from this one on wait for neighbours in the same phase, so
+    /// that they have the same verdict; at least 1.
+    fn alike(&self, submit: &Submit, index: u32, count: u32) -> u32 {
+        let Some(ids) = submit.ids.range_from(index) else {
+            return 1;
+        };
+        let mut count = count.min(ids.count());
+        for after in submit.after.iter().filter(|after| after.is_each) {
+            // Every task counts as finished in a job that is gone.
+            let Some(job) = self.jobs.get(after.job) else {
+                continue;
+            };
+            let awaited = job.find(TaskId(ids.first()));
+            let Some((slot, other)) = awaited.and_then(|slot| Some((slot, job.submit(slot)?)))
+            else {
+                return 1;
+            };
+            let there = other.ids.range_from(slot.index);
+            let there = there.filter(|there| there.step() == ids.step());
+            count = count.min(there.map_or(1, |there| there.count()));
+            let end = slot.index.saturating_add(count);
+            let run = other.tasks.runs(slot.index, end).next();
+            count = count.min(run.map_or(1, |(from, to, _)| to - from));
+        }
+        count.max(1)
     }
 
     fn sort_indices(
@@ -322,7 +379,7 @@ impl ServerState {
                     }
                 }
                 Verdict::Doomed(culprit) => {
-                    review.doomed.push(index);
+                    review.doomed.push(index..index + 1);
                     review.culprit = Some(culprit);
                 }
             }
@@ -371,16 +428,36 @@ impl ServerState {
         self.note_dropped(ctx, id, culprit);
     }
 
-    /// Gives up single tasks and what depends on them.
-    fn drop_slots(&mut self, ctx: &mut Ctx<'_>, id: JobId, slots: Vec<TaskSlot>, culprit: JobId) {
-        let mut dropped = Vec::new();
-        for slot in slots {
+    /// Gives up tasks of a submit and what depends on them.
+    fn drop_parts(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        (id, number): (JobId, u32),
+        parts: Vec<Range<u32>>,
+        culprit: JobId,
+    ) {
+        let has_dependents = |job: &Job| job.has_dependents(number);
+        let ids = if self.jobs.get(id).is_some_and(has_dependents) {
+            let slots = parts.into_iter().flatten();
+            let mut slots: Vec<TaskSlot> = slots
+                .map(|index| TaskSlot {
+                    submit: number,
+                    index,
+                })
+                .collect();
             let job = self.jobs.get(id);
-            let mut all = job.map_or_else(Vec::new, |job| job.descendants(slot));
-            all.push(slot);
-            dropped.extend(self.abort_waiting(id, all));
-        }
-        let ids = sorted_ids(id, dropped);
+            slots.extend(job.map_or_else(Vec::new, |job| job.descendants_of_all(&slots)));
+            let dropped = self.abort_waiting(id, slots);
+            sorted_ids(id, dropped)
+        } else {
+            let ids = self
+                .jobs
+                .end_parts((id, number), &parts, Phase::Aborted, ctx.now.wall);
+            for range in ids.ranges() {
+                self.audience.note_ended(id, *range);
+            }
+            ids
+        };
         persist_dropped(ctx, id, ids);
         self.note_dropped(ctx, id, culprit);
     }
