@@ -11,6 +11,7 @@ mod cancel;
 mod dependencies;
 mod durability;
 mod explaining;
+mod footprint;
 mod gangs;
 mod growth;
 mod jobs;
