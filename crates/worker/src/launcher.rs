@@ -1,6 +1,7 @@
-//! From a task to a running process and back: plans for the spawn engine, its events for the core.
+//! Turns tasks into running processes and back: plans for the spawn engine, its events for the
+//! core.
 //!
-//! Owns the spawn engine and with it all processes: dropping it kills them. It decides nothing; it
+//! Owns the spawn engine and with it all processes: dropping it kills them. It decides nothing and
 //! does not know the server.
 
 mod amounts;
@@ -65,48 +66,48 @@ use running_task::{RunningTask, RunningTasks};
 use streaming::Streaming;
 use template::{BaseEnvironment, CompiledTemplate};
 
-/// Signal that the kernel sends when memory runs out; others send it, too.
+/// Signal that the kernel's OOM killer sends; other senders exist.
 const SIGKILL: i32 = rustix::process::Signal::KILL.as_raw();
 
-/// Launches tasks and collects what becomes of them.
+/// Launches tasks and collects their events.
 pub(crate) struct TaskLauncher {
     engine: Launcher,
     wake: Arc<Notify>,
     surroundings: BaseEnvironment,
-    /// Text that no other worker has, on this machine and in this process.
+    /// Identifier that is unique per worker, on this machine and in this process.
     nonce: Box<str>,
     task_dirs: PathBuf,
     templates: BTreeMap<TemplateId, Arc<CompiledTemplate>>,
     running: RunningTasks,
-    /// On the heap, because futures that are moved contain all of this.
+    /// Boxed, because futures that contain this are moved.
     calls: Box<CallPool>,
     oom: OomWatch,
-    /// Set if tasks are held to the memory that they asked for.
+    /// Set if memory limits are enforced.
     memory: Option<MemoryWatch>,
-    /// Set if the kernel does that; what has no group is watched.
+    /// Set if the kernel enforces them; tasks without a group are watched instead.
     groups: Option<Box<ControlGroups>>,
     excess_tx: mpsc::UnboundedSender<MemoryOveruse>,
     excess_rx: mpsc::UnboundedReceiver<MemoryOveruse>,
-    /// How tasks reach the worker; `None` = they cannot.
+    /// How tasks send messages to the worker; `None` = they cannot.
     notify: Option<NotifyAccess>,
-    /// What tasks use over time.
+    /// Usage of tasks over time.
     curves: Curves,
-    /// Events of the engine, as buffer.
+    /// Buffer for events of the engine.
     drained: Vec<Event>,
     /// Launches that failed before they reached the engine.
     failed: Vec<LaunchEvent>,
     /// Instances whose output goes to stream files.
     streaming: Streaming,
     busy: BusyPrograms,
-    /// Templates of which a task has left processes behind.
+    /// Templates that a leaked process was already reported for.
     leaking: BTreeSet<TemplateId>,
-    /// Ends that wait for their cleanup.
+    /// Ends that wait for the cleanup behind their task.
     cleaners: Cleaners,
     /// Instances that outlived SIGKILL.
     unkillable: BTreeMap<LaunchToken, Unkillable>,
-    /// Whether there are others than when it was last asked.
+    /// Whether the set has changed since the last call of [`Self::take_unkillable_changed`].
     unkillable_changed: bool,
-    /// Where tasks run.
+    /// Directories of the latest tasks.
     recent_dirs: Arc<RecentDirs>,
 }
 
@@ -120,13 +121,13 @@ impl TaskLauncher {
         values_limit: Option<u64>,
     ) -> Result<Self, LauncherError> {
         let wake = Arc::new(Notify::new());
-        // Threads of the engine only ring: the events are taken by the owner of this.
+        // Threads of the engine only wake the owner, which then takes the events.
         let notify = Arc::clone(&wake);
         let mut config = LauncherConfig::new(Arc::new(move || notify.notify_one()));
         config.threads = threads.unwrap_or(0);
-        // Each running task costs descriptors; the usual soft limit of 1024 is soon reached.
+        // Each running task uses descriptors and soon reaches the usual soft limit of 1024.
         config.raise_descriptor_limit = true;
-        // Unbounded channel: at most one message a running task.
+        // Unbounded channel: at most one message per running task.
         let (excess_tx, excess_rx) = mpsc::unbounded_channel();
         let engine = Launcher::start(config)?;
         let curves = Curves::start(hq_path.clone());
@@ -162,7 +163,8 @@ impl TaskLauncher {
         })
     }
 
-    /// Ends the tasks of now on when they use more memory than they asked for.
+    /// Starts to kill tasks that use more memory than they requested; applies to tasks launched
+    /// later.
     pub(crate) fn enforce_memory(&mut self) -> std::io::Result<()> {
         self.memory = Some(MemoryWatch::start(self.excess_tx.clone())?);
         match ControlGroups::find(Path::new("/"), &self.nonce) {
@@ -178,29 +180,29 @@ impl TaskLauncher {
         Ok(())
     }
 
-    /// Text that no other worker has.
+    /// Identifier that is unique per worker.
     pub(crate) fn nonce(&self) -> &str {
         &self.nonce
     }
 
-    /// Sets the server that tasks belong to from now on, and the id of this worker there.
+    /// Sets the server of all tasks launched later, and this worker's id there.
     pub(crate) fn set_server(&mut self, uid: Box<str>, worker: WorkerId, ip: Option<IpAddr>) {
         self.calls.long.set_worker(worker.as_u32(), ip);
         self.surroundings.server_uid = uid;
         self.streaming.set_worker(worker);
     }
 
-    /// Lets the tasks of now on send messages.
+    /// Lets tasks launched later send messages.
     pub(crate) fn set_notify(&mut self, access: NotifyAccess) {
         self.notify = Some(access);
     }
 
-    /// Starts tasks. Those that cannot be started are among the next events.
+    /// Starts tasks. Failed starts are among the next events.
     pub(crate) fn launch(&mut self, tasks: Vec<LaunchTask>, pools: &PoolSet) {
         let mut plans = Vec::with_capacity(tasks.len());
         for task in tasks {
             let token = task.token;
-            // It needs no process of its own.
+            // A call needs no process of its own.
             if task.template.task.is_call {
                 self.launch_call(&task, pools);
                 continue;
@@ -208,7 +210,7 @@ impl TaskLauncher {
             match self.prepare(&task, pools) {
                 Ok((plan, running)) => {
                     self.running.insert(token, running);
-                    // A streamed task waits until its file is there.
+                    // A streamed task waits until its file is open.
                     plans.extend(self.streaming.park(task.lane, token, plan));
                 }
                 Err(failure) => self.failed.push(LaunchEvent::Failed { token, failure }),
@@ -216,24 +218,25 @@ impl TaskLauncher {
         }
         // All at once: each hand-over wakes a thread.
         self.engine.spawn_in_lanes(plans);
-        // No process will end for these, so nothing else would have them collected.
+        // These failures have no process whose end would wake the collector.
         if !self.failed.is_empty() {
             self.wake.notify_one();
         }
     }
 
-    /// Fails a launch as cancelled if its turn in the lane has not come.
+    /// Fails a launch as canceled if it still waits in its lane.
     pub(crate) fn withdraw(&mut self, token: LaunchToken) {
         if self.calls.has(token) {
             self.calls.take_back(token, false);
             self.wake.notify_one();
-        // One that still waits for its file is not known to the engine.
+        // The engine does not know a launch that still waits for its file.
         } else if !self.streaming.give_up(token) {
             self.engine.withdraw(Token(token.0));
         }
     }
 
-    /// The task's own signal to its process group, SIGKILL to all that is left of it after its grace.
+    /// Sends the task's stop signal to its process group, and SIGKILL to all leftover processes
+    /// after the grace period.
     pub(crate) fn terminate(&mut self, token: LaunchToken) {
         let running = self.running.get(token);
         let stop = self
@@ -248,7 +251,7 @@ impl TaskLauncher {
         self.end(token, how);
     }
 
-    /// SIGKILL to all that is left of it.
+    /// Sends SIGKILL to every process of the task.
     pub(crate) fn kill(&mut self, token: LaunchToken) {
         self.end(token, Termination::KILL);
     }
@@ -264,10 +267,10 @@ impl TaskLauncher {
         self.engine.terminate(Token(token.0), how);
     }
 
-    /// No task will use this template again.
+    /// Forgets a template that no task will use again.
     pub(crate) fn drop_template(&mut self, id: TemplateId) {
         self.templates.remove(&id);
-        // Number by number: a template that comes back is another one.
+        // By number: a template that arrives later with the same number is a different one.
         self.busy.forget(id);
         self.leaking.remove(&id);
     }
@@ -276,7 +279,7 @@ impl TaskLauncher {
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost if the future is dropped.
+    /// Dropping the future loses nothing.
     pub(crate) async fn news(&mut self) -> Vec<LaunchEvent> {
         tokio::select! {
             () = self.wake.notified() => Vec::new(),
@@ -300,12 +303,12 @@ impl TaskLauncher {
         &mut self.calls
     }
 
-    /// What tasks used over time, of those that the server has not acknowledged.
+    /// Usage curves, including unacknowledged ones.
     pub(crate) const fn curves(&mut self) -> &mut Curves {
         &mut self.curves
     }
 
-    /// Collects what has happened. `is_ending` says whether an instance was told to end.
+    /// Collects events. `is_ending` says whether the worker has asked an instance to end.
     pub(crate) fn collect(
         &mut self,
         events: &mut Vec<LaunchEvent>,
@@ -313,7 +316,7 @@ impl TaskLauncher {
     ) {
         events.append(&mut self.failed);
         self.cleaners.collect(None, events);
-        // Before the ends: a task may have exited since the watch found it.
+        // Before the ends: a task may have exited since the watcher found it.
         while let Ok(excess) = self.excess_rx.try_recv() {
             self.end_for_memory(excess);
         }
@@ -324,7 +327,7 @@ impl TaskLauncher {
                 self.on_interpreter_event(event);
                 continue;
             }
-            // Warnings tell the core nothing.
+            // The core needs no warnings.
             let Some((event, has_exited_well)) = self.translate(event, &is_ending) else {
                 continue;
             };
@@ -333,7 +336,7 @@ impl TaskLauncher {
                 self.forget_unkillable(token_of(&event));
             }
             if !is_start && self.streaming.has(token_of(&event)) {
-                // Its end counts when its output is in the file.
+                // Its end counts once its output is in the file.
                 self.streaming.hold(event, has_exited_well);
             } else {
                 self.conclude(event, has_exited_well, &is_ending, events);
@@ -343,12 +346,12 @@ impl TaskLauncher {
         let others = events.len();
         self.calls.collect(events);
         self.follow_calls(&events[others..]);
-        // Also those whose values have just come.
+        // Includes calls whose values have just arrived.
         self.start_wanted();
         events.append(&mut self.failed);
         let news = self.streaming.collect();
         self.engine.spawn_in_lanes(news.start);
-        // Further output of such a task would be lost, so it must not go on.
+        // Further output of such a task would be lost, so the task must stop.
         for token in news.broken {
             self.terminate(token);
         }
@@ -357,7 +360,7 @@ impl TaskLauncher {
         }
     }
 
-    /// Hands on an event, an end only after its cleanup.
+    /// Forwards an event, an end only after the cleanup.
     fn conclude(
         &mut self,
         event: LaunchEvent,
@@ -383,14 +386,14 @@ impl TaskLauncher {
         if cleanup.is_empty() {
             events.push(event);
         } else {
-            // A task that was told to end and exits with 0 has not finished: what it wrote
-            // explains its end.
+            // A task that exits with 0 after it was asked to end has not finished; its own message
+            // explains the end.
             let has_finished = has_exited_well && !is_ending;
             self.cleaners.add(event, cleanup, has_finished);
         }
     }
 
-    /// Where a task that has failed by itself may have found no room.
+    /// Directories that a failed task may have found full.
     fn places_of(&self, task: &RunningTask, event: &LaunchEvent, is_ending: bool) -> Vec<PathBuf> {
         let has_failed = match event {
             LaunchEvent::Exited { status, .. } => match status {
@@ -419,14 +422,14 @@ impl TaskLauncher {
             .collect()
     }
 
-    /// Kills every task and waits, for at most a few seconds, until they are gone. Blocks.
+    /// Kills every task and waits up to a few seconds for their end. Blocks.
     pub(crate) fn shutdown(self) {
         self.engine.shutdown();
-        // The output that the tasks wrote until now is still taken.
+        // Dropping the streams first stores what the tasks wrote until now.
         drop(self.streaming);
     }
 
-    /// The event for the core, if it is one, and whether it is the end of a process that exited with 0.
+    /// The event for the core, if it is one, and whether a process exited with 0.
     fn translate(
         &mut self,
         event: Event,
@@ -465,10 +468,9 @@ impl TaskLauncher {
                 let run = Duration::from_nanos(ended.since(started));
                 let cpu = usage.user_us.saturating_add(usage.system_us);
                 self.curves.end(token, run, Duration::from_micros(cpu));
-                // A task may lose one of its processes to the kernel and still succeed.
+                // A task may lose one process to the OOM killer and still succeed.
                 let by_kernel = self.leave_group(token).filter(|_| !status.success());
-                // A task that is made to end has no time to wait for what it has started.
-                // The kernel's figures are exact, ours are those of the last look.
+                // The kernel's figures are exact, the watcher's are from its last look.
                 let excess = by_kernel.or(watched);
                 let is_ended = excess.is_some() || is_ending(token);
                 if leaked > 0 && !is_ended {
@@ -477,7 +479,8 @@ impl TaskLauncher {
                 let event = LaunchEvent::Exited {
                     token,
                     status: match status {
-                        // Also if it exited by itself before the signal came: a control group would have ended it.
+                        // Even if it exited before the signal arrived: a control group would have
+                        // killed it.
                         _ if excess.is_some() => ExitStatus::ExceededMemory,
                         hq_spawn::ExitStatus::Code(code) => ExitStatus::Code(code),
                         hq_spawn::ExitStatus::Signal { signal, .. }
@@ -502,18 +505,18 @@ impl TaskLauncher {
         Some(translated)
     }
 
-    /// The program of a task runs.
+    /// The program of a task was executed.
     fn note_start(&mut self, token: LaunchToken, pid: u32, at: Time) {
         self.watch_memory(token, pid);
         if let Some(task) = self.running.get(token) {
             let what = (task.key, task.given.clone());
             self.curves.add(token, what, (pid, at));
-            // Its program could be executed, so nobody has it open any more.
+            // The program could be executed, so no writer has it open anymore.
             self.busy.forget(task.template.id);
         }
     }
 
-    /// Why a task could not be started, and whether to try again.
+    /// Why a task could not be started, and whether to retry.
     fn failure_of(&mut self, token: LaunchToken, error: &SpawnError) -> LaunchFailure {
         let Some(task) = self.running.get(token) else {
             return LaunchFailure::Permanent(error.to_string().into());
@@ -521,19 +524,19 @@ impl TaskLauncher {
         let args = task.args();
         let program = args.first().map_or(&b""[..], |program| program);
         let program = String::from_utf8_lossy(program);
-        // Only then asked: the answer also notes that the program was found busy.
+        // Evaluated last, because the call also records that the program was busy.
         let is_hopeless = failure::is_busy_program(error)
             && self.busy.found(task.template.id, &program, Instant::now());
         failure::translate(error, &args, &task.cwd, is_hopeless)
     }
 
-    /// A task has ended before processes that it had started. Said once for a template: all its tasks may do so.
+    /// Warns that a task left processes behind. Once per template: all its tasks may do so.
     fn warn_of_leak(&mut self, token: LaunchToken, leaked: u32) {
         let Some(task) = self.running.get(token) else {
             return;
         };
         let task_key = task.key;
-        // A job of a million such tasks would fill the log.
+        // Once per template: a job of a million such tasks would fill the log.
         if self.leaking.insert(task.template.id) {
             tracing::warn!(
                 task = %task_key,
@@ -545,7 +548,7 @@ impl TaskLauncher {
         }
     }
 
-    /// The start of a task takes longer than a second.
+    /// Warns that the start of a task takes longer than a second.
     fn warn_of_stall(&self, token: LaunchToken, pid: Option<u32>) {
         let Some(task) = self.running.get(token) else {
             return;
@@ -559,7 +562,7 @@ impl TaskLauncher {
         );
     }
 
-    /// A task was sent SIGKILL and does not end.
+    /// Notes a task that did not react to SIGKILL.
     fn note_unkillable(&mut self, token: LaunchToken, pid: Option<u32>) {
         let Some(running) = self.running.get(token) else {
             return;
@@ -580,7 +583,7 @@ impl TaskLauncher {
         self.unkillable_changed = true;
     }
 
-    /// An instance has ended, perhaps one that could not be killed.
+    /// Forgets an instance that ended, even if it was unkillable.
     fn forget_unkillable(&mut self, token: LaunchToken) {
         if let Some(ended) = self.unkillable.remove(&token) {
             self.unkillable_changed = true;
@@ -588,17 +591,17 @@ impl TaskLauncher {
         }
     }
 
-    /// Instances that outlived SIGKILL, which the server has to know.
+    /// Instances that did not react to SIGKILL, for the server.
     pub(crate) fn unkillable(&self) -> impl Iterator<Item = Unkillable> + '_ {
         self.unkillable.values().copied()
     }
 
-    /// Where the latest tasks run.
+    /// Directories of the latest tasks.
     pub(crate) const fn recent_dirs(&self) -> &Arc<RecentDirs> {
         &self.recent_dirs
     }
 
-    /// Whether there are others than at the last call.
+    /// Whether the set has changed since the last call.
     pub(crate) fn take_unkillable_changed(&mut self) -> bool {
         std::mem::take(&mut self.unkillable_changed)
     }
@@ -612,7 +615,7 @@ impl TaskLauncher {
         let streams = |spec: &StdioSpec| *spec == StdioSpec::Stream;
         let spec = &task.template.task;
         let channels = [streams(&spec.stdout), streams(&spec.stderr)];
-        // Most tasks stream nothing, and no thread is started for them.
+        // Most tasks stream nothing, so no thread is started for them.
         if channels == [false, false] {
             return Ok((plan, running));
         }
@@ -632,7 +635,8 @@ impl TaskLauncher {
             return Err("the worker was sent a task whose variant does not exist".into());
         };
         let uid = &self.surroundings.server_uid;
-        // Also in the environment, so that a worker that starts later knows what it finds.
+        // In the environment as well, so that a worker that starts later recognizes leftover
+        // processes.
         let mark = format!("{uid}/{}/{}", task.key, self.nonce);
         task_env.set(MARK, &mark).map_err(text)?;
         let paths = compiled.paths(task.key, uid);
@@ -648,14 +652,14 @@ impl TaskLauncher {
         let spec = &compiled.work.task;
         let mut preparation = Preparation::new(cleanup.done.clone());
         if spec.retry.limit > 0 {
-            // The files of the attempt before are what explains why there is another one.
+            // The files of the previous attempt show why there is another one.
             preparation.keep_earlier(task.key.instance, [&stdout, &stderr]);
         }
         let affinity = match spec.pin {
             PinMode::Taskset => Some(affinity(&compiled.cpu_names(task, pools))?),
             PinMode::None | PinMode::OpenMp => None,
         };
-        // A multi-node task always has one: its list of nodes lies there.
+        // A multi-node task always has a directory, for its list of nodes.
         if spec.task_dir || !task.nodes.is_empty() {
             let directory = self.name_task_dir(task, &mut task_env).map_err(text)?;
             preparation.make_task_dir(directory.clone(), &task.nodes);
@@ -669,7 +673,8 @@ impl TaskLauncher {
             .stdout(stdout)
             .stderr(stderr)
             .marker(format!("{MARK}={mark}"))
-            // What the server has not heard of when this worker is lost starts again elsewhere.
+            // If the server has not heard of the start when this worker is lost, it restarts the
+            // task elsewhere.
             .tell_start_at_once(spec.crash_limit == CrashLimit::NeverRestart)
             .create_dirs(true)
             .guard_outputs(output::has_default_name);
@@ -702,13 +707,14 @@ impl TaskLauncher {
         ))
     }
 
-    /// The path of a task's directory, with the variables that name what will be in it.
+    /// Names the task's directory, and sets the variables that refer to files in it.
     fn name_task_dir(
         &self,
         task: &LaunchTask,
         task_env: &mut TaskEnv,
     ) -> Result<PathBuf, hq_spawn::PlanError> {
-        // With the token, which no two launches share: an earlier attempt may still be removed.
+        // The token makes it unique per launch: the directory of an earlier attempt may still be
+        // under removal.
         let key = task.key.to_string().replace('/', "-");
         let directory = self.task_dirs.join(format!("{key}-{}", task.token.0));
         task_env.set("HQ_TASK_DIR", &directory)?;
@@ -728,7 +734,7 @@ impl TaskLauncher {
     ) -> Result<Arc<CompiledTemplate>, Box<str>> {
         let work = &task.template;
         if let Some(known) = self.templates.get(&work.id)
-            // Numbers can come back after a reconnect, for another template.
+            // After a reconnect a number may mean another template.
             && Arc::ptr_eq(&known.work, work)
         {
             return Ok(Arc::clone(known));

@@ -1,4 +1,4 @@
-//! What a task was given of memory, cpus and GPUs.
+//! Memory, cpus and GPUs that a task was granted.
 
 use std::sync::Arc;
 
@@ -10,24 +10,24 @@ use hq_core::worker_state::LaunchTask;
 use super::gpus::HeldGpus;
 use crate::hardware::{CPUS, GPUS_NVIDIA, MEMORY};
 
-/// Memory in KiB that a task asked for, if it did.
+/// Memory in KiB that a task requested, if any.
 pub(super) fn memory_of(task: &LaunchTask, pools: &PoolSet) -> Option<u64> {
     // Units are ten-thousandths of a MiB.
     Some(units_of(task, pools, MEMORY)?.saturating_mul(1024) / UNITS_PER_WHOLE)
 }
 
-/// Units of a resource that a task has, if it asked for some.
+/// Granted units of a resource, if the task requested any.
 fn units_of(task: &LaunchTask, pools: &PoolSet, resource: &str) -> Option<u64> {
     let pool = pools.position(resource)?;
     let entry = task.grant.entries.iter().find(|entry| entry.pool == pool)?;
     Some(entry.amount.0)
 }
 
-/// What its use over time is shown beside.
+/// Granted amounts, shown next to the usage curve.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Given {
     pub(super) asked: Asked,
-    /// `None` = it has none that can be told apart.
+    /// `None` = no GPUs, or GPUs without names.
     pub(super) gpus: Option<Arc<HeldGpus>>,
 }
 
@@ -47,7 +47,7 @@ fn gpus_of(task: &LaunchTask, pools: &PoolSet) -> Option<HeldGpus> {
     let entry = task.grant.entries.iter().find(|entry| entry.pool == pool)?;
     let indices = entry.indices.iter();
     let names = indices.map(|held| pools.index_name(pool, held.index));
-    // The items of a sum have no names.
+    // Items of a sum have no names.
     let names: Box<[Box<str>]> = names
         .filter(|name| !name.is_empty())
         .map(Box::from)

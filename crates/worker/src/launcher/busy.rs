@@ -1,7 +1,7 @@
-//! Programs that cannot be executed because somebody has them open for writing.
+//! Programs that cannot be executed because a process has them open for writing.
 //!
-//! Usually the file is being copied and will soon be whole, so the task waits, here or on another worker. But a writer
-//! that never closes it would let the task wait for ever, with nobody being told.
+//! Usually the file is being copied and will soon be complete, so the task waits, here or on
+//! another worker. The wait is bounded, because a writer may never close the file.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -11,11 +11,11 @@ use hq_core::job::TemplateId;
 /// How long tasks of a template wait for their program.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// How long after it was found busy a program counts as busy: longer than until a task that waits for it is launched
-/// again, here or after a time on other workers.
+/// How long a program counts as busy after it was last found so. Longer than the pause until a
+/// waiting task is launched again, here or on another worker.
 const FRESH: Duration = Duration::from_secs(60);
 
-/// When a program was found busy: first, without a longer break since, and last.
+/// Time of the first failure without a longer break since, and of the last one.
 #[derive(Clone, Copy, Debug)]
 struct Found {
     first: Instant,
@@ -27,10 +27,11 @@ struct Found {
 pub(super) struct BusyPrograms(BTreeMap<TemplateId, Found>);
 
 impl BusyPrograms {
-    /// The program is busy; returns whether its tasks have waited long enough.
+    /// Records that the program was busy; returns whether its tasks have waited long enough.
     pub(super) fn found(&mut self, template: TemplateId, program: &str, now: Instant) -> bool {
         let before = self.0.get(&template).copied();
-        // One that was busy a while ago, and whose tasks ran elsewhere or were cancelled, is busy again.
+        // A program that was busy long ago, and whose tasks ran elsewhere or were canceled, starts
+        // over.
         let before = before.filter(|found| now.saturating_duration_since(found.last) < FRESH);
         if before.is_none() {
             tracing::warn!(
@@ -39,13 +40,13 @@ impl BusyPrograms {
                 WAIT_MAX.as_secs()
             );
         }
-        // How long is counted from the first time, whichever task of the template met it.
+        // The wait counts from the first failure of any task of the template.
         let first = before.map_or(now, |found| found.first);
         self.0.insert(template, Found { first, last: now });
         now.saturating_duration_since(first) >= WAIT_MAX
     }
 
-    /// A task of the template has started, or none will.
+    /// Forgets a template whose program could be executed, or that has no more tasks.
     pub(super) fn forget(&mut self, template: TemplateId) {
         self.0.remove(&template);
     }
@@ -78,7 +79,7 @@ mod tests {
             busy.found(TemplateId(1), "program", now)
         };
         assert!(!found(0) && !found(15));
-        // Its tasks were cancelled, others come an hour later.
+        // Its tasks were canceled; others arrive an hour later.
         assert!(!found(3600) && !found(3650));
         assert!(found(3661));
     }

@@ -1,4 +1,4 @@
-//! Calls: tasks that an interpreter carries out which was there before.
+//! Calls: tasks that an already running interpreter executes.
 //!
 //! ```text
 //!   launcher ──▶ CallPool ── packets ──▶ interpreter (a process of the spawn engine)
@@ -6,13 +6,14 @@
 //!                   │ └─ leased to a lane ◀───┘ answers: a value, or what went wrong
 //! ```
 //!
-//! An interpreter is started for the first call of its kind and leased to a lane: the calls of a lane use one grant and
-//! run one after the other. When the lane is over, it waits for the next lane with calls of its kind. It ends with the
-//! worker, as every process of the spawn engine does.
+//! The pool starts an interpreter for the first call of its kind and leases it to a lane: the calls
+//! of a lane share one grant and run one after the other. At the end of the lane the interpreter
+//! waits for the next lane with calls of its kind. It ends with the worker, as every process of the
+//! spawn engine does.
 //!
-//! Calls travel as packets of a socket of which the worker keeps both ends. A packet is received once: by the
-//! interpreter, which takes one when it is about to begin with it, or by the worker, which takes it back. So it is certain
-//! whether a call has begun, however the interpreter ends and whatever it does meanwhile.
+//! Calls travel as packets of a socket whose two ends the worker keeps open. Each packet is
+//! received once: by the interpreter just before it begins the call, or by the worker, which takes
+//! it back. So the worker always knows whether a call has begun, however the interpreter ends.
 
 mod interpreter;
 mod launch;
@@ -43,13 +44,13 @@ use interpreter::{Packet, Packets, Sent};
 use needs::Parked;
 use packet::{Answer, CpuTime, Done};
 
-/// Tokens of interpreters, which tasks never have.
+/// Bit that marks tokens of interpreters; tokens of tasks never have it.
 const INTERPRETER: u64 = 1 << 63;
 
-/// Bytes of values that wait for the server; then no call is sent to an interpreter.
+/// Limit of bytes of unacknowledged values; beyond it no call is sent to an interpreter.
 const VALUES_MAX: usize = 256 << 20;
 
-/// Interpreters that wait for calls, besides one for each cpu: of other kinds than those that run now.
+/// Idle interpreters that are kept in addition to one per cpu, for kinds that take turns.
 const SPARE_MAX: usize = 2;
 
 /// Properties that calls must share to be carried out by one interpreter.
@@ -57,7 +58,7 @@ const SPARE_MAX: usize = 2;
 pub(super) struct Kind {
     pub(super) template: Arc<TaskTemplate>,
     pub(super) variant: u32,
-    /// Variables that are read when a program starts, such as those that name its GPUs.
+    /// Variables that a program reads at its start, such as the names of its GPUs.
     pub(super) fixed: Vec<(String, String)>,
     /// Memory that it may use, in KiB.
     pub(super) memory_limit: Option<u64>,
@@ -66,8 +67,7 @@ pub(super) struct Kind {
 impl PartialEq for Kind {
     fn eq(&self, other: &Self) -> bool {
         let (ours, theirs) = (&self.template, &other.template);
-        // Nearly always the same template; each submit has its own, though, and may be like an
-        // earlier one.
+        // Usually the same template. But each submit has its own, which may equal an earlier one.
         let is_same = Arc::ptr_eq(ours, theirs)
             || ours.args == theirs.args
                 && ours.env == theirs.env
@@ -81,7 +81,7 @@ impl PartialEq for Kind {
     }
 }
 
-/// A call that was handed over.
+/// A call that was handed to the pool.
 #[derive(Clone, Debug)]
 pub(super) struct Call {
     pub(super) token: LaunchToken,
@@ -92,34 +92,34 @@ pub(super) struct Call {
     /// The function and its arguments, encoded.
     pub(super) payload: Box<[u8]>,
     pub(super) server_uid: Box<str>,
-    /// Beside which its use over time is shown.
+    /// Granted amounts, shown next to its usage curve.
     pub(super) given: Given,
-    /// Since when it counts as started; `None` = it waits for its turn.
+    /// Time at which it counts as started; `None` = still queued.
     pub(super) since: Option<Time>,
-    /// CPU time of its interpreter at that time.
+    /// CPU time of its interpreter at the start.
     pub(super) cpu_before: Duration,
-    /// Values that it reads, which stay here for that long.
+    /// Values that it reads; kept here until it ends.
     pub(super) needs: Vec<Arc<ValueFile>>,
 }
 
 impl Call {
-    /// Where it writes to.
+    /// Paths of its output.
     fn paths(&self) -> TaskPaths {
         self.compiled.paths(self.key, &self.server_uid)
     }
 }
 
-/// How to start an interpreter again.
+/// How to start another interpreter of the same kind.
 #[derive(Clone, Debug)]
 pub(super) struct Recipe {
     pub(super) plan: SpawnPlan,
     pub(super) kind: Kind,
-    /// Arguments, for the errors of its start.
+    /// Arguments, for errors of the start.
     pub(super) args: Vec<ByteText>,
     pub(super) cwd: PathBuf,
 }
 
-/// An interpreter that is to be started.
+/// An interpreter that must be started.
 pub(super) struct Wanted {
     pub(super) lane: LaunchToken,
     pub(super) recipe: Recipe,
@@ -136,13 +136,13 @@ pub(crate) struct CallPool {
     last: u64,
     /// Answers of all interpreters. Unbounded, but each interpreter is sent a few calls at most.
     packets: (Packets, mpsc::UnboundedReceiver<Packet>),
-    /// Ends whose output has been put where it belongs; one for each call that wrote something.
+    /// Ends of calls whose output was copied to its file; one for each call that wrote something.
     copied: (
         mpsc::UnboundedSender<LaunchEvent>,
         mpsc::UnboundedReceiver<LaunchEvent>,
     ),
     events: Vec<LaunchEvent>,
-    /// Calls that have ended and ran for so long that they may have been looked at.
+    /// Ended calls that ran long enough to have a usage curve.
     long_ends: Vec<LongEnd>,
     values: HashMap<InstanceKey, Box<[u8]>>,
     value_bytes: usize,
@@ -150,17 +150,17 @@ pub(crate) struct CallPool {
     pub(crate) long: ValueStore,
     /// Calls that wait for values of other workers.
     parked: Vec<Parked>,
-    /// Those whose values are here, for which there is no interpreter.
+    /// Calls whose values are here but that have no interpreter.
     wanted: Vec<Wanted>,
     idle_max: usize,
-    /// Where payloads are put that do not fit into a packet.
+    /// Directory for payloads that do not fit into a packet.
     pub(super) dir: PathBuf,
 }
 
-/// End of a call as its use over time sees it: age, and CPU time since it began.
+/// End of a call for its usage curve: run time, and CPU time since its start.
 pub(super) type LongEnd = (LaunchToken, Duration, Duration);
 
-/// A call that has its turn, and where.
+/// A call that is running, and its interpreter.
 pub(super) struct Turn {
     pub(super) key: InstanceKey,
     pub(super) given: Given,
@@ -168,7 +168,7 @@ pub(super) struct Turn {
     pub(super) cpu_before: Duration,
 }
 
-/// Whether a token of the spawn engine is that of an interpreter.
+/// Whether a token of the spawn engine belongs to an interpreter.
 pub(super) const fn is_interpreter(token: u64) -> bool {
     token & INTERPRETER != 0
 }
@@ -200,9 +200,10 @@ impl CallPool {
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost if the future is dropped.
+    /// Dropping the future loses nothing.
     pub(super) async fn news(&mut self) {
-        // Those of calls that were handed on since the last look, as the start of one whose interpreter was idle.
+        // Events from calls that were sent since the last collection, such as the start of one with
+        // an idle interpreter.
         if !self.events.is_empty() {
             return;
         }
@@ -226,18 +227,18 @@ impl CallPool {
         }
     }
 
-    /// Moves what has happened to the end of `events`.
+    /// Appends what has happened to `events`.
     pub(super) fn collect(&mut self, events: &mut Vec<LaunchEvent>) {
         self.take_packets();
         events.append(&mut self.events);
     }
 
-    /// Long calls that have ended since the last time.
+    /// Long calls that have ended since the last call of this.
     pub(super) fn take_long_ends(&mut self) -> Vec<LongEnd> {
         std::mem::take(&mut self.long_ends)
     }
 
-    /// The call, if its interpreter is at it and it has not ended.
+    /// The call, if it is running.
     pub(super) fn turn(&self, token: LaunchToken) -> Option<Turn> {
         let interpreter = self.interpreters.get(self.calls.get(&token)?)?;
         let first = interpreter.sent.front();
@@ -250,27 +251,29 @@ impl CallPool {
         })
     }
 
-    /// Name for an interpreter that is about to be started.
+    /// Token for an interpreter that is about to be started.
     pub(super) const fn next_id(&mut self) -> u64 {
         self.last += 1;
-        // Tokens of tasks never get as far as this bit.
+        // Tokens of tasks never reach this bit.
         self.last | INTERPRETER
     }
 
-    /// Hands a call to the interpreter of its lane, or to one that waits; gives it back if there is none.
+    /// Hands a call to the interpreter of its lane, or to an idle one; returns the call if there is
+    /// neither.
     pub(super) fn push(&mut self, lane: LaunchToken, kind: &Kind, call: Call) -> Option<Call> {
         let leased = self.lanes.get(&lane).copied();
         let found = leased.and_then(|id| Some((id, &self.interpreters.get(&id)?.recipe.kind)));
         let id = match found {
             Some((_, other)) if other != kind => {
-                // Another interpreter would not wait for this one, with which it would share the grant.
+                // A second interpreter would run at the same time as this one, which holds the
+                // grant of the lane.
                 self.events.push(LaunchEvent::Failed {
                     token: call.token,
                     failure: LaunchFailure::Cancelled,
                 });
                 return None;
             }
-            // One that ends hands the call on.
+            // An interpreter that is ending hands the call on.
             Some((id, _)) => id,
             None => match self.idle(kind) {
                 Some(id) => id,
@@ -289,12 +292,12 @@ impl CallPool {
         None
     }
 
-    /// The one of a kind that was used last, among those that wait.
+    /// The idle interpreter of a kind that was used last.
     fn idle(&self, kind: &Kind) -> Option<u64> {
         let idle = self.interpreters.iter().filter(|(_, one)| {
             one.lane.is_none() && one.is_ready && !one.is_ending && one.recipe.kind == *kind
         });
-        // The one that was busy last has its memory still warm, and others become surplus.
+        // The one that was busy last has the warmest memory; others become surplus.
         idle.max_by_key(|(_, one)| one.idle_since)
             .map(|(id, _)| *id)
     }
@@ -308,7 +311,7 @@ impl CallPool {
             self.calls.insert(call.token, id);
         }
         interpreter.waiting = calls;
-        // Once its calls are known: an answer may come at once.
+        // Only after its calls are recorded: an answer may arrive at once.
         interpreter.listen(id, self.packets.0.clone());
         self.interpreters.insert(id, interpreter);
     }
@@ -317,7 +320,7 @@ impl CallPool {
         self.interpreters.get_mut(&id)
     }
 
-    /// Interpreters that have waited longest, of which there are too many.
+    /// Surplus idle interpreters, longest idle first.
     pub(super) fn surplus(&mut self) -> Vec<Token> {
         let mut idle: Vec<(Time, u64)> = self
             .interpreters
@@ -328,7 +331,7 @@ impl CallPool {
         if idle.len() <= self.idle_max {
             return Vec::new();
         }
-        // Those that have been idle longest end first.
+        // The longest idle ones end first.
         idle.sort_unstable();
         idle.truncate(idle.len() - self.idle_max);
         for (_, id) in &idle {
@@ -339,9 +342,9 @@ impl CallPool {
         idle.into_iter().map(|(_, id)| Token(id)).collect()
     }
 
-    /// Sends what waits, as long as it fits.
+    /// Sends queued calls as long as they fit.
     fn pump(&mut self, id: u64) {
-        // The server takes values from here; until it has, more of them would only cost memory.
+        // Values stay in memory until the server takes them, so no new ones are produced.
         if self.value_bytes >= VALUES_MAX {
             return;
         }
@@ -349,7 +352,7 @@ impl CallPool {
         let Some(interpreter) = self.interpreters.get_mut(&id) else {
             return;
         };
-        // Calls that were sent before it is ready could not be taken back from one that never will be.
+        // Calls sent before it is ready could not be taken back if it never becomes ready.
         if !interpreter.is_ready || interpreter.is_ending {
             return;
         }
@@ -385,7 +388,7 @@ impl CallPool {
             self.lanes.remove(&lane);
         }
         interpreter.idle_since = clock::now().mono;
-        // Nothing refers to a place in it now.
+        // No call refers to a position in the file now.
         interpreter.shrink_output();
     }
 
@@ -411,7 +414,7 @@ impl CallPool {
                     return;
                 };
                 self.calls.remove(&call.token);
-                // Its result may need the room of what it has read.
+                // Its result may need the room of the values it read.
                 call.needs.clear();
                 let can_be_made_again =
                     interpreter.recipe.kind.template.crash_limit != CrashLimit::NeverRestart;
@@ -433,7 +436,7 @@ impl CallPool {
                 let copied = self.copied.0.clone();
                 match interpreter.take_output(&call, (done.out_end, done.err_end), is_ok) {
                     Some(copy) => copy.run(move || {
-                        // The worker ends if nobody wants it.
+                        // Fails only if the worker ends.
                         let _ = copied.send(event);
                     }),
                     None => self.events.push(event),
@@ -443,7 +446,7 @@ impl CallPool {
         self.pump(id);
     }
 
-    /// The process of an interpreter runs.
+    /// Notes that the process of an interpreter runs.
     pub(super) fn on_started(&mut self, id: u64, pid: u32) {
         if let Some(interpreter) = self.interpreters.get_mut(&id) {
             interpreter.pid = Some(pid);
@@ -451,7 +454,8 @@ impl CallPool {
         }
     }
 
-    /// Takes a call back that has not begun; `false` if it has. If its interpreter is to end then, it gets no other one.
+    /// Takes back a call that has not begun; `false` if it has. If it returns false with
+    /// `ends_otherwise`, the interpreter gets no other call, because it will be killed.
     pub(super) fn take_back(&mut self, token: LaunchToken, ends_otherwise: bool) -> bool {
         if self.unpark(token) {
             self.events.push(LaunchEvent::Failed {
@@ -469,7 +473,7 @@ impl CallPool {
             return false;
         };
         interpreter.take_back_sent();
-        // One that counts as started is not asked back, but it may be told to end.
+        // The server does not retract a call that counts as started, but the user may cancel it.
         let may_go = |call: &Call| call.since.is_none() || (ends_otherwise && interpreter.is_ready);
         let position = interpreter
             .waiting
@@ -493,7 +497,7 @@ impl CallPool {
         found.is_some()
     }
 
-    /// The interpreter that carries out a call which is to end; it ends with it.
+    /// The interpreter that runs a call which must end; it is killed with it.
     pub(super) fn end(&mut self, token: LaunchToken) -> Option<Token> {
         let id = *self.calls.get(&token)?;
         let interpreter = self.interpreters.get_mut(&id)?;
@@ -501,7 +505,7 @@ impl CallPool {
         Some(Token(id))
     }
 
-    /// How a call is told to end; `None` = there is no such call.
+    /// How a call is stopped; `None` = unknown call.
     pub(super) fn stop_of(&self, token: LaunchToken) -> Option<StopSpec> {
         let Some(id) = self.calls.get(&token) else {
             let parked = self.parked.iter().find(|one| one.token() == token)?;
@@ -510,12 +514,12 @@ impl CallPool {
         Some(self.interpreters.get(id)?.recipe.kind.template.stop)
     }
 
-    /// Whether a call is in an interpreter or waits for one.
+    /// Whether the pool has the call, running or queued.
     pub(super) fn has(&self, token: LaunchToken) -> bool {
         self.calls.contains_key(&token) || self.parked.iter().any(|one| one.token() == token)
     }
 
-    /// An interpreter has not come about.
+    /// Notes that an interpreter could not be started.
     pub(super) fn on_failed(&mut self, id: u64, failure: impl Fn() -> LaunchFailure) {
         let Some(mut interpreter) = self.remove(id) else {
             return;
@@ -533,7 +537,7 @@ impl CallPool {
     fn remove(&mut self, id: u64) -> Option<Interpreter> {
         let interpreter = self.interpreters.remove(&id)?;
         if let Some(lane) = interpreter.lane
-            // The lane may have another one by now.
+            // The lane may have another interpreter by now.
             && self.lanes.get(&lane) == Some(&id)
         {
             self.lanes.remove(&lane);
@@ -541,7 +545,8 @@ impl CallPool {
         Some(interpreter)
     }
 
-    /// An interpreter has ended, which has used so much: the call that it was at, if any, ends with it. The others go to a new one.
+    /// Notes the end of an interpreter and its usage. The call that it was running ends with it;
+    /// the others go to a new one.
     pub(super) fn on_exited(
         &mut self,
         id: u64,
@@ -549,7 +554,7 @@ impl CallPool {
         message: Option<Box<str>>,
     ) -> Option<Wanted> {
         if let Some(interpreter) = self.interpreters.get(&id) {
-            // Answers from before its end count, although the end may be heard of first.
+            // Answers from before its end count, although the pool may learn of the end first.
             interpreter.drain(id, &self.packets.0);
         }
         self.take_packets();
@@ -557,13 +562,13 @@ impl CallPool {
             interpreter.take_back_sent();
         }
         let mut interpreter = self.remove(id)?;
-        // It had taken the calls that could not be taken back: these have begun.
+        // Calls that cannot be taken back from the socket have begun.
         let mut begun: Vec<Call> = interpreter.sent.drain(..).collect();
         let mut waiting = std::mem::take(&mut interpreter.waiting);
         let mut status = status;
         let mut words = message;
         if !interpreter.is_ready {
-            // Whatever is the matter with it, another one would do no better.
+            // An interpreter that failed by itself before any call would fail again.
             let all = !interpreter.is_ending;
             let first = waiting.iter().position(|call| call.since.is_some());
             let of_end = first.and_then(|first| waiting.remove(first));
@@ -586,15 +591,15 @@ impl CallPool {
             system: usage.system,
         };
         let rest = usage_of(total.since(interpreter.cpu), usage.max_rss_kib);
-        // Of several that never began the first one has waited for the interpreter.
+        // If none of several has begun, the first one was waiting for the interpreter.
         let mut rest = Some(rest);
         for call in begun {
             self.calls.remove(&call.token);
-            // The file that it has begun to write belongs to nobody.
+            // Partial file of a value that will never be complete.
             let _ = std::fs::remove_file(self.long.place_of(call.token.0));
             let now = clock::now().mono;
             let since = call.since.unwrap_or(now);
-            // The core hears of a start before it hears of an end.
+            // The core expects a start before an end.
             if call.since.is_none() {
                 self.events.push(LaunchEvent::Started {
                     token: call.token,
@@ -613,7 +618,7 @@ impl CallPool {
             let copied = self.copied.0.clone();
             match interpreter.take_output(&call, ends, false) {
                 Some(copy) => copy.run(move || {
-                    // The worker ends if nobody wants it.
+                    // Fails only if the worker ends.
                     let _ = copied.send(event);
                 }),
                 None => self.events.push(event),
@@ -636,9 +641,9 @@ impl CallPool {
         !self.values.is_empty()
     }
 
-    /// The server has these values.
+    /// The server has stored these values.
     pub(crate) fn forget_values(&mut self, keys: impl IntoIterator<Item = InstanceKey>) {
-        // Those that stood still for it go on.
+        // Interpreters that paused because of the limit continue.
         let was_full = self.value_bytes >= VALUES_MAX;
         for key in keys {
             if let Some(value) = self.values.remove(&key) {
@@ -653,14 +658,14 @@ impl CallPool {
         }
     }
 
-    /// Nobody wants to know what calls came to.
+    /// Drops all values: no server will ask for them.
     pub(crate) fn forget_all_values(&mut self) {
         self.values.clear();
         self.value_bytes = 0;
     }
 }
 
-/// First bytes of what calls came to, where they are not those of an interpreter; see python/hq/_pickle.py.
+/// Type bytes of values that the worker makes itself; see python/hq/_pickle.py.
 const HELD: u8 = 7;
 const LOST: u8 = 8;
 const TOO_LARGE: u8 = 9;
@@ -691,14 +696,14 @@ fn value_of(
     }
 }
 
-/// A value that the worker makes itself.
+/// A value made by the worker.
 fn value_of_kind(kind: u8, json: &serde_json::Value) -> Box<[u8]> {
     let mut value = vec![kind];
     value.extend(json.to_string().into_bytes());
     value.into()
 }
 
-/// Keeps a value until the server has it.
+/// Keeps a value until the server acknowledges it.
 fn keep(
     values: &mut HashMap<InstanceKey, Box<[u8]>>,
     bytes: &mut usize,
@@ -709,12 +714,12 @@ fn keep(
         return;
     }
     *bytes += value.len();
-    // A later attempt of one instance does not exist, but its bytes must never be counted twice.
+    // Replaces an earlier value of the same instance, so its bytes are not counted twice.
     let before = values.insert(key, value);
     *bytes -= before.map_or(0, |value| value.len());
 }
 
-/// The end of a call that was told to end before its interpreter had begun with it.
+/// The end of a call that was canceled before its interpreter had begun it.
 fn told_to_end(token: LaunchToken, since: Time) -> LaunchEvent {
     let now = clock::now().mono;
     LaunchEvent::Exited {
@@ -727,7 +732,7 @@ fn told_to_end(token: LaunchToken, since: Time) -> LaunchEvent {
     }
 }
 
-/// The end of a call that somebody may have looked at, when its interpreter has used so much.
+/// The end of a call that ran long enough for a usage curve, when its interpreter has used `total`.
 fn long_end(call: &Call, ended: Time, total: CpuTime) -> Option<LongEnd> {
     let age = ended.since(call.since?);
     let cpu = total.sum().saturating_sub(call.cpu_before);
@@ -742,12 +747,12 @@ const fn usage_of(cpu: CpuTime, max_rss_kib: u64) -> Usage {
     }
 }
 
-/// The first call of an interpreter has its turn.
+/// Marks the first call of an interpreter as started.
 fn note_turn(interpreter: &mut Interpreter, events: &mut Vec<LaunchEvent>) {
     let cpu = interpreter.cpu.sum();
     let first = match interpreter.sent.front_mut() {
         Some(first) => Some(first),
-        // The time that the interpreter takes to start is the call's.
+        // The start-up time of the interpreter counts as the call's.
         None if interpreter.pid.is_some() && !interpreter.is_ready => {
             interpreter.waiting.front_mut()
         }

@@ -1,5 +1,5 @@
-//! Cleans up behind ended tasks, each apart from the others: a file system that does not answer, or a directory with a
-//! million files, delays the end of the task that it belongs to, for a while, and nobody else's.
+//! Cleans up after ended tasks, each independently: a hanging file system, or a directory with a
+//! million files, delays only the end of its own task, and for a bounded time.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
@@ -14,16 +14,17 @@ use tokio::time::Instant;
 use crate::done::Done;
 use crate::output::{Cleanup, Found};
 
-/// How long an end waits for its cleanup once that has begun, or for those before it if none of them comes to an end.
-/// The resources of the task stay taken that long; the cleanup itself goes on.
+/// Longest wait of an end for its cleanup, counted from the begin of the cleanup, or from the last
+/// progress if cleanups before it hang. The task's resources stay reserved that long; the cleanup
+/// itself continues.
 const WAIT_MAX: Duration = Duration::from_secs(5);
-/// The same of a task that fails if nobody can tell whether its outputs are there, or whose files are read.
+/// Longest wait if outputs must be checked or digested before the end is known.
 const CHECK_WAIT_MAX: Duration = Duration::from_secs(60);
-/// A cleanup that takes longer no longer counts for the number of those at work.
+/// A cleanup that takes longer no longer counts toward [`CLEANERS_MAX`].
 const SLOW: Duration = Duration::from_secs(1);
-/// Cleanups at work at one time: more only meet in the same file system.
+/// Concurrent cleanups: more would only contend for the same file system.
 const CLEANERS_MAX: usize = 4;
-/// The same with those that are slow, most likely for ever: each keeps a thread.
+/// Concurrent cleanups including slow ones, which most likely hang: each keeps a thread.
 const THREADS_MAX: usize = 64;
 
 /// An end that waits for its cleanup.
@@ -33,9 +34,9 @@ struct Waiting {
     since: Instant,
     /// The task's own error message, if it is known yet.
     words: Option<Box<str>>,
-    /// Where there is no room left, if it has failed.
+    /// Full file system that a failed task wrote to.
     full: Option<PathBuf>,
-    /// What a task reads and writes that has exited with 0.
+    /// Inputs and outputs of a task that exited with 0.
     done: Option<Arc<Done>>,
 }
 
@@ -61,7 +62,7 @@ impl Waiting {
     }
 }
 
-/// News of a cleanup.
+/// Progress of a cleanup.
 #[derive(Debug)]
 pub(super) enum Step {
     /// An early result.
@@ -81,7 +82,7 @@ struct Work {
 #[derive(Clone, Copy, Debug)]
 struct AtWork {
     since: Instant,
-    /// `None` = it has only just been started.
+    /// `None` = just started.
     token: Option<LaunchToken>,
 }
 
@@ -91,12 +92,12 @@ struct Queue {
     /// Cleaners by number.
     at_work: BTreeMap<u64, AtWork>,
     next_cleaner: u64,
-    /// When a cleaner last took up some work.
+    /// Time at which a cleaner last took work.
     last_taken: Option<Instant>,
 }
 
 impl Queue {
-    /// Begin of each cleanup that is under way.
+    /// Begin of each running cleanup.
     fn under_way(&self) -> BTreeMap<LaunchToken, Instant> {
         let named = |work: &AtWork| Some((work.token?, work.since));
         self.at_work.values().filter_map(named).collect()
@@ -114,7 +115,7 @@ pub(super) struct Cleaners {
 
 impl Cleaners {
     pub(super) fn new() -> Self {
-        // Unbounded channel: at most two messages a task.
+        // Unbounded channel: at most two messages per task.
         let (steps_tx, steps) = mpsc::unbounded_channel();
         Self {
             queue: Arc::default(),
@@ -124,7 +125,7 @@ impl Cleaners {
         }
     }
 
-    /// Cleans up behind a task; its end comes from [`Self::collect`]. Needs a tokio runtime.
+    /// Queues the cleanup after a task; [`Self::collect`] returns its end. Needs a tokio runtime.
     pub(super) fn add(&mut self, event: LaunchEvent, cleanup: Cleanup, has_finished: bool) {
         let token = super::token_of(&event);
         let since = Instant::now();
@@ -136,7 +137,7 @@ impl Cleaners {
             done: cleanup.done.clone().filter(|_| has_finished),
         };
         self.ends.insert(token, end);
-        // Behind the entry above: a cleaner may be done with it at once.
+        // After the entry above: a cleaner may finish at once.
         lock(&self.queue).waiting.push_back(Work {
             token,
             cleanup,
@@ -145,23 +146,23 @@ impl Cleaners {
         self.work();
     }
 
-    /// Waits until there may be something to collect.
+    /// Waits until there may be ends to collect.
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost if the future is dropped.
+    /// Dropping the future loses nothing.
     pub(super) async fn news(&mut self) -> Option<Step> {
         if self.ends.is_empty() {
             return self.steps.recv().await;
         }
-        // An end may have waited long enough, or a cleaner have become slow with others waiting behind it.
+        // An end may have waited long enough, or a cleaner may have become slow and block others.
         tokio::select! {
             step = self.steps.recv() => step,
             () = tokio::time::sleep(SLOW) => None,
         }
     }
 
-    /// Appends the ends that count now.
+    /// Appends the ends that are final now.
     pub(super) fn collect(&mut self, step: Option<Step>, ended: &mut Vec<LaunchEvent>) {
         let mut next = step;
         while let Some(step) = next.take().or_else(|| self.steps.try_recv().ok()) {
@@ -178,7 +179,7 @@ impl Cleaners {
                 }
             }
         }
-        // Behind those that are done, so that nobody is given up whose answer is there.
+        // After the finished ones, so that an end with a known result does not count as late.
         self.collect_late(ended);
         self.work();
     }
@@ -193,7 +194,7 @@ impl Cleaners {
         let (under_way, last_taken) = (queue.under_way(), queue.last_taken);
         drop(queue);
         let is_late = |token: &LaunchToken, end: &mut Waiting| {
-            // Behind others there is no reason to give up as long as it goes on.
+            // A queued cleanup keeps waiting while the others make progress.
             let since = under_way.get(token).copied();
             let since =
                 since.unwrap_or_else(|| last_taken.map_or(end.since, |at| at.max(end.since)));
@@ -212,10 +213,10 @@ impl Cleaners {
         }
     }
 
-    /// Puts cleaners to work, as many as make sense.
+    /// Starts as many cleaners as useful.
     fn work(&self) {
         let mut queue = lock(&self.queue);
-        // Slow ones hang, most likely; they must not keep others from being cleaned up.
+        // Slow cleaners most likely hang; they must not block others.
         let is_quick = |work: &&AtWork| work.since.elapsed() < SLOW;
         let mut quick = queue.at_work.values().filter(is_quick).count();
         let wanted = queue.waiting.len();
@@ -231,12 +232,11 @@ impl Cleaners {
     }
 }
 
-/// Takes work until there is none.
+/// Takes work until the queue is empty.
 fn clean(number: u64, shared: &Mutex<Queue>, steps: &mpsc::UnboundedSender<Step>) {
     loop {
         let mut queue = lock(shared);
-        // Under the same lock that adds work: nothing can be added to a queue whose last cleaner
-        // leaves.
+        // Under the lock that adds work: no work can be added to a queue whose last cleaner leaves.
         let Some(work) = queue.waiting.pop_front() else {
             queue.at_work.remove(&number);
             return;
@@ -257,11 +257,11 @@ fn clean(number: u64, shared: &Mutex<Queue>, steps: &mpsc::UnboundedSender<Step>
 }
 
 fn lock(queue: &Mutex<Queue>) -> MutexGuard<'_, Queue> {
-    // Nothing in here is left half done by a panic.
+    // A panic leaves nothing inconsistent here.
     queue.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Adds the task's own words, and that there was no room for its files, to its end.
+/// Adds the task's own message, or that its file system was full, to its end.
 fn with_message(end: Waiting) -> LaunchEvent {
     let Waiting {
         mut event,
@@ -270,7 +270,7 @@ fn with_message(end: Waiting) -> LaunchEvent {
         ..
     } = end;
     match &mut event {
-        // That output is missing weighs more than what the task says.
+        // A missing output matters more than the task's own message.
         LaunchEvent::Exited {
             message, status, ..
         } if message.is_none() => {

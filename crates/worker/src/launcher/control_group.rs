@@ -1,8 +1,9 @@
-//! Holds tasks to the memory that they asked for by control groups, where this process may make some.
+//! Enforces memory limits of tasks by control groups, if this process may create some.
 //!
-//! Needs version 2, a group that was given to this user (`Delegate=yes` of systemd, most containers), and
-//! the memory controller in it; see `cgroup-v2.rst` of the kernel. Processes may only be in the leaves of a
-//! tree that hands controllers on, so this process and its front move into one, but nobody else is moved.
+//! Needs version 2, a group delegated to this user (`Delegate=yes` of systemd, most containers),
+//! and the memory controller in it; see `cgroup-v2.rst` of the kernel. In a tree with delegated
+//! controllers only leaves may hold processes, so this process and its front move into one. Other
+//! processes are never moved.
 //!
 //! ```text
 //!  ours ─┬─ hq-NS-NAME-worker     this process and its front, if they were in `ours`
@@ -10,7 +11,8 @@
 //!                       └─ 18
 //! ```
 //!
-//! NS stands for the namespaces in which NAME means something: workers of several containers may share a group.
+//! NS stands for the namespaces in which NAME is unique: workers of several containers may share a
+//! group.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -20,36 +22,37 @@ use std::sync::Arc;
 
 use super::processes::{self, KIB};
 
-/// Why there are no control groups to use.
+/// Why control groups cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Unusable {
-    /// Version 1, or none at all.
+    /// Only version 1, or none at all.
     #[error("there are no control groups of version 2")]
     NoVersion2,
-    /// The controller is used by version 1, or was not handed down.
+    /// The controller is bound to version 1, or was not delegated.
     #[error("the control group {0} has no memory controller")]
     NoMemory(PathBuf),
-    /// Others would have to be moved.
+    /// Processes of other programs are in the group.
     #[error("other processes are in the control group {0}")]
     Shared(PathBuf),
-    /// It belongs to somebody else.
+    /// The group belongs to another user.
     #[error("the control group {0} cannot be used: {1}")]
     NotOurs(PathBuf, io::Error),
 }
 
-/// Most groups that are kept for later tasks.
+/// Limit of empty groups that are kept for later tasks.
 const IDLE_MAX: usize = 512;
-/// A group is used again if at most this part of its limit, as a divisor, is still charged to it: files in memory and
-/// kernel objects of an ended task would count for the next one.
+/// Divisor of the limit: a group is reused only if at most this part is still charged to it. Cached
+/// files and kernel objects of an ended task would count for the next one.
 const CHARGED_MAX: u64 = 16;
 
-/// Control groups for tasks. Making and removing one costs more than a short task, so groups are used again.
+/// Control groups for tasks. Creating and removing one costs more than a short task, so groups are
+/// reused.
 #[derive(Debug)]
 pub(super) struct ControlGroups {
     base: PathBuf,
     /// Empty groups for later tasks.
     idle: Vec<TaskGroup>,
-    /// Groups of ended tasks in which a process is still about to end.
+    /// Groups of ended tasks with a process that is still exiting.
     leftovers: Vec<PathBuf>,
 }
 
@@ -64,8 +67,8 @@ pub(super) struct TaskGroup {
 }
 
 impl ControlGroups {
-    /// Prepares the group of this process for groups of tasks. `root` is `/`, `name` what no other worker
-    /// is called.
+    /// Prepares the group of this process for groups of tasks. `root` is `/`, `name` is unique per
+    /// worker.
     pub(super) fn find(root: &Path, name: &str) -> Result<Self, Unusable> {
         let ours = own_group(root).ok_or(Unusable::NoVersion2)?;
         if !lists_memory(&ours.join("cgroup.controllers")) {
@@ -77,7 +80,7 @@ impl ControlGroups {
         sweep(root, &ours, &prefix);
         let base = ours.join(format!("{prefix}{name}"));
         if !lists_memory(&ours.join("cgroup.subtree_control")) && hand_memory_on(&ours).is_err() {
-            // The kernel lets only groups without processes of their own hand a controller on.
+            // The kernel lets only groups without processes of their own delegate a controller.
             step_aside(&ours, &format!("{prefix}{name}-worker"))?;
             hand_memory_on(&ours).map_err(not_ours)?;
         }
@@ -91,18 +94,18 @@ impl ControlGroups {
         Ok(groups)
     }
 
-    /// Where the groups of tasks are.
+    /// Parent of the groups of tasks.
     pub(super) fn base(&self) -> &Path {
         &self.base
     }
 
-    /// A group for a task that may use `limit` KiB, swap included; `name` if it has to be made.
+    /// A group with a limit of `limit` KiB including swap; `name` if it must be created.
     pub(super) fn get(&mut self, name: &str, limit: u64) -> io::Result<TaskGroup> {
-        // Limits are as good as never changed back and forth, and writing one costs as much as making a group.
+        // Limits rarely change back and forth, and writing one costs as much as creating a group.
         let known = self.idle.iter().rposition(|group| group.limit == limit);
         if let Some(at) = known {
             let group = self.idle.swap_remove(at);
-            // Somebody may have removed it: it was empty.
+            // Another process may have removed the empty group.
             if group.dir.is_dir() {
                 return Ok(group);
             }
@@ -116,16 +119,16 @@ impl ControlGroups {
             if error.kind() != io::ErrorKind::NotFound {
                 return Err(error);
             }
-            // Somebody has removed the empty group around it.
+            // Another process has removed the empty parent group.
             fs::create_dir(&self.base)?;
             hand_memory_on(&self.base)?;
             fs::create_dir(&dir)?;
         }
         let fill = || {
-            // Before anybody is in it: afterwards the kernel might have to take memory away.
+            // Before any process is in it: later the kernel might have to reclaim memory.
             let bytes = limit.saturating_mul(KIB);
             fs::write(dir.join("memory.max"), bytes.to_string())?;
-            // Not there without swap, or before Linux 4.19.
+            // Missing without swap, or before Linux 4.19.
             let _ = fs::write(dir.join("memory.swap.max"), "0");
             let _ = fs::write(dir.join("memory.oom.group"), "1");
             fs::File::open(&dir)
@@ -143,15 +146,15 @@ impl ControlGroups {
         }
     }
 
-    /// Takes the group of an ended task back: for a later task, or else ends what is left in it and removes it, at the
-    /// latest when the next one is.
+    /// Takes back the group of an ended task: keeps it for a later task, or kills its processes and
+    /// removes it, at the latest when the next group is taken back.
     pub(super) fn take_back(&mut self, group: TaskGroup, has_exceeded: bool) {
         if !has_exceeded && self.idle.len() < IDLE_MAX && group.is_as_new() {
             self.idle.push(group);
             return;
         }
         self.leftovers.push(group.dir.clone());
-        // A group stays as long as a process in it has not been reaped; the next end tries again.
+        // A group stays until its last process is reaped; the next end retries.
         self.leftovers.retain(|dir| !remove(dir));
     }
 }
@@ -162,13 +165,13 @@ impl Drop for ControlGroups {
         for dir in &self.leftovers {
             remove(dir);
         }
-        // If this fails, an empty group is left, which costs nothing and ends with the one around it.
+        // If this fails, an empty group remains. It costs nothing and is removed with its parent.
         let _ = fs::remove_dir(&self.base);
     }
 }
 
 impl TaskGroup {
-    /// Whether nothing of the task that was in it would count for another one.
+    /// Whether no memory of the previous task would count for the next one.
     fn is_as_new(&self) -> bool {
         let read = |name: &str| fs::read_to_string(self.dir.join(name)).unwrap_or_default();
         let is_empty = || {
@@ -181,14 +184,14 @@ impl TaskGroup {
         is_empty() && charged().is_some_and(is_small)
     }
 
-    /// Memory that the task used, in KiB, if the kernel had to end some of it because that was too much.
+    /// Memory that the task used, in KiB, if the OOM killer killed some of it because of the limit.
     pub(super) fn excess(&self) -> Option<u64> {
         let events = fs::read_to_string(self.dir.join("memory.events")).ok()?;
-        // Reaching the limit is no excess: the kernel first takes back what it can.
+        // Reaching the limit is no excess: the kernel first reclaims memory.
         if oom_kills(&events) == 0 {
             return None;
         }
-        // Since Linux 5.19; what is held to a limit has used all of it.
+        // Since Linux 5.19. Without the file: a task at its limit has used all of it.
         let peak = fs::read_to_string(self.dir.join("memory.peak")).ok();
         let peak = peak.and_then(|text| text.trim().parse::<u64>().ok());
         Some(peak.map_or(self.limit, |bytes| bytes / KIB))
@@ -201,7 +204,7 @@ impl Drop for TaskGroup {
     }
 }
 
-/// Processes of a group that were ended for lack of memory, from its `memory.events`.
+/// OOM kills in a group, from its `memory.events`.
 fn oom_kills(events: &str) -> u64 {
     let mut lines = events.lines();
     let found = lines.find_map(|line| line.strip_prefix("oom_kill "));
@@ -210,14 +213,14 @@ fn oom_kills(events: &str) -> u64 {
         .unwrap_or(0)
 }
 
-/// Directory of the version 2 group that this process is in.
+/// Directory of this process's version 2 group.
 pub(super) fn own_group(root: &Path) -> Option<PathBuf> {
     group_of(root, &|line| line.strip_prefix("0::"), &|kind| {
         kind.starts_with("cgroup2 ")
     })
 }
 
-/// The same of the memory controller of version 1.
+/// Directory of this process's group of the version 1 memory controller.
 pub(super) fn own_memory_group_v1(root: &Path) -> Option<PathBuf> {
     group_of(root, &memory_membership_v1, &|kind| {
         let options = kind.rsplit(' ').next().unwrap_or_default();
@@ -225,7 +228,7 @@ pub(super) fn own_memory_group_v1(root: &Path) -> Option<PathBuf> {
     })
 }
 
-/// The group in a line `NUMBER:CONTROLLERS:PATH`, if it is that of the memory controller.
+/// The group in a line `NUMBER:CONTROLLERS:PATH` of the memory controller.
 fn memory_membership_v1(line: &str) -> Option<&str> {
     let (_, line) = line.split_once(':')?;
     let (names, path) = line.split_once(':')?;
@@ -236,7 +239,8 @@ fn names_memory(names: &str) -> bool {
     names.split(',').any(|name| name == "memory")
 }
 
-/// Directory of the group that `membership` finds in a line of `/proc/self/cgroup`, below the mount of this kind.
+/// Directory of the group that `membership` finds in `/proc/self/cgroup`, below the mount of this
+/// kind.
 fn group_of(
     root: &Path,
     membership: &dyn for<'a> Fn(&'a str) -> Option<&'a str>,
@@ -246,7 +250,8 @@ fn group_of(
     let memberships = read("proc/self/cgroup");
     let path = memberships.lines().find_map(membership)?;
     let mounts = read("proc/self/mountinfo");
-    // See `proc_pid_mountinfo(5)`: the root of the mount and the mount point are the 4th and 5th field.
+    // See `proc_pid_mountinfo(5)`: the root of the mount and the mount point are the 4th and 5th
+    // field.
     let (top, point) = mounts.lines().find_map(|line| {
         let (fields, kind) = line.split_once(" - ")?;
         let mut fields = fields.split(' ').skip(3);
@@ -265,7 +270,7 @@ fn lists_memory(file: &Path) -> bool {
     text.split_ascii_whitespace().any(|name| name == "memory")
 }
 
-/// Lets the groups inside one have limits of memory.
+/// Enables the memory controller for child groups.
 fn hand_memory_on(dir: &Path) -> io::Result<()> {
     fs::write(dir.join("cgroup.subtree_control"), "+memory")
 }
@@ -281,7 +286,7 @@ fn step_aside(ours: &Path, aside: &str) -> Result<(), Unusable> {
         .iter()
         .any(|pid| Some(*pid) != own && Some(*pid) != front)
     {
-        // They are not ours to move, and would keep the group from handing anything on.
+        // Foreign processes cannot be moved, and keep the group from delegating the controller.
         return Err(Unusable::Shared(ours.to_owned()));
     }
     let aside = ours.join(aside);
@@ -292,10 +297,10 @@ fn step_aside(ours: &Path, aside: &str) -> Result<(), Unusable> {
     Ok(())
 }
 
-/// How the names of groups begin whose workers have process ids and beginnings as they are seen here: those of the same
-/// pid and time namespace.
+/// Prefix of group names of workers in the pid and time namespace of this process: only there
+/// process ids and start times have a meaning.
 fn prefix(root: &Path) -> String {
-    // A link such as `pid:[4026531836]`; before Linux 5.6 there is none for the time.
+    // A link such as `pid:[4026531836]`; the time namespace exists since Linux 5.6.
     let number = |kind: &str| {
         let link = fs::read_link(root.join("proc/self/ns").join(kind)).ok()?;
         let link = link.to_str()?;
@@ -306,8 +311,8 @@ fn prefix(root: &Path) -> String {
     format!("hq-{pid:x}.{time:x}-")
 }
 
-/// Removes groups of workers of this user that no longer run: what they leave would stay as long as the group around
-/// it, and keep a batch system from removing that. Whether others run cannot be seen.
+/// Removes groups of dead workers of this user. Left over, they would keep the parent group alive,
+/// and a batch system from removing it. The state of workers in other namespaces is unknown.
 fn sweep(root: &Path, ours: &Path, prefix: &str) {
     let Ok(entries) = fs::read_dir(ours) else {
         return;
@@ -324,7 +329,7 @@ fn sweep(root: &Path, ours: &Path, prefix: &str) {
         }
         for inner in fs::read_dir(entry.path()).into_iter().flatten().flatten() {
             if inner.file_type().is_ok_and(|kind| kind.is_dir()) {
-                // One in which processes still are stays, and so does what it is in.
+                // A group with processes stays, and so does its parent.
                 let _ = fs::remove_dir(inner.path());
             }
         }
@@ -332,7 +337,8 @@ fn sweep(root: &Path, ours: &Path, prefix: &str) {
     }
 }
 
-/// Whether the process still exists, as far as can be told: in doubt it does. Its number alone may be used again.
+/// Whether the process still exists; true in doubt. Its start time is compared because pids are
+/// reused.
 fn is_alive(root: &Path, pid: u32, began: u64) -> bool {
     match fs::read(root.join(format!("proc/{pid}/stat"))) {
         Ok(stat) => processes::began(&processes::lossy(stat))
@@ -341,9 +347,9 @@ fn is_alive(root: &Path, pid: u32, began: u64) -> bool {
     }
 }
 
-/// Ends all that is in a group and removes it; returns whether it is gone.
+/// Kills all processes of a group and removes it; returns whether it is gone.
 fn remove(dir: &Path) -> bool {
-    // Since Linux 5.14; before, the spawn engine alone ends what a task leaves.
+    // Since Linux 5.14; before, only the spawn engine kills leftover processes.
     if let Ok(mut kill) = fs::File::options()
         .write(true)
         .open(dir.join("cgroup.kill"))

@@ -1,10 +1,12 @@
-//! Memory, cpus and GPUs of tasks over time: a thread looks at the process trees of those that run for seconds.
+//! Memory, cpus and GPUs of tasks over time: a thread samples the process trees of tasks that run
+//! for seconds.
 //!
-//! A short task costs a place in a table, and nothing is read for it. One look at all processes serves all tasks; it comes
-//! again after as much time as the youngest curve has between two points, and after a hundred times as long as it took.
-//! Calls are looked at like tasks: at the interpreter that each is in, less what that had used before.
-//! The loop never waits for a look: the table is locked for as long as numbers are copied, and a look that hangs leaves
-//! gaps in curves. See `docs/usage.md`.
+//! A short task costs an entry in a table, and nothing is read for it. One sample of all processes
+//! serves all tasks. The pause between samples is the shortest spacing of points of any curve, and
+//! at least a hundred times the duration of the last sample. Calls are sampled like tasks: at their
+//! interpreter, less what it had used before. The event loop never waits for a sample: the table is
+//! locked only while numbers are copied, and a sample that hangs leaves gaps in curves. See
+//! `docs/usage.md`.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
@@ -24,49 +26,53 @@ use super::processes::{Families, KIB, Process, Processes};
 use super::shares::Shares;
 use crate::clock;
 
-/// Pause after a look, as a multiple of what it took: looking costs one percent of a cpu at most.
+/// Pause after a sample, as a multiple of its duration: sampling costs at most one percent of a
+/// cpu.
 const REST: u32 = 100;
-/// Longest pause between two looks: what rises and falls within it is not seen.
+/// Longest pause between two samples: shorter peaks are not seen.
 const PAUSE_MAX: Duration = Duration::from_secs(10);
-/// Longest pause after a look that took long, so that curves have points on a machine that is very busy.
+/// Longest pause after a slow sample, so that curves have points even on a very busy machine.
 const REST_MAX: Duration = Duration::from_secs(30);
-/// Memory in KiB of the processes of a tree but the largest from which on it is asked what they share: after a `fork` most of it.
+/// The thread asks for shared memory if the processes of a tree other than the largest have this
+/// much, in KiB: after a `fork` most of it is shared.
 const SHARED_MIN_KIB: u64 = 64 * KIB;
 
-/// A process that is older than a call by less than this is taken for one of its own: its begin is known in ticks of the kernel, and on
-/// a busy machine an interpreter has begun with a call before the worker has written down when.
+/// A process at most this much older than a call counts as its own. The kernel knows its start only
+/// in ticks, and on a busy machine an interpreter begins a call before the worker records the
+/// start.
 const BEGIN_TOLERANCE: Duration = Duration::from_millis(500);
 
-/// Tasks of which is noted what was seen while the table is locked.
+/// Tasks whose samples are stored under one lock.
 const NOTED_AT_ONCE: usize = 512;
 
-/// Age at which the server is told of a curve that goes on: most tasks have ended before.
+/// Minimum age of a running task whose curve is sent to the server: most tasks end earlier.
 const TOLD_AGE_MIN: Duration = Duration::from_secs(30);
-/// It is told again when the task is half as old again, and at least this often.
+/// The curve is sent again when the task is half as old again, and at least this often.
 const TOLD_PAUSE_MAX: Duration = Duration::from_secs(300);
 
-/// A task that runs.
+/// A running task.
 #[derive(Debug)]
 struct Watched {
     key: InstanceKey,
     pid: u32,
     started: Time,
     given: Given,
-    /// When the process began, as the kernel counts: its number may become that of another.
+    /// Start time of the process by the kernel's clock: its pid may be reused.
     began: Option<u64>,
-    /// Of a call: what its interpreter had used.
+    /// For a call: CPU time of its interpreter before.
     before: Option<Duration>,
-    /// Of a call: what processes that were there before had used at the first look.
+    /// For a call: CPU time of older processes at the first sample.
     old: Duration,
     builder: CurveBuilder,
-    /// Age when the server was last told.
+    /// Age when the curve was last sent.
     told: Duration,
 }
 
 impl Watched {
     fn note(&mut self, seen: &Seen) {
         if self.began.is_none() && self.before.is_some() {
-            // What an earlier call has left behind counts from here on: nobody knows how much of it was before this call.
+            // Usage of processes left by an earlier call counts from here on: how much of it came
+            // before this call is unknown.
             self.old = seen.cpu_of_old;
         }
         if *self.began.get_or_insert(seen.began) != seen.began {
@@ -84,7 +90,7 @@ impl Watched {
 #[derive(Debug, Default)]
 struct State {
     tasks: BTreeMap<LaunchToken, Watched>,
-    /// The thread wants to know of the next task.
+    /// The thread wants to be woken by the next task.
     is_slow: bool,
     is_over: bool,
 }
@@ -97,19 +103,20 @@ struct Shared {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing in here is left half done by a panic.
+        // A panic leaves nothing inconsistent here.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Curves of the tasks of a worker: those that grow, and those that the server has not acknowledged.
+/// Curves of the tasks of a worker: of running tasks, and of ended ones that the server has not
+/// acknowledged.
 #[derive(Debug)]
 pub(crate) struct Curves {
     shared: Arc<Shared>,
-    /// Whether there is a thread; without one there are no curves.
+    /// Whether the thread runs; without it there are no curves.
     is_looking: bool,
     ended: BTreeMap<InstanceKey, Curve>,
-    /// Ends whose curves were sent, by the number of their report.
+    /// Ended tasks whose curves were sent, by report number.
     sent: VecDeque<(u64, Vec<InstanceKey>)>,
 }
 
@@ -140,12 +147,12 @@ impl Curves {
         }
     }
 
-    /// A task has started.
+    /// Starts the curve of a task.
     pub(super) fn add(&self, token: LaunchToken, what: (InstanceKey, Given), process: (u32, Time)) {
         self.watch(token, what, process, None);
     }
 
-    /// A call has started, in an interpreter that had used `before`.
+    /// Starts the curve of a call, in an interpreter that had used `before`.
     pub(super) fn add_call(
         &self,
         token: LaunchToken,
@@ -179,22 +186,22 @@ impl Curves {
         };
         let mut state = self.shared.lock();
         state.tasks.insert(token, watched);
-        // Of a stream of short tasks one in two seconds wakes the thread.
+        // In a stream of short tasks this wakes the thread at most every two seconds.
         if std::mem::take(&mut state.is_slow) {
             self.shared.changed.notify_one();
         }
     }
 
-    /// A task has ended after `run`; its CPU time is what the kernel counted.
+    /// Ends the curve of a task after `run`; the kernel counted its CPU time.
     pub(super) fn end(&mut self, token: LaunchToken, run: Duration, cpu: Duration) {
         let Some(watched) = self.shared.lock().tasks.remove(&token) else {
             return;
         };
-        // A task that nobody looked at has no memory to show, however long it was.
+        // A task that was never sampled has no memory to show, however long it ran.
         if watched.began.is_none() {
             return;
         }
-        // Whether the interpreter has waited for what was there before nobody knows: the looks have to do.
+        // Whether the interpreter has waited for older processes is unknown, so the samples count.
         let cpu = if watched.old.is_zero() {
             cpu
         } else {
@@ -204,18 +211,18 @@ impl Curves {
         if let Some(curve) = curve {
             self.ended.insert(watched.key, curve);
         }
-        // Ends that are not reported leave theirs behind.
+        // Ends that are never reported leave their curves behind.
         if self.ended.len() > UNACKNOWLEDGED_MAX {
             self.ended.pop_first();
         }
     }
 
-    /// What there was to tell of a call has been told.
+    /// Forgets a call whose curve was sent.
     pub(super) fn forget(&self, token: LaunchToken) {
         self.shared.lock().tasks.remove(&token);
     }
 
-    /// Curves of the tasks whose ends a report tells. They are kept until it is acknowledged.
+    /// Curves of the tasks whose ends are in a report. They are kept until it is acknowledged.
     pub(crate) fn of_report(&mut self, report: &Report) -> Vec<(InstanceKey, Curve)> {
         if self.ended.is_empty() {
             return Vec::new();
@@ -231,7 +238,7 @@ impl Curves {
         found
     }
 
-    /// The server has recorded all reports up to this number.
+    /// The server has stored all reports up to this number.
     pub(crate) fn acknowledge(&mut self, seq: u64) {
         while let Some((_, keys)) = self.sent.pop_front_if(|(number, _)| *number <= seq) {
             for key in keys {
@@ -240,17 +247,19 @@ impl Curves {
         }
     }
 
-    /// A server is back. Reports that it has not acknowledged are sent again with other numbers; what it does not know as ours is void.
+    /// Handles a reconnect. The worker sends unacknowledged reports again with other numbers. If
+    /// the server does not know this worker, they are void.
     pub(crate) fn on_server_back(&mut self, reattached: bool) {
         self.sent.clear();
         if !reattached {
             self.ended.clear();
-            // Those that still run are about to be ended. Tasks of the new server may have their names.
+            // Tasks that still run are about to be killed. Tasks of the new server may have the
+            // same ids.
             self.shared.lock().tasks.clear();
         }
     }
 
-    /// Curves of running tasks of which it is time to tell, at most [`HEARTBEAT_CURVES_MAX`].
+    /// Curves of running tasks that are due to be sent, at most [`HEARTBEAT_CURVES_MAX`].
     pub(crate) fn news(&self, now: Time) -> Vec<(InstanceKey, Curve)> {
         let mut state = self.shared.lock();
         let due = state.tasks.values_mut().filter_map(|task| {
@@ -274,25 +283,25 @@ impl Drop for Curves {
     }
 }
 
-/// The thread that looks.
+/// The sampling thread.
 struct Looker {
     shared: Arc<Shared>,
     processes: Processes,
-    /// Started when it is needed.
+    /// Started on demand.
     shares: Option<Shares>,
     /// Path of this program.
     hq: PathBuf,
-    /// Likewise started when it is needed.
+    /// Started on demand.
     gpus: Option<GpuWatch>,
-    /// Whether the driver knows processes by the numbers that they have here.
+    /// Whether the GPU driver uses the pids of this namespace.
     numbers: Numbers,
-    /// What the last look waited for a driver: that costs no cpu.
+    /// Time that the last sample waited for a driver, which costs no cpu.
     waited: Duration,
-    /// CPU time that it took in the process that asks the driver.
+    /// CPU time of the last sample in the GPU probe process.
     elsewhere: Duration,
 }
 
-/// A task that is old enough to be looked at.
+/// A task that is old enough to be sampled.
 struct Due {
     token: LaunchToken,
     pid: u32,
@@ -300,20 +309,20 @@ struct Due {
     gpus: Option<Arc<HeldGpus>>,
 }
 
-/// What one look saw of a task.
+/// Sample of one task.
 struct Seen {
     token: LaunchToken,
     age: Duration,
     memory_kib: u64,
     cpu: Duration,
-    /// Part of it of processes that are older than a call.
+    /// Part of the CPU time that belongs to processes older than the call.
     cpu_of_old: Duration,
     began: u64,
-    /// Of a task that holds some.
+    /// Only for a task that holds GPUs.
     gpus: Option<(GpusGiven, GpuLook)>,
 }
 
-/// In the clock in which the kernel says when processes began.
+/// Time since boot, the clock of process start times.
 fn uptime() -> Duration {
     let time = clock_gettime(ClockId::Boottime);
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
@@ -325,7 +334,8 @@ impl Looker {
         let (mut pause, mut rest) = (SPACING_MIN, Duration::ZERO);
         while self.wait(pause, rest) {
             let begin = Instant::now();
-            // First, so that a pause of this thread makes no process older than the call that it is of.
+            // Read first: a pause of this thread must not make a process of the call seem older
+            // than it.
             let since_boot = uptime();
             self.look(clock::now().mono, since_boot);
             let took = begin.elapsed().saturating_sub(self.waited);
@@ -335,7 +345,7 @@ impl Looker {
         }
     }
 
-    /// Waits until there are tasks, and as long as `pause`, at least `rest`; returns whether to go on.
+    /// Waits until there are tasks, and for `pause`, at least `rest`; returns whether to continue.
     fn wait(&self, pause: Duration, rest: Duration) -> bool {
         let begin = Instant::now();
         let mut until = begin + pause.max(rest);
@@ -346,7 +356,7 @@ impl Looker {
             state = waited.unwrap_or_else(PoisonError::into_inner);
             until = Instant::now() + SPACING_MIN;
         }
-        // A task that starts is looked at soon, though all others have run for hours.
+        // A task that starts is sampled soon, even if all others have run for hours.
         state.is_slow = until > Instant::now() + SPACING_MIN;
         while !state.is_over
             && let left = until.saturating_duration_since(Instant::now())
@@ -362,18 +372,18 @@ impl Looker {
         !state.is_over
     }
 
-    /// The shortest span of a point, of all tasks.
+    /// The shortest spacing of points of all tasks.
     fn spacing_min(&self) -> Duration {
         let state = self.shared.lock();
         let spans = state.tasks.values().map(|task| task.builder.spacing());
         spans.min().unwrap_or(SPACING_MIN)
     }
 
-    /// Looks at the processes of all tasks that are old enough. `uptime` is not later than `now`.
+    /// Samples the processes of all tasks that are old enough. `uptime` is not later than `now`.
     fn look(&mut self, now: Time, uptime: Duration) {
         (self.waited, self.elsewhere) = (Duration::ZERO, Duration::ZERO);
         let tasks = self.due(now);
-        // Nothing is read for tasks that are too young.
+        // Reads nothing for tasks that are too young.
         if tasks.is_empty() {
             return;
         }
@@ -416,7 +426,7 @@ impl Looker {
                 gpus,
             });
         }
-        // Not all under one lock: with very many tasks the loop would wait.
+        // In chunks: with very many tasks the event loop would wait for the lock.
         for some in seen.chunks(NOTED_AT_ONCE) {
             let mut state = self.shared.lock();
             for seen in some {
@@ -442,7 +452,7 @@ impl Looker {
         due.collect()
     }
 
-    /// Asks for the devices that tasks hold. The answer comes while processes are looked at.
+    /// Requests the devices that tasks hold. The answer arrives while processes are sampled.
     fn ask_for_gpus(&mut self, tasks: &[Due]) {
         let held = tasks.iter().filter_map(|task| task.gpus.as_ref());
         let names: BTreeSet<Box<str>> = held.flat_map(|held| held.names.iter().cloned()).collect();
@@ -459,9 +469,10 @@ impl Looker {
         answer
     }
 
-    /// Memory of a tree in KiB, without pages of files; what its processes share counts once, if it can be found out.
+    /// Anonymous memory of a tree in KiB; shared pages count once, if the kernel reports them in
+    /// time.
     fn memory_of(&mut self, tree: &[&Process]) -> u64 {
-        // Before Linux 4.5 it is not said how much of it files stand behind.
+        // Before Linux 4.5 the kernel does not report the anonymous part.
         let own = |process: &&Process| {
             let own = self.processes.own(process.pid);
             (process.pid, own.unwrap_or(process.rss))
@@ -476,7 +487,7 @@ impl Looker {
             .shares
             .get_or_insert_with(|| Shares::start(&self.processes));
         let shared = shares.sum(own.iter().map(|(pid, _)| *pid).collect());
-        // What was swapped out counts with the shares, but not for more than everything.
+        // Shares include swap, so the sum without swap is no upper bound.
         shared.map_or(sum, |shared| shared.max(largest))
     }
 }
@@ -523,7 +534,7 @@ mod tests {
         }
     }
 
-    /// A process with its memory that no file stands behind, its CPU time in ticks, and when it began.
+    /// A process with its anonymous memory, its CPU time in ticks, and its start time.
     fn process(proc: &Path, pid: u32, parent: u32, (kib, ticks, began): (u64, u64, u64)) {
         let own = proc.join(pid.to_string());
         fs::create_dir_all(&own).expect("writable");
@@ -535,7 +546,7 @@ mod tests {
         fs::write(own.join("status"), status).expect("writable");
     }
 
-    /// Time since the start of the machine, at each look.
+    /// Time since boot at each sample.
     const UPTIME: Duration = Duration::from_secs(1_000);
 
     fn looker(curves: &Curves, proc: &Path) -> Looker {
@@ -585,7 +596,7 @@ mod tests {
         looker.look(at(102), UPTIME);
         process(proc.path(), 11, 10, (2_000, 2 * second, 6));
         looker.look(at(104), UPTIME);
-        // Another process has the number now.
+        // Another process has the pid now.
         process(proc.path(), 10, 1, (900_000, 0, 70));
         looker.look(at(106), UPTIME);
         let run = Duration::from_secs(6);
@@ -612,11 +623,12 @@ mod tests {
         let mut looker = looker(&curves, proc.path());
         let second = rustix::param::clock_ticks_per_second();
         let of_machine = |seconds: u64| seconds * second;
-        // The interpreter has run for 500 s, the call for 2 at the first look.
+        // The interpreter has run for 500 s, the call for 2 s at the first sample.
         let before = Duration::from_secs(300);
         curves.add_call(LaunchToken(7), (key(3), given()), (10, at(98)), before);
         process(proc.path(), 10, 1, (1_000, 301 * second, of_machine(500)));
-        // An earlier call has left one; another one is its own, with which the interpreter began before the worker knew.
+        // One process is left from an earlier call. Another is the call's own: the interpreter
+        // began before the worker recorded the start.
         let own = of_machine(998) - second * 2 / 5;
         process(proc.path(), 11, 10, (100, 70 * second, of_machine(600)));
         process(proc.path(), 12, 10, (10, second, own));
@@ -624,7 +636,7 @@ mod tests {
         process(proc.path(), 11, 10, (100, 71 * second, of_machine(600)));
         process(proc.path(), 12, 10, (10, 2 * second, own));
         looker.look(at(102), UPTIME);
-        // It waited for both, and not at the end.
+        // The interpreter waited for both, though not at the end.
         let cpu = Duration::from_secs(301 + 71 + 2) - before;
         curves.end(LaunchToken(7), Duration::from_millis(4_100), cpu);
         let [(_, curve)] = &curves.of_report(&report(1, &[3]))[..] else {
@@ -633,7 +645,7 @@ mod tests {
         let cpus: Vec<u64> = curve.points().map(|point| point.cpu_milli).collect();
         assert_eq!(cpus, [1_000, 1_000]);
         assert_eq!(curve.memory_peak_kib, 1_110);
-        // The next one is over before anybody looks.
+        // The next call ends before the first sample.
         curves.add_call(LaunchToken(8), (key(4), given()), (10, at(102)), before);
         curves.forget(LaunchToken(8));
         assert!(curves.shared.lock().tasks.is_empty());
@@ -681,7 +693,7 @@ mod tests {
         curves.on_server_back(false);
         assert!(curves.news(at(60)).is_empty());
         curves.end(LaunchToken(2), Duration::from_secs(60), Duration::ZERO);
-        // Its own first tasks have the same names, and are too short.
+        // Tasks of the new server have the same ids and are too short.
         assert!(curves.of_report(&report(1, &[1, 2])).is_empty());
     }
 

@@ -1,7 +1,8 @@
-//! What tasks use of NVIDIA GPUs: a process of its own asks the library of the driver, which may hang or crash with it.
+//! Usage of NVIDIA GPUs by tasks: a separate process queries the driver's library, which may hang
+//! or crash.
 //!
-//! Without tasks that hold GPUs there is no such process. Who asks waits for a moment; what has not been told by then does for the
-//! next look, and is a gap in curves until then. See `docs/usage.md`.
+//! Without tasks that hold GPUs no such process exists. The sampling thread waits a moment for the
+//! reply. A late reply serves the next sample; until then the curve has a gap. See `docs/usage.md`.
 
 #[cfg(feature = "nvml")]
 mod answers;
@@ -25,11 +26,11 @@ use hq_core::curve::{GpuLook, GpusGiven};
 pub use answers::tell_of_gpus;
 pub(super) use watch::{Answer, GpuWatch};
 
-/// Number of the namespace of processes in which a machine begins, see `namespaces(7)`.
+/// Number of the initial pid namespace of a machine, see `namespaces(7)`.
 const FIRST_NAMESPACE: u64 = 0xEFFF_FFFC;
 
 impl GpuWatch {
-    /// Asks a process of this program, which is at `hq`, if that can ask a driver.
+    /// Queries a process of this program, at `hq`, if that can access a driver.
     pub(super) fn start(hq: &Path) -> Self {
         let is_over = Arc::new(AtomicBool::new(false));
         #[cfg(feature = "nvml")]
@@ -59,20 +60,20 @@ impl watch::Teller for Nobody {
 /// GPUs that an instance holds.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) struct HeldGpus {
-    /// Their names: positions by bus address, or unique ids of devices or of parts of them.
+    /// Their names: positions by bus address, or unique ids of devices or device parts.
     pub(super) names: Box<[Box<str>]>,
-    /// How many it asked for, in ten-thousandths.
+    /// Requested amount, in ten-thousandths.
     pub(super) units: u64,
 }
 
-/// What the driver tells of one device.
+/// Driver's data about one device.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Device {
     /// Utilisation in thousandths.
     busy_milli: Option<u64>,
     /// Memory in use, and all of it, in KiB.
     memory_kib: Option<(u64, u64)>,
-    /// `None` = it does not tell what each process uses.
+    /// `None` = the driver reports no usage per process.
     processes: Option<Vec<Process>>,
 }
 
@@ -84,30 +85,30 @@ pub(super) struct Process {
     kib: Option<u64>,
 }
 
-/// What is known of devices by their names; those that do not answer are missing.
+/// Devices by name; devices that do not answer are missing.
 pub(super) type Devices = BTreeMap<Box<str>, Device>;
 
-/// Processes of this machine, as far as they matter for GPUs.
+/// Processes of this machine, as far as relevant for GPUs.
 pub(super) struct Seen<'a> {
-    /// Those of the instance.
+    /// Processes of the instance.
     pub(super) own: &'a BTreeSet<u32>,
-    /// Whether one can be seen here at all.
+    /// Whether a pid is visible in this namespace.
     pub(super) is_here: &'a dyn Fn(u32) -> bool,
     pub(super) numbers: &'a mut Numbers,
 }
 
-/// Whether processes have the numbers here that the driver tells: in a container they may have others.
+/// Whether the driver's pids are valid in this namespace: in a container they may differ.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Numbers {
     Certain,
-    /// Nothing is known of it yet.
+    /// Not known yet.
     Doubtful,
-    /// It has told that of a process here that is where it may be expected.
+    /// The driver has reported the pid of an own process on a device that it holds.
     Proven,
 }
 
 impl Numbers {
-    /// As this process finds them.
+    /// Determined from this process's namespace.
     pub(super) fn find() -> Self {
         let is_first = |found: std::fs::Metadata| found.ino() == FIRST_NAMESPACE;
         if std::fs::metadata("/proc/self/ns/pid").is_ok_and(is_first) {
@@ -119,7 +120,7 @@ impl Numbers {
 }
 
 impl HeldGpus {
-    /// What an instance uses of its devices. What is not known of one of them is not known of the sum.
+    /// Usage of the instance's devices. A value unknown for one device is unknown for the sum.
     pub(super) fn look(&self, devices: &Devices, seen: &mut Seen<'_>) -> (GpusGiven, GpuLook) {
         let mut given = GpusGiven {
             units: self.units,
@@ -164,7 +165,7 @@ impl Device {
     }
 }
 
-/// Memory of those processes that are of the instance; `None` = that cannot be told.
+/// Memory of the instance's processes; `None` = unknown.
 fn own(all: &[Process], seen: &mut Seen<'_>) -> Option<u64> {
     let own = all.iter().filter(|one| seen.own.contains(&one.pid));
     let sum = own.clone().map(|one| one.kib).sum();
@@ -175,7 +176,8 @@ fn own(all: &[Process], seen: &mut Seen<'_>) -> Option<u64> {
         *seen.numbers = Numbers::Proven;
         return sum;
     }
-    // In a container there may be no list, or one with other numbers. Those of others there may be its own.
+    // In a container the list may be missing or use other pids. Pids that are invisible here may be
+    // the instance's own.
     let is_nobody_else = all.iter().all(|one| (seen.is_here)(one.pid));
     (*seen.numbers == Numbers::Proven && is_nobody_else).then_some(0)
 }
@@ -209,7 +211,7 @@ mod tests {
             .collect()
     }
 
-    /// Processes 10 to 19 are of the task, those below 100 can be seen.
+    /// Processes 10 to 19 belong to the task, those below 100 are visible.
     fn look_with(
         held: &HeldGpus,
         devices: &Devices,
@@ -244,7 +246,7 @@ mod tests {
         );
         assert_eq!((given.units, given.memory_kib), (20_000, 160_000));
         assert!(!given.is_memory_of_devices);
-        // Others may be at work there; that is not its own memory.
+        // Other processes may use the device; their memory does not count.
         let (given, found) = look(&held(&["2"]), &devices);
         assert_eq!((found.busy_milli, found.memory_kib), (Some(1_000), Some(0)));
         assert!(!given.is_memory_of_devices);
@@ -270,7 +272,7 @@ mod tests {
             assert_eq!(found.memory_kib, Some(kib));
             assert!(given.is_memory_of_devices);
         }
-        // One tells no utilisation, as a part of a device.
+        // One reports no utilization, like a part of a device.
         let part = Device {
             busy_milli: None,
             ..device(0, (5_000, 80_000), &[(10, 9)])
@@ -287,11 +289,12 @@ mod tests {
             (found.memory_kib, given.is_memory_of_devices)
         };
         let numbers = &mut Numbers::Doubtful;
-        // Nobody of the list is here, one has by chance the number of another one, or there is no list.
+        // No listed pid is visible, one has the pid of another process by chance, or there is no
+        // list.
         assert_eq!(of(&[(4_711, 3_000)], numbers), (Some(5_000), true));
         assert_eq!(of(&[(50, 3_000)], numbers), (Some(5_000), true));
         assert_eq!(of(&[], numbers), (Some(5_000), true));
-        // The driver has translated them.
+        // The driver has translated the pids.
         assert_eq!(
             of(&[(10, 3_000), (50, 2_000)], numbers),
             (Some(3_000), false)

@@ -1,4 +1,4 @@
-//! Tasks that are held to the memory that they asked for, by the kernel or by looking at them.
+//! Enforces memory limits of tasks, by control groups or by watching processes.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ impl TaskLauncher {
         let Some(task) = self.running.get_mut(excess.token) else {
             return;
         };
-        // Before the signal: the end must not come back without its reason.
+        // Before the signal: the end must not arrive without its reason.
         task.excess = Some(excess);
         self.kill(excess.token);
     }
@@ -34,27 +34,27 @@ impl TaskLauncher {
         Some(limit)
     }
 
-    /// Looks after the memory of a task that has started.
+    /// Starts to watch the memory of a task.
     pub(super) fn watch_memory(&self, token: LaunchToken, pid: u32) {
         let Some(watch) = &self.memory else { return };
-        // The kernel holds those in groups, and better than a look now and then.
+        // The kernel enforces limits of groups, better than samples.
         let task = self.running.get(token).filter(|task| task.group.is_none());
         if let Some(limit) = task.and_then(|task| task.memory_limit) {
             watch.add(token, pid, limit);
         }
     }
 
-    /// Looks no longer after the memory of a task; returns whether it was ended for that.
+    /// Stops watching the memory of a task; returns the excess if it was killed for that.
     pub(super) fn stop_watching(&self, token: LaunchToken) -> Option<MemoryOveruse> {
         let task = self.running.get(token)?;
-        // At the end and not later: the number of its process may soon be somebody else's.
+        // Immediately at the end: its pid may soon be reused.
         if let (Some(watch), Some(_)) = (&self.memory, task.memory_limit) {
             watch.remove(token);
         }
         task.excess
     }
 
-    /// Whether the kernel has ended a task that ended by SIGKILL.
+    /// Whether the OOM killer ended a task that died by SIGKILL.
     pub(super) fn is_oom_victim(&mut self, token: LaunchToken) -> bool {
         let before = self
             .running
@@ -63,7 +63,7 @@ impl TaskLauncher {
         self.oom.has_struck(before)
     }
 
-    /// Removes the control group of a task, if it has one; returns whether it used too much.
+    /// Leaves the control group of a task, if it has one; returns the excess if it used too much.
     pub(super) fn leave_group(&mut self, token: LaunchToken) -> Option<MemoryOveruse> {
         let group = self.running.get_mut(token)?.group.take()?;
         let used = group.excess();
@@ -74,10 +74,11 @@ impl TaskLauncher {
         used.map(|used| MemoryOveruse { token, used, limit })
     }
 
-    /// Has a task held to its memory from its start on.
+    /// Adds the enforcement of the memory limit to a plan.
     pub(super) fn hold(&self, mut plan: SpawnPlan, group: Option<&TaskGroup>) -> SpawnPlan {
         if let Some(score) = self.memory.as_ref().and_then(MemoryWatch::task_score) {
-            // By the child itself: what it starts before we hear of it would keep the worker's score.
+            // Set by the child itself: processes that it starts before the worker knows would
+            // otherwise inherit the worker's score.
             plan = plan.oom_score_adj(score);
         }
         if let Some(group) = group {
@@ -86,7 +87,7 @@ impl TaskLauncher {
         plan
     }
 
-    /// A control group for a task; `None` = it is watched.
+    /// A control group for a task; `None` = it is watched instead.
     pub(super) fn make_group(&mut self, token: LaunchToken, limit: u64) -> Option<TaskGroup> {
         let made = self.groups.as_mut()?.get(&token.0.to_string(), limit);
         made.inspect_err(|error| {

@@ -9,23 +9,24 @@ use hq_spawn::EnvBlock;
 const TASK_VARIABLES: &str = "HQ_ACCESS_KEY HQ_CPUS HQ_ENTRY HQ_ERROR_FILENAME HQ_HOST_FILE HQ_NODE_FILE HQ_NUM_NODES HQ_PIN \
     HQ_TASK_DIR";
 
-/// Beginnings of variables by which batch systems and process managers describe the job step in which the
-/// worker runs. A task that inherits them is taken for a part of that step: `srun` repeats its options,
-/// `mpirun` uses its nodes, and an MPI library waits for peers that do not exist.
+/// Prefixes of variables that describe the job step in which the worker runs, set by batch systems
+/// and process managers. A task that inherited them would count as part of that step: `srun`
+/// repeats its options, `mpirun` uses its nodes, and an MPI library waits for peers that do not
+/// exist.
 const STEP_PREFIXES: [&str; 9] = [
     "SLURM_", "SLURMD_", "SRUN_", "PMI_", "PMI2_", "PMIX_", "OMPI_", "HYDRA_", "PBS_",
 ];
 
-/// Those of them that name the surrounding job and mislead nobody.
+/// Exceptions that describe the surrounding job and do no harm.
 const STEP_NAMES_KEPT: &str = "SLURM_CONF SLURM_CLUSTER_NAME SLURM_JOB_ID SLURM_JOB_ACCOUNT SLURM_JOB_PARTITION \
     SLURM_SUBMIT_DIR PBS_JOBID PBS_O_WORKDIR";
 
 /// Set in the worker's environment, it lets tasks inherit everything.
 const KEEP_STEP: &str = "HQ_KEEP_BATCH_ENV";
 
-/// Settings of users that begin alike.
+/// Users' settings with the same prefix.
 fn is_user_setting(name: &str) -> bool {
-    // The framework `ess` tells a process its place in a step, the others are what people tune.
+    // The framework `ess` describes a process's place in a step; the others are tuning parameters.
     name.starts_with("OMPI_MCA_") && !name.starts_with("OMPI_MCA_ess")
 }
 
@@ -35,7 +36,7 @@ fn is_of_step(name: &str) -> bool {
         && !is_user_setting(name)
 }
 
-/// The worker's environment without what belongs to a task, or to a job step, around it.
+/// The worker's environment without variables of a surrounding task or job step.
 pub(super) fn inherited() -> EnvBlock {
     let keeps_step = std::env::var_os(KEEP_STEP).is_some_and(|value| value == "1");
     let is_of_task = |name: &OsStr| {
@@ -46,12 +47,12 @@ pub(super) fn inherited() -> EnvBlock {
                 || (!keeps_step && is_of_step(name))
         })
     };
-    // The usual case shares the block as it is.
+    // In the usual case the block is shared unchanged.
     if !std::env::vars_os().any(|(name, _)| is_of_task(&name)) {
         return EnvBlock::capture();
     }
     let kept = std::env::vars_os().filter(|(name, _)| !is_of_task(name));
-    // Only a name that no shell can set is refused.
+    // Fails only for a name that no shell can set.
     EnvBlock::empty()
         .overlay(kept)
         .unwrap_or_else(|_| EnvBlock::capture())

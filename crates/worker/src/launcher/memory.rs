@@ -1,12 +1,16 @@
-//! Holds tasks to the memory that they asked for, by watching their process trees.
+//! Enforces memory limits of tasks by watching their process trees.
 //!
-//! A thread looks for the processes of all watched trees some ten times a second, and in between, every few
-//! milliseconds, glances at the resident memory of the processes that it knows: many programs take what they need
-//! within some tens of milliseconds and exit. Resident memory counts pages that processes share more than once, and those
-//! of files, which the kernel takes back when it needs memory. So a tree is only found guilty by its proportional
-//! share of memory that no file stands behind, which the kernel computes on request, at a cost: it walks all pages
-//! of a process. Processes that leave both the tree and the session of their task are not seen. A tree that grows
-//! fast can exceed its limit by what it touches between two glances.
+//! A thread looks for the processes of all watched trees about ten times a second. Every few
+//! milliseconds in between it glances at the resident memory of the known processes, because many
+//! programs allocate within some tens of milliseconds and exit.
+//!
+//! Resident memory counts shared pages more than once, and includes pages of files, which the
+//! kernel can reclaim. So a tree only exceeds its limit by its proportional share of anonymous
+//! memory. The kernel computes that on request, which is expensive: it walks all pages of a
+//! process.
+//!
+//! Not seen are processes that leave both the tree and the session of their task. A fast growing
+//! tree can exceed its limit by what it touches between two glances.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,19 +27,22 @@ use super::processes::{Families, KIB, Process, Processes};
 
 /// Shortest pause between two looks at all processes of the machine.
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
-/// Shortest pause between two glances at the processes that are known: a program touches some ten MiB in it.
+/// Shortest pause between two glances at the known processes: a program touches some ten MiB in it.
 const GLANCE_PAUSE: Duration = Duration::from_millis(5);
-/// Pause after a look or a glance that took long, as a multiple of it, so that each of them costs 2 % of a cpu at most.
+/// Pause after a look or a glance, as a multiple of its CPU time, so that watching costs at most 2
+/// % of a cpu.
 const REST: u32 = 50;
-/// The longest pause all the same: a task that grows meanwhile must not take the machine's memory first.
+/// Longest pause: a task that grows meanwhile must not exhaust the machine's memory.
 const REST_MAX: Duration = Duration::from_secs(2);
-/// Shares of memory that differ by less than this part, as a divisor, are taken for the same memory: the parent may have other threads.
+/// Divisor: shares of memory that differ by less than this part count as the same memory. They are
+/// not exactly equal, because the parent may have other threads.
 const SAME_MEMORY: u64 = 64;
-/// How long a tree whose shares were small enough is believed to use no more, unless it seems to.
+/// How long a tree whose shares were below the limit is not checked again, unless its resident
+/// memory grows.
 const ACQUITTED: Duration = Duration::from_secs(2);
-/// Added to the readiness of tasks to be chosen when the machine runs out of memory: -1000 to 1000.
+/// Added to the OOM score of tasks (-1000 to 1000), so that the kernel prefers to kill them.
 const TASK_SCORE: i16 = 500;
-/// The same of the worker, where it has the right to lower it.
+/// OOM score of the worker, where it has the right to lower it.
 const WORKER_SCORE: &str = "-500";
 
 /// A process tree that used more memory than it may.
@@ -88,12 +95,12 @@ struct State {
 #[derive(Debug)]
 pub(super) struct MemoryWatch {
     shared: Arc<Shared>,
-    /// The score of tasks, from the first task with a limit on.
+    /// OOM score of tasks; set with the first task that has a limit.
     task_score: OnceLock<Option<i16>>,
 }
 
 impl MemoryWatch {
-    /// Starts the thread. What it finds goes to `found`, each tree once.
+    /// Starts the thread. It sends each tree that exceeds its limit to `found`, once.
     pub(super) fn start(found: mpsc::UnboundedSender<MemoryOveruse>) -> io::Result<Self> {
         let processes = Processes::new("/proc");
         if processes.get(std::process::id()).is_none() {
@@ -116,23 +123,25 @@ impl MemoryWatch {
         })
     }
 
-    /// Has the kernel end tasks before this worker when memory runs out. To be called for each task with a limit. Workers
-    /// without such tasks save the price: a child that sets a score is created in a slower way.
+    /// Makes the kernel kill tasks before this worker when memory runs out. Called for each task
+    /// with a limit. Workers without such tasks avoid the cost: a child that sets a score is
+    /// created in a slower way.
     pub(super) fn protect_worker(&self) {
         self.task_score.get_or_init(|| {
             let score = task_score();
-            // Behind the score of tasks, which is derived from what this process had.
+            // After the score of tasks, which is derived from the original score of this process.
             lower_own_score();
             score
         });
     }
 
-    /// The score that tasks start with, if any. Those without a limit have it as well: the worker's own is lower.
+    /// The score that tasks start with, if any. Tasks without a limit need it as well, because the
+    /// worker lowered its own.
     pub(super) fn task_score(&self) -> Option<i16> {
         self.task_score.get().copied().flatten()
     }
 
-    /// Watches a tree from now on; `limit` in KiB.
+    /// Starts to watch a tree; `limit` in KiB.
     pub(super) fn add(&self, token: LaunchToken, pid: u32, limit: u64) {
         let since = Instant::now();
         let watched = Watched { pid, limit, since };
@@ -140,7 +149,7 @@ impl MemoryWatch {
         self.shared.changed.notify_one();
     }
 
-    /// The tree has ended.
+    /// Stops watching a tree.
     pub(super) fn remove(&self, token: LaunchToken) {
         self.shared.lock().tasks.remove(&token);
     }
@@ -155,7 +164,7 @@ impl Drop for MemoryWatch {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing in here is left half done by a panic.
+        // A panic leaves nothing inconsistent here.
         self.watched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -167,18 +176,19 @@ fn cpu_time() -> Duration {
     Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// The pause after a look or glance that took so long.
+/// The pause after a look or glance with this CPU time.
 fn pause_after(took: Duration, shortest: Duration) -> Duration {
     took.saturating_mul(REST).clamp(shortest, REST_MAX)
 }
 
-/// The score that has the kernel choose a task, if it must end something; `None` if it cannot be set here.
+/// The score that makes the kernel prefer tasks; `None` if it cannot be set here.
 fn task_score() -> Option<i16> {
     let path = "/proc/self/oom_score_adj";
     let own = fs::read_to_string(path).ok()?;
-    // Written back as it is, only to see whether that is allowed at all.
+    // Writes the present score back, only to find out whether that is permitted.
     fs::write(path, &own).ok()?;
-    // Only privileged processes may lower it, and tasks inherit ours: containers begin with one that is set for them.
+    // Only privileged processes may lower it, and tasks inherit the worker's: containers often
+    // start with a higher one.
     own.trim().parse().ok().map(|own: i16| own.max(TASK_SCORE))
 }
 
@@ -196,16 +206,16 @@ struct Watcher {
     found: mpsc::UnboundedSender<MemoryOveruse>,
     /// Processes of the trees at the last look.
     members: BTreeMap<LaunchToken, Vec<u32>>,
-    /// Trees that seemed to use too much and did not.
+    /// Trees with high resident memory whose shares were below the limit.
     acquitted: BTreeMap<LaunchToken, Acquittal>,
 }
 
 /// A tree whose shares were summed up and found to be small enough.
 #[derive(Clone, Copy, Debug)]
 struct Acquittal {
-    /// Memory that it seemed to use, in KiB.
+    /// Resident memory at that check, in KiB.
     own: u64,
-    /// When its shares are summed up again even if that has not grown.
+    /// Time of the next check even if the memory has not grown.
     until: Instant,
 }
 
@@ -226,12 +236,13 @@ impl Watcher {
                 state.tasks.clone()
             };
             let now = Instant::now();
-            // Short tasks need no look at all processes: a glance at their own is enough.
+            // For short tasks a glance at their own processes is enough.
             let mut ages = tasks
                 .values()
                 .map(|task| now.saturating_duration_since(task.since));
             let is_look = now >= next_look && ages.any(|age| age >= LOOK_PAUSE);
-            // Not by the clock: on a busy machine this thread waits, which costs others nothing.
+            // CPU time instead of elapsed time: waiting on a busy machine costs other processes
+            // nothing.
             let before = cpu_time();
             self.acquitted.retain(|token, _| tasks.contains_key(token));
             let found = if is_look {
@@ -240,7 +251,7 @@ impl Watcher {
                 self.glance(&tasks)
             };
             for excess in found {
-                // Found once: the next look may come before it is dead.
+                // Reported once: the next look may come before it is dead.
                 self.shared.lock().tasks.remove(&excess.token);
                 if self.found.send(excess).is_err() {
                     return;
@@ -256,7 +267,7 @@ impl Watcher {
         }
     }
 
-    /// Finds the processes of all trees; returns the trees that use too much.
+    /// Finds the processes of all trees; returns the trees that exceed their limit.
     fn look(&mut self, tasks: &BTreeMap<LaunchToken, Watched>) -> Vec<MemoryOveruse> {
         let families = Families::new(self.processes.look());
         self.members.clear();
@@ -270,8 +281,8 @@ impl Watcher {
         found
     }
 
-    /// Checks the processes that the last look found, and the first process of each task that has started since; returns
-    /// the trees that use too much.
+    /// Checks the processes that the last look found, and the first process of each task that has
+    /// started since. Returns the trees that exceed their limit.
     fn glance(&mut self, tasks: &BTreeMap<LaunchToken, Watched>) -> Vec<MemoryOveruse> {
         let mut found = Vec::new();
         for (token, task) in tasks {
@@ -284,20 +295,20 @@ impl Watcher {
         found
     }
 
-    /// What a tree uses, if that is more than its limit.
+    /// Memory use of a tree if it exceeds the limit.
     fn judge(&mut self, token: LaunchToken, limit: u64, tree: &[Process]) -> Option<MemoryOveruse> {
-        // Each step is dearer than the one before.
+        // Each check is more expensive than the previous one.
         if tree.iter().map(|process| process.rss).sum::<u64>() <= limit {
             return None;
         }
-        // A process that is gone has nothing.
+        // An exited process has no memory.
         let own = tree.iter().filter_map(|one| self.processes.own(one.pid));
         let own = own.sum();
         if own <= limit || self.is_acquitted(token, own) {
             return None;
         }
         let used = match (tree, self.used(tree)) {
-            // It has ended meanwhile, and shared nothing with others of its tree.
+            // It has exited meanwhile, and shared nothing with other processes of its tree.
             ([_], 0) => own,
             (_, used) => used,
         };
@@ -309,7 +320,7 @@ impl Watcher {
         Some(MemoryOveruse { token, used, limit })
     }
 
-    /// Memory of processes, in KiB: what they share counts in part.
+    /// Memory of processes in KiB, shared pages in proportion.
     fn used(&self, tree: &[Process]) -> u64 {
         let share = |process: &Process| {
             let share = self.processes.share(process.pid);
@@ -321,7 +332,8 @@ impl Watcher {
             .filter_map(|process| Some((process.pid, share(process)?)))
             .collect();
         let is_same = |one: u64, other: u64| one.abs_diff(other) <= other / SAME_MEMORY;
-        // Between `vfork` and `execve` a process is in the memory of its parent: both show all of it, and nothing as shared.
+        // Between `vfork` and `execve` a process is in the memory of its parent: both show all of
+        // it, and nothing as shared.
         let is_in_parent = |process: &Process| {
             let own = shares.get(&process.pid).zip(shares.get(&process.parent));
             own.is_some_and(|(own, parent)| {
@@ -390,7 +402,8 @@ mod tests {
 
     #[test]
     fn a_tree_counts_with_its_session_and_its_share() {
-        // 11 is a child, 12 its child in another session, 13 an orphan of the session; 20 is not ours.
+        // 11 is a child, 12 its child in another session, 13 an orphan of the session; 20 is not
+        // ours.
         let all = [
             (10, 1, 10, 100, 90),
             (11, 10, 10, 100, 90),

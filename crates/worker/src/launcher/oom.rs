@@ -1,8 +1,8 @@
-//! Tells a task that the kernel killed because memory ran out from one that somebody killed.
+//! Tells tasks killed by the OOM killer from tasks that a user killed.
 //!
-//! Both end by SIGKILL. The kernel counts the processes it killed; a task that ends by SIGKILL after the
-//! count has grown in its lifetime is taken for one of them. It counts for each control group, which leaves out
-//! what happens to other jobs and containers of the node, and in all.
+//! Both end by SIGKILL. The kernel counts its OOM kills. A task that dies by SIGKILL counts as a
+//! victim if the count grew during its lifetime. The worker uses the count of its control group
+//! where possible, because that excludes other jobs and containers of the node.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,18 +10,19 @@ use std::time::{Duration, Instant};
 
 use super::control_group;
 
-/// Where the kernel counts for the whole machine.
+/// Counter of the whole machine.
 const OF_MACHINE: &str = "proc/vmstat";
 const COUNTER_NAME: &str = "oom_kill";
 
-/// Starts within this time see the same count: what was killed less than that before a task may be taken for it.
+/// Starts within this time share one sample of the count. A kill in that time before a start may be
+/// attributed to the task.
 const SAMPLE_AGE_MAX: Duration = Duration::from_millis(500);
 
-/// The count, and how many of the kills have a victim.
+/// The count, and how many kills were attributed to a task.
 #[derive(Debug)]
 pub(super) struct OomWatch {
     path: PathBuf,
-    /// Kills up to this one have been taken for the end of a task.
+    /// Kills up to this number are attributed.
     attributed: u64,
     sample: u64,
     sampled: Instant,
@@ -43,9 +44,9 @@ impl OomWatch {
         watch
     }
 
-    /// Kills until now, for a task that starts.
+    /// Number of kills so far, for a task that starts.
     pub(super) fn before_start(&mut self) -> u64 {
-        // Reading it for each of many short tasks would cost more than starting them.
+        // Reading it for each short task would cost more than the start.
         if self.sampled.elapsed() > SAMPLE_AGE_MAX {
             self.sample = self.count();
             self.sampled = Instant::now();
@@ -53,11 +54,10 @@ impl OomWatch {
         self.sample
     }
 
-    /// Whether a task that has just ended by SIGKILL is a victim of the kernel; `before` its start there were so
-    /// many. Each kill has one victim.
+    /// Whether a task that just died by SIGKILL is a victim of the OOM killer. `before` is the
+    /// count at its start. Each kill has one victim.
     pub(super) fn has_struck(&mut self, before: u64) -> bool {
-        // Each kill explains one task: of two that died by SIGKILL the second may have been killed
-        // by somebody.
+        // Each kill explains one task: if two died by SIGKILL, a user may have killed the second.
         let done = self.attributed.max(before);
         let has_struck = self.count() > done;
         if has_struck {
@@ -66,7 +66,7 @@ impl OomWatch {
         has_struck
     }
 
-    /// 0 where the kernel does not count, which is before Linux 4.13.
+    /// 0 if the kernel does not count (before Linux 4.13).
     fn count(&self) -> u64 {
         let text = fs::read_to_string(&self.path).unwrap_or_default();
         text.lines()
@@ -87,7 +87,7 @@ fn counter(root: &Path) -> PathBuf {
         let text = fs::read_to_string(path).unwrap_or_default();
         text.lines().any(|line| line.starts_with("oom_kill "))
     };
-    // The narrowest that counts: whatever else the machine kills is none of our business.
+    // The narrowest available: kills elsewhere on the machine do not matter.
     let found = of_group.into_iter().flatten().find(counts);
     found.unwrap_or_else(|| root.join(OF_MACHINE))
 }
@@ -110,7 +110,7 @@ mod tests {
         kills(5);
         assert!(watch.has_struck(start) && watch.has_struck(start));
         assert!(!watch.has_struck(start));
-        // Somebody else's process; then a task starts and is killed by hand.
+        // The OOM killer hits a foreign process; then a task starts and is killed by a user.
         kills(9);
         watch.sampled = Instant::now() - 2 * SAMPLE_AGE_MAX;
         let later = watch.before_start();

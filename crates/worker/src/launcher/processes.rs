@@ -1,7 +1,7 @@
-//! Processes of this machine by what they belong to, as /proc tells.
+//! Processes of this machine from /proc, grouped by parent and session.
 //!
-//! The kernel fills `stat` and `status` without waiting for the process. [`Processes::share`] has to wait for the lock of its memory map,
-//! which a page fault may hold for as long as a file system hangs.
+//! The kernel fills `stat` and `status` without waiting for the process. [`Processes::share`] waits
+//! for the lock of the memory map, which a page fault may hold for as long as a file system hangs.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 pub(super) const KIB: u64 = 1024;
 
-/// Facts about a process from one look.
+/// Properties of a process at one look.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Process {
     pub(super) pid: u32,
@@ -18,13 +18,13 @@ pub(super) struct Process {
     session: u32,
     /// Resident memory in KiB, pages of files included.
     pub(super) rss: u64,
-    /// CPU time of it and of those that it has waited for.
+    /// CPU time of it and of the children that it has waited for.
     pub(super) cpu: Duration,
-    /// When it began, in ticks since the start of the machine.
+    /// Start time, in ticks since boot.
     pub(super) began: u64,
 }
 
-/// Where processes are looked up.
+/// Reads /proc.
 #[derive(Clone, Debug)]
 pub(super) struct Processes {
     proc: PathBuf,
@@ -34,7 +34,7 @@ pub(super) struct Processes {
 }
 
 impl Processes {
-    /// Those below `proc`, which is `/proc`.
+    /// Reads `proc`, normally `/proc`.
     pub(super) fn new(proc: impl AsRef<Path>) -> Self {
         let page_kib = rustix::param::page_size() as u64 / KIB;
         Self::with_pages(proc, page_kib.max(1))
@@ -48,7 +48,7 @@ impl Processes {
         }
     }
 
-    /// All that can be seen now.
+    /// All visible processes.
     pub(super) fn look(&self) -> Vec<Process> {
         let Ok(entries) = fs::read_dir(&self.proc) else {
             return Vec::new();
@@ -58,7 +58,7 @@ impl Processes {
             .collect()
     }
 
-    /// One that can be seen now.
+    /// One visible process.
     pub(super) fn get(&self, pid: u32) -> Option<Process> {
         let stat = self.read(pid, "stat")?;
         self.parse(pid, &stat)
@@ -70,7 +70,7 @@ impl Processes {
         // Two fields stand before the end of the name.
         let fields: Vec<&str> = rest.split_ascii_whitespace().take(22).collect();
         let number = |field: usize| fields.get(field - 3)?.parse::<u64>().ok();
-        // Of it, and of children that it has waited for, in user mode and in the kernel.
+        // Of it and of its reaped children, in user mode and in the kernel.
         let ticks = [14, 15, 16, 17].map(|field| number(field).unwrap_or(0));
         let ticks = ticks.into_iter().fold(0, u64::saturating_add);
         Some(Process {
@@ -83,26 +83,27 @@ impl Processes {
         })
     }
 
-    /// When a process began, since the start of the machine.
+    /// Start time of a process since boot.
     pub(super) const fn began_at(&self, process: &Process) -> Duration {
         Duration::from_millis(process.began.saturating_mul(1_000) / self.ticks)
     }
 
-    /// Memory in KiB that no file stands behind, pages shared with others in full; without what was swapped out.
+    /// Anonymous memory in KiB, shared pages counted in full, without swap.
     pub(super) fn own(&self, pid: u32) -> Option<u64> {
         let text = self.read(pid, "status")?;
-        // Since Linux 4.5. Before, pages of files count, too.
+        // Since Linux 4.5. Before, pages of files are included.
         match (kib(&text, "RssAnon:"), kib(&text, "RssShmem:")) {
             (Some(anon), Some(shmem)) => Some(anon + shmem),
             (None, _) | (_, None) => kib(&text, "VmRSS:"),
         }
     }
 
-    /// The same, pages shared with others in part, and what was swapped out.
+    /// Anonymous memory in KiB, shared pages counted in proportion, with swap.
     pub(super) fn share(&self, pid: u32) -> Option<u64> {
         let text = self.read(pid, "smaps_rollup")?;
         let swapped = kib(&text, "SwapPss:").unwrap_or(0);
-        // The parts since Linux 5.3. Before, all pages of files are taken off, also what others have of them.
+        // These fields exist since Linux 5.3. Before, all pages of files are subtracted, including
+        // other processes' shares of them.
         let resident = match (kib(&text, "Pss_Anon:"), kib(&text, "Pss_Shmem:")) {
             (Some(anon), Some(shmem)) => anon + shmem,
             (None, _) | (_, None) => {
@@ -113,20 +114,22 @@ impl Processes {
         Some(resident + swapped)
     }
 
-    /// What the kernel tells of a process.
+    /// A file of /proc about a process.
     fn read(&self, pid: u32, name: &str) -> Option<String> {
         let text = fs::read(self.proc.join(pid.to_string()).join(name)).ok()?;
         Some(lossy(text))
     }
 }
 
-/// Text of the kernel: the name of a process stands in it, which may be any bytes, also a part of a character that was cut off.
+/// Decodes text of the kernel. It contains the process name, which may be any bytes, even a
+/// truncated character.
 pub(super) fn lossy(text: Vec<u8>) -> String {
     String::from_utf8(text)
         .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
 }
 
-/// When a process began, from its `stat`: see `proc_pid_stat(5)`, field 22, of which two stand before the name's end.
+/// Start time of a process from its `stat`: see `proc_pid_stat(5)`, field 22; two fields precede
+/// the end of the name.
 pub(super) fn began(stat: &str) -> Option<u64> {
     let (_, rest) = stat.rsplit_once(')')?;
     rest.split_ascii_whitespace().nth(19)?.parse().ok()
@@ -138,7 +141,7 @@ fn kib(text: &str, name: &str) -> Option<u64> {
     line.trim().trim_end_matches("kB").trim().parse().ok()
 }
 
-/// All processes of one look, by what they belong to.
+/// All processes of one look, indexed by parent and session.
 #[derive(Debug, Default)]
 pub(super) struct Families {
     processes: BTreeMap<u32, Process>,
@@ -168,7 +171,7 @@ impl Families {
         self.processes.get(&pid)
     }
 
-    /// Descendants of a process and members of its session, with their descendants; in as many steps as there are.
+    /// Descendants of a process and members of its session with their descendants, in linear time.
     pub(super) fn tree(&self, root: u32) -> Vec<&Process> {
         // An orphan has left the tree, but not the session that the task leads.
         let in_session = self.sessions.get(&root).into_iter().flatten();

@@ -17,20 +17,20 @@ use crate::output::Cleanup;
 pub(super) struct RunningTask {
     pub(super) key: InstanceKey,
     pub(super) template: Arc<WorkTemplate>,
-    /// Entries of its assignment and its position among them.
+    /// Entries of its assignment, and the task's position among them.
     pub(super) entries: Option<(Entries, u32)>,
     pub(super) cwd: PathBuf,
-    /// `None` = nothing to do, which is the usual case.
+    /// `None` = nothing to clean up, the usual case.
     pub(super) cleanup: Option<Cleanup>,
     /// Memory it may use, in KiB; `None` = not watched.
     pub(super) memory_limit: Option<u64>,
-    /// Beside which its use over time is shown.
+    /// Granted amounts, shown next to its usage curve.
     pub(super) given: Given,
-    /// Where the kernel holds it to that.
+    /// Control group that enforces the limit.
     pub(super) group: Option<TaskGroup>,
-    /// Processes that the kernel had killed for lack of memory when it was launched.
+    /// OOM kills counted before its launch.
     pub(super) oom_kills_before: u64,
-    /// It was killed for using more.
+    /// Set if it was killed for using too much memory.
     pub(super) excess: Option<MemoryOveruse>,
 }
 
@@ -41,14 +41,14 @@ impl RunningTask {
         entries.get(*position)
     }
 
-    /// Program and arguments with the values of the task.
+    /// Program and arguments with the task's parameters filled in.
     pub(super) fn args(&self) -> Vec<ByteText> {
         let template = &self.template.task;
         template.filled_args(&template.arg_values(self.key.task.task, self.entry()))
     }
 }
 
-/// All launched instances whose last launcher event has not been seen.
+/// All launched instances that still have launcher events to come.
 #[derive(Debug, Default)]
 pub(super) struct RunningTasks(BTreeMap<LaunchToken, RunningTask>);
 

@@ -1,4 +1,4 @@
-//! Memory that processes share, asked of the kernel without waiting for it.
+//! Memory that processes share, queried from the kernel with a timeout.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use super::processes::Processes;
 
-/// Longest wait for the kernel to say what processes share.
+/// Longest wait for the kernel's answer.
 const SHARES_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Asks the kernel what processes share, on a thread of its own: it waits for their memory maps, which may hang.
+/// Queries shared memory on a thread of its own: it waits for locks of memory maps, which may hang.
 pub(super) struct Shares {
     questions: SyncSender<Vec<u32>>,
     answers: Receiver<Option<u64>>,
@@ -20,19 +20,19 @@ pub(super) struct Shares {
 impl Shares {
     pub(super) fn start(processes: &Processes) -> Self {
         let processes = processes.clone();
-        // That of somebody else, or of a program with more rights, cannot be asked and has all of it.
+        // Processes of other users or with more privileges cannot be queried; they count in full.
         Self::asking(move |pid| processes.share(pid).or_else(|| processes.own(pid)))
     }
 
     fn asking(share: impl Fn(u32) -> Option<u64> + Send + 'static) -> Self {
         let (questions, asked) = sync_channel::<Vec<u32>>(1);
         let (answer, answers) = sync_channel(1);
-        // Without a thread nobody answers, and sums count what is shared more than once.
+        // Without a thread there are no answers, and shared pages count more than once.
         let _ = thread::Builder::new()
             .name("hq-shares".into())
             .spawn(move || {
                 for pids in asked {
-                    // One that has ended has no share.
+                    // An exited process has no share.
                     let sum = pids.into_iter().filter_map(&share).sum::<u64>();
                     if answer.send(Some(sum).filter(|sum| *sum > 0)).is_err() {
                         return;
@@ -46,10 +46,10 @@ impl Shares {
         }
     }
 
-    /// Memory of these in KiB; `None` = not known in time.
+    /// Memory of these processes in KiB; `None` = not known in time.
     pub(super) fn sum(&mut self, pids: Vec<u32>) -> Option<u64> {
         if self.is_behind {
-            // That of an earlier question.
+            // Drops the answer to an earlier question.
             self.is_behind = self.answers.try_recv().is_err();
             if self.is_behind {
                 return None;
@@ -96,7 +96,7 @@ mod tests {
         let (let_go, held) = sync_channel::<()>(0);
         let mut shares = Shares::asking(move |pid| {
             if pid == 13 {
-                // As at a memory map that is locked.
+                // Like a memory map that is locked.
                 let _ = held.recv();
             }
             Some(u64::from(pid))
@@ -109,7 +109,7 @@ mod tests {
         assert_eq!(shares.sum(vec![3]), None);
         assert!(begin.elapsed() < SHARES_TIMEOUT, "asked nobody");
         drop(let_go);
-        // Not the answer of the question before.
+        // Not the answer to the previous question.
         let again = std::iter::repeat_with(|| shares.sum(vec![5]));
         assert_eq!(again.flatten().next(), Some(5));
     }

@@ -1,8 +1,9 @@
-//! Instances whose output goes to stream files, from before their start until all of it is written.
+//! Instances with streamed output, from before their start until all output is written.
 //!
-//! An instance starts when there is a file for it, and its end counts when everything is in that file. Whatever is
-//! launched in a lane behind one that waits for its file waits with it, streamed or not, so that a lane keeps its
-//! order. A launcher without such instances has no thread for them.
+//! An instance starts once its file is open, and its end counts once all its output is in that
+//! file. Launches queued in a lane behind one that waits for its file wait with it, streamed or
+//! not, so that a lane keeps its order. A launcher without streamed instances has no thread for
+//! them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsString;
@@ -19,13 +20,13 @@ use tokio::sync::Notify;
 
 use super::token_of;
 
-/// Where an instance is.
+/// State of an instance.
 enum Phase {
-    /// Its file is not there yet, or that of one before it in its lane.
+    /// Its file is not open yet, or that of an earlier launch in its lane.
     Parked {
         /// Name of its lane.
         lane: LaunchToken,
-        /// Or it only waits for others.
+        /// False if it only waits for earlier launches.
         streamed: bool,
     },
     /// It runs, or is being started.
@@ -41,14 +42,14 @@ struct Waiting {
     is_ready: bool,
 }
 
-/// Outcomes of streamed instances.
+/// Events of streamed instances.
 #[derive(Default)]
 pub(super) struct News {
-    /// May start now, each behind those before it in its lane.
+    /// Launches that may start now, in the order of their lanes.
     pub(super) start: Vec<(Lane, Token, SpawnPlan)>,
-    /// Their output is lost: they are to be ended.
+    /// Instances whose output is lost: they must be killed.
     pub(super) broken: Vec<LaunchToken>,
-    /// Ends that count now, and whether the process exited with 0.
+    /// Ends that are final now, and whether the process exited with 0.
     pub(super) ended: Vec<(LaunchEvent, bool)>,
 }
 
@@ -82,7 +83,7 @@ impl Streaming {
         self.worker = worker;
     }
 
-    /// Makes pipes for an instance and puts them into its plan.
+    /// Creates pipes for an instance and puts them into its plan.
     pub(super) fn begin(
         &mut self,
         task: &LaunchTask,
@@ -104,7 +105,7 @@ impl Streaming {
             worker: self.worker.as_u32(),
             channels,
         };
-        // Started with the first such instance: most workers never need its threads.
+        // Started with the first streamed instance: most workers never need its threads.
         let pump = match self.pump.take() {
             Some(pump) => pump,
             None => {
@@ -128,8 +129,8 @@ impl Streaming {
         Ok(plan)
     }
 
-    /// Keeps the plan of a streamed instance until its file is there, and any other behind such a one in its lane;
-    /// gives back the rest.
+    /// Keeps the plan of a streamed instance until its file is open, and plans behind it in the
+    /// same lane. Returns any other plan.
     pub(super) fn park(
         &mut self,
         lane: LaunchToken,
@@ -140,14 +141,14 @@ impl Streaming {
         if !streamed && !self.parked.contains_key(&lane) {
             return Some((Lane(lane.0), Token(token.0), plan));
         }
-        // Noted all the same, so that it can be given up while it waits.
+        // Recorded as well, so that it can be given up while it waits.
         if !streamed {
             self.phases.insert(token, Phase::Parked { lane, streamed });
         }
         self.parked.entry(lane).or_default().push_back(Waiting {
             token,
             plan,
-            // It waits only for those before it.
+            // It waits only for earlier launches.
             is_ready: !streamed,
         });
         None
@@ -158,7 +159,7 @@ impl Streaming {
         self.phases.contains_key(&token)
     }
 
-    /// Fails a launch that has not reached the spawn engine as cancelled; `false` if there is none.
+    /// Fails a launch that has not reached the spawn engine as canceled; `false` if unknown.
     pub(super) fn give_up(&mut self, token: LaunchToken) -> bool {
         let Some(Phase::Parked { lane, streamed }) = self.phases.get(&token) else {
             return false;
@@ -166,7 +167,7 @@ impl Streaming {
         let (lane, streamed) = (*lane, *streamed);
         let failure = LaunchFailure::Cancelled;
         let event = LaunchEvent::Failed { token, failure };
-        // The pump has begun a file for it, and says when that is closed.
+        // The pump has created a file for it, and reports when that is closed.
         if streamed {
             self.hold(event, false);
         } else {
@@ -178,7 +179,7 @@ impl Streaming {
         true
     }
 
-    /// Takes a launch out of its lane's list; those behind it may be ready.
+    /// Removes a launch from its lane; those behind it may become ready.
     fn leave(&mut self, lane: LaunchToken, token: LaunchToken) {
         if let Some(waiting) = self.parked.get_mut(&lane) {
             waiting.retain(|launch| launch.token != token);
@@ -186,15 +187,15 @@ impl Streaming {
         self.release(lane);
     }
 
-    /// Hands on the first launches of a lane's list as far as they are ready.
+    /// Releases the first launches of a lane as far as they are ready.
     fn release(&mut self, lane: LaunchToken) {
         let Some(waiting) = self.parked.get_mut(&lane) else {
             return;
         };
-        // Up to the first that has no file yet: a lane keeps its order.
+        // Up to the first without an open file: a lane keeps its order.
         while let Some(launch) = waiting.pop_front_if(|launch| launch.is_ready) {
             let token = launch.token;
-            // Only a streamed one has output that its end must wait for.
+            // Only the end of a streamed task must wait for output.
             if let Some(Phase::Parked { streamed: true, .. }) = self.phases.get(&token) {
                 self.phases.insert(token, Phase::Running);
             } else {
@@ -212,7 +213,8 @@ impl Streaming {
     pub(super) fn hold(&mut self, event: LaunchEvent, has_exited_well: bool) {
         let token = token_of(&event);
         let how = match &event {
-            // It may start elsewhere with the same number: readers must not take this for its end.
+            // The task may start elsewhere with the same instance number; readers must not take
+            // this for its end.
             LaunchEvent::Failed {
                 failure: LaunchFailure::Transient | LaunchFailure::Cancelled,
                 ..
@@ -228,7 +230,7 @@ impl Streaming {
         }
     }
 
-    /// Outcomes since the last call.
+    /// Events since the last call.
     pub(super) fn collect(&mut self) -> News {
         let mut events = Vec::new();
         if let Some(pump) = &self.pump {
@@ -240,7 +242,7 @@ impl Streaming {
         std::mem::take(&mut self.news)
     }
 
-    /// As if the file of a task could not be written any more.
+    /// Simulates that a task's file can no longer be written.
     #[cfg(test)]
     pub(super) fn break_stream(&mut self, token: LaunchToken) {
         self.on_event(PumpEvent::Broken { token: token.0 });
@@ -250,7 +252,7 @@ impl Streaming {
         match event {
             PumpEvent::Ready { token } => {
                 let token = LaunchToken(token);
-                // One that was given up meanwhile is in no list any more.
+                // An instance that was given up is in no list anymore.
                 if let Some(Phase::Parked { lane, .. }) = self.phases.get(&token) {
                     let lane = *lane;
                     let waiting = self.parked.get_mut(&lane).into_iter().flatten();
@@ -262,7 +264,7 @@ impl Streaming {
             }
             PumpEvent::Refused { token, error } => {
                 let token = LaunchToken(token);
-                // One that was given up meanwhile gets its answer with `Closed`.
+                // An instance that was given up gets its event with `Closed`.
                 if let Some(Phase::Parked { lane, .. }) = self.phases.get(&token) {
                     let lane = *lane;
                     self.phases.remove(&token);
@@ -285,8 +287,8 @@ impl Streaming {
     }
 }
 
-/// Why an instance has no pipes, or nobody who reads them. Of descriptors, processes and memory there are more when others
-/// have ended.
+/// Why an instance has no pipes or no reader. A lack of descriptors, processes or memory is
+/// transient: other tasks will end.
 fn begin_failure(error: std::io::Error) -> LaunchFailure {
     use rustix::io::Errno;
     match Errno::from_io_error(&error) {
@@ -297,13 +299,13 @@ fn begin_failure(error: std::io::Error) -> LaunchFailure {
     }
 }
 
-/// A task whose output is lost has failed, whatever its program said.
+/// A task whose output is lost has failed, even with exit code 0.
 fn without_output(mut event: LaunchEvent, error: &str) -> LaunchEvent {
     if let LaunchEvent::Exited {
         status, message, ..
     } = &mut event
     {
-        // A success whose output is lost is none.
+        // Success without output is a failure.
         if *status == ExitStatus::Code(0) {
             *status = ExitStatus::Code(1);
         }

@@ -1,7 +1,7 @@
 //! A template compiled for this worker: everything that its tasks share is encoded once.
 //!
-//! Per task only ids, entry, indices and rendered paths are added; arguments and environment are
-//! shared by reference.
+//! Each task adds only ids, entry, indices and rendered paths; arguments and environment are shared
+//! by reference.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -27,11 +27,11 @@ pub(crate) struct BaseEnvironment {
     pub(crate) env: EnvBlock,
     /// `HQ`.
     pub(crate) hq_path: PathBuf,
-    /// For `%{SERVER_UID}` and the mark in the tasks' environment.
+    /// For `%{SERVER_UID}` and the mark in the environment of tasks.
     pub(crate) server_uid: Box<str>,
 }
 
-/// A template ready to be launched from.
+/// A template ready for launches.
 #[derive(Debug)]
 pub(crate) struct CompiledTemplate {
     pub(crate) work: Arc<WorkTemplate>,
@@ -50,7 +50,7 @@ pub(crate) struct IndexValues {
 #[derive(Debug)]
 struct CompiledVariant {
     env: EnvBlock,
-    /// Variables whose values are granted indices, per entry of the request.
+    /// Variables for granted indices, per entry of the request.
     index_variables: Vec<IndexVariables>,
 }
 
@@ -60,7 +60,7 @@ struct IndexVariables {
     entry: usize,
     /// Names that get the comma separated indices.
     names: Vec<String>,
-    /// Whether `OMP_PLACES` gets them too.
+    /// Whether `OMP_PLACES` gets them as well.
     is_omp_places: bool,
     is_cpus: bool,
 }
@@ -76,7 +76,7 @@ impl CompiledTemplate {
         let args = ArgBlock::new(task.args.iter().map(|arg| OsStr::from_bytes(arg)))?;
         let requests = task.requests.as_slice();
         let compile = |(number, request): (usize, &ResourceRequest)| {
-            // With one variant there is nothing to tell apart.
+            // A single variant needs no number.
             let number = (requests.len() > 1).then_some(number);
             CompiledVariant::new(work, request, number, surroundings, pools)
         };
@@ -104,7 +104,7 @@ impl CompiledTemplate {
     pub(crate) fn args(&self, launch: &LaunchTask) -> Result<ArgBlock, PlanError> {
         let task = &self.work.task;
         let values = task.arg_values(launch.key.task.task, launch.entry());
-        // Those of most tasks are the same, and are encoded already.
+        // Most tasks share the encoded arguments.
         if values.is_empty() {
             return Ok(self.args.clone());
         }
@@ -124,10 +124,10 @@ impl CompiledTemplate {
         })
     }
 
-    /// Files that one task reads and writes; `None` if its outputs are not known.
+    /// Inputs and outputs of one task; `None` if its outputs are not declared.
     pub(crate) fn done(&self, launch: &LaunchTask, cwd: &Path, server_uid: &str) -> Option<Done> {
         let task = &self.work.task;
-        // Nothing is filled in for most tasks.
+        // Most tasks declare no outputs.
         if task.files.outputs.is_empty() {
             return None;
         }
@@ -146,8 +146,8 @@ impl CompiledTemplate {
         Done::new(files, (command, cwd), how)
     }
 
-    /// Variables of one task that name granted indices: those that programs read when they start, and those of ours, which
-    /// can be others for the next call of an interpreter.
+    /// Variables of one task that name granted indices. `fixed` holds those that programs read at
+    /// their start, the rest may differ for the next call of an interpreter.
     pub(crate) fn index_values(&self, launch: &LaunchTask, pools: &PoolSet) -> IndexValues {
         let mut values = IndexValues::default();
         let Some(variant) = self.variants.get(launch.variant as usize) else {
@@ -173,7 +173,7 @@ impl CompiledTemplate {
         values
     }
 
-    /// Environment of one task: the shared block, and what is its own.
+    /// Environment of one task: the shared block plus its own variables.
     pub(crate) fn environment(
         &self,
         launch: &LaunchTask,
@@ -185,7 +185,7 @@ impl CompiledTemplate {
         let mut env = TaskEnv::new();
         env.set_display("HQ_TASK_ID", launch.key.task.task)?;
         env.set_display("HQ_INSTANCE_ID", launch.key.instance)?;
-        // That of a call is for its interpreter.
+        // The entry of a call goes to its interpreter.
         let entry = launch.entry().filter(|_| !self.work.task.is_call);
         if let Some(entry) = entry {
             env.set("HQ_ENTRY", OsStr::from_bytes(entry))?;
@@ -231,7 +231,7 @@ impl CompiledVariant {
                 .iter()
                 .map(|(name, value)| (os_string(name), os_string(value))),
         );
-        // After the variables of the user: a later one replaces an earlier one of the same name.
+        // After the user's variables: a later one replaces an earlier one of the same name.
         env.set("HQ_JOB_ID", work.job.to_string());
         env.set("HQ_SUBMIT_DIR", os_string(&work.submit_dir));
         env.set("HQ", surroundings.hq_path.clone().into_os_string());
@@ -240,10 +240,10 @@ impl CompiledVariant {
         }
         let mut index_variables = Vec::new();
         for (position, entry) in request.entries.iter().enumerate() {
-            // Names of resources may hold what no name of a variable can.
+            // Names of resources may contain characters that variables cannot.
             let suffix = variable_suffix(&entry.resource);
             env.set(&format!("HQ_RESOURCE_REQUEST_{suffix}"), entry.to_string());
-            // A number that the user sets fits the program better than ours.
+            // A number that the user sets fits the program better.
             if &*entry.resource == CPUS
                 && !is_user_set("OMP_NUM_THREADS")
                 && let Some(count) = whole_amount(entry, pools)
@@ -254,7 +254,7 @@ impl CompiledVariant {
                 entry, position, &suffix, &mut env, pools,
             ));
         }
-        // A multi-node task has whole nodes, and no cpus that were granted to it.
+        // A multi-node task has whole nodes and no granted cpus.
         if request.n_nodes == 0 {
             set_pin(task.pin, &is_user_set, &mut env, &mut index_variables);
         }
@@ -290,7 +290,7 @@ fn set_pin(
             let cpus = index_variables
                 .iter_mut()
                 .find(|variables| variables.is_cpus);
-            // Set for each task: only its grant says which places these are.
+            // Set for each task: only its grant determines the places.
             if let Some(cpus) = cpus.filter(|_| !is_user_set("OMP_PLACES")) {
                 cpus.is_omp_places = true;
             }
@@ -307,7 +307,7 @@ fn index_variables_of(
     pools: &PoolSet,
 ) -> Option<IndexVariables> {
     let pool = pools.position(&entry.resource)?;
-    // A sum has no items that could be named.
+    // Items of a sum have no names.
     if pools.index_name(pool, 0).is_empty() {
         return None;
     }
@@ -317,7 +317,7 @@ fn index_variables_of(
         CPUS => names.push("HQ_CPUS".to_string()),
         GPUS_NVIDIA => {
             names.push("CUDA_VISIBLE_DEVICES".to_string());
-            // Our indices count by bus address; by default CUDA counts the fastest GPU first.
+            // Our indices follow bus addresses; by default CUDA numbers the fastest GPU first.
             env.set("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
         }
         GPUS_AMD => names.push("ROCR_VISIBLE_DEVICES".to_string()),

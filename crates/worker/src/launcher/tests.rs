@@ -50,7 +50,7 @@ fn env_vars(pairs: &[(&str, &str)]) -> Vec<(ByteText, ByteText)> {
         .collect()
 }
 
-/// A value of the environment a task would get; `None` if it would not be set.
+/// Environment of a task.
 struct TaskEnvironment(Option<(EnvBlock, TaskEnv)>);
 
 impl TaskEnvironment {
@@ -171,7 +171,7 @@ fn resources_are_told_by_name() {
         ("ROCR_VISIBLE_DEVICES", "3"),
         ("HQ_RESOURCE_REQUEST_mem", "12.5 compact"),
         ("HQ_CPUS", "0"),
-        // No whole number of cpus: what the worker has is inherited.
+        // Not a whole number of cpus: the worker's value is inherited.
         ("OMP_NUM_THREADS", "99"),
     ]);
     env.check_unset(&["HQ_RESOURCE_VALUES_mem"]);
@@ -231,7 +231,7 @@ fn affinity_needs_numbered_cpus() {
     assert!(affinity(&["a"]).is_err());
 }
 
-/// A launcher with directories of tasks below this one, and a task as it is launched there.
+/// A launcher with task directories below `dirs`, and a task to launch there.
 fn launcher_with(task: TaskTemplate, dirs: &Path) -> (TaskLauncher, LaunchTask, PoolSet) {
     let launcher = TaskLauncher::start(Some(1), "/opt/hq".into(), dirs.into(), "host", None)
         .expect("it starts");
@@ -330,7 +330,7 @@ fn exited(code: i32, leaked: u32) -> Event {
     }
 }
 
-/// Whether a task is blamed for the processes that were left when it ended.
+/// Whether the worker warns about processes that a task left behind.
 fn is_blamed(is_ending: bool) -> bool {
     let (mut launcher, task, pools) = launcher_with(template(&["true"]), Path::new("/nowhere"));
     let (_, running) = launcher.prepare(&task, &pools).expect("possible");
@@ -347,7 +347,7 @@ async fn only_a_task_that_ends_by_itself_is_blamed_for_what_it_leaves_behind() {
     assert!(!is_blamed(true));
 }
 
-/// Whether output that is to be removed once the task has finished is still there behind its end.
+/// Whether output with the `if-finished` removal option is still there after the end of the task.
 async fn is_output_kept(code: i32, is_ending: bool) -> bool {
     let dir = tempfile::tempdir().expect("directory");
     let output = dir.path().join("out");
@@ -402,7 +402,7 @@ async fn end(mut launcher: TaskLauncher, started: impl Fn(&mut TaskLauncher)) ->
     }
 }
 
-/// Why a task that is started in this directory cannot be.
+/// Error of a task that cannot be started in this directory.
 async fn failure_of(args: &[&str], dir: &Path) -> String {
     let mut task = template(args);
     task.cwd = dir.as_os_str().as_bytes().into();
@@ -451,7 +451,7 @@ async fn what_cannot_be_executed_is_told_with_what_was_probably_meant() {
     );
 }
 
-/// The error of a task that cannot be started, as the engine tells it.
+/// The engine's error for a task that cannot be started.
 async fn error_of(launcher: &mut TaskLauncher) -> SpawnError {
     let mut drained = Vec::new();
     loop {
@@ -471,7 +471,7 @@ async fn a_program_that_stays_open_for_writing_fails_its_task_in_the_end() {
     let (token, template) = (task.token, task.template.id);
     launcher.launch(vec![task], &pools);
     let mut error = error_of(&mut launcher).await;
-    // Not by a file that is open: some kernels execute that.
+    // Not provoked by an open file: some kernels execute that.
     error.errno = rustix::io::Errno::TXTBSY.raw_os_error();
     let first = launcher.failure_of(token, &error);
     assert_eq!(first, LaunchFailure::Transient, "it may soon be whole");
@@ -563,7 +563,7 @@ async fn what_the_attempt_before_wrote_is_kept_as_soon_as_a_task_may_be_tried_ag
     }
 }
 
-/// A call, whose interpreter is a program that says nothing.
+/// A call whose interpreter is a silent program.
 fn call(args: &[&str]) -> TaskTemplate {
     let mut task = template(args);
     task.cwd = Box::from(*b"/");
@@ -571,7 +571,7 @@ fn call(args: &[&str]) -> TaskTemplate {
     task
 }
 
-/// Long enough for anything but an end that never comes.
+/// Only an end that never comes takes this long.
 const IN_TIME: Duration = Duration::from_secs(120);
 
 #[tokio::test]
@@ -596,7 +596,7 @@ async fn an_interpreter_that_uses_too_much_memory_is_killed() {
         limit: 1,
     });
     let event = tokio::time::timeout(IN_TIME, end(launcher, |_| {})).await;
-    // It may not even have been created when it was killed.
+    // It may have been killed before it was created.
     event.expect("it does not go on");
 }
 

@@ -28,41 +28,42 @@ use crate::output::create_output;
 /// Program of an interpreter.
 const PROGRAM: &[u8] = include_bytes!("../../../../../python/hq/_interpreter.py");
 
-/// Calls that are sent ahead: their packets fit into any socket's buffer.
+/// Calls that are sent ahead: their packets fit into the buffer of any socket.
 const SENT_MAX: usize = 32;
 const SENT_BYTES_MAX: usize = 64 << 10;
-/// Output that is kept before the file starts over.
+/// Output that is kept before the file starts over, in bytes.
 const OUTPUT_KEPT: u64 = 1 << 20;
-/// Bytes of its errors that are shown of an interpreter that could not start.
+/// Bytes of standard error that are shown if an interpreter could not start.
 const LAST_WORDS: u64 = 2_000;
 
 /// Message from an interpreter.
 pub(super) type Packet = (u64, Box<[u8]>);
 pub(super) type Packets = mpsc::UnboundedSender<Packet>;
 
-/// Our end, which has packets in order (nothing looks at its type), and a buffer whose lock is held from a packet's arrival until it is passed on.
+/// The worker's end of the socket, which receives packets in order, and a buffer. The buffer stays
+/// locked from a packet's arrival until it is passed on.
 type Inbox = Arc<(UnixDatagram, Mutex<Vec<u8>>)>;
 
 pub(in crate::launcher) struct Interpreter {
     inbox: Inbox,
-    /// The other end, which the interpreter has, too.
+    /// The interpreter's end; the worker keeps it open to take calls back.
     theirs: Arc<OwnedFd>,
     listener: Option<JoinHandle<()>>,
     pub(in crate::launcher) recipe: Recipe,
     pub(in crate::launcher) lane: Option<LaunchToken>,
-    /// Its process; `None` = it does not exist so far.
+    /// Its process; `None` = not started yet.
     pub(super) pid: Option<u32>,
-    /// What it has used at the end of the last call.
+    /// Its usage at the end of the last call.
     pub(super) cpu: CpuTime,
-    /// It takes calls.
+    /// It accepts calls.
     pub(super) is_ready: bool,
-    /// It was told to end.
+    /// It was asked to end.
     pub(super) is_ending: bool,
     pub(super) idle_since: Time,
-    /// Calls that it has or can take, in order.
+    /// Calls in its socket or running, in order.
     pub(super) sent: VecDeque<Call>,
     sent_bytes: usize,
-    /// Calls that it cannot take yet.
+    /// Calls that were not sent yet.
     pub(super) waiting: VecDeque<Call>,
     /// Place of the last call that was sent.
     place: Option<Arc<[u8]>>,
@@ -72,10 +73,10 @@ pub(in crate::launcher) struct Interpreter {
     pub(in crate::launcher) oom_kills_before: u64,
 }
 
-/// A file without a name that takes what is written, until it is known by which call.
+/// An unnamed file that receives all output; the worker later copies the part of each call.
 struct Output {
     file: Arc<File>,
-    /// How much of it belongs to calls that have ended.
+    /// Offset where the output of ended calls stops.
     taken: u64,
 }
 
@@ -102,7 +103,7 @@ pub(in crate::launcher) struct Ends {
 }
 
 impl Interpreter {
-    /// Prepares one; its program and its context wait for it.
+    /// Prepares an interpreter: its program and context wait in the socket.
     pub(in crate::launcher) fn new(
         recipe: Recipe,
         lane: LaunchToken,
@@ -110,7 +111,7 @@ impl Interpreter {
     ) -> io::Result<(Self, Ends)> {
         let (ours, theirs) = socketpair(
             AddressFamily::UNIX,
-            // Packets with an end each, and an end of file when the other side is gone.
+            // Keeps packet boundaries, and reports end of file when the other side is gone.
             SocketType::SEQPACKET,
             SocketFlags::CLOEXEC,
             None,
@@ -147,7 +148,7 @@ impl Interpreter {
             excess: None,
             oom_kills_before: 0,
         };
-        // Before it exists: the socket keeps both until it reads them.
+        // Before the process exists: the socket keeps both until it reads them.
         one.introduce(dir)?;
         Ok((one, ends))
     }
@@ -166,7 +167,7 @@ impl Interpreter {
         Ok(())
     }
 
-    /// Passes its answers on from now on.
+    /// Forwards its answers from now on.
     pub(super) fn listen(&mut self, id: u64, packets: Packets) {
         let inbox = Arc::clone(&self.inbox);
         self.listener = Some(tokio::spawn(async move {
@@ -176,9 +177,9 @@ impl Interpreter {
         }));
     }
 
-    /// Passes on what it has said before it ended.
+    /// Forwards the answers that it sent before it ended.
     pub(super) fn drain(&self, id: u64, packets: &Packets) {
-        // The runtime may not know yet that there is something.
+        // The runtime may not have noticed yet that the socket is readable.
         let socket = &self.inbox.0;
         pass_on(&self.inbox, id, packets, |buffer| {
             let received = recv(socket, buffer, RecvFlags::DONTWAIT);
@@ -186,15 +187,15 @@ impl Interpreter {
         });
     }
 
-    /// Sends a call, if it may be ahead.
+    /// Sends a call if there is room ahead.
     pub(super) fn send(&mut self, dir: &Path, call: Call) -> Sent {
         let bytes = call.payload.len().min(INLINE_MAX);
         let is_full = self.sent.len() >= SENT_MAX || self.sent_bytes + bytes > SENT_BYTES_MAX;
-        // A single one is sent however large it is: otherwise it would wait for ever.
+        // A single call is sent even if it is large: otherwise it would wait forever.
         if is_full && !self.sent.is_empty() {
             return Sent::Full(call);
         }
-        // Said once for calls in a row at the same place.
+        // Sent once for consecutive calls at the same place.
         let place = Some(&call.place).filter(|place| self.place.as_ref() != Some(place));
         let aside = if call.payload.len() <= INLINE_MAX {
             None
@@ -216,13 +217,13 @@ impl Interpreter {
                 self.sent.push_back(call);
                 Sent::Yes
             }
-            // The buffer of the socket is smaller than ours; an answer makes room.
+            // The socket's buffer is full; an answer makes room.
             Err(Errno::AGAIN | Errno::NOBUFS) if !self.sent.is_empty() => Sent::Full(call),
             Err(error) => Sent::Failed(call, not_handed_over(&error.into())),
         }
     }
 
-    /// A call that was sent and is answered, or was taken back.
+    /// Removes a sent call that was answered or taken back.
     pub(super) fn take_sent(&mut self, token: LaunchToken) -> Option<Call> {
         let position = self.sent.iter().position(|call| call.token == token)?;
         let call = self.sent.remove(position)?;
@@ -230,7 +231,7 @@ impl Interpreter {
         Some(call)
     }
 
-    /// Takes back what it has not begun: those calls wait again.
+    /// Takes back the sent calls that have not begun; they are queued again.
     pub(super) fn take_back_sent(&mut self) {
         if !self.is_ready {
             return;
@@ -241,15 +242,15 @@ impl Interpreter {
             let token = buffer.get(..len).and_then(packet::token_of);
             back.extend(token.and_then(|token| self.take_sent(LaunchToken(token))));
         }
-        // In front and in their order: they came before what waits.
+        // In front and in their order: they came before the queued calls.
         for call in back.into_iter().rev() {
             self.waiting.push_front(call);
         }
-        // It may have been with one of those.
+        // The packet with the place may be among those taken back.
         self.place = None;
     }
 
-    /// How far its outputs go now.
+    /// Present lengths of its outputs.
     pub(super) fn output_ends(&self) -> (u64, u64) {
         let len = |output: &Output| {
             output
@@ -260,7 +261,7 @@ impl Interpreter {
         (len(&self.outputs[0]), len(&self.outputs[1]))
     }
 
-    /// Output of a call up to its end, if it is to be kept.
+    /// Output of a call up to its end, if it must be kept.
     pub(super) fn take_output(
         &mut self,
         call: &Call,
@@ -272,7 +273,7 @@ impl Interpreter {
         for (index, end) in [out_end, err_end].into_iter().enumerate() {
             let output = &mut self.outputs[index];
             let from = output.taken;
-            // Also what nobody wants is passed over, so that the next call does not get it.
+            // Unwanted output is skipped as well, so that the next call does not get it.
             output.taken = end.max(from);
             if end <= from {
                 continue;
@@ -300,10 +301,10 @@ impl Interpreter {
         (!parts.is_empty()).then_some(Copy(parts))
     }
 
-    /// Starts its outputs over when they have grown; only while no call runs.
+    /// Truncates its outputs when they have grown; only while no call runs.
     pub(super) fn shrink_output(&mut self) {
         for output in &mut self.outputs {
-            // A copy that is under way has a share in the file.
+            // A copy in progress shares the file.
             if output.taken > OUTPUT_KEPT
                 && Arc::strong_count(&output.file) == 1
                 && output.file.set_len(0).is_ok()
@@ -313,7 +314,7 @@ impl Interpreter {
         }
     }
 
-    /// Why it could not start, with its own last words.
+    /// Why it could not start, with the end of its standard error.
     pub(super) fn stillborn(&self, status: ExitStatus) -> Box<str> {
         let how = match status {
             ExitStatus::Code(code) => format!("exit code {code}"),
@@ -340,7 +341,7 @@ struct Part {
     to: Vec<u8>,
 }
 
-/// Output that is put where it belongs, on a thread of its own: its file system may be slow.
+/// Output to be copied to its files on a thread of its own: the file system may be slow.
 pub(super) struct Copy(Vec<Part>);
 
 impl Copy {
@@ -378,7 +379,7 @@ impl Part {
             let left = usize::try_from(self.end - from).unwrap_or(usize::MAX);
             let want = left.min(buffer.len());
             let read = self.file.read_at(&mut buffer[..want], from)?;
-            // The interpreter, or what it started, has made the file shorter.
+            // The interpreter or one of its children has truncated the file.
             if read == 0 {
                 break;
             }
@@ -394,7 +395,7 @@ fn not_handed_over(error: &io::Error) -> Box<str> {
 }
 
 fn output(dir: &Path) -> io::Result<Output> {
-    // Interpreters append, so that the file can start over.
+    // Interpreters append, so that the file can be truncated.
     let file = hq_private::temp_file(dir, "call-output-")?;
     let (file, path) = file.into_parts();
     path.close()?;
@@ -404,7 +405,7 @@ fn output(dir: &Path) -> io::Result<Output> {
     })
 }
 
-/// Puts bytes into a file that the interpreter removes; its path.
+/// Writes bytes to a file that the interpreter removes; returns its path.
 fn put_aside(dir: &Path, bytes: &[u8]) -> io::Result<Vec<u8>> {
     use std::io::Write as _;
     use std::os::unix::ffi::OsStringExt as _;
@@ -414,7 +415,7 @@ fn put_aside(dir: &Path, bytes: &[u8]) -> io::Result<Vec<u8>> {
     Ok(path.into_os_string().into_vec())
 }
 
-/// Passes on all packets that have come, as far as the runtime has noticed.
+/// Forwards all packets that have arrived, as far as the runtime has noticed.
 fn receive_all(inbox: &Inbox, id: u64, packets: &Packets) {
     let socket = &inbox.0;
     pass_on(inbox, id, packets, |buffer| socket.try_recv(buffer).ok());
@@ -428,7 +429,7 @@ fn pass_on(
 ) {
     let mut buffer = inbox.1.lock().unwrap_or_else(PoisonError::into_inner);
     buffer.resize(PACKET_MAX, 0);
-    // An error says that there is nothing, at present or any more.
+    // An error means that no packet is available, now or ever.
     while let Some(len) = receive(&mut buffer) {
         let Some(packet) = buffer.get(..len).filter(|packet| !packet.is_empty()) else {
             return;

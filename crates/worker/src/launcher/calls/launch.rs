@@ -1,4 +1,5 @@
-//! Calls as the launcher sees them: which interpreter they need, and what the spawn engine says of interpreters.
+//! Calls from the launcher's side: the interpreter that they need, and the spawn engine's events
+//! about interpreters.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -22,7 +23,7 @@ use crate::launcher::{SIGKILL, TaskLauncher, failure};
 use crate::leftovers::MARK;
 
 impl TaskLauncher {
-    /// Hands a call to an interpreter; one is started if there is none.
+    /// Hands a call to an interpreter; starts one if none is available.
     pub(in crate::launcher) fn launch_call(&mut self, task: &LaunchTask, pools: &PoolSet) {
         let token = task.token;
         if let Err(text) = self.try_launch_call(task, pools) {
@@ -38,7 +39,7 @@ impl TaskLauncher {
             template: Arc::clone(&task.template.task),
             variant: task.variant,
             fixed: values.fixed,
-            // If nothing enforces limits, calls with different ones can share an interpreter.
+            // If nothing enforces limits, calls with different limits can share an interpreter.
             memory_limit: self.memory_limit(task, pools),
         };
         let uid = self.surroundings.server_uid.clone();
@@ -79,14 +80,14 @@ impl TaskLauncher {
             recipe,
             calls: VecDeque::from([call]),
         });
-        // With the new one, more may be idle than there are cpus for.
+        // The new interpreter may push the number of idle ones above the limit.
         for surplus in self.calls.surplus() {
             self.kill_interpreter(surplus);
         }
         Ok(())
     }
 
-    /// Starts interpreters for calls whose values have come.
+    /// Starts interpreters for calls whose values have arrived.
     pub(in crate::launcher) fn start_wanted(&mut self) {
         for wanted in self.calls.take_wanted() {
             self.start_interpreter(wanted);
@@ -154,7 +155,7 @@ impl TaskLauncher {
             .stdin(Stdio::Fd(ends.socket))
             .stdout(Stdio::Fd(ends.stdout))
             .stderr(Stdio::Fd(ends.stderr));
-        // Before the spawn: its events name the interpreter by this.
+        // Before the spawn: its events refer to the interpreter.
         self.calls.add(id, interpreter, calls);
         self.engine.spawn(Token(id), plan);
     }
@@ -163,20 +164,21 @@ impl TaskLauncher {
         self.engine.terminate(token, Termination::KILL);
     }
 
-    /// Ends a call: one that has begun with its interpreter.
+    /// Ends a call. If it has begun, its interpreter is killed with it.
     pub(in crate::launcher) fn end_call(&mut self, token: LaunchToken, how: Termination) {
-        // It has not begun, so its interpreter can go on with others.
+        // It has not begun, so its interpreter can continue with others.
         if self.calls.take_back(token, true) {
             self.wake.notify_one();
             return;
         }
-        // A call cannot be ended alone: its interpreter ends with it, and those that wait go to another one.
+        // A running call cannot be ended alone. Its interpreter ends with it, and queued calls go
+        // to another one.
         if let Some(interpreter) = self.calls.end(token) {
             self.engine.terminate(interpreter, how);
         }
     }
 
-    /// An interpreter uses more memory than its calls asked for.
+    /// Kills an interpreter that uses more memory than its calls requested.
     pub(in crate::launcher) fn end_interpreter_for_memory(&mut self, excess: MemoryOveruse) {
         if let Some(interpreter) = self.calls.get_mut(excess.token.0) {
             interpreter.excess = Some(excess);
@@ -184,14 +186,14 @@ impl TaskLauncher {
         }
     }
 
-    /// Digests what the spawn engine says of an interpreter.
+    /// Handles an event of the spawn engine about an interpreter.
     pub(in crate::launcher) fn on_interpreter_event(&mut self, event: Event) {
         let id = event.token().0;
         match event {
             Event::Started { pid, .. } => {
                 self.calls.on_started(id, pid);
                 let limit = self.calls.get_mut(id).and_then(|one| match one.group {
-                    // The kernel holds a group to its limit.
+                    // The kernel enforces the limit of a group.
                     Some(_) => None,
                     None => one.recipe.kind.memory_limit,
                 });
@@ -227,7 +229,8 @@ impl TaskLauncher {
         }
     }
 
-    /// Has calls looked at from their start to their end. One that has ended already was too short for that.
+    /// Starts and stops the usage curves of calls. A call that has already ended was too short for
+    /// one.
     pub(in crate::launcher) fn follow_calls(&mut self, events: &[LaunchEvent]) {
         for (token, age, cpu) in self.calls.take_long_ends() {
             self.curves.end(token, age, cpu);
@@ -250,7 +253,7 @@ impl TaskLauncher {
 
     fn on_interpreter_exited(&mut self, id: u64, status: hq_spawn::ExitStatus, usage: Usage) {
         if let Some(watch) = &self.memory {
-            // Its pid may belong to another process from here on.
+            // Another process may get its pid from now on.
             watch.remove(LaunchToken(id));
         }
         let Some(interpreter) = self.calls.get_mut(id) else {
@@ -268,7 +271,7 @@ impl TaskLauncher {
         });
         let excess = by_kernel.or(watched);
         let status = match status {
-            // Unlike a task, an interpreter does not end by itself while it has calls.
+            // Unlike a task, an interpreter does not exit by itself while it has calls.
             _ if excess.is_some() => ExitStatus::ExceededMemory,
             hq_spawn::ExitStatus::Code(code) => ExitStatus::Code(code),
             hq_spawn::ExitStatus::Signal { signal, .. }
@@ -285,7 +288,7 @@ impl TaskLauncher {
     }
 }
 
-/// Names of the cpus to which a call is bound; empty = none.
+/// Names of the cpus that a call is pinned to; empty = not pinned.
 fn cpus(
     compiled: &CompiledTemplate,
     task: &LaunchTask,
@@ -301,7 +304,7 @@ fn cpus(
     compiled.cpu_names(task, pools).iter().map(number).collect()
 }
 
-/// Where and with what a call runs, for its interpreter.
+/// Directory, variables and cpus of a call, for its interpreter.
 fn place(
     cwd: &[u8],
     variables: &[(String, String)],
@@ -312,7 +315,7 @@ fn place(
         .iter()
         .map(|(name, value)| (name.clone(), json!(value)))
         .collect();
-    // Any bytes as characters, which JSON can carry; the interpreter turns them back.
+    // Maps each byte to a character, which JSON can carry; the interpreter maps them back.
     let text = |bytes: &[u8]| {
         bytes
             .iter()

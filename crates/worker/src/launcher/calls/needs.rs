@@ -1,16 +1,17 @@
-//! Calls that read values of other calls: they get an interpreter when all of these are here.
+//! Calls that read values of other calls: they wait until all values are here.
 //!
 //! ```text
 //! payload   4 len:u32 notice len:u32 references payload        references: a JSON list of what stands for values, see `values`
 //!           3 len:u32 references payload                       of clients that give no notice
 //! ```
 //!
-//! The notice is for a worker that does not know values. It takes the bytes for those of a function, which raises that.
+//! A worker that does not know values takes the notice for a function, which raises an error when
+//! called.
 //!
-//! The interpreter gets the second, with paths that it can open in the references.
+//! The interpreter gets the second form, with paths that it can open in the references.
 //!
-//! A call for whose values there is no room because others read theirs holds none, and asks again when there is room for all
-//! of them: two such calls cannot wait for each other.
+//! If there is no room for a call's values because other calls use it, the call holds none of them
+//! and waits until there is room for all. So two such calls cannot deadlock.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -27,7 +28,7 @@ use crate::values::{FetchError, Fetched};
 
 /// First byte of a payload with references.
 const HAS_NEEDS: u8 = 3;
-/// The same with a notice ahead of them.
+/// Like [`HAS_NEEDS`], with a notice in front.
 const HAS_NOTICE: u8 = 4;
 
 /// A call that waits for values.
@@ -36,7 +37,7 @@ pub(super) struct Parked {
     pub(super) recipe: Recipe,
     call: Call,
     references: Vec<Reference>,
-    /// Those that are here, in the order of the references.
+    /// Values that have arrived, in the order of the references.
     files: Vec<Option<Arc<ValueFile>>>,
     /// Whether it waits for room.
     is_starved: bool,
@@ -48,7 +49,7 @@ impl Parked {
     }
 }
 
-/// Divides a payload; `None` = it has no references.
+/// Splits a payload; `None` = it has no references.
 fn divide(payload: &[u8]) -> Option<(&[u8], &[u8])> {
     let (kind, rest) = payload.split_first()?;
     match *kind {
@@ -58,7 +59,7 @@ fn divide(payload: &[u8]) -> Option<(&[u8], &[u8])> {
     }
 }
 
-/// As many bytes as the length ahead of them says, and what follows.
+/// Splits bytes at the length in front of them.
 fn split_counted(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (len, rest) = bytes.split_first_chunk()?;
     rest.split_at_checked(usize::try_from(u32::from_le_bytes(*len)).ok()?)
@@ -81,7 +82,7 @@ pub(super) fn of_payload(payload: &[u8]) -> Result<Vec<Reference>, Box<str>> {
     })
 }
 
-/// The payload for an interpreter.
+/// The payload for an interpreter, with paths in place of references.
 fn with_paths(payload: &[u8], needs: &[(&Reference, &Path)]) -> Box<[u8]> {
     let Some((_, rest)) = divide(payload) else {
         return payload.into();
@@ -95,7 +96,7 @@ fn with_paths(payload: &[u8], needs: &[(&Reference, &Path)]) -> Box<[u8]> {
 }
 
 impl CallPool {
-    /// Takes a call that reads values; it goes on at once if they are here.
+    /// Takes a call that reads values; continues at once if they are here.
     pub(super) fn park(
         &mut self,
         lane: LaunchToken,
@@ -107,7 +108,7 @@ impl CallPool {
         for reference in &references {
             match self.long.get(reference) {
                 Ok(file) => files.push(file),
-                // Without one of them the others are of no use.
+                // Without one of them the others are useless.
                 Err(error) => return self.end_without(&call, reference, &error),
             }
         }
@@ -126,7 +127,7 @@ impl CallPool {
         }
     }
 
-    /// Forgets a call that waits for values; `false` = there is none.
+    /// Forgets a call that waits for values; `false` = unknown.
     pub(super) fn unpark(&mut self, token: LaunchToken) -> bool {
         let found = self.parked.iter().position(|one| one.token() == token);
         found.is_some_and(|position| {
@@ -135,17 +136,17 @@ impl CallPool {
         })
     }
 
-    /// Calls for which there is no interpreter.
+    /// Calls that need a new interpreter.
     pub(super) fn take_wanted(&mut self) -> Vec<Wanted> {
         self.feed_starved();
         std::mem::take(&mut self.wanted)
     }
 
-    /// Asks again for the values of calls for which there is room now, those that have waited longest first.
+    /// Requests again the values of calls that now have room, longest waiting first.
     fn feed_starved(&mut self) {
         let mut fed = Vec::new();
         while let Some(position) = self.parked.iter().position(|one| one.is_starved) {
-            // Those of the ones before are not here yet.
+            // Includes the values of calls resumed just before, which have not arrived yet.
             fed.extend_from_slice(&self.parked[position].references);
             if !self.long.fits(&fed, true) {
                 return;
@@ -155,7 +156,7 @@ impl CallPool {
         }
     }
 
-    /// A value is here, or cannot be had.
+    /// Notes that a value has arrived or cannot be fetched.
     pub(super) fn on_fetched(&mut self, (name, result): Fetched) {
         for mut parked in std::mem::take(&mut self.parked) {
             let position = parked.references.iter().position(|one| one.name() == name);
@@ -189,7 +190,7 @@ impl CallPool {
         }
     }
 
-    /// All values are here.
+    /// Continues a call whose values have all arrived.
     fn go_on(&mut self, parked: Parked) {
         let Parked {
             lane,
@@ -199,7 +200,7 @@ impl CallPool {
             files,
             ..
         } = parked;
-        // Held until the call ends: the interpreter opens the files by their paths.
+        // Held until the call ends: the interpreter opens the files by path.
         call.needs = files.into_iter().flatten().collect();
         let paths = references.iter().zip(&call.needs);
         let paths: Vec<_> = paths.map(|(one, file)| (one, file.path())).collect();
@@ -213,7 +214,7 @@ impl CallPool {
         }
     }
 
-    /// Ends a call whose value cannot be had: its client knows what to do.
+    /// Ends a call whose value cannot be fetched; its client decides what to do.
     fn end_without(&mut self, call: &Call, reference: &Reference, error: &FetchError) {
         let why = match error {
             FetchError::Gone => "gone",
@@ -226,7 +227,7 @@ impl CallPool {
         keep(&mut self.values, &mut self.value_bytes, call.key, value);
         let token = call.token;
         let now = clock::now().mono;
-        // The core hears of a start before it hears of an end.
+        // The core expects a start before an end.
         self.events.push(LaunchEvent::Started { token, at: now });
         self.events.push(LaunchEvent::Exited {
             token,

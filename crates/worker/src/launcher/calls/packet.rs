@@ -16,14 +16,14 @@ use std::time::Duration;
 
 use hq_core::worker_state::InstanceKey;
 
-/// The place of the call is in the packet; otherwise it is that of the call before.
+/// The packet contains the place of the call; otherwise the place of the previous call holds.
 pub(super) const HAS_PLACE: u8 = 1;
 /// The payload is the path of a file that contains it.
 pub(super) const IS_FILE: u8 = 2;
 
-/// The call ended well.
+/// The call succeeded.
 const IS_OK: u8 = 1;
-/// Its value is in the file of its token.
+/// Its value is in the file named after its token.
 const IS_HELD: u8 = 2;
 
 /// Longest payload inside a packet.
@@ -65,9 +65,9 @@ pub(super) struct Done<'a> {
     pub(super) token: u64,
     pub(super) run: Duration,
     pub(super) cpu: CpuTime,
-    /// Most memory that was resident during the call.
+    /// Peak resident memory during the call.
     pub(super) max_rss_kib: u64,
-    /// How much has been written to its outputs by now.
+    /// Length of its standard output so far.
     pub(super) out_end: u64,
     pub(super) err_end: u64,
     pub(super) message: String,

@@ -1,4 +1,4 @@
-//! A pool whose interpreters are played by the test: it has their ends of the sockets.
+//! A pool with fake interpreters: the test holds their ends of the sockets.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -25,7 +25,7 @@ use super::*;
 
 const LANE: LaunchToken = LaunchToken(1);
 
-/// So long that only a call that is lost takes it.
+/// Only a lost call takes this long.
 const IN_TIME: Duration = Duration::from_secs(60);
 
 /// An interpreter.
@@ -49,7 +49,7 @@ impl Fake {
         fake
     }
 
-    /// A packet, if there is one.
+    /// The next packet, if any.
     fn take(&self) -> Option<Vec<u8>> {
         let mut buffer = vec![0; PACKET_MAX];
         let (len, _) = recv(&self.socket, &mut buffer[..], RecvFlags::DONTWAIT).ok()?;
@@ -57,7 +57,7 @@ impl Fake {
         Some(buffer)
     }
 
-    /// Token and flags of a call, if there is one.
+    /// Token and flags of the next call, if any.
     fn take_call(&self) -> Option<(u64, u8)> {
         let packet = self.take()?;
         Some((packet::token_of(&packet).expect("a call"), packet[1]))
@@ -71,7 +71,7 @@ impl Fake {
         self.say(&[0; 17]);
     }
 
-    /// Answers a call; `out_end` = how much it and those before it have written.
+    /// Answers a call; `out_end` = length of the standard output of it and all before.
     fn answer(&self, token: u64, error: Option<&str>, value: &[u8], out_end: u64) {
         let mut packet = vec![1, u8::from(error.is_none())];
         for number in [token, 1_000, 2, 3, 4, out_end, 0] {
@@ -143,7 +143,7 @@ impl Bench {
         (call, kind)
     }
 
-    /// Hands a call over; the interpreter that was started for it, if there was none.
+    /// Hands over a call; returns the interpreter that was started for it, if any.
     fn push_to(&mut self, lane: LaunchToken, token: u64, payload: &[u8]) -> Option<Fake> {
         let (call, kind) = self.call(token, payload);
         let call = self.pool.push(lane, &kind, call)?;
@@ -164,7 +164,7 @@ impl Bench {
         self.push_to(LANE, token, b"payload")
     }
 
-    /// An interpreter that is ready, with the calls from 1 up to this one.
+    /// An interpreter that is ready, with calls 1 to `calls`.
     async fn ready(&mut self, calls: u64) -> Fake {
         let fake = self.push(1).expect("the first one");
         self.pool.on_started(fake.id, 1);
@@ -183,14 +183,14 @@ impl Bench {
         self.events.extend(events.iter().map(words));
     }
 
-    /// Waits until an interpreter has said something more.
+    /// Waits until an interpreter has sent something more.
     async fn hear(&mut self) {
-        // News that is here already comes first.
+        // Pending news comes first.
         self.note();
         self.pool.news().await;
     }
 
-    /// Waits for these events, which are the only ones.
+    /// Waits for exactly these events.
     async fn expect(&mut self, expected: &[&str]) {
         self.note();
         while self.events.len() < expected.len() {
@@ -242,7 +242,7 @@ async fn calls_of_a_lane_run_one_after_the_other_in_one_interpreter() {
     // It is idle now, and serves another lane.
     assert!(bench.push_to(LaunchToken(9), 3, b"payload").is_none());
     assert_eq!(fake.take_call(), Some((3, 0)));
-    // Nobody else says anything as long as the call runs.
+    // No other source sends news while the call runs.
     let news = tokio::time::timeout(IN_TIME, bench.pool.news());
     assert!(news.await.is_ok(), "its start is news");
     bench.expect(&["started 3"]).await;
@@ -275,7 +275,7 @@ async fn only_a_call_that_has_not_begun_is_taken_back() {
         !bench.pool.take_back(LaunchToken(7), false),
         "nobody knows it"
     );
-    // The place was in a packet that came back.
+    // The packet with the place was taken back.
     assert_eq!(fake.take_call(), Some((3, HAS_PLACE)));
     assert_eq!(fake.take_call(), None);
 }
@@ -288,7 +288,7 @@ async fn a_call_that_has_started_with_its_interpreter_can_still_be_told_to_end()
     fake.is_ready();
     bench.hear().await;
     bench.expect(&["started 1"]).await;
-    // Nobody has taken it out of the socket yet.
+    // The packet is still in the socket.
     assert!(!bench.pool.take_back(LaunchToken(1), false));
     assert!(bench.pool.take_back(LaunchToken(1), true));
     bench.expect(&["exited 1 Signal(15)"]).await;
@@ -450,7 +450,7 @@ async fn while_too_many_values_are_untaken_no_call_begins() {
     fake.take_call();
     fake.answer(1, None, b"value", 0);
     bench.expect(&["exited 1 Code(0)"]).await;
-    // As if others had as much.
+    // As if other calls held that much.
     bench.pool.value_bytes = VALUES_MAX + 4;
     assert!(bench.push(2).is_none());
     assert_eq!(fake.take(), None);
@@ -630,7 +630,7 @@ async fn each_call_has_what_its_interpreter_used_meanwhile() {
     assert_eq!(used(&events[0]), Some(first));
     assert_eq!(turn(&bench, 1), None, "it has ended");
     assert_eq!(turn(&bench, 2), Some((1, micros(5))));
-    // It dies with the second one, and has used so much in all.
+    // Its interpreter dies with the second call and has used this much in all.
     let all = Usage {
         max_rss_kib: 9,
         user: micros(12),

@@ -1,4 +1,4 @@
-//! Cleanups that take long, of one task among others.
+//! Slow cleanups of one task among others.
 
 use std::path::{Path, PathBuf};
 
@@ -32,7 +32,7 @@ fn task_dir(parent: &Path, name: &str) -> (PathBuf, Cleanup) {
     (directory, cleanup)
 }
 
-/// An end that waits, whose task has said something.
+/// A waiting end whose task wrote a message.
 fn waiting(token: u64, since: Instant) -> Waiting {
     Waiting {
         event: end(token),
@@ -43,7 +43,7 @@ fn waiting(token: u64, since: Instant) -> Waiting {
     }
 }
 
-/// Ends that come within the time, with their words.
+/// Ends that arrive in time, with their messages.
 async fn collected(cleaners: &mut Cleaners, count: usize) -> Vec<(LaunchToken, String)> {
     let mut ended = Vec::new();
     while ended.len() < count {
@@ -77,7 +77,7 @@ async fn each_end_comes_with_its_own_words_when_its_directory_is_gone() {
 async fn cleanups_that_hang_hold_up_their_own_ends_only_and_not_for_ever() {
     let parent = tempfile::tempdir().expect("temporary directory");
     let mut cleaners = Cleaners::new();
-    // As many as are at work at one time seem to hang since long ago.
+    // All cleaners seem to have hung for long.
     let long_ago = Instant::now() - 10 * SLOW;
     {
         let mut queue = lock(&cleaners.queue);
@@ -99,7 +99,7 @@ async fn cleanups_that_hang_hold_up_their_own_ends_only_and_not_for_ever() {
         found,
         expected.map(|(token, words)| (LaunchToken(token), words.to_owned()))
     );
-    // Its cleanup comes to an end later: nobody is told twice.
+    // Its cleanup completes later: the end is not reported twice.
     let _ = cleaners.steps_tx.send(Step::Done(LaunchToken(1)));
     let mut ended = Vec::new();
     cleaners.collect(None, &mut ended);
@@ -118,13 +118,13 @@ async fn what_waits_behind_cleanups_that_turn_out_to_hang_gets_a_cleaner_of_its_
         }
         queue.next_cleaner = CLEANERS_MAX as u64 + 1;
     };
-    // They have only just begun, as far as anybody can tell.
+    // All cleanups seem to have just begun.
     all_since(&cleaners, Instant::now() + 1_000 * SLOW);
     let (_, cleanup) = task_dir(parent.path(), "quick");
     cleaners.add(end(100), cleanup, false);
     assert_eq!(lock(&cleaners.queue).at_work.len(), CLEANERS_MAX);
     all_since(&cleaners, Instant::now() - 10 * SLOW);
-    // No other task ends: the next look at them is all that can notice.
+    // No other task ends, so only the timer can notice.
     let found = collected(&mut cleaners, 1).await;
     assert_eq!(found, [(LaunchToken(100), "quick".to_owned())]);
 }
@@ -147,7 +147,7 @@ async fn behind_others_an_end_waits_as_long_as_these_come_to_an_end() {
             .map(crate::launcher::token_of)
             .collect::<Vec<_>>()
     };
-    // The first has begun only now, and so others go on.
+    // The first has only begun now, so others continue.
     lock(&cleaners.queue).last_taken = Some(now);
     let token = Some(LaunchToken(1));
     let begun = |since| AtWork { since, token };

@@ -1,4 +1,4 @@
-//! On made-up machines, and as far as it goes on this one.
+//! On simulated machines, and as far as possible on this one.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -61,7 +61,7 @@ fn a_task_gets_a_group_with_its_limit() {
     fs::write(task.dir.join("memory.peak"), "209711104\n").expect("writable");
     assert_eq!(task.excess(), Some(204_796));
 
-    // Files keep this one from being removed, as processes do a real one.
+    // Files keep this directory from being removed, as processes do a real group.
     let dir = task.dir.clone();
     groups.take_back(task, true);
     assert_eq!(groups.leftovers, std::slice::from_ref(&dir));
@@ -138,7 +138,7 @@ fn what_cannot_be_used_says_why() {
     let root = machine("memory\n", "memory\n");
     let ours = root.path().join(OURS);
     ControlGroups::find(root.path(), "a").expect("handed on already");
-    // A file that cannot be written stands for a group with processes in it.
+    // A file that cannot be written stands for a group with processes.
     let control = ours.join("cgroup.subtree_control");
     fs::remove_file(&control).expect("writable");
     fs::create_dir(&control).expect("writable");
@@ -203,9 +203,9 @@ fn groups_of_workers_that_are_gone_are_removed() {
         "hq-7.8-2a-1-0/17",
         "hq-7.8-2a-1-0-worker",
         "hq-7.8-2b-1-0/3",
-        // Their number is another process's by now.
+        // The pid belongs to another process by now.
         "hq-7.8-2c-1-0/5",
-        // Seen from another pid or time namespace they would be gone.
+        // Seen from another pid or time namespace they seem dead.
         "hq-9.8-2a-1-0/6",
         "hq-7.9-2a-1-0",
         "hq-other",

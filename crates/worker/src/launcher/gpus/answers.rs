@@ -1,4 +1,4 @@
-//! What the process does that is asked.
+//! Main loop of the GPU probe process.
 
 use std::fs::File;
 use std::io::{self, BufRead as _, Write as _};
@@ -14,27 +14,29 @@ use rustix::time::{ClockId, clock_gettime};
 use super::watch::Told;
 use super::{nvml, wire};
 
-/// Answers questions about NVIDIA GPUs on standard input, a line each, until there are no more or the process `parent` ends.
+/// Answers questions about NVIDIA GPUs on standard input, one per line, until end of file or the
+/// end of the process `parent`.
 ///
 /// # Errors
 ///
 /// If input or output fail.
 pub fn tell_of_gpus(parent: u32) -> io::Result<()> {
-    // The library may hang for ever, and nobody is left then to end this process.
+    // The library may hang forever, and after the worker's end no process would kill this one.
     set_parent_process_death_signal(Some(Signal::KILL))?;
     let is_there =
         getppid().is_some_and(|now| now.as_raw_nonzero().get().cast_unsigned() == parent);
-    // It may have ended before.
+    // The parent may have ended before.
     if !is_there {
         return Ok(());
     }
-    // A driver that crashes does so again with the next process: its images of memory would fill the worker's directory.
+    // A driver that crashes does so again in the next process: core dumps would fill the worker's
+    // directory.
     let no_core = Rlimit {
         current: Some(0),
         maximum: Some(0),
     };
     let _ = setrlimit(Resource::Core, no_core);
-    // The library may print, and so may what is loaded with it.
+    // The library, or what it loads, may print to standard output.
     let mut output = File::from(fcntl_dupfd_cloexec(io::stdout(), 3)?);
     dup2_stdout(io::stderr())?;
     let library = nvml::open();

@@ -1,4 +1,4 @@
-//! NVML, the library of NVIDIA's driver. It is loaded when it is needed: programs are built without it.
+//! NVML, the library of NVIDIA's driver, loaded on demand: programs are built without it.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -12,20 +12,21 @@ use nvml_wrapper::{Device as Handle, Nvml};
 use super::watch::Names;
 use super::{Device, Devices, Process};
 
-/// The name without a number belongs to packages for developers.
+/// The unversioned name belongs to developer packages.
 const NAME: &str = "libnvidia-ml.so.1";
 
-/// Loads it; an error if there is none, or no driver, as on most machines. May block for as long as it likes.
+/// Loads the library. Fails without library or driver, as on most machines. May block indefinitely.
 pub(super) fn open() -> Result<Nvml, NvmlError> {
     Nvml::builder().lib_path(OsStr::new(NAME)).init()
 }
 
-/// Devices, which are looked up once: the driver starts each that it is asked for.
+/// Device handles, looked up once: the driver initializes each device on the first access.
 pub(super) struct Handles<'a> {
     library: &'a Nvml,
-    /// Devices as programs of tasks count them, as far as they were needed: by bus address, without those that are closed to us.
+    /// Devices as programs of tasks count them, as far as needed: by bus address, without
+    /// inaccessible ones.
     listed: Vec<Rc<Handle<'a>>>,
-    /// Index of the next one, as the library counts.
+    /// Index of the next device by the library's count.
     next: u32,
     found: BTreeMap<Box<str>, Rc<Handle<'a>>>,
 }
@@ -40,7 +41,7 @@ impl<'a> Handles<'a> {
         }
     }
 
-    /// What is known of these.
+    /// Data of these devices.
     pub(super) fn look(&mut self, names: &Names) -> Devices {
         let mut devices = Devices::new();
         let mut is_lost = false;
@@ -54,7 +55,7 @@ impl<'a> Handles<'a> {
         }
         self.found.retain(|name, _| names.contains(name));
         if is_lost {
-            // It may be another one when it is back.
+            // The device may be a different one after a reset.
             *self = Self::new(self.library);
         }
         devices
@@ -70,7 +71,7 @@ impl<'a> Handles<'a> {
         device
     }
 
-    /// The device, or part of a device, of a name that `CUDA_VISIBLE_DEVICES` may hold.
+    /// The device or device part of a name that `CUDA_VISIBLE_DEVICES` may hold.
     fn find(&mut self, name: &str) -> Result<Rc<Handle<'a>>, NvmlError> {
         if let Ok(position) = name.parse::<usize>() {
             self.list(position)?;
@@ -82,7 +83,7 @@ impl<'a> Handles<'a> {
             return found.map(Rc::new);
         }
         self.list(usize::MAX)?;
-        // The beginning of an id is enough if no other one begins like it.
+        // A prefix of an id is enough if it is unique.
         let begins =
             |handle: &&Rc<Handle<'_>>| handle.uuid().is_ok_and(|uuid| uuid.starts_with(name));
         let mut alike = self.listed.iter().filter(begins);
@@ -99,7 +100,7 @@ impl<'a> Handles<'a> {
             match self.library.device_by_index(self.next) {
                 Ok(handle) => self.listed.push(Rc::new(handle)),
                 Err(NvmlError::NoPermission) => {}
-                // Whether it counts is not known, so nor are the positions after it.
+                // Whether this device counts is unknown, and so are all later positions.
                 Err(error) => return Err(error),
             }
             self.next += 1;
@@ -108,7 +109,7 @@ impl<'a> Handles<'a> {
     }
 }
 
-/// What there is; an error if the device is lost.
+/// Data of a device; an error if the device is lost.
 fn device(handle: &Handle<'_>) -> Result<Device, NvmlError> {
     let busy = told(handle.utilization_rates())?;
     let memory = told(handle.memory_info())?;
@@ -119,11 +120,11 @@ fn device(handle: &Handle<'_>) -> Result<Device, NvmlError> {
     })
 }
 
-/// With those that draw; one that does both has the memory of both in each list.
+/// Includes graphics processes. A process that does both has its full memory in each list.
 fn processes(handle: &Handle<'_>) -> Result<Option<Vec<Process>>, NvmlError> {
     let computing = match told(handle.running_compute_processes())? {
         Some(found) => Some(found),
-        // A driver of before 510.
+        // Drivers before release 510.
         None => told(handle.running_compute_processes_v2())?,
     };
     let Some(computing) = computing else {
@@ -148,7 +149,7 @@ fn processes(handle: &Handle<'_>) -> Result<Option<Vec<Process>>, NvmlError> {
     Ok(Some(found.map(|(pid, kib)| Process { pid, kib }).collect()))
 }
 
-/// `None` where driver or device do not tell, for now or ever; an error if the device is lost.
+/// `None` if driver or device do not report it; an error if the device is lost.
 fn told<T>(answer: Result<T, NvmlError>) -> Result<Option<T>, NvmlError> {
     match answer {
         Ok(found) => Ok(Some(found)),

@@ -1,7 +1,8 @@
-//! The process that is asked: this program once more, with the library of the driver.
+//! The GPU probe process: this program once more, with the driver's library.
 //!
-//! Not the worker itself: loading a library may hang, on a dead file system that `LD_LIBRARY_PATH` names, with locks held that
-//! each thread needs that begins or ends; and a crash in a driver is no end of a worker.
+//! A separate process, because loading a library may hang on a dead file system named by
+//! `LD_LIBRARY_PATH`, with locks held that every thread needs to start or end; and because a crash
+//! in the driver must not end the worker.
 
 use std::ffi::OsStr;
 use std::io::{self, ErrorKind, Read as _, Write as _};
@@ -20,13 +21,14 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use super::watch::{Failure, HANGS_AFTER, Names, Teller, Told};
 use super::wire;
 
-/// Hidden command of this program that answers, see [`tell_of_gpus`](super::answers::tell_of_gpus).
+/// Hidden subcommand of this program that answers, see
+/// [`tell_of_gpus`](super::answers::tell_of_gpus).
 const COMMAND: &str = "gpu-usage";
-/// Pause between two looks whether the worker is about to end.
+/// Pause between two checks whether the worker is about to end.
 const LOOK_PAUSE: Duration = Duration::from_millis(200);
-/// Most bytes of an answer: 16 devices with thousands of processes each.
+/// Limit of an answer in bytes: 16 devices with thousands of processes each.
 const ANSWER_MAX: usize = 4 << 20;
-/// Longest wait for a process to end by itself, and after SIGKILL.
+/// Longest wait for the process to exit by itself, and again after SIGKILL.
 const END_MAX: Duration = Duration::from_millis(500);
 const KILL_MAX: Duration = Duration::from_secs(2);
 const END_PAUSE: Duration = Duration::from_millis(5);
@@ -35,7 +37,7 @@ const END_PAUSE: Duration = Duration::from_millis(5);
 pub(super) struct Opener {
     hq: PathBuf,
     is_over: Arc<AtomicBool>,
-    /// One has outlived SIGKILL.
+    /// A process did not react to SIGKILL.
     is_stuck: Arc<AtomicBool>,
 }
 
@@ -48,9 +50,9 @@ impl Opener {
         }
     }
 
-    /// `None` = it cannot be started, or the one before is still there.
+    /// `None` = it cannot be started, or the previous one still exists.
     pub(super) fn open(&mut self) -> Option<Asked> {
-        // Another one would get stuck at the same place.
+        // A new one would get stuck at the same place.
         if self.is_stuck.load(Ordering::Relaxed) {
             return None;
         }
@@ -73,7 +75,7 @@ impl Opener {
 
 /// A process that answers.
 pub(super) struct Asked {
-    /// Missing once it is ended.
+    /// `None` after it was killed.
     child: Option<Child>,
     questions: Option<ChildStdin>,
     answers: ChildStdout,
@@ -86,7 +88,7 @@ impl Asked {
         program: &Path,
         words: &[impl AsRef<OsStr>],
     ) -> io::Result<(Child, ChildStdin, ChildStdout)> {
-        // A signal from the terminal is for the worker, which ends it.
+        // Signals from the terminal are for the worker, which then ends it.
         let mut child = Command::new(program)
             .args(words)
             .stdin(Stdio::piped())
@@ -96,7 +98,8 @@ impl Asked {
             .spawn()?;
         match (child.stdin.take(), child.stdout.take()) {
             (Some(questions), Some(answers)) => {
-                // Otherwise a long question would wait for one who hangs. Without it, it is only not watched.
+                // Otherwise a long question would block on a hanging process. On failure only the
+                // timeout is lost.
                 let _ = rustix::io::ioctl_fionbio(&questions, true);
                 Ok((child, questions, answers))
             }
@@ -118,7 +121,7 @@ impl Asked {
         Ok(())
     }
 
-    /// A line, with its line feed. What follows it was not asked for.
+    /// Reads one line including its line feed. Further bytes are unrequested and discarded.
     fn read(&mut self, until: Instant) -> Result<Vec<u8>, Failure> {
         let mut line = Vec::new();
         let mut buffer = [0; 4096];
@@ -142,7 +145,7 @@ fn is_passing(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
 }
 
-/// Waits until something can be done with a pipe.
+/// Waits until a pipe is ready.
 fn wait(
     pipe: BorrowedFd<'_>,
     what: PollFlags,
@@ -156,7 +159,7 @@ fn wait(
         let left = until.saturating_duration_since(Instant::now());
         let slice = Timespec::try_from(left.min(LOOK_PAUSE)).map_err(|_| Failure::Ended)?;
         match poll(&mut [PollFd::from_borrowed_fd(pipe, what)], Some(&slice)) {
-            // Also after the time is over it may be there: this process may have been suspended.
+            // Poll once more after the deadline: this process may have been suspended meanwhile.
             Ok(0) if left.is_zero() => return Err(Failure::Hangs),
             Ok(0) | Err(rustix::io::Errno::INTR) => {}
             Ok(_) => return Ok(()),
@@ -180,9 +183,9 @@ impl Teller for Asked {
 }
 
 impl Drop for Asked {
-    /// Ends the process, and returns soon whether it does or not.
+    /// Ends the process; returns soon even if it does not exit.
     fn drop(&mut self) {
-        // It ends with its input, and lets go of the driver.
+        // Closing its input ends it and releases the driver.
         self.questions = None;
         let Some(mut child) = self.child.take() else {
             return;
@@ -190,7 +193,8 @@ impl Drop for Asked {
         if ends(&mut child, END_MAX) {
             return;
         }
-        // Not reaped, so its number is nobody else's; with it a helper of the driver that it has started.
+        // Not reaped yet, so its pid cannot be reused. The group includes helpers that the driver
+        // started.
         if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
             let _ = kill_process_group(group, Signal::KILL);
         }
@@ -198,21 +202,21 @@ impl Drop for Asked {
         if ends(&mut child, KILL_MAX) {
             return;
         }
-        // The kernel holds it. Somebody has to take its end, whenever that comes.
+        // The kernel holds it. A thread reaps it whenever it ends.
         self.is_stuck.store(true, Ordering::Relaxed);
         let is_stuck = Arc::clone(&self.is_stuck);
         let reap = move || {
             let _ = child.wait();
             is_stuck.store(false, Ordering::Relaxed);
         };
-        // Without a thread nobody is asked any more.
+        // Without a thread no further process is started.
         let _ = thread::Builder::new()
             .name("hq-gpus-end".into())
             .spawn(reap);
     }
 }
 
-/// Whether a process has ended within a time.
+/// Whether a process exits in time.
 fn ends(child: &mut Child, within: Duration) -> bool {
     let until = Instant::now() + within;
     loop {
@@ -225,7 +229,7 @@ fn ends(child: &mut Child, within: Duration) -> bool {
                 );
                 return true;
             }
-            // Somebody else has reaped it.
+            // Already reaped elsewhere.
             Err(_) => return true,
         }
     }

@@ -1,4 +1,4 @@
-//! Questions about devices, and answers that nobody waits long for.
+//! Queries of devices with bounded waits for the replies.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -9,77 +9,80 @@ use std::time::{Duration, Instant};
 
 use super::Devices;
 
-/// Longest wait for an answer. The first one takes seconds where the driver starts with the first who asks.
+/// Longest wait for a reply. The first one takes seconds if the driver starts with its first user.
 const ANSWER_MAX: Duration = Duration::from_secs(1);
-/// How long to wait for an answer before the process that was asked is given up and the user is warned.
+/// Time without a reply after which the probe process is abandoned and the user is warned.
 pub(super) const HANGS_AFTER: Duration = Duration::from_secs(30);
-/// Even giving up hangs, as on a file system that does not let the program be started.
+/// Even abandoning it can hang, for example if the program's file system does not answer.
 const GIVES_UP_WITHIN: Duration = Duration::from_secs(10);
-/// How long the driver stays open without a question: while a process has it open, an administrator cannot reset a GPU.
+/// How long the driver stays open without a question: while a process has it open, an administrator
+/// cannot reset a GPU.
 const IDLE: Duration = Duration::from_secs(60);
-/// Pause after which a driver is tried again that is not there, hangs, or tells nothing.
+/// Pause before a driver that is missing, hangs or reports nothing is tried again.
 const RETRY: Duration = Duration::from_secs(60);
-/// Consecutive answers without a device after which the driver is opened again: it may have been reloaded.
+/// Consecutive replies without a device after which the driver is opened again: it may have been
+/// reloaded.
 const EMPTY_MAX: u32 = 3;
 
 /// Names of devices.
 pub(super) type Names = BTreeSet<Box<str>>;
 
-/// Who can be asked for devices.
+/// Source of device data.
 pub(super) trait Teller {
-    /// What is known of these. Returns within [`HANGS_AFTER`] and little more.
+    /// Data of these devices. Returns within little more than [`HANGS_AFTER`].
     fn ask(&mut self, names: &Names) -> Result<Told, Failure>;
 }
 
-/// What a [`Teller`] says.
+/// Reply of a [`Teller`].
 #[derive(PartialEq, Eq, Debug)]
 pub(super) struct Told {
-    /// CPU time that the look took.
+    /// CPU time of the query.
     pub(super) cpu: Duration,
-    /// `None` = there is no driver.
+    /// `None` = no driver.
     pub(super) devices: Option<Devices>,
 }
 
-/// Why a [`Teller`] says nothing; it is of no use afterwards.
+/// Why a [`Teller`] did not reply; it is unusable afterwards.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Failure {
     Ended,
     Hangs,
 }
 
-/// An answer, as it comes from the thread.
+/// A reply as the thread sends it.
 #[derive(PartialEq, Eq, Debug, Default)]
 pub(in super::super) struct Answer {
-    /// Without those of which nothing is known.
+    /// Devices with known data.
     pub(in super::super) devices: Devices,
-    /// CPU time that the look took, in whatever process.
+    /// CPU time of the query, in whichever process.
     pub(in super::super) cpu: Duration,
     is_hanging: bool,
 }
 
-/// Asks for devices, on a thread of its own.
+/// Queries devices on a thread of its own.
 pub(in super::super) struct GpuWatch {
     questions: SyncSender<Names>,
     answers: Receiver<Answer>,
-    /// An answer is outstanding since then.
+    /// Time of the outstanding question.
     asked: Option<Instant>,
-    /// It is that to what was asked for the present look.
+    /// Whether that question was sent for the present sample.
     is_fresh: bool,
-    /// One that came too late for its look: it does for the next one.
+    /// A reply that came too late for its sample; it serves the next one.
     late: Option<Answer>,
     has_told: bool,
     is_over: Arc<AtomicBool>,
 }
 
 impl GpuWatch {
-    /// Asks whom `open` gives. `is_over` is set when nobody will ask any more.
+    /// Queries the sources that `open` returns. `is_over` is set when no further questions will
+    /// come.
     pub(super) fn asking<T: Teller>(
         open: impl FnMut() -> Option<T> + Send + 'static,
         is_over: Arc<AtomicBool>,
     ) -> Self {
         let (questions, asked) = sync_channel(1);
         let (answer, answers) = sync_channel(1);
-        // Without a thread nobody answers, and nothing is known of GPUs.
+        // Without a thread there are no replies and no GPU data.
         let _ = thread::Builder::new()
             .name("hq-gpus".into())
             .spawn(move || serve(open, &asked, &answer));
@@ -94,7 +97,7 @@ impl GpuWatch {
         }
     }
 
-    /// Asks, if the question before was answered.
+    /// Sends a question if the previous one was answered.
     pub(in super::super) fn ask(&mut self, names: Names) {
         self.is_fresh = false;
         if let Ok(answer) = self.answers.try_recv() {
@@ -110,13 +113,15 @@ impl GpuWatch {
         }
     }
 
-    /// The answer to what was just asked, or, if there is none in time, one that is late; each is told once.
+    /// The reply to the last question or, if it is late, the previous late one; each is returned
+    /// once.
     pub(in super::super) fn answer(&mut self) -> Answer {
         let late = self.late.take();
         let Some(since) = self.asked else {
             return late.unwrap_or_default();
         };
-        // It may be there although whatever was done meanwhile took longer. Nobody waits for it a second time.
+        // The reply may have arrived while the caller was busy. A question that already timed out
+        // is not waited for again.
         let wait = if self.is_fresh {
             ANSWER_MAX.saturating_sub(since.elapsed())
         } else {
@@ -125,7 +130,7 @@ impl GpuWatch {
         match self.answers.recv_timeout(wait) {
             Ok(answer) => {
                 let mut answer = self.received(answer);
-                // Neither look was for nothing.
+                // Count the cost of both queries.
                 answer.cpu += late.map_or(Duration::ZERO, |late| late.cpu);
                 answer
             }
@@ -160,7 +165,7 @@ impl Drop for GpuWatch {
     }
 }
 
-/// Answers questions until nobody is left to ask any.
+/// Answers questions until the receiver is gone.
 fn serve<T: Teller>(
     open: impl FnMut() -> Option<T>,
     questions: &Receiver<Names>,
@@ -189,11 +194,11 @@ fn serve<T: Teller>(
 struct Service<T, O> {
     open: O,
     teller: Option<T>,
-    /// Answers in a row without any device.
+    /// Consecutive replies without any device.
     empty: u32,
-    /// Since a device was last told of, a teller was given up.
+    /// Whether a probe was abandoned since the last reply with a device.
     has_given_up: bool,
-    /// Until when nobody is asked for these; `None` = for any.
+    /// Until when these devices are not queried; `None` = all devices.
     pause: Option<(Instant, Option<Names>)>,
 }
 
@@ -244,7 +249,7 @@ impl<T: Teller, O: FnMut() -> Option<T>> Service<T, O> {
         })
     }
 
-    /// Keeps a teller, unless it had nothing to say for some time.
+    /// Keeps a source unless it has had no data for some time.
     fn note(&mut self, teller: T, names: &Names, is_empty: bool) {
         if !is_empty {
             self.empty = 0;
@@ -257,12 +262,12 @@ impl<T: Teller, O: FnMut() -> Option<T>> Service<T, O> {
             self.teller = Some(teller);
         } else {
             self.empty = 0;
-            // Others may hold devices that are well.
+            // Other devices may work.
             self.give_up(Some(names.clone()));
         }
     }
 
-    /// The first time the next one is asked at once.
+    /// Abandons the source. The first time the next one is asked at once.
     fn give_up(&mut self, names: Option<Names>) {
         if std::mem::replace(&mut self.has_given_up, true) {
             self.rest(names);
@@ -293,7 +298,7 @@ mod tests {
         names.iter().map(|name| (*name).into()).collect()
     }
 
-    /// What is told of device 0, of others nothing.
+    /// Data of device 0 only.
     fn known(names: &Names) -> Devices {
         let found = names.iter().filter(|name| &***name == "0");
         found
@@ -332,7 +337,7 @@ mod tests {
         watch.ask(names(&["0"]));
         assert_eq!(watch.answer(), Answer::default(), "asked nobody");
         let_go.send(()).expect("it hangs");
-        // It hangs again with the next question, each time.
+        // It hangs again with each next question.
         let mut looks = std::iter::repeat_with(|| {
             watch.ask(names(&["0"]));
             watch.answer()
@@ -356,12 +361,12 @@ mod tests {
         });
         watch.ask(names(&["0"]));
         answered.recv().expect("it was asked");
-        // As processes are looked at on a machine that is very busy.
+        // As on a very busy machine, where a sample takes long.
         thread::sleep(ANSWER_MAX);
         assert_eq!(watch.answer().devices, known(&names(&["0"])));
     }
 
-    /// How often a teller was opened for these questions, and which got an answer with a device.
+    /// How often a source was opened for these questions, and which replies had a device.
     fn course(questions: &[&str], reply: fn(&Names) -> Reply) -> (usize, Vec<bool>) {
         let mut opened = 0;
         let mut service = Service {
@@ -391,13 +396,13 @@ mod tests {
         };
         assert_eq!(course(&["0"; 9], none).0, 1);
         assert_eq!(course(&["0"; 9], |_| Err(Failure::Hangs)).0, 1);
-        // The first time somebody may just have ended it.
+        // The first time its process may have been killed by accident.
         assert_eq!(course(&["0"; 9], |_| Err(Failure::Ended)).0, 2);
     }
 
     #[test]
     fn a_lost_device_silences_no_other_one() {
-        // A driver that may have been reloaded is opened again; after that there is a pause.
+        // A driver that may have been reloaded is opened again; then there is a pause.
         assert_eq!(course(&["1"; 20], told), (2, vec![false; 20]));
         assert_eq!(course(&["0", "1", "0", "1", "0"], told).0, 1);
         let (_, found) = course(&["1", "1", "1", "1", "1", "1", "1", "0", "1", "0"], told);
@@ -407,7 +412,7 @@ mod tests {
     #[test]
     fn who_hangs_is_told_of() {
         let mut watch = watch(|| Some(Fake(|_: &Names| Err(Failure::Hangs))));
-        // On a machine that is busy the first answer may come late.
+        // On a busy machine the first reply may be late.
         while !watch.has_told {
             watch.ask(names(&["0"]));
             let answer = watch.answer();

@@ -1,4 +1,4 @@
-//! What worker and process say to each other: a line of JSON each.
+//! Messages between worker and GPU probe: one line of JSON each.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,13 +9,13 @@ use super::{Device, Process};
 /// Most characters of a reason.
 const REASON_MAX: usize = 400;
 
-/// Utilisation in thousandths; KiB in use and in all; processes with their KiB.
+/// Utilization in thousandths; KiB in use and total; processes with their KiB.
 type Row = (
     Option<u64>,
     Option<(u64, u64)>,
     Option<Vec<(u32, Option<u64>)>>,
 );
-/// CPU time in µs, devices if there is a driver, and why there is none.
+/// CPU time in µs, devices if there is a driver, and otherwise the reason.
 type Line = (u64, Option<BTreeMap<Box<str>, Row>>, String);
 
 /// A question, with its line feed.

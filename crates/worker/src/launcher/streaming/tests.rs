@@ -1,4 +1,4 @@
-//! Launches that wait for their file, and those behind them.
+//! Launches that wait for their file, and launches behind them.
 
 use std::path::Path;
 use std::time::Instant;
