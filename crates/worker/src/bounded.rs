@@ -1,18 +1,18 @@
-//! Runs calls that may block for ever, and waits for them for a bounded time.
+//! Runs calls that may block forever and waits for them for a bounded time.
 
 use std::time::Duration;
 
-/// Longest wait for the removal of the working directory: its file system may not answer. A directory that stays is
-/// removed by a later worker.
+/// Longest wait for the removal of the working directory, whose file system may hang. A later
+/// worker removes a directory that is left over.
 const REMOVAL_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Drops what removes the working directory, on a thread of its own.
+/// Drops a value whose `drop` removes the working directory, on a thread of its own.
 pub(crate) async fn remove_in_time(dropped: impl Send + 'static) {
     let remove = move || drop(dropped);
     in_time("removing the working directory", REMOVAL_TIMEOUT, remove).await;
 }
 
-/// Does something that may block, and waits for it, but not for ever.
+/// Runs blocking work on a thread of its own and waits for it at most `limit`.
 pub(crate) async fn in_time(what: &str, limit: Duration, work: impl FnOnce() + Send + 'static) {
     match tokio::time::timeout(limit, tokio::task::spawn_blocking(work)).await {
         Ok(Ok(())) => {}

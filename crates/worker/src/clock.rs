@@ -1,5 +1,5 @@
-//! The clocks of the shell. `Time` is `CLOCK_MONOTONIC`, the clock in which the spawn engine stamps
-//! its events, so that both can be compared.
+//! The worker's clocks. `Time` is `CLOCK_MONOTONIC`, which the spawn engine also uses for its
+//! events, so both can be compared.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

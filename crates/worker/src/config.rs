@@ -12,25 +12,26 @@ use tokio::task::JoinHandle;
 
 use crate::scratch_dir::ScratchDir;
 
-/// Everything a worker consists of before it is registered.
+/// Everything a worker needs before it registers.
 #[derive(Debug)]
 pub struct WorkerParams {
-    /// The part that it reports and obeys. `MemoryLimits::Enforced` is a wish until the launcher has started.
+    /// The part that the worker reports to the server and obeys. `MemoryLimits::Enforced` is only a
+    /// request until the launcher has started.
     pub config: WorkerConfig,
     /// Absolute path of the running executable; tasks see it as `HQ`.
     pub hq_path: PathBuf,
-    /// Where it keeps its own files; removed when the worker ends.
+    /// Directory of the worker's own files; removed when the worker ends.
     pub work_dir: WorkDir,
-    /// Front process of this worker, if it has one. With it, every descendant is ended at the end;
-    /// without, only the tasks are (the process belongs to somebody else too).
+    /// Front process of this worker, if it has one. With it, the worker kills every descendant when
+    /// it ends. Without it, only the tasks: the process may have other children.
     pub keeper: Option<KeeperContext>,
-    /// Threads that create processes; `None` = by the number of cpus.
+    /// Threads that create processes; `None` = derived from the number of cpus.
     pub spawn_threads: Option<usize>,
-    /// Most bytes of values of calls that are kept; `None` = half of what is free in `work_dir`.
+    /// Cache limit for values of calls, in bytes; `None` = half of the free space in `work_dir`.
     pub values_limit: Option<u64>,
 }
 
-/// A directory that could not be made.
+/// A directory could not be created.
 #[derive(Debug, thiserror::Error)]
 #[error("create the working directory {path:?}")]
 pub struct WorkDirError {
@@ -39,12 +40,12 @@ pub struct WorkDirError {
     source: io::Error,
 }
 
-/// The worker's directory; what the worker created of it is removed on drop, or by a later worker if this one is
-/// killed.
+/// The worker's directory. The parts that the worker created are removed on drop, or by a later
+/// worker if this one is killed.
 #[derive(Debug)]
 pub struct WorkDir {
     path: PathBuf,
-    /// Directory to remove: the whole one if we chose it, else a part of it that is only ours.
+    /// Directory to remove: all of it if the worker chose the path, else a private subdirectory.
     own: ScratchDir,
     /// Parent of the tasks' private directories.
     tasks: PathBuf,
@@ -84,7 +85,7 @@ impl WorkDir {
         }
     }
 
-    /// The directory, as it is shown to users.
+    /// Path of the directory, as shown to users.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -94,21 +95,21 @@ impl WorkDir {
         &self.tasks
     }
 
-    /// Whether the directory still exists; somebody may clean temporary directories.
+    /// Whether the directory still exists: a cleaner of temporary directories may have removed it.
     #[must_use]
     pub fn exists(&self) -> bool {
         self.own.path().is_dir()
     }
 }
 
-/// The worker's own listening port. Nothing is served yet: connections are closed at once.
+/// The worker's own listening port. It closes every connection at once until it serves values.
 #[derive(Debug)]
 pub struct DataProvider {
     port: u16,
     task: JoinHandle<()>,
 }
 
-/// Pause after `accept` failed, most likely out of descriptors.
+/// Pause after a failed `accept`, which most likely ran out of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
 impl DataProvider {

@@ -1,8 +1,9 @@
-//! Inputs and outputs of tasks: whether the outputs are there in the end, and the record beside them by which a later submit
-//! knows that the work is done. What is in the record is decided in [`hq_core::done`].
+//! Inputs and outputs of tasks: checks that the outputs exist at the end, and writes the record by
+//! which a later submit knows that the work is done. [`hq_core::done`] decides the content of the
+//! record.
 //!
-//! Everything here may block on a file system: [`Done::begin`] is called on the thread that creates the process, [`Done::end`] on
-//! a blocking one.
+//! Everything here may block on a file system: [`Done::begin`] runs on the thread that creates the
+//! process, [`Done::end`] on a blocking thread.
 
 use std::ffi::OsString;
 use std::fs;
@@ -16,57 +17,59 @@ use std::time::{Duration, Instant};
 use hq_core::done::{Content, Digest, Stamp, record, record_path, record_with_contents};
 use hq_core::placeholder::FilePaths;
 
-/// How long the files of one task are read for its record. Of those that take longer only the time is recorded. Below the time that
-/// the end of such a task waits.
+/// Time limit for reading the files of one task for its record. Files beyond it are recorded by
+/// modification time only. Below the time that the end of such a task waits.
 const READ_TIME_MAX: Duration = Duration::from_secs(30);
-/// Bytes that are read at once.
+/// Size of one read.
 const PIECE_BYTES: usize = 256 << 10;
 
-/// Files and what is known of them.
+/// Files and their stamps.
 type Stamps = Vec<(Vec<u8>, Stamp)>;
 
-/// Files of one instance.
+/// Inputs and outputs of one instance.
 #[derive(Debug)]
 pub(crate) struct Done {
     files: FilePaths,
-    /// Digest of what the task does.
+    /// Digest of the task's command.
     command: u64,
-    /// Where it does that.
+    /// Working directory of the command.
     cwd: Box<[u8]>,
-    /// Whether the task fails that leaves an output missing.
+    /// Whether a missing output makes the task fail.
     must_exist: bool,
-    /// Whether contents are recorded, too.
+    /// Whether the record also contains digests of the contents.
     by_content: bool,
-    /// Beside the first output.
+    /// Path of the record, next to the first output.
     record: PathBuf,
-    /// Held for a moment only, never while files are looked at.
+    /// Never held while a file is accessed.
     progress: Mutex<Progress>,
 }
 
 #[derive(Debug, Default)]
 struct Progress {
-    /// Inputs as the task found them; `None` = one was missing, or could not be looked at.
+    /// Inputs as they were before the task; `None` = at least one was missing or could not be
+    /// accessed.
     inputs: Option<Stamps>,
     end: End,
 }
 
-/// What is known of the outputs of a task that has exited with 0.
+/// Result of the check of the outputs of a task that exited with 0.
 #[derive(Debug, Default)]
 enum End {
-    /// Nothing yet.
+    /// Not checked yet.
     #[default]
     Open,
-    /// They were looked at. With the words for a task that fails because of what is missing.
+    /// Checked, with the error message if a missing output makes the task fail.
     Known(Option<Box<str>>),
-    /// Nobody waits any more for a look at them.
+    /// The check took too long; its result is ignored.
     GivenUp,
 }
 
-/// Of a task that fails because nobody could tell whether its outputs are there.
+/// Error message of a task whose outputs could not be checked in time.
 const UNKNOWN: &str = "The task exited with 0, and the file system of its outputs did not say in time whether they are there";
 
 impl Done {
-    /// Files of an instance; `None` without outputs, because nobody could tell whether they are there.
+    /// Prepares the check; `None` without outputs, because then nothing shows whether the work is
+    /// done.
     pub(crate) fn new(
         files: FilePaths,
         (command, cwd): (u64, &[u8]),
@@ -84,21 +87,21 @@ impl Done {
         })
     }
 
-    /// Whether the task fails if its outputs are not there.
+    /// Whether the task fails if an output is missing.
     pub(crate) const fn must_exist(&self) -> bool {
         self.must_exist
     }
 
-    /// Whether files are read for the record.
+    /// Whether contents are read for the record.
     pub(crate) const fn by_content(&self) -> bool {
         self.by_content
     }
 
-    /// Notes what the inputs are like, before the task reads them. From here on the outputs may be half written, so that a record
-    /// of an earlier run counts no more.
+    /// Records the state of the inputs before the task reads them, and removes the record of an
+    /// earlier run: from now on the outputs may be half written.
     pub(crate) fn begin(&self) {
         if let Err(error) = forget(&self.record) {
-            // It would vouch for outputs that this attempt may leave half written, unless it succeeds and replaces it.
+            // The old record would vouch for outputs that this attempt may leave half written.
             tracing::warn!(path = ?self.record, %error, "cannot remove the record of an earlier run");
         }
         let inputs = self.files.inputs.iter();
@@ -110,18 +113,18 @@ impl Done {
         };
     }
 
-    /// Looks at the outputs of a task that has ended well, and keeps a record if all of them are there.
+    /// Checks the outputs of a task that succeeded, and writes a record if all of them exist.
     ///
     /// # Errors
     ///
-    /// The words for a task that fails because of what is missing.
+    /// The error message of a task that fails because an output is missing.
     pub(crate) fn end(&self) -> Result<(), Box<str>> {
         let mut outputs = Some(Vec::new());
         let mut failure = None;
         for bytes in &self.files.outputs {
             let output = path(bytes);
             let found = look_at_output(&output);
-            // One that cannot be looked at may be there.
+            // An output that cannot be accessed may exist, so only `NotFound` counts as missing.
             let is_missing =
                 matches!(&found, Err(error) if error.kind() == io::ErrorKind::NotFound);
             if is_missing && self.must_exist && failure.is_none() {
@@ -140,30 +143,31 @@ impl Done {
             let written = hq_spawn::create_guarded(&self.record)
                 .and_then(|mut file| io::Write::write_all(&mut file, &text));
             if let Err(error) = written {
-                // The task has finished all the same; it only runs again next time.
+                // Not an error of the task: it only runs again next time.
                 tracing::warn!(path = ?self.record, %error, "cannot keep a record of a finished task");
             }
         }
         Ok(())
     }
 
-    /// The record; files are read for it if that was asked for, for a while.
+    /// Builds the record. Reads contents if requested, until the time limit.
     fn record_of(&self, inputs: Stamps, outputs: Stamps) -> Vec<u8> {
         if !self.by_content {
             return record(self.command, &self.cwd, &inputs, &outputs);
         }
         let until = Instant::now() + READ_TIME_MAX;
-        // Outputs first: inputs are those that others may share, and compare less often.
+        // Outputs first: inputs may be shared with other tasks and are compared less often.
         let outputs = contents(outputs, output_stamp, until);
         let inputs = contents(inputs, stamp, until);
         record_with_contents(self.command, &self.cwd, &inputs, &outputs)
     }
 
-    /// Notes what is known of the outputs. The inputs for a record, unless that must not be kept.
+    /// Stores the result of the check. Returns the inputs if a record may be written.
     fn settle(&self, failure: Option<Box<str>>) -> Result<Option<Stamps>, Box<str>> {
         let mut progress = self.progress();
         if matches!(progress.end, End::GivenUp) {
-            // The end of the task was told a while ago. What was looked at may be what another attempt has half written.
+            // The end was reported some time ago. Another attempt may have half written the files
+            // that were checked.
             return if self.must_exist {
                 Err(UNKNOWN.into())
             } else {
@@ -174,8 +178,8 @@ impl Done {
         failure.map_or_else(|| Ok(progress.inputs.take()), Err)
     }
 
-    /// Says that nobody waits for [`Self::end`] any more. The words for a task that fails because of what is missing, or
-    /// because nobody can tell whether it is there.
+    /// Stops waiting for [`Self::end`]. Returns an error message if the task fails because an
+    /// output is missing or could not be checked.
     pub(crate) fn give_up(&self) -> Option<Box<str>> {
         let mut progress = self.progress();
         match &progress.end {
@@ -193,12 +197,13 @@ impl Done {
     }
 }
 
-/// Digests of files, of those that are as `stamps` say, and can be read until a time.
+/// Digests of the files that still match `stamps` and can be read before `until`.
 fn contents(stamps: Stamps, look: fn(&Path) -> Option<Stamp>, until: Instant) -> Vec<Content> {
     let content = |(bytes, stamp): (Vec<u8>, Stamp)| {
         let file = path(&bytes);
         let found = digest(&file, || Instant::now() < until);
-        // Behind the last byte: what was written meanwhile may be in it or not.
+        // Checked after the last byte: the digest may or may not contain a change made while
+        // reading.
         let digest = found.filter(|_| look(&file) == Some(stamp));
         Content {
             path: bytes,
@@ -220,7 +225,8 @@ fn forget(record: &Path) -> io::Result<()> {
     }
 }
 
-/// SHA-256 of a file; `None` = it is none, cannot be read, or `goes_on` says no between two pieces. Blocks on the file system.
+/// SHA-256 of a file. `None` = not a file, unreadable, or `goes_on` returned false between two
+/// reads. Blocks on the file system.
 #[must_use]
 pub fn digest(path: &Path, goes_on: impl Fn() -> bool) -> Option<Digest> {
     let mut file = hq_stream::open_regular(path).ok()?;
@@ -237,14 +243,15 @@ pub fn digest(path: &Path, goes_on: impl Fn() -> bool) -> Option<Digest> {
     None
 }
 
-/// Size and modification time of a file; `None` = it is missing, or cannot be accessed. Blocks on the file system.
+/// Size and modification time of a file; `None` = missing or inaccessible. Blocks on the file
+/// system.
 #[must_use]
 pub fn stamp(path: &Path) -> Option<Stamp> {
     fs::metadata(path).ok().as_ref().map(stamp_of)
 }
 
-/// The same of an output. Of a directory, or anything else that is no file, it is only known that it is there: what is put into
-/// it later, such as the records of what is in it, changes nothing of the work. Blocks on the file system.
+/// Stamp of an output. Directories and other non-files only count as present: files added to a
+/// directory later, such as records, do not change the work. Blocks on the file system.
 #[must_use]
 pub fn output_stamp(path: &Path) -> Option<Stamp> {
     look_at_output(path).ok()
@@ -335,7 +342,7 @@ mod tests {
         assert!(text.starts_with("hq-done 4\n"), "{text}");
         assert_eq!(text.matches(&format!(" 3 {abc} /")).count(), 2, "{text}");
         assert_eq!(text.matches(" 0 - /").count(), 1, "a directory: {text}");
-        // The task has changed its input.
+        // The task modifies its input.
         done.begin();
         fs::write(at("in"), "abcd").expect("written");
         assert_eq!(done.end(), Ok(()));
@@ -355,7 +362,7 @@ mod tests {
         for must_exist in [false, true] {
             let late = done(dir.path(), must_exist);
             late.begin();
-            // The look hangs meanwhile.
+            // The check is still hanging.
             let words = late.give_up();
             assert_eq!(words.is_some(), must_exist, "{words:?}");
             assert_eq!(late.end().is_err(), must_exist);

@@ -1,9 +1,10 @@
-//! The loop that owns the worker's state: every source becomes an input, every effect is carried out.
+//! The loop that owns the worker's state: every source becomes an input, every effect is carried
+//! out.
 //!
-//! Sources are the server, the spawn engine, finished cleanups, time and interrupts. The death of a front
-//! process needs no care here: the keeper ends the whole worker.
-//! The order of one turn never varies: take what has arrived, apply, act. Writing to the server never
-//! blocks the loop: what it does not take waits in the writer, bounded by the tasks that run here.
+//! Sources are the server, the spawn engine, finished cleanups, timers and interrupts. If the front
+//! process dies, the keeper ends the whole worker. The order of one turn never varies: take what
+//! has arrived, apply, act. Writing to the server never blocks the loop: unsent messages wait in
+//! the writer, bounded by the number of running tasks.
 
 mod carrier;
 mod reaching;
@@ -44,31 +45,32 @@ use crate::server_link::{Link, Redial, RegisterError, introduce};
 use carrier::Carrier;
 use reaching::{REDIAL_PAUSE_MAX, REDIAL_PAUSE_MIN, Refusals, is_stopped, reach_again};
 
-/// Why a worker has ended.
+/// Why a worker ended.
 pub type WorkerEnd = ExitReason;
 
-/// Messages of the server that are digested in one turn.
+/// Messages of the server that the loop handles in one turn.
 const MESSAGES_PER_TURN: usize = 64;
 
-/// Longest wait for the server to take the goodbye and to close the connection.
+/// Longest wait for the server to accept the goodbye and close the connection.
 const GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Longest wait for what is left of the tasks when the worker ends.
+/// Longest wait for leftover processes of tasks when the worker ends.
 const LEFTOVER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Longest wait for the end of all tasks with their streams when the worker ends: they may be on a file system that does
-/// not answer.
+/// Longest wait for the end of all tasks and their streams when the worker ends: their file system
+/// may hang.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Bytes that may wait to be sent before tasks have to wait with their notifications.
+/// Unsent bytes above which tasks have to wait with their notifications.
 const NOTIFY_BUFFER_MAX: usize = 1 << 20;
 
-/// The same before what tasks said is no longer told before their ends: room for the longest messages of four thousand tasks that
-/// end while the server takes nothing.
+/// Unsent bytes above which messages of tasks no longer go out before their ends. Fits the longest
+/// messages of four thousand tasks that end while the server reads nothing.
 const LAST_WORDS_BUFFER_MAX: usize = 4 << 20;
 
-/// Pause between two looks of a stopping worker whether all that is left of its tasks is out of reach, and how many
-/// in a row must say so: sleeps of healthy programs are short.
+/// Pause between two checks of a stopping worker whether every leftover process is unkillable.
+/// [`HUNG_LOOKS`] consecutive checks must agree, because a healthy program sleeps
+/// uninterruptibly only for moments.
 const HUNG_LOOK: Duration = Duration::from_millis(250);
 const HUNG_LOOKS: u32 = 4;
 
@@ -76,8 +78,9 @@ impl<S> RegisteredWorker<S>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    /// Works until there is a reason to end. On return no task is left, the server has been told if
-    /// it could be, and the working directory is gone. A closed `control` is no interrupt.
+    /// Works until there is a reason to end. On return no task is left, the goodbye was sent if the
+    /// server was reachable, and the working directory is removed. A closed `control` is not an
+    /// interrupt.
     pub async fn run(self, control: mpsc::Receiver<Interrupt>) -> WorkerEnd {
         let Self {
             link,
@@ -142,7 +145,7 @@ where
     }
 }
 
-/// Event for which the loop waits.
+/// Event that wakes the loop.
 enum LoopEvent<S> {
     Launcher(Vec<LaunchEvent>),
     Server(Vec<ToWorker>),
@@ -150,37 +153,37 @@ enum LoopEvent<S> {
     ServerLost(Box<str>),
     Dialed(Box<Connection<S>>),
     Introduced(Box<Result<Link<S>, RegisterError>>),
-    /// The server cannot come back.
+    /// The server will not come back.
     ServerGone,
     Timer,
     Heartbeat,
     Notify(Notification),
     Output(Box<worker::Output>),
     Overview(Box<HardwareUsage>),
-    /// Something else is wrong with the node, or nothing any more.
+    /// The set of problems of the node has changed.
     NodeChanged,
     Interrupt(Interrupt),
     ControlClosed,
-    /// Time to look whether those that are to end can.
+    /// Time to check whether leftover processes can still end.
     Look,
-    /// Others have begun to reach the server through this worker, or nobody does any more.
+    /// Whether other workers reach the server through this one.
     Relaying(bool),
-    /// The relay that carries the connection does not answer.
+    /// The relay that carries the connection stopped answering.
     CarrierDied,
 }
 
-/// The connection to the server, or the attempt to get one.
+/// The connection to the server, or the attempt to establish one.
 #[expect(clippy::large_enum_variant, reason = "there is exactly one of it")]
 enum LinkState<S> {
     Up(Link<S>),
-    /// Attempts to reach the server; `None` if it is gone for good.
+    /// Attempts to reach the server; yields `None` if it is gone for good.
     Redialing(Attempt<Option<(Redial<S>, Connection<S>)>>),
-    /// Waits for the answer to the registration.
+    /// Waits for the reply to the registration.
     Introducing(Attempt<Result<Link<S>, RegisterError>>),
     Down,
 }
 
-/// Something under way on a task of its own; ends when dropped.
+/// Work on a tokio task of its own; aborted when dropped.
 struct Attempt<T>(JoinHandle<T>);
 
 impl<T> Drop for Attempt<T> {
@@ -197,7 +200,7 @@ where
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost if the future is dropped.
+    /// Dropping the future loses nothing.
     async fn wait(
         &mut self,
         redial: &mut Option<Redial<S>>,
@@ -235,7 +238,7 @@ where
         }
     }
 
-    /// Bytes that came from the server over this connection.
+    /// Bytes received over this connection.
     const fn received(&self) -> u64 {
         match self {
             Self::Up(link) => link.reader.received(),
@@ -243,7 +246,7 @@ where
         }
     }
 
-    /// Bytes that wait to be sent; without a connection none do.
+    /// Unsent bytes; 0 without a connection.
     fn buffered(&self) -> usize {
         match self {
             Self::Up(link) => link.writer.buffered(),
@@ -251,7 +254,7 @@ where
         }
     }
 
-    /// Whether tasks may say more: what they say must not fill the memory when the server is slow.
+    /// Whether tasks may send more messages: a slow server must not let them fill the memory.
     fn has_room(&self) -> bool {
         self.buffered() < NOTIFY_BUFFER_MAX
     }
@@ -260,7 +263,7 @@ where
         matches!(self, Self::Up(_))
     }
 
-    /// Queues a message; dropped if there is no connection.
+    /// Queues a message; drops it if there is no connection.
     fn feed(&mut self, message: &ToServer) {
         if let Self::Up(link) = self
             && let Err(error) = link.writer.feed(message)
@@ -280,18 +283,18 @@ struct EventLoop<S> {
     link: LinkState<S>,
     /// Id of this worker, and uid of its server.
     identity: (WorkerId, Box<str>),
-    /// By which the server knows it again.
+    /// Lets the server recognize this worker when it reconnects.
     secret: SecretKey,
     redial: Option<Redial<S>>,
     relay: Option<Relay>,
-    /// Before the next attempt to reach a lost server.
+    /// Pause before the next attempt to reach a lost server.
     pause: Duration,
     carrier: Carrier,
-    /// Heartbeats sent since the server said something.
+    /// Heartbeats sent since the last message of the server.
     silent_heartbeats: u32,
-    /// Bytes of the server when the last heartbeat was sent.
+    /// Bytes received when the last heartbeat was sent.
     received: u64,
-    /// Registrations since the server was lost that came to nothing.
+    /// Failed registrations since the server was lost.
     refusals: Refusals,
     /// Attempts to register again.
     registrations: u64,
@@ -299,12 +302,13 @@ struct EventLoop<S> {
     heartbeat: Interval,
     keeper: Option<Arc<KeeperContext>>,
     control: Option<mpsc::Receiver<Interrupt>>,
-    /// Buffers that keep their memory between turns.
+    /// Buffer that keeps its memory between turns.
     effects: Vec<Effect>,
     events: Vec<LaunchEvent>,
     reported: Reported,
     end: Option<ExitReason>,
-    /// While it stops: when to look whether what is left hangs, and how often in a row it did.
+    /// While the worker stops: time of the next check for unkillable processes, and how many checks
+    /// in a row found only those.
     next_look: Time,
     hung_looks: u32,
 }
@@ -346,7 +350,8 @@ where
                 self.silent_heartbeats = 0;
                 self.carrier.on_word();
                 self.pause = REDIAL_PAUSE_MIN;
-                // What has ended by itself is not killed, and does not end with the worker.
+                // Ends first: a task that has already exited must not be killed, or count as ended
+                // by the worker.
                 self.collect_news();
                 for message in messages {
                     self.on_message(message);
@@ -370,7 +375,7 @@ where
                 self.apply(Input::ServerGone);
             }
             LoopEvent::Timer => {
-                // Ends that nobody has waited for may be on their way: they come before what is overdue.
+                // Pending ends come before overdue timers.
                 self.collect_news();
                 self.apply(Input::Timer);
             }
@@ -379,7 +384,7 @@ where
             LoopEvent::Output(output) => self.link.feed(&ToServer {
                 message: Some(to_server::Message::Output(*output)),
             }),
-            // Not one of those that are counted: it comes out of turn.
+            // Not counted against the turn limit.
             LoopEvent::NodeChanged => {
                 self.feed_heartbeat();
             }
@@ -395,14 +400,14 @@ where
         }
         self.collect_news();
         if self.launcher.take_unkillable_changed() {
-            // Not one of those that are counted: it comes out of turn.
+            // Not counted against the turn limit.
             self.feed_heartbeat();
         }
         self.act();
     }
 
-    /// Ends at once if all that is left of the tasks, which have had SIGKILL, is out of reach: no signal ends that. Not
-    /// without a front process: below another program are processes of which nothing is known here.
+    /// Ends the worker at once if every leftover process got SIGKILL and does not react. Only with
+    /// a front process: without one, processes that the worker does not know may remain.
     fn look_for_hung(&mut self) {
         self.next_look = clock::now().mono + HUNG_LOOK;
         let left = unreachable_descendants().filter(|_| self.keeper.is_some());
@@ -432,11 +437,12 @@ where
         }
     }
 
-    /// Sends messages of tasks before the ends that follow: with the end of its job those who wait for it have gone.
+    /// Sends messages of tasks before the ends that follow: a waiting client leaves at the end of
+    /// its job.
     fn tell_what_was_said(&mut self) {
         let mut arrived = self.notify.iter_mut().flat_map(NotifySocket::arrived);
-        // Each end lets in as much as waits in the queue. While the server takes nothing, that would fill the memory; the rest
-        // is told when there is room again.
+        // Each end lets in all messages of the queue. While the server reads nothing they would
+        // fill the memory, so the rest waits until there is room.
         while self.link.is_up()
             && self.link.buffered() < LAST_WORDS_BUFFER_MAX
             && let Some(notification) = arrived.next()
@@ -484,7 +490,7 @@ where
         self.apply(Input::ServerLost);
     }
 
-    /// Begins to look for the server.
+    /// Starts to look for the server.
     fn dial(&mut self) {
         self.link = LinkState::Down;
         if let Some(redial) = self.redial.take() {
@@ -495,7 +501,7 @@ where
         }
     }
 
-    /// Tells a server that was reached who we are and what we have.
+    /// Registers again at a server that was reached.
     fn introduce_again(&mut self, connection: Connection<S>) {
         let holding = self.state.holding(clock::now().mono);
         let (worker, server_uid) = &self.identity;
@@ -524,7 +530,7 @@ where
         self.silent_heartbeats = 0;
         self.carrier.on_word();
         if link.server_uid != self.identity.1 {
-            // Its jobs are others, whatever their ids.
+            // Equal ids of jobs mean other jobs at a new server.
             self.launcher.calls().long.forget_jobs(None);
         }
         self.identity = (link.worker, link.server_uid.clone());
@@ -539,7 +545,8 @@ where
         self.apply(Input::ServerBack { reattached });
     }
 
-    /// Queues a heartbeat. A worker whose front process is stopped must look as if it were stopped itself.
+    /// Queues a heartbeat. A worker whose front process is suspended sends none, as if it were
+    /// suspended itself.
     fn feed_heartbeat(&mut self) -> bool {
         if is_stopped(self.keeper.as_deref()) {
             return false;
@@ -547,7 +554,7 @@ where
         let now = clock::now();
         let node = (&*self.checks.faults(), Some(now.wall));
         let mut message = heartbeat(&mut self.launcher, node);
-        // Without a connection it is dropped, and they would be told again only much later.
+        // Without a connection the curves would be dropped, and not sent again for minutes.
         if matches!(self.link, LinkState::Up(_)) {
             convert::add_curves(&mut message, &self.launcher.curves().news(now.mono));
         }
@@ -559,7 +566,7 @@ where
         if self.feed_heartbeat() {
             self.silent_heartbeats += 1;
         }
-        // A large message takes its time on a slow network. As long as it grows, the server is there.
+        // A large message takes long on a slow network. A server that still sends bytes is alive.
         let received = self.link.received();
         if std::mem::replace(&mut self.received, received) != received {
             self.silent_heartbeats = 0;
@@ -581,7 +588,7 @@ where
         if self.link.received() == self.received {
             self.on_server_lost("neither it nor the relay on the way to it answers");
         } else {
-            // A part of a large message has come through.
+            // Part of a large message arrived.
             self.carrier.on_word();
         }
     }
@@ -612,7 +619,7 @@ where
         }
     }
 
-    /// Ends what is left, tells the server, removes the working directory.
+    /// Ends all tasks, sends the goodbye, removes the working directory.
     async fn finish(self, reason: ExitReason, work_dir: WorkDir) {
         let Self {
             mut launcher,
@@ -624,7 +631,7 @@ where
             relay,
             ..
         } = self;
-        // It is sent again and again, so it says no time.
+        // The same heartbeat is sent repeatedly, so it carries no time.
         let alive = heartbeat(&mut launcher, (&checks.faults(), None));
         let has_keeper = keeper.is_some();
         let end_tasks = move || {
@@ -639,7 +646,7 @@ where
         let ending = in_time("ending the tasks", SHUTDOWN_TIMEOUT, end_tasks);
         let beat = || (!is_stopped(keeper.as_deref())).then_some(&alive);
         stay_alive(&mut link, &mut ticks, beat, ending).await;
-        // The socket of notifications is in that directory.
+        // The socket for notifications lies in that directory.
         let removal = remove_in_time((notify, work_dir));
         if reason != ExitReason::ServerLost {
             link.feed(&ToServer::from(reason));
@@ -658,7 +665,8 @@ fn heartbeat(launcher: &mut TaskLauncher, node: (&[NodeFault], Option<Timestamp>
     convert::heartbeat(launcher.unkillable(), held.into_iter(), node)
 }
 
-/// Sends heartbeats until something is done: who is slow to end must not be taken for lost.
+/// Sends heartbeats until `done` completes, so that the server does not take a slow shutdown for a
+/// lost worker.
 async fn stay_alive<'a, S>(
     link: &mut LinkState<S>,
     heartbeat: &mut Interval,
@@ -689,8 +697,8 @@ async fn stay_alive<'a, S>(
     }
 }
 
-/// Writes what is queued and waits until the server closes: closing first, with something unread,
-/// would make the kernel throw the goodbye away.
+/// Sends queued messages and waits until the server closes the connection. If the worker closed it
+/// first with unread data, the kernel would discard the goodbye.
 async fn say_goodbye<S: AsyncRead + AsyncWrite + Unpin>(mut link: Link<S>) {
     let goodbye = async {
         link.writer

@@ -1,8 +1,8 @@
 //! Detects resources of the node: cpus by NUMA node, memory, GPUs.
 //!
-//! Read from `/proc`, `/sys` and the environment only; nothing is executed. All files are looked up
-//! below a root directory, so that tests can describe other machines. What the process may not use
-//! (affinity mask, control group limits) is not offered.
+//! Reads only `/proc`, `/sys` and the environment; executes nothing. All files are looked up below
+//! a root directory, so that tests can describe other machines. Resources that this process may not
+//! use (affinity mask, control group limits) are left out.
 
 mod cgroup;
 mod cpus;
@@ -89,7 +89,7 @@ impl Detector {
         }
     }
 
-    /// Everything of `set` that there is, in no particular order.
+    /// Every existing resource of `set`, in no particular order.
     #[must_use]
     pub fn detect(&self, set: DetectSet) -> Vec<ResourceItem> {
         let item = |name: &str, kind| ResourceItem {
@@ -119,9 +119,9 @@ impl Detector {
         if let Some(quota) = cgroup::cpu_quota(self) {
             cpus::limit(&mut groups, quota, "control group");
         }
-        // Batch systems that set no affinity still tell our share of the node.
+        // Batch systems that set no affinity still announce the job's share of the node.
         for name in ["SLURM_CPUS_ON_NODE", "NCPUS"] {
-            // `NCPUS` means something only inside PBS.
+            // `NCPUS` has this meaning only inside PBS.
             if name == "NCPUS" && self.text_variable("PBS_JOBID").is_none() {
                 continue;
             }
@@ -147,7 +147,8 @@ impl Detector {
         }
     }
 
-    /// Memory in MiB: the least of what the machine has and what control group and batch system allow.
+    /// Memory in MiB: the minimum of the machine's memory and the limits of control group and batch
+    /// system.
     #[must_use]
     pub fn memory(&self) -> Option<ResourceKind> {
         let machine = self.machine_memory();
@@ -159,7 +160,7 @@ impl Detector {
         let known = limits
             .into_iter()
             .filter_map(|(bytes, who)| Some((bytes?, who)));
-        // The first of equals: a limit that takes nothing away is not worth a word.
+        // The first of equals: a limit that restricts nothing is not worth a log line.
         let (bytes, who) = known.min_by_key(|(bytes, _)| *bytes)?;
         let amount = |bytes: u64| {
             let units = u128::from(bytes) * u128::from(UNITS_PER_WHOLE) / u128::from(MIB);
@@ -175,7 +176,7 @@ impl Detector {
         (amount > Amount::ZERO).then_some(ResourceKind::Sum(amount))
     }
 
-    /// Memory that Slurm gave us of this node; it says 0 for all of it.
+    /// Memory of this node that Slurm granted; Slurm reports 0 for all of it.
     fn slurm_memory(&self) -> Option<u64> {
         let number = |name: &str| {
             let text = self.text_variable(name)?;
@@ -203,7 +204,7 @@ impl Detector {
         cgroup::survey(self)
     }
 
-    /// NVIDIA GPUs: those the environment names, else those the driver lists.
+    /// NVIDIA GPUs: those named in the environment, else those listed by the driver.
     #[must_use]
     pub fn gpus_nvidia(&self) -> Option<ResourceKind> {
         const VARIABLE: &str = "CUDA_VISIBLE_DEVICES";
@@ -222,7 +223,7 @@ impl Detector {
         ))
     }
 
-    /// AMD GPUs that the environment names.
+    /// AMD GPUs named in the environment.
     #[must_use]
     pub fn gpus_amd(&self) -> Option<ResourceKind> {
         const VARIABLE: &str = "ROCR_VISIBLE_DEVICES";
@@ -242,7 +243,7 @@ impl Detector {
     }
 }
 
-/// GPUs named by a variable of a GPU runtime. Names behind an invalid one are invisible to programs.
+/// GPUs named by a variable of a GPU runtime. Programs do not see names that follow an invalid one.
 fn gpus_of_variable(variable: &str, list: &str) -> Option<ResourceKind> {
     let names: Vec<&str> = list
         .split(',')
@@ -264,13 +265,13 @@ fn gpus_of_variable(variable: &str, list: &str) -> Option<ResourceKind> {
     ))
 }
 
-/// Reads `0-3,8,10-11`. Anything that is no such list gives nothing.
+/// Parses `0-3,8,10-11`. Invalid text gives an empty list.
 fn parse_cpu_list(text: &str) -> Vec<u32> {
     let mut cpus = Vec::new();
     for part in text.trim().split(',').filter(|part| !part.is_empty()) {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         match (first.trim().parse::<u32>(), last.trim().parse::<u32>()) {
-            // The kernel knows no more cpus than this; a longer range is a broken file.
+            // No kernel supports more cpus than this; a longer range means a broken file.
             (Ok(first), Ok(last)) if last.saturating_sub(first) < CPUS_MAX => {
                 cpus.extend(first..=last);
             }

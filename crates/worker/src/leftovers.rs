@@ -1,7 +1,9 @@
-//! Names of workers on their machine, and processes of tasks whose workers are gone.
+//! Unique names of workers on their machine, and leftover processes of tasks whose workers are
+//! gone.
 //!
-//! A worker that is killed together with its front process ends nothing any more: what its tasks have started lives
-//! on, on cpus that the next worker offers again. So each worker looks for such processes when it starts.
+//! A worker that is killed together with its front process cannot kill its tasks. Their processes
+//! live on, on cpus that the next worker offers again. So each worker looks for such processes when
+//! it starts.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc;
@@ -9,21 +11,21 @@ use std::time::Duration;
 
 use hq_spawn::leftovers::{self, Ended, Launched};
 
-/// Variable that no two instances share, by which the spawn engine recognises what belongs to a task:
+/// Variable, unique per instance, by which the spawn engine recognizes processes of a task:
 /// `<server>/<job>/<task>/<instance>/<nonce of the worker>`.
 pub(crate) const MARK: &str = "HQ_INSTANCE_KEY";
 
-/// How many of the ended processes the log names.
+/// Number of killed processes that the log names.
 const NAMED_MAX: usize = 5;
 
-/// How long the start of a worker waits for the look at all processes, which usually takes milliseconds.
+/// Longest delay of the worker's start by the search, which usually takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Differs between any two launchers: process, when it began, the time, and a counter for those of one moment.
+/// Differs between any two launchers: process id, its start time, the clock, and a counter.
 pub(crate) fn nonce() -> String {
     static COUNTER: AtomicU32 = AtomicU32::new(0);
     let count = COUNTER.fetch_add(1, Ordering::Relaxed);
-    // Without `/proc` nobody looks for it either.
+    // Without `/proc` no worker looks for leftovers either.
     let began = Launched::own().map_or(0, |own| own.began);
     format!(
         "{:x}-{began:x}-{:x}-{count:x}",
@@ -32,7 +34,8 @@ pub(crate) fn nonce() -> String {
     )
 }
 
-/// Process id of the launcher with this nonce, or with what begins with it, and when that began; 0 = not known.
+/// Process id and start time of the launcher in a nonce or a string that starts with one; 0 = not
+/// known.
 pub(crate) fn process_of(nonce: &str) -> Option<(u32, u64)> {
     let mut fields = nonce.split('-');
     let pid = u32::from_str_radix(fields.next()?, 16).ok()?;
@@ -40,9 +43,10 @@ pub(crate) fn process_of(nonce: &str) -> Option<(u32, u64)> {
     Some((pid, began))
 }
 
-/// Ends what is left of tasks of this user on this machine whose workers do not exist any more.
+/// Kills leftover processes of this user's tasks on this machine whose workers no longer exist.
 ///
-/// It does nothing inside a task. Returns after at most two seconds; what takes longer goes on by itself.
+/// Does nothing inside a task. Returns after at most two seconds; a longer search continues in the
+/// background.
 pub fn end_leftovers() {
     let (done, ended) = mpsc::channel();
     let look = move || {
@@ -50,7 +54,7 @@ pub fn end_leftovers() {
         if !ended.is_empty() {
             tracing::warn!("{}", report_on(&ended));
         }
-        // Nobody may be waiting any more.
+        // Fails if the start no longer waits.
         let _ = done.send(());
     };
     let started = std::thread::Builder::new()
@@ -68,7 +72,7 @@ pub fn end_leftovers() {
     }
 }
 
-/// Text for the log about processes that were ended.
+/// Log text about the killed processes.
 fn report_on(ended: &[Ended]) -> String {
     let mut named: Vec<_> = ended.iter().take(NAMED_MAX).map(Ended::to_string).collect();
     let unnamed = ended.len().saturating_sub(NAMED_MAX);

@@ -1,11 +1,12 @@
 //! Worker of hq: one per node, launches and watches tasks.
 //!
-//! A thin shell around [`hq_core::worker_state`]: it connects to the server, turns tasks into processes
-//! through `hq-spawn`, and carries news both ways. All decisions are the core's. It does not know jobs,
-//! dependencies or other workers. See `docs/architecture.md`.
+//! A thin shell around [`hq_core::worker_state`]: it connects to the server, turns tasks into
+//! processes through `hq-spawn`, and forwards events both ways. The core makes all decisions. The
+//! worker does not know jobs, dependencies or other workers. See `docs/architecture.md`.
 //!
-//! Usual course: detect hardware ([`hardware`]), build a `WorkerConfig`, [`Connector::register`] (or
-//! [`register`] over any stream, for a worker inside another process), [`RegisteredWorker::run`].
+//! Usual sequence: detect hardware ([`hardware`]), build a `WorkerConfig`, [`Connector::register`]
+//! (or [`register`] over any stream, for a worker inside another process),
+//! [`RegisteredWorker::run`].
 
 #![forbid(unsafe_code)]
 

@@ -1,8 +1,10 @@
-//! Looks from time to time whether something is wrong with the node: no room for temporary files, a file system that does not
-//! answer or only with errors.
+//! Checks the node periodically: full temporary directories, and file systems that hang or return
+//! only errors.
 //!
-//! A look may block for ever, so each has a thread of its own, not one of the runtime's, of which a node without free processes has only
-//! one. No directory is looked at again before that has come back. What it means is decided in [`hq_core::node_check`].
+//! A check may block forever, so each has a thread of its own. It does not use the runtime's
+//! blocking threads, because on a node without free processes there is only one. A directory is not
+//! checked again before the previous check has returned. [`hq_core::node_check`] interprets the
+//! results.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
@@ -17,19 +19,20 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior};
 
-/// Working directories of tasks that are looked at, those of the latest tasks.
+/// Number of recent working directories of tasks that are checked.
 const RECENT_MAX: usize = 4;
-/// Looks under way at one time: each that hangs keeps a thread.
+/// Concurrent checks: each that hangs keeps a thread.
 const LOOKS_MAX: usize = 12;
-/// Stack of such a thread, in bytes.
+/// Stack size of such a thread, in bytes.
 const STACK: usize = 64 << 10;
-/// A file system that takes longer does not answer: longer than one that is only busy.
+/// Time after which a file system counts as hanging; one that is only busy answers earlier.
 const ANSWER_MAX: Duration = Duration::from_secs(20);
-/// Bounds of the pause between two looks. As often as every second heartbeat is soon enough, and does not burden a server of files.
+/// Bounds of the pause between two checks. Every second heartbeat is often enough, and does not
+/// burden file servers.
 const PAUSE_MIN: Duration = Duration::from_millis(250);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 
-/// Errors that say that a file system is broken. Others are about the directory, which a user may have removed.
+/// Errors of a broken file system. Others concern the directory, which a user may have removed.
 const BROKEN: [Errno; 9] = [
     Errno::STALE,
     Errno::IO,
@@ -42,18 +45,18 @@ const BROKEN: [Errno; 9] = [
     Errno::NXIO,
 ];
 
-/// What is expected of a directory.
+/// Scope of the check of a directory.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Use {
     /// Its file system answers.
     Read,
-    /// There is room, too.
+    /// And it has free space.
     Room,
-    /// And the worker can write there.
+    /// And the worker can write to it.
     Write,
 }
 
-/// Result of a look.
+/// Result of a check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Answer {
     room: Room,
@@ -65,7 +68,7 @@ struct Answer {
 pub(crate) struct RecentDirs(Mutex<VecDeque<PathBuf>>);
 
 impl RecentDirs {
-    /// A task is about to start there.
+    /// Records the directory of a task that is about to start.
     pub(crate) fn note(&self, dir: PathBuf) -> PathBuf {
         let mut dirs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if !dirs.contains(&dir) {
@@ -81,7 +84,7 @@ impl RecentDirs {
     }
 }
 
-/// Looks at the node on a task of its own. Dropping it ends that.
+/// Checks the node on a tokio task of its own, which ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct NodeChecks {
     faults: watch::Receiver<Vec<NodeFault>>,
@@ -89,8 +92,8 @@ pub(crate) struct NodeChecks {
 }
 
 impl NodeChecks {
-    /// Begins: with the directory of the worker, that for temporary files, the one in which the worker was started, and those in
-    /// which tasks run.
+    /// Starts to check the worker's directory, the one for temporary files, the one where the
+    /// worker was started, and working directories of tasks.
     pub(crate) fn start(work_dir: &Path, recent: Arc<RecentDirs>, heartbeat: Duration) -> Self {
         let mut places = BTreeMap::new();
         if let Ok(dir) = std::env::current_dir() {
@@ -106,16 +109,16 @@ impl NodeChecks {
         }
     }
 
-    /// All that is wrong at this time.
+    /// All present problems of the node.
     pub(crate) fn faults(&self) -> Vec<NodeFault> {
         self.faults.borrow().clone()
     }
 
-    /// Waits until it is something else.
+    /// Waits until the set of problems changes.
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost if the future is dropped.
+    /// Dropping the future loses nothing.
     pub(crate) async fn changed(&mut self) {
         if self.faults.changed().await.is_err() {
             std::future::pending().await
@@ -129,7 +132,7 @@ impl Drop for NodeChecks {
     }
 }
 
-/// A look under way.
+/// A running check.
 struct Look {
     since: Instant,
     wanted: Use,
@@ -137,7 +140,7 @@ struct Look {
 }
 
 impl Look {
-    /// Begins; `None` if there is no thread for it, because tasks use up all that the user may have.
+    /// Starts a check; `None` if no thread can be created because tasks use up the user's limit.
     fn begin(
         wanted: Use,
         ask: impl FnOnce() -> Result<Answer, Errno> + Send + 'static,
@@ -147,7 +150,7 @@ impl Look {
             .name("node-check".to_owned())
             .stack_size(STACK);
         let look = move || {
-            // Nobody may be waiting any more.
+            // Fails if the result is no longer needed.
             let _ = sender.send(ask());
         };
         thread.spawn(look).ok()?;
@@ -171,7 +174,7 @@ async fn look(
     let mut known: BTreeMap<PathBuf, Vec<NodeFault>> = BTreeMap::new();
     loop {
         ticks.tick().await;
-        // First what has come back since the last time, then who is asked again.
+        // First collects results, then starts new checks.
         collect(&mut looks, &mut known);
         let dirs = recent.all();
         known.retain(|path, _| places.contains_key(path) || dirs.contains(path));
@@ -183,7 +186,7 @@ async fn look(
                 looks.extend(Look::begin(wanted, move || ask(&path)).map(|look| (dir, look)));
             }
         }
-        // Most answer at once.
+        // Most checks return at once.
         tokio::time::sleep(PAUSE_MIN / 4).await;
         collect(&mut looks, &mut known);
         let hanging = looks
@@ -197,14 +200,14 @@ async fn look(
                     .iter()
                     .zip(&found)
                     .all(|(one, other)| one.is_like(other));
-            // What is left of a full disk changes all the time: the next heartbeat says it.
+            // The free space of a full disk changes constantly; the next heartbeat reports it.
             *before = found;
             !is_same
         });
     }
 }
 
-/// Takes the answers that are there.
+/// Collects available results.
 fn collect(looks: &mut BTreeMap<PathBuf, Look>, known: &mut BTreeMap<PathBuf, Vec<NodeFault>>) {
     looks.retain(|dir, look| match look.answer.try_recv() {
         Ok(answer) => {
@@ -234,7 +237,7 @@ fn judge(dir: &Path, wanted: Use, answer: Result<Answer, Errno>, was_full: bool)
     full.flatten().into_iter().chain(read_only).collect()
 }
 
-/// Asks a file system. Blocks for as long as it likes.
+/// Checks a file system. May block indefinitely.
 fn ask(dir: &Path) -> Result<Answer, Errno> {
     let found = statvfs(dir)?;
     let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
@@ -291,7 +294,7 @@ mod tests {
         let dir = PathBuf::from("/x");
         let (sender, receiver) = std::sync::mpsc::channel::<()>();
         let look = Look::begin(Use::Room, move || {
-            // As long as the file system does not answer.
+            // Blocks as long as the file system does not answer.
             let _ = receiver.recv();
             Err(Errno::STALE)
         });

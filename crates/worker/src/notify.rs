@@ -1,8 +1,9 @@
-//! Messages of tasks to those who wait for their job: a socket in the worker's directory.
+//! Messages from tasks to clients that wait for the job, through a socket in the worker's
+//! directory.
 //!
-//! A task finds the way in `HQ_ACCESS_KEY`: `<socket path>:<token>`. It sends the token, a newline, and the
-//! message; the answer is `ok` or a sentence. The token keeps honest programs from mixing things up, no
-//! more: a process that can read a task's environment may send in its name.
+//! `HQ_ACCESS_KEY` of a task contains `<socket path>:<token>`. The task sends the token, a newline,
+//! and the message; the reply is `ok` or an error message. The token only prevents mistakes: any
+//! process that can read a task's environment may send in its name.
 
 use std::ffi::OsString;
 use std::io;
@@ -30,22 +31,23 @@ const SOCKET_PATH_MAX: usize = 100;
 /// Longest token with its newline.
 const TOKEN_MAX: usize = 128;
 
-/// Tasks that may send at one time; others wait in the listening queue.
+/// Tasks that may send at one time; others wait in the listen queue.
 const SENDERS_MAX: usize = 64;
 
-/// Messages that may wait for the event loop; their senders wait for their answer.
+/// Messages that may wait for the event loop; their senders wait for the reply.
 const QUEUE_LEN: usize = 64;
 
-/// A sender that says nothing for this long is dropped.
+/// A sender that is silent for this long is disconnected.
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Longest wait until the event loop takes a message. Shorter than the wait of the sender, which is to hear why.
+/// Longest wait for the event loop to take a message. Shorter than the sender's own timeout, so
+/// that it still gets the reason.
 const TAKE_TIMEOUT: Duration = Duration::from_secs(8);
 
-/// A message, and how its sender hears that it is on its way to the server.
+/// A message, and a channel that tells its sender that it is on the way to the server.
 pub(crate) type Said = (Notification, oneshot::Sender<()>);
 
-/// Pause after `accept` failed, most likely out of descriptors.
+/// Pause after a failed `accept`, which most likely ran out of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
 /// Message of a task.
@@ -69,7 +71,7 @@ impl From<Notification> for ToServer {
     }
 }
 
-/// Address and secret with which a task sends messages.
+/// Address and secret that a task needs to send messages.
 #[derive(Clone, Debug)]
 pub(crate) struct NotifyAccess {
     socket: PathBuf,
@@ -88,7 +90,7 @@ impl NotifyAccess {
         format!("{}.{}.{}", self.secret, task.job, task.task)
     }
 
-    /// The task whose token this is.
+    /// The task with this token.
     fn task_of(&self, token: &[u8]) -> Option<TaskKey> {
         let text = std::str::from_utf8(token).ok()?;
         let rest = text.strip_prefix(&*self.secret)?.strip_prefix('.')?;
@@ -100,19 +102,19 @@ impl NotifyAccess {
     }
 }
 
-/// The listening socket; gone when dropped.
+/// The listening socket; closed on drop.
 #[derive(Debug)]
 pub(crate) struct NotifySocket {
     access: NotifyAccess,
     notifications: mpsc::Receiver<Said>,
     task: JoinHandle<()>,
-    /// Where the socket is, if the worker's own directory has too long a name.
+    /// Directory of the socket if the path of the worker's own directory is too long.
     _short_dir: Option<ScratchDir>,
 }
 
 impl NotifySocket {
-    /// Listens in `dir`, or below the system's temporary directory if the path of `dir` is too long.
-    /// Needs a tokio runtime.
+    /// Listens in `dir`, or below the system's temporary directory if the path of `dir` is too
+    /// long. Needs a tokio runtime.
     pub(crate) fn bind(dir: &Path, secret: &str) -> io::Result<Self> {
         let mut socket = dir.join(SOCKET);
         let mut short_dir = None;
@@ -143,11 +145,11 @@ impl NotifySocket {
         &self.access
     }
 
-    /// The next message of a sender that still waits; never `None` while the socket lives.
+    /// The next message whose sender still waits; never `None` while the socket lives.
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost if the future is dropped.
+    /// Dropping the future loses nothing.
     pub(crate) async fn next(&mut self) -> Option<Notification> {
         loop {
             let said = self.notifications.recv().await?;
@@ -157,15 +159,17 @@ impl NotifySocket {
         }
     }
 
-    /// Messages that have arrived; of a task that has ended all, because each was answered only after it was here.
+    /// All messages that have arrived. Complete for a task that has ended, because each sender
+    /// waits for its reply.
     pub(crate) fn arrived(&mut self) -> impl Iterator<Item = Notification> + '_ {
-        // As many as wait when this begins: tasks that say more all the time do not keep the caller.
+        // Only messages that are queued at the beginning: tasks that keep sending must not block
+        // the caller.
         let count = self.notifications.len();
         let said = (0..count).map_while(|_| self.notifications.try_recv().ok());
         said.filter_map(take)
     }
 
-    /// A socket of which only the end behind it is there.
+    /// A socket whose messages come from a test.
     #[cfg(test)]
     pub(crate) fn fed_by_test() -> (mpsc::Sender<Said>, Self) {
         let (tx, notifications) = mpsc::channel(QUEUE_LEN);
@@ -189,7 +193,7 @@ impl Drop for NotifySocket {
     }
 }
 
-/// Answers the sender, if it has not given up.
+/// Confirms a message to its sender, unless that has given up.
 fn take((notification, taken): Said) -> Option<Notification> {
     taken.send(()).is_ok().then_some(notification)
 }
@@ -208,7 +212,7 @@ async fn listen(listener: UnixListener, access: NotifyAccess, notifications: mps
         let (access, notifications) = (access.clone(), notifications.clone());
         tokio::spawn(async move {
             let serve = serve(stream, &access, &notifications);
-            // A sender that is slow or gone has only itself to blame.
+            // Errors and timeouts only concern the sender.
             let _ = tokio::time::timeout(SEND_TIMEOUT, serve).await;
             drop(seat);
         });

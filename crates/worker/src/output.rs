@@ -1,7 +1,8 @@
-//! Files around a task: its private directory, its own error message, outputs that go when it finishes.
+//! Files of a task: its private directory, its own error message, outputs to remove when it
+//! finishes.
 //!
-//! Everything here may block on a file system: [`Preparation::run`] is called on the thread that creates the process,
-//! [`Cleanup::finish`] on a blocking one.
+//! Everything here may block on a file system: [`Preparation::run`] runs on the thread that creates
+//! the process, [`Cleanup::finish`] on a blocking thread.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -26,32 +27,32 @@ pub(crate) const ERROR_FILE: &str = "hq-error";
 pub(crate) const NODE_FILE: &str = "hq-nodefile";
 pub(crate) const HOST_FILE: &str = "hq-hostfile";
 
-/// Work that is left when an instance has ended.
+/// Cleanup after the end of an instance.
 #[derive(Debug, Default)]
 pub(crate) struct Cleanup {
     /// Output files to remove if the task finishes.
     pub(crate) remove_if_finished: Vec<PathBuf>,
     /// Private directory, removed however the task ends.
     pub(crate) task_dir: Option<PathBuf>,
-    /// Files that it reads and writes.
+    /// Its inputs and outputs.
     pub(crate) done: Option<Arc<Done>>,
-    /// Where a task that failed may have found no room: files or directories.
+    /// Files or directories whose file system may have been full when the task failed.
     pub(crate) places: Vec<PathBuf>,
 }
 
-/// Early result of a cleanup, before all of it is done.
+/// Result of a cleanup that is reported before the cleanup completes.
 #[derive(Debug)]
 pub(crate) enum Found {
-    /// The task's own words about its failure.
+    /// The task's own error message.
     Words(Box<str>),
-    /// Why a task has failed that exited with 0.
+    /// Why a task failed although it exited with 0.
     Failure(Box<str>),
     /// The file system of this place is full.
     Full(PathBuf),
 }
 
 impl Cleanup {
-    /// For a task with these files.
+    /// Cleanup for a task with these inputs and outputs.
     pub(crate) fn new(done: Option<Done>) -> Self {
         Self {
             done: done.map(Arc::new),
@@ -66,15 +67,16 @@ impl Cleanup {
             && self.places.is_empty()
     }
 
-    /// Does it; `found` gets what the end waits for as soon as it is known.
+    /// Runs the cleanup. Passes results that the end waits for to `found` as soon as they are
+    /// known.
     pub(crate) fn finish(self, has_finished: bool, mut found: impl FnMut(Found)) {
         let mut has_finished = has_finished;
         let ended = self.done.filter(|_| has_finished).map(|done| done.end());
         if let Some(Err(words)) = ended {
-            // Its output explains its failure.
+            // The output files explain the failure, so they are kept.
             has_finished = false;
             found(Found::Failure(words));
-        // First, for the end waits for it.
+        // First, because the end waits for it.
         } else if let Some(directory) = self.task_dir.as_deref().filter(|_| !has_finished)
             && let Some(words) = read_message(&directory.join(ERROR_FILE))
         {
@@ -94,15 +96,15 @@ impl Cleanup {
     }
 }
 
-/// Less than this is no room, in bytes: file systems keep the last few blocks to themselves.
+/// Less free space than this, in bytes, counts as full: file systems reserve the last few blocks.
 const ROOM_MIN: u64 = 64 << 10;
 
-/// Whether nothing more can be written there. In doubt there is room.
+/// Whether the file system of a place is full; false in doubt.
 fn is_full(place: &Path) -> bool {
     let Ok(found) = rustix::fs::statvfs(place) else {
         return false;
     };
-    // The numbers mean nothing for file systems that are read-only, or have no size, such as /proc.
+    // Read-only file systems, and those without a size such as /proc, report meaningless numbers.
     if found.f_flag.contains(StatVfsMountFlags::RDONLY) || found.f_blocks == 0 {
         return false;
     }
@@ -115,21 +117,21 @@ fn is_full(place: &Path) -> bool {
     has_no_files || blocks.saturating_mul(found.f_frsize) < ROOM_MIN
 }
 
-/// Directories and files that are needed, or moved out of the way, before an instance starts.
+/// Directories and files that must be created, or moved away, before an instance starts.
 #[derive(Debug, Default)]
 pub(crate) struct Preparation {
-    /// Number of the earlier attempt, and the files that it may have written.
+    /// Number of the earlier attempt, and the output files that it may have written.
     earlier: Option<(InstanceId, Vec<PathBuf>)>,
     task_dir: Option<PathBuf>,
     /// Nodes of a multi-node task, for files in that directory.
     nodes: Arc<[Box<str>]>,
     is_dir_made: bool,
-    /// Files that it reads and writes, until they were examined.
+    /// Inputs and outputs, until their state was recorded.
     done: Option<Arc<Done>>,
 }
 
 impl Preparation {
-    /// For a task with these files.
+    /// Preparation for a task with these inputs and outputs.
     pub(crate) fn new(done: Option<Arc<Done>>) -> Self {
         Self {
             done,
@@ -137,8 +139,8 @@ impl Preparation {
         }
     }
 
-    /// Output of an earlier attempt in these files is moved out of the way of this one: `0.stdout` becomes
-    /// `0.stdout.attempt-0`. A file that cannot be moved is overwritten, as without another attempt.
+    /// Moves output of an earlier attempt out of the way: `0.stdout` becomes `0.stdout.attempt-0`.
+    /// A file that cannot be moved is overwritten, as without an earlier attempt.
     pub(crate) fn keep_earlier(&mut self, instance: InstanceId, files: [&Stdio; 2]) {
         let Some(earlier) = instance.as_u32().checked_sub(1) else {
             return;
@@ -164,10 +166,11 @@ impl Preparation {
         self.earlier.is_none() && self.task_dir.is_none() && self.done.is_none()
     }
 
-    /// Does it. After a failure it can be called again; what was made is left to [`Cleanup::finish`].
+    /// Runs the preparation. After a failure it can be called again; [`Cleanup::finish`] removes
+    /// what was created.
     ///
-    /// `is_cancelled`: whether nobody wants this attempt any more. Then files stay as they are, because the task may
-    /// meanwhile run elsewhere and write to them.
+    /// `is_cancelled`: whether the attempt was canceled. Then files stay as they are, because the
+    /// task may run elsewhere by now and write to them.
     pub(crate) fn run(
         &mut self,
         is_cancelled: &dyn Fn() -> bool,
@@ -205,22 +208,23 @@ pub(crate) fn describe(path: &Path, error: &io::Error) -> String {
     }
 }
 
-/// Links that are followed on the way to one file, as many as the kernel follows.
+/// Longest chain of symbolic links, the same as the kernel's.
 const LINKS_MAX: usize = 40;
 
-/// Renames what an earlier attempt wrote. Behind a link that is the file to which it leads: the link stays, so that this
-/// attempt writes to the same place, and a second one beside it leads to what was kept.
+/// Renames the output of an earlier attempt. If it is a link, renames the file that it leads to:
+/// the link stays, so that this attempt writes to the same place, and a second link next to it
+/// leads to the renamed file.
 fn keep(path: &Path, earlier: InstanceId, is_cancelled: &dyn Fn() -> bool) -> io::Result<()> {
     let kept = attempt_name(path, earlier);
     let Some(file) = behind_links(path)? else {
         return Ok(());
     };
-    // A file system that did not answer has done so by now, perhaps after the attempt was given up.
+    // A hanging file system may have answered only after the attempt was canceled.
     if is_cancelled() {
         return Ok(());
     }
     forget_later(path, earlier);
-    // A launch that came to nothing leaves an empty file behind, and the next one has the same number.
+    // A failed launch leaves an empty file, and the next launch has the same number.
     let is_needless = || fs::symlink_metadata(&file).is_ok_and(|found| found.len() == 0);
     if !is_regular(&file)? || (kept.exists() && is_needless()) {
         return Ok(());
@@ -230,14 +234,14 @@ fn keep(path: &Path, earlier: InstanceId, is_cancelled: &dyn Fn() -> bool) -> io
     }
     let target = attempt_name(&file, earlier);
     fs::rename(&file, &target)?;
-    // A file that is there is of an earlier job; anything but a link or a file stays.
+    // An existing file is from an earlier job. Anything but a link or a regular file stays.
     if fs::symlink_metadata(&kept).is_ok_and(|found| found.is_symlink() || found.is_file()) {
         fs::remove_file(&kept)?;
     }
     std::os::unix::fs::symlink(std::path::absolute(target)?, kept)
 }
 
-/// Under which name the output of an attempt is kept.
+/// Name under which the output of an attempt is kept.
 #[must_use]
 pub fn attempt_name(path: &Path, attempt: InstanceId) -> PathBuf {
     let mut name = path.to_owned().into_os_string();
@@ -245,7 +249,8 @@ pub fn attempt_name(path: &Path, attempt: InstanceId) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Whether it is the name of an output that no option names: `job-1/0.stdout`. Others can guess it before it is there.
+/// Whether a path is the default output path, such as `job-1/0.stdout`, which other users can guess
+/// in advance.
 pub(crate) fn has_default_name(path: &Path) -> bool {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let dir = path
@@ -270,8 +275,8 @@ pub(crate) fn create_output(path: &Path) -> io::Result<File> {
     }
 }
 
-/// The file at a place, or behind the link there. `None` for links of other users, and of the system, such as
-/// `/dev/stdout`: they may lead to a file of the worker.
+/// The file at a path, after links were resolved. `None` for links of other users and of the
+/// system, such as `/dev/stdout`: they may lead to a file of the worker.
 fn behind_links(path: &Path) -> io::Result<Option<PathBuf>> {
     let mut file = path.to_owned();
     let user = rustix::process::geteuid().as_raw();
@@ -292,8 +297,8 @@ fn behind_links(path: &Path) -> io::Result<Option<PathBuf>> {
     Ok(None)
 }
 
-/// Removes what an earlier job with the same paths has kept of attempts that have not been made yet: it would pass for
-/// output of this one.
+/// Removes kept output of an earlier job with the same paths, for attempts that this job has not
+/// made yet: it would look like output of this job.
 fn forget_later(path: &Path, earlier: InstanceId) {
     for attempt in earlier.as_u32().saturating_add(1)..=u32::MAX {
         let name = attempt_name(path, InstanceId(attempt));
@@ -305,13 +310,13 @@ fn forget_later(path: &Path, earlier: InstanceId) {
     }
 }
 
-/// Whether there is a file at this place that may be moved or removed: not a device, such as `/dev/null`, nor a link,
-/// such as `/dev/stdout`, which root could take away from everybody.
+/// Whether a path is a regular file that may be moved or removed. Devices such as `/dev/null` and
+/// links such as `/dev/stdout` must stay: root could remove them for all users.
 fn is_regular(path: &Path) -> io::Result<bool> {
     fs::symlink_metadata(path).map(|found| found.is_file())
 }
 
-/// Removes an output, if it is one.
+/// Removes an output if it is a regular file.
 fn remove_output(path: &Path) -> io::Result<()> {
     if is_regular(path)? {
         fs::remove_file(path)?;
@@ -345,9 +350,10 @@ fn short_name(host: &str) -> String {
 fn read_message(path: &Path) -> Option<Box<str>> {
     let mut bytes = Vec::new();
     let limit = MESSAGE_MAX as u64 + 1;
-    // A task may have put anything there: a FIFO would block, and a link lead to another user's file.
+    // A task may have put anything there: a FIFO would block, and a link could lead to another
+    // user's file.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    // A missing file is the usual case; anything else that cannot be read is no message either.
+    // Usually the file is missing; an unreadable one counts as no message.
     let file = File::from(rustix::fs::open(path, flags, Mode::empty()).ok()?);
     if !file.metadata().ok()?.is_file() {
         return Some("Task created an error file, but it is not a regular file".into());
@@ -474,7 +480,7 @@ mod tests {
             assert!(fs::symlink_metadata(path(name)).is_ok(), "{name}");
             assert!(fs::symlink_metadata(kept).is_err(), "{name}");
         }
-        // Devices that root could take away from everybody.
+        // Devices that root could remove for all users.
         assert_eq!(behind_links(Path::new("/dev/stdout")).ok(), Some(None));
         std::os::unix::fs::symlink("/dev/null", path("null")).expect("a link");
         attempt(1, &path("null"))
@@ -543,7 +549,7 @@ mod tests {
             "Cannot create task_dir in worker's workdir at /nonexistent/1: \
              No such file or directory (os error 2)"
         );
-        // A directory that was made in an attempt that failed later is no reason for the next one to fail.
+        // A directory left by a failed attempt must not make the next one fail.
         let made = parent.path().join("made");
         let mut preparation = prepare(&made);
         let node_file = made.join(NODE_FILE);

@@ -1,8 +1,8 @@
-//! Shows what tasks write, while they write it, to those who ask the server for it.
+//! Serves the output of running tasks to clients, through the server.
 //!
-//! A question names a file or a stream and an offset, so nothing has to be remembered between two of them; that
-//! places in stream files are, for a while, only saves looking for them again. There is no way to be told
-//! when a file on any file system grows, so a question that has to wait looks again and again.
+//! A request names a file or a stream and an offset, so no state is needed between requests.
+//! Positions in stream files are cached for a while to save searching. No file system reports
+//! reliably when a file grows, so a request that waits polls.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -15,21 +15,22 @@ use hq_protocol::worker;
 use hq_stream::{Channel, Key, OutputReader, Source};
 use tokio::sync::{Semaphore, mpsc};
 
-/// Files that are read at one time. Others wait: on a slow file system each costs a thread.
+/// Concurrent reads; others wait. On a slow file system each costs a thread.
 const READS_MAX: usize = 8;
-/// Reads that are under way or wait for one that is: on a file system that hangs they would pile up.
+/// Limit of running and waiting reads: on a hanging file system they would pile up.
 const QUEUE_MAX: usize = 256;
-/// Longest time for a read with its wait, less than the server waits for an answer: so it gets the reason of a delay.
+/// Longest time of a read with its wait. Less than the server's timeout, so that the server gets
+/// the reason of a delay.
 const PATIENCE: Duration = Duration::from_secs(8);
 
-/// Stream readers that are kept.
+/// Cached stream readers.
 const READERS_MAX: usize = 64;
 
-/// Pauses between two looks at a file that does not grow: doubled from the first to the last.
+/// Pauses between two reads of a file that does not grow: doubled from the first to the last.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_millis(100);
 
-/// Answers questions about output.
+/// Answers requests for output.
 #[derive(Debug)]
 pub(crate) struct OutputService {
     shared: Arc<Shared>,
@@ -40,10 +41,10 @@ pub(crate) struct OutputService {
 #[derive(Debug)]
 struct Shared {
     reads: Arc<Semaphore>,
-    /// Places for those and for reads that wait for them.
+    /// Permits for running and waiting reads.
     places: Semaphore,
     patience: Duration,
-    /// Readers that nobody uses now, the latest last.
+    /// Unused readers, the latest last.
     readers: Mutex<Vec<(Source, OutputReader)>>,
 }
 
@@ -53,7 +54,7 @@ impl OutputService {
     }
 
     fn with_limits(reads: usize, queue: usize, patience: Duration) -> Self {
-        // An answer is at most a quarter of a MiB; the task with the next one waits.
+        // An answer has at most a quarter of a MiB; the next one waits in its tokio task.
         let (answers_tx, answers) = mpsc::channel(1);
         Self {
             shared: Arc::new(Shared {
@@ -67,13 +68,13 @@ impl OutputService {
         }
     }
 
-    /// Answers a question, later.
+    /// Answers a request asynchronously.
     pub(crate) fn read(&self, request: OutputRequest) {
         let shared = Arc::clone(&self.shared);
         let answers = self.answers_tx.clone();
         tokio::spawn(async move {
             let answer = shared.answer(request).await;
-            // If the worker ends, nobody needs it.
+            // Fails only if the worker ends.
             let _ = answers.send(answer).await;
         });
     }
@@ -82,11 +83,11 @@ impl OutputService {
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost if the future is dropped.
+    /// Dropping the future loses nothing.
     pub(crate) async fn next(&mut self) -> worker::Output {
         match self.answers.recv().await {
             Some(answer) => answer,
-            // Cannot be: `self` holds a sender.
+            // Cannot happen: `self` holds a sender.
             None => std::future::pending().await,
         }
     }
@@ -129,7 +130,7 @@ impl Shared {
         }
     }
 
-    /// Reads what is there now.
+    /// Reads the available bytes.
     async fn look(
         self: &Arc<Self>,
         source: Source,
@@ -145,7 +146,7 @@ impl Shared {
             let permit = Arc::clone(&self.reads).acquire_owned().await;
             let shared = Arc::clone(self);
             let read = move || {
-                // Until the read has ended, whether somebody still waits for it or not.
+                // Held until the read ends, even if the request has timed out.
                 let _permit = permit;
                 let mut reader = shared.take_reader(&source);
                 let part = reader.read(from, OUTPUT_DATA_MAX as u64);
@@ -261,7 +262,7 @@ mod tests {
     async fn reads_that_do_not_end_hold_up_neither_those_who_ask_nor_memory() {
         let path = std::path::Path::new("/dev/null");
         let mut service = OutputService::with_limits(2, 3, Duration::from_millis(50));
-        // As if two reads slept in the kernel.
+        // Two reads that hang in the kernel.
         let hung = Arc::clone(&service.shared.reads).acquire_many_owned(2);
         let hung = hung.await.expect("never closed");
         for id in 1..=3 {
@@ -275,7 +276,7 @@ mod tests {
             let error = answer.error.expect("it could not be read");
             assert!(error.contains("file system there"), "{error}");
         }
-        // As if three waited, and for long.
+        // Three requests that wait for long.
         let shared = Arc::clone(&service.shared);
         let waiting = shared.places.try_acquire_many(3);
         let waiting = waiting.expect("their places are free again");
@@ -286,7 +287,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("directory");
         let file = dir.path().join("out");
         std::fs::write(&file, "x").expect("written");
-        // A busy machine may need longer than this service is patient.
+        // A busy machine may need longer than the service's timeout.
         let answer = loop {
             service.read(request(5, &file, 0, Duration::ZERO));
             let answer = service.next().await;

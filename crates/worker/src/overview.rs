@@ -1,7 +1,8 @@
-//! Tells from time to time what the machine is busy with (`--overview-interval`).
+//! Reports the load of the machine periodically (`--overview-interval`).
 //!
-//! Reads `/proc` below a root directory, so that tests can describe other machines, and asks the programs of
-//! the makers about GPUs. What cannot be read is left out and told once; tasks never wait for any of it.
+//! Reads `/proc` below a root directory, so that tests can describe other machines, and runs the
+//! vendors' tools for GPUs. Values that cannot be read are left out and logged once. Tasks never
+//! wait for any of it.
 
 mod gpus;
 
@@ -17,10 +18,10 @@ use tokio::time::MissedTickBehavior;
 
 use gpus::GpuTools;
 
-/// Shortest time between two looks: what is asked for more often costs more than it tells.
+/// Shortest interval: more frequent reports cost more than they show.
 const INTERVAL_MIN: Duration = Duration::from_millis(100);
 
-/// Looks at the machine on a task of its own. Dropping it ends that.
+/// Samples the machine on a tokio task of its own, which ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Overviews {
     usages: mpsc::Receiver<HardwareUsage>,
@@ -28,9 +29,9 @@ pub(crate) struct Overviews {
 }
 
 impl Overviews {
-    /// Begins, if the worker shall tell anything at all.
+    /// Starts sampling if the configuration asks for it.
     pub(crate) fn start(config: &WorkerConfig) -> Self {
-        // If the server is slow, nobody misses what was seen meanwhile.
+        // With a slow server, samples are dropped.
         let (sender, usages) = mpsc::channel(1);
         let looking = config.overview_interval.map(|interval| {
             let tools = GpuTools::of(&config.resources);
@@ -39,11 +40,11 @@ impl Overviews {
         Self { usages, looking }
     }
 
-    /// The next look; waits for ever if there is none.
+    /// The next sample; pending forever if sampling is off.
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost if the future is dropped.
+    /// Dropping the future loses nothing.
     pub(crate) async fn next(&mut self) -> HardwareUsage {
         match self.usages.recv().await {
             Some(usage) => usage,
@@ -64,7 +65,7 @@ async fn look(interval: Duration, mut gpus: GpuTools, usages: mpsc::Sender<Hardw
     let mut ticks = tokio::time::interval(interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut machine = Machine::new("/");
-    // Loads are shares of the time since the last report, so the first one says nothing.
+    // Loads are relative to the last report, so the first one has none.
     ticks.tick().await;
     machine.cpus();
     loop {
@@ -83,14 +84,14 @@ async fn look(interval: Duration, mut gpus: GpuTools, usages: mpsc::Sender<Hardw
     }
 }
 
-/// Time of one cpu since the start of the machine, in clock ticks.
+/// Time of one cpu since boot, in clock ticks.
 #[derive(Clone, Copy, Debug, Default)]
 struct CpuTime {
     busy: u64,
     total: u64,
 }
 
-/// Counters of a machine, and those of the time before.
+/// Counters of a machine, now and at the previous sample.
 #[derive(Debug)]
 struct Machine {
     root: PathBuf,

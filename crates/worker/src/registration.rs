@@ -1,4 +1,4 @@
-//! A worker before it runs: registered, with all that it was given.
+//! A worker before it runs: registered, with its configuration.
 
 use std::sync::Arc;
 
@@ -21,12 +21,12 @@ use crate::server_link::{
     Connector, Link, Redial, RegisterError, Search, ServerLocation, introduce,
 };
 
-/// A worker that the server knows; does nothing until it is run. Dropping it ends it.
+/// A worker known to the server; idle until [`Self::run`]. Dropping it ends it.
 pub struct RegisteredWorker<S> {
     id: WorkerId,
     server_uid: Box<str>,
     pub(crate) config: Arc<WorkerConfig>,
-    /// Proves to the server that it is this worker that comes back.
+    /// Proves to the server that a reconnecting worker is this one.
     pub(crate) secret: SecretKey,
     pub(crate) link: Link<S>,
     pub(crate) launcher: TaskLauncher,
@@ -81,13 +81,13 @@ where
         &self.server_uid
     }
 
-    /// Configuration that the worker reported.
+    /// Configuration reported to the server.
     #[must_use]
     pub fn config(&self) -> &WorkerConfig {
         &self.config
     }
 
-    /// Others reach the server through this worker as long as it runs.
+    /// Adds a relay that serves other workers while this one runs.
     #[must_use]
     pub fn with_relay(mut self, relay: Option<Relay>) -> Self {
         self.relay = relay;
@@ -103,16 +103,16 @@ where
 }
 
 impl Connector {
-    /// Connects and registers, with retries. Before each attempt but the first `find` looks where the server is now, as
-    /// later for a server that was lost: one that was started again has another port and other keys. While nothing is known
-    /// of where it is, it is where it was reached last.
+    /// Connects and registers, with retries. Before each attempt but the first, `find` looks up the
+    /// present location of the server, as later for a lost server: a restarted server has another
+    /// port and other keys. If the location is unknown, the last one is used.
     ///
-    /// Without a worker its working directory is removed before this returns, unless that takes too long.
+    /// On failure the working directory is removed before this returns, unless that takes too long.
     ///
     /// # Errors
     ///
-    /// [`RegisterError`] of the last attempt, or of the first one that no other could mend;
-    /// [`RegisterError::Interrupted`] if one of `interrupts` comes first.
+    /// [`RegisterError`] of the last attempt, or of the first with a permanent error;
+    /// [`RegisterError::Interrupted`] if one of `interrupts` arrives first.
     pub async fn register(
         &self,
         mut params: WorkerParams,
@@ -123,10 +123,12 @@ impl Connector {
         let mut search = Search::new(self, find);
         let registration = ToServer::from(&params.config);
         let result = tokio::select! {
-            // If both have come: whom the server knows already is to take leave of it.
+            // If both are ready, the registration wins: a worker that the server knows must say
+            // goodbye.
             biased;
             result = search.register(&registration) => result,
-            // The server may be away for minutes, and batch systems kill what does not end by then.
+            // The server may be away for minutes, and batch systems soon kill processes that do not
+            // end.
             Some(interrupt) = interrupts.recv() => Err(RegisterError::Interrupted(interrupt)),
         };
         match result {
@@ -135,7 +137,7 @@ impl Connector {
                 Ok(worker.with_redial(search.redial()))
             }
             Err(error) => {
-                // Its file system may have died meanwhile, and this thread is the one that takes the next signal.
+                // Its file system may hang by now, and this thread must handle the next signal.
                 remove_in_time(params.work_dir).await;
                 Err(error)
             }
@@ -143,11 +145,11 @@ impl Connector {
     }
 }
 
-/// Registers over a connection that exists already.
+/// Registers over an existing connection.
 ///
 /// # Errors
 ///
-/// [`RegisterError`]; nothing is retried.
+/// [`RegisterError`]; without retries.
 pub async fn register<S>(
     connection: Connection<S>,
     mut params: WorkerParams,
@@ -160,7 +162,7 @@ where
     Ok(RegisteredWorker::new(link, params, prepared))
 }
 
-/// Starts the launcher, draws a secret, and completes what the worker will report of itself.
+/// Starts the launcher, generates a secret, and completes the worker's configuration.
 fn prepare(params: &mut WorkerParams) -> Result<(TaskLauncher, SecretKey), RegisterError> {
     let task_dirs = params.work_dir.tasks().to_path_buf();
     let launcher = TaskLauncher::start(

@@ -1,8 +1,10 @@
-//! A worker as a relay: it carries the connections of other workers to the server, over one of its own.
+//! A worker as a relay: it carries the connections of other workers to the server, over one of its
+//! own.
 //!
-//! It works on a thread and a runtime of its own, so that many workers behind it do not hold up the tasks of this one. It connects to
-//! the server of its access file and to nothing else. What it carries is encrypted between its two ends: see
-//! [`hq_protocol::relay`], `docs/network.md` and `docs/adr/0020-relays-carry-what-they-cannot-read.md`.
+//! It runs on a thread and a runtime of its own, so that many workers behind it do not delay the
+//! tasks of this one. It connects only to the server of its access file. Connections are encrypted
+//! from end to end: see [`hq_protocol::relay`], `docs/network.md` and
+//! `docs/adr/0020-relays-carry-what-they-cannot-read.md`.
 
 mod addresses;
 mod announcer;
@@ -27,29 +29,29 @@ use tokio::sync::{oneshot, watch};
 use crate::server_link::{ConnectError, Connector, Search, ServerLocation};
 use serving::{Serving, Stop};
 
-/// Connections that the kernel may hold for us.
+/// Length of the listen queue.
 const BACKLOG_LEN: i32 = 1_024;
 
-/// Descriptors that a worker has without those of others and of tasks, with room to spare.
+/// Descriptors that a worker needs without relayed workers and tasks, rounded up.
 const OWN_DESCRIPTORS: u64 = 64;
-/// Workers that a relay takes however few descriptors there are.
+/// Workers that a relay accepts however few descriptors there are.
 const CHANNELS_MIN: usize = 4;
 
-/// Longest wait for the thread to end beyond the time that it lingers.
+/// Longest wait for the thread's end, in addition to the linger time.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Where a relay listens.
+/// Address of a relay.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RelayOptions {
     /// Port; 0 = any.
     pub port: u16,
-    /// Name or address that other workers are told; `None` = all addresses of this machine.
+    /// Name or address announced to other workers; `None` = all addresses of this machine.
     pub host: Option<String>,
-    /// Name of this machine.
+    /// Host name of this machine.
     pub hostname: String,
 }
 
-/// Why a worker is no relay.
+/// Why a worker cannot be a relay.
 #[derive(Debug, thiserror::Error)]
 pub enum RelayError {
     /// The port cannot be used.
@@ -61,13 +63,13 @@ pub enum RelayError {
         #[source]
         source: io::Error,
     },
-    /// No thread, or no runtime on it.
+    /// The thread or its runtime could not be created.
     #[error("start the thread of the relay")]
     Thread(#[source] io::Error),
     /// The server cannot be reached.
     #[error(transparent)]
     Connect(ConnectError),
-    /// The server does not know what a relay is, or wants none here.
+    /// The server does not know relays, or allows none here.
     #[error(
         "be a relay: the server refuses that ({0}), as one of an older release does; update it, or start the worker without --relay"
     )]
@@ -88,20 +90,21 @@ impl RelayError {
     }
 }
 
-/// A relay that runs. Dropping it ends it.
+/// A running relay. Dropping it ends it.
 #[derive(Debug)]
 pub struct Relay {
     address: RelayAddress,
     stop: Option<oneshot::Sender<Stop>>,
-    /// Workers that reach the server through it.
+    /// Number of workers that use it.
     workers: watch::Receiver<usize>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Relay {
-    /// Listens, connects to the server as a relay, and announces itself. Like a worker that registers it has patience with a
-    /// server that is being started; `find` says where the server is, as for [`Connector::register`]. `runtime` makes a runtime
-    /// for the calling thread that has a blocking thread for ever.
+    /// Listens, connects to the server as a relay, and announces itself. Retries like a worker that
+    /// registers, because the server may just be starting; `find` looks up the server, as for
+    /// [`Connector::register`]. `runtime` makes a runtime for the calling thread that has a
+    /// blocking thread for its whole life.
     ///
     /// # Errors
     ///
@@ -125,7 +128,8 @@ impl Relay {
             .map_err(|source| RelayError::Listen { port: 0, source })?
             .port();
         let at = |host| RelayAddress { host, port };
-        // The name that the user gave is the one by which others reach it; that of the machine may lead nowhere there.
+        // A name given by the user is reachable from other machines; the host name may not resolve
+        // there.
         let (address, addresses) = match options.host.map(at) {
             Some(address) => (address.clone(), vec![address]),
             None => {
@@ -164,38 +168,39 @@ impl Relay {
         }
     }
 
-    /// Where it listens.
+    /// Address where it listens.
     #[must_use]
     pub const fn address(&self) -> &RelayAddress {
         &self.address
     }
 
-    /// Waits until a relay has workers, or none any more; whether it has.
+    /// Waits until the relay gets its first or loses its last worker; returns whether it has any.
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost if the future is dropped.
+    /// Dropping the future loses nothing.
     pub(crate) async fn changed(relay: &mut Option<Self>) -> bool {
         if let Some(relay) = relay
             && relay.workers.changed().await.is_ok()
         {
             return *relay.workers.borrow_and_update() > 0;
         }
-        // There is none, or its thread has ended, and with it the connections of all workers.
+        // There is no relay, or its thread has ended, and with it all connections.
         std::future::pending().await
     }
 
-    /// Ends it: those who are connected look for another way.
+    /// Ends it at once: connected workers look for another route.
     pub async fn finish(self) {
         self.stop(Stop::Now).await;
     }
 
-    /// Ends it with its worker.
+    /// Ends it together with its worker.
     pub(crate) async fn end(relay: Option<Self>, reason: ExitReason) {
         let how = match reason {
-            // Workers behind it may end for the same reason (`worker stop all`, the end of their allocation), and need it to hear of
-            // that and to take leave: without a goodbye they would be lost, and their tasks charged for it. To others it makes
-            // no difference.
+            // Workers behind the relay may end for the same reason (`worker stop all`, the end of
+            // their allocation), and need the relay to receive the stop request and to say goodbye.
+            // Without a goodbye they would count as lost, and their tasks as crashed. Other workers
+            // can reconnect either way.
             ExitReason::Stopped
             | ExitReason::IdleTimeout
             | ExitReason::TimeLimit
@@ -222,7 +227,7 @@ impl Relay {
     }
 }
 
-/// What a relay takes.
+/// Limits of the relay.
 fn terms() -> Terms {
     let all = descriptors();
     Terms {
@@ -231,7 +236,8 @@ fn terms() -> Terms {
     }
 }
 
-/// How many workers fit into so many descriptors: each needs one, and this worker and its tasks need some, too.
+/// Number of workers for this limit of descriptors: each needs one, and the worker with its tasks
+/// needs some.
 fn channels_max(descriptors: u64) -> usize {
     let half = descriptors.saturating_sub(OWN_DESCRIPTORS) / 2;
     let half = usize::try_from(half).unwrap_or(usize::MAX);
@@ -254,11 +260,11 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = net::socket_with(family, SocketType::STREAM, flags, None)?;
     net::sockopt::set_socket_reuseaddr(&socket, true)?;
     if is_v6 {
-        // Otherwise a setting of the machine decides (`net.ipv6.bindv6only`).
+        // Otherwise a system setting (`net.ipv6.bindv6only`) decides.
         net::sockopt::set_ipv6_v6only(&socket, false)?;
     }
     net::bind(&socket, &address)?;
-    // A longer queue than that of the standard library, for workers that a batch system starts together.
+    // A longer queue than std's, for workers that a batch system starts together.
     net::listen(&socket, BACKLOG_LEN)?;
     Ok(socket.into())
 }

@@ -1,4 +1,5 @@
-//! Values of calls on their way to the server: sent ahead of the report of their ends, kept until that is acknowledged.
+//! Values of calls on their way to the server: sent before the report of their ends, kept until
+//! that is acknowledged.
 
 use std::collections::VecDeque;
 
@@ -9,15 +10,15 @@ use crate::launcher::CallPool;
 
 /// Bytes of values in one message.
 const MESSAGE_BYTES: usize = 1 << 20;
-/// Overhead of a value beside its bytes.
+/// Encoding overhead of a value, in bytes.
 const VALUE_BYTES: usize = 32;
 
-/// Calls whose values were sent, by the number of the report of their ends.
+/// Calls whose values were sent, by the number of the report with their ends.
 #[derive(Debug, Default)]
 pub(crate) struct Reported(VecDeque<(u64, Vec<InstanceKey>)>);
 
 impl Reported {
-    /// Messages with the values of calls whose ends are reported next.
+    /// Messages with the values of calls whose ends are in the next report.
     pub(crate) fn values(&mut self, report: &Report, calls: &CallPool) -> Vec<ToServer> {
         let mut messages = Vec::new();
         if report.ended.is_empty() || !calls.has_values() {
@@ -50,7 +51,7 @@ impl Reported {
         messages
     }
 
-    /// Calls whose ends the server has recorded.
+    /// Calls whose ends the server has stored.
     pub(crate) fn acknowledge(&mut self, seq: u64) -> Vec<InstanceKey> {
         let mut recorded = Vec::new();
         while let Some((_, mut keys)) = self.0.pop_front_if(|(number, _)| *number <= seq) {

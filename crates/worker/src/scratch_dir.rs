@@ -1,12 +1,13 @@
 //! Temporary directories that do not outlive a killed process for long.
 //!
-//! A process that is killed cannot remove its directory. So each directory holds a file that its owner keeps locked;
-//! the kernel unlocks it at the owner's end, however that comes. A worker that creates the next directory of the same
-//! kind beside it removes those whose lock is free.
+//! A killed process cannot remove its directory. So each directory holds a file that its owner
+//! keeps locked; the kernel unlocks it when the owner ends, for whatever reason. A worker that
+//! creates a directory of the same kind removes neighbors with an unlocked file.
 //!
-//! On many shared file systems locks hold on one machine only (`localflock` of Lustre, `local_lock` of NFS), so that
-//! those of other machines seem free. So the file also names the machine and its start, and only directories of the
-//! same ones are removed; what a machine left before it was started again stays.
+//! On many shared file systems locks hold on one machine only (`localflock` of Lustre, `local_lock`
+//! of NFS), so locks of other machines seem free. So the file also names the machine and its boot,
+//! and only directories of the same machine and boot are removed. Directories from before a reboot
+//! stay.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -18,8 +19,8 @@ use hq_private::TempDir;
 /// Name of the locked file inside the directory.
 const LOCK: &str = ".lock";
 
-/// A directory with a random name that only its owner can enter. It is removed with all it holds: on drop, or by a later
-/// process.
+/// A directory with a random name that only its owner can enter. It is removed with its content: on
+/// drop, or by a later process.
 #[derive(Debug)]
 pub struct ScratchDir {
     dir: TempDir,
@@ -28,16 +29,18 @@ pub struct ScratchDir {
 }
 
 impl ScratchDir {
-    /// Creates `<prefix><random>` in `parent` and removes what killed owners of the same prefix left there.
+    /// Creates `<prefix><random>` in `parent`, and removes directories of killed owners with the
+    /// same prefix.
     ///
     /// # Errors
     ///
-    /// If the directory or its lock cannot be created. Leftovers that cannot be removed are left.
+    /// If the directory or its lock cannot be created. Leftovers that cannot be removed stay.
     pub fn create_in(parent: &Path, prefix: &str) -> io::Result<Self> {
         sweep(parent, prefix);
-        // Programs and results of calls lie in it under names that others could replace, whatever the umask.
+        // Whatever the umask: it contains programs and results of calls that other users must not
+        // replace.
         let dir = hq_private::temp_dir(parent, prefix)?;
-        // Locked before it has its name: nobody must find it free.
+        // Locked before it gets its name: another worker must never find it unlocked.
         let unnamed = dir.path().join(".lock-new");
         let mut lock = hq_private::new_file(&unnamed)?;
         lock.write_all(this_machine().as_bytes())?;
@@ -59,12 +62,12 @@ impl ScratchDir {
 
 impl Drop for ScratchDir {
     fn drop(&mut self) {
-        // What stays is removed by a later process.
+        // A later process removes what is left.
         let _ = empty(self.path());
     }
 }
 
-/// Removes all but the lock, by which a later process finds what could not be removed.
+/// Removes everything but the lock, so that a later process finds the leftovers.
 fn empty(dir: &Path) -> io::Result<()> {
     for entry in std::fs::read_dir(dir)? {
         let entry = entry?;
@@ -91,7 +94,7 @@ fn sweep(parent: &Path, prefix: &str) {
         {
             continue;
         }
-        // Of the entry itself: a link is nobody's directory.
+        // Metadata of the entry itself, not of a link's target.
         let is_ours = entry
             .metadata()
             .is_ok_and(|found| found.is_dir() && found.uid() == user);
@@ -101,22 +104,22 @@ fn sweep(parent: &Path, prefix: &str) {
     }
 }
 
-/// Whether the directory has a lock that was made here and that nobody holds.
+/// Whether the directory's lock was made on this machine and is free.
 fn is_abandoned(dir: &Path) -> bool {
     let machine = this_machine();
     let Ok(lock) = hq_private::read_file(&dir.join(LOCK)) else {
         return false;
     };
     let mut owner = Vec::new();
-    // One more than it may be.
+    // One byte more than valid, to detect longer files.
     let read = (&lock)
         .take(machine.len() as u64 + 1)
         .read_to_end(&mut owner);
     read.is_ok() && owner == machine.as_bytes() && lock.try_lock().is_ok()
 }
 
-/// Name of this machine, and what the kernel calls the time since its start. Containers of one machine share the
-/// latter, and locks as well.
+/// Name of this machine and its boot id. Containers of one machine share the boot id, and locks as
+/// well.
 pub(crate) fn this_machine() -> String {
     let start = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let name = rustix::system::uname();
@@ -137,7 +140,7 @@ mod tests {
         std::fs::write(killed.path().join("left"), "x").expect("writable");
         let foreign = parent.path().join("kind-without-lock");
         std::fs::create_dir(&foreign).expect("can be created");
-        // As a kill: the lock is gone, the directory is not.
+        // Like a kill: the lock is released, the directory stays.
         let [killed, other_kind] = [killed, other_kind].map(|scratch| {
             let path = scratch.path().to_owned();
             scratch._lock.unlock().expect("it is locked");

@@ -1,7 +1,7 @@
-//! The way to the server: connect, directly or through a relay, introduce ourselves, and lose it again.
+//! Connection to the server: connect directly or through a relay, register, reconnect.
 //!
-//! Knows connections and the first two messages, nothing of tasks. Waiting is bounded everywhere; what
-//! is worth another attempt is decided by [`RegisterError::is_retryable`].
+//! Knows connections and the first two messages, nothing of tasks. Every wait is bounded;
+//! [`RegisterError::is_retryable`] decides whether to retry.
 
 mod ways;
 
@@ -34,23 +34,24 @@ use tracing::Level;
 
 use ways::Way;
 
-/// Longest wait for one TCP connection; a host that does not answer would take minutes.
+/// Timeout of one TCP connection; a host that does not answer would take minutes.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Longest wait for the answer to the registration. The server answers in milliseconds.
+/// Timeout of the reply to the registration. The server replies in milliseconds.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Longest wait for the directory that tells where the server is, which is often on a network. What comes later is
-/// used at the next attempt.
+/// Longest wait for the directory with the server's location, which is often on a network file
+/// system. A later result is used at the next attempt.
 const FIND_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Unacknowledged data for longer than this means that the server's machine or the way there is gone. A worker that
-/// reconnects usually notices earlier, by `UNANSWERED_HEARTBEATS_MAX` of core; this is for the others, and for long heartbeats.
+/// Data unacknowledged for longer means that the server's machine or the network is gone. A worker
+/// with reconnect usually notices earlier, by `UNANSWERED_HEARTBEATS_MAX` of core; this is for
+/// other workers, and for long heartbeat periods.
 const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(30);
 
-/// The same between a worker and its relay, and between a relay and its server. Shorter than a heartbeat period, so that workers find
-/// another way before the server gives them up when a node or a network vanishes without a word: what is unacknowledged is
-/// seconds old when the server has missed one heartbeat. Who drops a connection in vain comes again.
+/// The same timeout between a worker and its relay, and between a relay and its server. Shorter
+/// than a heartbeat period: when a node or network vanishes silently, workers find another route
+/// before the server declares them lost. A connection dropped by mistake is established again.
 const UNACKNOWLEDGED_AT_RELAY_MAX: Duration = Duration::from_secs(5);
 
 /// Silence after which the kernel probes the connection.
@@ -60,10 +61,10 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 /// Unanswered probes after which the connection is gone.
 const KEEPALIVE_PROBES: u32 = 3;
 
-/// How often and how patiently something is tried.
+/// Number and pace of attempts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Retry {
-    /// Number of attempts, at least one is made.
+    /// Number of attempts; at least one is made.
     pub attempts: u32,
     /// Pause between two attempts.
     pub pause: Duration,
@@ -82,7 +83,7 @@ impl Retry {
     };
 }
 
-/// Where the server is and how hard to try.
+/// Location of the server, and how to retry.
 #[derive(Clone, Debug)]
 pub struct Connector {
     /// Host name or address.
@@ -91,9 +92,9 @@ pub struct Connector {
     pub port: u16,
     /// The worker key; `None` = neither authentication nor encryption.
     pub key: Option<SecretKey>,
-    /// Relays that the user named: they are tried first.
+    /// Relays that the user named: tried first.
     pub via: Vec<RelayAddress>,
-    /// Relays that were announced: they are tried when the server is not reached soon.
+    /// Announced relays: tried when the server is not reached soon.
     pub relays: Vec<RelayAddress>,
     /// Directory of the access file, where relays are announced.
     pub instance: Option<PathBuf>,
@@ -103,7 +104,7 @@ pub struct Connector {
     pub register_retry: Retry,
 }
 
-/// A connection that could not be made.
+/// A connection could not be established.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// No TCP connection.
@@ -128,29 +129,30 @@ pub enum ConnectError {
         #[source]
         source: HandshakeError,
     },
-    /// Nobody is at the last place, and what told where the server is no longer exists.
+    /// The last location does not answer, and the directory with the server's location no longer
+    /// exists.
     #[error("find the server: its directory is gone")]
     Gone,
 }
 
-/// Where a lost server is now.
+/// Present location of a lost server.
 #[derive(Clone, Debug)]
 pub enum ServerLocation {
     /// At this address.
     At(Box<Connector>),
-    /// Nothing is known; the last place may still be right.
+    /// Unknown; the last location may still be right.
     Unknown,
-    /// The server directory no longer exists, so that the server cannot come back elsewhere.
+    /// The server directory no longer exists, so the server cannot return elsewhere.
     Gone,
 }
 
-/// A registration that failed.
+/// A registration failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RegisterError {
-    /// Tasks could not be started on this machine.
+    /// The launcher cannot start tasks on this machine.
     #[error("start the spawn engine")]
     Launcher(#[source] LauncherError),
-    /// There is no secret to come back with.
+    /// No secret for reconnects could be generated.
     #[error("draw a secret for the worker")]
     Secret(#[source] KeyError),
     /// There is no connection.
@@ -165,10 +167,10 @@ pub enum RegisterError {
     /// The answer is malformed.
     #[error("understand the server's answer to the registration")]
     Malformed(#[source] ConvertError),
-    /// The answer is something else.
+    /// The answer is another message.
     #[error("register: expected the server's answer, found another message")]
     Unexpected,
-    /// The server said no.
+    /// The server rejected the registration.
     #[error("register: the server refused: {0}")]
     Refused(Box<str>),
     /// The server closed the connection.
@@ -177,7 +179,7 @@ pub enum RegisterError {
     /// No answer.
     #[error("register: no answer from the server for {} s", ANSWER_TIMEOUT.as_secs())]
     Timeout,
-    /// The worker is to end before it has begun.
+    /// The worker was asked to end before it began.
     #[error("register: interrupted")]
     Interrupted(Interrupt),
 }
@@ -209,17 +211,17 @@ impl RegisterError {
 
 /// An attempt to connect.
 pub type Dialing<S> = Pin<Box<dyn Future<Output = Result<Connection<S>, ConnectError>> + Send>>;
-/// A look whether what carries a connection is alive.
+/// A probe whether the relay of a connection is alive.
 pub type Probing = Pin<Box<dyn Future<Output = bool> + Send>>;
 
-/// Makes new connections to the server after one was lost, and tells whether what carries the present one is alive.
+/// Reconnects to a lost server, and probes the relay of the present connection.
 pub struct Redial<S> {
     dial: Box<dyn FnMut() -> Dialing<S> + Send>,
     probe: Option<Box<dyn Fn() -> Probing + Send>>,
 }
 
 impl<S> Redial<S> {
-    /// Of connections that nobody carries.
+    /// Without a relay.
     pub fn new(dial: impl FnMut() -> Dialing<S> + Send + 'static) -> Self {
         Self {
             dial: Box::new(dial),
@@ -227,26 +229,27 @@ impl<S> Redial<S> {
         }
     }
 
-    /// Adds how to look whether a relay that carries the present connection is alive; `true` if none does.
+    /// Adds a probe of the relay that carries the present connection; it returns `true` if there is
+    /// no relay.
     #[must_use]
     pub fn with_probe(mut self, probe: impl Fn() -> Probing + Send + 'static) -> Self {
         self.probe = Some(Box::new(probe));
         self
     }
 
-    /// Begins an attempt.
+    /// Starts an attempt.
     pub(crate) fn dial(&mut self) -> Dialing<S> {
         (self.dial)()
     }
 
-    /// Begins a look; `None` if there is nothing to look at.
+    /// Starts a probe; `None` if there is no relay to probe.
     pub(crate) fn probe(&mut self) -> Option<Probing> {
         self.probe.as_mut().map(|probe| probe())
     }
 }
 
 impl Connector {
-    /// A connector with the usual patience.
+    /// A connector with the default retries.
     #[must_use]
     pub fn new(host: impl Into<String>, port: u16, key: Option<SecretKey>) -> Self {
         Self {
@@ -261,19 +264,19 @@ impl Connector {
         }
     }
 
-    /// Connects to the server itself, in one attempt.
+    /// Connects to the server directly, in one attempt.
     pub(crate) async fn connect_directly(&self) -> Result<Connection<TcpStream>, ConnectError> {
         self.agree(self.reach().await?).await
     }
 
-    /// The first half of that: a TCP connection.
+    /// Only the TCP connection.
     async fn reach(&self) -> Result<TcpStream, ConnectError> {
         let (host, port) = (self.host.clone(), self.port);
         let stream = self.connect_tcp().await;
         stream.map_err(|source| ConnectError::Tcp { host, port, source })
     }
 
-    /// Whether both lead to the same server, as far as they can tell.
+    /// Whether both lead to the same server, as far as known.
     fn is_same_place(&self, other: &Self) -> bool {
         (&self.host, self.port, &self.key) == (&other.host, other.port, &other.key)
     }
@@ -298,19 +301,19 @@ impl Connector {
     }
 }
 
-/// Half to one and a half times a pause: workers that a batch system started together, and that were turned away
-/// together, come back one by one.
+/// Half to one and a half times a pause: workers that a batch system started together, and that
+/// were rejected together, do not return at once.
 pub(crate) fn spread(pause: Duration) -> Duration {
     let random = RandomState::new().hash_one(0) % 1_000;
     pause / 2 + pause * u32::try_from(random).unwrap_or(0) / 1_000
 }
 
-/// Looks for the server again and again.
+/// Looks up and connects to the server, with retries.
 pub(crate) struct Search {
-    /// How it was reached last. The next attempt begins with others.
+    /// Route of the last connection. The next attempt starts with others.
     way: Option<Way>,
     find: Arc<dyn Fn() -> ServerLocation + Send + Sync>,
-    /// The file system does not answer; another look would only wait, too.
+    /// A lookup that hangs; another one would hang as well.
     under_way: Option<JoinHandle<ServerLocation>>,
     last: Connector,
 }
@@ -328,8 +331,8 @@ impl Search {
         }
     }
 
-    /// Makes later connections, one attempt each. Before each it looks where the server is now, on a
-    /// blocking thread; if that is not known, or not in time, the place is the last one.
+    /// Makes later connections, one attempt each. Before each it looks up the server's location on
+    /// a blocking thread. If that is unknown, or not known in time, it uses the last one.
     pub(crate) fn redial(self) -> Redial<TcpStream> {
         let search = Arc::new(tokio::sync::Mutex::new(self));
         let probed = Arc::clone(&search);
@@ -347,7 +350,7 @@ impl Search {
             Box::pin(async move {
                 let search = search.lock().await;
                 let (place, way) = (search.last.clone(), search.way.clone());
-                // It may be needed for the next attempt.
+                // The next attempt may need it.
                 drop(search);
                 match way {
                     Some(Way::Relay(address)) => ways::is_relay_alive(&place, &address).await,
@@ -384,7 +387,7 @@ impl Search {
             attempt += 1;
             let tried = self.last.clone();
             self.look().await;
-            // A key that was refused, say, may be that of an earlier server.
+            // For example, a rejected key may be that of an earlier server.
             if !error.is_retryable() && self.last.is_same_place(&tried) {
                 return Err(error);
             }
@@ -393,7 +396,7 @@ impl Search {
         }
     }
 
-    /// Connects, with retries while nobody listens.
+    /// Connects, with retries while the server does not listen.
     pub(crate) async fn connect(&mut self) -> Result<Connection<TcpStream>, ConnectError> {
         let retry = self.last.connect_retry;
         let mut attempt = 1;
@@ -410,23 +413,24 @@ impl Search {
         }
     }
 
-    /// Where it was found last.
+    /// Last known location.
     pub(crate) const fn place(&self) -> &Connector {
         &self.last
     }
 
-    /// Connects, with one attempt of each way. What is wrong with relays is logged at this level.
+    /// Connects, with one attempt per route. Problems of relays are logged at `level`.
     async fn attempt(&mut self, level: Level) -> Result<Connection<TcpStream>, ConnectError> {
         let (connection, way) = ways::connect(&self.last, self.way.as_ref(), level).await?;
         self.way = Some(way);
         Ok(connection)
     }
 
-    /// Updates the last place; returns whether the server is gone for good.
+    /// Updates the last location; returns whether the server is gone for good.
     ///
     /// # Cancel safety
     ///
-    /// A look goes on if the future is dropped, and its answer counts for the next call: there is never more than one.
+    /// If the future is dropped, the lookup continues and serves the next call: there is never more
+    /// than one.
     pub(crate) async fn look(&mut self) -> bool {
         let find = &self.find;
         let look = self.under_way.get_or_insert_with(|| {
@@ -454,7 +458,7 @@ impl Search {
     }
 }
 
-/// As [`set_options`], for a connection that relays are involved in.
+/// Like [`set_options`], for a connection that involves relays.
 pub(crate) fn set_options_at_relay(stream: &TcpStream) -> io::Result<()> {
     set_options(stream)?;
     let milliseconds = u32::try_from(UNACKNOWLEDGED_AT_RELAY_MAX.as_millis()).unwrap_or(u32::MAX);
@@ -462,7 +466,7 @@ pub(crate) fn set_options_at_relay(stream: &TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Small messages go at once; a dead peer is noticed.
+/// Sends small messages at once, and detects a dead peer.
 pub(crate) fn set_options(stream: &TcpStream) -> io::Result<()> {
     let milliseconds = u32::try_from(UNACKNOWLEDGED_MAX.as_millis()).unwrap_or(u32::MAX);
     sockopt::set_tcp_nodelay(stream, true)?;
@@ -474,21 +478,22 @@ pub(crate) fn set_options(stream: &TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// A connection on which the server knows us, and what it said.
+/// A connection on which the server knows this worker, and the server's reply.
 #[derive(Debug)]
 pub(crate) struct Link<S> {
     pub(crate) worker: WorkerId,
     pub(crate) server_uid: Box<str>,
     pub(crate) idle_timeout_default: Option<Duration>,
-    /// The server knows us as the worker that we were.
+    /// Whether the server recognized this worker.
     pub(crate) reattached: bool,
-    /// Our address on the way to the server; `None` = it is in this process, or this is no first registration.
+    /// This worker's address toward the server; `None` = the server is in this process, or this is
+    /// no first registration.
     pub(crate) ip: Option<IpAddr>,
     pub(crate) reader: MessageReader<ReadHalf<S>>,
     pub(crate) writer: MessageWriter<WriteHalf<S>>,
 }
 
-/// Sends the registration and waits for the answer.
+/// Sends the registration and waits for the reply.
 pub(crate) async fn introduce<S>(
     connection: Connection<S>,
     registration: &ToServer,

@@ -1,4 +1,5 @@
-//! Values of calls that are too long for the server: they stay in files of the worker where they were made.
+//! Values of calls that are too long for the server: they stay in files of the worker that made
+//! them.
 //!
 //! ```text
 //!   interpreter ── file ──▶ ValueStore ── reference ──▶ server ──▶ client ──▶ who needs it
@@ -6,11 +7,12 @@
 //!   other workers, bridges ◀────┘ get, drop
 //! ```
 //!
-//! The client that got a reference passes it on among the arguments of other calls, and tells the holder when nobody can
-//! ask any more. A worker fetches each value once, whatever number of its calls need it, and keeps the copy for a while
-//! after the last one. Where the holder's file can be opened by its path, as on the same machine, nothing is moved.
-//! There is a limit to all of it, see `shelf`. Values of jobs that the server has forgotten are deleted, and all ends
-//! with the worker. What is inside of a value nobody here knows.
+//! The client passes the reference on in the arguments of other calls, and drops the value at its
+//! holder when no further call can need it. A worker fetches each value once, however many of its
+//! calls need it, and keeps the copy for a while after the last one. If the holder's file can be
+//! opened by its path, as on the same machine, nothing is copied. `shelf` limits the total size.
+//! Values of jobs that the server has forgotten are deleted, and all values end with the worker.
+//! The worker does not look into values.
 
 use std::collections::HashMap;
 use std::io;
@@ -39,12 +41,12 @@ pub use reference::Reference;
 pub(crate) use shelf::{NoRoom, ValueFile};
 use shelf::{Shelf, Source};
 
-/// Values that are got from other workers at once; others wait. Each costs a connection and a thread that writes.
+/// Values fetched at one time; others wait. Each costs a connection and a writing thread.
 const FETCHES_MAX: usize = 16;
-/// Pause between two looks for copies that nobody uses.
+/// Pause between two sweeps of unused copies.
 const SWEEP_PAUSE: Duration = Duration::from_secs(15);
 
-/// A port at which values are given out.
+/// The port where other processes fetch values.
 struct Holding {
     at: Vec<(String, u16)>,
     key: SecretKey,
@@ -54,7 +56,7 @@ struct Holding {
 /// Name of a value, and the result of the attempt to fetch it.
 pub(crate) type Fetched = (String, Result<Arc<ValueFile>, FetchError>);
 
-/// Values of this worker, and copies of those of others.
+/// Values of this worker, and copies of other workers' values.
 pub(crate) struct ValueStore {
     dir: PathBuf,
     machine: String,
@@ -63,19 +65,20 @@ pub(crate) struct ValueStore {
     worker: u32,
     ip: Option<IpAddr>,
     shelf: Arc<Shelf>,
-    /// `None` = nothing was held so far, so nobody can come.
+    /// `None` = nothing was held so far, so the port is not open.
     holding: Option<Holding>,
-    /// Those that are under way, by name.
+    /// Running fetches, by name.
     under_way: HashMap<String, JoinHandle<()>>,
-    /// Unbounded: one message for each value that was asked for.
+    /// Unbounded: one message per requested value.
     fetched: (
         mpsc::UnboundedSender<Fetched>,
         mpsc::UnboundedReceiver<Fetched>,
     ),
     sweeper: Option<JoinHandle<()>>,
-    /// Copies that were asked for so far: each has a file name of its own, since an earlier one may be being removed.
+    /// Number of copies so far. Each gets a file name of its own, because an earlier file may still
+    /// be under removal.
     copy_count: u64,
-    /// Those that are got from others at once.
+    /// Limits concurrent fetches.
     fetching: Arc<Semaphore>,
 }
 
@@ -91,7 +94,8 @@ impl Drop for ValueStore {
 }
 
 impl ValueStore {
-    /// Interpreters put values into `dir`. At most `limit` bytes are kept; `None` = half of what is free there.
+    /// Interpreters write values to `dir`. At most `limit` bytes are kept; `None` = half of the
+    /// free space there.
     pub(crate) fn new(dir: PathBuf, host: &str, limit: Option<u64>) -> Self {
         let limit = limit.unwrap_or_else(|| free_bytes(&dir) / 2);
         Self {
@@ -116,23 +120,23 @@ impl ValueStore {
         self.ip = ip.or(self.ip);
     }
 
-    /// Where interpreters put values.
+    /// Directory where interpreters write values.
     pub(crate) fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Where the interpreter that is at a call puts its value.
+    /// Path where an interpreter writes the value of a call.
     pub(crate) fn place_of(&self, token: u64) -> PathBuf {
         self.dir.join(format!("value-{token}"))
     }
 
-    /// Most bytes that are kept.
+    /// Limit of all values, in bytes.
     pub(crate) fn limit(&self) -> u64 {
         self.shelf.limit()
     }
 
-    /// Holds what a call has put into its place, and says what stands for it. A call that can be made again may have to when
-    /// there is no room for another value. After an error nothing is left.
+    /// Takes over the file that a call has written, and returns its reference. A value whose call
+    /// can be repeated may be evicted to make room. After an error the file is removed.
     ///
     /// # Errors
     ///
@@ -164,7 +168,7 @@ impl ValueStore {
         let name = reference::new_name().ok_or_else(none)?;
         let path = self.dir.join(format!("held-{name}"));
         let worker = self.worker;
-        // Ahead of the rename: without a port the value would be lost with its file here.
+        // Before the rename: without a port the value could not be fetched.
         let machine = self.machine.clone();
         let holding = self.holding()?;
         let at = (&holding.key, &holding.at[..], &*machine);
@@ -178,7 +182,7 @@ impl ValueStore {
         Ok(reference)
     }
 
-    /// The port, which is opened when the first value needs it.
+    /// The port, opened for the first value.
     fn holding(&mut self) -> io::Result<&Holding> {
         if self.holding.is_none() {
             let key = SecretKey::generate().map_err(io::Error::other)?;
@@ -187,7 +191,8 @@ impl ValueStore {
             let serving = holder::serve(listener, key.clone(), Arc::clone(&self.shelf));
             let ip = self.ip.filter(|ip| !ip.is_loopback());
             let mut at: Vec<String> = ip.iter().map(IpAddr::to_string).collect();
-            // A worker of another machine at this address has another key, and the next one is tried.
+            // A worker of another machine at this address has another key, so the client tries the
+            // next one.
             if self.ip.is_some() {
                 at.push((*self.host).to_owned());
             }
@@ -207,9 +212,9 @@ impl ValueStore {
     fn listen(&self) -> io::Result<TcpListener> {
         let open = |ip: IpAddr| std::net::TcpListener::bind(SocketAddr::new(ip, 0));
         let listener = match self.ip {
-            // A server in this process: nobody else comes.
+            // The server is in this process: no other machine connects.
             None => open(Ipv4Addr::LOCALHOST.into()),
-            // Both kinds of addresses, where there are both.
+            // IPv6 and IPv4 where possible.
             Some(_) => {
                 open(Ipv6Addr::UNSPECIFIED.into()).or_else(|_| open(Ipv4Addr::UNSPECIFIED.into()))
             }
@@ -218,11 +223,12 @@ impl ValueStore {
         TcpListener::from_std(listener)
     }
 
-    /// The file of a value, if it is here; otherwise it is fetched, and [`Self::next`] tells when it is.
+    /// The file of a value if it is here. Otherwise it is fetched, and [`Self::next`] reports the
+    /// result.
     ///
     /// # Errors
     ///
-    /// [`FetchError::Gone`] if it is our own and not held any more.
+    /// [`FetchError::Gone`] if it is a value of this worker that is no longer held.
     pub(crate) fn get(
         &mut self,
         reference: &Reference,
@@ -260,16 +266,17 @@ impl ValueStore {
             let result = if is_readable {
                 Ok(shelf.add_foreign(&reference.name, reference.path.clone()))
             } else {
-                // It is never closed.
+                // The semaphore is never closed.
                 let _turn = fetching.acquire().await;
                 fetch_copy(&shelf, &reference, to).await
             };
-            // The worker ends if nobody wants it.
+            // Fails only if the worker ends.
             let _ = told.send((reference.name, result));
         })
     }
 
-    /// Whether there can be room for all of these at once: when no other call reads anything, or, if `now`, at present.
+    /// Whether there can be room for all of these at once: with no other value in use, or, if
+    /// `now`, at present.
     pub(crate) fn fits(&self, references: &[Reference], now: bool) -> bool {
         let needs: Vec<_> = references
             .iter()
@@ -278,20 +285,20 @@ impl ValueStore {
         self.shelf.fits(&needs, now)
     }
 
-    /// A value that was asked for is here, or cannot be had.
+    /// The next result of a fetch.
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost if the future is dropped.
+    /// Dropping the future loses nothing.
     pub(crate) async fn next(&mut self) -> Fetched {
         match self.fetched.1.recv().await {
             Some(fetched) => self.note(fetched),
-            // We have a sender ourselves.
+            // Cannot happen: `self` holds a sender.
             None => std::future::pending().await,
         }
     }
 
-    /// The next result that is there already; `None` = there is none.
+    /// The next available result; `None` = there is none.
     pub(crate) fn try_next(&mut self) -> Option<Fetched> {
         let fetched = self.fetched.1.try_recv().ok()?;
         Some(self.note(fetched))
@@ -306,12 +313,12 @@ impl ValueStore {
         fetched
     }
 
-    /// Jobs of which values are held, as many as a heartbeat names.
+    /// Jobs whose values are held, up to the limit of a heartbeat.
     pub(crate) fn held_jobs(&self) -> Vec<JobId> {
         self.shelf.jobs(HELD_JOBS_MAX)
     }
 
-    /// Deletes the values of jobs of which nobody can ask any more; `None` = of all.
+    /// Deletes the values of jobs that no longer exist; `None` = of all jobs.
     pub(crate) fn forget_jobs(&self, jobs: Option<&[JobId]>) {
         remove_files(self.shelf.take_of_jobs(jobs));
     }
@@ -320,22 +327,22 @@ impl ValueStore {
 /// Why a value cannot be held.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum HoldError {
-    /// Others take the room.
+    /// Values in use take the room.
     #[error(transparent)]
     NoRoom(#[from] NoRoom),
-    /// The file, or the port at which it would be given out.
+    /// Error of the file or of the port.
     #[error("it cannot be kept: {0}")]
     Io(#[from] io::Error),
 }
 
-/// Free bytes of a file system; all there can be if it does not say.
+/// Free bytes of a file system; the maximum if it does not say.
 fn free_bytes(dir: &Path) -> u64 {
     rustix::fs::statvfs(dir).map_or(u64::MAX, |found| {
         found.f_bavail.saturating_mul(found.f_frsize)
     })
 }
 
-/// Removes files, beside what else there is to do: a large one may take long.
+/// Removes files on another thread: a large file may take long.
 fn remove_files(paths: Vec<PathBuf>) {
     if paths.is_empty() {
         return;
@@ -368,13 +375,13 @@ async fn fetch_copy(
     Ok(room.fill(&reference.name, to, Source::Copied))
 }
 
-/// Whether a file is there and has the size of its value.
+/// Whether a file exists with the size of its value.
 fn is_whole((path, size): (PathBuf, u64)) -> bool {
     let file = hq_private::read_file(&path).and_then(|file| file.metadata());
     file.is_ok_and(|file| file.len() == size)
 }
 
-/// Removes copies that nobody uses any more, until there are none.
+/// Removes unused copies until there are none.
 async fn sweep(shelf: Arc<Shelf>) {
     loop {
         tokio::time::sleep(SWEEP_PAUSE).await;

@@ -1,8 +1,9 @@
-//! Whether the relay that carries the connection to a silent server is alive.
+//! Checks whether the relay in front of a silent server is alive.
 //!
-//! A relay that is suspended keeps its connections and says nothing. To its workers that looks like a server that is busy, for which they
-//! wait longer than the server waits for them. So when a heartbeat is not answered soon, the relay is asked: if it does not answer either,
-//! there is time for another way before the server gives the worker up.
+//! A suspended relay keeps its connections open and sends nothing. To its workers that looks like a
+//! busy server, for which they wait longer than the server waits for them. So when a heartbeat is
+//! not answered soon, the worker probes the relay. If the relay does not answer either, the worker
+//! has time for another route before the server declares it lost.
 
 use std::future::pending;
 use std::time::Duration;
@@ -12,21 +13,23 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::server_link::Redial;
 
-/// Part of the heartbeat period that the server has for its answer, and then the relay for its own. The period that was silent and
-/// twice this are less than what the server waits, `SILENT_PERIODS_MAX` of core, by what another way takes.
+/// Divisor of the heartbeat period: the time the server has to answer, and then the relay. One
+/// silent period plus twice this time must stay below `SILENT_PERIODS_MAX` of core by the time
+/// another route takes.
 const PATIENCE_SHARE: u32 = 4;
 
-/// What is known about the carrier of the present connection.
+/// State of the relay that carries the present connection.
 #[derive(Debug, Default)]
 pub(super) enum Carrier {
-    /// The server has said something since the last heartbeat, or nobody carries the connection.
+    /// The server has answered the last heartbeat, or the connection uses no relay.
     #[default]
     Fine,
-    /// A heartbeat is not answered yet; from this moment on that is strange.
+    /// A heartbeat is unanswered; the relay is probed at `until`.
     Waiting { until: Instant, patience: Duration },
-    /// It is being asked.
+    /// The relay is being probed.
     Probing(JoinHandle<bool>),
-    /// It answered: the server is silent, or the way behind the carrier. Asked again after the next heartbeat.
+    /// The relay answered: the server, or the route behind the relay, is silent. Probed again after
+    /// the next heartbeat.
     Alive,
 }
 
@@ -42,18 +45,18 @@ impl Carrier {
         }
     }
 
-    /// Notes a sign of life of the server, or that there is another connection.
+    /// Notes a sign of life of the server, or a new connection.
     pub(super) fn on_word(&mut self) {
         if let Self::Probing(probe) = std::mem::take(self) {
             probe.abort();
         }
     }
 
-    /// Waits until the carrier is found dead.
+    /// Waits until the relay is found dead.
     ///
     /// # Cancel safety
     ///
-    /// A probe goes on if the future is dropped.
+    /// A probe continues if the future is dropped.
     pub(super) async fn dies<S>(&mut self, mut redial: Option<&mut Redial<S>>) {
         loop {
             match self {
@@ -69,7 +72,7 @@ impl Carrier {
                     };
                 }
                 Self::Probing(probe) => {
-                    // One that was aborted says nothing against the carrier.
+                    // An aborted probe says nothing about the relay.
                     let is_alive = probe.await.unwrap_or(true);
                     *self = Self::Alive;
                     if !is_alive {
@@ -92,7 +95,8 @@ mod tests {
     use crate::server_link::Probing;
 
     const PERIOD: Duration = Duration::from_secs(8);
-    /// Another way takes less: a relay is nearby, and the next is tried after a fraction of a second.
+    /// Another route takes less: a relay is nearby, and the next one is tried after a fraction of a
+    /// second.
     const OTHER_WAY: Duration = Duration::from_secs(3);
 
     fn redial(probe: impl Fn() -> Probing + Send + 'static) -> Redial<tokio::net::TcpStream> {
@@ -108,7 +112,7 @@ mod tests {
             carrier.on_heartbeat(PERIOD);
             let sent = Instant::now();
             carrier.dies(Some(&mut relay)).await;
-            // The one before was the last that the server has seen.
+            // The previous heartbeat was the last that the server received.
             let silence = PERIOD + sent.elapsed();
             assert!(
                 silence + OTHER_WAY < PERIOD * SILENT_PERIODS_MAX,
@@ -160,7 +164,7 @@ mod tests {
         let mut silent = redial(|| Box::pin(pending()));
         let mut carrier = Carrier::default();
         carrier.on_heartbeat(PERIOD);
-        // In the middle of the question.
+        // While the probe runs.
         let soon = PERIOD * 3 / (PATIENCE_SHARE * 2);
         assert!(
             timeout(soon, carrier.dies(Some(&mut silent)))

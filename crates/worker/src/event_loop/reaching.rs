@@ -1,4 +1,4 @@
-//! How a lost server is reached again, and what is said about it.
+//! Reconnects to a lost server, and logs the attempts.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -12,24 +12,24 @@ use tokio::time::Instant;
 use super::describe;
 use crate::server_link::{ConnectError, Redial};
 
-/// Pauses between attempts to reach a lost server: doubled from the first to the last, and each shortened
-/// by chance, so that a thousand workers do not come at the same moment.
+/// Pause between attempts to reach a lost server, doubled from the first to the last. Each is
+/// shortened randomly, so that a thousand workers do not reconnect at the same moment.
 pub(super) const REDIAL_PAUSE_MIN: Duration = Duration::from_millis(100);
 pub(super) const REDIAL_PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// Pause between two looks whether a stopped front process was continued. Nobody waits for a stopped worker; one look
-/// reads one small file of /proc.
+/// Pause between two checks whether a suspended front process was continued. One check reads one
+/// small file of /proc.
 const STOPPED_PAUSE: Duration = Duration::from_millis(200);
 
-/// Registrations that may come to nothing before it is said, and how often it is said then.
+/// Failed registrations before the worker warns, and how often it warns then.
 const REFUSALS_SILENT: u32 = 3;
 const REFUSAL_WARNING_INTERVAL: Duration = Duration::from_secs(60);
 
-/// How long the directory of the server must be gone until it counts: longer than somebody needs to move
-/// it, or a file system to come back.
+/// How long the server's directory must be missing before the server counts as gone: longer than a
+/// move of the directory or an outage of its file system.
 pub(super) const GONE_MIN: Duration = Duration::from_secs(60);
 
-/// Registrations of a worker that comes back which came to nothing.
+/// Failed registrations of a reconnecting worker.
 #[derive(Default)]
 pub(super) struct Refusals {
     count: u32,
@@ -37,7 +37,7 @@ pub(super) struct Refusals {
 }
 
 impl Refusals {
-    /// Logs a failure: one or two are usual while a server starts, and nobody sees more if nothing is said.
+    /// Logs a failure: one or two are normal while a server starts, more need attention.
     pub(super) fn note(&mut self, why: &str) {
         self.count += 1;
         let is_time = self
@@ -55,10 +55,11 @@ impl Refusals {
     }
 }
 
-/// Tries until there is a connection again, or the server has been gone for [`GONE_MIN`].
+/// Retries until there is a connection, or the server's directory has been missing for
+/// [`GONE_MIN`].
 ///
-/// A worker whose front process is stopped makes no attempt: it would register, send no heartbeat, be given up as lost
-/// and come again as another worker, for as long as the front is stopped.
+/// A worker whose front process is suspended makes no attempt. It would register, send no
+/// heartbeat, be declared lost and register as a new worker, over and over.
 pub(super) async fn reach_again<S>(
     mut redial: Redial<S>,
     mut pause: Duration,
@@ -85,12 +86,12 @@ pub(super) async fn reach_again<S>(
     }
 }
 
-/// Whether the front process is stopped. A worker without one never seems stopped.
+/// Whether the front process is suspended; false without one.
 pub(super) fn is_stopped(keeper: Option<&KeeperContext>) -> bool {
     keeper.is_some_and(KeeperContext::front_is_stopped)
 }
 
-/// A random part of a pause.
+/// Shortens a pause randomly.
 fn shortened(pause: Duration) -> Duration {
     let random = RandomState::new().hash_one(0) % 1_000;
     pause * u32::try_from(random).unwrap_or(1_000) / 1_000

@@ -82,7 +82,7 @@ async fn exit_status_signal_and_usage_are_reported() {
     assert!(server.row(3).run > Duration::ZERO);
 }
 
-/// The worker finds both at the same time, after it could do nothing for a while.
+/// The worker receives both at the same time, after it was blocked for a while.
 #[tokio::test]
 async fn what_a_task_said_is_told_before_its_end() {
     let (tell, socket) = NotifySocket::fed_by_test();
@@ -99,7 +99,7 @@ async fn what_a_task_said_is_told_before_its_end() {
             .expect("room");
         senders.push(is_taken);
         fs::write(server.dir().join(format!("go-{id}")), "").expect("writable");
-        // The worker shares this thread: it does not get to do anything before the process is gone.
+        // The worker shares this thread, so it cannot run before the process is gone.
         let written = Instant::now();
         while server.survivors() > 0 {
             assert!(written.elapsed() < fake_server::PATIENCE, "{id} goes on");
@@ -114,7 +114,7 @@ async fn what_a_task_said_is_told_before_its_end() {
     assert_eq!(server.stop().await, WorkerEnd::Stopped);
 }
 
-/// Each end lets in what is said meanwhile, up to a bound; and nothing of it is lost.
+/// Each end lets in pending messages, up to a bound, and none is lost.
 #[tokio::test]
 async fn what_tasks_say_does_not_fill_the_memory_while_the_server_takes_nothing() {
     let (tell, socket) = NotifySocket::fed_by_test();
@@ -135,7 +135,7 @@ async fn what_tasks_say_does_not_fill_the_memory_while_the_server_takes_nothing(
             senders.push(is_taken);
             told += 1;
         }
-        // With what is in the queue, and on its way to the server.
+        // Plus messages in the queue and in transit.
         let bytes = told * NOTIFICATION_MAX;
         assert!(bytes < LAST_WORDS_BUFFER_MAX + (1 << 20), "{bytes} bytes");
         tokio::task::yield_now().await;

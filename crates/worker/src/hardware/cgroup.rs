@@ -1,7 +1,8 @@
 //! Limits of the control groups around this process, versions 1 and 2.
 //!
-//! A limit may be set at any level above us; the smallest one counts. Inside a container the paths of
-//! `/proc/self/cgroup` may not exist below `/sys/fs/cgroup`; the mount's root is looked at in any case.
+//! Any level above this process may set a limit; the smallest one counts. Inside a container the
+//! paths of `/proc/self/cgroup` may not exist below `/sys/fs/cgroup`, so the mount's root is always
+//! read.
 
 use std::path::{Path, PathBuf};
 
@@ -17,7 +18,7 @@ pub(super) fn cpu_quota(detector: &Detector) -> Option<u32> {
         Some((quota.parse::<u64>().ok()?, period.parse::<u64>().ok()?))
     });
     let v1 = levels(detector, "cpu").into_iter().filter_map(|directory| {
-        // -1 = no limit, and does not parse.
+        // -1 means no limit, and does not parse.
         let number = |file: &str| {
             detector
                 .read(directory.join(file))
@@ -47,7 +48,8 @@ pub(super) fn memory_limit(detector: &Detector) -> Option<u64> {
     v2.chain(v1).min()
 }
 
-/// Directories of our control group and all above it, for a version 1 controller or version 2 (`""`).
+/// Directories of this process's control group and of all above it, for a version 1 controller or
+/// version 2 (`""`).
 fn levels(detector: &Detector, controller: &str) -> Vec<PathBuf> {
     let base = Path::new(MOUNT).join(controller);
     let membership = detector.read("proc/self/cgroup").unwrap_or_default();
@@ -71,9 +73,9 @@ fn levels(detector: &Detector, controller: &str) -> Vec<PathBuf> {
 /// Limits of the control groups around this process.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ControlGroups {
-    /// 2 or 1; `None` = there are none to be seen.
+    /// 2 or 1; `None` = no control group is visible.
     pub version: Option<u8>,
-    /// Whether this user may make groups with limits of memory in ours, for tasks.
+    /// Whether this user may create groups with memory limits for tasks.
     pub can_limit_memory: bool,
     /// Whole cpus worth of time; `None` = no limit.
     pub cpus: Option<u32>,
@@ -83,7 +85,7 @@ pub struct ControlGroups {
     pub processes_left: Option<u64>,
 }
 
-/// Looks at all of it; changes nothing.
+/// Reads all limits; changes nothing.
 pub(super) fn survey(detector: &Detector) -> ControlGroups {
     let groups = levels(detector, "");
     let has = |file: &str, word: &str| {
@@ -116,7 +118,7 @@ fn is_writable(path: &Path) -> bool {
     rustix::fs::access(path, rustix::fs::Access::WRITE_OK).is_ok()
 }
 
-/// The least that a group on any level has left.
+/// The minimum that any level has left.
 fn processes_left(detector: &Detector) -> Option<u64> {
     let both = levels(detector, "")
         .into_iter()

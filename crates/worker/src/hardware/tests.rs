@@ -305,7 +305,7 @@ fn the_share_of_a_batch_job_limits_cpus() {
     assert_eq!(cpus(two), "2");
     let pbs = Machine::new(TWO_SOCKETS).with("NCPUS", "3");
     assert_eq!(cpus(pbs.with("PBS_JOBID", "1.host")), "3");
-    // Without a batch job the variable is somebody else's.
+    // Outside a batch job the variable has no defined meaning.
     assert_eq!(cpus(Machine::new(TWO_SOCKETS).with("NCPUS", "3")), "8");
     let odd = Machine::new(TWO_SOCKETS).with("SLURM_CPUS_ON_NODE", "many");
     assert_eq!(cpus(odd), "8");

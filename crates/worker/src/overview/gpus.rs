@@ -1,4 +1,4 @@
-//! Usage of GPUs, as the programs of their makers report it.
+//! Usage of GPUs, as reported by the vendors' tools.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -22,17 +22,17 @@ const AMD: &[&str] = &[
     "--showmemuse",
 ];
 
-/// A program that takes longer hangs with its driver.
+/// A tool that takes longer hangs with its driver.
 const TOOL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Programs that are asked: those whose GPUs the worker offers.
+/// The tools for the GPUs that the worker offers.
 #[derive(Debug)]
 pub(super) struct GpuTools {
     nvidia: Option<Tool>,
     amd: Option<Tool>,
 }
 
-/// A program, and whether its failure was reported.
+/// A tool, and whether its failure was logged.
 #[derive(Debug)]
 struct Tool {
     words: &'static [&'static str],
@@ -93,7 +93,7 @@ impl Tool {
     }
 }
 
-/// `00000000:01:00.0, 5 %, 100 MiB, 24576 MiB` for each.
+/// One line `00000000:01:00.0, 5 %, 100 MiB, 24576 MiB` per device.
 fn parse_nvidia(text: &str) -> Option<Vec<GpuUsage>> {
     let lines = text.lines().filter(|line| !line.trim().is_empty());
     lines
@@ -112,7 +112,7 @@ fn parse_nvidia(text: &str) -> Option<Vec<GpuUsage>> {
         .collect()
 }
 
-/// An object for each card, with texts for numbers.
+/// A JSON object per card, with numbers as strings.
 fn parse_amd(text: &str) -> Option<Vec<GpuUsage>> {
     let cards: Value = serde_json::from_str(text).ok()?;
     let cards = cards.as_object()?.values();
@@ -126,7 +126,7 @@ fn parse_amd(text: &str) -> Option<Vec<GpuUsage>> {
             Some(GpuUsage {
                 id: card.get("PCI Bus")?.as_str()?.into(),
                 processor: field(&["GPU use (%)"]),
-                // The name has changed between releases.
+                // The name differs between releases.
                 memory: field(&["GPU memory use (%)", "GPU Memory Allocated (VRAM%)"]),
             })
         })

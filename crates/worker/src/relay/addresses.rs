@@ -1,10 +1,10 @@
-//! Addresses at which other machines may reach this one, as the kernel lists them.
+//! Addresses at which other machines may reach this one, from the kernel.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use hq_protocol::access::RelayAddress;
 
-/// Where a relay on this machine can be reached; its name if the kernel does not tell.
+/// Addresses of a relay on this machine; its host name if the kernel lists none.
 pub(super) fn own(hostname: &str, port: u16) -> Vec<RelayAddress> {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let mut found = ipv4(&read("/proc/net/fib_trie"));
@@ -19,7 +19,7 @@ pub(super) fn own(hostname: &str, port: u16) -> Vec<RelayAddress> {
         .collect()
 }
 
-/// Local addresses in the table of routes: each is a leaf, followed by what it stands for.
+/// Local addresses in the routing table: each is a leaf, followed by its type.
 fn ipv4(table: &str) -> Vec<IpAddr> {
     let mut found: Vec<IpAddr> = Vec::new();
     let mut leaf: Option<Ipv4Addr> = None;
@@ -31,7 +31,7 @@ fn ipv4(table: &str) -> Vec<IpAddr> {
             && let Some(address) = leaf.filter(|address| !address.is_loopback())
             && !found.contains(&address.into())
         {
-            // Listed twice, in the main table and the local one.
+            // Listed in the main and in the local table.
             found.push(address.into());
         }
     }

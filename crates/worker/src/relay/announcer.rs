@@ -1,4 +1,4 @@
-//! Tells other workers where the relay is, in the directory of the server's instance.
+//! Announces the relay to other workers, in the directory of the server's instance.
 
 use std::io;
 use std::path::PathBuf;
@@ -12,9 +12,9 @@ use tokio::time::timeout;
 
 use super::state::{Never, State};
 
-/// Longest wait for the directory of the announcement, which is often on a network.
+/// Longest wait for that directory, which is often on a network file system.
 const ANNOUNCE_TIMEOUT: Duration = Duration::from_secs(5);
-/// The same when the worker ends.
+/// Longest wait when the worker ends.
 const WITHDRAW_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Keeps the announcement up to date.
@@ -22,7 +22,7 @@ pub(super) struct Announcer {
     announcement: Option<Arc<Mutex<Announcement>>>,
     addresses: Vec<RelayAddress>,
     is_told: bool,
-    /// The file system does not answer; another attempt would only wait, too.
+    /// A write that hangs; further attempts would hang as well.
     under_way: Option<JoinHandle<Result<(), (PathBuf, io::Error)>>>,
 }
 
@@ -38,7 +38,7 @@ impl Announcer {
         }
     }
 
-    /// Renews the announcement as long as there is a link: a relay without one is no way.
+    /// Renews the announcement while the relay has a link: without one it is useless.
     pub(super) async fn keep(&mut self, state: &State) -> Never {
         let mut is_announced = false;
         loop {
@@ -50,7 +50,7 @@ impl Announcer {
                 None if std::mem::take(&mut is_announced) => self.withdraw().await,
                 None => {}
             }
-            // A link that comes or goes is told at once.
+            // A new or lost link is announced at once.
             let _ = timeout(RENEWAL, state.relinked()).await;
         }
     }
@@ -92,7 +92,7 @@ impl Announcer {
         };
         if let Some(before) = &mut self.under_way {
             if timeout(WITHDRAW_TIMEOUT, before).await.is_err() {
-                // What stays becomes old.
+                // A remaining announcement expires.
                 return;
             }
             self.under_way = None;

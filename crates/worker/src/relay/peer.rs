@@ -1,4 +1,4 @@
-//! One worker behind the relay: let in, and carried until either end is gone.
+//! One worker behind the relay: admitted, then carried until either end closes.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,21 +14,21 @@ use tokio::time::timeout;
 use super::state::State;
 use crate::server_link::set_options_at_relay;
 
-/// Bytes that are carried at a time.
+/// Bytes copied at a time.
 const COPY_BYTES: usize = 8 << 10;
 
-/// A worker that does not take the one byte of the answer is gone.
+/// A worker that does not accept the one byte of the answer is gone.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Which end of a connection failed.
 enum Failed {
-    /// It went without a word, as those do that only look whether the relay is alive.
+    /// Closed without sending anything, as a liveness probe does.
     Silent,
     Worker(io::Error),
     Server,
 }
 
-/// The handshake with a stranger; `None` if it has no key.
+/// The handshake with a new connection; `None` if it has no key.
 pub(super) async fn admit(stream: TcpStream, state: &State) -> Option<TcpStream> {
     set_options_at_relay(&stream).ok()?;
     let key = state.key();
@@ -41,7 +41,7 @@ pub(super) async fn admit(stream: TcpStream, state: &State) -> Option<TcpStream>
     }
 }
 
-/// Carries a worker that was let in.
+/// Carries an admitted worker.
 pub(super) async fn carry(
     mut stream: TcpStream,
     peer: SocketAddr,
@@ -69,14 +69,15 @@ pub(super) async fn carry(
     tracing::debug!(%peer, how, "a worker has gone from this relay");
 }
 
-/// Carries bytes both ways until both are done, or one end fails.
+/// Copies bytes both ways until both directions end, or one side fails.
 async fn exchange(stream: &mut TcpStream, channel: ChannelStream) -> &'static str {
     let aborter = channel.aborter();
     let (mut from_worker, mut to_worker) = stream.split();
     let (mut from_server, mut to_server) = tokio::io::split(channel);
     let up = async {
         match copy(&mut from_worker, &mut to_server).await {
-            // A server that is busy would take its time to end this as well, and the room is for those who have something to say.
+            // Closed here at once: a busy server would be slow to close it, and the channel is
+            // needed for real workers.
             Ok(0) => Err(Failed::Silent),
             Ok(_) => Ok(()),
             Err(CopyError::Read(error)) => Err(Failed::Worker(error)),
@@ -95,7 +96,7 @@ async fn exchange(stream: &mut TcpStream, channel: ChannelStream) -> &'static st
         Ok(_) => "both ends were done",
         Err(Failed::Silent) => "it said nothing",
         Err(Failed::Server) => "the server, or the way there, was lost",
-        // As the kernel of the worker's machine says when a process is killed with something unread.
+        // The worker's kernel sends a reset if the process is killed with unread data.
         Err(Failed::Worker(error)) if error.kind() == io::ErrorKind::ConnectionReset => {
             aborter.peer_reset();
             "its connection was reset"
@@ -112,7 +113,8 @@ enum CopyError {
     Write(io::Error),
 }
 
-/// Copies until the end of `from`, and ends `to` then; how many bytes there were. What cannot be written is not read.
+/// Copies until the end of `from`, then shuts `to` down; returns the number of bytes. Reads no more
+/// than it can write.
 async fn copy<R, W>(from: &mut R, to: &mut W) -> Result<u64, CopyError>
 where
     R: AsyncRead + Unpin,

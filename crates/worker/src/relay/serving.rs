@@ -1,4 +1,5 @@
-//! The thread of a relay: it accepts workers, keeps a connection to the server, and announces itself.
+//! The thread of a relay: it accepts workers, keeps a connection to the server, and announces
+//! itself.
 
 use std::convert::Infallible;
 use std::io;
@@ -24,29 +25,29 @@ use super::state::{Never, State};
 use super::{RelayError, peer, terms};
 use crate::server_link::{Search, set_options_at_relay, spread};
 
-/// How long workers have to take leave of the server when they end with the relay: longer than they take to end tasks that do not
-/// obey.
+/// Time for workers to say goodbye when they end together with the relay. Longer than they need to
+/// kill tasks that ignore the stop signal.
 pub(super) const LINGER_MAX: Duration = Duration::from_secs(7);
-/// Pause between two looks whether they have.
+/// Pause between two checks whether all have left.
 const LINGER_STEP: Duration = Duration::from_millis(20);
 
 /// Longest wait for the server's answer to a relay.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Pauses between attempts to reach a lost server, doubled from the first to the last.
+/// Pause between attempts to reach a lost server, doubled from the first to the last.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
 /// How a relay ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Stop {
-    /// At once: those who are connected are to look for another way.
+    /// At once: connected workers look for another route.
     Now,
-    /// When all have gone, or after [`LINGER_MAX`].
+    /// When all workers have left, or after [`LINGER_MAX`].
     Linger,
 }
 
-/// What the thread gets.
+/// Arguments of the thread.
 pub(super) struct Serving {
     pub(super) search: Search,
     pub(super) request: RelayRequest,
@@ -61,7 +62,7 @@ type Halves = (
     Terms,
 );
 
-/// The whole life of the thread. `started` is told when the relay works, or why it does not.
+/// Main function of the thread. It reports to `started` that the relay works, or why it does not.
 pub(super) fn run(
     serving: Serving,
     listener: StdListener,
@@ -71,7 +72,7 @@ pub(super) fn run(
     match runtime() {
         Ok(runtime) => {
             runtime.block_on(serve(serving, listener, started));
-            // A file system may hang.
+            // A hanging file system must not block the end.
             runtime.shutdown_background();
         }
         Err(error) => drop(started.send(Err(RelayError::Thread(error)))),
@@ -110,7 +111,7 @@ async fn serve(
         never = &mut linked => match never {},
         how = &mut stopped => how.unwrap_or(Stop::Now),
     };
-    // Nobody listens any more, and nobody is to find it: who comes now goes another way.
+    // The port is closed by now, so the announcement must go: new workers choose another route.
     announcer.withdraw().await;
     tracing::debug!(?how, "the relay ends");
     if how == Stop::Linger && !state.is_unused() {
@@ -125,7 +126,7 @@ async fn serve(
     }
 }
 
-/// Connects for the first time, with the patience of a worker that registers.
+/// Connects for the first time, with the retries of a worker that registers.
 async fn first_link(
     search: &mut Search,
     request: &RelayRequest,
@@ -152,7 +153,7 @@ async fn first_link(
     }
 }
 
-/// Tells the server that this connection is a relay's.
+/// Introduces this connection to the server as a relay's.
 async fn open(
     connection: Connection<TcpStream>,
     request: &RelayRequest,
@@ -172,7 +173,7 @@ async fn open(
     }
 }
 
-/// Carries what workers and server say, and connects again when the server is lost.
+/// Carries messages between workers and server, and reconnects when the server is lost.
 async fn keep_link(
     first: Halves,
     search: &mut Search,
@@ -218,12 +219,13 @@ async fn keep_link(
 async fn accept(listener: TcpListener, state: &Arc<State>) -> Infallible {
     let share = Share::relay(descriptors(), terms().channels_max);
     let serve = |stream, peer: SocketAddr, permit| {
-        // An IPv4 address as itself, not in the form that IPv6 has for it.
+        // Shows an IPv4 address as such, not in its IPv6 form.
         let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
         let state = Arc::clone(state);
         async move {
             if let Some(stream) = peer::admit(stream, &state).await {
-                // In a task of its own, because workers stay connected when the relay accepts no more.
+                // In a task of its own, because workers stay connected after the relay stops
+                // accepting.
                 drop(tokio::spawn(peer::carry(stream, peer, state, permit)));
             }
         }
@@ -231,7 +233,7 @@ async fn accept(listener: TcpListener, state: &Arc<State>) -> Infallible {
     port::serve(listener, Pool::new(share), "workers to the relay", serve).await
 }
 
-/// Waits until nobody is carried any more and the last words are on their way, for a bounded time.
+/// Waits, for a bounded time, until all workers have left and the last bytes are sent.
 async fn all_gone(state: &State) {
     let start = Instant::now();
     while start.elapsed() < LINGER_MAX {

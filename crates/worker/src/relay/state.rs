@@ -1,4 +1,5 @@
-//! What the parts of a relay share: the link to the server, the key, and how many workers there are.
+//! State shared by the parts of a relay: the link to the server, the key, and the number of
+//! workers.
 
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,14 +13,14 @@ use tokio::time::Instant;
 use super::terms;
 use crate::server_link::Search;
 
-/// Least time between two messages about the same.
+/// Shortest time between two log messages about the same problem.
 const COMPLAINT_INTERVAL: Duration = Duration::from_secs(60);
 
-/// What its parts share.
+/// Shared state of a relay.
 pub(super) struct State {
     inner: Mutex<Inner>,
     workers: watch::Sender<usize>,
-    /// The link has come or gone.
+    /// Signals a new or lost link.
     relinked: Notify,
 }
 
@@ -27,7 +28,7 @@ pub(super) struct State {
 struct Inner {
     link: Option<RelayLink>,
     key: Option<SecretKey>,
-    /// Directory of the server's instance, where the relay is announced.
+    /// Directory of the server's instance, for the announcement.
     instance: Option<PathBuf>,
     complained: Option<Instant>,
 }
@@ -42,7 +43,7 @@ impl State {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        // Its fields do not depend on each other.
+        // The fields are independent of each other, so a panic leaves nothing inconsistent.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -51,12 +52,12 @@ impl State {
         self.lock().link.clone()
     }
 
-    /// The key that workers must have.
+    /// The key that workers must prove.
     pub(super) fn key(&self) -> Option<SecretKey> {
         self.lock().key.clone()
     }
 
-    /// The link has come, with what is needed for it, or gone.
+    /// Sets the link, with the key and directory of its server, or clears it.
     pub(super) fn set_link(&self, link: Option<RelayLink>, search: &Search) {
         let place = search.place();
         let mut inner = self.lock();
@@ -73,24 +74,24 @@ impl State {
         Carried(self)
     }
 
-    /// Where the relay is to be announced; `None` while it has no link, and so is no way.
+    /// Directory of the announcement; `None` without a link, because then the relay is useless.
     pub(super) fn linked_instance(&self) -> Option<PathBuf> {
         let inner = self.lock();
         let is_linked = inner.link.is_some();
         inner.instance.clone().filter(|_| is_linked)
     }
 
-    /// Waits until the link has come or gone since the last call.
+    /// Waits until the link has been set or cleared since the last call.
     pub(super) async fn relinked(&self) {
         self.relinked.notified().await;
     }
 
-    /// Whether nobody is carried.
+    /// Whether no worker is connected.
     pub(super) fn is_unused(&self) -> bool {
         *self.workers.borrow() == 0
     }
 
-    /// Whether nothing has been said for a while.
+    /// Whether the last complaint is old enough for another.
     pub(super) fn is_time_to_complain(&self) -> bool {
         let complained = &mut self.lock().complained;
         let is_time = complained.is_none_or(|last| last.elapsed() >= COMPLAINT_INTERVAL);
@@ -100,7 +101,7 @@ impl State {
         is_time
     }
 
-    /// Says that workers are turned away.
+    /// Logs that workers are rejected for lack of room.
     pub(super) fn complain_about_room(&self) {
         if self.is_time_to_complain() {
             tracing::warn!(
@@ -113,7 +114,7 @@ impl State {
     }
 }
 
-/// A worker that is carried.
+/// Counts a connected worker; dropped at its end.
 pub(super) struct Carried<'a>(&'a State);
 
 impl Drop for Carried<'_> {
@@ -122,5 +123,5 @@ impl Drop for Carried<'_> {
     }
 }
 
-/// Never comes about.
+/// Type without values.
 pub(super) enum Never {}

@@ -29,12 +29,12 @@ fn params() -> WorkerParams {
     }
 }
 
-/// The server directory names no other place.
+/// The server directory names no other location.
 fn stays() -> ServerLocation {
     ServerLocation::Unknown
 }
 
-/// Interrupts that do not come.
+/// Interrupts that never arrive.
 fn quiet() -> mpsc::Receiver<Interrupt> {
     mpsc::channel(1).1
 }
@@ -46,7 +46,7 @@ async fn register_at(
     connector.register(params(), find, &mut quiet()).await
 }
 
-/// A connector without patience, and the port it connects to.
+/// A connector with short timeouts, and its port.
 async fn connector() -> (Connector, TcpListener) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let port = listener.local_addr().expect("bound").port();
@@ -74,7 +74,7 @@ fn those_who_were_turned_away_together_do_not_come_back_together() {
 
 type Accepted = (MessageReader<OwnedReadHalf>, MessageWriter<OwnedWriteHalf>);
 
-/// Accepts one worker and gives this answer to its registration.
+/// Accepts one worker and answers its registration with `message`.
 async fn answer(listener: &TcpListener, message: to_worker::Message) -> Accepted {
     let (stream, _) = listener.accept().await.expect("a connection");
     let connection = accept(stream, Plane::Worker, Some(&KEY))
@@ -200,7 +200,7 @@ async fn a_server_that_was_found_elsewhere_is_sought_there_again() {
     let second = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let port = second.local_addr().expect("bound").port();
     let looks = AtomicUsize::new(0);
-    // The file that named the second place is out of reach afterwards.
+    // The file that named the second location is unreadable afterwards.
     let find = move || match looks.fetch_add(1, Ordering::Relaxed) {
         0 => ServerLocation::At(Box::new(Connector::new("localhost", port, Some(KEY)))),
         _ => ServerLocation::Unknown,
@@ -253,7 +253,8 @@ async fn an_interrupted_registration_removes_its_directory_beside_the_loop() {
         matches!(error, RegisterError::Interrupted(Interrupt::Terminate)),
         "{error}"
     );
-    // A slow machine may not have done it in the time for which a worker waits; it goes on nevertheless.
+    // On a slow machine the removal may take longer than the worker waits; it continues
+    // nevertheless.
     let gone = async {
         while dir.exists() {
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -261,7 +262,7 @@ async fn an_interrupted_registration_removes_its_directory_beside_the_loop() {
     };
     let gone = tokio::time::timeout(Duration::from_secs(60), gone).await;
     gone.expect("the directory is removed");
-    // Others went on while it was removed.
+    // Other tasks made progress while it was removed.
     assert!(
         seen.iter().any(|left| (1..FILES).contains(left)),
         "{seen:?}"
@@ -274,7 +275,7 @@ async fn a_worker_that_the_server_knows_already_is_not_dropped_for_an_interrupt(
     let (interrupt, mut interrupts) = mpsc::channel(1);
     let server = async {
         let connection = answer(&listener, registered()).await;
-        // Both are there when the worker looks next.
+        // Both are ready when the worker polls next.
         tokio::task::yield_now().await;
         interrupt.try_send(Interrupt::Terminate).expect("room");
         connection
@@ -319,7 +320,7 @@ async fn data_provider_closes_connections() {
 async fn a_server_directory_that_does_not_answer_holds_up_nothing_else() {
     let (answer, wait) = std::sync::mpsc::channel();
     let wait = std::sync::Mutex::new(wait);
-    // Nobody listens there.
+    // A closed port.
     let connector = Connector::new("127.0.0.1", 1, None);
     let search = Search::new(&connector, move || {
         let answered = wait.lock().map(|wait| wait.recv());
@@ -359,7 +360,7 @@ async fn a_look_that_hangs_is_not_made_twice() {
         ServerLocation::Gone
     });
     for _ in 0..3 {
-        // Given up by its waiter.
+        // The caller gave up.
         let look = tokio::time::timeout(Duration::from_millis(20), search.look());
         look.await.expect_err("nobody answers");
     }

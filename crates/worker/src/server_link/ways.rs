@@ -1,8 +1,10 @@
-//! One attempt of each way to the server: directly, and through the relays that are known.
+//! One attempt per route to the server: directly, and through each known relay.
 //!
-//! Ways are tried in an order, each a moment after the one before, without waiting for its end: a firewall that drops packets
-//! would take ten seconds for each. The first that gets through is taken, the others are dropped. While the peer of one has
-//! answered no other is tried: a server to which a thousand workers come back at once is slow, and would get a multiple of that.
+//! Routes are tried in an order, each a moment after the previous one and without waiting for its
+//! end: a firewall that drops packets would cost ten seconds per route. The first route that
+//! connects wins; the others are dropped. While the peer of one route has answered, no other is
+//! tried: a server to which a thousand workers return at once is slow, and would get a multiple of
+//! the connections.
 
 use std::collections::hash_map::RandomState;
 use std::fmt;
@@ -21,20 +23,20 @@ use tracing::Level;
 
 use super::{ConnectError, Connector, set_options_at_relay};
 
-/// How long the direct way has before relays are tried as well, and one that the user named before the next: a server that is busy
-/// or far away needs less.
+/// Head start of the direct route before relays are tried, and of one relay that the user named
+/// before the next. Enough for a busy or distant server.
 const HEAD_START: Duration = Duration::from_secs(3);
 const HEAD_START_OF_NAMED: Duration = Duration::from_secs(1);
-/// The same of an announced address; most machines have several, of which some lead nowhere.
+/// Head start of an announced address. Most machines have several, and some do not work.
 const HEAD_START_OF_ANNOUNCED: Duration = Duration::from_millis(200);
 
-/// Longest wait for the TCP connection to a relay. It is nearby.
+/// Timeout of the TCP connection to a relay, which is nearby.
 const RELAY_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Announced addresses of one attempt; which, chance decides.
+/// Announced addresses per attempt, chosen randomly.
 const ANNOUNCED_MAX: usize = 24;
 
-/// How the server is reached.
+/// Route to the server.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Way {
     Direct,
@@ -50,7 +52,7 @@ impl fmt::Display for Way {
     }
 }
 
-/// Why a relay is no way.
+/// Why a relay cannot be used.
 #[derive(Debug, thiserror::Error)]
 enum RelayWayError {
     #[error("connect to it")]
@@ -61,18 +63,18 @@ enum RelayWayError {
     Handshake(#[source] HandshakeError),
 }
 
-/// End of one way.
+/// End of one attempt.
 enum Ended {
     Connected(Box<Connection<TcpStream>>, Way),
     Blocked(ConnectError),
     Unusable(RelayAddress, RelayWayError),
 }
 
-/// Connects. `last` is the way that was used before, and may be lost or bad: among relays it comes last.
+/// Connects. `last` is the route used before, which may be lost or bad: among relays it comes last.
 ///
 /// # Errors
 ///
-/// That of the direct way, if no other gets through either; why relays do not is logged.
+/// The error of the direct route if no route connects; errors of relays are logged.
 ///
 /// # Cancel safety
 ///
@@ -93,7 +95,7 @@ pub(crate) async fn connect(
     loop {
         let is_more = ways.len() > 0;
         if !is_more && attempts.is_empty() {
-            // The direct way is one of them.
+            // The direct route is one of them.
             return Err(blocked.unwrap_or(ConnectError::Gone));
         }
         tokio::select! {
@@ -127,7 +129,7 @@ pub(crate) async fn connect(
     }
 }
 
-/// An address that the user named matters to the user; of those that were announced some lead nowhere.
+/// Problems of an address that the user named matter to the user; some announced ones never work.
 fn tell(place: &Connector, address: &RelayAddress, error: &RelayWayError, level: Level) {
     if level == Level::WARN && place.via.contains(address) {
         tracing::warn!("The relay {address} cannot be used: {}", ErrorChain(error));
@@ -136,7 +138,7 @@ fn tell(place: &Connector, address: &RelayAddress, error: &RelayWayError, level:
     }
 }
 
-/// All ways, each with the time that it has before the next is tried.
+/// All routes, each with its head start.
 fn in_order(place: &Connector, last: Option<&Way>) -> Vec<(Way, Duration)> {
     let relays = |addresses: &[RelayAddress], head_start: Duration| {
         let mut ways: Vec<(Way, Duration)> = Vec::new();
@@ -151,7 +153,8 @@ fn in_order(place: &Connector, last: Option<&Way>) -> Vec<(Way, Duration)> {
     let mut announced = relays(&place.relays, HEAD_START_OF_ANNOUNCED);
     announced.retain(|(way, _)| named.iter().all(|(other, _)| other != way));
     announced.truncate(ANNOUNCED_MAX);
-    // Who came through a relay probably has no direct way: it is tried, but not waited for.
+    // A worker that came through a relay probably has no direct route: it is tried, but gets no
+    // long head start.
     let head_start = match last {
         Some(Way::Relay(_)) => HEAD_START_OF_ANNOUNCED,
         Some(Way::Direct) | None => HEAD_START,
@@ -164,7 +167,7 @@ fn in_order(place: &Connector, last: Option<&Way>) -> Vec<(Way, Duration)> {
     }
 }
 
-/// In an order that chance decides, so that workers which a batch system started together are spread over relays.
+/// In random order, so that workers which a batch system started together are spread over relays.
 fn shuffled(addresses: &[RelayAddress]) -> Vec<RelayAddress> {
     let random = RandomState::new();
     let mut addresses = addresses.to_vec();
@@ -173,7 +176,7 @@ fn shuffled(addresses: &[RelayAddress]) -> Vec<RelayAddress> {
     addresses
 }
 
-/// How many ways have an answer of their peer, and wait for the rest.
+/// Number of routes whose peer has answered and that wait for the rest.
 #[derive(Clone, Default)]
 struct Answered(Arc<AtomicUsize>);
 
@@ -182,7 +185,7 @@ impl Answered {
         self.0.load(Ordering::Relaxed) > 0
     }
 
-    /// Counts one until the guard is dropped.
+    /// Counts one route until the guard is dropped.
     fn count(&self) -> Counted<'_> {
         self.0.fetch_add(1, Ordering::Relaxed);
         Counted(self)
@@ -219,14 +222,14 @@ async fn directly(
     place.agree(stream).await
 }
 
-/// Into the relay, and through it to the server.
+/// Connects to the relay, and through it to the server.
 async fn through(
     place: &Connector,
     address: &RelayAddress,
     answered: &Answered,
 ) -> Result<Connection<TcpStream>, RelayWayError> {
     let stream = enter(place, address).await?;
-    // Only now: another program may listen there.
+    // Counted only now: another program may listen there.
     let _counted = answered.count();
     hq_protocol::connect(stream, Plane::Worker, place.key.as_ref())
         .await
@@ -245,8 +248,8 @@ async fn enter(place: &Connector, address: &RelayAddress) -> Result<TcpStream, R
         .map_err(RelayWayError::Entry)
 }
 
-/// Whether a relay answers somebody who comes to it. What it says does not matter, nor does the server behind it: a process that
-/// is suspended says nothing, while its kernel still takes connections and what is sent to it.
+/// Whether a relay answers a new connection. Its reply does not matter, nor does the server behind
+/// it: a suspended process says nothing, although its kernel still accepts connections and data.
 pub(super) async fn is_relay_alive(place: &Connector, address: &RelayAddress) -> bool {
     match enter(place, address).await {
         Ok(_) => true,
@@ -263,9 +266,10 @@ pub(super) async fn is_relay_alive(place: &Connector, address: &RelayAddress) ->
     }
 }
 
-/// Whether nobody answered. A host where nobody listens any more does answer: a relay that ends carries the last words of its
-/// workers without taking others, and the connections of one that was killed break by themselves. A name that cannot be looked up or
-/// a lack of descriptors here says nothing of the relay, and without the connection there would be no way back.
+/// Whether an error means that the host is silent. A host with a closed port does answer: a relay
+/// that ends still carries the goodbyes of its workers, and connections of a killed relay break by
+/// themselves. A failed name lookup or a lack of descriptors here says nothing about the relay, and
+/// without this connection there might be no other.
 fn is_silence(error: &std::io::Error) -> bool {
     use std::io::ErrorKind;
     matches!(

@@ -1,4 +1,4 @@
-//! Asks a holder for values, and tells it which are not needed any more. Used by workers and by bridges of clients.
+//! Fetches values from a holder, and drops them there. Used by workers and by clients' bridges.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -15,28 +15,29 @@ use super::{NoRoom, Reference};
 
 /// Longest wait for a connection to one address.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Longest wait for the first answer: a holder serves a few dozen at a time, and each may take a long value.
+/// Longest wait for the first reply: a holder serves a few dozen peers at a time, and each may take
+/// a long value.
 const TURN_TIMEOUT: Duration = Duration::from_mins(2);
 /// Longest wait for the next bytes.
 const STALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// Names in one message.
 const NAMES_MAX: usize = 1_000;
 
-/// Why a value cannot be had.
+/// Why a value cannot be fetched.
 #[derive(Debug, thiserror::Error)]
 pub enum FetchError {
     /// Its holder does not have it.
     #[error("the worker that made it no longer holds it")]
     Gone,
-    /// Its holder does not answer: it has ended, or there is no way.
+    /// Its holder does not answer: it has ended, or the network is blocked.
     #[error("the worker that made it cannot be reached: {0}")]
     Unreachable(String),
-    /// It cannot be put where it is wanted.
+    /// It cannot be stored locally.
     #[error("its {size} bytes cannot be put into {place}: {error}")]
     Local {
-        /// Bytes of the value.
+        /// Size of the value.
         size: u64,
-        /// Where it was to be.
+        /// Path where it was to be stored.
         place: String,
         /// The error.
         error: io::Error,
@@ -44,7 +45,7 @@ pub enum FetchError {
 }
 
 impl FetchError {
-    /// Whether other values take the room for it.
+    /// Whether other values take up the room.
     pub(crate) fn is_no_room(&self) -> bool {
         let Self::Local { error, .. } = self else {
             return false;
@@ -55,7 +56,7 @@ impl FetchError {
 
 type Line = (MessageReader<OwnedReadHalf>, MessageWriter<OwnedWriteHalf>);
 
-/// Connects to the first address of a holder at which it is.
+/// Connects to the first reachable address of a holder.
 async fn dial(reference: &Reference) -> Result<Line, FetchError> {
     let mut tried = Vec::new();
     for (host, port) in &reference.at {
@@ -93,11 +94,11 @@ async fn next(
         .ok_or_else(|| unreachable("it has closed the connection".to_owned()))
 }
 
-/// Puts a value into a new file, which is not there if this fails.
+/// Fetches a value into a new file, which is removed on failure.
 ///
 /// # Errors
 ///
-/// [`FetchError`]; nothing is tried again.
+/// [`FetchError`]; without retries.
 pub async fn fetch(reference: &Reference, to: &Path) -> Result<(), FetchError> {
     let (mut reader, mut writer) = dial(reference).await?;
     let get = ToHolder {
@@ -129,7 +130,7 @@ pub async fn fetch(reference: &Reference, to: &Path) -> Result<(), FetchError> {
         left = left
             .checked_sub(chunk.len() as u64)
             .ok_or(FetchError::Gone)?;
-        // The next one is decrypted while this one is written.
+        // The next chunk is decrypted while this one is written.
         if let Some(before) = writing.take() {
             file = Some(written(before).await.map_err(local)?);
         }
@@ -152,23 +153,23 @@ async fn written(writing: JoinHandle<io::Result<File>>) -> io::Result<File> {
         .unwrap_or_else(|_| Err(io::Error::other("the thread that writes has ended")))
 }
 
-/// A file that is removed unless it is whole.
+/// A file that is removed unless it is complete.
 struct Unfinished<'a>(Option<&'a Path>);
 
 impl Drop for Unfinished<'_> {
     fn drop(&mut self) {
         if let Some(path) = self.0 {
-            // Nobody looks for it.
+            // Best effort: the file is useless.
             let _ = std::fs::remove_file(path);
         }
     }
 }
 
-/// Tells a holder that nobody asks for these any more; all of them have to be of one holder.
+/// Tells a holder to drop values; all must have the same holder.
 ///
 /// # Errors
 ///
-/// [`FetchError::Unreachable`]: then it keeps them until it ends.
+/// [`FetchError::Unreachable`]: then the holder keeps them until it ends.
 pub async fn drop_values(references: &[Reference]) -> Result<(), FetchError> {
     let Some(first) = references.first() else {
         return Ok(());

@@ -1,6 +1,7 @@
-//! Gives values of this worker to those who have a reference to them.
+//! Serves values of this worker to holders of a reference.
 //!
-//! Everybody who knows the worker's key for values and the name of one may read and drop it: both are in references only.
+//! Any client with the worker's key for values and the name of one may read and drop it. Only
+//! references contain both.
 
 use std::fs::File;
 use std::io;
@@ -21,7 +22,8 @@ use tokio::task::spawn_blocking;
 
 use super::shelf::{Shelf, ValueFile};
 
-/// Bytes of a value in one message: a fraction of a millisecond of encryption on the worker's main thread.
+/// Bytes of a value in one message: encryption takes a fraction of a millisecond of the worker's
+/// main thread.
 const CHUNK: usize = 512 << 10;
 /// Limits of both sides of a connection: a chunk, or names.
 pub(super) const LIMITS: Limits = Limits {
@@ -29,9 +31,9 @@ pub(super) const LIMITS: Limits = Limits {
     send_max: 1 << 20,
     decoded: None,
 };
-/// Peers whose requests are answered at once; others wait. Each costs a descriptor and a few buffers.
+/// Peers that are served at one time; others wait. Each costs a descriptor and a few buffers.
 const SERVED_MAX: usize = 64;
-/// How long one who is connected may be silent, or take nothing.
+/// Time after which a peer that sends or reads nothing is dropped.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 
 /// Serves connections until it is aborted.
@@ -78,7 +80,7 @@ async fn answer_all(
             Some(to_holder::Message::Get(name)) => give(&mut writer, shelf.own(&name)).await?,
             Some(to_holder::Message::Drop(names)) => {
                 let paths = shelf.take(&names.names);
-                // A file system may be slow.
+                // The file system may be slow.
                 let removed = spawn_blocking(move || paths.iter().for_each(remove));
                 let _ = removed.await;
                 say(&mut writer, from_holder::Message::Dropped(true)).await?;
@@ -98,7 +100,7 @@ async fn give(
     writer: &mut MessageWriter<OwnedWriteHalf>,
     value: Option<(Arc<ValueFile>, u64)>,
 ) -> Result<(), String> {
-    // As long as it is there, the value stays.
+    // While this is alive, the value stays.
     let Some((value, size)) = value else {
         return say(writer, from_holder::Message::Gone(true)).await;
     };
@@ -114,10 +116,10 @@ async fn give(
         let chunk = reading.await.map_err(|error| error.to_string())?;
         let chunk = chunk.map_err(|error| error.to_string())?;
         from += chunk.len() as u64;
-        // Read while this one is encrypted.
+        // Read while this chunk is encrypted.
         ahead = (from < size).then(|| read(&file, from, size));
         say(writer, from_holder::Message::Chunk(chunk)).await?;
-        // The worker has more to do than this.
+        // Lets other work of the worker run.
         tokio::task::yield_now().await;
     }
     Ok(())
@@ -127,7 +129,7 @@ fn read(file: &Arc<File>, from: u64, size: u64) -> tokio::task::JoinHandle<io::R
     let file = Arc::clone(file);
     let len = usize::try_from(size - from).unwrap_or(CHUNK).min(CHUNK);
     spawn_blocking(move || {
-        // A buffer that were filled with zeros first would cost a tenth of the time.
+        // Not zeroed first: that would cost a tenth of the time.
         let mut chunk = Vec::with_capacity(len);
         while chunk.len() < len {
             let offset = from + chunk.len() as u64;
@@ -135,7 +137,7 @@ fn read(file: &Arc<File>, from: u64, size: u64) -> tokio::task::JoinHandle<io::R
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
         }
-        // More than was asked for may have been there.
+        // The buffer may have read more than requested.
         chunk.truncate(len);
         Ok(chunk.into())
     })

@@ -9,18 +9,18 @@ use serde_json::{Value, json};
 /// Digits of the name of a value.
 const NAME_LEN: usize = 32;
 
-/// Says where a value is and gives the right to read it. The server keeps it as what the call came to and does not look into
-/// it; its owner got it from the server, over a connection with a key.
+/// Location of a value, with the right to read it. The server stores it as the result of the call
+/// without looking into it. Its owner gets it from the server, over an authenticated connection.
 #[derive(Clone, Debug)]
 pub struct Reference {
-    /// The whole of it, as it is passed on: also what a later release adds.
+    /// The complete JSON as passed on, including fields of later releases.
     json: Value,
     pub(super) size: u64,
     pub(super) name: String,
     pub(super) key: SecretKey,
     /// Hosts and ports of the holder.
     pub(super) at: Vec<(String, u16)>,
-    /// Where its file is readable by its path.
+    /// Machine on which its file can be opened by path.
     pub(super) machine: String,
     pub(super) path: PathBuf,
 }
@@ -41,7 +41,7 @@ impl Reference {
             "key": secret.to_hex(),
             "at": at,
             "machine": machine,
-            // A path that is no text is found by nobody; then the value comes from its holder.
+            // A path that is not UTF-8 cannot be opened by it; then the holder serves the value.
             "path": path.to_string_lossy(),
         });
         Self {
@@ -55,12 +55,12 @@ impl Reference {
         }
     }
 
-    /// Reads one; `None` if something is missing in it or makes no sense.
+    /// Parses a reference; `None` if a field is missing or invalid.
     #[must_use]
     pub fn parse(json: Value) -> Option<Self> {
         let text = |name: &str| Some(json.get(name)?.as_str()?.to_owned());
         let name = text("name")?;
-        // It becomes part of a file's name.
+        // The name becomes part of a file name.
         if name.len() != NAME_LEN || !name.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             return None;
         }
@@ -88,22 +88,22 @@ impl Reference {
         self.size
     }
 
-    /// Name of the value, which no other value has.
+    /// Unique name of the value.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// As it is passed on.
+    /// JSON form as passed on.
     #[must_use]
     pub const fn json(&self) -> &Value {
         &self.json
     }
 
-    /// The same for an interpreter, with a path that it can open.
+    /// JSON form for an interpreter, with a path that it can open.
     pub(crate) fn at_path(&self, path: &std::path::Path) -> Value {
         let mut json = self.json.clone();
-        // An interpreter turns the characters back into bytes.
+        // The interpreter maps the characters back to bytes.
         json["path"] = std::os::unix::ffi::OsStrExt::as_bytes(path.as_os_str())
             .iter()
             .map(|byte| char::from(*byte))
@@ -113,7 +113,7 @@ impl Reference {
     }
 }
 
-/// A name that nobody can guess.
+/// A name that cannot be guessed.
 pub(super) fn new_name() -> Option<String> {
     let mut name = SecretKey::generate().ok()?.to_hex();
     name.truncate(NAME_LEN);

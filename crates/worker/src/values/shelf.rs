@@ -1,7 +1,8 @@
-//! Which values are here, and which of them go when there is no room for another.
+//! Which values are stored here, and which are evicted to make room.
 //!
-//! Copies go first, which can be fetched again, then own values whose calls may be made again; each time the one that was
-//! not used for the longest. What a call reads at present stays, and so does what nobody can make again.
+//! Copies go first, because they can be fetched again, then own values whose calls may be repeated;
+//! least recently used first. Values that a running call reads, and own values that cannot be
+//! reproduced, stay.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -24,14 +25,14 @@ impl ValueFile {
     }
 }
 
-/// Where a value comes from.
+/// Origin of a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Source {
-    /// A call of this job made it here; `can_be_made_again`: it may go when there is no room.
+    /// A call of this job made it here. `can_be_made_again`: it may be evicted.
     Own { job: JobId, can_be_made_again: bool },
     /// It was fetched from another worker.
     Copied,
-    /// The file is another worker's on this machine, and takes no room of ours.
+    /// The file belongs to another worker on this machine and does not count here.
     Foreign,
 }
 
@@ -40,12 +41,12 @@ struct Entry {
     size: u64,
     source: Source,
     used: Instant,
-    /// Its place in the order of use.
+    /// Position in the order of use.
     turn: u64,
 }
 
 impl Entry {
-    /// Key in the order in which values go; `None` = it stays.
+    /// Key in the order of eviction; `None` = never evicted.
     const fn order(&self) -> Option<(bool, u64)> {
         match self.source {
             Source::Copied => Some((false, self.turn)),
@@ -61,14 +62,14 @@ impl Entry {
 #[derive(Default)]
 struct Inner {
     entries: HashMap<Box<str>, Entry>,
-    /// Names of what may go, first to go first.
+    /// Names of evictable values, in order of eviction.
     order: BTreeMap<(bool, u64), Box<str>>,
     last_turn: u64,
-    /// Bytes of the values that are here or on their way.
+    /// Bytes of the stored values and of reservations.
     bytes: u64,
-    /// How many own values there are of each job.
+    /// Number of own values per job.
     jobs: BTreeMap<JobId, usize>,
-    /// The last job that a heartbeat has named.
+    /// The last job that a heartbeat listed.
     last_named: Option<JobId>,
 }
 
@@ -91,7 +92,7 @@ impl Inner {
         self.entries.insert(name.into(), entry);
     }
 
-    /// A value that is about to be used.
+    /// Marks a value as used.
     fn touch(&mut self, name: &str) -> Option<&Entry> {
         let turn = self.last_turn + 1;
         let entry = self.entries.get_mut(name)?;
@@ -107,7 +108,7 @@ impl Inner {
         Some(entry)
     }
 
-    /// Takes a value out; its path if the file is ours to remove.
+    /// Removes a value; returns its path if the file must be deleted.
     fn remove(&mut self, name: &str) -> Option<PathBuf> {
         let entry = self.entries.remove(name)?;
         if let Some(order) = entry.order() {
@@ -133,7 +134,7 @@ impl Inner {
         Arc::strong_count(&entry.file) > 1
     }
 
-    /// Bytes that take room of ours and that somebody reads.
+    /// Bytes of values in use, except foreign ones.
     fn bytes_read(&self) -> u64 {
         let ours = self
             .entries
@@ -154,19 +155,19 @@ impl Inner {
 pub(crate) struct NoRoom {
     size: u64,
     kept: u64,
-    /// Of these.
+    /// Bytes of values in use.
     read: u64,
     limit: u64,
 }
 
-/// All values that are here.
+/// All stored values.
 pub(super) struct Shelf {
-    /// Most bytes of values.
+    /// Limit in bytes.
     limit: u64,
     inner: Mutex<Inner>,
 }
 
-/// Room for a value that is on its way.
+/// Reserved room for a value that is being written.
 pub(super) struct Room {
     shelf: Arc<Shelf>,
     size: u64,
@@ -182,7 +183,7 @@ impl Drop for Room {
 }
 
 impl Room {
-    /// Puts the value there; it stays while somebody has the file.
+    /// Stores the value; it stays while the returned file is in use.
     pub(super) fn fill(mut self, name: &str, path: PathBuf, source: Source) -> Arc<ValueFile> {
         self.is_taken = true;
         let file = Arc::new(ValueFile(path));
@@ -209,7 +210,7 @@ impl Shelf {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes room; also returns the files of values that went for it, which are to be removed.
+    /// Reserves room; also returns the files of evicted values, which the caller must delete.
     pub(super) fn make_room(self: &Arc<Self>, size: u64) -> Result<(Room, Vec<PathBuf>), NoRoom> {
         let mut inner = self.lock();
         let wanted = inner.bytes.saturating_add(size);
@@ -244,7 +245,8 @@ impl Shelf {
         Ok((room, removed))
     }
 
-    /// Whether there can be room for all of these at once: when nothing else is used any more, or, if `now`, at present.
+    /// Whether there can be room for all of these at once: with no other value in use, or, if
+    /// `now`, at present.
     pub(super) fn fits(&self, needs: &[(&str, u64)], now: bool) -> bool {
         let inner = self.lock();
         let needs: HashMap<&str, u64> = needs.iter().copied().collect();
@@ -282,14 +284,14 @@ impl Shelf {
         file
     }
 
-    /// An own value with its size; it stays while somebody has the file.
+    /// An own value with its size; it stays while the returned file is in use.
     pub(super) fn own(&self, name: &str) -> Option<(Arc<ValueFile>, u64)> {
         let mut inner = self.lock();
         let entry = inner.touch(name)?;
         matches!(entry.source, Source::Own { .. }).then(|| (Arc::clone(&entry.file), entry.size))
     }
 
-    /// A value of another worker, if it is here; it stays while somebody has the file.
+    /// A value of another worker, if it is here; it stays while the returned file is in use.
     pub(super) fn other(&self, name: &str) -> Option<Arc<ValueFile>> {
         let mut inner = self.lock();
         let entry = inner.touch(name)?;
@@ -297,7 +299,7 @@ impl Shelf {
         is_other.then(|| Arc::clone(&entry.file))
     }
 
-    /// Takes own values, of which nobody will ask.
+    /// Removes own values that their client has dropped.
     pub(super) fn take(&self, names: &[String]) -> Vec<PathBuf> {
         let mut inner = self.lock();
         let own = |name: &&String| {
@@ -308,7 +310,7 @@ impl Shelf {
         names.iter().filter_map(|name| inner.remove(name)).collect()
     }
 
-    /// Takes the own values of some jobs; `None` = of all.
+    /// Removes the own values of some jobs; `None` = of all.
     pub(super) fn take_of_jobs(&self, jobs: Option<&[JobId]>) -> Vec<PathBuf> {
         let mut inner = self.lock();
         if jobs.is_some_and(|jobs| jobs.iter().all(|job| !inner.jobs.contains_key(job))) {
@@ -323,7 +325,7 @@ impl Shelf {
         names.iter().filter_map(|name| inner.remove(name)).collect()
     }
 
-    /// Takes copies that nobody has used for a while; whether there are others.
+    /// Removes copies that were unused for a while; also returns whether others remain.
     pub(super) fn take_idle(&self) -> (Vec<PathBuf>, bool) {
         let mut inner = self.lock();
         let (mut idle, mut are_left) = (Vec::new(), false);
@@ -344,7 +346,7 @@ impl Shelf {
         (removed.collect(), are_left)
     }
 
-    /// Jobs of which there are own values, at most so many; the next time others if there are more.
+    /// Jobs with own values, at most `most`; if there are more, the next call continues after them.
     pub(super) fn jobs(&self, most: usize) -> Vec<JobId> {
         let mut inner = self.lock();
         let all = || inner.jobs.keys().copied();

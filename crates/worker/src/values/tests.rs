@@ -6,7 +6,7 @@ use tempfile::TempDir;
 
 use super::*;
 
-/// So long that only a value that is lost takes it.
+/// Only a lost value takes this long.
 const IN_TIME: Duration = Duration::from_secs(60);
 /// More than a few chunks, and no multiple of one.
 const SIZE: usize = 1_234_567;
@@ -32,7 +32,7 @@ fn hold(store: &mut ValueStore) -> Reference {
     store.hold(5, key, true).expect("it is there")
 }
 
-/// The same value for one on another machine.
+/// The same reference as seen from another machine.
 fn from_afar(reference: &Reference) -> Reference {
     let mut json = reference.json().clone();
     json["machine"] = json!("another");
@@ -64,7 +64,7 @@ async fn a_value_is_moved_once_and_read_where_it_is() {
     assert_eq!(std::fs::read(copy.path()).expect("readable"), content());
     assert!(other.try_next().is_none(), "it was moved twice");
 
-    // On the same machine it is not moved at all.
+    // On the same machine it is not copied.
     let (mut third, _third_dir) = store();
     assert!(third.get(&reference).expect("can be asked for").is_none());
     next(&mut third).await.1.expect("found");
@@ -121,7 +121,7 @@ async fn values_that_nobody_can_ask_for_go_and_those_that_can_be_made_again_when
     let (mut one, dir) = store();
     let files = || std::fs::read_dir(dir.path()).expect("readable").count();
     let held: Vec<Reference> = (0..3).map(|_| hold(&mut one)).collect();
-    // Three are too many: the first has gone.
+    // Three are too many: the first is evicted.
     wait_until(|| files() == 2).await;
     assert!(matches!(one.get(&held[0]), Err(FetchError::Gone)));
     let reader = one.get(&held[1]).expect("held").expect("here");

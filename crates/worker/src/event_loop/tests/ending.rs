@@ -1,4 +1,4 @@
-//! How a worker ends, and its connection.
+//! Ends of a worker and of its connection.
 
 use hq_core::id::WorkerId;
 use hq_protocol::worker::{ToServer, to_server};
@@ -23,7 +23,8 @@ async fn stop_leaves_nothing_behind() {
         dir.join("up-0").exists() && dir.join("up-1").exists()
     })
     .await;
-    // One that is just being replaced by its program has no environment to be known by.
+    // A process that is just executing its program has no environment yet by which the test finds
+    // it.
     wait_until("what they have started runs", || server.survivors() >= 4).await;
     assert_eq!(server.stop().await, WorkerEnd::Stopped);
     assert_eq!(server.goodbye(), Some(LostReason::Stopped));
@@ -127,7 +128,7 @@ async fn reconnecting_worker_keeps_its_tasks_and_their_results() {
     server.assign_one(0, bash(script)).await;
     server.started(1).await;
     server.disconnect();
-    // A report that is under way when the connection breaks is lost; this one must not be.
+    // A report in transit is lost when the connection breaks; this one must not be.
     server.dialed_again().await;
     let task = TaskKey::new(JobId(1), TaskId(0));
     let message = b"half done".to_vec();
@@ -211,7 +212,7 @@ async fn only_a_directory_that_stays_away_ends_the_search_for_a_server() {
     use super::super::reaching::{GONE_MIN, REDIAL_PAUSE_MIN, reach_again};
     use crate::server_link::{ConnectError, Redial};
     let begun = tokio::time::Instant::now();
-    // Away, there again for a moment, and away for good.
+    // The directory vanishes, returns for a moment, and vanishes for good.
     let redial: Redial<tokio::net::TcpStream> = Redial::new(move || {
         let at = begun.elapsed();
         let is_there = (GONE_MIN / 2..GONE_MIN).contains(&at);

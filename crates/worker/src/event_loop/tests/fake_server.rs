@@ -1,4 +1,4 @@
-//! A server that does what the test says, and remembers what the worker said.
+//! A scripted server that records the worker's messages.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
@@ -37,10 +37,10 @@ const JOB: JobId = JobId(1);
 const UID: &str = "FaKeId";
 const KEY: SecretKey = SecretKey::from_bytes([3; 32]);
 
-/// Far beyond what anything here takes, also on a loaded machine.
+/// Far longer than anything here takes, even on a loaded machine.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Streams of a worker that dials again.
+/// Streams for a worker that dials again.
 type Waiting = Arc<Mutex<VecDeque<DuplexStream>>>;
 
 pub(super) struct FakeServer {
@@ -57,11 +57,11 @@ pub(super) struct FakeServer {
     retracted: Vec<u32>,
     /// Assignment of each task.
     assigned: BTreeMap<u32, (SharedTemplate, Option<Entries>)>,
-    /// Tasks that were asked back.
+    /// Tasks that the server retracted.
     asked_back: BTreeSet<u32>,
     heartbeats: usize,
     goodbye: Option<LostReason>,
-    /// Tasks in the order in which a message of them (`true`) or their end was heard.
+    /// Messages (`true`) and ends of tasks in the order of arrival.
     last_words: Vec<(u32, bool)>,
 }
 
@@ -71,7 +71,7 @@ impl FakeServer {
         Self::start_with(change, None).await
     }
 
-    /// The same, with a socket of messages that the test feeds.
+    /// Like [`Self::start`], with a socket of messages that the test feeds.
     pub(super) async fn start_with(
         change: impl FnOnce(&mut WorkerConfig),
         notify: Option<NotifySocket>,
@@ -197,7 +197,7 @@ impl FakeServer {
     ) {
         self.templates += 1;
         let id = TemplateId(self.templates);
-        // By its environment every process of this test can be found, wherever it hides.
+        // The environment variable finds every process of this test, even those that left the tree.
         task.env = vec![(MARK.as_bytes().into(), self.mark().into_bytes().into())];
         let template = SharedTemplate {
             id,
@@ -242,8 +242,8 @@ impl FakeServer {
         .await;
     }
 
-    /// Assigns again what the worker has returned unasked: short tasks behind one that takes unexpectedly long, which on
-    /// a busy machine any may do.
+    /// Assigns again the tasks that the worker returned on its own. It returns short tasks queued
+    /// behind one that takes unexpectedly long, which any task may on a busy machine.
     async fn assign_returned(&mut self) {
         let asked_back = &self.asked_back;
         let returned: Vec<u32> = self
@@ -322,7 +322,7 @@ impl FakeServer {
         assert!(worker.await.expect_err("aborted").is_cancelled());
     }
 
-    /// Waits for the worker's end, listening to its last words.
+    /// Waits for the worker's end and handles its last messages.
     pub(super) async fn worker_end(&mut self) -> WorkerEnd {
         let deadline = Instant::now() + PATIENCE;
         while self.reader.is_some() && self.listen(deadline, "the worker ends").await {}
@@ -370,7 +370,7 @@ impl FakeServer {
         }
     }
 
-    /// Waits until `count` messages of tasks were heard.
+    /// Waits until `count` messages of tasks have arrived.
     pub(super) async fn heard(&mut self, count: usize) {
         let deadline = Instant::now() + PATIENCE;
         while self.last_words.iter().filter(|(_, said)| *said).count() < count {
@@ -394,7 +394,7 @@ impl FakeServer {
         self.goodbye
     }
 
-    /// Digests one message; `false` if the worker closed the connection.
+    /// Handles one message; `false` if the worker closed the connection.
     async fn listen(&mut self, deadline: Instant, what: &str) -> bool {
         let reader = self.reader.as_mut().expect("connected");
         let message = tokio::time::timeout_at(deadline, reader.next::<ToServer>()).await;
@@ -414,7 +414,7 @@ impl FakeServer {
             FromWorker::Message(WorkerMessage::Overview(_)) => {}
             FromWorker::Message(WorkerMessage::Goodbye(reason)) => {
                 self.goodbye = Some(reason);
-                // As a real server: the connection ends with the goodbye.
+                // Like a real server: the connection ends with the goodbye.
                 return false;
             }
             FromWorker::Message(WorkerMessage::Report(report)) => self.hear(report),
@@ -435,7 +435,8 @@ impl FakeServer {
         }
     }
 
-    /// Nothing of the tasks is left. A killed process needs a moment to be gone; the promise is two seconds.
+    /// Waits until no process of a task is left. A killed process takes a moment to disappear; the
+    /// promise is two seconds.
     pub(super) async fn no_survivors(&self) {
         let deadline = Instant::now() + Duration::from_secs(2);
         while self.survivors() > 0 {
