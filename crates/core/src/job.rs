@@ -1,7 +1,7 @@
-//! Jobs: named sets of tasks, with the counters from which their state is derived.
+//! Jobs: named sets of tasks, with the counters that determine their state.
 //!
-//! Every change of a task's phase goes through [`Job`], which keeps the counters true. A job does not
-//! know workers, queues or clients.
+//! Every change of a task's phase goes through [`Job`], which keeps the counters consistent. A job
+//! does not know workers, queues or clients.
 
 mod ahead;
 mod earlier;
@@ -42,7 +42,7 @@ pub use origins::Repeat;
 pub use state::JobState;
 pub use totals::{JobTotals, PerState, TaskCounts, TaskTotals, Totals};
 
-/// Failed tasks that a job remembers by id for its overview.
+/// Number of failed tasks whose ids a job keeps for its overview.
 const FAILED_SHOWN_MAX: usize = 5;
 
 /// Derives the state of a job; the first rule that holds decides.
@@ -51,16 +51,16 @@ pub fn job_state(counts: &TaskCounts, is_open: bool) -> JobState {
     counts.totals().state(is_open)
 }
 
-/// A template as the server keeps it: what the user asked plus the numbers that scheduling needs.
+/// A template in the server: the user's part plus the numbers that scheduling needs.
 #[derive(Clone, Debug)]
 pub struct SharedTemplate {
-    /// Names the template on the wire; unique in the server.
+    /// Id on the wire; unique in the server.
     pub id: TemplateId,
     /// Job it belongs to.
     pub job: JobId,
     /// Name of the job.
     pub job_name: Box<str>,
-    /// Where the user submitted.
+    /// Directory of the submit.
     pub submit_dir: ByteText,
     /// Stream directory, if output is streamed.
     pub stream_dir: Option<ByteText>,
@@ -83,19 +83,19 @@ pub struct TaskSlot {
     pub index: u32,
 }
 
-/// How the tasks of a submit differ from each other.
+/// How the tasks of a submit differ.
 #[derive(Clone, Debug)]
 pub enum SubmitKind {
-    /// One template; perhaps an entry each.
+    /// One template; optionally an entry per task.
     Array {
         /// The template of all tasks.
         template: Arc<SharedTemplate>,
-        /// The template as it was submitted, with all its placeholders.
+        /// The template as submitted, with its placeholders.
         asked: Arc<TaskTemplate>,
         /// Entries by index.
         entries: Option<Entries>,
     },
-    /// A template each, and dependencies.
+    /// A template and dependencies per task.
     Graph {
         /// Distinct templates.
         templates: Vec<Arc<SharedTemplate>>,
@@ -103,7 +103,7 @@ pub enum SubmitKind {
         template_of: Vec<u32>,
         /// Dependencies.
         graph: Box<Graph>,
-        /// Tasks of earlier submits for which tasks wait or waited: by index, then by id.
+        /// Dependencies on tasks of earlier submits: index of the task, id of the dependency.
         earlier: Vec<(u32, TaskId)>,
     },
 }
@@ -113,37 +113,37 @@ pub enum SubmitKind {
 pub struct Submit {
     /// Ids by index.
     pub ids: IdArray,
-    /// Directory where the user submitted.
+    /// Directory of the submit.
     pub submit_dir: ByteText,
     /// Stream directory.
     pub stream_dir: Option<ByteText>,
-    /// Stream directory as it was submitted, with all its placeholders.
+    /// Stream directory as submitted, with its placeholders.
     pub asked_stream_dir: Option<ByteText>,
-    /// Other jobs for which the tasks wait.
+    /// Other jobs that the tasks wait for.
     pub after: Vec<After>,
     /// Notifications of its end or its first failure.
     pub notify: Vec<NotifySpec>,
-    /// The task of this job that added it, with the last attempt that did.
+    /// Task of this job that submitted it, and its latest attempt to do so.
     pub origin: Option<Origin>,
-    /// Drawn by the client, which may submit it once more.
+    /// Idempotency key of the client, which may send the submit twice.
     pub nonce: Option<u64>,
-    /// What looked like a mistake to the client.
+    /// Probable mistakes, found by the client.
     pub notes: Vec<Box<str>>,
     /// Template, entries, dependencies.
     pub kind: SubmitKind,
-    /// The highest priority of its tasks.
+    /// Highest priority of its tasks.
     pub priority_max: i32,
     /// Phases and records.
     pub tasks: TaskTable,
-    /// Tasks that got more than was asked for.
+    /// Tasks with more than the request as submitted.
     pub grown: GrownTasks,
-    /// Statistics of its tasks and the sizes derived from them; `None` = it does not learn.
+    /// Statistics of its tasks and sizes derived from them; `None` = learning is off.
     pub learned: Option<Box<Learned>>,
 }
 
 impl Submit {
-    /// Template of a task, with what its next instance gets, or its last one got. Of one that did not grow but began before
-    /// what is learned now was, the memory may be another.
+    /// Template of a task with the grant of its next instance, or of its last one. If a task
+    /// without growth started before the present sizes were learned, its memory may differ.
     #[must_use]
     pub fn template(&self, index: u32) -> Option<&Arc<SharedTemplate>> {
         let learned = self.learned.as_ref();
@@ -155,14 +155,14 @@ impl Submit {
         special.or_else(|| self.asked_template(index))
     }
 
-    /// Template of a task for people: what was asked for, or what it has grown to.
+    /// Template of a task for display: as requested, or as grown.
     #[must_use]
     pub fn shown_template(&self, index: u32) -> Option<&Arc<SharedTemplate>> {
         let grown = self.grown.last(index).map(|grown| &grown.template);
         grown.or_else(|| self.asked_template(index))
     }
 
-    /// Template of a task, with what an earlier instance got.
+    /// Template of a task with the grant of an earlier instance.
     #[must_use]
     pub fn template_at(&self, index: u32, instance: InstanceId) -> Option<&Arc<SharedTemplate>> {
         let grown = self.grown.at(index, instance);
@@ -170,7 +170,7 @@ impl Submit {
         grown.or_else(|| self.asked_template(index))
     }
 
-    /// Template of a task, with what was asked for.
+    /// Template of a task as requested.
     #[must_use]
     pub fn asked_template(&self, index: u32) -> Option<&Arc<SharedTemplate>> {
         match &self.kind {
@@ -183,7 +183,7 @@ impl Submit {
         }
     }
 
-    /// The different templates of its tasks.
+    /// The distinct templates of its tasks.
     #[must_use]
     pub fn templates(&self) -> &[Arc<SharedTemplate>] {
         match &self.kind {
@@ -222,7 +222,7 @@ impl Submit {
         ids
     }
 
-    /// Tasks of earlier submits for which a task waits or waited.
+    /// Dependencies of a task on earlier submits, finished or not.
     pub fn earlier_deps(&self, index: u32) -> impl Iterator<Item = TaskId> + '_ {
         let all = match &self.kind {
             SubmitKind::Array { .. } => &[][..],
@@ -235,14 +235,14 @@ impl Submit {
         own.map(|(_, task)| *task)
     }
 
-    /// Whether a task waits for others of its job that have not finished.
+    /// Whether a task has unfinished dependencies in its job.
     #[must_use]
     pub fn is_blocked(&self, index: u32) -> bool {
         let graph = self.graph();
         graph.is_some_and(|graph| graph.unfinished(index) > 0)
     }
 
-    /// Everything that a task waits or waited for.
+    /// All dependencies of a task, finished or not.
     #[must_use]
     pub fn deps(&self, index: u32) -> Vec<TaskId> {
         let graph = self.graph().map_or(&[][..], |graph| graph.deps(index));
@@ -267,15 +267,15 @@ pub struct Job {
     pub id: JobId,
     /// Name shown to users.
     pub name: Box<str>,
-    /// Failed tasks tolerated.
+    /// Tolerated number of failed tasks.
     pub max_fails: Option<u32>,
     /// Whether more submits may come.
     pub is_open: bool,
-    /// Whether it closes when none of its tasks is left that could add others.
+    /// Whether it closes once no task is left that could submit to it.
     pub closes_itself: bool,
-    /// Most tasks that it may ever have; `None` = as many as there are ids.
+    /// Limit of tasks over its lifetime; `None` = the number of ids.
     pub tasks_max: Option<u32>,
-    /// Latest reason given with a cancel that canceled something.
+    /// Latest reason given with an effective cancel.
     pub cancel_reason: Option<Box<str>>,
     /// When it was submitted or opened.
     pub submitted: Timestamp,
@@ -283,20 +283,21 @@ pub struct Job {
     pub idle_since: Timestamp,
     /// The submits in order.
     pub submits: Vec<Submit>,
-    /// Workers that ran tasks of it.
+    /// Workers that have run tasks of it.
     pub workers: BTreeSet<WorkerId>,
-    /// Workers that have, or may have, tasks or templates of it: what is told to all of them costs nothing
-    /// for the others.
+    /// Workers that have, or may have, tasks or templates of it: broadcasts about the job skip all
+    /// others.
     sent_to: BTreeSet<WorkerId>,
-    /// Notifications with their outcomes, in the order of the submits.
+    /// Notifications and their states, in the order of the submits.
     pub notices: Vec<Notice>,
-    /// The last job as which tasks of it were submitted again.
+    /// The latest job that resubmits tasks of it.
     pub resubmitted_as: Option<JobId>,
     /// Whether its completion was recorded.
     completion_noted: bool,
     /// This job's contribution to the totals of the server.
     counted: Option<(TaskCounts, JobState)>,
-    /// Whether [`JobIdle`](crate::server_state::ChangeKind::JobIdle) was stored since the last submit.
+    /// Whether [`JobIdle`](crate::server_state::ChangeKind::JobIdle) was stored since the last
+    /// submit.
     idle_noted: bool,
     counts: TaskCounts,
     ends: Ends,
@@ -304,7 +305,7 @@ pub struct Job {
     index: IdIndex,
     earlier: EarlierDeps,
     origins: Origins,
-    /// Whether tasks of it are sent ahead of their turn.
+    /// Whether to send its tasks to workers ahead of their turn.
     pub(crate) ahead: AheadCredit,
 }
 
@@ -352,13 +353,13 @@ impl Job {
         &self.counts
     }
 
-    /// How its tasks ended, for [`crate::pace::estimate`]; `None` before the first end.
+    /// Statistics of its ends, for [`crate::pace::estimate`]; `None` before the first end.
     #[must_use]
     pub fn pace(&self) -> Option<PaceFacts> {
         self.ends.facts()
     }
 
-    /// How long its tasks have run on average; `None` before the first end.
+    /// Mean run time of its tasks; `None` before the first end.
     pub(crate) fn mean_run(&self) -> Option<std::time::Duration> {
         let PaceFacts { ended, run, .. } = self.pace()?;
         run.checked_div(u32::try_from(ended).unwrap_or(u32::MAX))
@@ -376,24 +377,24 @@ impl Job {
         self.counts.unfinished() == 0
     }
 
-    /// Closed and idle: nothing will change any more.
+    /// Closed and idle: its state is final.
     #[must_use]
     pub fn is_completed(&self) -> bool {
         !self.is_open && self.is_idle()
     }
 
-    /// Whether more tasks failed than the user tolerates.
+    /// Whether more tasks failed than tolerated.
     #[must_use]
     pub fn exceeds_max_fails(&self) -> bool {
         self.max_fails.is_some_and(|max| self.counts.failed > max)
     }
 
-    /// The failed tasks with the lowest ids, at most five.
+    /// Lowest ids of failed tasks, at most five.
     pub fn failed_lowest(&self) -> impl Iterator<Item = TaskId> + '_ {
         self.failed_lowest.iter().copied()
     }
 
-    /// Where a task is.
+    /// Position of a task.
     #[must_use]
     pub fn find(&self, task: TaskId) -> Option<TaskSlot> {
         self.index.find(task.0)
@@ -411,7 +412,7 @@ impl Job {
         self.submit(slot)?.ids.get(slot.index).map(TaskId)
     }
 
-    /// Notifications that are due and were not before, by number; from now on they are owed.
+    /// Marks notifications that have become due as owed; returns their numbers.
     pub(crate) fn take_due_notices(&mut self) -> Vec<u32> {
         // An open job without unfinished tasks is not over: the next submit may come at any time.
         let (is_over, has_failed) = (self.is_completed(), self.counts.failed > 0);
@@ -421,7 +422,7 @@ impl Job {
                 NotifyEvent::End => is_over,
                 NotifyEvent::Failure => has_failed,
             };
-            // Owed and done ones have had their turn, also if the job came back to life in between.
+            // Owed and delivered ones are not repeated, even if the job got new tasks in between.
             if is_due && notice.state == NoticeState::Waiting {
                 notice.state = NoticeState::Owed;
                 due.push(number);
@@ -436,7 +437,7 @@ impl Job {
         self.submit(slot)?.tasks.phase(slot.index)
     }
 
-    /// Record of a task that was handed out.
+    /// Record of a task that was dispatched.
     #[must_use]
     pub fn record(&self, slot: TaskSlot) -> Option<TaskRecord> {
         self.submit(slot)?.tasks.record(slot.index)
@@ -448,26 +449,26 @@ impl Job {
         self.index.max
     }
 
-    /// First of `ids` that the job has already.
+    /// First of `ids` that already exists.
     #[must_use]
     pub fn first_existing(&self, ids: &IdArray) -> Option<TaskId> {
         self.index.first_existing(ids).map(TaskId)
     }
 
-    /// Lowest id of a range that the job has.
+    /// Lowest id of a range that exists.
     #[must_use]
     pub fn first_in(&self, wanted: &IdRange) -> Option<TaskId> {
         self.index.first_in(wanted).map(TaskId)
     }
 
-    /// First of `ids` that the job does not have.
+    /// First of `ids` that does not exist.
     #[must_use]
     pub fn first_missing(&self, ids: &IdArray) -> Option<TaskId> {
         self.index.first_missing(ids).map(TaskId)
     }
 
-    /// All ids, sorted and merged into ranges; of step 1, unless there are very many with another step.
-    /// O(runs of equal state).
+    /// All ids, sorted and merged into ranges of step 1; other steps only if very many ranges have
+    /// them. O(runs of equal state).
     #[must_use]
     pub fn sorted_ids(&self, wanted: impl Fn(TaskState) -> bool) -> IdArray {
         let mut ids = Vec::new();
@@ -484,14 +485,14 @@ impl Job {
     /// A submit, to be changed.
     fn submit_mut(&mut self, number: u32) -> Option<&mut Submit> {
         let found = self.submits.get_mut(number as usize);
-        // Slots are handed out by this job, and a job never loses a submit.
+        // This job creates the slots and never loses a submit.
         if found.is_none() {
             bug!("job {} has no submit {number}", self.id);
         }
         found
     }
 
-    /// Appends a submit whose ids are new; its tasks wait. Returns its position.
+    /// Appends a submit of new, waiting tasks. Returns its position.
     fn add_submit(&mut self, mut submit: Submit) -> u32 {
         let number = u32::try_from(self.submits.len()).unwrap_or(u32::MAX);
         self.note_earlier(number, &mut submit);
@@ -500,10 +501,10 @@ impl Job {
         }
         self.index.insert(number, &submit.ids);
         self.counts.waiting = self.counts.waiting.saturating_add(submit.ids.len());
-        // The end of the new tasks is an end of its own. A submit without tasks has none.
+        // New tasks have an end of their own; an empty submit has none.
         self.idle_noted &= submit.ids.is_empty();
         for spec in &submit.notify {
-            // A job that gets a submit for each step would send as many equal messages.
+            // A job with a submit per step would otherwise send as many equal messages.
             let is_known = self.notices.iter().any(|notice| notice.spec == *spec);
             if !is_known {
                 self.notices.push(Notice {
@@ -517,8 +518,8 @@ impl Job {
         number
     }
 
-    /// Changes the phase of one task; the only place that does, besides [`Job::end_all`] and [`Job::end_submit`]. Says
-    /// whether that changes what people see.
+    /// Changes the phase of one task; the only place that does, except [`Job::end_all`] and
+    /// [`Job::end_submit`]. Returns whether the visible state changes.
     fn set_phase(&mut self, slot: TaskSlot, phase: Phase) -> bool {
         let submit = self.submits.get_mut(slot.submit as usize);
         let found =
@@ -533,7 +534,7 @@ impl Job {
             && let Some(id) = submit.ids.get(slot.index)
         {
             self.failed_lowest.insert(TaskId(id));
-            // The lowest stay: they do not change any more while higher ones keep failing.
+            // Keeps the lowest, which stay stable while higher ones fail.
             if self.failed_lowest.len() > FAILED_SHOWN_MAX {
                 self.failed_lowest.pop_last();
             }
@@ -541,17 +542,16 @@ impl Job {
         old.state() != phase.state()
     }
 
-    /// Current instance of a task, or the next one while it waits.
+    /// Current instance of a task, or the next one of a waiting task.
     pub(crate) fn instance(&self, slot: TaskSlot) -> InstanceId {
         let submit = self.submit(slot);
         submit.map_or(InstanceId(0), |submit| submit.tasks.instance(slot.index))
     }
 
-    /// If its last task has ended, notes when; returns whether that is new since the last submit. Late reports about
-    /// tasks that were ended here change nothing any more.
+    /// If the last task has ended, records the time; returns whether that is new since the last
+    /// submit. Late reports about tasks that the server ended change nothing.
     pub(crate) fn note_idle(&mut self, now: Timestamp) -> bool {
-        // Only the first time: an open job is idle again after each submit, and each time is noted
-        // once.
+        // Once per submit: an open job becomes idle after each.
         if !self.is_idle() || std::mem::replace(&mut self.idle_noted, true) {
             return false;
         }
@@ -559,17 +559,17 @@ impl Job {
         true
     }
 
-    /// Notes its completion, if it has completed; returns whether that is new.
+    /// Marks the job as completed if it is; returns whether that is new.
     pub(crate) fn note_completed(&mut self) -> bool {
         self.is_completed() && !std::mem::replace(&mut self.completion_noted, true)
     }
 
-    /// Whether its completion was stored by an earlier run of the server.
+    /// Restores whether an earlier run of the server stored its completion.
     pub(crate) const fn restore_completion(&mut self, is_completed: bool) {
         self.completion_noted = is_completed;
     }
 
-    /// Of an earlier run of the server: its completion was reported then.
+    /// Finishes a restore: an earlier run of the server has reported the completion.
     pub(crate) fn finish_restore(&mut self, now: Timestamp) {
         if self.is_completed() {
             self.completion_noted = true;
@@ -577,25 +577,25 @@ impl Job {
             // The clock may have been set back between the two runs.
             self.idle_since = self.idle_since.min(now);
         } else {
-            // Of a job that had completed: tasks whose results cannot be read wait again.
+            // Tasks of a completed job whose results cannot be read wait again.
             self.completion_noted = false;
         }
     }
 
-    /// Ids of unfinished tasks, as the ranges in which they were given. Cost follows touched tasks.
+    /// Ids of unfinished tasks, in their original ranges. Linear in the touched tasks.
     fn unfinished_ids(&self) -> IdArray {
         let ids = self.submits.iter().flat_map(Submit::unfinished_ranges);
         self.set_of(ids.collect())
     }
 
-    /// The same for one submit.
+    /// Ids of unfinished tasks of one submit.
     fn unfinished_ids_of(&self, number: u32) -> IdArray {
         let submit = self.submits.get(number as usize);
         let ids = submit.map(Submit::unfinished_ranges).unwrap_or_default();
         self.set_of(ids)
     }
 
-    /// Ranges of its tasks as a set of ids.
+    /// Ranges as a set of ids.
     fn set_of(&self, ranges: Vec<IdRange>) -> IdArray {
         IdArray::new(ranges).unwrap_or_else(|error| {
             bug!("tasks of job {} have ids that are no set: {error}", self.id);
@@ -603,13 +603,14 @@ impl Job {
         })
     }
 
-    /// Ends every unfinished task as `to` at the moment `at`; returns how many there were.
+    /// Moves every unfinished task to phase `to` at the time `at`; returns their number.
     fn end_all(&mut self, to: Phase, at: Timestamp) -> u32 {
         let numbers = 0..u32::try_from(self.submits.len()).unwrap_or(u32::MAX);
         numbers.map(|number| self.end_submit(number, to, at)).sum()
     }
 
-    /// Ends every unfinished task of a submit as `to` at the moment `at`; returns how many there were.
+    /// Moves every unfinished task of a submit to phase `to` at the time `at`; returns their
+    /// number.
     fn end_submit(&mut self, number: u32, to: Phase, at: Timestamp) -> u32 {
         let begin = TaskSlot {
             submit: number,
@@ -618,7 +619,8 @@ impl Job {
         self.end_part(begin, u32::MAX, to, at)
     }
 
-    /// Ends the unfinished of up to `count` neighbours, from `begin` on, as `to` at the moment `at`; returns how many there were.
+    /// Moves the unfinished ones among `count` tasks from `begin` on to phase `to`; returns their
+    /// number.
     fn end_part(&mut self, begin: TaskSlot, count: u32, to: Phase, at: Timestamp) -> u32 {
         let Some(submit) = self.submit_mut(begin.submit) else {
             return 0;
@@ -655,9 +657,9 @@ impl Job {
         self.set_of(ranges.into())
     }
 
-    /// Notes how long a task has run that is ended at the moment `at`, if it runs.
+    /// Records the run time of a running task that is ended at the time `at`.
     fn cut_short(&mut self, slot: TaskSlot, at: Timestamp) {
-        // A waiting task has not run, and the record of an ended one says how long it ran.
+        // A waiting task has not run, and the record of an ended one has its run time.
         if self.phase(slot) == Some(Phase::Running)
             && let Some(submit) = self.submit_mut(slot.submit)
         {
@@ -679,12 +681,12 @@ impl Job {
     pub(crate) fn set_nodes(&mut self, slot: TaskSlot, nodes: &[WorkerId]) {
         if let Some(submit) = self.submit_mut(slot.submit) {
             submit.tasks.set_nodes(slot.index, nodes);
-            // Others than the root never report anything of it, and took part all the same.
+            // Only the root reports, but the others took part as well.
             self.workers.extend(nodes);
         }
     }
 
-    /// Records how the last instance ended.
+    /// Records the outcome of the last instance.
     pub(crate) fn record_end(&mut self, slot: TaskSlot, end: &TaskEnd) {
         if let Some(submit) = self.submit_mut(slot.submit) {
             submit.tasks.record_end(slot.index, end);
@@ -692,7 +694,7 @@ impl Job {
         }
     }
 
-    /// Records an instance that another one follows: the task waits again.
+    /// Records a failed attempt of a task that waits again.
     pub(crate) fn record_attempt(&mut self, slot: TaskSlot, end: TaskEnd) {
         let id = self.id;
         let Some(submit) = self.submit_mut(slot.submit) else {
@@ -704,7 +706,7 @@ impl Job {
                 worker: record.worker(),
                 end,
             };
-            // Behind the attempt, which has the instance that ended.
+            // After the attempt was taken, which carries the instance that ended.
             record.supersede();
             submit.tasks.record_attempt(slot.index, attempt);
         } else {
@@ -712,7 +714,7 @@ impl Job {
         }
     }
 
-    /// Lets a task have more than was asked for.
+    /// Grants a task more than requested.
     pub(crate) fn add_grown(
         &mut self,
         slot: TaskSlot,
@@ -725,9 +727,9 @@ impl Job {
         }
     }
 
-    /// Adds an earlier attempt that was stored.
+    /// Restores an earlier attempt.
     pub(crate) fn restore_attempt(&mut self, slot: TaskSlot, attempt: Attempt) {
-        // It took part, even if the worker of the last attempt is another one.
+        // Its worker took part, even if the last attempt had another one.
         self.workers.insert(attempt.worker);
         if let Some(submit) = self.submit_mut(slot.submit) {
             submit.tasks.record_attempt(slot.index, attempt);
@@ -744,14 +746,15 @@ pub enum GraphError {
     Cycle(TaskId),
 }
 
-/// Ids in ascending order, position of each in the spec, and the dependency graph over the new order. With `may_name_others`
-/// dependencies that are not in the submit come back by themselves, as [`SubmitKind::Graph::earlier`].
+/// Sorts the tasks by id and builds the dependency graph over the new order. With
+/// `may_name_others`, dependencies outside the submit are returned separately, as
+/// [`SubmitKind::Graph::earlier`].
 pub(crate) fn build_graph(
     spec: &crate::template::GraphSpec,
     may_name_others: bool,
 ) -> Result<BuiltGraph, GraphError> {
     let mut by_id: Vec<u32> = (0..u32::try_from(spec.tasks.len()).unwrap_or(u32::MAX)).collect();
-    // Kept in the order of their ids, so that neighbours share a range.
+    // In id order, so that neighbors share a range.
     by_id.sort_by_key(|position| spec.tasks[*position as usize].id);
     let sorted: Vec<u32> = by_id.iter().map(|p| spec.tasks[*p as usize].id.0).collect();
     if let Some(pair) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
@@ -765,7 +768,7 @@ pub(crate) fn build_graph(
             match sorted.binary_search(&dep.0) {
                 Ok(found) => own.push(u32::try_from(found).unwrap_or(u32::MAX)),
                 Err(_) if may_name_others => earlier.push((index, *dep)),
-                // An index that no graph has, which is refused like a cycle.
+                // An index beyond every graph, rejected like a cycle.
                 Err(_) => own.push(u32::MAX),
             }
         }

@@ -1,5 +1,5 @@
-//! State of the tasks of one submit, packed: an untouched task costs nothing, a touched one a record, and neighbours that have all
-//! finished a few bytes each.
+//! State of the tasks of one submit, packed: an untouched task costs nothing, a touched one a
+//! record, and neighbors that have all finished a few bytes each.
 //!
 //! ```text
 //!            assign            room            started           exit 0
@@ -10,8 +10,8 @@
 //!   └─ (blocked by dependencies or in the ready queue: both are Waiting)
 //! ```
 //!
-//! Users see `Queued` as WAITING and `Placed` as RUNNING. The last four never change. This file only stores;
-//! [`crate::job::Job`] owns the counters and is the only caller that changes a phase.
+//! Users see `Queued` as WAITING and `Placed` as RUNNING. The last four are final. This module only
+//! stores; [`crate::job::Job`] owns the counters and is the only caller that changes a phase.
 
 mod outline;
 mod packed;
@@ -27,17 +27,17 @@ use crate::time::Timestamp;
 use packed::Packed;
 pub use state::{Phase, TaskState};
 
-/// Earlier attempts of one task that are remembered; of more, the latest.
+/// Limit of kept attempts of one task, the latest.
 pub(crate) const ATTEMPTS_KEPT_MAX: usize = 32;
 
-/// Record of a task that was handed out at least once. 48 bytes.
+/// Record of a task that was dispatched at least once. 48 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TaskRecord {
     started: Timestamp,
     run_us: u64,
     worker: u32,
     instance: u32,
-    /// Texts are kept beside the records because they are rare.
+    /// Texts are stored separately because they are rare.
     outcome: OutcomeCode,
     max_rss_kib: u32,
     user_ms: u32,
@@ -80,7 +80,7 @@ impl TaskRecord {
         self.phase
     }
 
-    /// Worker that has or had the current instance; meaningless before the first assignment.
+    /// Worker of the current or last instance; meaningless before the first assignment.
     #[must_use]
     pub const fn worker(self) -> WorkerId {
         WorkerId(self.worker)
@@ -110,20 +110,20 @@ impl TaskRecord {
         self.was_started
     }
 
-    /// Start of the current instance, or of the last one if the task has ended; `None` if that did not run. Until the
-    /// worker reports the start, the time at which the worker got it and had room for it.
+    /// Start of the current instance, or of the last one of an ended task; `None` if that did not
+    /// run. Before the report of the start, the time at which the worker had it and room for it.
     #[must_use]
     pub fn started(self) -> Option<Timestamp> {
         self.has_run().then_some(self.started)
     }
 
-    /// Whether the current instance runs, or, of a task that has ended, ran.
+    /// Whether the current instance runs, or the last one of an ended task ran.
     #[must_use]
     pub const fn has_run(self) -> bool {
         match self.phase {
             Phase::Placed | Phase::Running | Phase::Finished | Phase::Failed => true,
             Phase::Waiting | Phase::Queued => false,
-            // Most of these never ran; one that did has a time at which it was ended.
+            // Most of these never ran; one that did has an end time.
             Phase::Canceled | Phase::Aborted => self.was_cut_short,
         }
     }
@@ -135,7 +135,7 @@ impl TaskRecord {
             .then(|| self.started.plus(Duration::from_micros(self.run_us)))
     }
 
-    /// Resources used by the last instance that ended by itself.
+    /// Resource usage of the last instance that ended by itself.
     #[must_use]
     pub fn usage(self) -> Usage {
         Usage {
@@ -149,7 +149,7 @@ impl TaskRecord {
         self.worker = worker.0;
     }
 
-    /// Its worker has room for it; the report of the start corrects the time.
+    /// Marks it as placed; the report of the start corrects the time.
     pub(crate) fn place(&mut self, at: Timestamp) {
         self.started = at;
     }
@@ -174,7 +174,7 @@ impl TaskRecord {
         self.retry_count
     }
 
-    /// Takes over what was stored, except phase and end; a run that does not go on is superseded.
+    /// Restores stored fields except phase and end; a run that does not continue is superseded.
     pub(crate) fn restore(&mut self, stored: &StoredTask, goes_on: bool) {
         self.worker = stored.worker.0;
         self.instance = stored.instance.0;
@@ -192,26 +192,26 @@ impl TaskRecord {
         }
     }
 
-    /// Records how long it had run when it was canceled or aborted.
+    /// Records its run time until it was canceled or aborted.
     fn cut_short(&mut self, run: Duration) {
         self.was_cut_short = true;
-        // Only a wrong clock can say more than half a million years.
+        // Only a clock error exceeds half a million years.
         self.run_us = u64::try_from(run.as_micros()).unwrap_or(u64::MAX);
     }
 
-    /// The instance that a multi-node task was last given nodes for.
+    /// Sets the instance that a multi-node task last got nodes for.
     pub(crate) fn resume(&mut self, instance: InstanceId) {
         self.instance = instance.0;
     }
 
-    /// The next start gets this instance, or a later one.
+    /// Sets the instance of the next start, unless it is later already.
     fn skip_to(&mut self, instance: InstanceId) {
         self.instance = self.instance.max(instance.0);
     }
 
     fn finish(&mut self, end: &TaskEnd) {
         let millis = |d: Duration| u32::try_from(d.as_millis()).unwrap_or(u32::MAX);
-        // By the worker's own measure: the report of the start may never have come.
+        // Derived from the worker's run time: the start may never have been reported.
         self.started = end.at.minus(end.run);
         self.was_started = true;
         self.run_us = u64::try_from(end.run.as_micros()).unwrap_or(u64::MAX);
@@ -222,14 +222,14 @@ impl TaskRecord {
     }
 }
 
-/// A stored task; those that never started have none.
+/// A stored task; tasks that never started have none.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StoredTask {
     /// Id inside the job.
     pub task: TaskId,
     /// Last recorded state.
     pub state: TaskState,
-    /// Last instance; the next one if it waits.
+    /// Last instance; the next one of a waiting task.
     pub instance: InstanceId,
     /// Where that ran.
     pub worker: WorkerId,
@@ -243,13 +243,13 @@ pub struct StoredTask {
     pub started: Option<Timestamp>,
     /// End, of finished and failed tasks.
     pub end: Option<TaskEnd>,
-    /// How long it had run when it was canceled or aborted; `None` if it did not run then.
+    /// Run time until it was canceled or aborted; `None` if it was not running.
     pub run_until_dropped: Option<Duration>,
     /// Nodes of the latest instance that had some.
     pub nodes: Option<StoredNodes>,
 }
 
-/// The nodes that an instance of a multi-node task was given, before it was sent to its root.
+/// Nodes of an instance of a multi-node task, stored before it is sent to its root.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StoredNodes {
     /// Number of the instance.
@@ -261,7 +261,7 @@ pub struct StoredNodes {
 }
 
 impl StoredTask {
-    /// A task of which nothing is known but that it was given nodes.
+    /// A task whose only record is its nodes.
     #[must_use]
     pub fn with_nodes(task: TaskId, nodes: StoredNodes) -> Self {
         Self {
@@ -281,8 +281,7 @@ impl StoredTask {
 
     /// Nodes that may have the task now.
     pub(crate) fn current_nodes(&self) -> Option<&StoredNodes> {
-        // Nodes of an instance that was given up, or of a task that has ended, say nothing any
-        // more.
+        // Nodes of an instance that was given up, or of an ended task, are meaningless.
         let is_unfinished = matches!(self.state, TaskState::Waiting | TaskState::Running);
         self.nodes
             .as_ref()
@@ -290,20 +289,20 @@ impl StoredTask {
     }
 }
 
-/// End of an instance with everything that is recorded of it.
+/// End of an instance with all recorded fields.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TaskEnd {
     /// Outcome.
     pub outcome: Outcome,
     /// When it ended, by the server's clock.
     pub at: Timestamp,
-    /// How long it ran; zero if it could not start.
+    /// Run time; zero if it could not start.
     pub run: Duration,
     /// Resources that it used.
     pub usage: Usage,
 }
 
-/// An instance that ended and was not the last one of its task.
+/// An ended instance that was not the last one of its task.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Attempt {
     /// Number of the instance.
@@ -315,16 +314,16 @@ pub struct Attempt {
 }
 
 /// Tasks per chunk: large enough that ten million waiting tasks cost some 10 000 entries, small
-/// enough that one touched task does not allocate a page of records for each neighbour.
+/// enough that one touched task does not allocate many records for its neighbors.
 const CHUNK_LEN: u32 = 256;
 
 #[derive(Clone, Debug)]
 enum Chunk {
-    /// No task of the chunk was ever handed out; all are in this phase.
+    /// No task of the chunk was ever dispatched; all are in this phase.
     Uniform(Phase),
     Records {
         records: Box<[TaskRecord]>,
-        /// How many of them have not finished.
+        /// Number of unfinished tasks among them.
         unfinished: u32,
     },
     /// All of them have finished.
@@ -344,21 +343,21 @@ impl Chunk {
     }
 }
 
-/// Phases and records of the tasks of one submit, addressed by index.
+/// Phases and records of the tasks of one submit, by index.
 #[derive(Clone, Debug)]
 pub struct TaskTable {
     len: u32,
-    /// Up to the last chunk of which a task was touched.
+    /// Up to the last chunk with a touched task.
     chunks: Vec<Chunk>,
-    /// Phase of everything behind `chunks`, so that the size of an array costs nothing by itself.
+    /// Phase of everything beyond `chunks`, so that the size of an array costs nothing by itself.
     tail: Phase,
-    /// First instance of tasks that nobody has touched.
+    /// First instance of untouched tasks.
     first_instance: InstanceId,
     /// Texts of failures that have no code.
     messages: BTreeMap<u32, Box<str>>,
     /// Earlier attempts of tasks that were started more than once.
     attempts: BTreeMap<u32, Vec<Attempt>>,
-    /// Workers of multi-node tasks that were handed out, the root first.
+    /// Workers of dispatched multi-node tasks, the root first.
     nodes: BTreeMap<u32, Box<[WorkerId]>>,
 }
 
@@ -396,7 +395,7 @@ impl TaskTable {
             return None;
         }
         match self.chunks.get((index / CHUNK_LEN) as usize) {
-            // Nobody has touched a task as far back as this.
+            // Beyond the last touched chunk.
             None => Some(self.tail),
             Some(Chunk::Uniform(phase)) => Some(*phase),
             Some(Chunk::Packed(_)) => Some(Phase::Finished),
@@ -424,14 +423,13 @@ impl TaskTable {
         record.map_or(self.first_instance, TaskRecord::instance)
     }
 
-    /// Record of a task, made if there was none; `None` beyond the end.
+    /// Record of a task, created if missing; `None` beyond the end.
     pub(crate) fn touch(&mut self, index: u32) -> Option<&mut TaskRecord> {
         if index >= self.len {
             return None;
         }
         let number = index / CHUNK_LEN;
-        // The last chunk is as short as what is left, so that a submit of one task costs one
-        // record.
+        // The last chunk is as short as the rest, so that a submit of one task costs one record.
         let width = (self.len - number * CHUNK_LEN).min(CHUNK_LEN) as usize;
         if number as usize >= self.chunks.len() {
             let tail = Chunk::Uniform(self.tail);
@@ -446,7 +444,7 @@ impl TaskTable {
                 let records = vec![record; width].into_boxed_slice();
                 *chunk = Chunk::of(records);
             }
-            // Seldom: what has finished does not change.
+            // Rare: finished tasks do not change.
             Chunk::Packed(packed) => *chunk = Chunk::of(packed.records()),
         }
         match chunk {
@@ -455,7 +453,8 @@ impl TaskTable {
         }
     }
 
-    /// Sets the phase and says what it was. The last of a chunk that finishes lets it be packed: its record is complete then.
+    /// Sets the phase; returns the previous one. When the last task of a chunk finishes, the chunk
+    /// is packed, because its records are complete.
     pub(crate) fn set_phase(&mut self, index: u32, phase: Phase) -> Option<Phase> {
         let record = self.touch(index)?;
         let earlier = std::mem::replace(&mut record.phase, phase);
@@ -463,7 +462,8 @@ impl TaskTable {
         Some(earlier)
     }
 
-    /// Gives a task the end that was stored, of this instance on this worker. Says what its phase was.
+    /// Restores the stored end of a task, with this instance and worker. Returns the previous
+    /// phase.
     pub(crate) fn restore_finished(
         &mut self,
         index: u32,
@@ -479,9 +479,9 @@ impl TaskTable {
         Some(earlier)
     }
 
-    /// Lets what waits start as another instance: what was handed out as the next one may have started where nobody hears of it.
-    /// Tasks at an instance that nobody has been given keep it. Returns the first instance of tasks that nobody has touched, and the
-    /// indexes of those that got a later one of their own.
+    /// Advances the instances of waiting tasks, because dispatched ones may have started
+    /// on an unreachable worker. Tasks whose instance was never sent keep it. Returns the first
+    /// instance of untouched tasks, and the indices that got a later one of their own.
     pub(crate) fn supersede_waiting(
         &mut self,
         is_fresh: impl Fn(u32) -> bool,
@@ -511,17 +511,18 @@ impl TaskTable {
         (self.first_instance, own)
     }
 
-    /// First instance of tasks that nobody has touched.
+    /// First instance of untouched tasks.
     pub(crate) const fn first_instance(&self) -> InstanceId {
         self.first_instance
     }
 
-    /// Takes over what [`Self::supersede_waiting`] came to in an earlier run; before any task is restored.
+    /// Restores the result of [`Self::supersede_waiting`] of an earlier run; before any task.
     pub(crate) fn restore_first_instance(&mut self, first: InstanceId) {
         self.first_instance = first;
     }
 
-    /// A task waits that was handed out before others were superseded: it is not at an earlier instance than those.
+    /// Advances the instance of a waiting task that was dispatched before others were superseded to
+    /// at least theirs.
     pub(crate) fn skip_superseded(&mut self, index: u32) {
         let first = self.first_instance;
         if let Some(record) = self.touch(index) {
@@ -529,7 +530,8 @@ impl TaskTable {
         }
     }
 
-    /// Counts what has not finished of the chunk of a task whose phase has changed, and packs it behind the last.
+    /// Updates the unfinished count of a task's chunk after a phase change, and packs the chunk
+    /// when the count reaches 0.
     fn note_phase(&mut self, index: u32, (earlier, phase): (Phase, Phase)) {
         let Some(chunk) = self.chunks.get_mut((index / CHUNK_LEN) as usize) else {
             return;
@@ -553,15 +555,15 @@ impl TaskTable {
         }
     }
 
-    /// Notes that a task that runs is ended at the moment `at`.
+    /// Records that a running task is ended at the time `at`.
     pub(crate) fn cut_short(&mut self, index: u32, at: Timestamp) {
         if let Some(record) = self.touch(index) {
             record.cut_short(at.since(record.started));
         }
     }
 
-    /// Moves the unfinished tasks of a range of indices to `to` at the moment `at`; returns how many users saw waiting, and
-    /// running. Cost and memory follow the chunks, not the tasks.
+    /// Moves the unfinished tasks of an index range to `to` at the time `at`; returns how many were
+    /// visible as waiting and as running. Cost and memory are linear in chunks, not tasks.
     pub(crate) fn end_part(&mut self, part: Range<u32>, to: Phase, at: Timestamp) -> (u32, u32) {
         let (start, end) = (part.start, part.end.min(self.len));
         if start >= end {
@@ -575,7 +577,7 @@ impl TaskTable {
         for (chunk, chunk_start) in self.chunks.iter_mut().skip(first as usize).zip(starts) {
             let width = (self.len - chunk_start).min(CHUNK_LEN);
             match chunk {
-                // All of it has ended before, and stays as it ended.
+                // All of it has ended before, and stays unchanged.
                 Chunk::Packed(_) => {}
                 Chunk::Uniform(phase) if phase.is_terminal() => {}
                 Chunk::Uniform(phase) => {
@@ -589,7 +591,7 @@ impl TaskTable {
                         match record.phase {
                             Phase::Running => {
                                 running += 1;
-                                // Only a reported start tells how long it ran.
+                                // The run time is known only after a reported start.
                                 record.cut_short(at.since(record.started));
                             }
                             Phase::Placed => running += 1,
@@ -603,7 +605,7 @@ impl TaskTable {
                 }
             }
         }
-        // In one step for all that nobody has touched, however many they are.
+        // In one step for all untouched tasks, however many they are.
         if end > tail_start && !self.tail.is_terminal() {
             self.tail = to;
             waiting += end - tail_start;
@@ -617,9 +619,9 @@ impl TaskTable {
         chunks.saturating_mul(CHUNK_LEN).min(self.len)
     }
 
-    /// Lets the tasks before an index have another phase than the others.
+    /// Separates the tasks before an index from the common phase of the tail.
     fn split_at(&mut self, index: u32) {
-        // What has ended stays as it ended.
+        // Ended tasks stay unchanged.
         if self.phase(index).is_none_or(Phase::is_terminal) {
             return;
         }
@@ -636,7 +638,7 @@ impl TaskTable {
         if let Outcome::Message(text) | Outcome::OutOfMemory(Some(text)) = &end.outcome {
             self.messages.insert(index, text.clone());
         } else {
-            // The words of an earlier attempt must not be taken for those of this end.
+            // The text of an earlier attempt must not pass for that of this end.
             self.messages.remove(&index);
         }
         if let Some(record) = self.touch(index) {
@@ -648,7 +650,7 @@ impl TaskTable {
     pub(crate) fn record_attempt(&mut self, index: u32, attempt: Attempt) {
         let attempts = self.attempts.entry(index).or_default();
         if attempts.len() >= ATTEMPTS_KEPT_MAX {
-            // The oldest goes: a task that is tried for ever says most with its latest ends.
+            // Drops the oldest: with endless retries the latest ends say most.
             attempts.remove(0);
         }
         attempts.push(attempt);
@@ -660,13 +662,13 @@ impl TaskTable {
         self.attempts.get(&index).map_or(&[], Vec::as_slice)
     }
 
-    /// The last attempt of each task that had one before the present.
+    /// The latest earlier attempt of each task that has one.
     pub(crate) fn last_attempts(&self) -> impl Iterator<Item = (u32, &Attempt)> {
         let attempts = self.attempts.iter();
         attempts.filter_map(|(index, attempts)| Some((*index, attempts.last()?)))
     }
 
-    /// How the task ended, if it finished or failed.
+    /// Outcome of a finished or failed task.
     #[must_use]
     pub fn outcome(&self, index: u32) -> Option<Outcome> {
         let record = self.record(index)?;
@@ -676,7 +678,7 @@ impl TaskTable {
         }
         let outcome = record.outcome.outcome(self.messages.get(&index).cloned());
         if outcome == Outcome::Finished && record.phase == Phase::Failed {
-            // A failed task is shown with the exit code that it has.
+            // A failed task that exited with 0 shows that code.
             return Some(Outcome::ExitCode(0));
         }
         Some(outcome)
@@ -711,8 +713,8 @@ impl TaskTable {
         end - index
     }
 
-    /// Runs of equal phase among `from..to`, ascending: `(from, to, phase)`. Cost follows the number
-    /// of chunks and touched tasks, not the number of tasks.
+    /// Runs of equal phase among `from..to`, ascending: `(from, to, phase)`. Cost follows the
+    /// number of chunks and touched tasks, not the number of tasks.
     pub fn runs(&self, from: u32, to: u32) -> impl Iterator<Item = (u32, u32, Phase)> + '_ {
         let to = to.min(self.len);
         let mut index = from;
@@ -724,8 +726,8 @@ impl TaskTable {
             let phase = self.phase(index)?;
             while index < to {
                 match self.chunks.get((index / CHUNK_LEN) as usize) {
-                    // Whole stretches at once where nothing is recorded, so that a million tasks
-                    // are a few steps.
+                    // Skips whole stretches without records, so that a million tasks are a few
+                    // steps.
                     None if self.tail == phase => index = to,
                     Some(Chunk::Packed(_)) if phase == Phase::Finished => {
                         index = (index / CHUNK_LEN + 1).saturating_mul(CHUNK_LEN).min(to);

@@ -1,23 +1,23 @@
-//! Whether it pays to send tasks of a job ahead of their turn.
+//! Whether to send tasks of a job to workers ahead of their turn.
 
 use std::time::Duration;
 
 use super::{Job, TaskSlot};
 use crate::time::Time;
 
-/// Most that tasks whose turn came are worth for those that come back later.
+/// Upper bound of the credit that tasks earn whose turn came.
 const CREDIT_MAX: i16 = 512;
 
-/// From here on nothing is sent ahead for a while.
+/// Below this credit nothing is sent ahead for a while.
 const CREDIT_MIN: i16 = -64;
 
-/// The first pause; each further one is twice as long.
+/// Length of the first pause; each further one is twice as long.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// After this many pauses they get no longer: a minute.
+/// Number of doublings: the longest pause is a minute.
 const PAUSES_MAX: u8 = 6;
 
-/// Tasks that were sent ahead of their turn: those whose turn came against those that came back.
+/// Balance of tasks sent ahead: used ones minus ones that were returned unused.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct AheadCredit {
     credit: i16,
@@ -27,7 +27,7 @@ pub(crate) struct AheadCredit {
 }
 
 impl AheadCredit {
-    /// The turn of one has come.
+    /// Notes that the turn of a task sent ahead has come.
     pub(crate) fn note_turn(&mut self) {
         self.credit = self.credit.saturating_add(1).min(CREDIT_MAX);
         if self.credit == CREDIT_MAX {
@@ -35,9 +35,9 @@ impl AheadCredit {
         }
     }
 
-    /// One came back before, and nobody had asked for it.
+    /// Notes a task that its worker returned on its own.
     pub(crate) fn note_returned(&mut self, now: Time) {
-        // Sent before the pause, as all that is sent in one go may come back in one.
+        // Returns of tasks sent before the pause do not count: a batch may be returned at once.
         if !self.pays(now) {
             return;
         }
@@ -49,14 +49,15 @@ impl AheadCredit {
         }
     }
 
-    /// Whether further ones are worth it.
+    /// Whether to send further tasks ahead.
     pub(crate) fn pays(&self, now: Time) -> bool {
         self.until.is_none_or(|until| until <= now)
     }
 }
 
 impl Job {
-    /// Whether a worker was lost that had an earlier instance of a task; more instances than attempts that failed say so.
+    /// Whether a worker with an earlier instance of a task was lost: then it had more instances
+    /// than failed attempts.
     pub(crate) fn was_lost(&self, slot: TaskSlot) -> bool {
         let submit = self.submit(slot);
         submit.is_some_and(|submit| {
@@ -68,13 +69,14 @@ impl Job {
         })
     }
 
-    /// Whether an instance of a task was lost or has failed: the next one is another than its neighbours have.
+    /// Whether an instance of a task was lost or failed: then its next instance differs from its
+    /// neighbors'.
     pub(crate) fn was_tried(&self, slot: TaskSlot) -> bool {
         let submit = self.submit(slot);
         submit.is_some_and(|submit| {
             let record = submit.tasks.record(slot.index);
             record.is_some_and(|record| {
-                // A server that was started since may give all others the same instance as the next one of this.
+                // After a restart of the server all other tasks may have the same first instance.
                 record.instance() != submit.tasks.first_instance()
                     || record.crash_count() > 0
                     || record.retry_count() > 0
@@ -120,7 +122,7 @@ mod tests {
             (0..31).for_each(|_| credit.note_turn());
         }
         assert!(credit.pays(Time(1)));
-        // However many went well before, it is noticed when none does any more.
+        // Even with a high credit, a series of returns is noticed.
         (0..10_000).for_each(|_| credit.note_turn());
         returned(&mut credit, 577, Time(1));
         assert!(!credit.pays(Time(1)));

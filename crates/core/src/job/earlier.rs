@@ -1,7 +1,7 @@
 //! Dependencies of a job: within one submit, and on tasks of earlier submits of the same job.
 //!
-//! Those on earlier submits always point back, so that submits are walked in their order. They cost nothing where there
-//! are none.
+//! Dependencies on earlier submits always point back, so submits are processed in order. A job
+//! without any pays nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,18 +11,19 @@ use crate::graph::Graph;
 use crate::id::{TaskId, WorkerId};
 use crate::task::Phase;
 
-/// Dependencies of a task that are looked at when it is handed out: a join of many hardly has all of them on one worker.
+/// Limit of examined dependencies at dispatch: a join of many tasks hardly has all of them on one
+/// worker.
 const FOLLOWED_MAX: usize = 64;
 
-/// Tasks that wait for tasks of earlier submits.
+/// Dependencies on tasks of earlier submits.
 #[derive(Clone, Debug, Default)]
 pub(super) struct EarlierDeps {
-    /// Pairs of an awaited task and the one that waits for it; only of tasks that have not finished.
+    /// Pairs of a dependency and its dependent, while the dependency is unfinished.
     pairs: BTreeSet<(TaskSlot, TaskSlot)>,
 }
 
 impl EarlierDeps {
-    /// Tasks of later submits that wait for a task.
+    /// Dependents of a task in later submits.
     fn of(&self, slot: TaskSlot) -> impl Iterator<Item = TaskSlot> + '_ {
         let first = TaskSlot {
             submit: 0,
@@ -36,7 +37,7 @@ impl EarlierDeps {
         pairs.map(|(_, waiting)| *waiting)
     }
 
-    /// The same when it has finished: they do not wait for it any more.
+    /// Removes and returns the dependents of a finished task.
     fn take(&mut self, slot: TaskSlot) -> Vec<TaskSlot> {
         let waiting: Vec<TaskSlot> = self.of(slot).collect();
         for waiting in &waiting {
@@ -47,7 +48,7 @@ impl EarlierDeps {
 }
 
 impl Job {
-    /// Has the tasks of a new submit wait for the tasks of earlier ones that they name.
+    /// Adds the dependencies of a new submit on earlier ones.
     pub(super) fn note_earlier(&mut self, number: u32, submit: &mut Submit) {
         let SubmitKind::Graph { graph, earlier, .. } = &mut submit.kind else {
             return;
@@ -57,7 +58,7 @@ impl Job {
                 bug!("job {} has no task {task} to wait for", self.id);
                 continue;
             };
-            // A task that ended otherwise stays in the way: these tasks will never run.
+            // A dependency that did not succeed keeps blocking: the dependent never runs.
             if self.phase(slot) != Some(Phase::Finished) {
                 graph.wait_outside(*index);
                 let waiting = TaskSlot {
@@ -69,8 +70,8 @@ impl Job {
         }
     }
 
-    /// Waiting tasks of a submit of which something that they wait for has ended without success: in an earlier submit, or before a
-    /// restart, when they had been handed out and nobody had stored that.
+    /// Waiting tasks of a submit with a failed dependency: in an earlier submit, or before a
+    /// restart, when the dependent was dispatched and the failure was not stored.
     pub(crate) fn doomed(&self, number: u32) -> Vec<TaskSlot> {
         let submit = self.submits.get(number as usize);
         let Some((submit, SubmitKind::Graph { graph, earlier, .. })) =
@@ -82,7 +83,7 @@ impl Job {
             let phase = self.find(task).and_then(|slot| self.phase(slot));
             phase.is_some_and(has_ended_badly)
         };
-        // Most of them have been given up with what they waited for.
+        // Most dependents were aborted together with their dependency.
         let is_waiting = |index: u32| submit.tasks.phase(index) == Some(Phase::Waiting);
         let doomed = earlier
             .iter()
@@ -101,15 +102,14 @@ impl Job {
         slots.collect()
     }
 
-    /// Counts finished dependencies again, after phases were restored.
+    /// Recounts finished dependencies after phases were restored.
     pub(super) fn replay_graphs(&mut self) {
         for submit in &mut self.submits {
             let SubmitKind::Graph { graph, .. } = &mut submit.kind else {
                 continue;
             };
             for (from, to, phase) in submit.tasks.runs(0, submit.tasks.len()) {
-                // Failed ones release nobody: their dependents were aborted, and are stored as
-                // such.
+                // Failed tasks release no dependents: those were aborted and stored as such.
                 if phase == Phase::Finished {
                     for index in from..to {
                         graph.finish(index);
@@ -126,7 +126,7 @@ impl Job {
         }
     }
 
-    /// Notes that a dependency finished; returns slots that became free.
+    /// Notes that a dependency finished; returns the slots that became ready.
     pub(crate) fn release_dependents(&mut self, slot: TaskSlot) -> Vec<TaskSlot> {
         let graph = self.graph_mut(slot.submit);
         let free = graph.map_or_else(Vec::new, |graph| graph.finish(slot.index));
@@ -136,7 +136,7 @@ impl Job {
         free
     }
 
-    /// The same for tasks of later submits.
+    /// Likewise for dependents in later submits.
     fn release_later(&mut self, slot: TaskSlot) -> Vec<TaskSlot> {
         let mut waiting = self.earlier.take(slot);
         waiting.retain(|waiting| {
@@ -153,7 +153,7 @@ impl Job {
         }
     }
 
-    /// Tasks that a task waits or waited for.
+    /// Dependencies of a task, finished or not.
     fn awaited(&self, slot: TaskSlot) -> impl Iterator<Item = TaskSlot> + '_ {
         let submit = self.submit(slot);
         let graph = submit.and_then(Submit::graph);
@@ -168,8 +168,9 @@ impl Job {
         same.chain(earlier.filter_map(|task| self.find(task)))
     }
 
-    /// Whether a task goes on from where one has ended that ran elsewhere than on `worker`, or may have; `None` = wherever that was.
-    /// Of more than a few it may have: the ends that are not on disk yet tell more cheaply whether one of them did.
+    /// Whether a dependency of a task ran, or may have run, on another worker than `worker`; `None`
+    /// = on any worker. True for tasks with many dependencies: comparing with the uncommitted ends
+    /// is cheaper than examining them.
     #[must_use]
     pub(crate) fn follows_others(&self, slot: TaskSlot, worker: Option<WorkerId>) -> bool {
         let mut awaited = self.awaited(slot);
@@ -178,7 +179,7 @@ impl Job {
         looked_at.any(|slot| worker.is_none() || ran_on(slot) != worker) || awaited.next().is_some()
     }
 
-    /// The task that waits for this one, if there is just one and it came with it.
+    /// The only dependent of a task, if it has exactly one, in the same submit.
     #[must_use]
     pub(crate) fn sole_dependent(&self, slot: TaskSlot) -> Option<TaskSlot> {
         let graph = self.submit(slot)?.graph()?;
@@ -189,15 +190,15 @@ impl Job {
         is_sole.then_some(TaskSlot { index, ..slot })
     }
 
-    /// Whether a task has to wait for others. Only one that a worker of an earlier run of the server brought along can have been
-    /// handed out all the same: by what is stored, those have not ended.
+    /// Whether a task has unfinished dependencies. A dispatched task can have some if a worker
+    /// brought it along from an earlier run of the server whose store lacks the ends.
     #[must_use]
     pub(crate) fn is_blocked(&self, slot: TaskSlot) -> bool {
         let submit = self.submit(slot);
         submit.is_some_and(|submit| submit.is_blocked(slot.index))
     }
 
-    /// Whether a task waits for one that has ended without success.
+    /// Whether a task has a failed dependency.
     #[must_use]
     pub(crate) fn is_doomed(&self, slot: TaskSlot) -> bool {
         let has_failed = |slot| self.phase(slot).is_some_and(has_ended_badly);
@@ -210,7 +211,7 @@ impl Job {
         !self.earlier.pairs.is_empty() || submit.is_some_and(|submit| submit.graph().is_some())
     }
 
-    /// Slots of everything that depends on a task.
+    /// Slots of all direct and indirect dependents of a task.
     #[must_use]
     pub fn descendants(&self, slot: TaskSlot) -> Vec<TaskSlot> {
         self.descendants_of_all(&[slot])

@@ -1,15 +1,16 @@
-//! Conditions between jobs: submits that wait for other jobs, and ends that they have not heard of.
+//! Conditions between jobs: submits that wait for other jobs, and ends that were not delivered to
+//! them yet.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::id::{JobId, TaskId};
 
-/// Submits that wait for other jobs, by the job that they wait for.
+/// Submits that wait for other jobs, by that job.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Followers {
-    /// Only of jobs that have not completed, or whose completion nobody has looked at.
+    /// Only jobs that have not completed, or whose completion was not handled yet.
     by_job: BTreeMap<JobId, Followed>,
-    /// Ends that nobody has looked at yet: of a task, or of the rest of a job.
+    /// Unhandled ends: of a task, or of the rest of a job.
     ends: Vec<(JobId, Option<TaskId>)>,
 }
 
@@ -26,8 +27,7 @@ impl Followers {
     pub(super) fn add(&mut self, job: JobId, follower: (JobId, u32), is_each: bool) {
         let followed = self.by_job.entry(job).or_default();
         followed.submits.insert(follower);
-        // One that waits for single tasks makes each end count, also for those that wait for all of
-        // it.
+        // If one submit waits for single tasks, each end is delivered to all followers.
         followed.by_task |= is_each;
     }
 
@@ -39,20 +39,20 @@ impl Followers {
         })
     }
 
-    /// Whether somebody can go on because of the end of a task of this job.
+    /// Whether the end of a task of this job can release a follower.
     pub(super) fn want_end(&self, job: JobId, is_completed: bool) -> bool {
         let followed = self.by_job.get(&job);
         followed.is_some_and(|followed| followed.by_task || is_completed)
     }
 
-    /// Whether anybody waits for an end of this job, or has not been notified of it.
+    /// Whether any submit waits for this job, or has not learned of its end.
     pub(super) fn is_followed(&self, job: JobId) -> bool {
         self.by_job.contains_key(&job)
     }
 
-    /// Notes an end, if anybody waits for the job.
+    /// Records an end if any submit waits for the job.
     pub(super) fn note(&mut self, job: JobId, task: Option<TaskId>) {
-        // Most jobs are waited for by nobody: their ends cost nothing.
+        // Ends of most jobs have no followers and cost nothing.
         if self.by_job.contains_key(&job) {
             self.ends.push((job, task));
         }
@@ -63,7 +63,7 @@ impl Followers {
         std::mem::take(&mut self.ends)
     }
 
-    /// A job has completed, and everybody who waited for it was looked at.
+    /// Forgets a completed job whose followers were all handled.
     pub(super) fn remove(&mut self, job: JobId) {
         self.by_job.remove(&job);
     }

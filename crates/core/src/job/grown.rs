@@ -1,7 +1,7 @@
-//! Tasks of a submit whose later instances got more than was asked for.
+//! Tasks of a submit whose later instances got more than requested.
 //!
-//! They are few. Those that grew alike share a template, so that they stay interchangeable for the scheduler and a worker
-//! is sent it once.
+//! They are few. Tasks with equal growth share a template, so that they stay interchangeable for
+//! the scheduler and a worker receives the template once.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use super::{SharedTemplate, TemplateId};
 use crate::growth::Scale;
 use crate::id::InstanceId;
 
-/// Grown request of a task, valid from one of its instances on until it grows again.
+/// Grown request of a task, valid from one of its instances until it grows again.
 #[derive(Clone, Debug)]
 pub struct Grown {
-    /// By how much it is more than what was asked for.
+    /// Multiple of the request.
     pub scale: Scale,
     /// The template with that much.
     pub template: Arc<SharedTemplate>,
@@ -22,9 +22,9 @@ pub struct Grown {
 /// Tasks that grew.
 #[derive(Clone, Debug, Default)]
 pub struct GrownTasks {
-    /// By index and the first instance that gets it.
+    /// By index and first instance with this growth.
     by_instance: BTreeMap<(u32, InstanceId), Grown>,
-    /// By the template that was asked for, and how much more of it: a submit can have very many.
+    /// By requested template and scale; a submit can have very many.
     templates: BTreeMap<(TemplateId, Scale), Arc<SharedTemplate>>,
 }
 
@@ -45,7 +45,7 @@ impl GrownTasks {
             .map(|(_, grown)| grown)
     }
 
-    /// How much more than asked for a task gets.
+    /// Scale of a task's request.
     #[must_use]
     pub fn scale(&self, index: u32) -> Scale {
         self.last(index)
@@ -53,12 +53,12 @@ impl GrownTasks {
             .unwrap_or_default()
     }
 
-    /// A template that was made for another task.
+    /// An existing template with this growth.
     pub(crate) fn known(&self, asked: TemplateId, scale: Scale) -> Option<Arc<SharedTemplate>> {
         self.templates.get(&(asked, scale)).map(Arc::clone)
     }
 
-    /// Lets a task have more from one of its instances on.
+    /// Grants a task more from one of its instances on.
     pub(crate) fn add(
         &mut self,
         (index, from): (u32, InstanceId),
@@ -70,17 +70,17 @@ impl GrownTasks {
         self.by_instance.insert((index, from), grown);
     }
 
-    /// First and last number of each run of templates that were made.
+    /// First and last id of each run of created templates.
     pub(crate) fn template_runs(&self) -> Vec<(TemplateId, TemplateId)> {
         runs(self.templates.values().map(|made| made.id).collect())
     }
 
-    /// The templates that were made, to be freed in portions.
+    /// The created templates, to be freed in portions.
     pub(crate) fn into_templates(self) -> Vec<Arc<SharedTemplate>> {
         self.templates.into_values().collect()
     }
 
-    /// `from..to` cut where tasks grew: what is in one part has one template, if the submit has.
+    /// Splits `from..to` where tasks grew: each part has one template, if the submit has.
     pub(crate) fn parts(&self, from: u32, to: u32) -> Vec<(u32, u32)> {
         let mut parts = Vec::new();
         let mut start = from;
@@ -95,7 +95,7 @@ impl GrownTasks {
             if grown.peek().is_some_and(|(next, _)| *next == index) {
                 continue;
             }
-            // Those beside each other that grew alike are one part.
+            // Neighbors with equal growth form one part.
             match parts.last_mut() {
                 Some((_, end)) if *end == index && before == Some((index, id)) => *end = index + 1,
                 _ => {
@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn tasks_beside_each_other_that_grew_alike_are_one_part() {
         let mut tasks = GrownTasks::default();
-        // Task 4 grew twice, and has then what 5 has.
+        // Task 4 grew twice, and then has the grant of task 5.
         for (index, instance, id) in [
             (2, 1, 7),
             (3, 1, 7),

@@ -1,4 +1,4 @@
-//! Ids of tasks: where each is in its job, and sets of them as few ranges.
+//! Ids of tasks: their position in the job, and sets of them as few ranges.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::range::{IdArray, IdRange};
 pub(super) struct IdIndex {
     /// Segments by first id; their spans do not cross.
     segments: BTreeMap<u32, Segment>,
-    /// Segments whose span crosses that of an earlier one: rare, searched one by one.
+    /// Segments whose span crosses an earlier one: rare, searched linearly.
     crossing: Vec<Segment>,
     pub(super) max: Option<u32>,
 }
@@ -37,7 +37,8 @@ impl IdIndex {
         let by_span = self
             .segments
             .range(..=id)
-            // Spans do not cross, so only the last one that begins at or before the id can hold it.
+            // Spans do not cross, so only the last one that begins at or before the id can contain
+            // it.
             .next_back()
             .map(|(_, segment)| segment);
         by_span
@@ -46,7 +47,7 @@ impl IdIndex {
             .find(|segment| segment.range.position(id).is_some())
     }
 
-    /// First of `ids` that does not exist. Cost follows ranges where these are as wide as segments.
+    /// First of `ids` that does not exist. Linear in the ranges if these are as wide as segments.
     pub(super) fn first_missing(&self, ids: &IdArray) -> Option<u32> {
         for range in ids.ranges() {
             let mut at = 0;
@@ -55,8 +56,7 @@ impl IdIndex {
                 let Some(Segment { range: found, .. }) = self.segment(id) else {
                     return Some(id);
                 };
-                // Then all that is left of the range within the segment exists, and is skipped in
-                // one step.
+                // Then the rest of the range within the segment exists, and is skipped in one step.
                 let is_dense = range.step().is_multiple_of(found.step());
                 let covered = if is_dense {
                     (found.last() - id) / range.step()
@@ -69,8 +69,8 @@ impl IdIndex {
         None
     }
 
-    /// Where those of `ids` are that exist, as neighbours in one submit and how many. Cost follows ranges and segments where the steps of
-    /// both are equal.
+    /// Positions of the existing ones among `ids`, as runs of neighbors in one submit. Linear in
+    /// ranges and segments if their steps are equal.
     pub(super) fn runs(&self, ids: &IdArray) -> Vec<(TaskSlot, u32)> {
         let mut runs = Vec::new();
         for range in ids.ranges() {
@@ -109,7 +109,7 @@ impl IdIndex {
                 slot: TaskSlot { submit, index },
             };
             let last_below = self.segments.range(..=range.last()).next_back();
-            // Ids of two submits that interleave, such as even and odd ones.
+            // Ids of two submits may interleave, such as even and odd ones.
             if last_below.is_some_and(|(_, other)| other.range.last() >= range.first()) {
                 self.crossing.push(segment);
             } else {
@@ -125,7 +125,7 @@ impl IdIndex {
         if ids
             .ranges()
             .iter()
-            // The usual submit goes on behind all others, and is not searched for.
+            // Usually a submit follows all others, and needs no search.
             .all(|range| self.max.is_none_or(|max| range.first() > max))
         {
             return None;
@@ -133,7 +133,8 @@ impl IdIndex {
         ids.ranges().iter().find_map(|range| self.first_in(range))
     }
 
-    /// Lowest id of a range that exists. O(segments that are passed over), however wide the range is.
+    /// Lowest id of a range that exists. O(segments that are passed over), however wide the range
+    /// is.
     pub(super) fn first_in(&self, wanted: &IdRange) -> Option<u32> {
         let before = self.segments.range(..wanted.first()).next_back();
         let within = self.segments.range(wanted.first()..=wanted.last());
@@ -148,15 +149,15 @@ impl IdIndex {
     }
 }
 
-/// Ids of stepped ranges that are taken apart to be merged; beyond that they stay ranges.
+/// Limit of ids in stepped ranges that are split up for merging; beyond it they stay ranges.
 const TAKEN_APART_MAX: u64 = 1 << 16;
 
-/// Sorts ranges and merges neighbours. Stepped ranges are taken apart, unless they have very many ids.
+/// Sorts ranges and merges neighbors. Splits up stepped ranges, unless they have very many ids.
 pub(super) fn merge_ranges(mut ranges: Vec<IdRange>) -> IdArray {
     let stepped = ranges.iter().filter(|range| range.step() > 1);
     let count: u64 = stepped.map(|range| u64::from(range.count())).sum();
     if count > TAKEN_APART_MAX {
-        // A list of single ids would take gigabytes, and nobody reads it.
+        // A list of that many single ids would take gigabytes.
         ranges.sort_unstable_by_key(IdRange::first);
         return IdArray::new(ranges).unwrap_or_default();
     }
@@ -172,7 +173,7 @@ pub(super) fn merge_ranges(mut ranges: Vec<IdRange>) -> IdArray {
     let mut merged: Vec<(u32, u32)> = Vec::with_capacity(parts.len());
     for (first, last) in parts {
         match merged.last_mut() {
-            // Neighbours become one range, so that a job with gaps stays readable.
+            // Neighbors become one range, so that a job with gaps stays readable.
             Some(previous) if first.checked_sub(1) == Some(previous.1) => previous.1 = last,
             _ => merged.push((first, last)),
         }

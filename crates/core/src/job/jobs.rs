@@ -1,7 +1,8 @@
-//! All jobs of a server, and what follows from their tasks: sums, retries that wait, who waits for whom.
+//! All jobs of a server and what follows from their tasks: sums, delayed retries, waiting submits.
 //!
-//! A phase that people can see changes here only, so that counters, sums and the list of changed jobs agree with the tasks.
-//! Records that are not counted, such as that of an attempt, are changed on the job itself: see [`Jobs::get_mut`].
+//! A visible phase changes only here, so that counters, sums and the list of changed jobs agree
+//! with the tasks. Records outside the counters, such as that of an attempt, are changed on the job
+//! itself: see [`Jobs::get_mut`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Range, RangeInclusive};
@@ -20,21 +21,21 @@ use crate::time::{Time, Timestamp};
 #[derive(Clone, Debug, Default)]
 pub struct Jobs {
     all: BTreeMap<JobId, Job>,
-    /// The highest id that was given out; 0 = none.
+    /// Highest id in use; 0 = none.
     last_id: u32,
     /// As of the last [`Jobs::take_changed`].
     totals: Totals,
     /// Jobs that changed since then.
     changed: BTreeSet<JobId>,
-    /// Failed tasks that wait for their next attempt, by the time at which they may run.
+    /// Failed tasks that wait for their next attempt, by the time from which they may run.
     delayed: BTreeSet<(Time, JobId, TaskSlot)>,
     /// The same by task.
     next_attempts: BTreeMap<(JobId, TaskSlot), Time>,
     followers: Followers,
-    /// After a restart: jobs of which some tasks may be on workers that have not come back, and how many submits they
-    /// had. Nothing of these submits is handed out.
+    /// Only after a restart: jobs with tasks that may be on workers which have not reconnected, and
+    /// their number of submits at the restart. No task of these submits is dispatched.
     held: BTreeMap<JobId, u32>,
-    /// Held tasks that are at an instance that nobody has been given.
+    /// Held tasks whose current instance was never sent to a worker.
     fresh: BTreeMap<JobId, BTreeSet<TaskSlot>>,
 }
 
@@ -51,7 +52,7 @@ impl Jobs {
         self.all.get(&id)
     }
 
-    /// One of them, to change records that are counted nowhere: those of tasks, and of notifications.
+    /// A job, to change records outside the counters: task and notification records.
     pub(crate) fn get_mut(&mut self, id: JobId) -> Option<&mut Job> {
         self.all.get_mut(&id)
     }
@@ -71,18 +72,18 @@ impl Jobs {
         }
     }
 
-    /// The id of the next job; `None` after four billion of them.
+    /// The id of the next job; `None` after four billion jobs.
     #[must_use]
     pub fn next_id(&self) -> Option<JobId> {
         self.last_id.checked_add(1).map(JobId)
     }
 
-    /// Ids go on behind this one.
+    /// Continues ids after this one.
     pub(crate) fn restore_last_id(&mut self, last: JobId) {
         self.last_id = self.last_id.max(last.0);
     }
 
-    /// Jobs that a selector names. O(known jobs within its ranges + ranges).
+    /// Jobs that match a selector. O(known jobs within its ranges + ranges).
     #[must_use]
     pub fn find(&self, selector: &Selector) -> Selected<JobId> {
         let within = |span: RangeInclusive<u32>| {
@@ -92,8 +93,8 @@ impl Jobs {
         let found = match selector {
             Selector::All => Selected::all(within(0..=u32::MAX).collect()),
             Selector::Last => {
-                // The last one that was made, even if it is forgotten: another job would be a
-                // surprise.
+                // The job that was created last, even if it is forgotten: another job would
+                // surprise the user.
                 let last = self.last_id().map(|id| IdArray::single(id.0));
                 Selected::of_ids(&last.unwrap_or_default(), within)
             }
@@ -102,7 +103,7 @@ impl Jobs {
         found.filter_map(|id| Some(JobId(id)))
     }
 
-    /// Jobs that the selector of a command names; `all` = jobs for which `matches` holds.
+    /// Jobs that match the selector of a command; `all` = jobs for which `matches` holds.
     pub(crate) fn select(
         &self,
         selector: &Selector,
@@ -120,18 +121,18 @@ impl Jobs {
     /// Adds a job.
     pub(crate) fn add(&mut self, job: Job) {
         self.last_id = self.last_id.max(job.id.0);
-        // Also without tasks: it counts among the jobs, and clients that watch all of them are notified.
+        // Also without tasks: it counts among the jobs, and watchers of all jobs are notified.
         self.changed.insert(job.id);
         self.all.insert(job.id, job);
     }
 
-    /// Adds tasks to a job, all waiting; returns the number of the submit.
+    /// Adds waiting tasks to a job; returns the number of the submit.
     pub(crate) fn add_submit(&mut self, id: JobId, submit: Submit) -> Option<u32> {
         self.changed.insert(id);
         Some(self.all.get_mut(&id)?.add_submit(submit))
     }
 
-    /// Closes a job; returns whether it was open. `None` = there is no such job.
+    /// Closes a job; returns whether it was open. `None` = unknown job.
     pub(crate) fn close(&mut self, id: JobId) -> Option<bool> {
         let job = self.all.get_mut(&id)?;
         let was_open = std::mem::replace(&mut job.is_open, false);
@@ -146,7 +147,7 @@ impl Jobs {
         let mut job = self.all.remove(&id)?;
         // Tasks that ended since the last time still count as ended.
         self.totals.count(&mut job);
-        // Ended tasks stay counted; one job less exists.
+        // Its ended tasks stay counted, the job itself does not.
         self.totals.forget(&mut job);
         self.changed.insert(id);
         Some(job)
@@ -178,7 +179,7 @@ impl Jobs {
             bug!("job {id} is gone, but its tasks become {to:?}");
             return IdArray::default();
         };
-        // Before they end: afterwards nothing tells them from those that had ended.
+        // Before they end: afterwards they look like earlier ends.
         let ids = job.unfinished_ids();
         job.end_all(to, at);
         self.changed.insert(id);
@@ -220,7 +221,7 @@ impl Jobs {
         job.end_parts(number, parts, to, at)
     }
 
-    /// Ends those of `ids` that have not ended, as they did in an earlier run; those that do not exist are left out.
+    /// Ends the unfinished ones among `ids` as in an earlier run; skips unknown ids.
     pub(crate) fn restore_dropped(&mut self, id: JobId, ids: &IdArray, to: Phase, at: Timestamp) {
         // A job that is not stored has no tasks that could end.
         if let Some(job) = self.all.get_mut(&id) {
@@ -229,7 +230,7 @@ impl Jobs {
         }
     }
 
-    /// Notes that a job has changed for those who watch it.
+    /// Marks a job as changed for its watchers.
     pub(crate) fn note_changed(&mut self, id: JobId) {
         self.changed.insert(id);
     }
@@ -257,20 +258,20 @@ impl Jobs {
         self.totals.started += 1;
     }
 
-    /// Counts what an instance had used that the end of its worker cut off.
+    /// Counts the usage of an instance that the end of its worker cut off.
     pub(crate) fn count_cut_off(&mut self, cpu_time: Duration) {
         self.totals.cut_off = self.totals.cut_off.saturating_add(cpu_time);
     }
 
-    /// Prepares jobs of an earlier run of the server: phases are as they were stored.
+    /// Rebuilds dependency counts of restored jobs from their stored phases.
     pub(crate) fn replay_graphs(&mut self) {
         for job in self.all.values_mut() {
             job.replay_graphs();
         }
     }
 
-    /// Behind the last record: what is completed was told by the earlier run of the server, and what ended then does not
-    /// count as ended in this one.
+    /// Finishes a restore after the last record: completions were reported by the earlier run, and
+    /// its ends do not count for this one.
     pub(crate) fn finish_restore(&mut self, now: Timestamp) {
         for job in self.all.values_mut() {
             job.finish_restore(now);
@@ -278,7 +279,7 @@ impl Jobs {
         }
     }
 
-    /// Lets a task wait for its next attempt until this time.
+    /// Delays the next attempt of a task.
     pub(crate) fn delay(&mut self, until: Time, id: JobId, slot: TaskSlot) {
         self.delayed.insert((until, id, slot));
         if let Some(earlier) = self
@@ -290,18 +291,18 @@ impl Jobs {
         }
     }
 
-    /// Whether a task waits for the time of its next attempt.
+    /// Whether the next attempt of a task is delayed.
     pub(crate) fn is_delayed(&self, id: JobId, slot: TaskSlot) -> bool {
         self.next_attempt(id, slot).is_some()
     }
 
-    /// When the next attempt of a task begins, if it waits for that.
+    /// Time of the next attempt of a task, if it is delayed.
     #[must_use]
     pub fn next_attempt(&self, id: JobId, slot: TaskSlot) -> Option<Time> {
         self.next_attempts.get(&(id, slot)).copied()
     }
 
-    /// Tasks of a submit that wait for the time of their next attempt, from `first` to below the index `end`.
+    /// Delayed tasks of a submit, from `first` to below the index `end`.
     pub(crate) fn delayed_in(
         &self,
         id: JobId,
@@ -316,7 +317,7 @@ impl Jobs {
         found.map(|((_, slot), _)| slot.index)
     }
 
-    /// A task whose wait for another attempt is over. It may have ended meanwhile.
+    /// A task whose delay is over. It may have ended meanwhile.
     pub(crate) fn next_retry(&mut self, now: Time) -> Option<(JobId, TaskSlot)> {
         let (time, id, slot) = self.delayed.first().copied()?;
         // They are in the order of their times.
@@ -334,13 +335,13 @@ impl Jobs {
         self.delayed.first().map(|(time, ..)| *time)
     }
 
-    /// Has a submit wait for the other jobs that it names, unless they have completed.
+    /// Makes a submit wait for its other jobs, unless they have completed.
     pub(crate) fn follow(&mut self, id: JobId, number: u32) {
         let submit = self.all.get(&id);
         let submit = submit.and_then(|job| job.submits.get(number as usize));
         for condition in submit.into_iter().flat_map(|submit| &submit.after) {
             let awaited = self.all.get(&condition.job);
-            // Jobs that have completed, or were forgotten, are looked at once, by the caller.
+            // The caller handles jobs that have completed or were forgotten at once.
             if awaited.is_some_and(|job| !job.is_completed()) {
                 let follower = (id, number);
                 self.followers
@@ -354,19 +355,19 @@ impl Jobs {
         self.followers.of(id)
     }
 
-    /// Whether anybody waits for a job, or has not been notified of its end.
+    /// Whether any submit waits for a job, or has not learned of its end.
     pub(crate) fn is_followed(&self, id: JobId) -> bool {
         self.followers.is_followed(id)
     }
 
-    /// Whether somebody can go on because a task of this job ended.
+    /// Whether the end of a task of this job can release a submit.
     pub(crate) fn is_end_awaited(&self, id: JobId) -> bool {
-        // The last end of a job frees also those that wait for the whole.
+        // The last end of a job also releases submits that wait for the whole job.
         let is_completed = self.all.get(&id).is_some_and(Job::is_completed);
         self.followers.want_end(id, is_completed)
     }
 
-    /// Notes the end of a task, or of the rest of a job, for those who wait for it.
+    /// Records the end of a task, or of the rest of a job, for its followers.
     pub(crate) fn note_end(&mut self, id: JobId, task: Option<TaskId>) {
         self.followers.note(id, task);
     }
@@ -376,7 +377,7 @@ impl Jobs {
         self.followers.take_ends()
     }
 
-    /// Everybody who waited for a job that has completed was looked at.
+    /// Forgets the followers of a completed job, all of which were handled.
     pub(crate) fn forget_followers(&mut self, id: JobId) {
         self.followers.remove(id);
     }
@@ -386,7 +387,7 @@ impl Jobs {
         self.held.insert(id, submits);
     }
 
-    /// Whether nothing of a submit may be handed out or given up yet.
+    /// Whether no task of a submit may be dispatched or aborted yet.
     pub(crate) fn is_submit_held(&self, id: JobId, number: u32) -> bool {
         let submits = self.held.get(&id);
         submits.is_some_and(|submits| number < *submits)
@@ -397,7 +398,8 @@ impl Jobs {
         self.is_submit_held(id, slot.submit)
     }
 
-    /// A task has got another instance; if it is held, nobody is given that before it is let go.
+    /// Notes a new instance of a task. If the task is held, the instance is not sent before its
+    /// release.
     pub(crate) fn note_superseded(&mut self, id: JobId, slot: TaskSlot) {
         self.totals.superseded += 1;
         if self.is_held(id, slot) {
@@ -405,19 +407,19 @@ impl Jobs {
         }
     }
 
-    /// A task that is or will be held is at an instance that nobody has been given.
+    /// Notes that the current instance of a held task was never sent to a worker.
     pub(crate) fn note_fresh(&mut self, id: JobId, slot: TaskSlot) {
         self.fresh.entry(id).or_default().insert(slot);
     }
 
-    /// All tasks that are at an instance that nobody has been given.
+    /// All held tasks whose current instance was never sent to a worker.
     pub(crate) fn all_fresh(&self) -> Vec<(JobId, TaskSlot)> {
         let of_jobs = self.fresh.iter();
         let all = of_jobs.flat_map(|(id, slots)| slots.iter().map(|slot| (*id, *slot)));
         all.collect()
     }
 
-    /// Tasks of a job that is let go which are at an instance that nobody has been given.
+    /// Removes and returns such tasks of a job that is released.
     pub(crate) fn take_fresh(&mut self, id: JobId) -> BTreeSet<TaskSlot> {
         self.fresh.remove(&id).unwrap_or_default()
     }
@@ -427,7 +429,7 @@ impl Jobs {
         std::mem::take(&mut self.held)
     }
 
-    /// Panics unless the totals are those of the jobs, and those of jobs that have not changed are up to date.
+    /// Panics unless the totals match the jobs, and unchanged jobs have up-to-date totals.
     #[cfg(any(test, feature = "testing"))]
     pub(crate) fn check(&self) {
         let mut fresh = Totals::default();

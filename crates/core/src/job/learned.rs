@@ -1,4 +1,5 @@
-//! Needs that a submit has learned from its finished tasks, and the template that tasks get which have not begun.
+//! Needs learned from the finished tasks of a submit, and the templates of tasks that have not
+//! started.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,37 +11,40 @@ use crate::growth::{Scale, memory};
 use crate::sizing::{Needs, Size, TASKS_MIN, kib};
 use crate::task::{Phase, TaskEnd};
 
-/// Tasks of a submit from which is learned after a restart; with more the start of a server would only take longer.
+/// Limit of tasks of a submit that are learned from after a restart: more would only delay the
+/// start.
 const RELEARNED_MAX: usize = 100_000;
 
-/// Needs of the tasks that finished, and what followed from them so far.
+/// Needs of the finished tasks, and the sizes derived from them.
 #[derive(Clone, Debug)]
 pub struct Learned {
     needs: Needs,
     /// Number of finished tasks at which the sizes are computed again.
     due: u64,
     current: Option<(Size, Arc<SharedTemplate>)>,
-    /// All templates that were made: workers may have any of them. Their number follows the logarithm of that of the
-    /// tasks.
+    /// All templates created so far: workers may have any of them. Their number grows with the
+    /// logarithm of the number of tasks.
     made: BTreeMap<Size, Arc<SharedTemplate>>,
-    /// Tasks that the end of their worker cut off, or that have grown, and what their next instance asks for.
+    /// Tasks that were cut off by the end of their worker, or have grown, with the request of their
+    /// next instance.
     cut_off: BTreeMap<u32, CutOff>,
-    /// Templates of these tasks, by their requests, of which there are few.
+    /// Templates of these tasks, by request; there are few.
     for_cut_off: BTreeMap<CutOff, ForCutOff>,
-    /// All templates that were made for them, by those that they are like and the time that a worker must have left.
+    /// All templates created for them, by base template and required remaining lifetime.
     made_for_cut_off: BTreeMap<(TemplateId, Duration), Arc<SharedTemplate>>,
 }
 
 /// Request of a task that was cut off, or that has grown.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct CutOff {
-    /// Template that it had grown to; `None` = it gets what is learned otherwise.
+    /// Template that it had grown to; `None` = the learned template.
     pub grown: Option<TemplateId>,
-    /// The time that its worker should have left; at least what the others have needed. It gets less where nobody has so much.
+    /// Desired remaining lifetime of its worker; at least what the other tasks needed. Lower if no
+    /// worker has so much.
     pub wanted: Duration,
 }
 
-/// Template of the tasks with one request after they were cut off.
+/// Template of cut off tasks with one request.
 #[derive(Clone, Debug)]
 struct ForCutOff {
     /// Template that they had grown to.
@@ -69,7 +73,7 @@ impl Learned {
         &self.needs
     }
 
-    /// Template of tasks that have not grown; `None` = what was asked for.
+    /// Template of tasks that have not grown; `None` = as requested.
     #[must_use]
     pub fn template(&self) -> Option<&Arc<SharedTemplate>> {
         self.current.as_ref().map(|(_, template)| template)
@@ -83,13 +87,14 @@ impl Learned {
             .map_or_else(Size::default, |(size, _)| *size)
     }
 
-    /// Adds a task; returns whether it is time to look at what follows.
+    /// Adds a task; returns whether the sizes are due.
     pub(super) fn note(&mut self, memory_kib: u64, run: Duration) -> bool {
         self.needs.note(memory_kib, run);
         self.needs.count() >= self.due
     }
 
-    /// It was looked at: the next time is when there are half as many more, so that all together costs little.
+    /// Schedules the next computation for half as many more tasks, so that the total cost stays
+    /// low.
     pub(crate) fn note_looked_at(&mut self) {
         let count = self.needs.count();
         self.due = TASKS_MIN.max(count + count / 2);
@@ -113,7 +118,8 @@ impl Learned {
         Some(&found.template)
     }
 
-    /// Requests of tasks that were cut off, with the templates that they had grown to and those that they get.
+    /// Requests of cut off tasks, with the templates that they had grown to and those that they
+    /// get.
     pub(crate) fn all_cut_off(
         &self,
     ) -> impl Iterator<Item = (CutOff, Option<&Arc<SharedTemplate>>, &Arc<SharedTemplate>)> {
@@ -121,12 +127,12 @@ impl Learned {
         all.map(|(key, found)| (*key, found.grown.as_ref(), &found.template))
     }
 
-    /// Whether another task that was cut off asks for the same.
+    /// Whether another cut off task has the same request.
     pub(crate) fn has_cut_off(&self, cut_off: CutOff) -> bool {
         self.for_cut_off.contains_key(&cut_off)
     }
 
-    /// A template that was made for another task that was cut off.
+    /// An existing template of another cut off task.
     pub(crate) fn known_cut_off(
         &self,
         like: TemplateId,
@@ -135,12 +141,12 @@ impl Learned {
         self.made_for_cut_off.get(&(like, min_time)).map(Arc::clone)
     }
 
-    /// The next instance of a task that was cut off asks for this.
+    /// Sets the request of the next instance of a cut off task.
     pub(crate) fn set_cut_off(&mut self, index: u32, cut_off: CutOff) {
         self.cut_off.insert(index, cut_off);
     }
 
-    /// Sets the template of tasks that were cut off: like another one, for workers that have enough time left.
+    /// Sets the template of cut off tasks: a copy of another one with a longer required lifetime.
     pub(crate) fn set_for_cut_off(
         &mut self,
         key: CutOff,
@@ -163,7 +169,7 @@ impl Learned {
         self.cut_off.remove(&index);
     }
 
-    /// First and last number of each run of templates that were made.
+    /// First and last id of each run of created templates.
     pub(crate) fn template_runs(&self) -> Vec<(TemplateId, TemplateId)> {
         let made = self.made.values().chain(self.made_for_cut_off.values());
         runs(made.map(|made| made.id).collect())
@@ -171,7 +177,7 @@ impl Learned {
 }
 
 impl Job {
-    /// Learns from a task that finished; returns whether it is time to look at what follows.
+    /// Learns from a finished task; returns whether the sizes are due.
     pub(crate) fn learn(&mut self, slot: TaskSlot, end: &TaskEnd) -> bool {
         let submit = self.submits.get_mut(slot.submit as usize);
         let learned = submit.and_then(|submit| {
@@ -183,14 +189,14 @@ impl Job {
         })
     }
 
-    /// Nothing follows any more from what its tasks needed.
+    /// Discards everything learned from its tasks.
     pub(crate) fn forget_learned(&mut self) {
         for submit in &mut self.submits {
             submit.learned = None;
         }
     }
 
-    /// Learns from tasks that were restored, at most [`RELEARNED_MAX`] of each submit.
+    /// Learns from restored tasks, at most [`RELEARNED_MAX`] of each submit.
     pub(crate) fn learn_again(&mut self) {
         for submit in &mut self.submits {
             submit.learn_again();
@@ -199,7 +205,8 @@ impl Job {
 }
 
 impl Submit {
-    /// `from..to` cut where tasks have requests of their own: what is in one part has one template, if the submit has.
+    /// Splits `from..to` where tasks have requests of their own: each part has one template, if the
+    /// submit has.
     pub(crate) fn parts(&self, from: u32, to: u32) -> Vec<(u32, u32)> {
         let parts = self.grown.parts(from, to);
         let Some(learned) = self.learned.as_ref().filter(|l| !l.cut_off.is_empty()) else {
@@ -212,7 +219,7 @@ impl Submit {
             for (index, cut_off) in learned.cut_off.range(from..to) {
                 let (index, next) = (*index, (*index + 1, *cut_off));
                 match all.last_mut() {
-                    // Those beside each other that ask for the same are one part.
+                    // Neighbors with equal requests form one part.
                     Some((_, end)) if before == Some((index, *cut_off)) => *end = next.0,
                     _ => {
                         if start < index {
@@ -231,8 +238,8 @@ impl Submit {
         all
     }
 
-    /// Memory in KiB with which a task finished that had run out of it. Its recorded usage is that of its largest process
-    /// only, and its worker enforces the sum of all.
+    /// Memory in KiB that sufficed for a task that had run out of it. Its recorded usage is that of
+    /// its largest process, but its worker limits the sum of all.
     fn grown_memory(&self, index: u32) -> Option<u64> {
         let grown = self.grown.last(index)?;
         let grew = grown.scale.memory > Scale::default().memory;

@@ -1,8 +1,9 @@
-//! Submits that tasks of a job made for it, so that another attempt of such a task adds nothing twice.
+//! Submits made by tasks of the job, so that another attempt of such a task adds nothing twice.
 //!
-//! A submit is recognised by the key that the task gave it. Without a key it is recognised by its content, among those that
-//! earlier attempts made and this one has not made yet. If some are left and none is the same, nobody can tell whether it is
-//! new or an old one that turned out differently: it is refused, so that nothing is lost or done twice in silence.
+//! A submit is recognized by the key that the task gave it. Without a key it is recognized by its
+//! content, among the submits of earlier attempts that this attempt has not repeated yet. If some
+//! of those are left and none is equal, it is unclear whether the submit is new or a changed
+//! repetition. The server rejects it, so that nothing is silently lost or done twice.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,14 +13,14 @@ use crate::id::{InstanceId, TaskId};
 use crate::task::Phase;
 use crate::template::Origin;
 
-/// How a submit of a task relates to those that earlier attempts of the task made.
+/// Relation of a submit to the submits of earlier attempts of its task.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Repeat {
     /// A new one.
     New,
     /// The same as this submit of the job.
     Of(u32),
-    /// None of those that earlier attempts made, of which some are left.
+    /// Differs from all submits of earlier attempts that are left.
     Differs,
 }
 
@@ -32,10 +33,10 @@ pub(super) struct Origins {
 /// Submits of one task.
 #[derive(Clone, Debug, Default)]
 struct MadeBy {
-    /// Those without a key, in order.
+    /// Submits without a key, in order.
     numbers: Vec<u32>,
     by_key: BTreeMap<Box<str>, u32>,
-    /// The attempt for which `left` is known.
+    /// The attempt that `left` belongs to.
     instance: Option<InstanceId>,
     /// Submits without a key that only other attempts have made.
     left: BTreeSet<u32>,
@@ -60,7 +61,7 @@ impl Origins {
 }
 
 impl Job {
-    /// Whether a task makes a submit that it has made before.
+    /// Whether a task repeats an earlier submit.
     pub(crate) fn repeat_of(&mut self, origin: &Origin) -> Repeat {
         let Some(made) = self.origins.by_task.get_mut(&origin.task) else {
             return Repeat::New;
@@ -70,7 +71,7 @@ impl Job {
             return known.map_or(Repeat::New, |number| Repeat::Of(*number));
         }
         let origin_of = |number: &u32| self.submits.get(*number as usize)?.origin.as_ref();
-        // The first submit of an attempt; for those behind it nothing is searched.
+        // The first submit of an attempt; later ones need no search.
         if made.instance != Some(origin.instance) {
             let by_others = made.numbers.iter().filter(|number| {
                 origin_of(number).is_some_and(|other| other.instance != origin.instance)
@@ -89,7 +90,7 @@ impl Job {
         }
     }
 
-    /// Waiting tasks whose next attempt has the number of one that has submitted something.
+    /// Waiting tasks whose next instance has the number of one that has submitted something.
     pub(crate) fn unseen_origins(&self) -> Vec<TaskSlot> {
         let origins = self
             .submits
@@ -106,7 +107,7 @@ impl Job {
         slots.into_iter().collect()
     }
 
-    /// Another attempt of the task that made a submit has made it, too.
+    /// Records that another attempt of its task repeated a submit.
     pub(crate) fn note_repeated(&mut self, number: u32, instance: InstanceId) {
         let submit = self.submits.get_mut(number as usize);
         let Some(origin) = submit.and_then(|submit| submit.origin.as_mut()) else {

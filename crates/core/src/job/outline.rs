@@ -1,9 +1,9 @@
-//! Copies of jobs for what looks at their tasks beside the state.
+//! Copies of jobs for threads that examine their tasks outside the state.
 
 use super::{GrownTasks, Job, Submit};
 
 impl Job {
-    /// A copy with what was submitted and the phases: enough to submit it again.
+    /// A copy with specs and phases: enough to submit it again.
     #[must_use]
     pub fn outline(&self) -> Self {
         let (name, submits) = (self.name.clone(), self.submits.iter());
@@ -18,7 +18,7 @@ impl Job {
 }
 
 impl Submit {
-    /// A copy without what its tasks came to, but their phases.
+    /// A copy without the results of its tasks, except their phases.
     fn outline(&self) -> Self {
         Self {
             ids: self.ids.clone(),

@@ -7,7 +7,7 @@ use crate::task::{Phase, TaskEnd};
 use crate::time::Timestamp;
 
 impl Job {
-    /// Ends those of `ids` that have not ended, as `to` at the moment `at`; those that do not exist are left out.
+    /// Ends the unfinished ones among `ids` as `to` at the time `at`; skips unknown ids.
     pub(super) fn restore_dropped(&mut self, ids: &IdArray, to: Phase, at: Timestamp) {
         self.idle_since = self.idle_since.max(at);
         for (begin, count) in self.index.runs(ids) {
@@ -15,28 +15,29 @@ impl Job {
         }
     }
 
-    /// Whether nothing is known of a task but that it was submitted.
+    /// Whether a task has no record beyond its submission.
     pub(crate) fn is_untouched(&self, slot: TaskSlot) -> bool {
         let record = self.record(slot);
         record.is_none_or(|record| !record.was_started() && record.worker() == WorkerId(0))
     }
 
-    /// A task waits that is not to be at an earlier instance than those that were never handed out.
+    /// Advances the instance of a waiting task at least to that of tasks that were never
+    /// dispatched.
     pub(crate) fn skip_superseded(&mut self, slot: TaskSlot) {
         if let Some(submit) = self.submits.get_mut(slot.submit as usize) {
             submit.tasks.skip_superseded(slot.index);
         }
     }
 
-    /// Records how a task ended that was stored; they come in the order of their ids.
+    /// Restores the stored end of a task; ends arrive in the order of their ids.
     pub(crate) fn restore_end(&mut self, slot: TaskSlot, end: &TaskEnd) {
         self.record_end(slot, end);
-        // Figures of the last ends need the order of time, and this is that of ids.
+        // The latest figures need the order of time, but ends arrive in the order of ids.
         self.ends.forget_order();
     }
 
-    /// Gives tasks with consecutive ids the ends that were stored: they finished in this instance. Returns the first that
-    /// is not there.
+    /// Restores the stored ends of consecutive tasks that finished in this instance. Returns the
+    /// first unknown id.
     pub(crate) fn restore_finished(
         &mut self,
         first: TaskId,
@@ -62,7 +63,7 @@ impl Job {
                 self.workers.insert(worker);
             }
         }
-        // Figures of the last ends need the order of time, and this is that of ids.
+        // The latest figures need the order of time, but ends arrive in the order of ids.
         self.ends.forget_order();
         missing
     }

@@ -9,8 +9,8 @@ use crate::task::Phase;
 use crate::time::Timestamp;
 
 impl Job {
-    /// Gives a waiting task to a worker, `placed` if the worker has room for it at this time; returns its instance. The
-    /// caller notes that the job changed if users see a difference.
+    /// Dispatches a waiting task to a worker, `placed` if the worker has room for it now; returns
+    /// its instance. The caller marks the job as changed if users see a difference.
     pub(crate) fn hand_out(
         &mut self,
         slot: TaskSlot,
@@ -35,7 +35,7 @@ impl Job {
         Some(instance)
     }
 
-    /// A worker was sent something of it.
+    /// Notes that a worker received something of the job.
     pub(crate) fn note_sent_to(&mut self, worker: WorkerId) {
         self.sent_to.insert(worker);
     }
@@ -45,7 +45,7 @@ impl Job {
         &self.sent_to
     }
 
-    /// The same, when they are to learn that there will be nothing more.
+    /// Removes and returns these workers, to tell them that nothing more will come.
     pub(crate) fn take_sent_to(&mut self) -> BTreeSet<WorkerId> {
         std::mem::take(&mut self.sent_to)
     }

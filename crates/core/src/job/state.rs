@@ -1,4 +1,4 @@
-//! States of a job, of which every display has its words.
+//! States of a job; each display has its own words for them.
 
 /// Derived state of a job.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -7,7 +7,7 @@ pub enum JobState {
     Waiting,
     /// Some task runs.
     Running,
-    /// All ended well; also a closed job without tasks.
+    /// All tasks finished; also a closed job without tasks.
     Finished,
     /// Some task failed.
     Failed,
@@ -51,7 +51,7 @@ impl JobState {
         Self::ALL.into_iter().find(|state| state.name() == name)
     }
 
-    /// Whether some task has not ended: such jobs are listed without being asked for.
+    /// Whether some task has not ended: `job list` shows such jobs by default.
     #[must_use]
     pub const fn is_unfinished(self) -> bool {
         match self {

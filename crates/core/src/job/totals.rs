@@ -1,7 +1,7 @@
-//! Sums over all jobs, kept as jobs change: reading them costs nothing, however many there are.
+//! Sums over all jobs, updated as jobs change, so that reading them is O(1).
 //!
-//! Each job remembers its contribution to the sums, so that a change is counted once. States are those that
-//! `job list` shows; the counters only grow and begin with the server.
+//! Each job remembers its contribution, so that a change is counted once. States as in `job
+//! list`; counters start at 0 with the server and only grow.
 
 use std::ops::Add;
 use std::time::Duration;
@@ -59,7 +59,7 @@ impl<N: Copy + Add<Output = N>> PerState<N> {
         self.waiting + self.running
     }
 
-    /// Those that have ended in any way.
+    /// Number of tasks that ended in any way.
     #[must_use]
     pub fn ended(&self) -> N {
         self.finished + self.failed + self.canceled + self.aborted
@@ -82,24 +82,25 @@ impl TaskCounts {
 }
 
 impl TaskTotals {
-    /// Adds those of others.
+    /// Adds another sum.
     pub fn add(&mut self, mut other: Self) {
         for state in TaskState::ALL {
             *self.of(state) += *other.of(state);
         }
     }
 
-    /// Counts `count` waiting tasks in another state, or all if fewer wait.
+    /// Moves `count` waiting tasks to another state, or all if fewer wait.
     pub fn shift(&mut self, count: u64, to: TaskState) {
         let moved = count.min(self.waiting);
         self.waiting -= moved;
         *self.of(to) += moved;
     }
 
-    /// State of a job with these tasks, as every display shows it.
+    /// State of a job with these tasks, for every display.
     #[must_use]
     pub const fn state(&self, is_open: bool) -> JobState {
-        // A job that still works is shown so, whatever ended badly: only the rest is judged by its worst end.
+        // A job that still works is running, even after failures; otherwise its worst outcome
+        // decides.
         if self.running > 0 {
             JobState::Running
         } else if self.waiting > 0 {
@@ -111,7 +112,7 @@ impl TaskTotals {
         } else if self.canceled > 0 {
             JobState::Canceled
         } else if is_open {
-            // Without a bad end an open job waits for more: it is not finished.
+            // An open job without a failure waits for more tasks: it is not finished.
             JobState::Opened
         } else {
             JobState::Finished
@@ -150,7 +151,7 @@ impl JobTotals {
     }
 }
 
-/// Sums over everything the server knows, as of the last [`Jobs::take_changed`](super::Jobs::take_changed).
+/// Sums over all jobs, as of the last [`Jobs::take_changed`](super::Jobs::take_changed).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Totals {
     /// Tasks of all jobs that are not forgotten.
@@ -161,19 +162,20 @@ pub struct Totals {
     pub ended: TaskTotals,
     /// Instances of tasks that were started since the server started.
     pub started: u64,
-    /// Instances that failed or were lost, and that another one follows.
+    /// Failed or lost instances that are followed by another one.
     pub superseded: u64,
-    /// Time that instances had run, times their cpus, when the life of their worker was over, since the server started.
+    /// Cpu time of instances that the end of their worker's lifetime cut off, since the server
+    /// started: run time times cpus.
     pub cut_off: Duration,
 }
 
 impl Totals {
-    /// Brings what is known of a job up to date. Tasks that it has ended since are counted as ended.
+    /// Updates the contribution of a job. Tasks that have ended since count as ended.
     pub(super) fn count(&mut self, job: &mut Job) {
         let before = job
             .counted
             .map_or(TaskCounts::default(), |(counts, _)| counts);
-        // Only what came on top: a job is counted after each batch in which it changed.
+        // Only the difference: a job is counted after each batch that changed it.
         self.replace(job);
         let now = job.counts();
         let more = |now: u32, before: u32| u64::from(now.saturating_sub(before));
@@ -183,9 +185,9 @@ impl Totals {
         self.ended.aborted += more(now.aborted, before.aborted);
     }
 
-    /// The same for a job of an earlier run of the server, of which nothing has ended in this one.
+    /// Likewise for a restored job, whose ends do not count for this run of the server.
     pub(super) fn replace(&mut self, job: &mut Job) {
-        // First what it counted as before, so that it is never in the sums twice.
+        // First removes its previous contribution, so that it never counts twice.
         self.forget(job);
         let (counts, state) = (*job.counts(), job.state());
         self.tasks.add(counts.totals());

@@ -1,4 +1,4 @@
-//! Records of neighbours that finished at once: a few bytes a task instead of a record each.
+//! Records of finished neighbors: a few bytes per task instead of a record each.
 
 use super::{Phase, TaskRecord};
 use crate::column;
@@ -6,8 +6,8 @@ use crate::id::InstanceId;
 use crate::outcome::OutcomeCode;
 use crate::time::Timestamp;
 
-/// Fields in which finished tasks differ: worker, start, run time, memory, user and system time, instance. One in which they
-/// do not takes no bytes.
+/// Fields in which finished tasks differ: worker, start, run time, memory, user and system time,
+/// instance. A constant field takes no bytes.
 const COLUMNS: usize = 7;
 
 /// Tasks that finished without a crash or a retry.
@@ -18,7 +18,7 @@ pub(super) struct Packed {
 }
 
 impl Packed {
-    /// `None` if one of them has more to tell.
+    /// `None` if a record has further information.
     pub(super) fn new(records: &[TaskRecord]) -> Option<Self> {
         let count = u16::try_from(records.len()).ok()?;
         let first = records.first()?;
@@ -27,7 +27,7 @@ impl Packed {
         let mut highest = lowest;
         for record in records {
             let values = values(record)?;
-            // Whatever a record may ever have besides.
+            // Checks all other fields of a record, including future ones.
             if plain(values) != *record {
                 return None;
             }
@@ -47,7 +47,7 @@ impl Packed {
         Some(Self { count, columns })
     }
 
-    /// The record of one of them.
+    /// The record at a place.
     pub(super) fn record(&self, place: usize) -> Option<TaskRecord> {
         let count = usize::from(self.count);
         let value = |(low, bytes): &(i64, Box<[u8]>)| column::value_at(*low, bytes, count, place);

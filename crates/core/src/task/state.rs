@@ -1,11 +1,11 @@
-//! States of a task: those of the server, and those that users see.
+//! States of a task: internal and visible ones.
 
-/// State of a task as users see it.
+/// Visible state of a task.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum TaskState {
-    /// Dependencies unfinished, no fitting worker, or behind other tasks on a worker.
+    /// Blocked by dependencies, without a fitting worker, or queued on a worker.
     Waiting,
-    /// A worker that has room for it has it: its program runs, or is about to.
+    /// On a worker with room for it: its program runs, or is about to.
     Running,
     /// Exit code 0.
     Finished,
@@ -18,7 +18,7 @@ pub enum TaskState {
 }
 
 impl TaskState {
-    /// All states, each at the index that is its number.
+    /// All states, indexed by number.
     pub const ALL: [Self; 6] = [
         Self::Waiting,
         Self::Running,
@@ -28,7 +28,8 @@ impl TaskState {
         Self::Aborted,
     ];
 
-    /// Number in rows of the store and in the web interface; it never changes, because files keep it.
+    /// Number in rows of the store and in the web interface; it never changes, because files
+    /// contain it.
     #[must_use]
     pub const fn number(self) -> u8 {
         match self {
@@ -47,7 +48,7 @@ impl TaskState {
         Self::ALL.get(usize::try_from(number).ok()?).copied()
     }
 
-    /// Word for people and programs: `finished`.
+    /// Word for users and programs: `finished`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -72,9 +73,9 @@ impl TaskState {
 pub enum Phase {
     /// Blocked or ready.
     Waiting,
-    /// Handed to a worker, where it waits behind other tasks.
+    /// On a worker, where it waits for other tasks.
     Queued,
-    /// Handed to a worker that has room for it; the worker has not reported its start.
+    /// On a worker that has room for it; its start was not reported yet.
     Placed,
     /// Reported as started.
     Running,
@@ -102,7 +103,7 @@ impl Phase {
         }
     }
 
-    /// Whether a worker has the task and has not reported its start.
+    /// Whether a worker has the task without a reported start.
     #[must_use]
     pub const fn is_sent(self) -> bool {
         matches!(self, Self::Queued | Self::Placed)

@@ -77,7 +77,8 @@ fn neighbours_that_all_finished_tell_what_their_records_told() {
     };
     let mut told = Vec::new();
     for index in 0..700 {
-        // One of the first chunk is lost, one of the second fails first, and the last chunk is shorter.
+        // A task of the first chunk is lost, one of the second fails first, and the last chunk is
+        // shorter.
         if index == 30 {
             table.touch(index).expect("it exists").supersede();
         }
@@ -107,7 +108,7 @@ fn neighbours_that_all_finished_tell_what_their_records_told() {
         table.end_part(0..u32::MAX, Phase::Canceled, Timestamp(7)),
         (0, 0)
     );
-    // Whatever touches one gets its record.
+    // Touching a task unpacks its record.
     let before = table.record(17);
     assert_eq!(table.touch(17).map(|record| *record), before);
     assert_eq!(is_packed(&table), [false, false, true]);
@@ -159,7 +160,8 @@ fn runs_join_equal_neighbours_across_chunks() {
     assert_eq!(table.phase(999), Some(Phase::Finished));
 }
 
-/// What ends in parts is what ends one task at a time, at every border of chunks, and giant parts cost no records.
+/// Ending tasks in parts equals ending them one by one, at every border of chunks; giant parts cost
+/// no records.
 #[test]
 fn parts_end_as_their_tasks_do() {
     let at = Timestamp(7_000_000);
