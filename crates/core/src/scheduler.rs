@@ -2,9 +2,9 @@
 //!
 //! [`queue`] holds what is ready, [`solve`] decides one round, [`explain`] answers why a task does
 //! not run, [`demand`] how many more workers would help. Tasks with an equal request form a
-//! [class](crate::class). Inside a round `worker_plan` is one worker, `pack` finds the best mix for it, `gang` finds nodes
-//! for multi-node tasks. With very many requests [`window`] chooses, by an `index`, what a round looks at.
-//! See `docs/scheduling.md`.
+//! [class](crate::class). Inside a round `worker_plan` is one worker, `pack` finds the best mix for
+//! it, `gang` finds nodes for multi-node tasks. With very many requests [`window`] chooses, by an
+//! `index`, what a round looks at. See `docs/scheduling.md`.
 
 pub mod demand;
 pub mod explain;

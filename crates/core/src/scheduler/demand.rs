@@ -1,8 +1,8 @@
-//! How many more workers of a given kind would get work that existing workers cannot take now.
+//! How many more workers of a given kind would get tasks that existing workers cannot take now.
 //!
-//! First fit on counts, as in [`super::solve`], into imagined workers: first into those that are on
-//! their way, then into new ones. All queues are asked in one question, so that no task is counted
-//! twice. Complexity O(classes × imagined workers), independent of the number of tasks.
+//! First fit on counts, as in [`super::solve`], into imagined workers: first workers that are on
+//! their way, then new ones. One call answers for all queues, so that no task is counted twice.
+//! O(classes × imagined workers), independent of the number of tasks.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,12 +11,13 @@ use crate::class::{Class, ClassId, Classes, Offer, VariantDemand};
 use crate::id::{QueueId, WorkerId};
 use crate::resource::amount::Amount;
 
-/// Imagined workers of one queue in one answer; bounds the work, more are found next time.
+/// Limit of imagined workers per queue and answer; the next answer finds more.
 const IMAGINED_MAX: u32 = 4_096;
-/// Looks at an imagined worker in one answer, some milliseconds; afterwards only the newest are looked at.
+/// Limit of examined imagined workers per answer, some milliseconds; beyond it only the newest are
+/// examined.
 const LOOKS_MAX: usize = 262_144;
 const NEWEST: usize = 8;
-/// Tasks that fit into one worker when nothing limits them.
+/// Tasks per worker of a request without limits.
 const UNLIMITED: u64 = u64::MAX;
 
 /// Resources and lifetime of the workers that an allocation queue will bring.
@@ -24,15 +25,15 @@ const UNLIMITED: u64 = u64::MAX;
 pub struct WorkerKind {
     /// Units by name.
     pub resources: BTreeMap<Box<str>, u64>,
-    /// Whether there is plenty of everything that is not named; else there is none of it.
+    /// Whether unnamed resources are plentiful; otherwise they do not exist.
     pub others_plentiful: bool,
     /// Lifetime of a worker.
     pub time_limit: Duration,
-    /// Least share of its cpus that must be busy, 0.0 to 1.0.
+    /// Lower bound of the share of its cpus that must be busy, 0.0 to 1.0.
     pub min_utilization: f32,
 }
 
-/// Units of a resource of which there is plenty.
+/// Units of a plentiful resource.
 pub(crate) const PLENTY: u64 = u64::MAX >> 1;
 
 impl WorkerKind {
@@ -58,7 +59,7 @@ pub struct Coming {
     pub number: u32,
     /// Workers that were asked for.
     pub workers: u32,
-    /// Those that have not connected yet.
+    /// Workers that have not connected yet.
     pub owed: u32,
 }
 
@@ -67,9 +68,9 @@ pub struct Coming {
 pub struct QueueQuery {
     /// Id of the queue.
     pub queue: QueueId,
-    /// Kind of its workers: what was assumed, corrected by what came.
+    /// Kind of its workers: the assumed one, corrected by actual workers.
     pub kind: WorkerKind,
-    /// What was assumed.
+    /// The assumed kind.
     pub assumed: WorkerKind,
     /// Allocations that owe workers, the nearest first.
     pub coming: Vec<Coming>,
@@ -88,19 +89,20 @@ pub struct QueueDemand {
     pub queue: QueueId,
     /// Additional workers that single-node tasks would use.
     pub workers: u32,
-    /// Node counts of multi-node tasks that each want an allocation of their own.
+    /// Node counts of multi-node tasks that each need an allocation of their own.
     pub gangs: Vec<u32>,
     /// Tasks that no existing worker can take now.
     pub waiting: u64,
-    /// Some of them will run on workers that are on their way.
+    /// Some waiting tasks will run on workers that are on their way.
     pub covered: bool,
-    /// Why some of them would not run on workers of this queue.
+    /// Why some waiting tasks would not run on workers of this queue.
     pub unfit: Option<Unfit>,
-    /// Nodes for a task that would run on workers as they were assumed, and not on those that came.
+    /// Nodes for a task that would run on workers of the assumed kind, but not on those that
+    /// connected.
     pub larger: Option<u32>,
-    /// Allocations that owe workers for which there is no task.
+    /// Allocations with missing workers for which no task waits.
     pub unneeded: Vec<u32>,
-    /// Connected workers that never were given a task.
+    /// Connected workers that never got a task.
     pub unused: Vec<WorkerId>,
 }
 
@@ -115,14 +117,14 @@ impl QueueDemand {
 /// Why a task cannot use a worker of a queue.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Unfit {
-    /// It needs the worker for longer than it lives.
+    /// It needs the worker for longer than the worker's lifetime.
     Time {
         /// Time request.
         needed: Duration,
         /// Lifetime of a worker.
         lifetime: Duration,
     },
-    /// It needs more of a resource than the worker has.
+    /// It requests more of a resource than the worker has.
     Resource {
         /// Name of the resource.
         name: Box<str>,
@@ -131,7 +133,7 @@ pub enum Unfit {
         /// Offer of a worker.
         offered: Amount,
     },
-    /// It needs more nodes than an allocation has.
+    /// It requests more nodes than an allocation has.
     Nodes {
         /// Request.
         needed: u32,
@@ -157,7 +159,7 @@ pub fn demand(
         };
         let mut left = *count;
         for plan in &mut plans {
-            // Queues are asked in their order: what an earlier one takes is not asked for twice.
+            // In the order of queues: tasks for an earlier queue are not counted again.
             if left == 0 {
                 break;
             }
@@ -180,7 +182,7 @@ struct Plan<'a> {
     cpus: Option<usize>,
     /// An empty worker.
     empty: Vec<Option<u64>>,
-    /// The same as it was assumed.
+    /// Offers of the assumed kind.
     assumed: Vec<Option<u64>>,
     larger: Option<u32>,
     coming: Vec<Coming>,
@@ -196,7 +198,7 @@ impl<'a> Plan<'a> {
         let offers = |kind: &WorkerKind| {
             let offer = |name: &str| match kind.resources.get(name) {
                 Some(units) => Some(*units),
-                // Nothing is known of it: a task that asks for it is given a chance.
+                // Unknown: a task that requests it gets a chance.
                 None if kind.others_plentiful => None,
                 None => Some(0),
             };
@@ -225,13 +227,13 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Places tasks of a class; how many are left for others.
+    /// Places tasks of a class; returns how many are left for other queues.
     fn fill(&mut self, class: &Class, mut left: u64) -> u64 {
         for variant in &class.variants {
             if left == 0 {
                 break;
             }
-            // Such a worker would end before the task may; another variant can be shorter.
+            // Such a worker would end before the task may; another variant may be shorter.
             if !has_time(variant, &self.query.kind) {
                 self.note_larger(variant);
                 self.unfit.get_or_insert(Unfit::Time {
@@ -261,7 +263,7 @@ impl<'a> Plan<'a> {
                 .coming
                 .iter()
                 .position(|coming| coming.workers == nodes);
-            // An allocation of this size is on its way already, or has not brought all its workers yet.
+            // An allocation of this size is on its way, or lacks workers.
             if let Some(position) = found {
                 self.coming.remove(position);
                 self.covered = true;
@@ -290,13 +292,13 @@ impl<'a> Plan<'a> {
             self.note_too_small(variant);
             return left;
         }
-        // Of very many imagined workers only the newest have room in most cases.
+        // Among very many imagined workers mostly the newest have room.
         let first = if self.looks_left == 0 {
             self.workers.len().saturating_sub(NEWEST)
         } else {
             0
         };
-        // First fit: workers that were imagined for more urgent tasks are filled up.
+        // First fit: fills workers imagined for more urgent tasks.
         for worker in self.workers.iter_mut().skip(first) {
             if left == 0 {
                 return 0;
@@ -325,7 +327,7 @@ impl<'a> Plan<'a> {
             .fold(0, |sum, coming| sum.saturating_add(coming.owed))
     }
 
-    /// Notes a task that only workers as they were assumed would run.
+    /// Notes a task that only workers of the assumed kind could run.
     fn note_larger(&mut self, variant: &VariantDemand) {
         if has_time(variant, &self.query.assumed)
             && fitting(variant, &self.assumed, &self.assumed) > 0
@@ -372,7 +374,7 @@ impl<'a> Plan<'a> {
             .into_iter()
             .filter(|worker| self.is_busy_enough(worker))
             .count();
-        // Some would idle too much, and are not asked for.
+        // Workers below the utilization bound are not requested.
         if busy < all {
             self.unfit.get_or_insert(Unfit::Utilization);
         }
@@ -408,7 +410,7 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// Whether a worker of this kind lives long enough, even if the task is not the first thing it does.
+/// Whether a worker of this kind lives long enough, even if the task is not its first.
 fn has_time(variant: &VariantDemand, kind: &WorkerKind) -> bool {
     variant.min_time_ns == 0 || variant.min_time_ns < crate::time::nanos(kind.time_limit)
 }
@@ -421,7 +423,7 @@ fn fitting(variant: &VariantDemand, free: &[Option<u64>], empty: &[Option<u64>])
         fit = fit.min(match (demand.units, have) {
             (Some(units), Some(have)) => have / units.max(1),
             (Some(_), None) => UNLIMITED,
-            // The whole pool: one task, if nothing of it is taken.
+            // The whole pool: one task, if no other task uses the pool.
             (None, have) => {
                 u64::from(have != Some(0) && have == empty.get(slot).copied().flatten())
             }
@@ -557,7 +559,7 @@ mod tests {
 
     #[test]
     fn what_came_corrects_what_was_assumed() {
-        // (cpus of a task, its time request, lifetime that was assumed): nodes for a larger worker.
+        // (cpus of a task, its time request, assumed lifetime): nodes for a larger worker.
         for (cpus, time, assumed_life, larger) in [
             (2, 0, 3_600, None),
             (3, 0, 3_600, Some(1)),
@@ -628,7 +630,8 @@ mod tests {
         assert_eq!((busy.workers, busy.unfit), (1, None), "utilization");
     }
 
-    /// The answer for tasks with these variants, on workers with 4 cpus, 2 licences and nothing else.
+    /// The answer for tasks with these variants, on workers with 4 cpus, 2 licences and nothing
+    /// else.
     fn ask_variants(variants: Vec<ResourceRequest>, count: u64) -> QueueDemand {
         let mut classes = Classes::default();
         let request = RequestVariants::new(variants).expect("valid");

@@ -1,4 +1,4 @@
-//! Why a task does or does not run: what each variant asks of each worker, from the same numbers
+//! Why a task does or does not run: requests of each variant against each worker, from the numbers
 //! that the scheduler uses.
 
 use std::fmt;
@@ -26,7 +26,7 @@ pub enum Condition {
     Resource {
         /// Name.
         name: Box<str>,
-        /// Asked for; for `all` the smallest amount there is.
+        /// Requested amount; for `all` the smallest possible amount.
         request: Amount,
         /// Offered.
         offer: Amount,
@@ -92,14 +92,14 @@ pub fn explain(
         .collect()
 }
 
-/// Obstacle that keeps a ready task from starting on a worker at this moment. `Display` says it to users.
+/// Present obstacle to starting a ready task on a worker. `Display` is the text for users.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Hindrance {
     /// The worker is about to end.
     Ending,
     /// The worker gets no new tasks.
     Draining,
-    /// Tasks fail on the worker, which gets none until it has shown that it works.
+    /// The worker is in quarantine.
     Quarantined,
     /// Something is wrong with the worker's node.
     Unfit,
@@ -107,22 +107,22 @@ pub enum Hindrance {
     Away,
     /// The worker is a node of this multi-node task.
     Node(TaskKey),
-    /// The worker is being emptied for a multi-node task that is at least as urgent.
+    /// The worker is drained for a multi-node task of at least the same priority.
     Kept,
     /// Not enough of a resource.
     Lacking {
         /// Name.
         name: Box<str>,
-        /// What the task asks for beyond what it could get now.
+        /// Shortage of the task.
         missing: Amount,
         /// Not given to tasks.
         free: Amount,
-        /// What the worker has.
+        /// Total amount of the worker.
         total: Amount,
-        /// Of what is free, the part that more urgent tasks wait for.
+        /// Free amount that is reserved for more urgent tasks.
         kept: Amount,
     },
-    /// Enough is free in sum, but not in one item or in the groups that the task insists on.
+    /// Enough is free in total, but not in one item or in the required groups.
     Scattered,
     /// Not enough workers of the group are empty.
     Nodes {
@@ -131,7 +131,7 @@ pub enum Hindrance {
         /// Empty ones.
         empty: u32,
     },
-    /// The worker wants at least this percentage of its cpus busy.
+    /// The worker requires at least this percentage of its cpus busy.
     Utilization(u8),
 }
 
@@ -176,9 +176,9 @@ impl fmt::Display for Hindrance {
     }
 }
 
-/// Obstacles that keep a task of this queue from starting with one variant on one worker. Empty = it starts in
-/// the next round unless others that are as urgent do. `empty_nodes` of the worker's group could be
-/// given to a multi-node task.
+/// Obstacles to starting a task of this queue with one variant on one worker. Empty = it starts in
+/// the next round unless tasks of the same priority take precedence. `empty_nodes` of the worker's
+/// group are available to a multi-node task.
 #[must_use]
 pub fn hindrances(
     key: QueueKey,
@@ -210,7 +210,7 @@ pub fn hindrances(
     if let Some(whole) = whole {
         return vec![whole];
     }
-    // Multi-node tasks ask for whole workers: amounts do not matter.
+    // Multi-node tasks take whole workers: amounts do not matter.
     if demand.n_nodes > 0 {
         let is_short = empty_nodes < demand.n_nodes;
         let nodes = is_short.then_some(Hindrance::Nodes {
@@ -222,7 +222,7 @@ pub fn hindrances(
     plan.note_reservations(|_| true);
     plan.enter(key, classes);
     let lacking: Vec<Hindrance> = lacking(&plan, demand, classes);
-    // Amounts first: they are what people can do something about.
+    // Amounts first: users can act on them.
     if !lacking.is_empty() {
         return lacking;
     }
@@ -247,7 +247,7 @@ fn lacking(plan: &WorkerPlan<'_>, demand: &VariantDemand, classes: &Classes) -> 
     let mut found = Vec::new();
     for (asked, (slot, need)) in demand.demands.iter().zip(plan.costs(demand)) {
         let available = plan.available(slot);
-        // It is not what the task waits for.
+        // Not the bottleneck.
         if available >= need {
             continue;
         }

@@ -1,8 +1,9 @@
-//! Nodes for multi-node tasks: start where enough workers of a group are empty, else empty some.
+//! Nodes for multi-node tasks: start where enough workers of a group are empty, else drain some.
 //!
-//! Each round decides again which workers are reserved for waiting multi-node tasks, but never gives up for
-//! another what is being emptied for an equally urgent one: those that were reserved before come first, then
-//! those that will be empty soonest. Reserved workers get only more urgent work.
+//! Each round decides again which workers are reserved for waiting multi-node tasks. But a worker
+//! that is being drained is never given to another task of equal priority. Workers with a
+//! reservation come first, then workers that will be empty soonest. Reserved workers get only more
+//! urgent tasks.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +13,7 @@ use crate::id::WorkerId;
 use crate::time::Time;
 use crate::worker::Worker;
 
-/// Multi-node tasks for which workers are reserved at a time.
+/// Limit of multi-node tasks with reserved workers.
 const RESERVED_TASKS_MAX: u32 = 64;
 
 /// A multi-node task that can start.
@@ -22,16 +23,16 @@ pub struct GangStart {
     pub key: QueueKey,
     /// Variant of the request.
     pub variant: u32,
-    /// Nodes, the root first; all of one group and empty.
+    /// Nodes, the root first; all empty and of one group.
     pub workers: Vec<WorkerId>,
 }
 
 /// Finds nodes within one round.
 #[derive(Debug)]
 pub(super) struct GangPlanner<'a> {
-    /// Workers that are neither reserved nor given away, by group, the soonest empty first.
+    /// Workers that are neither reserved nor taken, by group, soonest empty first.
     groups: BTreeMap<&'a str, Vec<Node<'a>>>,
-    /// Queues with ready tasks; what was reserved for others is free.
+    /// Queues with ready tasks; reservations for other queues are void.
     queues: BTreeSet<QueueKey>,
     now: Time,
     reserved_tasks: u32,
@@ -61,7 +62,7 @@ struct Choice<'a> {
     nodes: BTreeSet<WorkerId>,
     /// Nodes that are not empty.
     busy: usize,
-    /// Nodes that are not empty and were not reserved for this queue before.
+    /// Number of busy nodes that were not reserved for this queue before.
     fresh: usize,
 }
 
@@ -72,10 +73,10 @@ impl<'a> GangPlanner<'a> {
         now: Time,
     ) -> Self {
         let mut groups: BTreeMap<&str, Vec<Node<'_>>> = BTreeMap::new();
-        // With one that may be broken all of its nodes would wait for nothing.
+        // With a node that may be broken the others would wait for nothing.
         let able = workers.filter(|worker| worker.accepts_work() && worker.is_trusted());
         for worker in able {
-            // A backlog is no hindrance to others, but a node must be empty.
+            // A backlog does not matter for other tasks, but a node must be empty.
             let is_busy = !worker.assigned().is_empty();
             let group = groups.entry(&worker.config.group).or_default();
             group.push(Node {
@@ -98,7 +99,7 @@ impl<'a> GangPlanner<'a> {
         }
     }
 
-    /// Whether a task as urgent as this, for a part of a worker, waits on one that is not reserved.
+    /// Whether a single-node task of at least this priority waits on an unreserved worker.
     pub(super) fn waits_somewhere(&self, key: QueueKey) -> bool {
         let nodes = self.groups.values().flatten();
         nodes
@@ -114,7 +115,7 @@ impl<'a> GangPlanner<'a> {
         self.starts.iter().any(|start| start.workers.contains(&id))
     }
 
-    /// Notes which workers were given something in this round; `plans` by ascending id.
+    /// Notes the workers that got tasks in this round; `plans` by ascending id.
     pub(super) fn note_given(&mut self, plans: &[WorkerPlan<'_>]) {
         let is_given = |id: WorkerId| {
             let at = plans.binary_search_by_key(&id, |plan| plan.worker.id).ok();
@@ -127,16 +128,16 @@ impl<'a> GangPlanner<'a> {
                 node.is_busy = is_given(node.worker.id);
                 has_changed |= node.is_busy;
             }
-            // A node that was given small tasks in this round is no longer among the first.
+            // A node that got small tasks in this round is no longer among the first.
             if has_changed {
                 group.sort_unstable_by_key(Node::order);
             }
         }
     }
 
-    /// Finds nodes for up to `ready` tasks of one queue, of which up to `start_max` start; returns how many
-    /// do. Workers are reserved for as many more as they were before, and for others as long as there are fewer
-    /// than `reserve_max`.
+    /// Finds nodes for up to `ready` tasks of one queue and starts up to `start_max` of them;
+    /// returns how many start. Renews existing reservations of further tasks, and adds new ones
+    /// while fewer than `reserve_max` tasks have some.
     pub(super) fn plan(
         &mut self,
         key: QueueKey,
@@ -150,7 +151,8 @@ impl<'a> GangPlanner<'a> {
             let Some(choice) = self.choose(key, demand) else {
                 break;
             };
-            // Emptying workers for many tasks at once would idle the cluster; what is being emptied goes on.
+            // Draining workers for many tasks at once would idle the cluster; running drains
+            // continue.
             let may_keep = self.reserved_tasks < RESERVED_TASKS_MAX
                 && (reserved < before || self.reserved_tasks < reserve_max);
             if choice.busy > 0 && !may_keep || choice.busy == 0 && started >= start_max {
@@ -184,34 +186,33 @@ impl<'a> GangPlanner<'a> {
         u32::try_from(reserved.count()).unwrap_or(u32::MAX)
     }
 
-    /// The nodes that are empty soonest, of the group that is; a group in which some are being emptied
-    /// goes before others.
+    /// The nodes of one group that are empty soonest; groups with nodes being drained come first.
     fn choose(&self, key: QueueKey, demand: &VariantDemand) -> Option<Choice<'a>> {
         let count = demand.n_nodes as usize;
         let mut best: Option<Choice<'a>> = None;
         for (group, nodes) in &self.groups {
             let usable = |node: &&Node<'_>| node.worker.has_time(demand, self.now);
-            // Empty and reserved for this, empty, reserved for this, others.
+            // Empty and reserved for this queue, empty, reserved for this queue, others.
             let mut ranks: [Vec<WorkerId>; 4] = Default::default();
             for node in nodes.iter().filter(usable) {
                 let reserved = node.worker.reserved_for();
                 let reserved = reserved.filter(|key| self.queues.contains(key));
                 let rank = match reserved {
                     Some(other) if other == key => usize::from(node.is_busy) * 2,
-                    // A worker that is emptied for another task that is as urgent is not taken away: both would wait
-                    // for ever.
+                    // A worker drained for another task of equal priority stays with it: otherwise
+                    // both could wait forever.
                     Some(other) if other.priority <= key.priority => continue,
                     Some(_) | None => usize::from(node.is_busy) * 2 + 1,
                 };
                 ranks[rank].push(node.worker.id);
-                // Nodes come empty ones first: enough of them are known.
+                // Nodes are sorted empty first: enough are found.
                 if ranks[0].len() + ranks[1].len() >= count {
                     break;
                 }
             }
             let busy = count.saturating_sub(ranks[0].len() + ranks[1].len());
             let fresh = busy.saturating_sub(ranks[2].len());
-            // The group has too few nodes that may be taken.
+            // The group has too few available nodes.
             if ranks[3].len() < fresh {
                 continue;
             }
@@ -222,11 +223,12 @@ impl<'a> GangPlanner<'a> {
                 busy,
                 fresh,
             };
-            // Empty ones before busy ones, then those of which most are reserved for it already.
+            // First groups with the most empty nodes, then with the most reservations for this
+            // queue.
             if best.as_ref().is_none_or(|best| rank(&choice) < rank(best)) {
                 best = Some(choice);
             }
-            // It can start here and now: no other group is better.
+            // It can start at once: no other group is better.
             if busy == 0 {
                 break;
             }

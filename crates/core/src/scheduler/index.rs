@@ -1,13 +1,13 @@
-//! Ready requests by what they ask for: finds those that fit a worker without looking at all of them.
+//! Ready requests, indexed by amounts: finds requests that fit a worker without a scan.
 //!
-//! A tree over variants of requests. Going down, first the weight is known, then which resources are asked
-//! for, then each amount more and more exactly; so a node is a box that contains what its requests ask for.
-//! A box of which not even the least corner fits is left out with everything in it, and its greatest corner
-//! says how valuable its requests can be at most. A search takes the most urgent first, of these the most
-//! valuable, and costs O(found × depth) where requests differ in one or two amounts. It counts its steps, so
-//! that a round is bounded in any other case, too.
+//! A tree over variants of requests. On the way down, first the weight becomes known, then the set
+//! of resources, then each amount with increasing precision. So a node is a box that contains the
+//! requests below it. If the lower corner of a box does not fit, the whole box is skipped; its
+//! upper corner bounds the value of its requests. A search visits the most urgent first, among
+//! these the most valuable, and costs O(found × depth) if requests differ in one or two amounts. It
+//! counts its steps, so that a round is bounded in all other cases.
 //!
-//! It knows no counts of tasks and no workers: the caller leaves out what is not ready any more.
+//! It knows neither task counts nor workers: the caller skips requests that are not ready anymore.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
@@ -17,15 +17,15 @@ use std::sync::Arc;
 use super::pack::{Bin, SHARE_UNIT, value_of, weights_of_shares};
 use crate::class::{Class, Demand, Offer, QueueKey, ResourceId, VariantDemand};
 
-/// Requests of a node beyond which it branches: as many as are quickly looked at one by one.
+/// Requests beyond which a node branches: up to here a linear scan is fast.
 const LEAF_MAX: usize = 32;
-/// Steps from the root after which a node does not branch any more; amounts are known exactly long before
+/// Steps from the root beyond which a node does not branch. Amounts are known exactly long before,
 /// unless a request names dozens of resources.
 const PATH_MAX: usize = 64;
-/// Bits of an amount that become known in one step.
+/// Bits of an amount that each step determines.
 const BITS_PER_STEP: u32 = 4;
 
-/// Something in which requests differ.
+/// A property in which requests differ.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Dimension {
     Weight,
@@ -37,7 +37,7 @@ enum Dimension {
     Time,
 }
 
-/// Range of one dimension in a node, both ends included.
+/// Range of one dimension in a node, inclusive.
 #[derive(Clone, Copy, Debug)]
 struct Range {
     dimension: Dimension,
@@ -49,13 +49,13 @@ struct Range {
 #[derive(Clone, Copy, Debug)]
 struct Step {
     digit: u64,
-    /// Range that it narrows; `None` = all resources are named now.
+    /// Range that it narrows; `None` = the set of resources is complete.
     range: Option<Range>,
-    /// The digit names the next resource, or means that there is none.
+    /// The digit is the next resource, or marks the end of the set.
     names_resource: bool,
 }
 
-/// Behind the last resource. Those before it are twice their number, or one more.
+/// Marker after the last resource. Other digits are twice the resource number, or one more.
 const LAST_RESOURCE: u64 = u64::MAX;
 
 type Requests = BTreeMap<(QueueKey, u32), Arc<Class>>;
@@ -73,7 +73,7 @@ enum Body {
 #[derive(Clone, Debug)]
 struct Node {
     ranges: Box<[Range]>,
-    /// All resources that are asked for are in `ranges`.
+    /// Whether the set of resources in `ranges` is complete.
     is_named: bool,
     /// Requests by priority.
     priorities: BTreeMap<Reverse<i32>, u32>,
@@ -82,12 +82,13 @@ struct Node {
     body: Body,
 }
 
-/// Ready requests by what they ask for.
+/// Ready requests, indexed by amounts.
 #[derive(Clone, Debug)]
 pub(crate) struct RequestIndex {
     root: Node,
     known: BTreeSet<QueueKey>,
-    /// Of each resource, what the first variants of all requests ask for: units, and how often all of it.
+    /// Per resource, the sum over the first variants of all requests: units, and the number of
+    /// requests for all of it.
     asked: BTreeMap<ResourceId, (u128, u64)>,
 }
 
@@ -102,21 +103,21 @@ impl Default for RequestIndex {
 }
 
 impl RequestIndex {
-    /// Adds a queue; nothing happens if it is there.
+    /// Adds a queue, unless it is present.
     pub(super) fn insert(&mut self, key: QueueKey, class: &Arc<Class>) {
         if !self.known.insert(key) {
             return;
         }
         self.count_asked(class, true);
         for (variant, number) in class.variants.iter().zip(0_u32..) {
-            // Multi-node tasks take whole workers: which fit is not a question of amounts.
+            // Multi-node tasks take whole workers: amounts do not matter.
             if variant.n_nodes == 0 {
                 self.insert_variant((key, number), variant, class);
             }
         }
     }
 
-    /// Takes a queue out; nothing happens if it is not there.
+    /// Removes a queue, if present.
     pub(super) fn remove(&mut self, key: QueueKey, class: &Class) {
         if !self.known.remove(&key) {
             return;
@@ -130,8 +131,8 @@ impl RequestIndex {
         }
     }
 
-    /// How much a share of each resource of a worker counts, as [`super::pack::resource_weights`], if as many tasks of
-    /// each request are ready.
+    /// Weight of a share of each resource, like [`super::pack::resource_weights`] for equally many
+    /// tasks of each request.
     pub(super) fn resource_weights(&self, offers: &[Offer]) -> Vec<u64> {
         let shares = offers.iter().zip(0..).map(|(offer, number)| {
             let asked = self.asked.get(&ResourceId(number)).copied();
@@ -146,7 +147,7 @@ impl RequestIndex {
         weights_of_shares(shares.collect())
     }
 
-    /// Takes it apart, to be freed bit by bit.
+    /// Dismantles the index, to be freed in steps.
     pub(super) fn demolish(self) -> Rubble {
         Rubble {
             nodes: vec![self.root],
@@ -155,7 +156,7 @@ impl RequestIndex {
     }
 
     fn count_asked(&mut self, class: &Class, is_more: bool) {
-        // The first variant is the preferred one, and stands for the request.
+        // The first variant is preferred and represents the request.
         for demand in class.variants.first().iter().flat_map(|v| &v.demands) {
             let (units, wholes) = self.asked.entry(demand.resource).or_default();
             let count = u64::from(demand.units.is_none());
@@ -174,7 +175,7 @@ impl RequestIndex {
         let mut depth = 0;
         loop {
             node.count_priority(at.0.priority);
-            // At the end of its path a request differs from others in nothing.
+            // At the end of its path a request is equal to the others there.
             if depth < path.len() {
                 node.branch_if_full(depth);
             }
@@ -205,7 +206,8 @@ impl RequestIndex {
                     return;
                 }
                 (Body::Inner { children, .. }, Some(step)) => {
-                    // The last request of a child goes with the child: no empty boxes are searched.
+                    // Removing the last request of a child removes the child: no search visits
+                    // empty boxes.
                     if children.get(&step.digit).is_none_or(|node| node.len <= 1) {
                         children.remove(&step.digit);
                         return;
@@ -278,7 +280,7 @@ impl Node {
                 .iter_mut()
                 .find(|known| known.dimension == range.dimension);
             match known {
-                // A dimension is narrowed again at each digit: only its last range matters.
+                // Each digit narrows a dimension further: only its last range matters.
                 Some(known) => *known = range,
                 None => ranges.push(range),
             }
@@ -301,12 +303,12 @@ impl Node {
         }
     }
 
-    /// Makes room for another request: they become children of a node that has enough.
+    /// Turns a full leaf into a node with children.
     fn branch_if_full(&mut self, depth: usize) {
         let Body::Leaf(requests) = &mut self.body else {
             return;
         };
-        // Few requests are looked at one by one faster than a tree of them.
+        // A linear scan of few requests is faster than a tree.
         if requests.len() < LEAF_MAX {
             return;
         }
@@ -333,7 +335,7 @@ impl Node {
         };
     }
 
-    /// Whether requests of the least corner fit.
+    /// Whether the lower corner fits.
     fn may_fit(&self, view: &View<'_>) -> bool {
         self.ranges.iter().all(|range| match range.dimension {
             Dimension::Weight => true,
@@ -360,12 +362,12 @@ impl Node {
                 Dimension::Units(resource) => (resource, range.most.min(view.available(resource))),
                 Dimension::Whole(resource) => (resource, view.total(resource)),
             };
-            // Without all names the other resources could add any share: that is counted below.
+            // Until the set is complete, other resources could add any share: counted below.
             if self.is_named {
                 share = share.saturating_add(view.share(units.0, units.1));
             }
         }
-        // Some request may ask for all that is free.
+        // Some request may take everything that is free.
         if !self.is_named {
             let all = (0..view.bin.offers.len()).map(|slot| {
                 let resource = ResourceId(u32::try_from(slot).unwrap_or(u32::MAX));
@@ -377,10 +379,10 @@ impl Node {
     }
 }
 
-/// A worker as a search sees it.
+/// A worker from the perspective of a search.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct View<'v> {
-    /// Resources, the amounts that may be taken, and the weights of shares.
+    /// Resources, available amounts, and weights of shares.
     pub(super) bin: Bin<'v>,
     /// Lifetime that it has left.
     pub(super) time_left_ns: u64,
@@ -411,10 +413,10 @@ struct Rank {
     class: Reverse<u32>,
 }
 
-/// Something that is still to be looked at.
+/// Work item of a search.
 #[derive(Clone, Debug)]
 enum Item<'i> {
-    /// A node; of a leaf, what is behind a request.
+    /// A node, or the rest of a leaf after a request.
     Node(&'i Node, Option<(QueueKey, u32)>),
     Request(QueueKey, u32, &'i Arc<Class>),
 }
@@ -442,7 +444,7 @@ impl Ord for Ranked<'_> {
     }
 }
 
-/// A search for what fits. What is available may become less between two calls of [`Search::next`].
+/// A search for fitting requests. Available amounts may shrink between calls of [`Search::next`].
 #[derive(Clone, Debug)]
 pub(super) struct Search<'i> {
     heap: BinaryHeap<Ranked<'i>>,
@@ -463,8 +465,8 @@ impl<'i> Search<'i> {
         Self { heap }
     }
 
-    /// The next request that may fit, and its variant; `None` if there is no other, or no step is left.
-    /// Whether it really fits, with fractions of items, is for the caller to see.
+    /// The next request that may fit, with its variant; `None` = no more, or out of steps. The
+    /// caller checks fractions of items.
     pub(super) fn next(
         &mut self,
         view: &View<'_>,
@@ -478,7 +480,7 @@ impl<'i> Search<'i> {
                 Item::Node(node, after) if node.may_fit(view) => {
                     self.open(node, after, view, steps);
                 }
-                // The available amount became less since the node was pushed: nothing in it fits any more.
+                // The available amounts shrank since the push: nothing below it fits.
                 Item::Node(..) => {}
             }
         }
@@ -498,7 +500,7 @@ impl<'i> Search<'i> {
                 children,
                 by_resource: true,
             } if children.len() > view.bin.offers.len() * 2 => {
-                // Others name resources that the worker does not have.
+                // Other digits are resources that the worker does not have.
                 let digits = (0..view.bin.offers.len() as u64 * 2).chain([LAST_RESOURCE]);
                 for child in digits.filter_map(|digit| children.get(&digit)) {
                     self.push_node(child, view, steps);
@@ -512,7 +514,7 @@ impl<'i> Search<'i> {
         }
     }
 
-    /// Requests of equal amounts can be many: they are looked at some at a time.
+    /// A leaf with many equal requests is visited in parts.
     fn open_leaf(
         &mut self,
         node: &'i Node,
@@ -530,7 +532,7 @@ impl<'i> Search<'i> {
             let Some(demand) = class.variants.get(*number as usize) else {
                 continue;
             };
-            // A box that may fit contains requests that do not.
+            // A box that may fit can contain requests that do not.
             if demand.min_time_ns <= view.time_left_ns && view.bin.has_room(demand) {
                 let rank = Rank {
                     priority: key.priority.0,
@@ -541,7 +543,7 @@ impl<'i> Search<'i> {
                     .push(Ranked(rank, Item::Request(*key, *number, class)));
             }
         }
-        // The rest competes with what else there is by the best that it can be.
+        // The rest competes with other items by its best request.
         if let Some(((key, _), _)) = rest.next() {
             let rank = Rank {
                 priority: key.priority.0,
@@ -557,7 +559,7 @@ impl<'i> Search<'i> {
         let Some((priority, _)) = node.priorities.first_key_value() else {
             return;
         };
-        // Boxes that cannot fit are never pushed, so that they cost one step in all.
+        // Boxes that cannot fit are not pushed, so each costs one step.
         if node.may_fit(view) {
             let rank = Rank {
                 priority: priority.0,
@@ -569,7 +571,7 @@ impl<'i> Search<'i> {
     }
 }
 
-/// The way down to a request. Those that agree in their first steps have the same kinds of steps behind them.
+/// Path to a request. Requests with a common prefix have the same kinds of steps after it.
 fn path(variant: &VariantDemand) -> Vec<Step> {
     let mut steps = Vec::new();
     let weight = (Dimension::Weight, u64::from(variant.weight));
@@ -614,7 +616,7 @@ fn path(variant: &VariantDemand) -> Vec<Step> {
     let time = (Dimension::Time, variant.min_time_ns);
     steps.push(octave(time));
     amounts.push(time);
-    // All amounts a little, then a little more: boxes that are long in one direction rule out less.
+    // The precision of all amounts grows evenly: elongated boxes exclude less.
     for nth in 0..u64::BITS.div_ceil(BITS_PER_STEP) {
         steps.extend(amounts.iter().filter_map(|amount| digits(*amount, nth)));
     }
@@ -642,7 +644,7 @@ const fn octave((dimension, amount): (Dimension, u64)) -> Step {
     }
 }
 
-/// The next bits of an amount; `None` = it is known exactly before.
+/// The next bits of an amount; `None` = already exact.
 fn digits((dimension, amount): (Dimension, u64), nth: u32) -> Option<Step> {
     let unknown = (u64::BITS - amount.leading_zeros()).saturating_sub(1 + nth * BITS_PER_STEP);
     if unknown == 0 {

@@ -1,32 +1,32 @@
 //! The best mix of equally urgent requests for one worker.
 //!
-//! Value of a task: the shares of the worker's resources that it takes, those of scarce resources counting
-//! more ("dot product" in Panigrahy et al., Heuristics for Vector Bin Packing, 2011), to the power of 5/4,
-//! times its weight. The power lets large tasks go first where others would use only a little more: small
-//! ones fit later as well. A search over counts, most valuable request first, so that its first answer is
-//! the greedy one; it stops when its budget is used up and is then as good as what it has found.
+//! Value of a task: the sum of its shares of the worker's resources, weighted by scarcity ("dot
+//! product" in Panigrahy et al., Heuristics for Vector Bin Packing, 2011), to the power of 5/4,
+//! times its weight. The power favors large tasks over slightly better filling with small ones,
+//! which fit later as well. The search runs over counts, most valuable request first, so its first
+//! result is the greedy one. When its budget is exhausted it returns the best found.
 //!
-//! Of the last few tasks the mix is taken after which the others need the fewest workers like this one
-//! (bin packing, exactly, by dynamic programming over counts): the most valuable mix can leave a rest that
-//! fits together badly, and with few tasks left nothing makes up for that.
+//! For the last few tasks, it takes the mix that minimizes the number of workers like this one that
+//! the rest needs (exact bin packing, by dynamic programming over counts). The most valuable mix
+//! can leave a rest that packs badly, and with few tasks nothing makes up for that.
 
 use crate::class::{Offer, VariantDemand, fitting};
 
-/// Counts that one search may try.
+/// Limit of counts that one search tries.
 const NODES_PER_SEARCH: u32 = 256;
-/// Candidates that one search may look at, each time it does.
+/// Limit of candidates that one search examines, repeats included.
 const STEPS_PER_SEARCH: u32 = 8_192;
-/// Candidates of one search, the most valuable; of the others as many as fit are taken, one after the other.
+/// Candidates of one search, the most valuable; the others are added greedily.
 const CANDIDATES_MAX: usize = 64;
 /// Shares are counted in millionths.
 pub(super) const SHARE_UNIT: u64 = 1_000_000;
-/// How much the share of the scarcest resource counts; that of others less by the square of the ratio.
+/// Weight of the scarcest resource; others weigh less by the square of the ratio.
 const WORTH_MAX: u64 = 256;
-/// Most tasks that are packed exactly: beyond them what one mix leaves over goes into a later one.
+/// Limit of tasks that are packed exactly: with more, later mixes compensate for a bad rest.
 pub(super) const EXACT_TASKS_MAX: u64 = 24;
-/// Remainders that are looked at to choose one mix of few tasks; more different counts are not compared.
+/// Limit of remainders in the exact comparison.
 const RESTS_MAX: usize = 2_048;
-/// Mixes that may be tried for all of them together.
+/// Limit of mixes tried for all remainders together.
 const REST_NODES: u32 = 8_192;
 
 /// A worker to be filled.
@@ -34,13 +34,13 @@ const REST_NODES: u32 = 8_192;
 pub(super) struct Bin<'a> {
     /// Free amounts, by resource number.
     pub(super) offers: &'a [Offer],
-    /// Units that may be given away now, by resource number.
+    /// Available units, by resource number.
     pub(super) available: &'a [i64],
-    /// How much a share of each resource counts, see [`resource_weights`].
+    /// Weight of each resource, see [`resource_weights`].
     pub(super) resource_weights: &'a [u64],
 }
 
-/// How much a share of each resource counts, 1 to 256, if so much is asked for in all: `(request, tasks)`.
+/// Weight of each resource, 1 to 256, for this total demand: `(request, tasks)`.
 pub(super) fn resource_weights<'a>(
     offers: &[Offer],
     asked: impl Iterator<Item = (&'a VariantDemand, u64)>,
@@ -57,7 +57,7 @@ pub(super) fn resource_weights<'a>(
     weights_of_shares(shares)
 }
 
-/// The same, if these shares of each resource are asked for.
+/// Weights for these shares of each resource.
 pub(super) fn weights_of_shares(shares: Vec<u64>) -> Vec<u64> {
     let most = shares.iter().copied().max().unwrap_or(0).max(1);
     let worth = |share: u64| {
@@ -114,7 +114,7 @@ impl Bin<'_> {
             .max(1)
     }
 
-    /// Whether a task of a variant fits into what is available.
+    /// Whether a task of a variant fits into the available amounts.
     pub(super) fn has_room(&self, demand: &VariantDemand) -> bool {
         self.room(demand, self.available) > 0
     }
@@ -125,7 +125,7 @@ impl Bin<'_> {
         share_of(units, total(self.offers, slot)).saturating_mul(worth)
     }
 
-    /// How many tasks of a variant fit into what is available.
+    /// How many tasks of a variant fit into the available amounts.
     fn room(&self, demand: &VariantDemand, available: &[i64]) -> u32 {
         fitting(demand, self.offers, |slot| {
             available.get(slot).copied().unwrap_or(0)
@@ -162,7 +162,7 @@ fn share_of(units: i64, total: u64) -> u64 {
     u64::try_from(share).unwrap_or(u64::MAX)
 }
 
-/// Takes something from what is available; a negative count gives back.
+/// Subtracts an amount from the available ones; a negative count adds it.
 fn take(available: &mut [i64], demand: &VariantDemand, offers: &[Offer], count: i64) {
     for (slot, units) in costs(demand, offers) {
         if let Some(available) = available.get_mut(slot) {
@@ -171,7 +171,7 @@ fn take(available: &mut [i64], demand: &VariantDemand, offers: &[Offer], count: 
     }
 }
 
-/// Steps that all searches of a round may still take; the rest is placed greedily.
+/// Remaining steps of all searches of a round; without any, placement is greedy.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Budget {
     /// Counts that are tried.
@@ -187,13 +187,13 @@ impl Budget {
     };
 }
 
-/// How many tasks of each candidate to place, in the order in which the candidates are afterwards.
+/// Number of tasks of each candidate; sorts the candidates accordingly.
 pub(super) fn best_mix(
     bin: Bin<'_>,
     candidates: &mut [Candidate<'_>],
     budget: &mut Budget,
 ) -> Vec<u32> {
-    // The most valuable first, so that the first way down the search is the greedy mix.
+    // Most valuable first, so that the first path of the search is the greedy mix.
     candidates.sort_by_key(Candidate::rank);
     if let Some((searched, rest)) = candidates.split_at_checked(CANDIDATES_MAX)
         && !rest.is_empty()
@@ -208,7 +208,7 @@ pub(super) fn best_mix(
                 i64::from(*count),
             );
         }
-        // The least valuable ones fill what is left, one after the other.
+        // The least valuable ones fill the rest, in order.
         counts.extend(rest.iter().map(|candidate| {
             let room = u64::from(bin.room(candidate.demand, &available)).min(candidate.left);
             let count = u32::try_from(room).unwrap_or(u32::MAX);
@@ -225,25 +225,25 @@ pub(super) fn best_mix(
     best_of(bin, candidates, budget)
 }
 
-/// The same for few candidates in order.
+/// The best mix of a few sorted candidates.
 fn best_of(bin: Bin<'_>, candidates: &[Candidate<'_>], budget: &mut Budget) -> Vec<u32> {
-    // One request: as many as fit are the best mix, and the usual case.
+    // One request, the usual case: as many as fit.
     if let [only] = candidates {
         let room = u64::from(bin.room(only.demand, bin.available)).min(only.left);
         return vec![u32::try_from(room).unwrap_or(u32::MAX)];
     }
-    // The end of a run: what is left matters more than what is gained now.
+    // At the end of a run the rest matters more than the present gain.
     if let Some(mix) = best_of_few(bin, candidates, &mut budget.nodes) {
         return mix;
     }
     search(bin, candidates, budget)
 }
 
-/// The most valuable mix that is found within the budget.
+/// The most valuable mix within the budget.
 fn search(bin: Bin<'_>, candidates: &[Candidate<'_>], budget: &mut Budget) -> Vec<u32> {
     let mut used: Vec<usize> = Vec::new();
     for candidate in candidates.iter() {
-        // Only resources that are asked for can limit what is gained.
+        // Only requested resources can limit the value.
         for (slot, _) in costs(candidate.demand, bin.offers) {
             if !used.contains(&slot) {
                 used.push(slot);
@@ -271,8 +271,7 @@ fn search(bin: Bin<'_>, candidates: &[Candidate<'_>], budget: &mut Budget) -> Ve
     search.best
 }
 
-/// The counts that take the most of one resource together, in the order in which the candidates are
-/// afterwards.
+/// The counts that take the most of one resource in total; sorts the candidates accordingly.
 pub(super) fn most_cpus(
     bin: Bin<'_>,
     cpus: usize,
@@ -295,7 +294,7 @@ struct Search<'s> {
     used: Vec<usize>,
     weight: u64,
     available: Vec<i64>,
-    /// Of the candidates up to the one in hand; those behind it are 0.
+    /// Counts up to the current candidate; later ones are 0.
     counts: Vec<u32>,
     /// Value of all candidates before each candidate, together.
     values: Vec<u64>,
@@ -306,8 +305,8 @@ struct Search<'s> {
 }
 
 impl Search<'_> {
-    /// Depth first, the largest counts first. The way down is a list and not the stack of the thread: there
-    /// may be any number of candidates.
+    /// Depth first, largest counts first. The path is a list instead of recursion: the number of
+    /// candidates is unbounded.
     fn run(&mut self) {
         let mut next = Some(0);
         while let Some(value) = next {
@@ -316,7 +315,7 @@ impl Search<'_> {
         }
     }
 
-    /// Takes as much as fits of one candidate after the other, until nothing can be gained.
+    /// Takes as many as fit of each candidate in turn, until nothing can be gained.
     fn go_down(&mut self, mut value: u64) {
         loop {
             if value > self.best_value {
@@ -328,11 +327,12 @@ impl Search<'_> {
             let Some(candidate) = self.candidates.get(at).copied() else {
                 return;
             };
-            // Even if all that is left were used up, this branch would not beat the best one (branch and bound).
+            // Branch and bound: even with all remaining resources this branch would not beat the
+            // best.
             if value.saturating_add(self.bound()) <= self.best_value {
                 return;
             }
-            // Never below zero: the first way down, which is the greedy one, is gone to its end.
+            // Saturating: the first, greedy path is always completed.
             self.steps = self.steps.saturating_sub(1);
             let room = self.bin.room(candidate.demand, &self.available);
             let most = u64::from(room).min(candidate.left);
@@ -344,14 +344,14 @@ impl Search<'_> {
         }
     }
 
-    /// Takes one less of the last candidate of which there is one; returns what all are worth then, or nothing
-    /// if all was tried or the budget is used up.
+    /// Takes one less of the last nonzero candidate; returns the new value, or nothing at the end
+    /// of the search or budget.
     fn go_back(&mut self) -> Option<u64> {
         while let Some(value) = self.values.pop() {
             let at = self.values.len();
             let candidate = *self.candidates.get(at)?;
             let count = self.counts[at];
-            // The first way down is the greedy one and is always gone to its end.
+            // The first path is the greedy one and is always completed.
             if count > 0 && self.nodes > 0 && self.steps > 0 {
                 self.nodes -= 1;
                 self.take(&candidate, -1);
@@ -366,13 +366,13 @@ impl Search<'_> {
         None
     }
 
-    /// More than this cannot be gained with what is left.
+    /// Upper bound of the additional value.
     fn bound(&self) -> u64 {
         let shares = self.used.iter().map(|slot| {
             let free = self.available.get(*slot).copied().unwrap_or(0).max(0);
             self.bin.share(*slot, free) + WORTH_MAX
         });
-        // The power of a sum is at least the sum of the powers; what rounding may take is added.
+        // The power of a sum is at least the sum of the powers; rounding errors are added.
         (value_of(shares.sum()) + 1)
             .saturating_mul(self.weight)
             .max(u64::from(self.used.is_empty()))
@@ -388,8 +388,8 @@ impl Search<'_> {
     }
 }
 
-/// The mix of few tasks whose rest needs the fewest workers, of equal ones the most valuable; `None` if
-/// there are too many to compare.
+/// The mix of few tasks whose rest needs the fewest workers, among these the most valuable; `None`
+/// if there are too many to compare.
 fn best_of_few(bin: Bin<'_>, candidates: &[Candidate<'_>], nodes: &mut u32) -> Option<Vec<u32>> {
     let left: Vec<u32> = candidates
         .iter()
@@ -408,7 +408,7 @@ fn best_of_few(bin: Bin<'_>, candidates: &[Candidate<'_>], nodes: &mut u32) -> O
     for left in &left {
         strides.push(rests);
         rests = rests.checked_mul(usize::try_from(*left).ok()? + 1)?;
-        // The table would be larger than what it can improve.
+        // The table would cost more than it can gain.
         if rests > RESTS_MAX {
             return None;
         }
@@ -435,7 +435,7 @@ fn best_of_few(bin: Bin<'_>, candidates: &[Candidate<'_>], nodes: &mut u32) -> O
         let is_better = best
             .as_ref()
             .is_none_or(|(needed, value, _)| rank < (*needed, *value));
-        // Fewer workers for the rest first, then more value now.
+        // Fewer workers for the rest first, then the higher value.
         if is_better {
             best = Some((rank.0, rank.1, counts));
         }
@@ -445,25 +445,25 @@ fn best_of_few(bin: Bin<'_>, candidates: &[Candidate<'_>], nodes: &mut u32) -> O
     best.map(|(_, _, counts)| counts)
 }
 
-/// A rest of which nothing is known yet.
+/// Marks an unknown table entry.
 const UNKNOWN: u32 = u32::MAX;
 
-/// How many empty workers a rest of the candidates needs, by its counts.
+/// Number of empty workers that a rest of the candidates needs, by its counts.
 struct RemainderTable<'s> {
     bin: Bin<'s>,
     candidates: &'s [Candidate<'s>],
-    /// Offset in `fewest` of one more task of a candidate.
+    /// Offset in `fewest` for one more task of a candidate.
     strides: Vec<usize>,
     fewest: Vec<u32>,
     empty: Vec<i64>,
     nodes: u32,
 }
 
-/// Called with the amounts that a mix leaves; `None` = too many steps.
+/// Called with the amounts that a mix leaves; `None` = out of steps.
 type OnRest<'f, 's> = &'f mut dyn FnMut(&mut RemainderTable<'s>, &mut [u32]) -> Option<()>;
 
 impl<'s> RemainderTable<'s> {
-    /// Visits the rest of each mix to which nothing can be added; `None` = too many steps.
+    /// Visits the rest of each maximal mix; `None` = out of steps.
     fn each_mix(
         &mut self,
         at: usize,
@@ -472,7 +472,7 @@ impl<'s> RemainderTable<'s> {
         visit: OnRest<'_, 's>,
     ) -> Option<()> {
         let Some(candidate) = self.candidates.get(at).copied() else {
-            // A mix to which something could be added is never better than with it.
+            // A mix that is not maximal is never better.
             if self.is_full(available, rest) {
                 visit(self, rest)?;
             }
@@ -497,19 +497,19 @@ impl<'s> RemainderTable<'s> {
                 self.bin.offers,
                 -i64::from(count),
             );
-            // Only after what was taken is given back: the caller goes on with these amounts.
+            // Only after the amounts are restored: the caller continues with them.
             goes_on?;
         }
         Some(())
     }
 
-    /// Whether nothing of a rest fits into what is available.
+    /// Whether no task of a rest fits.
     fn is_full(&self, available: &[i64], rest: &[u32]) -> bool {
         let mut more = self.candidates.iter().zip(rest);
         !more.any(|(candidate, rest)| *rest > 0 && self.bin.room(candidate.demand, available) > 0)
     }
 
-    /// Empty workers for a rest; `None` = too many steps.
+    /// Empty workers for a rest; `None` = out of steps.
     fn fewest(&mut self, rest: &mut [u32]) -> Option<u32> {
         let place = |rest: &[u32], strides: &[usize]| -> usize {
             let parts = rest.iter().zip(strides);
@@ -520,7 +520,7 @@ impl<'s> RemainderTable<'s> {
         if at == 0 {
             return Some(0);
         }
-        // Different mixes leave the same rest: it is worked out once (dynamic programming).
+        // Different mixes leave the same rest: computed once (dynamic programming).
         if self.fewest[at] != UNKNOWN {
             return Some(self.fewest[at]);
         }
@@ -528,7 +528,7 @@ impl<'s> RemainderTable<'s> {
         let mut fewest = UNKNOWN - 1;
         let mut left = rest.to_vec();
         self.each_mix(0, &mut available, &mut left, &mut |rests, rest| {
-            // A request that fits no empty worker of this kind does not wait for one.
+            // A request that does not fit an empty worker of this kind does not count.
             let after = if place(rest, &rests.strides) == at {
                 0
             } else {

@@ -1,10 +1,10 @@
-//! Ready tasks by priority and class, held as ranges.
+//! Ready tasks by priority and class, stored as ranges.
 //!
-//! Order: higher priority first; within a priority the job that was submitted earlier, then the lower
-//! task. All operations cost O(log) of the number of (job, submit) entries and ranges, never of tasks.
+//! Order: higher priority first; within a priority the earlier job, then the lower task. All
+//! operations cost O(log) of the number of (job, submit) entries and ranges, never of tasks.
 //!
-//! While there are many queues they are also in a [`RequestIndex`], so that a round finds those that matter.
-//! The index follows in bounded steps, see [`ReadyQueue::follow`].
+//! Many queues are also in a [`RequestIndex`], so that a round finds the relevant ones. The index
+//! is updated in bounded steps, see [`ReadyQueue::follow`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Included, Unbounded};
@@ -33,23 +33,23 @@ struct ClassQueue {
     len: u64,
 }
 
-/// Queues up to which a round looks at all of them; with more it looks for those that fit.
+/// Up to this number of queues a round examines all; beyond it uses the index.
 pub(crate) const QUEUES_SEEN_MAX: usize = 256;
-/// With less than this the index is given up; a distance, so that it is not built again and again.
+/// Below this number the index is dropped; lower than the other limit, to avoid repeated rebuilds.
 const QUEUES_INDEXED_MIN: usize = QUEUES_SEEN_MAX / 2;
-/// Queues by which the index follows in one step: some milliseconds.
+/// Queues that one step adds to the index: some milliseconds.
 const FOLLOWED_MAX: usize = 1_024;
 
-/// Requests of an index that are freed in one step, about 0.3 µs each.
+/// Requests of an index freed in one step, about 0.3 µs each.
 const FREED_MAX: usize = 8_192;
 
-/// The index and what it does not know yet.
+/// The index and its pending changes.
 #[derive(Clone, Debug, Default)]
 struct Indexed {
     index: RequestIndex,
     /// Queues that appeared or ended since.
     changed: BTreeSet<QueueKey>,
-    /// Up to this queue all that were there are in it.
+    /// All queues up to this one were added.
     built_to: Option<QueueKey>,
     is_built: bool,
 }
@@ -60,18 +60,18 @@ pub struct ReadyQueue {
     queues: BTreeMap<QueueKey, ClassQueue>,
     /// Queues that have tasks of a job.
     by_job: BTreeSet<(JobId, QueueKey)>,
-    /// Queues of multi-node tasks with the least number of nodes.
+    /// Queues of multi-node tasks, with the minimal number of nodes.
     multi_node: BTreeMap<QueueKey, u32>,
     /// These queues by their number of nodes.
     by_nodes: BTreeSet<(u32, QueueKey)>,
     len: u64,
     indexed: Option<Box<Indexed>>,
-    /// Indexes that are not needed any more: freeing a large one takes long.
+    /// Discarded indexes: freeing a large one takes long.
     freed: Vec<Rubble>,
 }
 
 impl ReadyQueue {
-    /// Adds indices `from..to` of a submit; returns whether the queue was empty before.
+    /// Adds indices `from..to` of a submit; returns whether the queue was empty.
     pub fn insert(&mut self, key: QueueKey, job: JobId, submit: u32, from: u32, to: u32) -> bool {
         if from >= to {
             return false;
@@ -79,7 +79,7 @@ impl ReadyQueue {
         let queue = self.queues.entry(key).or_default();
         let is_first = queue.len == 0;
         let set = queue.entries.entry((job, submit)).or_default();
-        // The first tasks of this submit here: from now on the job is found by its queues.
+        // First tasks of this submit here: makes the job findable by queue.
         if set.is_empty() {
             self.by_job.insert((job, key));
         }
@@ -88,7 +88,7 @@ impl ReadyQueue {
         let added = u64::from(set.len() - before);
         queue.len += added;
         self.len += added;
-        // The index knows queues, not how many tasks they have.
+        // The index knows queues, not task counts.
         if is_first {
             self.note_changed(key);
         }
@@ -119,7 +119,8 @@ impl ReadyQueue {
         removed
     }
 
-    /// Removes all that a submit has in a queue, unless that is more than `most` ranges; `None` = they are more.
+    /// Removes all tasks of a submit from a queue, unless those are more than `most` ranges; then
+    /// `None`.
     pub fn remove_submit(
         &mut self,
         key: QueueKey,
@@ -143,8 +144,8 @@ impl ReadyQueue {
         Some(set)
     }
 
-    /// Removes what the first submits of a job have here, from behind the queue `done_to` on and at most `left`
-    /// entries, a submit in a queue each; returns whether that was all.
+    /// Removes tasks of the first submits of a job, from after the queue `done_to` and at most
+    /// `left` entries (one submit in one queue); returns whether that was all.
     pub fn remove_some(
         &mut self,
         job: JobId,
@@ -174,7 +175,7 @@ impl ReadyQueue {
         true
     }
 
-    /// The most urgent queue behind another one that has tasks of a job.
+    /// The next less urgent queue with tasks of a job.
     pub(crate) fn next_of(&self, job: JobId, behind: Option<QueueKey>) -> Option<QueueKey> {
         let first = Included((job, QueueKey::new(i32::MAX, ClassId(0))));
         let from = behind.map_or(first, |key| Excluded((job, key)));
@@ -207,7 +208,7 @@ impl ReadyQueue {
                 queue.len -= u64::from(to - from);
                 self.len -= u64::from(to - from);
             }
-            // An earlier submit of the job is taken to its end before a later one.
+            // All of an earlier submit comes before a later one.
             if entry.get().is_empty() {
                 entry.remove();
                 ended.push(job);
@@ -219,7 +220,7 @@ impl ReadyQueue {
         taken
     }
 
-    /// Tidies up after a queue has less of a job than before.
+    /// Cleans up after tasks of a job were removed.
     fn forget_entry(&mut self, key: QueueKey, job: JobId) {
         let Some(queue) = self.queues.get(&key) else {
             return;
@@ -240,7 +241,7 @@ impl ReadyQueue {
     }
 
     fn note_changed(&mut self, key: QueueKey) {
-        // A queue that the index has not reached yet is found when it does.
+        // The build will reach this queue later.
         if let Some(indexed) = &mut self.indexed
             && (indexed.is_built || indexed.built_to.is_some_and(|to| key <= to))
         {
@@ -248,22 +249,22 @@ impl ReadyQueue {
         }
     }
 
-    /// Brings the index up to date by a bounded number of queues, if there are enough to need one.
+    /// Updates the index by a bounded number of queues, if there are enough queues.
     pub(crate) fn follow(&mut self, classes: &Classes) {
         self.free_some();
-        // Few queues: a round sees them all, and the index only costs memory.
+        // With few queues a round examines all, and the index only costs memory.
         if self.queues.len() < QUEUES_INDEXED_MIN {
             let indexed = self.indexed.take();
             self.freed
                 .extend(indexed.map(|indexed| indexed.index.demolish()));
             return;
         }
-        // A round still sees all queues: an index would only cost time.
+        // A round still examines all queues: an index would only cost time.
         if self.indexed.is_none() && self.queues.len() <= QUEUES_SEEN_MAX {
             return;
         }
         let indexed = self.indexed.get_or_insert_default();
-        // Changes first: they are of queues that rounds see already.
+        // Changes first: they concern queues that rounds see already.
         let mut left = FOLLOWED_MAX;
         while left > 0
             && let Some(key) = indexed.changed.pop_first()
@@ -272,7 +273,7 @@ impl ReadyQueue {
             let Some(class) = classes.get(key.class) else {
                 continue;
             };
-            // It may have ended and appeared again any number of times since it was noted.
+            // It may have vanished and returned since the note.
             if self.queues.contains_key(&key) {
                 indexed.index.insert(key, class);
             } else {
@@ -282,7 +283,7 @@ impl ReadyQueue {
         if indexed.is_built {
             return;
         }
-        // The most urgent come first, so what is not in the index yet is the least urgent.
+        // Most urgent first, so the least urgent queues are missing at first.
         let from = indexed.built_to.map_or(Unbounded, Excluded);
         let mut rest = self.queues.range((from, Unbounded));
         for (key, _) in rest.by_ref().take(left) {
@@ -299,7 +300,7 @@ impl ReadyQueue {
         while left > 0
             && let Some(rubble) = self.freed.last_mut()
         {
-            // A large index takes several steps, and rounds go on between them.
+            // A large index takes several steps, with rounds in between.
             if rubble.free(&mut left) {
                 self.freed.pop();
             }
@@ -311,12 +312,12 @@ impl ReadyQueue {
         !self.freed.is_empty()
     }
 
-    /// The index; `None` = there are too few queues to need one.
+    /// The index; `None` = too few queues.
     pub(crate) fn index(&self) -> Option<&RequestIndex> {
         self.indexed.as_ref().map(|indexed| &indexed.index)
     }
 
-    /// Whether there are queues that the index does not know yet.
+    /// Whether queues are missing in the index.
     pub(crate) fn is_behind(&self) -> bool {
         let behind = |indexed: &Indexed| !indexed.is_built || !indexed.changed.is_empty();
         self.indexed.as_deref().is_some_and(behind)
@@ -337,7 +338,7 @@ impl ReadyQueue {
         self.multi_node.keys().copied()
     }
 
-    /// The most urgent queue of each number of nodes up to this, large numbers first.
+    /// The most urgent queue for each number of nodes up to this, large numbers first.
     pub(crate) fn multi_node_up_to(&self, n_nodes: u32) -> impl Iterator<Item = QueueKey> + '_ {
         let first = |n_nodes: u32| (n_nodes, QueueKey::new(i32::MAX, ClassId(0)));
         let mut end = n_nodes.checked_add(1).map(first);
@@ -365,10 +366,10 @@ impl ReadyQueue {
         self.queues.iter().map(|(key, queue)| (*key, queue.len))
     }
 
-    /// The same, and within a priority the queue with the earliest job first.
+    /// Counts sorted by priority, then by the earliest job.
     #[must_use]
     pub fn counts_by_age(&self) -> Vec<(QueueKey, u64)> {
-        // Without a look-up for each: every round begins with this.
+        // Without lookups: every round begins with this.
         sorted_by_age(self.queues.iter().map(|(key, queue)| (*key, queue)))
     }
 

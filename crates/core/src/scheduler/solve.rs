@@ -1,21 +1,25 @@
 //! One scheduling round: how many tasks of each class go to each worker.
 //!
-//! A round is a function from [`RoundInput`] to [`RoundPlan`]; nothing changes until the caller applies the plan. Levels of
-//! equal priority are visited from the highest, each in these phases:
+//! A round is a function from [`RoundInput`] to [`RoundPlan`]; nothing changes until the caller
+//! applies the plan. Levels of equal priority are visited from the highest, each in these phases:
 //!
-//! 1. *Gang scheduling* (`gang`): multi-node tasks take empty workers, or reserve those that will be empty soonest.
-//! 2. *Fill*: each worker, low ids first, gets the best mix of what fits (`pack`: vector bin packing).
-//! 3. *Send ahead*: what is left is spread evenly over backlogs, so that nobody idles for a round trip.
+//! 1. *Gang scheduling* (`gang`): multi-node tasks take empty workers, or reserve workers that
+//!    will be empty soonest.
+//! 2. *Fill*: each worker, low ids first, gets the best mix of what fits (`pack`: vector bin
+//!    packing).
+//! 3. *Send ahead*: what is left is spread evenly over backlogs, so that no worker idles for a
+//!    round trip.
 //! 4. *Reserve*: workers reserve room for the most valuable requests that found none.
 //!
-//! Lower levels *backfill* what is free, but never what a more urgent task waits for (`worker_plan`). That is conservative
-//! backfilling (Mu'alem and Feitelson, Utilization, Predictability, Workloads, and User Runtime Estimates in Scheduling the
-//! IBM SP2 with Backfilling, 2001) without run times: any set of running tasks may be the next to end.
+//! Lower levels *backfill* what is free, but never what a more urgent task waits for
+//! (`worker_plan`). That is conservative backfilling (Mu'alem and Feitelson, Utilization,
+//! Predictability, Workloads, and User Runtime Estimates in Scheduling the IBM SP2 with
+//! Backfilling, 2001) without run times: any set of running tasks may be the next to end.
 //!
 //! # Example
 //!
-//! Two workers of 4 cpus; on the first a task of 2 cpus runs. Ready are, at priority 1, two tasks of 4 cpus, and at
-//! priority 0 six tasks of 1 cpu.
+//! Two workers of 4 cpus; on the first a task of 2 cpus runs. Ready are, at priority 1, two tasks
+//! of 4 cpus, and at priority 0 six tasks of 1 cpu.
 //!
 //! | level | phase | worker 1 | worker 2 |
 //! |---|---|---|---|
@@ -24,8 +28,8 @@
 //! | 0 | fill | it misses 2 cpus, and the end of the running task gives just these: the 2 free ones are reserved for it | full |
 //! | 0 | send ahead | 3 tasks, which it starts behind the urgent one | 3 tasks |
 //!
-//! Cost O(levels + queues × workers with room), independent of the number of tasks; of very many queues it sees only those
-//! that matter (`window`).
+//! Cost O(levels + queues × workers with room), independent of the number of tasks; of very many
+//! queues it sees only those that matter (`window`).
 
 mod demanding;
 mod lower_priority;
@@ -43,12 +47,12 @@ use crate::time::Time;
 use crate::worker::Worker;
 use lower_priority::LowerPriorityBacklog;
 
-/// Requests of one level for which a worker keeps room.
+/// Requests per level that a worker reserves room for.
 const RESERVATIONS_MAX: usize = 2;
-/// Workers whose reservations one round recomputes (round-robin).
-/// Nothing is lost: what a worker keeps matters when something ends there, and it keeps what it did.
+/// Workers whose reservations one round recomputes (round-robin). The others keep theirs, which
+/// matter only when a task ends there.
 const RESERVATION_WORKERS_MAX: usize = 32;
-/// Time of a round that a multi-node task takes when it starts, in other tasks.
+/// Cost of starting a multi-node task, in single tasks.
 const GANG_COST: u64 = 16;
 /// Mixes remembered for like workers.
 const MEMO_MAX: usize = 4;
@@ -64,28 +68,28 @@ pub struct Placement {
     pub variant: u32,
     /// Number of tasks.
     pub count: u64,
-    /// Whether they can start at once; otherwise they are sent ahead.
+    /// Whether they start at once; otherwise they are sent ahead.
     pub placed: bool,
 }
 
 /// Input of a round.
 #[derive(Clone, Copy, Debug)]
 pub struct RoundInput<'a> {
-    /// Ready tasks, in order of priority; within one, those that go first if all else is equal.
+    /// Ready tasks by priority; within one in order of precedence.
     pub queues: &'a [(QueueKey, u64)],
     /// Their classes.
     pub classes: &'a Classes,
     /// Every worker there is.
     pub workers: &'a BTreeMap<WorkerId, Worker>,
-    /// Those that may have room, and how far `queues` are all that matters to them.
+    /// Workers with possible room, and how much of `queues` matters to them.
     pub rooms: &'a BTreeMap<WorkerId, Seen>,
-    /// How many workers keep room for tasks of a queue.
+    /// Number of workers with a reservation per queue.
     pub reservation_counts: &'a BTreeMap<QueueKey, u64>,
     /// Round-robin cursor: the worker whose reservations were recomputed last.
     pub reservation_cursor: Option<WorkerId>,
-    /// Look for nodes for multi-node tasks, and decide again which workers are reserved for them.
+    /// Whether to place multi-node tasks and recompute their reservations.
     pub with_gangs: bool,
-    /// Most tasks to hand out; multi-node tasks count more.
+    /// Limit of dispatched tasks; multi-node tasks count more.
     pub tasks_max: u64,
     /// Now.
     pub now: Time,
@@ -94,21 +98,21 @@ pub struct RoundInput<'a> {
 /// Result of a round.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct RoundPlan {
-    /// In the order in which tasks are to be taken from their queues.
+    /// In the order in which tasks are taken from their queues.
     pub placements: Vec<Placement>,
     /// Multi-node tasks that start.
     pub gangs: Vec<GangStart>,
-    /// Workers reserved for multi-node tasks from now on; only with [`RoundInput::with_gangs`].
+    /// Workers reserved for multi-node tasks; only with [`RoundInput::with_gangs`].
     pub reserved: BTreeMap<WorkerId, QueueKey>,
-    /// Requests and variants for which the examined workers reserve room from now on, without having been sent
-    /// them; empty if the round was cut.
+    /// New reservations of the examined workers, for requests that were not sent to them; empty if
+    /// the round was cut.
     pub reservations: BTreeMap<WorkerId, Vec<(QueueKey, u32)>>,
     /// The next value of [`RoundInput::reservation_cursor`].
     pub reservation_cursor: Option<WorkerId>,
-    /// Tasks that were sent ahead to these workers are to be retracted if they are of the class of such a queue
-    /// and less urgent: more of that queue waits here than they were sent.
+    /// Workers whose sent-ahead tasks of lower priority must be retracted, with the queues of the
+    /// same class that have more ready tasks than these workers were sent.
     pub overtaken: BTreeMap<WorkerId, Vec<QueueKey>>,
-    /// The limit of tasks was reached: there is more to do.
+    /// The limit of tasks was reached: more work remains.
     pub is_cut: bool,
 }
 
@@ -126,11 +130,11 @@ pub fn solve(input: &RoundInput<'_>) -> RoundPlan {
         plan.kind = round.kind_of(worker);
         plan.seen = *seen;
         if input.with_gangs {
-            // Which workers are reserved is decided again below, level by level.
+            // Reservations are decided again below, level by level.
             plan.reserved = None;
         }
         if worker.config.min_utilization > 0.0 {
-            // It takes enough or nothing, which is known only when all levels have been seen.
+            // It takes enough or nothing, which is known only after all levels.
             demanding.push(plan);
         } else {
             plans.push(plan);
@@ -140,7 +144,8 @@ pub fn solve(input: &RoundInput<'_>) -> RoundPlan {
         let queues = input.queues.iter().map(|(key, _)| *key);
         GangPlanner::new(input.workers.values(), queues, input.now)
     });
-    // Before anything is sent ahead to others. They must not take nodes of more urgent multi-node tasks.
+    // Before tasks are sent ahead to other workers. Must not take nodes of more urgent multi-node
+    // tasks.
     if !input.with_gangs {
         round.fill_demanding(&mut demanding);
     }
@@ -160,7 +165,7 @@ pub fn solve(input: &RoundInput<'_>) -> RoundPlan {
                 }
             }
         }
-        // Most workers are full: those that cannot start even the smallest task are skipped at once.
+        // Most workers are full: skips workers that cannot start even the smallest task.
         let floor = round.floor(level);
         for plan in plans.iter_mut().filter(|plan| plan.reaches(&floor)) {
             round.fill(level, plan);
@@ -168,7 +173,7 @@ pub fn solve(input: &RoundInput<'_>) -> RoundPlan {
         round.send_ahead(level, &mut plans, &lower);
         round.reserve(level, &mut plans);
         if round.is_used_up() {
-            // Less urgent levels have their turn in the next round, which follows at once.
+            // Less urgent levels follow in the next round, at once.
             break;
         }
     }
@@ -176,7 +181,8 @@ pub fn solve(input: &RoundInput<'_>) -> RoundPlan {
         round.fill_demanding(&mut demanding);
     }
     if round.is_used_up() {
-        // A request without room may only have been out of time: nothing is reserved on that ground.
+        // In a cut round a request without room may only have lacked time, which justifies no
+        // reservation.
         round.reservations.clear();
     }
     let (gang_starts, reserved) = gangs.map_or_else(Default::default, |g| (g.starts, g.reserved));
@@ -191,7 +197,8 @@ pub fn solve(input: &RoundInput<'_>) -> RoundPlan {
     }
 }
 
-/// Selects the workers whose reservations this round recomputes (round-robin); returns the last of them.
+/// Selects the workers whose reservations this round recomputes (round-robin); returns the last of
+/// them.
 fn select_for_reservation(
     after: Option<WorkerId>,
     plans: &mut [WorkerPlan<'_>],
@@ -231,7 +238,7 @@ fn levels(queues: &[(QueueKey, u64)]) -> Vec<Level> {
     levels
 }
 
-/// A mix that was found for a worker, for the next one like it.
+/// The mix found for a worker, reused for the next equal one.
 struct Memo<'a> {
     available: Vec<i64>,
     worker: &'a Worker,
@@ -242,15 +249,15 @@ struct Round<'a> {
     input: RoundInput<'a>,
     /// Numbers of the kinds of workers.
     kinds: BTreeMap<&'a [Offer], usize>,
-    /// By kind and variant: tasks that an empty worker could run at once. The variants of all queues, one queue behind
-    /// the other, see `first_variants`: a list for each queue would cost more than to fill it.
+    /// Tasks that an empty worker could run at once, by kind and variant. Variants of all queues
+    /// are concatenated, see `first_variants`: one list per queue would cost more than filling it.
     capacities: Vec<Vec<u32>>,
     /// By queue: the position of its first variant.
     first_variants: Vec<usize>,
     classes: Vec<Option<&'a Class>>,
     left: Vec<u64>,
     tasks_left: u64,
-    /// Levels that may still be left out for workers which take enough or nothing.
+    /// Levels that may still be skipped for workers which take enough or nothing.
     levels_left: usize,
     budget: Budget,
     placements: Vec<Placement>,
@@ -261,16 +268,16 @@ struct Round<'a> {
     /// Differences from [`RoundInput::reservation_counts`].
     reservation_counts: BTreeMap<QueueKey, u64>,
     reservations: BTreeMap<WorkerId, Vec<(QueueKey, u32)>>,
-    /// Classes of which some are left that are more urgent than what comes now.
+    /// Classes with more urgent tasks left than the current level.
     left_over: BTreeSet<ClassId>,
     overtaken: BTreeMap<WorkerId, Vec<QueueKey>>,
 }
 
-/// The requests of a level as a kind of worker sees them.
+/// The requests of a level from the perspective of a kind of worker.
 struct Ranking {
     /// Weights of shares of its resources.
     resource_weights: Vec<u64>,
-    /// Queues it could serve, each with the first variant that it could, the most valuable first.
+    /// Feasible queues, each with its first feasible variant, most valuable first.
     queues: Vec<(usize, u32)>,
 }
 
@@ -308,7 +315,7 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Workers that offer the same are of one kind.
+    /// The kind of a worker: workers with equal offers share one.
     fn kind_of(&mut self, worker: &'a Worker) -> usize {
         if let Some(kind) = self.kinds.get(worker.offers()) {
             return *kind;
@@ -328,7 +335,7 @@ impl<'a> Round<'a> {
         self.capacities[plan.kind][self.first_variants[queue] + number as usize]
     }
 
-    /// Where a queue is, if the round looks at it. Few are asked for: a map of all of them would cost more.
+    /// Position of a queue in the round. Few lookups occur: a map of all queues would cost more.
     fn position(&self, key: QueueKey) -> Option<usize> {
         let queues = self.input.queues;
         let first = queues.partition_point(|(other, _)| other.priority < key.priority);
@@ -351,8 +358,8 @@ impl<'a> Round<'a> {
 
     fn plan_gangs(&mut self, level: Level, planner: &mut GangPlanner<'_>) {
         let is_gang = |class: &Option<&Class>| class.is_some_and(Class::is_multi_node);
-        // Beside equally urgent small tasks one multi-node task at a time empties workers, else all.
-        // Those that wait on workers count too: what is asked back must not change the answer.
+        // Next to equally urgent small tasks, one multi-node task at a time drains workers, else
+        // all. Tasks waiting on workers count as well: retracting them must not change the answer.
         let has_small = level
             .queues()
             .any(|queue| !is_gang(&self.classes[queue]) && self.left[queue] > 0)
@@ -366,7 +373,7 @@ impl<'a> Round<'a> {
             };
             let key = self.input.queues[queue].0;
             for (variant, number) in class.variants.iter().zip(0..) {
-                // A request can have single-node variants, too; they are filled like others.
+                // A request may also have single-node variants, which are filled like others.
                 if variant.n_nodes > 0 && self.left[queue] > 0 {
                     let limits = (self.left[queue], self.tasks_left.div_ceil(GANG_COST));
                     let started = planner.plan(key, (number, variant), limits, reserve_max);
@@ -377,12 +384,12 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Gives a worker what can start there now.
+    /// Gives a worker tasks that can start there now.
     fn fill(&mut self, level: Level, plan: &mut WorkerPlan<'a>) {
         let Some((first, _)) = self.input.queues.get(level.start) else {
             return;
         };
-        // The cheap questions first: most workers have no room for most levels.
+        // Cheap checks first: most workers have no room for most levels.
         if self.is_used_up() || !plan.admits(*first) || !self.may_fill(level, plan) {
             return;
         }
@@ -397,7 +404,7 @@ impl<'a> Round<'a> {
             && !plan.worker.is_any_stuck()
             && !plan.is_overdue(self.input.now);
         let available = plan.available_all();
-        // Thousands of like workers with the same amounts free get the same mix: the search is made once.
+        // Thousands of equal workers get the same mix from one search.
         if is_plain && self.repeat_mix(&available, plan) {
             return;
         }
@@ -421,7 +428,7 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Whether a task of a level could start on a worker if nothing was reserved there.
+    /// Whether a task of a level could start on a worker without reservations.
     fn may_fill(&self, level: Level, plan: &WorkerPlan<'_>) -> bool {
         level.queues().any(|queue| {
             let class = self.classes[queue].filter(|_| self.left[queue] > 0);
@@ -430,8 +437,8 @@ impl<'a> Round<'a> {
         })
     }
 
-    /// Resource numbers, each with units that every ready task of a level takes at least. Most workers are full, and
-    /// this tells at once that nothing fits.
+    /// Minimal units per resource over all ready tasks of a level. Most workers are full, and this
+    /// shows quickly that nothing fits.
     fn floor(&self, level: Level) -> Vec<(usize, i64)> {
         let ready = level.queues().filter(|queue| self.left[*queue] > 0);
         let mut variants = ready
@@ -453,7 +460,7 @@ impl<'a> Round<'a> {
         floor
     }
 
-    /// Does for a worker what was done for one like it.
+    /// Repeats the mix of an equal worker.
     fn repeat_mix(&mut self, available: &[i64], plan: &mut WorkerPlan<'a>) -> bool {
         let found = self.memo.iter().find(|memo| {
             memo.available == available && memo.worker.offers() == plan.worker.offers()
@@ -471,7 +478,7 @@ impl<'a> Round<'a> {
             u64::from(*count) <= same && same <= self.left[*queue]
         });
         if !enough || total > self.tasks_left {
-            // The last tasks of a queue: another mix may be better now.
+            // Near the end of a queue another mix may be better.
             return false;
         }
         for (queue, number, count) in mix {
@@ -480,7 +487,7 @@ impl<'a> Round<'a> {
         true
     }
 
-    /// First variants first: the others fill what these leave.
+    /// First variants first; the others fill the rest.
     fn fill_by_rank(&mut self, level: Level, plan: &mut WorkerPlan<'a>) {
         let mut rank = 0;
         let are_few = self.left[level.queues()].iter().sum::<u64>() <= EXACT_TASKS_MAX;
@@ -525,7 +532,7 @@ impl<'a> Round<'a> {
             if !deeper {
                 return;
             }
-            // Some request has another variant, for what the first ones left.
+            // Some request has another variant for the remaining room.
             rank += 1;
         }
     }
@@ -566,7 +573,7 @@ impl<'a> Round<'a> {
         found
     }
 
-    /// The most valuable requests of a level that are ready and find no room on a worker.
+    /// The most valuable ready requests of a level without room on a worker.
     fn blocked(
         &mut self,
         level: Level,
@@ -585,8 +592,8 @@ impl<'a> Round<'a> {
         blocked.take(most).collect()
     }
 
-    /// Keeps room for the most valuable request of a level that waits for it, if it has done so for long;
-    /// returns whether that is so.
+    /// Reserves room for the most valuable request of a level that has waited long for this worker;
+    /// returns whether one has.
     fn reserve_overdue(&mut self, level: Level, plan: &mut WorkerPlan<'a>) -> bool {
         let now = self.input.now;
         if !plan.is_overdue(now) {
@@ -603,7 +610,7 @@ impl<'a> Round<'a> {
         is_due
     }
 
-    /// Whether a task of a level could start on a worker, next to what is reserved.
+    /// Whether a task of a level could start on a worker outside its reservations.
     fn has_room(&self, level: Level, plan: &WorkerPlan<'_>) -> bool {
         level.queues().any(|queue| {
             let class = self.classes[queue].filter(|_| self.left[queue] > 0);
@@ -612,7 +619,7 @@ impl<'a> Round<'a> {
         })
     }
 
-    /// Notes what workers keep room for that were not sent it: no more of them than there are tasks.
+    /// Records reservations for unsent requests, at most as many as tasks.
     fn reserve(&mut self, level: Level, plans: &mut [WorkerPlan<'a>]) {
         let choosing = plans.iter_mut().filter(|plan| {
             let may_change = plan.has_choice || plan.worker.has_reservations();
@@ -628,13 +635,13 @@ impl<'a> Round<'a> {
                 }
             }
             if !plan.has_choice {
-                // Tasks that wait for it were sent ahead, and have their room that way.
+                // Tasks for it were sent ahead, which reserves their room.
                 continue;
             }
             for (key, number) in self.blocked(level, plan, RESERVATIONS_MAX) {
                 let ready = self.ready_of(key);
                 let count = self.reservation_count(key);
-                // A task can start on one worker only: others need not wait for it, too.
+                // A task starts on one worker only: the others need no reservation.
                 if count < ready {
                     self.reservation_counts.insert(key, count + 1);
                     plan.block(key, number);
@@ -647,7 +654,7 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// How many workers keep room for tasks of a queue.
+    /// Number of workers with reservations for a queue.
     fn reservation_count(&self, key: QueueKey) -> u64 {
         let changed = self.reservation_counts.get(&key);
         let known = changed.or_else(|| self.input.reservation_counts.get(&key));
@@ -657,7 +664,7 @@ impl<'a> Round<'a> {
     fn place(&mut self, queue: usize, number: u32, count: u32, plan: &mut WorkerPlan<'a>) {
         let count = u64::from(count).min(self.tasks_left).min(self.left[queue]);
         let demand = self.classes[queue].and_then(|class| class.variants.get(number as usize));
-        // A mix may name a request of which it takes nothing.
+        // A mix may contain a request with count 0.
         let (Some(demand), true) = (demand, count > 0) else {
             return;
         };
@@ -675,9 +682,9 @@ impl<'a> Round<'a> {
         });
     }
 
-    /// Sends ahead what could not start, spread evenly. A worker that can choose between requests gets
-    /// only as much as it needs not to idle: what goes best with what, is better decided when something
-    /// has ended.
+    /// Sends tasks ahead that could not start, spread evenly. A worker with a choice of requests
+    /// gets only as many as it needs not to idle: the best combination is known only when a task
+    /// ends.
     fn send_ahead(
         &mut self,
         level: Level,
@@ -714,11 +721,11 @@ impl<'a> Round<'a> {
             }
             let mut remaining = rooms.len() as u64;
             for (at, number, room) in rooms {
-                // An even share of what is left for those that are still to come.
+                // An even share of the rest for the remaining workers.
                 let fair = self.left[queue].div_ceil(remaining.max(1));
                 let count = u64::from(room).min(fair).min(self.tasks_left);
                 remaining -= 1;
-                // The ones before it took all that was left.
+                // The previous workers took all.
                 if count == 0 {
                     continue;
                 }
@@ -734,8 +741,8 @@ impl<'a> Round<'a> {
                 });
             }
             if self.left[queue] > 0 {
-                // They must not get to less urgent tasks of its class that they were sent before, however
-                // long the next sending takes.
+                // They must not get to their less urgent tasks of this class, however long the next
+                // message takes.
                 self.left_over.insert(key.class);
                 for worker in lower.less_urgent(key) {
                     self.overtaken.entry(worker).or_default().push(key);
@@ -744,7 +751,7 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Positions of workers that may be sent something of a level, and notes which of them can choose.
+    /// Workers that may be sent tasks of a level; also notes which of them have a choice.
     fn open_plans(&mut self, level: Level, plans: &mut [WorkerPlan<'a>]) -> Vec<usize> {
         let Some((first, _)) = self.input.queues.get(level.start) else {
             return Vec::new();
@@ -767,13 +774,13 @@ impl<'a> Round<'a> {
         open
     }
 
-    /// Tasks of a queue that nobody was given.
+    /// Tasks of a queue that are not dispatched.
     fn ready_of(&self, key: QueueKey) -> u64 {
         let at = self.position(key);
         at.and_then(|at| self.left.get(at)).copied().unwrap_or(0)
     }
 
-    /// Whether tasks of several requests of a level are left that a worker could run.
+    /// Whether tasks of several feasible requests of a level are left for a worker.
     fn has_choice(&mut self, level: Level, plan: &WorkerPlan<'_>) -> bool {
         let ranking = self.ranking(level, plan);
         let mut left = ranking

@@ -1,9 +1,10 @@
-//! The window of one round: everything, or of very many requests and workers those that matter now.
+//! The window of one round: everything, or a relevant part of very many requests and workers.
 //!
-//! With few queues a round sees them all. With many it sees, for each worker that it looks at, the most
-//! urgent and valuable requests that fit there now, and those that could be sent ahead. A worker of which
-//! not all was seen gets nothing less urgent than what was, so priorities stay strict; the next round
-//! follows at once. So a round costs what it starts, not what there is.
+//! With few queues a round sees all of them. With many it sees, for each examined worker, the most
+//! urgent and valuable requests that fit there now, and those that could be sent ahead. A worker
+//! that was seen in part gets nothing less urgent than the seen requests, so priorities stay
+//! strict; the next round follows at once. So a round costs as much as it starts, not as much as
+//! exists.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,31 +20,31 @@ use crate::id::WorkerId;
 use crate::time::{Time, nanos};
 use crate::worker::Worker;
 
-/// Workers times queues that one round looks at: a few milliseconds.
+/// Limit of worker-queue pairs that one round examines: a few milliseconds.
 const PAIRS_MAX: usize = 50_000;
-/// Workers that one round looks at, however few queues there are.
+/// Limit of workers that one round examines.
 const ROOMS_MAX: usize = 1_024;
-/// Requests, the most urgent ones, by which is found which of more workers have room.
+/// Number of most urgent requests used to find workers with room.
 const URGENT_MAX: usize = 4;
-/// Workers that one round looks at if it does not see all queues.
+/// Workers that one round examines if it does not see all queues.
 const WORKERS_MAX: usize = 24;
 /// Queues that such a round sees.
 const CHOSEN_MAX: usize = 384;
-/// Requests that fit a worker now of which a round sees no more; the best mix is looked for among them.
+/// Limit of fitting requests seen per worker, from which the best mix is chosen.
 const FITTING_MAX: usize = 64;
-/// The same for a worker that takes enough or nothing: they must fill it.
+/// The same limit for a worker that takes enough or nothing: they must fill it.
 const FITTING_DEMANDED: usize = 256;
-/// Requests that may be sent ahead to a worker of which a round sees no more, and at least.
+/// Upper limit of requests seen per worker for sending ahead.
 const AHEAD_MAX: usize = 256;
 const AHEAD_MIN: usize = 16;
-/// Steps that all searches of a round may take, about 200 ns each.
+/// Limit of search steps per round, about 200 ns each.
 const STEPS_MAX: u32 = 8_192;
-/// How often that number is doubled while searches end without having met anything that fits: a quarter of a million
+/// How often that limit is doubled while searches end without a fit: up to a quarter of a million
 /// steps, some 50 ms.
 pub(crate) const SEARCH_WIDENED_MAX: u32 = 5;
-/// Queues of multi-node tasks that such a round sees, of the most urgent and of those that could start.
+/// Queues of multi-node tasks that such a round sees: most urgent ones, and feasible ones.
 pub(crate) const MULTI_NODE_MAX: usize = 16;
-/// Numbers of nodes that are looked at for the latter.
+/// Node counts examined for the latter.
 const SIZES_MAX: usize = 1_024;
 
 /// Queues and workers that one round examines.
@@ -51,16 +52,16 @@ const SIZES_MAX: usize = 1_024;
 pub struct Window {
     /// As [`super::solve::RoundInput::queues`].
     pub queues: Vec<(QueueKey, u64)>,
-    /// Workers, each with what is seen of it.
+    /// Workers, each with the seen part.
     pub rooms: BTreeMap<WorkerId, Seen>,
     /// Nothing else could go to these workers.
     pub is_all: bool,
-    /// Queues are left that the index does not know yet.
+    /// Some queues are not in the index yet.
     pub is_behind: bool,
 }
 
-/// Chooses what a round looks at. `rooms` are workers that may have room, in the order of their turns.
-/// [`ReadyQueue::follow`] is to be called before. `widened`: how often the number of steps is doubled.
+/// Chooses what a round examines. `rooms` are workers that may have room, in order. Call
+/// [`ReadyQueue::follow`] before. `widened`: how often the step limit is doubled.
 pub(crate) fn window(
     ready: &ReadyQueue,
     (classes, workers): (&Classes, &BTreeMap<WorkerId, Worker>),
@@ -72,7 +73,7 @@ pub(crate) fn window(
         let queues = ready.counts_by_age();
         let most = (PAIRS_MAX / queues.len().max(1)).min(ROOMS_MAX);
         let mut rooms: Vec<WorkerId> = rooms.collect();
-        // Those with room now come first; the others have their turn in the next rounds.
+        // Workers with room now first; the others follow in the next rounds.
         if rooms.len() > most {
             let urgent = queues.iter().take(URGENT_MAX).map(|(key, _)| key.class);
             let urgent: Vec<_> = urgent.filter_map(|class| classes.get(class)).collect();
@@ -103,11 +104,11 @@ pub(crate) fn window(
     let mut seen = BTreeMap::new();
     for id in rooms.take(WORKERS_MAX) {
         let Some(worker) = workers.get(&id).filter(|worker| worker.accepts_work()) else {
-            // It takes nothing, and is not looked at again for that.
+            // It takes nothing and need not be examined again.
             seen.insert(id, Seen::default());
             continue;
         };
-        // The first one has its turn whatever it costs, or nobody ever has.
+        // The first one is examined at any cost, to ensure progress.
         let is_spent = chooser.steps == 0 || chooser.chosen.len() >= CHOSEN_MAX;
         if is_spent && !seen.is_empty() {
             break;
@@ -125,7 +126,7 @@ pub(crate) fn window(
     }
 }
 
-/// As many of these workers as are wanted, those first that have room for an urgent request: nothing is to be
+/// Selects `most` of these workers, first those with room for an urgent request: nothing should be
 /// sent ahead to a worker while another one idles.
 fn first_with_room(
     rooms: Vec<WorkerId>,
@@ -156,12 +157,12 @@ fn first_with_room(
 /// Workers that offer the same.
 struct Kind<'a> {
     resource_weights: Vec<u64>,
-    /// Requests that such a worker could run, in the order in which they are sent ahead, as far as known.
+    /// Requests that such a worker could run, in order of sending ahead, as far as known.
     ahead: Vec<QueueKey>,
     search: Search<'a>,
 }
 
-/// Offers of a worker, and the free part of them.
+/// Offers of a worker, and their free part.
 type Alike<'a> = (&'a [Offer], &'a [i64]);
 
 struct Chooser<'a> {
@@ -173,7 +174,7 @@ struct Chooser<'a> {
     steps: u32,
     chosen: BTreeSet<QueueKey>,
     kinds: BTreeMap<&'a [Offer], Kind<'a>>,
-    /// Result for a worker with the same free units, reused for the next one like it.
+    /// Result for a worker with these free units, reused for equal ones.
     alike: BTreeMap<Alike<'a>, Option<Reverse<i32>>>,
     is_all: bool,
 }
@@ -194,20 +195,21 @@ impl<'a> Chooser<'a> {
             && worker.config.min_utilization <= 0.0;
         let like = (offers, worker.free());
         let known = self.alike.get(&like).filter(|_| is_plain).copied();
-        // Of thousands of like workers with the same amounts free one is looked at.
+        // Thousands of equal workers need one search.
         let fitting = known.unwrap_or_else(|| self.look_for_fitting(worker));
         if is_plain {
             self.alike.insert(like, fitting);
         }
         let ahead = self.look_ahead(worker);
-        // Something was left out: the next round follows at once.
+        // Some requests were left out: the next round follows at once.
         if fitting.is_some() || ahead.is_some() {
             self.is_all = false;
         }
         Seen { fitting, ahead }
     }
 
-    /// Chooses what can start on a worker now, beside what it keeps room for. Answers as [`Seen::fitting`].
+    /// Finds requests that can start on a worker now outside its reservations. Returns a value for
+    /// [`Seen::fitting`].
     fn look_for_fitting(&mut self, worker: &'a Worker) -> Option<Reverse<i32>> {
         let mut plan = WorkerPlan::new(worker);
         // Reservations for multi-node tasks are decided again in this round.
@@ -237,21 +239,22 @@ impl<'a> Chooser<'a> {
                 time_left_ns: worker.remaining(self.now).map_or(u64::MAX, nanos),
             };
             let Some((key, number, class)) = search.next(&view, &mut self.steps) else {
-                // Without steps left nobody knows what else there is: it goes down to here.
+                // Out of steps, so requests below this priority are unknown.
                 let here = level.unwrap_or(Reverse(i32::MAX));
                 return (self.steps == 0).then_some(here);
             };
-            // It is reserved, and what follows is less urgent than that.
+            // The worker is reserved, and all further requests are less urgent.
             if !plan.admits(key) {
                 return None;
             }
-            // The search goes down by priority: what waits for a more urgent level has its room reserved from here on.
+            // The search descends by priority: at each new level, room for more urgent waiting
+            // tasks is reserved.
             if level != Some(key.priority) {
                 level = Some(key.priority);
                 plan.enter(key, self.classes);
                 available = plan.available_all();
             }
-            // The index may be a step behind the queue, and does not know fractions of items.
+            // The index may lag behind the queue, and does not know fractions of items.
             let fits = self.ready.count(key) > 0
                 && class.variants.get(number as usize).is_some_and(|demand| {
                     plan.room(demand) > 0 && plan.serves(key.class, number, demand, self.now)
@@ -260,19 +263,20 @@ impl<'a> Chooser<'a> {
                 self.chosen.insert(key);
                 found += 1;
             }
-            // Less urgent requests wait for the next round: this one gives the worker nothing below this level.
+            // Less urgent requests wait for the next round: this one gives the worker nothing below
+            // this level.
             if found >= most {
                 return level;
             }
         }
     }
 
-    /// Chooses what can be sent ahead to a worker. Answers as [`Seen::ahead`].
+    /// Finds requests to send ahead to a worker. Returns a value for [`Seen::ahead`].
     fn look_ahead(&mut self, worker: &'a Worker) -> Option<Reverse<i32>> {
         let kind = self.kinds.get_mut(worker.offers())?;
         let by_rate = worker.backlog_by_rate(self.now) as usize;
         let wanted = by_rate.saturating_sub(worker.backlog_len());
-        // Enough to choose from, also for a worker of which no rate is known.
+        // Enough to choose from, even for a worker without a known rate.
         let wanted = wanted.clamp(AHEAD_MIN, AHEAD_MAX);
         let whole = everything(worker.offers());
         let view = View {
@@ -283,7 +287,7 @@ impl<'a> Chooser<'a> {
             },
             time_left_ns: u64::MAX,
         };
-        // Like workers could run the same requests: the search goes on where the last one stopped.
+        // Equal workers could run the same requests: continues the previous search.
         while kind.ahead.len() < wanted
             && let Some((key, _, _)) = kind.search.next(&view, &mut self.steps)
         {
@@ -301,7 +305,7 @@ impl<'a> Chooser<'a> {
         }
     }
 
-    /// Chooses multi-node tasks: the most urgent, for which workers are reserved, and those that could start.
+    /// Chooses multi-node tasks: the most urgent, for reservations, and feasible ones.
     fn look_for_nodes(&mut self, workers: impl Iterator<Item = &'a Worker>) {
         let mut empty: BTreeMap<&str, u32> = BTreeMap::new();
         let able = workers.filter(|worker| worker.accepts_work() && worker.is_trusted());
@@ -312,14 +316,14 @@ impl<'a> Chooser<'a> {
         self.chosen
             .extend(self.ready.multi_node().take(MULTI_NODE_MAX));
         let sizes = self.ready.multi_node_up_to(most).take(SIZES_MAX);
-        // Behind very many large ones there may be a small one that can start.
+        // After very many large ones there may be a small one that can start.
         let mut able: Vec<QueueKey> = sizes.collect();
         able.sort_by_key(|key| key.priority);
         self.chosen.extend(able.into_iter().take(MULTI_NODE_MAX));
     }
 }
 
-/// Queues of which some kind of worker could run tasks, at most `most`, the most urgent and valuable first.
+/// Queues that some kind of worker could run, at most `most`, most urgent and valuable first.
 pub(crate) fn able(
     ready: &ReadyQueue,
     offers: &[Offer],
@@ -362,7 +366,7 @@ mod tests {
     use crate::testing::worker_config;
     use crate::time::Timestamp;
 
-    /// Very many multi-node requests: those of very many nodes are the most urgent.
+    /// Very many multi-node requests; the most nodes have the highest priority.
     struct Bench {
         classes: Classes,
         ready: ReadyQueue,

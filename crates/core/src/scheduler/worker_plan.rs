@@ -1,4 +1,5 @@
-//! One worker inside one round: what is free, what blocked tasks reserve against less urgent ones.
+//! One worker within one round: free amounts, and reservations of blocked tasks against less urgent
+//! ones.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -9,66 +10,67 @@ use crate::resource::shadow::{freed_beside, slack};
 use crate::time::Time;
 use crate::worker::{BACKLOG_MAX, Split, Worker};
 
-/// Tasks that go in front of less urgent ones, whatever is known of their length. As many of the shortest
-/// last for many times the way to the server and back.
+/// Tasks sent in front of less urgent ones regardless of their length. As many of the shortest
+/// tasks last for many round trips to the server.
 const COVER_MAX: u32 = 256;
-/// Blocked requests of a worker whose needs are worked out; behind more of them nothing is left over.
+/// Limit of blocked requests whose needs are computed; beyond it nothing is left over.
 const BLOCKED_MAX: usize = 8;
-/// A backlog gets more when this part of it is missing. Enough is left for several round trips.
+/// Divisor: a backlog is refilled when this part of it is missing. The rest lasts for several round
+/// trips.
 const TOP_UP_PART: u32 = 4;
 
-/// Requests of a backlog that are looked at to see what the worker starts next; those behind them do not
-/// come before.
+/// Limit of backlog requests examined to find what the worker starts next.
 const PROMOTED_LOOKS_MAX: usize = 256;
 
-/// How long equally urgent tasks may overtake the most valuable request that finds no room: long enough
-/// that short tasks flow, short enough that those who ask for much do not notice.
+/// How long equally urgent tasks may overtake the most valuable request without room: long enough
+/// for short tasks to flow, short enough for large tasks not to starve.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The least urgent priority of which all that matters to a worker is seen.
+/// The lowest priority down to which a worker has seen everything relevant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Seen {
-    /// For what can start there; `None` = all is seen.
+    /// For starts; `None` = all is seen.
     pub fitting: Option<Reverse<i32>>,
-    /// For what can be sent ahead; `None` = all is seen.
+    /// For sending ahead; `None` = all is seen.
     pub ahead: Option<Reverse<i32>>,
 }
 
 impl Seen {
-    /// Whether nothing is known of what can start there.
+    /// Whether no request that could start there was seen.
     pub(crate) fn is_blind(&self) -> bool {
         self.fitting == Some(Reverse(i32::MAX))
     }
 }
 
-/// A worker as one round sees it.
+/// A worker within one round.
 #[derive(Clone, Debug)]
 pub(crate) struct WorkerPlan<'a> {
     pub(crate) worker: &'a Worker,
     free: Vec<i64>,
-    /// Units reserved for what is more urgent than the level in hand.
+    /// Units reserved for tasks more urgent than the current level.
     reserved_room: Vec<i64>,
-    /// Tasks that wait on the worker, most urgent first; for those before `absorbed` room is reserved.
+    /// Tasks that wait on the worker, most urgent first; those before `absorbed` are included in
+    /// the reservations.
     blocked: Vec<(QueueKey, u32)>,
     absorbed: usize,
-    /// Requests for which the worker has reservations are in `blocked`.
+    /// Whether the worker's reservations are in `blocked`.
     reservations_noted: bool,
     /// Placed and sent ahead in this round.
     placed: Vec<(ClassId, u32, u32)>,
     sent: Vec<(QueueKey, u32)>,
-    /// Only more urgent work than this: the worker is being emptied for a multi-node task.
+    /// The worker is drained for this multi-node task: only more urgent tasks may go there.
     pub(crate) reserved: Option<QueueKey>,
-    /// How far what is ready is seen.
+    /// How far the ready requests were seen.
     pub(crate) seen: Seen,
     /// Position among the kinds of workers of a round.
     pub(crate) kind: usize,
-    /// Several requests of the level in hand are left for it.
+    /// Whether several requests of the current level are left for it.
     pub(crate) has_choice: bool,
     /// This round recomputes its reservations.
     pub(crate) is_selected: bool,
-    /// Tasks that should wait on it at its present rate; known once it was asked for.
+    /// Backlog size for its present rate; computed on demand.
     rate_target: Option<u32>,
-    /// Tasks that wait on it, as seen from the current level.
+    /// Its backlog relative to the current level.
     split: Option<(Reverse<i32>, Split)>,
 }
 
@@ -93,10 +95,10 @@ impl<'a> WorkerPlan<'a> {
         }
     }
 
-    /// Reserves room for what the worker has reservations for, as long as some of it is ready. To be called before
-    /// [`WorkerPlan::enter`]; only the first call does something.
+    /// Reserves room for the worker's reservations that still have ready tasks. Call before
+    /// [`WorkerPlan::enter`]; only the first call has an effect.
     pub(crate) fn note_reservations(&mut self, is_ready: impl Fn(QueueKey) -> bool) {
-        // At the first level; later ones would note them twice.
+        // Only at the first level; later ones would add them twice.
         if std::mem::replace(&mut self.reservations_noted, true) {
             return;
         }
@@ -109,7 +111,7 @@ impl<'a> WorkerPlan<'a> {
         self.blocked.dedup();
     }
 
-    /// As if nothing waited on the worker yet.
+    /// A plan that ignores the worker's backlog.
     pub(crate) fn without_backlog(worker: &'a Worker) -> Self {
         Self {
             blocked: Vec::new(),
@@ -138,13 +140,13 @@ impl<'a> WorkerPlan<'a> {
                 .is_none_or(|reserved| key.priority < reserved.priority)
     }
 
-    /// Whether tasks of this queue may be sent ahead at all.
+    /// Whether tasks of this queue may be sent ahead here at all.
     pub(crate) fn admits_ahead(&self, key: QueueKey) -> bool {
         let is_seen = self.seen.ahead.is_none_or(|last| key.priority <= last);
         is_seen && self.reserved.is_none()
     }
 
-    /// Whether tasks of a variant may go here, apart from free resources.
+    /// Whether tasks of a variant may go here, apart from free amounts.
     pub(crate) fn serves(
         &self,
         class: ClassId,
@@ -166,21 +168,23 @@ impl<'a> WorkerPlan<'a> {
         floor.all(|(slot, least)| self.free.get(*slot).copied().unwrap_or(0) >= *least)
     }
 
-    /// Whether a task of a variant could start now if nothing was reserved; much cheaper than to know what is.
+    /// Whether a task of a variant could start without reservations; much cheaper than computing
+    /// those.
     pub(crate) fn has_free(&self, demand: &VariantDemand) -> bool {
         let free = |slot: usize| self.free.get(slot).copied().unwrap_or(0);
         fitting(demand, self.worker.offers(), free) > 0
     }
 
-    /// From now on only queues of this priority or less are looked at.
+    /// Descends to queues of this priority or less.
     pub(crate) fn enter(&mut self, key: QueueKey, classes: &Classes) {
-        // Each blocked request is reserved for once, when the round gets below its priority.
+        // Each blocked request is added once, when the round descends below its priority.
         while let Some((blocked, variant)) = self.blocked.get(self.absorbed).copied() {
-            // As urgent: it competes in the mix, and nothing is reserved against it.
+            // Of equal priority: it competes in the mix, without a reservation.
             if blocked.priority >= key.priority {
                 break;
             }
-            // So many requests wait here that hardly anything would be left over: less urgent tasks get nothing.
+            // With that many blocked requests hardly anything would be left: less urgent tasks get
+            // nothing.
             if self.absorbed >= BLOCKED_MAX {
                 let urgent = |(other, _): &(QueueKey, u32)| other.priority < key.priority;
                 self.absorbed = self.blocked.partition_point(urgent);
@@ -197,12 +201,12 @@ impl<'a> WorkerPlan<'a> {
         }
     }
 
-    /// Whether it has reserved room for a request for longer than equally urgent ones may overtake it.
+    /// Whether equally urgent tasks have overtaken a reserved request for too long.
     pub(crate) fn is_overdue(&self, now: Time) -> bool {
         self.worker.oldest_reservation(now, PATIENCE).is_some()
     }
 
-    /// Reserves room for the most urgent of the requests that wait for it for so long.
+    /// Reserves room for the most urgent request that has waited too long.
     pub(crate) fn reserve_for_overdue(&mut self, classes: &Classes, now: Time) {
         let overdue = self.worker.oldest_reservation(now, PATIENCE);
         let mut reservations = self.worker.reserved_variants();
@@ -229,7 +233,7 @@ impl<'a> WorkerPlan<'a> {
         }
     }
 
-    /// Reserves what a blocked variant needs, and of what it cannot use yet all that it will miss.
+    /// Reserves the need of a blocked variant, and all of its future need that is free now.
     fn reserve(&mut self, demand: &VariantDemand, classes: &Classes) {
         let missing = |lacking: &Demand| {
             let available = self.available(lacking.resource.0 as usize).max(0);
@@ -250,7 +254,7 @@ impl<'a> WorkerPlan<'a> {
             })
             .collect();
         for (slot, units) in reserved {
-            // Resources that nothing was reserved of yet.
+            // Resources without reservations so far.
             if self.reserved_room.len() <= slot {
                 self.reserved_room.resize(slot + 1, 0);
             }
@@ -266,10 +270,10 @@ impl<'a> WorkerPlan<'a> {
     ) -> i64 {
         let available = self.available(demand.resource.0 as usize).max(0);
         let need = self.need(demand);
-        // This resource is not what it waits for.
+        // Not the bottleneck of the blocked task.
         if available >= need {
-            // It starts when something else comes back, and some of this comes back with that.
-            // For each resource that it lacks: how much of this one comes back with enough of that.
+            // It starts when another resource is freed, and some of this one is freed with that:
+            // for each lacking resource, the certain minimum.
             let beside = lacking.iter().map(|(other, missing)| {
                 let held = self.held(classes);
                 let pairs =
@@ -279,11 +283,12 @@ impl<'a> WorkerPlan<'a> {
             let beside = i64::try_from(beside.max().unwrap_or(0)).unwrap_or(i64::MAX);
             return (need - beside).max(0);
         }
-        // All of it is taken: what comes back is for the blocked task anyway.
+        // Everything is in use: freed amounts go to the blocked task anyway.
         if available == 0 {
             return 0;
         }
-        // The excess that any sufficient set of ending tasks frees may be taken (slack); the rest is reserved.
+        // The excess that any sufficient set of ending tasks frees may be used (slack); the rest is
+        // reserved.
         let missing = u64::try_from(need - available).unwrap_or(0);
         let held = self.held(classes);
         let held = held.map(|(held, count)| (self.held_of(held, demand), count));
@@ -356,35 +361,37 @@ impl<'a> WorkerPlan<'a> {
 
     /// Notes that tasks of this variant wait here.
     pub(crate) fn block(&mut self, key: QueueKey, number: u32) {
-        // Requests up to `absorbed` are more urgent than anything that is still decided on.
+        // Requests up to `absorbed` are more urgent than everything still to be decided.
         let rest = self.blocked.get(self.absorbed..).unwrap_or_default();
-        // It may wait here already: one entry reserves for all of its tasks.
+        // It may be present already: one entry reserves for all of its tasks.
         if let Err(at) = rest.binary_search(&(key, number)) {
             self.blocked.insert(self.absorbed + at, (key, number));
         }
     }
 
-    /// How many more tasks may be sent ahead for this queue: `least` in all, more if they are short.
+    /// How many more tasks may be sent ahead for this queue: `least` in total, more if they are
+    /// short.
     pub(crate) fn backlog_room(&mut self, key: QueueKey, least: u32, now: Time) -> u32 {
         let split = self.backlog_split(key);
         let by_rate = *self
             .rate_target
             .get_or_insert_with(|| self.worker.backlog_by_rate(now));
-        // Short tasks need many, so that the next sending comes in time; long ones only what fits at once.
+        // Short tasks need many, so that the next message arrives in time; long ones only what fits
+        // at once.
         let target = by_rate.max(least).min(BACKLOG_MAX);
-        // Less urgent tasks must not start before this: send enough to go in front of all of them, or
-        // so many that the next sending comes in time.
+        // Less urgent tasks must not start before this: covers all of them, or as many as last
+        // until the next message.
         let cover = split.below.min(COVER_MAX);
-        // Tasks that are as urgent, or more, count towards the target; less urgent ones do not.
+        // Tasks of equal or higher priority count toward the target.
         let room = target.saturating_sub(split.above + split.level);
-        // Some at a time: to one that has most of what it should have, a message costs more than the tasks in it are worth.
+        // In batches: for an almost full backlog a message costs more than its tasks are worth.
         let room = if room < target / TOP_UP_PART { 0 } else { room };
-        // A backlog of less urgent tasks is covered even beyond the target.
+        // Less urgent tasks are covered even beyond the target.
         room.max(cover.saturating_sub(split.level))
     }
 
     fn backlog_split(&mut self, key: QueueKey) -> Split {
-        // Known for the whole level; what is sent in this round is added as it is.
+        // Valid for the whole level; tasks sent in this round are added.
         if let Some((level, split)) = self.split
             && level == key.priority
         {
@@ -398,25 +405,25 @@ impl<'a> WorkerPlan<'a> {
         split
     }
 
-    /// Whether nothing was given to the worker, in this round or before.
+    /// Whether the worker has no tasks, from this round or before.
     pub(crate) fn is_untouched(&self) -> bool {
         self.placed.is_empty() && self.sent.is_empty()
     }
 
-    /// Share of a resource that is taken, 0.0 to 1.0.
+    /// Used share of a resource, 0.0 to 1.0.
     pub(crate) fn busy_share(&self, slot: usize) -> f64 {
         self.busy_share_with(slot, 0)
     }
 
-    /// The same if `more` units were taken.
+    /// Used share with `more` units used.
     pub(crate) fn busy_share_with(&self, slot: usize, more: i64) -> f64 {
         let free = self.free.get(slot).copied().unwrap_or(0);
         self.worker.share_taken(slot, free.saturating_sub(more))
     }
 }
 
-/// Counts backlog entries of a worker as placed while they fit, in the order in which the worker starts them, and placed ones
-/// as behind others if there is no room for them after all. Returns the tasks of which that changed.
+/// Marks backlog entries of a worker as placed while they fit, in the order of starting, and placed
+/// ones as waiting if they do not fit anymore. Returns the changed tasks.
 pub(crate) fn promote(worker: &mut Worker, classes: &Classes, now: Time) -> Vec<TaskKey> {
     let mut changed = worker.displace(classes);
     let demand = |key: QueueKey, number: u32| {
@@ -430,13 +437,13 @@ pub(crate) fn promote(worker: &mut Worker, classes: &Classes, now: Time) -> Vec<
     let mut waiting = worker.waiting().take(PROMOTED_LOOKS_MAX);
     let has_room = waiting.any(|(key, number)| fits(key, number));
     drop(waiting);
-    // The usual case on a full worker, and the whole walk is for nothing.
+    // On a full worker, the usual case, the walk would find nothing.
     if !has_room {
         return changed;
     }
     let mut promoted: Vec<(QueueKey, u32, u32)> = Vec::new();
     let mut plan = WorkerPlan::without_backlog(worker);
-    // In the order in which the worker starts them, with the same reservations as there.
+    // In the order in which the worker starts them, with its reservations.
     for (key, number, count) in worker.waiting_counts().take(PROMOTED_LOOKS_MAX) {
         plan.enter(key, classes);
         let Some(demand) = demand(key, number) else {
@@ -450,7 +457,7 @@ pub(crate) fn promote(worker: &mut Worker, classes: &Classes, now: Time) -> Vec<
             plan.place(key.class, number, demand, fits);
             promoted.push((key, number, fits));
         }
-        // The worker starts in this order, too: what does not fit reserves its room before less urgent ones.
+        // Like on the worker: a task that does not fit reserves its room before less urgent ones.
         if fits < count {
             plan.block(key, number);
         }
@@ -461,8 +468,8 @@ pub(crate) fn promote(worker: &mut Worker, classes: &Classes, now: Time) -> Vec<
     changed
 }
 
-/// Panics if the most urgent task that waits on a worker has room there, or one counts as placed without room. Less urgent tasks
-/// may have room that is reserved against them.
+/// Panics if the most urgent waiting task of a worker has room there, or a task counts as placed
+/// without room. Less urgent tasks may have room that is reserved against them.
 #[cfg(any(test, feature = "testing"))]
 pub(crate) fn check_room(worker: &Worker, classes: &Classes) {
     use crate::resource::amount::UNITS_PER_WHOLE;
@@ -473,7 +480,7 @@ pub(crate) fn check_room(worker: &Worker, classes: &Classes) {
     if let Some((key, number)) = first.filter(|(key, n)| !worker.is_stuck(key.class, *n)) {
         let class = classes.get(key.class);
         let demand = class.and_then(|class| class.variants.get(number as usize));
-        // Sums of fractions tell little: two quarters of different devices are no room for a half.
+        // Sums of fractions say little: two free quarters of different devices cannot hold a half.
         let is_whole = |demand: &&VariantDemand| {
             let mut units = demand.demands.iter().filter_map(|demand| demand.units);
             units.all(|units| units % UNITS_PER_WHOLE == 0)

@@ -10,7 +10,7 @@ use crate::resource::request::{Policy, RequestVariants, ResourceEntry, ResourceR
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
-/// Requests as `(priority, weight, amounts of each resource)`; 0 = not asked for, 1 = all of it.
+/// Requests as `(priority, weight, amounts of each resource)`; 0 = not requested, 1 = all of it.
 type Asked = (i32, u32, [u32; 3]);
 
 fn request((_, weight, amounts): &Asked) -> RequestVariants {
@@ -127,7 +127,7 @@ fn a_request_whose_time_is_just_left_is_found() {
     assert_eq!((found(minute - 1), found(minute)), (false, true));
 }
 
-/// A hundred thousand amounts of one resource: what fits is found in some hundred steps, wherever it is.
+/// Among a hundred thousand amounts of one resource, some hundred steps find the fitting ones.
 #[test]
 fn few_steps_find_the_largest_that_fits_among_very_many() {
     let mut classes = Classes::default();

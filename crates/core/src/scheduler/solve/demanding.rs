@@ -1,29 +1,30 @@
-//! Work for a worker that takes enough of it or nothing.
+//! Tasks for a worker that takes enough of them or nothing (`--min-utilization`).
 //!
-//! The best mix is not always enough: three tasks of 3 cpus leave a quarter of 12 cpus idle, and
-//! behind them waits a task of 12. Other mixes follow until one is enough: those with the most cpus, then
+//! The best mix is not always enough: three tasks of 3 cpus leave a quarter of 12 cpus idle, while
+//! a task of 12 waits. Further mixes are tried until one is enough: those with the most cpus, then
 //! without the most urgent tasks, which cannot use such a worker now. See `docs/scheduling.md`.
 
 use super::super::pack::{Bin, Candidate, most_cpus};
 use super::super::worker_plan::WorkerPlan;
 use super::{Level, Round, levels};
 
-/// Levels of priority that are left out for a worker, one after the other, to find enough among less urgent tasks.
+/// Limit of priority levels skipped for a worker, one after the other, to find enough among less
+/// urgent tasks.
 const LEVELS_MAX: usize = 8;
-/// The same beyond that, for all workers of a round: some 50 µs each.
+/// Further skipped levels, in total over all workers of a round: some 50 µs each.
 pub(super) const MORE_LEVELS_MAX: usize = 64;
 
 /// A way to fill such a worker.
 #[derive(Clone, Copy, Debug)]
 struct Attempt {
-    /// The first level that gets something.
+    /// The first level with tasks for it.
     first: usize,
-    /// Whether the mix with the most cpus is taken of it, instead of the most valuable one.
+    /// Whether to take the mix with the most cpus instead of the most valuable one.
     is_for_cpus: bool,
 }
 
 impl<'a> Round<'a> {
-    /// Gives work to workers that want enough of it or none.
+    /// Gives tasks to workers that take enough or nothing.
     pub(super) fn fill_demanding(&mut self, plans: &mut [WorkerPlan<'a>]) {
         for plan in plans {
             self.fill_enough(plan);
@@ -31,13 +32,13 @@ impl<'a> Round<'a> {
     }
 
     fn fill_enough(&mut self, plan: &mut WorkerPlan<'a>) {
-        // No task and no worker has ever named cpus: nobody is busy with them.
+        // No task and no worker has ever named cpus: utilization is 0.
         let Some(cpus) = self.input.classes.find_resource("cpus") else {
             return;
         };
         let cpus = cpus.0 as usize;
         let levels = levels(self.input.queues).into_iter();
-        // Requests without room now have none beside others.
+        // Requests without room now have none in a mix either.
         let levels: Vec<_> = levels.filter(|level| self.may_fill(*level, plan)).collect();
         let (left, tasks_left) = (self.left.clone(), self.tasks_left);
         let placed = self.placements.len();
@@ -46,12 +47,12 @@ impl<'a> Round<'a> {
             for is_for_cpus in [false, true] {
                 self.follow(Attempt { first, is_for_cpus }, &levels, cpus, plan);
                 let share = plan.busy_share(cpus);
-                // It is busy enough: this attempt stays. Nothing is sent ahead: what ends may leave it less busy than it wants
-                // to be with what comes next.
+                // Busy enough: keeps this attempt. Nothing is sent ahead, because after an end the
+                // worker may be less busy than required.
                 if share >= f64::from(plan.worker.config.min_utilization) && !plan.is_untouched() {
                     return;
                 }
-                // Too little: all that the attempt took is given back.
+                // Not enough: undoes the attempt.
                 self.left.clone_from(&left);
                 self.tasks_left = tasks_left;
                 self.placements.truncate(placed);
@@ -60,8 +61,8 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// The levels to begin with, in order. However many there are, one is among them of which the tasks of one
-    /// request are enough, if there is such a level.
+    /// The levels to begin with, in order. Includes a level where the tasks of one request suffice,
+    /// if there is any.
     fn first_levels(&mut self, levels: &[Level], cpus: usize, plan: &WorkerPlan<'a>) -> Vec<usize> {
         let more = levels
             .len()
@@ -80,7 +81,7 @@ impl<'a> Round<'a> {
         first
     }
 
-    /// Whether as many tasks of a queue as find room on a worker are enough for it.
+    /// Whether the tasks of one queue that fit on a worker are enough.
     fn is_enough(&self, queue: usize, cpus: usize, plan: &WorkerPlan<'a>) -> bool {
         let key = self.input.queues[queue].0;
         let variants = self.classes[queue]
@@ -117,7 +118,7 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Gives a worker the mix of a level that takes the most cpus.
+    /// Gives a worker the mix of a level with the most cpus.
     fn fill_with_cpus(&mut self, level: Level, cpus: usize, plan: &mut WorkerPlan<'a>) {
         let Some((first, _)) = self.input.queues.get(level.start) else {
             return;

@@ -1,4 +1,4 @@
-//! Tasks that were sent ahead and have to make way for more urgent ones.
+//! Tasks that were sent ahead and must yield to more urgent ones.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -7,8 +7,8 @@ use super::super::worker_plan::WorkerPlan;
 use crate::class::{ClassId, QueueKey};
 use crate::id::WorkerId;
 
-/// Workers that were sent tasks before of which more urgent ones of the same class are ready now, by
-/// class, with the least urgent priority of these.
+/// By class: workers with sent-ahead tasks that are less urgent than ready tasks of the same class,
+/// with the lowest priority of those tasks.
 pub(super) struct LowerPriorityBacklog(BTreeMap<ClassId, Vec<(Reverse<i32>, WorkerId)>>);
 
 impl LowerPriorityBacklog {
@@ -24,7 +24,7 @@ impl LowerPriorityBacklog {
             for (key, _) in plan.worker.waiting() {
                 let ready = most_urgent.binary_search_by_key(&key.class, |(class, _)| *class);
                 let ready = ready.ok().and_then(|at| most_urgent.get(at));
-                // Nothing of its class is ready that is more urgent: nobody could be overtaken.
+                // No more urgent task of its class is ready.
                 if ready.is_none_or(|(_, ready)| *ready >= key.priority) {
                     continue;
                 }
@@ -38,7 +38,7 @@ impl LowerPriorityBacklog {
         Self(by_class)
     }
 
-    /// Workers with tasks that are less urgent than others of their class.
+    /// Workers with less urgent tasks of the class of this queue.
     pub(super) fn less_urgent(&self, key: QueueKey) -> impl Iterator<Item = WorkerId> {
         let of_class = self.0.get(&key.class).into_iter().flatten();
         of_class

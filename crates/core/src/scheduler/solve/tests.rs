@@ -1,4 +1,4 @@
-//! Rounds on small clusters, by hand and against the best that is possible.
+//! Rounds on small clusters, against hand-made results and the optimum.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::time::Timestamp;
 use crate::worker::{Assigned, AwaitedEnds, Turn};
 use crate::worker_config::WorkerConfig;
 
-/// A cluster and what waits for it.
+/// A cluster and its waiting tasks.
 #[derive(Default)]
 struct Bench {
     classes: Classes,
@@ -71,7 +71,7 @@ impl Bench {
         })
     }
 
-    /// Worker, tasks, whether they start at once.
+    /// Worker, number of tasks, whether they start at once.
     fn rows(&self) -> Vec<(u32, u64, bool)> {
         let placements = self.solve().placements;
         placements
@@ -164,12 +164,12 @@ fn weight_prefers_a_request() {
 
 #[test]
 fn less_urgent_tasks_fill_only_what_does_not_delay() {
-    // 6 cpus: one task of 4 runs, the next one waits; the other two may be filled.
+    // 6 cpus: one task of 4 runs, the next one waits; the other two cpus may be used.
     let mut bench = Bench::with(&[6]);
     bench.queue(5, cpus(4), 2);
     let small = bench.queue(0, cpus(1), 9);
     assert_eq!(bench.placed(small), 2);
-    // 8 cpus with two tasks of 3: the end of one frees 5, the waiting task of 5 needs all of it.
+    // 8 cpus with two tasks of 3: the end of one frees 5, all of which the waiting task of 5 needs.
     let mut bench = Bench::with(&[8]);
     bench.queue(6, cpus(3), 2);
     bench.queue(5, cpus(5), 1);
@@ -321,7 +321,7 @@ fn every_worker_has_its_turn_to_keep_room() {
     );
 }
 
-/// Workers of 8 cpus, on each of which a task of 6 runs.
+/// Workers of 8 cpus with a running task of 6 each.
 fn nearly_full(count: usize) -> Bench {
     let mut bench = Bench::with(&vec![8; count]);
     bench.queue(0, cpus(6), count as u64);
@@ -361,8 +361,8 @@ fn a_worker_gives_its_reservations_up_when_one_request_is_left() {
     worker.set_reservations(&[(eight, 0), (five, 0)], Time(0));
     bench.queues.remove(&five);
     let answer = bench.solve();
-    // Tasks that wait there have their room that way. A worker that still counted as reserving some would be left out
-    // by if it had none for new allocations.
+    // Tasks waiting there reserve their room. If the worker still counted as reserving, others
+    // would be left out.
     assert_eq!(
         answer.reservations,
         BTreeMap::from([(WorkerId(1), Vec::new())])
@@ -377,7 +377,7 @@ fn a_demanding_worker_is_sent_nothing_ahead() {
     let mut bench = Bench::default();
     bench.join(config);
     bench.queue(0, cpus(3), 50);
-    // It would start whenever something ends, whether or not the worker is busy enough then.
+    // It would start at the next end, even if the worker is not busy enough then.
     assert_eq!(bench.rows(), [(1, 1, true)]);
 }
 
@@ -406,7 +406,7 @@ fn nodes_come_from_one_group_and_are_kept_until_they_are_empty() {
         .map(|start| start.workers.iter().map(|id| id.0).collect())
         .collect();
     assert_eq!(ids, [[2, 3, 5]]);
-    // More urgent small tasks go first; the nodes are kept from less urgent ones.
+    // More urgent small tasks go first; the nodes are withheld from less urgent ones.
     bench.queues.insert(gang, 1);
     bench.queue(1, cpus(4), 3);
     let low = bench.queue(-1, cpus(1), 100);
@@ -441,7 +441,8 @@ fn equal_gangs_do_not_take_each_others_nodes() {
     bench.queues.clear();
     bench.queue(1, cpus(1), 3);
     carry_out(&mut bench);
-    // All are emptied for the one of three; then another one comes that goes first otherwise.
+    // All are drained for the task of three nodes; then another one arrives that would otherwise go
+    // first.
     bench.queues.insert(three, 1);
     assert_eq!(bench.solve().reserved.len(), 3);
     for (number, worker) in bench.workers.values_mut().enumerate() {
@@ -487,7 +488,7 @@ fn less_urgent_of_a_class_are_not_sent_ahead_while_more_urgent_are_left() {
     );
 }
 
-/// Workers of a size that are needed if one after the other is filled with what the one before left.
+/// Workers of a size that are needed if each is filled in turn with what the previous ones left.
 fn workers_needed(total: u32, sizes: &[(u32, u64)]) -> u32 {
     let mut bench = Bench::with(&[total]);
     for (size, ready) in sizes {
@@ -504,7 +505,7 @@ fn workers_needed(total: u32, sizes: &[(u32, u64)]) -> u32 {
     needed
 }
 
-/// The most valuable mix of the first worker leaves a rest that fits together badly.
+/// The most valuable mix of the first worker leaves a rest that packs badly.
 #[test]
 fn a_mix_is_judged_by_what_it_leaves() {
     assert_eq!(workers_needed(9, &[(3, 3), (5, 3), (7, 1)]), 4);
@@ -531,10 +532,10 @@ fn more_candidates_than_are_compared_are_placed_one_after_the_other() {
     assert!(free <= 1, "{free} cpus are idle");
 }
 
-/// Fewest workers of `total` cpus for tasks of these sizes, by trying every way; few tasks.
+/// Minimal number of workers of `total` cpus for tasks of these sizes, by brute force; few tasks.
 fn fewest_workers(total: u32, tasks: &[u32]) -> u32 {
     let all = (1_usize << tasks.len()) - 1;
-    // Of each set, from those of the sets with one task less.
+    // For each set, from the sets with one task less.
     let mut sizes = vec![0; all + 1];
     for set in 1..=all {
         let last = usize::BITS - 1 - set.leading_zeros();
@@ -554,7 +555,7 @@ fn fewest_workers(total: u32, tasks: &[u32]) -> u32 {
     fewest[all]
 }
 
-/// The greatest value of a mix of any number of tasks of these sizes.
+/// The maximal value of a mix of any number of tasks of these sizes.
 fn best_value(total: u32, sizes: &[u32]) -> f64 {
     let mut best = vec![0.0_f64; total as usize + 1];
     for filled in 1..=total {
@@ -566,13 +567,14 @@ fn best_value(total: u32, sizes: &[u32]) -> f64 {
 }
 
 proptest! {
-    // Inputs for which the rest matters are rare; a case takes some microseconds. `PROPTEST_CASES` asks for fewer.
+    // Inputs where the rest matters are rare; a case takes some microseconds. `PROPTEST_CASES`
+    // lowers the number.
     #![proptest_config(ProptestConfig {
         cases: ProptestConfig::default().cases.saturating_mul(32),
         ..ProptestConfig::default()
     })]
 
-    /// Worker after worker is filled, each with what the one before left.
+    /// Workers are filled in turn, each with what the previous ones left.
     #[test]
     fn few_tasks_need_as_few_workers_as_possible(
         total in 1_u32..24,
@@ -611,7 +613,7 @@ proptest! {
         prop_assert!(value >= best * 0.999, "{value} of {best}");
     }
 
-    /// No over-commit, no idle worker while something fits, priorities in order.
+    /// No overcommit, no idle worker while a task fits, priorities in order.
     #[test]
     fn rounds_keep_their_promises(
         workers in vec(1_u32..9, 1..6),
@@ -674,7 +676,7 @@ fn what_was_sent_ahead_makes_way_for_more_urgent_tasks_of_its_class() {
     assert!(answer.placements.iter().all(|p| p.key != low));
 }
 
-/// Gives the workers what a round decided for them.
+/// Gives the workers the tasks of a round.
 fn carry_out(bench: &mut Bench) {
     let mut next = 0;
     for placement in bench.solve().placements {
@@ -739,7 +741,7 @@ fn hindrances_are_told_in_numbers() {
 }
 
 proptest! {
-    /// A task is placed exactly if there is a worker where nothing is said to be in its way.
+    /// A task is placed if and only if some worker reports no hindrance.
     #[test]
     fn hindrances_agree_with_the_next_round(
         sizes in vec(1u32..7, 1..5),
