@@ -1,9 +1,10 @@
 //! The server's decisions as a pure state machine: inputs in, effects out.
 //!
-//! It owns jobs, workers, the ready queue and the watching clients. It knows no socket, clock, file,
-//! thread or random source; the shell feeds it and carries out what it asks for. Per batch of inputs
-//! the shell calls [`ServerState::apply`] for each and then [`ServerState::settle`] once, which
-//! schedules and tells watching clients. Invariants are listed at [`ServerState::check_invariants`].
+//! It owns jobs, workers, the ready queue and the watching clients. It knows no socket, clock,
+//! file, thread or random source; the shell feeds it and carries out its effects. For each batch of
+//! inputs the shell calls [`ServerState::apply`] per input and then [`ServerState::settle`] once,
+//! which schedules and notifies watching clients. [`ServerState::check_invariants`] lists the
+//! invariants.
 //!
 //! A late, duplicate, unknown or impossible message is a legal input: it is ignored and counted.
 
@@ -94,11 +95,11 @@ use sweep::{Deed, Sweep};
 /// Inputs that made no sense and were ignored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Ignored {
-    /// News of instances that were superseded or never handed out.
+    /// Reports about superseded or unsent instances.
     pub stale_rows: u64,
     /// Messages of workers that are gone.
     pub unknown_workers: u64,
-    /// Registrations that a newer one of the same worker had overtaken.
+    /// Registrations that a newer one of the same worker has overtaken.
     pub late_registrations: u64,
 }
 
@@ -110,30 +111,30 @@ pub struct ServerState {
     dispatcher: Dispatcher,
     audience: Audience,
     last_template: u32,
-    /// Workers and queues that could give tasks more than they asked for.
+    /// Workers and queues that could grant tasks more than they requested.
     offers: Offers,
     /// Submits that learn from their tasks.
     learning: Learning,
     ignored: Ignored,
     /// Workers that seem broken.
     suspicions: Suspicions,
-    /// When the last portion of silent workers was lost, if some are left.
+    /// Time of the last portion of losses, if overdue workers are left.
     overdue_left: Option<Time>,
-    /// The server is about to end, and whether workers wait for the next one.
+    /// Set while the server is shutting down; says whether workers stay.
     ending: Option<ending::Ending>,
     /// Very large submits that are not answered yet.
     under_way: UnderWays,
-    /// Commands about very many jobs that are not answered yet.
+    /// Unanswered commands about very many jobs.
     sweeps: VecDeque<Sweep>,
-    /// Requests to submit jobs again that are not answered yet.
+    /// Unanswered resubmissions.
     resubmissions: VecDeque<Resubmission>,
-    /// Keys that clients gave to their submits, to submit them again if they got no answer.
+    /// Idempotency keys of submits.
     submit_keys: SubmitKeys,
-    /// Effects of restoring the state that could not be emitted yet.
+    /// Effects of the restore that were not emitted yet.
     owed: Vec<Effect>,
-    /// Tasks of which successors can be sent.
+    /// Tasks whose successors can be sent.
     heads: Heads,
-    /// Whether nothing is stored, so that nothing outlives it.
+    /// Whether nothing is stored, so that no state survives the server.
     is_volatile: bool,
     /// Uid of the server, which paths can name.
     uid: Box<str>,
@@ -149,7 +150,7 @@ impl ServerState {
         }
     }
 
-    /// The same for a server of which nothing outlives it: no worker need keep anything for the next one.
+    /// A server without a store: workers need not keep anything for the next one.
     #[must_use]
     pub fn without_store(uid: &str) -> Self {
         Self {
@@ -158,19 +159,19 @@ impl ServerState {
         }
     }
 
-    /// Makes assignments smaller than they may be, so that small tests see them divided.
+    /// Lowers the size limit of assignments, so that small tests see them divided.
     #[cfg(any(test, feature = "testing"))]
     pub const fn limit_assignments(&mut self, bytes: usize) {
         self.dispatcher.limit_assignments(bytes);
     }
 
-    /// Makes portions smaller than they may be, so that small tests see work divided.
+    /// Lowers the portion size, so that small tests see work divided.
     #[cfg(any(test, feature = "testing"))]
     pub const fn limit_portions(&mut self, count: u32) {
         self.dispatcher.limit_portions(count);
     }
 
-    /// Sends tasks ahead of their turn in smaller portions than otherwise, however long those of their job take.
+    /// Lowers the portion of tasks sent ahead, regardless of the run time of their job.
     #[cfg(any(test, feature = "testing"))]
     pub const fn limit_successors(&mut self, portion: u32) {
         self.heads.limit(portion);
@@ -188,7 +189,7 @@ impl ServerState {
         self.dispatcher.ready().counts()
     }
 
-    /// Has a worker know templates, as if they had been sent to it.
+    /// Marks templates as known to a worker.
     #[cfg(test)]
     pub(crate) fn teach(&mut self, id: WorkerId, templates: &[crate::job::TemplateId]) {
         let worker = self.workers.get_mut(id).expect("connected");
@@ -197,13 +198,13 @@ impl ServerState {
         }
     }
 
-    /// Whether queues are left that the index of requests does not know yet.
+    /// Whether queues are missing in the request index.
     #[cfg(test)]
     pub(crate) fn is_queue_behind(&self) -> bool {
         self.dispatcher.ready().is_behind()
     }
 
-    /// Whether what is left of emptied queues has to be freed.
+    /// Whether discarded queues must still be freed.
     #[cfg(test)]
     pub(crate) fn is_queue_freeing(&self) -> bool {
         self.dispatcher.ready().is_freeing()
@@ -215,7 +216,7 @@ impl ServerState {
         &self.uid
     }
 
-    /// About how many rows of work an input is: with a worker all tasks go, or are compared, that it was given.
+    /// Approximate cost of an input in rows: a lost or reconnected worker counts all its tasks.
     #[must_use]
     pub fn rows_of(&self, input: &Input) -> usize {
         let worker = if let Input::WorkerGone(id, _)
@@ -230,7 +231,7 @@ impl ServerState {
         input.rows() + worker.map_or(0, |worker| worker.assigned().len())
     }
 
-    /// Takes one input. Effects are appended in the order in which they must be carried out.
+    /// Applies one input. Effects are appended in the order in which they must be carried out.
     pub fn apply(&mut self, now: Now, input: Input, effects: &mut Vec<Effect>) {
         let ctx = &mut Ctx::new(now, effects);
         match input {
@@ -268,21 +269,21 @@ impl ServerState {
         }
     }
 
-    /// Messages to workers that were decided since then may wait for the disk; `None` = all are sent. Said before
-    /// each [`Self::settle`]: the time that tasks have to start begins when they were sent.
+    /// Sets since when messages to workers may wait for the disk; `None` = all are sent. Called
+    /// before each [`Self::settle`]: the time a task has to start counts from the sending.
     pub const fn note_unsent(&mut self, since: Option<Time>) {
         self.dispatcher.note_unsent(since);
     }
 
-    /// Ends a batch of inputs: hands out work and tells watching clients what changed.
+    /// Ends a batch of inputs: dispatches tasks and notifies watching clients.
     pub fn settle(&mut self, now: Now, effects: &mut Vec<Effect>) {
         let ctx = &mut Ctx::new(now, effects);
-        // Effects of the restoration come before everything that follows from inputs.
+        // Effects of the restore come before everything that follows from inputs.
         ctx.emit_all(std::mem::take(&mut self.owed));
         self.follow_up(ctx);
         self.go_on_draining(ctx);
         self.go_on_suspecting(ctx);
-        // A server that ends hands out nothing more.
+        // A server that is shutting down dispatches nothing.
         if self.ending.is_none() {
             self.submit_portion(ctx);
             self.sweep_portion(ctx);
@@ -290,11 +291,11 @@ impl ServerState {
             self.queue_portion();
             self.look_portion(ctx.now.mono);
             self.dispatcher.do_portion(ctx, &mut self.workers);
-            // Portions end jobs, too.
+            // Portions end jobs as well.
             self.follow_up(ctx);
             self.schedule(ctx);
         }
-        // Last, so that one update tells of all that the batch led to.
+        // Last, so that one update covers the whole batch.
         let changed = self.jobs.take_changed();
         self.audience.settle(ctx, &changed, &mut self.jobs);
     }
@@ -305,7 +306,7 @@ impl ServerState {
         [
             self.workers.next_deadline(),
             self.audience.next_deadline(),
-            // At the end of a server there are no more rounds, so nothing would make them less due.
+            // During shutdown no further round would clear the due time.
             self.dispatcher.due_at().filter(|_| self.ending.is_none()),
             self.jobs.next_deadline(),
             self.suspicions.next_deadline(),
@@ -323,7 +324,7 @@ impl ServerState {
         self.jobs.all()
     }
 
-    /// When the next attempt of a task begins, if it waits for that.
+    /// Time of the next attempt of a task, if it is delayed.
     #[must_use]
     pub fn next_attempt(&self, job: JobId, slot: TaskSlot) -> Option<Time> {
         self.jobs.next_attempt(job, slot)
@@ -341,43 +342,43 @@ impl ServerState {
         self.workers.live()
     }
 
-    /// Workers of this run of the server that have ended, the last [`ENDED_WORKERS_MAX`] of them.
+    /// Ended workers of this run of the server, the last [`ENDED_WORKERS_MAX`] of them.
     #[must_use]
     pub const fn ended_workers(&self) -> &BTreeMap<WorkerId, Worker> {
         self.workers.ended()
     }
 
-    /// How many workers of this run of the server have ended, for each reason.
+    /// Number of ended workers of this run of the server, by reason.
     #[must_use]
     pub const fn ended_counts(&self) -> &BTreeMap<LostReason, u64> {
         self.workers.ended_counts()
     }
 
-    /// The last worker that ended without being asked to and without saying so.
+    /// The last worker that ended neither on request nor with a goodbye.
     #[must_use]
     pub const fn last_lost(&self) -> Option<WorkerId> {
         self.workers.last_lost()
     }
 
-    /// A worker of this run of the server, whether it has ended or not.
+    /// A worker of this run of the server, live or ended.
     #[must_use]
     pub fn worker(&self, id: WorkerId) -> Option<&Worker> {
         self.workers.known(id)
     }
 
-    /// Workers that a selector names, whether they have ended or not; `all` = all that are known.
+    /// Workers that match a selector, live or ended; `all` = all known ones.
     #[must_use]
     pub fn find_workers(&self, selector: &Selector) -> Selected<WorkerId> {
         self.workers.find(selector)
     }
 
-    /// Workers of an earlier run that are still waited for.
+    /// Number of workers of an earlier run that are still expected back.
     #[must_use]
     pub fn awaited_workers(&self) -> usize {
         self.workers.awaited()
     }
 
-    /// Host name of a worker, also of one of an earlier run of this server.
+    /// Host name of a worker, including workers of an earlier run.
     #[must_use]
     pub fn hostname(&self, id: WorkerId) -> Option<&str> {
         self.workers.hostname(id)
@@ -407,7 +408,7 @@ impl ServerState {
         self.ignored
     }
 
-    /// Size of the last round of [`ServerState::settle`]: what it examined to hand out work.
+    /// Size of the last round of [`ServerState::settle`]: how much it examined.
     #[must_use]
     pub const fn last_round(&self) -> RoundSize {
         self.dispatcher.last_round()
@@ -470,7 +471,7 @@ impl ServerState {
             }
             Command::ReleaseWorkers(workers) => Reply::Workers(self.release_workers(ctx, &workers)),
             Command::Watch(spec) => {
-                // Of all jobs those that have completed have nothing to tell.
+                // Completed jobs are left out of "all": they have no news.
                 let jobs = self.jobs.select(&spec.jobs, |job| !job.is_completed());
                 self.audience.add(ctx.now.mono, request, spec, jobs);
                 return;
@@ -479,15 +480,15 @@ impl ServerState {
         ctx.emit(Effect::Reply(request, reply));
     }
 
-    /// Jobs that a selector names. O(known jobs within its ranges + ranges).
+    /// Jobs that match a selector. O(known jobs within its ranges + ranges).
     #[must_use]
     pub fn find_jobs(&self, selector: &Selector) -> Selected<JobId> {
         self.jobs.find(selector)
     }
 
-    /// Puts a waiting task into the ready queue; one that is held, or has to wait for others, gets there later.
+    /// Puts a waiting task into the ready queue; held or blocked tasks follow later.
     fn make_ready(&mut self, job: JobId, slot: TaskSlot) {
-        // It gets there when the last awaited worker is back or given up.
+        // It follows when the last expected worker has returned or is lost.
         if self.jobs.is_held(job, slot) {
             return;
         }
@@ -499,7 +500,7 @@ impl ServerState {
         }
     }
 
-    /// Tells the workers that have tasks of a job to end them; the tasks are terminal already.
+    /// Tells workers to end the tasks of a job, which are terminal already.
     fn kill_assigned(&self, ctx: &mut Ctx<'_>, job: JobId) {
         let sent_to = self.jobs.get(job).map(Job::sent_to);
         let ids = sent_to.into_iter().flatten();
@@ -508,14 +509,14 @@ impl ServerState {
             let tasks: Vec<_> = tasks
                 .map(|(task, assigned)| (*task, assigned.instance))
                 .collect();
-            // It may know templates of the job only.
+            // It may only know templates of the job.
             if !tasks.is_empty() {
                 ctx.send(worker.id, WorkerCommand::Kill(tasks));
             }
         }
     }
 
-    /// Ends at once what still runs of a job without unfinished tasks; returns the number of tasks.
+    /// Kills the still running processes of a job without unfinished tasks; returns their number.
     fn kill_now(&self, ctx: &mut Ctx<'_>, job: JobId) -> u32 {
         let mut killed = 0;
         for worker in self.workers.live().values() {
@@ -530,7 +531,8 @@ impl ServerState {
         killed
     }
 
-    /// To be called after tasks of a job ended: notes the time and drops templates of completed jobs.
+    /// To be called after tasks of a job ended: notes the time and drops templates of completed
+    /// jobs.
     fn note_job_progress(&mut self, ctx: &mut Ctx<'_>, id: JobId) {
         self.jobs.note_changed(id);
         let Some(job) = self.jobs.get_mut(id) else {
@@ -549,7 +551,7 @@ impl ServerState {
             self.close_if_over(ctx, id);
             return;
         }
-        // Nobody needs its templates any more, and who waits for it can go on.
+        // No task needs its templates anymore, and waiting submits can continue.
         self.jobs.note_end(id, None);
         self.drop_templates(id);
         if is_new_completed {
@@ -612,7 +614,7 @@ impl ServerState {
     fn check_task(&self, job: &Job, slot: TaskSlot, phase: crate::task::Phase) {
         use crate::task::Phase;
         let task = crate::id::TaskKey::new(job.id, job.task_id(slot).expect("index is in range"));
-        // In this order: most tasks are over, and all are looked at after every input.
+        // In this order: most tasks have ended, and this runs for all after every input.
         let should_be_ready = phase == Phase::Waiting
             && !job.is_blocked(slot)
             && !self.jobs.is_held(job.id, slot)

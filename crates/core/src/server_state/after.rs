@@ -1,7 +1,7 @@
 //! Submits that wait for other jobs: as a whole (`--after`), or task by task (`--after-each`).
 //!
-//! A condition costs nothing per task. The end of something that is waited for is noted; the
-//! notes are handled when the batch settles, so that chains of any length need no recursion.
+//! A condition costs nothing per task. Ends of awaited tasks and jobs are recorded and handled when
+//! the batch settles, so chains of any length need no recursion.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -16,7 +16,7 @@ use crate::range::{IdArray, IdRange};
 use crate::task::{Phase, TaskState};
 use crate::template::After;
 
-/// Most tasks of a submit that waits task by task: each of them is looked at.
+/// Limit of tasks in a submit that waits task by task: each is examined.
 const EACH_TASKS_MAX: u32 = 1 << 24;
 
 /// Result of a condition for a task.
@@ -24,7 +24,7 @@ const EACH_TASKS_MAX: u32 = 1 << 24;
 enum Verdict {
     Free,
     Blocked,
-    /// The awaited job or task did not finish: by this job's fault the task will never run.
+    /// The awaited job or task failed: because of this job the task will never run.
     Doomed(JobId),
 }
 
@@ -56,12 +56,12 @@ impl ServerState {
             if !condition.is_each {
                 continue;
             }
-            // Each of them would be looked at whenever a task of the other job ends.
+            // Each of them would be examined whenever a task of the other job ends.
             if ids.len() > EACH_TASKS_MAX {
                 return Err(SubmitRefusal::TooManyAfter);
             }
-            // It would wait for a task that never ends, because there is none.
-            // Of a submit that was made before some of what it waits for may be done.
+            // A task that does not exist never ends. In a repeated submit, awaited tasks may be
+            // done and gone.
             if !is_again && let Some(task) = awaited.first_missing(ids) {
                 return Err(SubmitRefusal::AfterNoTask(task, condition.job));
             }
@@ -69,7 +69,7 @@ impl ServerState {
         Ok(())
     }
 
-    /// Whether `job` is `other` or waits for it, directly or not.
+    /// Whether `job` is `other` or waits for it, directly or indirectly.
     fn waits_for(&self, job: JobId, other: JobId) -> bool {
         let mut seen = BTreeSet::from([job]);
         let mut stack = vec![job];
@@ -86,14 +86,14 @@ impl ServerState {
         false
     }
 
-    /// Queues what can run of a submit that was just added or restored, and drops what never will.
+    /// Queues the ready tasks of a new or restored submit, and aborts tasks that can never run.
     pub(super) fn start_submit(&mut self, ctx: &mut Ctx<'_>, id: JobId, number: u32) {
         self.jobs.follow(id, number);
         self.drop_doomed(ctx, id, number);
         self.review(ctx, id, number, true);
     }
 
-    /// Gives up what waits for tasks of earlier submits that have ended without success.
+    /// Aborts tasks with failed dependencies in earlier submits.
     fn drop_doomed(&mut self, ctx: &mut Ctx<'_>, id: JobId, number: u32) {
         let Some(job) = self.jobs.get(id) else {
             // Canceled and forgotten while it waited.
@@ -113,7 +113,7 @@ impl ServerState {
     /// Handles what ended since the last time.
     pub(super) fn follow_up(&mut self, ctx: &mut Ctx<'_>) {
         loop {
-            // Ends that this leads to are noted as well: chains of any length need no recursion.
+            // Resulting ends are recorded as well: chains of any length need no recursion.
             let ends = self.jobs.take_ends();
             if ends.is_empty() {
                 return;
@@ -125,7 +125,7 @@ impl ServerState {
                         None => self.review(ctx, follower, number, false),
                     }
                 }
-                // The note of its completion comes behind those of its tasks.
+                // The record of a job's completion follows the records of its tasks.
                 if task.is_none() && self.jobs.get(job).is_none_or(Job::is_completed) {
                     self.jobs.forget_followers(job);
                 }
@@ -133,9 +133,9 @@ impl ServerState {
         }
     }
 
-    /// Looks at every waiting task of a submit; `is_start` = for the first time.
+    /// Examines every waiting task of a submit; `is_start` = for the first time.
     fn review(&mut self, ctx: &mut Ctx<'_>, id: JobId, number: u32, is_start: bool) {
-        // It is looked at when it is let go.
+        // It is examined at its release.
         if self.jobs.is_submit_held(id, number) {
             return;
         }
@@ -151,7 +151,7 @@ impl ServerState {
         match whole {
             Verdict::Blocked => return,
             Verdict::Doomed(culprit) => {
-                // No task of it was ever handed out.
+                // No task of it was ever dispatched.
                 self.drop_submit(ctx, id, number, culprit);
                 return;
             }
@@ -175,7 +175,7 @@ impl ServerState {
         }
     }
 
-    /// Looks at the task of a submit that waits for the task of the same id.
+    /// Examines the task of a submit that waits for the task with the same id.
     fn review_task(&mut self, ctx: &mut Ctx<'_>, id: JobId, number: u32, task: TaskId) {
         let Some(job) = self.jobs.get(id) else {
             // Canceled and forgotten while it waited.
@@ -185,7 +185,7 @@ impl ServerState {
             .find(task)
             .filter(|slot| slot.submit == number && !self.jobs.is_held(id, *slot));
         let Some((slot, submit)) = slot.and_then(|slot| Some((slot, job.submit(slot)?))) else {
-            // Only some tasks of the awaited job have one of the same id that waits for them.
+            // Not every task of the awaited job has a counterpart.
             return;
         };
         if !submit.after.iter().any(|after| after.is_each)
@@ -206,7 +206,7 @@ impl ServerState {
     fn verdict_of_whole(&self, submit: &Submit) -> Verdict {
         let mut verdict = Verdict::Free;
         for after in submit.after.iter().filter(|after| !after.is_each) {
-            // A job that is gone had completed, and what followed from that was done then.
+            // A forgotten job had completed, and its followers were handled then.
             let Some(job) = self.jobs.get(after.job) else {
                 continue;
             };
@@ -234,7 +234,7 @@ impl ServerState {
                 .get(after.job)
                 .and_then(|job| job.phase(job.find(task)?));
             match phase {
-                // A job that is gone counts as finished, see forget_job.
+                // A forgotten job counts as finished, see forget_job.
                 None | Some(Phase::Finished) => {}
                 Some(Phase::Waiting | Phase::Queued | Phase::Placed | Phase::Running) => {
                     verdict = Verdict::Blocked;
@@ -253,7 +253,7 @@ impl ServerState {
         let mut all = Review::default();
         let is_alike = submit.graph().is_none() && !submit.after.iter().any(|after| after.is_each);
         for (from, to, phase) in submit.tasks.runs(0, submit.tasks.len()) {
-            // Tasks that were handed out, or have ended, are not looked at again.
+            // Dispatched and ended tasks are not examined again.
             if phase != Phase::Waiting {
                 continue;
             }
@@ -266,7 +266,7 @@ impl ServerState {
                     };
                     let key = Dispatcher::queue_key(job, slot);
                     let mut first = from;
-                    // Without those that wait for their next attempt.
+                    // Without delayed tasks.
                     for end in self.jobs.delayed_in(job.id, slot, to).chain([to]) {
                         let part = key.filter(|_| first < end).map(|key| (key, first, end));
                         all.free.extend(part);
@@ -360,7 +360,7 @@ impl ServerState {
                 index,
             };
             let is_waiting = submit.tasks.phase(index) == Some(Phase::Waiting);
-            // A task that waits for its next attempt was free once, and is let go by its timer.
+            // A delayed task was ready once; its timer releases it.
             let record = submit.tasks.record(index);
             let was_tried = record.is_some_and(|record| record.retry_count() > 0);
             if !is_waiting || was_tried && (!is_start || self.jobs.is_delayed(job.id, slot)) {
@@ -387,7 +387,7 @@ impl ServerState {
         review
     }
 
-    /// Looks at some of the tasks of large submits that nobody has looked at.
+    /// Examines a portion of the tasks of large submits.
     pub(super) fn queue_portion(&mut self) {
         let mut left = self.dispatcher.portion_max();
         while left > 0
@@ -397,7 +397,7 @@ impl ServerState {
             let job = self.jobs.get(id);
             let found = job.and_then(|job| Some((job, job.submits.get(number as usize)?)));
             let Some((job, submit)) = found else {
-                // It was forgotten in the batch in which its submit was noted.
+                // The job was forgotten in the batch that recorded its submit.
                 self.dispatcher.note_looked_at((id, number), None);
                 continue;
             };
@@ -414,7 +414,7 @@ impl ServerState {
         }
     }
 
-    /// Gives up a submit of which nothing ever ran.
+    /// Aborts a submit that never had a running task.
     fn drop_submit(&mut self, ctx: &mut Ctx<'_>, id: JobId, number: u32, culprit: JobId) {
         self.audience.note_ended_submit(id, number, self.jobs.all());
         let ids = self
@@ -428,7 +428,7 @@ impl ServerState {
         self.note_dropped(ctx, id, culprit);
     }
 
-    /// Gives up tasks of a submit and what depends on them.
+    /// Aborts tasks of a submit and their dependents.
     fn drop_parts(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -462,7 +462,7 @@ impl ServerState {
         self.note_dropped(ctx, id, culprit);
     }
 
-    /// Gives up those of these tasks that wait; returns whether one did.
+    /// Aborts the waiting ones among these tasks; returns whether there were any.
     pub(super) fn drop_waiting(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -477,11 +477,11 @@ impl ServerState {
         is_any
     }
 
-    /// Aborts those of these tasks that wait; returns their ids.
+    /// Aborts the waiting ones among these tasks; returns their ids.
     pub(super) fn abort_waiting(&mut self, id: JobId, slots: Vec<TaskSlot>) -> Vec<u32> {
         let mut aborted = Vec::new();
         for slot in slots {
-            // Two tasks that failed can have dependents in common: the first one took them.
+            // Two failed tasks may share dependents: the first one took them.
             if self.jobs.phase(id, slot) != Some(Phase::Waiting) {
                 continue;
             }
@@ -509,7 +509,7 @@ impl ServerState {
         self.note_job_progress(ctx, id);
     }
 
-    /// Whether neither other tasks nor other jobs hold a waiting task back.
+    /// Whether a waiting task is blocked neither by tasks nor by jobs.
     pub(super) fn is_free(&self, id: JobId, slot: TaskSlot) -> bool {
         let submit = self.jobs.get(id).and_then(|job| job.submit(slot));
         submit.is_some_and(|submit| {
@@ -518,7 +518,7 @@ impl ServerState {
         })
     }
 
-    /// Conditions of a task on other jobs, and how many of them are not fulfilled yet.
+    /// Conditions of a task on other jobs, and how many are unmet.
     #[must_use]
     pub fn awaited(&self, job: &Job, slot: TaskSlot) -> (u32, u32) {
         let Some(submit) = job.submit(slot) else {
@@ -548,7 +548,7 @@ fn persist_dropped(ctx: &mut Ctx<'_>, job: JobId, ids: IdArray) {
     ctx.persist(ChangeKind::TasksDropped { job, ids, to });
 }
 
-/// Tasks of a job as a set of ids; no task comes twice.
+/// Tasks of a job as a set of ids; the ids are distinct.
 pub(super) fn sorted_ids(job: JobId, mut tasks: Vec<u32>) -> IdArray {
     tasks.sort_unstable();
     IdArray::from_sorted(tasks).unwrap_or_else(|error| {

@@ -1,7 +1,7 @@
 //! Assignments of one worker in one round, as messages of bounded size.
 //!
-//! A task is named here and nowhere else: template, ids, instance, entry. A template cannot be divided, and neither can
-//! the assignment of one task; everything else is.
+//! Only here a task is encoded: template, ids, instance, entry. A single template or the assignment
+//! of a single task cannot be divided; everything else is.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ impl Default for AssignLimit {
 pub(super) struct AssignBatch {
     /// Templates, and the tasks that can be sent at once.
     ready: Messages,
-    /// Tasks that wait for the ends they go on from, in messages of their own: they hold up no others.
+    /// Tasks with uncommitted dependencies, in messages of their own, so that they delay no others.
     behind: Messages,
     bytes_max: usize,
 }
@@ -42,7 +42,7 @@ struct Messages {
     bytes: usize,
 }
 
-/// Consecutive tasks that go into one assignment.
+/// Consecutive tasks in one assignment.
 #[derive(Debug)]
 pub(super) struct Run {
     pub(super) template: Arc<SharedTemplate>,
@@ -62,7 +62,8 @@ pub(super) struct NamedTask {
 }
 
 impl Run {
-    /// Takes a neighbour with the same template and instance in, as both are one row of the message then; otherwise gives it back.
+    /// Merges a neighbor with the same template and instance, since both form one row of the
+    /// message; otherwise returns it.
     pub(super) fn join(&mut self, next: Self, bytes_max: usize) -> Option<Self> {
         let is_alike = self.to == next.from
             && self.instance == next.instance
@@ -78,7 +79,7 @@ impl Run {
 }
 
 impl AssignBatch {
-    /// One thing that is larger than the limit gets a message of its own.
+    /// A single item above the limit gets a message of its own.
     pub(super) const fn new(AssignLimit(bytes_max): AssignLimit) -> Self {
         Self {
             ready: Messages::new(),
@@ -87,14 +88,14 @@ impl AssignBatch {
         }
     }
 
-    /// Adds a template; assignments that name it come later.
+    /// Adds a template; assignments that refer to it come later.
     pub(super) fn add_template(&mut self, template: Arc<SharedTemplate>) {
         self.ready
             .make_room(template_bytes(&template), self.bytes_max);
         self.ready.templates.push(template);
     }
 
-    /// Adds tasks that go on from these ends.
+    /// Adds tasks whose dependencies have these ends.
     pub(super) fn add(&mut self, assignment: Assignment, awaits: AwaitedEnds) {
         let messages = match awaits {
             AwaitedEnds::None => &mut self.ready,
@@ -105,7 +106,7 @@ impl AssignBatch {
         messages.assignments.push(assignment);
     }
 
-    /// Names the nodes of the one task in it.
+    /// Sets the nodes of its only task.
     pub(super) fn set_nodes(&mut self, nodes: &[Box<str>]) {
         let (ready, behind) = (&mut self.ready, &mut self.behind);
         for assignment in ready.assignments.iter_mut().chain(&mut behind.assignments) {
@@ -133,7 +134,7 @@ impl Messages {
     }
 
     fn make_room(&mut self, bytes: usize, bytes_max: usize) {
-        // An item without room begins the next message, also if it is larger than one by itself.
+        // An item without room starts the next message, even if it exceeds one by itself.
         if self.bytes + bytes > bytes_max {
             self.close();
         }
@@ -141,7 +142,7 @@ impl Messages {
     }
 
     fn close(&mut self) {
-        // A message without anything in it is not sent.
+        // An empty message is not sent.
         self.bytes = 0;
         if self.templates.is_empty() && self.assignments.is_empty() {
             return;
@@ -172,10 +173,10 @@ pub(super) fn assignment(job: &Job, submit: u32, run: &Run, variant: u32) -> Ass
         .map(|s| s.ids.slice(run.from, run.to))
         .unwrap_or_default();
     let entries = found
-        // Of an array all tasks have entries, or none.
+        // In an array either all tasks have entries, or none.
         .filter(|s| s.entry(run.from).is_some())
         .and_then(|submit| {
-            // An id without an entry keeps its place with an empty one: both lists go by position.
+            // An id without an entry gets an empty one: the two lists correspond by position.
             let parts = (run.from..run.to).map(|index| submit.entry(index).unwrap_or_default());
             let lengths: Vec<u64> = parts.clone().map(|part| part.len() as u64).collect();
             Entries::new(parts.collect::<Vec<_>>().concat(), lengths)

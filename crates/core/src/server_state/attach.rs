@@ -1,4 +1,4 @@
-//! A worker that comes back: what it has and what it should have are made to agree.
+//! Reconnecting workers: reconciles what a worker has with what it should have.
 //!
 //! ```text
 //!            connection broke            came back in time
@@ -10,9 +10,8 @@
 //!
 //! After a restart of the server every worker that was attached is away, see [`super::hold`].
 //!
-//! Reconciling goes by task and instance. Ends are recorded as if they had just been reported, so one
-//! that was recorded before is stale and changes nothing. What the worker has and should not have is
-//! killed; what it should have and has not goes back to the queue.
+//! Reconciliation goes by task and instance. Ends are recorded as if just reported, so a known one
+//! is stale and changes nothing. Surplus instances are killed; missing ones return to the queue.
 
 use std::collections::BTreeSet;
 
@@ -44,12 +43,12 @@ impl ServerState {
             variants,
             number,
         } = reattach;
-        // Not answered: its worker has given that connection up and waits on a newer one.
+        // Not answered: its worker has abandoned that connection and waits on a newer one.
         if is_late {
             self.ignored.late_registrations += 1;
             return;
         }
-        // An id that another server gave out may be that of somebody else here.
+        // Another server may have assigned the same id to a different worker.
         let is_ours = *server_uid == *self.uid;
         let reconnected = if is_ours {
             self.workers.reconnect(id, ctx.now.mono, number)
@@ -57,8 +56,8 @@ impl ServerState {
             None
         };
         let (Some(is_restored), Some(worker)) = (reconnected, self.workers.get(id)) else {
-            // Lost meanwhile, or of another server: nothing that it runs counts, so it joins as a
-            // new worker.
+            // Lost meanwhile, or of another server: none of its tasks count, so it joins as a new
+            // worker.
             self.on_worker_connected(ctx, link, config);
             return;
         };
@@ -69,7 +68,8 @@ impl ServerState {
             worker: id,
             reattached: true,
         });
-        // The last messages may have been lost with the connection. Hearing them twice does no harm.
+        // The last messages may have been lost with the connection. Receiving them twice does no
+        // harm.
         if is_held {
             ctx.send(id, WorkerCommand::Hold(true));
         }
@@ -78,21 +78,20 @@ impl ServerState {
         }
         let mut held: BTreeSet<(TaskKey, InstanceId)> = launching.into_iter().collect();
         held.extend(report.started.iter().map(|row| (row.task, row.instance)));
-        // Nothing is known of what the earlier run sent to it but had not seen start.
+        // The store does not know which tasks the earlier run had sent to it before their start.
         if is_restored {
             let ended = report
                 .ended
                 .iter()
-                // Instances that it killed when it lost the server did not come to an end; those tasks
+                // Instances that it killed after losing the server have no outcome; those tasks
                 // just wait.
                 .filter(|row| row.outcome != Outcome::Killed)
                 .map(|row| (row.task, row.instance));
             self.adopt(id, held.iter().copied().chain(ended), &variants);
         }
-        // Ends before what is missing: a task that has ended is not missing.
+        // Ends first: an ended task is not missing.
         self.on_report(ctx, id, report);
-        // After its ends were taken: whatever it has beyond what is still assigned to it runs in
-        // vain.
+        // After its ends: any instance beyond its remaining assignments is surplus.
         self.kill_surplus(ctx, id, &held);
         self.requeue_missing(ctx, id, &held);
         self.stop_waiting_for(ctx, id, true);
@@ -101,8 +100,8 @@ impl ServerState {
         self.dismiss_if_ending(ctx, id);
     }
 
-    /// Whether somebody else claims to be a worker that is known here: the hash of its secret is another one. Who sends a hash has shown
-    /// the secret.
+    /// Whether an impostor claims to be a known worker: the hash of its secret differs. A sender of
+    /// a hash has proven that it has the secret.
     #[must_use]
     pub fn is_impostor(&self, config: &WorkerConfig, reattach: &Reattach) -> bool {
         let worker = self.workers.get(reattach.worker);
@@ -111,8 +110,8 @@ impl ServerState {
         expected.is_some() && expected != config.return_digest
     }
 
-    /// Whether a registration is older than one that was seen. Its worker has lost patience and dialed again;
-    /// what it says is no longer true, and its connection must not replace the newer one.
+    /// Whether a newer registration of the same worker was seen. The worker has timed out and
+    /// dialed again; this message is outdated, and its connection must not replace the newer one.
     #[must_use]
     pub fn is_late(&self, reattach: &Reattach) -> bool {
         let worker = self.workers.get(reattach.worker);
@@ -122,7 +121,7 @@ impl ServerState {
             .is_some_and(|worker| reattach.number != 0 && reattach.number <= worker.registration())
     }
 
-    /// Tells a worker to end what it has and should not have.
+    /// Kills instances that a worker should not have.
     fn kill_surplus(
         &self,
         ctx: &mut Ctx<'_>,
@@ -146,7 +145,7 @@ impl ServerState {
         }
     }
 
-    /// Takes off a worker what it should have and has not.
+    /// Requeues tasks that a worker should have and does not.
     fn requeue_missing(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -176,7 +175,7 @@ impl ServerState {
             let had_nodes = self.release_gang(ctx, task);
             match self.holds(id, task.job, &assigned) {
                 Some(Phase::Running) => {
-                    // It ran and left no trace: the next attempt must not be taken for this one.
+                    // It ran and left no trace: the next attempt must have another instance number.
                     let job = self.jobs.get_mut(task.job);
                     if let Some(record) = job.and_then(|job| job.touch(assigned.slot)) {
                         record.supersede();

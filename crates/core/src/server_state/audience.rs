@@ -1,7 +1,7 @@
-//! Who hears of jobs: clients that watch some, and targets of notifications.
+//! Recipients of news about jobs: watching clients, and targets of notifications.
 //!
-//! Watching clients are told of changes at most once per interval, and of the end at once. A notification goes out once, and
-//! is owed until the shell says what became of it.
+//! Watching clients receive changes at most once per interval, and the end at once. A notification
+//! is sent once, and is owed until the shell reports its delivery.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -13,10 +13,11 @@ use crate::range::{IdArray, IdRange};
 use crate::selector::Selected;
 use crate::time::Time;
 
-/// How long a message of a task is kept that nobody waits for. A client watches the job that it has submitted a moment
-/// later, and watches again after a broken connection; its first task may have spoken by then.
+/// How long an undelivered message of a task is kept. A client watches the job shortly after
+/// submitting it, and again after a broken connection; its first task may have sent a message by
+/// then.
 const UNHEARD_AGE_MAX: Duration = Duration::from_secs(10);
-/// How many are kept, each of at most 1 KiB. The newest ones.
+/// Limit of kept messages, the newest ones, each of at most 1 KiB.
 const UNHEARD_MAX: usize = 4_096;
 
 #[derive(Clone, Debug, Default)]
@@ -29,13 +30,13 @@ struct Followed {
 struct Watch {
     spec: WatchSpec,
     jobs: BTreeMap<JobId, Followed>,
-    /// Jobs not yet seen to have ended; spares looking at all of them on each change.
+    /// Jobs that have not ended; avoids examining all of them on each change.
     pending: BTreeSet<JobId>,
     /// Earliest time of the next update.
     next: Time,
     /// Nothing was sent yet.
     is_new: bool,
-    /// Ids in the request that do not exist; taken by the first update.
+    /// Unknown ids of the request; sent with the first update.
     not_found: IdArray,
     notifications: Vec<Notification>,
 }
@@ -51,16 +52,16 @@ impl Watch {
         })
     }
 
-    /// Whether every job has ended. Amortised O(1) a job, except that open jobs can come back to life.
+    /// Whether every job has ended. Amortized O(1) per job, except that open jobs can resume.
     fn all_ended(&mut self, jobs: &BTreeMap<JobId, Job>) -> bool {
-        // Jobs that were seen to end are not looked at again here.
+        // Jobs that have ended are not examined again here.
         while let Some(first) = self.pending.first().copied() {
             if !self.has_ended(jobs.get(&first)) {
                 return false;
             }
             self.pending.pop_first();
         }
-        // An open job that had ended may have got new tasks since.
+        // An open job that had ended may have got new tasks.
         let revived = self
             .jobs
             .keys()
@@ -85,7 +86,7 @@ impl Watch {
         };
         let (until_idle, mut rows) = (self.spec.until_idle, std::mem::take(&mut self.jobs));
         for (id, followed) in &mut rows {
-            // The first update and the last one name all jobs.
+            // The first and the last update list all jobs.
             if !everything && !followed.changed {
                 continue;
             }
@@ -109,7 +110,7 @@ impl Watch {
     }
 }
 
-/// All watching clients. Notifications that are owed are remembered by their job.
+/// All watching clients. Jobs remember their owed notifications themselves.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Audience {
     watches: BTreeMap<RequestId, Watch>,
@@ -117,7 +118,7 @@ pub(super) struct Audience {
     due: BTreeSet<(Time, RequestId)>,
     /// Watches that were added, or have messages of tasks, since the last settle.
     fresh: Vec<RequestId>,
-    /// Messages of tasks that nobody waited for, oldest first, with the time at which they came.
+    /// Undelivered messages of tasks, oldest first, with their time of arrival.
     unheard: VecDeque<(Time, Notification)>,
 }
 
@@ -161,7 +162,7 @@ impl Audience {
         self.fresh.push(request);
     }
 
-    /// Recent messages of tasks of these jobs that no client has heard.
+    /// Removes and returns recent undelivered messages of these jobs' tasks.
     fn take_unheard(&mut self, now: Time, jobs: &BTreeMap<JobId, Followed>) -> Vec<Notification> {
         self.drop_old_unheard(now);
         let (heard, unheard) = std::mem::take(&mut self.unheard)
@@ -203,10 +204,10 @@ impl Audience {
         self.due.first().map(|(time, _)| *time)
     }
 
-    /// Notes that tasks ended, for those who want to know which.
+    /// Records the ends of tasks for clients that want the ids.
     pub(super) fn note_ended(&mut self, job: JobId, tasks: IdRange) {
         let Some(requests) = self.by_job.get(&job) else {
-            // Nobody watches the job.
+            // No client watches the job.
             return;
         };
         for request in requests {
@@ -220,7 +221,7 @@ impl Audience {
         }
     }
 
-    /// Passes a message of a task on to those who want such; keeps it for a while if there is nobody.
+    /// Forwards a message of a task to interested clients; keeps it for a while if there are none.
     pub(super) fn note_notification(&mut self, now: Time, notification: Notification) {
         let requests = self
             .by_job
@@ -239,7 +240,7 @@ impl Audience {
                 is_heard = true;
             }
         }
-        // Otherwise a client that watches again would hear it twice.
+        // Otherwise a client that watches again would receive it twice.
         if is_heard {
             return;
         }
@@ -250,7 +251,8 @@ impl Audience {
         self.unheard.push_back((now, notification));
     }
 
-    /// Notes that every unfinished task of a job is about to be ended.
+    /// Records that every unfinished task of a job is about to end. O(tasks) only if a client wants
+    /// the ids.
     pub(super) fn note_ended_job(&mut self, id: JobId, jobs: &BTreeMap<JobId, Job>) {
         let count = jobs.get(&id).map_or(0, |job| job.submits.len());
         for number in 0..u32::try_from(count).unwrap_or(u32::MAX) {
@@ -274,7 +276,7 @@ impl Audience {
             .get(&id)
             .and_then(|job| job.submits.get(number as usize));
         let Some(submit) = submit.filter(|_| wanted) else {
-            // Nobody wants to know which tasks ended: they are not named one by one.
+            // No client wants the ids of ended tasks.
             return;
         };
         for (from, to, phase) in submit.tasks.runs(0, submit.tasks.len()) {
@@ -287,7 +289,7 @@ impl Audience {
         }
     }
 
-    /// Tells of jobs that changed in a batch of inputs: who is to be notified, then those who watch.
+    /// Handles the jobs changed by a batch: notifications first, then watching clients.
     pub(super) fn settle(&mut self, ctx: &mut Ctx<'_>, changed: &BTreeSet<JobId>, jobs: &mut Jobs) {
         for id in changed {
             owe_notices(ctx, *id, jobs);
@@ -305,7 +307,7 @@ impl Audience {
             std::mem::take(&mut self.fresh).into_iter().collect();
         for job in changed {
             let Some(requests) = self.by_job.get(job) else {
-                // Nobody watches the job.
+                // No client watches the job.
                 continue;
             };
             for request in requests {
@@ -326,7 +328,7 @@ impl Audience {
             .copied()
             .filter(|(time, _)| *time <= ctx.now.mono)
         {
-            // It is put back with its next time if there is more to come.
+            // It is inserted again with its next time if more is to come.
             self.due.remove(&(time, request));
             candidates.insert(request);
         }
@@ -341,18 +343,18 @@ impl Audience {
             return;
         };
         let done = watch.all_ended(jobs);
-        // The end is reported at once, whatever the interval.
+        // The end is reported at once, regardless of the interval.
         if done {
             ctx.emit(Effect::WatchUpdate(request, watch.update(jobs, true)));
             self.remove(request);
         } else if !watch.notifications.is_empty() {
             ctx.emit(Effect::WatchUpdate(request, watch.update(jobs, false)));
         } else if watch.wants_changes() {
-            // Within the interval changes add up, and are reported together when it is over.
+            // Changes within the interval are reported together at its end.
             if watch.next <= ctx.now.mono {
                 self.due.remove(&(watch.next, request));
-                // Noted for this time if something happened within the interval; the set is sorted
-                // by it.
+                // Due at this time if something changes within the interval; the set is sorted by
+                // it.
                 watch.next = ctx.now.mono + watch.spec.interval;
                 ctx.emit(Effect::WatchUpdate(request, watch.update(jobs, false)));
             } else {
@@ -362,9 +364,9 @@ impl Audience {
     }
 }
 
-/// Asks for the notifications of a job that are due now.
+/// Emits the notifications of a job that are due.
 pub(super) fn owe_notices(ctx: &mut Ctx<'_>, id: JobId, jobs: &mut Jobs) {
-    // A job that was forgotten has told what there was to tell.
+    // A forgotten job has no notifications left.
     for number in jobs
         .get_mut(id)
         .map(Job::take_due_notices)
@@ -403,7 +405,7 @@ mod tests {
         state.apply(now, input, &mut Vec::new());
     }
 
-    /// First update of a client that begins to watch after this many seconds.
+    /// First update of a client that starts to watch after this many seconds.
     fn watch(
         state: &mut ServerState,
         seconds: u64,

@@ -1,7 +1,7 @@
-//! Changes of durable state, as values: all that must outlive the server.
+//! Changes of durable state, as values: everything that must survive the server.
 //!
-//! The state machine emits a [`Change`] in an [`super::Effect::Persist`] ahead of everything that
-//! reveals it. Applying the stored changes in order, through [`super::restore`], gives the state again.
+//! The state machine emits a [`Change`] in an [`super::Effect::Persist`] before any effect that
+//! reveals it. [`super::restore`] rebuilds the state from the stored changes in order.
 
 use std::sync::Arc;
 
@@ -44,32 +44,32 @@ pub enum ChangeKind {
         /// Reason of the loss.
         reason: LostReason,
     },
-    /// A worker gets no new tasks and ends when what runs on it has ended.
+    /// A worker is drained: it gets no new tasks and ends when its tasks have ended.
     WorkerDraining(WorkerId),
-    /// A worker gets no new tasks for a while.
+    /// A worker is in quarantine.
     WorkerQuarantined(Box<Quarantine>),
-    /// A worker that was set aside gets tasks again, or is gone and another one came in its place.
+    /// The quarantine of a worker is over, or another worker took it over.
     WorkerReleased {
         /// Id of the worker.
         worker: WorkerId,
         /// Why, a sentence without full stop.
         why: Box<str>,
     },
-    /// A worker seems broken, and gets tasks all the same; told, not kept.
+    /// A worker seems broken but still gets tasks; reported, not stored.
     WorkerSuspected {
         /// Id of the worker.
         worker: WorkerId,
         /// Why, a sentence without full stop.
         why: Box<str>,
     },
-    /// A worker told what its machine is busy with.
+    /// A worker reported the load of its machine.
     WorkerOverview {
         /// The worker on that machine.
         worker: WorkerId,
         /// The usage that it measured.
         usage: Box<HardwareUsage>,
     },
-    /// An open job without tasks was made.
+    /// An open job without tasks was created.
     JobOpened {
         /// Id that it got.
         job: JobId,
@@ -78,11 +78,11 @@ pub enum ChangeKind {
         /// Failed tasks tolerated.
         max_fails: Option<u32>,
     },
-    /// Tasks were added; a new, closed job is made with its first submit.
+    /// Tasks were added; a new, closed job is created by its first submit.
     Submitted {
         /// Id of the job.
         job: JobId,
-        /// Whether this submit made the job.
+        /// Whether this submit created the job.
         is_new: bool,
         /// Name of the job.
         name: Box<str>,
@@ -94,21 +94,21 @@ pub enum ChangeKind {
         ids: IdArray,
         /// The submit as requested.
         spec: Arc<SubmitSpec>,
-        /// Its body as the store keeps it, if that was made before.
+        /// Its body as encoded for the store, if that was done before.
         encoded: Option<super::EncodedBody>,
     },
-    /// A submit of a task was made once more, by a later attempt of it: it is not added a second time.
+    /// A later attempt of a task repeated its submit: it is not added again.
     SubmitRepeated {
         /// Job of the task and of its submit.
         job: JobId,
         /// Position of the submit in the job.
         number: u32,
-        /// The attempt that made it last.
+        /// The latest attempt that made it.
         instance: InstanceId,
     },
     /// The submit before this has a key.
     SubmitKeyed {
-        /// The job that it made or extended.
+        /// The created or extended job.
         job: JobId,
         /// Key of the submit.
         key: SubmitKey,
@@ -133,27 +133,27 @@ pub enum ChangeKind {
         /// Outcome of the notification.
         outcome: super::NoticeOutcome,
     },
-    /// No task of a job is waiting or running any more; told to those who listen, not stored.
+    /// A job has no waiting or running tasks left; published as an event, not stored.
     JobIdle(JobId),
     /// Tasks of a job were submitted again.
     JobResubmitted {
         /// Job that they are of.
         job: JobId,
-        /// The job that they are in now, too.
+        /// The job that resubmits them.
         new: JobId,
     },
-    /// Somebody knows of a problem, or does not any more.
+    /// A problem was acknowledged, or the acknowledgement was withdrawn.
     ProblemAcknowledged {
         /// Id of the problem.
         problem: Box<str>,
-        /// How much of it there was; `None` = taken back.
+        /// Its extent at that time; `None` = withdrawn.
         part: Option<u64>,
     },
-    /// A token for programs was made or revoked.
+    /// A token for programs was created or revoked.
     TokenChanged {
         /// Name of the token.
         name: Box<str>,
-        /// Record of the token, which only the shell understands; `None` = revoked.
+        /// Record of the token, opaque to the core; `None` = revoked.
         record: Option<Box<str>>,
     },
     /// Jobs were forgotten.
@@ -171,7 +171,7 @@ pub enum ChangeKind {
         /// All workers of a multi-node task, the root first; empty for others.
         nodes: Box<[WorkerId]>,
     },
-    /// A multi-node task is about to be handed out: from now on its workers are kept for it.
+    /// A multi-node task is about to be sent: its workers are reserved from now on.
     NodesAssigned {
         /// Job and id of the task.
         task: TaskKey,
@@ -194,12 +194,12 @@ pub enum ChangeKind {
         crash_count: u32,
         /// End of the task.
         end: TaskEnd,
-        /// Whether it counts as finished, otherwise as failed.
+        /// Whether it counts as finished; otherwise as failed.
         is_finished: bool,
-        /// Who can go on because of it.
+        /// Which tasks it can release.
         awaited: EndAwaited,
     },
-    /// An instance that had started, or that had nodes, was given up; the task waits again.
+    /// A started instance, or one with nodes, was given up; the task waits again.
     TaskRequeued {
         /// Job and id of the task.
         task: TaskKey,
@@ -209,9 +209,9 @@ pub enum ChangeKind {
         crash_count: u32,
         /// Attempts that failures led to.
         retry_count: u32,
-        /// How the last one ended, if that is known.
+        /// Outcome of the last one, if known.
         attempt: Option<Attempt>,
-        /// Grant of the next instance, if that is more than the last one had.
+        /// Grant of the next instance, if larger than that of the last.
         grown: Option<Grant>,
     },
     /// Unfinished tasks ended without an outcome of their own.
@@ -223,7 +223,7 @@ pub enum ChangeKind {
         /// `Canceled` or `Aborted`.
         to: TaskState,
     },
-    /// A task sent a message; told to those who listen, not stored.
+    /// A task sent a message; published as an event, not stored.
     TaskNotified {
         /// Job and id of the task.
         task: TaskKey,
@@ -232,19 +232,19 @@ pub enum ChangeKind {
         /// Text of the message, any bytes.
         message: Arc<[u8]>,
     },
-    /// A worker of an earlier run was given up, and with it what it may have started (`true`); or all that waits is at another
-    /// instance since (`false`).
+    /// A worker of an earlier run was given up, and with it instances that it may have started
+    /// (`true`); or all waiting tasks have other instances since (`false`).
     StartsUnknown(bool),
-    /// All that waits of a submit starts as a later instance than before.
+    /// The next instances of all waiting tasks of a submit were advanced.
     WaitingSuperseded {
         /// Id of the job.
         job: JobId,
         /// Position of the submit in the job.
         number: u32,
-        /// First instance of tasks that were never handed out.
+        /// First instance of tasks that were never dispatched.
         first: InstanceId,
     },
-    /// Something about automatic allocation, which keeps its own state.
+    /// A change of automatic allocation, which keeps its own state.
     Allocation(AllocationChange),
 }
 
@@ -258,33 +258,33 @@ pub enum AllocationChange {
         /// Parameters for the journal, an object in JSON.
         params: Box<str>,
     },
-    /// Everything that is to be kept of a queue.
+    /// The complete stored state of a queue.
     QueueStored {
         /// Queue id.
         queue: QueueId,
         /// Bytes that only automatic allocation understands.
         record: Box<[u8]>,
     },
-    /// A queue was removed; its id is not used again.
+    /// A queue was removed; its id is not reused.
     QueueRemoved(QueueId),
     /// Something in the life of an allocation.
     Event(AllocationEvent),
 }
 
-/// Who can go on because a task has ended.
+/// Which tasks can be released by the end of a task.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum EndAwaited {
-    /// Nobody.
+    /// None.
     No,
-    /// Tasks of the same job. Where the task ran they may start at once: a worker that is lost with its report of this end is lost
-    /// with all that followed from it there.
+    /// Tasks of the same job. They may start at once on the same worker: if that is lost together
+    /// with its report of this end, everything that followed there is lost as well.
     ByTasks,
     /// Another job, or tasks of it.
     ByJobs,
 }
 
 impl ChangeKind {
-    /// Whether a task can run on account of it that may be sent to a worker which does not know of it.
+    /// Whether it can release a task for a worker that does not know of this end.
     pub(super) const fn frees_tasks(&self) -> bool {
         matches!(
             self,
@@ -295,8 +295,9 @@ impl ChangeKind {
         )
     }
 
-    /// Whether it must be durable before dependent effects are released: somebody hears of it who does not keep it. The
-    /// others can wait for a batch, because a worker repeats them until they are acknowledged.
+    /// Whether it must be durable before dependent effects are released, because their recipient
+    /// does not keep it. The others can wait for a batch, because a worker repeats them until they
+    /// are acknowledged.
     #[must_use]
     pub const fn is_urgent(&self) -> bool {
         match self {

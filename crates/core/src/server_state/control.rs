@@ -18,7 +18,7 @@ impl ServerState {
         }
         ctx.persist(ChangeKind::JobClosed(id));
         let job = self.jobs.get_mut(id)?;
-        // Nothing else would note it: the last task ended while more could come.
+        // Only noted here: the last task ended while the job was open.
         if job.is_completed() {
             job.note_completed();
             self.forget_learned(id);
@@ -34,7 +34,7 @@ impl ServerState {
         })
     }
 
-    /// Closes a job that closes by itself, once none of its tasks is left that could add others.
+    /// Closes a self-closing job once no task is left that could add others.
     pub(super) fn close_if_over(&mut self, ctx: &mut Ctx<'_>, id: JobId) {
         let job = self.jobs.get(id);
         if job.is_some_and(|job| job.closes_itself && job.is_open && job.is_idle()) {
@@ -60,7 +60,7 @@ impl ServerState {
         if is_completed && killed == 0 {
             return Some(JobResult::Already(id));
         }
-        // An open job without unfinished tasks stays as it is: nothing of it was canceled.
+        // An open job without unfinished tasks is unchanged: nothing of it was canceled.
         if unfinished > 0 {
             let canceled = ChangeKind::JobCanceled {
                 job: id,
@@ -68,7 +68,7 @@ impl ServerState {
             };
             ctx.persist(canceled);
             self.end_job(ctx, id, Phase::Canceled);
-            // A cancel without a reason does not take back that of an earlier one.
+            // A cancel without a reason keeps that of an earlier one.
             if let Some(job) = self.jobs.get_mut(id).filter(|_| !reason.is_empty()) {
                 job.cancel_reason = Some(reason.into());
             }
@@ -81,8 +81,8 @@ impl ServerState {
         })
     }
 
-    /// Cancels some tasks of a job, wherever they are, and gives up what depends on them. Ids that the job does not have are
-    /// not counted.
+    /// Cancels some tasks of a job in any state, and aborts their dependents. Unknown ids are not
+    /// counted.
     pub(super) fn cancel_tasks(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -142,8 +142,8 @@ impl ServerState {
         Selected::all(vec![result])
     }
 
-    /// Stores which tasks were canceled, and what follows for others. Returns dependents that workers have been sent, and have not
-    /// been seen to start: they are given up as well.
+    /// Stores which tasks were canceled and releases others. Returns dependents that were sent to
+    /// workers without a reported start: they are aborted as well.
     fn end_canceled(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -153,7 +153,7 @@ impl ServerState {
     ) -> Vec<(WorkerId, (TaskKey, InstanceId))> {
         let (ids, to) = (sorted_ids(id, canceled), TaskState::Canceled);
         ctx.persist(ChangeKind::TasksDropped { job: id, ids, to });
-        // All at once: a walk for each would be quadratic along a chain.
+        // All at once: one walk per task would be quadratic along a chain.
         let job = self.jobs.get(id);
         let dependents = job.map_or_else(Vec::new, |job| job.descendants_of_all(slots));
         let mut sent = Vec::new();
@@ -168,7 +168,7 @@ impl ServerState {
                     .zip(task)
                     .map(|((worker, instance), task)| (worker, (TaskKey::new(id, task), instance))),
             );
-            // Nobody counts on that instance any more, and so it waits like the others.
+            // That instance is void, so the task waits like the others.
             self.jobs.set_phase(id, *slot, Phase::Waiting);
         }
         let aborted = self.abort_waiting(id, dependents);
@@ -176,14 +176,14 @@ impl ServerState {
             let (ids, to) = (sorted_ids(id, aborted), TaskState::Aborted);
             ctx.persist(ChangeKind::TasksDropped { job: id, ids, to });
         }
-        // Rounds may have left out what these hid, and nodes may be kept free for them.
+        // These tasks may have hidden others from rounds, and may have nodes reserved.
         self.dispatcher.note_ready();
         self.dispatcher.note_plans_changed();
         self.note_job_progress(ctx, id);
         sent
     }
 
-    /// A task that waits is not to be handed out. It may not be in the queue: something holds it back.
+    /// Removes a waiting task from the ready queue, unless it is held back.
     fn leave_queue(&mut self, id: JobId, slot: TaskSlot) {
         let job = self.jobs.get(id);
         if let Some(key) = job.and_then(|job| super::Dispatcher::queue_key(job, slot)) {
@@ -191,20 +191,20 @@ impl ServerState {
         }
     }
 
-    /// Worker that has the current instance of a task, as far as it is connected.
+    /// Connected worker with the current instance of a task.
     fn holder(&self, id: JobId, slot: TaskSlot) -> Option<(WorkerId, InstanceId)> {
         let record = self.jobs.get(id)?.record(slot)?;
         let worker = self.workers.get(record.worker())?;
         Some((worker.id, record.instance()))
     }
 
-    /// Ends every unfinished task of a job, wherever it is.
+    /// Ends every unfinished task of a job, in any state.
     pub(super) fn end_job(&mut self, ctx: &mut Ctx<'_>, id: JobId, to: Phase) {
-        // As long as phases tell which tasks are unfinished: these are the ones that are named.
+        // While phases still show which tasks are unfinished: their ids are reported.
         self.audience.note_ended_job(id, self.jobs.all());
         let submits = self.jobs.get(id).map_or(0, |job| job.submits.len());
         let submits = u32::try_from(submits).unwrap_or(u32::MAX);
-        // Those that it has now: an open job can get more, and these stay.
+        // Only the present submits: an open job can get more, which stay.
         self.dispatcher.leave_queue(id, submits);
         self.kill_assigned(ctx, id);
         let ids = self.jobs.end_all(id, to, ctx.now.wall);
@@ -216,7 +216,7 @@ impl ServerState {
         self.note_job_progress(ctx, id);
     }
 
-    /// Drops a completed job in one of these states; returns whether it did.
+    /// Forgets a completed job in one of these states; returns whether it did.
     pub(super) fn forget_job(&mut self, id: JobId, states: &[TaskState]) -> bool {
         let wanted = |state: JobState| match state {
             JobState::Finished => states.contains(&TaskState::Finished),
@@ -229,10 +229,10 @@ impl ServerState {
         let Some(job) = found.filter(|job| job.is_completed() && wanted(job.state())) else {
             return false;
         };
-        // A job that is gone counts as finished for those that wait for it. They may not know better yet: those that
-        // are held until workers are back are looked at then.
+        // A forgotten job counts as finished for waiting submits. Held submits are examined only
+        // when the workers are back.
         let is_needed = self.jobs.is_followed(id) || self.awaited_workers() > 0;
-        // It would turn into a success for those who have not heard of its end.
+        // Followers that have not learned of its end would take it for a success.
         if is_needed && job.state() != JobState::Finished {
             return false;
         }
@@ -257,7 +257,7 @@ impl ServerState {
         if !self.workers.stop(id) {
             return StopResult::AlreadyStopped;
         }
-        // If it was set aside for a multi-node task, that one needs another node.
+        // If it was reserved for a multi-node task, that one needs another node.
         self.dispatcher.note_plans_changed();
         ctx.send(id, WorkerCommand::Stop);
         StopResult::Stopped
@@ -323,7 +323,7 @@ mod tests {
         ]
     }
 
-    /// Rows of an answer, and what it says does not exist.
+    /// Number of rows of an answer, and its unknown ids.
     fn answer(effects: &[Effect]) -> (usize, IdArray) {
         let found = effects.iter().find_map(|effect| {
             if let Effect::WatchUpdate(_, update) = effect {
@@ -347,7 +347,7 @@ mod tests {
     }
 
     prop_compose! {
-        /// Few or very many ids, near those that exist and far away.
+        /// Few or very many ids, near existing ones and far away.
         fn any_ids()(low in 0u32..8, count in prop_oneof![1u32..9, any::<u32>()], step in 1u32..4, far in any::<bool>()) -> IdArray {
             let step = if count > u32::MAX / 4 { 1 } else { step };
             let count = count.clamp(1, u32::MAX - 8);

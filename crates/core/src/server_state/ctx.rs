@@ -1,4 +1,4 @@
-//! Context of every handler of an input: the time, and where effects go.
+//! Context of the handling of an input: the time, and the effects.
 
 use super::change::{Change, ChangeKind};
 use super::effect::{Effect, WorkerCommand};
@@ -7,7 +7,7 @@ use crate::time::{Now, Timestamp};
 
 /// One input, or the end of a batch, while it is handled.
 pub(super) struct Ctx<'a> {
-    /// Both clocks; they stand still meanwhile.
+    /// Both clocks, constant during the handling.
     pub(super) now: Now,
     effects: &'a mut Vec<Effect>,
 }

@@ -12,23 +12,24 @@ use crate::scheduler::window::{MULTI_NODE_MAX, able};
 use crate::time::{Time, nanos};
 use crate::worker::Room;
 
-/// Work that a worker will start within this time needs no other worker.
+/// Work that a worker starts within this time needs no other worker.
 const SOON: Duration = Duration::from_secs(1);
-/// Requests that are looked at for each queue; there are few more workers than that to ask for at a time.
+/// Limit of requests examined per queue; hardly more workers are requested at a time.
 const REQUESTS_MAX: usize = 512;
-/// Looks for room on workers in one answer, some milliseconds.
+/// Limit of searches for room on workers per answer, some milliseconds.
 const LOOKS_MAX: usize = 65_536;
 
 impl ServerState {
-    /// Whether [`ServerState::demand`] says less than it will in a moment: of a large job not all is queued yet, or what
-    /// was canceled hides what else waits. Who asked meanwhile should ask again when that is over.
+    /// Whether [`ServerState::demand`] is incomplete at present: a large job is not fully queued,
+    /// or canceled tasks hide others. The caller should ask again later.
     #[must_use]
     pub fn is_demand_partial(&self) -> bool {
         self.dispatcher.is_unsettled()
     }
 
-    /// How many more workers of each queue would get work that existing ones cannot take now. What is
-    /// ready counts, and what was sent ahead to a busy worker, unless another one has room for it: it will be moved there.
+    /// How many more workers of each queue would get tasks that existing ones cannot take now.
+    /// Counts ready tasks, and tasks sent ahead to a busy worker unless another one has room and
+    /// will take them over.
     #[must_use]
     pub fn demand(&self, now: Time, queries: &[QueueQuery]) -> Vec<QueueDemand> {
         let mut ahead = BTreeMap::new();
@@ -60,26 +61,26 @@ impl ServerState {
                 worker.is_some_and(|worker| !worker.was_used())
             };
             answer.unused = query.connected.iter().filter(is_unused).copied().collect();
-            // Of very many requests only some were asked about, but that something waits is true of
-            // all.
+            // Only a part of very many requests was considered, but the number of waiting tasks
+            // covers all.
             answer.waiting = answer.waiting.max(self.ready_len());
         }
         found
     }
 
-    /// Takes off what was sent ahead that for which workers have room: those that have just come, mostly, to which
-    /// it has not been moved yet.
+    /// Subtracts tasks sent ahead that other workers have room for: mostly new ones, to which they
+    /// were not moved yet.
     fn take_rooms(&self, ahead: &mut BTreeMap<QueueKey, u64>, now: Time) {
         let mut looks_left = LOOKS_MAX;
         for worker in self.workers.live().values() {
             if ahead.is_empty() || looks_left == 0 {
-                // The remaining tasks are counted as demand: a worker too many, rather than one too few.
+                // The remaining tasks count as demand: rather a worker too many than one too few.
                 return;
             }
             let Some(mut room) = Room::of(worker) else {
                 continue;
             };
-            // The most urgent first, as they would be moved.
+            // Most urgent first, as they would be moved.
             for (key, count) in &mut *ahead {
                 let class = self.dispatcher.classes().get(key.class);
                 let variants = class.map_or(&[][..], |class| &class.variants);
@@ -96,12 +97,14 @@ impl ServerState {
         }
     }
 
-    /// Ready tasks that matter to the answer: of very many requests the most urgent and valuable that workers
-    /// of the queues could run. What is not among them is when these have got their workers.
+    /// Ready tasks relevant to the answer: among very many requests, the most urgent and valuable
+    /// that the queues' workers could run. The others become relevant when these have their
+    /// workers.
     fn waiting_for(&self, queries: &[QueueQuery]) -> BTreeMap<QueueKey, u64> {
         let ready = self.dispatcher.ready();
         if let Some(first) = self.dispatcher.first_leaving() {
-            // Tasks that are to leave need no worker. It takes a moment, and then the others are counted again.
+            // Ended tasks that still leave the queue need no worker. Tasks hidden by them are
+            // counted again soon.
             let stays = |(key, _): &(QueueKey, u64)| key.priority < first;
             return ready
                 .counts()
@@ -117,7 +120,7 @@ impl ServerState {
             let offers = query.kind.offers(self.dispatcher.classes());
             let lifetime = nanos(query.kind.time_limit);
             keys.extend(able(ready, &offers, REQUESTS_MAX, lifetime));
-            // The most urgent may ask for more nodes than an allocation has: they must not hide
+            // The most urgent may request more nodes than an allocation has: they must not hide
             // those that fit.
             let sizes = ready.multi_node_up_to(query.nodes_max);
             keys.extend(sizes.take(MULTI_NODE_MAX));

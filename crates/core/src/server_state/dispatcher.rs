@@ -1,7 +1,8 @@
-//! The ready queue, and the input that rounds need to hand out its tasks.
+//! The ready queue, and the state that rounds need to dispatch its tasks.
 //!
-//! A task is in the ready queue exactly if it waits and nothing holds it back; very large jobs get there and leave in
-//! portions. Who may get what is decided by [`solve`], of which this keeps the input between rounds.
+//! A task is in the ready queue if and only if it waits and nothing holds it back; very large jobs
+//! enter and leave it in portions. [`solve`] decides who gets what; this module keeps its input
+//! between rounds.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -27,7 +28,7 @@ use crate::scheduler::window::{Window, window};
 use crate::time::Time;
 use crate::worker::{Worker, Workers};
 
-/// Pieces of a submit that are moved from one queue to another at once, in about a millisecond.
+/// Limit of ranges of a submit that move between queues at once, about a millisecond.
 const MOVED_RANGES_MAX: usize = 4_096;
 
 /// The ready queue and everything that rounds remember.
@@ -45,7 +46,7 @@ pub(super) struct Dispatcher {
     last_round: RoundSize,
 }
 
-/// One round: what it looked at, and what it decided.
+/// One round: its window and its decisions.
 pub(super) struct Round {
     window: Window,
     plan: RoundPlan,
@@ -57,13 +58,13 @@ impl Round {
         &self.plan.gangs
     }
 
-    /// Tasks that are handed out, in the order in which they are to be taken from the ready queue.
+    /// Dispatched tasks, in the order in which they are taken from the ready queue.
     pub(super) fn placements(&self) -> &[Placement] {
         &self.plan.placements
     }
 }
 
-/// Requests and what offers of workers mean for them.
+/// Requests and their relation to offers of workers.
 impl Dispatcher {
     /// Interned request classes.
     pub(super) const fn classes(&self) -> &Classes {
@@ -75,7 +76,7 @@ impl Dispatcher {
         self.classes.get(key.class)
     }
 
-    /// Numbers a request; equal ones have one number.
+    /// The class of a request; equal requests share one.
     pub(super) fn intern(&mut self, request: &RequestVariants) -> ClassId {
         self.classes.intern(request)
     }
@@ -94,7 +95,8 @@ impl Dispatcher {
 
 /// The ready queue.
 impl Dispatcher {
-    /// The ready queue; tasks that are on their way in or out may be missing or left over, see [`Self::is_unsettled`].
+    /// The ready queue; tasks that enter or leave in portions may be missing or left over, see
+    /// [`Self::is_unsettled`].
     pub(super) const fn ready(&self) -> &ReadyQueue {
         &self.ready
     }
@@ -105,12 +107,12 @@ impl Dispatcher {
             .ready
             .insert(key, job, submit, indices.start, indices.end);
         let class = self.classes.get(key.class);
-        // The number of nodes tells which of very many queues could start.
+        // The number of nodes shows which of very many queues could start.
         if let Some(n_nodes) = class.and_then(|class| class.nodes_min()) {
             self.ready.note_multi_node(key, n_nodes);
             self.triggers.note_plans();
         }
-        // A queue that was empty may have something for any worker; others were tried before.
+        // A new queue may fit any worker; existing ones were tried before.
         if is_first {
             self.triggers.note_ready();
         } else {
@@ -118,26 +120,27 @@ impl Dispatcher {
         }
     }
 
-    /// Takes tasks out to hand them out.
+    /// Takes tasks out for dispatch.
     pub(super) fn take(&mut self, key: QueueKey, count: u64) -> Vec<TakenRange> {
         self.ready.take(key, count)
     }
 
-    /// Takes all of a submit out of a queue, to be put into another one; `None` = it is in too many pieces, or has ended.
+    /// Takes all tasks of a submit out of a queue, to move them; `None` = too many ranges, or it
+    /// has ended.
     pub(super) fn take_submit(
         &mut self,
         key: QueueKey,
         job: JobId,
         submit: u32,
     ) -> Option<IndexSet> {
-        // Tasks that leave are looked for queue by queue.
+        // Leaving tasks are searched queue by queue.
         if self.portions.is_leaving(job, submit) {
             return None;
         }
         self.ready.remove_submit(key, job, submit, MOVED_RANGES_MAX)
     }
 
-    /// A task has ended before it was handed out.
+    /// Removes a task that ended before its dispatch.
     pub(super) fn remove(&mut self, key: QueueKey, job: JobId, slot: TaskSlot) {
         // It is not there while another task, another job or a delay holds it back.
         self.ready.remove(key, job, slot.submit, slot.index);
@@ -145,7 +148,7 @@ impl Dispatcher {
 
     /// The first `submits` submits of a job have ended: their tasks leave the ready queue.
     pub(super) fn leave_queue(&mut self, job: JobId, submits: u32) {
-        // First: what is not queued yet would get into the queue behind those that leave.
+        // First: unqueued tasks would enter the queue after the leaving ones were removed.
         self.portions.forget_unqueued(job);
         if self.portions.leave(&mut self.ready, job, submits) {
             // Rounds left out what else is in these queues.
@@ -154,7 +157,7 @@ impl Dispatcher {
         self.note_plans_changed();
     }
 
-    /// Held tasks are ready now, or all tasks that were not handed out are there again.
+    /// Held tasks were released, or all undispatched tasks are back.
     pub(super) const fn note_ready(&mut self) {
         self.triggers.note_ready();
     }
@@ -167,18 +170,18 @@ impl Dispatcher {
         self.portion_max.0
     }
 
-    /// Whether something is left to do in portions.
+    /// Whether portions are left.
     #[cfg(test)]
     pub(super) fn is_any_portion_left(&self) -> bool {
         self.portions.is_any_left()
     }
 
-    /// Whether tasks are missing in the ready queue, or some are there that have ended.
+    /// Whether tasks are missing in the ready queue, or ended ones are left over.
     pub(super) fn is_unsettled(&self) -> bool {
         self.portions.is_queue_unsettled()
     }
 
-    /// The highest priority of which the ready queue may have tasks that have ended.
+    /// The highest priority at which ended tasks may be left in the ready queue.
     pub(super) fn first_leaving(&self) -> Option<Reverse<i32>> {
         self.portions.first_leaving(&self.ready)
     }
@@ -188,17 +191,17 @@ impl Dispatcher {
         self.portions.note_unqueued(at, submit, is_start);
     }
 
-    /// A submit of which not every task was looked at.
+    /// A submit with tasks that were not examined yet.
     pub(super) fn first_unqueued(&self) -> Option<Unqueued> {
         self.portions.first_unqueued()
     }
 
-    /// Tasks of a submit before `next` were looked at; `None` = all.
+    /// Tasks of a submit before `next` were examined; `None` = all.
     pub(super) fn note_looked_at(&mut self, at: (JobId, u32), next: Option<u32>) {
         self.portions.note_looked_at(at, next);
     }
 
-    /// Leaves the templates of these submits to be dropped by these workers.
+    /// Schedules the templates of these submits to be dropped by these workers.
     pub(super) fn note_dropped(
         &mut self,
         workers: impl Iterator<Item = WorkerId>,
@@ -222,7 +225,7 @@ impl Dispatcher {
         self.portions.discard_refused(prepared);
     }
 
-    /// Does one portion of what needs no job.
+    /// Does one portion of the work that needs no job.
     pub(super) fn do_portion(&mut self, ctx: &mut Ctx<'_>, workers: &mut Workers) {
         let most = self.portion_max.0;
         if self.portions.leave_portion(&mut self.ready, most) {
@@ -257,15 +260,15 @@ impl Dispatcher {
         self.triggers.note_room(worker);
     }
 
-    /// Something happened to a worker or a queue that may be part of a plan for multi-node tasks.
+    /// Invalidates plans for multi-node tasks after a change of workers or queues.
     pub(super) fn note_plans_changed(&mut self) {
-        // Without reserved workers there is no plan that could be wrong.
+        // Without reserved workers no plan can be outdated.
         if !self.reservations.reserved().is_empty() {
             self.triggers.note_plans();
         }
     }
 
-    /// When the next round is due without any other input.
+    /// Time of the next round without further inputs.
     pub(super) fn due_at(&self) -> Option<Time> {
         let times = [self.triggers.due_at(), self.retraction.due_at()];
         times.into_iter().flatten().min()
@@ -281,24 +284,24 @@ impl Dispatcher {
         self.assign_limit
     }
 
-    /// Plans one round, and reserves workers as it says; `None` = there is nothing to plan.
+    /// Plans one round and applies its reservations of workers; `None` = nothing to plan.
     pub(super) fn plan(&mut self, now: Time, workers: &mut Workers) -> Option<Round> {
         self.last_round = RoundSize::default();
         let is_everyone = self.triggers.begin(workers);
-        // Before the window is chosen: it looks requests up in the index.
+        // Before the window is chosen, which uses the index.
         self.ready.follow(&self.classes);
         let has_gangs = self.ready.has_multi_node();
         if !has_gangs {
             self.triggers.drop_plans();
-            // Workers that were reserved for the last of them are free.
+            // Workers reserved for the last of them are free.
             self.reserve_workers(workers, &BTreeMap::new());
         }
         let with_gangs = has_gangs && self.triggers.are_plans_due(now, is_everyone, workers);
-        // Nothing to give, or nobody to give it to.
+        // No tasks, or no workers with room.
         if self.ready.is_empty() || !with_gangs && !self.triggers.has_room() {
             return None;
         }
-        // They give up what they have not started, and are looked at as the nodes that they will be.
+        // They return tasks that have not started, and count as the nodes that they will be.
         if with_gangs {
             let reserved = self.reservations.reserved().iter().copied();
             self.triggers.note_rooms(reserved);
@@ -306,7 +309,7 @@ impl Dispatcher {
         let cluster = (&self.classes, workers.live());
         let how = (with_gangs, self.triggers.search_widened());
         let mut window = window(&self.ready, cluster, self.triggers.rooms(), how, now);
-        // Nothing may overtake what is still on its way into the queue.
+        // Nothing may overtake tasks that are still on their way into the queue.
         self.portions.narrow(&mut window, &self.ready);
         let plan = solve(&RoundInput {
             queues: &window.queues,
@@ -326,7 +329,7 @@ impl Dispatcher {
             gangs: plan.gangs.len(),
         };
         if with_gangs {
-            // A round that did not look for nodes does not know who should stay reserved.
+            // A round without multi-node tasks cannot decide these reservations.
             self.reserve_workers(workers, &plan.reserved);
         }
         Some(Round { window, plan })
@@ -337,7 +340,7 @@ impl Dispatcher {
         self.triggers.note_rooms(freed);
     }
 
-    /// Takes over what a round decided that workers keep room for, and retracts what is in the way.
+    /// Applies the reservations of a round, and retracts tasks in their way.
     pub(super) fn update_reservations(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -351,12 +354,12 @@ impl Dispatcher {
         }
     }
 
-    /// What was handed out since then may not have been sent yet.
+    /// Sets since when dispatched tasks may be unsent.
     pub(super) const fn note_unsent(&mut self, since: Option<Time>) {
         self.retraction.note_unsent(since);
     }
 
-    /// A round was carried out; `has_handed_out` = some workers were given something.
+    /// Ends a round; `has_handed_out` = some workers got tasks.
     pub(super) fn end_round(
         &mut self,
         now: Time,
@@ -377,8 +380,8 @@ impl Dispatcher {
             .note_round(now, &round.window, &round.plan, is_over);
     }
 
-    /// Ends scheduling after a batch of inputs: takes tasks back where others wait for the room. `has_more` = there is
-    /// other work to be done at once.
+    /// Ends scheduling after a batch of inputs: retracts tasks where others wait for the room.
+    /// `has_more` = other work is due at once.
     pub(super) fn finish(&mut self, ctx: &mut Ctx<'_>, workers: &mut Workers, has_more: bool) {
         let now = ctx.now.mono;
         if has_more
@@ -391,8 +394,8 @@ impl Dispatcher {
         if self.reservations.drain_reserved(ctx, workers) {
             self.triggers.go_on(now);
         }
-        // Workers with room behind the round found nothing in the queue: only backlogs of others can
-        // help.
+        // Workers with room after the round found nothing in the queue: only other workers'
+        // backlogs can help.
         let has_room = self.triggers.has_room();
         self.retraction
             .rebalance_in_time(ctx, workers, &self.classes, has_room);
@@ -410,8 +413,8 @@ impl Dispatcher {
         self.portion_max.0 = count;
     }
 
-    /// Panics unless a task is in the ready queue exactly if it should be; while a portion of its submit is left to
-    /// be done it may be late.
+    /// Panics unless a task is in the ready queue if and only if it should be; it may be late while
+    /// a portion of its submit is left.
     pub(super) fn check_task(&self, job: &Job, slot: TaskSlot, should_be_ready: bool) {
         let key = Self::queue_key(job, slot).expect("every task has a template");
         let is_ready = self.ready.contains(key, job.id, slot.submit, slot.index);

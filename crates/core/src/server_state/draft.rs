@@ -1,4 +1,5 @@
-//! A submit before it is part of the state: prepared, then as a draft whose templates are being built.
+//! A submit before it is part of the state: prepared, then as a draft whose templates are being
+//! built.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,32 +13,33 @@ use crate::limits::check_submit;
 use crate::range::IdArray;
 use crate::template::{ByteText, GraphSpec, SubmitBody, SubmitSpec, SubmitTarget};
 
-/// Tasks, templates or entries from which on a submit or a job is large: what needs no state is done beside it. Some 2 µs each.
+/// From this number of tasks, templates or entries a submit or a job is large: work that needs no
+/// state is done outside it. Some 2 µs each.
 const LARGE_FROM: usize = 2_048;
 
-/// What a submit asks for, as the store keeps it.
+/// A submit's body as encoded for the store.
 #[derive(Clone, Debug)]
 pub struct EncodedBody {
     /// The first bytes of the submit.
     pub bytes: Vec<u8>,
-    /// The checksum of these, which goes on behind them.
+    /// Running checksum of these, continued by the store.
     pub checksum: u64,
 }
 
 /// Makes that of it.
 pub type BodyEncoder = fn(&SubmitBody) -> EncodedBody;
 
-/// A submit of which everything was checked and built that does not depend on the server's state. With very
-/// many tasks that takes long: it is to be made where nobody waits for it.
+/// A submit with all checks and structures that do not depend on the server's state. With very many
+/// tasks that takes long, so it is prepared outside the state.
 #[derive(Clone, Debug)]
 pub struct Prepared {
     pub(super) spec: Arc<SubmitSpec>,
     pub(super) graph: Option<PreparedGraph>,
-    /// Its body as the store keeps it.
+    /// Its body as encoded for the store.
     pub(super) encoded: Option<EncodedBody>,
-    /// Key that the client gave to the submit, if it may submit it again.
+    /// Idempotency key of the client.
     pub(super) key: Option<SubmitKey>,
-    /// It was accepted before: what it waits for task by task need not have all its tasks, some may be done.
+    /// It was accepted before: tasks that it waits for may be done and gone.
     pub(super) is_again: bool,
 }
 
@@ -47,7 +49,8 @@ pub(super) struct PreparedGraph {
     pub(super) ids: IdArray,
     pub(super) template_of: Vec<u32>,
     pub(super) graph: Graph,
-    /// Tasks of the open job for which these wait, see [`SubmitKind::Graph`](crate::job::SubmitKind::Graph).
+    /// Dependencies on existing tasks of the open job, see
+    /// [`SubmitKind::Graph`](crate::job::SubmitKind::Graph).
     pub(super) earlier: Vec<(u32, TaskId)>,
     /// The highest priority of its tasks.
     pub(super) priority_max: i32,
@@ -60,7 +63,8 @@ impl Prepared {
     ///
     /// The refusal that is the answer to the client.
     pub fn new(spec: Box<SubmitSpec>) -> Result<Self, SubmitRefusal> {
-        // Checked now: a task that cannot be delivered would wait for ever, and its client would never learn why.
+        // Checked now: a task that cannot be delivered would wait forever, without any error for
+        // its client.
         check_submit(&spec).map_err(SubmitRefusal::TooLarge)?;
         let accepted = Self::accepted(Arc::from(spec))?;
         Ok(Self {
@@ -69,7 +73,7 @@ impl Prepared {
         })
     }
 
-    /// The same of a submit that was accepted before: sizes that are refused now may have been possible.
+    /// A submit that was accepted before: sizes that are rejected now may have been valid.
     pub(super) fn accepted(spec: Arc<SubmitSpec>) -> Result<Self, SubmitRefusal> {
         let graph = match &spec.body {
             // An array has no dependencies that could be wrong.
@@ -85,14 +89,14 @@ impl Prepared {
         })
     }
 
-    /// Does with a graph what the store would do later, while others wait for their commits.
+    /// Encodes a graph for the store now, so that others need not wait for it later.
     pub(super) fn encode(&mut self, encoder: BodyEncoder) {
         if self.graph.is_some() {
             self.encoded = Some(encoder(&self.spec.body));
         }
     }
 
-    /// Templates that are built one by one.
+    /// Number of templates, which are built one by one.
     pub(super) fn template_count(&self) -> usize {
         match &self.spec.body {
             SubmitBody::Array(_) => 0,
@@ -103,7 +107,7 @@ impl Prepared {
 
 impl PreparedGraph {
     pub(super) fn new(spec: &GraphSpec, target: &SubmitTarget) -> Result<Self, SubmitRefusal> {
-        // Only an open job has tasks that could be named.
+        // Only an open job has existing tasks to depend on.
         let may_name_others = matches!(target, SubmitTarget::Attach(_));
         let BuiltGraph {
             ids,
@@ -126,7 +130,7 @@ impl PreparedGraph {
     }
 }
 
-/// Whether so many tasks are better looked at where only one client waits.
+/// Whether so many tasks are better processed outside the state.
 #[must_use]
 pub const fn is_large(tasks: usize) -> bool {
     tasks >= LARGE_FROM
@@ -150,7 +154,7 @@ impl Submission {
         }
     }
 
-    /// Prepares one submit that may have been accepted before, with the same key.
+    /// Prepares a submit with a key, which may have been accepted before.
     #[must_use]
     pub fn once(spec: Box<SubmitSpec>, key: SubmitKey) -> Self {
         let prepared = Prepared::new(spec).map(|prepared| Prepared {
@@ -163,7 +167,7 @@ impl Submission {
         }
     }
 
-    /// Prepares submits that are accepted or refused each by itself, in their order.
+    /// Prepares submits that are accepted or rejected one by one, in order.
     #[must_use]
     pub fn list(specs: Vec<SubmitSpec>) -> Self {
         let specs = specs.into_iter();
@@ -173,7 +177,7 @@ impl Submission {
         }
     }
 
-    /// Whether its graphs together are so large that they are better encoded before.
+    /// Whether its graphs together are large enough to be encoded beforehand.
     #[must_use]
     pub fn is_large(&self) -> bool {
         let prepared = self.submits.iter().flatten();
@@ -188,7 +192,7 @@ impl Submission {
         }
     }
 
-    /// About how much is left to do, in templates and submits.
+    /// Approximate remaining work, in templates and submits.
     #[must_use]
     pub fn size(&self) -> usize {
         let size = |submit: &Result<Prepared, _>| match submit {
@@ -199,21 +203,21 @@ impl Submission {
     }
 }
 
-/// Where a submit goes, once that is known to be possible.
+/// Target of a submit that was found valid.
 #[derive(Clone, Debug)]
 pub(super) struct Target {
-    /// Id of the job; of a new one the id that it would get now.
+    /// Id of the job; for a new one the id that it would get now.
     pub(super) job: JobId,
     pub(super) is_new: bool,
     pub(super) name: Box<str>,
     pub(super) max_fails: Option<u32>,
     /// Whether it closes by itself.
     pub(super) closes_itself: bool,
-    /// Most tasks that it may ever have.
+    /// Limit of tasks over its lifetime.
     pub(super) tasks_max: Option<u32>,
 }
 
-/// The part besides the template that the tasks of one submit share.
+/// Fields shared by all templates of one submit.
 #[derive(Clone, Debug)]
 pub(super) struct Share {
     pub(super) job: JobId,
@@ -231,18 +235,17 @@ pub(super) struct Draft {
     /// The number of its first template; the others follow.
     pub(super) first: TemplateId,
     pub(super) templates: Vec<Arc<SharedTemplate>>,
-    /// Of how many of them the job was corrected; `None` = it is the one that was expected.
+    /// Number of templates whose job was corrected; `None` = the expected job is right.
     pub(super) renamed: Option<usize>,
 }
 
 impl Draft {
-    /// Names another job than the one that was expected; the templates follow.
+    /// Changes the job; the templates follow.
     pub(super) fn rename(&mut self, job: JobId, stream_dir: Option<ByteText>) {
         self.target.job = job;
         self.share.job = job;
         self.share.stream_dir = stream_dir;
-        // From the first one again: some may have been corrected to a job that is not the next one
-        // any more.
+        // From the first one: some may have been corrected to a job that is outdated again.
         self.renamed = Some(0);
     }
 
@@ -251,7 +254,7 @@ impl Draft {
         let Some(done) = self.renamed else { return 0 };
         let rest = self.templates.iter_mut().skip(done).take(most);
         let mut count = 0;
-        // Nobody else has these yet, so nothing is copied but in tests.
+        // Not shared yet, so this copies nothing except in tests.
         for template in rest.map(Arc::make_mut) {
             template.job = self.share.job;
             template.stream_dir.clone_from(&self.share.stream_dir);

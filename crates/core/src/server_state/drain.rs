@@ -1,6 +1,7 @@
-//! Draining workers: no new tasks, those that have not started go back, and the end once nothing runs.
+//! Drained workers: they get no new tasks, return unstarted tasks, and end once nothing
+//! runs.
 //!
-//! Only the server knows of it: what a worker hears is to give tasks back and, in the end, to stop.
+//! Only the server knows the state; the worker just receives retractions and, finally, a stop.
 
 use super::{ChangeKind, Ctx, ServerState, StopResult, WorkerCommand};
 use crate::bug;
@@ -28,13 +29,13 @@ impl ServerState {
         StopResult::Draining
     }
 
-    /// Goes on draining a worker of an earlier run of the server, if it is expected back.
+    /// Continues to drain a worker of an earlier run that is expected back.
     pub fn restore_draining(&mut self, id: WorkerId) {
-        // Nothing is stored: it was, when the worker was asked to.
+        // Stored when the drain was requested.
         self.workers.drain(id);
     }
 
-    /// Takes back what draining workers have not started, and stops those that have nothing left.
+    /// Retracts unstarted tasks of drained workers, and stops workers that have none left.
     pub(super) fn go_on_draining(&mut self, ctx: &mut Ctx<'_>) {
         if self.workers.draining().is_empty() {
             return;
@@ -44,12 +45,13 @@ impl ServerState {
                 bug!("worker {id} drains, but is not live");
                 continue;
             };
-            // The tasks of a worker without connection are known when it is back; a multi-node task ends first.
+            // The tasks of a disconnected worker are known when it is back; a multi-node task ends
+            // first.
             if worker.is_away() || worker.node().is_some() {
                 continue;
             }
-            // They stay assigned until the worker reports them as given back, so it is not told to
-            // stop before.
+            // They stay assigned until the worker reports their return, so it is not stopped
+            // before.
             let back = worker.take_unstarted();
             let is_empty = worker.assigned().is_empty();
             if !back.is_empty() {

@@ -14,30 +14,31 @@ use crate::selector::Selected;
 use crate::template::Entries;
 use crate::worker::AwaitedEnds;
 
-/// One thing to do. Effects of one input are carried out in order.
+/// One action of the shell. Effects of one input are carried out in order.
 #[derive(Clone, Debug)]
 pub enum Effect {
-    /// Store this. What follows tells of it: see [`super::ChangeKind::is_urgent`] for what has to wait.
+    /// Stores a change. Later effects reveal it: see [`super::ChangeKind::is_urgent`] for those
+    /// that must wait.
     Persist(Change),
     /// Answers a request.
     Reply(RequestId, Reply),
     /// News for a watching client.
     WatchUpdate(RequestId, WatchUpdate),
-    /// A worker is registered; its connection is from now on known by the id and replaces an older
+    /// A worker is registered; from now on its connection is known by the id and replaces an older
     /// one of the same worker.
     Registered {
         /// The connection.
         link: LinkId,
         /// The worker.
         worker: WorkerId,
-        /// It goes on as the worker that it was; otherwise all that it still has is void.
+        /// Whether it was recognized; otherwise all its tasks are void.
         reattached: bool,
     },
     /// Something for a worker.
     ToWorker(WorkerId, WorkerCommand),
-    /// Tell somebody of a job; answered by [`super::Input::Notified`].
+    /// Sends a notification of a job; answered by [`super::Input::Notified`].
     Notify(super::NoticeKey),
-    /// The worker is lost: close its connection, if there is one.
+    /// The worker is lost: closes its connection, if there is one.
     DropWorker(WorkerId),
 }
 
@@ -48,7 +49,7 @@ pub enum Reply {
     Submitted(JobId),
     /// Outcomes of several submits.
     SubmittedAll(Vec<Result<JobId, SubmitRefusal>>),
-    /// The submit was refused; nothing of it remains.
+    /// The submit was rejected without a trace.
     Refused(SubmitRefusal),
     /// Answer to close and cancel, a row a job.
     Jobs(Selected<JobResult>),
@@ -65,7 +66,7 @@ pub enum Reply {
     Workers(Selected<(WorkerId, StopResult)>),
 }
 
-/// Outcome of submitting one job again.
+/// Result of resubmitting one job.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Resubmitted {
     /// A new job was made.
@@ -88,32 +89,32 @@ pub enum Resubmitted {
 pub enum StopResult {
     /// It was asked to end.
     Stopped,
-    /// It will be when what runs on it has ended.
+    /// It stops when its running tasks have ended.
     Draining,
     /// It has ended already.
     AlreadyStopped,
-    /// It gets no tasks for a while.
+    /// It is in quarantine.
     Quarantined,
     /// It gets tasks again.
     Released,
-    /// It gets tasks and was not set aside.
+    /// It was not in quarantine.
     NotQuarantined,
 }
 
 /// Changes for a watching client; counts are read from the state when it is sent.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct WatchUpdate {
-    /// Jobs that changed; all of them in the first and the last update.
+    /// Changed jobs; all jobs in the first and the last update.
     pub jobs: Vec<WatchedJob>,
     /// Every watched job has ended; nothing follows.
     pub done: bool,
-    /// Ids of the request that do not exist; in the first update only.
+    /// Unknown ids of the request; in the first update only.
     pub not_found: IdArray,
     /// Messages that tasks sent with `hq task notify`, in order.
     pub notifications: Vec<Notification>,
 }
 
-/// A message that a task sent for those who wait for its job.
+/// A message from a task to clients that wait for its job.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Notification {
     /// Job and id of the task.
@@ -129,9 +130,9 @@ pub struct Notification {
 pub struct WatchedJob {
     /// The job that changed.
     pub job: JobId,
-    /// Nothing will change any more, as far as this client is concerned.
+    /// Whether no further update of this job will follow.
     pub ended: bool,
-    /// Tasks that ended since the last update, in the order in which they did.
+    /// Tasks that ended since the last update, in order.
     pub ended_tasks: VecDeque<IdRange>,
 }
 
@@ -140,33 +141,32 @@ pub struct WatchedJob {
 pub enum WorkerCommand {
     /// New work.
     Assign {
-        /// Templates the worker does not know yet.
+        /// Templates that are new to the worker.
         templates: Vec<Arc<SharedTemplate>>,
         /// The tasks.
         assignments: Vec<Assignment>,
-        /// Ends that they go on from.
+        /// Ends of their dependencies.
         awaits: AwaitedEnds,
     },
-    /// No task will name these templates again.
+    /// Forget these templates: no further task uses them.
     DropTemplates(Vec<TemplateId>),
-    /// Give these back if they have not started.
+    /// Return these tasks if they have not started.
     Retract(Vec<(TaskKey, InstanceId)>),
     /// End these, started or not.
     Kill(Vec<(TaskKey, InstanceId)>),
-    /// End these at once, also those that are in their grace period.
+    /// Kill these at once, even within their grace period.
     KillNow(Vec<(TaskKey, InstanceId)>),
     /// Whether the worker is a node of a multi-node task that runs elsewhere: it must not idle out.
     Hold(bool),
     /// End.
     Stop,
-    /// End, as nothing is left to do for one that was drained.
+    /// End, as a drained worker without tasks.
     StopDrained,
-    /// The server ends in an orderly way: do not wait for it.
+    /// The server shuts down: do not wait for it.
     ServerEnds,
     /// The reports up to this number are recorded.
     Acknowledge(u64),
-    /// The server lives; answers a heartbeat. Names jobs of which the worker holds values that nobody can ask for any more,
-    /// because they were forgotten.
+    /// Reply to a heartbeat. Names forgotten jobs whose values the worker may delete.
     Ping(Vec<JobId>),
 }
 
@@ -213,7 +213,7 @@ pub struct Assignment {
     pub entries: Option<Entries>,
     /// Host names of a multi-node task, the root first; empty for others.
     pub nodes: Vec<Box<str>>,
-    /// The instance of the same job that its one task goes on from, which has not finished on that worker.
+    /// Unfinished dependency of its only task: an instance of the same job on that worker.
     pub follows: Option<(TaskId, InstanceId)>,
 }
 

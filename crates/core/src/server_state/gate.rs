@@ -1,19 +1,20 @@
-//! Nothing reveals a stored change before it is on disk: what follows from a change waits here.
+//! Holds messages back until the changes that they reveal are on disk.
 //!
-//! This decides what waits for what, and keeps it in order; it knows no store. `StoreGate` of the server (its module `gate`)
-//! owns a [`Gate`], hands the changes to the store and says here how far the store has come; the simulation does the same
-//! with its disk.
+//! This module decides what waits for what, and keeps the order; it knows no store. `StoreGate` of
+//! the server (its module `gate`) owns a [`Gate`], passes the changes to the store and reports its
+//! progress; the simulation does the same with its disk.
 //!
-//! What goes to workers waits for changes that somebody was promised
-//! ([`ChangeKind::is_urgent`](super::ChangeKind::is_urgent)), which are committed at once: a worker must
-//! not run tasks of a submit that a crash would undo. Work that goes on from where other workers ended waits for those ends
-//! as well. What tells of results (replies, updates, acknowledgements of reports) waits for every earlier change, in a queue of
-//! its own.
+//! Messages to workers wait for urgent changes
+//! ([`ChangeKind::is_urgent`](super::ChangeKind::is_urgent)), which are committed at once: a worker
+//! must not run tasks of a submit that a crash would undo. Tasks whose dependencies ended on other
+//! workers also wait for those ends. Messages that reveal results (replies, updates,
+//! acknowledgements of reports) wait for every earlier change, in a queue of their own.
 //!
-//! What is sent to one worker stays in order, but for one thing: new work overtakes work that waits for ends, and what is about
-//! tasks that were sent before, as those may be among that work. A disk that takes a second for a commit would keep the worker
-//! idle for as long. It overtakes nothing that begins or ends something: a connection, a task, the worker. A task that came back by itself
-//! and is sent again can overtake the request to give it back, and comes back once more.
+//! Messages to one worker stay in order, with one exception: new tasks may overtake tasks that wait
+//! for ends, and messages about tasks sent before, because those may be among them. Otherwise a
+//! disk that takes a second per commit would idle the worker for as long. New tasks never overtake
+//! the start or end of a connection, a task or the worker. A task that was returned and is sent
+//! again may overtake its retraction, and is returned once more.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -23,13 +24,13 @@ use crate::id::WorkerId;
 /// Commit that a message has to wait for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wait {
-    /// None, also not those of messages before it: a sign of life says nothing of what is stored.
+    /// No commit, and may overtake earlier messages: a heartbeat reply reveals no state.
     Nothing,
-    /// Changes that somebody was promised, and what this worker is sent before it.
+    /// Urgent changes, and earlier messages to this worker.
     Promised(WorkerId),
-    /// The same; but work that comes later may be sent before it.
+    /// Urgent changes and earlier messages; but later tasks may overtake it.
     Aside(WorkerId),
-    /// Changes that somebody was promised, and these ends; and what this worker is sent before it that is promised.
+    /// Urgent changes, these ends, and earlier messages to this worker of kind [`Self::Promised`].
     Work(WorkerId, AwaitedEnds),
     /// Every change that was made before.
     All,
@@ -40,15 +41,15 @@ impl Effect {
     #[must_use]
     pub fn wait(&self) -> Wait {
         match self {
-            // However long the disk takes nothing: a worker that hears nothing gives the connection up.
+            // Regardless of the disk: a worker without replies gives the connection up.
             Self::ToWorker(_, WorkerCommand::Ping(forgotten)) if forgotten.is_empty() => {
                 Wait::Nothing
             }
-            // What it has told is known to nobody else when it has gone.
+            // Its unacknowledged reports would be lost with it.
             Self::ToWorker(_, WorkerCommand::StopDrained)
             // A worker deletes the values of forgotten jobs.
             | Self::ToWorker(_, WorkerCommand::Ping(_))
-            // And it forgets what is acknowledged.
+            // It forgets acknowledged reports.
             | Self::ToWorker(_, WorkerCommand::Acknowledge(_))
             | Self::Reply(..)
             | Self::Notify(_)
@@ -56,7 +57,7 @@ impl Effect {
             Self::ToWorker(worker, WorkerCommand::Assign { awaits, .. }) => {
                 Wait::Work(*worker, *awaits)
             }
-            // What comes back can only be sent again when it has. No later work names these templates.
+            // A task is sent again only after it was returned. No later task uses these templates.
             Self::ToWorker(
                 worker,
                 WorkerCommand::Retract(_) | WorkerCommand::DropTemplates(_) | WorkerCommand::Hold(_),
@@ -74,7 +75,7 @@ impl Effect {
         }
     }
 
-    /// Whether somebody waits for just this and can do nothing before it.
+    /// Whether its recipient is blocked until it arrives.
     #[must_use]
     pub const fn is_awaited(&self) -> bool {
         match self {
@@ -93,7 +94,8 @@ impl Effect {
 #[derive(Clone, Debug)]
 pub struct Gate<T> {
     committed: u64,
-    /// Numbers of the last batch, of the last one with an urgent change, and of the last one with an end that frees tasks.
+    /// Numbers of the last batch, of the last one with an urgent change, and of the last one with
+    /// an end that releases tasks.
     last: u64,
     last_urgent: u64,
     last_end: u64,
@@ -102,7 +104,7 @@ pub struct Gate<T> {
     to_workers: BTreeMap<(u64, u64), T>,
     /// How many were put there.
     position: u64,
-    /// Those that wait for nothing may be missing.
+    /// Workers without waiting messages may be missing.
     behind: BTreeMap<WorkerId, Behind>,
     for_all: VecDeque<(u64, T)>,
 }
@@ -112,11 +114,12 @@ pub struct Gate<T> {
 struct Behind {
     /// Any of them.
     any: u64,
-    /// Those that work does not overtake.
+    /// Messages that tasks may not overtake.
     promised: u64,
 }
 
-/// The last batch with an end of any task, and the last one with an end on another worker than the task of that one.
+/// The last batch with an end of any task, and the last one with an end on another worker than that
+/// task's.
 #[derive(Clone, Copy, Default, Debug)]
 struct LastEnds {
     last: Option<(WorkerId, u64)>,
@@ -159,7 +162,7 @@ impl<T> Default for Gate<T> {
 }
 
 impl<T> Gate<T> {
-    /// Notes a batch of changes on its way to the disk; what is passed afterwards waits for it.
+    /// Records a batch of changes on its way to the disk; later messages wait for it.
     pub fn note(&mut self, number: u64, changes: &[Change]) {
         self.last = number;
         for change in changes {
@@ -175,7 +178,7 @@ impl<T> Gate<T> {
         }
     }
 
-    /// Gives the message back if it may go now; otherwise keeps it.
+    /// Returns the message if it may be sent now; otherwise keeps it.
     pub fn pass(&mut self, wait: Wait, message: T) -> Option<T> {
         match wait {
             Wait::Nothing => Some(message),
@@ -200,7 +203,8 @@ impl<T> Gate<T> {
             Wait::Work(worker, ends) => {
                 let ends = match ends {
                     AwaitedEnds::None => 0,
-                    // Of many tasks only the last end frees what goes on from all of them; the others may be of any batch before it.
+                    // With many dependencies only the last end releases the task; the others may be
+                    // of any earlier batch.
                     AwaitedEnds::Elsewhere => self.last_end.min(self.ended.elsewhere(worker)),
                     AwaitedEnds::All => self.last_end,
                 };
@@ -212,7 +216,7 @@ impl<T> Gate<T> {
                 };
                 self.pass_to(worker, number, behind, message)
             }
-            // Also what waits for nothing must not overtake what was passed before it.
+            // Even a message that waits for nothing must not overtake earlier ones.
             Wait::All if self.for_all.is_empty() && self.last <= self.committed => Some(message),
             Wait::All => {
                 self.for_all.push_back((self.last, message));
@@ -227,7 +231,8 @@ impl<T> Gate<T> {
 
     fn pass_to(&mut self, worker: WorkerId, number: u64, behind: Behind, message: T) -> Option<T> {
         let first = self.to_workers.first_key_value();
-        // What may go by now was not taken yet, and can be for this worker.
+        // Messages released by earlier commits may not have been taken yet, and may be for this
+        // worker.
         let is_behind = first.is_some_and(|((first, _), _)| *first <= self.committed);
         if number <= self.committed && !is_behind {
             return Some(message);
@@ -238,24 +243,24 @@ impl<T> Gate<T> {
         None
     }
 
-    /// Whether a commit is due that a message waits for.
+    /// Whether a message waits for a commit.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
         !self.to_workers.is_empty() || !self.for_all.is_empty()
     }
 
-    /// Whether something that is for a worker waits.
+    /// Whether a message to a worker waits.
     #[must_use]
     pub fn keeps_from_workers(&self) -> bool {
         !self.to_workers.is_empty()
     }
 
-    /// Everything up to this batch is on disk; [`Gate::next_ready`] gives what may go.
+    /// Everything up to this batch is on disk; [`Gate::next_ready`] returns the released messages.
     pub const fn advance(&mut self, committed: u64) {
         self.committed = committed;
     }
 
-    /// A message that may go meanwhile.
+    /// Next released message.
     pub fn next_ready(&mut self) -> Option<T> {
         if let Some(first) = self.to_workers.first_entry()
             && first.key().0 <= self.committed
@@ -317,7 +322,7 @@ mod tests {
         };
         let reply = Effect::Reply(RequestId(1), Reply::Submitted(JobId(1)));
         assert!(reply.is_awaited() && update(true).is_awaited());
-        // Each of these would cost a sync of its own, and nobody is stopped by its absence.
+        // Each of these would cost a sync of its own, and no peer is blocked without it.
         assert!(!update(false).is_awaited());
         let worker = WorkerId(1);
         assert!(!Effect::ToWorker(worker, WorkerCommand::Acknowledge(1)).is_awaited());
@@ -337,7 +342,7 @@ mod tests {
             assert_eq!(gate.pass(Wait::Promised(WorkerId(1)), number), None);
         }
         gate.advance(3);
-        // Effects that arrive before the others were taken go behind them.
+        // Effects that arrive before the others were taken follow them.
         assert_eq!(gate.pass(Wait::Promised(WorkerId(1)), 4), None);
         let left = std::iter::from_fn(|| gate.next_ready());
         assert_eq!(left.collect::<Vec<_>>(), [1, 2, 3, 4]);
@@ -406,10 +411,10 @@ mod tests {
         let join = |worker| Wait::Work(worker, AwaitedEnds::Elsewhere);
         gate.note(1, &[end(here, EndAwaited::ByTasks)]);
         assert_eq!(gate.pass(Wait::Promised(here), "next"), Some("next"));
-        // However many they were: it knows of all ends that are not on disk.
+        // In any case: it knows of all uncommitted ends.
         assert_eq!(gate.pass(join(here), "join"), Some("join"));
         assert_eq!(gate.pass(join(elsewhere), "join"), None);
-        // It may be about the tasks of the message before it.
+        // It may concern the tasks of the previous message.
         assert_eq!(gate.pass(Wait::Promised(elsewhere), "kill"), None);
         assert_eq!(gate.pass(Wait::Promised(here), "kill"), Some("kill"));
         gate.advance(1);
@@ -521,8 +526,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes in between: each worker gets all that is for it, in order but for work ahead of work that waits for ends or of
-        /// what is about such work, and nothing ahead of what it waits for.
+        /// For any interleaving: each worker gets all its messages, in order except tasks ahead of
+        /// tasks that wait for ends or of messages about those, and none before its commit.
         #[test]
         fn what_goes_to_a_worker_stays_in_order_behind_its_commits(steps in vec(step(), 1..60)) {
             let mut gate = Gate::default();

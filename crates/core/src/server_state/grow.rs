@@ -1,4 +1,4 @@
-//! The next attempt of a task that ran out of something gets more of it, see [`crate::growth`].
+//! Grants the next attempt of a task more of the resource that it exhausted, see [`crate::growth`].
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -20,22 +20,23 @@ use crate::template::TaskTemplate;
 use crate::time::{Time, nanos};
 use crate::worker::Workers;
 
-/// How long it is taken for true what others offer: very many tasks can fail at a time, and there are few kinds of them.
+/// How long cached offers stay valid: very many tasks can fail at a time, and they are of few
+/// kinds.
 const OFFERS_AGE_MAX: Duration = Duration::from_secs(1);
 
-/// No task gets less than this as its share: tasks that ask for nothing else can run by the thousand.
+/// Lower bound of a task's share: tasks that request nothing else can run by the thousand.
 const SHARE_MIN: Amount = Amount::whole(64);
 
 /// Workers and queues that could give a task more.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Offers {
-    /// Workers that automatic allocation can ask for.
+    /// Workers that automatic allocation can request.
     queues: Vec<WorkerKind>,
-    /// Kinds of workers that are there, and when that was found: there may be thousands of workers, and of classes.
+    /// Kinds of connected workers, and when they were computed: there may be thousands of workers.
     kinds: Option<(Time, Vec<Kind>)>,
-    /// The shortest life that one of them has in all.
+    /// The shortest total lifetime among them.
     lifetime_min: Option<Duration>,
-    /// The most for tasks of a class, and when that was found.
+    /// The largest offer for tasks of a class, and when it was computed.
     known: BTreeMap<ClassId, (Time, Largest)>,
 }
 
@@ -43,9 +44,9 @@ pub(super) struct Offers {
 #[derive(Clone, Debug)]
 struct Kind {
     offers: Vec<Offer>,
-    /// The longest time that any of them still has; `None` = no end is known.
+    /// The longest remaining lifetime among them; `None` = no known end.
     left: Option<Duration>,
-    /// The shortest life that one of them has in all; `None` = no end is known.
+    /// The shortest total lifetime among them; `None` = no known end.
     lifetime: Option<Duration>,
 }
 
@@ -71,7 +72,7 @@ impl Offers {
         self.known.clear();
     }
 
-    /// Sets the kinds of workers that automatic allocation can ask for.
+    /// Sets the kinds of workers that automatic allocation can request.
     pub(super) fn set_queues(&mut self, queues: Vec<WorkerKind>) {
         self.queues = queues;
         self.forget();
@@ -87,18 +88,19 @@ impl Offers {
         self.kinds.as_ref().map_or(&[], |(_, kinds)| kinds)
     }
 
-    /// Whether anybody is known who offers something.
+    /// Whether any worker or queue offers something.
     pub(super) fn is_any(&self, workers: &Workers) -> bool {
         !self.queues.is_empty() || !workers.live().is_empty()
     }
 
-    /// How many kinds of them have to be looked at for a class.
+    /// Number of kinds that must be examined for a class.
     pub(super) fn kinds_len(&mut self, now: Time, workers: &Workers) -> usize {
         self.kinds(now, workers).len() + self.queues.len()
     }
 
-    /// The memory that there is for each task of a class if as many as can run beside each other, where that is least: with
-    /// more, some would idle. `None` = nobody is known who could run one, or how much memory they have.
+    /// Memory per task of a class if as many as possible run in parallel, on the worker where that
+    /// is least: with more, some cpus would idle. `None` = no worker could run one, or its memory
+    /// is unknown.
     pub(super) fn share(
         &mut self,
         now: Time,
@@ -117,7 +119,7 @@ impl Offers {
             let fit = variants
                 .map(|variant| fitting(variant, offers, all))
                 .max()?;
-            // A queue whose workers have plenty of everything says nothing about how much that is.
+            // A queue with plentiful resources has no known amount.
             (fit > 0 && units > 0 && units < PLENTY).then(|| units / u64::from(fit))
         };
         let kinds = self.kinds(now, workers).iter();
@@ -130,7 +132,8 @@ impl Offers {
         Some(Amount(least).max(SHARE_MIN))
     }
 
-    /// The shortest life that a worker has in all; `None` = all of them live for ever, or there are none.
+    /// The shortest total lifetime of a worker; `None` = no worker has an end, or there are no
+    /// workers.
     pub(super) fn lifetime_min(&mut self, now: Time, workers: &Workers) -> Option<Duration> {
         self.kinds(now, workers);
         let of_queues = self.queues.iter().map(|kind| kind.time_limit);
@@ -165,12 +168,12 @@ impl Offers {
     }
 }
 
-/// The most of something that anybody offers.
+/// Maximum of a resource over all offers.
 #[derive(Clone, Copy, Default)]
 struct Most<T> {
-    /// The most of those who offer everything else that a task asks for now.
+    /// The maximum over offers with all other resources that a task requests now.
     suited: Option<T>,
-    /// The most of those who would, but for resources that can grow.
+    /// The maximum over offers that lack only growable resources.
     any: Option<T>,
 }
 
@@ -187,7 +190,7 @@ impl<T: Ord + Copy> Most<T> {
     }
 }
 
-/// The most for tasks of one class, as far as one has looked.
+/// Search for the largest offers for tasks of one class.
 struct Search<'a> {
     class: &'a Class,
     /// Variants without memory.
@@ -215,24 +218,25 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Looks at workers for tasks on one node, with the longest lifetime that one of them has left.
+    /// Considers workers for single-node tasks, with the longest remaining lifetime among them.
     fn add(&mut self, offers: &[Offer], left: Option<Duration>) {
         for (variant, without) in self.class.variants.iter().zip(&self.without) {
             if !fits(without, offers) {
                 continue;
             }
             let units = offers.get(self.slot).map_or(0, |offer| offer.units);
-            // One with the memory may not live long enough, and the other way around: both must fit together.
+            // A worker with the memory may have too little time, and the other way around: both
+            // must fit together.
             let has_time = left.is_none_or(|left| nanos(left) >= variant.min_time_ns);
             if units > 0 {
                 self.memory.add(units, has_time);
             }
-            // Those without room for its present memory count only if nobody else is there.
+            // Workers without room for its present memory count only if no other exists.
             self.lifetime.add(usable(left), fits(variant, offers));
         }
     }
 
-    /// Looks at the nodes of a group for tasks that take several, with the lifetimes that they have left.
+    /// Considers the nodes of a group for multi-node tasks, with their remaining lifetimes.
     fn add_group(&mut self, mut left: Vec<Option<Duration>>) {
         // A node without an end counts as the longest.
         left.sort_unstable_by_key(|left| Reverse(left.unwrap_or(Duration::MAX)));
@@ -244,7 +248,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Whether a group has enough nodes is known, whether an allocation has is not.
+    /// Connected groups have known node counts, allocations do not.
     fn add_nodes(&mut self, lifetime: Duration) {
         if self.class.is_multi_node() {
             self.lifetime.add(usable(Some(lifetime)), false);
@@ -260,20 +264,21 @@ fn fits(variant: &VariantDemand, offers: &[Offer]) -> bool {
     fitting(variant, offers, all) > 0
 }
 
-/// The most that a task may request of a lifetime. Some of it passes before a task is there, be it that a worker has just
-/// started: a request for all of it would never be met, and automatic allocation would start one worker after another in vain.
+/// The usable part of a lifetime. Some of it passes before a task arrives, even on a new worker. A
+/// request for all of it would never be met, and automatic allocation would start one worker after
+/// another in vain.
 pub(super) fn usable(left: Option<Duration>) -> Duration {
     left.map_or(Duration::MAX, |left| left / 10 * 9)
 }
 
-/// The most that workers and queues offer that have everything else that a class asks for; single workers are looked at.
+/// The largest offers of workers and queues that have everything else a class requests.
 fn look(
     mut search: Search<'_>,
     classes: &Classes,
     (workers, queues): (&Workers, &[WorkerKind]),
     now: Time,
 ) -> Largest {
-    // All nodes of such a task are of one group.
+    // All nodes of such a task are in one group.
     if search.class.is_multi_node() {
         let mut groups: BTreeMap<&str, Vec<Option<Duration>>> = BTreeMap::new();
         for worker in workers.live().values() {
@@ -294,18 +299,18 @@ fn look(
     }
 }
 
-/// Memory of which the [`Scale`] of a task says how often it has that, if its memory is learned: so much was never asked for.
+/// Base of the memory [`Scale`] of a task with learned memory, which has no request as a base.
 const AUTO_BASE: Amount = Amount::whole(16);
 
-/// More than `had` for a task that ran out of it: what is known to have been `needed` by others, at least twice as much,
-/// but not more than there is.
+/// More than `had` for a task that exhausted it: the known need of other tasks, at least twice as
+/// much, but at most the largest offer.
 fn more(had: Amount, needed: Amount, largest: Option<Amount>) -> Amount {
     let more = needed.max(Amount(had.0.saturating_mul(2)));
     largest.map_or(more, |largest| more.min(largest)).max(had)
 }
 
 fn auto_scale(amount: Amount) -> u32 {
-    // Rounded down: a little too much would fit nowhere.
+    // Rounded down: a slightly larger request would fit no worker.
     let permille = u128::from(amount.0) * 1_000 / u128::from(AUTO_BASE.0);
     u32::try_from(permille).unwrap_or(u32::MAX).max(1_001)
 }
@@ -328,7 +333,7 @@ fn sizes(task: &TaskTemplate) -> Asked<'_> {
 }
 
 impl ServerState {
-    /// Gives the instance that follows a failed one more of what that ran out of. `None` = it gets the same.
+    /// Grants the instance after a failed one more of the exhausted resource. `None` = unchanged.
     pub(super) fn grow(
         &mut self,
         now: Time,
@@ -336,7 +341,7 @@ impl ServerState {
         had: Option<ClassId>,
         outcome: &Outcome,
     ) -> Option<Grant> {
-        // Nothing else is cured by more.
+        // More resources cure no other failure.
         if !matches!(outcome, Outcome::OutOfMemory(_) | Outcome::TimeLimit) {
             return None;
         }
@@ -350,7 +355,7 @@ impl ServerState {
         }
         let next = job.record(slot)?.instance();
         let before = submit.grown.scale(slot.index);
-        // With what it has grown to so far.
+        // Including its growth so far.
         let class = submit.template(slot.index)?.class;
         let classes = self.dispatcher.classes();
         let largest = self.offers.largest(now, class, classes, &self.workers);
@@ -384,8 +389,8 @@ impl ServerState {
         })
     }
 
-    /// Whether a task whose memory is learned ran out of as much as anybody has: another attempt would, too. If the user
-    /// says how often it is tried, it is.
+    /// Whether a task with learned memory exhausted the largest offer: another attempt would fail
+    /// as well. An explicit number of retries takes precedence.
     pub(super) fn is_too_large(
         &mut self,
         now: Time,
@@ -395,7 +400,7 @@ impl ServerState {
         let submit = self.jobs.get(id).and_then(|job| job.submit(slot));
         let asked = submit.and_then(|submit| submit.asked_template(slot.index));
         let is_usual = asked.is_some_and(|asked| {
-            // A client of before the field sends the usual number if nothing was said.
+            // A client from before this field sends the default number if the user gave none.
             let learn = asked.task.learn;
             learn.memory.is_some() && !learn.are_retries_given && asked.task.retry.limit == RETRIES
         });
@@ -440,7 +445,7 @@ impl ServerState {
         let grown = Grown { scale, template };
         if let Some(job) = self.jobs.get_mut(id) {
             job.add_grown(slot, from, asked.id, grown);
-            // It is another request, of which nobody knows yet whether it is cut off.
+            // With another request it may no longer be cut off.
             if let Some(submit) = job.submits.get_mut(slot.submit as usize)
                 && let Some(learned) = &mut submit.learned
             {
@@ -451,12 +456,12 @@ impl ServerState {
         task
     }
 
-    /// Gives a task what it got from one of its instances on; to be called before [`ServerState::restore_task`], by ascending
-    /// instances.
+    /// Restores the grant of a task from one of its instances on. Call before
+    /// [`ServerState::restore_task`], by ascending instances.
     ///
     /// # Errors
     ///
-    /// [`RestoreError`] if job or task are not there.
+    /// [`RestoreError`] if job or task do not exist.
     pub fn restore_grown(
         &mut self,
         id: JobId,

@@ -1,9 +1,10 @@
-//! After a restart: tasks that may be on workers which have not come back yet are held.
+//! After a restart: holds tasks that may be on workers which have not reconnected yet.
 //!
-//! Assignments to workers are not stored, only starts. So a task that waits, by what is
-//! stored, may be running on a worker that was connected when the server ended. Nothing of an earlier
-//! run is handed out until each of those workers came back and said what it has, or is given up. What is
-//! submitted meanwhile runs at once. If one is given up, all that waits gets a later instance: any of it may have started there.
+//! Starts are stored, assignments are not. So a task that waits according to the store may be
+//! running on a worker that was connected when the server ended. Tasks of the earlier run are not
+//! dispatched until each of those workers has reported its tasks or is lost. New submits run at
+//! once. If a worker is lost, all waiting tasks get later instances: any of them may have started
+//! there.
 
 use std::collections::BTreeMap;
 
@@ -16,10 +17,10 @@ use crate::task::Phase;
 use crate::worker::Assigned;
 
 impl ServerState {
-    /// Holds the waiting tasks of a job, or queues them if there is nothing to wait for.
+    /// Holds the waiting tasks of a job, or queues them if no worker is expected.
     pub(super) fn hold_job(&mut self, ctx: &mut Ctx<'_>, id: JobId) {
         let Some(job) = self.jobs.get(id).filter(|job| !job.is_idle()) else {
-            // All of it has ended: no worker has anything of it that counts.
+            // The whole job has ended: no worker has valid instances of it.
             return;
         };
         let submits = u32::try_from(job.submits.len()).unwrap_or(u32::MAX);
@@ -27,8 +28,7 @@ impl ServerState {
             self.let_go(ctx, id, submits);
         } else {
             for number in 0..submits {
-                // Ends of others are noted from now on; what they mean is looked at when it is let
-                // go.
+                // Ends of other jobs are recorded from now on, and handled at the release.
                 self.jobs.follow(id, number);
             }
             self.jobs.hold(id, submits);
@@ -49,8 +49,8 @@ impl ServerState {
         }
     }
 
-    /// What waits of a submit may have been started by a worker that nobody hears of any more: what starts from now on is not to be
-    /// taken for that.
+    /// Waiting tasks of a submit may have been started by a lost worker: later starts get other
+    /// instance numbers.
     fn supersede_waiting(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -82,12 +82,14 @@ impl ServerState {
         }
     }
 
-    /// A worker came back and said what it has (`is_heard`), or is given up. Behind the last one nothing is held.
+    /// A worker reconnected and reported its tasks (`is_heard`), or is lost. After the last one
+    /// nothing is held.
     pub(super) fn stop_waiting_for(&mut self, ctx: &mut Ctx<'_>, worker: WorkerId, is_heard: bool) {
         match self.workers.stop_awaiting(worker, is_heard) {
             None => return,
             Some(false) => {
-                // The server may be killed before the others are back, and the next one does not wait for this worker.
+                // The server may be killed before the others are back, and the next one does not
+                // wait for this worker.
                 if !is_heard {
                     ctx.persist(ChangeKind::StartsUnknown(true));
                 }
@@ -99,11 +101,11 @@ impl ServerState {
             self.let_go(ctx, job, submits);
         }
         self.note_all_let_go(ctx);
-        // Workers were tried before this was in the queue, so all are looked at once more.
+        // Workers were tried before these tasks were queued, so all are examined once more.
         self.dispatcher.note_ready();
     }
 
-    /// Nothing that waits is at an instance that may have started.
+    /// No waiting task has an instance that may have started.
     pub(super) fn note_all_let_go(&mut self, ctx: &mut Ctx<'_>) {
         if self.workers.has_unheard() {
             self.workers.set_unheard(false);
@@ -111,7 +113,7 @@ impl ServerState {
         }
     }
 
-    /// Takes over what a worker of an earlier run has: held tasks whose next instance it was given.
+    /// Adopts the tasks of a worker of an earlier run: held tasks whose next instance it received.
     pub(super) fn adopt(
         &mut self,
         id: WorkerId,
@@ -131,13 +133,14 @@ impl ServerState {
             .and_then(|job| job.find(task.task))
             .filter(|slot| self.jobs.is_held(task.job, *slot));
         let (Some(slot), Some(job)) = (slot, self.jobs.get_mut(task.job)) else {
-            // Forgotten, or never stored: the worker is told to end it.
+            // Forgotten, or never stored: the worker gets the order to end it.
             return;
         };
         let current = job.instance(slot);
-        // Of what waited together with tasks that may have started elsewhere, an earlier instance can be here: nothing else is stored.
+        // Tasks without a record may be here with an earlier instance, if others of the submit were
+        // superseded.
         let is_current = instance == current || instance < current && job.is_untouched(slot);
-        // It ended or was superseded by what is stored: the worker has an attempt that does not count.
+        // It ended or was superseded according to the store: this instance is void.
         if job.phase(slot) != Some(Phase::Waiting) || !is_current {
             return;
         }
@@ -150,7 +153,7 @@ impl ServerState {
             bug!("worker {id} is gone while it comes back, or task {task} has no request");
             return;
         };
-        // Nodes of a multi-node task are stored before it is handed out: one that waits has none.
+        // Nodes of a multi-node task are stored before it is sent: a waiting one has none.
         if class.is_multi_node() || class.variants.get(variant as usize).is_none() {
             return;
         }

@@ -17,34 +17,34 @@ use crate::time::{Time, Timestamp};
 use crate::worker::{LinkEnd, Unkillable};
 use crate::worker_config::WorkerConfig;
 
-/// Names a request of a client until it is answered; chosen by the shell, unique.
+/// Id of a client's request until its answer; chosen by the shell, unique.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct RequestId(pub u64);
 
-/// Names a connection that wants to become a worker; chosen by the shell, unique.
+/// Id of a connection that wants to become a worker; chosen by the shell, unique.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct LinkId(pub u64);
 
 /// One thing that happened.
 #[derive(Clone, Debug)]
 pub enum Input {
-    /// A client asks for something; answered by effects that carry the same id.
+    /// A request of a client; answered by effects with the same id.
     Request(RequestId, Command),
-    /// A client submits: as [`Command::Submit`] and [`Command::SubmitAll`], but what does not need the state is
-    /// done.
+    /// A submit: like [`Command::Submit`] and [`Command::SubmitAll`], prepared outside the state.
     Submit(RequestId, Box<super::Submission>),
-    /// A client submits jobs again: as [`Command::Resubmit`] and [`Command::ResubmitTasks`], but large ones were looked at.
+    /// A resubmission: like [`Command::Resubmit`] and [`Command::ResubmitTasks`], with large jobs
+    /// prepared outside the state.
     Resubmit(RequestId, Box<super::Again>),
     /// The client of a request is gone; only matters for [`Command::Watch`].
     RequestGone(RequestId),
     /// A worker wants to register.
     WorkerConnected(LinkId, WorkerConfig),
-    /// A worker that lost its connection wants to go on where it was.
+    /// A worker that lost its connection wants to continue.
     WorkerReattached(LinkId, WorkerConfig, Box<Reattach>),
     /// A worker said something.
     WorkerMessage(WorkerId, WorkerMessage),
-    /// The current connection of a worker ended. What an older connection still says or does is kept
-    /// away by the shell.
+    /// The current connection of a worker ended. The shell filters messages and ends of older
+    /// connections.
     WorkerGone(WorkerId, LinkEnd),
     /// Outcome of a notification.
     Notified {
@@ -52,35 +52,36 @@ pub enum Input {
         key: super::NoticeKey,
         /// Attempts that it took.
         attempts: u32,
-        /// Why it was given up; `None` = it was delivered.
+        /// Why delivery failed for good; `None` = delivered.
         error: Option<Box<str>>,
     },
-    /// Kinds of workers that automatic allocation can ask for now.
+    /// Kinds of workers that automatic allocation can request now.
     QueueOffers(Vec<WorkerKind>),
-    /// The server is to end: nothing is handed out any more.
+    /// The server shuts down: no more tasks are dispatched.
     Ending {
-        /// Workers wait for the next server; otherwise they are told to end, too.
+        /// Workers wait for the next server; otherwise they are asked to end as well.
         keep_workers: bool,
     },
-    /// The server ends now, whether all workers that were told to end have done so or not.
+    /// The server ends now, even if some workers have not left.
     Ended,
     /// [`super::ServerState::next_deadline`] has passed.
     Timer,
-    /// The same while messages of workers wait for their turn: all that arrived until this time had it.
+    /// Timer while messages of workers are queued: all that arrived until this time are handled.
     TimerBehind(Time),
-    /// The same while the store takes nothing: the loss of a worker could not be stored, so nobody is lost.
+    /// Timer while the store is stalled: overdue workers are spared, because their loss could not
+    /// be recorded.
     TimerHeld,
 }
 
-/// Rows of inputs after which the state must be settled before it takes more, so that a client that waits for
-/// an answer does not wait for hundreds of long reports. A few milliseconds of work.
+/// Rows of inputs after which the state must be settled before it takes more, so that a client does
+/// not wait for hundreds of long reports. A few milliseconds of work.
 pub const ROWS_PER_ROUND_MAX: usize = 1_024;
 
-/// Tasks that are canceled by one command, each of them by itself. A millisecond of work.
+/// Limit of tasks canceled one by one in one command. A millisecond of work.
 pub const CANCELED_MAX: usize = 1_000;
 
 impl Input {
-    /// About how much there is to do about it, in rows of reports.
+    /// Approximate cost, in rows of reports.
     #[must_use]
     pub fn rows(&self) -> usize {
         match self {
@@ -90,7 +91,7 @@ impl Input {
             }
             // Its first portion is done at once.
             Self::Resubmit(..) => ROWS_PER_ROUND_MAX,
-            // Of a large one there is only a portion to do at a time.
+            // A large one is processed in portions.
             Self::Submit(_, submission) => submission.size().min(ROWS_PER_ROUND_MAX),
             Self::Request(_, Command::CancelTasks { tasks, .. }) => {
                 1 + usize::try_from(tasks.len())
@@ -111,12 +112,12 @@ impl Input {
     }
 }
 
-/// Request of a client. Queries are answered by the shell from the state and are not here.
+/// Request of a client. Queries are not here: the shell answers them from the state.
 #[derive(Clone, Debug)]
 pub enum Command {
     /// Adds tasks.
     Submit(Box<SubmitSpec>),
-    /// Several submits in order, each of which is accepted or refused by itself.
+    /// Several submits in order, each accepted or rejected by itself.
     SubmitAll(Vec<SubmitSpec>),
     /// Opens a job.
     OpenJob {
@@ -124,25 +125,25 @@ pub enum Command {
         name: Box<str>,
         /// Failed tasks tolerated.
         max_fails: Option<u32>,
-        /// Key by which it is recognised when the client asks once more.
+        /// Idempotency key, by which a repetition is recognized.
         key: Option<super::SubmitKey>,
     },
-    /// Closes open jobs; `All` = those that are open.
+    /// Closes open jobs; `All` = all open ones.
     CloseJobs(Selector),
-    /// Cancels jobs; `All` = those that have unfinished tasks or are open.
+    /// Cancels jobs; `All` = unfinished and open jobs.
     CancelJobs {
         /// Jobs to cancel.
         jobs: Selector,
         /// Kept if something was canceled and the text is not empty.
         reason: Box<str>,
     },
-    /// Cancels some tasks of a job, which goes on; what depends on them is aborted.
+    /// Cancels some tasks of a job, which continues; aborts their dependents.
     CancelTasks {
         /// Id of the job.
         job: JobId,
         /// Ids of the tasks, at most [`CANCELED_MAX`].
         tasks: IdArray,
-        /// Whether those that run go on.
+        /// Whether running tasks are spared.
         keep_running: bool,
     },
     /// Drops completed jobs in these states.
@@ -152,27 +153,29 @@ pub enum Command {
         /// Derived states that may be dropped.
         states: Vec<TaskState>,
     },
-    /// Submits the tasks of jobs again, each as a new job.
+    /// Resubmits the tasks of jobs, each as a new job.
     Resubmit {
-        /// Jobs whose tasks are submitted again.
+        /// The jobs to resubmit.
         jobs: Selector,
         /// States of the tasks to take; empty = all tasks.
         states: Vec<TaskState>,
-        /// What tasks of some kinds ask for instead of what they did.
+        /// New requests for tasks of some kinds.
         requests: Vec<NewRequest>,
     },
-    /// Submits some tasks of a job again, as a new job. What they depended on besides each other is done.
+    /// Resubmits some tasks of a job as a new job. Their dependencies outside the selection count
+    /// as done.
     ResubmitTasks {
         /// The job.
         job: JobId,
-        /// Of each of its submits, in their order, the positions of the tasks; of further ones none.
+        /// Positions of the tasks, for each of its submits in order; none of further submits.
         positions: Vec<IndexSet>,
     },
-    /// Asks workers to end; `All` = those that are connected.
+    /// Stops workers; `All` = all connected ones.
     StopWorkers(Selector),
-    /// Has workers end once what runs on them has ended; they get no new tasks. `All` = as above.
+    /// Drains workers: they get no new tasks and stop when their tasks have ended. `All` = as
+    /// above.
     DrainWorkers(Selector),
-    /// Gives workers no tasks for a while; `All` = as above.
+    /// Puts workers into quarantine; `All` = as above.
     QuarantineWorkers {
         /// The workers.
         workers: Selector,
@@ -181,7 +184,7 @@ pub enum Command {
         /// Reason; may be empty.
         why: Box<str>,
     },
-    /// Gives tasks again to workers that were set aside; `All` = all of those.
+    /// Releases workers from quarantine; `All` = all of those.
     ReleaseWorkers(Selector),
     /// Follows jobs; answered by [`super::Effect::WatchUpdate`] until the last one.
     Watch(WatchSpec),
@@ -190,7 +193,7 @@ pub enum Command {
 /// Subject and detail of a watch.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct WatchSpec {
-    /// The jobs; `All` = those that are unfinished now.
+    /// The jobs; `All` = all that are unfinished now.
     pub jobs: Selector,
     /// An open job without unfinished tasks counts as ended.
     pub until_idle: bool,
@@ -198,7 +201,7 @@ pub struct WatchSpec {
     pub with_progress: bool,
     /// Name the tasks that ended.
     pub with_outcomes: bool,
-    /// Pass on what tasks send with `hq task notify`, at once.
+    /// Whether to forward messages from `hq task notify`, at once.
     pub with_notifications: bool,
     /// Least time between two updates.
     pub interval: Duration,
@@ -209,18 +212,18 @@ pub struct WatchSpec {
 pub enum WorkerMessage {
     /// It lives.
     Heartbeat {
-        /// All instances there that cannot be killed.
+        /// All unkillable instances there.
         unkillable: Vec<Unkillable>,
-        /// Jobs of which it holds values, or some of them.
+        /// Jobs whose values it holds, or some of them.
         held: Vec<JobId>,
-        /// All that is wrong with its node, as far as it can tell.
+        /// All problems of its node that it knows.
         faults: Vec<NodeFault>,
-        /// When it was sent, by the clock of the node; `None` = it does not say.
+        /// Send time by the node's clock; `None` = not given.
         sent: Option<Timestamp>,
     },
     /// Starts, ends and returned tasks since the last report.
     Report(Report),
-    /// One of its tasks has something to say to those who wait.
+    /// One of its tasks sends a message to clients that wait for its job.
     Notify(TaskKey, std::sync::Arc<[u8]>),
     /// Hardware usage of its machine.
     Overview(Box<HardwareUsage>),
@@ -235,32 +238,32 @@ pub struct Reattach {
     pub worker: WorkerId,
     /// The server that gave it.
     pub server_uid: Box<str>,
-    /// Instances that are being started and may run any moment.
+    /// Instances that are being started.
     pub launching: Vec<(TaskKey, InstanceId)>,
-    /// All instances that run, and all ends that were not acknowledged. Nothing else is there.
+    /// All running instances, and all unacknowledged ends. The worker has no others.
     pub report: Report,
-    /// Variants of the resource request of those that have not the first one.
+    /// Variants of the resource request, for instances with another than the first.
     pub variants: BTreeMap<TaskKey, u32>,
-    /// Counts such registrations of one worker process from 1; 0 = it does not count them.
+    /// Number of this registration of a worker process, from 1; 0 = not counted.
     pub number: u64,
 }
 
 /// One batch of news from a worker.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Report {
-    /// Number of the report in the life of the worker, which keeps the ends until the number is
-    /// acknowledged; 0 = nothing to acknowledge.
+    /// Number of the report in the worker's life. The worker keeps the ends until it is
+    /// acknowledged; 0 = no acknowledgement needed.
     pub seq: u64,
     /// Instances that started.
     pub started: Vec<StartedRow>,
     /// Instances that ended.
     pub ended: Vec<EndedRow>,
-    /// Instances that were asked back and had not started.
+    /// Instances that were retracted before their start.
     pub retracted: Vec<(TaskKey, InstanceId)>,
 }
 
 impl WorkerMessage {
-    /// A heartbeat with nothing else to say.
+    /// A heartbeat without other content.
     #[must_use]
     pub const fn heartbeat() -> Self {
         Self::Heartbeat {
@@ -271,7 +274,7 @@ impl WorkerMessage {
         }
     }
 
-    /// About how much there is to do about it, in rows of reports.
+    /// Approximate cost, in rows of reports.
     #[must_use]
     pub fn rows(&self) -> usize {
         match self {
@@ -288,7 +291,7 @@ impl WorkerMessage {
 }
 
 impl Report {
-    /// How many instances it says something about.
+    /// Number of instances that it reports about.
     #[must_use]
     pub fn rows(&self) -> usize {
         self.started.len() + self.ended.len() + self.retracted.len()
@@ -317,7 +320,7 @@ pub struct EndedRow {
     pub outcome: Outcome,
     /// How long ago it ended.
     pub age: Duration,
-    /// How long it ran; zero if it could not start.
+    /// Run time; zero if it could not start.
     pub run: Duration,
     /// Resources that it used.
     pub usage: Usage,
@@ -334,10 +337,10 @@ pub enum JobResult {
         canceled: u32,
         /// Tasks that had ended before.
         already_finished: u32,
-        /// Tasks that an earlier cancel left to their grace period, and that get SIGKILL now.
+        /// Tasks in the grace period of an earlier cancel, which get SIGKILL now.
         killed: u32,
     },
-    /// Nothing to do: closed already, or every task had ended.
+    /// Nothing to do: already closed, or every task had ended.
     Already(JobId),
 }
 

@@ -1,10 +1,10 @@
-//! Tasks of an array get what those before them needed, see [`crate::sizing`]: memory, if that was asked for, and a worker
-//! that lives long enough.
+//! Sizes undispatched tasks of an array by the needs of finished ones, see [`crate::sizing`]:
+//! memory, if requested, and the remaining lifetime of the worker.
 //!
-//! Learning changes the request of tasks that have not been handed out. They move to another queue as ranges, so
-//! it costs the same for ten tasks and for ten million; and there are few such moments, see [`Learned::note_looked_at`].
-//! As they get nothing that nobody offers, it is looked at all of them again when workers come or go, in portions and every
-//! few seconds at most.
+//! Learning changes the request of undispatched tasks. They move to another queue as ranges, so it
+//! costs the same for ten tasks and for ten million. It happens rarely, see
+//! [`Learned::note_looked_at`]. Sizes are bounded by offers, so all submits are examined again when
+//! workers come or go, in portions and at most every few seconds.
 //!
 //! [`Learned::note_looked_at`]: crate::job::Learned
 
@@ -27,30 +27,31 @@ use crate::task::{Attempt, Phase};
 use crate::template::TaskTemplate;
 use crate::time::Time;
 
-/// Memory of the first tasks where nobody is known who could run them.
+/// Memory of the first tasks while no worker could run them.
 const FIRST_MEMORY: Amount = Amount::whole(512);
 
-/// How much is looked at in one step when workers came or went: a submit is one, some ten microseconds.
+/// Cost of one step after workers came or went: examining a submit counts as one, some ten
+/// microseconds.
 const LOOKED_MAX: usize = 256;
-/// Kinds of workers that cost as much to look at for a class,
+/// Kinds of workers per unit of that cost.
 const KINDS_PER_LOOK: usize = 64;
 /// and pieces of a submit that are moved.
 const PIECES_PER_LOOK: usize = 16;
 
-/// How often it is looked at all submits: workers may come and go by the thousand.
+/// Shortest interval between two passes over all submits: workers may come and go by the thousand.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
-/// Submits that learn from their tasks, and the pass over them when others offer something else.
+/// Submits that learn from their tasks, and the pass over them after a change of offers.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Learning {
     submits: BTreeSet<(JobId, u32)>,
-    /// When the next pass begins; `None` = nobody came or went.
+    /// Time of the next pass; `None` = no change of offers.
     due: Option<Time>,
     /// No pass begins before.
     not_before: Time,
     /// Where the pass goes on that has begun.
     next: Option<(JobId, u32)>,
-    /// Attempts that were cut off before the server was started, until all is restored; by job.
+    /// Attempts that were cut off before a restart, by job; kept until the restore is complete.
     cut_off_before: BTreeMap<JobId, Vec<CutOffBefore>>,
 }
 
@@ -65,13 +66,13 @@ struct CutOffBefore {
 impl Learning {
     /// Workers or allocation queues came or went.
     pub(super) fn note_offers(&mut self, now: Time) {
-        // A submit is looked at when it is added.
+        // A new submit is examined when it is added.
         if !self.submits.is_empty() {
             self.due.get_or_insert(self.not_before.max(now));
         }
     }
 
-    /// An attempt of an earlier run of the server; those of a task come one after the other.
+    /// Restores an attempt of an earlier run of the server; those of a task arrive in sequence.
     pub(super) fn restore_attempt(&mut self, (id, slot): (JobId, TaskSlot), attempt: &Attempt) {
         let end = &attempt.end;
         if end.outcome.is_cut_off() {
@@ -81,7 +82,7 @@ impl Learning {
         } else if matches!(end.outcome, Outcome::OutOfMemory(_) | Outcome::TimeLimit)
             && let Some(before) = self.cut_off_before.get_mut(&id)
         {
-            // What followed may ask for more, and of that nobody knows whether it is cut off.
+            // The next attempt may have another request, which may not be cut off.
             while before.pop_if(|one| one.slot == slot).is_some() {}
         }
     }
@@ -150,18 +151,18 @@ impl ServerState {
         }
     }
 
-    /// Lets tasks that were cut off before the server was started ask for more time, as they did then.
+    /// Restores the larger time requests of tasks that were cut off before a restart.
     pub(super) fn cut_off_again(&mut self, now: Time, id: JobId) {
         for before in self.learning.cut_off_before.remove(&id).unwrap_or_default() {
-            // One that runs keeps its request, and one that has ended needs none.
+            // A running task keeps its request, and an ended one needs none.
             if self.jobs.phase(id, before.slot) == Some(Phase::Waiting) {
                 self.note_cut_off(now, (id, before.slot), (before.worker, before.run));
             }
         }
     }
 
-    /// Gives tasks that have not been handed out what follows from those that have ended, and from what workers offer; how
-    /// much that cost, see [`LOOKED_MAX`].
+    /// Gives undispatched tasks the sizes that follow from ended tasks and from offers; returns the
+    /// cost, see [`LOOKED_MAX`].
     pub(super) fn look_at_learned(&mut self, now: Time, at: (JobId, u32)) -> usize {
         let (id, number) = at;
         let submit = self
@@ -186,7 +187,7 @@ impl ServerState {
         let size = self.size_of(now, at, (&asked, before));
         if size != before {
             let template = self.sized_template(at, &asked, size);
-            // A submit in too many pieces keeps its request until the next time.
+            // A submit in too many ranges keeps its request until the next pass.
             let had = current.as_ref().unwrap_or(&asked);
             cost += self.move_queue(at, had, |learned| learned.set(size, template));
         }
@@ -222,7 +223,7 @@ impl ServerState {
         let learned = needs.and_then(|needs| needs.memory());
         let memory = learn.memory.map(|first| {
             let classes = self.dispatcher.classes();
-            // Nobody has more than that, and then it would wait for ever.
+            // A larger size would wait forever.
             let most = self
                 .offers
                 .largest(now, asked.class, classes, &self.workers)
@@ -231,23 +232,24 @@ impl ServerState {
                 FirstMemory::Given(amount) => Some(amount),
                 FirstMemory::Share => self.offers.share(now, asked.class, classes, &self.workers),
             });
-            // Without anybody who could run them it stays as it is until somebody comes.
+            // Without a worker that could run them it stays unchanged.
             let memory = memory.or(before.memory).unwrap_or(FIRST_MEMORY);
             most.map_or(memory, |most| memory.min(most))
         });
         let shortest = self.offers.lifetime_min(now, &self.workers);
         Size {
             memory,
-            // Nobody ends at a known time: nothing is to be foreseen. And whatever takes long must have its chance
-            // everywhere: in the first half of each life everything may start.
+            // Without a worker of limited lifetime there is nothing to predict. And long tasks need
+            // a chance everywhere: in the first half of each lifetime every task may start.
             min_time: shortest.map_or(Duration::ZERO, |shortest| {
                 min_time.min(coarse_below(shortest / 2))
             }),
         }
     }
 
-    /// A task was cut off by the end of its worker after it had run for so long: its next instance goes where more time is
-    /// left, as far as there is. Otherwise the same would happen again and again, where the oldest workers come first.
+    /// Handles a task cut off by the end of its worker after this run time: its next instance
+    /// requires more remaining lifetime, as far as offered. Otherwise it could be cut off again and
+    /// again, because the oldest workers come first.
     pub(super) fn note_cut_off(
         &mut self,
         now: Time,
@@ -272,13 +274,13 @@ impl ServerState {
         let largest = self.offers.largest(now, like.class, classes, &self.workers);
         let own = self.workers.known(worker);
         let own = own.and_then(|own| own.config.time_limit);
-        // The end is noticed later if the server was away.
+        // If the server was away, it learned of the end late.
         let run = own.map_or(run, |own| run.min(own));
         let cut_off = CutOff {
             grown: grown.as_ref().map(|grown| grown.id),
             wanted: coarse(run.saturating_mul(2)),
         };
-        // Nobody is left: most likely what comes next lives as long as that one did.
+        // No worker is left: the next one most likely has the same lifetime.
         let min_time = cut_off
             .wanted
             .min(largest.lifetime.unwrap_or_else(|| usable(own)));
@@ -287,7 +289,7 @@ impl ServerState {
         }
     }
 
-    /// A task has grown: like those that have not, it starts where the time is left that most have needed, see
+    /// Handles a grown task: like others it starts only where most tasks had enough time, see
     /// [`Self::look_at_cut_off`].
     pub(super) fn note_grown(&mut self, (id, slot): (JobId, TaskSlot)) {
         let submit = self.jobs.get(id).and_then(|job| job.submit(slot));
@@ -307,7 +309,7 @@ impl ServerState {
         }
     }
 
-    /// The next instance of a task has the request of this key, which is made like a template if nobody has it yet.
+    /// Sets the request of a task's next instance to this key; creates its template if it is new.
     fn want_time(
         &mut self,
         (id, slot): (JobId, TaskSlot),
@@ -317,7 +319,7 @@ impl ServerState {
     ) {
         let submit = self.jobs.get(id).and_then(|job| job.submit(slot));
         let learned = submit.and_then(|submit| submit.learned.as_ref());
-        // The template of others with this request is looked at for all of them.
+        // The template of this request is examined for all its tasks.
         let made = match learned {
             Some(learned) if learned.has_cut_off(key) => None,
             Some(_) | None => Some(self.cut_off_template((id, slot.submit), like, min_time)),
@@ -332,8 +334,8 @@ impl ServerState {
         }
     }
 
-    /// Gives tasks that were cut off or have grown as much time as they want, and as the others have needed, as far as there is so
-    /// much now.
+    /// Gives cut off and grown tasks the time that they want and that others needed, as far as
+    /// offered.
     fn look_at_cut_off(
         &mut self,
         now: Time,
@@ -358,7 +360,7 @@ impl ServerState {
             let like = grown.as_ref().unwrap_or(&base);
             let classes = self.dispatcher.classes();
             let largest = self.offers.largest(now, like.class, classes, &self.workers);
-            // Without anybody who could run them it stays as it is until somebody comes.
+            // Without a worker that could run them it stays unchanged.
             let Some(most) = largest.lifetime else {
                 continue;
             };
@@ -387,7 +389,7 @@ impl ServerState {
             .and_then(|job| job.submit(first_of(number)));
         let known =
             submit.and_then(|submit| submit.learned.as_ref()?.known_cut_off(like.id, min_time));
-        // It is what they have grown to.
+        // It equals their grown template.
         let known = known.or_else(|| min_time.is_zero().then(|| Arc::clone(like)));
         known.unwrap_or_else(|| {
             let size = Size {
@@ -398,7 +400,7 @@ impl ServerState {
         })
     }
 
-    /// A template like another one, for another request.
+    /// A copy of a template with another request.
     fn template_with(
         &mut self,
         like: &Arc<SharedTemplate>,
@@ -431,7 +433,8 @@ impl ServerState {
         known.unwrap_or_else(|| self.template_with(asked, size.requests(&asked.task.requests)))
     }
 
-    /// Moves what is ready of a submit to the queue of its new template, unless that would take long; how much it cost.
+    /// Moves the ready tasks of a submit to the queue of its new template, unless that would take
+    /// long; returns the cost.
     fn move_queue(
         &mut self,
         (id, number): (JobId, u32),
@@ -451,7 +454,7 @@ impl ServerState {
         if let Some(job) = self.jobs.get(id)
             && let Some(submit) = job.submits.get(number as usize)
         {
-            // Some of those that grew may have been in the same queue, and stay there.
+            // Grown tasks may be in the same queue, and stay there.
             let parts = ready.ranges().flat_map(|(from, to)| submit.parts(from, to));
             for (from, to) in parts {
                 let slot = TaskSlot {
@@ -470,7 +473,7 @@ impl ServerState {
         cost
     }
 
-    /// Nothing is learned any more from the tasks of a job.
+    /// Stops learning from the tasks of a job.
     pub(super) fn forget_learned(&mut self, id: JobId) {
         if let Some(job) = self.jobs.get_mut(id) {
             job.forget_learned();
@@ -479,9 +482,9 @@ impl ServerState {
     }
 }
 
-/// Looks again at what tasks get when workers or allocation queues came or went.
+/// Examines learned sizes again after workers or allocation queues came or went.
 impl ServerState {
-    /// When that is due next; before anybody is there who offers something nothing follows.
+    /// Time of the next pass; none is due while there are no offers.
     pub(super) fn learning_due(&self) -> Option<Time> {
         let due = self.learning.due;
         due.filter(|_| self.ending.is_none() && self.offers.is_any(&self.workers))
@@ -510,7 +513,7 @@ const fn first_of(submit: u32) -> TaskSlot {
     TaskSlot { submit, index: 0 }
 }
 
-/// The longest time that a variant of a task asks for.
+/// The longest time request among the variants of a task.
 fn min_time(template: &SharedTemplate) -> Duration {
     let variants = template.task.requests.as_slice().iter();
     let longest = variants.map(|variant| variant.min_time).max();
@@ -521,7 +524,7 @@ fn min_time(template: &SharedTemplate) -> Duration {
 fn is_any_predicted(task: &TaskTemplate) -> bool {
     let mut variants = task.requests.as_slice().iter();
     task.learn.predict_permille() > 0
-        // The interpreter of a call goes on after it.
+        // The interpreter of a call outlives it.
         && !task.is_call
         && variants.all(|variant| variant.min_time.is_zero())
 }

@@ -1,7 +1,7 @@
-//! Workers that are gone for good, and what becomes of the tasks that they had.
+//! Lost workers, and what happens to their tasks.
 //!
-//! A loss counts towards the crash limit of a task if the task may be what ended the worker: if it ran, if the worker had room for
-//! it, or if it only waited behind others there but had lost a worker before.
+//! A loss counts toward the crash limit of a task if the task may have caused it: if it ran, if the
+//! worker had room for it, or if it only waited there but had lost a worker before.
 
 use std::collections::BTreeSet;
 
@@ -17,9 +17,9 @@ use crate::time::Now;
 use crate::worker::{Assigned, Worker};
 
 impl ServerState {
-    /// Forgets a connection: its tasks go back or fail, the worker stays listed.
+    /// Removes a worker: its tasks are requeued or fail, the worker stays listed.
     pub(super) fn lose_worker(&mut self, ctx: &mut Ctx<'_>, id: WorkerId, reason: LostReason) {
-        // It reached its limit while the server was away, and nobody heard it say so.
+        // It reached its time limit while the server was away.
         let is_over = |w: &Worker| {
             let left = w.remaining(ctx.now.mono);
             w.is_restored() && left.is_some_and(|left| left.is_zero())
@@ -34,7 +34,7 @@ impl ServerState {
             bug!("worker {id} is lost, but is not live");
             return;
         };
-        // The end of a server is no crash of what ran.
+        // The end of a server is no crash of its tasks.
         let is_crash = reason.is_crash() && !lost.was_restored;
         ctx.persist(ChangeKind::WorkerLost { worker: id, reason });
         ctx.emit(Effect::DropWorker(id));
@@ -72,15 +72,14 @@ impl ServerState {
             }
             touched.insert(task.job);
         }
-        // Its own tasks are queued by now; behind the last awaited worker those follow that were
-        // held.
+        // Its own tasks are queued by now; if it was the last expected worker, held tasks follow.
         self.stop_waiting_for(ctx, id, false);
         for job in touched {
             self.note_job_progress(ctx, job);
         }
     }
 
-    /// Counts what a task had used whose worker did not live long enough.
+    /// Counts the usage of a task that the end of its worker's lifetime cut off.
     fn count_cut_off(&mut self, now: Now, job: JobId, assigned: &Assigned) {
         let record = self.jobs.get(job).and_then(|job| job.record(assigned.slot));
         let run = record.and_then(|record| Some(now.wall.since(record.started()?)));
@@ -93,8 +92,9 @@ impl ServerState {
         }
     }
 
-    /// A worker is gone with a task that it had. A task whose start was not reported may have started, and may be what ended
-    /// the worker: it is to blame as if it had run if the worker had room for it, or if it lost a worker before.
+    /// Handles a task of a lost worker. A task without a reported start may have started and caused
+    /// the loss: it is treated as running if the worker had room for it, or if it has lost a worker
+    /// before.
     fn on_task_lost(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -113,9 +113,9 @@ impl ServerState {
             .map_or(CrashLimit::default(), |template| template.task.crash_limit);
         if phase != Phase::Running {
             let is_suspect = phase == Phase::Placed || job.was_lost(slot);
-            // The user wants at most one start, and none was reported.
+            // The user permits at most one start, and none was reported.
             if !is_crash || !is_suspect || limit == CrashLimit::NeverRestart {
-                // It may still run there: the next start must not be taken for that one.
+                // It may still run there: the next start gets another instance number.
                 self.requeue_unstarted(ctx, id, slot, true);
                 return;
             }
@@ -142,7 +142,7 @@ impl ServerState {
             bug!("job {id} has no record of its task at {slot:?}, which ran on a lost worker");
             return;
         };
-        // Only a loss for which the task may be to blame counts towards its limit.
+        // Only a loss that the task may have caused counts toward its limit.
         let crashes = if is_crash {
             record.count_crash()
         } else {
@@ -156,7 +156,7 @@ impl ServerState {
             usage: Usage::default(),
         };
         let text = match limit {
-            // Also a loss that counts as no crash: the user wants at most one start.
+            // Even a loss that is no crash: the user permits at most one start.
             CrashLimit::NeverRestart => {
                 Some("Task was running on a lost worker while never restart flag was set.".into())
             }
@@ -169,7 +169,7 @@ impl ServerState {
         match text {
             Some(text) => {
                 let end = lost_end(text.into());
-                // The crash limit says that it failed; retries say whether that is final.
+                // By the crash limit it has failed; retries decide whether that is final.
                 if self.may_retry(id, slot, RetrySpec::allows_loss) {
                     self.retry(ctx, id, (slot, None), end);
                 } else {

@@ -1,7 +1,7 @@
-//! Notifications of the end of a job, or of its first failure, and their outcomes.
+//! Notifications of the end of a job or of its first failure, and their outcomes.
 //!
-//! A notification is due once. It is owed until the shell says what became of it, also through a restart of the server, so
-//! that it is sent at least once.
+//! A notification is due once. It is owed until the shell reports its delivery, even across a
+//! restart of the server, so it is sent at least once.
 
 use super::audience::owe_notices;
 use super::{ChangeKind, Ctx, ServerState};
@@ -9,7 +9,7 @@ use crate::id::JobId;
 use crate::notice::{NoticeKey, NoticeOutcome, NoticeState};
 
 impl ServerState {
-    /// Takes note of what became of a notification.
+    /// Records the outcome of a notification.
     pub(super) fn note_notified(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -37,7 +37,8 @@ impl ServerState {
         ctx.persist(notified);
     }
 
-    /// Restores the outcome of a notification from an earlier run of the server; to be called after the last submit.
+    /// Restores the outcome of a notification from an earlier run of the server; to be called after
+    /// the last submit.
     pub fn restore_notified(&mut self, key: NoticeKey, outcome: NoticeOutcome) {
         let job = self.jobs.get_mut(key.job);
         if let Some(notice) = job.and_then(|job| job.notices.get_mut(key.number as usize)) {
@@ -45,14 +46,14 @@ impl ServerState {
         }
     }
 
-    /// Owes again what an earlier run of the server owed.
+    /// Sends again the notifications that an earlier run of the server owed.
     pub(super) fn restore_owed_notices(&mut self, ctx: &mut Ctx<'_>) {
         let with_notices = self
             .jobs
             .all()
             .values()
             .filter(|job| !job.notices.is_empty());
-        // Perhaps some were sent already: a repeated notification is better than a lost one.
+        // Some may have been sent already: a repetition is better than a loss.
         let ids: Vec<JobId> = with_notices.map(|job| job.id).collect();
         for id in ids {
             owe_notices(ctx, id, &mut self.jobs);
@@ -144,7 +145,7 @@ mod tests {
         assert!(!again.iter().any(is_stored), "only the first counts");
     }
 
-    /// The same after a restart; `outcome` = what the earlier run knew of the first notification.
+    /// The same state after a restart; `outcome` = stored outcome of the first notification.
     fn restored(outcome: Option<NoticeOutcome>) -> Vec<NoticeKey> {
         let mut state = ServerState::new("test");
         let job = JobId(1);

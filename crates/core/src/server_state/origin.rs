@@ -1,7 +1,7 @@
-//! Submits that are made more than once: by later attempts of a task that adds tasks to its own job, and by clients that have
-//! no answer to the first one.
+//! Repeated submits: by later attempts of a task that submits to its own job, and by clients that
+//! got no answer.
 //!
-//! What tasks make only the attempt that runs can, and what an earlier one has made is there.
+//! Only the current attempt of a task may submit; submits of earlier attempts exist already.
 
 use super::{ChangeKind, Ctx, ServerState, SubmitRefusal};
 use crate::id::{JobId, TaskId};
@@ -9,11 +9,11 @@ use crate::job::{Job, Repeat};
 use crate::template::{ArrayIds, Origin, SubmitBody, SubmitSpec, SubmitTarget};
 
 impl ServerState {
-    /// The job of a submit that was made before, by an earlier attempt of the same task or with the same nonce.
+    /// The job of an earlier submit by another attempt of the same task, or with the same nonce.
     ///
     /// # Errors
     ///
-    /// The task cannot add anything any more, or it is not clear whether the submit is a new one.
+    /// The task may no longer submit, or it is unclear whether the submit is new.
     pub(super) fn repeat(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -45,7 +45,7 @@ impl ServerState {
         }
     }
 
-    /// The open job of a submit that was heard before. The job may be closed by now.
+    /// The open job of a submit with the same nonce. The job may be closed by now.
     fn heard_before(&self, spec: &SubmitSpec) -> Option<JobId> {
         let (Some(nonce), SubmitTarget::Attach(id)) = (spec.nonce, &spec.target) else {
             return None;
@@ -61,8 +61,9 @@ impl ServerState {
         (known.nonce == Some(nonce) && known.ids == *ids).then_some(*id)
     }
 
-    /// After a restart: a task that has submitted has run, also if its start was not stored and its worker does not have it. Its
-    /// next attempt must not be taken for that one, whose submits it repeats.
+    /// After a restart: a task that has submitted has run, even if its start was not stored and its
+    /// worker does not have it. Its next attempt gets another instance number, and repeats its
+    /// submits.
     pub(super) fn supersede_unseen(&mut self, ctx: &mut Ctx<'_>, id: JobId) {
         let slots = self.jobs.get(id).map_or_else(Vec::new, Job::unseen_origins);
         for slot in slots {
@@ -75,8 +76,8 @@ impl ServerState {
     }
 }
 
-/// Whether an attempt is the last one of its task, and may still run. It may be heard before the report of its start, and after a
-/// restart of the server before its worker is back.
+/// Whether an attempt is the latest of its task and may still run. Its submit may arrive before the
+/// report of its start, and after a restart before its worker is back.
 fn is_current(job: &Job, origin: &Origin) -> bool {
     let Some(slot) = job.find(origin.task) else {
         return false;

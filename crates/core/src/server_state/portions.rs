@@ -1,9 +1,9 @@
-//! Remaining work on very large jobs, in portions: each batch does one, so that no request waits long.
+//! Work on very large jobs, in portions: each batch does one, so that no request waits long.
 //!
-//! A submit of very many different tasks is put into the ready queue bit by bit. Until all of it is there,
-//! nothing is handed out that is less urgent than what may be missing. In the same way tasks of a job that was
-//! ended leave the queue: until all have, nothing is handed out that is not more urgent than the first of them.
-//! Templates of completed jobs are dropped bit by bit, and what is left of forgotten ones is freed.
+//! A submit of very many different tasks enters the ready queue in portions. Until it is complete,
+//! nothing less urgent than its missing tasks is dispatched. Likewise ended tasks of a large job
+//! leave the queue in portions. Until they have, only tasks more urgent than the first of them are
+//! dispatched. Templates of completed jobs are dropped, and forgotten jobs freed, in portions.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
@@ -20,8 +20,8 @@ use crate::scheduler::window::Window;
 use crate::template::{GraphTask, SubmitBody, TaskTemplate};
 use crate::worker::Workers;
 
-/// Tasks of graphs that one batch looks at, templates that it builds, tasks that it takes out of the queue, and
-/// templates that it frees: about 2 µs each.
+/// Size of a portion: examined tasks of graphs, built templates, tasks removed from the queue, and
+/// freed templates. About 2 µs each.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PortionMax(pub(super) u32);
 
@@ -31,20 +31,20 @@ impl Default for PortionMax {
     }
 }
 
-/// Templates that one batch drops, and lists of them that it looks into.
+/// Limit of templates dropped per batch, and of lists examined for them.
 const DROPPED_MAX: usize = 4_096;
 
-/// Templates and tasks that are freed at once, without portions.
+/// Up to this number, templates and tasks are freed at once.
 const DISCARDED_AT_ONCE: usize = 256;
 
 /// Work that is left for the next batches.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Portions {
-    /// Submits of which not every task was looked at.
+    /// Submits with tasks that were not examined yet.
     unqueued: BTreeMap<(JobId, u32), Rest>,
-    /// Submits whose tasks have ended and are in the ready queue.
+    /// Submits with ended tasks in the ready queue.
     leaving: BTreeMap<JobId, Leaving>,
-    /// How many tasks may still leave in this batch.
+    /// Number of tasks that may still leave in this batch.
     leave_left: usize,
     /// Templates that workers need no more.
     dropped: VecDeque<Dropped>,
@@ -52,10 +52,10 @@ pub(super) struct Portions {
     discarded: Vec<Discarded>,
 }
 
-/// Values that are to be freed, the last of them first.
+/// Values to be freed, from the end.
 #[derive(Clone, Debug)]
 enum Discarded {
-    /// Templates of a job, or of one that was refused.
+    /// Templates of a job, or of a rejected submit.
     Shared(Vec<Arc<SharedTemplate>>),
     /// Requested templates of a submit that was refused.
     Asked(Vec<Arc<TaskTemplate>>),
@@ -86,12 +86,12 @@ struct Leaving {
     done_to: Option<QueueKey>,
 }
 
-/// The tasks of a submit that nobody has looked at.
+/// The unexamined tasks of a submit.
 #[derive(Clone, Copy, Debug)]
 struct Rest {
     /// The first of them.
     next: u32,
-    /// It is the first look since the submit or the restart.
+    /// Whether it is the first pass since the submit or the restart.
     is_start: bool,
     /// The highest priority of the submit.
     most_urgent: Reverse<i32>,
@@ -103,12 +103,12 @@ struct Dropped {
     worker: WorkerId,
     /// The templates of the job, first and last of each run.
     runs: Arc<[(TemplateId, TemplateId)]>,
-    /// The first run that the worker may know something of.
+    /// The first run that the worker may know.
     next: usize,
 }
 
 impl Portions {
-    /// Whether something is left for the next batch.
+    /// Whether work is left for the next batch.
     pub(super) fn is_any_left(&self) -> bool {
         !self.unqueued.is_empty()
             || !self.leaving.is_empty()
@@ -116,18 +116,18 @@ impl Portions {
             || !self.discarded.is_empty()
     }
 
-    /// Whether tasks are missing in the ready queue, or some are there that have ended.
+    /// Whether tasks are missing in the ready queue, or ended ones are left over.
     pub(super) fn is_queue_unsettled(&self) -> bool {
         !self.unqueued.is_empty() || !self.leaving.is_empty()
     }
 
-    /// A task of an ended job may still be in the ready queue.
+    /// Whether an ended task of this submit may be in the ready queue.
     pub(super) fn is_leaving(&self, id: JobId, submit: u32) -> bool {
         let leaving = self.leaving.get(&id);
         leaving.is_some_and(|leaving| submit < leaving.submits)
     }
 
-    /// A task of a submit from this index on may be missing in the ready queue.
+    /// Whether a task of a submit from this index on may be missing in the ready queue.
     #[cfg(any(test, feature = "testing"))]
     pub(super) fn is_unqueued(&self, id: JobId, slot: crate::job::TaskSlot) -> bool {
         let rest = self.unqueued.get(&(id, slot.submit));
@@ -141,11 +141,11 @@ impl Portions {
             is_start,
             most_urgent: Reverse(submit.priority_max),
         };
-        // A submit that is being looked at goes on where it is.
+        // A pass in progress continues where it is.
         self.unqueued.entry(at).or_insert(rest);
     }
 
-    /// Nothing of a job will ever run.
+    /// Forgets a job whose waiting tasks will never run.
     pub(super) fn forget_unqueued(&mut self, id: JobId) {
         while let Some((at, _)) = self.unqueued.range((id, 0)..=(id, u32::MAX)).next() {
             let at = *at;
@@ -153,14 +153,14 @@ impl Portions {
         }
     }
 
-    /// Leaves the templates of these submits to be dropped by these workers.
+    /// Schedules the templates of these submits to be dropped by these workers.
     pub(super) fn note_dropped(
         &mut self,
         workers: impl Iterator<Item = WorkerId>,
         submits: &[Submit],
     ) {
         let mut runs: Vec<(TemplateId, TemplateId)> = Vec::new();
-        // The templates of a submit have consecutive numbers, and those of another one may be the same.
+        // The templates of a submit have consecutive numbers, and submits may share templates.
         for templates in submits.iter().map(Submit::templates) {
             let (Some(first), Some(last)) = (templates.first(), templates.last()) else {
                 // A graph without tasks.
@@ -206,7 +206,7 @@ impl Portions {
 
     /// Leaves templates to be freed.
     pub(super) fn discard(&mut self, templates: Vec<Arc<SharedTemplate>>) {
-        // Few are freed here and now, by being dropped.
+        // A few are dropped directly.
         if templates.len() > DISCARDED_AT_ONCE {
             self.discarded.push(Discarded::Shared(templates));
         }
@@ -214,12 +214,12 @@ impl Portions {
 
     /// Leaves a submit that is refused to be freed.
     pub(super) fn discard_refused(&mut self, prepared: Prepared) {
-        // Nobody else has it; if somebody does, they free it.
+        // If another owner exists, that one frees it.
         let Some(spec) = Arc::into_inner(prepared.spec) else {
             return;
         };
         let SubmitBody::Graph(graph) = spec.body else {
-            // An array is one template, however many tasks it has.
+            // An array has one template, however many tasks it has.
             return;
         };
         if graph.templates.len() + graph.tasks.len() > DISCARDED_AT_ONCE {
@@ -228,11 +228,11 @@ impl Portions {
         }
     }
 
-    /// Keeps what is less urgent than a task that may be missing out of a round, and what may be of a job that
-    /// has ended.
+    /// Removes from a round what is less urgent than a possibly missing task, and queues that may
+    /// contain ended tasks.
     pub(super) fn narrow(&self, window: &mut Window, ready: &ReadyQueue) {
         let urgencies = self.unqueued.values().map(|rest| rest.most_urgent);
-        // A task that is missing may be as urgent as this: nothing less urgent goes first.
+        // A missing task may have this priority: nothing less urgent goes first.
         if let Some(most_urgent) = urgencies.min() {
             window.queues.retain(|(key, _)| key.priority <= most_urgent);
             window.is_behind = true;
@@ -244,7 +244,7 @@ impl Portions {
         }
     }
 
-    /// The highest priority of which the ready queue may have tasks that have ended.
+    /// The highest priority at which ended tasks may be left in the ready queue.
     pub(super) fn first_leaving(&self, ready: &ReadyQueue) -> Option<Reverse<i32>> {
         let leaving = self.leaving.iter();
         let next = leaving.filter_map(|(id, leaving)| ready.next_of(*id, leaving.done_to));
@@ -252,19 +252,19 @@ impl Portions {
     }
 }
 
-/// A submit of which not every task was looked at.
+/// A submit with unexamined tasks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Unqueued {
     pub(super) job: JobId,
     pub(super) number: u32,
-    /// The first task that nobody has looked at.
+    /// The first unexamined task.
     pub(super) next: u32,
-    /// It is the first look since the submit or the restart.
+    /// Whether it is the first pass since the submit or the restart.
     pub(super) is_start: bool,
 }
 
 impl Portions {
-    /// A submit of which not every task was looked at.
+    /// A submit with unexamined tasks.
     pub(super) fn first_unqueued(&self) -> Option<Unqueued> {
         let ((job, number), rest) = self.unqueued.first_key_value()?;
         Some(Unqueued {
@@ -275,7 +275,7 @@ impl Portions {
         })
     }
 
-    /// Tasks of a submit before `next` were looked at; `None` = all.
+    /// Tasks of a submit before `next` were examined; `None` = all.
     pub(super) fn note_looked_at(&mut self, at: (JobId, u32), next: Option<u32>) {
         match (self.unqueued.get_mut(&at), next) {
             (Some(rest), Some(next)) => rest.next = next,
@@ -286,22 +286,22 @@ impl Portions {
         }
     }
 
-    /// Has the tasks of the first `submits` submits of a job leave the ready queue, a portion of them at once. Says
-    /// whether rounds may look again at what these hid.
+    /// Removes the tasks of the first `submits` submits of a job from the ready queue, a portion at
+    /// once. Returns whether rounds may examine again what these hid.
     pub(super) fn leave(&mut self, ready: &mut ReadyQueue, id: JobId, submits: u32) -> bool {
         let leaving = Leaving {
             submits,
             done_to: None,
         };
         let was_leaving = self.leaving.insert(id, leaving).is_some();
-        // Of many jobs that end at once the first may use up what is left of this batch.
+        // If many jobs end at once, the first may use up the rest of this batch.
         let mut left = self.leave_left;
         let is_done = self.leave_some(ready, id, &mut left);
         self.leave_left = left;
         is_done && was_leaving
     }
 
-    /// Does one portion of that. Returns whether rounds may look again at what some of these hid.
+    /// Does one portion of that. Returns whether rounds may examine again what some of these hid.
     pub(super) fn leave_portion(&mut self, ready: &mut ReadyQueue, most: u32) -> bool {
         let mut left = most as usize;
         let mut is_any_done = false;
@@ -315,7 +315,7 @@ impl Portions {
         is_any_done
     }
 
-    /// Takes some tasks of a job out of the ready queue; returns whether those were all.
+    /// Removes some tasks of a job from the ready queue; returns whether those were all.
     fn leave_some(&mut self, ready: &mut ReadyQueue, id: JobId, left: &mut usize) -> bool {
         let Some(leaving) = self.leaving.get_mut(&id) else {
             bug!("job {id} does not leave the ready queue");
@@ -328,7 +328,7 @@ impl Portions {
         is_done
     }
 
-    /// Frees some of what nobody needs.
+    /// Frees a portion of the discarded values.
     pub(super) fn free_portion(&mut self, most: u32) {
         if let Some(last) = self.discarded.last_mut()
             && last.free(most as usize)
@@ -337,14 +337,14 @@ impl Portions {
         }
     }
 
-    /// Tells workers to drop some of the templates that they need no more.
+    /// Tells workers to drop a portion of the unneeded templates.
     pub(super) fn drop_portion(&mut self, ctx: &mut Ctx<'_>, workers: &mut Workers) {
         let mut left = DROPPED_MAX;
         while left > 0
             && let Some(dropped) = self.dropped.front_mut()
         {
             let mut known = Vec::new();
-            // One that is gone meanwhile knows nothing.
+            // A worker that is gone needs no message.
             if let Some(worker) = workers.get_mut(dropped.worker) {
                 while left > 0
                     && let Some((first, last)) = dropped.runs.get(dropped.next)
@@ -353,7 +353,7 @@ impl Portions {
                     let found = worker.forget_templates(*first..=*last, left);
                     left -= found.len();
                     known.extend(found);
-                    // Otherwise there may be more of them.
+                    // Otherwise there may be more in this run.
                     dropped.next += usize::from(left > 0);
                 }
             }

@@ -1,20 +1,21 @@
-//! Workers on which tasks fail that go well elsewhere: found out, set aside for a while, and tried again.
+//! Quarantine of workers with failures of tasks that succeed elsewhere: detection, pause, probe.
 //!
 //! ```text
-//!             too much fails                  goes well elsewhere                its time is over
+//!             too many fail                    succeed elsewhere                  its time is over
 //!   Trusted ──────────────────▶ Suspected ───────────────────────▶ Quarantined ──────────────────┐
 //!      ▲                        │  ▲   │                              ▲                          │
-//!      │◀───────────────────────┘  │   │ nobody could say             │ went well elsewhere      ▼
-//!      │   fails elsewhere, too    │   └────────────────────────────▶ │ ◀───────────────────── Probed
+//!      │◀───────────────────────┘  │   │ undecided                    │ succeeded elsewhere      ▼
+//!      │   fail elsewhere as well  │   └────────────────────────────▶ │ ◀───────────────────── Probed
 //!      │                           └──────────── it fails ────────────┴────────────────────────┤ │
-//!      └───────────────────────────────────── a task goes well ────────────────────────────────┘
+//!      └───────────────────────────────────── a task succeeds ─────────────────────────────────┘
 //! ```
 //!
-//! What fails on a worker that is not trusted runs again elsewhere and counts for nothing: not as a retry, not as a failure
-//! of its job. How it ends there is the evidence that decides; statistics alone, which a stretch of bad inputs could fool, only
-//! raise the question. A task is given back in this way [`UNCHARGED_MAX`] times, so that none is for ever. A suspicion needs
-//! somebody else who can run what is ready, and at most half of the workers are set aside at a time: if more of them fail, it
-//! is not their fault. A worker that is needed later, because nobody else can run what has become ready, is probed at once.
+//! Failures on an untrusted worker are rerun elsewhere and count neither as retries nor as failures
+//! of their job. Their outcome elsewhere decides the case; statistics alone, which a series of bad
+//! inputs could fool, only raise the suspicion. Each task is rerun this way at most
+//! [`UNCHARGED_MAX`] times. A suspicion requires another worker that can run the ready tasks. At
+//! most half of the workers are in quarantine at a time: if more of them fail, the workers are not
+//! at fault. A worker in quarantine that alone can run newly ready tasks is probed at once.
 
 mod later;
 mod node_check;
@@ -35,37 +36,37 @@ use crate::template::CrashLimit;
 use crate::time::{Now, Time, Timestamp};
 use crate::worker::{Duty, Standing, Worker};
 
-/// Attempts of one task that count for nothing. More than one, because two nodes may be broken; few, because a task that
-/// is itself to blame fails as often more.
+/// Uncounted attempts per task. More than one, because two nodes may be broken; few, because a
+/// faulty task fails as many times more.
 const UNCHARGED_MAX: usize = 3;
-/// Tasks that failed there and went well elsewhere before a worker is set aside,
+/// Number of tasks that must fail on a worker and succeed elsewhere before its quarantine.
 const CONFIRMED_MIN: u32 = 3;
-/// and this many times as many as failed there, too.
+/// Required ratio of such tasks to tasks that failed elsewhere as well.
 const CONFIRMED_FACTOR: u32 = 4;
-/// How long it may take until something is known, before a task is tried on a suspected worker; twice as long after each
-/// one that fails.
+/// Longest suspicion without evidence before a task is tried on the worker; doubled after each
+/// failed try.
 const SUSPENSE: Duration = Duration::from_secs(30);
 const SUSPENSE_MAX: Duration = Duration::from_mins(10);
-/// How long the first quarantine lasts: long enough that a probe costs nothing, short enough that a node that somebody
-/// mended is back soon. Later ones are twice as long each.
+/// Length of the first quarantine: long enough that a probe costs little, short enough for a
+/// repaired node to return soon. Later ones are twice as long each.
 pub const QUARANTINE: Duration = Duration::from_mins(10);
 const QUARANTINE_MAX: Duration = Duration::from_hours(4);
-/// How long the task runs that is tried, at least, before it counts as one that goes well: the next end may be days away,
+/// Minimal run time after which a running probe task counts as a success: its end may be days away.
 const PROBE_MIN: Duration = Duration::from_mins(1);
-/// and so many times as long as any that failed there.
+/// That run time is also at least this multiple of the longest failed run there.
 const PROBE_FACTOR: u32 = 4;
-/// How often it is looked whether workers are needed that are set aside, and of how many.
+/// Pause between checks whether workers in quarantine are needed, and number of workers per check.
 const NEEDED_CHECK: Duration = Duration::from_secs(1);
 const NEEDED_WORKERS_MAX: usize = 8;
-/// Queues for which that is looked at, the most urgent ones,
+/// Number of most urgent queues examined in such a check.
 const NEEDED_QUEUES_MAX: usize = 256;
-/// and others that may be able to run what is in them: some hundred microseconds for a worker.
+/// Number of other workers examined per such check: some hundred microseconds per worker.
 const NEEDED_OTHERS_MAX: u32 = 4_096;
-/// Tasks of a job that run on a worker and are counted as such: more would only cost time.
+/// Limit of counted running tasks of a job on a worker: more would only cost time.
 const RUNNING_MAX: usize = 256;
-/// Characters of an error that are told.
+/// Characters of an error in messages.
 const ERROR_MAX: usize = 160;
-/// Nodes that the next allocation should not have: a batch system takes no line of any length.
+/// Limit of nodes that an allocation should avoid: batch systems limit the length of a line.
 const AVOIDED_MAX: usize = 64;
 /// Quarantines of workers that are gone that are remembered.
 const FORMER_MAX: usize = 1_000;
@@ -74,19 +75,20 @@ const FORMER_MAX: usize = 1_000;
 #[derive(Clone, Debug)]
 struct Case {
     since: Timestamp,
-    /// When a task is tried there, or has run long enough if one is; `None` = it has not begun, or the worker is trusted.
+    /// Time of the next probe, or at which the running probe counts as a success; `None` = no
+    /// running probe, or the worker is trusted.
     due: Option<Time>,
     /// How long the next suspense is.
     suspense: Duration,
-    /// Tasks that failed there and run elsewhere.
+    /// Tasks that failed there and are rerun elsewhere.
     pending: BTreeSet<TaskKey>,
-    /// Those that went well there.
+    /// Number of reruns that succeeded elsewhere.
     confirmed: u32,
-    /// Those that failed there, too.
+    /// Number of reruns that failed elsewhere as well.
     refuted: u32,
-    /// Error of the last one that failed there.
+    /// Error of the last failure there.
     error: Box<str>,
-    /// The longest run of one that failed there.
+    /// Longest run of a failure there.
     failed_after: Duration,
     /// If it was set aside.
     quarantine: Option<Quarantine>,
@@ -100,17 +102,17 @@ pub(super) struct Suspicions {
     mode: QuarantineMode,
     blame: Blame,
     cases: BTreeMap<WorkerId, Case>,
-    /// Cases by the time at which they are due.
+    /// Cases by due time.
     due: BTreeSet<(Time, WorkerId)>,
-    /// Quarantines of workers that are gone, by host: a worker that replaces one is not trusted either.
+    /// Quarantines of lost workers, by host: they apply to their replacements.
     former: BTreeMap<Box<str>, Quarantine>,
-    /// When it is looked next whether any of them are needed, and behind which one.
+    /// Time of the next check whether workers are needed, and the worker to continue after.
     needed: (Time, Option<WorkerId>),
-    /// Workers that could not be spared, and when that was looked at.
+    /// Workers that could not be spared, with the time of that check.
     kept: BTreeMap<WorkerId, Time>,
-    /// Workers that get no tasks because of what is wrong with their nodes.
+    /// Workers without tasks because of problems of their nodes.
     unfit: BTreeSet<WorkerId>,
-    /// When failing workers are looked at again, and behind which one.
+    /// Time of the next check of failing workers, and the worker to continue after.
     look_at: Option<Time>,
     looked: Option<WorkerId>,
 }
@@ -131,19 +133,19 @@ impl Case {
         }
     }
 
-    /// Whether somebody asked for its quarantine.
+    /// Whether a user requested its quarantine.
     fn is_asked(&self) -> bool {
         let quarantine = self.quarantine.as_ref();
         quarantine.is_some_and(|quarantine| quarantine.is_asked)
     }
 
-    /// How long a task has to run there to count as one that goes well.
+    /// Run time after which a running probe task counts as a success.
     fn probe_span(&self) -> Duration {
         let longer = self.failed_after.saturating_mul(PROBE_FACTOR);
         longer.max(PROBE_MIN)
     }
 
-    /// Whether what failed there went well elsewhere. One that was set aside before is known: one task is enough.
+    /// Whether its failures succeeded elsewhere. After an earlier quarantine one task is enough.
     const fn is_confirmed(&self) -> bool {
         let enough = if self.quarantine.is_some() {
             1
@@ -159,7 +161,7 @@ impl Case {
 }
 
 impl Suspicions {
-    /// When the first case is due, or it is time to look again at workers that fail.
+    /// Time of the next due case or check of failing workers.
     pub(super) fn next_deadline(&self) -> Option<Time> {
         let due = self.due.first().map(|(time, _)| *time);
         due.into_iter().chain(self.look_at).min()
@@ -181,8 +183,8 @@ impl Suspicions {
     }
 }
 
-/// Whether an end says something about the node: `Some(true)` against it. Limits are about what a task asked for, and a value
-/// that is not there was lost elsewhere.
+/// Whether an outcome is evidence about the node: `Some(true)` against it. Limits concern the
+/// task's request, and a missing value was lost elsewhere.
 fn speaks(outcome: &Outcome) -> Option<bool> {
     match outcome {
         _ if outcome.is_value_missing() => None,
@@ -192,9 +194,10 @@ fn speaks(outcome: &Outcome) -> Option<bool> {
     }
 }
 
-/// How tasks end, and what that means for the worker.
+/// Outcomes of tasks as evidence about workers.
 impl ServerState {
-    /// Weighs the end of a task on a worker; returns whether it counts for nothing and the task is to run again.
+    /// Weighs the end of a task on a worker; returns whether it does not count and the task must be
+    /// rerun.
     pub(super) fn weigh_end(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -205,7 +208,7 @@ impl ServerState {
         let class = self.dispatcher.class(key);
         let is_off =
             self.suspicions.mode == QuarantineMode::Off && self.suspicions.cases.is_empty();
-        // Any node of a multi-node task may be the one to blame.
+        // Any node of a multi-node task may be at fault.
         if is_off || class.is_none_or(|class| class.is_multi_node()) {
             return false;
         }
@@ -238,7 +241,7 @@ impl ServerState {
         })
     }
 
-    /// Lets a task run again as if its last attempt had not been.
+    /// Reruns a task as if its last attempt had not happened.
     pub(super) fn run_again(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -253,8 +256,9 @@ impl ServerState {
         self.requeue(ctx, task.job, slot);
     }
 
-    /// Whether what fails on a worker is tried elsewhere before it counts: it is the server that doubts the worker, and somebody
-    /// else can run it. Of one that people set aside nobody says that its failures are its own.
+    /// Whether failures on a worker are tried elsewhere before they count: the server itself doubts
+    /// the worker, and another one can run them. A quarantine on request says nothing about
+    /// failures.
     fn is_tried_elsewhere(&self, now: Time, id: WorkerId, key: QueueKey) -> bool {
         let case = self.suspicions.cases.get(&id);
         let is_ours = case.is_some_and(|case| !case.is_asked());
@@ -273,22 +277,23 @@ impl ServerState {
             let counted = usize::from(record.retry_count()) + record.crash_count() as usize;
             Some((limit, submit.tasks.attempts(slot.index).len(), counted))
         });
-        // The user wants at most one start. Attempts are stored, so the limit outlives the server; of very many only the
-        // latest are, and then nobody knows how many of them counted.
+        // The user permits at most one start. Attempts are stored, so the limit survives the
+        // server. Of very many only the latest are kept, and then the number of counted ones is
+        // unknown.
         found.is_some_and(|(limit, attempts, counted)| {
             limit != CrashLimit::NeverRestart
                 && attempts < (counted + UNCHARGED_MAX).min(ATTEMPTS_KEPT_MAX)
         })
     }
 
-    /// A task ended in a way that says nothing: nobody waits for it any more.
+    /// Drops a pending task whose outcome is no evidence.
     fn drop_pending(&mut self, task: TaskKey) {
         for case in self.suspicions.cases.values_mut() {
             case.pending.remove(&task);
         }
     }
 
-    /// A task that failed on suspected workers has ended on another one.
+    /// Handles the outcome elsewhere of a task that failed on suspected workers.
     fn settle_pending(&mut self, ctx: &mut Ctx<'_>, (task, id): (TaskKey, WorkerId), is_bad: bool) {
         let is_trusted = self.workers.get(id).is_some_and(Worker::is_trusted);
         let cases = self.suspicions.cases.iter_mut();
@@ -296,7 +301,7 @@ impl ServerState {
         let mut settled = Vec::new();
         for (suspect, case) in others {
             if case.pending.remove(&task) {
-                // Where much fails, one more failure says nothing.
+                // Where many tasks fail, another failure is no evidence.
                 case.confirmed += u32::from(!is_bad);
                 case.refuted += u32::from(is_bad && is_trusted);
                 settled.push(*suspect);
@@ -307,7 +312,7 @@ impl ServerState {
         }
     }
 
-    /// Decides a case, if that can be done.
+    /// Decides a case if the evidence suffices.
     fn judge(&mut self, ctx: &mut Ctx<'_>, id: WorkerId) {
         let standing = self.workers.get(id).map(Worker::standing);
         let Some(case) = self.suspicions.cases.get(&id) else {
@@ -319,14 +324,14 @@ impl ServerState {
         let (is_confirmed, is_refuted) = (case.is_confirmed(), case.is_refuted());
         let is_open = !case.pending.is_empty();
         let was_aside = case.quarantine.is_some();
-        // For one that was set aside before, the probe alone decides.
+        // After an earlier quarantine the probe alone decides.
         if is_confirmed && (was_aside || self.is_guilty(id)) {
             self.set_aside(ctx, id);
         } else if is_refuted {
             self.suspicions.blame.blame_jobs(id);
             self.trust(ctx, id, "its tasks fail elsewhere, too");
         } else if !is_open {
-            // What is known is not enough either way.
+            // The evidence is insufficient either way.
             self.probe(ctx.now.mono, id);
         }
     }
@@ -352,7 +357,7 @@ impl ServerState {
                 let case = self.suspicions.cases.get(&id);
                 let is_told = case.is_some_and(|case| case.told.is_some());
                 let acts = self.suspicions.mode == QuarantineMode::Act;
-                // One that could not be spared may be now.
+                // A worker that could not be spared may be now.
                 let is_settled = is_told && (!acts || self.is_kept(ctx.now.mono, id));
                 if is_settled || !self.is_news(id) || !self.is_suspect(id) {
                     return;
@@ -363,7 +368,7 @@ impl ServerState {
                     self.tell(ctx, id);
                 }
             }
-            // One failure is no proof: the task is tried elsewhere, too.
+            // One failure is no proof: the task is tried elsewhere as well.
             Some(Standing::Probed) => self.suspect(ctx.now, id),
             Some(Standing::Suspected | Standing::Quarantined) | None => {}
         }
@@ -373,10 +378,10 @@ impl ServerState {
         }
     }
 
-    /// Whether a further failure on a worker is to be weighed.
+    /// Whether another failure on a worker must be weighed.
     fn is_news(&mut self, id: WorkerId) -> bool {
         match self.suspicions.mode {
-            // That it could not be spared may have changed as well.
+            // Whether it can be spared may have changed as well.
             QuarantineMode::Act => true,
             QuarantineMode::Tell => self.suspicions.blame.is_news(id),
             QuarantineMode::Off => false,
@@ -391,7 +396,7 @@ impl ServerState {
         self.compare(id, Blame::is_guilty)
     }
 
-    /// Whether what fails there goes well elsewhere, which cannot be chance.
+    /// Whether tasks that fail there succeed elsewhere, beyond chance.
     fn seems_broken(&self, id: WorkerId) -> bool {
         self.suspicions.blame.goes_well_elsewhere(id) && self.is_guilty(id)
     }
@@ -413,7 +418,8 @@ impl ServerState {
         cases.filter(is_doubtful).collect()
     }
 
-    /// Whether at least half of the workers are trusted without this one, and they can run such tasks and all that is ready.
+    /// Whether at least half of the workers are trusted without this one, and can run such tasks
+    /// and all ready ones.
     fn can_spare(&mut self, now: Now, id: WorkerId, key: QueueKey) -> bool {
         let Some(class) = self.dispatcher.class(key) else {
             return false;
@@ -435,13 +441,14 @@ impl ServerState {
         can_spare
     }
 
-    /// Whether it has just been found that a worker cannot be spared: tasks can fail there by the thousand.
+    /// Whether a recent check found that a worker cannot be spared: tasks can fail there by the
+    /// thousand.
     fn is_kept(&self, now: Time, id: WorkerId) -> bool {
         let kept = self.suspicions.kept.get(&id);
         kept.is_some_and(|at| now.since(*at) < NEEDED_CHECK)
     }
 
-    /// Other workers that are trusted, also those that are expected back.
+    /// Other trusted workers, including disconnected ones that are expected back.
     fn others(&self, id: WorkerId) -> impl Iterator<Item = &Worker> {
         let all = self.workers.live().values();
         all.filter(move |w| {
@@ -449,7 +456,7 @@ impl ServerState {
         })
     }
 
-    /// Whether something is ready that a worker can run and nobody who is trusted.
+    /// Whether some ready task can run on this worker but on no trusted one.
     fn is_needed(&self, now: Time, id: WorkerId) -> bool {
         let Some(worker) = self.workers.get(id) else {
             return false;
@@ -469,14 +476,14 @@ impl ServerState {
         })
     }
 
-    /// When it is looked next whether somebody is needed who is set aside.
+    /// Time of the next check whether workers in quarantine are needed.
     pub(super) fn needed_due(&self) -> Option<Time> {
         let is_any = !self.dispatcher.ready().is_empty() && self.ending.is_none();
         let mut cases = self.suspicions.cases.keys();
         (is_any && cases.any(|id| self.is_probe_wanted(*id))).then_some(self.suspicions.needed.0)
     }
 
-    /// Whether the server itself gives it nothing.
+    /// Whether the server itself withholds tasks from it.
     fn is_probe_wanted(&self, id: WorkerId) -> bool {
         let is_ours = self
             .suspicions
@@ -487,7 +494,7 @@ impl ServerState {
         is_ours && matches!(standing, Some(Standing::Suspected | Standing::Quarantined))
     }
 
-    /// Tries a task at once on workers that nobody can stand in for.
+    /// Probes workers at once that no other can replace.
     fn probe_needed(&mut self, now: Time) {
         let (due, behind) = self.suspicions.needed;
         if due > now {
@@ -510,7 +517,7 @@ impl ServerState {
     }
 }
 
-/// Whether a worker has enough in all for a task.
+/// Whether a worker has enough in total for a task.
 fn can_run(worker: &Worker, class: &Class, now: Time) -> bool {
     let mut variants = class.variants.iter();
     variants.any(|variant| worker.capacity(variant) > 0 && worker.has_time(variant, now))
@@ -527,7 +534,7 @@ impl ServerState {
         self.dispatcher.note_plans_changed();
     }
 
-    /// Suspects a worker: it gets nothing until its failed tasks have been tried elsewhere.
+    /// Suspects a worker: it gets no tasks until its failures were tried elsewhere.
     fn suspect(&mut self, now: Now, id: WorkerId) {
         let cases = &mut self.suspicions.cases;
         let case = cases.entry(id).or_insert_with(|| Case::new(now.wall));
@@ -539,18 +546,18 @@ impl ServerState {
         self.set_standing(id, Standing::Suspected);
     }
 
-    /// It gets one task, which decides.
+    /// Sends one task to the worker, whose outcome decides.
     fn probe(&mut self, now: Time, id: WorkerId) {
         self.suspicions.set_due(id, None);
         self.set_standing(id, Standing::Probed);
-        // What still runs there decides, too.
+        // Tasks that still run there count as probes as well.
         let worker = self.workers.get(id);
         if worker.is_some_and(|worker| !worker.assigned().is_empty()) {
             self.note_probe(now, id);
         }
     }
 
-    /// A task has started that shows whether a worker works: if it runs on for long, that is enough.
+    /// Notes the start of a probe task: running long enough counts as a success.
     pub(super) fn note_probe(&mut self, now: Time, id: WorkerId) {
         let worker = self.workers.get(id);
         let is_probed = worker.is_some_and(|worker| worker.standing() == Standing::Probed);
@@ -560,7 +567,7 @@ impl ServerState {
         }
     }
 
-    /// It gets no tasks for a while.
+    /// Puts a worker into quarantine.
     fn set_aside(&mut self, ctx: &mut Ctx<'_>, id: WorkerId) {
         let Some(case) = self.suspicions.cases.get(&id) else {
             return;
@@ -614,7 +621,7 @@ impl ServerState {
         self.set_standing(id, Standing::Quarantined);
     }
 
-    /// It gets tasks like all others.
+    /// Treats a worker like all others again.
     fn trust(&mut self, ctx: &mut Ctx<'_>, id: WorkerId, why: &str) {
         let Some(case) = self.suspicions.remove(id) else {
             return;
@@ -635,7 +642,7 @@ impl ServerState {
         });
     }
 
-    /// Tells of a worker that seems broken, without doing anything about it.
+    /// Reports a worker that seems broken, without further action.
     fn tell(&mut self, ctx: &mut Ctx<'_>, id: WorkerId) {
         let (bad, ends) = self.suspicions.blame.run_ends(id);
         let error = self.suspicions.blame.an_error(id);
@@ -650,7 +657,7 @@ impl ServerState {
         ctx.persist(ChangeKind::WorkerSuspected { worker: id, why });
     }
 
-    /// Cases whose time is over: a task is tried there, or has run for long enough.
+    /// Handles due cases: sends a probe, or accepts one that has run long enough.
     pub(super) fn probe_due(&mut self, ctx: &mut Ctx<'_>) {
         while let Some((due, id)) = self.suspicions.due.first().copied() {
             if due > ctx.now.mono {
@@ -663,7 +670,7 @@ impl ServerState {
             if is_probed && has_tasks {
                 self.trust(ctx, id, "a task runs there for longer than any that failed");
             } else if is_probed {
-                // It was canceled, or taken back: the next one decides.
+                // The probe was canceled or retracted: the next one decides.
                 self.suspicions.set_due(id, None);
             } else if self.suspicions.mode != QuarantineMode::Act
                 && case.is_some_and(Case::is_asked)
@@ -675,7 +682,8 @@ impl ServerState {
         }
     }
 
-    /// Takes back what workers that are set aside have not started, and trusts them if nobody else is left.
+    /// Retracts unstarted tasks from workers in quarantine, and trusts them if no other worker is
+    /// left.
     pub(super) fn go_on_suspecting(&mut self, ctx: &mut Ctx<'_>) {
         if self.suspicions.cases.is_empty() && self.suspicions.unfit.is_empty() {
             return;
@@ -685,7 +693,7 @@ impl ServerState {
             let Some(worker) = self.workers.get_mut(*id) else {
                 continue;
             };
-            // A single task is tried, and it is on its way; a worker without connection tells when it is back.
+            // A single probe task is on its way; a disconnected worker reports when it is back.
             if worker.is_away() || worker.node().is_some() || worker.standing() == Standing::Probed
             {
                 continue;
@@ -703,14 +711,14 @@ impl ServerState {
         }
         for id in doubtful {
             let case = self.suspicions.cases.get(&id);
-            // Somebody who asks for it may want to have none at all.
+            // A user may want no worker at all to get tasks.
             if !case.is_some_and(Case::is_asked) {
                 self.trust(ctx, id, "no other worker is left");
             }
         }
     }
 
-    /// A new worker takes over the quarantine of one that is gone from the same host.
+    /// Applies the quarantine of a lost worker to its replacement on the same host.
     pub(super) fn note_newcomer(&mut self, ctx: &mut Ctx<'_>, id: WorkerId) {
         let host = self
             .workers
@@ -729,13 +737,13 @@ impl ServerState {
             ..former
         };
         self.begin_quarantine(ctx, quarantine);
-        // The node may have been mended before the worker was started: one task shows it.
+        // The node may have been repaired before the worker was started: one task shows it.
         if !is_asked {
             self.probe(ctx.now.mono, id);
         }
     }
 
-    /// A worker is gone: its quarantine is kept for who comes in its place.
+    /// Keeps the quarantine of a lost worker for its replacement.
     pub(super) fn note_leaver(&mut self, id: WorkerId) {
         let case = self.suspicions.remove(id);
         self.suspicions.blame.forget_worker(id);
@@ -744,7 +752,7 @@ impl ServerState {
         let host = self.workers.hostname(id);
         if let Some((host, quarantine)) = host.zip(case.and_then(|case| case.quarantine)) {
             self.suspicions.former.insert(host.into(), quarantine);
-            // The name is all that is known of it, so there is no telling which of them matters least.
+            // Only the host name is known, so any one can be dropped.
             if self.suspicions.former.len() > FORMER_MAX {
                 self.suspicions.former.pop_first();
             }

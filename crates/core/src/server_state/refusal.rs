@@ -5,7 +5,7 @@ use crate::job::GraphError;
 use crate::limits::TooLarge;
 use crate::refusal::{Refusal, RefusalKind};
 
-/// Why a submit was refused. `Display` is the text for users; as a [`Refusal`] it travels.
+/// Why a submit was rejected. `Display` is the text for users; it travels as a [`Refusal`].
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SubmitRefusal {
     /// The job to attach to does not exist.
@@ -23,8 +23,8 @@ pub enum SubmitRefusal {
     /// A task of a graph can never run.
     #[error("Task {0} is part of dependency cycle or has an invalid dependencies")]
     Cycle(TaskId),
-    /// A task of a graph names one that is neither in the submit nor in its open job. Begins as that of a cycle does: scripts
-    /// look for it.
+    /// A task of a graph depends on one that is neither in the submit nor in its open job. Starts
+    /// like the text of a cycle, which scripts look for.
     #[error(
         "Task {0} is part of dependency cycle or has an invalid dependencies: task {1} is neither in this submit nor in job {2}"
     )]
@@ -32,19 +32,19 @@ pub enum SubmitRefusal {
     /// More ids than fit `u32`.
     #[error("the job would have more task ids than 4294967295; use fewer or lower ids")]
     TooManyTasks,
-    /// A job that adds tasks to itself has reached its limit.
+    /// A job that submits to itself has reached its limit.
     #[error(
         "the job may have at most {max} tasks (--max-tasks); it has {known}, and this submit has {new}"
     )]
     TasksMax {
-        /// Most tasks that the job may ever have.
+        /// Limit of tasks over the job's lifetime.
         max: u32,
         /// Tasks that it has.
         known: u32,
         /// Tasks of the submit.
         new: u32,
     },
-    /// The task that submits has ended, or another attempt of it runs.
+    /// The submitting task has ended, or another attempt of it runs.
     #[error(
         "attempt {2} of task {0}.{1} is over or was replaced, so that it can add no tasks; only the attempt that runs can"
     )]
@@ -58,7 +58,7 @@ pub enum SubmitRefusal {
     /// All job ids are used up.
     #[error("all job ids are used up; start a new server")]
     TooManyJobs,
-    /// The job to wait for waits for this one.
+    /// The awaited job itself waits for this one.
     #[error("Job {0} waits for this job, so neither would ever run")]
     AfterCycle(JobId),
     /// A task has no counterpart to wait for.
@@ -67,7 +67,7 @@ pub enum SubmitRefusal {
     /// Too many tasks wait one by one.
     #[error("at most 16777216 tasks can wait task by task; use --after to wait for the whole job")]
     TooManyAfter,
-    /// Each of them is looked at in one step.
+    /// Each of them is examined in one step.
     #[error(
         "the tasks of one submit can name at most 65536 tasks of earlier submits in their deps; let one task wait for those, and \
          the others for it"
@@ -81,7 +81,7 @@ pub enum SubmitRefusal {
         "the key of this submit was that of another one, which became job {0}; use a new key for each submit"
     )]
     KeyTaken(JobId),
-    /// Something could not be sent to a worker, or not be started there.
+    /// A part could not be sent to a worker, or not be started there.
     #[error("{0}")]
     TooLarge(TooLarge),
     /// A selected task depends on one that did not finish and is not selected.
@@ -89,22 +89,23 @@ pub enum SubmitRefusal {
         "Task {0} depends on task {1}, which has not finished and is not selected; add its state to --filter"
     )]
     DependencyNotChosen(TaskId, TaskId),
-    /// A selected task depends on one that is not there yet when it is submitted.
+    /// A selected task depends on one that does not exist yet at the time of the submit.
     #[error(
         "Task {0} depends on task {1}, which is added only by a task that runs again; submit task {0} by hand when it is there"
     )]
     DependencyAddedAgain(TaskId, TaskId),
-    /// The first job, which is to be submitted again, waits for one that did not finish and is not submitted again.
+    /// The first job, to be resubmitted, waits for one that did not finish and is not resubmitted.
     #[error(
         "Job {0} waits for job {1}, which did not finish; submit both again: `hq job resubmit {1},{0}`"
     )]
     AfterNotFinished(JobId, JobId),
-    /// The first job, which is to be submitted again, waits for one that has not ended and is not submitted again.
+    /// The first job, to be resubmitted, waits for one that has not ended and is not resubmitted.
     #[error(
         "Job {0} waits for job {1}, which has not ended; wait for it with `hq job wait {1}`, or submit both again: `hq job resubmit {1},{0}`"
     )]
     AfterNotEnded(JobId, JobId),
-    /// The job, which is to be submitted again, waits for a task that did not finish in the other one and was not submitted again with it.
+    /// The job, to be resubmitted, waits for a task that did not finish in the other job and was
+    /// not resubmitted with it.
     #[error(
         "Job {0} waits for task {1} of job {2}, which did not finish and was not submitted again; submit both again: `hq job resubmit \
          {2},{0}`, with the state of that task in --filter, if you use it"
@@ -122,7 +123,7 @@ impl From<GraphError> for SubmitRefusal {
 }
 
 impl SubmitRefusal {
-    /// Kind of the refusal, by what the client can do about it.
+    /// Kind of the rejection, by what the client can do about it.
     #[must_use]
     pub const fn kind(&self) -> RefusalKind {
         match self {
@@ -152,7 +153,7 @@ impl SubmitRefusal {
         }
     }
 
-    /// Job and task that it is about; for a submit that is not accepted, the ids that it wanted.
+    /// Job and task concerned; for a rejected submit the requested ids.
     const fn about(&self) -> (Option<JobId>, Option<TaskId>) {
         match *self {
             Self::JobNotFound(job)
@@ -181,7 +182,7 @@ impl SubmitRefusal {
         }
     }
 
-    /// These are complete sentences, which have always been shown as they are.
+    /// Complete sentences, shown unchanged for compatibility.
     const fn is_bare(&self) -> bool {
         match self {
             Self::JobNotFound(_)

@@ -1,5 +1,5 @@
-//! What a job that is submitted again is made of. It needs nothing but the job, so of very many tasks it is made beside the
-//! state, of a copy.
+//! Content of a resubmitted job. It needs only the job, so with very many tasks it is prepared
+//! outside the state, from a copy.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -23,11 +23,11 @@ use crate::template::{
 pub struct Again {
     /// The jobs.
     pub(super) jobs: Selector,
-    /// What these were when they were looked up; `None` = they are not yet.
+    /// Result of the lookup; `None` = not looked up yet.
     pub(super) found: Option<Selected<JobId>>,
     /// Which of their tasks.
     pub(super) choice: Choice,
-    /// What these ask for instead of what they did.
+    /// New requests.
     pub(super) requests: Vec<NewRequest>,
     /// Jobs that were looked at already.
     pub(super) remade: BTreeMap<JobId, Result<Vec<Part>, SubmitRefusal>>,
@@ -35,29 +35,29 @@ pub struct Again {
     kept: Option<Arc<dyn Any + Send + Sync>>,
 }
 
-/// A submit of a job that is made again.
+/// One submit of a resubmitted job.
 #[derive(Clone, Debug)]
 pub(super) struct Part {
-    /// Of several ones, those that are added to a job name the old one: the new one is not known yet.
+    /// Further submits of a job refer to the old job: the new one is not known yet.
     pub(super) prepared: Prepared,
     pub(super) task_count: u32,
 }
 
 impl Part {
-    /// Whether there is no job before it is submitted.
+    /// Whether it creates a new job.
     pub(super) fn makes_job(&self) -> bool {
         matches!(self.prepared.spec.target, SubmitTarget::SelfClosing { .. })
     }
 }
 
 impl Again {
-    /// The tasks that are in one of these states; none = all of them.
+    /// The tasks in these states; none = all.
     #[must_use]
     pub const fn states(jobs: Selector, states: Vec<TaskState>, requests: Vec<NewRequest>) -> Self {
         Self::new(jobs, Choice::States(states), requests)
     }
 
-    /// Of each submit of a job the tasks at these positions.
+    /// The tasks at these positions of each submit of a job.
     #[must_use]
     pub fn positions(job: JobId, positions: Vec<IndexSet>) -> Self {
         let jobs = Selector::Ids(IdArray::single(job.as_u32()));
@@ -75,24 +75,25 @@ impl Again {
         }
     }
 
-    /// The jobs, known ones or not.
+    /// The jobs, known or unknown.
     #[must_use]
     pub const fn jobs(&self) -> &Selector {
         &self.jobs
     }
 
-    /// Keeps to these jobs: others that come later are not meant, whatever was asked for.
+    /// Limits the request to these jobs: later ones are not included.
     pub fn keep_to(&mut self, found: Selected<JobId>) {
         self.found = Some(found);
     }
 
-    /// Keeps something until all of this is submitted or refused: till then copies of jobs may be in memory with it.
+    /// Keeps a value until everything is submitted or rejected, because copies of jobs may be in
+    /// memory until then.
     pub fn keep(&mut self, kept: Arc<dyn Any + Send + Sync>) {
         self.kept = Some(kept);
     }
 
-    /// Does for one of the jobs what needs nothing else of the state, which takes long with very many tasks. What the tasks do
-    /// later does not count any more.
+    /// Prepares one of the jobs, which takes long with very many tasks. Later changes of its tasks
+    /// no longer count.
     pub fn look_at(&mut self, job: &Job, encoder: Option<BodyEncoder>) {
         let mut remade = self.remake(job);
         if let (Ok(parts), Some(encoder)) = (&mut remade, encoder) {
@@ -103,7 +104,7 @@ impl Again {
         self.remade.insert(job.id, remade);
     }
 
-    /// A submit for each of a job of which anything is chosen.
+    /// The submits of a job with chosen tasks.
     pub(super) fn remake(&self, job: &Job) -> Result<Vec<Part>, SubmitRefusal> {
         let bodies = bodies(job, &self.choice)?;
         let is_single = bodies.len() == 1;
@@ -116,7 +117,7 @@ impl Again {
             if !is_single && !makes_job {
                 spec.target = SubmitTarget::Attach(job.id);
             }
-            // An earlier release may have accepted what is too large for this one.
+            // An earlier release may have accepted sizes that this one rejects.
             check_submit(&spec).map_err(SubmitRefusal::TooLarge)?;
             Ok(Part {
                 prepared: Prepared::accepted(Arc::new(spec))?,
@@ -127,13 +128,13 @@ impl Again {
     }
 }
 
-/// Whether a job has so many tasks that it takes long to look at them one by one.
+/// Whether a job has so many tasks that examining each takes long.
 #[must_use]
 pub fn is_large_job(job: &Job) -> bool {
     is_large(listed(job))
 }
 
-/// Tasks of a job of which each is looked at by itself.
+/// Tasks of a job that are examined one by one.
 pub(super) fn listed(job: &Job) -> usize {
     let sizes = job.submits.iter().map(|submit| match &submit.kind {
         SubmitKind::Array { entries, .. } => entries.as_ref().map_or(0, Entries::len),
@@ -142,14 +143,14 @@ pub(super) fn listed(job: &Job) -> usize {
     sizes.sum()
 }
 
-/// Everything that a job was made of, a submit for each that it got.
+/// The specs of all submits of a job.
 #[must_use]
 pub fn specs(job: &Job) -> Vec<SubmitSpec> {
     let all = Choice::States(Vec::new());
     let submits = job.submits.iter().enumerate();
     let specs = submits.map(|(number, submit)| {
         let body = body(job, (number, submit), &all, &|_| false);
-        // Of all tasks each has those that it depends on.
+        // With all tasks, all dependencies are included.
         let (body, _) = body.unwrap_or_else(|_| {
             crate::bug!(
                 "a task of job {} depends on one that the job never had",
@@ -177,7 +178,7 @@ pub fn specs(job: &Job) -> Vec<SubmitSpec> {
     specs.collect()
 }
 
-/// Lets tasks ask for something else.
+/// Applies new requests to tasks.
 fn resize(body: &mut SubmitBody, requests: &[NewRequest]) {
     match body {
         SubmitBody::Array(array) => array.template = resized(&array.template, requests),
@@ -192,9 +193,11 @@ fn resize(body: &mut SubmitBody, requests: &[NewRequest]) {
 /// Tasks of a job that are submitted again.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Choice {
-    /// Those in these states; empty = all. What they depended on has finished, or is chosen, too; likewise jobs that they waited for.
+    /// Tasks in these states; empty = all. Their dependencies must have finished or be chosen as
+    /// well; likewise jobs that they waited for.
     States(Vec<TaskState>),
-    /// Of each submit of the job, in their order, those at these positions. Whatever else they depended on is done, though not by this job.
+    /// Tasks at these positions of each submit, in order. All other dependencies count as done,
+    /// though not by this job.
     Positions(Vec<IndexSet>),
 }
 
@@ -234,7 +237,7 @@ impl Choice {
     }
 }
 
-/// A spec for every submit of which anything is chosen, with the number of its tasks.
+/// A spec for each submit with chosen tasks, with their number.
 fn bodies(job: &Job, choice: &Choice) -> Result<Vec<(SubmitSpec, u32)>, SubmitRefusal> {
     let added_again = added_again(job, choice);
     let is_added_again = |number: usize| added_again.get(number) == Some(&true);
@@ -242,13 +245,13 @@ fn bodies(job: &Job, choice: &Choice) -> Result<Vec<(SubmitSpec, u32)>, SubmitRe
     let submits = job.submits.iter().enumerate();
     for (number, submit) in submits.filter(|(number, _)| !is_added_again(*number)) {
         let (body, count) = body(job, (number, submit), choice, &is_added_again)?;
-        // Nothing of this submit is chosen: it is not part of the new job.
+        // No task of this submit is chosen: it is not part of the new job.
         if count == 0 {
             continue;
         }
         let after = match choice {
             Choice::States(_) => submit.after.clone(),
-            // Whoever chose the tasks one by one knows that what they waited for is done.
+            // A client that chose single tasks knows that their conditions are met.
             Choice::Positions(_) => Vec::new(),
         };
         let spec = spec(job, submit, body);
@@ -257,8 +260,8 @@ fn bodies(job: &Job, choice: &Choice) -> Result<Vec<(SubmitSpec, u32)>, SubmitRe
     Ok(specs)
 }
 
-/// Of each submit, whether it comes from a task that runs again, which adds it again: with what it added to the old job it would be there
-/// twice. What those tasks had added themselves comes from them, too.
+/// For each submit, whether it was made by a task that runs again and will repeat it: with a copy
+/// it would be there twice. Applies transitively.
 fn added_again(job: &Job, choice: &Choice) -> Vec<bool> {
     let mut again: Vec<bool> = Vec::with_capacity(job.submits.len());
     for submit in &job.submits {
@@ -271,7 +274,7 @@ fn added_again(job: &Job, choice: &Choice) -> Vec<bool> {
     again
 }
 
-/// Chosen tasks of a submit, and how many they are.
+/// Chosen tasks of a submit, and their number.
 fn body(
     job: &Job,
     (number, submit): (usize, &Submit),
@@ -301,7 +304,7 @@ fn body(
 /// A submit of some of the tasks of a submit.
 fn spec(job: &Job, submit: &Submit, body: SubmitBody) -> SubmitSpec {
     let (name, max_fails) = (job.name.clone(), job.max_fails);
-    // Tasks that added tasks to the old job may add some to the new one.
+    // Tasks that submitted to the old job may submit to the new one.
     let target = if job.closes_itself {
         SubmitTarget::SelfClosing {
             name,
@@ -324,13 +327,13 @@ fn spec(job: &Job, submit: &Submit, body: SubmitBody) -> SubmitSpec {
     }
 }
 
-/// Chosen ids of an array with their entries; ids that stay complete stay as they were written.
+/// Chosen ids of an array with their entries; a complete range keeps its notation.
 fn select_array(
     submit: &Submit,
     entries: Option<&Entries>,
     chosen: &[(u32, u32)],
 ) -> (IdArray, Option<Entries>) {
-    // All of it: the ids stay as they were written.
+    // All tasks: the ids keep their notation.
     if chosen == [(0, submit.ids.len())] {
         return (submit.ids.clone(), entries.cloned());
     }
@@ -347,7 +350,7 @@ fn select_array(
     (IdArray::new(ids).unwrap_or_default(), entries.flatten())
 }
 
-/// Chosen tasks of a graph. What they depended on is done, or is chosen too.
+/// Chosen tasks of a graph. Their dependencies are done or chosen as well.
 fn select_graph(
     job: &Job,
     (number, submit): (usize, &Submit),
@@ -369,7 +372,7 @@ fn select_graph(
     let phase = |index: u32| submit.tasks.phase(index).unwrap_or(Phase::Aborted);
     let is_chosen = |index: u32| choice.has((number, index), phase(index));
     let id = |index: u32| TaskId(submit.ids.get(index).unwrap_or_default());
-    // Whoever chose the tasks one by one knows of the others that they need not run.
+    // A client that chose single tasks knows that the others need not run.
     let is_done = |phase: Option<Phase>| match choice {
         Choice::States(_) => phase == Some(Phase::Finished),
         Choice::Positions(_) => true,
@@ -378,7 +381,7 @@ fn select_graph(
     for index in graph.order().iter().copied().filter(|i| is_chosen(*i)) {
         let mut deps = Vec::new();
         let same = graph.deps(index).iter().copied();
-        // A task that is not in the new job when this is submitted cannot be waited for.
+        // A task that does not exist at the time of the submit cannot be a dependency.
         let is_added_again = |task: &TaskId| {
             job.find(*task)
                 .is_some_and(|slot| is_added_again(slot.submit as usize))
@@ -397,7 +400,7 @@ fn select_graph(
         });
         let same = same.map(|dep| (id(dep), Some(phase(dep)), is_chosen(dep)));
         for (dep, phase, is_chosen) in same.chain(earlier) {
-            // A dependency that is done need not run again; one that is not must be chosen, too.
+            // A finished dependency need not run again; another one must be chosen as well.
             if is_chosen {
                 deps.push(dep);
             } else if !is_done(phase) {

@@ -1,5 +1,5 @@
-//! Reservations as they stand between rounds: workers that are set aside for multi-node tasks, and requests that
-//! workers keep room for.
+//! Reservations between rounds: workers for multi-node tasks, and room on workers for blocked
+//! requests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -14,11 +14,10 @@ use crate::scheduler::worker_plan::PATIENCE;
 use crate::time::Time;
 use crate::worker::{BACKLOG_SPAN, Workers};
 
-/// Work that a worker will start within this time stays with it when there are others to choose from: as
-/// much as is sent ahead.
+/// Work that a worker starts within this time stays there: as much as is sent ahead.
 const RESERVATION_HORIZON: Duration = BACKLOG_SPAN;
 
-/// Most tasks that one round takes back so that workers can keep room; there is no hurry.
+/// Limit of tasks that one round retracts to make room for reservations; it is not urgent.
 const RESERVATION_TASKS_MAX: usize = 64;
 
 /// Indexes over the workers' reservations.
@@ -26,16 +25,16 @@ const RESERVATION_TASKS_MAX: usize = 64;
 pub(super) struct Reservations {
     /// Workers that are reserved for multi-node tasks.
     reserved: BTreeSet<WorkerId>,
-    /// Those of them that may still hold tasks which have not started and were not retracted.
+    /// Reserved workers that may still hold unstarted tasks without a retraction.
     unretracted: BTreeSet<WorkerId>,
-    /// How many workers keep room for tasks of a queue that they were not sent.
+    /// Number of workers with reservations for a queue without sent tasks.
     counts: BTreeMap<QueueKey, u64>,
-    /// The worker whose reservations were recomputed last: round-robin goes on behind it.
+    /// The worker whose reservations were recomputed last: round-robin continues after it.
     cursor: Option<WorkerId>,
 }
 
 impl Reservations {
-    /// How many workers keep room for tasks of a queue.
+    /// Number of workers with reservations per queue.
     pub(super) const fn counts(&self) -> &BTreeMap<QueueKey, u64> {
         &self.counts
     }
@@ -70,7 +69,7 @@ impl Reservations {
         }
     }
 
-    /// Reserves these workers, and no others, for multi-node tasks. Returns those that are free again.
+    /// Reserves exactly these workers for multi-node tasks. Returns the released workers.
     pub(super) fn reserve_workers(
         &mut self,
         workers: &mut Workers,
@@ -86,7 +85,7 @@ impl Reservations {
             self.unretracted.remove(id);
         }
         for (id, key) in wanted {
-            // Tasks that were sent ahead for an earlier reservation stay retracted.
+            // Tasks retracted for an earlier reservation stay retracted.
             if workers.get_mut(*id).is_some_and(|w| w.reserve(*key)) {
                 self.unretracted.insert(*id);
             }
@@ -94,7 +93,7 @@ impl Reservations {
         freed
     }
 
-    /// Retracts what has not started on reserved workers; returns whether there is more to do.
+    /// Retracts unstarted tasks from reserved workers; returns whether more is left.
     pub(super) fn drain_reserved(&mut self, ctx: &mut Ctx<'_>, workers: &mut Workers) -> bool {
         let mut left = usize::try_from(ROUND_TASKS_MAX).unwrap_or(usize::MAX);
         while left > 0
@@ -109,14 +108,14 @@ impl Reservations {
                 continue;
             };
             let back = worker.unstarted_behind(key);
-            // A worker is asked for all of it at once, so the last one may exceed the portion.
+            // All tasks of a worker are retracted at once, so the last one may exceed the portion.
             left = left.saturating_sub(back.len());
             retract(ctx, workers, id, back);
         }
         !self.unretracted.is_empty()
     }
 
-    /// Takes over what a round decided that workers keep room for. `cursor` = the last of them.
+    /// Applies the reservations of a round. `cursor` = the last examined worker.
     pub(super) fn update(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -133,8 +132,8 @@ impl Reservations {
         }
     }
 
-    /// Sets the requests for which a worker reserves room without having been sent them. Returns the tasks to
-    /// retract: once it has waited for long, those that were sent ahead, except the ones that it will start soon.
+    /// Sets a worker's reservations for unsent requests. Returns the tasks to retract if a
+    /// reservation has waited long: tasks sent ahead that do not start soon.
     fn update_one(
         &mut self,
         now: Time,
@@ -147,7 +146,7 @@ impl Reservations {
             bug!("worker {id} is gone, but a round reserves room on it");
             return Vec::new();
         };
-        // Before they are replaced: only the worker knows for which queues it was counted.
+        // Before they are replaced: only the worker knows the counted queues.
         self.uncount(worker.reservations());
         for (key, _) in wanted {
             *self.counts.entry(*key).or_default() += 1;
@@ -155,18 +154,18 @@ impl Reservations {
         worker.set_reservations(wanted, now);
         let overdue = worker.oldest_reservation(now, PATIENCE);
         let Some(overdue) = overdue.filter(|_| worker.backlog_len() > 0) else {
-            // Nothing is in its way that could be retracted.
+            // Nothing that could be retracted is in its way.
             return Vec::new();
         };
         let surplus = worker.surplus(now, RESERVATION_HORIZON);
         let back = worker.backlog_last().take(surplus.min(most));
-        // Priorities are reversed, so these are as urgent or less; what is more urgent may be in
-        // the way.
+        // Priorities are reversed, so these are of equal or lower priority; more urgent tasks may
+        // stay in the way.
         let back = back.filter(|(_, a)| a.key.priority >= overdue.priority);
         back.map(|(task, a)| (task, a.instance)).collect()
     }
 
-    /// Panics unless what is looked up agrees with the workers.
+    /// Panics unless the lookup tables agree with the workers.
     #[cfg(any(test, feature = "testing"))]
     pub(super) fn check(&self, workers: &Workers) {
         let live = || workers.live().values();

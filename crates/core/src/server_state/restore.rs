@@ -1,5 +1,5 @@
-//! From stored records back to a state, without I/O: jobs, then submits, workers, tasks, then
-//! [`ServerState::finish_restore`]. Records that do not fit are refused and leave nothing behind.
+//! Rebuilds the state from stored records, without I/O: jobs, then submits, workers, tasks, then
+//! [`ServerState::finish_restore`]. Inconsistent records are rejected without a trace.
 
 use std::sync::Arc;
 
@@ -46,13 +46,13 @@ pub struct StoredWorker {
     pub started: Timestamp,
 }
 
-/// A record that does not fit the others. `Display` names it.
+/// A record that contradicts others. `Display` names it.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum RestoreError {
     /// No such job.
     #[error("job {0} is not stored")]
     NoJob(JobId),
-    /// The submit cannot be made again.
+    /// The submit cannot be rebuilt.
     #[error("a submit of job {0} is not valid")]
     BadSubmit(JobId),
     /// No such task.
@@ -61,7 +61,7 @@ pub enum RestoreError {
 }
 
 impl ServerState {
-    /// Ids go on behind these: the first new worker gets the highest earlier id plus two.
+    /// Continues ids after these: the first new worker gets the highest earlier id plus two.
     pub fn restore_counters(&mut self, last_job: JobId, last_worker: WorkerId) {
         self.jobs.restore_last_id(last_job);
         self.workers.restore_last_id(last_worker);
@@ -72,10 +72,10 @@ impl ServerState {
         self.workers.restore_hostname(id, hostname);
     }
 
-    /// Expects a worker back, if it is one that comes back; returns whether it is. To be called behind the last
-    /// submit and before the first task.
+    /// Expects a worker back if it reconnects; returns whether it does. Call after the last submit
+    /// and before the first task.
     pub fn restore_connected_worker(&mut self, now: Now, stored: StoredWorker) -> bool {
-        // It has ended its tasks when it lost the server.
+        // It ended its tasks when it lost the server.
         if stored.config.on_server_lost != OnServerLost::Reconnect {
             return false;
         }
@@ -97,21 +97,21 @@ impl ServerState {
         self.jobs.add(job);
     }
 
-    /// Notes as which job tasks of a job were submitted again; of a job that is not there nothing is noted.
+    /// Restores which job resubmitted tasks of a job; ignores unknown jobs.
     pub fn restore_resubmitted(&mut self, id: JobId, new: JobId) {
         if let Some(job) = self.jobs.get_mut(id) {
             job.resubmitted_as = Some(new);
         }
     }
 
-    /// Notes the key of a submit; of a job that is not there nothing is noted.
+    /// Restores the key of a submit; ignores unknown jobs.
     pub fn restore_submit_key(&mut self, job: JobId, key: SubmitKey) {
         if self.jobs.get(job).is_some() {
             self.submit_keys.note(job, key);
         }
     }
 
-    /// Adds the tasks of a submit, all waiting.
+    /// Restores a submit, with all tasks waiting.
     ///
     /// # Errors
     ///
@@ -148,7 +148,7 @@ impl ServerState {
         Ok(())
     }
 
-    /// A later attempt of the task that made a submit has made it, too; of a submit that is not there nothing is noted.
+    /// Restores that a later attempt repeated a submit; ignores unknown submits.
     pub fn restore_repeated(&mut self, id: JobId, number: u32, instance: InstanceId) {
         let Some(job) = self.jobs.get_mut(id) else {
             return;
@@ -159,7 +159,8 @@ impl ServerState {
         }
     }
 
-    /// Instances that a submit has skipped; before any of its tasks is restored. Of a submit that is not there nothing is noted.
+    /// Restores the first instance of a submit's tasks; before any of the tasks. Ignores unknown
+    /// submits.
     pub fn restore_first_instance(&mut self, id: JobId, number: u32, first: InstanceId) {
         let job = self.jobs.get_mut(id);
         let submit = job.and_then(|job| job.submits.get_mut(number as usize));
@@ -168,17 +169,18 @@ impl ServerState {
         }
     }
 
-    /// A worker of an earlier run was given up or is not waited for, and what it may have started has not got another instance yet.
+    /// A worker of an earlier run was given up or is not expected, and tasks that it may have
+    /// started have no new instance yet.
     pub const fn restore_starts_unknown(&mut self) {
         self.workers.set_unheard(true);
     }
 
-    /// Gives a task the state it had. One that ran goes on if its worker is expected back; otherwise it
-    /// waits again, with the next instance.
+    /// Restores the state of a task. A running one continues if its worker is expected back;
+    /// otherwise it waits again, with the next instance.
     ///
     /// # Errors
     ///
-    /// [`RestoreError`] if job or task are not there.
+    /// [`RestoreError`] if job or task do not exist.
     pub fn restore_task(&mut self, id: JobId, stored: &StoredTask) -> Result<(), RestoreError> {
         let job = self.jobs.get_mut(id).ok_or(RestoreError::NoJob(id))?;
         let slot = job
@@ -201,12 +203,12 @@ impl ServerState {
         if stored.state == TaskState::Waiting {
             job.skip_superseded(slot);
         }
-        // It is listed among the workers of the job, also if it did not finish the task.
+        // It counts as a worker of the job, even if it did not finish the task.
         if stored.started.is_some() {
             job.workers.insert(stored.worker);
         }
         let phase = match stored.state {
-            // One that runs on goes back to that below.
+            // A task that continues becomes running again below.
             TaskState::Waiting | TaskState::Running => Phase::Waiting,
             TaskState::Finished => Phase::Finished,
             TaskState::Failed => Phase::Failed,
@@ -224,18 +226,19 @@ impl ServerState {
         if goes_on {
             self.restore_running(id, slot, stored);
         }
-        // Also one that waits: its nodes may have been sent it.
+        // Also a waiting one: its nodes may have received it.
         if is_gang && !phase.is_terminal() {
             self.restore_gang(id, slot, stored);
         }
         Ok(())
     }
 
-    /// Gives tasks with consecutive ids, from `first` on, the ends that they had: each finished in this instance on its worker.
+    /// Restores the ends of consecutive tasks from `first` on: each finished in this instance on
+    /// its worker.
     ///
     /// # Errors
     ///
-    /// [`RestoreError`] if the job or one of the tasks is not there; the others have their ends.
+    /// [`RestoreError`] if the job or one of the tasks does not exist; the others have their ends.
     pub fn restore_finished(
         &mut self,
         first: TaskKey,
@@ -273,8 +276,8 @@ impl ServerState {
         self.jobs.set_phase(id, slot, Phase::Running);
     }
 
-    /// A multi-node task goes on if its root is expected back, with those of its other nodes that are;
-    /// otherwise it waits, with an instance that nobody can have.
+    /// A multi-node task continues if its root is expected back, with those of its other nodes that
+    /// are. Otherwise it waits, with an unused instance.
     fn restore_gang(&mut self, id: JobId, slot: TaskSlot, stored: &StoredTask) {
         let Some(job) = self.jobs.get_mut(id) else {
             bug!("job {id} is gone while its tasks are restored");
@@ -291,7 +294,7 @@ impl ServerState {
             .copied()
             .collect();
         let root = nodes.and_then(|nodes| nodes.workers.first());
-        // Without its root nobody reports how the task ends.
+        // Without its root there would be no report of the end.
         let root = root.filter(|root| members.first() == Some(root)).copied();
         let was_started = stored.state == TaskState::Running && stored.instance == instance;
         let Some(record) = job.touch(slot) else {
@@ -302,7 +305,7 @@ impl ServerState {
         let worker = root.and_then(|root| self.workers.get_mut(root));
         let (Some(nodes), Some(key), Some(class), Some(worker)) = (nodes, key, class, worker)
         else {
-            // Nobody may report that instance any more, should the root turn up after all.
+            // If the root does return, its reports about that instance are void.
             if nodes.is_some() || was_started {
                 record.supersede();
             }
@@ -334,7 +337,8 @@ impl ServerState {
         self.workers.set_nodes(task, members);
     }
 
-    /// Multi-node tasks whose nodes are expected back count as placed from now on: when they were sent is not stored.
+    /// Marks multi-node tasks whose nodes are expected back as placed: the time of sending is not
+    /// stored.
     fn place_gangs(&mut self, now: Timestamp) {
         let tasks: Vec<TaskKey> = self.workers.multi_node_tasks().collect();
         for task in tasks {
@@ -347,11 +351,11 @@ impl ServerState {
         }
     }
 
-    /// Adds an earlier attempt of a task; in order of the instances.
+    /// Restores an earlier attempt of a task; in order of the instances.
     ///
     /// # Errors
     ///
-    /// [`RestoreError`] if job or task are not there.
+    /// [`RestoreError`] if job or task do not exist.
     pub fn restore_attempt(
         &mut self,
         id: JobId,
@@ -365,7 +369,7 @@ impl ServerState {
         Ok(())
     }
 
-    /// Ends tasks that were canceled or aborted; ids that are unknown or ended otherwise are left.
+    /// Restores canceled or aborted tasks; skips unknown and otherwise ended ids.
     pub fn restore_dropped(&mut self, id: JobId, ids: &IdArray, to: TaskState, at: Timestamp) {
         let phase = match to {
             TaskState::Aborted => Phase::Aborted,
@@ -378,8 +382,8 @@ impl ServerState {
         self.jobs.restore_dropped(id, ids, phase, at);
     }
 
-    /// Has failed tasks wait for what is left of the delay of their next attempt. Two servers share no clock but that of the
-    /// wall: whatever it says, no task waits longer than its delay.
+    /// Restores the remaining delay of failed tasks. Two servers share only the wall clock, so no
+    /// task waits longer than its full delay.
     fn restore_delays(&mut self, now: Now) {
         let mut delayed = Vec::new();
         for job in self.jobs.all().values().filter(|job| !job.is_idle()) {
@@ -388,7 +392,7 @@ impl ServerState {
                     let record = submit.tasks.record(index);
                     let retries = record.map_or(0, |record| record.retry_count());
                     let is_waiting = submit.tasks.phase(index) == Some(Phase::Waiting);
-                    // What a lost worker had runs again at once.
+                    // Tasks of a lost worker run again at once.
                     if retries == 0 || !is_waiting || last.end.outcome.is_loss() {
                         continue;
                     }
@@ -409,16 +413,16 @@ impl ServerState {
         }
     }
 
-    /// Queues what can run. To be called once, behind the last record.
+    /// Queues ready tasks. Call once, after the last record.
     pub fn finish_restore(&mut self, now: Now) {
-        // Consequences of stored changes are stored as well: the reason may be forgotten by the next
-        // restart.
+        // Consequences of stored changes are stored as well: their cause may be forgotten before
+        // the next restart.
         let mut effects = Vec::new();
         let ctx = &mut Ctx::new(now, &mut effects);
-        // Only behind the last record is it known what has finished, and so what depends on
-        // nothing.
+        // Only after the last record is it known which tasks have finished, and so which dependents
+        // are ready.
         self.jobs.replay_graphs();
-        // The next server could not tell them from those that were started as this instance.
+        // The next server could not distinguish them from instances that were started.
         for (id, slot) in self.jobs.all_fresh() {
             self.note_requeued(ctx, id, slot, None);
         }
@@ -427,7 +431,7 @@ impl ServerState {
             self.learn_again(now.mono, id);
             self.cut_off_again(now.mono, id);
             self.hold_job(ctx, id);
-            // The end of its last task was stored, and what follows from it may not have been.
+            // The end of its last task was stored, but possibly not its consequences.
             self.close_if_over(ctx, id);
         }
         if self.workers.awaited() == 0 {

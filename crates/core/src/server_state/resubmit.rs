@@ -1,7 +1,7 @@
-//! Submitting again what a job was made of, all of it, the tasks in some states, or those that somebody has chosen.
+//! Resubmission of a job: all of it, the tasks in some states, or chosen tasks.
 //!
-//! With many jobs or many templates that takes long, so it goes in portions, like any large submit. What needs only the job
-//! is done before, beside the state, if it has many tasks:
+//! With many jobs or templates that takes long, so it goes in portions, like any large submit. For
+//! a job with many tasks, the part that needs only the job is prepared outside the state:
 //!
 //! ```text
 //!  job ── copy ──▶ remade, on any thread ── draft ──▶ templates, in portions ── accept ──▶ new job
@@ -22,20 +22,21 @@ use crate::range::IdArray;
 use crate::selector::{Selected, Selector};
 use crate::template::{SubmitBody, SubmitSpec, SubmitTarget};
 
-/// Tasks of large jobs that one request has looked at beside the state, where all of it is in memory at once.
+/// Limit of tasks of large jobs that one request prepares outside the state, because all are in
+/// memory at once.
 const BESIDE_MAX: usize = 4_000_000;
 
-/// A request to submit jobs again that is not answered yet.
+/// An unanswered resubmission.
 #[derive(Clone, Debug)]
 pub(super) struct Resubmission {
     request: RequestId,
     again: Again,
-    /// Jobs that have not had their turn.
+    /// Jobs that are still to be processed.
     left: VecDeque<JobId>,
-    /// The one whose turn it is.
+    /// The job in progress.
     current: Option<Current>,
     not_found: IdArray,
-    /// Those that somebody else has dropped before their turn.
+    /// Jobs that were forgotten before they were processed.
     gone: Vec<JobId>,
     rows: Vec<Resubmitted>,
 }
@@ -46,7 +47,7 @@ impl Resubmission {
     }
 }
 
-/// A job that is being submitted again as one submit, whose templates are being built.
+/// A job resubmitted as one submit, whose templates are being built.
 #[derive(Clone, Debug)]
 struct Current {
     job: JobId,
@@ -61,13 +62,13 @@ enum Begun {
 }
 
 impl ServerState {
-    /// Requests to submit jobs again that are not answered yet.
+    /// Number of unanswered resubmissions.
     #[must_use]
     pub fn resubmitting(&self) -> usize {
         self.resubmissions.len()
     }
 
-    /// Finds the jobs, and returns those of them that are to be looked at beside the state, see [`Again::look_at`].
+    /// Finds the jobs, and returns those to be prepared outside the state, see [`Again::look_at`].
     #[must_use]
     pub fn find_again(&self, jobs: &Selector) -> (Selected<JobId>, Vec<JobId>) {
         let found = self.jobs.find(jobs);
@@ -75,7 +76,8 @@ impl ServerState {
         let mut large = Vec::new();
         for id in &found.rows {
             let size = self.jobs.get(*id).map_or(0, listed);
-            // The rest is left to the state: the memory of all users counts for more than the time of some.
+            // The rest is processed within the state: bounded memory matters more than the time of
+            // a few clients.
             if is_large(size) && (size <= left || large.is_empty()) {
                 left = left.saturating_sub(size);
                 large.push(*id);
@@ -84,7 +86,7 @@ impl ServerState {
         (found, large)
     }
 
-    /// Makes a new job of each chosen one; of few small ones at once.
+    /// Creates a new job for each chosen one; few small ones at once.
     pub(super) fn on_resubmit(&mut self, ctx: &mut Ctx<'_>, request: RequestId, mut again: Again) {
         let found = again.found.take();
         let Selected { rows, not_found } = found.unwrap_or_else(|| self.jobs.find(&again.jobs));
@@ -107,7 +109,7 @@ impl ServerState {
         }
     }
 
-    /// Answers everybody who waits: there are no more portions.
+    /// Completes all requests: there are no more portions.
     pub(super) fn resubmit_rest(&mut self, ctx: &mut Ctx<'_>) {
         while let Some(resubmission) = self.resubmissions.pop_front() {
             self.go_on_resubmitting(ctx, resubmission, usize::MAX);
@@ -116,7 +118,7 @@ impl ServerState {
 
     fn go_on_resubmitting(&mut self, ctx: &mut Ctx<'_>, mut again: Resubmission, mut left: usize) {
         while left > 0 && !again.is_done() {
-            // A job counts as a look at it at least: very many small ones must not become one long step.
+            // Each job counts at least one: very many small ones must not become one long step.
             left -= 1;
             let begun = match again.current.take() {
                 Some(current) => self.go_on_with(ctx, current, &mut left),
@@ -126,7 +128,7 @@ impl ServerState {
                     };
                     match self.begin_again(ctx, id, &mut again.again, &mut left) {
                         Some(begun) => begun,
-                        // It was there when the request came.
+                        // It existed when the request arrived.
                         None => {
                             again.gone.push(id);
                             continue;
@@ -151,7 +153,7 @@ impl ServerState {
         ctx.emit(Effect::Reply(again.request, reply));
     }
 
-    /// Begins with what a job was made of. `None` if there is no such job.
+    /// Starts the resubmission of a job. `None` if it does not exist.
     fn begin_again(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -183,7 +185,7 @@ impl ServerState {
         Some(match parts.len() {
             // No task is chosen.
             0 => Begun::Over(Resubmitted::Nothing(id)),
-            // The usual case: one submit makes a closed job by itself.
+            // The usual case: one submit creates a closed job by itself.
             1 => {
                 let prepared = parts.pop()?.prepared;
                 match self.draft(prepared) {
@@ -202,11 +204,11 @@ impl ServerState {
         })
     }
 
-    /// Leaves of the jobs for which these tasks waited those for which they have to wait again.
+    /// Drops awaited jobs that need not be awaited again.
     fn await_again(&self, id: JobId, parts: &mut [Part]) -> Result<(), SubmitRefusal> {
         for part in parts {
             let after = self.still_awaited(id, &part.prepared.spec)?;
-            // Nobody else has it, so nothing is copied.
+            // Not shared, so nothing is copied.
             Arc::make_mut(&mut part.prepared.spec).after = after;
         }
         Ok(())
@@ -219,12 +221,12 @@ impl ServerState {
         }
     }
 
-    /// Builds further templates of a job that is submitted again: of few tasks all that is left.
+    /// Builds further templates of a resubmitted job; all that are left if it has few tasks.
     fn go_on_with(&mut self, ctx: &mut Ctx<'_>, mut current: Current, left: &mut usize) -> Begun {
         let draft = &mut *current.draft;
         *left -= self.build(draft, *left);
         *left -= self.rename(draft, *left);
-        // The portion is used up: it goes on here with the next one.
+        // The portion is used up: continues here with the next one.
         if !draft.is_built() || !draft.is_renamed() {
             return Begun::GoesOn(current);
         }
@@ -243,7 +245,7 @@ impl ServerState {
             Ok(new) => new,
             Err(refusal) => return Resubmitted::Refused(id, refusal),
         };
-        // It may have been forgotten meanwhile; the new one runs all the same.
+        // It may have been forgotten meanwhile; the new one runs anyway.
         if let Some(job) = self.jobs.get_mut(id) {
             job.resubmitted_as = Some(new);
             ctx.persist(ChangeKind::JobResubmitted { job: id, new });
@@ -255,7 +257,7 @@ impl ServerState {
         }
     }
 
-    /// Several submits of a job as one closed job: all of them or none.
+    /// Submits several submits as one closed job: all of them or none.
     fn submit_together(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -283,7 +285,8 @@ impl ServerState {
         Ok(new)
     }
 
-    /// The job to which the submits of an earlier one are added: opened, unless the first one makes it.
+    /// The job that the submits of an earlier one are added to: opened, unless the first submit
+    /// creates it.
     fn make_room(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -298,14 +301,14 @@ impl ServerState {
         if parts.first().is_some_and(Part::makes_job) {
             return self.jobs.next_id().ok_or(SubmitRefusal::TooManyJobs);
         }
-        // All submits of a job have its name and its limits.
+        // All submits of a job share its name and limits.
         let job = self.jobs.get(old).ok_or(SubmitRefusal::JobNotFound(old))?;
         let (name, max_fails) = (job.name.clone(), job.max_fails);
         self.new_open_job(ctx, name, max_fails, None)
     }
 }
 
-/// About how much is to be done for a submit, in templates and submits.
+/// Approximate work for a submit, in templates and submits.
 fn size(spec: &SubmitSpec) -> usize {
     match &spec.body {
         SubmitBody::Array(_) => 1,

@@ -1,4 +1,5 @@
-//! Taking tasks back that have not started: what others could start at once, what was overtaken, what is stuck.
+//! Retraction of unstarted tasks: tasks that other workers could start at once, overtaken ones,
+//! stuck ones.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -10,54 +11,55 @@ use crate::id::{InstanceId, TaskKey, WorkerId};
 use crate::time::Time;
 use crate::worker::{STUCK_AFTER, Worker, Workers};
 
-/// Work that a worker will start within this time is left with it even if others are idle: asking it
-/// back would take as long, and so much of it may have been handed over ahead.
+/// Work that a worker starts within this time stays there even if others are idle: its retraction
+/// would take as long.
 const RETRACT_HORIZON: Duration = Duration::from_millis(50);
 
-/// Least time between two looks for tasks to take back; well below what anybody notices.
+/// Shortest time between two searches for tasks to retract; too short for users to notice.
 const REBALANCE_INTERVAL: Duration = Duration::from_millis(10);
 
-/// How often to look for tasks that cannot start where they were sent, as long as there may be some.
+/// Interval of searches for tasks that cannot start where they were sent, while some may exist.
 const STUCK_CHECK: Duration = Duration::from_millis(250);
 
-/// Looks at a worker that one search for tasks to take back may take; what is left is found the next time.
+/// Limit of steps of one search; the rest is found the next time.
 const REBALANCE_STEPS_MAX: usize = 65_536;
 
-/// Workers that one such search may ask; then it is the turn of the next.
+/// Limit of workers asked per search; the others follow in turn.
 const DONORS_MAX: usize = 1_024;
 
-/// When to look for tasks to take back.
+/// When to search for tasks to retract.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Retraction {
-    /// When to look again for tasks that idle workers could take over.
+    /// Time of the next search for tasks that idle workers could take over.
     rebalance_at: Option<Time>,
     last_rebalance: Time,
-    /// A worker without a backlog was part of the last rounds and may have got nothing. Only work that was sent ahead to others can
-    /// still go to it.
+    /// A worker without a backlog was part of the last rounds and may have got nothing. Only tasks
+    /// sent ahead to others can still go to it.
     is_any_idle: bool,
-    /// The last donor: round-robin goes on behind it.
+    /// The last donor: round-robin continues after it.
     cursor: Option<WorkerId>,
-    /// When to look for tasks that cannot start where they were sent.
+    /// Time of the next search for stuck tasks.
     stuck_check_at: Option<Time>,
-    /// Messages to workers that were decided since then may wait for the disk; `None` = all are sent.
+    /// Since when messages to workers may wait for the disk; `None` = all are sent.
     unsent_since: Option<Time>,
-    /// What had been sent at the last looks for stuck tasks: all that was handed out before the second time.
+    /// Sent tasks at the last searches for stuck tasks: (time of the search, all dispatched
+    /// before this time).
     sent: VecDeque<(Time, Time)>,
 }
 
 /// Workers that could start at once what others have in their backlogs.
 struct Takers {
     workers: Vec<Taker>,
-    /// Those before this position are full for a class; promises are never taken back.
+    /// Per class, workers before this position are full; reserved room is never released.
     next: BTreeMap<ClassId, usize>,
     steps_left: usize,
-    /// More may be worth asking for later, without any other event.
+    /// Whether a later search may be worthwhile without any other event.
     has_later: bool,
     /// Position of cpus among the resources.
     cpus: Option<usize>,
 }
 
-/// One of them, and what it is to get.
+/// One of them, and its intended tasks.
 #[derive(Clone, Copy)]
 struct Taker {
     id: WorkerId,
@@ -77,7 +79,7 @@ impl Taker {
 }
 
 impl Takers {
-    /// The first one that has room for a task, and the units of cpus that the task would take there.
+    /// The first worker with room for a task, and the units of cpus that the task would take there.
     fn find(
         &mut self,
         (now, workers): (Time, &Workers),
@@ -112,7 +114,7 @@ impl Takers {
         }
     }
 
-    /// Whether a worker takes what it was promised. If it is too little, it was promised nothing.
+    /// Whether a worker accepts the intended tasks. If they are too few, it gets none.
     fn keeps_promise(&mut self, at: usize, workers: &Workers) -> bool {
         let Some(taker) = self.workers.get_mut(at) else {
             return false;
@@ -128,28 +130,29 @@ impl Takers {
 }
 
 impl Retraction {
-    /// When there is something to look for.
+    /// Time of the next search.
     pub(super) fn due_at(&self) -> Option<Time> {
         let times = [self.rebalance_at, self.stuck_check_at];
         times.into_iter().flatten().min()
     }
 
-    /// Something was handed out: a while later it should have started.
+    /// Schedules a check after tasks were dispatched: by then they should have started.
     pub(super) fn note_handed_out(&mut self, now: Time) {
         self.stuck_check_at.get_or_insert(now + STUCK_CHECK);
     }
 
-    /// A round is over, and this worker was part of it. The queue may hold only what does not fit there.
+    /// Notes that a worker took part in a round. The queue may hold only tasks that do not fit
+    /// there.
     pub(super) fn note_tried(&mut self, worker: &Worker) {
         self.is_any_idle |= worker.accepts_work() && worker.backlog_len() == 0;
     }
 
-    /// What was handed out since then may not have been sent yet.
+    /// Sets since when dispatched tasks may be unsent.
     pub(super) const fn note_unsent(&mut self, since: Option<Time>) {
         self.unsent_since = since;
     }
 
-    /// All that was handed out before the time that this gives has been on its worker for as long as a start may take.
+    /// Tasks dispatched before the returned time have been on their worker long enough to start.
     fn sent_before(&mut self, now: Time) -> Time {
         self.sent.push_back((now, self.unsent_since.unwrap_or(now)));
         let is_due = |at: Time| at + STUCK_AFTER <= now;
@@ -160,7 +163,7 @@ impl Retraction {
         first.map_or(Time(0), |(_, before)| *before)
     }
 
-    /// Retracts, some time after something was handed out, what cannot start where it is.
+    /// Retracts tasks that cannot start where they are, some time after their dispatch.
     pub(super) fn retract_stuck(&mut self, ctx: &mut Ctx<'_>, workers: &mut Workers) {
         let now = ctx.now.mono;
         if self.stuck_check_at.is_none_or(|at| at > now) {
@@ -177,7 +180,7 @@ impl Retraction {
         }
     }
 
-    /// Rebalances if `has_room`, or if a worker was idle behind a round, but not more often than needed.
+    /// Rebalances if `has_room`, or if a worker was idle after a round, but not too often.
     pub(super) fn rebalance_in_time(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -187,12 +190,12 @@ impl Retraction {
     ) {
         let due = self.last_rebalance + REBALANCE_INTERVAL;
         self.rebalance_at = None;
-        // Whether or not anybody is idle: from the queue it can go wherever something ends next.
+        // Even if no worker is idle: from the queue a task can go wherever the next one ends.
         self.retract_stuck(ctx, workers);
         if !has_room && !self.is_any_idle {
             return;
         }
-        // Each look goes through all backlogs. A timer comes back to it if nothing else happens.
+        // Each search examines all backlogs. A timer triggers it if nothing else happens.
         if due > ctx.now.mono {
             self.rebalance_at = Some(due);
             return;
@@ -203,12 +206,12 @@ impl Retraction {
         }
     }
 
-    /// Retracts tasks that other workers could start at once. Returns whether it is worth looking again before anything else
-    /// happens. Of very many workers some are asked at a time, in turns.
+    /// Retracts tasks that other workers could start at once. Returns whether a further search is
+    /// worthwhile without other events. Asks some of very many workers at a time, in turn.
     fn rebalance(&mut self, ctx: &mut Ctx<'_>, workers: &mut Workers, classes: &Classes) -> bool {
         let (mut donors, mut idle) = (Vec::new(), Vec::new());
         for (id, worker) in workers.live() {
-            // A reserved worker gives back everything anyway, and takes nothing.
+            // A reserved worker returns everything anyway, and takes nothing.
             if !worker.accepts_work() || worker.reserved_for().is_some() {
                 continue;
             }
@@ -223,13 +226,13 @@ impl Retraction {
             return false;
         }
         let cpus = classes.find_resource("cpus").map(|id| id.0 as usize);
-        // Whoever takes any task comes first, then those that need the fewest for `--min-utilization`.
+        // Workers without `--min-utilization` first, then those that need the fewest tasks for it.
         idle.sort_by_key(|taker| {
             let worker = workers.get(taker.id)?;
             let all = worker.offers().get(cpus?)?;
             (worker.config.min_utilization > 0.0).then_some(all.units)
         });
-        // Room is counted once for all donors, so that two are not asked to fill the same slot.
+        // Room is counted once for all donors, so that two donors do not fill the same slot.
         let mut takers = Takers {
             workers: idle,
             next: BTreeMap::new(),
@@ -238,7 +241,7 @@ impl Retraction {
             cpus,
         };
         let first = donors.partition_point(|id| Some(*id) <= self.cursor);
-        // Behind the last donor, so that each has its turn when not all can be asked.
+        // After the last donor, so that each has its turn.
         donors.rotate_left(first);
         let mut asked = 0;
         for donor in donors {
@@ -254,7 +257,7 @@ impl Retraction {
     }
 }
 
-/// Tasks of a donor that others could start at once, those first that it would start last.
+/// Tasks of a donor that others could start at once, last ones first.
 fn worth_retracting(
     now: Time,
     workers: &Workers,
@@ -268,14 +271,15 @@ fn worth_retracting(
     };
     let mut back = Vec::new();
     let surplus = worker.surplus(now, RETRACT_HORIZON);
-    // Without a surplus the first one shows whether a later look is worth it.
+    // Even without a surplus the first task shows whether a later search is worthwhile.
     for (nth, (task, assigned)) in (0..).zip(worker.backlog_last().take(surplus.max(1))) {
         let Some(class) = classes.get(assigned.key.class) else {
             bug!("task {task} has no request class");
             break;
         };
         let Some((at, units)) = takers.find((now, workers), assigned.key.class, class) else {
-            // Nobody has room for it. Those before it start sooner, and are not worth another search.
+            // No worker has room for it. Earlier ones start sooner, and are not worth another
+            // search.
             break;
         };
         takers.has_later |= surplus < worker.backlog_len();
@@ -284,14 +288,14 @@ fn worth_retracting(
             back.push((at, task, assigned.instance));
         }
     }
-    // Tasks of several donors do not come back at the same moment, so each donor has to give enough.
+    // Tasks of several donors do not return at the same time, so each donor must give enough.
     back.retain(|(at, ..)| takers.keeps_promise(*at, workers));
     back.into_iter()
         .map(|(_, task, instance)| (task, instance))
         .collect()
 }
 
-/// Asks a worker to give tasks back.
+/// Retracts tasks from a worker.
 pub(super) fn retract(
     ctx: &mut Ctx<'_>,
     workers: &mut Workers,
@@ -311,7 +315,8 @@ pub(super) fn retract(
     ctx.send(id, WorkerCommand::Retract(tasks));
 }
 
-/// Retracts less urgent tasks of the classes of these queues, of which more waits than the worker was sent.
+/// Retracts less urgent tasks of the classes of these queues, which have more ready tasks than the
+/// worker was sent.
 pub(super) fn retract_overtaken(
     ctx: &mut Ctx<'_>,
     workers: &mut Workers,
@@ -341,12 +346,12 @@ mod tests {
             retraction.sent_before(at(ms))
         };
         assert_eq!(look(1_000, Some(990)), Time(0), "nobody has looked before");
-        // A busy disk, for which something always waits, hides nothing.
+        // Constant disk activity hides nothing.
         for ms in (1_250..5_000).step_by(250) {
             let before = look(ms, Some(ms - 10));
             assert!(ms < 1_500 || before == at(ms - 510), "{ms}: {before:?}");
         }
-        // What waits for a disk that hangs has not been sent.
+        // Messages that wait for a hanging disk are unsent.
         for ms in (5_000..9_000).step_by(250) {
             assert!(look(ms, Some(4_995)) <= at(4_995));
         }

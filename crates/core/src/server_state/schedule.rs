@@ -17,16 +17,16 @@ use crate::time::Now;
 use crate::worker::{Assigned, Turn};
 
 impl ServerState {
-    /// Does one round, if there is something to decide, and what is left to do after it.
+    /// Does one round, if there is anything to decide, and its follow-up work.
     pub(super) fn schedule(&mut self, ctx: &mut Ctx<'_>) {
         if let Some(round) = self.dispatcher.plan(ctx.now.mono, &mut self.workers) {
-            // First, as long as its nodes are as empty as the round saw them.
+            // First, while its nodes are as empty as the round saw them.
             for gang in round.gangs() {
                 self.start_gang(ctx, gang);
             }
             self.dispatcher
                 .update_reservations(ctx, &mut self.workers, &round);
-            // Behind what was retracted above, which goes by the backlogs that the round saw.
+            // After the retractions, which follow the backlogs that the round saw.
             let has_handed_out = self.hand_out_all(ctx, round.placements());
             self.dispatcher
                 .end_round(ctx.now.mono, &self.workers, &round, has_handed_out);
@@ -38,8 +38,9 @@ impl ServerState {
         self.dispatcher.finish(ctx, &mut self.workers, has_more);
     }
 
-    /// Decides again which of its tasks a worker has room for, after it reported ends and starts. Users see those as running, so
-    /// they become so together with the end of the task before them.
+    /// Decides again which of its tasks a worker has room for, after it reported ends and starts.
+    /// Users see such tasks as running, so the change belongs to the same step as the end of the
+    /// previous task.
     pub(super) fn promote(&mut self, now: Now, id: WorkerId) {
         let worker = self.workers.get_mut(id);
         let classes = self.dispatcher.classes();
@@ -48,7 +49,7 @@ impl ServerState {
         }
     }
 
-    /// A worker has room for a task now that it had, or has none any more.
+    /// Updates whether a worker has room for one of its tasks.
     fn note_room_of(&mut self, now: Now, id: WorkerId, task: TaskKey) {
         let assigned = self.workers.get(id).and_then(|w| w.assigned().get(&task));
         let Some(assigned) = assigned.copied() else {
@@ -71,7 +72,7 @@ impl ServerState {
         self.jobs.set_phase(task.job, assigned.slot, phase);
     }
 
-    /// Hands out what a round decided; returns whether that was anything.
+    /// Dispatches the tasks of a round; returns whether there were any.
     fn hand_out_all(&mut self, ctx: &mut Ctx<'_>, placements: &[Placement]) -> bool {
         let mut batches: BTreeMap<WorkerId, AssignBatch> = BTreeMap::new();
         for placement in placements {
@@ -87,14 +88,15 @@ impl ServerState {
         }
         let is_any = !batches.is_empty();
         for (worker, batch) in batches {
-            // A round can keep room for requests that the worker does not know of: it starts what it has.
+            // A round may reserve room for requests that the worker does not know: it starts what
+            // it has.
             self.promote(ctx.now, worker);
             send(ctx, worker, batch);
         }
         is_any
     }
 
-    /// How many of the tasks that a round gives to a worker it gets: a single one, if that is to show whether it works.
+    /// Caps a placement at one task on a worker that is being probed.
     fn entrusted(&self, placement: &Placement) -> u64 {
         let worker = self.workers.get(placement.worker);
         match worker.filter(|worker| !worker.is_trusted()) {
@@ -127,7 +129,7 @@ impl ServerState {
                 index: range.from,
             };
             let mut batch = AssignBatch::new(self.dispatcher.assign_limit());
-            // The command is sent to the root only, with the names of all nodes.
+            // Only the root gets the command, with the names of all nodes.
             self.hand_out(ctx.now, &placement, range, &mut batch);
             batch.set_nodes(&nodes);
             let Some(job) = self.jobs.get_mut(range.job) else {
@@ -152,7 +154,7 @@ impl ServerState {
             };
             ctx.persist(assigned);
             for member in &gang.workers {
-                // A node that waits must not end itself for being idle.
+                // A waiting node must not idle out.
                 if *member != root {
                     ctx.send(*member, WorkerCommand::Hold(true));
                 }
@@ -162,12 +164,12 @@ impl ServerState {
         }
     }
 
-    /// Gives the nodes of a multi-node task back; returns whether it had some.
+    /// Frees the nodes of a multi-node task; returns whether it had some.
     pub(super) fn release_gang(&mut self, ctx: &mut Ctx<'_>, task: TaskKey) -> bool {
         let Some(freed) = self.workers.release_nodes(task) else {
             return false;
         };
-        // The root reports the end itself; the others hear here that they are free.
+        // The root reports the end itself; the others learn here that they are free.
         for (id, was_root) in freed {
             self.dispatcher.note_room(id);
             if !was_root {
@@ -244,21 +246,22 @@ impl ServerState {
             runs.extend(next);
         }
         for run in &runs {
-            // Each template is sent to a worker once, in front of the first task that uses it.
+            // Each template is sent to a worker once, before the first task that uses it.
             if worker.learn_template(run.template.id) {
                 batch.add_template(Arc::clone(&run.template));
             }
             let assignment = assignment(job, range.submit, run, placement.variant);
             batch.add(assignment, run.awaits);
         }
-        // Users see what has room as running.
+        // Users see placed tasks as running.
         if placement.placed {
             self.jobs.note_changed(range.job);
         }
     }
 }
 
-/// Ends that a task goes on from; `keeper` is the worker that gets it, if that keeps its own until they are stored.
+/// Ends that a task depends on; `keeper` is its worker, if that keeps its own ends until they are
+/// stored.
 fn awaited_ends(job: &Job, slot: TaskSlot, keeper: Option<WorkerId>) -> AwaitedEnds {
     match (job.follows_others(slot, keeper), keeper) {
         (false, _) => AwaitedEnds::None,

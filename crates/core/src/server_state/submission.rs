@@ -1,12 +1,12 @@
-//! Submits on their way into the state: what does not need it is done before, the rest in portions.
+//! Submits on their way into the state: preparation happens outside, the rest in portions.
 //!
 //! ```text
 //!  spec ── Prepared::new, on any thread ──▶ prepared ── draft ──▶ templates, in portions ── accept ──▶ job
 //! ```
 //!
-//! Until it is accepted nothing of a submit can be seen, stored or canceled, and its client has no answer. What
-//! it was checked against may change meanwhile, so it is checked again at the end: it counts as submitted then, and
-//! its job gets its id then. So ids are in the order of the answers, and the last one is that of the last answer.
+//! Until it is accepted, a submit is invisible, not stored and not cancelable, and its client has
+//! no answer. The state may change meanwhile, so it is checked again at the end. It counts as
+//! submitted then, and its job gets its id then. So ids follow the order of the answers.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -46,11 +46,11 @@ impl UnderWay {
 /// Result of beginning with a submit.
 enum Begun {
     Draft(Box<Draft>),
-    /// It was made before, by an earlier attempt of the same task.
+    /// An earlier attempt of the same task made it.
     Known(JobId),
 }
 
-/// Requests whose submits are too large for one step.
+/// Requests with submits that are too large for one step.
 #[derive(Clone, Debug, Default)]
 pub(super) struct UnderWays {
     requests: VecDeque<UnderWay>,
@@ -69,16 +69,16 @@ impl ServerState {
         self.under_way.requests.len()
     }
 
-    /// How much of a large request is done in one step.
+    /// Work per step for a large request.
     pub(super) fn portion(&self) -> usize {
         match self.ending {
             None => self.dispatcher.portion_max() as usize,
-            // At the end of a server there are no more portions.
+            // During shutdown there are no more portions.
             Some(_) => usize::MAX,
         }
     }
 
-    /// Takes submits; small ones at once.
+    /// Handles submits; small ones at once.
     pub(super) fn on_submission(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -106,7 +106,7 @@ impl ServerState {
         }
     }
 
-    /// Answers everybody who waits: there are no more portions.
+    /// Completes all requests: there are no more portions.
     pub(super) fn submit_rest(&mut self, ctx: &mut Ctx<'_>) {
         while let Some(under_way) = self.under_way.requests.pop_front() {
             self.go_on_submitting(ctx, under_way, usize::MAX);
@@ -130,13 +130,13 @@ impl ServerState {
                     None => break,
                 },
             };
-            // A refused one counts, too: a long list of them must not become one long step.
+            // A rejected one counts as well: a long list of them must not become one long step.
             left -= 1;
             let result = match draft {
                 Ok(mut draft) => {
                     left -= self.build(&mut draft, left);
                     left -= self.rename(&mut draft, left);
-                    // The portion is used up: it goes on here with the next one.
+                    // The portion is used up: continues here with the next one.
                     if !draft.is_built() || !draft.is_renamed() {
                         under_way.draft = Some(draft);
                         break;
@@ -147,7 +147,7 @@ impl ServerState {
             };
             under_way.results.push(result);
         }
-        // The answer comes when the last submit is accepted or refused.
+        // The answer follows when the last submit is accepted or rejected.
         if under_way.is_done() {
             ctx.emit(Effect::Reply(under_way.request, under_way.reply()));
         } else {
@@ -156,10 +156,10 @@ impl ServerState {
         }
     }
 
-    /// Begins with a submit, unless it is there already.
+    /// Starts a submit, unless it is known already.
     fn begin(&mut self, ctx: &mut Ctx<'_>, prepared: Prepared) -> Result<Begun, SubmitRefusal> {
-        // Before anything is checked: what was possible the first time, such as adding to a job that was open, need not be
-        // so now.
+        // Before any check: conditions that held the first time, such as an open job, need not hold
+        // now.
         if let Some(known) = self.find_key(&prepared) {
             self.dispatcher.discard_refused(prepared);
             return known.map(Begun::Known);
@@ -177,7 +177,7 @@ impl ServerState {
         }
     }
 
-    /// Begins with a submit, if it could be accepted now.
+    /// Starts a submit if it could be accepted now.
     pub(super) fn draft(&mut self, prepared: Prepared) -> Result<Box<Draft>, SubmitRefusal> {
         let checked = self.target(&prepared.spec.target).and_then(|target| {
             self.check_prepared(&target, &prepared)?;
@@ -204,8 +204,8 @@ impl ServerState {
         }
     }
 
-    /// Has templates name the job that is the next one now, some of them; returns how many. One that is overtaken once more
-    /// is not delayed again: [`Self::accept`] corrects the rest in one step.
+    /// Corrects the job in some templates to the one that is next now; returns how many. If it is
+    /// overtaken again, [`Self::accept`] corrects the rest in one step.
     pub(super) fn rename(&mut self, draft: &mut Draft, most: usize) -> usize {
         if draft.is_built() && draft.renamed.is_none() {
             self.note_job(draft);
@@ -213,13 +213,13 @@ impl ServerState {
         draft.rename_some(most)
     }
 
-    /// Reserves numbers for `count` templates, one behind the other; returns the first.
+    /// Reserves consecutive numbers for `count` templates; returns the first.
     pub(super) fn number_templates(&mut self, count: usize) -> TemplateId {
         let count = u32::try_from(count).unwrap_or(u32::MAX);
         let first = match self.last_template.checked_add(count) {
-            // Numbers of one submit are consecutive: workers are told to drop them as ranges.
+            // Numbers of one submit are consecutive: workers drop them as ranges.
             Some(_) => self.last_template + 1,
-            // After four billion of them the first ones are forgotten.
+            // After four billion templates the first ones are forgotten.
             None => 1,
         };
         self.last_template = first.saturating_add(count - 1);

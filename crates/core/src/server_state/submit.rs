@@ -1,4 +1,4 @@
-//! Accepting tasks: a refused submit leaves nothing behind.
+//! Acceptance of submits: a rejected one leaves no trace.
 
 use std::sync::Arc;
 
@@ -17,14 +17,15 @@ use crate::template::{
 /// Notifications of one job.
 pub(super) const NOTICES_MAX: usize = 64;
 
-/// Dependencies of one submit on tasks of earlier ones: about 5 ms in one step.
+/// Limit of a submit's dependencies on earlier ones: about 5 ms in one step.
 const EARLIER_MAX: usize = 1 << 16;
 
-/// Submits of a job among which one with the same template is looked for: a program has a few kinds of calls at a time.
+/// Number of recent submits of a job that are searched for an equal template: a program has few
+/// kinds of calls at a time.
 const ALIKE_MAX: usize = 8;
 
 impl ServerState {
-    /// Opens a job, unless one was opened with this key before.
+    /// Opens a job, unless this key has opened one before.
     pub(super) fn open_job(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -59,7 +60,7 @@ impl ServerState {
         Ok(id)
     }
 
-    /// Takes a submit at once, however large it is.
+    /// Processes a submit at once, however large it is.
     pub(super) fn submit_prepared(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -71,13 +72,13 @@ impl ServerState {
         self.accept(ctx, draft)
     }
 
-    /// Checks a submit whose templates are there, and adds it.
+    /// Checks a submit whose templates are built, and adds it.
     pub(super) fn accept(
         &mut self,
         ctx: &mut Ctx<'_>,
         mut draft: Draft,
     ) -> Result<JobId, SubmitRefusal> {
-        // An earlier attempt may have been heard meanwhile.
+        // An earlier attempt may have been processed meanwhile.
         match self.repeat(ctx, &draft.prepared.spec) {
             Ok(None) => {}
             known => {
@@ -103,7 +104,7 @@ impl ServerState {
         let (target, spec) = (draft.target.clone(), Arc::clone(&draft.prepared.spec));
         let (key, is_again) = (draft.prepared.key.clone(), draft.prepared.is_again);
         let encoded = draft.prepared.encoded.take();
-        // Refusals come before anything is stored: a refused submit leaves nothing behind.
+        // Rejections come before any change: a rejected submit leaves no trace.
         let submit = self.finish(draft, None)?;
         self.check_after(target.job, (&submit.after, is_again), &submit.ids)?;
         self.check_tasks_max(&target, submit.ids.len())?;
@@ -124,7 +125,7 @@ impl ServerState {
         Ok(self.add_submit(ctx, target, submit))
     }
 
-    /// Remembers the key of something that was accepted in this step, so that it is on disk if that is.
+    /// Stores the key together with the accepted submit.
     fn note_key(&mut self, ctx: &mut Ctx<'_>, job: JobId, key: Option<SubmitKey>) {
         if let Some(key) = key {
             self.submit_keys.note(job, key.clone());
@@ -137,9 +138,10 @@ impl ServerState {
         self.submit_keys.find(prepared.key.as_ref()?)
     }
 
-    /// A new job gets the next id. Another one may have got that which was the next when the first template was built.
+    /// A new job gets the next id. Another job may have taken the id that was next when the first
+    /// template was built.
     pub(super) fn note_job(&self, draft: &mut Draft) {
-        // A job that exists keeps its id, whatever others got meanwhile.
+        // An existing job keeps its id.
         let next = self.jobs.next_id().filter(|_| draft.target.is_new);
         if let Some(job) = next.filter(|job| *job != draft.target.job) {
             let target = Target {
@@ -151,13 +153,14 @@ impl ServerState {
         }
     }
 
-    /// Checks the part of the state again that may have changed since the first template was built.
+    /// Repeats the checks of the parts of the state that may have changed since the first template
+    /// was built.
     fn check_still(&self, draft: &Draft) -> Result<(), SubmitRefusal> {
         self.target(&draft.prepared.spec.target)?;
         self.check_prepared(&draft.target, &draft.prepared)
     }
 
-    /// Checks of a submit that need nothing to be built.
+    /// Checks of a submit that need no templates.
     pub(super) fn check_prepared(
         &self,
         target: &Target,
@@ -176,14 +179,14 @@ impl ServerState {
     /// Each notification is remembered until the job is forgotten.
     fn check_notify(&self, job: JobId, spec: &SubmitSpec) -> Result<(), SubmitRefusal> {
         let known = self.jobs.get(job).map_or(0, |job| job.notices.len());
-        // A submit without notifications is never refused for those of others.
+        // A submit without notifications is never rejected because of others'.
         if !spec.notify.is_empty() && known + spec.notify.len() > NOTICES_MAX {
             return Err(SubmitRefusal::TooManyNotices);
         }
         Ok(())
     }
 
-    /// The part besides the template that the tasks of a submit share.
+    /// Fields shared by the templates of a submit.
     pub(super) fn share(&self, target: &Target, spec: &SubmitSpec) -> Share {
         Share {
             job: target.job,
@@ -196,7 +199,7 @@ impl ServerState {
         }
     }
 
-    /// Makes of a draft what is kept of it; `ids` = those that an array got earlier.
+    /// Turns a draft into a submit; `ids` = the ids that an array got earlier.
     pub(super) fn finish(
         &mut self,
         draft: Draft,
@@ -212,7 +215,7 @@ impl ServerState {
         let (ids, kind, priority_max) = match &spec.body {
             SubmitBody::Array(array) => {
                 let ids = match (ids, &array.ids) {
-                    // Restored: the ids that an array got then, whatever the job has now.
+                    // Restored: the ids that the array got then, not its present ids.
                     (Some(ids), _) => ids,
                     (None, ArrayIds::Given(ids)) => ids.clone(),
                     (None, ArrayIds::Next(count)) => self.next_ids(share.job, *count)?,
@@ -282,8 +285,9 @@ impl ServerState {
         }
     }
 
-    /// The template of one of the last submits of the job, if this one asks for the same. Calls come in submits of one or a
-    /// few tasks each: neither this server nor a worker is to keep a template for each of them.
+    /// The template of one of the last submits of the job, if it is equal. Calls arrive in submits
+    /// of one or a few tasks each: neither the server nor a worker should keep a template per
+    /// submit.
     fn known_template(
         &self,
         share: &Share,
@@ -352,7 +356,7 @@ impl ServerState {
         }
     }
 
-    /// A job that adds tasks to itself may do so without end.
+    /// A job that submits to itself may never stop doing so.
     fn check_tasks_max(&self, target: &Target, new: u32) -> Result<(), SubmitRefusal> {
         let Some(max) = target.tasks_max else {
             return Ok(());
@@ -375,7 +379,7 @@ impl ServerState {
     }
 
     fn check_new(&self, job: JobId, ids: &IdArray) -> Result<(), SubmitRefusal> {
-        // A new job has no tasks with which ids could clash.
+        // A new job has no ids to clash with.
         let Some(existing) = self.jobs.get(job) else {
             return Ok(());
         };
@@ -387,7 +391,7 @@ impl ServerState {
         total.map(|_| ()).ok_or(SubmitRefusal::TooManyTasks)
     }
 
-    /// Dependencies that are not in the submit have to be in the job.
+    /// Dependencies outside the submit must be in the job.
     fn check_earlier(
         &self,
         id: JobId,
@@ -428,7 +432,7 @@ impl ServerState {
     /// Adds a checked submit and queues what can run.
     fn add_submit(&mut self, ctx: &mut Ctx<'_>, target: Target, submit: Submit) -> JobId {
         let id = target.job;
-        // Only now has the job an id: ids are in the order of the answers.
+        // The job gets its id only now: ids follow the order of the answers.
         if target.is_new {
             let is_open = target.closes_itself;
             let mut job = Job::new(id, target.name, target.max_fails, is_open, ctx.now.wall);
@@ -442,7 +446,7 @@ impl ServerState {
         // Before it is queued, with the request that it then has.
         self.begin_learning(ctx.now.mono, id, number);
         self.start_submit(ctx, id, number);
-        // A job without tasks is over at once: nothing of it will end.
+        // A job without tasks is over at once: no end will follow.
         if self.jobs.get(id).is_some_and(Job::is_idle) {
             self.note_job_progress(ctx, id);
         }
@@ -450,10 +454,11 @@ impl ServerState {
     }
 }
 
-/// The template of an array, its parameters with the ids of their combinations: in an open job those behind the highest one.
+/// The template of an array; its parameters get the ids of their combinations, in an open job after
+/// the highest one.
 fn numbered(array: &ArraySpec, ids: &IdArray) -> Arc<TaskTemplate> {
     let (ArrayIds::Next(_), Some(params)) = (&array.ids, &array.template.params) else {
-        // Ids that a client gives are those of the combinations that it chose.
+        // A client's ids refer to the chosen combinations.
         return Arc::clone(&array.template);
     };
     let first = ids.get(0).unwrap_or_default();
@@ -467,7 +472,7 @@ fn numbered(array: &ArraySpec, ids: &IdArray) -> Arc<TaskTemplate> {
     }
 }
 
-/// A template whose paths name the job and the server instead of placeholders.
+/// A template with the job and server placeholders of its paths filled in.
 fn fill_paths(template: &TaskTemplate, job: JobId, uid: &str) -> TaskTemplate {
     let stdio = |stdio: &StdioSpec| match stdio {
         StdioSpec::File {

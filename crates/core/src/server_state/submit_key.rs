@@ -1,7 +1,7 @@
-//! Keys of submits. A client that has no answer to a submit, because of a time-out or a restart of the server, submits
-//! again with the same key, and gets the job of the first time.
+//! Idempotency keys. A client without an answer to a submit, because of a timeout or a restart of
+//! the server, repeats it with the same key, and gets the job of the first one.
 //!
-//! A key is remembered as long as its job.
+//! A key is kept as long as its job.
 
 use std::collections::BTreeMap;
 
@@ -11,9 +11,9 @@ use crate::id::JobId;
 /// Key of a submit.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SubmitKey {
-    /// Name; no other submit of the server has it.
+    /// Name; unique among the submits of the server.
     pub name: Box<str>,
-    /// Of all that it says, so that a key that is used for something else is noticed.
+    /// Digest of the submit, so that another use of the key is detected.
     pub digest: Box<str>,
 }
 
@@ -25,7 +25,7 @@ pub(super) struct SubmitKeys {
 }
 
 impl SubmitKeys {
-    /// Result of the submit with this key; `None` = there was none.
+    /// Result of the submit with this key; `None` = unknown key.
     pub(super) fn find(&self, key: &SubmitKey) -> Option<Result<JobId, SubmitRefusal>> {
         let (job, digest) = self.by_name.get(&key.name)?;
         Some(if *digest == key.digest {

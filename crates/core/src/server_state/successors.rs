@@ -1,19 +1,22 @@
-//! Sending tasks ahead of their turn: together with the one that each goes on from, to the same worker.
+//! Sends tasks ahead of their turn: together with their predecessor, to the same worker.
 //!
-//! Between the end of a task and the start of the one that waits for it lie the way to the server and back and the server's
-//! own work: as long as a short program runs. Along a *stretch* of a graph, where each task is the only one that waits for the one
-//! before it, nobody else needs to hear of an end first. So some tasks of it are sent when the first one is, each with the
-//! instance that it goes on from, and the worker starts each when that has finished.
+//! Between the end of a task and the start of its dependent lie a round trip to the server and the
+//! server's own work: as long as a short program runs. In a *stretch* of a graph, where each task
+//! is the only dependent of the previous one, nothing else needs the end first. So the first few
+//! tasks of a stretch are sent together, each with the instance of its predecessor, and the worker
+//! starts each when its predecessor has finished.
 //!
-//! A successor takes the place of what it goes on from: it asks for the same, and is counted neither as placed nor in the
-//! backlog before its turn ([`Turn`]). If what it goes on from does not finish there, the worker gives it back. It is only sent
+//! A successor takes the place of its predecessor: it has the same request, and counts neither as
+//! placed nor as backlog before its turn ([`Turn`]). If the predecessor does not finish there, the
+//! worker returns the successor. Successors are only sent
 //!
-//! - to a worker that keeps ends until they are stored, because it starts before the end before it is (see [`super::gate`]), or to any if
-//!   nothing is stored;
-//! - while tasks of the job take less than a tenth of a second on average: the worker gives successors back that wait for longer, because
-//!   they are in nobody's plans, and something more urgent may come;
-//! - while nothing else waits that could use the room: then the room would not be idle, and one long chain must not have a
-//!   worker for itself.
+//! - to a worker that keeps ends until they are stored, because it starts before the previous end
+//!   is committed (see [`super::gate`]), or to any worker if nothing is stored;
+//! - while tasks of the job take less than a tenth of a second on average: the worker returns
+//!   successors that wait for longer, because no round counts on them, and more urgent tasks may
+//!   come;
+//! - while no other task waits that could use the room: otherwise the room would not be idle, and
+//!   one long chain must not occupy a worker alone.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -33,10 +36,12 @@ use crate::time::Time;
 use crate::worker::{Assigned, Turn, Worker};
 use crate::worker_state::SUCCESSOR_PATIENCE;
 
-/// Tasks of a stretch that are sent at once. Twice as many are there at most: a portion lasts while the next one is on its way.
+/// Tasks of a stretch sent at once. At most twice as many are on the worker: a portion lasts while
+/// the next one is on its way.
 const PORTION: u32 = 16;
 
-/// Queues that are looked at to find out whether something else could use the room. Of more some might.
+/// Queues examined to find out whether other tasks could use the room; with more queues the answer
+/// is yes.
 const QUEUES_LOOKED_AT: usize = 64;
 
 /// Tasks whose successors can be sent.
@@ -44,7 +49,7 @@ const QUEUES_LOOKED_AT: usize = 64;
 pub(super) struct Heads {
     found: Vec<(WorkerId, JobId, TaskSlot)>,
     portion: u32,
-    /// Tasks of jobs that take longer on average are sent when it is their turn.
+    /// Longest mean run time of a job's tasks for which successors are sent.
     run_max: Duration,
 }
 
@@ -59,19 +64,20 @@ impl Default for Heads {
 }
 
 impl Heads {
-    /// A task was handed out; what may have to wait on its worker itself has no successors there.
+    /// Notes a dispatched task; a task that may itself have to wait on its worker gets no
+    /// successors there.
     pub(super) fn note_handed_out(&mut self, placement: &Placement, job: &Job, slot: TaskSlot) {
         if placement.placed && job.sole_dependent(slot).is_some() {
             self.push(placement.worker, job.id, slot);
         }
     }
 
-    /// It is the turn of a task behind which more is to be sent.
+    /// Schedules more successors after a task.
     pub(super) fn push(&mut self, worker: WorkerId, job: JobId, slot: TaskSlot) {
         self.found.push((worker, job, slot));
     }
 
-    /// Sends fewer at once, however long they take, so that small tests see much of it.
+    /// Lowers the portion regardless of run times, for small tests.
     #[cfg(any(test, feature = "testing"))]
     pub(super) const fn limit(&mut self, portion: u32) {
         self.portion = portion;
@@ -80,7 +86,7 @@ impl Heads {
 }
 
 impl ServerState {
-    /// What a handed-out task goes on from has finished.
+    /// The predecessor of a dispatched task has finished.
     pub(super) fn take_turn(&mut self, now: Time, id: JobId, slot: TaskSlot) {
         let Some(job) = self.jobs.get(id) else {
             return;
@@ -101,7 +107,8 @@ impl ServerState {
         }
     }
 
-    /// Lets those of these tasks wait again that were sent ahead of one which has failed: their worker gives them back by itself.
+    /// Makes sent-ahead dependents of a failed task wait again: their worker returns them on its
+    /// own.
     pub(super) fn forget_successors(&mut self, id: JobId, slots: &[TaskSlot]) {
         for slot in slots {
             let job = self.jobs.get(id);
@@ -116,7 +123,7 @@ impl ServerState {
         }
     }
 
-    /// Sends what goes on from tasks that were handed out.
+    /// Sends the successors of dispatched tasks.
     pub(super) fn send_successors(&mut self, ctx: &mut Ctx<'_>) {
         let heads = std::mem::take(&mut self.heads.found);
         let mut batches = BTreeMap::<WorkerId, AssignBatch>::new();
@@ -136,7 +143,7 @@ impl ServerState {
         }
     }
 
-    /// Whether a worker is given tasks ahead of their turn.
+    /// Whether a worker gets tasks ahead of their turn.
     fn gets_successors(&self, worker: &Worker) -> bool {
         worker.config.takes_successors
             && (worker.keeps_ends() || self.is_volatile)
@@ -145,7 +152,7 @@ impl ServerState {
             && worker.reserved_for().is_none()
     }
 
-    /// Whether something waits there for room, or is ready and could run there.
+    /// Whether a task waits there for room, or is ready and could run there.
     fn is_room_wanted(&self, worker: &Worker) -> bool {
         if worker.backlog_len() > 0 || self.dispatcher.is_unsettled() {
             return true;
@@ -204,8 +211,8 @@ impl ServerState {
         }
     }
 
-    /// Ends that the message with a task may still wait for: what goes on from it must not come before it. One that runs, or
-    /// could, is there, and all that was sent behind it.
+    /// Ends that the message with a task may still wait for: a successor must not be sent before
+    /// it. A running or ready task is on the worker, and so are all tasks sent after it.
     fn awaited_ends_of(&self, id: WorkerId, job: JobId, slot: TaskSlot) -> AwaitedEnds {
         let (worker, job) = (self.workers.get(id), self.jobs.get(job));
         let task = job.and_then(|job| Some(TaskKey::new(job.id, job.task_id(slot)?)));
@@ -213,7 +220,8 @@ impl ServerState {
         assigned.map_or(AwaitedEnds::None, |assigned| assigned.awaits)
     }
 
-    /// The first task of a stretch that has not finished: the end of a task can be told together with those of what was sent with it.
+    /// The first unfinished task of a stretch: its end may be reported together with those of its
+    /// successors.
     fn front(&self, job: JobId, head: TaskSlot) -> Option<TaskSlot> {
         let job = self.jobs.get(job)?;
         let mut front = head;
@@ -234,26 +242,28 @@ impl ServerState {
         worker.has_later(task).then_some(next)
     }
 
-    /// The successor of a task that was handed out, if it can be sent behind it.
+    /// The successor of a dispatched task, if it can be sent after it.
     fn successor(&self, now: Time, id: WorkerId, (job, at): (JobId, TaskSlot)) -> Option<TaskSlot> {
         let (worker, job) = (self.workers.get(id)?, self.jobs.get(job)?);
         let next = job.sole_dependent(at)?;
         let submit = job.submit(next)?;
-        // All else that it waits for has ended, and it waits for nothing but tasks.
+        // Its other dependencies have finished, and it waits for no job.
         if submit.graph()?.unfinished(next.index) != 1 || !submit.after.is_empty() {
             return None;
         }
-        // Of tasks that take long the way to the server and back is no part, and the worker would give them back.
+        // For long tasks the round trip does not matter, and the worker would return their
+        // successors.
         let run_max = self.heads.run_max;
         if !job.ahead.pays(now) || job.mean_run().is_some_and(|run| run > run_max) {
             return None;
         }
-        // One that was lost with its worker may have been what brought that down: its next loss is to be counted for itself.
+        // A task that was lost with its worker may have caused the loss: its next loss must be
+        // counted separately.
         if job.was_tried(at) {
             return None;
         }
         let is_waiting = job.phase(next) == Some(Phase::Waiting);
-        // Of what ran elsewhere the ends have to be stored first.
+        // Ends on other workers must be stored first.
         if !is_waiting || self.is_kept_back(job, next) || job.follows_others(next, Some(id)) {
             return None;
         }
@@ -264,7 +274,8 @@ impl ServerState {
         if self.dispatcher.class(before.key)?.is_multi_node() {
             return None;
         }
-        // A task that goes on from one in a later variant is placed by a round: the first variant may have room by then.
+        // After a task in a later variant it is placed by a round: the first variant may have room
+        // by then.
         let may = before.variant == 0
             && may_precede(&job.submit(at)?.template(at.index)?.task)
             && may_go_ahead(&submit.template(next.index)?.task);
@@ -275,7 +286,7 @@ impl ServerState {
         self.jobs.is_held(job.id, slot) || self.jobs.is_delayed(job.id, slot)
     }
 
-    /// Hands a task out to the worker that has what it goes on from.
+    /// Dispatches a task to the worker of its predecessor.
     fn hand_out_behind(
         &mut self,
         now: Time,
@@ -321,16 +332,16 @@ impl ServerState {
     }
 }
 
-/// Whether others may go on from a task before its end is heard of.
+/// Whether others may start after a task before its end is reported.
 const fn may_precede(task: &TaskTemplate) -> bool {
-    // Lost with its worker before that is told, it would have failed, though it has finished.
+    // If its worker were lost before the report, it would count as failed, although it finished.
     !fails_if_lost(task)
 }
 
-/// Whether a task may be sent before the one that it goes on from has ended.
+/// Whether a task may be sent before its predecessor has ended.
 const fn may_go_ahead(task: &TaskTemplate) -> bool {
-    // A call may need a value that is told with the end only. And what its worker starts while nobody hears of it would start
-    // once more when that one is given up for lost.
+    // A call may need a value that is reported only with the end. And a task that starts while its
+    // worker is unreachable starts again when that worker is declared lost.
     !task.is_call && !fails_if_lost(task)
 }
 

@@ -1,7 +1,7 @@
-//! Commands about very many jobs: some of them at a time, so that nobody waits long.
+//! Commands about very many jobs, in portions, so that no client waits long.
 //!
-//! The answer comes with the last one and says what each job was found to be when its turn came. What was done
-//! of them before is done and visible to others meanwhile.
+//! The answer comes with the last portion and describes each job at its turn. Effects of earlier
+//! portions are visible meanwhile.
 
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
@@ -20,26 +20,26 @@ pub(super) enum Deed {
     Close,
     /// Cancels it for this reason.
     Cancel(Box<str>),
-    /// Drops it if it is completed and in one of these states.
+    /// Forgets it if it is completed and in one of these states.
     Forget(Vec<TaskState>),
 }
 
-/// Jobs that have not had their turn.
+/// Jobs that are still to be processed.
 #[derive(Clone, Debug)]
 enum Left {
-    /// Those with such ids that there is something to do for.
+    /// Jobs with ids in this range to which the command applies.
     Among(RangeInclusive<u32>),
     These(VecDeque<JobId>),
 }
 
-/// A command whose jobs have not all had their turn.
+/// A command in progress.
 #[derive(Clone, Debug)]
 pub(super) struct Sweep {
     request: RequestId,
     deed: Deed,
     left: Left,
     not_found: IdArray,
-    /// Those that somebody else has dropped before their turn.
+    /// Jobs that were forgotten before their turn.
     gone: Vec<JobId>,
     rows: Vec<JobResult>,
     forgotten: u32,
@@ -53,7 +53,7 @@ impl ServerState {
         self.sweeps.len()
     }
 
-    /// Takes a command about jobs; with few of them it is carried out at once.
+    /// Handles a command about jobs; with few jobs at once.
     pub(super) fn on_sweep(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -61,7 +61,7 @@ impl ServerState {
         (jobs, deed): (&Selector, Deed),
     ) {
         let (left, not_found) = match jobs {
-            // Which of very many jobs are meant is looked for bit by bit, too.
+            // The search among very many jobs is done in portions as well.
             Selector::All => (
                 Left::Among(0..=self.last_job().map_or(0, |id| id.0)),
                 IdArray::default(),
@@ -91,7 +91,7 @@ impl ServerState {
         }
     }
 
-    /// Answers everybody who waits: there are no more portions.
+    /// Completes all commands: there are no more portions.
     pub(super) fn sweep_rest(&mut self, ctx: &mut Ctx<'_>) {
         while let Some(sweep) = self.sweeps.pop_front() {
             self.go_on_sweeping(ctx, sweep, usize::MAX);
@@ -101,7 +101,7 @@ impl ServerState {
     fn go_on_sweeping(&mut self, ctx: &mut Ctx<'_>, mut sweep: Sweep, most: usize) {
         let mut forgotten = Vec::new();
         if let Deed::Forget(_) = &sweep.deed {
-            // A client that waits for one of them hears how it ended before it is gone.
+            // A client that waits for one of them learns its end before it is gone.
             self.follow_up(ctx);
         }
         for id in self.next_jobs(&mut sweep, most) {
@@ -117,7 +117,7 @@ impl ServerState {
                     continue;
                 }
             };
-            // It was there when the command came.
+            // It existed when the command arrived.
             match row {
                 Some(row) => sweep.rows.push(row),
                 None => sweep.gone.push(id),
@@ -146,7 +146,7 @@ impl ServerState {
         ctx.emit(Effect::Reply(sweep.request, reply));
     }
 
-    /// The next jobs of a command, out of at most `most` that are looked at.
+    /// The next jobs of a command, examining at most `most`.
     fn next_jobs(&self, sweep: &mut Sweep, most: usize) -> Vec<JobId> {
         let ids = match &mut sweep.left {
             Left::These(ids) => return ids.drain(..ids.len().min(most)).collect(),
@@ -158,7 +158,7 @@ impl ServerState {
         let is_meant = |job: &Job| match &sweep.deed {
             Deed::Close => job.is_open,
             Deed::Cancel(_) => !job.is_completed(),
-            // Those that stay are counted.
+            // Jobs that stay are counted.
             Deed::Forget(_) => true,
         };
         let part = part.filter(|(_, job)| is_meant(job));
@@ -171,12 +171,12 @@ impl ServerState {
     }
 }
 
-/// Ids that were never there, and those that are there no more.
+/// Unknown ids, and ids of jobs that are gone.
 pub(super) fn with_gone(not_found: IdArray, gone: &[JobId]) -> IdArray {
     let singles = gone.iter().map(|id| IdArray::single(id.0));
     let ranges = singles.flat_map(|id| id.ranges().to_vec());
     let all = not_found.ranges().iter().copied().chain(ranges).collect();
-    // The one kind was known when the command came, the other was not.
+    // Both kinds are disjoint: only the latter existed when the command arrived.
     IdArray::new(all).unwrap_or(not_found)
 }
 

@@ -1,4 +1,4 @@
-//! The state as a whole: a few seeds of the simulation, each to the end, and what it decides step by step.
+//! The whole state: a few seeds of the simulation, each to the end, and single decisions.
 
 mod after;
 mod attach;
@@ -19,7 +19,7 @@ use crate::testing::sim::{Course, World};
 use crate::testing::{apply, array_submit, request, template, worker_config};
 use crate::worker_config::OnServerLost;
 
-/// Seeds of one test run at most; `tests/seeds` plays 300 of them.
+/// Limit of seeds in one test run; `tests/seeds` plays 300 of them.
 const SEEDS_MAX: u64 = 10;
 
 fn seeds() -> std::ops::Range<u64> {
@@ -33,7 +33,7 @@ const fn task(id: u32) -> TaskKey {
     TaskKey::new(JobId(1), TaskId(id))
 }
 
-/// A connected worker that comes back, and a job of `count` tasks.
+/// A connected worker that reconnects, and a job of `count` tasks.
 fn with_worker(cpus: u32, count: u32, template: TaskTemplate) -> ServerState {
     let mut state = ServerState::new("test");
     connect(&mut state, 1, cpus);

@@ -1,7 +1,7 @@
-//! Selects the workers that a round looks at, so that its cost follows the changes.
+//! Selects the workers that a round examines, so that its cost follows the changes.
 //!
-//! A worker that was tried against everything that is ready gains room only by its own reports. A queue
-//! that was empty may have something for any worker; for one that was not nobody had room.
+//! A worker that was tried against all ready tasks gains room only by its own reports. A newly
+//! filled queue may fit any worker; a queue that was not empty fits none that was tried.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -13,51 +13,51 @@ use crate::scheduler::worker_plan::Seen;
 use crate::time::Time;
 use crate::worker::{Worker, Workers};
 
-/// How often plans for multi-node tasks are looked at again, as long as there are some that wait.
+/// Interval of new plans for multi-node tasks, while some wait.
 const PLANS_CHECK: Duration = Duration::from_millis(250);
 
-/// Most tasks that one round hands out, and about how many it asks back; what is left follows in the
-/// next, so that nobody waits long.
+/// Limit of tasks dispatched per round, and approximate limit of retracted ones; the rest follows
+/// in the next round, so that no client waits long.
 pub(super) const ROUND_TASKS_MAX: u64 = 1_024;
 
-/// How much a scheduling round had to look at.
+/// How much a scheduling round examined.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RoundSize {
-    /// Workers that may have had room.
+    /// Workers with possible room.
     pub workers: usize,
-    /// Requests of one priority of which tasks were ready.
+    /// Requests with ready tasks, per priority.
     pub queues: usize,
-    /// Whether it looked for nodes for multi-node tasks, among all workers.
+    /// Whether it planned multi-node tasks, among all workers.
     pub with_gangs: bool,
     /// Multi-node tasks that it started.
     pub gangs: usize,
 }
 
-/// Workers and requests that the next round looks at, and when it is due without any other input.
+/// Scope of the next round, and when it is due without other inputs.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RoundTriggers {
-    /// A queue that was empty got something since the last round.
+    /// An empty queue got tasks since the last round.
     ready: bool,
     /// Any queue did.
     more: bool,
     /// Something changed for multi-node tasks.
     plans: bool,
-    /// When to look at the plans for them again.
+    /// Time of the next plan for multi-node tasks.
     plans_at: Option<Time>,
     /// Workers that may have room.
     room: BTreeSet<WorkerId>,
-    /// Those of them whose turn comes first: the last round did not come to them.
+    /// Workers whose turn comes first, because the last round did not reach them.
     passed_over: BTreeSet<WorkerId>,
-    /// How often the number of steps of a search is doubled, because the last ones met nothing that fits.
+    /// How often the step limit of searches was doubled, because the last ones found nothing.
     search_widened: u32,
     /// Workers that take enough or nothing.
     demanding: BTreeSet<WorkerId>,
-    /// The last round was cut: go on at this time, that is, at once.
+    /// The last round was cut: continue at this time, that is, at once.
     again_at: Option<Time>,
 }
 
 impl RoundTriggers {
-    /// A queue that was empty got something, or was hidden from rounds until now.
+    /// An empty queue got tasks, or was hidden from rounds until now.
     pub(super) const fn note_ready(&mut self) {
         self.ready = true;
     }
@@ -67,7 +67,7 @@ impl RoundTriggers {
         self.more = true;
     }
 
-    /// Multi-node tasks or the workers that could serve them changed.
+    /// Multi-node tasks, or the workers that could serve them, changed.
     pub(super) const fn note_plans(&mut self) {
         self.plans = true;
     }
@@ -104,22 +104,22 @@ impl RoundTriggers {
         self.again_at = Some(now);
     }
 
-    /// When the next round is due without any other input.
+    /// Time of the next round without other inputs.
     pub(super) fn due_at(&self) -> Option<Time> {
         [self.again_at, self.plans_at].into_iter().flatten().min()
     }
 
-    /// Begins a round; returns whether it looks at every worker.
+    /// Begins a round; returns whether it examines every worker.
     pub(super) fn begin(&mut self, workers: &Workers) -> bool {
         let is_everyone = std::mem::take(&mut self.ready);
         self.again_at = None;
-        // Those that have not had their turn since the last time are there already.
+        // Workers without a turn since the last time are in it already.
         if is_everyone && self.room.len() < workers.live().len() {
             let able = workers.live().values();
             let able = able.filter(|worker| worker.accepts_work());
             self.room.extend(able.map(|worker| worker.id));
         } else if self.more {
-            // These had room for a part of what they want, and wait until there is enough.
+            // They had too little room for what they require, and wait for enough.
             self.room.extend(&self.demanding);
         }
         self.more = false;
@@ -136,7 +136,7 @@ impl RoundTriggers {
         self.plans_at = None;
     }
 
-    /// Whether a round looks for nodes for multi-node tasks.
+    /// Whether a round plans multi-node tasks.
     pub(super) fn are_plans_due(
         &mut self,
         now: Time,
@@ -145,7 +145,7 @@ impl RoundTriggers {
     ) -> bool {
         let has_changed = std::mem::take(&mut self.plans);
         let is_time = self.plans_at.is_none_or(|at| at <= now);
-        // An empty worker may complete a set of nodes: it would idle until the timer otherwise.
+        // An empty worker may complete a set of nodes: otherwise it would idle until the timer.
         let are_due = has_changed || is_everyone || is_time || self.is_any_empty(workers);
         if are_due {
             self.plans_at = Some(now + PLANS_CHECK);
@@ -159,7 +159,7 @@ impl RoundTriggers {
         workers.any(|worker| worker.assigned().is_empty() && worker.accepts_work())
     }
 
-    /// Workers that may have room; those that the last round passed over have their turn first.
+    /// Workers with possible room; workers that the last round did not reach come first.
     pub(super) fn rooms(&self) -> impl Iterator<Item = WorkerId> + '_ {
         let others = self.room.iter();
         let others = others.filter(|id| !self.passed_over.contains(id));
@@ -171,7 +171,8 @@ impl RoundTriggers {
         self.search_widened
     }
 
-    /// Decides which workers have to be looked at again, and whether at once. `is_over` = nothing is ready any more.
+    /// Decides which workers must be examined again, and whether at once. `is_over` = no ready
+    /// tasks are left.
     pub(super) fn note_round(
         &mut self,
         now: Time,
@@ -181,8 +182,9 @@ impl RoundTriggers {
     ) {
         let is_idle = answer.placements.is_empty() && answer.gangs.is_empty();
         let has_more = !window.is_all && !is_idle;
-        // The search gave up before it met anything that fits. What does fit may come behind thousands of requests that
-        // just do not: an idle worker and its task have to meet, even if it takes a longer step.
+        // The search ran out of steps before it found a fit. Thousands of requests that barely do
+        // not fit may precede the fitting one: an idle worker must find its task, even if the step
+        // takes longer.
         let is_blind = is_idle && window.rooms.values().any(Seen::is_blind);
         let is_wider = is_blind && self.search_widened < SEARCH_WIDENED_MAX;
         self.search_widened = match is_blind {
@@ -192,14 +194,14 @@ impl RoundTriggers {
         let stay = answer.is_cut || has_more || is_wider || window.is_behind || is_over;
         let is_partial = window.rooms.len() < self.room.len();
         if !stay {
-            // They were tried against all that is left.
+            // They were tried against everything that is left.
             for id in window.rooms.keys() {
                 self.room.remove(id);
             }
         }
         if !is_partial {
             self.passed_over.clear();
-        // A new cycle: all others have their turn before those of this round have another.
+        // A new cycle: all others have their turn before the workers of this round.
         } else if self.passed_over.is_empty() {
             self.passed_over = self.room.clone();
         }
@@ -244,7 +246,7 @@ mod tests {
         triggers
     }
 
-    /// A round that saw everything that could go to these workers.
+    /// A round that saw everything relevant to these workers.
     fn saw(workers: &[u32]) -> Window {
         let rooms = workers.iter().map(|id| (WorkerId(*id), Seen::default()));
         Window {

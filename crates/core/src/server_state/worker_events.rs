@@ -77,13 +77,14 @@ impl ServerState {
                 let is_gone = |job: &JobId| self.jobs.get(*job).is_none();
                 let gone: Vec<JobId> = held.into_iter().filter(is_gone).collect();
                 if !gone.is_empty() {
-                    // Apart: it waits for the commit of what was forgotten, which a slow disk must not make of a sign of life.
+                    // A separate message: it waits for a commit, which must not delay heartbeat
+                    // replies.
                     ctx.send(id, WorkerCommand::Ping(gone));
                 }
             }
             WorkerMessage::Report(report) => self.on_report(ctx, id, report),
             WorkerMessage::Notify(task, message) => {
-                // Of a job that was forgotten nothing more is recorded.
+                // Nothing is recorded for a forgotten job.
                 if self.jobs.all().contains_key(&task.job) {
                     let told = ChangeKind::TaskNotified {
                         task,
@@ -109,11 +110,11 @@ impl ServerState {
     }
 
     pub(super) fn on_worker_gone(&mut self, ctx: &mut Ctx<'_>, id: WorkerId, how: LinkEnd) {
-        // One that said goodbye first is gone already; the end of its connection says nothing new.
+        // A worker that said goodbye is gone already; the end of its connection is no news.
         let Some(worker) = self.workers.get(id).filter(|worker| !worker.is_away()) else {
             return;
         };
-        // Its tasks go on meanwhile; running them elsewhere would do the work twice.
+        // Its tasks continue meanwhile; running them elsewhere would duplicate work.
         if worker.may_come_back() {
             self.workers.disconnect(id, ctx.now.mono, how);
             self.dispatcher.note_plans_changed();
@@ -123,7 +124,8 @@ impl ServerState {
         self.lose_worker(ctx, id, reason);
     }
 
-    /// `heard` = when what workers said last arrived that was taken; `None` = no loss can be stored.
+    /// `heard` = messages of workers were handled up to this arrival time; `None` = losses cannot
+    /// be stored.
     pub(super) fn on_timer(&mut self, ctx: &mut Ctx<'_>, heard: Option<Time>) {
         self.release_delayed(ctx.now);
         self.probe_due(ctx);
@@ -134,8 +136,8 @@ impl ServerState {
         }
     }
 
-    /// Gives workers that were silent for too long another period. They may be connected, with tasks that go on, and wait for
-    /// the store to take them back; what starts elsewhere instead could not be stored, either.
+    /// Gives silent workers another period. They may be connected, with running tasks, and wait
+    /// until the store works again; tasks restarted elsewhere could not be stored either.
     fn spare_overdue(&mut self, now: Time) {
         for (_, id) in self.workers.overdue(now, usize::MAX) {
             self.workers.note_heartbeat(id, now);
@@ -143,12 +145,12 @@ impl ServerState {
         self.overdue_left = None;
     }
 
-    /// Loses workers that were silent for too long, one portion of them: the deadlines of the others stay due. A switch that fails
-    /// may take thousands at the same moment, with all tasks that they have.
+    /// Declares a portion of the overdue workers lost; the deadlines of the others stay due. A
+    /// failing switch may take thousands at the same time, with all their tasks.
     fn lose_overdue(&mut self, ctx: &mut Ctx<'_>, heard: Time) {
         let most = self.portion();
         let mut left = most;
-        // A sign of life that waits for its turn was in time.
+        // A heartbeat that is still queued was in time.
         let overdue = self.workers.overdue(heard, most);
         let is_cut = overdue.len() == most;
         let looked_at = self.overdue_left.take().unwrap_or_default();
@@ -158,10 +160,12 @@ impl ServerState {
                 return;
             }
             left -= 1;
-            // The timer itself came late: this process stood still, and the workers may have sent heartbeats meanwhile. Those that
-            // had to wait for the portion before were as late then as they are now.
+            // The timer itself was late: this process was suspended, and the workers may have sent
+            // heartbeats meanwhile. Workers that waited for the previous portion were as late then
+            // as now.
             let late = heard.since(deadline.max(looked_at));
-            // However little it came late, what was sent to this process while it stood still is read before anybody is lost.
+            // Even after a short delay, messages that arrived during the suspension are read before
+            // any worker is lost.
             if self.workers.doubt(id, heard, late) {
                 continue;
             }
@@ -178,7 +182,8 @@ impl ServerState {
             } else {
                 LostReason::HeartbeatLost
             };
-            // One that was told to stop may be slow to end what it has. That is no crash of the others there.
+            // A worker that was asked to stop may be slow to end its tasks. That is no crash of the
+            // others there.
             let reason = worker.lost_reason(lost);
             self.lose_worker(ctx, id, reason);
         }
@@ -210,7 +215,7 @@ impl ServerState {
             self.note_job_progress(ctx, job);
         }
         self.dispatcher.note_room(id);
-        // The worker forgets these ends once they are acknowledged, which waits for the commit.
+        // The worker forgets these ends after the acknowledgement, which waits for the commit.
         if report.seq > 0 {
             ctx.send(id, WorkerCommand::Acknowledge(report.seq));
         }
@@ -228,7 +233,7 @@ impl ServerState {
         if assigned.turn == Turn::LaterWithMore {
             self.heads.push(id, row.task.job, assigned.slot);
         }
-        // What it goes on from has finished, also if that is told behind this.
+        // Its predecessor has finished, even if that is reported later.
         if let Some(job) = self.jobs.get_mut(row.task.job)
             && assigned.turn != Turn::Now
         {
@@ -244,7 +249,7 @@ impl ServerState {
         }
     }
 
-    /// Phase of the task, if this worker's instance is the current one and has not ended.
+    /// Phase of the task, if this worker's instance is current and has not ended.
     pub(super) fn holds(&self, id: WorkerId, job: JobId, assigned: &Assigned) -> Option<Phase> {
         let record = self.jobs.get(job)?.record(assigned.slot)?;
         let is_current = record.worker() == id
@@ -284,7 +289,7 @@ impl ServerState {
         self.jobs.count_started();
         if let Some(job) = self.jobs.get_mut(task.job) {
             job.workers.insert(id);
-            // The time at which it started there, not that of the report.
+            // The time of the start there, not of the report.
             if let Some(record) = job.touch(assigned.slot) {
                 record.start(at);
             }
@@ -302,8 +307,8 @@ impl ServerState {
         });
         let current = known.and_then(|assigned| self.holds(id, job, &assigned));
         if row.outcome == Outcome::Killed && current.is_some() {
-            // The worker ends and kills its tasks: they are requeued when it is gone, because only
-            // then is known why.
+            // The worker ends and kills its tasks. They are requeued when it is gone, because only
+            // then the reason is known.
             return;
         }
         let assigned = self
@@ -330,14 +335,14 @@ impl ServerState {
             run: row.run,
             usage: row.usage,
         };
-        // First of all: what is the fault of the node is no failure of the task.
+        // First: a fault of the node is no failure of the task.
         let weighed = (row.task, assigned.slot, assigned.key);
         if self.weigh_end(ctx, id, weighed, &end) {
             self.run_again(ctx, row.task, assigned.slot, end);
             return;
         }
         let ran = !end.run.is_zero();
-        // Retries come before what a failure means for others.
+        // Retries come before the consequences of a failure for others.
         let at = (job, assigned.slot);
         if end.outcome != Outcome::Finished
             && self.may_retry(job, assigned.slot, |retry| retry.allows(&end.outcome, ran))
@@ -363,7 +368,7 @@ impl ServerState {
         found.is_some_and(|(retry, count)| count < retry.limit && is_allowed(retry))
     }
 
-    /// Stores that a started instance was given up and which one is next.
+    /// Stores that a started instance was given up, and the next instance.
     pub(super) fn note_requeued(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -394,7 +399,8 @@ impl ServerState {
         }
     }
 
-    /// Lets a failed task wait for its next attempt. `class` = what the failed one had, if that is known.
+    /// Schedules the next attempt of a failed task. `class` = class of the failed attempt, if
+    /// known.
     pub(super) fn retry(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -430,7 +436,7 @@ impl ServerState {
         }
     }
 
-    /// Lets tasks run whose wait for another attempt is over; those that ended meanwhile are skipped.
+    /// Releases tasks whose retry delay is over; skips tasks that ended meanwhile.
     fn release_delayed(&mut self, now: Now) {
         while let Some((job, slot)) = self.jobs.next_retry(now.mono) {
             if self.jobs.phase(job, slot) == Some(Phase::Waiting) {
@@ -439,7 +445,7 @@ impl ServerState {
         }
     }
 
-    /// Returns whether the task was given up.
+    /// Returns whether the task was aborted.
     fn on_retracted(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -465,8 +471,9 @@ impl ServerState {
             && self.requeue_unstarted(ctx, task.job, assigned.slot, had_nodes)
     }
 
-    /// Queues what was handed out and has not been seen to start, `as_next` instance if the last one may
-    /// turn up: it may have started, or its nodes are stored. Returns whether it was given up instead.
+    /// Requeues a dispatched task without a reported start. `as_next`: with a new instance, because
+    /// the old one may turn up (it may have started, or its nodes are stored). Returns whether it
+    /// was aborted instead.
     pub(super) fn requeue_unstarted(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -486,7 +493,7 @@ impl ServerState {
         self.requeue(ctx, id, slot)
     }
 
-    /// Lets a task that was handed out wait again; returns whether it was given up instead.
+    /// Requeues a dispatched task; returns whether it was aborted instead.
     pub(super) fn requeue(&mut self, ctx: &mut Ctx<'_>, id: JobId, slot: TaskSlot) -> bool {
         self.jobs.set_phase(id, slot, Phase::Waiting);
         let is_dropped = self.drop_if_doomed(ctx, id, slot);
@@ -496,8 +503,8 @@ impl ServerState {
         is_dropped
     }
 
-    /// Gives a task that waits again up with all that depends on it, if what it waits for has ended without success: it ran because of
-    /// an end that a crash undid, and what had ended was lost, or canceled, before its worker told of it again.
+    /// Aborts a requeued task and its dependents if a dependency failed. Possible after a crash:
+    /// the task had been released by an end that was never stored.
     fn drop_if_doomed(&mut self, ctx: &mut Ctx<'_>, id: JobId, slot: TaskSlot) -> bool {
         let doomed = self.jobs.get(id).filter(|job| job.is_doomed(slot));
         let Some(job) = doomed else {
@@ -509,7 +516,7 @@ impl ServerState {
         true
     }
 
-    /// Records the final end of a task and what follows from it for others.
+    /// Records the final end of a task and its consequences for others.
     pub(super) fn end_task(&mut self, ctx: &mut Ctx<'_>, id: JobId, slot: TaskSlot, end: &TaskEnd) {
         let is_finished = end.outcome == Outcome::Finished;
         let Some(job) = self.jobs.get_mut(id) else {
@@ -527,11 +534,12 @@ impl ServerState {
             };
             let free = job.release_dependents(slot);
             self.jobs.set_phase(id, slot, Phase::Finished);
-            // Before dependents can be handed out: no other worker must hear of them ahead of the disk.
+            // Before dependents can be dispatched: no other worker may learn of them before the
+            // commit.
             self.tell_end(ctx, id, slot, end, !free.is_empty());
             for free in free {
-                // It can have been canceled while it waited, and other jobs can hold it back as well. And it can have run before its
-                // worker told of this end, see `adopt`.
+                // It may have been canceled while it waited, or be blocked by another job. And it
+                // may have run before its worker reported this end, see `adopt`.
                 let phase = self.jobs.phase(id, free);
                 let is_waiting = phase == Some(Phase::Waiting);
                 if is_waiting && self.is_free(id, free) && !self.jobs.is_delayed(id, free) {
@@ -553,7 +561,7 @@ impl ServerState {
         }
     }
 
-    /// Stores the end of a task and tells those who wait for it; `frees` = another task can go on because of it.
+    /// Stores the end of a task and notifies waiting clients; `frees` = it releases another task.
     fn tell_end(
         &mut self,
         ctx: &mut Ctx<'_>,

@@ -1,17 +1,18 @@
-//! Workers that failed what they got before anything had ended elsewhere: short failures can empty a queue in a moment.
-//! They are looked at again when more is known of others.
+//! Checks failing workers again when more is known about others: short failures can empty a queue
+//! before any task has ended elsewhere.
 
 use std::time::Duration;
 
 use super::{Ctx, QuarantineMode, RUNNING_MAX, ServerState, Suspicions};
 
-/// How soon after a task has gone well elsewhere they are looked at: more is known then, and many ends are one look.
+/// Delay of the check after a success elsewhere: collects more evidence, and one check for many
+/// ends.
 const LOOK_DELAY: Duration = Duration::from_millis(100);
 /// Workers that are looked at each time.
 const LOOK_MAX: usize = 16;
 
 impl ServerState {
-    /// A task went well on a worker, which says something about others.
+    /// Schedules a check after a success on a worker, which is evidence about others.
     pub(super) fn note_good_for_others(&mut self, ctx: &Ctx<'_>) {
         if self.suspicions.blame.is_any_failing() {
             let due = ctx.now.mono + LOOK_DELAY;
@@ -19,7 +20,7 @@ impl ServerState {
         }
     }
 
-    /// Tells of workers that seem broken, though nothing more has failed there.
+    /// Reports workers that seem broken, without a new failure there.
     pub(in crate::server_state) fn look_again(&mut self, ctx: &mut Ctx<'_>) {
         if self.suspicions.look_at.is_none_or(|due| due > ctx.now.mono) {
             return;
@@ -40,7 +41,8 @@ impl ServerState {
         wanted.retain(|id| {
             let is_told = cases.get(id).is_some_and(|case| case.told.is_some());
             let worker = self.workers.get(*id).filter(|worker| worker.is_trusted());
-            // Whoever runs more of it, or has gone on with something that went well, is judged by how that ends.
+            // A worker with more running tasks of these jobs, or that continued after a success, is
+            // judged by their outcome.
             let is_wanted = worker.is_some_and(|worker| {
                 let runs_there = |job| worker.running_of(job, RUNNING_MAX) > 0;
                 !is_told && blame.has_nothing_more_to_show(*id, runs_there)

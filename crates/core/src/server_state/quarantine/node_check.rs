@@ -1,8 +1,9 @@
-//! Workers whose nodes are not all right, by what they find themselves or by their clocks.
+//! Workers whose nodes have problems, reported by themselves or shown by their clocks.
 //!
-//! As with failures of tasks people are told, and such a worker gets no tasks if the server shall act, somebody else is there,
-//! and half of the workers are left. It gets tasks again as soon as a heartbeat says that nothing is wrong; nothing is tried out,
-//! but on one that was set aside because tasks failed there as well.
+//! As with failing tasks, users are notified. The worker gets no tasks if the server may act,
+//! another worker is there, and half of the workers are left. It gets tasks again as soon as a
+//! heartbeat reports no problem. There is no probe, unless it was also in quarantine because of
+//! failing tasks.
 
 use super::{ChangeKind, Ctx, QuarantineMode, ServerState};
 use crate::id::WorkerId;
@@ -11,7 +12,7 @@ use crate::time::{Now, Timestamp};
 use crate::worker::{Standing, Worker};
 
 impl ServerState {
-    /// Takes over what a heartbeat says of the node.
+    /// Handles the node problems of a heartbeat.
     pub(in crate::server_state) fn note_node(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -49,7 +50,7 @@ impl ServerState {
         if why.is_empty() {
             self.note_fit(ctx, id);
         }
-        // Whether it can rest is asked of all workers.
+        // Whether it can pause depends on all workers.
         let may_act = self.suspicions.mode == QuarantineMode::Act;
         let is_unfit = may_act && !why.is_empty() && self.can_rest(ctx.now, id);
         self.set_unfit(id, is_unfit);
@@ -65,12 +66,13 @@ impl ServerState {
         tracing::info!(worker = %id, "{why}");
         let standing = self.workers.get(id).map(Worker::standing);
         if standing == Some(Standing::Quarantined) && self.is_probe_wanted(id) {
-            // What tasks failed for there is likely over: one of them shows it. People who set it aside have reasons of their own.
+            // The cause of the failures is probably gone: one task shows it. A quarantine on
+            // request stays.
             self.probe(ctx.now.mono, id);
         }
     }
 
-    /// Whether a worker can get no tasks for a while without harm to others.
+    /// Whether a worker can pause without harm to others.
     fn can_rest(&self, now: Now, id: WorkerId) -> bool {
         let others = self.workers.live().values().filter(|w| w.id != id);
         let (serving, rest) = others.fold((0, 0), |(serving, rest), other| {

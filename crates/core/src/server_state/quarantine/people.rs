@@ -1,4 +1,4 @@
-//! What people ask for about workers that are set aside, and what they see of them.
+//! Quarantine on request, and its display.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -13,12 +13,12 @@ use crate::time::{Now, Timestamp};
 use crate::worker::Standing;
 
 impl ServerState {
-    /// What this server does about workers on which tasks fail that go well elsewhere.
+    /// Sets how this server handles workers with failing tasks.
     pub const fn set_quarantine_mode(&mut self, mode: QuarantineMode) {
         self.suspicions.mode = mode;
     }
 
-    /// The quarantine of a worker, also while a task is tried on it.
+    /// The quarantine of a worker, including its probe phase.
     #[must_use]
     pub fn quarantine(&self, id: WorkerId) -> Option<&Quarantine> {
         self.suspicions.cases.get(&id)?.quarantine.as_ref()
@@ -36,10 +36,10 @@ impl ServerState {
         cases.filter_map(|case| case.quarantine.as_ref())
     }
 
-    /// The names of nodes of batch systems that the next allocation should not have, without their domains.
+    /// Short names of batch system nodes that the next allocation should avoid.
     #[must_use]
     pub fn nodes_to_avoid(&self, now: Timestamp) -> Vec<String> {
-        // Of one that is gone for long nobody knows where it came from.
+        // The origin of a worker that ended long ago is unknown.
         let is_of_batch_system = |worker: WorkerId| {
             let known = self.workers.known(worker);
             known.is_none_or(|worker| worker.config.allocation.is_some())
@@ -58,7 +58,7 @@ impl ServerState {
             .collect()
     }
 
-    /// Host and quarantine of all workers, whether they live or not.
+    /// Host and quarantine of all workers, live or lost.
     fn all_quarantines(&self, now: Timestamp) -> impl Iterator<Item = (&str, &Quarantine)> {
         let former = self.suspicions.former.iter();
         let former = former.filter(move |(_, quarantine)| quarantine.until > now);
@@ -71,7 +71,7 @@ impl ServerState {
             .chain(live)
     }
 
-    /// Workers that seem broken and get tasks all the same.
+    /// Workers that seem broken and still get tasks.
     pub fn suspicions(&self) -> impl Iterator<Item = (WorkerId, Suspicion)> {
         self.suspicions.cases.iter().filter_map(|(id, case)| {
             let suspicion = Suspicion {
@@ -127,13 +127,13 @@ impl ServerState {
             } else {
                 StopResult::Released
             };
-            // Also one of which people were told: evidence is gathered from the beginning.
+            // Also clears a mere suspicion: evidence is gathered anew.
             self.trust(ctx, id, "somebody released it");
             Some((id, result))
         })
     }
 
-    /// Goes on with what was stored. To be called behind the last worker.
+    /// Restores stored quarantines. Call after the last worker.
     pub fn restore_quarantine(&mut self, now: Now, quarantine: Quarantine) {
         let id = quarantine.worker;
         if self.workers.get(id).is_some() {

@@ -1,6 +1,6 @@
-//! What jobs that are submitted again waited for: other jobs, which may be submitted again as well.
+//! Awaited jobs of resubmitted jobs, which may be resubmitted as well.
 //!
-//! A job and those that it was submitted again as are a line. The last one is what counts while it has not ended:
+//! A job and its resubmissions form a line. The last one counts while it has not ended:
 //!
 //! ```text
 //!  job 1, failed ── submitted again ──▶ job 4, running        job 2 waited for job 1: job 5 waits for job 4
@@ -19,7 +19,7 @@ use crate::template::{After, ArrayIds, SubmitBody, SubmitSpec};
 const LINE_MAX: usize = 64;
 
 impl ServerState {
-    /// Jobs in the order in which they are submitted again: each behind those that it waited for.
+    /// Jobs in the order of resubmission: each after the jobs that it waited for.
     pub(super) fn in_order(&self, jobs: Vec<JobId>) -> VecDeque<JobId> {
         let chosen: BTreeSet<JobId> = jobs.iter().copied().collect();
         let mut seen = BTreeSet::new();
@@ -46,14 +46,14 @@ impl ServerState {
         order
     }
 
-    /// A job, and those that it was submitted again as; empty if it is gone.
+    /// A job and its resubmissions; empty if it is gone.
     fn line(&self, id: JobId) -> Vec<&Job> {
         let first = self.jobs.get(id);
         let next = |job: &&Job| self.jobs.get(job.resubmitted_as?);
         std::iter::successors(first, next).take(LINE_MAX).collect()
     }
 
-    /// What the tasks of a submit wait for when they are submitted again.
+    /// Conditions of the tasks of a submit when it is resubmitted.
     pub(super) fn still_awaited(
         &self,
         id: JobId,
@@ -62,7 +62,7 @@ impl ServerState {
         let mut still = Vec::new();
         for after in &spec.after {
             let line = self.line(after.job);
-            // A job that is gone had completed, and nobody knows how.
+            // A job that is gone had completed, in an unknown state.
             let Some(last) = line.last() else { continue };
             let waits = if after.is_each {
                 waits_each(id, after, &line, &ids(&spec.body))?
@@ -80,7 +80,7 @@ impl ServerState {
     }
 }
 
-/// Ids of the tasks of a submit that is made again.
+/// Ids of the tasks of a resubmitted submit.
 fn ids(body: &SubmitBody) -> IdArray {
     match body {
         SubmitBody::Array(array) => match &array.ids {
@@ -96,12 +96,12 @@ fn ids(body: &SubmitBody) -> IdArray {
     }
 }
 
-/// Whether this end of a task is one for which another waits.
+/// Whether this end of a task meets the condition.
 fn is_reached(phase: Phase, after: &After) -> bool {
     phase == Phase::Finished || after.is_any && phase.is_terminal()
 }
 
-/// Whether the end of a job is the one for which another waits.
+/// Whether the end of a job meets the condition.
 fn is_done(job: &Job, after: &After) -> bool {
     job.is_completed() && (after.is_any || job.state() == JobState::Finished)
 }
@@ -114,7 +114,7 @@ fn not_done(id: JobId, awaited: &Job) -> SubmitRefusal {
     }
 }
 
-/// Whether a job that waited for the whole of another one waits for the last one of its line.
+/// Whether a job that waited for the whole of another one must wait for the last one of its line.
 fn waits_whole(id: JobId, after: &After, line: &[&Job]) -> Result<bool, SubmitRefusal> {
     let Some((last, earlier)) = line.split_last() else {
         return Ok(false);
@@ -124,7 +124,7 @@ fn waits_whole(id: JobId, after: &After, line: &[&Job]) -> Result<bool, SubmitRe
         if is_done(job, after) {
             return Ok(runs_again);
         }
-        // The next one has to make up for all that this one has not done.
+        // The next one must complete all that this one has not done.
         if let Some(task) = first_left(job, next, after) {
             return Err(SubmitRefusal::AfterNotChosen(id, task, job.id));
         }
@@ -135,7 +135,7 @@ fn waits_whole(id: JobId, after: &After, line: &[&Job]) -> Result<bool, SubmitRe
     Err(not_done(id, last))
 }
 
-/// The first task that a job has not done, and the next one of its line does not have.
+/// The first unfinished task of a job that the next one of its line does not have.
 fn first_left(job: &Job, next: &Job, after: &After) -> Option<TaskId> {
     job.submits.iter().find_map(|submit| {
         let mut runs = submit.tasks.runs(0, submit.tasks.len());
@@ -149,7 +149,8 @@ fn first_left(job: &Job, next: &Job, after: &After) -> Option<TaskId> {
     })
 }
 
-/// Whether some task of a job that waited for those of another one waits for the task of its id in the last one of the line.
+/// Whether some task that waited for its counterpart must wait for the one in the last job of the
+/// line.
 fn waits_each(
     id: JobId,
     after: &After,

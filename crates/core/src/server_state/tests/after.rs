@@ -14,7 +14,7 @@ fn follower(count: u32, is_each: bool, is_any: bool) -> Command {
     Command::Submit(Box::new(submit))
 }
 
-/// A job of two tasks with one retry on a worker with room for all, and one that waits for it.
+/// A job of two tasks with one retry on a worker with room for all, and a job that waits for it.
 fn pair(is_each: bool, is_any: bool) -> ServerState {
     let mut task = template(&["true"]);
     task.retry.limit = 1;

@@ -61,7 +61,7 @@ fn what_a_worker_gave_back_before_it_went_keeps_its_number() {
         retracted,
         ..Report::default()
     };
-    // Nothing may go out to it in between.
+    // Nothing may be sent to it in between.
     let mut effects = Vec::new();
     let message = WorkerMessage::Report(report);
     let now = crate::testing::NOW;
@@ -109,7 +109,7 @@ fn ends_killed_and_missing_are_settled_in_one_report() {
         started: started(&[1]).started,
         ..Report::default()
     };
-    // It also starts something that nobody wants there.
+    // It also starts a task that it should not have.
     let effects = apply(&mut state, back(&[(3, 4)], report, 1));
     state.check_invariants();
     assert_eq!(phase(&state, task(0)), Phase::Finished);
@@ -145,6 +145,6 @@ fn a_registration_that_comes_late_changes_nothing() {
     assert_eq!(state.ignored().late_registrations, 1);
     assert_eq!(phase(&state, task(0)), Phase::Running);
     assert_eq!(record(&state, task(0)).instance(), InstanceId(0));
-    // One that does not count is as good as ever.
+    // A worker whose state is void counts as a new one.
     assert!(!apply(&mut state, back(&[(0, 0)], Report::default(), 0)).is_empty());
 }

@@ -60,7 +60,7 @@ fn a_cancel_ends_every_task_wherever_it_is_and_says_how_many() {
         })
         .sum();
     assert_eq!(killed, state.workers()[&WorkerId(1)].assigned().len());
-    // A start that was under way is too late.
+    // A start that was in transit is too late.
     say(&mut state, started(&[2]));
     assert_eq!(phase(&state, task(2)), Phase::Canceled);
     assert_eq!(
@@ -110,7 +110,7 @@ fn a_worker_is_told_to_stop_once() {
     };
     assert_eq!(told(&request(&mut state, stop())), 1);
     assert_eq!(told(&request(&mut state, stop())), 0);
-    // Its connection ends: it was no crash, and it is not waited for.
+    // Its connection ends: no crash, and it is not expected back.
     apply(&mut state, Input::WorkerGone(WorkerId(1), LinkEnd::Broken));
     assert!(state.workers().is_empty());
     assert_eq!(record(&state, task(0)).crash_count(), 0);
@@ -163,7 +163,7 @@ fn commands_about_very_many_jobs_are_carried_out_in_portions() {
     let is_canceled = |state: &ServerState, id| state.jobs()[&JobId(id)].is_completed();
     assert!(is_canceled(&state, 10) && !is_canceled(&state, 11));
     assert_eq!(state.sweeping(), 1);
-    // Somebody else is not kept waiting, and takes one of them away.
+    // Another client is not delayed, and takes one of them away.
     let one = cancel(Selector::Ids(IdArray::single(30)));
     let mut other = Vec::new();
     let one = Input::Request(RequestId(1), one);

@@ -1,4 +1,4 @@
-//! The end of a server that somebody wants.
+//! A shutdown on request.
 
 use super::*;
 use crate::outcome::LostReason;

@@ -1,4 +1,4 @@
-//! Very many different requests: everything runs, and no round looks at all of them.
+//! Very many different requests: everything runs, and no round examines all of them.
 
 mod submits;
 
@@ -17,14 +17,14 @@ use crate::template::{GraphSpec, GraphTask, SubmitBody, SubmitSpec, SubmitTarget
 use crate::testing::workers_wanted;
 use crate::time::Timestamp;
 
-/// Memory of a worker; each task asks for another part of it.
+/// Memory of a worker; each task requests another part of it.
 const MEMORY: u32 = 1_000_000;
 
-/// Workers that end at once whatever they start.
+/// Workers that end everything they start at once.
 struct World {
     state: ServerState,
     now: Now,
-    /// The most that a round looked at: workers, queues, and both multiplied.
+    /// The maximum that a round examined: workers, queues, and their product.
     most: (usize, usize, usize),
     started: Vec<TaskKey>,
 }
@@ -53,7 +53,7 @@ impl World {
         world
     }
 
-    /// Takes inputs, and goes on until there is nothing left to do at this moment.
+    /// Applies inputs, and continues until nothing is left to do at this time.
     fn apply(&mut self, inputs: Vec<Input>) {
         let mut effects = Vec::new();
         for input in inputs {
@@ -73,7 +73,7 @@ impl World {
         }
     }
 
-    /// All that workers have resources for starts and ends.
+    /// All tasks with resources start and end.
     fn step(&mut self) {
         self.now.mono = self.now.mono + Duration::from_millis(10);
         let mut inputs = Vec::new();
@@ -102,8 +102,8 @@ impl World {
         self.apply(inputs);
     }
 
-    /// No worker has room for a task of the highest priority that waits, beside what it keeps for those that were
-    /// sent to it; or it keeps room for one that has waited for long.
+    /// No worker has room for a waiting task of the highest priority, outside the room reserved for
+    /// tasks sent to it; or it reserves room for one that has waited long.
     fn check_full(&self) {
         let Some(first) = self.state.ready_counts().next() else {
             return;
@@ -127,7 +127,7 @@ impl World {
     }
 }
 
-/// A cpu and another amount of memory for each task.
+/// A cpu and a different amount of memory for each task.
 fn kinds(count: u32, priorities: u32) -> SubmitSpec {
     let templates = (0..count).map(|number| {
         let mut request = ResourceRequest::cpus(1);
@@ -275,7 +275,7 @@ fn of_very_many_ended_workers_the_last_are_kept_and_all_are_counted() {
     assert_eq!(state.last_lost(), Some(WorkerId(many - 1)));
 }
 
-/// Applies nothing and settles once; what it led to.
+/// Settles once without inputs; returns the effects.
 fn settle(world: &mut World) -> Vec<Effect> {
     let mut effects = Vec::new();
     world.state.settle(world.now, &mut effects);
@@ -333,7 +333,7 @@ fn very_many_different_tasks_are_queued_in_portions_and_nothing_less_urgent_goes
         assert!(!world.state.has_portions_left() || again <= Some(world.now.mono));
         let mut assigned = world.state.workers()[&WorkerId(1)].assigned().values();
         assert!(assigned.len() > 0);
-        // Once all are there, others may take what these have no use for.
+        // Once all are queued, others may take the rest.
         if !world.state.has_portions_left() {
             break;
         }
@@ -359,7 +359,7 @@ fn a_canceled_job_is_queued_no_further() {
     assert_eq!(world.state.ready_len(), 0);
 }
 
-/// A job of very many requests on workers that are busy with the first of them, all in the queue.
+/// A queued job of very many requests on workers that are busy with the first of them.
 fn queued(count: u32) -> World {
     let mut world = World::new(2);
     submit(&mut world, kinds(count, 5));
@@ -565,7 +565,7 @@ fn very_many_templates_are_dropped_in_portions() {
     assert!(!world.state.workers()[&WorkerId(1)].knows_templates());
 }
 
-/// Requests that just do not fit cost a search a step each: together more than it may take.
+/// Requests that barely do not fit cost a search one step each: together more than its limit.
 #[test]
 fn a_task_that_fits_is_found_behind_thousands_that_just_do_not() {
     let mut world = World::new(1);
@@ -573,7 +573,7 @@ fn a_task_that_fits_is_found_behind_thousands_that_just_do_not() {
     if let SubmitBody::Graph(graph) = &mut never.body {
         for (number, template) in (0..).zip(&mut graph.templates) {
             let mut request = ResourceRequest::cpus(1);
-            // More memory than there is by the least amount, and another part of the cpus each.
+            // The smallest amount more memory than exists, and a different share of the cpus each.
             let amount = |text: &str| Amount::parse(text).expect("an amount");
             request.entries[0].amount = amount(&format!("1.{number:04}"));
             request.entries.push(ResourceEntry {
@@ -609,7 +609,7 @@ fn of_very_many_workers_a_round_looks_at_some_and_all_get_work() {
     assert_eq!(workers.filter(busy).count(), 5_000);
 }
 
-/// As [`settle`], but does not check everything.
+/// Like [`settle`], without checking everything.
 fn settle_once(world: &mut World) {
     world.state.settle(world.now, &mut Vec::new());
 }

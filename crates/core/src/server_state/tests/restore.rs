@@ -149,7 +149,7 @@ fn nothing_of_before_goes_out_until_each_worker_is_back_or_given_up() {
     assert_eq!(phase(&state, task(0)), Phase::Placed);
 }
 
-/// A multi-node task that was given nodes as instance 2, and had started or not.
+/// A multi-node task with nodes as instance 2, started or not.
 fn gang(has_started: bool, workers: &[u32]) -> ServerState {
     let mut made = template(&["true"]);
     made.requests = RequestVariants::new(vec![ResourceRequest {

@@ -31,7 +31,7 @@ fn a_submit_of_very_many_templates_is_built_in_portions_and_nobody_waits_for_it(
             break effects;
         }
     };
-    // Three to build it, three to name another job than the one that was expected.
+    // Three to build it, three to correct the job.
     assert_eq!(settles, 6);
     let stored = effects.iter().position(|effect| {
         matches!(effect, Effect::Persist(change) if matches!(change.kind, ChangeKind::Submitted { .. }))
@@ -165,7 +165,7 @@ fn a_large_submit_that_is_refused_is_freed_in_portions() {
         key: None,
     };
     take(&mut world, Input::Request(RequestId(1), open));
-    // The job of the one is not there, that of the other is closed while the submit is built.
+    // One job does not exist, the other is closed while the submit is built.
     for job in [7, 1] {
         let large = SubmitSpec {
             target: SubmitTarget::Attach(JobId(job)),
