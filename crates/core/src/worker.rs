@@ -1,9 +1,9 @@
-//! The server's view of one worker: what it offers, what was handed to it, when it is overdue.
+//! The server's view of one worker: its offers, its tasks, its deadline.
 //!
-//! Tasks handed to a worker are *placed* (their resources are counted as taken) or in its *backlog*
-//! (sent ahead so that the worker never idles for a round trip). The worker decides itself which task
-//! it starts next; promotion from backlog to placed follows the order in which it will. A worker may
-//! also be reserved for multi-node tasks, or be a node of one; then it gets nothing else.
+//! Tasks sent to a worker are *placed* (their resources are counted as used) or in its *backlog*
+//! (sent ahead so that the worker never idles for a round trip). The worker itself decides which
+//! task it starts next; promotion from backlog to placed follows the same order. A worker may also
+//! be reserved for multi-node tasks, or be a node of one; then it gets nothing else.
 
 mod ahead;
 mod assigned;
@@ -39,22 +39,22 @@ pub(crate) use room::Room;
 pub use unkillable::Unkillable;
 pub use workers::{ENDED_WORKERS_MAX, Workers};
 
-/// Upper bound of work sent ahead, so that one worker never holds much of a job hostage.
+/// Upper bound of the backlog, so that one worker never holds much of a job.
 pub(crate) const BACKLOG_MAX: u32 = 4_096;
-/// A task that was counted as placed and has not started so long after it was sent finds less than was counted,
-/// such as fractions of several items or groups that are partly taken.
+/// Time after its sending from which a placed task without a start is stuck: there is less room
+/// than counted, such as fractions of several items or partly used groups.
 pub(crate) const STUCK_AFTER: Duration = Duration::from_millis(500);
 
 /// How a connection ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LinkEnd {
-    /// The other side closed it: its process has ended, or it will be back in a moment.
+    /// The other side closed it: its process has ended, or will reconnect in a moment.
     Closed,
-    /// It broke, or we gave it up.
+    /// It broke, or the server gave it up.
     Broken,
 }
 
-/// Tasks that wait on a worker, as seen from one priority.
+/// Backlog of a worker relative to a priority.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Split {
     /// More urgent.
@@ -85,7 +85,7 @@ pub struct Worker {
     /// When it registered.
     pub started: Timestamp,
     life: Life,
-    /// How often it was given more time when it was overdue, and has shown no sign of life since.
+    /// How often it got more time when overdue, without a sign of life since.
     doubts: u32,
     duty: Duty,
     dedication: Dedication,
@@ -95,13 +95,13 @@ pub struct Worker {
     load: Option<Load>,
     /// The task that started last, and when.
     last_task: Option<(TaskKey, Timestamp)>,
-    /// Number of its last registration; 0 = the first, or it does not count them.
+    /// Number of its last registration; 0 = the first, or not counted.
     registration: u64,
     /// When its life ends by its own time limit.
     deadline: Option<Time>,
     /// Templates it knows.
     templates: BTreeSet<TemplateId>,
-    /// Reservations: requests that it keeps room for without having been sent them: variant, and since when.
+    /// Reservations for requests without sent tasks: variant, and since when.
     reservations: BTreeMap<QueueKey, (u32, Time)>,
     offers: Vec<Offer>,
     free: Vec<i64>,
@@ -113,11 +113,11 @@ pub struct Worker {
     placed: BTreeMap<(ClassId, u32), u32>,
     /// All of these tasks.
     placed_len: u32,
-    /// Variants that did not start although they were counted as fitting; until something ends.
+    /// Variants that did not start although counted as fitting; until the next end.
     stuck: BTreeSet<(ClassId, u32)>,
     running: u32,
     rate: Rate,
-    /// Instances on it that cannot be killed. Each keeps its resources until it has ended.
+    /// Unkillable instances on it. Each keeps its resources until it has ended.
     unkillable: Vec<Unkillable>,
 }
 
@@ -164,7 +164,8 @@ impl Worker {
         }
     }
 
-    /// A worker that registered in an earlier run of the server and is expected back; its time limit counts from then.
+    /// A worker that registered in an earlier run of the server and is expected back; its time
+    /// limit counts from then.
     pub(crate) fn restored(
         id: WorkerId,
         config: Arc<WorkerConfig>,
@@ -200,13 +201,13 @@ impl Worker {
         self.last_task = Some((task, at));
     }
 
-    /// Whether ends that are not stored outlive the server there. One that ends with its server, at once or behind what runs,
-    /// gives them up, and what it runs is not waited for.
+    /// Whether its unstored ends survive the server. A worker that ends with its server, at once or
+    /// after its tasks, discards them, and its tasks are not expected back.
     pub(crate) fn keeps_ends(&self) -> bool {
         self.config.on_server_lost == OnServerLost::Reconnect
     }
 
-    /// Number of its last registration; 0 = the first, or it does not count them.
+    /// Number of its last registration; 0 = the first, or not counted.
     pub(crate) const fn registration(&self) -> u64 {
         self.registration
     }
@@ -216,7 +217,7 @@ impl Worker {
         self.deadline.is_some()
     }
 
-    /// Whether it was ever given a task.
+    /// Whether it ever got a task.
     #[must_use]
     pub fn was_used(&self) -> bool {
         self.last_task.is_some() || !self.assigned.is_empty()
@@ -234,7 +235,7 @@ impl Worker {
         self.running
     }
 
-    /// Tasks that are counted to have resources of it: all but those that were sent ahead.
+    /// Number of tasks whose resources are counted as used: all but the backlog.
     #[must_use]
     pub const fn placed_len(&self) -> usize {
         self.placed_len as usize
@@ -252,7 +253,7 @@ impl Worker {
         &self.offers
     }
 
-    /// Units that are not counted as taken, by resource number.
+    /// Units that are not counted as used, by resource number.
     #[must_use]
     pub fn free(&self) -> &[i64] {
         &self.free
@@ -263,14 +264,14 @@ impl Worker {
         self.waiting.keys().copied()
     }
 
-    /// The same, and how many tasks of each variant wait.
+    /// Like [`Self::waiting`], with the number of tasks per variant.
     pub(crate) fn waiting_counts(&self) -> impl Iterator<Item = (QueueKey, u32, u32)> + '_ {
         self.waiting
             .iter()
             .map(|((key, variant), count)| (*key, *variant, *count))
     }
 
-    /// Queues that it keeps room for.
+    /// Queues with a reservation on it.
     pub(crate) fn reservations(&self) -> impl Iterator<Item = QueueKey> + '_ {
         self.reservations.keys().copied()
     }
@@ -286,24 +287,24 @@ impl Worker {
         !self.reservations.is_empty()
     }
 
-    /// Time since which it reserves room for a queue.
+    /// Time since which it has a reservation for a queue.
     pub(crate) fn reserved_since(&self, key: QueueKey) -> Option<Time> {
         self.reservations.get(&key).map(|(_, since)| *since)
     }
 
-    /// The most urgent request that it has kept room for so long.
+    /// The most urgent reservation that is at least this old.
     pub(crate) fn oldest_reservation(&self, now: Time, span: Duration) -> Option<QueueKey> {
         let mut reservations = self.reservations.iter();
-        // Keys begin with the priority, so this is the most urgent one that is overdue.
+        // Keys begin with the priority, so this is the most urgent overdue one.
         let found = reservations.find(|(_, (_, since))| *since + span <= now);
         found.map(|(key, _)| *key)
     }
 
-    /// Keeps room for these and nothing else.
+    /// Replaces its reservations.
     pub(crate) fn set_reservations(&mut self, wanted: &[(QueueKey, u32)], now: Time) {
         let before = std::mem::take(&mut self.reservations);
         let reservations = wanted.iter().map(|(key, variant)| {
-            // Recomputed in each round, but patience goes by when it began.
+            // Recomputed in each round, but their age counts from their beginning.
             let since = before.get(key).map_or(now, |(_, since)| *since);
             (*key, (*variant, since))
         });
@@ -320,7 +321,7 @@ impl Worker {
     /// Whether tasks of a variant were counted as fitting and did not start.
     #[must_use]
     pub fn is_stuck(&self, class: ClassId, variant: u32) -> bool {
-        // Nearly always empty, and asked for every pair of a round.
+        // Nearly always empty, and called for every pair of a round.
         !self.stuck.is_empty() && self.stuck.contains(&(class, variant))
     }
 
@@ -342,8 +343,8 @@ impl Worker {
         self.deadline.map(|deadline| deadline.since(now))
     }
 
-    /// Each resource that it offers: how many units, and how many of them are free. A node of a
-    /// multi-node task has nothing free.
+    /// Each offered resource with its total and free units. A node of a multi-node task has none
+    /// free.
     pub fn units(&self) -> impl Iterator<Item = (ResourceId, u64, i64)> + '_ {
         let is_free = self.node().is_none();
         let pairs = self.offers.iter().zip(&self.free);
@@ -351,7 +352,7 @@ impl Worker {
             (
                 ResourceId(number),
                 offer.units,
-                // A node has nothing to give, although its root alone is charged for the task.
+                // A node has nothing to give, although only its root is charged for the task.
                 if is_free { *free } else { 0 },
             )
         })
@@ -383,7 +384,7 @@ impl Worker {
         })
     }
 
-    /// Tasks of its backlog by urgency, as seen from a queue.
+    /// Its backlog by urgency, relative to a queue.
     pub(crate) fn backlog_split(&self, key: QueueKey) -> Split {
         let mut split = Split::default();
         for ((other, _), count) in &self.waiting {
@@ -392,13 +393,13 @@ impl Worker {
         split
     }
 
-    /// The tasks that it has room for, in the order of their ids: users see them as running.
+    /// Its placed tasks, in the order of their ids: users see them as running.
     pub fn placed_tasks(&self) -> impl Iterator<Item = TaskKey> + '_ {
         let placed = self.assigned.iter().filter(|(_, assigned)| assigned.placed);
         placed.map(|(key, _)| *key)
     }
 
-    /// Tasks of a job of which it reported the start, among its first `max`.
+    /// Tasks of a job with a reported start, among its first `max`.
     pub(crate) fn running_of(&self, job: JobId, max: usize) -> u32 {
         let first = TaskKey {
             job,
@@ -409,7 +410,7 @@ impl Worker {
         tasks.map(|(_, assigned)| u32::from(assigned.started)).sum()
     }
 
-    /// The backlog entries that it will start last and was not asked for, last first.
+    /// Backlog entries in reverse order of starting, without those being retracted.
     pub fn backlog_last(&self) -> impl Iterator<Item = (TaskKey, &Assigned)> + '_ {
         self.backlog
             .iter()
@@ -419,17 +420,17 @@ impl Worker {
             .filter(|(_, assigned)| !assigned.retracting)
     }
 
-    /// How many tasks of each queue wait on it, those that it will start last first. O(queues).
+    /// Number of waiting tasks per queue, in reverse order of starting. O(queues).
     pub(crate) fn waiting_last(&self) -> impl Iterator<Item = (QueueKey, u32)> + '_ {
         let waiting = self.waiting.iter().rev();
         waiting.map(|((key, _), count)| (*key, *count))
     }
 
-    /// Tasks that have not started and are not being retracted yet; marks them as being retracted.
+    /// Unstarted tasks that are not being retracted; marks them as being retracted.
     pub(crate) fn take_unstarted(&mut self) -> Vec<(TaskKey, InstanceId)> {
         let mut back = Vec::new();
         for (key, assigned) in &mut self.assigned {
-            // Each task is asked for once: the answer is on its way.
+            // Each task is retracted once: the answer is on its way.
             if !assigned.started && !std::mem::replace(&mut assigned.retracting, true) {
                 back.push((*key, assigned.instance));
             }
@@ -448,7 +449,7 @@ impl Worker {
         assigned.retracting = true;
     }
 
-    /// Notes that it is sent a template; returns whether it did not know it.
+    /// Notes that it receives a template; returns whether the template is new to it.
     pub(crate) fn learn_template(&mut self, id: TemplateId) -> bool {
         self.templates.insert(id)
     }
@@ -459,13 +460,13 @@ impl Worker {
         !self.templates.is_empty()
     }
 
-    /// Drops those of these templates that it knows, at most `most`; returns which.
+    /// Forgets at most `most` of these templates; returns the known ones among them.
     pub(crate) fn forget_templates(
         &mut self,
         templates: RangeInclusive<TemplateId>,
         most: usize,
     ) -> Vec<TemplateId> {
-        // Templates that it was never sent cost nothing, however wide the range is.
+        // Templates that it never received cost nothing, however wide the range is.
         let known = self.templates.range(templates).take(most);
         let known: Vec<TemplateId> = known.copied().collect();
         for id in &known {
@@ -475,7 +476,7 @@ impl Worker {
     }
 
     pub(crate) fn assign(&mut self, task: TaskKey, assigned: Assigned, class: &Class) {
-        // A backlog entry takes nothing yet: its resources are those of running tasks.
+        // A backlog entry uses nothing yet: its resources are still used by running tasks.
         if assigned.placed {
             self.take(class, assigned.key.class, assigned.variant, 1);
         } else if assigned.turn == Turn::Now {
@@ -484,7 +485,8 @@ impl Worker {
         self.assigned.insert(task, assigned);
     }
 
-    /// What a task goes on from has finished there: it waits for room, if it has not started. Returns what its turn was.
+    /// The predecessor of a task has finished there: the task waits for room, if it has not
+    /// started. Returns its previous turn.
     pub(crate) fn take_turn(&mut self, task: TaskKey, now: Time) -> Turn {
         let Some(assigned) = self.assigned.get_mut(&task) else {
             return Turn::Now;
@@ -500,14 +502,14 @@ impl Worker {
         turn
     }
 
-    /// Whether a task is here that waits for another one.
+    /// Whether a task waits there for another one.
     pub(crate) fn has_later(&self, task: TaskKey) -> bool {
         let assigned = self.assigned.get(&task);
         assigned.is_some_and(|assigned| assigned.turn != Turn::Now)
     }
 
-    /// Notes a start; gives it with the turn that it had. `None` if the task was not handed to this worker with that instance, or if its
-    /// start is known already.
+    /// Notes a start; returns the task with its previous turn. `None` if the task was not sent to
+    /// this worker with that instance, or its start is known already.
     pub(crate) fn start(
         &mut self,
         task: TaskKey,
@@ -518,7 +520,7 @@ impl Worker {
             .assigned
             .get_mut(&task)
             .filter(|a| a.instance == instance)?;
-        // Said again, after its connection broke.
+        // Repeated after its connection broke.
         if assigned.started {
             return None;
         }
@@ -531,7 +533,7 @@ impl Worker {
         copy.turn = before.turn;
         // There is room for its kind after all.
         self.stuck.remove(&(copy.key.class, copy.variant));
-        // The worker chose it itself, ahead of what the server expected.
+        // The worker chose it itself, ahead of the expected order.
         if !before.placed {
             self.leave_backlog(task, &before);
             if let Some(class) = classes.get(copy.key.class) {
@@ -542,7 +544,7 @@ impl Worker {
         Some(copy)
     }
 
-    /// Takes a task off the worker; `None` if it was not handed to it with that instance.
+    /// Removes a task; `None` if it was not sent to it with that instance.
     pub(crate) fn remove(
         &mut self,
         task: TaskKey,
@@ -565,7 +567,7 @@ impl Worker {
         if assigned.started || self.running == 0 {
             self.stuck.clear();
         }
-        // Behind the check above, which asks whether anything ran until now.
+        // After the check above, which asks whether any task ran until now.
         self.running = self.running.saturating_sub(u32::from(assigned.started));
         Some(assigned)
     }
@@ -577,7 +579,7 @@ impl Worker {
     }
 
     fn leave_backlog(&mut self, task: TaskKey, assigned: &Assigned) {
-        // It is not there before its turn.
+        // It is not in the backlog before its turn.
         if assigned.turn != Turn::Now {
             return;
         }
@@ -591,7 +593,7 @@ impl Worker {
         }
     }
 
-    /// Counts `count` backlog entries of a variant as placed; returns which.
+    /// Marks `count` backlog entries of a variant as placed; returns them.
     pub(crate) fn promote_some(
         &mut self,
         key: QueueKey,
@@ -616,7 +618,8 @@ impl Worker {
                 continue;
             };
             assigned.placed = true;
-            // However long it has waited, it could not start before, and it was asked back because it had no room.
+            // Its wait does not count, because it could not start before, and it was retracted for
+            // lack of room.
             assigned.at = now;
             assigned.retracting = false;
             let copy = *assigned;
@@ -626,11 +629,11 @@ impl Worker {
         first
     }
 
-    /// Puts placed tasks back into the backlog for which there is no room, because the worker has started others instead;
-    /// returns which. The ones that it will start last go first.
+    /// Moves placed tasks without room back to the backlog, because the worker has started others
+    /// instead; returns them. In reverse order of starting.
     pub(crate) fn displace(&mut self, classes: &Classes) -> Vec<TaskKey> {
         let mut displaced = Vec::new();
-        // The usual case: what runs is what was expected to. A multi-node task keeps its nodes, whatever else ends there.
+        // The usual case: the expected tasks run. A multi-node task keeps its nodes in any case.
         let is_overbooked =
             self.placed_len > self.running && self.free.iter().any(|free| *free < 0);
         if !is_overbooked || self.node().is_some() {
@@ -662,10 +665,10 @@ impl Worker {
         displaced
     }
 
-    /// Tasks to ask back: those that were counted as placed before `sent_before` and have not started, although others run.
+    /// Tasks to retract: placed before `sent_before` and not started, although others run.
     pub(crate) fn recall_unstarted(&mut self, sent_before: Time) -> Vec<(TaskKey, InstanceId)> {
-        // With nothing running the worker is about to start them, and away it cannot say that it
-        // did.
+        // If nothing runs, the worker is about to start them; a disconnected one cannot report a
+        // start.
         if self.placed_len <= self.running
             || self.running == 0
             || self.node().is_some()
@@ -684,9 +687,9 @@ impl Worker {
         recalled
     }
 
-    /// The worker gave back a task that it had not started, which it was asked for or not. If it had time to start the task, it
-    /// finds less room than was counted: no round counts on that variant again until something there ends. A task that hangs
-    /// while it is started is not given back.
+    /// Removes a task that the worker returned unstarted, on request or not. If the worker had time
+    /// to start it, there is less room than counted: no round counts on that variant again until a
+    /// task ends there. A task that hangs during its start is not returned.
     pub(crate) fn remove_unstarted(
         &mut self,
         (task, instance): (TaskKey, InstanceId),
@@ -705,18 +708,18 @@ impl Worker {
     pub(crate) fn unstarted_behind(&self, key: QueueKey) -> Vec<(TaskKey, InstanceId)> {
         self.assigned
             .iter()
-            // Priorities are reversed: what is more urgent than the queue stays.
+            // Priorities are reversed: tasks more urgent than the queue stay.
             .filter(|(_, a)| !a.started && !a.retracting && a.key.priority >= key.priority)
             .map(|(task, assigned)| (*task, assigned.instance))
             .collect()
     }
 
-    /// Whether it is counted to have placed tasks that have not started.
+    /// Whether some placed tasks have not started.
     pub(crate) fn may_be_stuck(&self) -> bool {
         self.running > 0 && self.placed_len > self.running
     }
 
-    /// Counts the resources of a variant as taken (`sign` 1) or free (-1).
+    /// Counts the resources of a variant as used (`sign` 1) or free (-1).
     fn take(&mut self, class: &Class, id: ClassId, number: u32, sign: i64) {
         let Some(variant) = class.variants.get(number as usize) else {
             return;
@@ -741,11 +744,11 @@ impl Worker {
         }
     }
 
-    /// Panics if free and taken units do not add up to the total. For tests.
+    /// Panics if free and used units do not add up to the total. For tests.
     ///
     /// # Panics
     ///
-    /// If the books are wrong.
+    /// If the accounting is wrong.
     #[cfg(any(test, feature = "testing"))]
     pub fn check_books(&self, classes: &Classes) {
         let mut copy = self.clone();

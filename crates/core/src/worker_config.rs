@@ -1,4 +1,4 @@
-//! A worker's description of itself at registration; validated, shown to users as it is.
+//! A worker's description of itself at registration; validated, and shown to users unchanged.
 
 use std::time::Duration;
 
@@ -7,17 +7,19 @@ use crate::resource::descriptor::ResourceDescriptor;
 /// Shortest heartbeat period that is accepted.
 pub const HEARTBEAT_MIN: Duration = Duration::from_millis(150);
 
-/// Heartbeat periods without a sign of life after which a worker is lost. Two: one heartbeat may be late or lost without
-/// anybody being at fault, and nothing that ran on a lost worker starts elsewhere before.
+/// Heartbeat periods without a sign of life after which a worker is lost. Two: a single heartbeat
+/// may be late or lost without any fault, and no task of a lost worker restarts elsewhere before.
 ///
-/// `docs/architecture.md`, "Where a change begins", names what has to be looked at if this changes.
+/// `docs/architecture.md`, "Where a change begins", lists what depends on this.
 pub const SILENT_PERIODS_MAX: u32 = 2;
 
-/// Heartbeats without any word from the server after which a worker that reconnects gives its connection up.
+/// Heartbeats without any message from the server after which a worker gives its connection up and
+/// reconnects.
 ///
-/// One more than the server waits for, so that the server gives up first. It knows when it stood still itself, and blames nobody for
-/// that; a worker sees only silence, and all of them would drop connections that work whenever the server is busy. The
-/// price is that a worker of which only the connection is dead comes back too late, as a new one.
+/// One more than the server waits for, so that the server gives up first. The server knows when it
+/// was itself suspended, and then extends all deadlines; workers see only silence, and would all
+/// drop working connections whenever the server is busy. The price: if only its connection is dead,
+/// a worker reconnects too late, as a new one.
 pub const UNANSWERED_HEARTBEATS_MAX: u32 = SILENT_PERIODS_MAX + 1;
 
 /// Behaviour of a worker that loses its server.
@@ -38,24 +40,24 @@ pub enum BatchSystem {
     Pbs,
     /// Slurm.
     Slurm,
-    /// One that only its description in a file knows.
+    /// A batch system known only by its description file.
     Other,
 }
 
-/// The batch job in which a worker runs.
+/// The batch job that a worker runs in.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Allocation {
     /// The batch system.
     pub manager: BatchSystem,
     /// Job id.
     pub id: Box<str>,
-    /// Name of the cluster, where the batch system tells it: ids repeat on the clusters of a site.
+    /// Name of the cluster, if the batch system has several: job ids are unique per cluster only.
     pub cluster: Option<Box<str>>,
     /// Lifetime that was left when the worker started.
     pub time_limit: Option<Duration>,
 }
 
-/// Whether a worker holds tasks to the `mem` that they ask for.
+/// Whether a worker enforces the `mem` requests of tasks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum MemoryLimits {
     /// Workers of earlier releases do not report it.
@@ -63,16 +65,17 @@ pub enum MemoryLimits {
     Unknown,
     /// Tasks that use more are ended.
     Enforced,
-    /// No: its `mem` was declared by hand, and may be any quantity.
+    /// No: its `mem` was declared by hand, and may mean anything.
     Declared,
     /// No: `--enforce-memory=no`.
     Off,
-    /// No: neither a control group nor the memory watch works there.
+    /// No: neither control groups nor the memory watch work there.
     Impossible,
 }
 
 impl MemoryLimits {
-    /// Why the worker does not enforce them, as a clause about it; `None` if it does, or does not report it.
+    /// Why the worker does not enforce them, as a clause about it; `None` if it does, or does not
+    /// report it.
     #[must_use]
     pub const fn obstacle(self) -> Option<&'static str> {
         match self {
@@ -108,22 +111,22 @@ pub struct WorkerConfig {
     pub time_limit: Option<Duration>,
     /// Period of hardware reports; `None` = off.
     pub overview_interval: Option<Duration>,
-    /// How often queued tasks whose time request no longer fits are given back.
+    /// Interval at which queued tasks are returned whose time request no longer fits.
     pub retract_check_interval: Duration,
-    /// Least share of its cpus that must be busy, 0.0 to 1.0.
+    /// Lower bound of the share of its cpus that must be busy, 0.0 to 1.0.
     pub min_utilization: f32,
     /// Behaviour without a server.
     pub on_server_lost: OnServerLost,
-    /// Whether it takes tasks that go on from others there; one of an earlier release does not.
+    /// Whether it accepts successors of its tasks; earlier releases do not.
     pub takes_successors: bool,
-    /// Whether it holds tasks to the `mem` that they ask for.
+    /// Whether it enforces the `mem` requests of tasks.
     pub memory_limits: MemoryLimits,
     /// Process id a person would signal.
     pub process_pid: u32,
     /// Surrounding batch job.
     pub allocation: Option<Allocation>,
-    /// Hash of the secret with which it proves, when it comes back, that it is this worker. The hash is no secret. A worker of an
-    /// earlier release has none.
+    /// Hash of the secret that proves its identity on reconnect. The hash is not secret. Workers of
+    /// earlier releases have none.
     pub return_digest: Option<[u8; 32]>,
     /// Resources.
     pub resources: ResourceDescriptor,

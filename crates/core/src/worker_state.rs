@@ -1,4 +1,4 @@
-//! The worker's reducer: what a worker does with work, processes, time and the loss of its server.
+//! The worker's reducer: its reactions to tasks, processes, time and the loss of its server.
 //!
 //! Inputs in, effects out; it knows neither processes nor sockets. A task passes through
 //!
@@ -17,10 +17,10 @@
 //!  Draining ────────────▶ Stopping ──▶ Exited
 //! ```
 //!
-//! Invariants: free plus granted resources are the worker's resources; every assigned instance ends in
-//! exactly one report row (said again until it is acknowledged), in the end of the worker or void; a task
-//! never takes what a waiting task of higher priority could use. Late, duplicate and unknown messages change nothing and are counted.
-//! See `docs/architecture.md`.
+//! Invariants: free plus granted resources are the worker's resources; every assigned instance ends
+//! in exactly one report row (repeated until it is acknowledged), in the end of the worker or void;
+//! a task never takes what a waiting task of higher priority could use. Late, duplicate and unknown
+//! messages change nothing and are counted.
 
 mod backlog;
 mod effect;
@@ -61,21 +61,22 @@ use crate::template::CrashLimit;
 use crate::time::{Now, Time};
 use crate::worker_config::{OnServerLost, WorkerConfig};
 
-/// How long a task may run while others wait for its end here. From then on the server plans for them: what is more urgent, or
-/// waits for more room than one end frees, would be overtaken by them.
+/// How long a task may run while successors wait for its end here. After that the successors return
+/// to the server, because they would overtake more urgent or larger tasks.
 pub(crate) const SUCCESSOR_PATIENCE: Duration = Duration::from_millis(100);
 
-/// Least time between two looks at the time requests of waiting tasks, whatever was configured.
+/// Shortest interval between checks of waiting tasks' time requests, regardless of the
+/// configuration.
 const TIME_REQUEST_CHECK_MIN: Duration = Duration::from_millis(100);
 
-/// Messages that named something unknown or made no sense; each is harmless by itself.
+/// Meaningless messages or messages about unknown things; each is harmless by itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Ignored {
     /// Assigned instances that were here already.
     pub assigned: u64,
     /// Assignments whose template, variant or entries do not exist.
     pub malformed: u64,
-    /// Templates sent twice with different content, or dropped without being known.
+    /// Templates received twice with different content, or dropped while unknown.
     pub templates: u64,
     /// Retracted instances that are not here or have started.
     pub retracted: u64,
@@ -90,11 +91,11 @@ pub struct Ignored {
 enum Mode {
     /// Takes and starts tasks.
     Active,
-    /// Has no server; running tasks go on, news is kept.
+    /// Without a server; running tasks continue, reports are kept.
     Detached,
     /// Starts nothing; exits when the running tasks have ended.
     Draining(ExitReason),
-    /// Tasks were told to end; exits when they have, or at the deadline.
+    /// Tasks were asked to end; exits when they have, or at the deadline.
     Stopping { reason: ExitReason, deadline: Time },
     /// Nothing happens any more.
     Exited,
@@ -106,7 +107,7 @@ struct KnownTemplate {
     work: Arc<WorkTemplate>,
     /// One per variant; `None` = this worker can never serve it.
     requests: Vec<Option<PoolRequest>>,
-    /// How long its tasks take; a moving average.
+    /// Run time of its tasks; a moving average.
     run: Option<Duration>,
 }
 
@@ -118,16 +119,16 @@ pub struct WorkerState {
     running: RunningTasks,
     outbox: Outbox,
     templates: BTreeMap<TemplateId, KnownTemplate>,
-    /// Assigned instances that will not start here: given back when they are asked for, when what is in
-    /// their way has ended, or with the end of the worker. Not at once: the server, which does not know
-    /// why, would send them again and again.
+    /// Assigned instances that will not start here: returned on request, when their obstacle has
+    /// ended, or with the end of the worker. Not at once: the server does not know the reason and
+    /// would send them again and again.
     declined: BTreeSet<InstanceKey>,
-    /// Instances that ended with the worker, of which the server hears by its end: until then it must not
-    /// take them for instances that never ran.
+    /// Instances that ended together with the worker and are reported by its end: until then the
+    /// server must not take them for instances that never ran.
     spent: BTreeSet<InstanceKey>,
     mode: Mode,
     on_server_lost: OnServerLost,
-    /// It runs in a job of a batch system, whose signals reach the tasks as well.
+    /// Whether it runs in a batch job, whose signals reach the tasks as well.
     in_allocation: bool,
     idle_timeout: Option<Duration>,
     idle_since: Option<Time>,
@@ -135,24 +136,24 @@ pub struct WorkerState {
     is_held: bool,
     /// Others reach the server through this worker.
     is_relaying: bool,
-    /// When the server was lost; `None` while there is one.
+    /// Time of the loss of the server; `None` while connected.
     serverless_since: Option<Time>,
     /// When the worker's own time limit ends it.
     life_end: Option<Time>,
     time_request_check: Duration,
     next_time_request_check: Time,
-    /// When it is looked at whether successors wait for long; `None` = for nothing that runs.
+    /// Time of the next check of waiting successors; `None` = no running task has any.
     next_successor_check: Option<Time>,
     /// See [`SUCCESSOR_PATIENCE`].
     successor_patience: Duration,
-    /// Something happened since the last look at the backlog that may let a task start.
+    /// Whether anything happened since the last round that may let a task start.
     may_start: bool,
     ignored: Ignored,
 }
 
 impl WorkerState {
-    /// A worker that has just registered. Its life began at `born`; `idle_timeout_default` is the
-    /// server's and applies if the worker has none of its own.
+    /// A newly registered worker. Its life began at `born`; `idle_timeout_default` of the server
+    /// applies if the worker has none of its own.
     #[must_use]
     pub fn new(born: Now, config: &WorkerConfig, idle_timeout_default: Option<Duration>) -> Self {
         let check = config.retract_check_interval.max(TIME_REQUEST_CHECK_MIN);
@@ -182,10 +183,10 @@ impl WorkerState {
         }
     }
 
-    /// Digests one input and appends what is to be done about it.
+    /// Applies one input and appends the resulting effects.
     pub fn apply(&mut self, now: Now, input: Input, effects: &mut Vec<Effect>) {
         let now = now.mono;
-        // The shell may still have inputs on their way; their effects would come behind the exit.
+        // The shell may still have inputs queued; their effects would follow the exit.
         if self.mode == Mode::Exited {
             return;
         }
@@ -224,8 +225,8 @@ impl WorkerState {
             Input::ServerGone => self.on_server_gone(),
             Input::ServerBack { reattached } => self.on_server_back(reattached, effects),
             Input::Acknowledged(seq) => {
-                // Nothing starts while too many ends are unheard, and nothing else would look
-                // again.
+                // Nothing starts while too many ends are unacknowledged, and nothing else would
+                // trigger a round.
                 let was_full = self.outbox.is_full();
                 self.outbox.acknowledge(seq);
                 self.may_start |= was_full;
@@ -235,19 +236,19 @@ impl WorkerState {
         self.advance(now, effects);
     }
 
-    /// Gives back sooner than otherwise what waits for tasks that take long.
+    /// Shortens the wait of successors for tasks that take long.
     #[cfg(any(test, feature = "testing"))]
     pub const fn limit_patience(&mut self, patience: Duration) {
         self.successor_patience = patience;
     }
 
-    /// When [`Input::Timer`] is due next; `None` = nothing is waited for.
+    /// Time of the next [`Input::Timer`]; `None` = no timer.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {
         let idle = self.idle_deadline();
         let report = self.report_due();
         let held = self.outbox.hold_over();
-        // A limit of a mode that is over would wake the worker again and again for nothing.
+        // A limit of a previous mode would wake the worker again and again.
         let deadlines = match self.mode {
             Mode::Active | Mode::Detached => [
                 report,
@@ -287,7 +288,7 @@ impl WorkerState {
         deadlines.into_iter().flatten().min()
     }
 
-    /// Tasks whose program is being started or runs.
+    /// Number of tasks whose program is being started or runs.
     #[must_use]
     pub fn running_count(&self) -> usize {
         self.running.len()
@@ -311,7 +312,7 @@ impl WorkerState {
         &self.pools
     }
 
-    /// Whether an instance was told to end, so that its exit status no longer decides its outcome.
+    /// Whether an instance was asked to end, so that its exit status no longer decides its outcome.
     #[must_use]
     pub fn is_ending(&self, token: LaunchToken) -> bool {
         self.running
@@ -322,7 +323,7 @@ impl WorkerState {
     fn on_templates(&mut self, templates: Vec<Arc<WorkTemplate>>) {
         for work in templates {
             if let Some(known) = self.templates.get(&work.id) {
-                // A number stands for one template: another one with it is an error of the server,
+                // A number identifies one template: another one with it is a fault of the server,
                 // counted here.
                 if known.work != work {
                     self.ignored.templates += 1;
@@ -364,21 +365,21 @@ impl WorkerState {
             follows,
         } = assignment;
         let Some(known) = self.templates.get(&template) else {
-            // Without a template the tasks have no names, so nothing can be said about them.
+            // Without a template the tasks have no ids, so nothing can be reported about them.
             self.ignored.malformed += 1;
             return;
         };
         let work = Arc::clone(&known.work);
         let job = work.job;
         let key = |id| InstanceKey::new(job, id, instance);
-        // Given back at the end, or when the server asks: at once it would only send them again.
+        // Returned at the end, or on request: at once the server would only send them again.
         if self.mode != Mode::Active {
             self.declined.extend(ids.iter().map(key));
             return;
         }
         let request = known.requests.get(variant as usize);
         let asked = work.task.requests.as_slice().get(variant as usize);
-        // An entry too few would give a task the entry of its neighbour.
+        // A missing entry would give a task the entry of its neighbor.
         let count_fits = entries
             .as_ref()
             .is_none_or(|entries| entries.len() == ids.len() as usize)
@@ -393,15 +394,14 @@ impl WorkerState {
             return;
         };
         let min_time = asked.min_time;
-        // The server's estimate of what is left may be older than the message was.
+        // The server's estimate of the remaining time may be outdated.
         let too_long = self.life_end.is_some_and(|end| end.since(now) < min_time);
         let Some(request) = request.clone().filter(|_| !too_long) else {
             let returned = self.not_here(ids.iter().map(key));
             self.outbox.push_retracted(returned);
             return;
         };
-        // Instances that it has already must not run twice: an assignment can be repeated after a
-        // reconnect.
+        // Known instances must not run twice: an assignment can be repeated after a reconnect.
         let skip = self.skip_launched(job, &ids, instance);
         let count = ids.len();
         let class = Class::new(request, min_time, &work.task);
@@ -430,7 +430,8 @@ impl WorkerState {
         self.ignored.assigned += u64::from(count - added);
     }
 
-    /// Positions of instances that are launched here. Of those that are to end unheard another one is kept for later.
+    /// Positions of instances that are launched here. For those that end unreported the new one is
+    /// kept for later.
     fn skip_launched(&mut self, job: JobId, ids: &IdArray, instance: InstanceId) -> Vec<u32> {
         let launched = self
             .running
@@ -445,14 +446,15 @@ impl WorkerState {
             };
             skip.push(position);
             if self.is_void(key) {
-                // Of another server, or of one that forgot: two of one name must not run.
+                // Of another server, or of one that lost its state: two tasks of the same name must
+                // not run.
                 self.declined.insert(key);
             }
         }
         skip
     }
 
-    /// A task was sent that goes on from another one.
+    /// A task arrived that follows another one.
     fn on_successor(&mut self, after: InstanceKey, successor: Successor) {
         if self.knows(after) && !self.is_void(after) {
             self.backlog.push_behind(after, successor);
@@ -460,28 +462,28 @@ impl WorkerState {
                 self.note_awaited(token);
             }
         } else if self.outbox.has_finished(after) {
-            // It ended while this was on its way here.
+            // The predecessor ended while this was in transit.
             self.backlog.push(successor.class, successor.entry, &[]);
             self.may_start = true;
         } else {
-            // It ended otherwise, or is the server's again, which knows by then.
+            // The predecessor failed, or was returned, which the server knows by now.
             self.outbox.push_retracted([successor.key]);
         }
     }
 
-    /// Gives back an instance that will not start here, with what goes on from it.
+    /// Returns an instance that will not start here, with its successors.
     fn give_back(&mut self, key: InstanceKey) {
         self.outbox.push_retracted([key]);
         self.give_up_successors(key);
     }
 
-    /// Gives back what goes on from an instance that does not finish here.
+    /// Returns the successors of an instance that does not finish here.
     fn give_up_successors(&mut self, key: InstanceKey) {
         let behind = self.backlog.drop_behind(key);
         self.outbox.push_retracted(behind);
     }
 
-    /// The instances among these that neither wait nor are launched, or only to end unheard.
+    /// The instances among these that neither wait nor run here, or run only to end unreported.
     fn not_here(&self, keys: impl Iterator<Item = InstanceKey>) -> Vec<InstanceKey> {
         keys.filter(|key| !self.knows(*key) || self.is_void(*key))
             .collect()
@@ -499,19 +501,19 @@ impl WorkerState {
         task.is_some_and(|task| task.phase == Phase::Ending(EndCause::Void))
     }
 
-    /// A task that is not here any more gets no answer: it had one, which is under way. A second one could be
-    /// taken for that of the next assignment of the same instance.
+    /// A task that is not here anymore gets no answer: one is in transit already. A second one
+    /// could be taken for the answer to the next assignment of the same instance.
     fn on_retract(&mut self, keys: Vec<InstanceKey>) {
         for key in keys {
-            // Kept back until now, and given back once however often it is asked for.
+            // Kept until now, and returned once, however often it is requested.
             if self.declined.remove(&key) {
                 self.outbox.push_retracted([key]);
             } else if self.backlog.remove(key) {
-                // Nothing is kept for it any more.
+                // No room is reserved for it anymore.
                 self.may_start = true;
                 self.give_back(key);
             } else {
-                // It may still come back unstarted from its lane.
+                // It may still return unstarted from its lane.
                 self.running.ask_for(key);
                 self.ignored.retracted += 1;
             }
@@ -520,7 +522,7 @@ impl WorkerState {
 
     fn on_kill(&mut self, now: Time, keys: Vec<InstanceKey>, effects: &mut Vec<Effect>) {
         for key in keys {
-            // Not started: its end is said here, because no process will.
+            // Not started: its end is reported here, because no process will end.
             if self.declined.remove(&key) || self.backlog.remove(key) {
                 self.may_start = true;
                 let ended = Ended::unstarted(key, Outcome::Killed, now);
@@ -534,16 +536,16 @@ impl WorkerState {
         }
     }
 
-    /// Tells a launched instance to end, unless it was told before.
+    /// Asks a launched instance to end, unless it was asked before.
     fn end_task(&mut self, token: LaunchToken, cause: EndCause, effects: &mut Vec<Effect>) {
         let phase = self.running.get(token).map(|task| task.phase);
         match (phase, cause) {
-            // The signals go out once, however often they are asked for.
+            // The signals are sent once, however often they are requested.
             (Some(Phase::Starting | Phase::Running { .. }), _) => {
                 self.running.set_phase(token, Phase::Ending(cause));
                 effects.push(Effect::Terminate(token));
             }
-            // The signals are under way; only what is said about it changes.
+            // The signals were sent already; only the reported outcome changes.
             (Some(Phase::Ending(EndCause::TimeLimit)), EndCause::Killed)
             | (Some(Phase::Ending(EndCause::TimeLimit | EndCause::Killed)), EndCause::Void) => {
                 self.running.set_phase(token, Phase::Ending(cause));
@@ -567,22 +569,22 @@ impl WorkerState {
                 let Some(task) = self.take_ended(now, token) else {
                     return;
                 };
-                // Before the outcome: what it says about the next task of its kind depends on the
+                // Before the outcome: the run time for the next task of its kind depends on the
                 // phase only.
                 self.note_run(&task, run);
                 let is_by_itself = matches!(task.phase, Phase::Starting | Phase::Running { .. });
                 let outcome = match task.phase {
                     Phase::Starting | Phase::Running { .. } => Some(outcome_of(status, message)),
                     Phase::Ending(EndCause::Killed) => Some(Outcome::Killed),
-                    // Its end was on its way here when its time ran out.
+                    // It had ended by itself when its time limit expired.
                     Phase::Ending(EndCause::TimeLimit)
                         if task.time_limit.is_some_and(|limit| run < limit) =>
                     {
                         Some(outcome_of(status, message))
                     }
                     Phase::Ending(EndCause::TimeLimit) => Some(Outcome::TimeLimit),
-                    // Not reported: the server queues it again when this worker is gone, and knows
-                    // then why.
+                    // Not reported: the server requeues it when this worker is gone, and then knows
+                    // the reason.
                     Phase::Ending(EndCause::WorkerEnd) => {
                         self.spent.insert(task.key);
                         None
@@ -595,7 +597,7 @@ impl WorkerState {
                     self.give_up_successors(task.key);
                 }
                 if let Some(outcome) = outcome {
-                    // Of what is tried again or is the last straw for its job the server should know soon.
+                    // The server needs this end soon: it may retry the task, or fail its job.
                     let haste = match has_finished {
                         true if goes_on => Haste::Link,
                         true if task.is_one_of_many => Haste::Stream,
@@ -626,7 +628,7 @@ impl WorkerState {
         match task.phase {
             Phase::Starting => {
                 let deadline = task.time_limit.map(|limit| at + limit);
-                // Of one that takes long, or that must not start twice, the server should know soon that it runs.
+                // The server needs this start soon: the task takes long, or must not start twice.
                 let is_link = self.backlog.is_any_behind(task.key);
                 let is_in_company = task.is_one_of_many || is_link;
                 let is_short = is_in_company && task.expected < AHEAD_OF_MANY;
@@ -644,9 +646,9 @@ impl WorkerState {
                     .set_phase(token, Phase::Running { since, deadline });
                 self.note_awaited(token);
             }
-            // A second start of one process cannot be; the first one counts.
+            // A process cannot start twice; the first start counts.
             Phase::Running { .. } => self.ignored.launcher += 1,
-            // Told to end while it was being started; its end is what counts.
+            // Asked to end during its start; its end counts.
             Phase::Ending(_) => {}
         }
     }
@@ -660,7 +662,8 @@ impl WorkerState {
         };
         let outcome = match (task.phase, failure) {
             (Phase::Ending(EndCause::WorkerEnd), _) => {
-                // Successors have been declined as well. It never ran, so the next worker that gets it need not tell it from this one.
+                // Successors are declined as well. It never ran, so the next worker may use the
+                // same instance.
                 self.declined.insert(task.key);
                 return;
             }
@@ -683,13 +686,13 @@ impl WorkerState {
         self.give_up_successors(key);
     }
 
-    /// Takes an instance out and frees what it held, unless others wait for just that.
+    /// Removes an instance and frees its resources, unless its lane continues.
     fn take_ended(&mut self, now: Time, token: LaunchToken) -> Option<RunningTask> {
         let Some(task) = self.running.remove(token) else {
             self.ignored.launcher += 1;
             return None;
         };
-        // Only the last task of a lane gives back what all of them ran on.
+        // Only the last task of a lane frees the common grant.
         if let Some(grant) = self.running.leave_lane(token, &task, now) {
             self.pools.release(&grant);
         }
@@ -704,7 +707,7 @@ impl WorkerState {
 /// Outcome of an instance that ended by itself.
 fn outcome_of(status: ExitStatus, message: Option<Box<str>>) -> Outcome {
     match (status, message) {
-        // Success first: words that a successful task left behind explain nothing.
+        // Success first: a message left by a successful task explains nothing.
         (ExitStatus::Code(0), _) => Outcome::Finished,
         (ExitStatus::ExceededMemory, words) => Outcome::OutOfMemory(words),
         (_, Some(message)) => Outcome::Message(message),

@@ -1,4 +1,4 @@
-//! How much a worker is sent ahead of what it has room for, and what of it is worth taking back.
+//! How much is sent ahead to a worker, and which part of it is worth retracting.
 
 use std::time::Duration;
 
@@ -7,14 +7,15 @@ use super::{BACKLOG_MAX, Worker};
 use crate::time::Time;
 use crate::worker_state::{AHEAD_OF_MANY, EVENT_DELAY, STREAM_INTERVAL, STREAM_PART};
 
-/// Work sent ahead should last this long at the worker's measured rate: many times a round trip, with reports of what ended that
-/// come as late as a worker may send them, but short enough that a new worker or an urgent task does not wait behind it.
+/// How long the backlog should last at the worker's measured rate: many round trips plus the
+/// longest delay of its reports, but short enough that a new worker or an urgent task does not wait
+/// behind it.
 pub(crate) const BACKLOG_SPAN: Duration = Duration::from_millis(200);
 
 impl Worker {
-    /// How many tasks should wait on it at its present rate, at most [`BACKLOG_MAX`].
+    /// Desired backlog at its present rate, at most [`BACKLOG_MAX`].
     pub(crate) fn backlog_by_rate(&self, now: Time) -> u32 {
-        // However fast tasks end, a lost worker takes no more than this back to the queue with it.
+        // However fast tasks end, a lost worker returns no more than this to the queue.
         let by_rate =
             (self.rate.current(now) * BACKLOG_SPAN.as_secs_f64()).min(f64::from(BACKLOG_MAX));
         #[expect(
@@ -26,11 +27,11 @@ impl Worker {
         target
     }
 
-    /// How long an end may be on its way while the worker ends as many tasks a second. Whoever has little left, of tasks that
-    /// are too long to be handed over ahead, tells of each end at once.
+    /// Upper bound of the worker's reporting delay at this rate. Workers with short backlogs of
+    /// longer tasks report each end at once.
     fn report_delay(&self, rate: f64) -> Duration {
         let is_batched = self.backlog.len() as u64 > STREAM_PART;
-        // By Little's law, how long its tasks take, on average.
+        // Mean run time of its tasks, by Little's law.
         let is_ahead = f64::from(self.running) < rate * AHEAD_OF_MANY.as_secs_f64();
         match (is_batched, is_ahead) {
             (true, true) => REPORT_DELAY,
@@ -40,17 +41,19 @@ impl Worker {
         }
     }
 
-    /// Tasks it will still have queued after `span` at its present rate: worth taking back.
+    /// Number of tasks that it will still have queued after `span` at its present rate: worth
+    /// retracting.
     #[must_use]
     pub fn surplus(&self, now: Time, span: Duration) -> usize {
-        // Equal tasks that started together end together: after as long a silence nobody knows when.
+        // Equal tasks that started together end together: after a silence as long as the span their
+        // ends are unpredictable.
         let silence = now.since(self.rate.last());
         let rate = self.rate.current(now);
         let report_delay = self.report_delay(rate);
         if silence >= span + report_delay {
             return self.backlog.len();
         }
-        // Some of what seems to be left has ended, or runs, since it last told.
+        // Some of the seeming rest has ended or started since the last report.
         let span = span + silence.min(report_delay);
         let soon = rate * span.as_secs_f64();
         #[expect(

@@ -1,4 +1,4 @@
-//! What the server knows of a task that it handed to a worker.
+//! The server's record of a task that it sent to a worker.
 
 use super::Worker;
 use crate::class::QueueKey;
@@ -6,30 +6,31 @@ use crate::id::{InstanceId, JobId, TaskId, TaskKey};
 use crate::job::TaskSlot;
 use crate::time::Time;
 
-/// Whether a task that was handed out waits for one that it goes on from, on the same worker.
+/// Whether a task on a worker waits for its predecessor there.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Turn {
-    /// It can start as soon as there is room.
+    /// No: it can start as soon as there is room.
     #[default]
     Now,
-    /// The other one has not finished.
+    /// The predecessor has not finished.
     Later,
-    /// The same, and when it is its turn more is sent.
+    /// Like [`Self::Later`]; at its turn further successors are sent.
     LaterWithMore,
 }
 
-/// Ends of other tasks that have to be on disk before a worker is sent what goes on from them.
+/// Ends of dependencies that must be on disk before a task is sent.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum AwaitedEnds {
-    /// None. Those of the worker itself need not be: one that is lost with its report of them is lost with all that followed there.
+    /// None. Ends on the worker itself need not be: if it is lost with its report of them,
+    /// everything that followed there is lost as well.
     None,
-    /// Those of tasks that ran on other workers.
+    /// Ends on other workers.
     Elsewhere,
     /// All: its own may be lost as well, because it does not keep them until they are stored.
     All,
 }
 
-/// One task handed to a worker.
+/// A task on a worker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Assigned {
     /// Where the task is in its job.
@@ -40,17 +41,18 @@ pub struct Assigned {
     pub variant: u32,
     /// Instance that was handed out.
     pub instance: InstanceId,
-    /// Whether its resources are counted as taken; otherwise it is in the backlog, unless its turn is later.
+    /// Whether its resources count as used; otherwise it is in the backlog, unless its turn is
+    /// later.
     pub placed: bool,
-    /// Whether it has to wait for another one there, of which it takes the place.
+    /// Whether it waits for a predecessor there, whose place it will take.
     pub turn: Turn,
     /// Whether the worker reported its start.
     pub started: bool,
-    /// Ends that its message may still wait for. What is sent ahead of its turn behind it waits for the same.
+    /// Ends that its message may still wait for. Successors sent after it wait for the same.
     pub awaits: AwaitedEnds,
-    /// Whether the worker was asked to give it back.
+    /// Whether it is being retracted.
     pub retracting: bool,
-    /// When it was handed out, or counted as placed, or when its turn came.
+    /// Time of its sending, of its placement, or of its turn.
     pub at: Time,
 }
 
@@ -72,12 +74,12 @@ impl Assigned {
             started: false,
             awaits: AwaitedEnds::None,
             retracting: false,
-            // Long ago; the clock of that time is not ours.
+            // Long ago; the monotonic clock of the earlier run is not comparable.
             at: Time(0),
         }
     }
 
-    /// Whether an earlier run of the server handed it out.
+    /// Whether an earlier run of the server sent it.
     #[cfg(any(test, feature = "testing"))]
     pub(crate) fn was_restored(&self) -> bool {
         self.at == Time(0)
@@ -85,7 +87,7 @@ impl Assigned {
 }
 
 impl Worker {
-    /// Tasks of a job handed to it.
+    /// Tasks of a job on it.
     pub(crate) fn assigned_of(&self, job: JobId) -> impl Iterator<Item = (&TaskKey, &Assigned)> {
         let [first, last] = [0, u32::MAX].map(|task| TaskKey::new(job, TaskId(task)));
         self.assigned.range(first..=last)

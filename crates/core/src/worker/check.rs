@@ -1,4 +1,4 @@
-//! What is wrong with the node of a worker, and whether it therefore gets no tasks.
+//! Problems of a worker's node, and whether it therefore gets no tasks.
 
 use super::Worker;
 use crate::node_check::{ClockWatch, NodeFault};
@@ -12,12 +12,12 @@ pub struct NodeCheck {
     pub(crate) clock: ClockWatch,
     /// Since when there are faults.
     pub(crate) since: Option<Timestamp>,
-    /// Whether it gets no tasks as long as there are.
+    /// Whether it gets no tasks while there are problems.
     pub(crate) is_unfit: bool,
 }
 
 impl Worker {
-    /// What is wrong with its node; nothing of one of an earlier release.
+    /// Problems of its node; none for a worker of an earlier release.
     #[must_use]
     pub fn node_faults(&self) -> &[NodeFault] {
         &self.check.faults
@@ -29,7 +29,7 @@ impl Worker {
         self.check.since
     }
 
-    /// Whether it gets no tasks because of what is wrong with its node.
+    /// Whether it gets no tasks because of problems of its node.
     #[must_use]
     pub const fn is_unfit(&self) -> bool {
         self.check.is_unfit

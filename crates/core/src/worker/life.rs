@@ -1,5 +1,5 @@
-//! A worker's situation as four independent enums: its connection, what people asked it to do, what the scheduler set
-//! it aside for, whether tasks are entrusted to it.
+//! A worker's situation as four independent enums: its connection, its orders, its dedication by
+//! the scheduler, and its trust.
 //!
 //! ```text
 //!                 connection breaks                    silence limit
@@ -9,12 +9,13 @@
 //!   registers                 silence, goodbye, told to stop ──────────────────┘
 //! ```
 //!
-//! The silence limit is [`WorkerConfig::silence_max`](crate::worker_config::WorkerConfig::silence_max). While others come back, those
-//! that are away have longer.
+//! The silence limit is
+//! [`WorkerConfig::silence_max`](crate::worker_config::WorkerConfig::silence_max). While other
+//! workers reconnect, disconnected ones have longer.
 //!
-//! One enum would be the product of the four: a worker that is away can be told to stop, and one that drains can lose its
-//! connection and come back. They change in methods of [`Worker`] that only [`super::Workers`] may call where an index
-//! depends on them.
+//! One enum would be the product of the four: a disconnected worker can be asked to stop, and a
+//! draining one can lose its connection and reconnect. They change in methods of [`Worker`] that
+//! only [`super::Workers`] may call where an index depends on them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -27,27 +28,28 @@ use crate::outcome::LostReason;
 use crate::time::{Time, Timestamp};
 use crate::worker_config::OnServerLost;
 
-/// How long an overdue worker is doubted before it is lost, as a part of the silence limit and in bounds: time to read what is in the
-/// sockets of a server that stood still, and for lost packets to be sent again.
+/// Grace period of an overdue worker, as a divisor of the silence limit and within bounds: time to
+/// read the sockets of a suspended server, and to resend lost packets.
 const DOUBT_PART: u32 = 8;
 const DOUBT_MIN: Duration = Duration::from_millis(250);
 const DOUBT_MAX: Duration = Duration::from_secs(2);
-/// A timer that comes this much too late means that the server itself stood still; then the workers
-/// are not to blame for missing heartbeats and get another period.
+/// A timer that is this much too late means that the server itself was suspended; then missing
+/// heartbeats are not the workers' fault, and they get another period.
 const STALL_MIN: Duration = Duration::from_millis(500);
-/// Of a shorter stop a timer may show little: the deadline of a worker may fall into its end. A timer that
-/// comes this much too late gives a moment more.
+/// A shorter suspension may delay a timer less: a worker's deadline may be near its end. A timer
+/// that is this much too late gives a little more time.
 const LATE_MIN: Duration = Duration::from_millis(50);
-/// How often an overdue worker is given more time: a server that is always late must lose workers that are gone.
+/// Limit of extensions: a server that is always late must still lose workers that are gone.
 const DOUBTS_MAX: u32 = 8;
-/// A worker that lives has connected again after this, even on a busy machine.
+/// A live worker has reconnected after this time, even on a busy machine.
 const CLOSED_GRACE_MIN: Duration = Duration::from_secs(1);
-/// How long a worker of an earlier run of the server is waited for: the silence limit, but no less than a
-/// worker may pause between two attempts to connect, and no longer than people would wait.
+/// How long a worker of an earlier run of the server is expected back: the silence limit, but at
+/// least as long as a worker may pause between two connection attempts, and at most as long as
+/// users would wait.
 const RESTORED_GRACE_MIN: Duration = Duration::from_secs(10);
 const RESTORED_GRACE_MAX: Duration = Duration::from_secs(60);
-/// While others come back, one within this time of the last, those that are missing may wait at the door behind them, or pause between two
-/// attempts: no less than they may pause.
+/// While workers reconnect at intervals below this, missing ones may be queued behind them, or
+/// pause between two attempts: at least as long as they may pause.
 const RETURN_GAP: Duration = Duration::from_secs(5);
 
 /// Follows the connection of a worker.
@@ -55,19 +57,19 @@ const RETURN_GAP: Duration = Duration::from_secs(5);
 pub enum Life {
     /// It has a connection.
     Connected {
-        /// When it is lost without another heartbeat.
+        /// Time of its loss without another heartbeat.
         until: Time,
     },
-    /// It has none, but may come back.
+    /// Disconnected, but may come back.
     Away {
         /// When it is lost.
         until: Time,
-        /// When it is lost although others come back.
+        /// Time of its loss even if other workers reconnect.
         latest: Time,
-        /// It is of an earlier run of the server and has not come back to this one.
+        /// Whether it is of an earlier run of the server and has not connected to this one.
         is_restored: bool,
     },
-    /// It is gone for ever.
+    /// It is gone for good.
     Ended {
         /// Time of the end.
         at: Timestamp,
@@ -81,21 +83,21 @@ pub enum Life {
 pub enum Duty {
     /// Run tasks.
     Serve,
-    /// No more work; it is told to stop when what runs on it has ended.
+    /// It gets no tasks, and is stopped when its running tasks have ended.
     Drain,
-    /// It was told to stop.
+    /// It was asked to stop.
     Stop {
-        /// It drained before. People see that it does until it is gone.
+        /// It was draining before. Users see it as draining until it is gone.
         after_drain: bool,
     },
 }
 
-/// Purpose for which the scheduler set a worker aside.
+/// Purpose that the scheduler reserves a worker for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Dedication {
-    /// For nothing: it gets whatever fits.
+    /// None: it gets any task that fits.
     None,
-    /// Reserved for multi-node tasks of this queue: it gets only more urgent work.
+    /// Multi-node tasks of this queue: it gets only more urgent tasks.
     Reserved(QueueKey),
     /// It is a node of a multi-node task and gets nothing else.
     Node(GangNode),
@@ -106,7 +108,7 @@ pub enum Dedication {
 pub enum Standing {
     /// It gets tasks.
     Trusted,
-    /// Tasks fail there: it gets none until it is known whether they go well elsewhere.
+    /// Tasks fail there: it gets none until their outcome elsewhere is known.
     Suspected,
     /// It gets none.
     Quarantined,
@@ -124,37 +126,37 @@ pub struct GangNode {
 }
 
 impl Worker {
-    /// Whether and how long it is connected or expected back.
+    /// Connection state.
     #[must_use]
     pub const fn life(&self) -> Life {
         self.life
     }
 
-    /// Order that people gave to it.
+    /// Orders given by users.
     #[must_use]
     pub const fn duty(&self) -> Duty {
         self.duty
     }
 
-    /// Purpose for which it is set aside.
+    /// Dedication by the scheduler.
     #[must_use]
     pub const fn dedication(&self) -> Dedication {
         self.dedication
     }
 
-    /// Whether tasks are entrusted to it.
+    /// Whether it is trusted with tasks.
     #[must_use]
     pub const fn standing(&self) -> Standing {
         self.standing
     }
 
-    /// Whether it can be given whatever fits, not only a task that shows whether it works.
+    /// Whether it can get any task that fits, not only a probe task.
     #[must_use]
     pub const fn is_trusted(&self) -> bool {
         matches!(self.standing, Standing::Trusted)
     }
 
-    /// Connected, not asked to end, trusted, and on a node that is all right.
+    /// Connected, not asked to end, trusted, and on a healthy node.
     pub(crate) const fn is_serving(&self) -> bool {
         matches!(self.life, Life::Connected { .. })
             && matches!(self.duty, Duty::Serve)
@@ -162,7 +164,8 @@ impl Worker {
             && !self.is_unfit()
     }
 
-    /// Connected, not asked to end, not a node of a multi-node task, and neither set aside as broken nor on a node with faults.
+    /// Connected, not asked to end, not a node of a multi-node task, not in quarantine, and on a
+    /// healthy node.
     #[must_use]
     pub fn accepts_work(&self) -> bool {
         let is_entrusted = match self.standing {
@@ -204,13 +207,13 @@ impl Worker {
         matches!(self.duty, Duty::Stop { .. })
     }
 
-    /// Draining, or told to stop because it has nothing left after that.
+    /// Draining, or asked to stop after it drained.
     #[must_use]
     pub const fn is_draining(&self) -> bool {
         matches!(self.duty, Duty::Drain | Duty::Stop { after_drain: true })
     }
 
-    /// The multi-node task of which it is a node.
+    /// The multi-node task that it is a node of.
     #[must_use]
     pub const fn node(&self) -> Option<GangNode> {
         match self.dedication {
@@ -219,7 +222,7 @@ impl Worker {
         }
     }
 
-    /// The queue of multi-node tasks for which it is reserved.
+    /// The queue of multi-node tasks that it is reserved for.
     #[must_use]
     pub const fn reserved_for(&self) -> Option<QueueKey> {
         match self.dedication {
@@ -228,7 +231,8 @@ impl Worker {
         }
     }
 
-    /// Why it is lost now: one that was told to stop did so, whatever ended its connection.
+    /// Reason of its loss now: a worker that was asked to stop did so, however its connection
+    /// ended.
     pub(crate) const fn lost_reason(&self, otherwise: LostReason) -> LostReason {
         if self.is_stopping() {
             LostReason::Stopped
@@ -237,7 +241,7 @@ impl Worker {
         }
     }
 
-    /// Whether it goes on by itself when its connection breaks.
+    /// Whether it reconnects by itself when its connection breaks.
     pub(crate) fn may_come_back(&self) -> bool {
         !self.is_stopping() && self.config.on_server_lost == OnServerLost::Reconnect
     }
@@ -253,14 +257,14 @@ impl Worker {
         before != Dedication::Reserved(key)
     }
 
-    /// Gives up its reservation, if it has one.
+    /// Removes its reservation, if any.
     pub(crate) fn unreserve(&mut self) {
         if self.reserved_for().is_some() {
             self.dedication = Dedication::None;
         }
     }
 
-    /// When it is lost without a sign of life; `None` = it is already.
+    /// Time of its loss without a sign of life; `None` = it is lost.
     pub(super) const fn lost_at(&self) -> Option<Time> {
         match self.life {
             Life::Connected { until } | Life::Away { until, .. } => Some(until),
@@ -268,7 +272,7 @@ impl Worker {
         }
     }
 
-    /// It showed a sign of life: the time until it is lost begins again.
+    /// Notes a sign of life: the silence limit starts again.
     pub(super) fn prolong(&mut self, now: Time) {
         let later = now + self.config.silence_max();
         self.doubts = 0;
@@ -278,7 +282,8 @@ impl Worker {
         }
     }
 
-    /// It is overdue: it has more time if the server notices that late, and, with a connection, the first time. Returns whether it has.
+    /// Extends the deadline of an overdue worker if the server notices late, and once more if it is
+    /// connected. Returns whether it did.
     pub(super) fn doubt(&mut self, now: Time, late: Duration) -> bool {
         let silence_max = self.config.silence_max();
         let (is_first, is_last) = (self.doubts == 0, self.doubts >= DOUBTS_MAX);
@@ -291,7 +296,7 @@ impl Worker {
             Life::Connected { until } if !is_last && (late >= LATE_MIN || is_first) => {
                 *until = now + (silence_max / DOUBT_PART).clamp(DOUBT_MIN, DOUBT_MAX);
             }
-            // Nothing of it waits in a socket.
+            // A disconnected worker has no unread messages.
             Life::Away { until, .. } if !is_last && late >= LATE_MIN => *until = now + DOUBT_MIN,
             Life::Connected { .. } | Life::Away { .. } | Life::Ended { .. } => return false,
         }
@@ -299,18 +304,19 @@ impl Worker {
         true
     }
 
-    /// Its connection ended. It knows no template afterwards and is expected for the silence limit; if it closed the
-    /// connection itself, its process has probably ended, and it is expected for half a heartbeat period.
+    /// Notes the end of its connection. It loses its templates and is expected back for the silence
+    /// limit. If it closed the connection itself, its process has probably ended, and it is
+    /// expected for half a heartbeat period.
     pub(super) fn disconnect(&mut self, now: Time, how: LinkEnd) {
-        // Messages that were on their way when the connection broke may never have arrived.
+        // Messages in transit may never have arrived.
         self.templates.clear();
         self.doubts = 0;
         let silence_max = self.config.silence_max();
         let grace = match how {
-            // A network that is down may be back in a moment; tasks go on meanwhile.
+            // The network may recover in a moment; tasks continue meanwhile.
             LinkEnd::Broken => silence_max,
-            // Its process has most likely ended: the whole limit would only delay its tasks. One that lives dials at
-            // once, however long the limit is, so this does not grow with it.
+            // Its process has most likely ended: the whole limit would only delay its tasks. A live
+            // one dials at once, however long the limit is, so this does not grow with it.
             LinkEnd::Closed => silence_max.min((self.config.heartbeat / 2).max(CLOSED_GRACE_MIN)),
         };
         self.life = Life::Away {
@@ -320,8 +326,9 @@ impl Worker {
         };
     }
 
-    /// Gives it more time if it is away and others came back just now: what closes thousands of connections is not the end of
-    /// as many processes, and it takes a while until all are registered again. Returns whether it has more than until `now`.
+    /// Extends the deadline of a disconnected worker while others reconnect: an event that closes
+    /// thousands of connections has not ended as many processes, and all of them need time to
+    /// register. Returns whether the deadline is after `now`.
     pub(super) fn await_turn(&mut self, returned: Time, now: Time) -> bool {
         let Life::Away { until, latest, .. } = &mut self.life else {
             return false;
@@ -334,7 +341,7 @@ impl Worker {
         true
     }
 
-    /// It is of an earlier run of the server: it has no connection and is expected back.
+    /// Marks it as disconnected and expected back after a restart of the server.
     pub(super) fn await_return(&mut self, now: Time) {
         // Workers dial again at growing intervals, and a long heartbeat must not hold back a whole
         // queue.
@@ -347,8 +354,8 @@ impl Worker {
         };
     }
 
-    /// It is connected again; `registration` is the number that it gave this one. Returns whether it is of an earlier
-    /// run of the server.
+    /// Notes its reconnect with this registration number. Returns whether it is of an earlier run
+    /// of the server.
     pub(super) fn reconnect(&mut self, now: Time, registration: u64) -> bool {
         let was_restored = self.is_restored();
         self.registration = registration;
@@ -356,7 +363,8 @@ impl Worker {
         self.life = Life::Connected {
             until: now + self.config.silence_max(),
         };
-        // It starts with nothing of what is only kept for its connection, and answers no earlier question.
+        // It starts without everything tied to its old connection, including unanswered
+        // retractions.
         self.templates.clear();
         for assigned in self.assigned.values_mut() {
             assigned.retracting = false;
@@ -364,7 +372,7 @@ impl Worker {
         was_restored
     }
 
-    /// Whether it is of an earlier run of the server and has not come back to this one.
+    /// Whether it is of an earlier run of the server and has not connected to this one.
     pub(crate) const fn is_restored(&self) -> bool {
         matches!(
             self.life,
@@ -387,14 +395,14 @@ impl Worker {
         self.dedication = Dedication::Node(node);
     }
 
-    /// It is no node of this task any more; returns what it was.
+    /// Ends its role as a node of this task; returns that role.
     pub(super) fn release_node(&mut self, task: TaskKey) -> Option<GangNode> {
         let node = self.node().filter(|node| node.task == task)?;
         self.dedication = Dedication::None;
         Some(node)
     }
 
-    /// It is gone: hands over the tasks that it had, and whether it never came back to this run of the server.
+    /// Notes its loss; returns its tasks, and whether it never connected to this run of the server.
     pub(super) fn end(
         &mut self,
         at: Timestamp,
@@ -402,8 +410,7 @@ impl Worker {
     ) -> (BTreeMap<TaskKey, Assigned>, bool) {
         let was_restored = self.is_restored();
         self.life = Life::Ended { at, reason };
-        // A multi-node task that it was set aside for goes on with its other nodes, or is ended by
-        // its root.
+        // Its multi-node task continues with the other nodes, or is ended by its root.
         self.dedication = Dedication::None;
         self.templates.clear();
         self.backlog.clear();
@@ -415,7 +422,7 @@ impl Worker {
         self.running = 0;
         self.unkillable.clear();
         self.check = NodeCheck::default();
-        // It stays listed, and what it offers is shown there as free.
+        // It stays listed with all its offers free.
         self.free = everything(&self.offers);
         (std::mem::take(&mut self.assigned), was_restored)
     }

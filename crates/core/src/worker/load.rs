@@ -14,7 +14,7 @@ pub struct Load {
     pub memory_used: u64,
     /// Memory there is, in bytes.
     pub memory_total: u64,
-    /// All its GPUs together, if it has some.
+    /// Average over its GPUs, if it has any.
     pub gpus: Option<Share>,
 }
 

@@ -8,7 +8,7 @@ use crate::worker_state::{EVENT_DELAY, STREAM_INTERVAL};
 /// Window over which the completion rate is measured.
 const RATE_WINDOW: Duration = Duration::from_millis(20);
 
-/// Longest time that a worker keeps ends of short tasks to itself, on their way to the report and there.
+/// Longest delay of the reported end of a short task, in the worker and in transit.
 pub(super) const REPORT_DELAY: Duration = STREAM_INTERVAL.saturating_add(EVENT_DELAY);
 
 /// Completion rate of a worker in tasks per second.
@@ -52,16 +52,15 @@ impl Rate {
         }
     }
 
-    /// The rate, lowered when nothing has ended for longer than it promises.
+    /// The rate, lowered when nothing has ended for longer than it implies.
     pub(super) fn current(&self, now: Time) -> f64 {
         let span = now.since(self.window_start);
         if span <= REPORT_DELAY {
-            // Whatever has ended since may not have been told yet.
+            // Recent ends may not have been reported yet.
             return self.per_second;
         }
         let span = (span - REPORT_DELAY).max(RATE_WINDOW);
-        // The task that runs now may never end: a rate from before it is worth less the longer it
-        // takes.
+        // The running task may never end: an older rate is worth less the longer it takes.
         let bound = f64::from(self.window_count.saturating_add(1)) / span.as_secs_f64();
         self.per_second.min(bound)
     }

@@ -3,17 +3,17 @@
 use super::Worker;
 use crate::class::{VariantDemand, fitting};
 
-/// The room of a worker, of which more and more is taken while somebody wonders what would fit.
+/// A copy of the free resources of a worker, for trial placements.
 pub(crate) struct Room<'a> {
     worker: &'a Worker,
     free: Vec<i64>,
 }
 
 impl<'a> Room<'a> {
-    /// `None` = whatever is free there is nothing for a task that is to be moved: the worker takes none, or keeps its room
-    /// for others. To one with a backlog nothing is moved either.
+    /// `None` = no task may be moved there: the worker takes none, or reserves its room for others.
+    /// Neither is anything moved to a worker with a backlog.
     pub(crate) fn of(worker: &'a Worker) -> Option<Self> {
-        // One that is probed gets a single task, from the queue.
+        // A probed worker gets a single task, from the queue.
         let is_kept = !worker.is_trusted()
             || worker.reserved_for().is_some()
             || worker.has_reservations()
@@ -24,7 +24,7 @@ impl<'a> Room<'a> {
         })
     }
 
-    /// Takes the room of at most `most` tasks of a variant; returns how many have room.
+    /// Takes room for at most `most` tasks of a variant; returns how many fit.
     pub(crate) fn take(&mut self, variant: &VariantDemand, most: u64) -> u64 {
         let fit = fitting(variant, &self.worker.offers, |slot| {
             self.free.get(slot).copied().unwrap_or(0)
@@ -43,7 +43,7 @@ impl<'a> Room<'a> {
 }
 
 impl Worker {
-    /// Share of a resource that is taken if so much of it is free, 0.0 to 1.0.
+    /// Used share of a resource with this many free units, 0.0 to 1.0.
     pub(crate) fn share_taken(&self, slot: usize, free: i64) -> f64 {
         let total = self.offers.get(slot).map_or(0, |offer| offer.units);
         if total == 0 {
@@ -54,7 +54,8 @@ impl Worker {
         share
     }
 
-    /// Whether it takes tasks with this many units of cpus in all, which are at this position of its offers.
+    /// Whether the worker accepts tasks with this many units of cpus in total; `cpus` is the
+    /// position among its offers.
     pub(crate) fn takes_share(&self, cpus: Option<usize>, units: i64) -> bool {
         let least = f64::from(self.config.min_utilization);
         least <= 0.0

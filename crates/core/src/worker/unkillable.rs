@@ -1,7 +1,8 @@
-//! Instances that outlive SIGKILL: they sleep in the kernel, most likely for a file system that does not answer, or have
-//! become another user.
+//! Instances that do not react to SIGKILL: they sleep in the kernel, most likely because of a
+//! hanging file system, or have become another user.
 //!
-//! Nobody can end them, so they are told to people, and what they use stays taken until they have ended by themselves.
+//! Nothing can end them. So they are reported to users, and their resources stay reserved until
+//! they end by themselves.
 
 use super::Worker;
 use crate::id::{InstanceId, TaskKey};
@@ -18,7 +19,7 @@ pub struct Unkillable {
 }
 
 impl Unkillable {
-    /// Says where it is: `unkillable on node n17, pid 4711`.
+    /// Location as text: `unkillable on node n17, pid 4711`.
     #[must_use]
     pub fn whereabouts(&self, host: &str) -> String {
         let mut text = format!("unkillable on node {host}");
@@ -30,13 +31,13 @@ impl Unkillable {
 }
 
 impl Worker {
-    /// Instances on it that cannot be killed, as it last told.
+    /// Unkillable instances on it, by its last report.
     #[must_use]
     pub fn unkillable(&self) -> &[Unkillable] {
         &self.unkillable
     }
 
-    /// Takes over what the worker tells, which is all there is; logs what is new and what has ended.
+    /// Replaces them by the worker's complete report; logs new and ended ones.
     pub(crate) fn set_unkillable(&mut self, told: &[Unkillable]) {
         let node = &*self.config.hostname;
         for one in told.iter().filter(|one| !self.unkillable.contains(one)) {
@@ -124,7 +125,7 @@ mod tests {
             "for its user it is canceled, the cpu is taken"
         );
         assert_eq!(HUNG.whereabouts("n1"), "unkillable on node n1, pid 7");
-        // As often as there are heartbeats.
+        // At every heartbeat.
         heartbeat(&mut state, &[HUNG]);
         let ended = vec![EndedRow {
             task,

@@ -1,7 +1,7 @@
-//! All workers of a server: those that are live, those that have ended, and what is looked up about them.
+//! All workers of a server, live and ended, with lookup tables.
 //!
-//! Indexes by a worker's life, duty or part in a multi-node task; they change together with it. The
-//! rest of a live worker, such as the account of what it was given, is its own: see [`Workers::get_mut`].
+//! Tables by a worker's connection, orders or multi-node role are updated together with it. All
+//! other data of a live worker, such as its tasks, is its own: see [`Workers::get_mut`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -16,31 +16,31 @@ use crate::range::IdArray;
 use crate::selector::{Selected, Selector};
 use crate::time::{Time, Timestamp};
 
-/// Ended workers of which everything is kept, about 2 KB each.
+/// Ended workers that are kept in full, about 2 KB each.
 pub const ENDED_WORKERS_MAX: usize = 10_000;
 
 /// Every worker that the server knows of.
 #[derive(Clone, Debug, Default)]
 pub struct Workers {
-    /// Kept apart from ended ones so that full scans cost nothing for those.
+    /// Separate from ended ones, so that full scans skip those.
     live: BTreeMap<WorkerId, Worker>,
-    /// The last that have ended; of earlier ones only the host name is kept, and how many there were.
+    /// Recently ended workers; earlier ones are reduced to their host name and a count.
     ended: BTreeMap<WorkerId, Worker>,
     ended_counts: BTreeMap<LostReason, u64>,
     last_lost: Option<WorkerId>,
-    /// Host names of workers of earlier runs of this server, and of those that ended long ago.
+    /// Host names of workers of earlier runs of this server, and of workers that ended long ago.
     former_hosts: BTreeMap<WorkerId, Box<str>>,
-    /// The highest id that was given out; 0 = none.
+    /// Highest id in use; 0 = none.
     last_id: u32,
-    /// When each live worker is lost without a sign of life.
+    /// Time of each live worker's loss without a sign of life.
     deadlines: BTreeSet<(Time, WorkerId)>,
     /// Live workers whose duty is to drain.
     draining: BTreeSet<WorkerId>,
-    /// Nodes of each multi-node task that is handed out, the root first; a node that is lost stays listed.
+    /// Nodes of each dispatched multi-node task, the root first; a lost node stays listed.
     nodes: BTreeMap<TaskKey, Vec<WorkerId>>,
-    /// Workers of an earlier run of the server that have neither come back nor been given up.
+    /// Workers of an earlier run that are still expected back.
     awaited: BTreeSet<WorkerId>,
-    /// One of them was given up without a word.
+    /// Whether one of them was given up without a report.
     has_unheard: bool,
     /// When a worker that was away came back last.
     last_return: Option<Time>,
@@ -50,9 +50,9 @@ pub struct Workers {
 pub(crate) struct LostWorker {
     /// Tasks that it was assigned.
     pub(crate) tasks: BTreeMap<TaskKey, Assigned>,
-    /// Queues for which it had reservations.
+    /// Queues with reservations on it.
     pub(crate) reservations: Vec<QueueKey>,
-    /// It is of an earlier run of the server and never came back.
+    /// Whether it is of an earlier run of the server and never connected to this one.
     pub(crate) was_restored: bool,
 }
 
@@ -69,13 +69,13 @@ impl Workers {
         &self.ended
     }
 
-    /// How many workers of this run of the server have ended, for each reason.
+    /// Number of ended workers of this run of the server, by reason.
     #[must_use]
     pub const fn ended_counts(&self) -> &BTreeMap<LostReason, u64> {
         &self.ended_counts
     }
 
-    /// The worker with the highest id that ended without being asked to and without saying so.
+    /// The worker with the highest id that ended neither on request nor with a goodbye.
     #[must_use]
     pub const fn last_lost(&self) -> Option<WorkerId> {
         self.last_lost
@@ -97,7 +97,7 @@ impl Workers {
         self.live.get(&id)
     }
 
-    /// A live worker, to change its own accounts: what it was given, what it reported, what it knows.
+    /// A live worker, to change its own data: its tasks, reports and templates.
     pub(crate) fn get_mut(&mut self, id: WorkerId) -> Option<&mut Worker> {
         self.live.get_mut(&id)
     }
@@ -107,20 +107,20 @@ impl Workers {
         self.live.values_mut()
     }
 
-    /// A worker of this run of the server, whether it has ended or not.
+    /// A worker of this run of the server, live or ended.
     #[must_use]
     pub fn known(&self, id: WorkerId) -> Option<&Worker> {
         self.live.get(&id).or_else(|| self.ended.get(&id))
     }
 
-    /// Host name of a worker, also of one of an earlier run of this server.
+    /// Host name of a worker, including workers of an earlier run.
     #[must_use]
     pub fn hostname(&self, id: WorkerId) -> Option<&str> {
         let known = self.known(id).map(|worker| &*worker.config.hostname);
         known.or_else(|| self.former_hosts.get(&id).map(|name| &**name))
     }
 
-    /// Workers that a selector names, whether they have ended or not; `all` = all that are known.
+    /// Workers that match a selector, live or ended; `all` = all known ones.
     #[must_use]
     pub fn find(&self, selector: &Selector) -> Selected<WorkerId> {
         let within = |span: RangeInclusive<u32>| {
@@ -143,7 +143,7 @@ impl Workers {
         found.filter_map(|id| Some(WorkerId(id)))
     }
 
-    /// Workers that a selector of a command names; `all` = live workers.
+    /// Workers that match the selector of a command; `all` = live workers.
     pub(crate) fn select(&self, selector: &Selector) -> Selected<WorkerId> {
         match selector {
             Selector::All => Selected::all(self.live.keys().copied().collect()),
@@ -151,13 +151,13 @@ impl Workers {
         }
     }
 
-    /// The id of the next worker; `None` after four billion of them.
+    /// The id of the next worker; `None` after four billion workers.
     pub(crate) fn next_id(&mut self) -> Option<WorkerId> {
         self.last_id = self.last_id.checked_add(1)?;
         Some(WorkerId(self.last_id))
     }
 
-    /// Ids go on behind these: the first new worker gets the highest earlier id plus two.
+    /// Continues ids after these: the first new worker gets the highest earlier id plus two.
     pub(crate) fn restore_last_id(&mut self, last: WorkerId) {
         self.last_id = self.last_id.max(last.0.saturating_add(1));
     }
@@ -175,16 +175,17 @@ impl Workers {
         self.live.insert(worker.id, worker);
     }
 
-    /// Adds a worker of an earlier run of the server, which is expected back.
+    /// Adds a worker of an earlier run that is expected back.
     pub(crate) fn add_awaited(&mut self, worker: Worker) {
         self.awaited.insert(worker.id);
         self.add(worker);
     }
 
-    /// Changes a live worker's life and keeps the index of deadlines true; `None` if it is not live.
+    /// Changes a live worker's connection state and updates the table of deadlines; `None` if it is
+    /// not live.
     fn change_life<T>(&mut self, id: WorkerId, change: impl FnOnce(&mut Worker) -> T) -> Option<T> {
         let worker = self.live.get_mut(&id)?;
-        // Whatever changes, the index follows: nobody else may touch what it is sorted by.
+        // Always updates the table, because it is sorted by the deadline.
         let before = worker.lost_at();
         let result = change(worker);
         let after = worker.lost_at();
@@ -207,7 +208,7 @@ impl Workers {
         self.change_life(id, |worker| worker.disconnect(now, how));
     }
 
-    /// Notes that it is connected again, with a registration of this number. Returns whether it is of an earlier run
+    /// Notes its reconnect with this registration number. Returns whether it is of an earlier run
     /// of the server; `None` = it is not live.
     pub(crate) fn reconnect(&mut self, id: WorkerId, now: Time, registration: u64) -> Option<bool> {
         let was_restored = self.change_life(id, |worker| worker.reconnect(now, registration));
@@ -217,7 +218,7 @@ impl Workers {
         was_restored
     }
 
-    /// Gives one that is overdue more time if others come back at present. Returns whether it has any.
+    /// Extends the deadline of an overdue worker while others reconnect. Returns whether it did.
     pub(crate) fn await_turn(&mut self, id: WorkerId, now: Time) -> bool {
         let Some(returned) = self.last_return else {
             return false;
@@ -226,25 +227,26 @@ impl Workers {
         has_time.unwrap_or(false)
     }
 
-    /// Gives one that is overdue more time the first time, and if the server notices that late. Returns whether it has any.
+    /// Extends the deadline of an overdue worker once, and if the server notices late. Returns
+    /// whether it did.
     pub(crate) fn doubt(&mut self, id: WorkerId, now: Time, late: Duration) -> bool {
         let has_time = self.change_life(id, |worker| worker.doubt(now, late));
         has_time.unwrap_or(false)
     }
 
-    /// When the first worker is lost without a sign of life.
+    /// Time of the first loss without a sign of life.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {
         self.deadlines.first().map(|(time, _)| *time)
     }
 
-    /// Workers that should have shown a sign of life by now, at most so many, and when.
+    /// At most `most` overdue workers, with their deadlines.
     pub(crate) fn overdue(&self, now: Time, most: usize) -> Vec<(Time, WorkerId)> {
         let due = self.deadlines.iter().take_while(|(time, _)| *time <= now);
         due.take(most).copied().collect()
     }
 
-    /// Asks a worker to drain. Returns whether that is new; `None` = it has ended or is about to.
+    /// Drains a worker. Returns whether that is new; `None` = it has ended or is about to.
     pub(crate) fn drain(&mut self, id: WorkerId) -> Option<bool> {
         let worker = self.live.get_mut(&id)?;
         match worker.duty() {
@@ -264,15 +266,15 @@ impl Workers {
         let Some(worker) = self.live.get_mut(&id).filter(|w| !w.is_stopping()) else {
             return false;
         };
-        // Who drained and stops now is still shown as draining.
+        // A drained worker that stops is still shown as draining.
         let after_drain = worker.is_draining();
         worker.set_duty(Duty::Stop { after_drain });
-        // It is told to stop now, and drains no longer.
+        // It stops now, and is no longer draining.
         self.draining.remove(&id);
         true
     }
 
-    /// Workers that drain and were not told to stop yet.
+    /// Draining workers that were not asked to stop yet.
     #[must_use]
     pub const fn draining(&self) -> &BTreeSet<WorkerId> {
         &self.draining
@@ -297,19 +299,19 @@ impl Workers {
         self.nodes.keys().copied()
     }
 
-    /// Gives the nodes of a multi-node task back: those that are live, and whether the command ran there. `None` = it
-    /// had none.
+    /// Frees the nodes of a multi-node task: returns the live ones, and which was the root. `None`
+    /// = it had none.
     pub(crate) fn release_nodes(&mut self, task: TaskKey) -> Option<Vec<(WorkerId, bool)>> {
         let members = self.nodes.remove(&task)?;
         let freed = members.into_iter().filter_map(|id| {
-            // Lost meanwhile, or it was and is back as a node of another task.
+            // Lost meanwhile, or reconnected as a node of another task.
             let node = self.live.get_mut(&id)?.release_node(task)?;
             Some((id, node.is_root))
         });
         Some(freed.collect())
     }
 
-    /// A worker is gone for ever. `None` = it was not live.
+    /// A worker is gone for good. `None` = it was not live.
     pub(crate) fn lose(
         &mut self,
         id: WorkerId,
@@ -321,12 +323,12 @@ impl Workers {
         let (tasks, was_restored) = self.change_life(id, |worker| worker.end(at, reason))?;
         self.draining.remove(&id);
         *self.ended_counts.entry(reason).or_default() += 1;
-        // Workers are not lost in the order of their ids; people look for the newest.
+        // Workers are not lost in the order of their ids; users look for the newest.
         if reason.is_lost() {
             self.last_lost = self.last_lost.max(Some(id));
         }
         self.ended.extend(self.live.remove_entry(&id));
-        // An allocation queue makes thousands of workers in a year.
+        // An allocation queue creates thousands of workers in a year.
         while self.ended.len() > ENDED_WORKERS_MAX
             && let Some((id, oldest)) = self.ended.pop_first()
         {
@@ -339,14 +341,14 @@ impl Workers {
         })
     }
 
-    /// Workers of an earlier run of the server that are still waited for.
+    /// Number of workers of an earlier run that are still expected back.
     #[must_use]
     pub fn awaited(&self) -> usize {
         self.awaited.len()
     }
 
-    /// A worker came back and said what it has (`is_heard`), or is given up. Returns whether it was the last that was waited for;
-    /// `None` if it was not waited for.
+    /// A worker reconnected and reported its tasks (`is_heard`), or is given up. Returns whether it
+    /// was the last expected one; `None` if it was not expected.
     pub(crate) fn stop_awaiting(&mut self, id: WorkerId, is_heard: bool) -> Option<bool> {
         if !self.awaited.remove(&id) {
             return None;
@@ -355,12 +357,12 @@ impl Workers {
         Some(self.awaited.is_empty())
     }
 
-    /// Whether a worker was given up of which nobody knows what it has started.
+    /// Whether a worker was given up whose started tasks are unknown.
     pub(crate) const fn has_unheard(&self) -> bool {
         self.has_unheard
     }
 
-    /// Notes that there is such a worker, or that what it may have started has other instances by now.
+    /// Sets whether such a worker exists whose possibly started tasks have no new instances yet.
     pub(crate) const fn set_unheard(&mut self, has_unheard: bool) {
         self.has_unheard = has_unheard;
     }
@@ -396,8 +398,9 @@ impl Workers {
         self.check_nodes();
     }
 
-    /// Each node of a multi-node task knows it, and is given nothing else. (It can have more after a restart: the
-    /// task has ended, the node was sent others, and the server crashed before it had stored the end.)
+    /// Each node of a multi-node task knows it, and has no other task. (After a restart it can have
+    /// more: the task had ended, the node got others, and the server crashed before it stored the
+    /// end.)
     #[cfg(any(test, feature = "testing"))]
     fn check_nodes(&self) {
         for (task, members) in &self.nodes {

@@ -1,11 +1,11 @@
-//! Assigned tasks that have not started, as ranges until they are touched.
+//! Assigned tasks that have not started, stored as ranges until they are touched.
 //!
-//! Tasks with equal resource request, time request and kind form a class: if the first of a class does not
-//! fit, none does. Within a class the order is priority (highest first), job, first task id of the
-//! assignment, arrival. An assignment costs one entry however many ids it has.
+//! Tasks with equal resource request, time request and kind form a class: if the first of a class
+//! does not fit, none does. Within a class the order is priority (highest first), job, first task
+//! id of the assignment, arrival. An assignment costs one entry however many ids it has.
 //!
-//! Costs: adding O(log entries) unless id spans of one job cross, taking the first O(log), looking up
-//! an instance O(log) plus the entries of its job whose spans cover the id.
+//! Costs: adding O(log entries) unless id spans of one job cross, taking the first O(log), looking
+//! up an instance O(log) plus the entries of its job whose spans contain the id.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -39,10 +39,10 @@ struct Entry {
     left: IndexSet,
 }
 
-/// One task taken from the backlog.
+/// A task taken from the backlog.
 #[derive(Clone, Debug)]
 pub(super) struct Popped {
-    /// It came with many others in one assignment.
+    /// It came in an assignment of many tasks.
     pub(super) is_one_of_many: bool,
     pub(super) template: Arc<WorkTemplate>,
     pub(super) key: InstanceKey,
@@ -62,7 +62,7 @@ struct ClassQueue {
 #[derive(Clone, Debug, Default)]
 struct JobIndex {
     by_first: BTreeMap<(u32, u64), (Arc<Class>, QueueKey)>,
-    /// Largest distance between first and last id of any entry so far; bounds look-ups.
+    /// Largest distance between first and last id of any entry so far; bounds lookups.
     span_max: u32,
 }
 
@@ -75,7 +75,7 @@ pub(super) struct Backlog {
     arrivals: u64,
     /// In the classes.
     len: u64,
-    /// Those that wait for another task, too.
+    /// Tasks that also wait for another task.
     successors: Successors,
 }
 
@@ -89,7 +89,7 @@ impl Backlog {
         self.len() == 0
     }
 
-    /// Tasks that wait for room only.
+    /// Number of tasks that wait for room only.
     pub(super) const fn ready_len(&self) -> u64 {
         self.len
     }
@@ -99,7 +99,7 @@ impl Backlog {
         self.jobs.contains_key(&job)
     }
 
-    /// Tasks that wait for others here.
+    /// Number of tasks that wait for others here.
     pub(super) fn successors_len(&self) -> u64 {
         self.successors.len()
     }
@@ -108,7 +108,7 @@ impl Backlog {
         self.successors.len() > 0
     }
 
-    /// Adds a task that waits for another one here; what goes on from it may be added before.
+    /// Adds a task that waits for another one here; its own successors may be added before.
     pub(super) fn push_behind(&mut self, after: InstanceKey, successor: Successor) {
         self.successors.add(after, successor);
     }
@@ -118,7 +118,7 @@ impl Backlog {
         self.successors.is_any_behind(key)
     }
 
-    /// An instance has finished: what goes on from it waits for room. Returns whether there is any.
+    /// An instance has finished: its successors wait for room. Returns whether there are any.
     pub(super) fn go_on_from(&mut self, key: InstanceKey) -> bool {
         let behind = self.successors.take_behind(key);
         let is_any = !behind.is_empty();
@@ -128,14 +128,14 @@ impl Backlog {
         is_any
     }
 
-    /// Takes everything out that goes on from an instance, directly or not.
+    /// Removes all direct and indirect successors of an instance.
     pub(super) fn drop_behind(&mut self, key: InstanceKey) -> Vec<InstanceKey> {
         self.successors.drop_behind(key)
     }
 
-    /// Adds an assignment without the positions in `skip`; returns how many tasks are new.
+    /// Adds an assignment without the positions in `skip`; returns the number of new tasks.
     ///
-    /// Instances that wait already are left out.
+    /// Skips instances that wait already.
     pub(super) fn push(&mut self, class: Class, entry: NewEntry, skip: &[u32]) -> u32 {
         let mut left = IndexSet::new();
         left.insert_range(0, entry.ids.len());
@@ -144,7 +144,7 @@ impl Backlog {
         }
         let (first, last) = span(&entry.ids);
         let job = entry.template.job;
-        // Sent twice, for instance after a reconnect: such a task waits once.
+        // Received twice, for example after a reconnect: such a task waits once.
         self.leave_out_waiting(job, first, last, &entry, &mut left);
         if left.is_empty() {
             return 0;
@@ -158,7 +158,7 @@ impl Backlog {
             first,
             arrival,
         };
-        // Entries share their class, because a million assignments may have one.
+        // Entries share their class, because a million assignments may have the same.
         let class = match self.classes.get_key_value(&class) {
             Some((known, _)) => Arc::clone(known),
             None => Arc::new(class),
@@ -167,7 +167,7 @@ impl Backlog {
         queue.entries.insert(key, Entry { what: entry, left });
         let index = self.jobs.entry(job).or_default();
         index.by_first.insert((first, arrival), (class, key));
-        // Grows only: it bounds the search below, and a bound that is too wide is merely slower.
+        // Only grows: it bounds the search below, and a bound that is too wide only costs time.
         index.span_max = index.span_max.max(last - first);
         self.len += u64::from(added);
         added
@@ -184,12 +184,12 @@ impl Backlog {
         let Some(index) = self.jobs.get(&job) else {
             return;
         };
-        // An entry that begins before this ends before the ids that are looked for.
+        // Entries that begin before this end before the ids in question.
         let from = first.saturating_sub(index.span_max);
         for (class, key) in index
             .by_first
             .range((from, 0)..=(last, u64::MAX))
-            // In the order of arrival, whichever class they are in.
+            // In the order of arrival, across classes.
             .map(|(_, v)| v)
         {
             let Some(other) = self
@@ -200,7 +200,7 @@ impl Backlog {
                 bug!("an entry of job {job} is found by its ids, but is gone");
                 continue;
             };
-            // Another attempt of the same task is another task here.
+            // Another attempt of the same task counts as another task here.
             if other.what.instance != entry.instance {
                 continue;
             }
@@ -241,7 +241,7 @@ impl Backlog {
         self.first(class).map(|entry| entry.what.template.id)
     }
 
-    /// Whether the first task of a class came with many others.
+    /// Whether the first task of a class came in an assignment of many.
     pub(super) fn is_head_one_of_many(&self, class: &Class) -> bool {
         self.first(class)
             .is_some_and(|entry| entry.what.is_of_many())
@@ -254,7 +254,7 @@ impl Backlog {
     /// Takes the first task of a class.
     pub(super) fn pop(&mut self, class: &Class) -> Option<Popped> {
         let queue = self.classes.get_mut(class)?;
-        // Something of it starts: whatever comes next has its whole patience before it.
+        // A task of the class starts: the waiting time of the next one begins anew.
         queue.blocked_since = None;
         let (key, entry) = queue.entries.iter_mut().next()?;
         let key = *key;
@@ -267,7 +267,7 @@ impl Backlog {
         Some(popped)
     }
 
-    /// Notes that the first task of a class finds no room; returns for how long that has been so.
+    /// Notes that the first task of a class finds no room; returns for how long.
     pub(super) fn note_blocked(&mut self, class: &Class, now: Time) -> Duration {
         let Some(queue) = self.classes.get_mut(class) else {
             return Duration::ZERO;
@@ -275,7 +275,7 @@ impl Backlog {
         now.since(*queue.blocked_since.get_or_insert(now))
     }
 
-    /// Takes one instance out; `false` if it does not wait here. What goes on from it stays.
+    /// Removes one instance; `false` if it does not wait here. Its successors stay.
     pub(super) fn remove(&mut self, wanted: InstanceKey) -> bool {
         if self.successors.remove(wanted) {
             return true;
@@ -295,7 +295,7 @@ impl Backlog {
         true
     }
 
-    /// Takes all tasks of a class out.
+    /// Removes all tasks of a class.
     pub(super) fn drain_class(&mut self, class: &Class) -> Vec<InstanceKey> {
         let keys: Vec<QueueKey> = match self.classes.get(class) {
             Some(queue) => queue.entries.keys().copied().collect(),
@@ -329,19 +329,20 @@ impl Backlog {
         self.successors.contains(key) || self.find(key).is_some()
     }
 
-    /// What successors wait for. For tests.
+    /// Predecessors of all successors. For tests.
     #[cfg(any(test, feature = "testing"))]
     pub(super) fn awaited(&self) -> impl Iterator<Item = InstanceKey> + '_ {
         self.successors.awaited()
     }
 
-    /// Lets an instance that was taken wait again where it did; `false` if all others of its assignment have been taken, too.
+    /// Puts a removed instance back in its place; `false` if all others of its assignment were
+    /// removed as well.
     pub(super) fn put_back(
         &mut self,
         key: InstanceKey,
         (template, variant): (TemplateId, u32),
     ) -> bool {
-        // It may have been assigned again as another one, and did not wait there.
+        // It may have been assigned again in another entry, where it did not wait before.
         let is_origin = |entry: &Entry, position| {
             let is_same = (entry.what.template.id, entry.what.variant) == (template, variant);
             is_same && !entry.left.contains(position)
@@ -362,7 +363,7 @@ impl Backlog {
         self.find_in(wanted, |entry, position| entry.left.contains(position))
     }
 
-    /// An entry that has an instance and fits, and its position there.
+    /// A matching entry that contains an instance, and its position there.
     fn find_in(
         &self,
         wanted: InstanceKey,
@@ -384,7 +385,7 @@ impl Backlog {
         let queue = self.classes.get_mut(class)?;
         let entry = queue.entries.remove(&key);
         if queue.entries.is_empty() {
-            // Its patience goes with it, so that a later task of the class does not inherit it.
+            // Its waiting time is dropped, so that a later task of the class does not inherit it.
             self.classes.remove(class);
         }
         if let Some(index) = self.jobs.get_mut(&key.job) {

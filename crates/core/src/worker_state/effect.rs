@@ -11,37 +11,38 @@ use crate::outcome::{Outcome, Usage};
 use crate::resource::pool::Grant;
 use crate::template::Entries;
 
-/// One thing to do. Effects of one input are carried out in order.
+/// One action of the shell. Effects of one input are carried out in order.
 #[derive(Clone, Debug)]
 pub enum Effect {
-    /// Launch these, in this order. Each token gets exactly one `Failed` or `Exited` event in return.
+    /// Launches these, in order. Each token gets exactly one `Failed` or `Exited` event in return.
     Launch(Vec<LaunchTask>),
-    /// Fail these as cancelled, unless their turn in the lane has come: those go on.
+    /// Fails these as canceled, unless their turn in the lane has come: those continue.
     Withdraw(Vec<LaunchToken>),
-    /// The template's signal to the process group, SIGKILL to all that is left of it after its grace.
+    /// Sends the template's signal to the process group, and SIGKILL to leftovers after the grace
+    /// period.
     Terminate(LaunchToken),
-    /// SIGKILL to all that is left of it, now.
+    /// Sends SIGKILL to the whole task, now.
     Kill(LaunchToken),
     /// Tell the server.
     Report(Report),
     /// No later launch uses this template.
     DropTemplate(TemplateId),
-    /// Say goodbye to the server, which ends: tasks go on here, and it must wait for no other word of them. No report
-    /// follows.
+    /// Says goodbye to the server, which shuts down: tasks continue here, but it gets no further
+    /// reports.
     Farewell,
-    /// Kill what is left, say goodbye, end. Nothing follows.
+    /// Kills leftovers, says goodbye, exits. Nothing follows.
     Exit(ExitReason),
 }
 
 /// One instance to launch.
 #[derive(Clone, Debug)]
 pub struct LaunchTask {
-    /// It came with many others at once, so that nobody waits for the end of each.
+    /// It came with many others at once, so no client waits for each end.
     pub is_one_of_many: bool,
     /// Name of the launch.
     pub token: LaunchToken,
-    /// Token of the first launch of its lane: launches of one lane share a grant and run one after the other,
-    /// in the order in which they were handed over.
+    /// Token of the first launch of its lane: launches of one lane share a grant and run one after
+    /// the other, in the order of launching.
     pub lane: LaunchToken,
     /// The task to launch.
     pub template: Arc<WorkTemplate>,
@@ -78,7 +79,7 @@ impl LaunchTask {
 pub enum ExitReason {
     /// The server said so.
     Stopped,
-    /// Nothing to do for longer than the idle timeout.
+    /// Idle for longer than the idle timeout.
     IdleTimeout,
     /// The worker's own time limit.
     TimeLimit,
@@ -88,22 +89,23 @@ pub enum ExitReason {
     Preempted,
     /// The server is gone.
     ServerLost,
-    /// The server said that it ends, and was told of the end of the worker.
+    /// The server shut down, and learned of the end of the worker.
     ServerEnded,
 }
 
 /// One batch of news for the server.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Report {
-    /// Counts reports with ends, from 1; they are kept until the server acknowledges the number. 0 =
-    /// the report has none.
+    /// Number of the report, counting those with ends from 1; they are kept until the server
+    /// acknowledges the number. 0 = no ends.
     pub seq: u64,
-    /// Instances that started and, as far as is known, still run.
+    /// Instances that started and, as far as known, still run.
     pub started: Vec<StartedRow>,
-    /// Instances that ended. One that is not listed in any `started` ran and ended since the last report.
+    /// Instances that ended. One that is in no `started` list started and ended since the last
+    /// report.
     pub ended: Vec<EndedRow>,
-    /// Instances that have not started and will not: asked back by the server, or returned unasked
-    /// because they cannot start here (any more).
+    /// Instances that have not started and will not: retracted by the server, or returned because
+    /// they cannot start here.
     pub retracted: Vec<InstanceKey>,
 }
 
@@ -127,19 +129,19 @@ impl Report {
     }
 }
 
-/// Everything that a worker has, for a server that it returns to; by job and task.
+/// All tasks of a worker, for the server that it reconnects to; by job and task.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Holding {
-    /// Handed to the launcher, and may run any moment; or ended, which a later report tells.
+    /// Handed to the launcher, and may start any moment; or ended, which a later report contains.
     pub launching: Vec<InstanceKey>,
     /// All that runs.
     pub started: Vec<StartedRow>,
-    /// Variants of the resource request of those that have not the first one.
+    /// Variants of the resource request, for instances with another than the first.
     pub variants: Vec<(InstanceKey, u32)>,
 }
 
 impl Holding {
-    /// Upper bound of the bytes of the registration that names all this, without the configuration of the worker.
+    /// Upper bound of the encoded registration with all this, without the configuration.
     #[must_use]
     pub fn wire_bytes(&self) -> usize {
         self.launching.len() * KEY_BYTES
@@ -167,7 +169,7 @@ pub struct EndedRow {
     pub outcome: Outcome,
     /// How long before the report.
     pub age: Duration,
-    /// How long it ran; zero if it never started.
+    /// Run time; zero if it never started.
     pub run: Duration,
     /// Resource usage.
     pub usage: Usage,

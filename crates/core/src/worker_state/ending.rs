@@ -1,4 +1,4 @@
-//! How a worker ends, and what the loss of its server means.
+//! End of a worker, and reaction to the loss of its server.
 
 use std::time::Duration;
 
@@ -10,20 +10,20 @@ use crate::outcome::Outcome;
 use crate::time::{Time, nanos};
 use crate::worker_config::OnServerLost;
 
-/// Longest time a stopping worker waits for its tasks; the usual ladder takes a second.
+/// Longest wait of a stopping worker for its tasks; the usual sequence takes a second.
 const STOP_LIMIT: Duration = Duration::from_secs(5);
 
 impl WorkerState {
     pub(super) fn on_server_lost(&mut self, now: Time, effects: &mut Vec<Effect>) {
-        // All that was sent and is not here is the server's again.
+        // Tasks that were sent but are not here belong to the server again.
         self.declined.clear();
-        // Also of a worker that drains or stops: what it reported now would reach nobody.
+        // Also for a draining or stopping worker: reports would reach no server.
         self.serverless_since.get_or_insert(now);
         if self.mode != Mode::Active {
             return;
         }
         self.is_held = false;
-        // Unstarted tasks are the server's again; a returning one assigns them again.
+        // Unstarted tasks belong to the server again; it assigns them again after a reconnect.
         self.backlog.drain();
         let known = std::mem::take(&mut self.templates);
         effects.extend(known.into_keys().map(Effect::DropTemplate));
@@ -34,7 +34,7 @@ impl WorkerState {
         }
     }
 
-    /// The server is about to end because somebody wants it to, and nobody will want what runs here.
+    /// The server shuts down on request, and the results of running tasks are not wanted.
     pub(super) fn on_server_ends(&mut self, now: Time, effects: &mut Vec<Effect>) {
         match (self.on_server_lost, self.mode) {
             (OnServerLost::FinishRunning, Mode::Active | Mode::Detached | Mode::Draining(_)) => {
@@ -50,7 +50,7 @@ impl WorkerState {
 
     /// Ends up to now are reported; after the goodbye none could be.
     fn let_server_go(&mut self, now: Time, effects: &mut Vec<Effect>) {
-        // Nobody is there to be told.
+        // No server is connected.
         if self.serverless_since.is_some() {
             return;
         }
@@ -60,13 +60,13 @@ impl WorkerState {
         if !matches!(self.mode, Mode::Draining(_)) {
             self.mode = Mode::Draining(ExitReason::ServerLost);
         }
-        // The last report goes out before the farewell: afterwards nobody listens.
+        // The last report precedes the farewell: afterwards the server does not listen.
         effects.extend(self.outbox.take(now).into_iter().map(Effect::Report));
         self.serverless_since = Some(now);
         effects.push(Effect::Farewell);
     }
 
-    /// Whether the server has said that it ends: then there is none to look for.
+    /// Whether the server has announced its shutdown: then the worker does not look for it.
     #[must_use]
     pub const fn is_dismissed(&self) -> bool {
         matches!(
@@ -78,14 +78,15 @@ impl WorkerState {
         )
     }
 
-    /// Whether it only waits for the ends of its tasks, which have been told to end.
+    /// Whether it only waits for the ends of its tasks, which were asked to end.
     #[must_use]
     pub const fn is_stopping(&self) -> bool {
         matches!(self.mode, Mode::Stopping { .. })
     }
 
-    /// While it stops: the moment from which every task has had SIGKILL, because the grace of the last one is over.
-    /// Before that a task may be saving what it has, which looks the same from outside as a hung file system.
+    /// While it stops: time from which every task has had SIGKILL, because all grace periods are
+    /// over. Before that a task may be saving its data, which looks like a hung file system from
+    /// outside.
     #[must_use]
     pub fn all_killed_at(&self) -> Option<Time> {
         let Mode::Stopping { deadline, .. } = self.mode else {
@@ -100,26 +101,27 @@ impl WorkerState {
         Some(Time(deadline.0.saturating_sub(nanos(left))))
     }
 
-    /// There is no place any more at which the server could come back: what runs may end, no more.
+    /// The server has no location to return to: running tasks may end, nothing more starts.
     pub(super) fn on_server_gone(&mut self) {
         if self.mode == Mode::Detached {
             self.mode = Mode::Draining(ExitReason::ServerLost);
         }
     }
 
-    /// State that a server to which the worker returns must know. It is complete: news that came before it and was not reported
+    /// State for the server that the worker reconnects to. It is complete: earlier unreported news
     /// is in it or void.
     ///
-    /// Of ends that were not acknowledged only the instances are in it, as if they were being launched: the ends follow in
-    /// reports, however many they are. So the server does not take them for lost, and the registration stays small.
+    /// For unacknowledged ends it lists only the instances, as if they were being launched; the
+    /// ends follow in reports, however many they are. So the server does not take them for lost,
+    /// and the registration stays small.
     pub fn holding(&mut self, now: Time) -> Holding {
         self.outbox.rewind();
         let mut holding = Holding {
             launching: self.spent.iter().copied().collect(),
             ..Holding::default()
         };
-        // The end of a task that was killed on request must not be taken over by a server that was restarted and does
-        // not know of that: it would wait for an end that it leaves alone.
+        // A restarted server that does not know of a kill must not adopt the killed task: it would
+        // wait for an end that it does not count.
         let ended = self.outbox.ended();
         let ended = ended.filter(|ended| ended.outcome != Outcome::Killed);
         holding.launching.extend(ended.map(|ended| ended.key));
@@ -133,14 +135,14 @@ impl WorkerState {
                     key: task.key,
                     age: now.since(since),
                 }),
-                // It may not have started; its end, or that of the worker, is what counts.
+                // It may not have started; its end, or that of the worker, counts.
                 Phase::Ending(EndCause::Killed | EndCause::TimeLimit | EndCause::WorkerEnd) => {
                     holding.launching.push(task.key);
                 }
                 Phase::Ending(EndCause::Void) => {}
             }
         }
-        // Neighbours of one job share a group on the wire.
+        // Neighbors of one job share a group on the wire.
         holding.launching.sort_unstable();
         holding.started.sort_unstable_by_key(|row| row.key);
         holding
@@ -154,7 +156,7 @@ impl WorkerState {
                 self.end_task(token, EndCause::Void, effects);
             }
         }
-        // The server says so again if it still holds.
+        // The server repeats it if it still holds.
         self.is_held = false;
         self.serverless_since = None;
         if self.mode == Mode::Detached {
@@ -219,7 +221,7 @@ impl WorkerState {
             | ExitReason::ServerLost
             | ExitReason::ServerEnded => self.outbox.release_all_ends(),
         }
-        // Said at the end: until then the server would only send it again.
+        // Reported at the end: until then the server would only send it again.
         self.declined.extend(self.backlog.drain());
         for token in self.running.tokens() {
             self.end_task(token, EndCause::WorkerEnd, effects);

@@ -1,4 +1,4 @@
-//! What an assignment adds to the tasks of a worker.
+//! Per-task part of an assignment.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,8 +9,8 @@ use crate::range::IdArray;
 use crate::resource::pool::PoolRequest;
 use crate::template::{Entries, TaskTemplate};
 
-/// Neighbours that came in one assignment, from which on they are parts of one piece of work. A task of a graph that another one waits for
-/// comes alone, or with few, and so does a call.
+/// From this many tasks in one assignment they count as parts of one piece of work. A task of a
+/// graph with dependents comes alone or with few others, and so does a call.
 const MANY: u32 = 4;
 
 /// Facts that decide whether a task can start.
@@ -19,7 +19,7 @@ pub(super) struct Class {
     pub(super) request: PoolRequest,
     /// Least remaining life of the worker.
     pub(super) min_time: Duration,
-    /// Calls and programs never follow each other on one grant: they are started by different hands.
+    /// Calls and programs never share a lane: different parts of the launcher start them.
     pub(super) is_call: bool,
 }
 
@@ -49,7 +49,7 @@ pub(super) struct NewEntry {
 }
 
 impl NewEntry {
-    /// Whether so many came at once that nobody waits for the end of each.
+    /// Whether so many came at once that no client waits for each end.
     pub(super) fn is_of_many(&self) -> bool {
         self.ids.len() >= MANY
     }

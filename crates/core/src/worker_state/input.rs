@@ -37,11 +37,11 @@ impl fmt::Display for InstanceKey {
     }
 }
 
-/// Names a launched instance between state and shell; never used twice by one state.
+/// Id of a launched instance between state and shell; never reused by one state.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct LaunchToken(pub u64);
 
-/// The part that tasks of one submit share, as a worker keeps it.
+/// The shared part of the tasks of one submit, as a worker keeps it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct WorkTemplate {
     /// Number of the template on the wire.
@@ -73,35 +73,36 @@ pub struct WorkAssignment {
     pub entries: Option<Entries>,
     /// Host names of a multi-node task, the root first; empty for others.
     pub nodes: Arc<[Box<str>]>,
-    /// The instance of the same job that its one task goes on from, once that has finished here.
+    /// Predecessor of its only task, an instance of the same job on this worker.
     pub follows: Option<(TaskId, InstanceId)>,
 }
 
 /// One thing that happened.
 #[derive(Clone, Debug)]
 pub enum Input {
-    /// The server hands out work. Templates are known before the assignments are looked at.
+    /// The server assigns tasks. Templates are added before the assignments are handled.
     Assign {
-        /// Templates the worker does not know yet.
+        /// Templates that are new to the worker.
         templates: Vec<Arc<WorkTemplate>>,
         /// The tasks.
         assignments: Vec<WorkAssignment>,
         /// No later assignment names these.
         drop_templates: Vec<TemplateId>,
     },
-    /// The server wants back what has not started.
+    /// The server retracts unstarted tasks.
     Retract(Vec<InstanceKey>),
-    /// The server wants these to end.
+    /// The server ends these tasks.
     Kill(Vec<InstanceKey>),
-    /// The server wants these to end at once, also those that are in their grace period.
+    /// The server kills these at once, even within their grace period.
     KillNow(Vec<InstanceKey>),
-    /// Whether the worker is a node of a multi-node task that runs elsewhere: it does not idle out.
+    /// Whether the worker is a node of a multi-node task that runs elsewhere: then it does not idle
+    /// out.
     Hold(bool),
-    /// Whether other workers reach the server through this one: it does not idle out.
+    /// Whether other workers reach the server through this one: then it does not idle out.
     Relaying(bool),
     /// The server wants the worker to end.
     Stop,
-    /// The server is about to end, and not to be waited for.
+    /// The server shuts down: the worker does not wait for it.
     ServerEnds,
     /// News of launched processes.
     Launcher(Vec<LaunchEvent>),
@@ -109,29 +110,30 @@ pub enum Input {
     Timer,
     /// The connection to the server is gone.
     ServerLost,
-    /// The lost server cannot come back: what told where it is no longer exists.
+    /// The lost server cannot come back: the directory with its location no longer exists.
     ServerGone,
     /// The worker is registered again.
     ServerBack {
-        /// The server knows it as the worker that it was; otherwise all that it has is void.
+        /// Whether the server recognized the worker; otherwise all its tasks are void.
         reattached: bool,
     },
-    /// The server has recorded what reports up to this number said.
+    /// The server has stored the reports up to this number.
     Acknowledged(u64),
-    /// A person or the batch system wants the worker to end.
+    /// A user or the batch system asks the worker to end.
     Interrupt(Interrupt),
 }
 
-/// How somebody on the node wants the worker to end.
+/// How the worker is asked to end, from its node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Interrupt {
-    /// End the tasks, then the worker; a second one ends everything at once.
+    /// Ends the tasks, then the worker; a second one ends everything at once.
     Terminate,
-    /// Start nothing new, let running tasks end, then end.
+    /// Starts no more tasks, lets running ones end, then ends.
     Drain,
     /// The batch system ends the allocation: as `Terminate`, and no task is to blame.
     Preempt,
-    /// A signal arrived in an allocation; another interrupt follows as soon as the batch system has said why.
+    /// A signal arrived in an allocation; another interrupt follows as soon as the batch system
+    /// gives the reason.
     Signalled,
 }
 
@@ -152,7 +154,7 @@ pub enum LaunchEvent {
         /// Reason of the failure.
         failure: LaunchFailure,
     },
-    /// It ended and nothing of it is left.
+    /// It ended without leftovers.
     Exited {
         /// Token of the launch.
         token: LaunchToken,
@@ -164,7 +166,7 @@ pub enum LaunchEvent {
         run: Duration,
         /// Resource usage.
         usage: Usage,
-        /// The task's own words about its failure, or the worker's; ignored if it succeeded.
+        /// The task's own error message, or the worker's; ignored on success.
         message: Option<Box<str>>,
     },
 }
@@ -174,9 +176,9 @@ pub enum LaunchEvent {
 pub enum LaunchFailure {
     /// The task's fault; the text is shown to users.
     Permanent(Box<str>),
-    /// The node is short of something; the task can run elsewhere or later.
+    /// The node lacks a resource; the task can run elsewhere or later.
     Transient,
-    /// It was told to end before it started.
+    /// It was asked to end before it started.
     Cancelled,
 }
 
@@ -189,6 +191,6 @@ pub enum ExitStatus {
     Signal(i32),
     /// Killed by the kernel, which was out of memory.
     OutOfMemory,
-    /// Killed by the worker for using more memory than it asked for; the message says how much.
+    /// Killed by the worker for using more memory than requested; the message gives the amount.
     ExceededMemory,
 }

@@ -1,10 +1,10 @@
-//! Short tasks ahead: launches that follow a running one on the same grant.
+//! Lanes: short tasks launched ahead, one after the other on the same grant.
 //!
-//! Between the end of a short task and the start of the next one the worker would be asked what to do, which takes
-//! two wake-ups of sleeping threads. Instead, tasks are handed over ahead, some milliseconds' worth: so little that
-//! nobody who waits for the resources notices, and that a task told to a worker is not missed elsewhere. A task
-//! that takes unexpectedly long gives those behind it back, and so does one that something more urgent waits for: they wait
-//! again in front of those that came after them, and the server can ask for them.
+//! Between the end of a short task and the start of the next one, the launcher would have to ask
+//! the state, which takes two wake-ups of sleeping threads. Instead, some milliseconds' worth of
+//! tasks are launched ahead: so little that it delays no other task noticeably, and no other worker
+//! lacks them. If a task takes unexpectedly long, or blocks a more urgent one, the tasks behind it
+//! are taken back: they wait again in their old place, and the server can retract them.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -18,14 +18,14 @@ use super::{Mode, WorkerState};
 use crate::range::IdArray;
 use crate::time::Time;
 
-/// How long one task of a lane may hold up the others.
+/// How long one task of a lane may delay the others.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// Text about a task of which nothing is known.
+/// Expected run time of unknown tasks.
 const UNKNOWN: Duration = Duration::MAX;
 
 impl WorkerState {
-    /// How long the tasks of the first entry of a class take.
+    /// Expected run time of the first entry of a class.
     fn expected_run(&self, class: &Class) -> Duration {
         let template = self.backlog.head_template(class);
         template
@@ -36,7 +36,7 @@ impl WorkerState {
     /// Learns from a task that has ended.
     pub(super) fn note_run(&mut self, task: &RunningTask, run: Duration) {
         if let Some(known) = self.templates.get_mut(&task.template)
-            // One that was told to end says nothing about how long its kind takes.
+            // A task that was asked to end says nothing about its kind's run time.
             && !matches!(task.phase, Phase::Ending(_))
         {
             // A quarter of it is new: one odd run does not make a kind short or long.
@@ -44,12 +44,12 @@ impl WorkerState {
         }
     }
 
-    /// Whether tasks of a class can follow others on their grant: they are known to be short.
+    /// Whether tasks of a class may be launched ahead in a lane: they are known to be short.
     pub(super) fn is_short(&self, class: &Class) -> bool {
         self.expected_run(class) < self.ahead(class)
     }
 
-    /// How much of a class is handed over ahead.
+    /// How much of a class is launched ahead.
     fn ahead(&self, class: &Class) -> Duration {
         if self.backlog.is_head_one_of_many(class) {
             AHEAD_OF_MANY
@@ -58,7 +58,7 @@ impl WorkerState {
         }
     }
 
-    /// Hands the first task of a class over ahead of its time, if it is short and so is what it follows.
+    /// Launches the first task of a class ahead, if it and its lane are short.
     pub(super) fn start_ahead(&mut self, class: &Arc<Class>) -> Option<LaunchTask> {
         if !self.is_short(class) {
             return None;
@@ -70,7 +70,7 @@ impl WorkerState {
         self.launch_first(class, name)
     }
 
-    /// Takes the first task of a class from the backlog and puts it at the end of a lane.
+    /// Moves the first task of a class from the backlog to the end of a lane.
     pub(super) fn launch_first(&mut self, class: &Class, lane: LaunchToken) -> Option<LaunchTask> {
         let expected = self.expected_run(class);
         let grant = Arc::clone(&self.running.lane(lane)?.grant);
@@ -102,7 +102,7 @@ impl WorkerState {
         })
     }
 
-    /// When tasks are asked back from a lane that is held up.
+    /// Time at which tasks are taken back from a delayed lane.
     pub(super) fn withdrawal_due(&self) -> Option<Time> {
         self.running.next_withdrawal(PATIENCE)
     }
@@ -115,7 +115,7 @@ impl WorkerState {
         }
     }
 
-    /// Asks back what is less urgent than a task that waits.
+    /// Takes back tasks that are less urgent than a waiting one.
     pub(super) fn withdraw_less_urgent(
         &mut self,
         priority: Reverse<i32>,
@@ -127,8 +127,8 @@ impl WorkerState {
         }
     }
 
-    /// An instance that was taken back from a lane of this class waits again where it did, before those that came after it.
-    /// The server gets it if it has asked meanwhile, or if nothing starts here any more.
+    /// Puts an instance from a lane back in its old place in the backlog. The server gets it if it
+    /// has retracted it meanwhile, or if no more tasks start here.
     pub(super) fn put_back(&mut self, task: RunningTask, class: Option<Arc<Class>>) {
         if self.mode != Mode::Active || task.is_asked_for {
             self.give_back(task.key);

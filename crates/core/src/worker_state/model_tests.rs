@@ -1,4 +1,4 @@
-//! Random histories against a small reference model: what was assigned, what runs, what was said.
+//! Random histories against a small reference model: assignments, running tasks, reports.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use crate::testing::worker_config;
 
 const CPUS: u32 = 4;
 
-/// So short that tasks are handed over ahead.
+/// So short that tasks are launched ahead.
 const RUN: Duration = Duration::from_millis(4);
 
 /// The model of one instance.
@@ -29,7 +29,7 @@ struct Known {
     priority: i32,
     fate: Fate,
     start_reported: bool,
-    /// What it goes on from.
+    /// Its predecessor.
     follows: Option<InstanceKey>,
 }
 
@@ -41,7 +41,7 @@ enum Op {
         count: u32,
         instance: u32,
     },
-    /// One that goes on from another one.
+    /// Assigns a task with a predecessor.
     Follow {
         kind: usize,
         task: u32,
@@ -84,13 +84,13 @@ fn op() -> impl Strategy<Value = Op> {
 struct Model {
     bench: Bench,
     known: BTreeMap<InstanceKey, Known>,
-    /// Launched and not ended, with whether the start was announced.
+    /// Launched instances that have not ended, with whether the start was reported.
     live: Vec<(LaunchToken, InstanceKey, bool)>,
     /// Lane of each launch.
     lanes: BTreeMap<LaunchToken, LaunchToken>,
-    /// Exited with 0, as far as is told.
+    /// Instances reported as exited with 0.
     succeeded: BTreeSet<InstanceKey>,
-    /// Launched instances that go on from others.
+    /// Launched instances with a predecessor.
     launched_behind: BTreeMap<InstanceKey, InstanceKey>,
     /// Told to have finished.
     finished: BTreeSet<InstanceKey>,
@@ -112,7 +112,7 @@ impl Model {
     }
 
     fn free(&self) -> u32 {
-        // Launches of one lane use the same CPUs one after the other.
+        // Launches of one lane use the same cpus one after the other.
         let by_lane: BTreeMap<LaunchToken, u32> = self
             .live
             .iter()
@@ -184,7 +184,7 @@ impl Model {
             .map(|(_, known)| known)
     }
 
-    /// Whether what a task goes on from has not succeeded.
+    /// Whether the predecessor of a task has not succeeded.
     fn has_to_wait(&self, known: &Known) -> bool {
         known
             .follows
@@ -291,7 +291,7 @@ impl Model {
         }
     }
 
-    /// One that was asked back has not started.
+    /// A retracted task has not started.
     fn take_back(&mut self, at: usize) {
         let (token, key, has_started) = self.live[at];
         if has_started {
@@ -305,10 +305,11 @@ impl Model {
         }]));
     }
 
-    /// Assigns ids that this server never assigned with that instance, and some that are here.
+    /// Assigns ids that were never assigned with that instance, and some that are here.
     fn assign(&mut self, kind: usize, first: u32, count: u32, instance: u32) {
         let (cpus_wanted, priority) = KINDS[kind];
-        // A task that has ended but is not reported yet is not here any more, and the model does not know.
+        // A task that ended but is not reported yet is not here anymore, which the model does not
+        // know.
         let allowed: Vec<u32> = (first..first + count)
             .filter(|id| {
                 let key = InstanceKey::new(JOB, *id, InstanceId(instance));
@@ -346,7 +347,7 @@ impl Model {
         self.input(input);
     }
 
-    /// Assigns a task that nobody knows behind one that may be anywhere, but not behind itself.
+    /// Assigns an unknown task after any other task, but not after itself.
     fn assign_behind(&mut self, kind: usize, task: u32, after: InstanceKey) {
         let key = InstanceKey::new(JOB, task, InstanceId(2));
         if self.known.contains_key(&key) {

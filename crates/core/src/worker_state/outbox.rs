@@ -1,10 +1,9 @@
-//! News that the server has not heard yet, and when it is worth a message.
+//! Unreported news, and the decision when to send it.
 //!
-//! Ends are kept until the server has acknowledged the report they were in: a report that is under way
-//! when the connection breaks is lost, what it said is not. What is to be told at one moment is divided into reports of
-//! bounded size.
+//! Ends are kept until the server has acknowledged their report, because a report in transit is
+//! lost when the connection breaks. News of one moment is divided into reports of bounded size.
 //!
-//! A lone task is reported at once, a stream of short tasks some tens of times a second.
+//! A lone task is reported at once, a stream of short tasks some tens of times per second.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
@@ -20,34 +19,38 @@ use crate::limits::{
 use crate::outcome::{Outcome, Usage};
 use crate::time::Time;
 
-/// Least time between two reports while the worker has other things to do.
+/// Shortest time between two reports while the worker is busy.
 pub(super) const REPORT_INTERVAL: Duration = Duration::from_millis(3);
 
-/// The same while all that there is to tell is of tasks that came with many others, of jobs of which more waits here. A report wakes five threads one after the other,
-/// on caches that programs have used meanwhile, and is a commit: as much CPU as some twenty more tasks in it.
+/// Shortest time between two reports if all news is about tasks that came with many others, of jobs
+/// with more tasks waiting here. A report wakes five threads in turn, with cold caches, and needs a
+/// commit: as much CPU as some twenty more tasks in it.
 pub(crate) const STREAM_INTERVAL: Duration = Duration::from_millis(50);
 
-/// How long the start of one of many tasks, and its end if the next one starts at once, may wait in the launcher for company. More than
-/// that is handed over ahead.
+/// How long the start of one of many tasks, and its end if the next one starts at once, may wait in
+/// the launcher to be reported together. More than that is launched ahead.
 pub const EVENT_DELAY: Duration = Duration::from_millis(30);
 
-/// How long an unsuccessful end waits in an allocation: a signal to the whole allocation reaches the worker sooner.
+/// How long an unsuccessful end is held back in an allocation: the worker itself receives a signal
+/// to the whole allocation sooner.
 pub(super) const HOLD: Duration = Duration::from_millis(300);
 
-/// Part of what waits here that may end before the server is told all the same: it sends more in time.
+/// Divisor of the backlog: number of tasks that may end before the server is notified anyway, so
+/// that it sends more in time.
 pub(crate) const STREAM_PART: u64 = 4;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Outbox {
     started: Vec<(InstanceKey, Time)>,
     ended: VecDeque<Ended>,
-    /// Unsuccessful ends that the batch system may have caused, with the time at which they count.
+    /// Unsuccessful ends that the batch system may have caused, with the time from which they
+    /// count.
     held: VecDeque<(Time, Ended)>,
-    /// The batch system is being asked: until it answers, they do not count.
+    /// The batch system is being queried: until it answers, they do not count.
     is_asking: bool,
     /// Ends under way, by number of their report.
     unacknowledged: VecDeque<(u64, Vec<Ended>)>,
-    /// Ends that are kept, under way or not, and their bytes.
+    /// Kept ends, sent or not, and their bytes.
     kept_len: usize,
     kept_bytes: usize,
     last_seq: u64,
@@ -58,15 +61,15 @@ pub(super) struct Outbox {
     stream_jobs: BTreeSet<JobId>,
 }
 
-/// How soon something must be told.
+/// How soon news must be sent.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
 pub(super) enum Haste {
-    /// What goes on from it has started here, and nothing else can: [`STREAM_INTERVAL`] while more of that is here.
+    /// Its successor has started here: [`STREAM_INTERVAL`] while more of the chain is here.
     #[default]
     Link,
-    /// Nobody needs to hear of each while more of its job waits here: [`STREAM_INTERVAL`].
+    /// No client needs each end while more of its job waits here: [`STREAM_INTERVAL`].
     Stream,
-    /// Somebody may wait for it: [`REPORT_INTERVAL`].
+    /// A client may wait for it: [`REPORT_INTERVAL`].
     Soon,
     /// The server waits for it.
     AtOnce,
@@ -110,25 +113,26 @@ impl Outbox {
         self.started.push((key, at));
     }
 
-    /// Adds an end; a start that was not reported yet is implied by it.
+    /// Adds an end; it implies an unreported start.
     pub(super) fn push_ended(&mut self, ended: Ended, haste: Haste) {
         self.hasten(ended.key, haste);
         if let Some(position) = self.started.iter().rposition(|(key, _)| *key == ended.key) {
-            // The end says that it started as well, and the order of starts does not matter.
+            // The end implies the start, and the order of starts does not matter.
             self.started.swap_remove(position);
         }
         let ended = self.keep_end(ended);
         self.ended.push_back(ended);
     }
 
-    /// Adds an end that the batch system may have caused. Its start is reported meanwhile, so that the server sends more.
+    /// Adds an end that the batch system may have caused. Its start is reported meanwhile, so that
+    /// the server sends more.
     pub(super) fn hold_end(&mut self, now: Time, ended: Ended) {
         let ended = self.keep_end(ended);
         self.held.push_back((now + HOLD, ended));
     }
 
     fn keep_end(&mut self, mut ended: Ended) -> Ended {
-        // Whatever text comes from a launcher, it must not keep a report from being sent.
+        // A launcher's text of any length must fit into a report.
         if let Outcome::Message(text) | Outcome::OutOfMemory(Some(text)) = &mut ended.outcome {
             *text = shorten(std::mem::take(text), ERROR_TEXT_MAX);
         }
@@ -148,7 +152,7 @@ impl Outbox {
         self.is_asking = true;
     }
 
-    /// Lets the held ends count whose wait is over.
+    /// Releases held ends whose time is over.
     pub(super) fn release_ends(&mut self, now: Time) {
         while self.hold_over().is_some_and(|until| until <= now)
             && let Some((_, ended)) = self.held.pop_front()
@@ -164,7 +168,7 @@ impl Outbox {
         self.release_ends(Time(u64::MAX));
     }
 
-    /// Lets a held end count as one on request; `false` if there is none.
+    /// Converts a held end to one on request; `false` if there is none.
     pub(super) fn kill_held(&mut self, key: InstanceKey) -> bool {
         let Some(at) = self.held.iter().position(|(_, ended)| ended.key == key) else {
             return false;
@@ -178,7 +182,7 @@ impl Outbox {
         true
     }
 
-    /// Takes the held ends out: the allocation ended, and the tasks with it.
+    /// Removes the held ends: the allocation ended, and the tasks with it.
     pub(super) fn take_held(&mut self) -> Vec<InstanceKey> {
         self.is_asking = false;
         let held: Vec<Ended> = self.held.drain(..).map(|(_, ended)| ended).collect();
@@ -216,12 +220,13 @@ impl Outbox {
         self.started.is_empty() && self.ended.is_empty() && self.retracted.is_empty()
     }
 
-    /// Whether the server knows of every end.
+    /// Whether the server has acknowledged every end.
     pub(super) fn is_settled(&self) -> bool {
         self.ended.is_empty() && self.held.is_empty() && self.unacknowledged.is_empty()
     }
 
-    /// When the news must go out; `None` = there is none. `starved`: the worker has nothing to start.
+    /// Time at which the news must be sent; `None` = no news. `starved`: the worker has nothing to
+    /// start.
     pub(super) fn due(&self, starved: bool, backlog: &Backlog) -> Option<Time> {
         if self.is_empty() {
             return None;
@@ -235,7 +240,7 @@ impl Outbox {
     }
 
     fn interval(&self, backlog: &Backlog) -> Duration {
-        // What waits now, when all that could start has: of what has run out here the server should hear.
+        // Backlog after all possible starts: the server must learn of classes that run out.
         let ended = self.ended.len() as u64;
         let may_wait = |left: u64| ended.saturating_mul(STREAM_PART) < left && !self.is_full();
         let has_jobs = || self.stream_jobs.iter().all(|job| backlog.has_job(*job));
@@ -259,14 +264,14 @@ impl Outbox {
         reports
     }
 
-    /// Takes as much as fits into one report. Ends come first: the server may ask for an instance back of whose end it has
-    /// not heard, and must hear of that before it hears that the instance is not here.
+    /// Takes as much as fits into one report. Ends come first: the server may retract an instance
+    /// that has ended, and must learn of the end before it learns that the instance is not here.
     fn take_some(&mut self, now: Time) -> Report {
         let mut left = REPORT_BYTES_MAX - REPORT_BYTES;
         let ended = take_while(&mut self.ended, |ended| {
             spend(&mut left, end_bytes(&ended.outcome))
         });
-        // Ends have precedence: each of them lets the server start something.
+        // Ends have precedence: each of them lets the server start another task.
         let started = if self.ended.is_empty() {
             take_up_to(&mut self.started, left / START_BYTES)
         } else {
@@ -293,12 +298,12 @@ impl Outbox {
         }
     }
 
-    /// Keeps ends until their report is acknowledged; the number of the report.
+    /// Keeps ends until their report is acknowledged; returns the number of the report.
     fn keep(&mut self, ended: Vec<Ended>) -> u64 {
         if ended.is_empty() {
             return 0;
         }
-        // Only reports with ends are numbered: nothing else has to be acknowledged.
+        // Only reports with ends are numbered: nothing else needs an acknowledgement.
         self.last_seq += 1;
         self.unacknowledged.push_back((self.last_seq, ended));
         self.last_seq
@@ -311,15 +316,15 @@ impl Outbox {
         }
     }
 
-    /// Whether so much is unacknowledged that nothing more should end.
+    /// Whether so many ends are unacknowledged that no more tasks should start.
     pub(super) const fn is_full(&self) -> bool {
         self.kept_len >= UNACKNOWLEDGED_MAX || self.kept_bytes >= UNACKNOWLEDGED_BYTES_MAX
     }
 
-    /// Lets all ends that are not acknowledged be reported again; other news is void, because the receiver learns the
-    /// whole state.
+    /// Marks all unacknowledged ends for another report; other news is void, because the receiver
+    /// gets the complete state.
     pub(super) fn rewind(&mut self) {
-        // Running instances are part of the registration, so old starts and returns are void.
+        // The registration contains running instances, so old starts and returns are void.
         self.started.clear();
         self.retracted.clear();
         self.haste = self.haste.max(Haste::Soon);
@@ -330,7 +335,7 @@ impl Outbox {
         }
     }
 
-    /// Whether an instance has finished, as far as the server has not acknowledged that.
+    /// Whether an unacknowledged end of an instance is a success.
     pub(super) fn has_finished(&self, key: InstanceKey) -> bool {
         let under_way = self.unacknowledged.iter().rev();
         let under_way = under_way.flat_map(|(_, ended)| ended.iter().rev());
@@ -338,16 +343,15 @@ impl Outbox {
         all.any(|ended| ended.key == key && ended.outcome == Outcome::Finished)
     }
 
-    /// Ends that are to be reported.
+    /// Unreported ends.
     pub(super) fn ended(&self) -> impl Iterator<Item = &Ended> {
         let held = self.held.iter().map(|(_, ended)| ended);
         self.ended.iter().chain(held)
     }
 
-    /// Forgets everything: nobody wants to know.
+    /// Forgets everything: no server wants it.
     pub(super) fn clear(&mut self) {
-        // Numbers go on: an acknowledgement that is still under way must not be taken for a newer
-        // one.
+        // Numbers continue: an acknowledgement in transit must not pass for a newer one.
         let last_seq = self.last_seq;
         *self = Self {
             last_seq,
@@ -357,7 +361,7 @@ impl Outbox {
     }
 }
 
-/// Takes `cost` off what is `left`, if there is so much.
+/// Subtracts `cost` from what is `left`, if possible.
 const fn spend(left: &mut usize, cost: usize) -> bool {
     match left.checked_sub(cost) {
         Some(rest) => {
@@ -368,13 +372,13 @@ const fn spend(left: &mut usize, cost: usize) -> bool {
     }
 }
 
-/// Takes elements off the front as long as they fit; one of a bounded text always does.
+/// Takes elements from the front while they fit; one with a bounded text always does.
 fn take_while<T>(queue: &mut VecDeque<T>, mut fits: impl FnMut(&T) -> bool) -> Vec<T> {
     let count = queue.iter().take_while(|item| fits(item)).count();
     queue.drain(..count).collect()
 }
 
-/// Takes at most `count` elements off the front.
+/// Takes at most `count` elements from the front.
 fn take_up_to<T>(list: &mut Vec<T>, count: usize) -> Vec<T> {
     if list.len() <= count {
         return std::mem::take(list);
@@ -382,5 +386,5 @@ fn take_up_to<T>(list: &mut Vec<T>, count: usize) -> Vec<T> {
     list.drain(..count).collect()
 }
 
-// Each row fits into an empty report, so each report takes something.
+// Each row fits into an empty report, so each report makes progress.
 const _: () = assert!(END_BYTES + ERROR_TEXT_MAX <= REPORT_BYTES_MAX - REPORT_BYTES);

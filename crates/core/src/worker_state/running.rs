@@ -21,13 +21,15 @@ use crate::resource::pool::Grant;
 use crate::template::Entries;
 use crate::time::Time;
 
-/// How much work is handed over ahead. Covers the delay with which the ends of such tasks are noticed, once and a half.
+/// How much work is launched ahead: one and a half times the delay with which the ends of such
+/// tasks are noticed.
 pub(super) const AHEAD: Duration = Duration::from_millis(15);
 
-/// The same of tasks that came with many others: the delay is longer, as nobody waits for each end.
+/// The same for tasks that came with many others: the delay is longer, because no client waits for
+/// each end.
 pub(crate) const AHEAD_OF_MANY: Duration = Duration::from_millis(45);
 
-/// Most tasks of a lane, however short they are.
+/// Limit of tasks in a lane, however short they are.
 const LANE_MAX: usize = 128;
 
 /// A grant and the launched instances that use it, one after the other.
@@ -35,22 +37,22 @@ const LANE_MAX: usize = 128;
 pub(super) struct Lane {
     pub(super) grant: Arc<Grant>,
     pub(super) class: Arc<Class>,
-    /// Their tokens, in the order in which they run; at least one.
+    /// Their tokens, in order of running; at least one.
     tasks: VecDeque<LaunchToken>,
-    /// How long all of them will take, as far as can be told.
+    /// Expected run time of all of them.
     pub(super) expected: Duration,
-    /// When the last one ended, or the first was launched.
+    /// Time of the last end, or of the first launch.
     pub(super) since: Time,
-    /// Priority of the least urgent of them.
+    /// Lowest priority among them.
     pub(super) least: Reverse<i32>,
-    /// Those behind the first were asked back; nothing is added any more.
+    /// All but the first were taken back; none is added anymore.
     pub(super) withdrawn: bool,
 }
 
 impl Lane {
-    /// Whether it can get another one: what it has is short.
+    /// Whether another task may be added: the expected time is short.
     fn is_open(&self) -> bool {
-        // A lane that was withdrawn is not filled again: something else waits for its end.
+        // A withdrawn lane is not filled again: another task waits for its end.
         !self.withdrawn && self.expected < AHEAD_OF_MANY && self.tasks.len() < LANE_MAX
     }
 
@@ -69,7 +71,7 @@ pub(super) struct RunningTask {
     /// Variant of the resource request.
     pub(super) variant: u32,
     pub(super) priority: Reverse<i32>,
-    /// How long it will take, as far as can be told.
+    /// Expected run time.
     pub(super) expected: Duration,
     pub(super) time_limit: Option<Duration>,
     pub(super) phase: Phase,
@@ -78,7 +80,7 @@ pub(super) struct RunningTask {
     /// Its entry, with the position of the task in them.
     pub(super) entries: Option<(Entries, u32)>,
     pub(super) nodes: Arc<[Box<str>]>,
-    /// The server has asked for it while it waited in its lane.
+    /// Whether the server retracted it while it waited in its lane.
     pub(super) is_asked_for: bool,
 }
 
@@ -87,7 +89,7 @@ pub(super) struct RunningTask {
 pub(super) enum Phase {
     /// Handed to the launcher.
     Starting,
-    /// Its program runs; with the moment at which its time limit ends it.
+    /// Its program runs; with the expiry of its time limit.
     Running {
         /// When it started.
         since: Time,
@@ -98,7 +100,7 @@ pub(super) enum Phase {
     Ending(EndCause),
 }
 
-/// Why a launched instance was told to end.
+/// Why a launched instance was asked to end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum EndCause {
     /// The server asked for it.
@@ -123,14 +125,14 @@ pub(super) struct RunningTasks {
     next_token: u64,
 }
 
-/// Lanes by what is asked of them; see [`Lane::is_open`] and [`Lane::is_ahead`].
+/// Lookup tables of lanes; see [`Lane::is_open`] and [`Lane::is_ahead`].
 #[derive(Clone, Debug, Default)]
 struct LaneIndex {
-    /// Those that can get another one, by class, the soonest through first.
+    /// Open lanes by class, soonest end first.
     open: BTreeMap<Arc<Class>, BTreeSet<(Duration, LaunchToken)>>,
-    /// Those with some ahead, by the last sign of life.
+    /// Lanes with tasks launched ahead, by the last sign of life.
     since: BTreeSet<(Time, LaunchToken)>,
-    /// The same, by their least urgent.
+    /// The same lanes, by lowest priority.
     least: BTreeSet<(Reverse<i32>, LaunchToken)>,
 }
 
@@ -179,7 +181,7 @@ impl RunningTasks {
         self.tasks.is_empty()
     }
 
-    /// Adds a lane for the next instance that is inserted; returns its name.
+    /// Adds a lane for the next inserted instance; returns its name.
     pub(super) fn open_lane(
         &mut self,
         grant: Arc<Grant>,
@@ -190,7 +192,7 @@ impl RunningTasks {
         let lane = Lane {
             grant,
             class,
-            // Long tasks, which are most, are alone in their lane.
+            // Long tasks, the majority, are alone in their lane.
             tasks: VecDeque::with_capacity(1),
             expected: Duration::ZERO,
             since: now,
@@ -202,7 +204,7 @@ impl RunningTasks {
         name
     }
 
-    /// Adds an instance that is about to be launched, behind all others of its lane.
+    /// Adds an instance that is about to be launched to the end of its lane.
     pub(super) fn insert(&mut self, task: RunningTask) -> LaunchToken {
         let token = LaunchToken(self.next_token);
         self.next_token += 1;
@@ -229,7 +231,7 @@ impl RunningTasks {
         self.lanes.len() == self.tasks.len()
     }
 
-    /// The lane of a class that is through soonest, if one can get another task.
+    /// The open lane of a class with the soonest end.
     pub(super) fn open_for(&self, class: &Arc<Class>) -> Option<LaunchToken> {
         let lanes = self.index.open.get(class)?;
         lanes.first().map(|(_, name)| *name)
@@ -242,10 +244,10 @@ impl RunningTasks {
         change: impl FnOnce(&mut Lane) -> T,
     ) -> Option<T> {
         let lane = self.lanes.get_mut(&name)?;
-        // Out of the index and in again: it is sorted by what the change may touch.
+        // Removed from the tables and added again, because the change may affect their keys.
         self.index.remove(name, lane);
         let changed = change(lane);
-        // An empty one is about to be removed and must not be found.
+        // An empty lane is about to be removed and must not be found.
         if !lane.tasks.is_empty() {
             self.index.add(name, lane);
         }
@@ -267,7 +269,7 @@ impl RunningTasks {
                 Some(_) | None => lane.tasks.retain(|other| *other != token),
             }
             lane.expected = lane.expected.saturating_sub(task.expected);
-            // The next one starts now, and its patience with it.
+            // The next one starts now, and its time begins.
             lane.since = now;
             lane.tasks.is_empty()
         })?;
@@ -277,13 +279,13 @@ impl RunningTasks {
         self.lanes.remove(&task.lane).map(|lane| lane.grant)
     }
 
-    /// When the first lane that is held up by one instance gives the others back.
+    /// Time at which the first delayed lane is withdrawn.
     pub(super) fn next_withdrawal(&self, patience: Duration) -> Option<Time> {
         self.index.since.first().map(|(since, _)| *since + patience)
     }
 
-    /// Instances behind the first one of a lane, of all lanes without a sign of life for so long; each
-    /// is told once.
+    /// Withdraws lanes without a sign of life for this long; returns the instances behind the first
+    /// ones, each once.
     pub(super) fn withdraw_held_up(&mut self, now: Time, patience: Duration) -> Vec<LaunchToken> {
         let mut tokens = Vec::new();
         while let Some((since, name)) = self.index.since.first().copied()
@@ -294,7 +296,8 @@ impl RunningTasks {
         tokens
     }
 
-    /// The same of all lanes that have something less urgent than this.
+    /// Withdraws lanes with a lower priority than this; returns the instances behind the first
+    /// ones.
     pub(super) fn withdraw_less_urgent(&mut self, priority: Reverse<i32>) -> Vec<LaunchToken> {
         let mut tokens = Vec::new();
         while let Some((least, name)) = self.index.least.last().copied()
@@ -308,7 +311,7 @@ impl RunningTasks {
     fn withdraw(&mut self, name: LaunchToken, tokens: &mut Vec<LaunchToken>) {
         self.change_lane(name, |lane| {
             lane.withdrawn = true;
-            // The first one runs; only those behind it can still be taken back.
+            // The first one runs; only later ones can be taken back.
             tokens.extend(lane.tasks.iter().skip(1));
         });
     }
@@ -329,7 +332,7 @@ impl RunningTasks {
         self.tasks.iter().map(|(token, task)| (*token, task))
     }
 
-    /// Instances of the tasks of one job from the first id to the last.
+    /// Instances of the tasks of one job in a range of ids.
     pub(super) fn between(
         &self,
         job: JobId,
@@ -350,7 +353,8 @@ impl RunningTasks {
             ..
         } = task.phase
         {
-            // One that is told to end has no limit any more: it would be told again and again.
+            // A task that was asked to end has no time limit anymore: it would be asked again and
+            // again.
             self.deadlines.remove(&(deadline, token));
         }
         if let Phase::Running {
@@ -363,7 +367,7 @@ impl RunningTasks {
         task.phase = phase;
     }
 
-    /// Notes that the server asks for an instance, if there is one of that name.
+    /// Notes that the server retracts an instance, if it exists.
     pub(super) fn ask_for(&mut self, key: InstanceKey) {
         if let Some(token) = self.by_key.get(&key)
             && let Some(task) = self.tasks.get_mut(token)
@@ -386,7 +390,7 @@ impl RunningTasks {
         Some(task)
     }
 
-    /// The next moment at which a time limit runs out.
+    /// Next expiry of a time limit.
     pub(super) fn next_deadline(&self) -> Option<Time> {
         self.deadlines.first().map(|(deadline, _)| *deadline)
     }

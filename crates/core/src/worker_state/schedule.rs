@@ -1,11 +1,11 @@
-//! Consequences of the state and the time alone: expired limits, tasks that can start, reports.
+//! Consequences of state and time alone: expired limits, starts, reports.
 //!
-//! One round looks at the first task of each class in start order. A task that does not fit blocks its
-//! class and keeps others from what it needs: tasks of lower priority at once, tasks of the same
-//! priority after [`PATIENCE`]. So small tasks fill what a large one cannot use, but cannot starve it;
-//! of what it cannot use yet they may take as much as it will not miss (`resource::shadow`).
-//! A round costs O((classes + started tasks) log classes), and O(lanes) more for each class that is
-//! blocked before another that has room. There is none unless something came, went or ended.
+//! One round examines the first task of each class in start order. A task that does not fit blocks
+//! its class and reserves what it needs: against lower priorities at once, against the same
+//! priority after [`PATIENCE`]. So small tasks fill what a large one cannot use, but cannot starve
+//! it; of what it cannot use yet they may take as much as it will not miss (`resource::shadow`). A
+//! round costs O((classes + started tasks) log classes), plus O(lanes) for each blocked class that
+//! precedes one with room. Rounds only run after a task came, left or ended.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -21,18 +21,18 @@ use crate::limits::LAUNCHED_MAX;
 use crate::resource::pool::Reservation;
 use crate::time::Time;
 
-/// How long tasks of the same priority may overtake one that does not fit. Long enough that short
-/// tasks flow, short enough that a large task does not notice.
+/// How long tasks of the same priority may overtake one that does not fit. Long enough for short
+/// tasks to flow, short enough for a large task not to starve.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long a worker that has nothing to do and nothing to tell waits for a lost server. A reboot or a
-/// repair of the server's machine takes less.
+/// How long an idle worker without unreported news waits for a lost server. A reboot or a repair of
+/// the server's machine takes less.
 const SERVERLESS_MAX: Duration = Duration::from_secs(3_600);
 
-/// Resources that blocked tasks keep from later ones in a round.
+/// Resources reserved for blocked tasks in a round.
 #[derive(Debug, Default)]
 struct Round {
-    /// Kept from everybody that comes later.
+    /// Reserved against all later tasks.
     reserved: Reservation,
     /// Kept from lower priorities only.
     level: Reservation,
@@ -44,13 +44,13 @@ struct Round {
 struct Head {
     key: QueueKey,
     class: Arc<Class>,
-    /// It could start if nothing was kept for others.
+    /// It could start without any reservations.
     is_hopeful: bool,
 }
 
 impl Round {
     fn enter(&mut self, priority: Reverse<i32>) {
-        // Room that equals could not claim from each other is kept from all that is less urgent.
+        // Reservations of the level apply to all less urgent tasks.
         if self.level_priority != Some(priority) {
             self.reserved.absorb(&mut self.level);
             self.level_priority = Some(priority);
@@ -61,7 +61,7 @@ impl Round {
 impl WorkerState {
     /// Brings the state up to date with the time; ends every input.
     pub(super) fn advance(&mut self, now: Time, effects: &mut Vec<Effect>) {
-        // In this order: what is over, then what can start, and only then is it known who idles.
+        // In this order: expired limits, starts, and only then idleness.
         self.end_overdue_tasks(now, effects);
         self.outbox.release_ends(now);
         if self.life_end.is_some_and(|end| end <= now) {
@@ -103,20 +103,18 @@ impl WorkerState {
         }
     }
 
-    /// When a worker without a server has waited long enough: it runs nothing, and has nothing to tell.
+    /// Time at which a worker without a server ends: it runs nothing, and has no unreported news.
     pub(super) fn abandon_deadline(&self) -> Option<Time> {
         if self.mode != Mode::Detached || !self.outbox.is_settled() {
             return None;
         }
-        // Only once it has nothing to tell: ends that the server has not heard would be lost with
-        // it.
+        // Only without unreported ends, which would be lost with it.
         Some(self.idle_since?.max(self.serverless_since?) + SERVERLESS_MAX)
     }
 
-    /// When waiting news must go out; never while there is nobody to tell.
+    /// Time at which waiting news must be sent; never while disconnected.
     pub(super) fn report_due(&self) -> Option<Time> {
-        // With nothing else to do a lone task is reported at once; otherwise reports wait for each
-        // other.
+        // An otherwise idle worker reports a lone task at once; other reports are collected.
         let starved = self.running.is_empty()
             || self.backlog.ready_len() == 0 && self.running.nothing_ahead();
         match self.mode {
@@ -130,7 +128,7 @@ impl WorkerState {
 
     /// When time requests of waiting tasks are compared with the worker's remaining life.
     pub(super) fn check_due(&self) -> Option<Time> {
-        // Without a limit nothing can take too long.
+        // Without a limit no task can take too long.
         self.life_end?;
         (!self.backlog.is_empty()).then_some(self.next_time_request_check)
     }
@@ -157,7 +155,7 @@ impl WorkerState {
         }
     }
 
-    /// Gives back what waits for tasks that take long.
+    /// Returns successors that wait for long tasks.
     fn give_back_held_up(&mut self, now: Time) {
         if !self.backlog.has_successors() {
             self.next_successor_check = None;
@@ -183,7 +181,7 @@ impl WorkerState {
         }
     }
 
-    /// When something has waited long enough for a task that runs.
+    /// Time from which the successors of a running task have waited too long.
     fn held_up_from(&self, task: &RunningTask) -> Option<Time> {
         match task.phase {
             Phase::Running { since, .. } if self.backlog.is_any_behind(task.key) => {
@@ -193,7 +191,7 @@ impl WorkerState {
         }
     }
 
-    /// Notes that something waits for the end of a task, which may run.
+    /// Notes that a successor waits for the end of a task, which may run.
     pub(super) fn note_awaited(&mut self, token: LaunchToken) {
         let task = self.running.get(token);
         let due = task.and_then(|task| self.held_up_from(task));
@@ -201,7 +199,8 @@ impl WorkerState {
         self.next_successor_check = due.min();
     }
 
-    /// Now and then also those that wait for room: others may have it.
+    /// Periodically also returns tasks that wait for room but no longer fit into the remaining
+    /// time: other workers may have room.
     fn check_time_requests(&mut self, now: Time) {
         if self.life_end.is_some() && self.next_time_request_check <= now {
             self.next_time_request_check = now + self.time_request_check;
@@ -231,27 +230,28 @@ impl WorkerState {
     fn note_idle(&mut self, now: Time) {
         let is_needed = self.is_held || self.is_relaying;
         if !self.running.is_empty() || !self.backlog.is_empty() || is_needed {
-            // Also while it is held: a node of a multi-node task waits for others, and must not
-            // leave them. The same for a relay: those behind it may have no other way to the server.
+            // Also while held: a node of a multi-node task must not leave the others. Likewise a
+            // relay: its workers may have no other route to the server.
             self.idle_since = None;
         } else if self.idle_since.is_none() {
             self.idle_since = Some(now);
         }
     }
 
-    /// Starts every task that can start now; looks only if that may be more than the last time.
+    /// Starts every task that can start now; does nothing unless something changed since the last
+    /// round.
     fn start_tasks(&mut self, now: Time, effects: &mut Vec<Effect>) {
         if !self.may_start || self.mode != Mode::Active || self.outbox.is_full() {
             return;
         }
         let room = LAUNCHED_MAX.saturating_sub(self.running.len());
         if room == 0 {
-            // The end of one of them lets the next one start.
+            // The next acknowledgement or end triggers a round.
             return;
         }
-        // There was time enough when they came.
+        // They fitted when they arrived.
         self.return_tasks_that_take_too_long(now);
-        // Only what comes, goes or ends sets it again: otherwise the next round would find the
+        // Set again only by arrivals, departures and ends: otherwise the next round would find the
         // same.
         self.may_start = false;
         let mut heads: Vec<Reverse<Head>> = Vec::new();
@@ -275,7 +275,7 @@ impl WorkerState {
             round.enter(key.priority);
             let started = self
                 .start_first(now, &class, &round.reserved)
-                // Nothing that waits longer could claim what it will use.
+                // No task that waits longer could use this room.
                 .or_else(|| (!any_blocked).then(|| self.start_ahead(&class)).flatten());
             if let Some(launch) = started {
                 launches.push(launch);
@@ -295,10 +295,10 @@ impl WorkerState {
                 self.withdraw_less_urgent(key.priority, effects);
             }
             let patient = self.backlog.note_blocked(&class, now) < PATIENCE;
-            // Once none is left that could start even alone, the rest is looked at in vain.
+            // Once no class is left that could start even alone, the rest need not be tried.
             hopeful -= usize::from(head.is_hopeful);
             if hopeful == 0 {
-                // Later requests cannot start, whatever is kept from them.
+                // Later requests cannot start even without reservations.
                 for Reverse(head) in heads {
                     self.backlog.note_blocked(&head.class, now);
                 }
@@ -317,7 +317,7 @@ impl WorkerState {
         }
     }
 
-    /// Whether the first task of a class could start if nothing was kept for others.
+    /// Whether the first task of a class could start without reservations.
     fn could_start(&self, class: &Class) -> bool {
         self.is_short(class) || self.pools.fits(&class.request, &Reservation::default())
     }
@@ -336,11 +336,11 @@ impl WorkerState {
         self.launch_first(class, lane)
     }
 
-    /// Panics if the books are wrong. For tests and simulations.
+    /// Panics if the accounting is wrong. For tests and simulations.
     ///
     /// # Panics
     ///
-    /// If resources leaked, or an index disagrees with what it indexes.
+    /// If resources leaked, or a table disagrees with its source.
     #[cfg(any(test, feature = "testing"))]
     pub fn check_invariants(&self) {
         self.backlog.check();

@@ -1,7 +1,8 @@
-//! Successors: assigned tasks that go on from others here.
+//! Successors: assigned tasks that follow others here.
 //!
-//! A task that depends on one other is sent together with it, and waits for room once that one has finished here, without
-//! asking the server. If that one ends any other way, or leaves, its successors go back to the server.
+//! A task with one dependency may be sent together with it, and waits for room once that has
+//! finished here, without asking the server. If the dependency ends in any other way, or leaves,
+//! its successors return to the server.
 
 use std::collections::BTreeMap;
 
@@ -11,18 +12,18 @@ use super::input::InstanceKey;
 /// All successors of a worker.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Successors {
-    /// By the instance that they go on from.
+    /// By predecessor.
     behind: BTreeMap<InstanceKey, Vec<Successor>>,
-    /// What each of them goes on from.
+    /// Predecessor of each of them.
     follows: BTreeMap<InstanceKey, InstanceKey>,
 }
 
-/// A task that goes on from another one.
+/// A task with a predecessor.
 #[derive(Clone, Debug)]
 pub(super) struct Successor {
     pub(super) key: InstanceKey,
     pub(super) class: Class,
-    /// Of this task only.
+    /// Entry of this task only.
     pub(super) entry: NewEntry,
 }
 
@@ -35,7 +36,7 @@ impl Successors {
         self.follows.contains_key(&key)
     }
 
-    /// Whether something goes on from an instance.
+    /// Whether an instance has a successor.
     pub(super) fn is_any_behind(&self, key: InstanceKey) -> bool {
         self.behind.contains_key(&key)
     }
@@ -45,7 +46,7 @@ impl Successors {
         self.behind.entry(after).or_default().push(successor);
     }
 
-    /// Takes those out that go on from an instance which has finished.
+    /// Removes and returns the successors of a finished instance.
     pub(super) fn take_behind(&mut self, after: InstanceKey) -> Vec<Successor> {
         let behind = self.behind.remove(&after).unwrap_or_default();
         for successor in &behind {
@@ -54,7 +55,7 @@ impl Successors {
         behind
     }
 
-    /// Takes everything out that goes on from an instance, directly or not.
+    /// Removes and returns all direct and indirect successors of an instance.
     pub(super) fn drop_behind(&mut self, after: InstanceKey) -> Vec<InstanceKey> {
         let mut dropped = Vec::new();
         let mut next = vec![after];
@@ -66,7 +67,7 @@ impl Successors {
         dropped
     }
 
-    /// Takes one out; what goes on from it stays. `false` = it is not here.
+    /// Removes one; its successors stay. `false` = it is not here.
     pub(super) fn remove(&mut self, key: InstanceKey) -> bool {
         let Some(after) = self.follows.remove(&key) else {
             return false;
@@ -96,7 +97,7 @@ impl Successors {
         assert_eq!(pairs.collect::<BTreeMap<_, _>>(), self.follows);
     }
 
-    /// What each of them goes on from. For tests.
+    /// Predecessors of all of them. For tests.
     #[cfg(any(test, feature = "testing"))]
     pub(super) fn awaited(&self) -> impl Iterator<Item = InstanceKey> + '_ {
         self.behind.keys().copied()

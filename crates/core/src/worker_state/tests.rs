@@ -45,7 +45,7 @@ impl Bench {
         self.apply(Input::Timer)
     }
 
-    /// When something is to be done next.
+    /// Time until the next timer.
     fn due_in(&self) -> Option<Duration> {
         Some(self.state.next_deadline()?.since(self.now))
     }
@@ -261,18 +261,18 @@ fn busy_worker_tells_within_a_few_milliseconds_of_what_somebody_may_wait_for() {
     let (mut bench, _) = busy();
     bench.apply(Input::Kill(vec![key(500)]));
     assert_eq!(bench.due_in(), Some(Duration::from_millis(3)));
-    // It came alone, as a link of a chain does.
+    // It came alone, like a link of a chain.
     let (mut bench, running) = busy();
     bench.apply(assign(work(2, cpus(1, 9)), ids_of(&[2_000])));
     let lone = tokens(&bench.exited(running, OK))[0];
     assert_eq!(bench.due_in(), Some(Duration::from_millis(50)));
     bench.exited(lone, OK);
     assert_eq!(bench.due_in(), Some(Duration::from_millis(3)));
-    // The next ones are of the many again.
+    // The next ones belong to the many again.
     bench.wait(Duration::from_millis(3));
     bench.exited(LaunchToken(lone.0 + 1), OK);
     assert_eq!(bench.due_in(), Some(Duration::from_millis(50)));
-    // It is the last that is here of its job.
+    // It is the last task of its job here.
     let (mut bench, running) = busy();
     let ids = IdArray::consecutive(0, 8).expect("valid");
     let other = WorkTemplate {
@@ -536,7 +536,7 @@ fn duplicates_and_nonsense_are_ignored_and_counted() {
     assert_eq!(bench.state.ignored().launcher, 2);
 }
 
-/// A task for a worker that lives for 50 s at least.
+/// A task for a worker with at least 50 s left.
 fn asking_for_50_s() -> TaskTemplate {
     let mut request = ResourceRequest::cpus(1);
     request.min_time = Duration::from_secs(50);

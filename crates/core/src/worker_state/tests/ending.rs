@@ -199,7 +199,7 @@ fn ends_are_said_again_until_they_are_acknowledged() {
         "what had not started is given up, what has ended is still here"
     );
     bench.exited(launched[1], ExitStatus::Code(4));
-    // The first attempt to register came to nothing.
+    // The first attempt to register failed.
     assert_eq!(bench.state.holding(now), first);
     let said = bench.apply(Input::ServerBack { reattached: true });
     let ends = [(0, Outcome::Finished), (1, Outcome::ExitCode(4))];
@@ -466,7 +466,7 @@ fn a_worker_that_was_to_end_with_its_tasks_does_not_keep_the_server_from_ending(
     assert_eq!(exit(&effects), Some(ExitReason::Interrupted));
 }
 
-/// A worker with one cpu in a job of a batch system, whose first of two tasks has just failed.
+/// A worker with one cpu in a batch job, whose first of two tasks has just failed.
 fn failed_in_an_allocation() -> Bench {
     let config = WorkerConfig {
         allocation: Some(Allocation {

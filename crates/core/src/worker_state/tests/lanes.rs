@@ -1,11 +1,11 @@
-//! Short tasks that are handed over ahead of their time.
+//! Short tasks that are launched ahead.
 
 use super::super::running::AHEAD_OF_MANY;
 use super::*;
 
 const SHORT: Duration = Duration::from_millis(1);
 
-/// A worker that has learnt how long the tasks of template 1 take, with one launched: its token.
+/// A worker that knows the run time of template 1, with one task launched: its token.
 fn learnt(bench: &mut Bench, run: Duration) -> (LaunchToken, Vec<Effect>) {
     let first = tokens(&bench.assign(cpus(1, 0), 0, 1_000))[0];
     let event = exited_after(run, first, OK, bench.now);
@@ -115,7 +115,7 @@ fn a_task_that_takes_unexpectedly_long_gives_the_others_back() {
         token: *token,
         failure: LaunchFailure::Cancelled,
     });
-    // The server wants one of them while the worker has not heard yet that they came back.
+    // The server retracts one of them while the worker does not know yet that they came back.
     bench.apply(Input::Retract(vec![key(3)]));
     let effects = bench.apply(Input::Launcher(failed.collect()));
     let returned: Vec<_> = reports(&effects)

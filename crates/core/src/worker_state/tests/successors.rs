@@ -1,9 +1,9 @@
-//! Tasks that go on from others here.
+//! Tasks that follow others here.
 
 use super::*;
 use crate::id::TaskId;
 
-/// The worker runs task 0, and has a chain of `behind` tasks that goes on from it.
+/// The worker runs task 0, with a chain of `behind` successors.
 fn chain(behind: u32) -> (Bench, LaunchToken) {
     let mut bench = Bench::new(2);
     let effects = bench.assign(template(&["true"]), 0, 1);
@@ -22,7 +22,7 @@ fn follow(bench: &mut Bench, task: u32, after: u32) -> Vec<Effect> {
     bench.apply(input)
 }
 
-/// What is given back within a second.
+/// Tasks returned within a second.
 fn given_back(bench: &mut Bench, mut effects: Vec<Effect>) -> Vec<InstanceKey> {
     effects.extend(bench.wait(Duration::from_secs(1)));
     let back = reports(&effects).into_iter();
