@@ -1,9 +1,9 @@
 //! Memory and cpus of a task over time, in at most [`POINTS_MAX`] points of two bytes.
 //!
-//! A point stands for a span of time: the most memory that was seen in it, and the cpus that were busy on average. All
-//! spans of a curve are equal. When a curve is full, neighbours become one point and spans twice as long, so that a
-//! task of a week costs what one of two minutes does. A byte is a share of the highest value of its curve, in 255ths.
-//! Where a task has GPUs their points are beside these.
+//! A point covers a span of time: the highest memory seen in it, and the average number of busy
+//! cpus. All spans of a curve are equal. When a curve is full, neighboring points are merged and
+//! the span doubles, so a task of a week costs as much as one of two minutes. A byte is a share of
+//! the highest value of its curve, in 255ths. A task with GPUs has a second curve for them.
 
 mod gpu;
 
@@ -12,15 +12,15 @@ use std::time::Duration;
 use gpu::GpuSpans;
 pub use gpu::{GpuCurve, GpuLook, GpuPoint, GpusGiven};
 
-/// Most points of a curve that is made here; a power of two.
+/// Limit of points of a curve made here; a power of two.
 pub const POINTS_MAX: usize = 64;
-/// Most points of a curve that is taken from others: a later release may make more.
+/// Limit of points of a received curve: a later release may make more.
 pub const POINTS_ACCEPTED_MAX: usize = 256;
-/// Span of a point as long as a task has run for less than [`POINTS_MAX`] of them.
+/// Span of a point until a task has run for [`POINTS_MAX`] such spans.
 pub const SPACING_MIN: Duration = Duration::from_secs(2);
-/// Curves that one heartbeat may bring; further ones come with the next.
+/// Limit of curves per heartbeat; further ones wait for the next.
 pub const HEARTBEAT_CURVES_MAX: usize = 256;
-/// Largest number in a curve: what it is multiplied with still fits into a signed number of SQL.
+/// Largest number in a curve: products with it still fit into a signed integer of SQL.
 pub const NUMBER_MAX: u64 = 1 << 48;
 
 /// Value of the byte of the highest point.
@@ -35,22 +35,22 @@ pub struct Curve {
     pub memory_peak_kib: u64,
     /// Busy cpus of the highest point, in thousandths.
     pub cpu_peak_milli: u64,
-    /// Memory of each point, as share of the highest.
+    /// Memory of each point, as a share of the highest.
     pub memory: Box<[u8]>,
-    /// Busy cpus of each point, as share of the highest.
+    /// Busy cpus of each point, as a share of the highest.
     pub cpu: Box<[u8]>,
-    /// Request beside which this is seen.
+    /// Granted amounts, for comparison.
     pub asked: Asked,
-    /// GPUs, as many points; `None` = it has none, or nothing is known of them.
+    /// Curve of its GPUs, with as many points; `None` = no GPUs, or no data.
     pub gpu: Option<Box<GpuCurve>>,
 }
 
-/// What an instance was given.
+/// Amounts granted to an instance.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Asked {
-    /// Memory in KiB; 0 = it asked for none.
+    /// Memory in KiB; 0 = none requested.
     pub memory_kib: u64,
-    /// Whether it is ended if it uses more than that.
+    /// Whether the instance is killed if it uses more.
     pub is_memory_limit: bool,
     /// Cpus in ten-thousandths.
     pub cpu_units: u64,
@@ -59,14 +59,14 @@ pub struct Asked {
 /// One point, as numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Point {
-    /// Most memory seen, in KiB; rounded up by less than 1/255 of the peak.
+    /// Highest memory seen, in KiB; rounded up by less than 1/255 of the peak.
     pub memory_kib: u64,
     /// Busy cpus, in thousandths; exact to 1/510 of the peak.
     pub cpu_milli: u64,
 }
 
 impl Curve {
-    /// The points, the first one first.
+    /// The points, in order of time.
     pub fn points(&self) -> impl Iterator<Item = Point> + '_ {
         let value = |peak: u64, byte: u8| peak.saturating_mul(byte.into()) / FULL;
         let pairs = self.memory.iter().zip(&self.cpu);
@@ -76,14 +76,14 @@ impl Curve {
         })
     }
 
-    /// Busy cpus on average, in thousandths.
+    /// Average number of busy cpus, in thousandths.
     #[must_use]
     pub fn cpu_mean_milli(&self) -> u64 {
         let sum: u64 = self.points().map(|point| point.cpu_milli).sum();
         sum / (self.cpu.len() as u64).max(1)
     }
 
-    /// The time that the points stand for.
+    /// The time covered by the points.
     #[must_use]
     pub fn span(&self) -> Duration {
         let count = u32::try_from(self.memory.len()).unwrap_or(u32::MAX);
@@ -91,27 +91,27 @@ impl Curve {
     }
 }
 
-/// One span of a curve that grows.
+/// One span of a growing curve.
 #[derive(Clone, Copy, Debug, Default)]
 struct Span {
     memory_kib: u64,
     cpu: Duration,
 }
 
-/// Makes a curve from looks at a task.
+/// Builds a curve from samples of a task.
 #[derive(Clone, Debug)]
 pub struct CurveBuilder {
     spacing: Duration,
     spans: Vec<Span>,
-    /// Age of the task at the last look.
+    /// Age of the task at the last sample.
     age: Duration,
-    /// CPU time of the task at the last look.
+    /// CPU time of the task at the last sample.
     cpu: Duration,
-    /// CPU time that the last look saw, if it was less.
+    /// CPU time of the last sample, if it was lower than before.
     less: Option<Duration>,
-    /// Memory at the last look, in KiB.
+    /// Memory at the last sample, in KiB.
     memory_kib: u64,
-    /// Of a task with GPUs.
+    /// Only for a task with GPUs.
     gpus: Option<Box<GpuSpans>>,
 }
 
@@ -130,22 +130,24 @@ impl Default for CurveBuilder {
 }
 
 impl CurveBuilder {
-    /// Span of a point at present.
+    /// Present span of a point.
     #[must_use]
     pub const fn spacing(&self) -> Duration {
         self.spacing
     }
 
-    /// Notes what the next look, which follows at once, finds of GPUs.
+    /// Adds GPU data to the sample that is recorded next.
     pub fn look_at_gpus(&mut self, given: GpusGiven, look: GpuLook) {
         self.gpus.get_or_insert_default().look(given, look);
     }
 
-    /// Notes what a task of this age uses, and its CPU time since its start. What was not looked at counts as this look.
+    /// Records a sample: the age of the task, its memory, and its CPU time since the start. It also
+    /// covers the time since the previous sample.
     pub fn look(&mut self, age: Duration, memory_kib: u64, cpu: Duration) {
         self.memory_kib = memory_kib;
-        // A child whose parent waited for it during the look is missing once. Less twice in a row is time that is gone with
-        // processes for which nobody of the task waited: what the others use counts from there on.
+        // A child that exits during a sample is missing from it once. A lower value twice in a row
+        // means that processes exited whose time no process of the task collected: the time of the
+        // others counts from there.
         let less = Some(cpu).filter(|cpu| *cpu < self.cpu);
         if let (Some(before), Some(_)) = (self.less, less) {
             self.cpu = before;
@@ -154,7 +156,7 @@ impl CurveBuilder {
         self.extend(age, cpu);
     }
 
-    /// Adds the time until `age`, with the memory of the last look.
+    /// Adds the time until `age`, with the memory of the last sample.
     fn extend(&mut self, age: Duration, cpu: Duration) {
         let used = cpu.saturating_sub(self.cpu);
         let passed = age.saturating_sub(self.age);
@@ -164,7 +166,7 @@ impl CurveBuilder {
         while span_of(age, self.spacing) >= POINTS_MAX {
             self.halve();
         }
-        // What follows a look at the end of a span belongs to the next one.
+        // A sample exactly at the end of a span starts the next one.
         let first = span_of(self.age + Duration::from_nanos(1), self.spacing);
         let last = span_of(age, self.spacing);
         self.spans.resize(last + 1, Span::default());
@@ -183,7 +185,7 @@ impl CurveBuilder {
         self.cpu = self.cpu.max(cpu);
     }
 
-    /// Makes one point of two.
+    /// Merges each pair of points.
     fn halve(&mut self) {
         let pairs = self.spans.chunks(2).map(|pair| Span {
             memory_kib: pair.iter().map(|span| span.memory_kib).max().unwrap_or(0),
@@ -196,7 +198,7 @@ impl CurveBuilder {
         self.spacing = self.spacing.saturating_mul(2);
     }
 
-    /// The curve so far; `None` = too short to be one. A last span that has hardly begun is left out.
+    /// The curve so far; `None` = too short. A last span that has hardly begun is left out.
     #[must_use]
     pub fn curve(&self, asked: Asked) -> Option<Curve> {
         let count = u32::try_from(self.spans.len()).ok()?;
@@ -214,7 +216,7 @@ impl CurveBuilder {
             } else {
                 self.spacing
             };
-            // More than any machine has would be an error of the clocks.
+            // A larger value than any machine has would be a clock error.
             let milli = span.cpu.as_millis().saturating_mul(1_000) / length.as_millis().max(1);
             u64::try_from(milli).unwrap_or(NUMBER_MAX).min(NUMBER_MAX)
         };
@@ -230,7 +232,7 @@ impl CurveBuilder {
             .iter()
             .map(|span| span.memory_kib.min(NUMBER_MAX));
         let mut memory: Vec<u64> = memory.collect();
-        // The end of a task that ran out of memory must not lose its peak with a span that is left out.
+        // The peak of a task that ran out of memory must not be lost with an omitted span.
         let rest = memory.split_off(shown);
         if let Some(last) = memory.last_mut() {
             *last = rest.into_iter().fold(*last, u64::max);
@@ -241,7 +243,7 @@ impl CurveBuilder {
             spacing: self.spacing,
             memory_peak_kib,
             cpu_peak_milli,
-            // Up: a task that uses memory does not seem to use none.
+            // Rounded up: a task that uses memory must not seem to use none.
             memory: shares(&memory, memory_peak_kib, memory_peak_kib.saturating_sub(1)),
             cpu: shares(&cpus, cpu_peak_milli, cpu_peak_milli / 2),
             asked,
@@ -261,13 +263,13 @@ impl CurveBuilder {
     }
 }
 
-/// Number of the span in which an age is. The end of a span belongs to it.
+/// Index of the span that contains an age. The end of a span belongs to it.
 fn span_of(age: Duration, spacing: Duration) -> usize {
     let nanos = age.as_nanos().saturating_sub(1) / spacing.as_nanos().max(1);
     usize::try_from(nanos).unwrap_or(usize::MAX)
 }
 
-/// Each value as share of the peak; `rounding` is added before the division.
+/// Each value as a share of the peak; `rounding` is added before the division.
 fn shares(values: &[u64], peak: u64, rounding: u64) -> Box<[u8]> {
     let share = |value: &u64| (value * FULL + rounding) / peak.max(1);
     values
@@ -286,7 +288,7 @@ mod tests {
         Duration::from_secs(count)
     }
 
-    /// A task that was looked at every two seconds: its memory by time, and its cpus.
+    /// A task sampled every two seconds, with its memory by time and its cpus.
     fn looked_at(until: u64, memory: impl Fn(u64) -> u64, cpus: u32) -> CurveBuilder {
         let mut builder = CurveBuilder::default();
         for at in (2..=until).step_by(2) {
@@ -302,7 +304,7 @@ mod tests {
         assert_eq!(curve(2), None);
         let found = curve(4).expect("long enough");
         assert_eq!((found.memory.len(), found.cpu_mean_milli()), (2, 1_000));
-        // One span and a rest that says nothing.
+        // One span and a negligible rest.
         let mut builder = looked_at(2, |_| 10, 1);
         builder.look(Duration::from_millis(2_400), 10, Duration::from_secs(2));
         assert_eq!(builder.curve(Asked::default()), None);
@@ -342,7 +344,7 @@ mod tests {
     fn what_was_not_looked_at_counts_as_the_next_look_and_the_end_as_the_last_one() {
         let mut builder = CurveBuilder::default();
         builder.look(seconds(2), 100, seconds(1));
-        // A worker that stood still, or a machine that was busy.
+        // The worker was suspended, or the machine was busy.
         builder.look(seconds(8), 400, seconds(7));
         let curve = builder.finish(seconds(10), seconds(11), Asked::default());
         let points: Vec<Point> = curve.expect("a curve").points().collect();
@@ -356,7 +358,7 @@ mod tests {
     fn time_of_processes_that_are_gone_is_not_counted_twice() {
         let mut builder = CurveBuilder::default();
         builder.look(seconds(2), 1, seconds(2));
-        // A process of the tree was adopted by others, with its time, and the rest goes on.
+        // Processes of the tree were reparented and their time is lost; the rest continues.
         builder.look(seconds(4), 1, seconds(1));
         builder.look(seconds(6), 1, seconds(3));
         let curve = builder.curve(Asked::default()).expect("a curve");
@@ -370,7 +372,8 @@ mod tests {
     fn what_follows_a_process_for_which_nobody_waited_is_seen() {
         let mut builder = CurveBuilder::default();
         builder.look(seconds(2), 1, seconds(10));
-        // An orphan of the task has ended, and the next one works: nobody knows of how much before the first look at it.
+        // An orphan of the task has ended and the next one works: its time before its first sample
+        // is unknown.
         for (at, cpu) in [(4, 1), (6, 3), (8, 5), (10, 7)] {
             builder.look(seconds(at), 1, seconds(cpu));
         }
@@ -379,7 +382,7 @@ mod tests {
         assert_eq!(cpus[1], 0);
         let cpus: Vec<u64> = cpus[2..].iter().map(|milli| milli / 500).collect();
         assert_eq!(cpus, [2, 2, 2]);
-        // One that only was in no place at a look takes nothing with it.
+        // A single missing value loses nothing.
         let mut builder = CurveBuilder::default();
         for (at, cpu) in [(2, 2), (4, 1), (6, 6), (8, 8)] {
             builder.look(seconds(at), 1, seconds(cpu));

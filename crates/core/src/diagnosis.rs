@@ -1,10 +1,12 @@
 //! Findings: the problems of a run, worst first, readable in ten seconds.
 //!
-//! Pure rules over sums, shared by dashboards and reports. Who is to blame for failures:
+//! Pure rules over sums, shared by dashboards and reports. How failures are attributed:
 //!
-//! * A node, if most of what ends there fails although the same jobs go well on at least as many other nodes as
-//!   they fail on. Only these jobs count: a job that fails everywhere says nothing about a node.
-//! * Otherwise the job. What failed of it on a broken node counts, too, unless it goes well on other nodes.
+//! * To a node, if most tasks that end there fail, although the same jobs succeed on at least as
+//!   many other nodes as they fail on. Only such jobs count: a job that fails everywhere says
+//!   nothing about a node.
+//! * Otherwise to the job, including its failures on a broken node, unless the job succeeds on
+//!   other nodes.
 
 mod blame;
 mod exact;
@@ -19,14 +21,15 @@ use crate::words::{self, number, part};
 
 /// Fewer failures than this say nothing about a node.
 const NODE_FAILURES_MIN: u64 = 3;
-/// A job goes well on a node if at least this many of its tasks finished there,
+/// A job succeeds on a node if at least this many of its tasks finished there and their number is
+/// [`WELL_FACTOR`] times that of the failures.
 const WELL_MIN: u64 = 3;
-/// and this many times as many as failed.
+/// See [`WELL_MIN`].
 const WELL_FACTOR: u64 = 4;
-/// A job with this part of failures, as a divisor, has more than a few bad inputs.
+/// Divisor: a job with more than this part of failures has more than a few bad inputs.
 const MANY_FAILURES: u64 = 20;
 
-/// Tasks of one job that ended in the same way on one worker.
+/// Tasks of one job with the same outcome on one worker.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Share {
     /// Id of the job.
@@ -35,13 +38,13 @@ pub struct Share {
     pub worker: u32,
     /// Host of the worker.
     pub host: String,
-    /// The error in a few words; `None` = finished.
+    /// Short form of the error; `None` = finished.
     pub error: Option<String>,
     /// Number of tasks.
     pub count: u64,
 }
 
-/// A job with the counts of its tasks.
+/// Task counts of a job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct JobFacts<'a> {
     /// Job id.
@@ -58,12 +61,12 @@ pub struct JobFacts<'a> {
     pub failed: u64,
     /// All tasks.
     pub total: u64,
-    /// What looked like a mistake when it was submitted.
+    /// Probable mistakes found at its submission.
     pub notes: &'a [Box<str>],
 }
 
 impl JobFacts<'_> {
-    /// Tasks wait and none runs.
+    /// Whether tasks wait and none runs.
     #[must_use]
     pub const fn is_starving(&self) -> bool {
         self.waiting > 0 && self.running == 0
@@ -75,19 +78,19 @@ impl JobFacts<'_> {
 pub struct WorkerFacts<'a> {
     /// Workers that have not ended.
     pub connected: u64,
-    /// Those that ended without being asked to.
+    /// Workers that ended without being asked to.
     pub lost: u64,
-    /// All that there ever were.
+    /// All workers that ever connected.
     pub total: u64,
-    /// Host of the last one that was lost.
+    /// Host of the most recently lost worker.
     pub last_lost: &'a str,
-    /// Tasks that outlived SIGKILL and keep what they use.
+    /// Tasks that did not react to SIGKILL and still hold their resources.
     pub unkillable: u64,
-    /// Where the first of them is.
+    /// Host of the first of them.
     pub first_unkillable: &'a str,
-    /// Workers that do not enforce the memory limits that tasks of some job have.
+    /// Workers that do not enforce memory limits although some job has them.
     pub unlimited: u64,
-    /// The first of them, and why not.
+    /// Host of the first of them, and the reason.
     pub first_unlimited: (&'a str, &'a str),
 }
 
@@ -98,23 +101,23 @@ pub struct QueueFacts<'a> {
     pub id: u32,
     /// Name of the queue; may be empty.
     pub name: &'a str,
-    /// It asks for nothing.
+    /// Whether the user or the server paused it.
     pub is_paused: bool,
-    /// The batch system refuses, or its allocations fail.
+    /// Whether the batch system rejects submissions, or its allocations fail.
     pub is_failing: bool,
-    /// Why nothing, or what, is being asked for.
+    /// Why it requests allocations or not.
     pub reason: &'a str,
 }
 
 impl QueueFacts<'_> {
-    /// It gets no allocations: it is paused, or the batch system refuses.
+    /// Whether it gets no allocations: it is paused, or the batch system rejects them.
     #[must_use]
     pub const fn is_starving(&self) -> bool {
         self.is_paused || self.is_failing
     }
 }
 
-/// The essence of the reason of a queue: what the command of the batch system complained of, if it did.
+/// The essence of a queue's reason: the error of the batch system's command, if any.
 #[must_use]
 pub fn queue_reason(reason: &str) -> &str {
     let Some((_, told)) = reason.split_once("Stderr: ") else {
@@ -128,16 +131,16 @@ pub fn queue_reason(reason: &str) -> &str {
     }
 }
 
-/// Why nothing of a job runs.
+/// Why no task of a job runs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Obstacle {
     /// Id of the job.
     pub job: u32,
-    /// In a few words, such as `they ask for 64 cpus, no worker has more than 8`.
+    /// Short text such as `they ask for 64 cpus, no worker has more than 8`.
     pub why: String,
 }
 
-/// That tasks ask for more of a resource than any worker has.
+/// Text for tasks that request more of a resource than any worker has.
 #[must_use]
 pub fn lacking(resource: &str, asked: Amount, most: Amount) -> String {
     let asked = words::amount(resource, asked);
@@ -149,44 +152,44 @@ pub fn lacking(resource: &str, asked: Amount, most: Amount) -> String {
     }
 }
 
-/// Whether a broken node gets tasks.
+/// Whether a broken node is in quarantine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Aside {
-    /// It does.
+    /// It gets tasks.
     No,
-    /// None until one that is tried there goes well.
+    /// No tasks until a probe task succeeds there.
     UntilProbed,
-    /// None until it finds nothing wrong with itself.
+    /// No tasks until its own check passes.
     UntilFit,
-    /// None until the time is over for which somebody asked.
+    /// No tasks until a time that a user set.
     OnRequest,
 }
 
-/// A node that the server, or the worker there, found to be broken, or that somebody set aside.
+/// A node that the server or its worker found broken, or that a user put in quarantine.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BrokenNode {
     /// Host name.
     pub host: String,
     /// The worker there.
     pub worker: u32,
-    /// Why, a sentence without subject and full stop; may be empty.
+    /// Reason, without subject and full stop; may be empty.
     pub why: String,
-    /// Whether it gets no tasks.
+    /// Whether it gets tasks.
     pub aside: Aside,
-    /// Whether the node itself, or its clock, says so, and not the tasks that failed there.
+    /// Whether the reason is a check of the node or its clock, not failed tasks.
     pub is_by_check: bool,
 }
 
-/// A journal that takes nothing now.
+/// A journal that cannot be written at present.
 #[derive(Clone, Copy, Debug)]
 pub struct JournalFacts<'a> {
     /// The file.
     pub path: &'a str,
-    /// Why it cannot be written; `None` = its disk does not answer.
+    /// Why it cannot be written; `None` = its disk hangs.
     pub reason: Option<&'a str>,
 }
 
-/// All that is looked at.
+/// Input of the rules.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts<'a> {
     /// All jobs.
@@ -195,45 +198,45 @@ pub struct Facts<'a> {
     pub workers: WorkerFacts<'a>,
     /// All queues.
     pub queues: &'a [QueueFacts<'a>],
-    /// How tasks ended.
+    /// Outcomes of tasks.
     pub shares: &'a [Share],
-    /// Nodes of which the server says that they are broken.
+    /// Nodes that the server reports as broken.
     pub broken: &'a [BrokenNode],
-    /// Why jobs do not run; `None` = nobody can be asked.
+    /// Why jobs do not run; `None` = unknown, because no server can be asked.
     pub obstacles: Option<&'a [Obstacle]>,
     /// Contradictions that the server found in its state.
     pub internal_errors: u64,
-    /// The journal, if it takes nothing now.
+    /// The journal, if it cannot be written at present.
     pub journal: Option<JournalFacts<'a>>,
 }
 
-/// How bad something is.
+/// Severity of a finding.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Severity {
     /// Work is lost.
     Error,
-    /// Work does not go on as it might.
+    /// Work proceeds slower than possible.
     Warning,
 }
 
-/// Heading of findings about nodes that somebody set aside.
+/// Heading of findings about nodes in quarantine on request.
 pub const SET_ASIDE: &str = "Node set aside";
 
 /// Subject of a finding.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Subject {
-    /// A node on which tasks fail that go well elsewhere, or that somebody set aside; its last worker.
+    /// A node where tasks fail that succeed elsewhere, or that a user put in quarantine.
     Node {
         /// Host name.
         host: String,
         /// A worker on it.
         worker: u32,
-        /// Somebody set it aside; neither the server nor its worker has found anything wrong with it.
+        /// A user put it in quarantine; neither the server nor its worker found a problem.
         is_asked: bool,
     },
-    /// A job of which many tasks failed.
+    /// A job with many failed tasks.
     FailingJob(u32),
-    /// A job of which some tasks failed.
+    /// A job with some failed tasks.
     FailedTasks(u32),
     /// Workers that were lost.
     LostWorkers,
@@ -241,23 +244,23 @@ pub enum Subject {
     Unkillable,
     /// Workers that do not enforce memory limits.
     MemoryLimits,
-    /// A job that may not do what was meant.
+    /// A job that probably does not do what its user intended.
     NotedJob(u32),
     /// A queue that gets no allocations.
     Queue(u32),
-    /// A job of which nothing runs.
+    /// A job without running tasks.
     StarvingJob(u32),
-    /// The server contradicts itself.
+    /// A contradiction in the server's state.
     Internal,
-    /// The journal, which takes nothing now.
+    /// The journal, which cannot be written at present.
     Journal {
-        /// Its disk does not answer; otherwise it cannot be written.
+        /// Whether its disk hangs.
         hangs: bool,
     },
 }
 
 impl Subject {
-    /// Heading of findings about it.
+    /// Heading of findings about the subject.
     #[must_use]
     pub const fn heading(&self) -> &'static str {
         match self {
@@ -290,20 +293,20 @@ impl fmt::Display for Finding {
     }
 }
 
-/// One thing that is wrong. `Display` is the whole sentence.
+/// One problem. `Display` is the whole sentence.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Finding {
-    /// How bad it is.
+    /// Severity.
     pub severity: Severity,
     /// The subject.
     pub subject: Subject,
-    /// Its name: a host, a job, a queue.
+    /// Name of the subject: a host, a job, a queue.
     pub title: String,
     /// A sentence without subject and full stop.
     pub text: String,
-    /// Tasks that are touched.
+    /// Number of affected tasks.
     pub part: u64,
-    /// Number of which they are a part.
+    /// Total that `part` belongs to.
     pub whole: u64,
 }
 
@@ -343,10 +346,10 @@ impl Ends {
     }
 }
 
-/// Ends by job and host.
+/// Outcomes by job and host.
 type ByJob<'a> = BTreeMap<u32, BTreeMap<&'a str, Ends>>;
 
-/// Hosts whose node seems broken.
+/// Hosts that are probably broken.
 #[must_use]
 pub fn suspect_hosts(shares: &[Share]) -> BTreeSet<&str> {
     let mut jobs = ByJob::new();
@@ -359,7 +362,7 @@ pub fn suspect_hosts(shares: &[Share]) -> BTreeSet<&str> {
         let well = hosts.values().filter(|ends| ends.is_well()).count();
         let bad = hosts.values().filter(|ends| ends.is_mostly_bad()).count();
         if well == 0 || well < bad {
-            // It fails on most nodes: that is its own fault.
+            // A job that fails on most nodes is itself at fault.
             continue;
         }
         for (host, ends) in hosts {
@@ -372,12 +375,13 @@ pub fn suspect_hosts(shares: &[Share]) -> BTreeSet<&str> {
     telling.into_keys().collect()
 }
 
-/// All findings, worst first.
+/// All findings, most severe first.
 #[must_use]
 pub fn find(facts: &Facts<'_>) -> Vec<Finding> {
     let suspects = suspect_hosts(facts.shares);
     let own_fault = failing_by_themselves(facts.shares, &suspects);
-    // First of all: while nothing is stored nothing new starts, and what is known of the rest may be old.
+    // First of all: nothing new starts while the journal cannot be written, and other findings may
+    // be outdated.
     let mut found: Vec<Finding> = facts.journal.map(held_journal).into_iter().collect();
     let mut broken = broken_nodes(facts.shares, &suspects, &own_fault);
     note_set_aside(&mut broken, facts.broken);
@@ -398,8 +402,8 @@ pub fn find(facts: &Facts<'_>) -> Vec<Finding> {
     found
 }
 
-/// `none of 3 waiting tasks runs: they ask for …`, `its waiting task does not run: it asks for …`; with the job where
-/// that is not named before.
+/// `none of 3 waiting tasks runs: they ask for …`, `its waiting task does not run: it asks for …`;
+/// names the job if the text around does not.
 #[must_use]
 pub fn why_waiting(waiting: u64, job: Option<u32>, why: &str) -> String {
     let of_job = job.map_or(String::new(), |job| format!(" of job {job}"));
@@ -432,7 +436,7 @@ fn mostly(why: Option<&str>) -> String {
     why.map_or(String::new(), |why| format!(", mostly: {why}"))
 }
 
-/// Jobs that do not go well on nodes that are not suspected, or did not run on any.
+/// Jobs that fail on nodes without suspicion, or ran on no such node.
 fn failing_by_themselves(shares: &[Share], suspects: &BTreeSet<&str>) -> BTreeSet<u32> {
     let mut elsewhere = BTreeMap::<u32, Ends>::new();
     for share in shares {
@@ -478,7 +482,7 @@ fn broken_nodes(
     nodes.filter(|finding| finding.part > 0).collect()
 }
 
-/// Adds what the server says of broken nodes.
+/// Adds the server's findings about broken nodes.
 fn note_set_aside(found: &mut Vec<Finding>, broken: &[BrokenNode]) {
     for node in broken {
         let state = match node.aside {
@@ -490,7 +494,7 @@ fn note_set_aside(found: &mut Vec<Finding>, broken: &[BrokenNode]) {
         let is_asked = node.aside == Aside::OnRequest;
         let known = found.iter_mut().find(|finding| finding.title == node.host);
         if let Some(known) = known {
-            // What fails there is known; what is wrong with the node explains it.
+            // Failures there are already a finding; the check explains them.
             if node.is_by_check && !node.why.is_empty() {
                 known.text.push_str("; ");
                 known.text.push_str(&node.why);
@@ -509,7 +513,7 @@ fn note_set_aside(found: &mut Vec<Finding>, broken: &[BrokenNode]) {
             format!("{}; ", node.why)
         };
         found.push(Finding {
-            // Nothing is lost there any more.
+            // A node in quarantine loses no more tasks.
             severity: match node.aside {
                 Aside::UntilProbed | Aside::UntilFit | Aside::OnRequest => Severity::Warning,
                 Aside::No => Severity::Error,
@@ -534,7 +538,7 @@ fn failing_jobs(
 ) -> Vec<Finding> {
     let mut own = BTreeMap::<u32, Vec<&Share>>::new();
     for share in facts.shares.iter().filter(|share| share.error.is_some()) {
-        // The sums may be older than the counts: until a job has any, the counts are all that is known.
+        // The sums may be older than the counts: until a job has sums, only the counts are known.
         let shares = own.entry(share.job).or_default();
         if own_fault.contains(&share.job) || !suspects.contains(share.host.as_str()) {
             shares.push(share);
@@ -545,7 +549,7 @@ fn failing_jobs(
     jobs.filter_map(|job| {
         let own = own.get(&job.id).map(Vec::as_slice);
         let mut found = failing_job(job, own)?;
-        // Nobody knows whether it would go well elsewhere.
+        // Whether it would succeed elsewhere is unknown.
         if own.is_some_and(|own| !own.is_empty() && own.iter().all(is_suspect)) {
             found.text.push_str("; all of them on broken nodes");
         }
@@ -554,7 +558,7 @@ fn failing_jobs(
     .collect()
 }
 
-/// `own` are the failures that it is to blame for; `None` = not known yet.
+/// `own` are the failures attributed to the job; `None` = not known yet.
 fn failing_job(job: &JobFacts<'_>, own: Option<&[&Share]>) -> Option<Finding> {
     let left = own.map_or(job.failed, |own| own.iter().map(|share| share.count).sum());
     if left == 0 {
@@ -588,7 +592,7 @@ fn title(job: &JobFacts<'_>) -> String {
     format!("{} {}", job.id, job.name)
 }
 
-/// What its client thought to be a mistake.
+/// A job with probable mistakes, found by its client.
 fn noted_job(job: &JobFacts<'_>) -> Option<Finding> {
     (!job.notes.is_empty()).then(|| Finding {
         severity: Severity::Warning,
@@ -702,8 +706,8 @@ fn missing_limits(workers: &WorkerFacts<'_>) -> Option<Finding> {
     })
 }
 
-/// Jobs of which nothing runs. Where nobody can be asked for the reason, only if nothing runs at all: it is normal
-/// that jobs wait for others.
+/// Jobs without running tasks. If the reason is unknown, only when no task of any job runs: waiting
+/// for other jobs is normal.
 fn starving_jobs(facts: &Facts<'_>) -> Vec<Finding> {
     let has_worker = facts.workers.connected > 0;
     let known: BTreeMap<u32, &str> = facts

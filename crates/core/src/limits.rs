@@ -1,9 +1,9 @@
-//! How much may be sent at once, as far as core decides it.
+//! Size limits of messages, as far as core enforces them.
 //!
-//! Core does not know the wire, but it decides what goes into one message. So it counts the bytes of what can be long
-//! (texts, entries, arguments) exactly, and everything else by an upper bound of its encoding. That these bounds hold,
-//! and that the reader of each message takes what they allow, is checked by the tests of `hq_protocol::limits`, where all
-//! limits of the wire are. See `docs/protocol.md`.
+//! Core does not know the wire format, but decides the content of each message. So it counts
+//! potentially long parts (texts, entries, arguments) exactly, and the rest by an upper bound of
+//! its encoding. The tests of `hq_protocol::limits`, which has all limits of the wire, check these
+//! bounds, and that readers accept what they allow. See `docs/protocol.md`.
 
 mod submit;
 
@@ -13,39 +13,40 @@ pub use submit::{
     PATH_BYTES_MAX, STRING_BYTES_MAX, TEMPLATE_BYTES_MAX, TooLarge, check_submit, template_bytes,
 };
 
-/// Most bytes of one report. The server digests so much in a few milliseconds, and what it costs there for a moment is
-/// some tens of MiB at most, however the bytes are arranged.
+/// Limit of one report in bytes. The server handles that in a few milliseconds, with some tens of
+/// MiB of temporary memory for any content.
 pub const REPORT_BYTES_MAX: usize = 1 << 20;
 
-/// Most bytes of one assignment, templates left out, which cannot be divided. Small beside what a network carries in the
-/// time after which a silent peer is given up, so that nothing behind it waits long.
+/// Limit of one assignment in bytes, without templates, which cannot be divided. A network carries
+/// it in a small part of the time after which a silent peer is given up, so messages behind it do
+/// not wait long.
 pub const ASSIGN_BYTES_MAX: usize = 4 << 20;
 
-/// Tasks that a worker may have launched at once; more than the processes of any machine. Bounds the registration of a
-/// worker that comes back, which has to name all of them.
+/// Tasks that a worker may have launched at one time; more than any machine's processes. Bounds the
+/// registration of a reconnecting worker, which lists all of them.
 pub const LAUNCHED_MAX: usize = 1 << 17;
 
-/// Most instances that a worker names as unkillable; more hung processes would say nothing new.
+/// Limit of instances that a worker reports as unkillable; more would add no information.
 pub const UNKILLABLE_MAX: usize = 256;
 
-/// Jobs that one heartbeat names because the worker holds values of their calls; the next one names others.
+/// Limit of jobs in one heartbeat whose values the worker holds; the next one lists others.
 pub const HELD_JOBS_MAX: usize = 256;
 
 /// Most faults that a worker names of its node.
 pub const NODE_FAULTS_MAX: usize = 16;
 
-/// Ends that may wait for an acknowledgement before nothing new is started. Far more than a server that
-/// lives leaves open; a few tens of MiB.
+/// Unacknowledged ends beyond which a worker starts no tasks. Far more than a live server leaves
+/// open; a few tens of MiB.
 pub const UNACKNOWLEDGED_MAX: usize = 1 << 16;
 
-/// The same in bytes: most ends have no text, but all may have a long one.
+/// The same limit in bytes: most ends have no text, but all may have a long one.
 pub const UNACKNOWLEDGED_BYTES_MAX: usize = 32 << 20;
 
-/// Longest text about the failure of a task. What tasks write themselves is cut at 2 KiB when it is read, which may become
-/// three times as much if it is not text.
+/// Longest error text of a task. A text written by the task is cut at 2 KiB when read; invalid
+/// bytes may triple its size.
 pub const ERROR_TEXT_MAX: usize = 8 << 10;
 
-/// An instance in a list: `TaskGroup` with one row, when neighbours are of different jobs.
+/// An instance in a list: `TaskGroup` with one row, if neighbors belong to different jobs.
 pub const KEY_BYTES: usize = 24;
 
 /// A start in a report: `Started` with one row.
@@ -66,7 +67,7 @@ pub(crate) const ASSIGNMENT_BYTES: usize = 80;
 /// One range of ids.
 pub(crate) const RANGE_BYTES: usize = 28;
 
-/// Overhead of an entry or the name of a node besides its own bytes.
+/// Overhead of an entry or a node's name.
 pub(crate) const ITEM_BYTES: usize = 10;
 
 /// Upper bound of the bytes of an end in a report.
@@ -74,7 +75,7 @@ pub(crate) fn end_bytes(outcome: &Outcome) -> usize {
     END_BYTES + outcome.text().map_or(0, str::len)
 }
 
-/// Upper bound of the bytes that one more task takes in an assignment.
+/// Upper bound of the bytes that one more task adds to an assignment.
 pub(crate) const fn task_bytes(entry: Option<&[u8]>) -> usize {
     let entry = match entry {
         Some(entry) => entry.len() + ITEM_BYTES,
@@ -83,14 +84,14 @@ pub(crate) const fn task_bytes(entry: Option<&[u8]>) -> usize {
     RANGE_BYTES + entry
 }
 
-/// Cuts a text between two characters to at most `max` bytes and says how much was left out.
+/// Cuts a text between two characters to at most `max` bytes, with a note of how much was left out.
 #[must_use]
 pub fn shortened(text: &str, max: usize) -> String {
     if text.len() <= max {
         return text.to_owned();
     }
     let note = |left_out: usize| format!("… ({left_out} bytes left out)");
-    // The note must fit whatever is left out, and what is left out grows with it.
+    // The note must fit for any omitted length, and the length grows with the note.
     let room = max.saturating_sub(note(text.len()).len());
     let end = text.floor_char_boundary(room);
     text[..end].to_owned() + &note(text.len() - end)

@@ -1,10 +1,11 @@
 //! Parameters of the tasks of an array: `lr=0.1,0.01` with `seed=1-100` are 200 tasks.
 //!
-//! Values of a task follow from its id, so ten million combinations are one description and a range of ids, on the
-//! wire, in the state and in the store. Ids count the combinations as nested loops do: the last parameter changes fastest.
-//! A parameter that goes along with the one before has its first value with the first of that one, and so on.
+//! The values of a task follow from its id. So ten million combinations are one description and a
+//! range of ids, on the wire, in the state and in the store. Ids count the combinations like nested
+//! loops: the last parameter changes fastest. A parameter zipped with the previous one has its
+//! first value together with the first of that one, and so on.
 //!
-//! Texts with `{NAME}` get the value of one task by [`fill`]; nothing else in a text changes.
+//! [`fill`] replaces `{NAME}` in texts by the value of a task; nothing else in a text changes.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -18,10 +19,10 @@ pub const PARAMS_MAX: usize = 64;
 /// Longest name of a parameter, in bytes.
 pub const NAME_BYTES_MAX: usize = 64;
 
-/// Most pieces of which the values of one parameter consist.
+/// Limit of pieces that describe the values of one parameter.
 pub const PIECES_MAX: usize = 4_096;
 
-/// Most digits behind the point: ten to the power of it still fits into 64 bits.
+/// Limit of digits after the decimal point: ten to this power still fits into 64 bits.
 pub const DIGITS_MAX: u8 = 18;
 
 /// Bytes of [`Param::describe`].
@@ -56,10 +57,10 @@ pub enum ParamsError {
     /// Two parameters would set one variable.
     #[error("the parameters `{0}` and `{1}` would both be {variable}; rename one", variable = variable(.0))]
     SameName(Box<str>, Box<str>),
-    /// The first one has nothing before it.
+    /// The first parameter has no previous one to be zipped with.
     #[error("the parameter `{0}` has none before it that it could go along with")]
     AlongWithNothing(Box<str>),
-    /// A parameter that goes along with another one needs as many values.
+    /// A zipped parameter needs as many values as the previous one.
     #[error(
         "`{name}` goes along with `{with}` and needs as many values: it has {found}, `{with}` has {expected}"
     )]
@@ -99,7 +100,7 @@ pub struct Decimals {
     pub first: i64,
     /// Distance of two values, likewise.
     pub step: i64,
-    /// How many values; at least 1.
+    /// Number of values; at least 1.
     pub count: u32,
     /// Digits behind the point.
     pub digits: u8,
@@ -114,7 +115,7 @@ impl Decimals {
 
     /// Value with this index, with all its digits.
     fn write(&self, index: u32, out: &mut String) {
-        // Checked when the parameters were made: it lies between the first and the last value.
+        // Checked on construction: it lies between the first and the last value.
         let units = i128::from(self.step) * i128::from(index) + i128::from(self.first);
         write_decimal(i64::try_from(units).unwrap_or(i64::MAX), self.digits, out);
     }
@@ -182,7 +183,7 @@ impl Values {
 pub struct Param {
     /// Name between braces.
     pub name: Box<str>,
-    /// Goes along with the one before instead of making combinations with it.
+    /// Zipped with the previous one instead of combined with it.
     pub is_along: bool,
     /// Values in their order.
     pub values: Vec<Values>,
@@ -198,7 +199,7 @@ impl Param {
         Ok(count)
     }
 
-    /// The value at this index; empty behind the last one.
+    /// The value at this index; empty beyond the last one.
     #[must_use]
     pub fn value(&self, mut index: u32) -> ByteText {
         for values in &self.values {
@@ -211,7 +212,7 @@ impl Param {
         ByteText::default()
     }
 
-    /// Its values in few words, as they are written: `0.1,0.01` or `1-100`.
+    /// Short form of its values, as the user writes them: `0.1,0.01` or `1-100`.
     #[must_use]
     pub fn describe(&self) -> String {
         let mut text = String::new();
@@ -287,14 +288,14 @@ fn separate(text: &mut String) {
     }
 }
 
-/// Variable in which a task finds its value of a parameter.
+/// Name of the environment variable with a parameter's value.
 #[must_use]
 pub fn variable(name: &str) -> String {
     let name = name.to_ascii_uppercase().replace('-', "_");
     format!("HQ_PARAM_{name}")
 }
 
-/// Parameters that fit together, and which ids their combinations have.
+/// Consistent parameters, and the ids of their combinations.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Params {
     list: Vec<Param>,
@@ -309,7 +310,7 @@ impl Params {
     ///
     /// # Errors
     ///
-    /// [`ParamsError`] says what does not fit.
+    /// [`ParamsError`] names the inconsistency.
     pub fn new(list: Vec<Param>, first: u32) -> Result<Self, ParamsError> {
         if list.len() > PARAMS_MAX {
             return Err(ParamsError::TooLarge);
@@ -349,7 +350,7 @@ impl Params {
                 Some(_) => {}
             }
         }
-        // The last combination has an id, too, perhaps the last one that there is.
+        // The last combination needs an id as well, which may be the largest one.
         if first.checked_add(total - 1).is_none() {
             return Err(ParamsError::TooMany);
         }
@@ -389,7 +390,7 @@ impl Params {
         &self.list
     }
 
-    /// Whether there is a combination with this id.
+    /// Whether a combination has this id.
     #[must_use]
     pub const fn has(&self, id: u32) -> bool {
         id >= self.first && id - self.first < self.count
@@ -410,7 +411,7 @@ impl Params {
         longest.map(Option::unwrap_or_default).collect()
     }
 
-    /// Bytes that a text has at most with values; `longest` = [`Self::longest`].
+    /// Upper bound of a text's length with values filled in; `longest` = [`Self::longest`].
     #[must_use]
     pub fn filled_max(&self, text: &[u8], longest: &[usize]) -> usize {
         let mut length = 0_usize;
@@ -424,12 +425,13 @@ impl Params {
         length
     }
 
-    /// Groups of parameters with more than one value. A path that no two tasks share names a parameter of each group.
+    /// Groups of zipped parameters with more than one value. A path that is unique per task must
+    /// name a parameter of each group.
     pub fn groups(&self) -> impl Iterator<Item = &[Param]> {
         let mut at = 0;
         let groups = self.list.chunk_by(|_, next| next.is_along);
         groups.filter(move |group| {
-            // All of a group have as many values.
+            // All parameters of a group have the same number of values.
             let count = self.counts.get(at).copied().unwrap_or(1);
             at += group.len();
             count > 1
@@ -442,9 +444,9 @@ impl Params {
         self.counts.get(position).copied().unwrap_or(0)
     }
 
-    /// Calls `count(value, ids)` with the index of each value of the parameter at `position` and the number of ids from `first` to
-    /// `last` that have it; a value may come several times. Takes the time of one pass over the ids or over the values, whichever
-    /// is shorter.
+    /// Calls `count(value, ids)` with the index of each value of the parameter at `position` and
+    /// the number of ids from `first` to `last` that have it; a value may occur several times.
+    /// Takes one pass over the ids or over the values, whichever is shorter.
     pub fn count_values(
         &self,
         position: usize,
@@ -455,7 +457,7 @@ impl Params {
         if values == 0 || last < self.first {
             return;
         }
-        // Ids in a row that have the same value: one for each combination of the groups behind.
+        // Consecutive ids with the same value: one per combination of the later groups.
         let behind = self.list.iter().zip(&self.counts).skip(position + 1);
         let repeat: u64 = behind
             .filter(|(param, _)| !param.is_along)
@@ -488,7 +490,8 @@ impl Params {
         }
         let mut rest = id - self.first;
         let mut values = Vec::with_capacity(self.list.len());
-        // From the innermost loop to the outermost; those that go along have the index of their group.
+        // From the innermost loop to the outermost; zipped parameters have the index of their
+        // group.
         let mut index = None;
         for (param, count) in self.list.iter().zip(&self.counts).rev() {
             let at = *index.get_or_insert(rest % count);
@@ -503,9 +506,11 @@ impl Params {
     }
 }
 
-/// The placeholder of a parameter at the beginning of `rest`: position of the parameter, and length in bytes.
+/// The placeholder of a parameter at the start of `rest`: position of the parameter, and length in
+/// bytes.
 ///
-/// `{NAME}` and `%{NAME}`, as other placeholders of paths are written, are the same. `${NAME}` is a variable of a shell.
+/// `{NAME}` and `%{NAME}`, the style of placeholders in paths, are equivalent. `${NAME}` is a shell
+/// variable.
 pub(crate) fn placeholder_at(
     rest: &[u8],
     before: Option<u8>,
@@ -549,7 +554,7 @@ fn each_part(text: &[u8], position: impl Fn(&[u8]) -> Option<usize>, mut found: 
     }
 }
 
-/// A text with the values of one task. What a value contains is not looked at again.
+/// A text with the values of one task. Placeholders inside values are not replaced.
 #[must_use]
 pub fn fill<V: AsRef<[u8]>>(text: &[u8], values: &[(&str, V)]) -> Vec<u8> {
     let position = |name: &[u8]| {
@@ -565,13 +570,13 @@ pub fn fill<V: AsRef<[u8]>>(text: &[u8], values: &[(&str, V)]) -> Vec<u8> {
     filled
 }
 
-/// Whether a text begins with the placeholder of a parameter.
+/// Whether a text starts with the placeholder of a parameter.
 #[must_use]
 pub fn begins_with_param(text: &[u8], params: &Params) -> bool {
     placeholder_at(text, None, |name| params.position(name)).is_some()
 }
 
-/// Names of the parameters of which a text has the placeholder.
+/// Names of the parameters whose placeholders a text contains.
 #[must_use]
 pub fn used<'a>(text: &[u8], params: &'a Params) -> BTreeSet<&'a str> {
     let mut found = BTreeSet::new();

@@ -1,4 +1,4 @@
-//! Resources: what a worker has, what a task asks for, and which concrete indices are free.
+//! Resources: offers of workers, requests of tasks, and the concrete free indices.
 //!
 //! The server counts amounts; the worker owns the indices. See `docs/architecture.md`.
 

@@ -1,48 +1,52 @@
-//! GPUs of a task over time. There may be gaps: a device may be lost, or its driver may not answer.
+//! GPUs of a task over time, possibly with gaps: a device may be lost, or its driver may not
+//! answer.
 
 use std::time::Duration;
 
 use super::NUMBER_MAX;
 
-/// What the byte of the highest point has more than that of the lowest one.
+/// Range of a byte: difference between the highest point and the lowest.
 const FULL: u64 = 254;
 
-/// Usage of the GPUs of one instance over time, with the points of its [`Curve`](super::Curve).
+/// GPU usage of one instance over time, with the same points as its [`Curve`](super::Curve).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct GpuCurve {
-    /// Busy GPUs of the highest point, in thousandths: the utilisations of all devices of the instance added up.
+    /// Busy GPUs of the highest point, in thousandths: the sum of utilizations of all devices of
+    /// the instance.
     pub busy_peak_milli: u64,
     /// Memory in use of the highest point, in KiB.
     pub memory_peak_kib: u64,
-    /// Busy GPUs of each point: 0 = not known, otherwise one more than the share of the highest, in 254ths.
+    /// Busy GPUs of each point: 0 = unknown, otherwise one more than the share of the highest, in
+    /// 254ths.
     pub busy: Box<[u8]>,
-    /// Memory of each point, in the same way.
+    /// Memory of each point, encoded likewise.
     pub memory: Box<[u8]>,
-    /// Beside which this is seen.
+    /// Granted GPUs, for comparison.
     pub given: GpusGiven,
 }
 
-/// GPUs that an instance was given.
+/// GPUs granted to an instance.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct GpusGiven {
-    /// How many it asked for, in ten-thousandths.
+    /// Requested amount, in ten-thousandths.
     pub units: u64,
-    /// Memory of all its devices together, in KiB; 0 = not known.
+    /// Total memory of all its devices, in KiB; 0 = unknown.
     pub memory_kib: u64,
-    /// Memory in use is, at least at times, that of the devices, others included: what the processes of the instance use could
-    /// not be found out.
+    /// Whether some memory values include other processes on the devices, because the usage of the
+    /// instance's own processes was unknown.
     pub is_memory_of_devices: bool,
 }
 
 impl GpusGiven {
-    /// Whether it was given a part of a device only. How busy that is the driver says of the whole device, with what others do there.
+    /// Whether it was granted only a part of a device. Then the driver reports the utilization of
+    /// the whole device, including other users.
     #[must_use]
     pub const fn is_shared(&self) -> bool {
         !self.units.is_multiple_of(10_000)
     }
 }
 
-/// What one look finds.
+/// Result of one sample.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct GpuLook {
     /// Busy GPUs in thousandths; `None` = not known.
@@ -61,7 +65,7 @@ pub struct GpuPoint {
 }
 
 impl GpuCurve {
-    /// The points, the first one first.
+    /// The points, in order of time.
     pub fn points(&self) -> impl Iterator<Item = GpuPoint> + '_ {
         let value = |peak: u64, byte: u8| {
             let share = u64::from(byte).checked_sub(1)?;
@@ -74,13 +78,13 @@ impl GpuCurve {
         })
     }
 
-    /// Whether memory is known of any point.
+    /// Whether the memory of any point is known.
     #[must_use]
     pub fn is_memory_known(&self) -> bool {
         self.memory.iter().any(|byte| *byte > 0)
     }
 
-    /// Busy GPUs on average over what is known, in thousandths.
+    /// Average number of busy GPUs over the known time, in thousandths.
     #[must_use]
     pub fn busy_mean_milli(&self) -> Option<u64> {
         let known: Vec<u64> = self.points().filter_map(|point| point.busy_milli).collect();
@@ -91,27 +95,27 @@ impl GpuCurve {
     }
 }
 
-/// One span of a curve that grows.
+/// One span of a growing curve.
 #[derive(Clone, Copy, Debug, Default)]
 struct Span {
-    /// Time of GPUs that was used, in nanoseconds times thousandths: divided once, nothing is lost.
+    /// Used GPU time, in nanoseconds times thousandths: divided only once, to keep precision.
     busy: u128,
-    /// Time of which that is known.
+    /// Time with known usage.
     known: Duration,
     memory_kib: Option<u64>,
 }
 
-/// Makes the curve, in the spans of another one.
+/// Builds the curve, with the spans of another one.
 #[derive(Clone, Debug, Default)]
 pub(super) struct GpuSpans {
     given: GpusGiven,
-    /// What the last look found.
+    /// Result of the last sample.
     last: GpuLook,
     spans: Vec<Span>,
 }
 
 impl GpuSpans {
-    /// Notes what is used from the time of the last look on.
+    /// Records a sample, valid from the time of the previous one.
     pub(super) fn look(&mut self, given: GpusGiven, look: GpuLook) {
         let before = self.given;
         self.given = GpusGiven {
@@ -122,7 +126,7 @@ impl GpuSpans {
         self.last = look;
     }
 
-    /// Adds what was found last for a time in a span.
+    /// Adds time with the last sample's values to a span.
     pub(super) fn extend(&mut self, at: usize, time: Duration) {
         if self.spans.len() <= at {
             self.spans.resize(at + 1, Span::default());
@@ -140,7 +144,7 @@ impl GpuSpans {
         span.memory_kib = span.memory_kib.max(self.last.memory_kib);
     }
 
-    /// Makes one span of two.
+    /// Merges each pair of spans.
     pub(super) fn halve(&mut self) {
         let pairs = self.spans.chunks(2).map(|pair| Span {
             busy: pair
@@ -152,10 +156,10 @@ impl GpuSpans {
         self.spans = pairs.collect();
     }
 
-    /// The first points of it; `None` = nothing is known at all.
+    /// The first `shown` points; `None` = nothing is known.
     pub(super) fn curve(&self, shown: usize) -> Option<GpuCurve> {
         let mut spans = self.spans.clone();
-        // As of other memory: the peak must not be lost with the end.
+        // As for main memory: the peak must not be lost with the end.
         let rest = spans.split_off(shown.min(spans.len()));
         spans.resize(shown, Span::default());
         if let Some(last) = spans.last_mut() {
@@ -181,14 +185,14 @@ impl GpuSpans {
             busy_peak_milli,
             memory_peak_kib,
             busy: shares(&busy, busy_peak_milli, busy_peak_milli / 2),
-            // Up, as other memory.
+            // Rounded up, as for main memory.
             memory: shares(&memory, memory_peak_kib, memory_peak_kib.saturating_sub(1)),
             given: self.given,
         })
     }
 }
 
-/// Each value as share of the peak; `rounding` is added before the division.
+/// Each value as a share of the peak; `rounding` is added before the division.
 fn shares(values: &[Option<u64>], peak: u64, rounding: u64) -> Box<[u8]> {
     let byte = |value: &Option<u64>| {
         let share = value.map(|value| (value * FULL + rounding) / peak.max(1));
@@ -221,7 +225,7 @@ mod tests {
         }
     }
 
-    /// A look each two seconds.
+    /// A sample every two seconds.
     fn curve_of(looks: &[Option<GpuLook>]) -> Option<Box<GpuCurve>> {
         let mut builder = CurveBuilder::default();
         for (at, look) in (1..).zip(looks) {
@@ -246,14 +250,14 @@ mod tests {
         assert_eq!(busy, [Some(2_000), None, Some(0), Some(503)]);
         let memory: Vec<Option<u64>> = curve.points().map(|point| point.memory_kib).collect();
         assert_eq!(memory, [Some(400), None, Some(0), Some(100)]);
-        // The gap is no part of the average.
+        // The gap does not count for the average.
         assert_eq!(curve.busy_mean_milli(), Some((2_000 + 503) / 3));
         assert_eq!(curve_of(&[None, None]), None);
     }
 
     #[test]
     fn what_only_one_of_both_is_known_of_is_shown() {
-        // As of a part of a device (MIG).
+        // As for a part of a device (MIG).
         let only_memory = GpuLook {
             busy_milli: None,
             memory_kib: Some(7),
@@ -273,7 +277,7 @@ mod tests {
 
     #[test]
     fn a_long_task_keeps_its_peak_and_its_average_beside_gaps() {
-        // A look in three fails, and the first ones come before the driver answers.
+        // A third of the samples fail, and the first ones come before the driver answers.
         let peak_at = 7_003;
         let looks: Vec<Option<GpuLook>> = (0..20_000)
             .map(|at| match at {
@@ -331,7 +335,7 @@ mod tests {
                         let highest = gpu.points().filter_map(|point| point.memory_kib).max();
                         prop_assert_eq!(highest, peak);
                     }
-                    // What is left out at the end may be all of it.
+                    // The omitted end may be the whole curve.
                     None => prop_assert!(peak.is_none()),
                 }
             }

@@ -1,13 +1,17 @@
-//! Evidence against single workers, gathered as tasks end: does what fails on one of them go well elsewhere?
+//! Evidence against single workers, gathered as tasks end: do jobs that fail on one worker succeed
+//! elsewhere?
 //!
-//! For each worker there is a *run*: what ended there since failures began to prevail. It begins with a failure and is over
-//! when as many tasks went well as failed: Page's cumulative sum (1954) with steps of one, so that a node that breaks after a
-//! good week is found as fast as one that never worked. A run is compared with what ended of the same jobs on others, by the
-//! exact test of [`exact`]. Everything is looked at again and again, on many workers; the level of the test is
-//! divided among all that could be looked at (Bonferroni): among the workers, and for each of them among its runs
-//! and the looks at each, with shares of 1 / (i · (i + 1)), which add up to one. So the chance that a
-//! job whose tasks fail independently of where they run brings any worker under suspicion is below the level,
-//! however long it lasts.
+//! Each worker has a *run*: the ends on it since failures began to prevail. A run starts with a
+//! failure and is over when as many tasks succeeded as failed. This is Page's cumulative sum (1954)
+//! with steps of one, so a node that breaks after a good week is found as fast as one that never
+//! worked.
+//!
+//! The exact test of [`exact`] compares a run with the ends of the same jobs on other workers. The
+//! test is repeated often, for many workers. So its level is divided among all possible tests
+//! (Bonferroni): among the workers, and for each among its runs and the looks at each run, with
+//! shares of 1 / (i · (i + 1)), which add up to one. Hence a job whose tasks fail independently of
+//! the node brings any worker under suspicion with a probability below the level, however long it
+//! lasts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -16,28 +20,31 @@ use super::Ends;
 use super::exact::{Stratum, p_value};
 use crate::id::{JobId, WorkerId};
 
-/// Level at which a worker is suspected: then what fails there is tried elsewhere, which decides.
+/// Significance level of a suspicion. Failed tasks are then retried elsewhere, which decides.
 const SUSPECT_LEVEL: f64 = 0.05;
-/// Level at which it is to blame, if that agrees.
+/// Significance level of blame, if the retries agree.
 const GUILTY_LEVEL: f64 = 0.01;
-/// A worker is not suspected before it has failed this many tasks more than went well,
+/// Excess of failures over successes from which a worker may be suspected.
 const SUSPECT_EXCESS: u32 = 2;
-/// and not to blame before this many.
+/// Excess of failures over successes from which a worker may be blamed.
 const GUILTY_EXCESS: u32 = 3;
-/// Where nearly nothing is known of others, this many failures suffice for a suspicion: short failures can empty a
-/// queue before anything has ended elsewhere.
+/// Excess that suffices for a suspicion while next to nothing is known of other workers: short
+/// failures can empty a queue before any task has ended elsewhere.
 const UNKNOWN_EXCESS: u32 = 5;
-/// Fewer ends elsewhere are next to nothing.
+/// Fewer ends elsewhere count as unknown.
 const KNOWN_MIN: u64 = 3;
-/// More do not count, so that a node that was repaired is not distrusted for as long as it was broken.
+/// Upper bound of the excess, so that a repaired node is not distrusted for as long as it was
+/// broken.
 const EXCESS_MAX: u32 = 16;
-/// Ends of a run that are compared, and their jobs: more would only cost time.
+/// Limit of compared ends of a run, and of their jobs: more would only cost time.
 const RUN_MAX: u64 = 128;
 const RUN_JOBS_MAX: usize = 64;
-/// Pairs of a job and a worker of which ends are kept, a few megabytes; what is beyond drops the oldest jobs.
+/// Limit of recorded pairs of job and worker, a few megabytes; beyond it the oldest jobs are
+/// dropped.
 const CELLS_MAX: usize = 1 << 16;
 
-/// How the last tasks of one job ended on one worker: a bit each, the newest lowest, set for a failure.
+/// Outcomes of the last tasks of one job on one worker: a bit each, the newest lowest, set for a
+/// failure.
 #[derive(Clone, Copy, Default, Debug)]
 struct Recent {
     bits: u64,
@@ -45,7 +52,7 @@ struct Recent {
 }
 
 impl Recent {
-    /// Adds an end; returns the one that it pushes out.
+    /// Adds an outcome; returns the one that drops out.
     fn push(&mut self, is_bad: bool) -> Option<bool> {
         let is_full = u32::from(self.len) == u64::BITS;
         let oldest = is_full.then_some(self.bits >> (u64::BITS - 1) == 1);
@@ -66,40 +73,40 @@ impl Recent {
 /// Ends of the tasks of one job.
 #[derive(Clone, Default, Debug)]
 struct JobEnds {
-    /// On each worker, the last ones.
+    /// The last ones on each worker.
     recent: BTreeMap<WorkerId, Recent>,
     /// Their sum.
     sum: Ends,
-    /// All that there ever were.
+    /// All ends so far.
     ever: Ends,
-    /// Tasks of it that failed on a suspected worker failed elsewhere, too.
+    /// Whether its tasks that failed on a suspected worker also failed elsewhere.
     is_to_blame: bool,
 }
 
-/// Part of a run that is of one job.
+/// The ends of one job in a run.
 #[derive(Clone, Copy, Debug)]
 struct Part {
-    /// Those that are compared.
+    /// Compared ends.
     own: Ends,
-    /// All there.
+    /// All ends.
     all: Ends,
-    /// Ends of the job before that, on any worker.
+    /// Ends of the job before the run, on any worker.
     before: Ends,
 }
 
 /// Ends on a worker since failures began to prevail.
 #[derive(Clone, Default, Debug)]
 struct Run {
-    /// Number among the worker's runs, from 1.
+    /// Number of the run on this worker, from 1.
     number: u64,
-    /// Failures minus tasks that went well; 0 = none is under way.
+    /// Failures minus successes; 0 = no run.
     excess: u32,
-    /// Ends that are compared, at most [`RUN_MAX`].
+    /// Compared ends, at most [`RUN_MAX`].
     ends: Ends,
     jobs: BTreeMap<JobId, Part>,
-    /// How the last task ended.
+    /// Whether the last task failed.
     is_last_bad: bool,
-    /// Looks without another end, and what was known of others at the last one.
+    /// Tests without a new end on this worker, and successes elsewhere at the last one.
     looks: u64,
     known: u64,
     /// An error of the job that failed last.
@@ -116,26 +123,26 @@ pub(crate) struct Blame {
     failing: BTreeSet<WorkerId>,
 }
 
-/// Those with whom a worker is compared.
+/// The workers that one is compared with.
 #[derive(Clone, Copy)]
 pub(crate) struct Peers<'a> {
-    /// How many tasks of a job run on the worker itself.
+    /// Number of running tasks of a job on the examined worker.
     pub(crate) running: &'a dyn Fn(JobId) -> u32,
-    /// Workers that could be looked at, itself included.
+    /// Number of workers that may be examined, including this one.
     pub(crate) count: usize,
-    /// Those of them that are suspected themselves: what fails there says nothing about a job.
+    /// Suspected workers among them: failures there say nothing about a job.
     pub(crate) doubtful: &'a [WorkerId],
 }
 
 impl Blame {
-    /// Notes how a task ended on a worker.
+    /// Records how a task ended on a worker.
     pub(crate) fn note(&mut self, worker: WorkerId, job: JobId, is_bad: bool) {
         let before = self.count_end(worker, job, is_bad);
         if is_bad {
             self.make_room(worker, job);
         }
         let Some(run) = self.runs.get_mut(&worker).filter(|run| run.excess > 0) else {
-            // While nothing fails there is nothing to weigh.
+            // Without failures there is no run.
             if is_bad {
                 let run = self.runs.entry(worker).or_default();
                 run.number += 1;
@@ -154,7 +161,7 @@ impl Blame {
         }
     }
 
-    /// Keeps the error of a failure if it is another job's than the one before on this worker.
+    /// Stores the error of a failure, unless the last stored one is of the same job.
     pub(crate) fn note_error(
         &mut self,
         worker: WorkerId,
@@ -168,13 +175,13 @@ impl Blame {
         }
     }
 
-    /// An error of its run, of the job that failed last.
+    /// An error of its run, from the job that failed last.
     pub(crate) fn an_error(&self, worker: WorkerId) -> &str {
         let error = self.runs.get(&worker).and_then(|run| run.error.as_ref());
         error.map_or("", |(_, error)| error)
     }
 
-    /// Adds an end to those of its job; returns what had ended before.
+    /// Adds an end to its job; returns the ends before.
     fn count_end(&mut self, worker: WorkerId, job: JobId, is_bad: bool) -> Ends {
         let ends = self.jobs.entry(job).or_default();
         let before = ends.ever;
@@ -196,12 +203,13 @@ impl Blame {
         before
     }
 
-    /// Whether so much fails on a worker, or so much that goes well elsewhere, that it should be found out whose fault it is.
+    /// Whether failures on a worker are so frequent, or so rare elsewhere, that retries elsewhere
+    /// must decide.
     pub(crate) fn is_suspect(&self, worker: WorkerId, peers: Peers<'_>) -> bool {
         let Some(run) = self.run(worker, SUSPECT_EXCESS) else {
             return false;
         };
-        // Where most of them fail it is not their fault.
+        // If most workers fail, the workers are not at fault.
         if self.failing.len().saturating_mul(2) > peers.count {
             return false;
         }
@@ -220,22 +228,22 @@ impl Blame {
             return self.run(worker, UNKNOWN_EXCESS).is_some()
                 && jobs.any(|id| job(id).is_none_or(|job| !job.is_to_blame));
         }
-        // Most failures are those of jobs that fail everywhere: the test would only cost time.
+        // Most failing jobs fail everywhere: then the test would only cost time.
         elsewhere.good >= elsewhere.bad && self.is_significant(worker, run, peers, SUSPECT_LEVEL)
     }
 
-    /// Whether it cannot be chance that so much fails on a worker.
+    /// Whether the failures of a worker cannot be chance.
     pub(crate) fn is_guilty(&self, worker: WorkerId, peers: Peers<'_>) -> bool {
         let run = self.run(worker, GUILTY_EXCESS);
         run.is_some_and(|run| self.is_significant(worker, run, peers, GUILTY_LEVEL))
     }
 
-    /// Whether the jobs of its run went well elsewhere since it began.
+    /// Whether the jobs of its run succeeded elsewhere since the run began.
     pub(crate) fn goes_well_elsewhere(&self, worker: WorkerId) -> bool {
         self.since_it_began(worker).is_well()
     }
 
-    /// Ends of the jobs of its run elsewhere since it began.
+    /// Ends elsewhere of the jobs of its run, since the run began.
     fn since_it_began(&self, worker: WorkerId) -> Ends {
         let run = self.runs.get(&worker);
         let parts = run.into_iter().flat_map(|run| &run.jobs);
@@ -248,7 +256,7 @@ impl Blame {
         })
     }
 
-    /// Ends of a job elsewhere since a part of a run began.
+    /// Ends of a job elsewhere since its first end in the run.
     fn of_job_since(&self, job: JobId, part: &Part) -> Ends {
         let now = self.jobs.get(&job).map_or(part.before, |ends| ends.ever);
         let since = |now: u64, before: u64, own: u64| now.saturating_sub(before + own);
@@ -258,7 +266,7 @@ impl Blame {
         }
     }
 
-    /// A run that is full makes room for a job of which nothing is compared, in the place of one that fails elsewhere, too.
+    /// In a full run, replaces a job that fails elsewhere as well by one that is not compared yet.
     fn make_room(&mut self, worker: WorkerId, job: JobId) {
         let Some(run) = self.runs.get(&worker) else {
             return;
@@ -291,7 +299,8 @@ impl Blame {
         !self.failing.is_empty()
     }
 
-    /// The next workers behind this one on which failures prevail; and the last of them, if there are more. O(`max`).
+    /// The next `max` workers after this one with prevailing failures, and the last of them if
+    /// there are more. O(`max`).
     pub(crate) fn failing_behind(
         &self,
         behind: Option<WorkerId>,
@@ -303,8 +312,8 @@ impl Blame {
         (all.next().and(some.last().copied()), some)
     }
 
-    /// Whether the last task that ended there failed, and none of the jobs of its run still run there: no end that is to come
-    /// decides.
+    /// Whether the last task there failed and no job of its run has a running task there: no
+    /// further end will decide.
     pub(crate) fn has_nothing_more_to_show(
         &self,
         worker: WorkerId,
@@ -314,14 +323,14 @@ impl Blame {
         run.is_some_and(|run| run.is_last_bad && !run.jobs.keys().any(|job| runs_there(*job)))
     }
 
-    /// Whether a further failure on a worker can tell anything new: once as much is compared as can be, only what is known of
-    /// others can.
+    /// Whether another failure on a worker adds evidence. In a full run only ends elsewhere do.
     pub(crate) fn is_news(&mut self, worker: WorkerId) -> bool {
         let run = self.runs.get(&worker);
         run.is_none_or(|run| run.ends.total() < RUN_MAX) || self.begin_look(worker)
     }
 
-    /// Counts a look at a worker's run if half as many tasks again of its jobs have gone well elsewhere as at the last one.
+    /// Counts a test of a worker's run if the successes of its jobs elsewhere grew by half since
+    /// the last one.
     pub(crate) fn begin_look(&mut self, worker: WorkerId) -> bool {
         let known = self.since_it_began(worker).good;
         let Some(run) = self.runs.get_mut(&worker) else {
@@ -335,12 +344,12 @@ impl Blame {
         is_worth_it
     }
 
-    /// Whether failures prevail on a worker at the moment.
+    /// Whether failures prevail on a worker at present.
     pub(crate) fn is_failing(&self, worker: WorkerId) -> bool {
         self.runs.get(&worker).is_some_and(|run| run.excess > 0)
     }
 
-    /// Tasks that failed there fail elsewhere, too: the jobs of its run are to blame.
+    /// Blames the jobs of its run: tasks that failed there also fail elsewhere.
     pub(crate) fn blame_jobs(&mut self, worker: WorkerId) {
         let run = self.runs.get(&worker);
         for job in run.into_iter().flat_map(|run| run.jobs.keys()) {
@@ -350,7 +359,7 @@ impl Blame {
         }
     }
 
-    /// Its failures were somebody else's fault, or are mended: evidence is gathered from the beginning.
+    /// Starts over: the failures were not the worker's fault, or their cause is gone.
     pub(crate) fn clear(&mut self, worker: WorkerId) {
         self.failing.remove(&worker);
         if let Some(run) = self.runs.get_mut(&worker) {
@@ -358,7 +367,7 @@ impl Blame {
         }
     }
 
-    /// A worker is gone.
+    /// Forgets a worker that is gone.
     pub(crate) fn forget_worker(&mut self, worker: WorkerId) {
         self.failing.remove(&worker);
         self.runs.remove(&worker);
@@ -366,7 +375,7 @@ impl Blame {
 
     fn run(&self, worker: WorkerId, excess_min: u32) -> Option<&Run> {
         let run = self.runs.get(&worker)?;
-        // What a job failed that has left the run is in the excess, but no evidence.
+        // The excess includes failures of jobs that have left the run, which are no evidence.
         let is_much = run.excess >= excess_min && run.ends.bad >= u64::from(excess_min);
         is_much.then_some(run)
     }
@@ -374,8 +383,9 @@ impl Blame {
     fn is_significant(&self, worker: WorkerId, run: &Run, peers: Peers<'_>, level: f64) -> bool {
         let strata = run.jobs.iter().map(|(job, part)| {
             let elsewhere = self.elsewhere_of(worker, *job, peers.doubtful);
-            // Failures are short: the first ends of a node are failures wherever some inputs are bad. What runs on since then
-            // counts as if it had gone well; not what began in the place of others that failed.
+            // Failures are short: where some inputs are bad, the first ends of a node are failures.
+            // So tasks that have been running since then count as successes, except those that
+            // replaced failed ones.
             let all = count(part.all.total());
             let running_on = (peers.running)(*job).saturating_sub(all);
             Stratum {
@@ -385,7 +395,7 @@ impl Blame {
                 elsewhere_bad: count(elsewhere.bad),
             }
         });
-        // Looks without another end have numbers of their own.
+        // A test without a new end counts as a look of its own.
         let shares = [run.number, run.ends.total() + run.looks].map(|i| f64::from(count(i)));
         let divisor: f64 = shares.iter().map(|i| i * (i + 1.0)).product();
         let workers = f64::from(count(peers.count as u64));
@@ -402,7 +412,7 @@ impl Blame {
         sum
     }
 
-    /// The last ends of a job on others that are not suspected themselves.
+    /// The last ends of a job on other workers that are not suspected.
     fn elsewhere_of(&self, worker: WorkerId, job: JobId, doubtful: &[WorkerId]) -> Ends {
         let Some(ends) = self.jobs.get(&job) else {
             return Ends::default();
@@ -444,12 +454,12 @@ impl Run {
         }
     }
 
-    /// Whether another job would not be compared.
+    /// Whether a further job would not be compared.
     fn is_full(&self) -> bool {
         self.ends.total() >= RUN_MAX || self.jobs.len() >= RUN_JOBS_MAX
     }
 
-    /// Compares a job no longer: what is left is another run.
+    /// Removes a job: the rest is another run.
     fn remove(&mut self, job: JobId) {
         if let Some(part) = self.jobs.remove(&job) {
             self.ends.good -= part.own.good;
@@ -469,7 +479,7 @@ impl Run {
     }
 }
 
-/// For arithmetic: more than four billion make no difference.
+/// For arithmetic: values above four billion make no difference.
 fn count(number: u64) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }

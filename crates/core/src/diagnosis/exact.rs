@@ -1,24 +1,26 @@
-//! Whether tasks fail more often in one place than elsewhere, by an exact test that small numbers cannot fool.
+//! An exact test, valid for small numbers, whether tasks fail more often in one place than
+//! elsewhere.
 //!
-//! For each job the failures on one node are compared with those elsewhere, given how many there are in all: Fisher's exact
-//! test (1935). Several jobs are strata of one test (Mantel and Haenszel 1959; exact, as Birch 1964 has it), because a job
-//! that fails more often than another one must not count against the nodes that happened to get it. For tasks that failed
-//! here and then ran elsewhere, each a job of its own, it is the sign test of McNemar (1947).
+//! For each job it compares the failures on one node with those elsewhere, given their total:
+//! Fisher's exact test (1935). Several jobs are strata of one test (Mantel and Haenszel 1959; exact
+//! by Birch 1964), because a node must not look worse by having run a job that fails often. For
+//! tasks that failed here and then ran elsewhere, each a stratum of its own, it is the sign test of
+//! McNemar (1947).
 
-/// Ends of one job: in the place that is examined, and elsewhere.
+/// Ends of one job: in the examined place, and elsewhere.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Stratum {
-    /// Ends there.
+    /// Ends in the examined place.
     pub(super) here: u32,
-    /// Those of them that were failures.
+    /// Failures among them.
     pub(super) here_bad: u32,
     /// Ends elsewhere.
     pub(super) elsewhere: u32,
-    /// Those of them that were failures.
+    /// Failures among them.
     pub(super) elsewhere_bad: u32,
 }
 
-/// Probability that at least as many failures are here, if tasks of a job fail equally often everywhere.
+/// Probability of at least as many failures here if tasks of a job fail equally often everywhere.
 pub(super) fn p_value(strata: impl Iterator<Item = Stratum>) -> f64 {
     let mut observed = 0_usize;
     // Probability of each number of failures here, over the strata so far.
@@ -31,7 +33,7 @@ pub(super) fn p_value(strata: impl Iterator<Item = Stratum>) -> f64 {
     tail.min(1.0)
 }
 
-/// Probability of each number of failures here, in ascending order from none: the hypergeometric distribution.
+/// Probability of each number of failures here, from zero upward: the hypergeometric distribution.
 fn counts(stratum: Stratum) -> Vec<f64> {
     let Stratum {
         here,
@@ -42,7 +44,7 @@ fn counts(stratum: Stratum) -> Vec<f64> {
     let bad = here_bad + elsewhere_bad;
     let all = ln_choose(here + elsewhere, bad);
     let probability = |count: u32| {
-        // This many are not there, or the rest is more than there is elsewhere.
+        // More than the failures in all, or too few to leave room elsewhere.
         if count > bad || bad - count > elsewhere {
             return 0.0;
         }
@@ -107,7 +109,7 @@ mod tests {
         // The lady tasting tea: all of four cups, and three of them.
         check(&[[4, 4, 0, 4]], 1.0 / 70.0);
         check(&[[3, 4, 1, 4]], 17.0 / 70.0);
-        // Nothing elsewhere says nothing, and neither does a job that always fails.
+        // Ends only here say nothing, and neither does a job that always fails.
         check(&[[20, 20, 0, 0]], 1.0);
         check(&[[20, 20, 50, 50]], 1.0);
         // One in C(64, 8).
@@ -118,9 +120,9 @@ mod tests {
     #[test]
     fn pairs_are_a_sign_test_and_jobs_do_not_mix() {
         check(&[[1, 1, 0, 1]; 20], 0.5_f64.powi(20));
-        // One job fails always and was met here only; the other one always goes well.
+        // One job always fails and ran only here; the other always succeeds.
         check(&[[30, 30, 0, 0], [0, 30, 0, 300]], 1.0);
-        // Seen as one job it would be this node's fault.
+        // Pooled into one job it would seem to be this node's fault.
         assert!(p(&[[30, 60, 0, 300]]) < 1e-20);
     }
 }

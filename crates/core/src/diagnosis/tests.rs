@@ -148,7 +148,7 @@ fn a_run_without_problems_has_none() {
 
 #[test]
 fn a_job_that_fails_on_every_node_is_not_the_fault_of_nodes() {
-    // Half of it, at random: some nodes had more bad luck than others.
+    // Half of the tasks at random: some nodes had worse luck than others.
     let shares: Vec<Share> = [("n1", 30, 20), ("n2", 18, 32), ("n3", 26, 24)]
         .iter()
         .flat_map(|(host, good, bad)| {
@@ -159,7 +159,7 @@ fn a_job_that_fails_on_every_node_is_not_the_fault_of_nodes() {
         })
         .collect();
     assert!(suspect_hosts(&shares).is_empty());
-    // The only node, too.
+    // Even if it is the only node.
     assert!(suspect_hosts(&[share(1, "n1", Some("signal 9 (SIGKILL)"), 10)]).is_empty());
 }
 

@@ -1,6 +1,7 @@
-//! Limits on the size of a submit: larger ones could never be delivered, or never be started on any Linux.
+//! Size limits of a submit: a larger one could never be delivered, or never be started on any
+//! Linux.
 //!
-//! Checked when a client submits and at no other time: what an older server accepted and stored stays.
+//! Checked only when a client submits: submits that an older server accepted stay valid.
 
 use std::fmt;
 
@@ -10,34 +11,36 @@ use crate::template::{
     ByteText, Entries, StdioSpec, SubmitBody, SubmitSpec, SubmitTarget, TaskTemplate,
 };
 
-/// Most bytes that the tasks of one submit share (arguments, environment, standard input, paths). Each worker gets them
-/// once, in one message, of which the server holds a copy for each worker that it is sending to.
+/// Limit of the bytes that the tasks of one submit share (arguments, environment, standard input,
+/// paths). Each worker gets them once, in one message; the server holds a copy for each worker that
+/// it is sending to.
 pub const TEMPLATE_BYTES_MAX: usize = 64 << 20;
 
-/// Longest argument, variable or entry. The kernel takes 32 pages, its NUL included (`MAX_ARG_STRLEN`), and no page of
-/// any machine is larger than 64 KiB. With the usual 4 KiB it is less, which only the worker knows.
+/// Longest argument, variable or entry. The kernel accepts 32 pages including the NUL
+/// (`MAX_ARG_STRLEN`), and no machine has pages above 64 KiB. The usual 4 KiB allow less, which
+/// only the worker knows.
 pub const STRING_BYTES_MAX: usize = (32 << 16) - 1;
 
 /// Longest path, placeholders included (`PATH_MAX` without its NUL).
 pub const PATH_BYTES_MAX: usize = 4_095;
 
-/// Overhead of a template besides its texts: numbers, requests, and tags.
+/// Overhead of a template without its texts: numbers, requests, and tags.
 const TEMPLATE_BYTES: usize = 1 << 10;
 
-/// Overhead of one text of a template besides its own bytes.
+/// Overhead of one text of a template.
 const TEXT_BYTES: usize = 16;
 
-/// Overhead of one resource of a request besides its name, and of a request besides its resources.
+/// Overhead of one resource of a request without its name, and of a request without its resources.
 const REQUEST_BYTES: usize = 40;
 
 /// One cause of another attempt.
 const CAUSE_BYTES: usize = 16;
 
-/// Something that is too large to be submitted.
+/// A part of a submit that is too large.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{what} has {found} bytes, at most {limit} are possible{hint}")]
 pub struct TooLarge {
-    /// Name of the part that is too large, for people.
+    /// Name of the part, for users.
     pub what: Box<str>,
     /// Size in bytes.
     pub found: usize,
@@ -77,7 +80,7 @@ impl TooLarge {
 ///
 /// # Errors
 ///
-/// [`TooLarge`] names the first thing that is too large.
+/// [`TooLarge`] names the first part that is too large.
 pub fn check_submit(spec: &SubmitSpec) -> Result<(), TooLarge> {
     path("the directory of the submit", &spec.submit_dir)?;
     if let Some(dir) = &spec.stream_dir {
@@ -145,7 +148,7 @@ fn check_template(template: &TaskTemplate, shared: usize) -> Result<(), TooLarge
     TooLarge::check(what, total, TEMPLATE_BYTES_MAX, TooLarge::TEMPLATE)
 }
 
-/// Checks what tasks get of the parameters: a worker makes their arguments and paths, whatever these come to.
+/// Checks texts with parameters: a worker fills them in without a limit.
 fn check_params(template: &TaskTemplate, params: &Params) -> Result<(), TooLarge> {
     let longest = params.longest();
     for (param, longest) in params.list().iter().zip(&longest) {
@@ -173,7 +176,7 @@ fn check_params(template: &TaskTemplate, params: &Params) -> Result<(), TooLarge
     Ok(())
 }
 
-/// Working directory, and files for output, with what they are.
+/// Working directory and output files, each with its name for users.
 fn paths(template: &TaskTemplate) -> impl Iterator<Item = (&'static str, &ByteText)> {
     let files = [
         ("the path of standard output", &template.stdout),
@@ -342,7 +345,7 @@ mod tests {
                 1,
                 "the working directory, with",
             ),
-            // A worker would make ten gigabytes of it.
+            // A worker would expand it to ten gigabytes.
             (
                 &[&"{x}".repeat(10_000)],
                 "/",

@@ -192,7 +192,7 @@ fn only_placeholders_of_parameters_are_filled() {
         ("--lr={lr}", "--lr=0.1"),
         ("%{lr}/{lr}{lr}", "0.1/0.10.1"),
         ("${lr} {LR} {lr {} {{lr}}", "${lr} {LR} {lr {} {0.1}"),
-        // A value is not looked at again.
+        // Placeholders inside values are not replaced.
         ("{x-y}", "{lr}%{TASK_ID}"),
         ("awk {print} %{http_code}", "awk {print} %{http_code}"),
         ("%%{lr}", "%0.1"),

@@ -45,11 +45,11 @@ impl Amount {
         self.0 % UNITS_PER_WHOLE
     }
 
-    /// Reads `2`, `0.5`, `1_000`, `3.1400`.
+    /// Parses `2`, `0.5`, `1_000`, `3.1400`.
     ///
     /// # Errors
     ///
-    /// See [`AmountError`]; zero is accepted here and refused by requests.
+    /// See [`AmountError`]; accepts zero, which requests reject.
     pub fn parse(text: &str) -> Result<Self, AmountError> {
         let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
         let has_point = text.contains('.');

@@ -62,7 +62,7 @@ impl ResourceKind {
     }
 }
 
-/// One coupled pair of groups: they belong together with the given weight.
+/// Coupling of two groups, with its weight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CouplingWeight {
     /// Position of the first resource in [`ResourceDescriptor::items`].
@@ -73,7 +73,7 @@ pub struct CouplingWeight {
     pub resource2: u32,
     /// Group of the second resource.
     pub group2: u32,
-    /// Strength of the coupling; 256 unless the user said otherwise.
+    /// Strength of the coupling; 256 by default.
     pub weight: u32,
 }
 
@@ -101,7 +101,7 @@ pub enum DescriptorError {
     /// CPUs as a sum.
     #[error("Resource kind `sum` cannot be used with CPUs. CPUs must have identity")]
     CpusWithoutIdentity,
-    /// Coupling that names a resource or group that does not exist.
+    /// A coupling names an unknown resource or group.
     #[error("coupling refers to a resource or group that does not exist")]
     BadCoupling,
 }

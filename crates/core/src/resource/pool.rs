@@ -1,10 +1,10 @@
-//! Which concrete indices of a worker's resources are free, and which ones a task gets.
+//! Free indices of a worker's resources, and their grants to tasks.
 //!
-//! Only the worker uses this; the server counts amounts. A pool is either a quantity (`sum`) or a set
-//! of named indices in groups. It does not know tasks or priorities.
+//! Only the worker uses this; the server counts amounts. A pool is either a quantity (`sum`) or a
+//! set of named indices in groups. It does not know tasks or priorities.
 //!
-//! Invariants: an index is granted whole to one task or in fractions that add up to at most one; what
-//! is free plus what is granted is the whole pool. See `docs/architecture.md`.
+//! Invariants: an index is granted whole to one task or in fractions that add up to at most one;
+//! free plus granted is the whole pool. See `docs/architecture.md`.
 
 mod choose;
 mod coupling;
@@ -17,7 +17,7 @@ use super::request::{Policy, ResourceRequest};
 use super::shadow::{freed_beside, slack};
 use crate::bug;
 
-/// Units of one complete index, in the width used per index.
+/// Units of one complete index, in the integer type used per index.
 const FULL: u32 = 10_000;
 const _: () = assert!(FULL as u64 == UNITS_PER_WHOLE);
 
@@ -78,7 +78,7 @@ struct Group {
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct PoolRequest {
     entries: Vec<PoolEntry>,
-    /// Least weight of the coupled groups it takes; `None` = coupling does not matter for it.
+    /// Minimal coupling weight of the groups it takes; `None` = coupling does not matter.
     coupling_min: Option<u64>,
 }
 
@@ -88,7 +88,7 @@ struct PoolEntry {
     policy: Policy,
     /// The amount; the pool's total for [`Policy::All`].
     units: u64,
-    /// Most groups the choice may span; only the forced policies have a limit.
+    /// Limit of groups the choice may span; only for forced policies.
     groups_max: u32,
 }
 
@@ -106,20 +106,20 @@ pub struct GrantEntry {
     pub pool: u32,
     /// Granted amount.
     pub amount: Amount,
-    /// Granted indices, the one that gives a fraction last; empty for a sum.
+    /// Granted indices, a fractional one last; empty for a sum.
     pub indices: Vec<GrantedIndex>,
 }
 
-/// A granted index or part of it.
+/// A granted index or a part of one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GrantedIndex {
     /// Position of the index in its pool, see [`PoolSet::index_name`].
     pub index: u32,
-    /// How much of it, 1 to 10 000 units.
+    /// Granted part, 1 to 10 000 units.
     pub units: u32,
 }
 
-/// Free amounts that blocked requests keep from others; valid within one scheduling round.
+/// Free amounts withheld for blocked requests; valid within one scheduling round.
 #[derive(Clone, Debug, Default)]
 pub struct Reservation {
     /// Reserved units per pool.
@@ -132,7 +132,7 @@ impl Reservation {
         self.units.clear();
     }
 
-    /// Adds everything that `other` reserves, and forgets it there.
+    /// Moves all reservations of `other` into this one.
     pub fn absorb(&mut self, other: &mut Reservation) {
         for (pool, units) in other.units.iter().enumerate() {
             self.add(pool, *units);
@@ -224,7 +224,7 @@ impl PoolSet {
         })
     }
 
-    /// Groups for a request for which coupling matters; `None` if it cannot be served as it wants.
+    /// Groups for a request with coupling; `None` if it cannot be served as requested.
     fn choose_coupled(&self, request: &PoolRequest) -> Option<coupling::Choice> {
         let (Some(coupling), Some(least)) = (&self.coupling, request.coupling_min) else {
             return Some(coupling::Choice::default());
@@ -233,7 +233,7 @@ impl PoolSet {
             .filter(|choice| choice.forced_weight() >= least)
     }
 
-    /// Whether the request can be served now and leaves what is reserved.
+    /// Whether the request can be served now without touching reservations.
     #[must_use]
     pub fn fits(&self, request: &PoolRequest, reserved: &Reservation) -> bool {
         let each_fits = request.entries.iter().all(|entry| {
@@ -241,17 +241,17 @@ impl PoolSet {
             let spare = pool.free_units.saturating_sub(reserved.of(entry.pool));
             spare >= entry.units && pool.can_serve(entry)
         });
-        // Without a least weight coupling is only a wish.
+        // Without a minimal weight coupling is only a preference.
         each_fits
             && (request.coupling_min.is_none_or(|least| least == 0)
                 || self.choose_coupled(request).is_some())
     }
 
-    /// Notes what a request that does not fit needs, so that later requests leave it alone. `held` are
-    /// the grants of running instances.
+    /// Reserves amounts for a request that does not fit, so that later requests leave them alone.
+    /// `held` are the grants of running instances.
     ///
-    /// Where the request could be served it reserves its amount. Where it could not, it reserves
-    /// everything free but what it will not miss, whichever of the running instances end first.
+    /// If the request could be served, reserves its amount. Otherwise reserves everything free that
+    /// it may need, whichever of the running instances end first.
     pub fn reserve<'a>(
         &self,
         request: &PoolRequest,
@@ -296,7 +296,7 @@ impl PoolSet {
         }
     }
 
-    /// Takes everything the request asks for, or nothing (`None`) if some of it is not free.
+    /// Takes everything requested, or nothing (`None`) if some of it is not free.
     pub fn take(&mut self, request: &PoolRequest) -> Option<Grant> {
         if !self.fits(request, &Reservation::default()) {
             return None;
@@ -317,7 +317,7 @@ impl PoolSet {
                     });
                 }
                 None => {
-                    // `fits` promised this cannot be; give back rather than leak.
+                    // Cannot happen after `fits`; gives back rather than leak.
                     debug_assert!(false, "a pool refused what it said it can serve");
                     self.release(&grant);
                     return None;
@@ -349,7 +349,7 @@ impl PoolSet {
             .all(|pool| pool.free_units == pool.total_units)
     }
 
-    /// Free amount of the pool at this position; zero if there is none.
+    /// Free amount of the pool at this position; zero if unknown.
     #[must_use]
     pub fn free(&self, pool: u32) -> Amount {
         Amount(
@@ -359,7 +359,7 @@ impl PoolSet {
         )
     }
 
-    /// Size of the pool at this position; zero if there is none.
+    /// Size of the pool at this position; zero if unknown.
     #[must_use]
     pub fn total(&self, pool: u32) -> Amount {
         Amount(
@@ -404,7 +404,7 @@ impl Pool {
         }
     }
 
-    /// Fewest groups the empty pool needs, for the policies that insist on it.
+    /// Minimal number of groups that the empty pool needs, for forced policies.
     fn groups_max(&self, policy: Policy, units: u64) -> u32 {
         match (&self.kind, policy) {
             (PoolKind::Indexed(indexed), Policy::ForceCompact | Policy::ForceTight) => {

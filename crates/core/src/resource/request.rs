@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::amount::{Amount, UNITS_PER_WHOLE};
 
-/// Most variants one task may have.
+/// Limit of variants of one task.
 pub const VARIANTS_MAX: usize = 32;
 
 /// How indices are chosen when a pool has several groups.
@@ -14,11 +14,11 @@ pub enum Policy {
     /// As few groups as now possible, evenly filled.
     #[default]
     Compact,
-    /// As few groups as the worker could ever do.
+    /// As few groups as the empty worker needs.
     ForceCompact,
     /// As few groups as now possible, one filled after the other.
     Tight,
-    /// As `Tight`, with as few groups as the worker could ever do.
+    /// As `Tight`, with as few groups as the empty worker needs.
     ForceTight,
     /// As many groups as possible.
     Scatter,
@@ -38,7 +38,7 @@ pub struct ResourceEntry {
 }
 
 impl ResourceEntry {
-    /// Whether a worker with so much of the resource in all could give it.
+    /// Whether a worker with this total could grant it.
     #[must_use]
     pub fn fits(&self, total: Amount) -> bool {
         match self.policy {
@@ -67,12 +67,12 @@ impl fmt::Display for ResourceEntry {
     }
 }
 
-/// One alternative of what a task needs.
+/// One alternative of a task's request.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ResourceRequest {
     /// Single-node resources, `cpus` first, then by name; empty for multi-node requests.
     pub entries: Vec<ResourceEntry>,
-    /// Whole nodes asked for; 0 = a single-node task.
+    /// Requested whole nodes; 0 = a single-node task.
     pub n_nodes: u32,
     /// Least remaining lifetime of the worker.
     pub min_time: Duration,
@@ -98,7 +98,7 @@ impl ResourceRequest {
     }
 }
 
-/// All alternatives of a task, first preferred; never empty, at most [`VARIANTS_MAX`].
+/// All alternatives of a task, in order of preference; never empty, at most [`VARIANTS_MAX`].
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct RequestVariants(Vec<ResourceRequest>);
 

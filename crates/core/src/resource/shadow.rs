@@ -1,15 +1,17 @@
-//! How much others may take of a resource without delaying a request that waits for it.
+//! Amount of a resource that other tasks may take without delaying a waiting request.
 //!
-//! Run times are unknown, so any of the holders may be the next to end. A request that lacks `missing`
-//! can start once holders of at least that much have ended. The smallest such set frees `reach`; as long
-//! as others take no more than `reach - missing`, each set that would have been enough still is.
+//! Run times are unknown, so any holder may be the next to end. A request that lacks `missing` can
+//! start once holders of at least that much have ended. The smallest such set frees `reach`. As
+//! long as others take no more than `reach - missing`, each set that would have sufficed still
+//! does.
 //!
-//! `reach` is a subset sum. Amounts are mostly small multiples of something, so all sums fit into a few
-//! words of bits; where they do not, a bounded number of sums is tried and then nothing is given away.
+//! `reach` is a subset sum. Amounts are mostly small multiples of a unit, so a bit set of a few
+//! words holds all sums. Otherwise a bounded number of sums is tried, and beyond that nothing is
+//! given away.
 
-/// Words of the set of sums; with 64 cpus in halves two of them are used.
+/// Words of the set of sums; 64 cpus in halves need two of them.
 const WORDS: usize = 64;
-/// Sums looked at one by one before the answer is "nothing".
+/// Limit of sums that are examined one by one; beyond it the answer is 0.
 const SUMS_MAX: usize = 64;
 
 /// Holders of an equal amount.
@@ -19,7 +21,8 @@ struct Kind {
     holders: u64,
 }
 
-/// Amount that others may take, given the shortage and the amount that each holder would free: `(units, holders)`.
+/// Amount that others may take, given the shortage and the amount that each holder would free:
+/// `(units, holders)`.
 #[must_use]
 pub fn slack(missing: u64, held: impl Iterator<Item = (u64, u32)>) -> u64 {
     if missing == 0 {
@@ -52,15 +55,15 @@ pub fn slack(missing: u64, held: impl Iterator<Item = (u64, u32)>) -> u64 {
     reach.map_or(0, |reach| reach - missing)
 }
 
-/// The least sum that is enough, of holders that are not enough alone; `None` = too many steps for a
-/// set of bits. Costs O(kinds × log holders × words).
+/// The minimal sufficient sum over holders that do not suffice alone; `None` = too many steps for a
+/// bit set. O(kinds × log holders × words).
 fn by_bits(missing: u64, kinds: &[Kind]) -> Option<Option<u64>> {
     let step = kinds.iter().fold(0, |step, kind| gcd(step, kind.units));
     if step == 0 {
         return Some(None);
     }
     let target = usize::try_from(missing.div_ceil(step)).ok()?;
-    // The least sum that is enough lacks its last summand, which is less than `missing`.
+    // Without its last summand, which is below `missing`, the minimal sum does not suffice.
     let words = target.checked_mul(2)?.div_ceil(64);
     if words > WORDS {
         return None;
@@ -85,7 +88,7 @@ fn by_bits(missing: u64, kinds: &[Kind]) -> Option<Option<u64>> {
     Some(first_from(sums, target).map(|sum| sum as u64 * step))
 }
 
-/// Adds to each sum of a set the sum that is `by` larger; those beyond its end are of no interest.
+/// Adds to each sum of a set the sum that is `by` larger; drops those beyond its end.
 fn or_shifted(sums: &mut [u64], by: usize) {
     let (words, bits) = (by / 64, by % 64);
     for at in (words..sums.len()).rev() {
@@ -105,9 +108,9 @@ fn first_from(sums: &[u64], from: usize) -> Option<usize> {
     })
 }
 
-/// Units of another resource that become free, whichever holders end, before a request that lacks `missing`
-/// of one can start: it needs no others kept for it. `held` = what each holder has of the two, `(of the one
-/// that lacks, of the other)`.
+/// Units of another resource that are certain to become free before a request that lacks `missing`
+/// of one can start: those need no reservation. `held` = each holder's amounts of the two,
+/// `(lacking, other)`.
 #[must_use]
 pub fn freed_beside(missing: u64, held: impl Iterator<Item = (u64, u64)>) -> u64 {
     let (mut sum, mut most, mut least) = (0_u64, 0, u64::MAX);
@@ -119,11 +122,11 @@ pub fn freed_beside(missing: u64, held: impl Iterator<Item = (u64, u64)>) -> u64
     if missing == 0 || sum < missing {
         return 0;
     }
-    // At least this many have to end, each with at least `least`.
+    // At least this many must end, each with at least `least`.
     missing.div_ceil(most).saturating_mul(least)
 }
 
-/// As [`by_bits`], for amounts of any fineness; `None` = too many sums.
+/// Like [`by_bits`], for amounts of any granularity; `None` = too many sums.
 fn one_by_one(missing: u64, kinds: &[Kind]) -> Option<Option<u64>> {
     let mut sums = vec![0_u64];
     let mut reach: Option<u64> = None;
@@ -163,9 +166,9 @@ mod tests {
 
     #[test]
     fn what_is_freed_beyond_the_need_may_be_taken() {
-        // 4 of 6 cpus run, 2 are free, 4 are asked for.
+        // 4 of 6 cpus are busy, 2 are free, 4 are requested.
         assert_eq!(slack(2, [(4, 1)].into_iter()), 2);
-        // One of two ends would do: nothing to give away.
+        // The end of either would suffice: nothing to give away.
         assert_eq!(slack(2, [(2, 2)].into_iter()), 0);
         assert_eq!(slack(3, [(2, 2)].into_iter()), 1);
         assert_eq!(slack(3, [(2, 1), (5, 1)].into_iter()), 2);

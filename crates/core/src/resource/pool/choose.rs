@@ -1,8 +1,8 @@
-//! How many indices each group of a pool gives, by policy.
+//! Number of indices that each group of a pool contributes, by policy.
 //!
-//! Number of groups first, then how the indices spread over them. A fraction comes from one index:
-//! one that is partly used already if that costs no additional group, else a completely free one.
-//! Every choice is deterministic; cost is O(groups²) at worst and O(1) for the usual single group.
+//! First the number of groups, then the distribution of indices over them. A fraction comes from
+//! one index: a partly used one if that costs no additional group, else a completely free one.
+//! Every choice is deterministic. Cost is O(groups²) at worst and O(1) for the usual single group.
 
 use super::{FULL, GrantedIndex, IndexedPool, PoolEntry};
 use crate::resource::amount::Amount;
@@ -21,11 +21,11 @@ pub(super) struct Need {
 struct Choice {
     /// Completely free indices to take, per chosen group.
     takes: Vec<(usize, u32)>,
-    /// Partly used index for the fraction; without one the last index taken is used in part.
+    /// Partly used index for the fraction; `None` = the last index is taken in part.
     partial: Option<u32>,
 }
 
-/// Divides a number of indices among groups, each with the given room.
+/// Distributes a number of indices over groups with the given room.
 type Spread = fn(&mut [(usize, u32)], &[u32], u32) -> Option<()>;
 
 impl Need {
@@ -37,14 +37,14 @@ impl Need {
         }
     }
 
-    /// Completely free indices to take, if the fraction comes from one of them too.
+    /// Completely free indices to take, including one for the fraction if needed.
     const fn whole_only(self) -> u32 {
         self.whole.saturating_add((self.fraction > 0) as u32)
     }
 }
 
 impl IndexedPool {
-    /// Whether the pool, as it is now, satisfies amount and policy.
+    /// Whether the pool at present satisfies amount and policy.
     pub(super) fn can_serve(&self, entry: &PoolEntry) -> bool {
         let need = Need::new(entry.units);
         let whole: u64 = self.groups.iter().map(|group| u64::from(group.whole)).sum();
@@ -62,8 +62,8 @@ impl IndexedPool {
                     .is_some_and(|(count, _)| count <= entry.groups_max))
     }
 
-    /// Takes what the entry asks for; `None`, with nothing taken, if it cannot be served.
-    /// `groups` are those that compact and tight policies take, if that is decided already.
+    /// Takes the amount of the entry; `None`, with nothing taken, if it cannot be served. `groups`
+    /// are the groups for compact and tight policies, if already chosen.
     pub(super) fn take(
         &mut self,
         entry: &PoolEntry,
@@ -115,7 +115,7 @@ impl IndexedPool {
         count_until(sizes.into_iter(), indices).unwrap_or(u32::MAX)
     }
 
-    /// The partly used index of the group that fits the fraction most closely.
+    /// The partly used index of the group with the smallest sufficient rest.
     fn best_partial(&self, group: &super::Group, need: Need) -> Option<u32> {
         let fitting = group.partial.iter().copied();
         fitting
@@ -123,7 +123,8 @@ impl IndexedPool {
             .min_by_key(|index| (self.free[*index as usize], *index))
     }
 
-    /// Fewest groups that now serve the need, and the partly used index for its fraction.
+    /// Minimal number of groups that now serve the need, and the partly used index for its
+    /// fraction.
     fn fewest_groups(&self, need: Need) -> Option<(u32, Option<u32>)> {
         let by_whole = self.groups_by_whole();
         let wholes = |skip: usize| {
@@ -159,7 +160,7 @@ impl IndexedPool {
         order
     }
 
-    /// The groups that are taken by default when few are wanted, and the partly used index.
+    /// The default groups if few are wanted, and the partly used index.
     pub(super) fn fewest_chosen(&self, need: Need) -> Option<(Vec<usize>, Option<u32>)> {
         let (count, partial) = self.fewest_groups(need)?;
         let wanted = if partial.is_some() {
@@ -178,7 +179,7 @@ impl IndexedPool {
         Some((chosen, partial))
     }
 
-    /// Whether just these groups serve the need.
+    /// Whether exactly these groups serve the need.
     pub(super) fn serves(&self, groups: &[usize], need: Need) -> bool {
         let whole: u64 = groups
             .iter()
@@ -188,7 +189,7 @@ impl IndexedPool {
             || whole >= u64::from(need.whole) && self.partial_of(groups, need).is_some()
     }
 
-    /// The partly used index of these groups that fits the fraction most closely.
+    /// The partly used index of these groups with the smallest sufficient rest.
     fn partial_of(&self, groups: &[usize], need: Need) -> Option<u32> {
         if need.fraction == 0 {
             return None;
@@ -199,7 +200,7 @@ impl IndexedPool {
         partials.min_by_key(|index| (self.free[*index as usize], *index))
     }
 
-    /// As few groups as possible; `spread` divides the indices among them.
+    /// As few groups as possible; `spread` distributes the indices over them.
     fn choose_few(&self, need: Need, groups: Option<Vec<usize>>, spread: Spread) -> Option<Choice> {
         let (mut chosen, partial) = match groups {
             Some(groups) => {
@@ -224,7 +225,7 @@ impl IndexedPool {
     }
 
     /// Replaces the smallest chosen group by the smallest one that still suffices, so that large
-    /// groups stay whole for requests that need them.
+    /// groups stay free for requests that need them.
     fn swap_last_for_closest_fit(&self, chosen: &mut Vec<usize>, home: Option<usize>, wanted: u32) {
         if chosen.last().copied() == home {
             return;
@@ -254,7 +255,7 @@ impl IndexedPool {
         } else {
             need.whole_only()
         };
-        // The group that gives the fraction has had its turn in the first round.
+        // The group with the fraction had its turn in the first round.
         let served = partial.map(|index| self.group_of[index as usize] as usize);
         let mut takes: Vec<(usize, u32)> = (0..self.groups.len()).map(|group| (group, 0)).collect();
         let mut left = wanted;
@@ -277,7 +278,7 @@ impl IndexedPool {
     }
 }
 
-/// How many of the leading numbers add up to at least `goal`; 0 for a goal of 0.
+/// Length of the shortest prefix with a sum of at least `goal`; 0 for a goal of 0.
 fn count_until(numbers: impl Iterator<Item = u64>, goal: u64) -> Option<u32> {
     if goal == 0 {
         return Some(0);
@@ -292,7 +293,7 @@ fn count_until(numbers: impl Iterator<Item = u64>, goal: u64) -> Option<u32> {
     None
 }
 
-/// The groups get equal shares as far as their room allows.
+/// Equal shares for all groups, as far as their room allows.
 fn spread_evenly(takes: &mut [(usize, u32)], rooms: &[u32], mut left: u32) -> Option<()> {
     while left > 0 {
         let before = left;

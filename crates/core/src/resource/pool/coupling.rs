@@ -1,10 +1,10 @@
-//! Which groups of coupled pools a request takes: of the choices with the fewest groups, one whose
-//! groups belong together most.
+//! Chooses groups of coupled pools: among the choices with the fewest groups, one with the highest
+//! coupling weight.
 //!
-//! The weight of a choice is the sum of the weights of all coupled pairs of groups in it. Pairs of an
-//! entry that insists on its groups (`compact!`, `tight!`) count before all others. `scatter` and sums
-//! are not steered. All sets of groups are tried up to fixed limits, which machines with up to eight
-//! groups a resource stay below; beyond, the best of those tried is taken.
+//! The weight of a choice is the sum of the weights of all its coupled pairs of groups. Pairs of
+//! forced entries (`compact!`, `tight!`) take precedence over all others. Coupling does not affect
+//! `scatter` and sums. All sets of groups are tried up to fixed limits, enough for machines with
+//! eight groups per resource; beyond them, the best set tried wins.
 
 use super::choose::Need;
 use super::{IndexedPool, Pool, PoolEntry, PoolKind};
@@ -13,7 +13,7 @@ use crate::resource::request::Policy;
 
 /// Sets of groups of one pool that are considered.
 const SETS_MAX: usize = 256;
-/// Sets of groups of one pool that are looked at to find those.
+/// Limit of sets of groups of one pool that are examined to find candidates.
 const SETS_TRIED_MAX: usize = 4_096;
 /// Combinations of sets of several pools that are compared.
 const CHOICES_MAX: u32 = 4_096;
@@ -26,7 +26,7 @@ pub(super) struct Choice {
     weight: Weight,
 }
 
-/// Ordered by what must be before what should be.
+/// Ordered by requirements first, then preferences.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 struct Weight {
     forced: u64,
@@ -96,7 +96,7 @@ const fn is_forced(policy: Policy) -> bool {
     matches!(policy, Policy::ForceCompact | Policy::ForceTight)
 }
 
-/// Sets of groups that an entry may take, the usual one first; `None` if it cannot be served.
+/// Sets of groups that an entry may take, the default one first; `None` if it cannot be served.
 fn candidates_of(pool: &Pool, entry: &PoolEntry) -> Option<Vec<Option<Vec<usize>>>> {
     let PoolKind::Indexed(indexed) = &pool.kind else {
         return Some(vec![None]);
@@ -128,7 +128,7 @@ impl Search<'_> {
         let Some(sets) = self.candidates.get(self.picked.len()) else {
             self.left = self.left.saturating_sub(1);
             let weight = self.weight();
-            // The first one wins a tie: it is the usual one.
+            // The first one wins a tie: it is the default.
             if self.best.as_ref().is_none_or(|(_, best)| weight > *best) {
                 self.best = Some((self.picked.clone(), weight));
             }
@@ -160,7 +160,7 @@ impl Search<'_> {
         weight
     }
 
-    /// Policy of the entry that takes this group, if there is one.
+    /// Policy of the entry that takes this group, if any.
     fn taking(&self, pool: u32, group: u32) -> Option<Policy> {
         let at = self.entries.iter().position(|entry| entry.pool == pool)?;
         let set = self.candidates[at].get(*self.picked.get(at)?)?.as_ref()?;
@@ -170,7 +170,7 @@ impl Search<'_> {
 }
 
 impl IndexedPool {
-    /// Other sets of `count` groups that serve a need now.
+    /// Other sets of `count` groups that now serve a need.
     fn sets_that_serve(&self, need: Need, count: usize, except: &[usize]) -> Vec<Vec<usize>> {
         let mut except = except.to_vec();
         except.sort_unstable();
@@ -191,7 +191,7 @@ impl IndexedPool {
     }
 }
 
-/// The next set of numbers below `end` in lexical order; `false` behind the last.
+/// The next set of numbers below `end` in lexical order; `false` after the last.
 fn next_set(set: &mut [usize], end: usize) -> bool {
     let count = set.len();
     let Some(at) = (0..count).rev().find(|at| set[*at] + count - at < end) else {

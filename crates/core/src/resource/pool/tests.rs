@@ -69,7 +69,7 @@ fn take(set: &mut PoolSet, policy: Policy, amount: &str) -> Option<(Grant, Strin
     Some((grant, names))
 }
 
-/// How many indices each group gives to a request, largest share first.
+/// Number of indices that each group contributes to a request, largest share first.
 fn shares(sizes: &[u32], policy: Policy, amount: &str) -> Vec<usize> {
     let mut set = grouped(sizes);
     let (grant, _) = take(&mut set, policy, amount).expect("fits");

@@ -114,7 +114,7 @@ fn coupled_groups_are_taken_together() {
 #[test]
 fn a_wish_gives_way_and_a_demand_waits() {
     let mut set = machine(&[1, 1], None);
-    // Cpus of one group and the gpu of the other are left.
+    // The cpus of one group and the gpu of the other remain.
     let (cpus, taken) = take(&mut set, &[("cpus", Policy::Compact, 4)]).expect("free");
     let full = *taken[0].first().expect("one group");
     let both = [("cpus", Policy::Compact, 1), ("gpus", Policy::Compact, 1)];
@@ -144,7 +144,7 @@ fn coupling_of_others_does_not_matter() {
 }
 
 proptest! {
-    /// The weight of what is taken is the best that sets of the same sizes have.
+    /// The weight of the choice is the maximum over all sets of the same sizes.
     #[test]
     fn best_weight_among_the_fewest_groups(
         pairs in prop::collection::vec((0u32..3, 0u32..3, 1u32..9), 1..6),
