@@ -1,7 +1,7 @@
-//! Decisions of the server as stories: a situation, an event, and the decisions that follow.
+//! Decisions of the server as scenarios: a situation, an event, and the resulting decisions.
 //!
-//! Everything goes through the public door: inputs in, effects and public questions out. This module stands beside the
-//! state machine and not in it, so the compiler keeps it from the fields.
+//! They use only public interfaces: inputs, effects and queries. This module is outside the state
+//! machine, so the compiler denies it access to the fields.
 
 mod again;
 mod ahead;

@@ -1,5 +1,5 @@
-//! Helpers for tests of this crate and its users: builders, single steps of a server's state, and the simulated
-//! world.
+//! Helpers for tests of this crate and its users: builders, single steps of a server's state, and
+//! the simulated world.
 
 pub mod ledger;
 pub mod sim;
@@ -21,7 +21,7 @@ use crate::template::{
 use crate::time::{Now, Time, Timestamp};
 use crate::worker_config::{MemoryLimits, OnServerLost, WorkerConfig};
 
-/// A time for tests in which none passes.
+/// A constant time for tests.
 pub const NOW: Now = Now {
     mono: Time(0),
     wall: Timestamp(7),
@@ -43,8 +43,8 @@ pub fn request(state: &mut ServerState, command: Command) -> Vec<Effect> {
     apply(state, Input::Request(RequestId(1), command))
 }
 
-/// As many workers as automatic allocation would ask for, for a queue that gives up to nine, each with this many cpus
-/// and an hour.
+/// Number of workers that automatic allocation would request, for a queue of up to nine workers
+/// with this many cpus and an hour each.
 #[must_use]
 pub fn workers_wanted(state: &ServerState, now: Time, cpus: u64) -> u32 {
     let kind = WorkerKind {
@@ -65,7 +65,7 @@ pub fn workers_wanted(state: &ServerState, now: Time, cpus: u64) -> u32 {
     state.demand(now, &[query])[0].workers
 }
 
-/// A new job with `count` tasks, from 0 on, and defaults for everything else.
+/// A new job with `count` tasks, ids from 0 on, and defaults.
 #[must_use]
 pub fn array_submit(count: u32, template: TaskTemplate) -> SubmitSpec {
     SubmitSpec {
@@ -88,7 +88,7 @@ pub fn array_submit(count: u32, template: TaskTemplate) -> SubmitSpec {
     }
 }
 
-/// A template with these arguments and defaults for everything else.
+/// A template with these arguments and defaults.
 #[must_use]
 pub fn template(args: &[&str]) -> TaskTemplate {
     TaskTemplate {
@@ -116,7 +116,7 @@ pub fn template(args: &[&str]) -> TaskTemplate {
     }
 }
 
-/// A worker with this many cpus and defaults for everything else.
+/// A worker with this many cpus and defaults.
 #[must_use]
 pub fn worker_config(cpus: u32) -> WorkerConfig {
     WorkerConfig {

@@ -1,4 +1,4 @@
-//! Submitting jobs again that waited for others.
+//! Resubmission of jobs that waited for others.
 
 use super::bench::*;
 use crate::id::{JobId, TaskId};
@@ -8,7 +8,7 @@ use crate::selector::Selector;
 use crate::server_state::{Command, Reply, Resubmitted, SubmitRefusal};
 use crate::task::TaskState;
 
-/// States of tasks whose work is not done.
+/// States of tasks whose work is incomplete.
 const NOT_DONE: [TaskState; 2] = [TaskState::Failed, TaskState::Aborted];
 
 fn resubmit_all(bench: &mut Bench, jobs: &[JobId], states: &[TaskState]) -> Vec<Resubmitted> {
@@ -84,13 +84,13 @@ fn what_finished_before_counts_as_done() {
     bench.finish(worker, key(first, 0));
     bench.fail(worker, key(each, 0));
     bench.fail(worker, key(first, 1));
-    // Of those that wait one waits for a task that is not in the new job, as it is done.
+    // One waiting task depends on a finished task, which is not part of the new job.
     let again = resubmit_all(&mut bench, &[first, each, whole], &NOT_DONE);
     assert_eq!(again, [ok(first, 4, 1), ok(each, 5, 2), ok(whole, 6, 1)]);
     assert_eq!(bench.has(worker), [(4, 1), (5, 0)]);
     bench.finish_all();
     assert_eq!(bench.job_state(JobId(6)), JobState::Finished);
-    // The new one has made up for it.
+    // The new job has caught up.
     let again = resubmit_all(&mut bench, &[each, whole], &[]);
     assert_eq!(again, [ok(each, 7, 2), ok(whole, 8, 1)]);
     assert_eq!(bench.has(worker), [(7, 0), (7, 1), (8, 0)]);

@@ -1,4 +1,5 @@
-//! Tasks that go on from the end of another one before the disk has it: on the same worker, which brings both along.
+//! Tasks whose dependency has ended but is not committed: on the same worker, which reports both if
+//! the server crashes.
 
 use std::time::Duration;
 
@@ -16,7 +17,8 @@ use crate::worker_config::OnServerLost;
 const FIRST: TaskKey = key(JobId(1), 0);
 const SECOND: TaskKey = key(JobId(1), 1);
 
-/// The first task of a chain of three has ended, the second one runs, and nothing of it is stored. Gives the end.
+/// The first task of a chain of three has ended, the second one runs, and nothing is stored.
+/// Returns the end.
 fn second_runs(bench: &mut Bench, worker: WorkerId) -> Report {
     bench.slow_disk();
     bench.start(worker, FIRST);
@@ -31,7 +33,7 @@ fn chain() -> crate::template::SubmitSpec {
     graph(&[(0, &[]), (1, &[0]), (2, &[1])])
 }
 
-/// The server crashes, and the worker comes back with the second task, and with the first one as ended.
+/// The server crashes; the worker reconnects with the second task running and the first one ended.
 fn come_back_after_a_crash(bench: &mut Bench, worker: WorkerId) {
     bench.restart();
     assert_eq!(bench.phase(FIRST), Phase::Waiting, "nobody has noted it");
@@ -105,7 +107,7 @@ fn what_follows_a_task_that_may_not_run_again_is_given_up_with_it() {
         bench.slow_disk();
         bench.start(worker, first);
         bench.finish(worker, first);
-        // Sent, and not seen to start: it may run again, if only it could.
+        // Sent, but its start is not reported: it may run again once it is ready.
         assert_eq!(bench.phase(second), Phase::Placed);
         bench.restart();
         let mut reattach = bench.reattach(worker);
@@ -127,7 +129,7 @@ fn other_workers_hear_of_it_behind_the_disk() {
     let other = bench.worker(1);
     bench.submit(graph(&[(0, &[]), (1, &[]), (2, &[0, 1])]));
     bench.slow_disk();
-    // One of them ended elsewhere, whichever gets the third.
+    // One of the two dependencies ended on the other worker.
     bench.finish(worker, bench_task(&bench, worker));
     bench.finish(other, bench_task(&bench, other));
     let third = |bench: &Bench| [worker, other].iter().any(|id| bench.has(*id) == [(1, 2)]);
@@ -152,7 +154,7 @@ fn an_attempt_more_of_what_follows_a_canceled_task_is_given_up() {
     let job = bench.submit(graph_of(task, &[(0, &[]), (1, &[0]), (2, &[1])]));
     let end = second_runs(&mut bench, worker);
     come_back_after_a_crash(&mut bench, worker);
-    // Before its worker has told that it is done; what runs is left alone.
+    // Before its worker reports the end; the running task is left alone.
     bench.request(Command::CancelTasks {
         job,
         tasks: IdArray::single(FIRST.task.0),
@@ -280,7 +282,7 @@ fn a_join_that_waits_for_the_disk_holds_up_nothing_else() {
     const OTHERS: u32 = 200;
     let (mut bench, worker) = Bench::with_worker(1);
     let other = bench.worker(1);
-    // The join is more urgent by its number, and is sent as soon as it can be.
+    // The join is more urgent by its number, and is sent as soon as possible.
     let mut tasks: Vec<(u32, &[u32])> = vec![(0, &[]), (1, &[]), (2, &[0, 1])];
     tasks.extend((3..3 + OTHERS).map(|id| (id, &[][..])));
     bench.submit(graph(&tasks));

@@ -1,7 +1,7 @@
-//! A server under test with its clock, its disk and the hands of its workers.
+//! A server under test with its clock, its disk and simulated workers.
 //!
-//! A worker of the bench does what it is told and nothing by itself: a test says what starts and ends there. What it was
-//! sent, and with which instance, it knows from the messages to it.
+//! A simulated worker does nothing by itself: the test says which task starts and ends. It learns
+//! its tasks and their instances from the messages that the server sends.
 
 mod read;
 mod specs;
@@ -30,7 +30,7 @@ use crate::testing::worker_config;
 use crate::time::{Now, Time, Timestamp};
 use crate::worker_config::{OnServerLost, SILENT_PERIODS_MAX, WorkerConfig};
 
-/// So long that no test waits for a heartbeat unless it wants to.
+/// Longer than any test: no heartbeats by accident.
 const NEVER: Duration = Duration::from_secs(1_000_000);
 
 /// Heartbeat of workers that a test makes with [`Bench::mortal`].
@@ -38,7 +38,7 @@ pub(super) const HEARTBEAT: Duration = Duration::from_secs(8);
 /// Their silence limit.
 pub(super) const SILENCE_MAX: Duration = HEARTBEAT.saturating_mul(SILENT_PERIODS_MAX);
 
-/// Rounds after which a server that always has something more to do is wrong.
+/// Rounds after which a server with endless work must be faulty.
 const ROUNDS_MAX: u32 = 10_000;
 
 /// A worker's view of a task.
@@ -46,7 +46,7 @@ const ROUNDS_MAX: u32 = 10_000;
 struct Held {
     instance: InstanceId,
     is_started: bool,
-    /// What it goes on from, as long as that has not finished.
+    /// Unfinished dependency that it runs after.
     follows: Option<TaskKey>,
 }
 
@@ -69,7 +69,7 @@ pub(super) struct Bench {
     uncommitted: Vec<Change>,
     uncommitted_since: Option<Time>,
     batch: u64,
-    /// Nothing is committed until the test says so.
+    /// Commits happen only when the test says so.
     is_slow: bool,
     next_id: u64,
     hands: BTreeMap<WorkerId, Hand>,
@@ -111,7 +111,7 @@ impl Bench {
         }
     }
 
-    /// From now on tasks run for this long.
+    /// Tasks run for this long from now on.
     pub(super) const fn run_for(&mut self, run: Duration) {
         self.run = run;
     }
@@ -123,7 +123,7 @@ impl Bench {
         (bench, worker)
     }
 
-    /// Takes an input and does what is due at this moment; gives what may be carried out.
+    /// Applies an input and everything due at this time; returns the executable effects.
     pub(super) fn apply(&mut self, input: Input) -> Vec<Effect> {
         let mut effects = Vec::new();
         self.note_unsent();
@@ -143,7 +143,7 @@ impl Bench {
         panic!("the server always has something more to do");
     }
 
-    /// Takes an input and settles once: one portion of what is large.
+    /// Applies an input and settles once: one portion of a large operation.
     pub(super) fn step(&mut self, input: Input) -> Vec<Effect> {
         let mut effects = Vec::new();
         self.note_unsent();
@@ -153,7 +153,7 @@ impl Bench {
         self.carry_out(effects)
     }
 
-    /// Tells the server since when the disk holds up messages to workers.
+    /// Tells the server since when the disk delays messages to workers.
     fn note_unsent(&mut self) {
         let is_any = self.gate.keeps_from_workers();
         let since = self.uncommitted_since.filter(|_| is_any);
@@ -162,7 +162,7 @@ impl Bench {
 
     fn carry_out(&mut self, effects: Vec<Effect>) -> Vec<Effect> {
         for effect in &effects {
-            // A message to each worker about nothing would cost as much as one about something.
+            // An empty message to each worker would cost as much as a full one.
             if let Effect::ToWorker(_, WorkerCommand::DropTemplates(templates)) = effect {
                 assert!(!templates.is_empty(), "{effect:?}");
             }
@@ -207,13 +207,13 @@ impl Bench {
         self.is_slow = true;
     }
 
-    /// Everything is on the disk, and what follows is at once.
+    /// Every change is committed at once from now on.
     pub(super) fn fast_disk(&mut self) {
         self.commit();
         self.is_slow = false;
     }
 
-    /// Everything is on the disk; what waited for it.
+    /// Commits everything; returns the effects that waited for it.
     pub(super) fn commit(&mut self) -> Vec<Effect> {
         self.uncommitted_since = None;
         self.ledger.commit(&std::mem::take(&mut self.uncommitted));
@@ -223,7 +223,7 @@ impl Bench {
         released
     }
 
-    /// The server crashes and another one starts with what was committed.
+    /// The server crashes and another one starts from the committed state.
     pub(super) fn restart(&mut self) -> Vec<Effect> {
         self.uncommitted.clear();
         self.uncommitted_since = None;
@@ -236,7 +236,7 @@ impl Bench {
         self.carry_out(effects)
     }
 
-    /// Workers learn what they are sent.
+    /// Delivers messages to the simulated workers.
     fn hear(&mut self, effects: &[Effect]) {
         for effect in effects {
             if let Effect::ToWorker(worker, command) = effect {
@@ -245,7 +245,7 @@ impl Bench {
         }
     }
 
-    /// Lets time pass; timers run in time.
+    /// Lets time pass and runs due timers.
     pub(super) fn wait(&mut self, span: Duration) -> Vec<Effect> {
         let end = self.now.mono + span;
         let mut all = Vec::new();
@@ -257,7 +257,7 @@ impl Bench {
         all
     }
 
-    /// Lets time pass in which the server gets no turn.
+    /// Lets time pass while the server is suspended.
     pub(super) fn skip(&mut self, span: Duration) {
         self.now.mono = self.now.mono + span;
         self.now.wall = self.now.wall.plus(span);
@@ -308,7 +308,7 @@ impl Hand {
         }
     }
 
-    /// A task is here no more; without success nothing goes on from it, and all that would is given back.
+    /// Removes a task from the worker. Without success its dependents are returned to the server.
     fn take(&mut self, task: TaskKey, is_finished: bool) -> Vec<(TaskKey, InstanceId)> {
         self.tasks.remove(&task);
         let mut back = Vec::new();
@@ -340,20 +340,20 @@ impl Bench {
         self.apply(Input::Request(id, command))
     }
 
-    /// Submits; the job that it made or extended.
+    /// Submits; returns the job.
     pub(super) fn submit(&mut self, spec: SubmitSpec) -> JobId {
         let effects = self.request(Command::Submit(Box::new(spec)));
         submitted(&effects)
     }
 
-    /// Submits while nothing is committed, so that nobody gets an answer.
+    /// Submits without a commit, so the client gets no answer.
     pub(super) fn submit_unanswered(&mut self, spec: SubmitSpec) {
         let effects = self.request(Command::Submit(Box::new(spec)));
         let is_answer = |effect: &Effect| matches!(effect, Effect::Reply(..));
         assert!(!effects.iter().any(is_answer), "nothing is stored");
     }
 
-    /// Submits something that is refused, and leaves nothing behind.
+    /// Submits something that must be rejected without a trace.
     pub(super) fn refused(&mut self, spec: SubmitSpec) -> SubmitRefusal {
         let last = self.state.last_job();
         let effects = self.request(Command::Submit(Box::new(spec)));
@@ -388,7 +388,7 @@ impl Bench {
         self.request(Command::CancelJobs { jobs, reason })
     }
 
-    /// Follows a job to its end, with everything there is to hear, and at most one update a second.
+    /// Watches jobs until they end, with all events, and at most one update per second.
     pub(super) fn watch(&mut self, jobs: Selector) -> (RequestId, Vec<Effect>) {
         self.watch_with(WatchSpec {
             jobs,
@@ -409,7 +409,7 @@ impl Bench {
 
 /// Events of workers.
 impl Bench {
-    /// A worker that comes back after a lost connection and never misses a heartbeat.
+    /// A worker that reconnects after a lost connection and never misses a heartbeat.
     pub(super) fn worker(&mut self, cpus: u32) -> WorkerId {
         self.worker_with(cpus, |_| {})
     }
@@ -436,13 +436,13 @@ impl Bench {
         worker
     }
 
-    /// Tasks that it was sent and has neither ended nor given back, as job and task; without those that have to wait for
-    /// others there.
+    /// Tasks that it received and has neither ended nor returned, as job and task; without those
+    /// that wait for other tasks there.
     pub(super) fn has(&self, worker: WorkerId) -> Vec<(u32, u32)> {
         self.tasks_of(worker, false)
     }
 
-    /// Tasks that it was sent and that have to wait for others there.
+    /// Tasks that it received and that wait for other tasks there.
     pub(super) fn has_behind(&self, worker: WorkerId) -> Vec<(u32, u32)> {
         self.tasks_of(worker, true)
     }
@@ -486,7 +486,7 @@ impl Bench {
         )
     }
 
-    /// The end of a task, as its worker reports it, with a number to acknowledge.
+    /// The end of a task as a report of its worker, with a number to acknowledge.
     pub(super) fn end_report(
         &mut self,
         worker: WorkerId,
@@ -521,12 +521,12 @@ impl Bench {
         self.end(worker, task, Outcome::ExitCode(1))
     }
 
-    /// A worker gives a task back that it has not started.
+    /// A worker returns a task that it has not started.
     pub(super) fn give_back(&mut self, worker: WorkerId, task: TaskKey) -> Vec<Effect> {
         self.give_all_back(worker, &[task])
     }
 
-    /// The same with several, in one report.
+    /// A worker returns several tasks in one report.
     pub(super) fn give_all_back(&mut self, worker: WorkerId, tasks: &[TaskKey]) -> Vec<Effect> {
         let mut retracted = Vec::new();
         for task in tasks {
@@ -543,7 +543,7 @@ impl Bench {
         )
     }
 
-    /// Ends everything that any worker has, until nobody has anything.
+    /// Ends all tasks on all workers until none is left.
     pub(super) fn finish_all(&mut self) {
         for _ in 0..ROUNDS_MAX {
             let hands = self.hands.iter();
@@ -560,7 +560,7 @@ impl Bench {
         panic!("the work never ends");
     }
 
-    /// A worker says goodbye and is gone with everything that it has.
+    /// A worker says goodbye and leaves with all its tasks.
     pub(super) fn leave(&mut self, worker: WorkerId, reason: LostReason) -> Vec<Effect> {
         self.hands.entry(worker).or_default().tasks.clear();
         self.say(worker, WorkerMessage::Goodbye(reason))
@@ -571,7 +571,8 @@ impl Bench {
         self.apply(Input::WorkerGone(worker, LinkEnd::Broken))
     }
 
-    /// Reattachment of a worker: reports what it runs, and gives up all that it had not started.
+    /// A worker reconnects: it reports its running tasks and gives up tasks that it has not
+    /// started.
     pub(super) fn reattach(&mut self, worker: WorkerId) -> Reattach {
         let hand = self.hands.entry(worker).or_default();
         hand.tasks.retain(|_, held| held.is_started);
@@ -642,7 +643,7 @@ impl Bench {
         self.state.jobs()[&job].state()
     }
 
-    /// Whether nothing will happen by itself within an hour.
+    /// Whether no timer is due within an hour.
     pub(super) fn is_quiet(&self) -> bool {
         let due = self.state.next_deadline();
         due.is_none_or(|due| due.since(self.now.mono) > Duration::from_secs(3_600))
@@ -653,7 +654,7 @@ impl Bench {
     }
 }
 
-/// Submits tasks of a job in these states again; without any, all.
+/// Resubmits the tasks of a job in these states; without any, all tasks.
 pub(super) fn resubmit(bench: &mut Bench, job: JobId, states: &[TaskState]) -> Resubmitted {
     let (jobs, states) = (one(job), states.to_vec());
     let effects = bench.request(Command::Resubmit {

@@ -1,4 +1,4 @@
-//! Cancelling, and giving up after too many failures.
+//! Cancels, and aborts after too many failures.
 
 use super::bench::*;
 use crate::id::InstanceId;

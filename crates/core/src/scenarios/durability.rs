@@ -1,4 +1,4 @@
-//! Changes have to be on disk before a peer hears of them.
+//! Changes must be committed before a peer learns of them.
 
 use std::time::Duration;
 
@@ -175,7 +175,7 @@ fn a_kind_that_did_not_start_in_time_and_does_after_all_is_sent_again() {
     let worker = bench.worker(8);
     let long = bench.submit(tasks(1));
     start_all(&mut bench, worker, long);
-    // Somebody else has to be there for tasks to be asked back.
+    // Tasks are only retracted if another worker can take them.
     let other = bench.worker(1);
     let job = bench.submit(tasks(3));
     start_all(&mut bench, other, job);
@@ -207,12 +207,12 @@ fn a_chain_whose_head_waits_for_the_disk_comes_behind_it_and_goes_on_without() {
     bench.run_for(Duration::from_millis(1));
     let worker = bench.worker(1);
     let other = bench.worker(1);
-    // Two that end on two workers, what joins them, and a chain behind that.
+    // Two tasks that end on two workers, a join of them, and a chain after it.
     let links: Vec<(u32, Vec<u32>)> = (3..3 + LINKS).map(|id| (id, vec![id - 1])).collect();
     let mut graph_tasks: Vec<(u32, &[u32])> = vec![(0, &[]), (1, &[]), (2, &[0, 1])];
     graph_tasks.extend(links.iter().map(|(id, deps)| (*id, &deps[..])));
     let job = bench.submit(graph(&graph_tasks));
-    // For the worker that does not get the join: its ends are on their way to the disk all the time.
+    // For the worker that does not get the join: some of its ends are always uncommitted.
     let (_, chain) = graph_tasks.split_at(3);
     let chain: Vec<(u32, &[u32])> = std::iter::once((2, &[][..]))
         .chain(chain.iter().copied())
@@ -236,7 +236,7 @@ fn a_chain_whose_head_waits_for_the_disk_comes_behind_it_and_goes_on_without() {
         }
     };
     assert!(!bench.has_behind(here).is_empty());
-    // Nothing is committed any more, and all of it ends on the worker that it began on.
+    // No further commits; everything ends on the worker where it began.
     for task in 2..3 + LINKS {
         assert_eq!(bench.has(there), [(elsewhere.0, task)]);
         bench.finish(there, key(elsewhere, task));
@@ -256,7 +256,8 @@ fn what_waits_for_the_disk_since_a_moment_ago_is_not_taken_for_sent() {
         }
     }
     bench.slow_disk();
-    // The look for stuck tasks is due in a round of its own, right behind the one that hands these out.
+    // The search for stuck tasks is due in a round of its own, right after the one that dispatches
+    // these.
     bench.skip(Duration::from_millis(249));
     bench.submit_unanswered(tasks(2));
     bench.skip(Duration::from_millis(2));

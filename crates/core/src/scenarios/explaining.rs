@@ -1,4 +1,4 @@
-//! Why a task does not run: what a worker would have to offer, and what is in the way at this moment.
+//! Why a task does not run: what a worker would have to offer, and present obstacles.
 
 use std::time::Duration;
 

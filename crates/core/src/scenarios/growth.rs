@@ -1,4 +1,4 @@
-//! Attempts that get more of what the one before ran out of.
+//! Attempts with more of the resource that the previous one exhausted.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ fn request(mebibytes: u32) -> ResourceRequest {
     request
 }
 
-/// Tasks that ask for a gibibyte and a minute, and get twice as much of what they ran out of.
+/// Tasks that request a gibibyte and a minute, doubled when exhausted.
 fn growing(count: u32, change: impl FnOnce(&mut TaskTemplate)) -> SubmitSpec {
     tasks_with(count, |task| {
         task.requests = RequestVariants::new(vec![request(1_024)]).expect("valid");
@@ -55,7 +55,7 @@ fn worker_of(bench: &mut Bench, cpus: u32, mebibytes: u32) -> WorkerId {
     })
 }
 
-/// Memory in MiB and time limit of what a task gets.
+/// Memory in MiB and time limit of a task's grant.
 fn gets(bench: &Bench, task: TaskKey) -> (u64, Duration) {
     let job = &bench.state.jobs()[&task.job];
     let slot = job.find(task.task).expect("it exists");
@@ -78,7 +78,7 @@ fn an_attempt_behind_one_that_was_out_of_memory_gets_more_of_it() {
     bench.submit(growing(1, |_| {}));
     let effects = out_of_memory(&mut bench, worker, TASK);
     assert_eq!(gets(&bench, TASK), (2_048, MINUTE));
-    // The worker gets a template for it that it did not know.
+    // The worker receives the new template.
     let sent = effects.iter().find_map(|effect| {
         let Effect::ToWorker(_, WorkerCommand::Assign { templates, .. }) = effect else {
             return None;
@@ -104,7 +104,7 @@ fn what_grew_waits_for_a_worker_that_is_large_enough() {
     let mut bench = Bench::new();
     let small = worker_of(&mut bench, 4, 1_024);
     let large = worker_of(&mut bench, 1, 4_096);
-    // The only cpu of the large one is busy.
+    // The large worker's only cpu is busy.
     let busy = bench.submit(tasks_with(1, |task| {
         task.priority = 9;
         task.requests = RequestVariants::new(vec![request(3_000)]).expect("valid");
@@ -214,7 +214,7 @@ fn a_cancel_ends_what_grew_and_what_did_not() {
     bench.state.check_invariants();
 }
 
-/// A task on one node that asks for a worker that lives for the eight minutes of its limit.
+/// A single-node task that requires a worker with eight minutes left, its time limit.
 fn timed(request: ResourceRequest) -> SubmitSpec {
     growing(1, |task| {
         let request = ResourceRequest {
@@ -246,7 +246,7 @@ fn a_time_request_never_grows_beyond_what_a_worker_has_left() {
         assert_eq!(bench.has(worker), [(1, 0)]);
         bench.end(worker, TASK, Outcome::TimeLimit);
     }
-    // Nine tenths of what was left, in thousandths of what was asked for.
+    // Nine tenths of the remaining lifetime, in thousandths of the request.
     assert_eq!(gets(&bench, TASK).1, MINUTE * 8 * 2_137 / 1_000);
     bench.skip(MINUTE);
     assert_eq!(bench.has(worker), [(1, 0)]);
@@ -287,7 +287,7 @@ fn memory_and_time_that_grew_fit_one_worker_together() {
     let large = short_lived(&mut bench, 10, 8_192);
     bench.submit(timed(request(1_024)));
     out_of_memory(&mut bench, large, TASK);
-    // It would live long enough for more time, but has less memory than the task gets now.
+    // It lives long enough for more time, but has too little memory for the grown request.
     let long = worker_of(&mut bench, 4, 1_500);
     bench.end(large, TASK, Outcome::TimeLimit);
     assert_eq!(gets(&bench, TASK), (2_048, MINUTE * 9));

@@ -140,7 +140,7 @@ fn a_task_whose_dependency_finished_is_submitted_again_without_it() {
     assert_eq!(bench.has(worker), [(2, 1)], "it waits for nothing");
 }
 
-/// Submits the tasks at some positions of each submit again.
+/// Resubmits the tasks at some positions of each submit.
 fn resubmit_tasks(bench: &mut Bench, job: JobId, positions: &[&[u32]]) -> Resubmitted {
     let chosen = positions.iter().map(|submit| {
         let mut chosen = IndexSet::new();
@@ -158,7 +158,7 @@ fn resubmit_tasks(bench: &mut Bench, job: JobId, positions: &[&[u32]]) -> Resubm
 #[test]
 fn chosen_tasks_are_submitted_again_and_what_else_they_depended_on_is_done() {
     let (mut bench, worker) = Bench::with_worker(1);
-    // The first task fails, and somebody has done its work elsewhere.
+    // The first task fails, and its work was done by other means.
     let job = bench.submit(graph(&[(3, &[]), (5, &[3]), (9, &[5])]));
     bench.fail(worker, key(job, 3));
     let again = resubmit_tasks(&mut bench, job, &[&[1, 2]]);
@@ -182,7 +182,7 @@ fn tasks_are_chosen_by_their_places_in_each_submit() {
     bench.submit(into(job, numbered(given(10, 3), spec)));
     bench.submit(into(job, graph(&[(20, &[11]), (21, &[12])])));
     bench.finish_all();
-    // Further positions and submits are those that somebody else would have added since.
+    // Further positions and submits may have been added by another client since.
     let again = resubmit_tasks(&mut bench, job, &[&[1, 7], &[0, 1], &[0]]);
     assert!(
         matches!(again, Resubmitted::Ok { task_count: 3, .. }),

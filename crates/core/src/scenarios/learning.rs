@@ -1,4 +1,4 @@
-//! Requests that follow from what other tasks of an array needed.
+//! Requests derived from the needs of other tasks of an array.
 
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ fn sized(count: u32, first: FirstMemory, change: impl FnOnce(&mut TaskTemplate))
     })
 }
 
-/// Memory in MiB and time that a worker must have left for a task.
+/// Memory in MiB and required remaining lifetime of a task.
 fn gets(bench: &Bench, task: TaskKey) -> (u64, Duration) {
     let job = &bench.state.jobs()[&task.job];
     let slot = job.find(task.task).expect("it exists");
@@ -54,7 +54,7 @@ fn gets(bench: &Bench, task: TaskKey) -> (u64, Duration) {
     (memory, requests.as_slice()[0].min_time)
 }
 
-/// Ends a task as its worker says it: with so much memory, after so long.
+/// Ends a task with this memory and run time, as its worker reports it.
 fn end_with(
     bench: &mut Bench,
     (worker, task): (WorkerId, TaskKey),
@@ -100,7 +100,7 @@ fn the_first_tasks_get_their_share_and_later_ones_what_those_needed() {
     finish_some(&mut bench, worker, 1, (500, MINUTE));
     let (learned, _) = gets(&bench, key(job, 999));
     assert!((500..=532).contains(&learned), "{learned}");
-    // Tasks that were sent before keep their request; the others are handed out with less.
+    // Tasks sent before keep their request; the others are dispatched with less.
     finish_some(&mut bench, worker, 40, (500, MINUTE));
     assert_eq!(placed(&bench, worker), 2, "cpus limit them now");
     bench.finish_all();
@@ -139,7 +139,7 @@ fn what_needs_more_than_most_runs_again_with_more() {
         Outcome::Finished,
         (2_000, MINUTE),
     );
-    // The sum of its processes is not known, but that this was enough.
+    // The sum of its processes is unknown, but the grant was enough.
     let failed = (worker, key(job, 1));
     end_with(
         &mut bench,
@@ -172,7 +172,7 @@ fn nothing_gets_more_memory_than_there_is() {
         assert!((9_990..=10_000).contains(&gets(&bench, task).0));
         assert_eq!(placed(&bench, worker), 1);
     }
-    // A size that nobody has would wait for ever.
+    // A size that no worker has would wait forever.
     let first = FirstMemory::Given(Amount::whole(64_000));
     let job = bench.submit(sized(1, first, |_| {}));
     assert_eq!(gets(&bench, key(job, 0)).0, 10_000);
@@ -193,7 +193,7 @@ fn a_task_that_is_larger_than_anybody_fails_with_the_most_that_there_is() {
     }
     assert_eq!(sizes, [75, 150, 300]);
     assert_eq!(bench.phase(key(job, 0)), Phase::Failed);
-    // Who says as many as is usual wants as many.
+    // An explicit default value is kept.
     let given = bench.submit(sized(1, FirstMemory::Share, |task| {
         task.retry.limit = RETRIES;
         task.learn.are_retries_given = true;
@@ -205,7 +205,7 @@ fn a_task_that_is_larger_than_anybody_fails_with_the_most_that_there_is() {
     assert_eq!(gets(&bench, key(given, 0)).0, 300);
     assert_eq!(bench.phase(key(given, 0)), Phase::Queued);
     bench.cancel(given);
-    // With somebody who has more the other one goes on.
+    // With a larger worker the other task continues.
     for _ in 0..2 {
         let failed = (worker, key(job, 1));
         end_with(&mut bench, failed, Outcome::OutOfMemory(None), (75, MINUTE));
@@ -294,7 +294,7 @@ fn a_time_that_nobody_lives_for_any_more_is_asked_for_no_longer() {
     let (_, after) = gets(&bench, key(job, 99));
     assert!((MINUTE * 3..=MINUTE * 4).contains(&after), "{after:?}");
     assert_eq!(placed(&bench, young), 1);
-    // With somebody who lives longer it goes back, before long.
+    // With a worker of longer lifetime it is retracted soon.
     bench.leave(young, LostReason::Stopped);
     worker_of(&mut bench, 1, 100, Some(MINUTE * 40));
     bench.wait(MINUTE / 4);
@@ -390,7 +390,7 @@ fn what_has_grown_starts_nowhere_where_it_will_not_finish() {
         bench.give_back(old, key(job, task));
     }
     assert_eq!(bench.has(old), []);
-    // Those of the next server know it, too.
+    // The next server knows these as well.
     bench.restart();
     let young = worker_of(&mut bench, 2, 1_000, Some(MINUTE * 60));
     bench.wait(MINUTE);
@@ -399,7 +399,7 @@ fn what_has_grown_starts_nowhere_where_it_will_not_finish() {
     }
     assert!(!bench.has(young).is_empty());
     bench.state.check_invariants();
-    // In the first half of each life everything may start.
+    // In the first half of each lifetime every task may start.
     let short = worker_of(&mut bench, 1, 1_000, Some(MINUTE * 16));
     bench.wait(MINUTE);
     for task in [early, late] {
@@ -425,7 +425,7 @@ fn what_was_cut_off_goes_where_more_time_is_left() {
     bench.wait(MINUTE * 20);
     bench.leave(old, LostReason::TimeLimitReached);
     let (_, needed) = gets(&bench, key(job, 0));
-    // Twice as long as it ran, but no more than anybody has.
+    // Twice as long as it ran, but no more than the longest lifetime.
     assert!((MINUTE * 35..=MINUTE * 36).contains(&needed), "{needed:?}");
     assert_eq!(gets(&bench, key(job, 99)).1, Duration::ZERO);
     bench.wait(MINUTE * 10);
@@ -447,10 +447,10 @@ fn what_was_cut_off_is_remembered_after_a_restart() {
     bench.wait(MINUTE * 60);
     bench.leave(old, LostReason::TimeLimitReached);
     bench.restart();
-    // Of workers like it nobody knows yet, so it asks for twice as long as it ran.
+    // No similar worker is known, so it requires twice its run time.
     assert!(gets(&bench, key(job, 0)).1 >= MINUTE * 119);
     assert_eq!(gets(&bench, key(job, 1)).1, Duration::ZERO);
-    // As much as there is, but not where less is left.
+    // Up to the largest lifetime, but not where less is left.
     let fresh = worker_of(&mut bench, 100, 100, hour);
     let aged = worker_of(&mut bench, 100, 100, Some(MINUTE * 20));
     bench.wait(MINUTE);
@@ -556,7 +556,8 @@ fn tasks_that_take_longer_than_anybody_lives_still_have_their_chance() {
         assert!(most * 4 / 5 <= needed && needed <= most, "{needed:?}");
     };
     at_most(&bench, MINUTE * 30);
-    // In the first half of each life everything may start: also of those that an allocation queue would start.
+    // In the first half of each lifetime every task may start, including workers that an allocation
+    // queue would start.
     bench.step(Input::QueueOffers(vec![WorkerKind {
         resources: [("cpus".into(), 640_000)].into(),
         others_plentiful: true,

@@ -1,4 +1,4 @@
-//! Workers with something wrong with their nodes, by their own account or by their clocks.
+//! Workers whose nodes have problems, reported by themselves or shown by their clocks.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ fn with_workers(count: u32, mode: QuarantineMode) -> (Bench, Vec<WorkerId>) {
 }
 
 impl Bench {
-    /// A heartbeat that says what is wrong with the node.
+    /// A heartbeat with these problems.
     pub(super) fn ail(&mut self, worker: WorkerId, faults: &[NodeFault]) -> Vec<Effect> {
         self.beat(worker, faults.to_vec(), None)
     }
@@ -50,7 +50,7 @@ impl Bench {
     }
 }
 
-/// What users are told.
+/// Messages to users.
 fn told(effects: &[Effect]) -> Vec<String> {
     let said = effects.iter().filter_map(|effect| {
         let Effect::Persist(change) = effect else {
@@ -79,14 +79,14 @@ fn a_node_with_a_full_disk_gets_nothing_until_there_is_room() {
         ["1: its disk is full: 4 KiB are left in /tmp"]
     );
     assert!(bench.is_unfit(first));
-    // What has not started goes elsewhere.
+    // Tasks that have not started go elsewhere.
     for (job, task) in running.iter().skip(1) {
         bench.give_back(first, key(JobId(*job), *task));
     }
     assert_eq!(bench.has(first), running[..1], "what runs goes on");
     bench.finish(first, key(JobId(running[0].0), running[0].1));
     assert_eq!(bench.has(first), []);
-    // As often as there are heartbeats, with whatever is left.
+    // A heartbeat with different free space each time.
     let less = NodeFault::NoRoom {
         path: "/tmp".into(),
         free_bytes: 0,
@@ -131,7 +131,7 @@ fn half_of_the_workers_and_the_last_one_get_tasks_whatever_is_wrong() {
     assert!(bench.is_unfit(workers[0]));
     bench.leave(workers[1], crate::outcome::LostReason::Stopped);
     bench.submit(tasks(1));
-    // The next heartbeat finds nobody else.
+    // At the next heartbeat no other worker is left.
     bench.ail(workers[0], &[full()]);
     assert_eq!(bench.has(workers[0]).len(), 1);
 }

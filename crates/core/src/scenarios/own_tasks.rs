@@ -18,7 +18,7 @@ fn open(tasks_max: Option<u32>, spec: SubmitSpec) -> SubmitSpec {
     SubmitSpec { target, ..spec }
 }
 
-/// A submit of an attempt of a task to its own job; submits with one digest are the same.
+/// A submit by an attempt of a task to its own job; submits with one digest are equal.
 fn by((task, instance): (u32, u32), digest: u64, spec: SubmitSpec) -> SubmitSpec {
     let origin = Origin {
         task: TaskId(task),
@@ -91,7 +91,7 @@ fn another_attempt_adds_what_the_one_before_did_not_and_nothing_else() {
     bench.submit(by((0, 1), 7, one_more()));
     let other = bench.refused(by((0, 1), 9, one_more()));
     assert_eq!(other, SubmitRefusal::OriginDiffers(job, TaskId(0)));
-    // After a restart it is known which submits were repeated, and which were not.
+    // After a restart the server knows which submits were repeated.
     bench.restart();
     bench.come_back(worker);
     bench.submit(by((0, 1), 8, one_more()));
@@ -208,7 +208,7 @@ fn what_a_task_adds_again_is_not_submitted_again() {
         requests: Vec::new(),
     };
     bench.request(again);
-    // 3 comes from 1, which runs again; 2 comes from 0, which does not.
+    // 3 was added by 1, which runs again; 2 by 0, which does not.
     assert_eq!(bench.has(worker), [(2, 1), (2, 2)]);
 }
 
@@ -243,7 +243,7 @@ fn a_task_that_runs_again_adds_its_tasks_again_and_these_what_they_added() {
     bench.submit(by((1, 0), 0, graph(&[(2, &[])])));
     bench.finish(worker, key(job, 1));
     bench.fail(worker, key(job, 2));
-    // What tasks have added is shown as they submitted it.
+    // Tasks that were added by others are shown as submitted.
     let specs = specs(&bench.state.jobs()[&job]);
     let targets = specs.iter().map(|spec| &spec.target);
     let own = targets.filter(|target| **target == SubmitTarget::Attach(job));
@@ -253,7 +253,7 @@ fn a_task_that_runs_again_adds_its_tasks_again_and_these_what_they_added() {
         matches!(failed, Resubmitted::Ok { task_count: 1, .. }),
         "2 comes with 1, and 1 with 0: {failed:?}"
     );
-    // Nobody can wait for what is not there yet.
+    // A task cannot depend on one that does not exist yet.
     bench.submit(into(job, graph(&[(9, &[2])])));
     let refusal = SubmitRefusal::DependencyAddedAgain(TaskId(9), TaskId(2));
     let both = [TaskState::Failed, TaskState::Aborted];

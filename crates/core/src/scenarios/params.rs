@@ -1,4 +1,4 @@
-//! Parameters: what a task gets stays the same wherever its id goes.
+//! Parameters: a task's values stay the same wherever its id goes.
 
 use std::sync::Arc;
 

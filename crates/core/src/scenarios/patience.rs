@@ -1,4 +1,4 @@
-//! Overtaking: how long one task may overtake another, and which workers are looked at again.
+//! Overtaking: how long one task may overtake another, and when workers are examined again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +26,7 @@ fn gang_of(priority: i32) -> SubmitSpec {
     spec
 }
 
-/// The same, more urgent than most.
+/// Likewise, with a high priority.
 fn urgent_gang() -> SubmitSpec {
     gang_of(5)
 }
@@ -34,7 +34,7 @@ fn urgent_gang() -> SubmitSpec {
 #[test]
 fn a_wide_task_is_overtaken_by_equal_ones_for_five_seconds_and_no_longer() {
     let (mut bench, worker) = Bench::with_worker(4);
-    // With two requests to choose from nothing is sent ahead, so it is the server that keeps room.
+    // With two requests nothing is sent ahead, so the server itself reserves room.
     bench.submit(tasks(400));
     let wide = bench.submit(wide(1, 4));
     let mut ends = 0;
@@ -43,7 +43,7 @@ fn a_wide_task_is_overtaken_by_equal_ones_for_five_seconds_and_no_longer() {
         ends += 1;
         assert!(ends < 40, "it never has its turn");
     }
-    // Five seconds are ten ends; then the cpus of four of them are kept for it.
+    // Five seconds are ten ends; then it gets the cpus of four of them.
     assert!(ends > 10, "small tasks went first for a while: {ends}");
 }
 
@@ -99,7 +99,7 @@ fn a_worker_that_was_kept_for_a_canceled_task_is_used_at_once_although_another_w
     let (_, task) = bench.has(workers[0])[0];
     bench.finish(workers[0], key(busy, task));
     assert_eq!(bench.has(workers[0]), [], "it is kept for two nodes");
-    // Not a quarter of a second later, when plans for multi-node tasks are looked at again.
+    // At once, not after a quarter of a second, when plans for multi-node tasks are due.
     let effects = bench.cancel(large);
     assert_eq!(sent(&effects, workers[0]), [0]);
 }

@@ -31,7 +31,7 @@ fn urgent_tasks_go_first_whenever_they_were_submitted() {
     assert_eq!(order, [high, middle, low]);
 }
 
-/// The task for which a worker has resources.
+/// The first task placed on a worker.
 fn first_placed(bench: &Bench, worker: WorkerId) -> Option<(u32, u32)> {
     let worker = &bench.state.workers()[&worker];
     let mut placed = worker.assigned().iter().filter(|(_, a)| a.placed);
@@ -132,7 +132,8 @@ fn the_second_variant_is_used_where_the_first_does_not_fit() {
     assert_eq!(variants, [1]);
 }
 
-/// A request that no worker can take keeps the queue from being empty, and the idle worker from being looked at again.
+/// A request that no worker can serve keeps the queue non-empty and the idle worker from being
+/// examined again.
 #[test]
 fn what_fits_nowhere_keeps_no_task_behind_a_busy_worker() {
     let (mut bench, busy) = Bench::with_worker(1);
@@ -211,14 +212,14 @@ fn a_task_that_has_waited_long_on_its_worker_has_time_to_start_when_there_is_roo
     bench.wait(Duration::from_secs(10));
     bench.finish(worker, key(job, sent[0]));
     bench.start(worker, key(job, sent[2]));
-    // The next look for tasks that do not start is two milliseconds later.
+    // The next search for stuck tasks is two milliseconds later.
     bench.wait(Duration::from_millis(248));
     bench.finish(worker, key(job, sent[1]));
     let effects = bench.wait(Duration::from_millis(3));
     assert_eq!(asked_back(&effects, worker), []);
 }
 
-/// What waits behind others on one worker is looked at again only if that can change anything.
+/// Tasks queued on one worker are examined again only if that can change anything.
 #[test]
 fn what_nobody_else_can_take_stays_where_it_waits() {
     let demanding = |cpus| {
@@ -227,7 +228,7 @@ fn what_nobody_else_can_take_stays_where_it_waits() {
             config.min_utilization = 1.0;
         }
     };
-    // Tasks behind two that run; who joins then; how many go there.
+    // Tasks queued behind two running ones; the joining worker; how many go there.
     let cases = [
         (2, demanding(4), 0),
         (2, demanding(2), 2),
@@ -372,7 +373,7 @@ fn what_comes_back_together_with_what_is_waited_for_is_not_kept() {
     };
     let first = bench.submit(with_memory(2, 2, 0));
     bench.start(worker, key(first, 0));
-    // It lacks a cpu. Whatever gives it one gives two of memory, too.
+    // It lacks a cpu. Any end that frees one also frees two units of memory.
     let urgent = bench.submit(with_memory(3, 2, 5));
     let small = bench.submit(with_memory(1, 2, 0));
     let is_placed = |job: JobId| {
@@ -382,7 +383,7 @@ fn what_comes_back_together_with_what_is_waited_for_is_not_kept() {
     assert_eq!([urgent, small].map(is_placed), [false, true]);
 }
 
-/// Workers with this many cpus that automatic allocation would ask for.
+/// Number of workers with this many cpus that automatic allocation would request.
 fn wanted(bench: &Bench, cpus: u64) -> u32 {
     workers_wanted(&bench.state, bench.now.mono, cpus)
 }

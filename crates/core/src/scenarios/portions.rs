@@ -1,4 +1,5 @@
-//! Very large requests: in steps, so that others get their turn, and with one answer at the end.
+//! Very large requests: processed in steps, so that others get their turn, with one answer at the
+//! end.
 
 use std::sync::Arc;
 
@@ -176,7 +177,7 @@ fn very_many_jobs_are_canceled_in_steps_and_answered_once() {
 #[test]
 fn nothing_starts_that_several_canceled_jobs_have_in_the_queue_although_they_leave_it_in_steps() {
     let mut bench = small_steps();
-    // The one that leaves first is the less urgent one.
+    // The first to leave is the less urgent one.
     bench.submit(of_priorities(0, 20));
     bench.submit(of_priorities(100, 20));
     let (jobs, reason) = (Selector::All, "".into());
@@ -342,7 +343,7 @@ fn a_job_that_was_looked_at_beside_the_state_becomes_what_it_was_then() {
     for job in [alone, open, forgotten] {
         again.look_at(&bench.state.jobs()[&job].outline(), None);
     }
-    // Looked at by the state they would have nothing left to run.
+    // From the present state they would have nothing left to run.
     bench.finish_all();
     let (jobs, states) = (one(forgotten), vec![TaskState::Finished]);
     bench.request(Command::ForgetJobs { jobs, states });

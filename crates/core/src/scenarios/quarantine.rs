@@ -1,4 +1,4 @@
-//! Workers on which tasks fail that go well elsewhere.
+//! Workers with failures of tasks that succeed elsewhere.
 
 use std::time::Duration;
 
@@ -22,7 +22,8 @@ const SECOND: Duration = Duration::from_secs(1);
 
 const TEN_MINUTES: Duration = QUARANTINE;
 
-/// Three workers with four cpus each, the first of which fails what it gets until it is set aside. It alone has a licence.
+/// Three workers with four cpus each. The first fails its tasks until it is in quarantine, and is
+/// the only one with a license.
 fn with_broken() -> (Bench, WorkerId, JobId) {
     let mut bench = Bench::new();
     bench.state.set_quarantine_mode(QuarantineMode::Act);
@@ -91,7 +92,8 @@ impl Bench {
         self.state.workers()[&worker].standing()
     }
 
-    /// Fails tasks on a worker until it gets no more, and gives back what it has not started; returns what failed.
+    /// Fails tasks on a worker until it gets no more, and returns the unstarted ones;
+    /// returns the failed ones.
     fn fail_until_suspected(&mut self, worker: WorkerId) -> Vec<TaskKey> {
         let mut failed = Vec::new();
         while self.standing(worker) == Standing::Trusted {
@@ -106,7 +108,7 @@ impl Bench {
     }
 
     fn set_aside(&mut self, worker: WorkerId) {
-        // Each one that fails there while it is suspected goes well elsewhere.
+        // Each task that fails there while it is suspected succeeds elsewhere.
         while self.standing(worker) != Standing::Quarantined {
             match self.standing(worker) {
                 Standing::Trusted => {
@@ -224,7 +226,7 @@ fn a_quarantine_outlives_the_server_and_the_worker() {
     assert_eq!(bench.has(broken), []);
     bench.leave(broken, LostReason::IdleTimeout);
     assert_eq!(bench.state.nodes_to_avoid(bench.now.wall), ["n1"]);
-    // The worker that replaces it is tried at once: somebody may have mended the node.
+    // The worker that replaces it is probed at once: the node may have been repaired.
     let next = bench.worker_with(4, |config| config.hostname = "n1.cluster".into());
     assert_eq!(bench.standing(next), Standing::Probed);
     let (job, task) = bench.has(next)[0];
@@ -285,7 +287,8 @@ fn a_server_that_only_tells_changes_nothing() {
     assert!(suspicion.why.contains("elsewhere"), "{}", suspicion.why);
 }
 
-/// Four workers with four cpus each, the first of which has failed this many tasks of a job before anything ended on the others.
+/// Four workers with four cpus each. The first has failed this many tasks of a job before any task
+/// ended on the others.
 fn with_empty_queue(failures: u32) -> (Bench, Vec<WorkerId>) {
     let mut bench = Bench::new();
     let all: Vec<WorkerId> = (0..4).map(|_| bench.worker(4)).collect();
@@ -387,7 +390,7 @@ fn the_first_failures_of_a_worker_on_which_most_tasks_run_on_are_no_reason_to_do
     bench.finish_elsewhere(late, 20);
     bench.wait(SECOND);
     assert_eq!(bench.told(), [], "of 64 tasks 8 fail, but sooner");
-    // They have all failed in the end.
+    // All of them have failed in the end.
     for task in &first[8..] {
         bench.fail(late, *task);
     }
@@ -477,7 +480,7 @@ fn people_set_workers_aside_and_release_them() {
     assert_eq!(answer(&effects), StopResult::NotQuarantined);
 }
 
-/// Tasks that a worker is asked to give back.
+/// Tasks that the server retracts from a worker.
 fn asked_back(effects: &[Effect], worker: WorkerId) -> Vec<TaskKey> {
     let lists = effects.iter().filter_map(|effect| {
         let Effect::ToWorker(to, WorkerCommand::Retract(back)) = effect else {
@@ -523,7 +526,7 @@ fn what_fails_on_a_worker_that_people_set_aside_has_failed() {
             bench.give_back(worker, key(job, task));
         }
         bench.wait(TEN_MINUTES);
-        // A server that only tells has no doubts of its own.
+        // A server that only reports has no probation of its own.
         let standing = match mode {
             QuarantineMode::Act => Standing::Probed,
             QuarantineMode::Tell | QuarantineMode::Off => Standing::Trusted,
@@ -557,7 +560,7 @@ fn a_worker_that_is_set_aside_is_tried_at_once_when_nobody_else_can_run_a_task()
     let licensed = bench.submit(licensed(3));
     bench.wait(SECOND);
     assert_eq!(bench.has(broken), [(licensed.0, 0)]);
-    // Nobody else can say whose fault it is.
+    // No other worker can show whose fault it is.
     bench.fail(broken, key(licensed, 0));
     assert_eq!(bench.phase(key(licensed, 0)), Phase::Failed);
     bench.wait(SECOND);

@@ -1,4 +1,4 @@
-//! Submitting: what is accepted, and what a refusal leaves behind.
+//! Submits: what is accepted, and the effects of a rejection.
 
 use std::collections::BTreeSet;
 
@@ -284,7 +284,7 @@ fn a_submit_that_is_repeated_with_its_key_is_the_job_of_the_first_time() {
         keyed(&mut bench, "b", "1", tasks(1)),
         Reply::Submitted(JobId(2))
     );
-    // Also what could not be accepted now: the job was open.
+    // Including submits that would be rejected now: the job was open.
     let open = bench.open(None);
     let more = || into(open, tasks(1));
     assert_eq!(keyed(&mut bench, "c", "3", more()), Reply::Submitted(open));
@@ -326,7 +326,7 @@ fn a_job_is_opened_once_for_each_key() {
     assert_eq!(open_keyed(&mut bench, "x", "b", "1"), opened(2));
     let taken = Reply::Refused(SubmitRefusal::KeyTaken(JobId(1)));
     assert_eq!(open_keyed(&mut bench, "y", "a", "2"), taken);
-    // One namespace with those of submits.
+    // Keys share one namespace with keys of submits.
     let more = into(JobId(1), tasks(1));
     assert_eq!(keyed(&mut bench, "a", "2", more), taken);
     assert_eq!(bench.counts(JobId(1)).total(), 0);

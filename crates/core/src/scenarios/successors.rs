@@ -1,4 +1,4 @@
-//! Tasks that are sent together with the one that they go on from.
+//! Tasks that are sent together with their predecessor.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ const JOB: JobId = JobId(1);
 const FIRST: TaskKey = key(JOB, 0);
 const SECOND: TaskKey = key(JOB, 1);
 
-/// As many are sent ahead at most.
+/// Limit of tasks sent ahead.
 const AHEAD_MAX: usize = 32;
 
 /// A server whose tasks are short.
@@ -29,7 +29,7 @@ fn brief() -> Bench {
     bench
 }
 
-/// The same with a worker of this many cpus.
+/// A worker of this many cpus, with short tasks.
 fn short(cpus: u32) -> (Bench, WorkerId) {
     let mut bench = brief();
     let worker = bench.worker(cpus);
@@ -49,7 +49,7 @@ fn ids(tasks: impl IntoIterator<Item = u32>) -> Vec<(u32, u32)> {
     tasks.into_iter().map(|task| (JOB.0, task)).collect()
 }
 
-/// A worker with a chain of three, the first of which it can start.
+/// A worker with a chain of three tasks, whose first it can start.
 fn with_chain() -> (Bench, WorkerId) {
     let (mut bench, worker) = short(2);
     bench.submit(chain(3));
@@ -95,7 +95,7 @@ fn more_comes_in_time_also_if_many_ends_are_told_at_once() {
             bench.report(worker, all);
             let missing = (left.len()).min(AHEAD_MAX / 2);
             let there = bench.has(worker).len() + bench.has_behind(worker).len();
-            // Of 20 that end at once some are asked for behind a mark.
+            // Of 20 simultaneous ends some are requested at a low-water mark.
             assert!(
                 at_once > 16 || there >= missing,
                 "{at_once}: {there} of {missing}"
@@ -188,33 +188,33 @@ fn what_goes_on_from_a_task_that_is_tried_again_waits_for_that() {
 #[test]
 fn nothing_is_sent_ahead_while_something_else_could_use_the_room() {
     let (mut bench, worker) = short(1);
-    // Two begin, on one cpu; neither of the chains is to have it for itself.
+    // Two chains begin on one cpu; neither may occupy it alone.
     let deps: &[(u32, &[u32])] = &[(0, &[]), (1, &[0]), (2, &[]), (3, &[2]), (4, &[])];
     bench.submit(graph(deps));
     bench.submit(tasks(100));
     assert_eq!(bench.has_behind(worker), []);
-    // Also what was sent there, and waits for its end.
+    // Includes tasks that were sent there and wait for its end.
     let (mut bench, worker) = short(1);
     bench.submit(graph(&[(0, &[]), (1, &[0]), (2, &[]), (3, &[2])]));
     assert_eq!(
         (bench.has(worker), bench.has_behind(worker)),
         (ids([0, 2]), vec![])
     );
-    // More of a chain is not sent once somebody else has come.
+    // No more of a chain is sent once another worker has joined.
     let (mut bench, worker) = short(1);
     bench.submit(chain(100));
     let other = bench.submit(tasks(1));
     let (mut runs, mut before_it) = (FIRST, 0);
     while runs.job != other {
         let end = bench.end_report(worker, runs, Outcome::Finished);
-        // It starts what it has, not what this end may bring.
+        // It starts the tasks it has before tasks that this end may bring.
         let (job, task) = *bench.has(worker).first().expect("one waits here");
         bench.report(worker, end);
         runs = key(JobId(job), task);
         before_it += 1;
         assert!(before_it <= 33, "the chain has the worker for itself");
     }
-    // What no worker could run stands in nobody's way.
+    // A task that no worker could run blocks no other.
     let (mut bench, worker) = short(1);
     bench.submit(wide(1, 64));
     bench.submit(chain(3));
@@ -224,7 +224,7 @@ fn nothing_is_sent_ahead_while_something_else_could_use_the_room() {
 #[test]
 fn only_the_one_task_that_waits_for_another_is_sent_with_it() {
     let cases: &[&[(u32, &[u32])]] = &[
-        // A fork, and a join of what ran at once.
+        // A fork, and a join of parallel tasks.
         &[(0, &[]), (1, &[0]), (2, &[0])],
         &[(0, &[]), (1, &[]), (2, &[0, 1])],
     ];
@@ -235,7 +235,7 @@ fn only_the_one_task_that_waits_for_another_is_sent_with_it() {
         bench.finish_all();
         assert_eq!(bench.job_state(JOB), JobState::Finished);
     }
-    // The last of a join has nothing else to wait for.
+    // The last task of a join has no other dependency.
     let (mut bench, worker) = short(1);
     bench.submit(graph(&[(0, &[]), (1, &[0]), (2, &[0]), (3, &[1, 2])]));
     bench.finish(worker, FIRST);
@@ -325,7 +325,7 @@ fn starts_once(limit: CrashLimit) {
     graph.tasks[1].template = 1;
     bench.submit(spec);
     bench.start(worker, FIRST);
-    // The network is silent from here on, and the worker is lost in the end.
+    // The network is silent from here on, and the worker is finally lost.
     bench.end_report(worker, FIRST, Outcome::Finished);
     assert_eq!(bench.has(worker), [], "it has nothing to start");
     bench.wait(SILENCE_MAX + Duration::from_secs(3));
@@ -354,7 +354,7 @@ fn what_would_fail_with_its_worker_has_nothing_sent_behind_it() {
     }
 }
 
-/// A link that brings its worker down before anybody has heard that the one before it has finished.
+/// A task of a chain that crashes its worker before the end of the previous task is known.
 #[test]
 fn a_link_that_brings_workers_down_is_found_out_and_the_others_do_not_fail_for_it() {
     let (mut bench, mut worker) = short(1);
@@ -363,7 +363,7 @@ fn a_link_that_brings_workers_down_is_found_out_and_the_others_do_not_fail_for_i
         for (_, task) in bench.has(worker) {
             bench.start(worker, key(JOB, task));
         }
-        // With more behind it the end of a link is not told at once.
+        // With more tasks behind it the end of a link is not reported at once.
         if bench.has_behind(worker).is_empty() && bench.phase(FIRST) == Phase::Running {
             bench.finish(worker, FIRST);
             assert_eq!(bench.has_behind(worker), [], "it may be what does it");
@@ -421,7 +421,7 @@ fn now_and_then_some_may_come_back() {
                 continue;
             }
             let end = bench.end_report(worker, key(JOB, task), Outcome::Finished);
-            // Its start can be told with the end before it.
+            // Its start may be reported together with the previous end.
             let next = started_row(key(JOB, task + 1), crate::id::InstanceId(0));
             let started = if starts_early { vec![next] } else { Vec::new() };
             bench.report(worker, Report { started, ..end });
@@ -444,7 +444,7 @@ fn with_a_canceled_task_its_successors_are_given_up_and_killed() {
         .map(|(task, _)| task.task.0)
         .collect();
     ended.sort_unstable();
-    // Its end may be on its way here: then the worker has gone on.
+    // Its end may be in transit: then the worker has continued.
     assert_eq!(ended, [0, 1, 2]);
     assert_eq!(bench.phase(SECOND), Phase::Aborted);
     assert_eq!(bench.counts(JOB).unfinished(), 0);

@@ -1,7 +1,8 @@
-//! A store in memory: changes in order, and the state that they give.
+//! A store in memory: changes in order, and the resulting state.
 //!
-//! A reference for the real store, which keeps the same in tables, and the disk of tests that need none. It is as plain
-//! as can be: a change is applied to one record, and restoring hands all records over in the order that the state asks for.
+//! A reference for the real store, which keeps the same in tables, and the disk of tests that need
+//! none. As simple as possible: a change is applied to one record, and a restore passes all records
+//! on in the required order.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -74,7 +75,7 @@ impl StoredJob {
 }
 
 impl Ledger {
-    /// An empty one for the server with this uid.
+    /// An empty store of the server with this uid.
     #[must_use]
     pub fn new(uid: &str) -> Self {
         Self {
@@ -305,14 +306,14 @@ impl Ledger {
         }
     }
 
-    /// Changes what is kept of a job, unless it was forgotten.
+    /// Changes the record of a job, unless it was forgotten.
     fn job(&mut self, id: JobId, change: impl FnOnce(&mut StoredJob)) {
         if let Some(job) = self.jobs.get_mut(&id) {
             change(job);
         }
     }
 
-    /// Changes the record of a task, which is made with the first news of it.
+    /// Changes the record of a task, created on first use.
     fn task(&mut self, key: TaskKey, change: impl FnOnce(&mut StoredTask)) {
         self.job(key.job, |job| {
             let stored = job.tasks.entry(key.task).or_insert_with(|| {

@@ -1,12 +1,14 @@
 //! A seeded simulation of the server's state with workers, clients and the network between them.
 //!
-//! Virtual time and a deterministic random source. Workers are real [`WorkerState`]s with processes that take
-//! their time to start and to end. They die with or without a goodbye, come back to their tasks, or come back as
-//! new ones; connections delay, lose and break, also in silence and for longer than heartbeats allow; what was
-//! sent on a connection that was given up may arrive behind the next registration. Clients submit, cancel and
-//! watch. After every input the invariants of [`ServerState`] are checked. No instance of a task is ever
-//! started twice. At the end everything is healed and each task must reach a final state; the log of one seed
-//! is always the same.
+//! Time is virtual and the random source deterministic. Workers are real [`WorkerState`]s with
+//! processes that take time to start and end. Workers die with or without a goodbye, reconnect to
+//! their tasks, or return as new ones. Connections delay, lose and break, also silently and for
+//! longer than heartbeats allow; messages on an abandoned connection may arrive after the next
+//! registration. Clients submit, cancel and watch.
+//!
+//! The invariants of [`ServerState`] are checked after every input. No instance of a task is ever
+//! started twice. At the end all faults are healed and each task must reach a final state. The log
+//! of one seed is always the same.
 
 mod action;
 mod durable;
@@ -39,8 +41,9 @@ use link::Link;
 use node::Node;
 pub use rng::Rng;
 
-/// Silence limit of a simulated worker. Pauses and silences of courses are drawn with this in mind, so it is the heartbeat that
-/// follows from it: whatever the number of periods, many workers are silent for longer than this, and most are not.
+/// Silence limit of a simulated worker. Pauses and silences are drawn relative to it, and the
+/// heartbeat follows from it: for any number of periods, many workers are silent for longer,
+/// and most are not.
 const SILENCE_MAX: Duration = Duration::from_secs(1);
 
 /// Time between two heartbeats of a simulated worker.
@@ -64,13 +67,13 @@ pub struct Summary {
     pub reattached: u64,
     /// Silences longer than [`WorkerConfig::silence_max`].
     pub partitions: u64,
-    /// Workers lost because they were silent.
+    /// Workers lost because of silence.
     pub lost_silent: u64,
     /// Crashes of the server.
     pub crashes: u64,
     /// Tasks that ran through a crash of the server.
     pub went_on: u64,
-    /// Hash of all effects, in order; 0 = nobody asked for it.
+    /// Hash of all effects, in order; 0 = not requested.
     pub log_hash: u64,
 }
 
@@ -87,36 +90,37 @@ pub struct World {
     next_link: u64,
     /// The current connection of each worker that has one.
     seats: BTreeMap<WorkerId, LinkId>,
-    /// Workers whose connection had ended before the server answered on it.
+    /// Workers whose connection ended before the server answered on it.
     orphans: Vec<(WorkerId, LinkId)>,
     next_request: u64,
     watching: BTreeSet<RequestId>,
-    /// Jobs on their way to be submitted again.
+    /// Jobs being prepared for resubmission.
     looked_at: Option<Box<Again>>,
     /// Notifications that are under way.
     owed: BTreeSet<NoticeKey>,
-    /// The highest id of a job that was reported to somebody.
+    /// The highest id of a job that was reported to a client.
     last_told: JobId,
-    /// Final states seen once must stay: by job and submit, at the index of the task.
+    /// Final states, which must not change: by job and submit, at the index of the task.
     finals: BTreeMap<(JobId, u32), Vec<Option<TaskState>>>,
-    /// Instances of which a process was there.
+    /// Instances that had a process.
     runs: BTreeSet<(TaskKey, InstanceId)>,
     /// Instances that succeeded, and where.
     succeeded: BTreeSet<(TaskKey, WorkerId, InstanceId)>,
-    /// Instances whose end a worker need not keep any more.
+    /// Instances whose ends were acknowledged to the worker.
     acknowledged: BTreeSet<(TaskKey, InstanceId)>,
-    /// The disk and what waits for it; `None` = nothing is stored and the server never crashes.
+    /// The disk and the effects that wait for it; `None` = nothing is stored and the server never
+    /// crashes.
     durable: Option<Durability>,
-    /// Whether the last registration was that of a worker that goes on.
+    /// Whether the last registration was a reconnect.
     was_reattached: bool,
-    /// Whether the summary is to have the hash of all effects.
+    /// Whether the summary includes the hash of all effects.
     is_hashed: bool,
     summary: Summary,
     /// Where to write what happens.
     trace: Option<Trace>,
 }
 
-/// Log of a world, a line for each event; outlives it, also if it fails.
+/// Log of a world, one line per event; survives the world, even if it fails.
 pub type Trace = Arc<Mutex<Vec<String>>>;
 
 impl World {
@@ -153,7 +157,7 @@ impl World {
         }
     }
 
-    /// Runs `steps` random steps, heals everything and requires that all work ends.
+    /// Runs `steps` random steps, heals all faults and requires that all work ends.
     ///
     /// # Panics
     ///
@@ -162,20 +166,21 @@ impl World {
         Self::play(&Course::draw(seed, steps, false), None, None)
     }
 
-    /// As [`World::run`], with a disk and crashes of the server.
+    /// Like [`World::run`], with a disk and crashes of the server.
     ///
     /// # Panics
     ///
-    /// If an invariant breaks, something that was reported is lost, or a task is left over.
+    /// If an invariant breaks, a reported result is lost, or a task is left over.
     pub fn run_durable(seed: u64, steps: u32, disk: Box<dyn Disk>) -> Summary {
         Self::play(&Course::draw(seed, steps, true), Some(disk), None)
     }
 
-    /// Does what a course says, heals everything and requires that all work ends. What happens is written into `trace`.
+    /// Plays a course, heals all faults and requires that all work ends. Writes the events to
+    /// `trace`.
     ///
     /// # Panics
     ///
-    /// As [`World::run_durable`].
+    /// Like [`World::run_durable`].
     pub fn play(course: &Course, disk: Option<Box<dyn Disk>>, trace: Option<Trace>) -> Summary {
         let mut world = Self::new(course.seed);
         world.is_hashed = true;
@@ -183,18 +188,18 @@ impl World {
         world.live(course, disk)
     }
 
-    /// As [`World::play`], for thousands of courses that nobody compares: the hash of all effects is a tenth of the time.
+    /// Like [`World::play`], without the hash of all effects, which takes a tenth of the time.
     ///
     /// # Panics
     ///
-    /// As [`World::run_durable`].
+    /// Like [`World::run_durable`].
     pub fn survive(course: &Course, disk: Option<Box<dyn Disk>>) -> Summary {
         Self::new(course.seed).live(course, disk)
     }
 
     fn live(self, course: &Course, disk: Option<Box<dyn Disk>>) -> Summary {
         let mut world = self;
-        // Some servers keep nothing; those with a disk are restarted from it.
+        // Some servers store nothing; those with a disk are restarted from it.
         if disk.is_none() && course.seed.is_multiple_of(3) {
             world.state = limited(ServerState::without_store(UID));
         }
@@ -246,7 +251,7 @@ impl World {
         }
     }
 
-    /// Writes a line into the trace, if there is one.
+    /// Writes a line to the trace, if there is one.
     fn note(&self, line: impl FnOnce() -> String) {
         if let Some(trace) = &self.trace {
             let at = self.now.mono.0 / 1_000;
@@ -255,7 +260,7 @@ impl World {
         }
     }
 
-    /// Lets time pass. Timers run in time, unless the server stands still.
+    /// Lets time pass. Timers run on time, unless the server is suspended.
     fn advance(&mut self, by: Duration) {
         let end = self.now.mono + by;
         while self.now.mono < end {
@@ -342,7 +347,7 @@ impl World {
             }
             Effect::WatchUpdate(request, update) => {
                 if self.durable.is_some() && !self.watching.contains(&request) {
-                    // It waited for the disk longer than its reader.
+                    // It waited for the disk longer than its reader existed.
                     return;
                 }
                 assert!(
@@ -408,7 +413,7 @@ impl World {
         self.links.keys().nth(nth).copied()
     }
 
-    /// A notification was delivered, or nobody answers.
+    /// A notification was delivered, or its target does not answer.
     fn notify_one(&mut self) {
         let Some(key) = self.owed.pop_first() else {
             return;
@@ -486,7 +491,7 @@ impl World {
         panic!("{left} tasks never ended although all faults were healed");
     }
 
-    /// Everything is delivered, and every machine has a turn.
+    /// Delivers everything, and gives every machine a turn.
     fn turn_all(&mut self) {
         let inputs = self.summary.inputs;
         self.find_orphans();
@@ -509,7 +514,8 @@ impl World {
         });
     }
 
-    /// One task fills a worker for ever, and another fits nowhere: all other work ends on the other workers.
+    /// One task occupies a worker forever, and another fits nowhere: all other work ends on the
+    /// other workers.
     fn work_beside_a_sleeper(&mut self) {
         const TURNS_MAX: u32 = 5_000;
         let sleeper = self.submit_plain(1, 8);
@@ -566,19 +572,20 @@ impl World {
     }
 }
 
-/// What the server calls itself.
+/// Uid of the server.
 const UID: &str = "SimUid";
 
-/// Most bytes of an assignment: so few that they are divided often.
+/// Size limit of an assignment: so low that they are often divided.
 const ASSIGN_BYTES: usize = 1_600;
 
-/// Most bytes of a message to a worker. Lists of instances are not divided: they have no part that can be long.
+/// Size limit of a message to a worker. Lists of instances are not divided: their elements are
+/// short.
 const FRAME_BYTES: usize = 2 * ASSIGN_BYTES;
 
-/// Characters of a line of a trace: enough for anything but templates.
+/// Characters per line of a trace: enough for everything but templates.
 const TRACE_LINE_MAX: usize = 300;
 
-/// Tasks and templates that are dealt with at a time: so few that most graphs are divided.
+/// Tasks and templates per portion: so few that most graphs are divided.
 const PORTION: u32 = 3;
 
 /// A line of bounded length about anything.

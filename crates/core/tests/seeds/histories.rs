@@ -1,7 +1,7 @@
-//! Random histories against a batch system that lies, in virtual time.
+//! Random histories against a faulty batch system, in virtual time.
 //!
-//! While it lies, it loses answers to submissions, shows jobs late, forgets ids, answers with errors or
-//! late, requeues jobs and ignores cancels. Then it is honest, and the queue must get to work.
+//! While faulty, it loses answers to submissions, shows jobs late, forgets ids, answers with errors
+//! or late, requeues jobs and ignores cancels. Then it recovers, and the queue must get to work.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -16,10 +16,10 @@ use hq_core::time::{Now, Time, Timestamp};
 
 const HISTORIES: u64 = 10_000;
 const SECOND: u64 = 1_000_000_000;
-/// How long it lies, and how long an honest one may take to give a node, back-off included.
+/// How long it is faulty, and how long a healthy one may take to give a node, backoff included.
 const LIES_SECS: u64 = 2 * 3_600;
 const HEALED_SECS: u64 = 4 * 3_600;
-/// More steps than this mean that time does not go on.
+/// More steps than this mean that time stands still.
 const STEPS_MAX: u32 = 50_000;
 
 /// `SplitMix64` by Steele, Lea and Flood.
@@ -413,7 +413,7 @@ impl World {
         self.jobs.values().any(|job| !job.connected.is_empty())
     }
 
-    /// Lets time go on until `until` (seconds), or until there is a worker if that is enough.
+    /// Lets time pass until `until` (seconds), or until there is a worker if that is enough.
     fn run(&mut self, until: u64, stop_at_worker: bool) {
         for _ in 0..STEPS_MAX {
             if stop_at_worker && self.has_worker() {
@@ -453,7 +453,7 @@ impl World {
 
     fn check(mut self) {
         self.run(LIES_SECS, false);
-        // Jobs that never start by themselves are held; a person releases them.
+        // Jobs that never start by themselves are held; a user releases them.
         let pending: Vec<u32> = self
             .jobs
             .iter()
@@ -465,7 +465,7 @@ impl World {
         }
         self.later(1, Event::NeedChanges);
         self.run(LIES_SECS + 10, false);
-        // A paused queue waits for a person; jobs from before may still fail and pause it again.
+        // A paused queue waits for a user; earlier jobs may still fail and pause it again.
         for round in 1..=4 {
             self.resume_if_paused();
             self.run(LIES_SECS + round * HEALED_SECS, true);

@@ -1,4 +1,4 @@
-//! Clusters on whose nodes tasks fail, because of the node or of the data.
+//! Clusters where tasks fail because of the node or of the data.
 
 mod world;
 
@@ -11,7 +11,7 @@ use hq_core::testing::sim::Rng;
 use hq_core::testing::{array_submit, template};
 use world::{End, World};
 
-/// A broken node is set aside within this many failures, or this time.
+/// A broken node must be in quarantine within this many failures, or this time.
 const FAILURES_MAX: u32 = 20;
 const TIME_MAX: Duration = Duration::from_secs(30);
 
@@ -42,7 +42,7 @@ fn missing() -> Outcome {
     Outcome::Message("cannot execute \"tool\": No such file or directory".into())
 }
 
-/// A node that fails nearly all of what it is given.
+/// A node that fails nearly all its tasks.
 fn broken(rng: &mut Rng, outcome: fn(&mut Rng) -> Outcome) -> End {
     if chance(rng, 97) {
         let outcome = outcome(rng);
@@ -175,7 +175,7 @@ fn failures_that_follow_the_data_set_no_node_aside() {
     };
     for seed in 0..1_000 {
         let mark = Rng::new(seed).below(1_000_000);
-        // Scattered over the ids, in one stretch of them, or by chance in each attempt.
+        // Scattered over the ids, in one stretch of them, or randomly per attempt.
         let rule = |rng: &mut Rng, _: u32, task: TaskKey| {
             let id = task.task.0;
             let is_bad = match seed % 3 {

@@ -47,7 +47,7 @@ pub(in crate::scenarios) fn changes(effects: &[Effect]) -> Vec<&ChangeKind> {
     changes.collect()
 }
 
-/// Whether something like this is stored, and at once.
+/// Whether a matching change is stored, and at once.
 pub(in crate::scenarios) fn is_stored_at_once(
     effects: &[Effect],
     is_it: impl Fn(&ChangeKind) -> bool,
@@ -68,7 +68,7 @@ pub(in crate::scenarios) fn told(effects: &[Effect], worker: WorkerId) -> Vec<&W
     commands.collect()
 }
 
-/// Instances that a worker is told to end.
+/// Instances that a worker must end.
 pub(in crate::scenarios) fn killed(
     effects: &[Effect],
     worker: WorkerId,
@@ -82,7 +82,7 @@ pub(in crate::scenarios) fn killed(
     all
 }
 
-/// Tasks that a worker is asked to give back.
+/// Tasks that the server retracts from a worker.
 pub(in crate::scenarios) fn asked_back(effects: &[Effect], worker: WorkerId) -> Vec<TaskKey> {
     let mut all = Vec::new();
     for command in told(effects, worker) {
@@ -104,7 +104,7 @@ pub(in crate::scenarios) fn sent(effects: &[Effect], worker: WorkerId) -> Vec<u3
     all
 }
 
-/// The worker that is registered, and whether it goes on as the one that it was.
+/// The registered worker, and whether it was recognized.
 pub(in crate::scenarios) fn registered(effects: &[Effect]) -> Option<(WorkerId, bool)> {
     effects.iter().find_map(|effect| {
         let Effect::Registered {
@@ -138,7 +138,7 @@ pub(in crate::scenarios) fn updates(effects: &[Effect], id: RequestId) -> Vec<&W
     updates.collect()
 }
 
-/// Notifications that are to be sent.
+/// Notifications to send.
 pub(in crate::scenarios) fn notices(effects: &[Effect]) -> Vec<NoticeKey> {
     let keys = effects.iter().filter_map(|effect| {
         let Effect::Notify(key) = effect else {

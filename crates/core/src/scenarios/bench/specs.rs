@@ -52,7 +52,7 @@ pub(in crate::scenarios) fn gang(count: u32, n_nodes: u32) -> SubmitSpec {
     })
 }
 
-/// Tasks with dependencies: id, and what it waits for.
+/// Tasks with dependencies: id and dependencies.
 pub(in crate::scenarios) fn graph(tasks: &[(u32, &[u32])]) -> SubmitSpec {
     graph_of(template(&["true"]), tasks)
 }
@@ -90,7 +90,7 @@ pub(in crate::scenarios) fn max_fails(max: u32, spec: SubmitSpec) -> SubmitSpec 
     SubmitSpec { target, ..spec }
 }
 
-/// With other ids than those from 0 on.
+/// With other ids than 0, 1, ….
 pub(in crate::scenarios) fn numbered(ids: ArrayIds, spec: SubmitSpec) -> SubmitSpec {
     let SubmitBody::Array(array) = spec.body else {
         panic!("an array");

@@ -1,7 +1,7 @@
 //! Actions of the simulated world, as values: drawn from a seed, recorded, replayed.
 //!
-//! Each step carries a seed of its own for what is random in it, such as which worker it is about. So a step that is left
-//! out changes what the others find, but not what they choose.
+//! Each step carries a seed of its own for its random choices, such as the worker concerned. So
+//! removing a step changes the situation of later steps, but not their choices.
 
 use std::time::Duration;
 
@@ -18,15 +18,15 @@ pub enum Action {
     Cancel,
     /// A machine with a worker joins.
     Join,
-    /// A machine vanishes with all that runs there.
+    /// A machine vanishes with everything that runs there.
     LoseMachine,
     /// A connection breaks.
     CutConnection,
-    /// Somebody wants a worker to end.
+    /// A user stops a worker.
     Interrupt,
     /// A client follows jobs.
     Watch,
-    /// Messages from nobody, about nothing.
+    /// Meaningless messages.
     Nonsense,
     /// Packets of a machine vanish for a while.
     Silence,
@@ -34,9 +34,9 @@ pub enum Action {
     Drain,
     /// A notification was delivered or given up.
     AnswerNotice,
-    /// Somebody sets the wall clock.
+    /// The wall clock is set.
     TurnClock,
-    /// Nobody gets processor time for a while.
+    /// All processes are suspended for a while.
     StandStill,
     /// A worker without a connection dials.
     ComeBack,
@@ -62,7 +62,7 @@ pub enum Action {
     Rest,
 }
 
-/// An action, its name in records, and how often it comes among those of its kind, in percent.
+/// An action, its name in records, and its probability within its kind, in percent.
 type Weighted = (Action, &'static str, u32);
 
 /// What happens.
@@ -88,7 +88,7 @@ const WORLD: [Weighted; 19] = [
     (Action::ReadAtWorker, "read-at-worker", 22),
 ];
 
-/// Action of the disk after each of those, if there is one.
+/// Action of the disk after each of those, if there is a disk.
 const DISK: [Weighted; 6] = [
     (Action::Commit, "commit", 50),
     (Action::CommitSome, "commit-some", 10),
@@ -98,7 +98,7 @@ const DISK: [Weighted; 6] = [
     (Action::Rest, "rest", 33),
 ];
 
-/// What a course of graphs begins with: workers that are taken in, and work for them.
+/// Beginning of a course of graphs: workers join, and get work.
 const GRAPH_BEGIN: [Action; 13] = [
     Action::Join,
     Action::Join,
@@ -115,7 +115,7 @@ const GRAPH_BEGIN: [Action; 13] = [
     Action::Commit,
 ];
 
-/// What happens in it then, while the disk is slow.
+/// Further actions of that course, while the disk is slow.
 const GRAPH_WORLD: [Weighted; 10] = [
     (Action::SubmitGraph, "submit-graph", 1),
     (Action::Cancel, "cancel", 1),
@@ -166,7 +166,7 @@ impl Action {
     }
 }
 
-/// One step: time passes, then something happens.
+/// One step: time passes, then an action happens.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Step {
     /// Time that passes before.
@@ -177,7 +177,7 @@ pub struct Step {
     pub seed: u64,
 }
 
-/// All steps of a run, and the seed for how it begins and is healed.
+/// All steps of a run, and the seed for its beginning and its healing.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Course {
     /// Seed of the world.
@@ -189,7 +189,7 @@ pub struct Course {
 }
 
 impl Course {
-    /// The course of `steps` steps that a seed stands for.
+    /// The course of `steps` steps for a seed.
     #[must_use]
     pub fn draw(seed: u64, steps: u32, is_durable: bool) -> Self {
         let mut rng = Rng::new(seed);
@@ -201,10 +201,10 @@ impl Course {
         }
     }
 
-    /// Steps of a course of graphs in test runs, behind those that it begins with.
+    /// Steps of a course of graphs in test runs, after its beginning.
     pub const GRAPH_STEPS: u32 = 120;
 
-    /// One of graphs: what runs goes on from ends that the disk does not have, on machines that vanish.
+    /// A course of graphs: tasks run after uncommitted ends, on machines that vanish.
     #[must_use]
     pub fn of_graphs(seed: u64, steps: u32) -> Self {
         let mut rng = Rng::new(seed);
@@ -221,8 +221,8 @@ impl Course {
         }
     }
 
-    /// The course that test runs play for a seed. Most are short, so that there can be many; in a long one more lies
-    /// between cause and effect.
+    /// The course of a seed in test runs. Most are short, so that there can be many; in long ones
+    /// cause and effect can be further apart.
     #[must_use]
     pub fn usual(seed: u64, is_durable: bool) -> Self {
         let one_in = if is_durable { 10 } else { 5 };
@@ -286,13 +286,14 @@ impl Course {
         })
     }
 
-    /// The shortest course that was found to fail still, by leaving steps out and pauses away. `fails` is asked at most
-    /// `most` times.
+    /// The shortest course found that still fails, by leaving out steps and pauses. `fails` is
+    /// called at most `most` times.
     #[must_use]
     pub fn shrink(&self, mut most: usize, mut fails: impl FnMut(&Self) -> bool) -> Self {
         let mut best = self.clone();
         let mut size = best.steps.len().div_ceil(2);
-        // Delta debugging (Zeller, Hildebrandt 2002) without its complements: chunks that get smaller are left out.
+        // Delta debugging (Zeller, Hildebrandt 2002) without its complements: leaves out chunks of
+        // decreasing size.
         while size > 0 && most > 0 {
             let mut from = 0;
             let mut is_shorter = false;
@@ -346,7 +347,7 @@ fn draw_steps(
     all
 }
 
-/// First line of a record. Another format gets another number.
+/// First line of a record. The number changes with the format.
 const HEADER: &str = "hq simulation 1";
 
 impl Step {

@@ -1,7 +1,9 @@
-//! A server whose state is on a disk and that crashes: between any two effects, and between commits.
+//! A server whose state is on a disk and that crashes: between any two effects, and between
+//! commits.
 //!
-//! A crash drops the state, what was not committed and what was under way. What the disk gives back must
-//! contain all that anybody was told, and tasks that ran on workers which come back must go on.
+//! A crash drops the state, everything uncommitted and everything in transit. The restored state
+//! must contain everything that was reported to anyone, and tasks on workers that reconnect must
+//! continue.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -19,7 +21,7 @@ use crate::worker_state;
 pub trait Disk: Debug {
     /// Stores changes, all or nothing.
     fn commit(&mut self, changes: &[Change]);
-    /// Begins to store changes and cannot go on, e.g. out of space: nothing of them is stored.
+    /// Begins to store changes and fails, e.g. out of space: none of them is stored.
     fn fail(&mut self, changes: &[Change]);
     /// The state of a server that starts now.
     fn restore(&mut self, now: Now) -> ServerState;
@@ -33,7 +35,7 @@ struct Batch {
     changes: Vec<Change>,
 }
 
-/// A disk and what waits for it.
+/// A disk and the effects that wait for it.
 #[derive(Debug)]
 pub(super) struct Durability {
     disk: Box<dyn Disk>,
@@ -43,13 +45,13 @@ pub(super) struct Durability {
     last: u64,
     /// Effects until the next crash; `None` = no crash is planned.
     crash_in: Option<u32>,
-    /// Commits follow each change, and there are no more crashes.
+    /// Commits follow each change, and no more crashes occur.
     is_healed: bool,
-    /// Jobs that were reported to somebody.
+    /// Jobs that were reported to a client.
     told_jobs: BTreeSet<JobId>,
-    /// Final states at the last moment at which everything was committed.
+    /// Final states at the last time at which everything was committed.
     stored_finals: BTreeMap<(JobId, u32), Vec<Option<TaskState>>>,
-    /// Instances that ran on each worker at the last crash, and should go on.
+    /// Instances that ran on each worker at the last crash, and should continue.
     expected: BTreeMap<WorkerId, Vec<(TaskKey, InstanceId)>>,
 }
 
@@ -70,7 +72,7 @@ impl Durability {
 }
 
 impl World {
-    /// Carries effects out, or lets them wait for the disk.
+    /// Carries effects out, or makes them wait for the disk.
     pub(super) fn hand_over(&mut self, effects: Vec<Effect>) {
         let Some(durable) = &mut self.durable else {
             for effect in effects {
@@ -115,7 +117,7 @@ impl World {
         }
     }
 
-    /// Tells the server since when the disk holds up messages to workers.
+    /// Tells the server since when the disk delays messages to workers.
     pub(super) fn note_unsent(&mut self) {
         let durable = self.durable.as_ref();
         let durable = durable.filter(|durable| durable.gate.keeps_from_workers());
@@ -150,7 +152,7 @@ impl World {
         }
     }
 
-    /// Commits the first batches, one by one, and lets go what waited for them.
+    /// Commits the first batches, one by one, and releases the effects that waited for them.
     pub(super) fn commit(&mut self, batches: usize) {
         let Some(durable) = &mut self.durable else {
             return;
@@ -173,7 +175,7 @@ impl World {
         }
     }
 
-    /// A write that fails: everything waits, and is tried again later.
+    /// A write fails: everything waits, and is retried later.
     pub(super) fn fail_to_commit(&mut self) {
         if let Some(durable) = &mut self.durable {
             let pending = durable.pending.iter();
@@ -186,14 +188,14 @@ impl World {
         let Reply::Submitted(job) = reply else {
             return;
         };
-        // Also across crashes: the last job is that of the last answer, and no id is given twice.
+        // Even across crashes: ids follow the order of answers, and no id is assigned twice.
         assert!(
             *job > self.last_told,
             "{job} comes behind {}",
             self.last_told
         );
         self.last_told = *job;
-        // It may have been forgotten before its client hears of it.
+        // It may have been forgotten before its client learns of it.
         if let Some(durable) = &mut self.durable
             && self.state.jobs().contains_key(job)
         {
@@ -201,7 +203,7 @@ impl World {
         }
     }
 
-    /// Nobody relies on these jobs any more.
+    /// No client relies on these jobs anymore.
     pub(super) fn note_untold(&mut self, jobs: &[JobId]) {
         if let Some(durable) = &mut self.durable {
             durable.told_jobs.retain(|job| !jobs.contains(job));
@@ -255,7 +257,7 @@ impl World {
             check_restored(&before, &self.state);
         }
         self.finals.clone_from(&durable.stored_finals);
-        // That they were forgotten is stored, what else was is not noted yet; those that were told are all there.
+        // Their removal is stored, other changes are not noted yet; all reported jobs exist.
         let known = self.state.jobs();
         self.finals.retain(|(job, _), _| known.contains_key(job));
         for (id, task, instance) in earlier.into_iter().chain(running) {
@@ -282,7 +284,7 @@ impl World {
         }
     }
 
-    /// Ends that no worker keeps any more are on the disk: the task is over, or at a later instance.
+    /// Acknowledged ends are on the disk: the task is over, or at a later instance.
     fn check_acknowledged(&self) {
         for (task, instance) in &self.acknowledged {
             let later = self.record(*task).map(TaskRecord::instance) > Some(*instance);
@@ -293,7 +295,7 @@ impl World {
         }
     }
 
-    /// Instances expected of workers that did not come back between two crashes; they still may.
+    /// Expected instances of workers that did not reconnect between two crashes; they still may.
     fn take_all_expected(&mut self) -> Vec<(WorkerId, TaskKey, InstanceId)> {
         let expected = self
             .durable
@@ -310,8 +312,8 @@ impl World {
     }
 }
 
-/// Everything was stored: what the disk gives back is what was there, task by task. Only what was handed out and has not
-/// started is not stored; a run that does not go on is superseded.
+/// Everything was stored: the restored state equals the previous one, task by task. Dispatched
+/// tasks without a start are not stored; a run that does not continue is superseded.
 fn check_restored(before: &ServerState, after: &ServerState) {
     for job in before.jobs().values() {
         let again = after.jobs().get(&job.id).expect("every job is there again");
@@ -333,16 +335,18 @@ fn check_restored(before: &ServerState, after: &ServerState) {
                 assert_eq!(attempts(again), attempts(job), "attempts of {what}");
                 let scale = |job: &Job| job.submits[number as usize].grown.scale(index);
                 assert_eq!(scale(again), scale(job), "what {what} gets");
-                // A canceled task may have run: nobody has stored that this run is over.
+                // A canceled task may have run: the end of this run is not stored.
                 let is_settled = matches!(was.phase(), Phase::Finished | Phase::Failed);
                 let is_under_way = !is_settled && was.phase() != Phase::Waiting;
                 let instance = again.instance(slot);
-                // Workers that are not waited for may have started what waits, and only the next instance of all is stored.
+                // Workers that are not expected may have started waiting tasks, and only the next
+                // instance of all is stored.
                 let first = |job: &Job| job.submits[number as usize].tasks.first_instance();
                 let is_skipped = instance == first(again) && instance > was.instance();
                 let is_next = (is_under_way || first(again) > first(job))
                     && instance == was.instance().next();
-                // That a task went back to waiting is not stored, and once it is canceled nothing follows that would be.
+                // That a task returned to waiting is not stored, and after its cancel nothing
+                // further is.
                 let is_canceled = was.phase().is_terminal() && !is_settled;
                 assert!(
                     instance == was.instance()

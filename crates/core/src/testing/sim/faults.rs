@@ -11,7 +11,8 @@ use crate::server_state::{Command, EndedRow, Input, LinkEnd, Report, WorkerMessa
 use crate::worker_state::{self, Interrupt};
 
 impl World {
-    /// A connection breaks and the worker notices; the server may not have when the worker comes back.
+    /// A connection breaks and the worker notices; the server may not have noticed when the worker
+    /// reconnects.
     pub(super) fn cut_one(&mut self) {
         let Some(number) = self.pick_node() else {
             return;
@@ -20,13 +21,13 @@ impl World {
         self.lose_server(number, how);
     }
 
-    /// Packets of a machine vanish for a while: for less than the silence limit, or for more.
+    /// Packets of a machine vanish for a while, shorter or longer than the silence limit.
     pub(super) fn silence_one(&mut self) {
         let Some(number) = self.pick_node() else {
             return;
         };
         let most = if self.rng.chance(60) { 7 } else { 1 };
-        // Up to half the limit, or up to three and a half times as long as it.
+        // Up to half the limit, or up to three and a half times the limit.
         let silence = SILENCE_MAX * self.rng.below(500) * most / 1_000;
         let Some(node) = self.nodes.get_mut(&number) else {
             return;
@@ -46,14 +47,14 @@ impl World {
         let Some(number) = away.get(self.rng.below(count.max(1)) as usize).copied() else {
             return;
         };
-        // Sometimes it loses patience with a registration and dials once more.
+        // Sometimes it times out during a registration and dials once more.
         if self.rng.chance(20) {
             self.hang_up(number, LinkEnd::Closed);
         }
         self.dial(number);
     }
 
-    /// A machine vanishes with all that runs there.
+    /// A machine vanishes with everything that runs there.
     pub(super) fn lose_one(&mut self) {
         if let Some(number) = self.pick_node() {
             let how = [LinkEnd::Closed, LinkEnd::Broken][self.rng.below(2) as usize];
@@ -62,7 +63,7 @@ impl World {
         }
     }
 
-    /// Somebody on the machine, or a client, wants a worker to end.
+    /// A user on the machine, or a client, stops a worker.
     pub(super) fn interrupt_one(&mut self) {
         let Some(number) = self.pick_node() else {
             return;
@@ -82,7 +83,7 @@ impl World {
         self.tell_node(number, worker_state::Input::Interrupt(interrupt));
     }
 
-    /// Messages from nobody, about nothing.
+    /// Meaningless messages.
     pub(super) fn send_nonsense(&mut self) {
         let task = TaskKey::new(JobId(self.rng.below(9)), TaskId(self.rng.below(9)));
         let row = EndedRow {
@@ -102,7 +103,7 @@ impl World {
         self.apply(Input::WorkerGone(worker, LinkEnd::Broken));
     }
 
-    /// Somebody sets the wall clock, which nothing may depend on.
+    /// The wall clock is set, which nothing may depend on.
     pub(super) fn turn_clock(&mut self) {
         let by = Duration::from_secs(u64::from(self.rng.below(100_000)));
         self.now.wall = if self.rng.chance(50) {
@@ -112,7 +113,7 @@ impl World {
         };
     }
 
-    /// Sometimes everybody gets no processor time for a while.
+    /// Sometimes all processes are suspended for a while.
     pub(super) fn stand_still(&mut self) {
         if self.rng.chance(20) {
             let millis = u64::from(self.rng.below(20_000));

@@ -1,5 +1,5 @@
-//! Invariants of tasks: of those that have ended after every step, of the others when they start, and when their
-//! workers come back.
+//! Invariants of tasks: of ended ones after every step, of the others when they start, and when
+//! their workers reconnect.
 
 use super::World;
 use crate::id::{InstanceId, JobId, TaskKey, WorkerId};
@@ -9,7 +9,7 @@ use crate::task::{Phase, TaskRecord};
 use crate::worker_config::WorkerConfig;
 
 impl World {
-    /// A program starts: as an instance that never ran before, anywhere.
+    /// A program starts: this instance must never have run before, anywhere.
     pub(super) fn note_run(&mut self, run: (TaskKey, InstanceId), worker: Option<WorkerId>) {
         let is_new = self.runs.insert(run);
         let (task, instance) = run;
@@ -17,7 +17,8 @@ impl World {
         self.check_order(task, instance, worker);
     }
 
-    /// What a program goes on from has been done somewhere, and nothing that counts has gone on from what it is going to do.
+    /// The dependencies of a starting program have run, and no valid instance has depended on its
+    /// outcome yet.
     fn check_order(&self, task: TaskKey, instance: InstanceId, worker: Option<WorkerId>) {
         let job = self.state.jobs().get(&task.job);
         let found = job.and_then(|job| {
@@ -26,19 +27,19 @@ impl World {
             Some((job, slot, submit))
         });
         let Some((job, slot, submit)) = found else {
-            // Its worker has not heard yet that it was forgotten.
+            // Its worker has not learned yet that it was forgotten.
             return;
         };
         if job.instance(slot) != instance {
-            // Its worker has not heard yet that it was given up.
+            // Its worker has not learned yet that it was given up.
             return;
         }
         for dep in submit.deps(slot.index) {
             let dep = TaskKey::new(task.job, dep);
             let found = job.find(dep.task).expect("it was submitted");
             let is_told = job.phase(found) == Some(Phase::Finished);
-            // After a crash it may be known where it ran only; there it may be an instance that a restart has superseded, and that
-            // is taken back when its worker comes back.
+            // After a crash only its worker may know it, possibly as an instance that the restart
+            // superseded and that is retracted when the worker reconnects.
             let InstanceId(current) = job.instance(found);
             let first = if job.is_untouched(found) { 0 } else { current };
             let is_kept = worker.is_some_and(|worker| {
@@ -61,7 +62,7 @@ impl World {
         }
     }
 
-    /// A worker comes back: what the server waits for there goes on.
+    /// A worker reconnects: the instances that the server expects there continue.
     pub(super) fn check_reattached(
         &mut self,
         link: LinkId,
@@ -88,7 +89,7 @@ impl World {
         }
     }
 
-    /// Whether the server takes this for the current instance of an unfinished task.
+    /// Whether the server considers this the current instance of an unfinished task.
     pub(super) fn is_due(&self, id: WorkerId, task: TaskKey, instance: InstanceId) -> bool {
         self.record(task).is_some_and(|record| {
             record.worker() == id
@@ -111,15 +112,15 @@ impl World {
         job.record(job.find(task.task)?)
     }
 
-    /// Somebody wanted these jobs to go.
+    /// A client forgets these jobs.
     pub(super) fn note_forgotten(&mut self, jobs: &[JobId]) {
         self.finals.retain(|(job, _), _| !jobs.contains(job));
         self.note_untold(jobs);
     }
 
-    /// Final states seen once stay, and no success is recorded that no worker has had.
+    /// Final states must not change, and no success is recorded that no worker had.
     ///
-    /// Looks at every task after every input, so it goes by position and looks up only what is new.
+    /// Checks every task after every input, so it goes by position and looks up only new ones.
     pub(super) fn check_finals(&mut self) {
         for job in self.state.jobs().values() {
             for (submit, number) in job.submits.iter().zip(0..) {

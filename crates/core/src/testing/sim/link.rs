@@ -1,8 +1,8 @@
-//! Connections of the simulated world, and what the shells around both state machines do with them.
+//! Connections of the simulated world, and the shells of both state machines.
 //!
-//! A message that was sent waits until it is delivered, also on a connection that one side has given up: it
-//! may arrive behind those of the next one. An end arrives behind all that was sent before it, or breaks the
-//! connection and takes that with it.
+//! A sent message waits until it is delivered, even on a connection that one side has abandoned: it
+//! may arrive after those of the next connection. A clean end arrives after all earlier messages; a
+//! break drops them.
 
 use std::collections::VecDeque;
 
@@ -43,7 +43,7 @@ pub(super) struct Link {
 }
 
 impl World {
-    /// A machine dials the server and says who it is.
+    /// A machine connects to the server and registers.
     pub(super) fn dial(&mut self, number: u32) {
         let Some(node) = self.nodes.get_mut(&number) else {
             return;
@@ -70,7 +70,7 @@ impl World {
         );
     }
 
-    /// The worker's side of a connection ends; what is under way may still arrive.
+    /// The worker closes its side; messages in transit may still arrive.
     pub(super) fn hang_up(&mut self, number: u32, how: LinkEnd) {
         let Some(node) = self.nodes.get_mut(&number) else {
             return;
@@ -96,7 +96,7 @@ impl World {
         }
     }
 
-    /// Something happens to a worker; what it has to say goes on its way.
+    /// Applies an input to a worker and sends its messages.
     pub(super) fn tell_node(&mut self, number: u32, input: worker_state::Input) {
         self.note(|| format!("  machine {number} <- {}", super::short(&input)));
         let Some(node) = self.nodes.get_mut(&number) else {
@@ -208,7 +208,7 @@ impl World {
             .is_some_and(|link| !self.is_silent(link.node))
     }
 
-    /// The server reads one message; returns whether there was something to read.
+    /// The server reads one message; returns whether there was one.
     pub(super) fn deliver_to_server(&mut self, id: LinkId) -> bool {
         if !self.passes(id) {
             return false;
@@ -217,7 +217,7 @@ impl World {
             return false;
         };
         if link.is_closed {
-            // Nobody reads it any more.
+            // No reader is left.
             link.to_server.clear();
         }
         if link.end == Some(LinkEnd::Broken) && self.rng.chance(30) {
@@ -275,7 +275,7 @@ impl World {
         self.check_reattached(id, config, reattach);
     }
 
-    /// The server lets go of the connection of a worker.
+    /// The server closes the connection of a worker.
     pub(super) fn close(&mut self, worker: WorkerId) {
         let link = self.seats.remove(&worker);
         if let Some(link) = link.and_then(|link| self.links.get_mut(&link)) {
@@ -296,7 +296,7 @@ impl World {
         }
     }
 
-    /// Connections that ended before the server had answered: it notices when it writes.
+    /// Connections that ended before the server had answered: it notices on the write.
     pub(super) fn find_orphans(&mut self) {
         for (worker, link) in std::mem::take(&mut self.orphans) {
             if self.seats.get(&worker) == Some(&link) {
@@ -306,7 +306,7 @@ impl World {
         }
     }
 
-    /// The worker reads one message; returns whether there was something to read.
+    /// The worker reads one message; returns whether there was one.
     pub(super) fn deliver_to_worker(&mut self, id: LinkId) -> bool {
         if !self.passes(id) {
             return false;

@@ -1,4 +1,4 @@
-//! A machine of the simulated world: a real [`WorkerState`], and processes that take their time.
+//! A machine of the simulated world: a real [`WorkerState`], and simulated processes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use crate::worker_state::{
     LaunchTask, LaunchToken, Report, WorkAssignment, WorkTemplate, WorkerState,
 };
 
-/// Patience with tasks that others wait for: so little that it often comes to an end.
+/// Limit for tasks that others wait for: so low that it is often exceeded.
 const PATIENCE: Duration = Duration::from_millis(4);
 
-/// Longest time that a process which was told to end goes on.
+/// Longest time that a process takes to end after it was asked to.
 const ENDING_MAX: Duration = Duration::from_millis(3_000);
 
 /// One launched instance.
@@ -28,11 +28,11 @@ pub(super) struct Process {
     lane: LaunchToken,
     /// Its program runs since then.
     since: Option<Time>,
-    /// It was told to end and will have by then.
+    /// It was asked to end and will have ended by then.
     dies_at: Option<Time>,
 }
 
-/// Outcome of a process that had its turn.
+/// Result of a process's turn.
 pub(super) enum Turn {
     Started(InstanceKey),
     Succeeded(InstanceKey),
@@ -46,21 +46,21 @@ pub(super) struct Node {
     /// Id that the server gave it last.
     pub(super) id: Option<WorkerId>,
     pub(super) state: WorkerState,
-    /// The connection that it uses; `None` = it has none.
+    /// Its connection; `None` = disconnected.
     pub(super) link: Option<LinkId>,
     /// Its registration on that connection was answered.
     pub(super) is_answered: bool,
     /// Registrations so far.
     registrations: u64,
-    /// Nothing reaches it, and nothing of it anybody, until then.
+    /// No packets pass in either direction until then.
     pub(super) silent_until: Time,
     pub(super) next_heartbeat: Time,
-    /// Heartbeats since the server said something.
+    /// Heartbeats since the last message of the server.
     pub(super) unanswered: u32,
     pub(super) processes: BTreeMap<LaunchToken, Process>,
-    /// Programs that ran for a moment although they were told to end before; not looked at yet.
+    /// Programs that ran for a moment although they had been asked to end; not checked yet.
     pub(super) slipped: Vec<(TaskKey, InstanceId)>,
-    /// It has just said goodbye to a server that ends, and its tasks go on.
+    /// It has just said goodbye to a server that shuts down, and its tasks continue.
     pub(super) has_taken_leave: bool,
     /// Instances whose ends were in a report, by its number.
     pub(super) said: Vec<(u64, Vec<(TaskKey, InstanceId)>)>,
@@ -93,17 +93,17 @@ impl Node {
         }
     }
 
-    /// The connection on which it can say something.
+    /// The connection on which it can send.
     pub(super) fn up(&self) -> Option<LinkId> {
         self.link.filter(|_| self.is_answered)
     }
 
-    /// Whether no packet of it or to it gets through.
+    /// Whether none of its packets get through.
     pub(super) fn is_silent(&self, now: Now) -> bool {
         now.mono < self.silent_until
     }
 
-    /// Lets something happen to the worker; gives what it wants to tell the server.
+    /// Applies an input to the worker; returns its messages to the server.
     pub(super) fn apply(&mut self, now: Now, input: Input, rng: &mut Rng) -> Vec<Report> {
         let mut reports = Vec::new();
         let mut inputs = vec![input];
@@ -172,7 +172,7 @@ impl Node {
         Some(LaunchEvent::Failed { token, failure })
     }
 
-    /// Tasks that have not started never will; those that run may take their time.
+    /// Tasks that have not started never will; running ones may take their time.
     fn terminate(&mut self, now: Time, token: LaunchToken, rng: &mut Rng) -> Option<LaunchEvent> {
         let process = self.processes.get_mut(&token)?;
         if process.since.is_none() && rng.chance(70) {
@@ -187,7 +187,7 @@ impl Node {
         } else {
             u64::try_from(millis).unwrap_or(0)
         };
-        // Told while it was being created: its program runs for a moment.
+        // Asked to end while it was being created: its program runs for a moment.
         if process.since.is_none() {
             process.since = Some(now);
             self.slipped.push(parts(process.key));
@@ -196,7 +196,7 @@ impl Node {
         None
     }
 
-    /// Something happens to one of its processes.
+    /// Advances one of its processes.
     pub(super) fn turn(&mut self, now: Now, rng: &mut Rng) -> Option<(Turn, LaunchEvent)> {
         let able: Vec<LaunchToken> = self
             .processes
@@ -251,12 +251,12 @@ impl Node {
         Some((turn, exited))
     }
 
-    /// When the next process that was told to end has ended.
+    /// Time at which the next process that was asked to end has ended.
     pub(super) fn next_death(&self) -> Option<Time> {
         self.processes.values().filter_map(|p| p.dies_at).min()
     }
 
-    /// Instances whose programs run and were not told to end.
+    /// Running instances that were not asked to end.
     pub(super) fn running(&self) -> impl Iterator<Item = (TaskKey, InstanceId)> + '_ {
         let live = self.processes.values();
         let live = live.filter(|p| p.since.is_some() && p.dies_at.is_none());
@@ -287,7 +287,7 @@ impl Node {
         })
     }
 
-    /// Instances whose ends the server has taken over with this number.
+    /// Instances whose ends the server has acknowledged with this number.
     pub(super) fn acknowledged(&mut self, seq: u64) -> Vec<(TaskKey, InstanceId)> {
         let (over, kept) = std::mem::take(&mut self.said)
             .into_iter()
@@ -333,7 +333,7 @@ pub(super) fn told(report: Report) -> server_state::Report {
     }
 }
 
-/// A command as the worker reads it; `None` for what does not concern its state.
+/// A command as the worker reads it; `None` if its state is not concerned.
 pub(super) fn heard(command: WorkerCommand) -> Option<Input> {
     Some(match command {
         WorkerCommand::Assign {

@@ -18,7 +18,7 @@ use crate::template::{
 };
 
 impl World {
-    /// Submits an array for any worker with so many cpus; says which job it is.
+    /// Submits an array for any worker with this many cpus; returns the job.
     pub(super) fn submit_plain(&mut self, count: u32, cpus: u32) -> Option<JobId> {
         let mut made = template(&["true"]);
         made.requests = RequestVariants::new(vec![ResourceRequest::cpus(cpus)]).expect("valid");
@@ -54,7 +54,7 @@ impl World {
         self.request(Command::Submit(Box::new(spec)));
     }
 
-    /// Conditions on earlier jobs; those task by task are refused if ids do not fit.
+    /// Conditions on earlier jobs; task by task they are rejected if ids do not match.
     fn random_after(&mut self) -> Vec<After> {
         let mut after = Vec::new();
         while let Some(last) = self.state.last_job().filter(|_| self.rng.chance(25)) {
@@ -134,7 +134,7 @@ impl World {
     }
 
     pub(super) fn submit_graph(&mut self) {
-        // Of stretches where each task waits for the one before it some are sent ahead.
+        // Some tasks of stretches with sequential dependencies are sent ahead.
         let is_chain = self.rng.chance(50);
         let count = 2 + self.rng.below(if is_chain { 30 } else { 12 });
         self.summary.tasks += u64::from(count);
@@ -183,7 +183,8 @@ impl World {
         });
     }
 
-    /// As small jobs are submitted again, or as large ones are: looked at beside the state, which goes on meanwhile.
+    /// Resubmits small jobs directly, and large ones prepared outside the state, which changes
+    /// meanwhile.
     fn resubmit(&mut self, jobs: Selector, states: Vec<TaskState>) {
         if self.next_request.is_multiple_of(2) {
             self.request(Command::Resubmit {
@@ -202,7 +203,7 @@ impl World {
         self.looked_at = Some(Box::new(again));
     }
 
-    /// Tasks of one job, of which some wait, run or are over, and some do not exist.
+    /// Tasks of one job, some of them waiting, running or ended, and some unknown.
     fn cancel_tasks(&mut self) {
         let last = self.state.last_job().map_or(1, |job| job.0);
         let job = JobId(1 + self.rng.below(last + 1));
@@ -216,7 +217,7 @@ impl World {
         });
     }
 
-    /// One job, some, or all; not each of them is there.
+    /// One job, some, or all; some may be unknown.
     fn random_jobs(&mut self) -> Selector {
         let last = self.state.last_job().map_or(1, |job| job.0);
         let first = 1 + self.rng.below(last + 1);
@@ -231,7 +232,7 @@ impl World {
         }
     }
 
-    /// Somebody tidies up, or closes what is open.
+    /// Forgets or closes some jobs.
     pub(super) fn forget_some(&mut self) {
         let jobs = self.random_jobs();
         if self.rng.chance(20) {
@@ -248,7 +249,7 @@ impl World {
         self.request(Command::ForgetJobs { jobs, states });
     }
 
-    /// A worker is to end when its tasks have; if it stays away, somebody takes its place.
+    /// Drains a worker; if it stays away, another one replaces it.
     pub(super) fn drain_some(&mut self) {
         let node = self.pick_node();
         if let Some(id) = node.and_then(|number| self.nodes[&number].id) {
@@ -278,7 +279,8 @@ impl World {
     }
 }
 
-/// Has a task get more time after each attempt that reached its limit, and ask for workers that live longer.
+/// Gives a task more time after each attempt that reached its limit, and requires workers of longer
+/// lifetime.
 fn grow_with_time(task: &mut TaskTemplate, limit: Duration) {
     let mut variants = task.requests.as_slice().to_vec();
     variants[0].min_time = limit / 2;

@@ -9,7 +9,7 @@ fn ledger() -> Option<Box<dyn Disk>> {
     Some(Box::new(Ledger::new("SimUid")))
 }
 
-/// Seeds of one test run at most; `tests/seeds` plays 100 of them.
+/// Limit of seeds in one test run; `tests/seeds` plays 100 of them.
 const SEEDS_MAX: u64 = 10;
 
 #[test]

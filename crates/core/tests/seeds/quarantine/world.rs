@@ -1,5 +1,6 @@
-//! A cluster in virtual time, whose nodes and tasks fail as a test says: small and fast, so that a thousand of them can be
-//! played. Workers never leave; what they are sent they start in order, and report each end at once.
+//! A cluster in virtual time, whose nodes and tasks fail as a test prescribes: small and fast, so
+//! that thousands can be played. Workers never leave, start their tasks in order, and report each
+//! end at once.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -17,7 +18,7 @@ use hq_core::testing::sim::Rng;
 use hq_core::testing::worker_config;
 use hq_core::time::{Now, Time, Timestamp};
 
-/// How an attempt ends, and how long it takes.
+/// Outcome of an attempt, and its run time.
 pub(super) type End = (Outcome, Duration);
 
 /// A node of the world.
@@ -31,13 +32,13 @@ struct Node {
 /// History of a node.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Fate {
-    /// Failures there until it was set aside for the first time; all of them, if it never was.
+    /// Failures before its first quarantine; all of them, if it had none.
     pub(super) failures: u32,
     /// When the first of them was.
     pub(super) first_failure: Option<Time>,
-    /// When it was set aside for the first time.
+    /// Time of its first quarantine.
     pub(super) set_aside: Option<Time>,
-    /// How many times it was set aside.
+    /// Number of quarantines.
     pub(super) times: u32,
 }
 
@@ -47,7 +48,7 @@ pub(super) struct World<'a> {
     now: Now,
     nodes: BTreeMap<WorkerId, Node>,
     templates: BTreeMap<TemplateId, JobId>,
-    /// Ends to come: when, in order of their start, where.
+    /// Future ends: time and order of the start, worker and task.
     coming: BTreeMap<(Time, u64), (WorkerId, TaskKey, InstanceId, End)>,
     started: u64,
     pub(super) fates: BTreeMap<WorkerId, Fate>,
@@ -55,7 +56,7 @@ pub(super) struct World<'a> {
 }
 
 impl<'a> World<'a> {
-    /// `rule` says how an attempt of a task ends on a worker.
+    /// `rule` gives the outcome of an attempt on a worker.
     pub(super) fn new(
         seed: u64,
         workers: u32,
@@ -102,7 +103,7 @@ impl<'a> World<'a> {
         while self.step() {}
     }
 
-    /// Goes to the next end or deadline; `false` = nothing is left to come.
+    /// Advances to the next end or deadline; `false` = nothing is left.
     fn step(&mut self) -> bool {
         let next = self.coming.first_key_value().map(|((time, _), _)| *time);
         let is_over = self.state.jobs().values().all(|job| job.is_completed());
