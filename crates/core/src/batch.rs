@@ -1,8 +1,9 @@
-//! Batch systems: what is known of one, and what is asked of it for a queue.
+//! Batch systems: the description of one, and the parameters of a queue.
 //!
-//! A description is data: which commands to run, how to read their answers, what its words for states mean. A new
-//! batch system is a file, and a new kind of answer only if its commands print something that no other's do.
-//! `docs/batch-systems.md` explains the entries. Other modules read files, convert messages and run commands.
+//! A description is data: the commands to run, how to parse their output, the meaning of its state
+//! words. A new batch system is a file. New parser code is only needed if its commands print a new
+//! format. `docs/batch-systems.md` explains the entries. Other modules read files, convert messages
+//! and run commands.
 
 pub mod qstat;
 
@@ -24,41 +25,41 @@ pub struct QueueParams {
     pub max_workers_per_alloc: u32,
     /// Most workers of the queue.
     pub max_worker_count: Option<u32>,
-    /// Shell command before each worker.
+    /// Shell command run before each worker.
     pub start_command: Option<Box<str>>,
-    /// Shell command after each worker.
+    /// Shell command run after each worker.
     pub stop_command: Option<Box<str>>,
-    /// Put in front of `hq worker start`.
+    /// Command prefix of `hq worker start`.
     pub wrap_command: Option<Box<str>>,
     /// Lifetime of a worker, at most `time_limit`.
     pub worker_time_limit: Option<Duration>,
-    /// Allocations that wait for tasks that are gone stay in the batch system.
+    /// Whether allocations stay in the batch system when no task needs them anymore.
     pub keep_waiting: bool,
     /// Idle timeout of a worker.
     pub idle_timeout: Duration,
-    /// Least share of its cpus that must be busy.
+    /// Lower bound of the share of a worker's cpus that must be busy.
     pub min_utilization: f32,
     /// Words of `worker start`, quoted for a shell.
     pub worker_args: Vec<Box<str>>,
     /// Further words of the submit command.
     pub additional_args: Vec<Box<str>>,
-    /// Units that workers are told to offer, by name.
+    /// Units that workers are configured to offer, by name.
     pub amounts: BTreeMap<Box<str>, u64>,
 }
 
-/// A worker ends this much before its allocation, to end its tasks and to tell the server.
+/// A worker ends this long before its allocation, to stop its tasks and to report to the server.
 const MARGIN_MAX: Duration = Duration::from_secs(10);
 /// Margin of a short allocation, as a divisor of its time limit.
 const MARGIN_PART: u32 = 10;
 
-/// Lifetime of a worker whose allocation has this time left.
+/// Lifetime of a worker, given the time left of its allocation.
 #[must_use]
 pub fn worker_lifetime(left: Duration) -> Duration {
     Duration::from_secs((left - MARGIN_MAX.min(left / MARGIN_PART)).as_secs())
 }
 
 impl QueueParams {
-    /// Value of an option among the words after `--`; the last one wins, as in the batch systems.
+    /// Value of an option among the words after `--`; the last one wins, as in batch systems.
     #[must_use]
     pub fn option(&self, long: &[&str], short: char) -> Option<&str> {
         let mut words = self
@@ -89,7 +90,7 @@ impl QueueParams {
         &*self.system.manager == "slurm"
     }
 
-    /// Name of its jobs, if its options give them one.
+    /// Name of its jobs, if set by its options.
     #[must_use]
     pub fn own_name(&self) -> Option<&str> {
         match &*self.system.manager {
@@ -99,14 +100,14 @@ impl QueueParams {
         }
     }
 
-    /// Directory of its jobs, if its options give them one.
+    /// Directory of its jobs, if set by its options.
     #[must_use]
     pub fn own_dir(&self) -> Option<&str> {
         self.is_slurm()
             .then(|| self.option(&["chdir", "workdir"], 'D'))?
     }
 
-    /// The Slurm clusters to which it submits, if its options name any.
+    /// Slurm clusters that its options name, if any.
     #[must_use]
     pub fn clusters(&self) -> Option<&str> {
         self.is_slurm()
@@ -114,15 +115,15 @@ impl QueueParams {
     }
 }
 
-/// The id of a job and its cluster. Where a batch system has several clusters, the text for a job is `ID;CLUSTER`, as
-/// `sbatch --parsable` prints it: the same id exists on each cluster.
+/// Splits a job text into id and cluster. With several clusters the text is `ID;CLUSTER`, as
+/// `sbatch --parsable` prints it: each cluster numbers jobs by itself.
 #[must_use]
 pub fn job_parts(job: &str) -> (&str, Option<&str>) {
     job.split_once(';')
         .map_or((job, None), |(id, cluster)| (id, Some(cluster)))
 }
 
-/// How to talk to a batch system.
+/// Commands and formats of a batch system.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SystemSpec {
     /// Name for people.
@@ -137,27 +138,27 @@ pub struct SystemSpec {
     pub each_node_shell: Box<str>,
     /// Submits a script.
     pub submit: CommandTemplate,
-    /// Where the id is in its answer.
+    /// Where the output contains the id.
     pub submit_format: SubmitFormat,
     /// Asks for the states of jobs.
     pub status: CommandTemplate,
-    /// Asked if that gives no usable answer; may be empty.
+    /// Used if `status` gives no usable output; may be empty.
     pub status_fallback: CommandTemplate,
-    /// Shape of the answer.
+    /// Format of the output.
     pub status_format: StatusFormat,
     /// Cancels a job.
     pub cancel: CommandTemplate,
     /// Looks for a job by name.
     pub find: CommandTemplate,
-    /// Shape of the answer.
+    /// Format of the output.
     pub find_format: FindFormat,
-    /// Texts of answers that do not know a job.
+    /// Output fragments that mean an unknown job.
     pub missing: Vec<Box<str>>,
-    /// Texts of refused submissions that may have happened.
+    /// Error fragments of failed submissions that may have happened nevertheless.
     pub unclear: Vec<Box<str>>,
-    /// Texts of refused submissions that did not reach the batch system.
+    /// Error fragments of submissions that did not reach the batch system.
     pub unreachable: Vec<Box<str>>,
-    /// Meanings of the words that the batch system uses for states.
+    /// Meaning of each state word of the batch system.
     pub states: BTreeMap<Box<str>, StateMeaning>,
 }
 
@@ -165,7 +166,7 @@ pub struct SystemSpec {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CommandTemplate(pub Vec<Words>);
 
-/// Some words of a command.
+/// Consecutive words of a command.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Words {
     /// The words.
@@ -181,21 +182,21 @@ impl CommandTemplate {
         self.0.is_empty()
     }
 
-    /// Whether it begins with a program, which is the same for all jobs.
+    /// Whether it begins with a program that does not depend on the job.
     #[must_use]
     pub fn names_program(&self) -> bool {
         let first = self.0.first().filter(|first| !first.each_job);
         first.is_some_and(|first| first.words.first().is_some_and(|word| !word.is_empty()))
     }
 
-    /// Whether it takes several jobs at once.
+    /// Whether one run handles several jobs.
     #[must_use]
     pub fn takes_many(&self) -> bool {
         self.0.iter().any(|words| words.each_job)
     }
 }
 
-/// Where the id is in the answer to a submission.
+/// Where the output of a submission contains the id.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SubmitFormat {
     /// All of the last line that is not blank.
@@ -204,7 +205,7 @@ pub enum SubmitFormat {
     Sbatch,
 }
 
-/// Shape of an answer about states.
+/// Format of the output of a status command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StatusFormat {
     /// Lines of id, state and, perhaps, a text.
@@ -215,38 +216,38 @@ pub enum StatusFormat {
     PbsJson,
 }
 
-/// Shape of an answer about names.
+/// Format of the output of a search by name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FindFormat {
-    /// Lines of id and, perhaps, working directory; nothing, and exit code 0, if there is no such job.
+    /// Lines of id and optional working directory. No output with exit code 0 means no such job.
     Lines,
     /// JSON of `qstat -f -F json`.
     PbsJson,
 }
 
-/// State of a job that a word of the batch system stands for.
+/// Meaning of a state word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StateMeaning {
     /// Waits.
     Queued,
     /// Has nodes.
     Running,
-    /// Has nodes, and its processes are stopped for a while.
+    /// Has nodes, and its processes are suspended.
     Suspended,
     /// Is about to end, or to be requeued.
     Completing,
-    /// Ended well.
+    /// Succeeded.
     Finished,
-    /// Ended otherwise.
+    /// Failed.
     Failed,
-    /// The same, and the batch system may start it again by itself.
+    /// Failed; the batch system may restart it.
     FailedMayReturn,
 }
 
 /// Error in a description. `Display` names the entry.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum DescriptionError {
-    /// Nothing would replace it.
+    /// Unknown placeholder.
     #[error("{entry}: unknown placeholder `%{{{name}}}`, expected one of: {}", .allowed.join(", "))]
     Placeholder {
         /// Name of the entry.
@@ -256,24 +257,24 @@ pub enum DescriptionError {
         /// Names that are allowed there.
         allowed: &'static [&'static str],
     },
-    /// No worker would start.
+    /// The script starts no worker.
     #[error("script.text: expected `%{{command}}` where the worker starts")]
     NoWorker,
-    /// There is nothing to run.
+    /// The command is empty.
     #[error("{0}: expected the name of a program first")]
     NoProgram(&'static str),
-    /// Only a question about jobs is about several of them.
+    /// Only a status command can be about several jobs.
     #[error("{0}: words for each job belong to status.command")]
     EachJob(&'static str),
-    /// Every answer would be one of those that are meant.
+    /// An empty fragment would match every output.
     #[error(
         "{0}: expected words of an answer, found an empty text, which is in every answer; leave it out"
     )]
     EmptyText(&'static str),
 }
 
-/// The placeholders of an entry as an enum, so that code that fills them in must have a value for each: one that is
-/// accepted and not filled in would stand in a script as it is.
+/// Defines the placeholders of an entry as an enum, so that the code that fills them in must cover
+/// each: an accepted placeholder without a value would end up in the script verbatim.
 macro_rules! placeholders {
     ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $text:literal,)+ }) => {
         $(#[$doc])*
@@ -283,7 +284,7 @@ macro_rules! placeholders {
         }
 
         impl $name {
-            /// All of them.
+            /// All placeholders.
             pub const ALL: &[Self] = &[$(Self::$variant),+];
             /// Names between the braces, in the same order.
             const NAMES: &[&str] = &[$($text),+];
@@ -324,13 +325,16 @@ placeholders! {
         Walltime = "walltime",
         /// Time limit in seconds.
         Seconds = "seconds",
-        /// Further words of the submit command. A line with it is left out if there are none.
+        /// Further words of the submit command. A line that contains it is dropped if there are
+        /// none.
         Args = "args",
         /// Command that starts the workers.
         Command = "command",
-        /// Nodes that are to be avoided, separated by commas. A line with it is left out if there are none.
+        /// Nodes to avoid, separated by commas. A line that contains it is dropped if there are
+        /// none.
         Excluded = "excluded",
-        /// Nothing; a line with it is left out unless the job is submitted only to be canceled.
+        /// Empty. A line that contains it is dropped unless the job is submitted only to be
+        /// canceled.
         IfTest = "if-test",
     }
 }
@@ -340,11 +344,12 @@ placeholders! {
     EachNodePlaceholder {
         /// Number of nodes.
         Nodes = "nodes",
-        /// `--export=ALL` and a blank if the user's options contain `--export`, which would leave workers without PATH.
+        /// `--export=ALL ` if the user's options contain `--export`, because workers would
+        /// otherwise have no PATH.
         Export = "export",
         /// Command that starts one worker.
         Command = "command",
-        /// The same as one word of a shell.
+        /// The same command, quoted as one shell word.
         QuotedCommand = "quoted-command",
     }
 }
@@ -355,11 +360,11 @@ const IN_FIND: &[&str] = &["name", "dir", "cluster"];
 const IN_JOB: &[&str] = &["job", "cluster"];
 
 impl SystemSpec {
-    /// Whether the entries make sense together, as far as that can be said without the batch system.
+    /// Checks that the entries are consistent, as far as possible without the batch system.
     ///
     /// # Errors
     ///
-    /// The first thing that does not.
+    /// The first inconsistency.
     pub fn check(&self) -> Result<(), DescriptionError> {
         let each_node = EachNodePlaceholder::NAMES;
         check_text("script.text", &self.script, ScriptPlaceholder::NAMES)?;
@@ -389,7 +394,7 @@ impl SystemSpec {
 }
 
 impl CommandTemplate {
-    /// Whether it begins with a program, and every placeholder means something.
+    /// Checks that it begins with a program, and that every placeholder is known.
     fn check(
         &self,
         entry: &'static str,
@@ -410,7 +415,7 @@ impl CommandTemplate {
     }
 }
 
-/// Requires that every placeholder means something.
+/// Checks that every placeholder is known.
 fn check_text(
     entry: &'static str,
     text: &str,

@@ -1,14 +1,15 @@
-//! States that cannot be: asserted in tests and simulations, reported in production.
+//! Impossible states: a panic in tests and simulations, a report in production.
 //!
-//! A message of a peer is never such a state, however odd it is; messages that mean nothing are counted as ignored. A bug is a
-//! contradiction between two parts of our own state. A server goes on without the step that it was about to take, because
-//! ending it would end the runs of everybody; it logs each place once, counts all of them, and tells people by `hq problems`
-//! and the metric `internal_errors`.
+//! A message of a peer is never an impossible state, however odd it is; meaningless messages are
+//! counted as ignored. A bug is a contradiction between two parts of our own state. The server then
+//! skips the step at hand and continues, because a crash would end the runs of all users. It logs
+//! each place once, counts all reports, and shows them in `hq problems` and the metric
+//! `internal_errors`.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Contradictions that were found since the process began.
+/// Contradictions found since the process started.
 static COUNT: AtomicU64 = AtomicU64::new(0);
 
 /// Number of contradictions that this process has found in its state.
@@ -17,7 +18,7 @@ pub fn count() -> u64 {
     COUNT.load(Ordering::Relaxed)
 }
 
-/// One place that reports; what it says is logged the first time only.
+/// One reporting place; it logs only its first report.
 #[derive(Debug, Default)]
 pub struct Place(AtomicBool);
 
@@ -28,7 +29,7 @@ impl Place {
         Self(AtomicBool::new(false))
     }
 
-    /// Counts; returns whether it is the first time.
+    /// Counts a report; returns whether it is the first of this place.
     fn note(&self, count: &AtomicU64) -> bool {
         count.fetch_add(1, Ordering::Relaxed);
         !self.0.swap(true, Ordering::Relaxed)
@@ -40,7 +41,8 @@ impl Place {
     ///
     /// In tests and simulations.
     pub fn report(&self, what: fmt::Arguments<'_>) {
-        // A release build aborts at a panic, and of the whole workspace it has the feature, too: the benchmarks ask for it.
+        // A release build aborts on panic. It has the `testing` feature if the whole workspace is
+        // built, because the benchmarks enable it.
         if cfg!(all(any(test, feature = "testing"), panic = "unwind")) {
             panic!("a state that cannot be: {what}");
         }
@@ -50,7 +52,7 @@ impl Place {
     }
 }
 
-/// Reports a state that cannot be; see [`bug`](crate::bug).
+/// Reports an impossible state; see [`bug`](crate::bug).
 #[macro_export]
 macro_rules! bug {
     ($($what:tt)+) => {{

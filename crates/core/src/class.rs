@@ -1,7 +1,8 @@
-//! Request classes: tasks with an equal request are interchangeable, so decisions are made on counts of classes.
+//! Request classes: tasks with equal requests are interchangeable, so the scheduler decides on
+//! counts of classes.
 //!
-//! Here is what a class asks for, what a worker offers, and how often one fits into the other. It knows neither tasks
-//! nor workers.
+//! This module knows the demands of a class, the offers of a worker, and how often one fits into
+//! the other. It knows neither tasks nor workers.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -11,7 +12,7 @@ use crate::resource::amount::UNITS_PER_WHOLE;
 use crate::resource::descriptor::{ResourceDescriptor, ResourceKind};
 use crate::resource::request::{Policy, RequestVariants};
 
-/// Tasks of a request without resources that fit one worker; only common sense limits them.
+/// Tasks per worker of a request without resources; an arbitrary safe bound.
 const UNLIMITED_FIT: u64 = 4_096;
 
 /// An interned [`RequestVariants`].
@@ -27,18 +28,18 @@ pub struct ResourceId(pub u32);
 pub struct Demand {
     /// Number of the resource.
     pub resource: ResourceId,
-    /// Units asked for; `None` = the whole pool.
+    /// Requested units; `None` = the whole pool.
     pub units: Option<u64>,
 }
 
 /// A variant in interned form.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct VariantDemand {
-    /// Amounts that it takes from one worker.
+    /// Amounts taken from one worker.
     pub demands: Vec<Demand>,
     /// Whole nodes; 0 = part of one node.
     pub n_nodes: u32,
-    /// Least remaining lifetime in nanoseconds.
+    /// Required remaining lifetime in nanoseconds.
     pub min_time_ns: u64,
     /// Value of the request in a mix, in units of 1/10 000.
     pub weight: u32,
@@ -47,9 +48,9 @@ pub struct VariantDemand {
 /// Amount of one resource that a worker offers.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct Offer {
-    /// Units in all.
+    /// Total units.
     pub units: u64,
-    /// Whether it consists of items: a fraction must then come from a single one.
+    /// Whether it consists of items: then a fraction must come from a single item.
     pub has_items: bool,
 }
 
@@ -62,8 +63,8 @@ pub struct Class {
     pub variants: Vec<VariantDemand>,
 }
 
-/// Interns request classes and resource names for the life of the server. Their number follows the
-/// distinct requests that were submitted, not the tasks.
+/// Interns request classes and resource names for the life of the server. Their number grows with
+/// the distinct requests, not with the tasks.
 #[derive(Clone, Debug, Default)]
 pub struct Classes {
     by_request: BTreeMap<RequestVariants, ClassId>,
@@ -73,7 +74,7 @@ pub struct Classes {
 }
 
 impl Classes {
-    /// The class of a request, made on first sight.
+    /// The class of a request; created on first use.
     pub fn intern(&mut self, request: &RequestVariants) -> ClassId {
         if let Some(id) = self.by_request.get(request) {
             return *id;
@@ -117,7 +118,7 @@ impl Classes {
         self.classes.get(id.0 as usize)
     }
 
-    /// Cpus that a task of a variant takes, if that is a number.
+    /// Cpus that a task of a variant takes, if the request gives a number.
     #[must_use]
     pub fn cpus(&self, id: ClassId, variant: u32) -> Option<f64> {
         let (class, cpus) = (self.get(id)?, self.find_resource("cpus")?);
@@ -133,7 +134,7 @@ impl Classes {
         Some(units / whole)
     }
 
-    /// The number of a resource name, made on first sight.
+    /// The id of a resource name; created on first use.
     pub fn resource(&mut self, name: &str) -> ResourceId {
         if let Some(id) = self.resources.get(name) {
             return *id;
@@ -144,7 +145,7 @@ impl Classes {
         id
     }
 
-    /// The number of a resource name that was seen before.
+    /// The id of a known resource name.
     #[must_use]
     pub fn find_resource(&self, name: &str) -> Option<ResourceId> {
         self.resources.get(name).copied()
@@ -161,7 +162,7 @@ impl Classes {
         &self.names
     }
 
-    /// The offers of a worker, by resource number.
+    /// Offers of a worker, by resource id.
     pub fn offers(&mut self, descriptor: &ResourceDescriptor) -> Vec<Offer> {
         let mut offers = Vec::new();
         for item in &descriptor.items {
@@ -179,10 +180,10 @@ impl Classes {
 }
 
 impl VariantDemand {
-    /// Resource numbers, each with units that a task takes at least.
+    /// Resource ids, each with the minimum that any task takes.
     pub(crate) fn least(&self) -> impl Iterator<Item = (usize, i64)> + '_ {
         self.demands.iter().map(|demand| {
-            // A whole pool is at least something.
+            // A whole pool is at least one unit.
             let units = demand.units.unwrap_or(1);
             let least = i64::try_from(units).unwrap_or(i64::MAX);
             (demand.resource.0 as usize, least)
@@ -191,7 +192,7 @@ impl VariantDemand {
 }
 
 impl Class {
-    /// The fewest whole nodes that a variant takes; `None` = none does.
+    /// The minimum of whole nodes over all variants; `None` = no variant takes whole nodes.
     #[must_use]
     pub fn nodes_min(&self) -> Option<u32> {
         let nodes = self.variants.iter().map(|variant| variant.n_nodes);
@@ -224,7 +225,8 @@ impl QueueKey {
         }
     }
 
-    /// Whether its tasks go before those of the other one wherever either could run.
+    /// Whether its tasks take precedence over those of `other` on every worker that could run
+    /// either.
     pub(crate) fn overtakes(self, other: Self) -> bool {
         self.class == other.class && self.priority < other.priority
     }

@@ -1,34 +1,35 @@
-//! How a text about a task that could not start names its command: whole for the user who submitted it, without arguments for
-//! everybody else.
+//! Error texts of tasks that could not start: with the full command for the user who submitted it,
+//! without arguments for other readers.
 //!
-//! Arguments may hold secrets. `hq task info` and the store, which only the user can read, show them; what leaves the user's
-//! hands (notifications, the page of a run) names the program only. Maker and shortener stand side by side because the
-//! second is the inverse of the first.
+//! Arguments may contain secrets. Only `hq task info` and the store, which only the user can read,
+//! show them. Texts for others (notifications, the page of a run) name only the program. Both
+//! functions are in one module because the second parses the output of the first.
 
 use std::borrow::Cow;
 
 use crate::limits::shortened;
 use crate::template::ByteText;
 
-/// Bytes of a command that a text repeats. It is stored once for each task, so a command of a megabyte may not be.
+/// Bytes of a command in an error text. Each task stores the text, so a command of a megabyte must
+/// be cut.
 const COMMAND_SHOWN_MAX: usize = 512;
 const OPENING: &str = "Cannot execute \"";
 const CLOSING: &str = "\": ";
 
-/// First line of the text: the command, cut to some hundred bytes, and the reason.
+/// First line of the error text: the command, cut to a few hundred bytes, and the reason.
 #[must_use]
 pub fn cannot_execute(args: &[ByteText], reason: &str) -> String {
     let words: Vec<_> = args
         .iter()
         .map(|arg| String::from_utf8_lossy(arg))
         .collect();
-    // One line, whatever is in it: the inverse looks for its end.
+    // Control characters are replaced: the parser looks for the end of this one line.
     let command = words.join(" ").replace(char::is_control, " ");
     let command = shortened(&command, COMMAND_SHOWN_MAX);
     format!("{OPENING}{command}{CLOSING}{reason}")
 }
 
-/// The same text without what follows the program. Other texts are returned as they are.
+/// Removes everything after the program from such a text. Other texts are returned unchanged.
 #[must_use]
 pub fn without_arguments(text: &str) -> Cow<'_, str> {
     let Some(rest) = text.strip_prefix(OPENING) else {
@@ -45,7 +46,7 @@ pub fn without_arguments(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// Words that only a shell knows, and what to write instead.
+/// Shell keywords, and what to write instead.
 const SHELL_WORDS: &[(&[&str], &str)] = &[
     (
         &["cd", "pushd"],
@@ -65,7 +66,7 @@ const SHELL_WORDS: &[(&[&str], &str)] = &[
     ),
 ];
 
-/// Why a text that no program has as its name is none, and what to write instead.
+/// Why a text cannot be the name of a program, and what to write instead.
 #[must_use]
 pub fn no_program(text: &str) -> Option<String> {
     let first = text.split_whitespace().next().unwrap_or_default();

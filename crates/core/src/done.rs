@@ -1,4 +1,5 @@
-//! Work that is done: what is kept beside the first output of a task that finished, so that it need not run again.
+//! Records of completed work: stored next to the first output of a finished task, so that a later
+//! submit can skip it.
 //!
 //! ```text
 //! hq-done 3
@@ -8,13 +9,14 @@
 //! output 1764000003123456789 128 /data/out.txt
 //! ```
 //!
-//! With digests of contents, if that was asked for, it is `hq-done 4`, and a digest stands before each path; `-` = of this file only
-//! the time is known.
+//! With digests of contents, if requested, the header is `hq-done 4` and a digest precedes each
+//! path; `-` = only the time of this file is known.
 //!
-//! The record says what the task did and where, what its inputs were like when it started, and its outputs when it had
-//! finished. A task is done if a record made now would be the same. Times are compared for equality only, and all of them are given by the file system that has the file: clocks of
-//! machines that differ, and files that are older than what they replace, mislead nobody (as in `redo` and `ninja`, and unlike
-//! `make`). Nothing here touches a file system.
+//! The record states what the task did and where, the state of its inputs when it started, and of
+//! its outputs when it finished. A task counts as done if a record made now would be equal. Times
+//! are compared for equality only, and each comes from the file system that holds the file. So
+//! differing clocks, or files older than those they replace, do no harm (as in `redo` and `ninja`,
+//! unlike `make`). Nothing here accesses a file system.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -22,51 +24,51 @@ use std::fmt::Write as _;
 use crate::params::fill;
 use crate::template::{ByteText, TaskTemplate};
 
-/// First line of a record; another one is that of another format.
+/// First line of a record without contents.
 const HEADER: &str = "hq-done 3";
 
-/// The same of a record with digests of contents.
+/// First line of a record with digests of contents.
 const CONTENT_HEADER: &str = "hq-done 4";
 
-/// With what the first line of each record begins, whatever its format.
+/// Prefix of the first line of every format.
 const MARK: &str = "hq-done ";
 
-/// Longest record that is read. A longer one counts as none.
+/// Longest record that is read. A longer one counts as missing.
 pub const RECORD_BYTES_MAX: u64 = 16 << 20;
 
-/// Size and modification time of a file, by which a change of it is detected.
+/// Size and modification time of a file, which reveal a change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stamp {
-    /// When it was last written, by the clock of its file system: nanoseconds since 1970.
+    /// Modification time by the clock of its file system: nanoseconds since 1970.
     pub modified_ns: i128,
     /// Size in bytes.
     pub size_bytes: u64,
 }
 
-/// Why a record is not the one that would be made now.
+/// How a record differs from one that would be made now.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Difference {
-    /// It is of another release, in whose records other things stand.
+    /// It has the format of another release.
     Release,
     /// It is damaged.
     Unreadable,
-    /// The task does something else: arguments, environment, input or values of parameters.
+    /// The task's command differs: arguments, environment, standard input or parameters.
     Command,
-    /// It does so in another directory.
+    /// The working directory differs.
     Cwd,
-    /// An input was written, or is another one; the path is escaped.
+    /// An input was modified, or is another file; the path is escaped.
     Input(Box<str>),
-    /// An output is not as the task left it, or is another one; the path is escaped.
+    /// An output was modified, or is another file; the path is escaped.
     Output(Box<str>),
 }
 
 /// Longest name of a file, in bytes.
 const NAME_MAX: usize = 255;
-/// What stays of the name of an output whose record could not have all of it.
+/// Bytes kept of an output's name that is too long for its record's name.
 const NAME_KEPT: usize = 200;
 
-/// Name of the record beside an output: `out/a.txt` has `out/.a.txt.hq-done`. Of a name that is too long for that there is
-/// the beginning, and a digest of all of it.
+/// Path of the record of an output: `out/.a.txt.hq-done` for `out/a.txt`. A name that is too long
+/// is truncated and gets a digest of all of it.
 #[must_use]
 pub fn record_path(output: &[u8]) -> Vec<u8> {
     let output = output.strip_suffix(b"/").unwrap_or(output);
@@ -76,7 +78,7 @@ pub fn record_path(output: &[u8]) -> Vec<u8> {
         return [dir, b".", name, b".hq-done"].concat();
     }
     let is_within = |at: &usize| name.get(*at).is_some_and(|byte| byte & 0xc0 == 0x80);
-    // No character of UTF-8 is cut; in anything else any place will do.
+    // Never cuts within a UTF-8 character; in other encodings any place will do.
     let cut = (NAME_KEPT - 3..=NAME_KEPT).rev().find(|at| !is_within(at));
     let kept = name.get(..cut.unwrap_or(NAME_KEPT)).unwrap_or(name);
     let mut hash = Fnv::default();
@@ -85,29 +87,29 @@ pub fn record_path(output: &[u8]) -> Vec<u8> {
     [dir, b".", kept, digest.as_bytes(), b".hq-done"].concat()
 }
 
-/// Paths with what tells whether the files there have changed.
+/// Paths with the stamps of their files.
 pub type Stamped = [(Vec<u8>, Stamp)];
 
 /// SHA-256 of the content of a file.
 pub type Digest = [u8; 32];
 
-/// A path with what tells whether the file there has changed; without a digest its time does.
+/// A path with the stamp of its file, and its digest if known.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Content {
     /// The path.
     pub path: Vec<u8>,
     /// Time and size.
     pub stamp: Stamp,
-    /// Digest of the content, if it is known.
+    /// SHA-256 of the content, if known.
     pub digest: Option<Digest>,
 }
 
-/// Whether a file is read or written.
+/// Whether the task reads or writes a file.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Role {
-    /// It is read.
+    /// The task reads it.
     Input,
-    /// It is written.
+    /// The task writes it.
     Output,
 }
 
@@ -120,7 +122,7 @@ impl Role {
     }
 }
 
-/// The record of a task: digest of what it does, its working directory, and its inputs and outputs as they are.
+/// Encodes the record of a task: digest of its command, working directory, inputs and outputs.
 #[must_use]
 pub fn record(command: u64, cwd: &[u8], inputs: &Stamped, outputs: &Stamped) -> Vec<u8> {
     let cwd = cwd.escape_ascii();
@@ -135,7 +137,7 @@ pub fn record(command: u64, cwd: &[u8], inputs: &Stamped, outputs: &Stamped) -> 
     text.into_bytes()
 }
 
-/// The same with contents.
+/// Like [`record`], with digests of contents.
 #[must_use]
 pub fn record_with_contents(
     command: u64,
@@ -173,7 +175,7 @@ pub fn record_with_contents(
 pub struct KeptContents(BTreeMap<(Role, String), (Stamp, Option<Digest>)>);
 
 impl KeptContents {
-    /// Reads a record; `None` = it has no contents, or is damaged.
+    /// Parses a record; `None` = without contents, or damaged.
     #[must_use]
     pub fn read(kept: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(kept).ok()?;
@@ -198,8 +200,9 @@ impl KeptContents {
         files.collect::<Option<_>>().map(Self)
     }
 
-    /// A file as it belongs into a record that is to be compared with this one. One whose time is another counts as unchanged if `digest`
-    /// finds the content that it had; that is not asked for if the size tells, or nothing is known of the content.
+    /// The entry of a file for comparison with this record. A file with another time counts as
+    /// unchanged if `digest` returns the recorded content. `digest` is not called if the size
+    /// differs, or if the record has no content.
     pub fn compared(
         &self,
         role: Role,
@@ -218,7 +221,7 @@ impl KeptContents {
     }
 }
 
-/// A digest in hexadecimal digits.
+/// Parses a digest in hexadecimal.
 fn parse(text: &str) -> Option<Digest> {
     let digits = text.as_bytes();
     let mut digest = Digest::default();
@@ -234,7 +237,7 @@ fn parse(text: &str) -> Option<Digest> {
 const INPUT: &str = "input";
 const OUTPUT: &str = "output";
 
-/// The first difference between a record and the one that would be made now.
+/// The first difference between a record and one that would be made now.
 #[must_use]
 pub fn difference(kept: &[u8], now: &[u8]) -> Option<Difference> {
     if kept == now {
@@ -245,7 +248,7 @@ pub fn difference(kept: &[u8], now: &[u8]) -> Option<Difference> {
         text.lines().map(str::to_owned).collect()
     };
     let (kept, now) = (lines(kept), lines(now));
-    // A record is compared with one of the same format.
+    // Only records of the same format are compared.
     let is_known = kept.first().is_some_and(|line| {
         [HEADER, CONTENT_HEADER].contains(&line.as_str()) && now.first() == Some(line)
     });
@@ -275,17 +278,17 @@ pub fn difference(kept: &[u8], now: &[u8]) -> Option<Difference> {
         });
         files.next().map(Box::from)
     };
-    // Where the lists of inputs end in different lines, an output stands beside the input that is there once only.
+    // If the inputs end at different lines, an output is next to the surplus input.
     let input = path_of(INPUT).map(Difference::Input);
     let file = input.or_else(|| path_of(OUTPUT).map(Difference::Output));
     Some(file.unwrap_or(Difference::Unreadable))
 }
 
-/// Lines of a record before those of files.
+/// Number of lines before the files.
 const FILES_FROM: usize = 3;
 
-/// Digest of what a task does: arguments, environment, standard input, entry and values of parameters. FNV-1a with 64 bits:
-/// it tells what somebody changed, not malice.
+/// Digest of a task's command: arguments, environment, standard input, entry and parameters. 64-bit
+/// FNV-1a: it detects changes, not attacks.
 #[must_use]
 pub fn command_digest(
     template: &TaskTemplate,
@@ -320,12 +323,12 @@ impl Default for Fnv {
 }
 
 impl Fnv {
-    /// Number of parts that follow, so that the last argument is no variable.
+    /// Adds a count of parts, so that the last argument cannot pass for a variable.
     fn count(&mut self, count: usize) {
         self.part(&(count as u64).to_le_bytes());
     }
 
-    /// With its length, so that `ab` `c` is not `a` `bc`.
+    /// Adds bytes with their length, so that `ab` `c` differs from `a` `bc`.
     fn part(&mut self, bytes: &[u8]) {
         let length = (bytes.len() as u64).to_le_bytes();
         for byte in length.iter().chain(bytes) {
@@ -430,7 +433,7 @@ mod tests {
         let kept = record_with_contents(7, b"/w", &inputs, &outputs);
         assert!(kept.starts_with(b"hq-done 4\ncommand "));
         let known = KeptContents::read(&kept).expect("it has contents");
-        // Path and time of each file, and what is in it now.
+        // Path, time and present content of each file.
         let now = |files: [(&str, i128, u8); 3]| {
             let seen = |role, (path, at, byte): (&str, i128, u8)| {
                 let file = (path.as_bytes().to_vec(), stamp(at));
@@ -465,7 +468,7 @@ mod tests {
             now([("/other", 5, 1), ("/slow", 5, 9), ("/o", 9, 9)]),
             input("/other")
         );
-        // What an earlier release would make of it.
+        // Digest that an earlier release would compute.
         let times = record(7, b"/w", &[], &[]);
         assert_eq!(difference(&kept, &times), Some(Difference::Release));
         assert!(KeptContents::read(&times).is_none());

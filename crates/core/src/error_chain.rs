@@ -1,9 +1,11 @@
-//! An error with everything that led to it, for logs and messages. `Display` of an error says nothing of its source.
+//! An error with its chain of causes, for logs and messages. `Display` of an error does not include
+//! its source.
 
 use std::error::Error;
 use std::fmt;
 
-/// Shows an error and its causes in one line: `cannot read F: No such file or directory (os error 2)`.
+/// Shows an error and its causes in one line: `cannot read F: No such file or directory (os error
+/// 2)`.
 #[derive(Clone, Copy, Debug)]
 pub struct ErrorChain<'a>(pub &'a dyn Error);
 

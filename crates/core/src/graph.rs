@@ -1,7 +1,8 @@
-//! Dependencies between the tasks of one submit: who waits for whom, and in which order they can run.
+//! Dependencies between the tasks of one submit, and a topological order.
 //!
-//! Stored as two adjacency arrays (compressed sparse rows), 8 bytes a dependency. Indices are
-//! positions in the submit. Building and the cycle check are O(tasks + dependencies) (Kahn 1962).
+//! Stored as two adjacency arrays (compressed sparse rows), 8 bytes per dependency. Indices are
+//! positions in the submit. Construction and the cycle check take O(tasks + dependencies) (Kahn
+//! 1962).
 
 use std::collections::VecDeque;
 
@@ -12,7 +13,7 @@ use crate::bug;
 pub struct Graph {
     deps: Rows,
     dependents: Rows,
-    /// Dependencies of each task that have not finished yet.
+    /// Number of unfinished dependencies of each task.
     unfinished: Vec<u32>,
     /// A topological order, ties in index order.
     order: Vec<u32>,
@@ -37,13 +38,13 @@ impl Rows {
     }
 }
 
-/// A task that can never run: it is on a cycle or behind one. The field is its index.
+/// A task that can never run, by index: it is on a cycle or depends on one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cycle(pub u32);
 
 impl Graph {
-    /// Builds the graph of `deps.len()` tasks from the dependencies of each. Every dependency must be
-    /// a valid index; duplicates are dropped.
+    /// Builds the graph of `deps.len()` tasks from the dependencies of each. Every dependency must
+    /// be a valid index; duplicates are dropped.
     ///
     /// # Errors
     ///
@@ -104,7 +105,7 @@ impl Graph {
         &self.order
     }
 
-    /// Notes that a task finished; returns the tasks that became free.
+    /// Notes that a task finished; returns the tasks that became ready.
     pub fn finish(&mut self, index: u32) -> Vec<u32> {
         let mut free = Vec::new();
         for dependent in self.dependents.row(index) {
@@ -122,7 +123,7 @@ impl Graph {
         free
     }
 
-    /// Has a task wait for one more task, which is not in this graph.
+    /// Adds to a task a dependency outside this graph.
     pub fn wait_outside(&mut self, index: u32) {
         match self.unfinished.get_mut(index as usize) {
             Some(count) => *count = count.saturating_add(1),
@@ -130,7 +131,7 @@ impl Graph {
         }
     }
 
-    /// Notes that such a task finished; returns whether the one that waited for it became free.
+    /// Notes that such a dependency finished; returns whether the task became ready.
     pub fn finish_outside(&mut self, index: u32) -> bool {
         let count = self.unfinished.get_mut(index as usize);
         let Some(count) = count.filter(|count| **count > 0) else {
@@ -141,8 +142,7 @@ impl Graph {
         *count == 0
     }
 
-    /// Everything that depends on one of `roots`, directly or not; each once, in time of what is found, however many roots
-    /// lead to it.
+    /// All direct and indirect dependents of `roots`, each once, in time linear in the result.
     #[must_use]
     pub fn descendants(&self, roots: &[u32]) -> Vec<u32> {
         let mut seen = std::collections::BTreeSet::new();

@@ -1,7 +1,7 @@
-//! More for the next attempt of a task that ran out of memory or time.
+//! Larger requests for the next attempt of a task that ran out of memory or time.
 //!
-//! The grant of an attempt is kept as multiples of the request, so that it fits every variant of a request and
-//! survives a restart as two numbers.
+//! The grant of an attempt is stored as a multiple of the request. So it applies to every variant,
+//! and takes two numbers in the journal.
 
 use std::time::Duration;
 
@@ -9,34 +9,34 @@ use crate::outcome::Outcome;
 use crate::resource::amount::Amount;
 use crate::resource::request::{Policy, RequestVariants, ResourceEntry, ResourceRequest};
 
-/// Name of the resource of which a task can run out.
+/// Name of the resource that a task can exhaust.
 pub const MEMORY: &str = "mem";
 
 /// Largest factor of [`Growth`].
 pub const PERMILLE_MAX: u32 = 100_000;
 
-/// Scale of a request as submitted.
+/// Scale of the request as submitted.
 const ONCE: u32 = 1_000;
 
-/// Growth of a request for the next attempt.
+/// Growth of a request from attempt to attempt.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Growth<T> {
     /// Factor in thousandths, above 1 000 and up to [`PERMILLE_MAX`].
     pub permille: u32,
-    /// No attempt gets more than this.
+    /// Upper bound.
     pub max: Option<T>,
 }
 
 /// Growth of requests by kind of failure.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct GrowSpec {
-    /// [`MEMORY`], after an attempt that was out of it.
+    /// Growth of [`MEMORY`] after an attempt that ran out of it.
     pub memory: Option<Growth<Amount>>,
-    /// Time limit and time request, after an attempt that reached its limit.
+    /// Growth of time limit and time request after an attempt that reached its limit.
     pub time: Option<Growth<Duration>>,
 }
 
-/// Grant of an attempt as multiples of the request, in thousandths.
+/// Grant of an attempt as a multiple of the request, in thousandths.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Scale {
     /// Scale of [`MEMORY`].
@@ -55,7 +55,7 @@ impl Default for Scale {
     }
 }
 
-/// The part of a request that can grow.
+/// The parts of a request that can grow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Asked<'a> {
     /// Amounts that grow.
@@ -66,35 +66,37 @@ pub struct Asked<'a> {
     pub time_limit: Option<Duration>,
 }
 
-/// Grant of an attempt, to be stored.
+/// Grant of an attempt, in stored form.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Grant {
     /// Multiple of the request.
     pub scale: Scale,
-    /// [`MEMORY`], if it asks for some.
+    /// [`MEMORY`], if requested.
     pub memory: Option<Amount>,
     /// Its time limit, if it has one.
     pub time_limit: Option<Duration>,
 }
 
-/// The most that anybody offers who could run the task otherwise; `None` = nobody is known, or how much they have.
+/// The largest offer among workers that could run the task otherwise; `None` = no such worker, or
+/// unknown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Largest {
     /// Amount of [`MEMORY`].
     pub memory: Option<Amount>,
-    /// Lifetime that a worker has left, of which a task can have all; [`Duration::MAX`] = it has no end.
+    /// Longest remaining lifetime of a worker, which a task may use up; [`Duration::MAX`] =
+    /// unlimited.
     pub lifetime: Option<Duration>,
 }
 
 impl Scale {
-    /// One of these, in thousandths; `None` = it is less than what was asked for.
+    /// A scale in thousandths; `None` = less than the request.
     #[must_use]
     pub fn new(memory: u32, time: u32) -> Option<Self> {
         (memory >= ONCE && time >= ONCE).then_some(Self { memory, time })
     }
 
-    /// Grant of the attempt after one that ended like this. It is never less than before, and the same after failures that
-    /// more of anything cannot cure.
+    /// Scale of the attempt after one with this outcome. Never less than before; unchanged after
+    /// failures that larger requests cannot cure.
     #[must_use]
     pub fn after(self, outcome: &Outcome, asked: Asked<'_>, largest: Largest) -> Self {
         let grow = asked.grow;
@@ -103,7 +105,7 @@ impl Scale {
                 let (Some(growth), Some(base)) = (grow.memory, memory(asked.requests)) else {
                     return self;
                 };
-                // More than the last of these is no amount that can be sent.
+                // The last bound is the largest amount that can be encoded.
                 let bounds = [growth.max, largest.memory, Some(Amount::whole(u32::MAX))];
                 let most = bounds.into_iter().flatten().map(|most| most.0).min();
                 Self {
@@ -117,7 +119,7 @@ impl Scale {
                 };
                 let max = growth.max.map(crate::time::nanos);
                 let time = grown(self.time, growth.permille, limit.as_nanos(), max);
-                // A worker that lives too short for what is requested would never get the task.
+                // The task would never get a worker whose lifetime is below the time request.
                 let request = asked.requests.as_slice().iter();
                 let request = request.map(|variant| variant.min_time.as_nanos()).max();
                 let lifetime = largest.lifetime.map(crate::time::nanos);
@@ -137,16 +139,16 @@ impl Scale {
         }
     }
 
-    /// The request, grown by this much.
+    /// The request, multiplied by this scale.
     #[must_use]
     pub fn requests(self, asked: &RequestVariants) -> RequestVariants {
         let variants = asked.as_slice().iter();
         let variants = variants.map(|variant| self.apply_to(variant)).collect();
-        // Amounts only become larger, which breaks no rule of requests.
+        // Larger amounts cannot violate a rule of requests.
         RequestVariants::new(variants).unwrap_or_else(|_| asked.clone())
     }
 
-    /// A time limit, with this much.
+    /// A time limit, multiplied by this scale.
     #[must_use]
     pub fn time_limit(self, asked: Duration) -> Duration {
         times(asked, self.time)
@@ -165,28 +167,28 @@ impl Scale {
     }
 }
 
-/// The largest amount of memory that a variant asks for by number.
+/// The largest amount of memory that any variant requests as a number.
 #[must_use]
 pub fn memory(requests: &RequestVariants) -> Option<Amount> {
     let variants = requests.as_slice().iter();
     variants.filter_map(|one| memory_of(&one.entries)).max()
 }
 
-/// The same of one variant.
+/// The amount of memory that a variant requests as a number.
 #[must_use]
 pub fn memory_of(entries: &[ResourceEntry]) -> Option<Amount> {
     entries
         .iter()
-        // All of it is as much as there is: it cannot grow.
+        // A request for all memory cannot grow.
         .filter(|entry| &*entry.resource == MEMORY && entry.policy != Policy::All)
         .map(|entry| entry.amount)
         .max()
 }
 
-/// `scale` times the factor, unless that is more than `most` of something of which `base` was asked for.
+/// `scale` times the factor, bounded by the multiple of `base` that fits into `most`.
 fn grown(scale: u32, permille: u32, base: u128, most: Option<u64>) -> u32 {
     let wanted = u64::from(scale) * u64::from(permille) / u64::from(ONCE);
-    // Rounded down: a little too much would fit nowhere.
+    // Rounded down: a slightly larger request would fit no worker.
     let bound = most.map_or(u64::MAX, |most| {
         narrow(u128::from(most) * u128::from(ONCE) / base.max(1))
     });
@@ -211,7 +213,7 @@ mod tests {
 
     const HOUR: Duration = Duration::from_secs(3_600);
 
-    /// A task as far as it can grow.
+    /// The growable part of a task.
     struct Task {
         grow: GrowSpec,
         requests: RequestVariants,
@@ -228,7 +230,7 @@ mod tests {
             scale.after(outcome, asked, largest)
         }
 
-        /// Memory and time limit with so much more.
+        /// Memory and time limit at this scale.
         fn gets(&self, scale: Scale) -> (Option<Amount>, Option<Duration>) {
             let limit = self.time_limit.map(|limit| scale.time_limit(limit));
             (memory(&scale.requests(&self.requests)), limit)

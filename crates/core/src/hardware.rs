@@ -1,21 +1,21 @@
-//! Hardware usage of a machine, as its worker reports it from time to time.
+//! Hardware usage of a machine, as its worker reports it periodically.
 //!
-//! The core only passes it on; it decides nothing by it.
+//! The core only forwards it and makes no decision by it.
 
-/// One look at a machine.
+/// One sample of a machine.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct HardwareUsage {
-    /// When, in seconds since the epoch.
+    /// Time of the sample, in seconds since the epoch.
     pub unix_seconds: u64,
-    /// Load of each cpu since the last look.
+    /// Load of each cpu since the last sample.
     pub cpus: Vec<Share>,
-    /// Memory that programs could get, in bytes.
+    /// Memory available to programs, in bytes.
     pub memory_free: u64,
-    /// Memory there is, in bytes.
+    /// Total memory, in bytes.
     pub memory_total: u64,
-    /// Network traffic since the machine started, loopback excluded.
+    /// Network traffic since boot, without loopback.
     pub network: NetworkCounters,
-    /// NVIDIA GPUs; `None` = the worker offers none, or they do not answer.
+    /// NVIDIA GPUs; `None` = the worker offers none, or their tool does not answer.
     pub nvidia: Option<Vec<GpuUsage>>,
     /// AMD GPUs, likewise.
     pub amd: Option<Vec<GpuUsage>>,
@@ -26,18 +26,18 @@ pub struct HardwareUsage {
 pub struct Share(u16);
 
 impl Share {
-    /// Nothing.
+    /// 0 %.
     pub const NONE: Self = Self(0);
-    /// Everything.
+    /// 100 %.
     pub const ALL: Self = Self(10_000);
 
-    /// From hundredths of a percent; what is more than everything is everything.
+    /// From hundredths of a percent, at most 100 %.
     #[must_use]
     pub fn from_hundredths(hundredths: u64) -> Self {
         u16::try_from(hundredths).map_or(Self::ALL, |value| Self(value.min(Self::ALL.0)))
     }
 
-    /// `part` of `whole`; of nothing it is nothing.
+    /// `part` of `whole`; 0 % if `whole` is 0.
     #[must_use]
     pub fn of(part: u64, whole: u64) -> Self {
         let hundredths = u128::from(part) * 10_000 / u128::from(whole).max(1);

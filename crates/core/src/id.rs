@@ -1,7 +1,8 @@
 //! Identifiers of jobs, tasks, instances, workers and allocations.
 //!
 //! All are dense `u32` counters. Job and worker ids start at 1 and are never reused within the life
-//! of a server; task ids are chosen by the user inside a job; instance ids count the starts of a task.
+//! of a server; task ids are chosen by the user inside a job; instance ids count the starts of a
+//! task.
 
 use std::fmt;
 
@@ -54,7 +55,7 @@ id_type!(
     QueueId
 );
 
-/// An allocation of a queue: numbered from 1 in the order in which it was asked for.
+/// An allocation of a queue, numbered from 1 in the order of submission.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct AllocationKey {
     /// Queue it belongs to.

@@ -1,9 +1,9 @@
-//! The deciding half of hq: identifiers, id ranges, resources, task templates and the state machines
-//! of server and worker.
+//! The deciding half of hq: identifiers, id ranges, resources, task templates and the state
+//! machines of server and worker.
 //!
-//! Nothing in this crate performs I/O, reads a clock, starts a thread or draws a random number: time,
-//! messages and process exits come in as inputs, decisions go out as effects. It therefore does not
-//! know sockets, processes, files or the wire format. See `docs/architecture.md`.
+//! Nothing in this crate performs I/O, reads a clock, starts a thread or draws a random number:
+//! time, messages and process exits are inputs, decisions are effects. So it knows no sockets,
+//! processes, files or wire formats. See `docs/architecture.md`.
 
 #![forbid(unsafe_code)]
 

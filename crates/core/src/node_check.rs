@@ -1,49 +1,54 @@
-//! What is wrong with a node by its own account, or by its clock: values.
+//! Problems of a node, reported by itself or shown by its clock: values.
 //!
-//! A worker looks at its node and says what it finds in each heartbeat; that its clock is off the server finds out by the same
-//! heartbeats. A node that is all right again says so in the next one, so that nothing of this is stored.
+//! A worker checks its node and reports the result in each heartbeat; from the same heartbeats the
+//! server derives the offset of its clock. A node that has recovered reports so in the next
+//! heartbeat, so nothing of this is stored.
 
 use std::fmt;
 use std::time::Duration;
 
 use crate::time::Timestamp;
 
-/// Clocks that differ by more are off: times in logs, file systems and certificates no longer fit together.
+/// Clocks that differ by more are off: times in logs, file systems and certificates no longer fit
+/// together.
 const CLOCK_DIFFERENCE_MAX: Duration = Duration::from_secs(30);
 
-/// Heartbeats that have to agree on a clock. One may have been under way for long, or the server's clock may just have been set.
+/// Heartbeats that must agree on a clock offset. One may have been delayed, or the server's clock
+/// may just have been set.
 const CLOCK_SAMPLES: usize = 3;
 
-/// Those that arrive within this time count as one, the latest: they were held up together, most likely by a server that stood still.
+/// Heartbeats that arrive within this time count as one, the latest: they were delayed together,
+/// most likely because the server was suspended.
 const CLOCK_SPACING: Duration = Duration::from_millis(100);
 
-/// Less room than this is none: a task that writes anything fails. Of a small file system it is a part.
+/// Less free space than this counts as full: a task that writes anything fails. For a small file
+/// system a part of its size.
 const ROOM_MIN: u64 = 16 << 20;
 const ROOM_MIN_PART: u64 = 32;
 
 /// The same of files.
 const FILES_MIN: u64 = 64;
 
-/// Where a file system was found to be full there must be this many times as much room until it no longer is.
+/// A full file system counts as full until its free space is this many times the limit.
 const RECOVERED_FACTOR: u64 = 2;
 
-/// One thing that is wrong with a node.
+/// One problem of a node.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum NodeFault {
-    /// Next to no room is left in a directory for temporary files.
+    /// A directory for temporary files is almost full.
     NoRoom {
         /// The directory.
         path: Box<str>,
-        /// What is left.
+        /// Free space.
         free_bytes: u64,
     },
     /// No more files fit there.
     NoFiles(Box<str>),
-    /// The worker cannot write there any more.
+    /// The worker can no longer write there.
     ReadOnly(Box<str>),
     /// The file system of a directory does not answer.
     Hangs(Box<str>),
-    /// It answers with an error, e.g. because a file handle is stale.
+    /// The file system returns an error, such as a stale file handle.
     Broken {
         /// The directory.
         path: Box<str>,
@@ -60,7 +65,7 @@ pub enum NodeFault {
 }
 
 impl NodeFault {
-    /// Whether it is the same fault as another one, perhaps by another measure.
+    /// Whether both are the same problem, possibly with other figures.
     #[must_use]
     pub fn is_like(&self, other: &Self) -> bool {
         match (self, other) {
@@ -98,29 +103,29 @@ impl fmt::Display for NodeFault {
     }
 }
 
-/// All faults in one sentence without full stop; empty = none.
+/// All problems in one sentence without full stop; empty = none.
 #[must_use]
 pub fn sentence(faults: &[NodeFault]) -> String {
     let texts: Vec<String> = faults.iter().map(ToString::to_string).collect();
     texts.join("; ")
 }
 
-/// What is left of a file system, and what it has in all.
+/// Free and total space of a file system.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Room {
     /// Bytes that users may still write.
     pub free_bytes: u64,
     /// All bytes.
     pub total_bytes: u64,
-    /// Files that users may still make.
+    /// Files that users may still create.
     pub free_files: u64,
-    /// All files; 0 = as many as there is room for.
+    /// Total number of files; 0 = unlimited.
     pub total_files: u64,
 }
 
 impl Room {
-    /// The fault of a directory with so little room. `was_full` = it had too little when it was last looked at: a task that goes
-    /// to and fro around the limit must not make the node go to and fro.
+    /// The problem of a directory with so little space. `was_full` = it was full at the last check:
+    /// usage that swings around the limit must not make the node flap.
     #[must_use]
     pub fn fault(self, path: &str, was_full: bool) -> Option<NodeFault> {
         let factor = if was_full { RECOVERED_FACTOR } else { 1 };
@@ -136,11 +141,11 @@ impl Room {
     }
 }
 
-/// How much the clock of a node differs, by its latest heartbeats.
+/// Clock offset of a node, from its latest heartbeats.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ClockWatch {
-    /// How long before it arrived each was sent by the clock of the node, in nanoseconds: what it was under way, and by how much
-    /// that clock is behind.
+    /// Arrival time minus send time by the node's clock, in nanoseconds: the delay plus the offset
+    /// of that clock.
     late_ns: [Option<i64>; CLOCK_SAMPLES],
     /// When the latest arrived.
     arrived: Timestamp,
@@ -158,7 +163,7 @@ impl ClockWatch {
         }
     }
 
-    /// The fault, if all of the latest heartbeats say so.
+    /// The problem, if all of the latest heartbeats show it.
     #[must_use]
     pub fn fault(&self) -> Option<NodeFault> {
         let mut least: Option<i64> = None;
@@ -173,7 +178,7 @@ impl ClockWatch {
         let is_behind = least > 0;
         let is_off = is_far(least) && (is_behind || (most < 0 && is_far(most)));
         is_off.then(|| NodeFault::Clock {
-            // The one that was under way for the shortest time is the most exact.
+            // The heartbeat with the shortest delay is the most exact.
             by: Duration::from_nanos(least.unsigned_abs()),
             is_behind,
         })
@@ -200,7 +205,7 @@ mod tests {
             // A small one is not always full.
             (room(8 << 20, 10 << 20), false, false),
             (room(100 << 10, 10 << 20), false, true),
-            // One that does not say how large it is, such as some in user space.
+            // A file system that reports no size, such as some in user space.
             (room(0, 0), false, false),
         ] {
             let fault = found.fault("/tmp", was_full);
@@ -237,16 +242,16 @@ mod tests {
         };
         assert_eq!(fault(&[90, 90]), None, "too few");
         assert_eq!(fault(&[0, 1, 2]), None);
-        // Under way for long, which says nothing about the clock.
+        // Delayed, which says nothing about the clock.
         assert_eq!(fault(&[90, 90, 1]), None);
         assert_eq!(fault(&[1, 90, 95]), None);
         assert_eq!(fault(&[95, 90, 91]), off(90, true));
         assert_eq!(fault(&[-60, -59, -58]), off(60, false));
         assert_eq!(fault(&[-60, -60, 0]), None, "one of them says otherwise");
         assert_eq!(fault(&[-60, -60, 60]), None);
-        // The server stood still, and takes all of them at once.
+        // The server was suspended and receives all of them at once.
         assert_eq!(watched(&[90, 82, 74, 66], 1_000), None);
-        // What was is forgotten.
+        // Earlier offsets are forgotten.
         assert_eq!(fault(&[90, 90, 90, 0, 0, 0]), None);
     }
 

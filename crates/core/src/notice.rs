@@ -1,4 +1,4 @@
-//! A notification of a job: to whom it goes, and what became of it.
+//! A notification of a job: its target and its delivery state.
 
 use crate::id::JobId;
 use crate::template::{ByteText, NotifySpec, NotifyTarget};
@@ -18,7 +18,7 @@ pub struct NoticeKey {
 pub struct Notice {
     /// Target and event.
     pub spec: NotifySpec,
-    /// Directory of the submit that asked for it.
+    /// Directory of the submit that requested it.
     pub submit_dir: ByteText,
     /// Outcome.
     pub state: NoticeState,
@@ -43,11 +43,12 @@ pub struct NoticeOutcome {
     pub at: Timestamp,
     /// Attempts that it took.
     pub attempts: u32,
-    /// Why it was given up; `None` = it was delivered.
+    /// Why delivery failed for good; `None` = it was delivered.
     pub error: Option<Box<str>>,
 }
 
-/// The displayed form of a target: addresses often have a secret in their path, commands in their options.
+/// The displayed form of a target: addresses often have a secret in their path, commands in their
+/// options.
 #[must_use]
 pub fn shown_target(target: &NotifyTarget) -> String {
     match target {
@@ -61,7 +62,7 @@ pub fn shown_target(target: &NotifyTarget) -> String {
         NotifyTarget::Webhook(url) => {
             let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
             let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
-            // In front of the host there can be a password.
+            // The part before the host may contain a password.
             let host = host.rsplit('@').next().unwrap_or_default();
             format!("{scheme}://{host}/…")
         }

@@ -10,18 +10,19 @@ pub enum LostReason {
     Stopped,
     /// The connection closed without a goodbye.
     ConnectionLost,
-    /// No sign of life for [`WorkerConfig::silence_max`](crate::worker_config::WorkerConfig::silence_max).
+    /// No sign of life for
+    /// [`WorkerConfig::silence_max`](crate::worker_config::WorkerConfig::silence_max).
     HeartbeatLost,
     /// Idle for longer than its idle timeout.
     IdleTimeout,
     /// Its time limit was reached.
     TimeLimitReached,
-    /// The batch system ended the allocation around it; shown like a lost connection.
+    /// The batch system ended its allocation; shown like a lost connection.
     AllocationEnded,
 }
 
 impl LostReason {
-    /// Whether nobody asked it to end and it did not say that it would.
+    /// Whether it ended neither on request nor with a goodbye.
     #[must_use]
     pub const fn is_lost(self) -> bool {
         match self {
@@ -32,7 +33,7 @@ impl LostReason {
         }
     }
 
-    /// Whether its life was over at a time that was known before.
+    /// Whether it reached an end of its lifetime that was known in advance.
     #[must_use]
     pub const fn is_end_of_life(self) -> bool {
         match self {
@@ -41,7 +42,8 @@ impl LostReason {
         }
     }
 
-    /// Name in events and rows of workers: `ConnectionLost`. An allocation that ended is not told from a lost connection.
+    /// Name in events and rows of workers: `ConnectionLost`. The end of an allocation has the name
+    /// of a lost connection.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -79,13 +81,13 @@ impl LostReason {
         }
     }
 
-    /// Error of an attempt that ran there and is followed by another one.
+    /// Error of an attempt on this worker that is followed by another one.
     #[must_use]
     pub fn attempt_error(self) -> String {
         format!("{WORKER_LOST}{}.", self.words())
     }
 
-    /// Whether tasks that ran there count it towards their crash limit.
+    /// Whether it counts toward the crash limit of the tasks that ran there.
     #[must_use]
     pub const fn is_crash(self) -> bool {
         matches!(self, Self::ConnectionLost | Self::HeartbeatLost)
@@ -103,42 +105,42 @@ pub enum Outcome {
     Signal(i32),
     /// The time limit of the task ran out.
     TimeLimit,
-    /// Out of memory: ended by the kernel, or by the worker, which then says how much it used of
-    /// what it asked for.
+    /// Out of memory: killed by the kernel, or by the worker, which then adds the usage and the
+    /// limit.
     OutOfMemory(Option<Box<str>>),
-    /// Could not start, or failed with a message of its own; the text is shown as it is.
+    /// Could not start, or failed with a message of its own, which is shown unchanged.
     Message(Box<str>),
-    /// Killed because the server asked for it (cancel, abort, worker stop).
+    /// Killed on request of the server (cancel, abort, worker stop).
     Killed,
 }
 
 /// How [`LostReason::attempt_error`] begins.
 const WORKER_LOST: &str = "The worker was lost: ";
 
-/// What the text of each [`Outcome::OutOfMemory`] has at the beginning of a line.
+/// Start of a line in the text of each [`Outcome::OutOfMemory`].
 const OUT_OF_MEMORY: &str = "Out of memory: ";
 
-/// Whether the error of an attempt says that it was out of memory.
+/// Whether the error text of an attempt says that it ran out of memory.
 #[must_use]
 pub fn is_out_of_memory(error: &str) -> bool {
     error.lines().any(|line| line.starts_with(OUT_OF_MEMORY))
 }
 
-/// How the words begin with which a call ends whose value was lost elsewhere.
+/// Start of the error text of a call whose value was lost elsewhere.
 pub const VALUE_MISSING: &str = "A value that the call needs is not there";
 
 /// Start of the line that a worker adds to the error of a task that failed on a full file system.
 pub const NO_ROOM: &str = "No room is left on the file system of ";
 
 impl Outcome {
-    /// Whether a call could not begin for lack of a value that was elsewhere.
+    /// Whether a call could not begin because another worker's value was missing.
     #[must_use]
     pub fn is_value_missing(&self) -> bool {
         self.text()
             .is_some_and(|text| text.starts_with(VALUE_MISSING))
     }
 
-    /// Whether the life of the worker was over, by [`LostReason::attempt_error`].
+    /// Whether the worker's lifetime was over, by [`LostReason::attempt_error`].
     #[must_use]
     pub fn is_cut_off(&self) -> bool {
         let ends = [LostReason::TimeLimitReached, LostReason::AllocationEnded];
@@ -153,7 +155,7 @@ impl Outcome {
             .is_some_and(|text| text.starts_with(WORKER_LOST))
     }
 
-    /// The words that the worker adds, if it does.
+    /// The worker's text, if any.
     #[must_use]
     pub fn text(&self) -> Option<&str> {
         match self {
@@ -190,10 +192,11 @@ impl Outcome {
     }
 }
 
-/// Number of an [`Outcome`] without its text: the exit code, minus the signal, or a number of our own below all signals.
+/// Number of an [`Outcome`] without its text: the exit code, minus the signal, or a number of our
+/// own below all signals.
 ///
-/// The store keeps these numbers, and its views know them; the worker plane of the wire has two of them the other way
-/// round, see [`wire`](Self::wire). Neither can change, because files and other releases have them.
+/// The store and its views use these numbers. The worker plane of the wire has two of them swapped,
+/// see [`wire`](Self::wire). Neither can change, because files and other releases use them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OutcomeCode(i32);
 
@@ -232,7 +235,7 @@ impl OutcomeCode {
         }
     }
 
-    /// Code from a row of the store; numbers beyond 32 bits become the nearest one that fits.
+    /// Code from a row of the store; clamps numbers beyond 32 bits.
     #[must_use]
     pub fn from_number(number: i64) -> Self {
         Self(i32::try_from(number).unwrap_or(if number < 0 { -i32::MAX } else { i32::MAX }))
@@ -244,7 +247,7 @@ impl OutcomeCode {
         self.0
     }
 
-    /// The outcome; `text` is what was kept beside the code, if anything.
+    /// The outcome; `text` is the stored text, if any.
     #[must_use]
     pub fn outcome(self, text: Option<Box<str>>) -> Outcome {
         match self {
@@ -258,7 +261,7 @@ impl OutcomeCode {
         }
     }
 
-    /// Number of an outcome in a worker's report. Numbers no kernel yields become the nearest one that it does.
+    /// Number of an outcome in a worker's report. Clamps numbers that no kernel yields.
     #[must_use]
     pub fn wire(outcome: &Outcome) -> i32 {
         match outcome {
@@ -270,7 +273,7 @@ impl OutcomeCode {
         }
     }
 
-    /// Inverse of [`wire`](Self::wire); `None` for a number that no outcome has.
+    /// Inverse of [`wire`](Self::wire); `None` for an unknown number.
     #[must_use]
     pub const fn from_wire(number: i32) -> Option<Self> {
         match number {
@@ -285,10 +288,10 @@ impl OutcomeCode {
     }
 }
 
-/// Resource usage of an ended instance, as the kernel accounted it.
+/// Resource usage of an ended instance, by the kernel's accounting.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Usage {
-    /// Largest resident set of the process or a waited-for child, in KiB.
+    /// Largest resident set of the process or of a reaped child, in KiB.
     pub max_rss_kib: u64,
     /// CPU time in user mode.
     pub user: Duration,
@@ -296,7 +299,7 @@ pub struct Usage {
     pub system: Duration,
 }
 
-/// Linux name of a signal number, `SIG<n>` for those without a name.
+/// Linux name of a signal number, `SIG<n>` for unnamed ones.
 #[derive(Clone, Copy, Debug)]
 pub struct SignalName(pub i32);
 
@@ -339,7 +342,7 @@ mod tests {
             let wire = OutcomeCode::wire(&outcome);
             assert_eq!(OutcomeCode::from_wire(wire), Some(code), "{outcome:?}");
         }
-        // Other releases of the program have these.
+        // Other releases use these numbers.
         assert_eq!(OutcomeCode::wire(&Outcome::Killed), -1_001);
         assert_eq!(OutcomeCode::wire(&Outcome::Message("".into())), -1_002);
         for unknown in [-128, -999, -1_004, i32::MIN] {

@@ -1,36 +1,36 @@
-//! How fast a job goes and how long it still takes.
+//! Speed of a job, and estimate of its remaining time.
 //!
-//! A job counts its ends ([`Ends`]), some numbers of which travel to what shows it ([`PaceFacts`]); [`estimate`] is the
-//! one function that makes a rate and a time of them. What it assumes: tasks that wait are like those that ended, and
-//! the cluster stays as it was of late. It knows nothing of dependencies.
+//! A job records its ends ([`Ends`]) and sends a few numbers ([`PaceFacts`]) to displays;
+//! [`estimate`] alone turns them into a rate and a time. It assumes that waiting tasks are like
+//! ended ones, and that the cluster stays as it was recently. It does not consider dependencies.
 
 use std::time::Duration;
 
 use crate::time::{Timestamp, nanos};
 
-/// Moments that a job remembers; with more, every other one is dropped.
+/// Limit of stored marks; beyond it every other one is dropped.
 const MARKS_MAX: usize = 16;
-/// First distance of two of them; doubled whenever some are dropped.
+/// First distance between two marks; doubled whenever some are dropped.
 const SPACING_MIN: Duration = Duration::from_millis(250);
-/// The rate is that of the last part of the time, as a divisor: long enough to even out chance, short enough that a
-/// cluster that has grown counts as it is now.
+/// Divisor: the rate is measured over this last part of the time. Long enough to even out chance,
+/// short enough to follow a growing cluster.
 const WINDOW: u32 = 4;
-/// If the tasks that run now would end at a rate that differs from the measured one by more than this factor, the
-/// cluster is another one than it was.
+/// If the rate expected from the running tasks differs from the measured one by more than this
+/// factor, the cluster has changed.
 const CHANGE_MIN: f64 = 1.3;
-/// Fewer ends than this say nothing about a rate.
+/// Fewer ends than this give no rate.
 const WINDOW_ENDS_MIN: u64 = 4;
 
-/// A job's record of the ends of its tasks. A few hundred bytes, whatever it has.
+/// Record of the ends of a job's tasks. A few hundred bytes for any number of tasks.
 #[derive(Clone, Debug, Default)]
 pub struct Ends {
     count: u64,
-    /// When the first of these tasks started, and when the last one ended.
+    /// Start of the first of these tasks and end of the last one.
     span: Option<(Timestamp, Timestamp)>,
     run: Duration,
     /// Sum of the squares of the run times, in s².
     squares: f64,
-    /// Moments, ascending, and how many tasks had ended by then.
+    /// Times in ascending order, and how many tasks had ended by then.
     marks: Vec<(Timestamp, u64)>,
     spacing: Duration,
 }
@@ -46,7 +46,7 @@ pub struct PaceFacts {
     pub run: Duration,
     /// Sum of the squares of their run times, in s².
     pub squares: f64,
-    /// Beginning of the time in which the rate is measured.
+    /// Start of the time in which the rate is measured.
     pub window_start: Timestamp,
     /// Tasks that ended since.
     pub window_ended: u64,
@@ -59,7 +59,8 @@ pub struct Pace {
     pub rate: f64,
     /// Time since the first task started.
     pub elapsed: Duration,
-    /// Until the last one ends; `None` if nobody can tell: nothing runs, or only the shortest have ended.
+    /// Time until the last task ends; `None` = unknown: nothing runs, or only the shortest tasks
+    /// have ended.
     pub left: Option<Duration>,
 }
 
@@ -94,7 +95,7 @@ impl Ends {
         self.marks.clear();
     }
 
-    /// The numbers that say how the job goes; `None` before the first end.
+    /// The numbers for an estimate; `None` before the first end.
     #[must_use]
     pub fn facts(&self) -> Option<PaceFacts> {
         let (first, last) = self.span?;
@@ -113,12 +114,14 @@ impl Ends {
     }
 }
 
-/// Estimates the progress of a job at the moment `now` of the server's clock; `waiting` and `running` count its tasks.
+/// Estimates the progress of a job at the time `now` of the server's clock; `waiting` and `running`
+/// count its tasks.
 #[must_use]
 pub fn estimate(facts: &PaceFacts, waiting: u64, running: u64, now: Timestamp) -> Pace {
     let elapsed = now.since(facts.first_start);
     let mean = facts.run.as_secs_f64() / float(facts.ended.max(1));
-    // Of those that started together the shortest ones end first; that others still run says that they take longer.
+    // Among tasks that started together the shortest end first; that others still run shows that
+    // they take longer.
     if facts.ended < WINDOW_ENDS_MIN.min(running) && elapsed.as_secs_f64() > 3.0 * mean {
         return Pace {
             rate: float(facts.ended) / elapsed.as_secs_f64(),
@@ -129,11 +132,11 @@ pub fn estimate(facts: &PaceFacts, waiting: u64, running: u64, now: Timestamp) -
     let window = now.since(facts.window_start).as_secs_f64();
     let measured = (facts.window_ended >= WINDOW_ENDS_MIN && window > 0.0)
         .then(|| float(facts.window_ended) / window);
-    // As many end in a time as fit into it beside each other (Little's law).
+    // Rate of `running` parallel tasks with this mean (Little's law).
     let by_running = (running > 0 && mean > 0.0).then(|| float(running) / mean);
     let rate = match (measured, by_running) {
         (Some(measured), Some(by_running)) if waiting > 0 => {
-            // Far from what was measured, the cluster has just grown or lost workers.
+            // Far from the measured rate: the cluster has just grown or lost workers.
             let change = by_running / measured;
             if (1.0 / CHANGE_MIN..=CHANGE_MIN).contains(&change) {
                 measured
@@ -149,7 +152,7 @@ pub fn estimate(facts: &PaceFacts, waiting: u64, running: u64, now: Timestamp) -
         (_, 0) => None,
         _ if facts.ended == 0 || rate <= 0.0 => None,
         _ => {
-            // Each end lets one more start. The next one comes after half of the time between two.
+            // Each end starts one more task. The next end comes after half the time between two.
             let until_all_run = (float(waiting) - 0.5) / rate;
             seconds(until_all_run + tail(facts, mean, running))
         }
@@ -161,17 +164,18 @@ pub fn estimate(facts: &PaceFacts, waiting: u64, running: u64, now: Timestamp) -
     }
 }
 
-/// Time from the start of the last task until the last one of those that run then has ended.
+/// Time from the start of the last task to the end of the last running task.
 fn tail(facts: &PaceFacts, mean: f64, running: u64) -> f64 {
     if mean <= 0.0 {
         return 0.0;
     }
-    // Squared coefficient of variation: 0 if all take the same time, 1 if ends come by chance, more with a long tail.
+    // Squared coefficient of variation: 0 for equal times, 1 for random ends, more with a long
+    // tail.
     let variation = facts.squares / float(facts.ended.max(1)) / (mean * mean) - 1.0;
     let variation = variation.clamp(0.0, 4.0);
     let chance = variation.min(1.0);
-    // Mean remaining time of a running task (renewal theory), and the longest of several:
-    // for exponential times the harmonic number.
+    // Mean remaining time of a running task (renewal theory), and the longest of several: for
+    // exponential times the harmonic number.
     let residual = mean * (1.0 + variation.max(1.0)) / 2.0;
     let longest = residual * harmonic(running);
     mean * (1.0 - chance) + longest * chance
@@ -225,7 +229,7 @@ mod tests {
         }
     }
 
-    /// Start and end of each task on a cluster with a number of slots for each time.
+    /// Start and end of each task on a cluster whose number of slots changes over time.
     fn record(times: &[f64], slots: impl Fn(f64) -> usize) -> Vec<(f64, f64)> {
         let (mut run, mut busy): (Vec<(f64, f64)>, Vec<f64>) = (Vec::new(), Vec::new());
         let mut now = 0.0;
@@ -253,7 +257,7 @@ mod tests {
         let pace = estimate(&facts, 191, 8, at(0.5));
         assert_eq!(pace.left, None);
         assert!((1.9..2.1).contains(&pace.rate), "{}", pace.rate);
-        // It took as long as the others run.
+        // It took as long as the others have been running.
         let mut ends = Ends::default();
         ends.note(at(10.0), Duration::from_secs(10));
         let facts = ends.facts().expect("one has ended");
@@ -264,7 +268,7 @@ mod tests {
         Timestamp(0).plus(Duration::from_secs_f64(seconds + 1_000.0))
     }
 
-    /// Part by which the time that is left is misjudged after half of the time of a run.
+    /// Relative error of the estimate at half of the time of a run.
     fn error_at_half_time(run: &[(f64, f64)]) -> f64 {
         let end = run.iter().map(|(_, end)| *end).fold(0.0, f64::max);
         let half = end / 2.0;

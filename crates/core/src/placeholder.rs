@@ -1,7 +1,7 @@
-//! Paths with placeholders: `%{TASK_ID}.out` and their like.
+//! Paths with placeholders, such as `%{TASK_ID}.out`.
 //!
-//! A path is split once per template and rendered per task without searching it again. Unknown
-//! placeholders stay as they are. Only bytes are handled here; nothing touches a file system.
+//! A path is split once per template and rendered per task without another search. Unknown
+//! placeholders stay unchanged. Handles bytes only; nothing accesses a file system.
 
 use std::sync::Arc;
 
@@ -65,7 +65,7 @@ pub struct PathValues<'a> {
     pub submit_dir: &'a [u8],
     /// Uid of the server.
     pub server_uid: &'a str,
-    /// Working directory of the task, absolute; empty while that is being rendered.
+    /// Working directory of the task, absolute; empty while it is itself rendered.
     pub cwd: &'a [u8],
 }
 
@@ -142,7 +142,8 @@ impl PathPattern {
     }
 }
 
-/// The placeholder of every path that stands at the beginning of `rest`, and its length.
+/// The placeholder at the start of `rest`, and its length; only placeholders that every path may
+/// have.
 fn known_at(rest: &[u8]) -> Option<(Part, usize)> {
     let inner = rest.strip_prefix(b"%{")?;
     let end = inner.iter().position(|byte| *byte == b'}')?;
@@ -171,7 +172,7 @@ pub fn join(base: &[u8], path: &[u8]) -> Vec<u8> {
 }
 
 /// Replaces the placeholders that are known when a submit is accepted, `%{JOB_ID}` and
-/// `%{SERVER_UID}`, and leaves all others.
+/// `%{SERVER_UID}`, and keeps all others.
 #[must_use]
 pub fn fill_known(path: &[u8], job: JobId, server_uid: &str) -> Vec<u8> {
     let mut out = path.to_vec();
@@ -266,7 +267,7 @@ impl PathPatterns {
         }
     }
 
-    /// Files of one task, whose working directory is `values.cwd`.
+    /// Files of one task, with the working directory `values.cwd`.
     #[must_use]
     pub fn files(&self, values: &PathValues<'_>) -> FilePaths {
         let params = self.params.as_deref();
@@ -285,7 +286,7 @@ impl PathPatterns {
         }
     }
 
-    /// Paths of one task. `values.cwd` is ignored: it follows from the others.
+    /// Paths of one task. `values.cwd` is ignored: it is derived from the others.
     #[must_use]
     pub fn render(&self, values: &PathValues<'_>) -> TaskPaths {
         let params = self.params.as_deref();

@@ -1,4 +1,4 @@
-//! Workers that are set aside because tasks fail there that go well elsewhere, or because somebody asked for it: values.
+//! Workers in quarantine: tasks fail there that succeed elsewhere, or a user requested it. Values.
 
 use crate::id::WorkerId;
 use crate::time::Timestamp;
@@ -6,17 +6,17 @@ use crate::time::Timestamp;
 /// Reaction of a server to such workers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum QuarantineMode {
-    /// Nothing: it does not even look.
+    /// No observation at all.
     Off,
-    /// It tells of them.
+    /// Reports such workers.
     #[default]
     Tell,
-    /// It gives them no tasks for a while, and runs elsewhere what failed there.
+    /// Sends them no tasks for a while, and reruns elsewhere what failed there.
     Act,
 }
 
 impl QuarantineMode {
-    /// All of them, with their names.
+    /// All modes, with their names.
     pub const ALL: [(&'static str, Self); 3] =
         [("off", Self::Off), ("tell", Self::Tell), ("act", Self::Act)];
 
@@ -31,25 +31,25 @@ impl QuarantineMode {
     }
 }
 
-/// A worker that is set aside, or was until its time was over and it has not shown yet that it works.
+/// A worker in quarantine, or on probation after its quarantine.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Quarantine {
     /// Id of the worker.
     pub worker: WorkerId,
     /// Since when.
     pub since: Timestamp,
-    /// When a task is tried on it again.
+    /// Time of the next probe task.
     pub until: Timestamp,
-    /// How many times in a row: each one is twice as long as the last.
+    /// Number of consecutive quarantines: each is twice as long as the previous one.
     pub round: u32,
-    /// Whether somebody asked for it, otherwise the server found it.
+    /// Whether a user requested it; otherwise the server found the problem.
     pub is_asked: bool,
-    /// Why, a sentence without full stop; may be empty if somebody asked for it.
+    /// Reason as a sentence without full stop; may be empty for a requested one.
     pub why: Box<str>,
 }
 
 impl Quarantine {
-    /// What is said of one that somebody asked for: `on request until TIME: its fan is loud`.
+    /// Text about a requested quarantine: `on request until TIME: its fan is loud`.
     #[must_use]
     pub fn on_request(&self, until: &str) -> String {
         let why = if self.why.is_empty() { "" } else { ": " };

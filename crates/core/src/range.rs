@@ -1,20 +1,21 @@
-//! Sets of task ids as ranges: what users write (`1-10,20-100:10`), and dense index sets.
+//! Sets of task ids as ranges: the user's notation (`1-10,20-100:10`), and dense index sets.
 //!
-//! [`IdArray`] keeps ids in the order and with the steps in which they were given; position `i` of an
-//! array is the *index* under which the server keeps the task. [`IndexSet`] is a set of such indices as
-//! disjoint ranges. Neither costs memory per element.
+//! [`IdArray`] keeps ids in the order and with the steps in which they were given; position `i` of
+//! an array is the *index* of the task in the server. [`IndexSet`] is a set of such indices as
+//! disjoint ranges. Neither needs memory per element.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::ops::RangeInclusive;
 
-/// `count` ids starting at `first`, `step` apart. `count >= 1`, `step >= 1`, the last id fits `u32`.
+/// `count` ids starting at `first`, `step` apart. `count >= 1`, `step >= 1`, the last id fits
+/// `u32`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct IdRange {
     first: u32,
     count: u32,
     step: u32,
-    /// How far behind the last id the range was said to end: 1 for `1-10:2`.
+    /// Distance of the written end from the last id: 1 for `1-10:2`.
     slack: u32,
 }
 
@@ -54,8 +55,8 @@ impl IdRange {
         })
     }
 
-    /// Remembers the end that the user wrote, so that `1-10:2` is shown as such; a shown end that no
-    /// `u32` holds or that would contain another id is ignored.
+    /// Remembers the end that the user wrote, so that `1-10:2` is shown as such. Ignores an end
+    /// beyond `u32`, or one that would contain another id.
     #[must_use]
     pub const fn with_end(mut self, end: u32) -> Self {
         if let Some(slack) = end.checked_sub(self.last())
@@ -141,7 +142,8 @@ impl IdRange {
         if distance % gcd != 0 {
             return None;
         }
-        // `self.first + steps * a` is a member of both endless progressions, which meet every `period`.
+        // `self.first + steps * a` is a member of both endless progressions, which meet every
+        // `period`.
         let steps = (distance / gcd * inverse).rem_euclid(b / gcd);
         let (common, period) = (i128::from(self.first) + steps * a, a / gcd * b);
         let low = i128::from(self.first.max(other.first));
@@ -197,7 +199,8 @@ impl IdArray {
     ///
     /// # Errors
     ///
-    /// [`RangeError::Overlap`] if an id occurs twice, [`RangeError::TooMany`] if the total exceeds `u32`.
+    /// [`RangeError::Overlap`] if an id occurs twice, [`RangeError::TooMany`] if the total exceeds
+    /// `u32`.
     pub fn new(ranges: Vec<IdRange>) -> Result<Self, RangeError> {
         if has_overlap(&ranges) {
             return Err(RangeError::Overlap);
@@ -307,7 +310,7 @@ impl IdArray {
         self.ranges.iter().flat_map(IdRange::iter)
     }
 
-    /// The ids from `index` on that belong to the range there; `None` behind the end.
+    /// The ids from `index` on that belong to the range there; `None` beyond the end.
     #[must_use]
     pub fn range_from(&self, index: u32) -> Option<IdRange> {
         let slot = self.starts.partition_point(|start| *start <= index);
@@ -316,9 +319,9 @@ impl IdArray {
         range.part(index - self.starts.get(slot)?, range.count)
     }
 
-    /// Separates the ids that exist from those that do not; both keep the order given. `existing`
-    /// returns the existing ids of a span, ascending. O(ranges + existing ids in their spans), however
-    /// many ids the array has.
+    /// Separates existing from unknown ids; both keep their order. `existing` returns the existing
+    /// ids of a span, ascending. O(ranges + existing ids in their spans), however many ids the
+    /// array has.
     pub fn split<I: IntoIterator<Item = u32>>(
         &self,
         existing: impl Fn(RangeInclusive<u32>) -> I,
@@ -372,7 +375,7 @@ impl fmt::Display for IdArray {
     }
 }
 
-/// Whether any id occurs twice. Ranges are compared only where their spans cross: O(r log r) plus the
+/// Whether any id occurs twice. Compares ranges only where their spans cross: O(r log r) plus the
 /// crossing pairs.
 fn has_overlap(ranges: &[IdRange]) -> bool {
     let mut sorted: Vec<&IdRange> = ranges.iter().collect();
@@ -440,7 +443,7 @@ impl IndexSet {
             .is_some_and(|(_, end)| index < *end)
     }
 
-    /// Adds `from..to`; members that are there already are kept.
+    /// Adds `from..to`; existing members stay.
     pub fn insert_range(&mut self, from: u32, to: u32) {
         if from >= to {
             return;
@@ -489,7 +492,7 @@ impl IndexSet {
         }
     }
 
-    /// Removes one index; returns whether it was there.
+    /// Removes one index; returns whether it was a member.
     pub fn remove(&mut self, index: u32) -> bool {
         let before = self.len;
         if let Some(end) = index.checked_add(1) {
@@ -498,7 +501,8 @@ impl IndexSet {
         self.len < before
     }
 
-    /// Takes the smallest members as one range of at most `limit`; `None` if empty or `limit` is 0.
+    /// Removes the smallest members as one range of at most `limit`; `None` if empty or `limit` is
+    /// 0.
     pub fn pop_front(&mut self, limit: u32) -> Option<(u32, u32)> {
         if limit == 0 {
             return None;

@@ -1,26 +1,28 @@
-//! Why a request is refused, as a value: what kind of refusal it is, what it is about, and the words for people.
+//! Why a request is rejected, as a value: the kind of rejection, its subject, and a text for users.
 //!
-//! Decisions are made by the kind, never by the words. What a client prints, the status of an HTTP answer and the exit code
-//! of a command are functions of this value; the first stands in `hq-protocol`, where the value travels.
+//! Code decides by the kind, never by the text. The output of a client, the status of an HTTP
+//! answer and the exit code of a command are functions of this value. `hq-protocol` defines the
+//! first, because the value travels there.
 
 use crate::id::{JobId, TaskId};
 use crate::limits::shorten;
 
-/// Longest words of a refusal. They may repeat what was asked, which has megabytes if somebody wants.
+/// Longest text of a rejection. It may quote the request, which can have megabytes.
 const TEXT_MAX: usize = 16 << 10;
 
-/// Kind of a refusal, by what the client can do about it.
+/// Kind of a rejection, by what the client can do about it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum RefusalKind {
     /// The subject of the request does not exist.
     NotFound,
-    /// It exists, but is in a state in which that is not possible.
+    /// It exists, but its present state does not permit the request.
     Conflict,
-    /// It contradicts itself, and would at any time.
+    /// The request is inconsistent and would always be rejected.
     Invalid,
-    /// It is more than can be kept or sent.
+    /// The request exceeds what can be stored or sent.
     TooLarge,
-    /// Not possible at present, or not with this server; the same request may succeed later or elsewhere.
+    /// Not possible at present, or not with this server; the same request may succeed later or
+    /// elsewhere.
     Unavailable,
     /// It was tried, and went wrong.
     Failed,
@@ -54,11 +56,11 @@ impl RefusalKind {
 /// A refused request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Refusal {
-    /// Kind, by which decisions are made.
+    /// Kind, on which code decides.
     pub kind: RefusalKind,
-    /// The words, without the prefix that scripts look for.
+    /// The text, without the prefix that scripts look for.
     pub text: Box<str>,
-    /// Whether people see the words without that prefix, as they always have.
+    /// Whether users see the text without that prefix, for compatibility.
     pub is_bare: bool,
     /// Job that it is about.
     pub job: Option<JobId>,
@@ -67,7 +69,7 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// A refusal of a kind. Very long words are cut.
+    /// A rejection of this kind. Cuts very long texts.
     #[must_use]
     pub fn new(kind: RefusalKind, text: impl Into<Box<str>>) -> Self {
         Self {
@@ -115,7 +117,7 @@ impl Refusal {
         Self::new(RefusalKind::Failed, text)
     }
 
-    /// The server ends; the next one may do it.
+    /// The server is shutting down; the next one may accept the request.
     #[must_use]
     pub fn shutting_down() -> Self {
         Self::unavailable("the server is shutting down")
@@ -130,7 +132,7 @@ impl Refusal {
         }
     }
 
-    /// The same, about a job, or a task of it.
+    /// The same, with the job or task concerned.
     #[must_use]
     pub fn about(self, job: Option<JobId>, task: Option<TaskId>) -> Self {
         Self { job, task, ..self }

@@ -1,4 +1,4 @@
-//! Other requests for tasks that are submitted again: a value, and what it makes of a template.
+//! New requests for resubmitted tasks: a value, and its application to a template.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,26 +10,27 @@ use crate::retry::RetryCause;
 use crate::sizing::FirstMemory;
 use crate::template::{ByteText, TaskTemplate};
 
-/// Attempts behind the first one of tasks whose memory may grow and that were not to be tried again.
+/// Retries of tasks whose memory may grow and that had none.
 const RETRIES: u16 = 3;
 
-/// What tasks of one kind are to ask for.
+/// New request of the tasks of one kind.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NewRequest {
     /// Their program and arguments; empty = any.
     pub args: Vec<ByteText>,
-    /// What they ask for besides memory.
+    /// Requested resources other than memory.
     pub others: Vec<ResourceEntry>,
     /// Memory of the first attempt.
     pub memory: Amount,
-    /// More for the next one, if that runs out; `None` = all have the same.
+    /// Growth of memory from attempt to attempt; `None` = the same for all.
     pub growth: Option<Growth<Amount>>,
-    /// Least remaining lifetime of a worker; zero = as was asked for.
+    /// Required remaining lifetime of a worker; zero = as requested before.
     pub min_time: Duration,
 }
 
 impl NewRequest {
-    /// Whether it is about tasks of this template: nodes are taken whole, and of several variants nobody knows which one was meant.
+    /// Whether it applies to tasks of this template: nodes are taken whole, and among several
+    /// variants the intended one is unclear.
     fn is_for(&self, task: &TaskTemplate) -> bool {
         let [request] = task.requests.as_slice() else {
             return false;
@@ -40,8 +41,8 @@ impl NewRequest {
         is_same && request.n_nodes == 0 && others.eq(self.others.iter())
     }
 
-    /// Growth of tasks for which the user may have asked for one: that holds where this one has no bound, so that nobody measured
-    /// how far it has to go.
+    /// Growth of tasks. The user's own growth applies if this one has no bound, because then its
+    /// limit was not measured.
     fn growth_for(&self, asked: Option<Growth<Amount>>) -> Option<Growth<Amount>> {
         let is_measured = self.growth.is_some_and(|growth| growth.max.is_some());
         let can_grow = |asked: &Growth<Amount>| asked.max.is_none_or(|max| self.memory < max);
@@ -50,17 +51,17 @@ impl NewRequest {
             .or(self.growth)
     }
 
-    /// The template with this request; `None` = it breaks a rule.
+    /// The template with this request; `None` = it violates a rule.
     fn applied(&self, task: &TaskTemplate) -> Option<TaskTemplate> {
         let mut task = task.clone();
         let mut variants = task.requests.as_slice().to_vec();
         let request = variants.first_mut()?;
-        // Of tasks of which none has finished nobody knows how long they take.
+        // Without a finished task the run time is unknown.
         if !self.min_time.is_zero() {
             request.min_time = self.min_time;
         }
         if task.learn.memory.is_some() {
-            // It is still learned, and begins with what is known.
+            // The size is still learned, starting from the known one.
             task.learn.memory = Some(FirstMemory::Given(self.memory));
         } else {
             request.entries.retain(|entry| &*entry.resource != MEMORY);

@@ -1,4 +1,4 @@
-//! How a task is told to end, and which of its ends another attempt may follow.
+//! How a task is stopped, and after which outcomes it is retried.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use crate::outcome::{Outcome, SignalName};
 /// Longest wait before another attempt, however often the delay has doubled.
 const DELAY_MAX: Duration = Duration::from_secs(600);
 
-/// How a running task is told to end before it is killed: by a time limit, a cancel, or the end of
+/// How a running task is asked to end before it is killed: by a time limit, a cancel, or the end of
 /// its worker.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct StopSpec {
@@ -64,7 +64,7 @@ impl fmt::Display for RetryCause {
     }
 }
 
-/// How often, after what, and how soon a failed task is tried again.
+/// Number of retries of a failed task, their causes, and their delays.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct RetrySpec {
     /// Attempts after the first one; 0 = none.
@@ -78,9 +78,8 @@ pub struct RetrySpec {
 }
 
 impl RetrySpec {
-    /// Failures that are tried again by default: everything that the program did itself or
-    /// that happened to it, but neither a program that is not there nor lost workers, for which there
-    /// is the crash limit.
+    /// Default causes of retries: everything that the program did or that happened to it. Neither a
+    /// missing program nor lost workers, for which the crash limit exists.
     pub const DEFAULT_ON: [RetryCause; 4] = [
         RetryCause::ExitCodes(1, u8::MAX),
         RetryCause::AnySignal,
@@ -88,14 +87,15 @@ impl RetrySpec {
         RetryCause::OutOfMemory,
     ];
 
-    /// Whether another attempt may follow this end. `ran` tells whether the program had started.
+    /// Whether an attempt with this outcome may be retried. `ran` says whether the program had
+    /// started.
     #[must_use]
     pub fn allows(&self, outcome: &Outcome, ran: bool) -> bool {
         let is_met = |cause: &RetryCause| match (cause, outcome) {
             (RetryCause::ExitCodes(first, last), Outcome::ExitCode(code)) => {
                 (i32::from(*first)..=i32::from(*last)).contains(code)
             }
-            // A failed task's own words stand in for its exit code.
+            // A message of the task replaces its exit code.
             (RetryCause::ExitCodes(1, u8::MAX), Outcome::Message(_)) => ran,
             (RetryCause::AnySignal, Outcome::Signal(_))
             | (RetryCause::TimeLimit, Outcome::TimeLimit)
@@ -107,7 +107,7 @@ impl RetrySpec {
         self.on.iter().any(is_met)
     }
 
-    /// Whether another attempt may follow a loss that the crash limit does not forgive.
+    /// Whether a loss beyond the crash limit may be retried.
     #[must_use]
     pub fn allows_loss(&self) -> bool {
         self.on.contains(&RetryCause::Lost)

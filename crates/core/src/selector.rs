@@ -7,18 +7,18 @@ use crate::range::IdArray;
 /// Selection of jobs or workers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Selector {
-    /// The highest id that was ever given out.
+    /// The highest id ever assigned.
     Last,
-    /// Everything; what that means depends on the command.
+    /// Everything; the command defines what that means.
     All,
     /// These ids.
     Ids(IdArray),
 }
 
-/// Result of a selector. Ids that do not exist stay ranges: of `1-4294967295` nearly none does.
+/// Result of a selector. Unknown ids stay ranges: in `1-4294967295` nearly all are unknown.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Selected<T> {
-    /// One row for each id that exists, in the order of the selector.
+    /// One row per existing id, in the order of the selector.
     pub rows: Vec<T>,
     /// The ids that do not exist.
     pub not_found: IdArray,
@@ -44,7 +44,8 @@ impl<T> Selected<T> {
 }
 
 impl Selected<u32> {
-    /// Sorts out which ids exist. `existing` returns the existing ids of a span, ascending.
+    /// Separates existing from unknown ids. `existing` returns the existing ids of a span,
+    /// ascending.
     pub fn of_ids<I: IntoIterator<Item = u32>>(
         ids: &IdArray,
         existing: impl Fn(RangeInclusive<u32>) -> I,

@@ -1,8 +1,8 @@
-//! Words of a command line as a POSIX shell reads them. Does not run a shell.
+//! POSIX shell quoting of words of a command line. Does not run a shell.
 
 use std::borrow::Cow;
 
-/// In double quotes; what a shell would expand inside of them is escaped.
+/// In double quotes, with escapes for everything that a shell would expand.
 #[must_use]
 pub fn double_quoted(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 2);
@@ -17,7 +17,7 @@ pub fn double_quoted(text: &str) -> String {
     quoted
 }
 
-/// The word as it can be pasted into a shell: in quotes if it needs them.
+/// The word for pasting into a shell: quoted if necessary.
 #[must_use]
 pub fn pasted(text: &str) -> Cow<'_, str> {
     if is_plain(text) {
@@ -27,7 +27,7 @@ pub fn pasted(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// Whether a shell leaves the word alone when it has no quotes.
+/// Whether the word needs no quotes.
 #[must_use]
 pub fn is_plain(text: &str) -> bool {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:,=@%".contains(c);

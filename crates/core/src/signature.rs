@@ -1,37 +1,39 @@
-//! Signatures of failures: the last words of a task, without the parts that differ from task to task.
+//! Signatures of failures: the last line of a task's output, without the parts that differ between
+//! tasks.
 //!
-//! Of 61 tasks that fail with exit code 2 nobody learns anything; that all of them end with `ValueError: no index for
-//! chr#` says what to do.
+//! That 61 tasks failed with exit code 2 explains nothing; that all of them end with `ValueError:
+//! no index for chr#` does.
 
-/// Characters of a signature; the rest of a line rarely tells more.
+/// Characters of a signature; the rest of a line rarely adds information.
 const LENGTH_MAX: usize = 160;
-/// Letters and digits from which on a word in base 16 is a number: an address, a hash.
+/// Minimal length from which a hexadecimal word counts as a number: an address, a hash.
 const HEX_MIN: usize = 6;
 
-/// Picks `max` of `count` failures, or all if they are fewer: one of each part of equal size, so that no part of a job
-/// is left out. The same ones each time.
+/// Picks `max` of `count` failures, or all if they are fewer: one from each of `max` equal parts,
+/// so that no part of a job is left out. Deterministic.
 pub fn sample(count: usize, max: usize) -> impl Iterator<Item = usize> {
     let chosen = count.min(max);
     let begin = move |number: usize| number * count / chosen;
     (0..chosen).map(move |number| {
         let part = begin(number)..begin(number + 1);
-        // Not always the first: causes often alternate with the ids of tasks, and steps of one length would meet a few of them
-        // again and again.
+        // Not always the first of a part: causes often alternate with task ids, and equal steps
+        // would hit only a few of them.
         part.start + scatter(number) % part.len()
     })
 }
 
-/// A number that says nothing about the one that it is made from: the finalizer of SplitMix64 (Steele, Lea, Flood 2014).
+/// A pseudorandom number derived from another: the finalizer of SplitMix64 (Steele, Lea, Flood
+/// 2014).
 fn scatter(number: usize) -> usize {
     let mut z = (number as u64).wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    // The upper half: it is as well mixed, and fits a `usize` of any width.
+    // The upper half is as well mixed, and fits a `usize` of any width.
     usize::try_from(z >> 33).unwrap_or(0)
 }
 
-/// The line in which a program says why it ends: the last one that says anything. Lines of a stack, rules and hints that
-/// runtimes append say nothing.
+/// The line in which a program gives the reason of its end: the last meaningful one. Skips stack
+/// frames, rulers and hints that runtimes append.
 #[must_use]
 pub fn last_words(output: &str) -> Option<&str> {
     let said = |line: &&str| line.chars().any(char::is_alphanumeric);
@@ -50,8 +52,8 @@ fn is_appendix(line: &str) -> bool {
         || text.starts_with("slurmstepd: ")
 }
 
-/// A line with `#` for each number and address in it, and without control characters. Tasks that fail for one reason have one,
-/// unless they name different files: see [`without_paths`].
+/// A line with `#` for each number and address, and without control characters. Failures with the
+/// same cause share it, unless they name different files: see [`without_paths`].
 #[must_use]
 pub fn signature(line: &str) -> String {
     let mut masked = String::new();
@@ -81,7 +83,7 @@ const HARDWARE_PARTS: usize = 6;
 /// Parts of an address of IPv6 that leaves none out.
 const IPV6_PARTS: usize = 8;
 
-/// A UUID, a hardware address or one of IPv6: their letters are digits.
+/// A UUID, a hardware address or an IPv6 address: their letters are digits.
 fn is_address(text: &str) -> bool {
     let is_part = |part: &str, long: usize| {
         part.len() <= long && part.bytes().all(|byte| byte.is_ascii_hexdigit())
@@ -102,19 +104,19 @@ fn is_address(text: &str) -> bool {
     has_digit && (is_uuid || is_ipv6 || is_hardware(&by_dash) || is_hardware(&by_colon))
 }
 
-/// A line as it was written, without control characters, and cut where a signature is.
+/// A line as written, without control characters, cut like a signature.
 #[must_use]
 pub fn one_line(line: &str) -> String {
     shorten(plain(line).trim())
 }
 
-/// A signature with `/…` for each path in it: failures that name different files can have one reason.
+/// A signature with `/…` for each path: failures that name different files can have the same cause.
 #[must_use]
 pub fn without_paths(signature: &str) -> String {
     let mut masked = String::new();
     for part in signature.split_inclusive(|c: char| !is_of_path(c)) {
         let path = part.trim_end_matches(|c: char| !is_of_path(c) || c == '.');
-        // A single slash stands between alternatives and units, too.
+        // A single slash also separates alternatives and units.
         let is_path = path.starts_with(['/', '~']) && path.len() > 1 && path.contains('/')
             || path.starts_with("./")
             || path.starts_with("../")
@@ -181,7 +183,7 @@ fn plain(line: &str) -> String {
     text
 }
 
-/// Appends a word, with its numbers masked. `1.5` and `12:04:05` are one number.
+/// Appends a word with its numbers masked. `1.5` and `12:04:05` are one number.
 fn push_word(masked: &mut String, word: &str) {
     if is_hex(word) {
         push_number(masked);

@@ -1,12 +1,12 @@
-//! Measured needs of the tasks of a group, and the requests that follow for tasks like them.
+//! Measured needs of a group of tasks, and derived requests for similar tasks.
 //!
-//! Memory: the first allocation of Tovar et al., "A Job Sizing Strategy for High-Throughput Scientific Workflows" (IEEE
-//! TPDS 29(2), 2018), by which Work Queue and TaskVine size the tasks of a category: of all sizes the one for which the
-//! product of what is reserved and the time is expected to be smallest, if what it is too small for runs once more with
-//! the largest size. Time: a quantile.
+//! Memory: the first allocation of Tovar et al., "A Job Sizing Strategy for High-Throughput
+//! Scientific Workflows" (IEEE TPDS 29(2), 2018), which Work Queue and TaskVine also use for the
+//! tasks of a category. It is the size with the smallest expected product of reserved memory and
+//! time, if tasks that exceed it run again with the largest size. Time: a quantile.
 //!
-//! Both come from histograms whose classes are a sixteenth of a power of two wide: some thousand numbers at most,
-//! whatever ran, in any order.
+//! Both come from histograms with classes a sixteenth of a power of two wide: at most some thousand
+//! numbers, independent of the number and order of tasks.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,46 +15,47 @@ use crate::growth::MEMORY;
 use crate::resource::amount::{Amount, UNITS_PER_WHOLE};
 use crate::resource::request::{Policy, RequestVariants, ResourceEntry};
 
-/// Classes for each power of two, as a power of two: what is said is up to a sixteenth more than what was measured.
+/// Base-2 logarithm of the classes per power of two: values are overestimated by up to a sixteenth.
 const STEP_BITS: u32 = 4;
-/// Bits of a class that are ones in the last of each four.
+/// Bits that are set in the last class of each four.
 const COARSE: u16 = 3;
 
-/// Fewer tasks than this say nothing about those that follow.
+/// Fewer tasks than this predict nothing.
 pub const TASKS_MIN: u64 = 10;
 
-/// Attempts after the first one of a task whose memory is learned, unless a submit says otherwise: from a share of a worker to
-/// all of it is not further than that by doubling. With all of it there is no other.
+/// Default number of retries of a task with learned memory: enough doublings to get from a share of
+/// a worker to all of it. With all of it there is no further retry.
 pub const RETRIES: u16 = 16;
 
-/// Share of the tasks whose run time a worker must have left, in thousandths, unless a submit says otherwise.
+/// Default fraction of the tasks whose run time should fit into a worker's remaining lifetime, in
+/// thousandths.
 pub const PREDICT_DEFAULT: u16 = 950;
 
-/// Run times below this are not worth a prediction: little is lost with what is cut off.
+/// Shorter run times are not predicted: little is lost if they are cut off.
 const PREDICTED_MIN: Duration = Duration::from_secs(1);
 
-/// How tasks are sized by those of their submit that finished.
+/// How tasks are sized from finished tasks of their submit.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct LearnSpec {
-    /// Their memory; `None` = it is as was asked for.
+    /// Memory; `None` = as requested.
     pub memory: Option<FirstMemory>,
-    /// Share of them whose run time a worker must have left, in thousandths; 0 = nobody asks for that, `None` =
-    /// [`PREDICT_DEFAULT`].
+    /// Fraction of tasks whose run time should fit into a worker's remaining lifetime, in
+    /// thousandths; 0 = off, `None` = [`PREDICT_DEFAULT`].
     pub predict: Option<u16>,
-    /// Whether the user said how often a task whose memory is learned is tried again.
+    /// Whether the user gave the number of retries of tasks with learned memory.
     pub are_retries_given: bool,
 }
 
-/// Memory of the first tasks, of which nothing is known.
+/// Memory of the first tasks, before anything is learned.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum FirstMemory {
-    /// Their share of a worker: as much as there is for each if as many as can run beside each other.
+    /// An equal share of a worker's memory for as many tasks as can run in parallel.
     Share,
     /// This much.
     Given(Amount),
 }
 
-/// Size of tasks as learned, in place of the requested one.
+/// Learned size of tasks, in place of the requested one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Size {
     /// Amount of [`MEMORY`]; `None` = as requested.
@@ -64,7 +65,7 @@ pub struct Size {
 }
 
 impl LearnSpec {
-    /// Share of the tasks whose run time is to be left, in thousandths; 0 = none.
+    /// Fraction of the tasks whose run time should fit, in thousandths; 0 = off.
     #[must_use]
     pub fn predict_permille(self) -> u16 {
         self.predict.unwrap_or(PREDICT_DEFAULT)
@@ -88,7 +89,7 @@ impl Size {
             }
             variant
         });
-        // At least as much time, and one amount of memory that is not zero: no rule is broken.
+        // More time and a nonzero amount of memory cannot violate a rule.
         RequestVariants::new(variants.collect()).unwrap_or_else(|_| asked.clone())
     }
 }
@@ -127,20 +128,20 @@ struct Mass {
     run_ms: u64,
 }
 
-/// A size for which some tasks may be too large.
+/// A size that may be too small for some tasks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FirstSize {
     /// Memory, in KiB.
     pub kib: u64,
     /// Tasks that needed more.
     pub larger: u64,
-    /// Reserved memory times time if all tasks begin with it, and those that need more run once more with the most that
-    /// one needed; in KiB · ms.
+    /// Reserved memory times time if all tasks start with it, and those that exceed it run once
+    /// more with the maximum; in KiB · ms.
     pub cost: u128,
 }
 
 impl Needs {
-    /// Adds a task that finished, with the most memory that it had, in KiB.
+    /// Adds a finished task with its peak memory in KiB.
     pub fn note(&mut self, memory_kib: u64, run: Duration) {
         let run_ms = u64::try_from(run.as_millis()).unwrap_or(u64::MAX);
         let mass = self.memory.entry(class(memory_kib)).or_default();
@@ -169,13 +170,13 @@ impl Needs {
         self.count
     }
 
-    /// The size that is enough for all of them, in KiB; `None` = there are none.
+    /// The size that suffices for all of them, in KiB; `None` = no tasks.
     #[must_use]
     pub fn memory_max(&self) -> Option<u64> {
         self.memory.last_key_value().map(|(class, _)| bound(*class))
     }
 
-    /// Reserved memory times time if each task has so much, in KiB · ms.
+    /// Reserved memory times time if each task gets this much, in KiB · ms.
     #[must_use]
     pub fn cost(&self, kib: u64) -> u128 {
         let run: u128 = self
@@ -186,16 +187,16 @@ impl Needs {
         u128::from(kib) * run
     }
 
-    /// The size for which memory times time is expected to be smallest; `None` = there are no tasks.
+    /// The size with the smallest expected product of memory and time; `None` = no tasks.
     #[must_use]
     pub fn first_size(&self) -> Option<FirstSize> {
         let largest = u128::from(self.memory_max()?);
         let mut above = Mass::default();
         let mut best: Option<FirstSize> = None;
-        // From the largest on: of equal costs the one with which fewer run twice.
+        // From the largest on: with equal costs fewer tasks run twice.
         for (class, mass) in self.memory.iter().rev() {
             let kib = bound(*class);
-            // A failed attempt is taken to last as long as the one that follows.
+            // Assumes that a failed attempt lasts as long as the next one.
             let cost = self.cost(kib) + largest * u128::from(above.run_ms);
             if best.is_none_or(|best| cost < best.cost) {
                 best = Some(FirstSize {
@@ -210,7 +211,7 @@ impl Needs {
         best
     }
 
-    /// The time within which this share of them ended, in thousandths; `None` = there are none.
+    /// The time within which this fraction of them ended, in thousandths; `None` = no tasks.
     #[must_use]
     pub fn run_time(&self, permille: u32) -> Option<Duration> {
         let wanted = u128::from(self.count) * u128::from(permille);
@@ -222,8 +223,8 @@ impl Needs {
         found.map(|(class, _)| Duration::from_millis(bound(*class)))
     }
 
-    /// The lifetime that a worker must have left for a task; zero if that is not worth asking for. Coarser than
-    /// [`Needs::run_time`], so that the tasks of very many jobs have few different requests.
+    /// Required remaining lifetime of a worker for a task; zero if too short to matter. Coarser
+    /// than [`Needs::run_time`], so that the tasks of very many jobs have few distinct requests.
     #[must_use]
     pub fn min_time(&self, permille: u16) -> Duration {
         let time = self.run_time(permille.into()).unwrap_or_default();
@@ -233,7 +234,7 @@ impl Needs {
         coarse(time)
     }
 
-    /// The memory that a task gets, if enough is known.
+    /// The memory of a task, if enough is known.
     #[must_use]
     pub fn memory(&self) -> Option<Amount> {
         let size = self.first_size().filter(|_| self.count >= TASKS_MIN)?;
@@ -241,14 +242,14 @@ impl Needs {
     }
 }
 
-/// A time that is up to a quarter longer, of which there are few different ones.
+/// Rounds a time up by at most a quarter, to few distinct values.
 #[must_use]
 pub fn coarse(time: Duration) -> Duration {
     let ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     Duration::from_millis(bound(class(ms) | COARSE))
 }
 
-/// A time that is up to a quarter shorter, of which there are few different ones.
+/// Rounds a time down by at most a quarter, to few distinct values.
 #[must_use]
 pub fn coarse_below(time: Duration) -> Duration {
     let ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
@@ -256,7 +257,7 @@ pub fn coarse_below(time: Duration) -> Duration {
     Duration::from_millis(below.map_or(0, |class| bound(class) + 1))
 }
 
-/// Class of a number: its power of two and the bits behind its first one.
+/// Class of a number: its power of two and the bits after its first one.
 fn class(number: u64) -> u16 {
     let power = u64::BITS - 1 - number.max(1).leading_zeros();
     // The first numbers have a class each.
@@ -322,7 +323,7 @@ mod tests {
         assert!((100 * MIB..107 * MIB).contains(&size.kib), "{size:?}");
         assert_eq!(size.larger, 2);
         assert!(size.cost * 4 < few.cost(6_400 * MIB), "{size:?}");
-        // Twice for four of ten costs more than a third more for all.
+        // Running four of ten twice costs more than a third more memory for all.
         let many = needs(60, 130);
         let size = many.first_size().expect("there are tasks");
         assert_eq!((size.larger, Some(size.kib)), (0, many.memory_max()));

@@ -1,7 +1,8 @@
-//! Templates, which the tasks of one submit share, and the specification of a submit.
+//! Templates, shared by the tasks of one submit, and the specification of a submit.
 //!
-//! A template is sent to a worker once; a task adds only its id, instance and entry. Paths are bytes
-//! as the user gave them, placeholders included: the worker replaces those that differ per task.
+//! A template is sent to a worker once; a task adds only its id, instance and entry. Paths are
+//! bytes as the user gave them, placeholders included: the worker replaces those that differ per
+//! task.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,11 +47,11 @@ pub enum PinMode {
 /// How many lost workers a task survives.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum CrashLimit {
-    /// Fails with the first loss of its worker, whatever the reason.
+    /// Fails with the first loss of its worker, for any reason.
     NeverRestart,
-    /// Fails when its worker crashed this often; at least 1.
+    /// Fails after this many crashes of its worker; at least 1.
     Max(u32),
-    /// Restarts for ever.
+    /// Always restarts.
     Unlimited,
 }
 
@@ -60,7 +61,7 @@ impl Default for CrashLimit {
     }
 }
 
-/// Everything that tasks of one submit have in common.
+/// Everything that the tasks of one submit share.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct TaskTemplate {
     /// Program and arguments; never empty.
@@ -87,29 +88,29 @@ pub struct TaskTemplate {
     pub crash_limit: CrashLimit,
     /// Resource request.
     pub requests: RequestVariants,
-    /// How it is told to end.
+    /// How it is stopped.
     pub stop: StopSpec,
-    /// Whether it is tried again after a failure.
+    /// Whether it is retried after a failure.
     pub retry: RetrySpec,
-    /// Whether the program is an interpreter that carries out the entry of one task after the other, and answers each with
-    /// a value.
+    /// Whether the program is an interpreter that executes the entries of tasks one after the
+    /// other, and answers each with a value.
     pub is_call: bool,
-    /// Parameters whose values arguments and paths name; of arrays only.
+    /// Parameters used in arguments and paths; only for arrays.
     pub params: Option<Arc<Params>>,
-    /// Which needs are learned from tasks that finished.
+    /// Needs learned from finished tasks.
     pub learn: LearnSpec,
-    /// Files that it reads and writes, as far as the user names them.
+    /// Input and output files named by the user.
     pub files: TaskFiles,
-    /// Whether a worker that enforces memory limits holds it to the `mem` that it asks for.
+    /// Whether a worker that can enforces its `mem` request as a limit.
     pub enforce_memory: bool,
-    /// Name of the step, of which its job file has one task. Only displays use it.
+    /// Name of its step in a job file, if the step is one task. Only for display.
     pub name: Option<Box<str>>,
-    /// Whether `{}` in the arguments becomes the entry of the task.
+    /// Whether `{}` in the arguments is replaced by the entry.
     pub entry_in_args: bool,
 }
 
 impl TaskTemplate {
-    /// Whether it asks for `mem` and is to be held to that.
+    /// Whether it requests `mem` and enforces it.
     #[must_use]
     pub fn has_memory_limit(&self) -> bool {
         let asks = || {
@@ -124,7 +125,8 @@ impl TaskTemplate {
         self.enforce_memory && (self.learn.memory.is_some() || asks())
     }
 
-    /// Names and values that the arguments of a task are filled with; `entry` has the empty name: its placeholder is `{}`.
+    /// Names and values that the arguments of a task are filled with; `entry` has the empty name:
+    /// its placeholder is `{}`.
     #[must_use]
     pub fn arg_values(&self, task: TaskId, entry: Option<&[u8]>) -> Vec<(&str, ByteText)> {
         let params = self.params.as_deref();
@@ -147,16 +149,17 @@ impl TaskTemplate {
 pub struct TaskFiles {
     /// Files that it reads.
     pub inputs: Vec<ByteText>,
-    /// Files that it writes. The record of what was done is kept beside the first one, see [`crate::done`].
+    /// Output files. The record of completed work is stored next to the first one, see
+    /// [`crate::done`].
     pub outputs: Vec<ByteText>,
-    /// Whether a task fails that exits with 0 and leaves an output missing.
+    /// Whether a task that exits with 0 fails if an output is missing.
     pub must_exist: bool,
-    /// Whether the record holds digests of contents, so that files with other times may count as unchanged.
+    /// Whether the record contains digests, so that files with other times may count as unchanged.
     pub by_content: bool,
 }
 
 impl TaskFiles {
-    /// Whether nothing is known of any.
+    /// Whether the user named no files.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.inputs.is_empty() && self.outputs.is_empty()
@@ -170,7 +173,7 @@ pub struct GraphTask {
     pub id: TaskId,
     /// Position in [`GraphSpec::templates`].
     pub template: u32,
-    /// Ids of tasks of the same submit that must finish first; no duplicates.
+    /// Ids of dependencies in the same submit; no duplicates.
     pub deps: Vec<TaskId>,
 }
 
@@ -197,7 +200,7 @@ pub enum ArrayIds {
 pub struct ArraySpec {
     /// Ids of the tasks.
     pub ids: ArrayIds,
-    /// Entries in the order of the ids; as many as ids.
+    /// Entries in the order of the ids, one per id.
     pub entries: Option<Entries>,
     /// Template of the tasks.
     pub template: Arc<TaskTemplate>,
@@ -222,7 +225,7 @@ impl SubmitBody {
         }
     }
 
-    /// Tasks of which each is told by itself, or has something of its own.
+    /// Number of tasks with individual data.
     #[must_use]
     pub fn listed(&self) -> usize {
         match self {
@@ -239,44 +242,45 @@ pub enum SubmitTarget {
     NewJob {
         /// Name shown to users.
         name: Box<str>,
-        /// Failed tasks tolerated before the rest is aborted; `None` = all.
+        /// Tolerated number of failed tasks; `None` = all.
         max_fails: Option<u32>,
     },
-    /// A new job that its own tasks can add tasks to; it closes when none of them is left that could.
+    /// A new job that its own tasks can submit to; it closes when no task is left that could.
     SelfClosing {
         /// Name shown to users.
         name: Box<str>,
-        /// Failed tasks tolerated before the rest is aborted; `None` = all.
+        /// Tolerated number of failed tasks; `None` = all.
         max_fails: Option<u32>,
-        /// Most tasks that the job may ever have; `None` = as many as there are ids.
+        /// Limit of tasks over its lifetime; `None` = the number of ids.
         tasks_max: Option<u32>,
     },
     /// An open job.
     Attach(JobId),
 }
 
-/// The task that makes a submit for its own job. An attempt that does again what an earlier one did adds nothing: its submits are
-/// recognised by their key, otherwise by their order.
+/// The task that submits to its own job. A repetition by a later attempt adds nothing: submits are
+/// recognized by key, otherwise by order.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Origin {
-    /// The task, of the job that the submit is for.
+    /// The submitting task, in the same job.
     pub task: TaskId,
     /// The attempt of it that submits.
     pub instance: InstanceId,
     /// A name that the task gave to this submit.
     pub key: Option<Box<str>>,
-    /// Hash of what is submitted. Two submits with one hash count as equal.
+    /// Hash of the submit. Two submits with equal hashes count as equal.
     pub digest: u64,
 }
 
-/// Another job for which the tasks of a submit wait.
+/// Another job that the tasks of a submit wait for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct After {
     /// Id of the job.
     pub job: JobId,
-    /// Each task waits for the task with its id only, otherwise for the end of the whole job.
+    /// Whether each task waits for the task with its id; otherwise all wait for the end of the
+    /// whole job.
     pub is_each: bool,
-    /// Any end will do; otherwise what is waited for has to finish, or the tasks are aborted.
+    /// Whether any outcome will do; otherwise the tasks are aborted unless it finishes.
     pub is_any: bool,
 }
 
@@ -290,7 +294,7 @@ pub enum NotifyEvent {
 }
 
 impl NotifyEvent {
-    /// Its name for people and programs.
+    /// Its name for users and programs.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -303,9 +307,9 @@ impl NotifyEvent {
 /// Recipient of a notification.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum NotifyTarget {
-    /// A line for the shell on the machine of the server.
+    /// A shell command, run on the server's machine.
     Command(Box<str>),
-    /// An `http` or `https` address that gets a POST request.
+    /// An `http` or `https` URL that gets a POST request.
     Webhook(Box<str>),
 }
 
@@ -327,15 +331,16 @@ pub struct SubmitSpec {
     pub submit_dir: ByteText,
     /// Stream directory with placeholders, if output is streamed.
     pub stream_dir: Option<ByteText>,
-    /// Other jobs for which the tasks wait.
+    /// Other jobs that the tasks wait for.
     pub after: Vec<After>,
     /// Notifications of its end or its first failure.
     pub notify: Vec<NotifySpec>,
-    /// The task that submits, if the job is its own; `None` = a user, or for another job.
+    /// The submitting task, if it submits to its own job; `None` = a user, or another job.
     pub origin: Option<Origin>,
-    /// By which a repeated one is recognised, if it gives an array of an open job its ids; drawn by the client.
+    /// Random number of the client by which a repetition is recognized, if it adds an array to an
+    /// open job.
     pub nonce: Option<u64>,
-    /// What looked like a mistake to the client, complete sentences; shown with the job.
+    /// Probable mistakes found by the client, complete sentences; shown with the job.
     pub notes: Vec<Box<str>>,
     /// The tasks.
     pub body: SubmitBody,

@@ -1,4 +1,4 @@
-//! Bytes of users: what they write need not be UTF-8, and there may be millions of them.
+//! Bytes from users, which need not be UTF-8, and may be millions of pieces.
 
 use std::sync::Arc;
 
@@ -9,14 +9,14 @@ pub type ByteText = Box<[u8]>;
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Entries {
     data: Arc<[u8]>,
-    /// End offset of each entry in `data`, of which there are less than 4 GiB.
+    /// End offset of each entry in `data`, which is smaller than 4 GiB.
     ends: Arc<[u32]>,
 }
 
 impl Entries {
     /// Entries with the given lengths, back to back in `data`.
     ///
-    /// Returns `None` if the lengths do not add up to `data`, or to 4 GiB.
+    /// `None` if the lengths do not add up to the size of `data`, or reach 4 GiB.
     #[must_use]
     pub fn new(data: impl Into<Arc<[u8]>>, lengths: impl IntoIterator<Item = u64>) -> Option<Self> {
         let data = data.into();

@@ -1,4 +1,4 @@
-//! Time as a value: the core never reads a clock, it is told what time it is.
+//! Time as a value: the core never reads a clock, the shell passes the time in.
 
 use std::ops::Add;
 use std::time::Duration;
@@ -23,8 +23,8 @@ impl Add<Duration> for Time {
     }
 }
 
-/// Wall-clock time in nanoseconds since 1970-01-01 UTC; recorded and displayed. Nothing is decided by comparing it, but for
-/// what is left of a wait that an earlier server began.
+/// Wall-clock time in nanoseconds since 1970-01-01 UTC; for records and display. No decision
+/// compares it, except for the rest of a delay that an earlier server began.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Timestamp(pub i64);
 

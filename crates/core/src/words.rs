@@ -1,4 +1,4 @@
-//! Words for numbers that people read: a count with its noun, an amount of a resource with its unit.
+//! Numbers as text: a count with its noun, an amount of a resource with its unit.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -20,7 +20,7 @@ pub fn number(value: u64) -> String {
     text
 }
 
-/// A noun in the number that `count` asks for: `task`, `tasks`.
+/// A noun in the number that `count` requires: `task`, `tasks`.
 #[must_use]
 pub fn noun_of(count: u64, noun: &str) -> String {
     if count == 1 {
@@ -42,7 +42,7 @@ pub fn part(part: u64, whole: u64, noun: &str) -> String {
     format!("{} of {}", number(part), count(whole, noun))
 }
 
-/// An amount in the unit of its resource: memory, which is kept in MiB, as `50 MiB` or `1.50 GiB`.
+/// An amount in the unit of its resource: memory, stored in MiB, as `50 MiB` or `1.50 GiB`.
 #[must_use]
 pub fn quantity(resource: &str, amount: Amount) -> String {
     match amount.0 / UNITS_PER_WHOLE {
@@ -87,7 +87,8 @@ pub fn duration(duration: Duration) -> String {
     text
 }
 
-/// An amount with the name of its resource: `1 cpu`, `50 MiB of memory`, `2 GPUs (gpus/nvidia)`, `3 of license`.
+/// An amount with the name of its resource: `1 cpu`, `50 MiB of memory`, `2 GPUs (gpus/nvidia)`, `3
+/// of license`.
 #[must_use]
 pub fn amount(resource: &str, amount: Amount) -> String {
     let shown = quantity(resource, amount);
@@ -103,7 +104,7 @@ pub fn amount(resource: &str, amount: Amount) -> String {
     }
 }
 
-/// Whether a list of words, with blanks between them, has this one.
+/// Whether a blank-separated list contains this word.
 #[must_use]
 pub fn has_word(list: &str, word: &str) -> bool {
     list.split(' ').any(|known| known == word)

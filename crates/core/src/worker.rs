@@ -343,8 +343,7 @@ impl Worker {
         self.deadline.map(|deadline| deadline.since(now))
     }
 
-    /// Each offered resource with its total and free units. A node of a multi-node task has none
-    /// free.
+    /// Offered resources with total and free units. A node of a multi-node task has none free.
     pub fn units(&self) -> impl Iterator<Item = (ResourceId, u64, i64)> + '_ {
         let is_free = self.node().is_none();
         let pairs = self.offers.iter().zip(&self.free);
@@ -618,8 +617,7 @@ impl Worker {
                 continue;
             };
             assigned.placed = true;
-            // Its wait does not count, because it could not start before, and it was retracted for
-            // lack of room.
+            // Its wait does not count: it could not start, and was retracted for lack of room.
             assigned.at = now;
             assigned.retracting = false;
             let copy = *assigned;

@@ -1,9 +1,10 @@
-//! Answers of `qstat -f`, as text of strict JSON: what older releases of PBS print under `-F json` is often none.
+//! Output of `qstat -f` as strict JSON: older releases of PBS print invalid JSON under `-F json`.
 
 use std::fmt::Write as _;
 
-/// What `qstat -f -F json` printed, as JSON: raw control characters, bare quotes and unknown escapes in strings are
-/// escaped, and numbers such as `007` become strings. Valid JSON stays as it is.
+/// Repairs the output of `qstat -f -F json`: escapes raw control characters, bare quotes and
+/// unknown escapes in strings, and turns numbers such as `007` into strings. Valid JSON stays
+/// unchanged.
 #[must_use]
 pub fn strict_json(text: &str) -> String {
     let mut strict = String::with_capacity(text.len());
@@ -16,7 +17,7 @@ pub fn strict_json(text: &str) -> String {
     strict
 }
 
-/// Appends a string, whose opening quote was taken off; what follows it.
+/// Appends a string, whose opening quote was already consumed; returns the rest of the input.
 fn push_string<'a>(strict: &mut String, text: &'a str) -> &'a str {
     strict.push('"');
     let mut chars = text.char_indices();
@@ -48,7 +49,7 @@ fn push_string<'a>(strict: &mut String, text: &'a str) -> &'a str {
     ""
 }
 
-/// Appends what stands between strings.
+/// Appends the text between strings.
 fn push_bare(strict: &mut String, text: &str) {
     let is_word = |c: char| c.is_ascii_alphanumeric() || "+-._".contains(c);
     let mut rest = text;
@@ -72,8 +73,8 @@ fn push_bare(strict: &mut String, text: &str) {
     strict.push_str(rest);
 }
 
-/// What `qstat -f` printed as plain text, as the JSON that it prints with `-F json`: `Job Id: X`, then lines
-/// `    name = value`, continued with a tab. `Variable_List` stays one text.
+/// Converts the plain output of `qstat -f` to the JSON of `-F json`: `Job Id: X`, then lines `
+/// name = value`, continued with a tab. `Variable_List` stays one text.
 #[must_use]
 pub fn plain_as_json(text: &str) -> String {
     let quoted = |text: &str| {

@@ -99,7 +99,7 @@ proptest! {
         }
     }
 
-    /// The cost of a selector follows the existing ids, not those that it could mean.
+    /// The cost of a selector depends on existing ids, not on the size of its ranges.
     #[test]
     fn separating_looks_at_each_existing_id_once(
         first in 0u32..1_000,

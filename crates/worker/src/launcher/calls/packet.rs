@@ -9,8 +9,9 @@
 //!                        message_len:u32 message value
 //! ```
 //!
-//! CPU time is all that the interpreter has used since it began, with children that it has waited for: the worker takes differences. The
-//! program of an interpreter is part of the worker's, so both sides always agree.
+//! CPU time is all that the interpreter has used since it began, with children that it has waited
+//! for: the worker takes differences. The program of an interpreter is part of the worker's, so
+//! both sides always agree.
 
 use std::time::Duration;
 
